@@ -19,7 +19,7 @@ namespace {
 using Collective = v1::CollectiveInstruction;
 using Instance = std::pair<std::vector<int>, double>;  // ranks, bytes of one rank's input
 
-// What an operator of a plan does on a rank, of one kind: as the rank's times tell it.
+// The communication of one kind that an operator of a plan does on a rank, as its times report it.
 struct Work {
   Collective::Kind kind = Collective::KIND_UNSPECIFIED;  // of a message: none
   bool sends = false;
@@ -30,7 +30,7 @@ struct Work {
 struct Sum {
   double measured = 0, predicted = 0;
 
-  // By how much times change. A run that is far off was disturbed.
+  // Bounds on the factor by which times change. A run beyond them was disturbed.
   double Factor() const {
     constexpr double kMost = 8;
     return predicted <= 0 ? 1 : (1 + std::clamp(measured / predicted, 1 / kMost, kMost)) / 2;
@@ -42,7 +42,7 @@ absl::Status Bad(int rank, int instruction, const std::string& what) {
       absl::StrCat("program of rank ", rank, ": instruction ", instruction, ": ", what));
 }
 
-// As the ranks' times call it.
+// Names as in the ranks' times.
 std::string OpOf(Collective::Kind kind) {
   return absl::AsciiStrToLower(Collective::Kind_Name(kind));
 }
@@ -90,7 +90,7 @@ class Observer {
  public:
   explicit Observer(const CommunicationModel& model) : model_(model) {}
 
-  // `seconds`: of all instances together.
+  // `seconds`: sum over all instances.
   void Add(int rank, const std::string& node, const std::string& op, const Work& work,
            double seconds) {
     if (work.kind == Collective::KIND_UNSPECIFIED) {
@@ -113,12 +113,12 @@ class Observer {
     told.least = told.ranks++ == 0 ? seconds : std::min(told.least, seconds);
   }
 
-  // Once all ranks have been added.
+  // Call after all ranks have been added.
   std::vector<PredictionError> Learn(v1::CommunicationProfile* profile) {
     std::map<std::pair<int, int>, Sum> sums;  // by kind and number of ranks
     for (const auto& [key, told] : told_) {
       const auto& [node, op, instances] = key;
-      // All in one group, of which every rank has told the same.
+      // All collectives in one group, reported by every rank.
       const std::vector<int>& group = instances[0].first;
       const bool one_group = std::all_of(instances.begin(), instances.end(),
                                          [&](const Instance& i) { return i.first == group; });

@@ -35,7 +35,7 @@ class CalibrateCommunicationTest : public ::testing::Test {
     }
   }
 
-  // `devices` that each have some samples.
+  // A profile of `devices` devices with some samples.
   std::vector<v1::Program> DataParallel(int devices) {
     PlanProblem problem = TestProblem(graph_, 256, devices);
     const v1::Plan plan =
@@ -45,8 +45,8 @@ class CalibrateCommunicationTest : public ::testing::Test {
     return LowerPlan(TestRegistry(), graph_, plan, options)->training;
   }
 
-  // What ranks tell where every all-reduce takes `seconds`, once all are there, and each rank waits
-  // so long before.
+  // The times that ranks report if every all-reduce takes `seconds` once all ranks have entered and
+  // each rank waits that long before.
   static std::vector<std::vector<OperatorTime>> Told(const std::vector<v1::Program>& programs,
                                                      double seconds,
                                                      const std::vector<double>& waits) {
@@ -79,7 +79,7 @@ TEST_F(CalibrateCommunicationTest, SlowerCollectivesAreLearntAndWaitingIsNot) {
   const double gathers = Predicts(Collective::ALL_GATHER, 4, bytes);
   const double of_two = Predicts(Collective::ALL_REDUCE, 2, bytes);
   const double message = CommunicationModel::Create(profile_)->MessageSeconds(bytes)->receive;
-  // Each rank waits a second, but for the last one.
+  // Each rank but the last waits a second.
   auto drifts =
       CalibrateCommunication(programs, Told(programs, 5e-3, {1, 1, 0, 1}), Devices(4), &profile_);
   ASSERT_TRUE(drifts.ok()) << drifts.status();
@@ -91,7 +91,7 @@ TEST_F(CalibrateCommunicationTest, SlowerCollectivesAreLearntAndWaitingIsNot) {
     measured += drift.measured_seconds;
     predicted += drift.predicted_seconds;
   }
-  // Half way, and only of what was told.
+  // Half way, and only for what was reported.
   const double after = Predicts(Collective::ALL_REDUCE, 4, bytes);
   EXPECT_NEAR(after / before, (1 + measured / predicted) / 2, 1e-9);
   EXPECT_GT(after, before);
@@ -160,7 +160,7 @@ TEST_F(CalibrateCommunicationTest, AReceiverThatWaitsTeachesNothingAndASenderIsB
   const auto after = *CommunicationModel::Create(profile_)->MessageSeconds(1e6);
   EXPECT_NEAR(after.send, 1.5 * before.send, 1e-12);
   EXPECT_EQ(after.receive, before.receive);
-  // One that had it sooner cannot have waited longer.
+  // Waiting cannot exceed the smallest time.
   drifts = CalibrateCommunication(Pipe(), {{}, {{"stage", "receive", 0.5 * before.receive}}}, Devices(2),
                             &profile_);
   ASSERT_TRUE(drifts.ok()) << drifts.status();

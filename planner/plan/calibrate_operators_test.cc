@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-// A worker that needs other times than anybody thinks.
+// A worker whose times differ from every prediction.
 class SlowWorker : public CostModel {
  public:
   explicit SlowWorker(double factor) : factor_(factor) {}
@@ -48,7 +48,7 @@ class CalibrateOperatorsTest : public ::testing::Test {
     return plan.ok() ? *plan : v1::Plan();
   }
 
-  // What the workers of `truth` would tell of a step, and how long it takes.
+  // The times that the workers of `truth` report for a step, and the step's duration.
   std::vector<std::vector<OperatorTime>> Run(const v1::Plan& plan, CostModel* truth,
                                              double* seconds) {
     absl::StatusOr<std::shared_ptr<const Timeline>> step = SimulatePlan(Problem(truth), plan);
@@ -82,13 +82,13 @@ TEST_F(CalibrateOperatorsTest, AfterOneRunOnASlowerWorkerThePlanPredictsItsSteps
   const v1::Plan plan = DataParallel(&cost_);
   double truth = 0;
   const auto times = Run(plan, &worker, &truth);
-  // Worth warning about.
+  // Large enough for a warning.
   ASSERT_LT(plan.prediction().step_seconds(), 0.75 * truth);
   auto drifts = Observe(plan, times);
   ASSERT_TRUE(drifts.ok()) << drifts.status();
   const v1::Plan next = DataParallel(&cost_);
   EXPECT_NEAR(next.prediction().step_seconds() / truth, 1, 0.01);
-  // And other coordinators, which read the file.
+  // Another coordinator that reads the file predicts the same.
   MeasuredCost elsewhere(&analytic_);
   ASSERT_EQ(elsewhere.Load(cost_.Save()), absl::OkStatus());
   EXPECT_EQ(DataParallel(&elsewhere).prediction().step_seconds(), next.prediction().step_seconds());
@@ -155,7 +155,7 @@ TEST_F(CalibrateOperatorsTest, WhatNoRunCouldTellIsLeftOut) {
   ASSERT_TRUE(drifts.ok()) << drifts.status();
   EXPECT_TRUE(drifts->empty());
   EXPECT_EQ(cost_.size(), 0u);
-  // A plan of something else.
+  // A plan of another graph.
   const Graph other = Mlp(64);
   EXPECT_TRUE(
       absl::IsInvalidArgument(CalibrateOperators(TestRegistry(), other, plan, {}, &cost_).status()));

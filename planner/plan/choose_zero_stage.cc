@@ -1,6 +1,6 @@
-// MakePlanOfGraph: see at_zero_stage.h. Where nobody names a ZeRO stage, replicas keep everything as
-// long as memory is ample; where it is short, all stages are planned, swaps and recomputation
-// included, and the fastest is taken.
+// MakePlanOfGraph (at_zero_stage.h). If the options name no ZeRO stage and memory is sufficient,
+// replicas keep all states (stage 0). Otherwise plans every stage, with swaps and recomputation,
+// and takes the fastest.
 #include <utility>
 #include <vector>
 
@@ -19,7 +19,7 @@ bool Faster(const absl::StatusOr<v1::Plan>& a, const absl::StatusOr<v1::Plan>& b
   return a->prediction().step_seconds() < b->prediction().step_seconds();
 }
 
-// The plans of the stages from 1 on.
+// Plans of stages 1 and up.
 std::vector<absl::StatusOr<v1::Plan>> HigherStages(const PlanProblem& problem,
                                                       const v1::SearchOptions& options) {
   std::vector<absl::StatusOr<v1::Plan>> plans(kLastStage, absl::ResourceExhaustedError(""));
@@ -29,7 +29,7 @@ std::vector<absl::StatusOr<v1::Plan>> HigherStages(const PlanProblem& problem,
   return plans;
 }
 
-// The runner-up of each stage, beside those that were planned with the best.
+// Adds the runner-up of each stage to the alternatives.
 void ShowOtherStages(const std::vector<absl::StatusOr<v1::Plan>>& plans, size_t best,
                      v1::Plan* plan) {
   for (size_t i = 0; i < plans.size(); ++i) {
@@ -54,9 +54,9 @@ absl::StatusOr<v1::Plan> AnyStage(const PlanProblem& problem,
     return plans[0];
   }
   PlanProblem again = problem;
-  again.progress = nullptr;  // it would begin anew
+  again.progress = nullptr;  // progress would start over
   for (absl::StatusOr<v1::Plan>& plan : HigherStages(again, options)) {
-    // The request is right, as stage 0 has found: what is invalid is this stage's plan.
+    // Stage 0 has validated the request, so the error concerns this stage's plan.
     if (!plan.ok() && !absl::IsResourceExhausted(plan.status()) &&
         !absl::IsInvalidArgument(plan.status())) {
       return plan;
@@ -87,7 +87,7 @@ absl::StatusOr<v1::Plan> MakePlanOfGraph(const PlanProblem& problem,
     if (!status.ok()) return status;
     return MakePlanAtZeroStage(problem, options, options.zero_stage());
   }
-  // A search goes on from the stage of the plan that it starts from.
+  // A search that starts from a plan keeps the plan's stage.
   const bool search = options.strategy() == v1::SearchOptions::SEARCH;
   if (options.strategy() != v1::SearchOptions::IMPORTED && !(search && options.has_imported())) {
     return AnyStage(problem, options);

@@ -16,16 +16,16 @@
 namespace espalier {
 namespace {
 
-// Larger groups of devices only of small graphs: operators times devices times devices.
+// Limit on operators x devices x devices of a group search.
 constexpr int kMostTensor = 8;
 constexpr int64_t kMostShared = 60'000;
 constexpr int kMostStages = 64, kMostParts = 64;
-// Candidates whose rough estimate of memory is so much too high are left out.
+// Candidates whose estimated memory exceeds the limit by this factor are skipped.
 constexpr double kMemorySlack = 1.25;
 constexpr int kMoreWhereNoneFits = 4;
-constexpr size_t kAtOnce = 4;  // candidates that are made side by side
+constexpr size_t kAtOnce = 4;  // candidates made in parallel
 
-// Into how many pieces the parameters of a node are cut: the largest of its parameters' splits.
+// The number of shards of a node's parameters: the largest split of any of them.
 int Pieces(const PcgStructure& structure, NodeId n, const NodeConfig& config) {
   const SplitRule& rule = structure.nodes[n].rule;
   const Node& node = structure.graph().node(n);
@@ -44,7 +44,7 @@ int Pieces(const PcgStructure& structure, NodeId n, const NodeConfig& config) {
   return pieces;
 }
 
-// `config`, of one replica, for all of `shape.data` replicas, on devices from `first` on.
+// Extends `config` of one replica to all `shape.data` replicas, on devices from `first` on.
 NodeConfig Spread(const SplitRule& rule, const NodeConfig& config, int batch_axis, int first,
                   const MeshShape& shape) {
   NodeConfig out = config;
@@ -59,7 +59,7 @@ NodeConfig Spread(const SplitRule& rule, const NodeConfig& config, int batch_axi
       std::accumulate(out.degrees.begin(), out.degrees.end(), 1, std::multiplies<int>());
   out.devices.clear();
   for (int part = 0; part < parts; ++part) {
-    // Of the part's place along each axis, the replica and the part within it.
+    // Device index from the shard's position along each axis: replica, and shard within it.
     int rest = part, within = 0, stride = 1, replica = 0;
     for (size_t a = out.degrees.size(); a-- > 0;) {
       int at = rest % out.degrees[a];
@@ -170,7 +170,7 @@ std::vector<MeshShape> MeshPlanner::Shapes(int zero_stage, int micro_batches) {
 absl::StatusOr<std::vector<NodeConfig>> MeshPlanner::SearchGroup(const PlanProblem& problem,
                                                                  const MeshShape& shape) const {
   const int tensor = shape.tensor;
-  // As small a part of the batch as there is work for every device.
+  // The smallest part of the batch that still has work for every device.
   int parts = 1;
   while (problem_.batch_size % (2 * parts) == 0 && 2 * parts <= num_devices_ / tensor) parts *= 2;
   absl::StatusOr<std::unique_ptr<Planning>> made = PlanningOfGroup(problem, tensor, parts);
@@ -199,7 +199,7 @@ absl::StatusOr<std::vector<NodeConfig>> MeshPlanner::SearchGroup(const PlanProbl
   if (mixed) {
     starts.push_back(planning.DataParallelPlacement());
   } else {
-    // What has nothing but samples to split runs whole.
+    // Operators with only a sample axis run whole.
     std::vector<NodeConfig> start(structure.nodes.size());
     for (NodeId n : structure.LiveNodes()) {
       const SplitRule& rule = structure.nodes[n].rule;
@@ -220,7 +220,7 @@ absl::StatusOr<std::vector<NodeConfig>> MeshPlanner::SearchGroup(const PlanProbl
 }
 
 void MeshPlanner::Prepare(const std::vector<MeshShape>& shapes) {
-  // Shapes with a key that `known` lacks, one of each.
+  // One shape for each key that `known` lacks.
   const auto missing = [&shapes](const auto& known, auto key_of) {
     std::map<decltype(key_of(shapes[0])), MeshShape> found;
     for (const MeshShape& shape : shapes) {
@@ -270,7 +270,7 @@ absl::StatusOr<MeshPlanner::Group> MeshPlanner::MakeGroup(const PlanProblem& pro
   Planning& planning = **made;
   const PcgStructure& structure = planning.structure();
   Group group;
-  // A split that a smaller part of the batch does not allow is not a candidate.
+  // The shape is no candidate if its smaller part of the batch does not allow a split.
   for (NodeId n : structure.LiveNodes()) {
     absl::Status status = CheckConfig(structure.nodes[n].rule, (*configs)[n], shape.tensor);
     if (!status.ok()) return status;
@@ -308,13 +308,13 @@ absl::StatusOr<std::vector<int>> MeshPlanner::StageOfEach(const MeshShape& shape
   slices.seconds = [&](int op, int, int) { return (*group)->seconds[op]; };
   absl::StatusOr<CostTables*> costs = Costs();
   if (!costs.ok()) return costs.status();
-  // Every device of a stage sends its part to its like in the next.
+  // Every device of a stage sends its shard to its peer in the next stage.
   std::vector<std::pair<int, int>> ends;
   const int stage_devices = shape.data * shape.tensor;
   for (int d = 0; d < stage_devices && d + stage_devices < num_devices_; ++d) {
     ends.emplace_back(d, d + stage_devices);
   }
-  std::map<double, double> seconds;  // by bytes: few are different
+  std::map<double, double> seconds;  // by bytes: few distinct values
   slices.transfer = [&](int op) {
     const double bytes = (*group)->crossing[op] / shape.tensor;
     const auto [found, inserted] = seconds.try_emplace(bytes, 0);
@@ -348,7 +348,7 @@ absl::StatusOr<MeshEstimate> MeshPlanner::Estimate(const MeshShape& shape) {
   if (shape.data > 1) {
     absl::StatusOr<CostTables*> costs = Costs();
     if (!costs.ok()) return costs.status();
-    // Parts of all stages at one time.
+    // Activations of all stages at one time.
     std::vector<std::vector<int>> ranks(shape.stages * shape.tensor);
     std::vector<ContentionModel::Group> groups;
     for (size_t g = 0; g < ranks.size(); ++g) {
@@ -361,7 +361,7 @@ absl::StatusOr<MeshEstimate> MeshPlanner::Estimate(const MeshShape& shape) {
     }
     const std::vector<double> syncs = (*costs)->ConcurrentCollectives(groups);
     const double sync = *std::max_element(syncs.begin(), syncs.end());
-    // Half of it is scattering, the other gathering.
+    // Half of it is the reduce-scatter, half the all-gather.
     const double halves = shape.zero_stage < 2    ? 2
                           : shape.zero_stage == 2 ? 1 + shape.micro_batches
                                                   : 3 * shape.micro_batches;
@@ -396,7 +396,7 @@ void MeshPlanner::MakeEach(const std::vector<MeshShape>& shapes,
   for (const MeshShape& shape : shapes) recipes.push_back(RecipeOf(shape));
   ForEachApart(problem_, static_cast<int>(shapes.size()), [&](int i, const OwnProblem& own) {
     if (!recipes[i].ok()) return done(i, recipes[i].status());
-    // One is made even so.
+    // Make at least one.
     if (i > 0 && problem_.stop && problem_.stop()) return done(i, absl::CancelledError("stopped"));
     absl::StatusOr<MeshPlan> plan = MakeOf(*own, *recipes[i]);
     if (plan.ok()) plan->planning->Keep(own);
@@ -439,7 +439,7 @@ absl::StatusOr<MeshPlan> MeshPlanner::Best(const std::vector<MeshShape>& shapes,
     if (bytes > 0 && (memory == 0 || bytes < memory)) memory = bytes;
   }
   Prepare(shapes);
-  // Too large by so many bytes, then slow.
+  // Too large by so many bytes, which makes it slower.
   std::vector<std::pair<std::pair<double, double>, MeshShape>> order;
   for (const MeshShape& shape : shapes) {
     absl::StatusOr<MeshEstimate> estimate = Estimate(shape);
@@ -448,7 +448,7 @@ absl::StatusOr<MeshPlan> MeshPlanner::Best(const std::vector<MeshShape>& shapes,
       return memory == 0 ? 0 : std::max(0.0, bytes - kMemorySlack * memory);
     };
     if (offload_settings_.has_value()) {
-      // Out and back, as if behind nothing.
+      // Swap-out and swap-in time, assuming no overlap.
       const double copies = 2 * over(estimate->bytes) / offload_settings_->host_bandwidth;
       order.push_back({{over(estimate->kept_bytes), estimate->seconds + copies}, shape});
     } else {
@@ -460,12 +460,12 @@ absl::StatusOr<MeshPlan> MeshPlanner::Best(const std::vector<MeshShape>& shapes,
   absl::StatusOr<MeshPlan> best = absl::NotFoundError(
       absl::StrCat("no grid of ", num_devices_, " devices can run graph '", problem_.graph->name,
                    "' with a batch of ", problem_.batch_size));
-  // Estimates of memory are rough: where none of the first fits, more are made. Those that one
-  // would make by hand are among them, wherever they rank.
+  // Memory estimates are rough: make more if none of the first fits. Always include the shapes with
+  // Megatron sharding, whatever their rank.
   int made = 0, by_hand = 0;
   size_t next = 0;     // of order
   size_t best_at = 0;  // in it
-  absl::Mutex mutex;   // guards best and what is counted of it
+  absl::Mutex mutex;  // guards best and the counters
   while (next < order.size() && !(best.ok() && problem_.stop && problem_.stop())) {
     const bool fits = best.ok() && best->fits;
     std::vector<MeshShape> batch;

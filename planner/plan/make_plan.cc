@@ -1,4 +1,4 @@
-// MakePlanAtZeroStage: see at_zero_stage.h.
+// MakePlanAtZeroStage (at_zero_stage.h).
 #include <algorithm>
 #include <cstddef>
 #include <functional>
@@ -63,19 +63,19 @@ absl::Status CheckProblem(const PlanProblem& problem, const v1::SearchOptions& o
   return absl::OkStatus();
 }
 
-// Devices that "single device" is tried on: so many of the first by each of their merits.
+// For "single device": the number of devices tried per criterion.
 constexpr size_t kLikely = 2;
 
-// The faster one that fits; null if neither does.
+// Returns the faster one that fits; null if neither does.
 const Candidate* Better(const Candidate* a, const Candidate* b) {
   if (a == nullptr || !a->refused.empty()) return b != nullptr && b->refused.empty() ? b : nullptr;
   if (b == nullptr || !b->refused.empty()) return a;
   return b->prediction.step_seconds() < a->prediction.step_seconds() ? b : a;
 }
 
-// Those of which one is likely the best: on a real cluster no two devices measure quite alike.
+// Devices of which one is likely the best: measured devices of a real cluster all differ a little.
 std::vector<int> LikelyDevices(const Machine& machine) {
-  std::vector<int> different;  // the first of each
+  std::vector<int> different;  // the first of each class
   std::set<std::string> seen;
   for (size_t d = 0; d < machine.devices.size(); ++d) {
     if (seen.insert(DeviceClassOf(machine.devices[d])).second)
@@ -88,7 +88,7 @@ std::vector<int> LikelyDevices(const Machine& machine) {
                             return d.memory_bytes() > 0 ? static_cast<double>(d.memory_bytes())
                                                         : std::numeric_limits<double>::infinity();
                           },
-                          // Of small graphs it decides.
+                          // Overhead dominates in small graphs.
                           [](const v1::Device& d) { return -d.op_overhead_seconds(); }};
   std::set<int> likely;
   for (const Merit& merit : merits) {
@@ -118,10 +118,10 @@ absl::StatusOr<Candidate> BestSingleDevice(const PlanProblem& problem, Planning&
   return *std::move(best);
 }
 
-// The plan that a search starts from, and what of it stays.
+// The plan that a search starts from, and its pinned nodes.
 struct Origin {
   Placement placement;
-  std::vector<NodeConfig> pinned;  // by node, without devices where it is free; empty: none
+  std::vector<NodeConfig> pinned;  // by node, without devices if free; empty: none
 };
 
 absl::StatusOr<Origin> OriginOf(const PlanProblem& problem, const v1::Plan& plan,
@@ -148,7 +148,7 @@ absl::StatusOr<Origin> OriginOf(const PlanProblem& problem, const v1::Plan& plan
   return origin;
 }
 
-// A plan that was searched on from, or imported, keeps its pins: the next search finds them.
+// A searched or imported plan keeps its pins, so that the next search finds them.
 void CopyPins(const v1::Plan& from, v1::Plan* to) {
   std::set<std::string> pinned;
   for (const v1::OperatorPlan& op : from.operators()) {
@@ -159,17 +159,17 @@ void CopyPins(const v1::Plan& from, v1::Plan* to) {
   }
 }
 
-// A plan of stages, replicas and parts has to be so much faster than one without: its prediction
+// A device mesh must be faster than a plan without one by this factor, because its prediction
 // leaves out more.
 constexpr double kMeshGain = 0.95;
-// Up to so many devices the search over all operators finds what grids of one stage have to offer.
+// Up to so many devices the search over all operators covers the meshes of one stage.
 constexpr int kFewDevices = 8;
-// Of more it would take minutes and gigabytes, and grids are all there is.
+// On more devices that search would take minutes and gigabytes, so only meshes are tried.
 constexpr int kManyDevices = 16;
 constexpr int kMeshesMade = 4;
 
-// The best grid that fits, of one ZeRO stage or of all; nothing if there is none, or FlexFlow's own
-// search is asked for.
+// Returns the best mesh that fits, of one ZeRO stage or of all; nullopt if there is none or
+// FlexFlow's own search is selected.
 absl::StatusOr<std::optional<Pipeline>> FindMesh(const PlanProblem& problem,
                                                  const v1::SearchOptions& options,
                                                  int num_devices, std::vector<int> zero_stages) {
@@ -208,7 +208,7 @@ absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
   const double begin = problem.seconds ? problem.seconds() : 0;
   int num_devices = static_cast<int>(problem.machine.devices.size());
   if (options.max_devices() > 0) num_devices = std::min(num_devices, options.max_devices());
-  // Of a pipeline's alternatives: the whole batch at once.
+  // The pipeline's alternative without micro-batches.
   const bool pipeline = options.pipeline_stages() > 1;
   const int micro_batches = pipeline                      ? 1
                             : options.has_micro_batches() ? options.micro_batches()
@@ -228,10 +228,10 @@ absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
       planning.Evaluate("data parallel", planning.DataParallelPlacement());
   if (!data.ok()) return data.status();
 
-  // Data parallel is what needs most of any device.
+  // Data parallelism needs the most memory of any device.
   const bool data_fits = data->refused.empty() && data->memory.empty();
   bool is_short = !data_fits;
-  bool all_stages = false;  // were weighed
+  bool all_stages = false;  // all ZeRO stages were compared
 
   const Candidate* chosen = nullptr;
   Candidate own;
@@ -282,7 +282,7 @@ absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
       if (options.has_imported()) starts.insert(starts.begin(), origin.placement);
       const bool by_operator =
           num_devices <= kManyDevices || options.has_budget() || options.has_imported();
-      // Where the plan is a grid, those of all stages are compared at once.
+      // If the plan is a mesh, all ZeRO stages are compared in one search.
       std::vector<int> grid_stages = {zero_stage};
       if (memory_is_short != nullptr && !data_fits && !by_operator) {
         grid_stages = {0, 1, 2, 3};
@@ -294,7 +294,7 @@ absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
         if (i == 0 && by_operator) {
           found = SearchOperators(problem, options, starts, origin.pinned, planning, &summary);
         }
-        // What is pinned is not so in these.
+        // These ignore pins.
         if (i == 1 && origin.pinned.empty()) {
           grid = FindMesh(*apart, options, num_devices, grid_stages);
         }
@@ -306,7 +306,8 @@ absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
       chosen = &own;
       if (!origin.pinned.empty()) break;
       chosen = Better(Better(&own, &*data), &*single);
-      // A single device lacks nothing but memory: that would help, whatever else is in own's way.
+      // A single device lacks only memory, so more memory would help, whatever else rules out
+      // `own`.
       if (chosen == nullptr) chosen = own.lacks_memory ? &own : &*single;
       if (!grid.ok()) return grid.status();
       if (!grid->has_value() || !(**grid).candidate.refused.empty()) break;

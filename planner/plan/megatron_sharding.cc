@@ -39,7 +39,7 @@ class Shares {
     return -1;
   }
 
-  // Tables of rows are no layers: the first linear layer behind them is cut into columns.
+  // Embedding tables are no layers: the linear layer after them is column-parallel.
   bool IsComputed(NodeId n) const { return structure_.graph().node(n).op != "embedding"; }
 
   int AxisOf(NodeId n) const {
@@ -62,7 +62,7 @@ class Shares {
 
   const PcgStructure& structure_;
   const int tensor_;
-  std::vector<bool> in_columns_;  // by value: its last dimension is cut
+  std::vector<bool> in_columns_;  // by value: its last dimension is split
 };
 
 }  // namespace

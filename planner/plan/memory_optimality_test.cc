@@ -1,6 +1,6 @@
-// Plans for devices with too little memory against the fastest that there is: all placements at all
-// ZeRO stages, each made to fit by swaps and recomputation. The benchmark search_optimality does
-// it at length (--memory).
+// Compares plans for devices with too little memory with the optimum: all placements at all ZeRO
+// stages, each with swaps and recomputation. The benchmark search_optimality runs more of them
+// (--memory).
 #include <cstdio>
 
 #include "gtest/gtest.h"
@@ -34,7 +34,7 @@ TEST(MemoryOptimalityTest, PlansAreWithinAPercentOfTheFastestThatFits) {
   }
   std::printf("%d of %d within 1 %%; of the optima %d swap or recompute, %d share out state\n",
               close, compared, made_to_fit, sharded);
-  // Problems in which it matters.
+  // Problems where memory limits the plan.
   EXPECT_GE(compared, kProblems / 2);
   EXPECT_GE(made_to_fit, kProblems / 8);
   EXPECT_GE(close, compared * 95 / 100);

@@ -13,14 +13,14 @@ namespace espalier {
 namespace {
 
 constexpr int kRounds = 3;
-// Placements that are lowered where memory is short: as many as have so many squares of their
-// instructions together, as making fit goes over all of them for each decision.
+// Budget of placements lowered when memory is short, as the sum of their squared instruction
+// counts: offload planning goes over all instructions for each decision.
 constexpr double kSquares = 5e6;
 constexpr size_t kFewest = 3, kMost = 64;
-// The same of time and memory's front (ParetoPlacements), that are looked at before.
+// The same for points of the Pareto front (ParetoPlacements), which come first.
 constexpr int kParetoPoints = 12;
 
-// Of those that cannot run, one that lacks memory comes first: it says with how much less to try.
+// Of candidates that cannot run, prefers one that lacks memory: it says by how much.
 bool IsFaster(const Candidate& a, const Candidate& b) {
   if (a.refused.empty() != b.refused.empty()) return a.refused.empty();
   if (a.lacks_memory != b.lacks_memory) return a.lacks_memory;
@@ -61,7 +61,7 @@ class OperatorSearch {
     double fraction = 1.0;
     absl::Status status;
     for (int round = 0; round < kRounds && status.ok(); ++round) {
-      // Where the memory estimate was too low, the search is repeated with as much less memory.
+      // If the memory estimate was too low, the search repeats with a correspondingly lower limit.
       if (round > 0 && problem_.stop && problem_.stop()) break;
       if (round > 0) planning_.LimitMemory(fraction);
       status = SearchOnce(&plans);
@@ -88,7 +88,7 @@ class OperatorSearch {
   absl::StatusOr<Placement> Find(TopPlacements* top_placements, Simulator* simulator) {
     McmcOptions mcmc = mcmc_;
     mcmc.top_placements = top_placements;
-    if (searches_++ > 0) mcmc.progress = nullptr;  // it would begin anew
+    if (searches_++ > 0) mcmc.progress = nullptr;  // progress would start over
     absl::StatusOr<McmcResult> result =
         FindPlacement(space_, planning_.table(), planning_.costs(), starts_, mcmc, simulator);
     if (!result.ok()) return result.status();
@@ -103,7 +103,7 @@ class OperatorSearch {
     TopPlacements top_placements(most_);
     absl::StatusOr<Placement> found = Find(&top_placements, &simulator);
     if (!found.ok()) return found.status();
-    // Nothing that would be faster was too large.
+    // Nothing faster was ruled out by size.
     const bool ample = simulator.cost() == simulator.time() &&
                        std::none_of(top_placements.all().begin(), top_placements.all().end(),
                                     [&](const RankedPlacement& r) { return r.time < simulator.time(); });
@@ -115,8 +115,7 @@ class OperatorSearch {
     return Weigh(*found, top_placements, priced, &simulator, plans);
   }
 
-  // The placements of a search that keeps to the limit, where the first did not, and of the front
-  // of time and memory.
+  // Placements of a search within the limit, if the first exceeded it, and of the Pareto front.
   absl::Status AddOthers(bool priced, Placement* within, std::vector<Placement>* all) {
     if (priced) {
       Simulator strict = MakeSimulator();
@@ -132,7 +131,7 @@ class OperatorSearch {
     return absl::OkStatus();
   }
 
-  // Lowers what ranks first, and takes the fastest. `first` has been.
+  // Lowers the top placements and takes the fastest. `first` is lowered already.
   absl::Status Weigh(const Placement& first, const TopPlacements& found, bool priced,
                      Simulator* simulator, SearchedPlans* plans) {
     std::vector<Placement> others;
@@ -152,7 +151,7 @@ class OperatorSearch {
     std::optional<Candidate> strict;
     for (const RankedPlacement& runner : all.all()) {
       const bool is_strict = runner.placement == within;
-      // What memory costs comes on top of the time.
+      // The memory penalty adds to the time.
       if (!is_strict && (Enough(most_) || ToSeconds(runner.time) >= Fastest(*plans))) continue;
       absl::StatusOr<std::optional<Candidate>> made = Lower(runner.placement, plans);
       if (!made.ok()) return made.status();
@@ -167,7 +166,7 @@ class OperatorSearch {
     return absl::OkStatus();
   }
 
-  // The way down from the best by what lowering says, one operator at a time: of small graphs.
+  // For small graphs: local search from the best by lowered time, one operator at a time.
   absl::Status Refine(Simulator* simulator, SearchedPlans* plans) {
     if (most_ < kMost || mcmc_.budget == 0) return absl::OkStatus();
     for (bool improved = true; improved && !Enough(2 * most_);) {
@@ -208,7 +207,7 @@ class OperatorSearch {
                                       : std::numeric_limits<double>::max();
   }
 
-  // Nothing if it has been lowered before. The faster one is the best.
+  // Skips placements lowered before; keeps the faster as the best.
   absl::StatusOr<std::optional<Candidate>> Lower(const Placement& placement, SearchedPlans* plans) {
     if (!lowered_.insert(placement).second) return std::optional<Candidate>();
     absl::StatusOr<Candidate> made = planning_.Evaluate("searched", placement);

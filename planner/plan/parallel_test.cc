@@ -1,4 +1,4 @@
-// Plans do not depend on the threads that look for them, nor does what is learnt meanwhile.
+// Plans and calibration do not depend on the number of search threads.
 #include "planner/parallel.h"
 
 #include <google/protobuf/util/message_differencer.h>
@@ -32,7 +32,7 @@ void OnThreads(int count, const std::function<void(int)>& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Workers that can measure two of three operators, which take other times than anybody thinks.
+// Workers that can measure two of three operators, with times that differ from every prediction.
 std::optional<CostModel::Times> MeasureOddly(const OpDef& def, const NodeTypes& shard,
                                              const v1::Device& device) {
   uint64_t hash = 1469598103934665603u;

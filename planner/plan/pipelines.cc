@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-// Stages of a sequence, each with its samples split over its devices.
+// Stages of a sequence, each data-parallel over its devices.
 class Slicer {
  public:
   explicit Slicer(Planning& planning)
@@ -24,7 +24,7 @@ class Slicer {
     problem.operators = static_cast<int>(sequence_.nodes().size());
     problem.stages = stages;
     problem.devices = planning_.num_devices();
-    // All sizes of groups where there are few devices, else as equal ones as can be.
+    // With few devices all group sizes, otherwise sizes as equal as possible.
     if (problem.devices > 16) {
       problem.counts = {problem.devices / stages, (problem.devices + stages - 1) / stages};
     }
@@ -59,7 +59,7 @@ class Slicer {
     const NodeId n = sequence_.nodes()[op];
     const NodeConfig config = ConfigOf(n, first_device, devices);
     double seconds = planning_.SecondsOf(n, planning_.table().Get(n, config));
-    // Its gradients are added up over the devices once for all micro-batches.
+    // Gradients are reduced once for all micro-batches.
     if (config.devices.size() > 1 && sequence_.ParameterBytes(op) > 0) {
       seconds += planning_.costs().Collective(v1::CollectiveInstruction::ALL_REDUCE,
                                               config.devices, sequence_.ParameterBytes(op)) /
@@ -76,8 +76,8 @@ class Slicer {
 struct Found {
   Pipeline pipeline;
   Placement placement;
-  Picoseconds cost = 0;  // penalty for memory included
-  double seconds = 0;    // without
+  Picoseconds cost = 0;  // including the memory penalty
+  double seconds = 0;  // without it
 };
 
 absl::Status TooManyStages(int stages, int num_devices, const std::string& operators) {
@@ -120,7 +120,7 @@ absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_device
                                       const v1::SearchOptions& options, int zero_stage,
                                       double most_instructions) {
   const int stages = options.pipeline_stages();
-  // Before the batch is cut into as many parts.
+  // Of the whole batch.
   if (stages > num_devices) return TooManyStages(stages, num_devices, "");
   std::vector<int> counts = {stages, 2 * stages, 4 * stages, 8 * stages};
   if (options.has_micro_batches()) counts = {options.micro_batches()};
@@ -148,7 +148,7 @@ absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_device
   std::stable_sort(all.begin(), all.end(),
                    [](const Found& a, const Found& b) { return a.cost < b.cost; });
   const std::string name = absl::StrCat("pipeline of ", stages);
-  // In the order of what they are estimated to take; what memory costs them is known behind that.
+  // In order of estimated time; memory costs are known only after lowering.
   Pipeline* best = nullptr;
   for (Found& found : all) {
     const bool fits = best != nullptr && best->candidate.refused.empty();
@@ -157,7 +157,7 @@ absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_device
     if (!candidate.ok()) return candidate.status();
     found.pipeline.candidate = *std::move(candidate);
     const Candidate& made = found.pipeline.candidate;
-    // What more memory would mend is a better answer than what nothing would.
+    // A plan that more memory would fix is a better answer than one that nothing would.
     const bool less_refused =
         !fits && best != nullptr && made.lacks_memory && !best->candidate.lacks_memory;
     if (best == nullptr || less_refused ||

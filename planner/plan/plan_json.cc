@@ -1,4 +1,4 @@
-// ExportPlan and ImportPlan: see planner.h.
+// ExportPlan and ImportPlan (planner.h).
 #include "nlohmann/json.hpp"
 
 #include <google/protobuf/util/json_util.h>
@@ -11,10 +11,10 @@
 namespace espalier {
 namespace {
 
-// Protobuf's parser recurses; a plan is 4 levels deep.
+// Protobuf's parser is recursive; a plan has 4 levels.
 constexpr int kMaxDepth = 32;
 
-// Finds syntax errors, with line and column, and nesting that protobuf should not see.
+// Finds syntax errors, with line and column, and nesting too deep for protobuf.
 class SyntaxCheck : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return true; }
@@ -52,7 +52,8 @@ class SyntaxCheck : public nlohmann::json_sax<nlohmann::json> {
   std::string error_;
 };
 
-// " (line 4)" if `name` stands in quotes exactly once; else empty, the message has the path.
+// Returns " (line 4)" if `name` occurs in quotes exactly once; otherwise "", as the message has the
+// path.
 std::string LineOf(const std::string& json, const std::string& name) {
   const std::string quoted = absl::StrCat("\"", name, "\"");
   const size_t at = json.find(quoted);
@@ -61,7 +62,7 @@ std::string LineOf(const std::string& json, const std::string& name) {
   return absl::StrCat(" (line ", 1 + std::count(json.begin(), json.begin() + at, '\n'), ")");
 }
 
-// The field that a message of protobuf's parser is about: "a.b[2].c: Cannot find field." -> "c".
+// Extracts the field from an error of protobuf's parser: "a.b[2].c: Cannot find field." -> "c".
 std::string FieldIn(const std::string& message) {
   std::string path = message.substr(0, message.find(':'));
   path.erase(0, path.rfind('.') == std::string::npos ? 0 : path.rfind('.') + 1);

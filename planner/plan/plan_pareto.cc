@@ -20,9 +20,9 @@ namespace espalier {
 namespace {
 
 constexpr int kLastZeroStage = 3;
-constexpr int kFewDevices = 16;   // placements operator by operator; of more, grids
-constexpr int kPlacements = 12;   // of the first kind, at each stage
-constexpr int kMeshes = 8;         // of the second: the fastest, and as many with least memory
+constexpr int kFewDevices = 16;  // searches placements; on more devices, meshes
+constexpr int kPlacements = 12;  // placements at each stage
+constexpr int kMeshes = 8;  // meshes: the fastest, and as many with the least memory
 constexpr int kMeshBudget = 500;  // proposals
 constexpr double kSame = 1e-6;    // of a step's time
 constexpr double kMostOffloaded = 2000;                  // operators times devices
@@ -30,11 +30,11 @@ constexpr double kOffloaded[] = {0.8, 0.6, 0.45, 0.35};  // of a plan's memory
 
 struct Point {
   double seconds = 0;
-  int64_t bytes = 0;  // of the device that needs most
+  int64_t bytes = 0;  // on the device that needs most
   bool fits = false;  // as estimated
   std::string name;
   StepConfig shape;
-  std::vector<NodeConfig> configs;  // empty: not to be planned from
+  std::vector<NodeConfig> configs;  // empty: not a starting point
 };
 
 int64_t Most(const std::vector<int64_t>& bytes) {
@@ -51,7 +51,7 @@ class ParetoPlanner {
     if (options.max_devices() > 0) devices_ = std::min(devices_, options.max_devices());
   }
 
-  // Adds what is not beaten.
+  // Adds a point unless another beats it.
   absl::Status Fill() {
     if (absl::Status s = devices_ <= kFewDevices ? AddPlacements() : AddMeshes(); !s.ok()) return s;
     KeepPareto();
@@ -75,8 +75,8 @@ class ParetoPlanner {
 
   const std::vector<Point>& points() const { return points_; }
 
-  // Writes the front into `plan`, which takes so long and needs so much as it was laid out: as the
-  // point that was estimated for it, if there is one, or else beside the others.
+  // Writes the front into `plan`, with the time and memory that the plan was lowered to: replaces
+  // the point estimated for it, if there is one.
   void List(double seconds, int64_t bytes, const std::string& name, v1::Plan* plan) const {
     bool listed = false;
     const auto add = [&](double s, int64_t b, const std::string& n, bool chosen) {
@@ -90,15 +90,15 @@ class ParetoPlanner {
     for (const Point& point : points_) {
       const bool same = std::abs(point.seconds - seconds) <= kSame * seconds;
       if (!listed && !same && point.seconds > seconds) add(seconds, bytes, name, true);
-      // What the plan beats.
+      // Remove the points that the plan beats.
       if (!same && point.seconds > seconds && point.bytes >= bytes) continue;
       add(point.seconds, point.bytes, point.name, same && !listed);
     }
     if (!listed) add(seconds, bytes, name, true);
   }
 
-  // The plan of a point; ResourceExhausted if it cannot run, mostly for memory that was estimated
-  // too low.
+  // The plan of a point; ResourceExhausted if it cannot run, usually because its memory was
+  // estimated too low.
   absl::StatusOr<v1::Plan> PlanOf(const Point& point) const {
     absl::StatusOr<std::unique_ptr<Planning>> made =
         Planning::Make(problem_, devices_, options_.memory(), point.shape);
@@ -148,13 +148,13 @@ class ParetoPlanner {
     return absl::OkStatus();
   }
 
-  // Of the whole batch all are tried; in parts those that are on the stage's own front.
+  // Tries all for the whole batch; for micro-batches those on the stage's own front.
   absl::Status AddAtStage(const PlanProblem& problem, int stage, Placements left,
                           std::vector<Point>* points) const {
     for (int parts : MicroBatches()) {
       absl::StatusOr<std::unique_ptr<Planning>> made = Planning::Make(
           problem, devices_, options_.memory(), {.zero_stage = stage, .micro_batches = parts});
-      // A batch that cannot be cut so.
+      // The batch cannot be cut into that many.
       if (absl::IsInvalidArgument(made.status()) && parts > 1) continue;
       if (!made.ok()) return made.status();
       ParetoPlanner of_stage(problem, options_);
@@ -196,7 +196,7 @@ class ParetoPlanner {
     return absl::OkStatus();
   }
 
-  // Nothing where a smaller part of the batch does not allow it.
+  // Skip if the smaller batch does not allow it.
   absl::StatusOr<std::optional<Point>> Simulate(Planning& planning,
                                                 const std::vector<NodeConfig>& configs,
                                                 const StepConfig& shape, std::string name) const {
@@ -239,7 +239,7 @@ class ParetoPlanner {
       absl::StatusOr<MeshEstimate> estimate = planner.Estimate(shape);
       if (estimate.ok()) all.push_back(*std::move(estimate));
     }
-    // Of those that are estimated to be on the front, evenly many.
+    // Evenly spaced points of the estimated front.
     std::stable_sort(all.begin(), all.end(), [](const MeshEstimate& a, const MeshEstimate& b) {
       return std::pair(a.seconds, a.bytes) < std::pair(b.seconds, b.bytes);
     });
@@ -255,7 +255,7 @@ class ParetoPlanner {
     }
     std::vector<absl::StatusOr<std::optional<Point>>> points(made, std::optional<Point>());
     planner.MakeEach(chosen, [&](int i, absl::StatusOr<MeshPlan> plan) {
-      if (!plan.ok()) return;  // a split that so small a part of the batch does not allow
+      if (!plan.ok()) return;  // the smaller batch does not allow a split
       std::vector<NodeConfig> configs(plan->placement.size());
       for (NodeId n : plan->planning->structure().LiveNodes()) {
         configs[n] = plan->placement[n]->config;
@@ -270,7 +270,7 @@ class ParetoPlanner {
     return absl::OkStatus();
   }
 
-  // Less memory than a plan needs, made up for by swaps and recomputation.
+  // Variants of a plan with less memory, by swaps and recomputation.
   absl::Status AddOffloaded() {
     const v1::MemoryOptions& memory = options_.memory();
     const double size = static_cast<double>(problem_.graph->nodes().size()) * devices_;
@@ -308,7 +308,7 @@ class ParetoPlanner {
       absl::StatusOr<Candidate> candidate =
           (*made)->Evaluate(point.name, (*made)->FromConfigs(point.configs));
       if (!candidate.ok()) return candidate.status();
-      // Less than this is not to be had either.
+      // Smaller limits cannot be met either.
       if (!candidate->refused.empty()) break;
       int64_t bytes = 0;
       for (int64_t peak : candidate->prediction.peak_bytes()) bytes = std::max(bytes, peak);
@@ -338,7 +338,7 @@ absl::StatusOr<v1::Plan> MakeParetoPlan(const PlanProblem& problem,
   ParetoPlanner front(problem, options);
   if (absl::Status s = front.Fill(); !s.ok()) return s;
   std::string chosen = "searched";
-  // What is pinned is not so on the front.
+  // Points of the front ignore pins.
   const auto& given = options.imported().operators();
   const bool pinned = std::any_of(given.begin(), given.end(),
                                   [](const v1::OperatorPlan& op) { return op.pinned(); });

@@ -62,7 +62,7 @@ TEST(MakePlanTest, FullAndDeltaSimulationGiveTheSamePlan) {
   EXPECT_TRUE(MessageDifferencer::Equals(delta, full));
 }
 
-// None of the front is beaten in both, and the plan is the fastest that fits.
+// No point of the front is beaten in both, and the plan is the fastest that fits.
 TEST(ParetoPlanTest, FrontIsMonotoneAndFastestFittingPointIsChosen) {
   const Graph graph = Mlp(1024, 512, 512, 16);
   v1::SearchOptions options;
@@ -81,7 +81,7 @@ TEST(ParetoPlanTest, FrontIsMonotoneAndFastestFittingPointIsChosen) {
   EXPECT_TRUE(free.pareto_front(0).chosen());
   EXPECT_LE(free.prediction().step_seconds(),
             Made(TestProblem(graph, 1024, 4)).prediction().step_seconds());
-  // Devices with too little for the fastest, and enough for one in the middle.
+  // Enough memory for a point in the middle, but not for the fastest.
   const v1::ParetoPoint& middle = free.pareto_front(free.pareto_front_size() / 2);
   PlanProblem problem = TestProblem(graph, 1024, 4);
   for (v1::Device& device : problem.machine.devices) {
@@ -114,7 +114,7 @@ TEST(MakePlanTest, SplitsParametersWhenADeviceIsTooSmall) {
             absl::StatusCode::kResourceExhausted);
   const v1::Plan plan = Made(problem);
   for (int64_t bytes : plan.prediction().peak_bytes()) EXPECT_LE(bytes, 2 * parameters);
-  // The simple ones do not fit; others may be shown beside them.
+  // Simple strategies do not fit; others may be listed as alternatives.
   ASSERT_GE(plan.alternatives_size(), 2);
   for (int i : {0, 1}) {
     EXPECT_NE(plan.alternatives(i).refused(), "") << plan.alternatives(i).name();
@@ -126,8 +126,8 @@ TEST(MakePlanTest, SplitsParametersWhenADeviceIsTooSmall) {
   EXPECT_EQ(CheckPrograms(lowered->training), absl::OkStatus());
 }
 
-// Where swaps and recomputation end, operators go through the batch in slices, unless that is
-// forbidden; what a plan says of them is what its programs do.
+// Where swaps and recomputation are not enough, operators run in batch tiles unless disabled;
+// programs tile as the plan says.
 TEST(MakePlanTest, ChoosesSlicesWhereSwapsDoNotSuffice) {
   const Graph graph = Cnn(256);
   v1::SearchOptions options = WithStrategy(v1::SearchOptions::SINGLE_DEVICE);
@@ -155,7 +155,7 @@ TEST(MakePlanTest, ChoosesSlicesWhereSwapsDoNotSuffice) {
   EXPECT_EQ(CheckPrograms(lowered->training), absl::OkStatus());
   EXPECT_EQ(lowered->training[0].arena_bytes(), plan.prediction().peak_bytes(0));
 
-  // Edited: four slices, though there is room.
+  // Edited: four tiles, though memory is sufficient.
   v1::SearchOptions imported = WithStrategy(v1::SearchOptions::IMPORTED);
   *imported.mutable_imported() = Made(TestProblem(graph, 256, 1), options);
   imported.mutable_imported()->set_batch_tiles(4);
@@ -173,7 +173,7 @@ TEST(MakePlanTest, SaysByDeviceWhatDoesNotFit) {
   EXPECT_NE(MessageOf(status).find("bytes but has 500"), std::string::npos) << status;
 }
 
-// Norm, norm, loss; both norms move the same running values.
+// Norm, norm, loss; both norms update the same running statistics.
 Graph SharedNorm(int64_t batch) {
   GraphBuilder b(TestRegistry(), "shared_norm");
   const ValueId x = b.Input("x", DType::kF32, {-1, 8, 4, 4});
@@ -192,7 +192,7 @@ Graph SharedNorm(int64_t batch) {
   return Bound(b.Build(), batch);
 }
 
-// ResourceExhausted would have a job wait for workers, which change nothing.
+// With ResourceExhausted the job would wait for workers, which would not help.
 TEST(MakePlanTest, OperatorsThatMustNotPartAreNoLackOfMemory) {
   const Graph graph = SharedNorm(10);
   const auto expect_invalid = [&](const absl::Status& status, const std::string& remedy) {
@@ -223,7 +223,7 @@ TEST(MakePlanTest, OperatorsThatMustNotPartAreNoLackOfMemory) {
   imported.set_strategy(v1::SearchOptions::SEARCH);
   EXPECT_EQ(Made(five, imported).operators_size(), 5);
 
-  // Whatever else was in the way of the plans that were tried, here more memory helps.
+  // Whatever ruled out the other plans, here more memory helps.
   const absl::Status small = MakePlan(TestProblem(graph, 10, 5, 500), {}).status();
   EXPECT_EQ(small.code(), absl::StatusCode::kResourceExhausted) << small;
 }
@@ -255,11 +255,11 @@ TEST(ZeroStageTest, IsWhatWasAskedForAndIsShown) {
     const v1::Plan plan = Made(TestProblem(graph, 16, 4), options);
     EXPECT_EQ(plan.zero_stage(), stage);
     EXPECT_EQ(RenderPlan(plan).find("ZeRO stage") != std::string::npos, stage > 0);
-    // The step of the plan moves what its parallel operators say.
+    // The plan's step moves what its parallel operators say.
     double bytes = 0;
     for (const v1::ParallelOperator& op : plan.parallel_operators()) bytes += op.bytes();
     EXPECT_DOUBLE_EQ(bytes, plan.prediction().bytes_moved()) << stage;
-    // Imported, it stays, unless another one is asked for.
+    // An imported plan keeps its stage unless the options name one.
     v1::SearchOptions import = WithStrategy(v1::SearchOptions::IMPORTED);
     *import.mutable_imported() = plan;
     EXPECT_EQ(Made(TestProblem(graph, 16, 4), import).zero_stage(), stage);
@@ -314,7 +314,7 @@ TEST(ImportTest, ExportedPlanComesBackTheSame) {
   }
 }
 
-// What the search of a plan starts from and leaves as it is.
+// A search that starts from a plan and keeps its pinned operators.
 TEST(SearchFromTest, PinnedOperatorsStayAndTheRestIsNotSlower) {
   const Graph graph = Llama(SmallLlama());
   const PlanProblem problem = TestProblem(graph, 8, 4);
@@ -326,7 +326,7 @@ TEST(SearchFromTest, PinnedOperatorsStayAndTheRestIsNotSlower) {
   const v1::Plan free = Made(problem, options);
   EXPECT_LE(free.prediction().step_seconds(), data.prediction().step_seconds());
 
-  // Pinned where no search would leave them: on the last device alone.
+  // Pinned to the last device alone, where no search would put them.
   int count = 0;
   for (v1::OperatorPlan& op : *options.mutable_imported()->mutable_operators()) {
     if (op.op() != "linear" || ++count % 3 != 0) continue;
@@ -365,7 +365,7 @@ TEST(SearchFromTest, PinnedOperatorsStayAndTheRestIsNotSlower) {
   }
 }
 
-// The front knows of no pins: it is shown, and the plan is not taken from it.
+// The front ignores pins: it is reported, but the plan does not come from it.
 TEST(SearchFromTest, PinnedOperatorsStayWhereTheFrontIsAskedForToo) {
   const Graph graph = Mlp(1024, 512, 512, 16);
   const PlanProblem problem = TestProblem(graph, 1024, 4);
@@ -392,7 +392,7 @@ TEST(SearchFromTest, PinnedOperatorsStayWhereTheFrontIsAskedForToo) {
   EXPECT_EQ(pinned, 2);
 }
 
-// Times that overflowed were negative, and the plan seemed to be the best there is.
+// Overflowed times used to be negative and made the plan look optimal.
 TEST(MakePlanTest, DevicesThatAreAbsurdlySlowTakeLong) {
   const Graph graph = Mlp(1 << 16, 4096, 4096, 16);
   PlanProblem problem = TestProblem(graph, 1 << 16, 2, 0);
@@ -416,10 +416,10 @@ class AskedDevices : public CostModel {
     return {1e6 / device.matmul_flops(), 2e6 / device.matmul_flops()};
   }
 
-  std::set<double> whole;  // rates of the devices that all of the batch was looked at on
+  std::set<double> whole;  // rates of the devices that got the whole batch
 };
 
-// Of many devices that all measure a little differently.
+// Many devices that all measure a little differently.
 TEST(MakePlanTest, ASingleDeviceIsSoughtAmongTheBestAlone) {
   const Graph graph = Mlp(AskedDevices::kBatch);
   PlanProblem problem = TestProblem(graph, AskedDevices::kBatch, 32);
@@ -435,8 +435,8 @@ TEST(MakePlanTest, ASingleDeviceIsSoughtAmongTheBestAlone) {
   EXPECT_EQ(plan.devices(plan.operators(0).devices(0)).matmul_flops(), 1e11 + 31e8);
 }
 
-// A graph so small that starting its operators is what takes time: the slowest device by every
-// rate, and the quickest to start one.
+// A graph so small that operator overhead dominates: the device with the lowest rates, but the
+// least overhead, wins.
 TEST(MakePlanTest, ASingleDeviceMayBeTheOneThatStartsOperatorsSoonest) {
   const Graph graph = Mlp();
   PlanProblem problem = TestProblem(graph, 8, 8);
@@ -451,7 +451,7 @@ TEST(MakePlanTest, ASingleDeviceMayBeTheOneThatStartsOperatorsSoonest) {
   for (const v1::OperatorPlan& op : plan.operators()) EXPECT_EQ(op.devices(0), 7) << op.node();
 }
 
-// Devices that the stages do not divide, and more than all group sizes are tried for.
+// More devices than all group sizes are tried for, and not divisible by the stages.
 TEST(PipelineTest, StagesShareOutManyDevicesEvenly) {
   const Graph graph = Llama(SmallLlama(4), 42 * 4);
   v1::SearchOptions options;
@@ -467,7 +467,7 @@ TEST(PipelineTest, StagesShareOutManyDevicesEvenly) {
   for (const auto& [first, devices] : of_first) EXPECT_LE(devices, 7) << first;
 }
 
-// More would be refused by LowerPlan, when the job begins.
+// LowerPlan would refuse more when the job starts.
 TEST(PipelineTest, HasNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
   const Graph graph = Llama(LargerLlama(4), 1024);
   const PlanProblem problem = TestProblem(graph, 1024, 4);
@@ -481,7 +481,7 @@ TEST(PipelineTest, HasNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
   const double of_one = EstimateInstructions(2.0 * static_cast<double>(graph.nodes().size()), 1);
   EXPECT_GT(micro_batches(kMaxInstructions), 4);
   EXPECT_LE(micro_batches(4 * of_one), 4);
-  EXPECT_EQ(micro_batches(1), 2);  // to be looked at
+  EXPECT_EQ(micro_batches(1), 2);  // kept for inspection
 }
 
 TEST(MeshPlannerTest, ShapesHaveNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {

@@ -1,5 +1,5 @@
-// MakePlan: see planner.h. Rewrites come first: the graph as it is and the one that the joint
-// search (planner/search/joint_search.h) finds are both planned, and the faster plan is taken.
+// MakePlan (planner.h). Plans both the original graph and the one that the joint search
+// (planner/search/joint_search.h) finds, and takes the faster plan.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -60,7 +60,7 @@ absl::StatusOr<v1::Plan> PlanGraph(const PlanProblem& problem,
                                  : MakePlanOfGraph(problem, options);
 }
 
-// An imported plan that has rewrites: as it is, or searched on from.
+// An imported plan with rewrites: used as it is, or as a starting point.
 absl::StatusOr<v1::Plan> PlanRewritten(const PlanProblem& problem,
                                           const v1::SearchOptions& options) {
   const v1::Plan& imported = options.imported();
@@ -107,7 +107,7 @@ absl::StatusOr<v1::Plan> PlanWithRewrites(const PlanProblem& problem,
   absl::StatusOr<v1::Plan> plain = absl::UnknownError("");
   absl::StatusOr<JointResult> found = absl::UnknownError("");
   ForEachApart(problem, 2, [&](int i, const OwnProblem& own) {
-    // The first reports progress, which its fork would not.
+    // Only the first reports progress.
     if (i == 0) plain = PlanGraph(problem, options);
     if (i == 1) found = Rewrites(*own, options);
   });
@@ -122,10 +122,10 @@ absl::StatusOr<v1::Plan> PlanWithRewrites(const PlanProblem& problem,
   if (found->rewrites.empty()) return finish(std::move(plain));
   PlanProblem rewritten = problem;
   rewritten.graph = &found->graph;
-  rewritten.progress = nullptr;  // it would begin anew
+  rewritten.progress = nullptr;  // progress would start over
   absl::StatusOr<v1::Plan> plan = PlanGraph(rewritten, options);
-  // Of fewer operators there may be no such pipeline, and a plan to start from is of the graph as
-  // it was: then that one's plan stands.
+  // With fewer operators such a pipeline may not exist, and a starting plan refers to the original
+  // graph: then the original graph's plan stands.
   if (!plan.ok() && !plain.ok()) {
     return absl::IsResourceExhausted(plan.status()) ? finish(std::move(plain)) : plan;
   }

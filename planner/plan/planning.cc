@@ -17,8 +17,8 @@
 namespace espalier {
 namespace {
 
-// Programs of more instructions, all devices together, are not written only to see how much memory
-// they need: the simulator's estimate stands.
+// Above this number of instructions over all devices, programs are not written just to measure
+// memory; the simulator's estimate is used.
 constexpr double kMostLowered = 1e6;
 
 }  // namespace
@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<Planning>> Planning::Make(const PlanProblem& prob
   planning->memory_ = memory;
   planning->batch_tiles_ = std::max(1, shape.batch_tiles);
   if (planning->optimizer_.name().empty()) {
-    planning->optimizer_.set_name("sgd");  // only planned for, never run
+    planning->optimizer_.set_name("sgd");  // only planned, never run
   }
   absl::Status optimizer = CheckOptimizer(*problem.registry, planning->optimizer_);
   if (!optimizer.ok()) return optimizer;
@@ -285,7 +285,7 @@ absl::Status Planning::AddParallelOperators(const Placement& placement, v1::Plan
   const Graph& graph = structure_.graph();
   LayoutTable& layouts = table_->layouts();
   auto resolve = [&](const LayoutRef& ref) { return Resolve(structure_, placement, layouts, ref); };
-  // Gradients by the forward operand whose contribution they are.
+  // Gradient contributions by forward operand.
   std::map<std::pair<NodeId, int>, ValueId> contribution;
   for (size_t v = 0; v < structure_.base.size(); ++v) {
     const LayoutRef& ref = structure_.base[v];
@@ -297,8 +297,8 @@ absl::Status Planning::AddParallelOperators(const Placement& placement, v1::Plan
     const LayoutRef& ref = structure_.base[g.gradient];
     contribution.erase({ref.node, ref.index});  // of the update
   }
-  // Bytes that the readers of `v` behind the forward pass move to get it; a layout once for all, if
-  // it stays, or for each reader.
+  // Bytes moved to the readers of `v` in the backward pass: once per layout if the converted tensor
+  // is kept, otherwise once per reader.
   auto backward_bytes = [&](ValueId v, bool stays, NodeId reader) -> absl::StatusOr<double> {
     const int from = resolve(structure_.base[v]);
     std::set<int> seen = {from};

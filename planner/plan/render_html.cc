@@ -1,4 +1,4 @@
-// SimulatePlan and what is drawn of it: see planner.h.
+// SimulatePlan and its renderings (planner.h).
 #include "planner/proto/plan_proto.h"
 #include "planner/plan/planning.h"
 #include "planner/planner.h"

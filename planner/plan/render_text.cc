@@ -1,4 +1,4 @@
-// RenderPlan: see planner.h. Repeated layers share a line: "layers.0-7.mlp.up_proj".
+// RenderPlan (planner.h). Repeated layers share a line: "layers.0-7.mlp.up_proj".
 #include <algorithm>
 #include <map>
 #include <string>
@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMostPlaces = 4;  // that are named
+constexpr size_t kMostPlaces = 4;  // that are listed
 
 std::string PredictionLine(const std::string& name, const v1::Prediction& prediction,
                            const std::string& note) {
@@ -81,7 +81,7 @@ std::string MemoryLines(const v1::Plan& plan) {
   return out.empty() ? "" : absl::StrCat("\nMade to fit, per step\n", out);
 }
 
-// Each rule once, with the operators where it was applied.
+// Each rule once, with the operators it was applied to.
 std::string Rewrites(const v1::Plan& plan) {
   std::map<std::string, std::vector<std::string>> places;
   for (const v1::Rewrite& rewrite : plan.rewrites()) {

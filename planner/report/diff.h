@@ -1,4 +1,4 @@
-// What `espalier plan diff` says: in what one plan differs from another.
+// The difference of two plans, for `espalier plan diff`.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,7 @@
 
 namespace espalier {
 
-// An operator that is in one plan only, or whose choice differs. Of the plan that lacks it the
-// fields are empty.
+// An operator that one plan lacks, or whose configuration differs. The side that lacks it is empty.
 struct OperatorChange {
   enum Kind { kOnlyInA, kOnlyInB, kChanged };
   struct Side {
@@ -28,15 +27,15 @@ struct OperatorChange {
   bool operator==(const OperatorChange&) const = default;
 };
 
-// A device, by its index in the plans. Empty text: the plan has no device of that index.
+// A device, by its index in the plans. Empty text: that plan has no such device.
 struct DeviceChange {
   int index = 0;
   std::string a, b;  // "CUDA NVIDIA H200, 139.8 GiB, 5e+13 FLOP/s, 4.2e+12 B/s"
   bool operator==(const DeviceChange&) const = default;
 };
 
-// Changes of layout of one kind and degree, on edges (tensor and consumer) that one plan has and
-// the other has not, and on those that both have but that move other amounts.
+// Layout conversions of one kind and degree: on edges (tensor and consumer) that only one plan has,
+// and on edges of both that move different amounts.
 struct ParallelChange {
   std::string kind;          // "combine ×4"
   int removed = 0;           // edges of A only
@@ -44,11 +43,11 @@ struct ParallelChange {
   int altered = 0;           // edges of both
   double removed_bytes = 0;  // per step
   double added_bytes = 0;
-  double altered_bytes = 0;  // those of B less those of A
+  double altered_bytes = 0;  // of B minus A
   bool operator==(const ParallelChange&) const = default;
 };
 
-// A predicted number of both plans, whether it differs or not.
+// A predicted number of both plans, equal or not.
 struct NumberPair {
   enum Unit { kSeconds, kBytes };
   std::string name;  // "step"
@@ -57,18 +56,18 @@ struct NumberPair {
   bool operator==(const NumberPair&) const = default;
 };
 
-// What is compared as it is written: seeds have more digits than a double.
+// Compared as text, because seeds have more digits than a double.
 struct TextPair {
   std::string name;
   std::string a, b;
   bool operator==(const TextPair&) const = default;
 };
 
-// The alternative of that name, where a plan lists it.
+// An alternative by name; a side is absent if that plan does not list it.
 struct AlternativeChange {
   struct Side {
     double step_seconds = 0;
-    bool fits = true;  // false: refused, for whatever reason
+    bool fits = true;  // false: refused, for any reason
     bool operator==(const Side&) const = default;
   };
   std::string name;
@@ -77,34 +76,34 @@ struct AlternativeChange {
 };
 
 struct PlanDiff {
-  std::vector<TextPair> identity;  // graph, format: only what differs
-  std::vector<TextPair> step;      // stages, micro-batches, ZeRO, swaps ...: only what differs
+  std::vector<TextPair> identity;  // graph, format: only differences
+  std::vector<TextPair> step;  // stages, micro-batches, ZeRO, swaps ...: only differences
   int64_t batch_a = 0, batch_b = 0;
-  std::vector<DeviceChange> devices;      // only what differs, by index
-  std::vector<OperatorChange> operators;  // only what differs, in the order of A, then of B
+  std::vector<DeviceChange> devices;  // only differences, by index
+  std::vector<OperatorChange> operators;  // only differences, in the order of A, then of B
   int operators_a = 0, operators_b = 0;
-  // Operators that are split and placed alike in both, but predicted to take another time.
+  // Operators with equal split and placement but different predicted time.
   int retimed = 0;
-  double retimed_seconds = 0;                   // sum of the differences, B less A
-  std::vector<ParallelChange> parallel;         // only what differs
+  double retimed_seconds = 0;  // sum of the differences, B minus A
+  std::vector<ParallelChange> parallel;  // only differences
   std::vector<NumberPair> prediction;           // all of them
-  std::vector<AlternativeChange> alternatives;  // only what differs
-  std::vector<TextPair> search;                 // settings and outcome: only what differs
+  std::vector<AlternativeChange> alternatives;  // only differences
+  std::vector<TextPair> search;  // settings and outcome: only differences
 
   bool equal() const;  // nothing differs
 };
 
-// Plans may be of different graphs. How long the searches took is not compared: it is another one
-// each time.
+// Compares two plans, which may be of different graphs. Ignores search durations, as they always
+// differ.
 PlanDiff DiffPlans(const v1::Plan& a, const v1::Plan& b);
 
-// A text table like that of RenderPlan; one line if the plans are equal. Repeated layers that
-// change in the same way share a line. The names tell the plans apart: files, jobs.
+// Renders a text table like RenderPlan's; one line if the plans are equal. Repeated layers with the
+// same change share a line. `name_a` and `name_b` identify the plans: files, jobs.
 std::string RenderPlanDiff(const PlanDiff& diff, absl::string_view name_a,
                            absl::string_view name_b);
 
-// The same as JSON, indented, with the names of the fields above. Text that is no UTF-8 gets
-// U+FFFD, numbers that JSON cannot write are null.
+// The same as indented JSON with the field names above. Invalid UTF-8 becomes U+FFFD; numbers that
+// JSON cannot represent are null.
 std::string PlanDiffToJson(const PlanDiff& diff, absl::string_view name_a,
                            absl::string_view name_b);
 

@@ -1,5 +1,4 @@
-// A plan in Graphviz' language, for those who draw or count with other tools: what FlexFlow writes
-// for --taskgraph and --compgraph.
+// Plans in Graphviz' DOT language: FlexFlow's --taskgraph and --compgraph.
 #pragma once
 
 #include <string>
@@ -10,15 +9,14 @@
 
 namespace espalier {
 
-// One node for each task, with its time; one for all devices of a transfer or collective. Edges:
-// what a device does next. Devices run their tasks in order and meet in transfers, so that is all
-// that a task waits for.
+// One node per task, with its time; one for all devices of a transfer or collective. Edges follow
+// each device's task order. They are all dependencies, because devices run their tasks in order and
+// synchronize in transfers.
 std::string TaskGraphDot(const Timeline& timeline);
 
-// One box for each operator of the plan: its split and devices; an ellipse for each parallel
-// operator between two of them, in front of its consumer. With `costs` predicted seconds and the
-// bytes that cross devices, too. `graph` is the one that the plan is for; names may come from
-// anybody and are escaped.
+// One box per operator with its split and devices, and one ellipse per parallel operator on an
+// edge, before its consumer. With `costs` adds predicted seconds and bytes between devices.
+// REQUIRES: `graph` is the one that the plan is for. Names are untrusted and escaped.
 std::string ComputationGraphDot(const v1::Plan& plan, const Graph& graph, bool costs);
 
 }  // namespace espalier

@@ -1,5 +1,4 @@
-// Numbers and operators of a plan as people read them: shared by the text table, the page and the
-// comparison of two plans.
+// Human-readable numbers and operators, shared by the text table, the HTML page and the plan diff.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@ std::string ReadableBytes(double bytes);
 // "1.25 s", "12.34 ms", "5.0 us"; "unknown" if it is not a finite number.
 std::string ReadableSeconds(double seconds);
 
-// The same with a sign, of a difference: "+12.3 GiB", "-4.0 us".
+// With a sign, for differences: "+12.3 GiB", "-4.0 us".
 std::string SignedBytes(double bytes);
 std::string SignedSeconds(double seconds);
 
@@ -28,14 +27,14 @@ std::string ReadableCount(int64_t count);
 // "83 %", "0.4 %", of a fraction; "unknown" if it is not a finite number.
 std::string ReadablePercent(double fraction);
 
-// Of the device that needs most; 0 if no device is named.
+// Peak of the device that needs most; 0 if there is no device.
 int64_t PeakBytes(const v1::Prediction& prediction);
 
-// {0, 1, 2, 5} -> "0-2,5". Keeps the order: which part lies on which device matters.
+// {0, 1, 2, 5} -> "0-2,5". Keeps the order, which assigns shards to devices.
 std::string NumberRanges(const std::vector<int>& numbers);
 
-// The first part of a dotted name that is a number of at most six digits, without leading zeros:
-// "layers.3.mlp" -> {"layers.", 3, ".mlp"}. Names without one: {name, -1, ""}.
+// Splits a dotted name at its first component that is a number of at most six digits without
+// leading zeros: "layers.3.mlp" -> {"layers.", 3, ".mlp"}; without one: {name, -1, ""}.
 struct NumberedName {
   std::string prefix;
   int number = -1;
@@ -54,23 +53,24 @@ std::string KindText(v1::ParallelOperator::Kind kind);
 // "CPU", "CUDA".
 std::string KindText(v1::Device::Kind kind);
 
-// Consecutive operators of a plan on devices that no operator of another stage has.
+// A pipeline stage: consecutive operators on devices that no other stage uses.
 struct StageRow {
   std::vector<int> devices;    // ascending
   std::vector<int> operators;  // indices into Plan.operators
   double seconds = 0;          // sum of predicted_seconds
 };
-std::vector<StageRow> StageRows(const v1::Plan& plan);  // one: there are no stages
+std::vector<StageRow> StageRows(const v1::Plan& plan);  // a single row: no pipeline
 
-// What makes a device's program fit (Plan.memory_plans).
+// Totals of a device's offload (Plan.memory_plans).
 struct FitTotal {
   int swaps = 0, recomputed = 0;
   double copied_bytes = 0, host_bytes = 0, added_seconds = 0;
 };
 FitTotal FitOf(const v1::MemoryPlan& memory);
-FitTotal FitOf(const v1::Plan& plan);  // of all devices; the most seconds that one of them adds
+// over all devices; added_seconds is the largest of any device
+FitTotal FitOf(const v1::Plan& plan);
 
-// Operators of a plan that differ only in the number in their name, that is: in the layer.
+// Operators that differ only in the layer number of their name.
 struct OperatorRow {
   NumberedName name;         // of the first one
   std::vector<int> numbers;  // ascending; empty if the name has none
@@ -86,7 +86,7 @@ struct OperatorRow {
 };
 std::vector<OperatorRow> GroupOperators(const v1::Plan& plan);  // by first appearance
 
-// What the changes of layout of one kind and degree come to in one step.
+// Totals per step of the layout conversions of one kind and degree.
 struct KindTotal {
   int edges = 0;
   double bytes = 0;

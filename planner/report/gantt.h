@@ -1,4 +1,5 @@
-// A timeline made small enough to be drawn: one lane per device, runs of tiny tasks as one bar.
+// Reduces a timeline to a drawable Gantt chart: one lane per device, runs of tiny tasks merged into
+// one bar.
 #pragma once
 
 #include <array>
@@ -12,14 +13,14 @@ namespace espalier {
 
 constexpr int kTaskKinds = TimelineTask::kUpdate + 1;
 
-// One task, or several that follow each other and are too short to be seen one by one.
+// One task, or several consecutive ones that are too short to draw.
 struct GanttBar {
-  TimelineTask::Kind kind = TimelineTask::kForward;  // of several: that takes most of the time
-  double begin = 0, end = 0;                         // seconds; gaps between the tasks included
+  TimelineTask::Kind kind = TimelineTask::kForward;  // of several: the kind with the most time
+  double begin = 0, end = 0;  // seconds, including gaps between the tasks
   double bytes = 0;
   int64_t tasks = 0;
   std::array<double, kTaskKinds> seconds{};  // by kind, without gaps
-  const TimelineTask* first = nullptr;       // of the timeline, which must outlive the bar
+  const TimelineTask* first = nullptr;  // in the timeline, which must outlive the bar
   const TimelineTask* last = nullptr;
 
   double busy() const;
@@ -27,20 +28,20 @@ struct GanttBar {
 
 struct GanttLane {
   int device = 0;
-  double busy = 0;  // seconds in which it computes or communicates
+  double busy = 0;  // seconds of computing or communicating
   std::vector<GanttBar> compute, communication;
 };
 
 struct Gantt {
   double seconds = 0;            // of the axis: the step, or the end of the last task
   std::vector<GanttLane> lanes;  // by device
-  // Devices without a lane, and how long the least and the most busy of them is busy.
+  // Number of devices without a lane, and their least and greatest busy time.
   int other_devices = 0;
   double least_busy = 0, most_busy = 0;
-  // Over all devices, in equal parts of the time: the share of devices that compute and that
-  // communicate. Empty if each device has a lane.
+  // Over all devices, in equal intervals: the share that compute and that communicate. Empty if
+  // every device has a lane.
   std::vector<double> computing, communicating;
-  int64_t left_out = 0;  // tasks that have no bar in the lanes shown
+  int64_t left_out = 0;  // tasks without a bar in the shown lanes
 };
 
 struct GanttOptions {
@@ -50,8 +51,8 @@ struct GanttOptions {
   int parts = 200;          // of the summary of all devices
 };
 
-// `devices` (at least) have lanes. Tasks whose times are no numbers, negative or backwards are left
-// out. Linear in the tasks, up to logarithms.
+// Makes lanes for at least `devices` devices. Ignores tasks whose times are NaN, negative or
+// reversed. Takes time linear in the tasks, up to logarithms.
 Gantt MakeGantt(const Timeline& timeline, int devices, const GanttOptions& options = {});
 
 }  // namespace espalier

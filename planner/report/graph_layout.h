@@ -1,5 +1,5 @@
-// Where the boxes and lines of a graph lie on the page. Layers run downwards; a long graph is
-// folded into columns, as a newspaper is, so that it fits a page.
+// Positions of the boxes and lines of a graph drawing. Layers run downwards; a long graph is folded
+// into columns to fit a page.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace espalier {
 
 struct LayoutEdge {
-  int from = 0, to = 0;  // from > to: leads back, and is drawn at the side
+  int from = 0, to = 0;  // from > to: a back edge, drawn at the side
   bool labelled = false;
 };
 
@@ -27,12 +27,12 @@ struct GraphLayout {
     double x = 0, y = 0;  // left, top
   };
   std::vector<Place> boxes;
-  std::vector<Line> edges;  // of each edge the part that is its own
+  std::vector<Line> edges;  // by edge: the part that it does not share
   struct Trunk {
     int from = 0;
     std::string path;
   };
-  std::vector<Trunk> trunks;  // what several edges of a box share, or passes several layers
+  std::vector<Trunk> trunks;  // shared by several edges of a box, or spanning several layers
   double width = 0, height = 0;
 };
 

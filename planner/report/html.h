@@ -1,4 +1,4 @@
-// The page on which `espalier plan` and `espalier explain` show a plan to a person.
+// The HTML page that shows a plan, for `espalier plan` and `espalier explain`.
 #pragma once
 
 #include <string>
@@ -9,12 +9,10 @@
 
 namespace espalier {
 
-// One HTML page that needs nothing else: no script, no address outside it; light or dark as the
-// reader has it, and fit to be printed. `graph` is the forward graph that the plan is for, or that
-// with gradients; `timeline` is of the same plan and may be empty. They may come from anybody:
-// names are escaped, and what does not fit together is left out and said. The same input gives the
-// same bytes. Below 2 MB whatever the input: of what is too much to be drawn the page says how much
-// is missing.
+// Renders one self-contained HTML page: no scripts, no external links, light and dark mode,
+// printable. `graph` is the plan's forward graph, with or without gradients; `timeline` is of the
+// same plan and may be empty. Inputs are untrusted: names are escaped, and inconsistent parts are
+// left out with a note. Deterministic. Always below 2 MB: the page says how much it omits.
 std::string RenderPlanHtml(const v1::Plan& plan, const Graph& graph, const Timeline& timeline);
 
 }  // namespace espalier

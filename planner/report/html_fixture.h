@@ -1,4 +1,4 @@
-// A plan with its page, and the page's parts.
+// Test fixture: a plan, its page and parts of the page.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Machine views on the page: each set of devices has one colour, and no two share one.
+// Colors of machine views: each set of devices has one color of its own.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace espalier {
 
 class ViewTable {
  public:
-  // Number of the view, from 0 by first appearance. Order and repetition of devices do not matter:
-  // a view is the set.
+  // Returns the index of the view, from 0 by first appearance. Order and repetition of devices do
+  // not matter: a view is a set.
   int Index(std::vector<int> devices);
 
   size_t size() const { return views_.size(); }
@@ -22,8 +22,8 @@ class ViewTable {
   std::vector<std::vector<int>> views_;
 };
 
-// Hue in degrees of the i-th colour, as text. Neighbours differ clearly; no two of the first
-// 100,000 are equal.
+// Returns the hue, in degrees, of color `index`. Consecutive hues differ clearly; the first 100,000
+// are distinct.
 std::string Hue(int index);
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// Pieces of the page's markup. It is written so that it is well-formed XML as well as HTML, which
-// tests check, and so that no text of a plan can leave its place.
+// Building blocks of the page's markup. Output is well-formed XML and HTML (tests check this) with
+// all text escaped.
 #pragma once
 
 #include <cstddef>
@@ -9,26 +9,25 @@
 
 namespace espalier {
 
-// `text` as content or as the value of an attribute. Printable first (planner/report/text.h).
+// Escapes `text` for content or an attribute value, after Printable (planner/report/text.h).
 std::string Escaped(absl::string_view text);
 
 // Shortened to `columns` and escaped.
 std::string EscapedShort(absl::string_view text, size_t columns);
 
-// A coordinate or length: at most two decimals, 0 for what is no number.
+// A coordinate or length: at most two decimals, 0 if not finite.
 std::string Coordinate(double value);
 
-// What the browser shows when the pointer rests on the parent. `text` is plain; '\n' stays a line
-// break.
+// A tooltip of the parent element. `text` is plain; '\n' stays a line break.
 std::string Hover(absl::string_view text);
 
-// What a picture may still spend on names that are shown on hovering only. They are what grows when
-// names are long, and the first thing that a page of bounded size can do without.
+// Limits the bytes of names shown only in tooltips. They grow with the names, and a page of bounded
+// size can do without them.
 class HoverBudget {
  public:
   explicit HoverBudget(size_t bytes) : left_(bytes) {}
 
-  // `full` while there is room for it, else `brief`.
+  // Returns `full` while the budget lasts, then `brief`.
   const std::string& Choose(const std::string& full, const std::string& brief);
 
  private:
@@ -42,15 +41,14 @@ std::string SvgText(double x, double y, absl::string_view css_class, absl::strin
 std::string SvgRect(double x, double y, double width, double height, absl::string_view css_class,
                     absl::string_view inside);
 
-// <svg> of that size in units of the drawing; it shrinks with the page. `label` is for people who
-// hear the page.
+// <svg> of that size in drawing units; it shrinks with the page. `label` is for screen readers.
 std::string Svg(double width, double height, absl::string_view css_class, absl::string_view label,
                 absl::string_view content);
 
-// <section> with heading; both of them plain text, `content` markup.
+// <section> with heading. `id` and `heading` are plain text, `content` is markup.
 std::string Section(absl::string_view id, absl::string_view heading, absl::string_view content);
 
-// A paragraph in small type that says what a picture leaves out.
+// A small paragraph that says what a drawing omits.
 std::string Note(absl::string_view text);
 
 }  // namespace espalier

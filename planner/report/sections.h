@@ -1,4 +1,4 @@
-// The parts of the page, each in its own file; see html.h. All return markup.
+// The sections of the page (html.h), each in its own file. All return markup.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a simulated step looks like in time: for people, and for pictures.
+// The timeline of a simulated step.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace espalier {
 
-// One task of one device, or the part that one device has in a transfer or collective.
+// A task of one device, or one device's part in a transfer or collective.
 struct TimelineTask {
   enum Kind { kForward, kBackward, kReshard, kGradientSync, kUpdate };
   Kind kind = kForward;
   int device = 0;
   double begin = 0, end = 0;  // seconds from the start of the step
   bool communicates = false;  // with other devices
-  double bytes = 0;           // that this task sends or receives, all devices together
+  double bytes = 0;  // sent or received by this task, all devices together
   std::string node;           // of the plan; of a reshard: the consumer
 };
 
@@ -27,7 +27,7 @@ struct LinkTraffic {
 
 // Estimated bytes in use on one device, as a step function: `bytes[i]` from `seconds[i]` on.
 struct MemoryCurve {
-  int64_t limit = 0;  // 0: not stated
+  int64_t limit = 0;  // 0: unknown
   std::vector<double> seconds;
   std::vector<int64_t> bytes;
 };

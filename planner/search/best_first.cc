@@ -14,12 +14,12 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMostLayouts = 16;  // of what enters or leaves a segment
+constexpr size_t kMostLayouts = 16;  // at the input or output of a segment
 constexpr int kMostNodes = 1000;
-constexpr int kMostConfigs = 16;  // of each operator
-constexpr size_t kAtOnce = 16;    // graphs
+constexpr int kMostConfigs = 16;  // per operator
+constexpr size_t kAtOnce = 16;  // graphs evaluated in parallel
 
-// A graph that has been tried.
+// A tried graph.
 struct Tried {
   Graph graph;
   std::vector<RewriteStep> steps;
@@ -35,11 +35,11 @@ class Coster {
     space_ = options.space;
     space_.num_devices = devices;
     optimizer_ = problem.optimizer;
-    if (optimizer_.name().empty()) optimizer_.set_name("sgd");  // only planned for, never run
+    if (optimizer_.name().empty()) optimizer_.set_name("sgd");  // only planned, never run
   }
 
-  // As Variant::costs, by `model`; `layouts`, if not null: how many there are of what enters and
-  // leaves.
+  // Returns Variant::costs by `model`. Unless null, `layouts` gets the number of input and output
+  // layouts.
   absl::StatusOr<std::vector<double>> Costs(const Graph& graph, CostModel& model,
                                             std::pair<int, int>* layouts) const {
     absl::StatusOr<PcgStructure> structure =
@@ -116,7 +116,7 @@ class Search {
     best_ = *costs;
     seen_.insert(CanonicalForm(segment_.graph));
     tried_.push_back({segment_.graph, {}, *std::move(costs)});
-    // Cheapest first, of equal ones those found first.
+    // Cheapest first; of equal ones the first found.
     std::set<std::pair<double, size_t>> queue = {{1, 0}};
     while (!queue.empty() && static_cast<int>(tried_.size()) <= options_.budget) {
       if (Stopped()) break;
@@ -134,7 +134,7 @@ class Search {
   }
 
  private:
-  // How much more a graph costs than the best ones, between the layouts where it does best.
+  // The smallest excess over the best cost, over all pairs of layouts.
   double Ratio(const std::vector<double>& costs) const {
     double least = costs[0] / best_[0];
     for (size_t i = 0; i < costs.size(); ++i) {
@@ -172,7 +172,7 @@ class Search {
     return absl::OkStatus();
   }
 
-  // Costs of `count` graphs, which are then tried.
+  // Computes the costs of `count` graphs and marks them as tried.
   absl::Status Cost(Tried* made, int count) {
     std::vector<absl::StatusOr<std::vector<double>>> costs(count, std::vector<double>());
     ForEachApart(problem_, count, [&](int i, const OwnProblem& own) {
@@ -189,7 +189,8 @@ class Search {
 
   bool Stopped() const { return options_.stop && options_.stop(); }
 
-  // The first one, and those that are best somewhere: of equal ones those with fewer steps.
+  // Returns the original graph and those that are best for some layouts; of equal ones those with
+  // fewer steps.
   Variants Best(const std::pair<int, int>& layouts) const {
     Variants result{.entries = layouts.first,
                     .exits = layouts.second,
@@ -217,7 +218,7 @@ class Search {
   std::set<std::string> fixed_;  // nodes
   std::set<std::string> seen_;   // forms
   std::vector<Tried> tried_;
-  std::vector<double> best_;  // costs of all that was tried
+  std::vector<double> best_;  // lowest costs so far
 };
 
 }  // namespace

@@ -11,10 +11,11 @@
 namespace espalier {
 namespace {
 
-// On more, each number of devices would take tables as large as those of the whole search.
+// On more devices each device count would need tables as large as the whole search's.
 constexpr int kMostDevices = 8;
 
-// Groups of nodes that lead to different operands of one operator and to nothing else: two or more.
+// Groups of nodes that lead to different operands of one operator and to nothing else; at least
+// two.
 using Region = std::vector<std::vector<NodeId>>;
 
 class Regions {
@@ -52,7 +53,7 @@ class Regions {
     return producers;
   }
 
-  // What serves nothing but `end`, and this nothing but `join`.
+  // Nodes that feed only `end`, which feeds only `join`.
   std::vector<NodeId> Branch(NodeId end, NodeId join) const {
     if (readers_[end] != std::set<NodeId>{join}) return {};
     std::set<NodeId> branch = {end};
@@ -92,7 +93,7 @@ class Splitter {
   }
 
  private:
-  // As if there were only so many devices.
+  // The same problem with fewer devices.
   absl::StatusOr<const Placement*> On(int devices) {
     auto it = on_.find(devices);
     if (it == on_.end()) {
@@ -122,11 +123,11 @@ class Splitter {
     return ToSeconds(sum);
   }
 
-  // Branches on the first devices until they have their share of the work; `swapped`: on the
+  // Branches go to the first devices until these have their share of the work; `swapped`: to the
   // others.
   absl::Status Try(const Region& region, int first, bool swapped) {
     const int devices = space_.num_devices();
-    std::vector<std::pair<double, size_t>> order;  // the longest first
+    std::vector<std::pair<double, size_t>> order;  // longest first
     double all = 0;
     for (size_t b = 0; b < region.size(); ++b) {
       order.emplace_back(-Seconds(region[b]), b);

@@ -15,14 +15,14 @@
 namespace espalier {
 namespace {
 
-// Of all plans from one layout to another: their parts on each two devices.
+// Sums reshard plans between two layouts by pair of devices.
 constexpr double kMostPieces = 2e7;
-// On more than kFewDevices, where the search tries fewer configurations, too.
+// On more than kFewDevices devices, where the search also tries fewer configurations.
 constexpr int kFewDevices = 8;
 constexpr double kFewerPieces = 2e6;
-constexpr int kParetoConfigs = 16;  // of each operator
+constexpr int kParetoConfigs = 16;  // per operator
 
-// The sum, of one graph.
+// The cost sum of one graph.
 class SerialSteps {
  public:
   SerialSteps(const SearchSpace& space, ConfigTable& table, CostTables& costs,
@@ -42,8 +42,8 @@ class SerialSteps {
       const LayoutRef& stored = structure_.base[structure_.gradients[g].parameter];
       gradients_of_[stored.node].push_back(static_cast<int>(g));
     }
-    // Each pair of layouts between two kinds of operators is planned once, and kept: fewer choices
-    // where that would take too much time and memory.
+    // Plans each pair of layouts between two kinds of operators once and caches it; offers fewer
+    // choices where that would take too much time and memory.
     int kinds = 0;
     for (NodeId n : space.nodes()) kinds += space.Alike(n)[0] == n;
     const double devices = space.num_devices();
@@ -114,7 +114,7 @@ class SerialSteps {
   }
 
  private:
-  // Cancelled if it is stopped.
+  // Returns Cancelled if stopped.
   absl::StatusOr<std::vector<Factor>> Factors() {
     std::vector<Factor> factors;
     const auto stopped = [this] { return stop_ && stop_(); };
@@ -139,8 +139,8 @@ class SerialSteps {
     return elimination;
   }
 
-  // What a device holds for a node at least, if it holds most: the parameters that lie as the node
-  // needs them with their gradients and states, and the results, kept for the backward pass.
+  // Lower bound on the bytes of a node on its most loaded device: parameters in the node's layout
+  // with their gradients and states, and results kept for the backward pass.
   double BytesOf(NodeId node, const ConfigEntry* entry) {
     const auto most = [&](int layout, ValueId v, double copies) {
       const std::vector<int64_t>& bytes = costs_.BytesByDevice(layout, ElementBytes(v));
@@ -159,7 +159,7 @@ class SerialSteps {
     return bytes;
   }
 
-  // Of tasks that begin at once on all devices.
+  // For tasks that start at once on all devices.
   double Span(const TaskList& tasks) {
     const auto [it, inserted] = spans_.try_emplace(&tasks, 0);
     if (!inserted) return it->second;
@@ -173,7 +173,7 @@ class SerialSteps {
     return Resolve(structure_, placement_, table_.layouts(), ref);
   }
 
-  // Forward and backward, and the sums and updates that lie as it does.
+  // Forward and backward, plus gradient sums and updates in the same layout.
   absl::StatusOr<Factor> Operator(NodeId node) {
     Factor factor{{variable_[node]}, {}};
     const ConfigEntry* other = placement_[node];
@@ -212,7 +212,7 @@ class SerialSteps {
     return boundary(from) && boundary(to) && variable_[from] != variable_[to];
   }
 
-  // The changes of layout of one value, one factor for each different operand.
+  // Layout conversions of one value: one factor per distinct operand.
   absl::Status AddValue(ValueId v, std::vector<Factor>* factors) {
     const LayoutRef& base = structure_.base[v];
     if (!base.present()) return absl::OkStatus();
@@ -269,8 +269,8 @@ class SerialSteps {
   std::vector<bool> outside_;                             // by node; see SegmentBoundaries
   const int boundaries_;                                  // the first variables
   std::vector<std::vector<const ConfigEntry*>> choices_;  // by node; of `other` first
-  std::vector<int> counts_;                               // of choices, by variable
-  std::vector<std::vector<int>> gradients_of_;            // of the parameters that lie as a node
+  std::vector<int> counts_;  // number of choices, by variable
+  std::vector<std::vector<int>> gradients_of_;  // of the parameters in the node's layout
   absl::flat_hash_map<const TaskList*, double> spans_;
   std::vector<Picoseconds> clocks_;
 };

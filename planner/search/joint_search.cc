@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// By node: whether some rule fits nodes on both sides of a cut in front of it.
+// By node: whether some rule matches nodes on both sides of a cut in front of it.
 std::vector<bool> Crossed(const OpRegistry& registry, const std::vector<RewriteRule>& rules,
                           const Graph& graph) {
   std::vector<bool> crossed(graph.nodes().size(), false);
@@ -32,8 +32,8 @@ std::vector<bool> Crossed(const OpRegistry& registry, const std::vector<RewriteR
   return crossed;
 }
 
-// Which variant of each segment makes the least sum: dynamic programming over what lies between
-// them. `sum`: that sum; `first_only`: of the first variants.
+// Returns the variant of each segment that minimizes the total, by dynamic programming over
+// boundary layouts. `sum` gets the total; `first_only`: use only the first variants.
 std::vector<int> Choose(const std::vector<const Variants*>& sequence, bool first_only,
                         double* sum) {
   struct Best {
@@ -68,8 +68,7 @@ std::vector<int> Choose(const std::vector<const Variants*>& sequence, bool first
   return chosen;
 }
 
-// How nodes of a segment's graph are called in the whole one: where a name that a rule gives is
-// taken there, the rule gives another.
+// Maps names of a segment's graph to the whole graph; renames new nodes whose name is taken.
 using Names = std::map<std::string, std::string>;
 
 v1::Rewrite ToRewrite(const RewriteRule& rule, const Graph& graph, const Names& names,
@@ -108,7 +107,7 @@ absl::StatusOr<JointResult> FindRewrites(const PlanProblem& problem,
       CutIntoSegments(graph, Crossed(registry, rules, graph), options.least_nodes);
   JointResult result;
   result.segments = static_cast<int>(segments.size());
-  std::map<std::string, Variants> found;  // by form
+  std::map<std::string, Variants> found;  // by canonical form
   std::vector<const Variants*> sequence;
   std::vector<SegmentGraph> graphs;
   for (const Segment& segment : segments) {

@@ -23,8 +23,7 @@ std::vector<RewriteRule> Rules() {
   return rules.ok() ? *rules : std::vector<RewriteRule>{};
 }
 
-// Blocks of two fused linear layers around which their input is added, as fusion leaves them: with
-// bias and activation inside.
+// Residual blocks of two linear layers with fused bias and activation.
 Graph Blocks(int layers, int64_t batch, int64_t width, int64_t inner,
              const std::string& first_sum = "layer0.sum") {
   GraphBuilder b(TestRegistry(), "blocks");
@@ -80,19 +79,19 @@ std::string Text(const std::vector<v1::Rewrite>& rewrites) {
 }
 
 // Few samples and large matrices: parameters must be split, and the second layer of each block
-// along what it sums over, which bias and activation forbid.
+// along its reduction, which fused bias and activation forbid.
 TEST_F(JointTest, TakesLayersApartWhereThatOpensABetterSplit) {
   const Graph graph = Blocks(6, 64, 256, 2048);
   const PlanProblem problem = Problem(graph, 64, 4);
   const JointResult result = Find(problem, {.budget = 60, .least_nodes = 3});
   EXPECT_LT(result.after, 0.9 * result.before) << Text(result.rewrites);
   EXPECT_GT(result.segments, 2);
-  // Those in the middle are alike.
+  // The middle segments are equal.
   EXPECT_LE(result.different, 3);
   EXPECT_THAT(Text(result.rewrites), ::testing::HasSubstr("bias_apart@layer3.down"));
 }
 
-// Segments are searched alone, and do not see each other's names.
+// Segments are searched alone and do not see each other's names.
 TEST_F(JointTest, NamesThatARuleGivesMayBeTakenElsewhere) {
   const Graph graph = Blocks(6, 64, 256, 2048);
   const JointOptions options{.budget = 60, .least_nodes = 3};
@@ -114,7 +113,7 @@ TEST_F(JointTest, NamesThatARuleGivesMayBeTakenElsewhere) {
   }
 }
 
-// A piece of a graph with what stands for its surroundings costs what it costs in the graph.
+// A segment with its boundary nodes costs what it costs in the whole graph.
 TEST_F(JointTest, SegmentsTogetherCostWhatTheGraphCosts) {
   const Graph graph = Blocks(4, 64, 128, 256);
   const PlanProblem problem = Problem(graph, 64, 4);
@@ -153,7 +152,7 @@ TEST_F(JointTest, StopsWithWhatItHas) {
   EXPECT_LE(all.after, stopped.after);
 }
 
-// A larger alpha gives up less.
+// A larger alpha prunes less.
 TEST_F(JointTest, AlphaOfOneOnlyGoesDownhill) {
   const Graph graph = Blocks(2, 4, 512, 2048);
   const PlanProblem problem = Problem(graph, 4, 4);
@@ -163,8 +162,7 @@ TEST_F(JointTest, AlphaOfOneOnlyGoesDownhill) {
   EXPECT_LE(wide.after, narrow.after);
 }
 
-// On chains, blocks and branches of all kinds; and a plan's rewrites lead to the graph that it is
-// of.
+// On chains, blocks and branches of all kinds; a plan's rewrites reproduce its graph.
 TEST_F(JointTest, RandomGraphsGetNoSlowerAndCanBeRewrittenAgain) {
   int rewritten = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {

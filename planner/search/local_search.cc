@@ -19,7 +19,7 @@ class LocalSearch {
     size_t widest = 0;
     while (widest < std::size(kAll)) {
       const Neighbourhood neighbourhood = kAll[widest];
-      // Round the nodes until none has improved since it was last tried.
+      // Visits the nodes in turn until none has improved since its last visit.
       const std::vector<NodeId>& nodes = moves_.space().nodes();
       const int64_t before = result_.accepted;
       size_t unimproved = 0;

@@ -7,16 +7,15 @@
 namespace espalier {
 namespace {
 
-// Of annealing: how much slower, as a fraction, a step may get for one in e to be accepted, at the
-// beginning and at the end.
+// Annealing temperatures at the start and the end: the relative slowdown that is accepted with
+// probability 1/e.
 constexpr double kHot = 0.1;
 constexpr double kCold = 0.001;
-constexpr int kReturns = 10;        // to the best placement
-constexpr int64_t kAskEvery = 256;  // proposals, whether to stop
+constexpr int kReturns = 10;  // to the best placement
+constexpr int64_t kAskEvery = 256;  // proposals between polls of `stop`
 
-// The cost from which on a proposal is rejected, decided by a number drawn from [0, 1) beforehand,
-// so that simulating can stop where it is certain: u < exp(-worse / scale) where worse is less than
-// -ln(u) * scale.
+// Draws the acceptance threshold in advance, so that simulation can stop as soon as rejection is
+// certain: u < exp(-worse / scale) is worse < -ln(u) * scale.
 Picoseconds AcceptBelow(Picoseconds current, double scale, double u) {
   const double worse = -std::log(u) * scale;
   if (!(worse < 1e18)) return Simulator::kNoLimit;

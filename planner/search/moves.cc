@@ -67,7 +67,7 @@ void Moves::Gather(size_t index, const SearchSpace::Choice& choice, Random* rand
   const size_t end = std::min(nodes.size(), index + 2 + random->Below(kMostTogether - 1));
   for (size_t i = index + 1; i < end; ++i) {
     SearchSpace::Choice other = choice;
-    // Mostly the first draw will do; where none fits, the node stays as it is.
+    // Usually the first draw works; if none does, the node stays unchanged.
     for (int tries = 0; tries < 8; ++tries) {
       other.degrees = space_.DrawChoice(nodes[i], random).degrees;
       if (space_.Parts(nodes[i], other) != parts) continue;
@@ -84,7 +84,7 @@ void Moves::Draw(const Placement& placement, Random* random, Changes* changes) {
   const NodeId node = nodes[index];
   const double kind = random->Real();
   if (kind < kPropagate) {
-    // Half of the time the node's own configuration is spread, else a new one.
+    // Half of the time propagates the node's own configuration, otherwise a new one.
     const bool own = random->Real() < 0.5;
     changes->emplace_back(node,
                           own ? placement[node] : Entry(node, space_.DrawChoice(node, random)));

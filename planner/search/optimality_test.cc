@@ -1,5 +1,5 @@
-// The search against the optimum of all placements, and what its parts promise. The benchmark
-// search_optimality does the first at length.
+// Compares the search with the optimum over all placements, and checks guarantees of its parts. The
+// benchmark search_optimality runs more problems.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-// A problem with all that searching it needs.
+// A problem with its search state.
 struct Bench {
   explicit Bench(SmallProblem p)
       : small(std::move(p)),
@@ -60,7 +60,7 @@ struct Bench {
 constexpr int kProblems = 40;
 constexpr double kMostPlacements = 20'000;
 
-// The largest beginning of problem `seed` that has few enough placements.
+// Problem `seed` with as many operators as keep the number of placements small.
 std::unique_ptr<Bench> SmallBench(uint64_t seed) {
   for (int operators = 8;; --operators) {
     auto bench =
@@ -79,7 +79,7 @@ TEST(OptimalityTest, PlansAreWithinAPercentOfTheOptimum) {
     EXPECT_EQ(static_cast<double>(optimum->placements), CountPlacements(bench->space));
     EXPECT_EQ(bench->CostOf(optimum->placement), optimum->cost);
     v1::SearchOptions options;
-    options.set_micro_batches(1);  // what is enumerated has no others
+    options.set_micro_batches(1);  // the enumeration has no micro-batches
     absl::StatusOr<v1::Plan> plan = MakePlan(bench->problem, options);
     ASSERT_TRUE(plan.ok()) << plan.status();
     const double ratio = plan->prediction().step_seconds() / ToSeconds(optimum->cost);
@@ -124,9 +124,9 @@ TEST(LocalSearchTest, KeepsToItsBudget) {
   EXPECT_FALSE(result->finished);
 }
 
-// A chain on one device is a serial step, and the sum is the simulated time to the picosecond: then
-// dynamic programming is exact where it has all choices. With two devices alike and all operators
-// on the first of them or on both, it is exact but for what overlaps.
+// A chain on one device is a serial step, and the sum equals the simulated time to the picosecond;
+// dynamic programming is then exact if it has all choices. With two equal devices and every
+// operator on the first or on both, it is exact except for overlap.
 TEST(EliminationTest, SeldomSlowerThanWhatItCouldChooseEverywhere) {
   int better = 0, worse = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {

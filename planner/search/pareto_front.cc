@@ -10,9 +10,9 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMostSums = 200'000;  // in one elimination
+constexpr int64_t kMostSums = 200'000;  // per elimination
 
-// A pair, and how it comes about: the variable's choice and the place in each front that is added.
+// A point with its origin: the variable's choice and the point taken of each factor's front.
 struct Pair {
   double time = 0;
   double memory = 0;
@@ -21,7 +21,7 @@ struct Pair {
 };
 using Front = std::vector<Pair>;
 
-// Fastest first, none beaten by another, `most` at most.
+// Sorts by time, removes beaten points, and keeps `most` at most.
 void Thin(int most, Front* front) {
   std::stable_sort(front->begin(), front->end(), [](const Pair& a, const Pair& b) {
     return std::pair(a.time, a.memory) < std::pair(b.time, b.memory);
@@ -31,7 +31,7 @@ void Thin(int most, Front* front) {
     if (kept.empty() || pair.memory < kept.back().memory) kept.push_back(std::move(pair));
   }
   while (static_cast<int>(kept.size()) > most) {
-    // Both ends stay.
+    // Keep both ends.
     size_t least = 1;
     double smallest = 0;
     for (size_t i = 1; i + 1 < kept.size(); ++i) {
@@ -74,7 +74,7 @@ class Eliminator {
       left.erase(next);
       Eliminate(next);
     }
-    // What is left has no variables.
+    // Remaining factors have no variables.
     std::vector<int> rest;
     for (int f = 0; f < static_cast<int>(factors_.size()); ++f) {
       if (!taken(f)) rest.push_back(f);
@@ -117,7 +117,7 @@ class Eliminator {
     return sums;
   }
 
-  // The choices of `scope` that come to `at`, the first outermost.
+  // Returns the choices of `scope` at index `at`, the first outermost.
   void Unfold(const std::vector<int>& scope, int64_t at, std::vector<int>* choices) const {
     for (size_t i = scope.size(); i-- > 0;) {
       (*choices)[scope[i]] = static_cast<int>(at % choices_[scope[i]]);
@@ -131,7 +131,7 @@ class Eliminator {
     return at;
   }
 
-  // Each of the one with each of the other; `parts` grows by the place in the other.
+  // The product of two fronts; `parts` records the index in the second.
   Front Sum(const Front& a, const Front& b) const {
     Front sum;
     for (const Pair& x : a) {
@@ -153,7 +153,7 @@ class Eliminator {
     int64_t size = 1;
     for (int v : scope) size *= choices_[v];
     std::vector<int> choices(choices_.size(), 0);
-    // Where that is too much, the factors keep their scopes.
+    // If that is too large, the factors keep their scopes.
     if (fixed) return Fix(variable);
     for (int64_t at = 0; at < size; ++at) {
       Unfold(scope, at, &choices);
@@ -205,8 +205,8 @@ class Eliminator {
     for (int v : factors_[f].variables) std::erase(factors_of_[v], f);
   }
 
-  // From what is left back to the first: each step says what its variable chose, and which pair of
-  // each factor it took.
+  // Traces back from the last step to the first: each tells its variable's choice and the point of
+  // each factor.
   void Trace(std::vector<int> picked, std::vector<int>* choices) const {
     for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
       const ParetoFactor& made = factors_[step->made];
@@ -219,7 +219,7 @@ class Eliminator {
   const std::vector<int> choices_, given_;
   const int most_;
   std::vector<ParetoFactor> factors_;
-  std::vector<std::vector<int>> factors_of_;  // by variable; without those that are taken
+  std::vector<std::vector<int>> factors_of_;  // by variable; without eliminated factors
   std::set<int> taken_;
   std::vector<Step> steps_;
 };

@@ -27,7 +27,7 @@ struct Sums {
   }
 };
 
-// Whole numbers, so that sums are exact in any order.
+// Integers, so that sums are exact in any order.
 Sums RandomSums(uint64_t seed) {
   Random random(seed);
   Sums sums;
@@ -46,14 +46,14 @@ Sums RandomSums(uint64_t seed) {
   };
   for (int v = 0; v < variables; ++v) {
     add({v});
-    // A sequence with connections around parts of it, as graphs have.
+    // A sequence with skip connections, as graphs have.
     if (v > 0) add({v - 1, v});
     if (v > 2 && random.Below(2) == 0) add({v - 3, v});
   }
   return sums;
 }
 
-// All combinations, one by one.
+// Enumerates all combinations.
 std::set<std::pair<double, double>> TriedFront(const Sums& sums) {
   std::vector<std::pair<double, double>> all;
   std::vector<int> at(sums.choices.size(), 0);

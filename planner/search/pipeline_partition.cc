@@ -12,7 +12,7 @@ namespace {
 constexpr int kMostCuts = 128;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Sums of seconds up to each operator, by the first device and `counts` of them.
+// Prefix sums of seconds over operators, by the first device and `counts` of them.
 class Seconds {
  public:
   Seconds(const PipelinePartitionProblem& problem, const std::vector<int>& counts)
@@ -44,13 +44,13 @@ class Seconds {
   }
 
   const PipelinePartitionProblem& problem_;
-  std::vector<double> transfers_;  // by operator behind the cut
+  std::vector<double> transfers_;  // by operator after the cut
   const size_t counts_;
-  std::vector<size_t> index_of_;  // by number of devices, those in `counts`
+  std::vector<size_t> index_of_;  // by number of devices: index in `counts`
   std::vector<std::vector<double>> sums_;
 };
 
-// Where stages may begin and end, ascending, both ends of the sequence included.
+// Positions where stages may begin and end, ascending, including both ends of the sequence.
 std::vector<int> Cuts(const PipelinePartitionProblem& problem) {
   std::vector<int> cuts = {0};
   const int inner = problem.operators - 1;
@@ -85,12 +85,12 @@ std::vector<PipelineStage> PartitionPipeline(const PipelinePartitionProblem& pro
   const int ends = static_cast<int>(cuts.size());
   Seconds seconds(problem, counts);
 
-  // By stages, end and devices used, from the fewest that so many stages can have: the slowest
-  // stage so far, and the last one.
+  // By stages, end and devices used, from the fewest devices possible: the slowest stage so far,
+  // and the last stage.
   struct Best {
     double slowest = kNever;
     PipelineStage last;
-    int cut = -1;  // where it begins
+    int cut = -1;  // start of the last stage
   };
   const auto fewest = [&](int stages) { return std::min(stages * least, problem.devices); };
   std::vector<std::vector<std::vector<Best>>> best(problem.stages + 1);

@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// Every way to cut, one by one.
+// Enumerates every way to cut.
 double BestOfAll(const PipelinePartitionProblem& problem) {
   double best = std::numeric_limits<double>::infinity();
   std::vector<PipelineStage> stages;
@@ -71,7 +71,7 @@ TEST(PartitionPipeline, FindsTheOptimumOfRandomSequences) {
 }
 
 TEST(PartitionPipeline, LayersOfALongModelAreCutBetweenThem) {
-  // Layers of 10 operators; little crosses where one ends.
+  // Layers of 10 operators, with little transfer between layers.
   PipelinePartitionProblem problem;
   problem.operators = 960;
   problem.stages = 8;
@@ -85,7 +85,7 @@ TEST(PartitionPipeline, LayersOfALongModelAreCutBetweenThem) {
   }
 }
 
-// Of many devices, which the stages do not divide: each operator's time is asked for few groups.
+// Many devices that the stages do not divide: each operator's time is queried for few groups.
 TEST(PartitionPipeline, ManyDevicesAreSharedOutAsEvenlyAsCanBe) {
   PipelinePartitionProblem problem;
   problem.operators = 300;
@@ -105,7 +105,7 @@ TEST(PartitionPipeline, ManyDevicesAreSharedOutAsEvenlyAsCanBe) {
   for (const PipelineStage& stage : stages) devices += stage.devices;
   EXPECT_EQ(devices, 1000);
   EXPECT_EQ(asked, 2 * problem.operators);
-  // Where they are not alike: as many times as there are places for a group.
+  // If devices differ: one query per position of a group.
   problem.alike = false;
   asked = 0;
   EXPECT_EQ(PartitionPipeline(problem), stages);

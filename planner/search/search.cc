@@ -29,7 +29,7 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
         EliminationPlacement(space, table, costs, starts[0], options.stop);
     if (!start.ok()) return start.status();
     if (absl::Status status = simulator->Reset(*start); !status.ok()) return status;
-    // Branches would leave the devices on which they are pinned.
+    // Concurrent branches would leave the devices on which nodes are pinned.
     const bool stopped = options.stop && options.stop();
     absl::Status split = space.has_pins() || stopped
                              ? absl::OkStatus()
@@ -57,7 +57,7 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
   const int chains = options.alpha.has_value() ? 1 : kChains;
   const int64_t budget = options.budget / chains;
   for (int chain = 0; chain < chains && options.budget > 0; ++chain) {
-    // The starts first, then the best so far.
+    // The starts first, then from the best so far.
     const bool fresh = chain < static_cast<int>(order.size());
     absl::Status status = simulator->Reset(fresh ? *order[chain].second : best.best);
     if (!status.ok()) return status;

@@ -8,12 +8,13 @@
 namespace espalier {
 namespace {
 
-// On more devices than this the space leaves out what hardly ever pays: operators of volumes alone
-// would have ten thousands of configurations, and the tables of what lies between them gigabytes.
+// On more devices the space leaves out what rarely pays off: operators on volumes alone would have
+// tens of thousands of configurations, and the tables between them take gigabytes.
 constexpr int kFewDevices = 8;
-constexpr int kMostAxes = 2;  // that an operator splits at once
+constexpr int kMostAxes = 2;  // axes that an operator splits at once
 
-// All combinations of legal degrees whose product is at most `most`, with at most `axes` above 1.
+// Returns all combinations of legal degrees with product at most `most`, of which at most `axes`
+// exceed 1.
 void Enumerate(const std::vector<std::vector<int>>& legal, size_t axis, int parts, int most,
                int axes, std::vector<int>* current, std::vector<std::vector<int>>* out) {
   if (axis == legal.size()) {

@@ -28,7 +28,7 @@ struct Bench {
     return placement;
   }
 
-  // The best of all placements, tried one by one.
+  // The best of all placements, by enumeration.
   Picoseconds BruteForce() {
     Simulator simulator(structure, table, costs);
     const std::vector<NodeId> nodes = structure.LiveNodes();
@@ -117,9 +117,9 @@ TEST(McmcTest, ZeroAlphaAcceptsEverythingAndStillReturnsTheBest) {
   EXPECT_LE(result->cost, start);
 }
 
-// Stopping early, and counting memory only where it matters, change no decision. Memory too small
-// for most placements, so that penalties decide.
-// Two branches whose sizes nothing divides: apart they take half as long as one behind the other.
+// Early stopping and lazy memory accounting change no decision. Memory is too small for most
+// placements, so that penalties decide. Two branches whose sizes cannot be divided: in parallel
+// they take half of their serial time.
 TEST(BranchesTest, RunSideBySideWhereTheyCannotBeSplit) {
   GraphBuilder b(TestRegistry(), "two_branches");
   const ValueId x = b.Input("x", DType::kF32, {-1, 509});
@@ -155,7 +155,7 @@ TEST(BranchesTest, RunSideBySideWhereTheyCannotBeSplit) {
 TEST(McmcTest, StopsWithTheBestSoFar) {
   Bench bench(Mlp(512, 64), 4);
   Simulator simulator(bench.structure, bench.table, bench.costs);
-  bool searches = false;  // what it begins with is over
+  bool searches = false;  // initial placements are done
   McmcOptions options{.budget = 100'000};
   options.progress = [&](double) { searches = true; };
   options.stop = [&] { return searches; };

@@ -49,7 +49,8 @@ class Crossings {
  private:
   const Graph& graph_;
   const GraphIndex index_;
-  // By node, and one behind the last: in front of it values begin to cross; behind it they end.
+  // By node, with one entry past the last: values that begin to cross in front of it, or end after
+  // it.
   std::vector<std::vector<ValueId>> starts_, ends_;
 };
 
@@ -68,7 +69,7 @@ class Extractor {
         out_.graph.outputs.emplace_back(name, copy_[value]);
       }
     }
-    // What others read that nothing trains must not go.
+    // Untrained values that other segments read must stay.
     for (NodeId n = segment_.last; n < static_cast<NodeId>(graph_.nodes().size()); ++n) {
       for (ValueId v : graph_.node(n).inputs) {
         if (v == kNoValue || graph_.value(v).producer < segment_.first) continue;
@@ -86,7 +87,7 @@ class Extractor {
   }
 
  private:
-  // An operator that a gradient flows through: the sum of an input and a parameter.
+  // An operator with a gradient: the sum of an input and a parameter.
   void StandIn(ValueId v) {
     const Value& value = graph_.value(v);
     const std::string name = absl::StrCat("before:", value.name);
@@ -103,7 +104,7 @@ class Extractor {
   ValueId Copy(ValueId v) {
     if (v == kNoValue || copy_[v] != kNoValue) return v == kNoValue ? v : copy_[v];
     Value value = graph_.value(v);
-    // What nothing trains is there in every layout.
+    // Untrained values are available in every layout.
     if (value.kind == ValueKind::kComputed) value.kind = ValueKind::kInput;
     if (value.kind == ValueKind::kParameter) value.constant.clear();
     value.producer = kNoNode;
@@ -130,7 +131,7 @@ class Extractor {
     return y;
   }
 
-  // A sum with a weight for each element, behind what there is of a loss.
+  // Adds an element-wise weighted sum to the loss so far.
   ValueId Weigh(ValueId v, ValueId loss) {
     const Value& value = graph_.value(v);
     const std::string name = absl::StrCat("behind:", value.name);
@@ -155,7 +156,7 @@ class Extractor {
 
 void Write(int64_t number, std::string* form) { absl::StrAppend(form, number, ","); }
 void Write(bool flag, std::string* form) { absl::StrAppend(form, flag ? 1 : 0, ","); }
-// All digits: what is nearly the same is not.
+// All digits, because nearly equal values are not equal.
 void Write(double number, std::string* form) { Write(std::bit_cast<int64_t>(number), form); }
 void Write(const std::string& text, std::string* form) {
   absl::StrAppend(form, text.size(), ":", text);
@@ -171,7 +172,7 @@ void Write(const std::vector<T>& list, std::string* form) {
 std::vector<Segment> CutIntoSegments(const Graph& graph, const std::vector<bool>& crossed,
                                      int least) {
   std::vector<Segment> segments = {{}};
-  // The last cut that would tear something, if segments get too long.
+  // The last cut that separates coupled nodes, for segments that would get too long.
   Segment before, after;
   const auto cut = [&](const Segment& first, const Segment& second) {
     segments.back() = first;

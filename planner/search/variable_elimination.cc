@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMostSums = 4'000'000;  // in one elimination
+constexpr int64_t kMostSums = 4'000'000;  // per elimination
 
 }  // namespace
 

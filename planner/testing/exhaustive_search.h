@@ -1,5 +1,4 @@
-// The best of all placements of a search space, by trying each of them: for small graphs, and to
-// measure the search.
+// For tests: the best placement of a search space, by enumeration.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +12,20 @@ namespace espalier {
 
 struct ExhaustivePlacement {
   Placement placement;
-  Picoseconds cost = 0;  // penalty for memory included
+  Picoseconds cost = 0;  // including the memory penalty
   int64_t placements = 0;
 };
 
-// As a double: it overflows integers soon.
+// As a double, because it soon overflows integers.
 double CountPlacements(const SearchSpace& space);
 
-// Has `simulator` hold every placement of the space in turn, and calls `visit` with each: those of
-// the first operators in the graph change least often. Ends with its first error.
+// Moves `simulator` through every placement of the space and calls `visit` at each. The first
+// operators in the graph change least often. Stops at the first error.
 absl::Status ForEachPlacement(const PcgStructure& structure, const SearchSpace& space,
                               ConfigTable& table, Simulator* simulator,
                               const std::function<absl::Status()>& visit);
 
-// `simulator` may hold any placement, and holds any afterwards.
+// `simulator` may hold any placement and is left at any.
 absl::StatusOr<ExhaustivePlacement> PlaceExhaustively(const PcgStructure& structure, const SearchSpace& space,
                                     ConfigTable& table, Simulator* simulator);
 

@@ -1,4 +1,4 @@
-// Small graphs and machines for the tests of this room.
+// Small graphs and machines for the planner's tests.
 #pragma once
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ inline const OpRegistry& TestRegistry() {
   return *registry;
 }
 
-// Aborts the test on an error: graphs below are right by construction.
+// Aborts on an error.
 inline Graph Bound(absl::StatusOr<Graph> graph, int64_t batch) {
   absl::Status status = graph.status();
   if (status.ok()) status = BindAndInfer(TestRegistry(), batch, &*graph);
@@ -98,7 +98,7 @@ inline LlamaConfig SmallLlama(int layers = 2, bool tied = false) {
   return config;
 }
 
-// With parameters that ZeRO cuts.
+// With parameters large enough for ZeRO to shard.
 inline LlamaConfig LargerLlama(int layers, bool tied = false) {
   LlamaConfig config = SmallLlama(layers, tied);
   config.vocab_size = 256;
@@ -112,7 +112,7 @@ inline Graph Llama(const LlamaConfig& config, int64_t batch = 8, int sequence = 
   return Bound(BuildLlamaTraining(TestRegistry(), config, sequence), batch);
 }
 
-// Alike devices with round rates: 1e11 FLOP/s, 1e10 bytes/s, 2 us per operator, link of 5e9
+// Equal devices with round rates: 1e11 FLOP/s, 1e10 bytes/s, 2 us per operator, link of 5e9
 // bytes/s.
 inline Machine TestMachine(int devices, int64_t memory_bytes = int64_t{1} << 32) {
   Machine machine;

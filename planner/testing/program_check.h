@@ -1,4 +1,4 @@
-// Checks that the programs of all devices fit together and that none can go wrong by itself.
+// Checks that the programs of all devices are consistent and deadlock-free.
 #pragma once
 
 #include <vector>

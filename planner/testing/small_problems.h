@@ -1,5 +1,4 @@
-// Planning problems that are small enough for every placement to be tried: what the search is
-// measured against.
+// For tests: planning problems small enough to enumerate every placement.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +15,18 @@ struct SmallProblem {
   int64_t batch = 0;
   Machine machine;
 
-  // With plain Adam and the analytic cost model. This must outlive it.
+  // With plain Adam and the analytic cost model. `this` must outlive the result.
   PlanProblem Problem() const;
 };
 
-// Problem number `seed`, with at most `operators` operators besides the loss: chains, blocks with a
-// connection around them, two branches that join, after an embedding, a convolution or an input.
-// Shapes from where communication rules to where arithmetic does, slow to fast links, devices that
-// are alike or not. Fewer operators of the same seed are the beginning of the same problem.
+// Problem number `seed` with at most `operators` operators besides the loss: chains, residual
+// blocks or two joining branches after an embedding, a convolution or an input. Shapes range from
+// communication-bound to compute-bound, links from slow to fast; devices are equal or not. The same
+// seed with fewer operators is a prefix of the same problem.
 SmallProblem RandomProblem(uint64_t seed, int devices, int operators);
 
-// Likewise of operators that keep much and multiply little, so that activations take most of the
-// memory, between two devices alike: what swaps and recomputation are for.
+// A problem of operators with large activations and little arithmetic on two equal devices, so that
+// swaps and recomputation matter.
 SmallProblem ActivationHeavyProblem(uint64_t seed, int operators);
 
 // Names of models for FirstLayers.

@@ -1,4 +1,4 @@
-// Layers with their parameters, as the models of the zoo are written in them.
+// Layers with parameters, from which the models of the zoo are built.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace espalier::zoo {
 
-// A value and how many channels or features it has: the size that the next layer's weights need.
-// The types of computed values are not known before the graph is bound.
+// A value and its number of channels or features, which the next layer's weights need. Types of
+// computed values are unknown before the graph is bound.
 struct Features {
   ValueId value = kNoValue;
   int64_t width = 0;
@@ -20,15 +20,15 @@ struct Features {
 enum class Bias {
   kNone,
   kFused,
-  // Added by an operator of its own: a linear layer that adds its bias cannot be split along its
-  // input (each part would add it), which is how Megatron splits the second of two.
+  // As an operator of its own: a linear layer that adds its bias cannot be split along its
+  // reduction (each part would add it), as Megatron splits the second of two.
   kApart,
 };
 
 struct Window {
   std::vector<int64_t> kernel;
   int64_t stride = 1;
-  std::vector<int64_t> pads = {};  // of each dimension, on both sides; empty: none
+  std::vector<int64_t> pads = {};  // per dimension, on both sides; empty: none
 };
 
 struct BatchNormOptions {
@@ -48,10 +48,10 @@ class Layers {
   Features Linear(const std::string& name, Features x, int64_t out, Bias bias = Bias::kFused,
                   const std::string& activation = "none");
 
-  // In as many dimensions, 2 or 3, as the window has.
+  // In 2 or 3 dimensions, as the window has.
   Features Conv(const std::string& name, Features x, int64_t out, const Window& window,
                 Bias bias = Bias::kNone, const std::string& activation = "none");
-  // Doubles every dimension of a volume.
+  // Doubles every spatial dimension.
   Features UpConv3d(const std::string& name, Features x, int64_t out);
 
   Features BatchNorm(const std::string& name, Features x, const BatchNormOptions& options = {});
@@ -66,15 +66,15 @@ class Layers {
   Features Concat(const std::string& name, const std::vector<Features>& parts);
 
   Features LayerNorm(const std::string& name, Features x);
-  // The normalised sum of `x` and `residual`, and the sum.
+  // The normalized sum of `x` and `residual`, and the sum.
   struct Normed {
     Features normed;
     Features sum;
   };
   Normed ResidualLayerNorm(const std::string& name, Features x, Features residual);
 
-  // Cross-entropy with the graph's input "labels" of these dimensions; classes are the last one of
-  // `logits`. Ends the graph.
+  // Cross-entropy with the graph's input "labels" of these dimensions; the last dimension of
+  // `logits` holds the classes. Completes the graph.
   absl::StatusOr<Graph> Classify(Features logits, Dims labels = {-1});
 
  private:

@@ -12,11 +12,11 @@ namespace espalier::zoo {
 
 absl::StatusOr<Graph> BuildAlexNet(const OpRegistry& registry);
 
-// As published, unless said otherwise: what is run on a small machine is narrower, on less detail.
+// Sizes as published by default; tests run narrower ones.
 struct ResNetSizes {
   int64_t edge = 224;  // of the images, in pixels
   int64_t colours = 3;
-  int64_t width = 64;  // channels behind the first convolution; all others are multiples
+  int64_t width = 64;  // channels after the first convolution; all others are multiples
   int64_t classes = 1000;
 };
 absl::StatusOr<Graph> BuildResNet50(const OpRegistry& registry, const ResNetSizes& sizes = {});
@@ -28,9 +28,9 @@ absl::StatusOr<Graph> BuildBertLarge(const OpRegistry& registry);
 struct Unet3dSizes {
   int64_t edge = 128;  // of the volumes, in voxels; a multiple of 8
   int64_t colours = 3;
-  int64_t width = 32;  // channels behind the first convolution, likewise
+  int64_t width = 32;  // channels after the first convolution; all others are multiples
   int64_t classes = 3;
-  // 0: batch norm. Otherwise groups of group norm, whose examples do not depend on each other.
+  // 0: batch norm. Otherwise the groups of group norm, which does not couple examples.
   int64_t norm_groups = 0;
 };
 absl::StatusOr<Graph> BuildUnet3d(const OpRegistry& registry, const Unet3dSizes& sizes = {});
@@ -45,7 +45,7 @@ struct GptSizes {
 absl::StatusOr<Graph> BuildGpt(const OpRegistry& registry, const std::string& name,
                                const GptSizes& sizes);
 
-// `body.hidden` * 8 is the inner width of an expert and of a feed-forward layer without experts.
+// `body.hidden` * 8 is the inner width of an expert and of a dense feed-forward layer.
 struct MoeSizes {
   GptSizes body;
   int64_t experts = 0;

@@ -1,4 +1,4 @@
-// What the transformers of the zoo share.
+// Layers that the zoo's transformers share.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ Features SelfAttention(Layers& l, const std::string& prefix, Features x, int64_t
 // Two linear layers with GELU between them: "<prefix>.up" and ".down".
 Features FeedForward(Layers& l, const std::string& prefix, Features x, int64_t inner);
 
-// A decoder as GPT-2 has it, norms before the layers: logits of the graph's input "tokens".
-// `feed_forward` makes the second half of layer `i`, whose operators begin with `prefix`.
+// A GPT-2 decoder with pre-norm layers: returns the logits of the graph's input "tokens".
+// `feed_forward` makes the second half of layer `i`, with `prefix` before its operators' names.
 using MakeFeedForward = std::function<Features(int i, const std::string& prefix, Features x)>;
 Features Decode(Layers& l, const GptSizes& sizes, const MakeFeedForward& feed_forward);
 
