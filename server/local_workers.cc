@@ -20,7 +20,7 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kInitialBackoff = absl::Milliseconds(200);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(10);
-constexpr absl::Duration kHealthyUptime = absl::Seconds(30);  // uptime after which the backoff is reset
+constexpr absl::Duration kHealthyUptime = absl::Seconds(30);  // resets the backoff
 constexpr absl::Duration kLeaveTime = absl::Seconds(10);
 
 std::string HowItEnded(int status) {

@@ -81,9 +81,9 @@ class CalibratedPlanner {
     std::vector<PredictionError> drifts;  // sorted by SortByError
     bool includes_transfers = false;  // some drifts are of messages or collectives
   };
-  // Updates the stored times from a job's steps (CalibrateOperators, CalibrateCommunication), and returns the
-  // operators, messages and collectives whose times differ from the prediction. A run that does not
-  // match its plan is logged and dropped.
+  // Updates the stored times from a job's steps (CalibrateOperators, CalibrateCommunication), and
+  // returns the operators, messages and collectives whose times differ from the prediction. A run
+  // that does not match its plan is logged and dropped.
   CalibrationReport RecordRun(const Run& run);
   // Drops the profile of these devices, so that the next job on them measures messages again.
   void ForgetCommunication(const std::vector<v1::Device>& devices);

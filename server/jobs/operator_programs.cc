@@ -103,8 +103,8 @@ class Builder {
   int64_t offset_ = 0;
 };
 
-// A shard of an image is padded only where the image ends (ops/kernel/shard_padding.h). The types do
-// not say which part it is, but their sizes give the amount of padding.
+// A shard of an image is padded only where the image ends (ops/kernel/shard_padding.h). The types
+// do not say which part it is, but their sizes give the amount of padding.
 Attributes AttributesOf(const OpDef& def, const NodeTypes& shard) {
   Attributes out = shard.attributes;
   const bool pools = def.name == "pool2d";
