@@ -76,9 +76,9 @@ void LocalWorkers::Spawn(size_t index) {
   std::vector<std::string> words = {
       options_.program, absl::StrCat("--coordinator=", options_.coordinator),
       absl::StrCat("--name=local-", index + 1), absl::StrCat("--threads=", threads),
-      absl::StrCat("--memory_limit=", memory)};
-  if (!options_.swap_dir.empty()) words.push_back("--swap_dir=" + options_.swap_dir);
-  if (!options_.api_key_file.empty()) words.push_back("--api_key_file=" + options_.api_key_file);
+      absl::StrCat("--memory-limit=", memory)};
+  if (!options_.swap_dir.empty()) words.push_back("--swap-dir=" + options_.swap_dir);
+  if (!options_.api_key_file.empty()) words.push_back("--api-key-file=" + options_.api_key_file);
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

@@ -67,8 +67,8 @@ TEST_F(LocalWorkersTest, TheMachineIsDividedAmongThem) {
   const std::vector<Words> all = Started({.count = 3});
   ASSERT_EQ(all.size(), 3u);
   for (const Words& words : all) {
-    ASSERT_TRUE(words.count("--memory_limit"));
-    EXPECT_EQ(words.at("--memory_limit"), absl::StrCat(DefaultMemoryLimit() / 3));
+    ASSERT_TRUE(words.count("--memory-limit"));
+    EXPECT_EQ(words.at("--memory-limit"), absl::StrCat(DefaultMemoryLimit() / 3));
     int threads = 0;
     EXPECT_TRUE(absl::SimpleAtoi(words.at("--threads"), &threads) && threads >= 1);
   }
@@ -78,7 +78,7 @@ TEST_F(LocalWorkersTest, WhatIsGivenIsGivenToEach) {
   const std::vector<Words> all = Started({.count = 2, .threads = 5, .memory_limit = 1 << 20});
   ASSERT_EQ(all.size(), 2u);
   for (const Words& words : all) {
-    EXPECT_EQ(words.at("--memory_limit"), "1048576");
+    EXPECT_EQ(words.at("--memory-limit"), "1048576");
     EXPECT_EQ(words.at("--threads"), "5");
     EXPECT_EQ(words.at("--coordinator"), "127.0.0.1:7070");
   }

@@ -92,8 +92,8 @@ ABSL_FLAG(int64_t, response_store_bytes, 64 << 20,
 ABSL_FLAG(double, drain_seconds, 30,
           "how long running requests may continue after SIGTERM; a second signal ends them");
 ABSL_FLAG(std::string, tls_cert, "",
-          "certificate chain (PEM), leaf first: serve gRPC and HTTP over TLS; needs --tls_key");
-ABSL_FLAG(std::string, tls_key, "", "private key of --tls_cert (PEM)");
+          "certificate chain (PEM), leaf first: serve gRPC and HTTP over TLS; needs --tls-key");
+ABSL_FLAG(std::string, tls_key, "", "private key of --tls-cert (PEM)");
 ABSL_FLAG(std::string, tls_client_ca, "",
           "trusted certificates (PEM): callers must present a certificate signed by one of these "
        "(mutual TLS), in addition to API keys");
@@ -125,7 +125,7 @@ absl::Status CheckAddress(const char* flag, const std::string& address) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--", flag, "=", address,
         " is off loopback, where everyone who reaches it may command this daemon; listen on "
-        "127.0.0.1, or give --tls_cert, --tls_key and --api_key_file, or pass --insecure on a "
+        "127.0.0.1, or give --tls-cert, --tls-key and --api-key-file, or pass --insecure on a "
         "network that you trust"));
   }
   return absl::OkStatus();
@@ -133,7 +133,7 @@ absl::Status CheckAddress(const char* flag, const std::string& address) {
 
 HttpCertificates ForHttp(const TlsPem& pem) { return {pem.certificate, pem.key, pem.client_ca}; }
 
-// Accepts dashes for underscores (--data-dir) and --http for --http_listen.
+// Accepts dashes for underscores (--data-dir) and --http for --http-listen.
 std::vector<std::string> NormalizeFlags(int argc, char** argv) {
   std::vector<std::string> words(argv, argv + argc);
   for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
@@ -162,7 +162,7 @@ absl::Status WriteReadyFile(const std::string& path, const std::string& grpc,
   std::error_code error;
   if (file) std::filesystem::rename(temporary, path, error);
   if (!file || error) {
-    return absl::UnavailableError(absl::StrCat("--ready_file=", path, " cannot be written"));
+    return absl::UnavailableError(absl::StrCat("--ready-file=", path, " cannot be written"));
   }
   return absl::OkStatus();
 }
@@ -181,7 +181,7 @@ absl::StatusOr<GrpcLimits> ReadLimits() {
   limits.max_streams = absl::GetFlag(FLAGS_grpc_max_streams);
   limits.memory_bytes = absl::GetFlag(FLAGS_grpc_memory_bytes);
   if (!(absl::GetFlag(FLAGS_grpc_idle_seconds) >= 0.1)) {
-    return absl::InvalidArgumentError("--grpc_idle_seconds: at least 0.1");
+    return absl::InvalidArgumentError("--grpc-idle-seconds: at least 0.1");
   }
   limits.idle = absl::Seconds(absl::GetFlag(FLAGS_grpc_idle_seconds));
   constexpr int kMost = 1 << 16;
@@ -194,7 +194,7 @@ absl::StatusOr<GrpcLimits> ReadLimits() {
   constexpr int64_t kLeast = 16 << 20;
   if (limits.memory_bytes < kLeast) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--grpc_memory_bytes=", limits.memory_bytes, ": expected at least ", kLeast));
+        absl::StrCat("--grpc-memory-bytes=", limits.memory_bytes, ": expected at least ", kLeast));
   }
   return limits;
 }
@@ -235,16 +235,16 @@ void Report(const absl::Status& status) {
 absl::Status Serve(const sigset_t& signals) {
   const std::string http_listen = absl::GetFlag(FLAGS_http_listen);
   absl::Status status = CheckAddress("listen", absl::GetFlag(FLAGS_listen));
-  if (status.ok() && !http_listen.empty()) status = CheckAddress("http_listen", http_listen);
+  if (status.ok() && !http_listen.empty()) status = CheckAddress("http-listen", http_listen);
   if (!status.ok()) return status;
   if (!(absl::GetFlag(FLAGS_drain_seconds) >= 0)) {
-    return absl::InvalidArgumentError("--drain_seconds: 0 or more");
+    return absl::InvalidArgumentError("--drain-seconds: 0 or more");
   }
   if (absl::GetFlag(FLAGS_response_store_bytes) < 0) {
-    return absl::InvalidArgumentError("--response_store_bytes must be 0 or more");
+    return absl::InvalidArgumentError("--response-store-bytes must be 0 or more");
   }
   if (!(absl::GetFlag(FLAGS_lease_seconds) >= 0.5)) {
-    return absl::InvalidArgumentError("--lease_seconds: at least 0.5");
+    return absl::InvalidArgumentError("--lease-seconds: at least 0.5");
   }
 
   CoordinatorOptions options;
@@ -453,7 +453,7 @@ absl::Status Serve(const sigset_t& signals) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "The coordinator of Espalier.\n"
-      "Example: espalierd --data_dir=/var/lib/espalier --local_workers=2");
+      "Example: espalierd --data-dir=/var/lib/espalier --local-workers=2");
   // By default, Abseil's --help shows only flags of files named after the program.
   const auto own = [](absl::string_view file) { return absl::EndsWith(file, "server/main.cc"); };
   absl::FlagsUsageConfig usage;

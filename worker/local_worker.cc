@@ -99,20 +99,20 @@ class LocalWorkerImpl : public LocalWorker {
       return absl::InvalidArgumentError(absl::StrCat(
           "refusing to talk in the clear off loopback (--coordinator ", options_.coordinator,
           ", --listen ", options_.listen,
-          "): give --tls_ca, --tls_cert, --tls_key and --api_key_file, or, on a network that you "
+          "): give --tls-ca, --tls-cert, --tls-key and --api-key-file, or, on a network that you "
           "trust, --insecure"));
     }
     if (!options_.insecure && !IsLoopback(listen->host) && options_.api_key_file.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--listen=", options_.listen,
           " is off loopback, where everyone who reaches it may command this worker: give "
-          "--api_key_file, as espalierd was, or, on a network that you trust, --insecure"));
+          "--api-key-file, as espalierd was, or, on a network that you trust, --insecure"));
     }
     // The coordinator calls workers on loopback without TLS.
     if (tls_.serves() &&
         IsLoopback(options_.advertise.empty() ? listen->host : options_.advertise)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--tls_cert is for a worker that others reach over a network, but this one is on "
+          "--tls-cert is for a worker that others reach over a network, but this one is on "
           "loopback (--listen ",
           options_.listen, "): leave it out, or listen elsewhere"));
     }
@@ -278,7 +278,7 @@ class LocalWorkerImpl : public LocalWorker {
       absl::Status s = Join(key);
       if (absl::IsUnauthenticated(s)) {
         return absl::UnauthenticatedError(
-            absl::StrCat(s.message(), "; start this worker with --api_key_file, as espalierd was"));
+            absl::StrCat(s.message(), "; start this worker with --api-key-file, as espalierd was"));
       }
       if (s.ok() || !MayPass(s)) return s;
       if (absl::Now() + backoff >= deadline) {

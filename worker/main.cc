@@ -37,7 +37,7 @@ ABSL_FLAG(
     "file with one key per line, as espalierd has it: shown to the coordinator, and wanted of "
     "whoever calls this worker; empty: none");
 ABSL_FLAG(std::string, tls_cert, "",
-          "certificate (PEM), shown to the coordinator's calls; with --tls_key");
+          "certificate (PEM), shown to the coordinator's calls; with --tls-key");
 ABSL_FLAG(std::string, tls_key, "", "its private key (PEM)");
 ABSL_FLAG(std::string, tls_ca, "",
           "trusted certificates (PEM): speak TLS to the coordinator, and believe these");

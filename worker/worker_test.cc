@@ -408,7 +408,7 @@ TEST(StartWorker, SendsItsApiKeyAndRequiresOneOfCallers) {
   options.calibrate = false;
   auto stranger = StartWorker(options);
   EXPECT_EQ(stranger.status().code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_NE(std::string(stranger.status().message()).find("--api_key_file"), std::string::npos);
+  EXPECT_NE(std::string(stranger.status().message()).find("--api-key-file"), std::string::npos);
 
   options.api_key_file = testing::TempDir() + "/worker-keys";
   std::ofstream(options.api_key_file) << "the-key-of-all-workers\n";

@@ -9,7 +9,7 @@ absl::StatusOr<spdlog::level::level_enum> ParseLogLevel(const std::string& name)
   const spdlog::level::level_enum level = spdlog::level::from_str(name);
   if (level != spdlog::level::off || name == "off") return level;
   return absl::InvalidArgumentError(
-      absl::StrCat("--log_level=", name, ": expected ", kLogLevels, ", in lower case"));
+      absl::StrCat("--log-level=", name, ": expected ", kLogLevels, ", in lower case"));
 }
 
 }  // namespace espalier

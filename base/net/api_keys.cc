@@ -25,7 +25,7 @@ bool Equal(absl::string_view a, absl::string_view b) {
 absl::StatusOr<std::vector<std::string>> KeysIn(const std::string& path) {
   std::ifstream file(path);
   if (!file) {
-    return absl::InvalidArgumentError(absl::StrCat("--api_key_file=", path, " cannot be read"));
+    return absl::InvalidArgumentError(absl::StrCat("--api-key-file=", path, " cannot be read"));
   }
   std::vector<std::string> keys;
   std::string line;
@@ -33,18 +33,18 @@ absl::StatusOr<std::vector<std::string>> KeysIn(const std::string& path) {
     const std::string key(absl::StripAsciiWhitespace(line));
     if (key.empty() || key[0] == '#') continue;
     if (key.size() < kShortestKey) {
-      return absl::InvalidArgumentError(absl::StrCat("--api_key_file=", path, ": line ", number,
+      return absl::InvalidArgumentError(absl::StrCat("--api-key-file=", path, ": line ", number,
                                                      ": a key needs ", kShortestKey,
                                                      " characters or more"));
     }
     keys.push_back(key);
     if (keys.size() > kMostKeys) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--api_key_file=", path, " has more than ", kMostKeys, " keys"));
+          absl::StrCat("--api-key-file=", path, " has more than ", kMostKeys, " keys"));
     }
   }
   if (keys.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--api_key_file=", path, " holds no key"));
+    return absl::InvalidArgumentError(absl::StrCat("--api-key-file=", path, " holds no key"));
   }
   return keys;
 }

@@ -111,7 +111,7 @@ TEST_F(Certificates, AKeyOfAnotherCertificateChangesNothing) {
   Put("key.pem", other_.key);
   const auto wrong = tls.Reload();
   EXPECT_EQ(wrong.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("--tls_key"));
+  EXPECT_THAT(std::string(wrong.status().message()), HasSubstr("--tls-key"));
   EXPECT_EQ(tls.pem().key, one_.key);
   EXPECT_EQ(Contents(path), absl::StrCat(one_.key, "\n", one_.certificate));
   Put("key.pem", "");

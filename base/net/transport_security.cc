@@ -88,11 +88,11 @@ struct TransportSecurity::State {
 
 absl::StatusOr<TransportSecurity> TransportSecurity::Read(const TlsFiles& files) {
   if (files.certificate.empty() != files.key.empty()) {
-    return absl::InvalidArgumentError("--tls_cert and --tls_key go together: one of them is given");
+    return absl::InvalidArgumentError("--tls-cert and --tls-key go together: one of them is given");
   }
   if (!files.client_ca.empty() && files.certificate.empty()) {
     return Wrong("tls_client_ca", files.client_ca,
-                 "callers can only be asked for certificates with --tls_cert and --tls_key");
+                 "callers can only be asked for certificates with --tls-cert and --tls-key");
   }
   absl::StatusOr<TlsPem> pem = ReadPem(files);
   if (!pem.ok()) return pem.status();

@@ -93,7 +93,7 @@ TEST_F(DaemonTest, DownWaitsForDrainTime) {
   EXPECT_THAT(out_.str(), HasSubstr("killed after 1m 00s"));
   EXPECT_THAT(out_.str(), HasSubstr("espalierd has stopped;"));
 
-  ASSERT_EQ(Run({"up", "--", "--drain_seconds=5", "--drain-seconds=120"}, false), kExitOk)
+  ASSERT_EQ(Run({"up", "--", "--drain-seconds=5", "--drain-seconds=120"}, false), kExitOk)
       << err_.str();
   ASSERT_EQ(Run({"down"}, false), kExitOk) << err_.str();
   EXPECT_THAT(out_.str(), HasSubstr("at most 2m 00s"));
@@ -112,7 +112,7 @@ TEST_F(DaemonTest, DownWaitsForDrainTime) {
 
 TEST_F(DaemonTest, DaemonIsKilledAfterTimeout) {
   WriteDaemon("");
-  ASSERT_EQ(Run({"up", "--", "--drain_seconds=120"}, false), kExitOk) << err_.str();
+  ASSERT_EQ(Run({"up", "--", "--drain-seconds=120"}, false), kExitOk) << err_.str();
   ASSERT_EQ(Run({"down", "--timeout=0.8"}, false), kExitOk) << err_.str();
   EXPECT_THAT(out_.str(), HasSubstr("killed after 800 ms"));
   EXPECT_THAT(out_.str(), HasSubstr("longer: espalier down --timeout=SECONDS"));

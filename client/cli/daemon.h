@@ -41,7 +41,7 @@ absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const s
                                 double timeout_seconds);
 
 // Returns how long the daemon lets running requests continue after SIGTERM: from its ready file;
-// before there is one, from --drain_seconds on its command line or espalierd's default.
+// before there is one, from --drain-seconds on its command line or espalierd's default.
 double DrainSeconds(const std::string& home);
 
 // Sends SIGTERM, and SIGKILL after `timeout_seconds`. Removes pid and ready file. Calls `waiting`

@@ -65,15 +65,15 @@ Command DownCommand() {
   c.summary = "stop the coordinator that `up` started";
   c.usage = "down [--timeout=SECONDS]";
   c.description =
-      "Waits until running requests have ended, at most espalierd's --drain_seconds (30), and its\n"
+      "Waits until running requests have ended, at most espalierd's --drain-seconds (30), and its\n"
       "workers have left. Ctrl-C ends the waiting alone; a second `espalier down` cuts the "
       "requests "
       "off.";
   c.flags = {{"timeout", FlagType::kNumber, "SECONDS",
-              "time before it is killed (30 more than its --drain_seconds)", 0, 0}};
+              "time before it is killed (30 more than its --drain-seconds)", 0, 0}};
   c.examples = {{"stop it", "espalier down"},
                 {"with requests that may take ten minutes",
-                 "espalier up -- --drain_seconds=600; espalier down"}};
+                 "espalier up -- --drain-seconds=600; espalier down"}};
   c.run = Run;
   return c;
 }

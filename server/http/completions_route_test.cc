@@ -243,7 +243,7 @@ TEST_F(CompletionsRouteTest, ResponseWithDroppedConversationCannotBeContinued) {
   CreateResponse(http, {{.models = &*models_, .clock = &clock_}, store}, next);
   EXPECT_EQ(next->status(), 404) << next->body();
   EXPECT_EQ(next->Body()["error"]["code"], "previous_response_not_found");
-  EXPECT_TRUE(absl::StrContains(next->body(), "--response_store_bytes")) << next->body();
+  EXPECT_TRUE(absl::StrContains(next->body(), "--response-store-bytes")) << next->body();
   ListResponseInputItems({}, "resp_1", *store, items);
   EXPECT_EQ(items->status(), 404) << items->body();
   http.query = "stream=true";

@@ -31,7 +31,7 @@ absl::Status CallInterceptor::Run(grpc::ServerContext* context, const std::strin
     return absl::ResourceExhaustedError(
         absl::StrCat(options_.max_calls,
                      " calls are open, as many as this daemon answers at once; end some, come "
-                     "again later, or start it with a larger --grpc_max_calls"));
+                     "again later, or start it with a larger --grpc-max-calls"));
   }
   // Third-party code may throw, but no client input may end the process.
   try {

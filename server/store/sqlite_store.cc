@@ -78,7 +78,7 @@ absl::Status SqliteStore::Prepare(const std::string& path, const Options& option
   if (sqlite3_db_readonly(database_, "main") == 1) {
     return absl::FailedPreconditionError(
         "the job store is read-only here; make its file and folder writable, or name another "
-        "folder with --data_dir");
+        "folder with --data-dir");
   }
   for (const char* pragma :
        {"PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",

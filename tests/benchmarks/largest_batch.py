@@ -67,7 +67,7 @@ def main():
         cluster_module.PROGRAMS[name] = os.path.abspath(os.path.join(options.programs, place, name))
     text = os.path.abspath("tests/data/genesis.txt")
     rows = []
-    with cluster_module.Cluster(workers=1, worker_flags=[f"--memory_limit={options.memory_mib << 20}"]) as cluster:
+    with cluster_module.Cluster(workers=1, worker_flags=[f"--memory-limit={options.memory_mib << 20}"]) as cluster:
         for name, model in MODELS.items():
             batches, times = [], []
             for flags in (NEVER, []):

@@ -33,7 +33,7 @@ def start(folder, where, threads):
     for name in ("espalierd", "espalier-worker"):
         if folder:
             programs.PROGRAMS[name] = os.path.join(folder, name)
-    made = programs.Cluster(workers=1, daemon_flags=[f"--serving_threads={threads}"], worker_flags=[f"--threads={threads}"])
+    made = programs.Cluster(workers=1, daemon_flags=[f"--serving-threads={threads}"], worker_flags=[f"--threads={threads}"])
     programs.PROGRAMS.update(now)
     text = os.path.join(programs.DATA, "genesis.txt")
     job = made.train(f"--model={MODEL}", "-d", text, "--sequence-length=16", "-b", "2", "--steps=1", "--name=lm")

@@ -35,7 +35,7 @@ class AnthropicClientTest(unittest.TestCase):
         keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
         with open(keys, "w") as file:
             file.write(f"{KEY}\n")
-        cls.cluster = Cluster(workers=0, daemon_flags=[f"--api_key_file={keys}", "--local_workers=1"])
+        cls.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={keys}", "--local-workers=1"])
         try:
             cls.cluster.wait_for_workers(1)
             serve_thinker(cls.cluster, "--ngram=4", "--max-queue=1", "--max-requests-per-batch=1")

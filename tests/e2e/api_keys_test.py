@@ -17,7 +17,7 @@ class ApiKeysTest(unittest.TestCase):
         self.file = os.path.join(self.folder.name, "keys")
         self.put(OLD)
         os.environ["ESPALIER_TOKEN"] = OLD
-        self.cluster = Cluster(workers=0, daemon_flags=[f"--api_key_file={self.file}", "--local_workers=1", "--lease_seconds=2"])
+        self.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={self.file}", "--local-workers=1", "--lease-seconds=2"])
 
     def tearDown(self):
         del os.environ["ESPALIER_TOKEN"]
@@ -69,7 +69,7 @@ class ApiKeysTest(unittest.TestCase):
         self.assertEqual((self.status(NEW), self.status(OLD)), (200, 401))
 
     def test_keys_admit_and_do_not_separate(self):
-        """As --help of --api_key_file says: whoever shows a key has all jobs and artifacts."""
+        """As --help of --api-key-file says: whoever shows a key has all jobs and artifacts."""
         self.change(OLD, NEW)
         self.train(OLD, "theirs")
         os.environ["ESPALIER_TOKEN"] = NEW

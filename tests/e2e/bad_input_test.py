@@ -214,12 +214,12 @@ class DiskTest(unittest.TestCase):
 
     def test_a_read_only_folder_is_refused_at_the_start(self):
         folder = self.mount()
-        with Cluster(workers=0, daemon_flags=[f"--data_dir={folder}/data"]):
+        with Cluster(workers=0, daemon_flags=[f"--data-dir={folder}/data"]):
             pass
         subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
         for data in ("data", "none"):
-            done = subprocess.run([PROGRAMS["espalierd"], "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
-                                   f"--data_dir={folder}/{data}"], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([PROGRAMS["espalierd"], "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0",
+                                   f"--data-dir={folder}/{data}"], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(f"{folder}/{data}", done.stderr)
             self.assertRegex(done.stderr.lower(), "read-?only")
@@ -236,7 +236,7 @@ class DiskTest(unittest.TestCase):
         folder = self.mount(*volume, image.name)
         device = subprocess.run(["findmnt", "-no", "SOURCE", folder], capture_output=True, text=True, check=True).stdout.strip()
         train = [TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=4"]
-        with Cluster(workers=1, daemon_flags=[f"--data_dir={folder}/data"]) as cluster:
+        with Cluster(workers=1, daemon_flags=[f"--data-dir={folder}/data"]) as cluster:
             job = cluster.train(*train, "--name=before")
             self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
             try:
@@ -264,7 +264,7 @@ class DiskTest(unittest.TestCase):
     def test_full_disk_is_an_error_and_nothing_acknowledged_is_lost(self):
         folder = self.mount()
         os.makedirs(os.path.join(folder, "data"))
-        with Cluster(workers=1, daemon_flags=[f"--data_dir={folder}/data"]) as cluster:
+        with Cluster(workers=1, daemon_flags=[f"--data-dir={folder}/data"]) as cluster:
             job = cluster.train(TINY, "-d", TEXT, "--sequence-length=16", "-b", "8", "--steps=4", "--name=small")
             self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
             filler = os.open(os.path.join(folder, "filler"), os.O_WRONLY | os.O_CREAT)

@@ -32,7 +32,7 @@ class BothDoorsTest(unittest.TestCase):
         keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
         with open(keys, "w") as file:
             file.write(f"{KEY}\n{OTHER_KEY}\n")
-        cls.cluster = Cluster(workers=0, daemon_flags=[f"--api_key_file={keys}", "--local_workers=1"])
+        cls.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={keys}", "--local-workers=1"])
         try:
             cls.cluster.wait_for_workers(1)
             train(cls.cluster, "big", 32, 2, 60, positions=1024)

@@ -64,15 +64,15 @@ class Cluster:
             return subprocess.Popen([PROGRAMS[name], *flags], stdout=log, stderr=log)
 
     def start_daemon(self, until="/ready"):
-        self.daemon = self.spawn("espalierd", f"--listen={self.grpc}", f"--http_listen={self.http}",
-                                 f"--data_dir={self.folder}/data", f"--lease_seconds={self.lease}",
-                                 "--serving_threads=1", *self.daemon_flags)
+        self.daemon = self.spawn("espalierd", f"--listen={self.grpc}", f"--http-listen={self.http}",
+                                 f"--data-dir={self.folder}/data", f"--lease-seconds={self.lease}",
+                                 "--serving-threads=1", *self.daemon_flags)
         self.wait(lambda: self.get(until)[0] == 200, 60, f"the coordinator answers {until}")
 
     def start_worker(self):
         number = len(self.workers)
         self.workers.append(self.spawn("espalier-worker", f"--coordinator={self.grpc}", f"--name=w{number}",
-                                       "--threads=1", f"--cache_dir={self.folder}/cache{number}", *self.worker_flags))
+                                       "--threads=1", f"--cache-dir={self.folder}/cache{number}", *self.worker_flags))
         return self.workers[-1]
 
     def wait_for_workers(self, count):

@@ -188,7 +188,7 @@ class DeployTest(unittest.TestCase):
             self.assertEqual(done.returncode, code, done.stderr)
 
     def test_help_shows_the_flags(self):
-        for name, flag in ("espalierd", "--http_listen"), ("espalier-worker", "--coordinator"):
+        for name, flag in ("espalierd", "--http-listen"), ("espalier-worker", "--coordinator"):
             for ask in "--help", "--helpshort":
                 done = subprocess.run([PROGRAMS[name], ask], capture_output=True, text=True, timeout=60)
                 self.assertIn(flag, done.stdout)
@@ -229,7 +229,7 @@ class DeployTest(unittest.TestCase):
                     self.assertEqual(os.path.basename(program_of(container, self.entrypoint)), "espalierd")
                     switches = [flag for flag in container["args"] if "=" not in flag]
                     with mock.patch.dict(os.environ, ESPALIER_TOKEN=KEY), \
-                            Cluster(workers=0, daemon_flags=[*switches, f"--api_key_file={keys}"]) as cluster:
+                            Cluster(workers=0, daemon_flags=[*switches, f"--api-key-file={keys}"]) as cluster:
                         for path in sorted(paths):
                             status, said = cluster.get(path, token="")
                             self.assertEqual(status, 200, f"{path}: {said}")

@@ -89,7 +89,7 @@ class DrainTest(unittest.TestCase):
         return readers
 
     def test_what_runs_is_answered_whole_and_nothing_new_is_taken(self):
-        self.restart("--drain_seconds=120")
+        self.restart("--drain-seconds=120")
         status, alone = self.cluster.request("POST", "/v1/completions", self.body(600))
         self.assertEqual(status, 200, alone)
         expected = json.loads(alone)["choices"][0]["text"]
@@ -123,7 +123,7 @@ class DrainTest(unittest.TestCase):
         self.assertEqual(self.cluster.daemon.wait(30), 0)
 
     def test_who_would_go_on_is_cut_off_and_told_so(self):
-        self.restart("--drain_seconds=1")
+        self.restart("--drain-seconds=1")
         readers = self.begin(4000)
         begin = time.time()
         self.cluster.daemon.terminate()

@@ -42,8 +42,8 @@ class Held:
 class GrpcLimitsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(workers=1, lease=2, daemon_flags=[f"--grpc_max_calls={CALLS}", f"--grpc_max_streams={STREAMS}",
-                                                                "--grpc_memory_bytes=134217728"])
+        cls.cluster = Cluster(workers=1, lease=2, daemon_flags=[f"--grpc-max-calls={CALLS}", f"--grpc-max-streams={STREAMS}",
+                                                                "--grpc-memory-bytes=134217728"])
 
     @classmethod
     def tearDownClass(cls):
@@ -81,7 +81,7 @@ class GrpcLimitsTest(unittest.TestCase):
         error = self.refused(inference)
         self.assertEqual(error.code(), Code.RESOURCE_EXHAUSTED)
         self.assertIn(f"{CALLS} calls are open", error.details())
-        self.assertIn("--grpc_max_calls", error.details())
+        self.assertIn("--grpc-max-calls", error.details())
         self.assertEqual(dict(error.trailing_metadata()).get("retry-after"), "1")
         # Probes, what ends requests, and what keeps workers: longer than a lease.
         end = time.time() + 3
@@ -140,7 +140,7 @@ class GrpcLimitsTest(unittest.TestCase):
             self.assertEqual(code, Code.NOT_FOUND, message)
 
     def test_streams_that_stand_still_are_cancelled(self):
-        with Cluster(workers=0, daemon_flags=["--grpc_idle_seconds=2", "--grpc_max_calls=1"]) as cluster, \
+        with Cluster(workers=0, daemon_flags=["--grpc-idle-seconds=2", "--grpc-max-calls=1"]) as cluster, \
                 Calls(cluster.grpc, "Models") as models:
             def room():
                 try:
@@ -178,10 +178,10 @@ class GrpcLimitsTest(unittest.TestCase):
                 cluster.wait(room, 20, "the download is cut off")
 
     def test_bounds_of_no_sense_are_refused(self):
-        for flag in ("--grpc_max_calls=0", "--grpc_max_calls=-5", "--grpc_max_streams=0", "--grpc_memory_bytes=1000",
-                     "--grpc_idle_seconds=0"):
-            process = self.cluster.spawn("espalierd", f"--data_dir={self.cluster.folder}/other", "--listen=127.0.0.1:0",
-                                         "--http_listen=", flag)
+        for flag in ("--grpc-max-calls=0", "--grpc-max-calls=-5", "--grpc-max-streams=0", "--grpc-memory-bytes=1000",
+                     "--grpc-idle-seconds=0"):
+            process = self.cluster.spawn("espalierd", f"--data-dir={self.cluster.folder}/other", "--listen=127.0.0.1:0",
+                                         "--http-listen=", flag)
             self.assertEqual(process.wait(30), 1)
             with open(self.cluster.logs[-1]) as log:
                 self.assertIn(flag.split("=")[0], log.read())

@@ -25,8 +25,8 @@ class OpenInferenceTest(unittest.TestCase):
         cls.keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
         with open(cls.keys, "w") as file:
             file.write(f"{KEY}\n")
-        cls.cluster = Cluster(workers=1, daemon_flags=[f"--api_key_file={cls.keys}", "--open_probes"],
-                              worker_flags=[f"--api_key_file={cls.keys}"])
+        cls.cluster = Cluster(workers=1, daemon_flags=[f"--api-key-file={cls.keys}", "--open-probes"],
+                              worker_flags=[f"--api-key-file={cls.keys}"])
         try:
             cls.check_nothing_served(cls.cluster)
             train(cls.cluster, "big", 32, 2, 20, positions=1024)
@@ -92,7 +92,7 @@ class OpenInferenceTest(unittest.TestCase):
     def test_keys(self):
         for token in ("", "the-key-of-a-stranger"):
             with self.open(token) as rpc:
-                # As over HTTP, with --open_probes.
+                # As over HTTP, with --open-probes.
                 self.assertTrue(rpc.ServerLive(pb.ServerLiveRequest()).live)
                 self.assertTrue(rpc.ServerReady(pb.ServerReadyRequest()).ready)
                 self.assertEqual(self.get("/v2/health/ready", token)[0], 200)

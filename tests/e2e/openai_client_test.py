@@ -69,7 +69,7 @@ class OpenAiClientTest(unittest.TestCase):
         keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
         with open(keys, "w") as file:
             file.write(f"# for tests\n{KEY}\n")
-        cls.cluster = Cluster(workers=0, daemon_flags=[f"--api_key_file={keys}", "--local_workers=1"])
+        cls.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={keys}", "--local-workers=1"])
         try:
             cls.cluster.wait_for_workers(1)
             train(cls.cluster, "big", 32, 2, 60, positions=1024)
@@ -569,7 +569,7 @@ class OpenAiClientTest(unittest.TestCase):
         process = self.cluster.spawn("espalier-worker", f"--coordinator={self.cluster.grpc}", "--name=stranger")
         self.assertEqual(process.wait(timeout=60), 1)
         with open(self.cluster.logs[-1]) as log:
-            self.assertIn("--api_key_file", log.read())
+            self.assertIn("--api-key-file", log.read())
 
     def test_errors(self):
         with self.assertRaises(openai.NotFoundError) as caught:

@@ -37,8 +37,8 @@ class ResponsesTest(unittest.TestCase):
         keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
         with open(keys, "w") as file:
             file.write("\n".join(KEYS))
-        cls.cluster = Cluster(workers=0, daemon_flags=[f"--api_key_file={keys}", "--local_workers=1",
-                                                       "--response_store_bytes=400000"])
+        cls.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={keys}", "--local-workers=1",
+                                                       "--response-store-bytes=400000"])
         try:
             cls.cluster.wait_for_workers(1)
             serve_thinker(cls.cluster, "--ngram=4")

@@ -327,7 +327,7 @@ class ParallelServingTest(unittest.TestCase):
             train(cluster, "only", 16, 1, 3)
             cluster.workers[0].terminate()
             cluster.workers[0].wait()
-            cluster.worker_flags.append("--memory_limit=20000000")
+            cluster.worker_flags.append("--memory-limit=20000000")
             cluster.start_worker()
             cluster.wait_for_workers(1)
             far = ["serve", "only", "--tensor-parallel=1", "--max-requests-per-batch=4096"]

@@ -17,7 +17,7 @@ class PlanningTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(prefix="espalier-swap-")
-        flags = [f"--memory_limit={32 << 20}", f"--swap_dir={cls.folder.name}"]
+        flags = [f"--memory-limit={32 << 20}", f"--swap-dir={cls.folder.name}"]
         cls.small = Cluster(workers=1, worker_flags=flags).__enter__()
 
     @classmethod

@@ -284,7 +284,7 @@ class ServingTest(unittest.TestCase):
         self.assertTrue(out["identical"], out)
 
     def test_a_model_can_be_unserved_and_the_daemon_stops_in_order(self):
-        with Cluster(workers=1, daemon_flags=["--serving_memory=20000000"]) as cluster:
+        with Cluster(workers=1, daemon_flags=["--serving-memory=20000000"]) as cluster:
             train(cluster, "only", 16, 1, 3)
             # A KV cache as large as fits, unless somebody says how large.
             wide = cluster.run("serve", "only", "--name=wide", "--max-requests-per-batch=4096")
@@ -302,7 +302,7 @@ class ServingTest(unittest.TestCase):
             cluster.run(*half, "--name=half")
             with self.assertRaises(Failed) as caught:
                 cluster.run(*half, "--name=other")
-            self.assertIn("which the models in this process share (--serving_memory)", caught.exception.err)
+            self.assertIn("which the models in this process share (--serving-memory)", caught.exception.err)
             cluster.run("unserve", "half")
             cluster.run("serve", "only", "--name=once")
             cluster.run("serve", "only", "--name=twice")

@@ -103,8 +103,8 @@ class Secret:
         for name in self.FILES:
             os.symlink(os.path.join("..data", name), os.path.join(folder, name))
         self.crt, self.key, self.ca = (os.path.join(folder, name) for name in self.FILES)
-        self.flags = [f"--tls_cert={self.crt}", f"--tls_key={self.key}", f"--tls_ca={self.ca}",
-                      f"--tls_client_ca={self.ca}"]
+        self.flags = [f"--tls-cert={self.crt}", f"--tls-key={self.key}", f"--tls-ca={self.ca}",
+                      f"--tls-client-ca={self.ca}"]
 
     def put(self, *contents):
         self.versions += 1
@@ -130,8 +130,8 @@ class Rotating:
 
     def start(self):
         self.daemon = self.test.cluster.spawn(
-            "espalierd", f"--listen={self.grpc}", f"--http_listen=127.0.0.1:{self.http_port}", "--lease_seconds=3",
-            "--measure_seconds=0", f"--data_dir={self.folder}/data", "--open_probes", *self.flags)
+            "espalierd", f"--listen={self.grpc}", f"--http-listen=127.0.0.1:{self.http_port}", "--lease-seconds=3",
+            "--measure-seconds=0", f"--data-dir={self.folder}/data", "--open-probes", *self.flags)
         self.log = self.test.cluster.logs[-1]
 
     def stop(self):
@@ -185,8 +185,8 @@ class TlsTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.pem = pem = Certificates(cls.folder.name)
-        served = [f"--tls_cert={pem.server}", f"--tls_key={pem.server_key}", f"--tls_ca={pem.ca}"]
-        cls.cluster = Cluster(workers=0, daemon_flags=[*served, "--local_workers=1"], ca=pem.ca)
+        served = [f"--tls-cert={pem.server}", f"--tls-key={pem.server_key}", f"--tls-ca={pem.ca}"]
+        cls.cluster = Cluster(workers=0, daemon_flags=[*served, "--local-workers=1"], ca=pem.ca)
         cls.served = served
         try:
             cls.cluster.wait_for_workers(1)
@@ -339,7 +339,7 @@ class TlsTest(unittest.TestCase):
         path = os.path.join(self.folder.name, "keys")
         with open(path, "w") as file:
             file.write(KEY + "\n")
-        return f"--api_key_file={path}"
+        return f"--api-key-file={path}"
 
     def test_workers_off_loopback_speak_tls_and_exchange_no_tensors_in_the_clear(self):
         flags = [*self.served, self.keys()]
@@ -350,7 +350,7 @@ class TlsTest(unittest.TestCase):
                 cluster.workers.append(cluster.spawn(
                     "espalier-worker", f"--coordinator={cluster.grpc}", f"--name={name}", "--threads=1",
                     f"--listen={ELSEWHERE}:{port}", f"--advertise={ELSEWHERE}:{port}",
-                    f"--cache_dir={self.folder.name}/{name}", *flags))
+                    f"--cache-dir={self.folder.name}/{name}", *flags))
             cluster.wait_for_workers(2)
             # The coordinator reaches them over TLS: what they say to the program comes back.
             job = cluster.wait_for_job(cluster.train(
@@ -361,11 +361,11 @@ class TlsTest(unittest.TestCase):
 
     def test_a_worker_that_is_not_trusted_or_trusts_not_stays_out(self):
         for flags, said in (
-                ([f"--tls_ca={self.pem.other_ca}", *self.served[:2], self.keys()], "no coordinator answers"),
-                (self.served, "give --api_key_file"),
-                ([*self.served, f"--tls_client_ca={self.pem.ca}"], "give --api_key_file"),
+                ([f"--tls-ca={self.pem.other_ca}", *self.served[:2], self.keys()], "no coordinator answers"),
+                (self.served, "give --api-key-file"),
+                ([*self.served, f"--tls-client-ca={self.pem.ca}"], "give --api-key-file"),
                 ([self.keys()], "refusing to talk in the clear off loopback"),
-                ([f"--tls_ca={self.pem.ca}", self.keys()], "refusing to talk in the clear off loopback")):
+                ([f"--tls-ca={self.pem.ca}", self.keys()], "refusing to talk in the clear off loopback")):
             done = subprocess.run([PROGRAMS["espalier-worker"], f"--coordinator={self.cluster.grpc}",
                                    f"--listen={ELSEWHERE}:{free_port()}", *flags], capture_output=True, text=True,
                                   timeout=120)
@@ -373,10 +373,10 @@ class TlsTest(unittest.TestCase):
             self.assertIn(said, done.stderr)
 
     def test_callers_certificates(self):
-        flags = [*self.served, f"--tls_client_ca={self.pem.ca}"]
+        flags = [*self.served, f"--tls-client-ca={self.pem.ca}"]
         http_port, grpc = free_port(), f"127.0.0.1:{free_port()}"
-        daemon = self.cluster.spawn("espalierd", f"--listen={grpc}", f"--http_listen=127.0.0.1:{http_port}",
-                                    f"--data_dir={self.folder.name}/strict", *flags)
+        daemon = self.cluster.spawn("espalierd", f"--listen={grpc}", f"--http-listen=127.0.0.1:{http_port}",
+                                    f"--data-dir={self.folder.name}/strict", *flags)
         try:
             context = ssl.create_default_context(cafile=self.pem.ca)
 
@@ -424,7 +424,7 @@ class TlsTest(unittest.TestCase):
         port = free_port()
         worker = self.cluster.spawn("espalier-worker", f"--coordinator={running.grpc}", "--threads=1",
                                     f"--listen={ELSEWHERE}:{port}", f"--advertise={ELSEWHERE}:{port}",
-                                    f"--cache_dir={running.folder}/cache", *running.flags)
+                                    f"--cache-dir={running.folder}/cache", *running.flags)
         try:
             wait(lambda: running.worker(old), 60, "the worker has joined")
             before, kept = running.worker(old), running.connection(old, old)
@@ -468,16 +468,16 @@ class TlsTest(unittest.TestCase):
         expired, expired_key = pem.signed("expired", "subjectAltName=IP:127.0.0.1", days="-1")
         missing = pem.path("nowhere.pem")
         for flags, said in (
-                ([f"--tls_cert={pem.server}"], "--tls_cert and --tls_key go together"),
-                ([f"--tls_client_ca={pem.ca}"], "with --tls_cert and --tls_key"),
-                ([f"--tls_cert={missing}", f"--tls_key={pem.server_key}"], "nowhere.pem: cannot be read"),
-                ([f"--tls_cert={pem.server_key}", f"--tls_key={pem.server_key}"], "holds no certificate"),
-                ([f"--tls_cert={pem.server}", f"--tls_key={pem.server}"], "holds no private key"),
-                ([f"--tls_cert={pem.server}", f"--tls_key={pem.client_key}"], "is not the key of"),
-                ([f"--tls_cert={expired}", f"--tls_key={expired_key}"], "has expired"),
-                ([f"--listen={ELSEWHERE}:{free_port()}", *self.served], "--api_key_file")):
-            done = subprocess.run([PROGRAMS["espalierd"], f"--data_dir={self.folder.name}/bad",
-                                   f"--listen=127.0.0.1:{free_port()}", "--http_listen=", *flags],
+                ([f"--tls-cert={pem.server}"], "--tls-cert and --tls-key go together"),
+                ([f"--tls-client-ca={pem.ca}"], "with --tls-cert and --tls-key"),
+                ([f"--tls-cert={missing}", f"--tls-key={pem.server_key}"], "nowhere.pem: cannot be read"),
+                ([f"--tls-cert={pem.server_key}", f"--tls-key={pem.server_key}"], "holds no certificate"),
+                ([f"--tls-cert={pem.server}", f"--tls-key={pem.server}"], "holds no private key"),
+                ([f"--tls-cert={pem.server}", f"--tls-key={pem.client_key}"], "is not the key of"),
+                ([f"--tls-cert={expired}", f"--tls-key={expired_key}"], "has expired"),
+                ([f"--listen={ELSEWHERE}:{free_port()}", *self.served], "--api-key-file")):
+            done = subprocess.run([PROGRAMS["espalierd"], f"--data-dir={self.folder.name}/bad",
+                                   f"--listen=127.0.0.1:{free_port()}", "--http-listen=", *flags],
                                   capture_output=True, text=True, timeout=60)
             self.assertNotEqual(done.returncode, 0, flags)
             self.assertIn(said, done.stderr)

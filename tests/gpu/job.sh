@@ -47,7 +47,7 @@ trap cleanup EXIT
 step "a coordinator" "$espalier" up --local-workers=0 --listen=127.0.0.1:0 --http-listen=127.0.0.1:0
 coordinator=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["grpc"])' "$state/espalierd.ready")
 LD_LIBRARY_PATH=$libraries "$bundle/espalier-worker" --coordinator="$coordinator" \
-  --device="$device" --swap_dir="$state/swap" > "$state/worker.log" 2>&1 &
+  --device="$device" --swap-dir="$state/swap" > "$state/worker.log" 2>&1 &
 worker=$!
 for _ in $(seq 150); do
   run "$espalier" status --json | grep -q '"worker_id"' && break

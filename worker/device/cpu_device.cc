@@ -87,8 +87,8 @@ class CpuDevice : public Device {
     if (!budget_->Take(bytes)) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "out of memory: ", bytes, " bytes asked for, ", budget_->left(), " of ", budget_->limit(),
-          shared_ ? " left, which the models in this process share (--serving_memory)"
-                  : " left; give the worker more with --memory_limit or use more workers"));
+          shared_ ? " left, which the models in this process share (--serving-memory)"
+                  : " left; give the worker more with --memory-limit or use more workers"));
     }
     // Anonymous pages are zero and use physical memory once touched.
     void* data = nullptr;
@@ -126,8 +126,8 @@ class CpuDevice : public Device {
       return absl::ResourceExhaustedError(
           absl::StrCat("out of memory for weights that stream in: ", bytes, " bytes asked for, ",
                        budget_->left(), " of ", budget_->limit(),
-                       " left, which the models in this process share (--serving_memory); "
-                       "--serving_swap_dir=FOLDER puts them on a disk"));
+                       " left, which the models in this process share (--serving-memory); "
+                       "--serving-swap-dir=FOLDER puts them on a disk"));
     }
     absl::StatusOr<std::unique_ptr<HostMemory>> memory = MapHostMemory(bytes, swap_folder_);
     if (!memory.ok()) {

@@ -161,7 +161,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& path, 
     const char* reason = dlerror();
     return absl::UnavailableError(
         absl::StrCat("cannot open the CUDA plug-in '", file, "': ", reason != nullptr ? reason : "",
-                     "; build it with --config=cuda and give its path with --cuda_plugin"));
+                     "; build it with --config=cuda and give its path with --cuda-plugin"));
   }
   auto entry = reinterpret_cast<CudaPluginEntry>(dlsym(library, kCudaPluginSymbol));
   CudaPlugin* plugin = entry != nullptr ? entry(kCudaPluginAbi) : nullptr;

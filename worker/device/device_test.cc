@@ -102,7 +102,7 @@ TEST(CpuDevice, HostMemoryCountsAgainstASharedBudget) {
   EXPECT_EQ(budget->left(), 300000);
   const absl::Status refused = device->AllocateHost(300001).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(refused.message().find("--serving_swap_dir"), std::string::npos) << refused;
+  EXPECT_NE(refused.message().find("--serving-swap-dir"), std::string::npos) << refused;
   first->reset();
   EXPECT_EQ(budget->left(), 1000000);
   const auto on_disk =

@@ -24,8 +24,8 @@ absl::Status Refused(int64_t bytes, const std::string& folder, int error) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "no ", bytes, " bytes for swapped tensors",
       folder.empty() ? "" : absl::StrCat(" in ", folder), ": ", std::strerror(error),
-      folder.empty() ? "; swap to a folder with --swap_dir, or limit memory.host_bytes"
-                     : "; give --swap_dir another folder, or limit memory.host_bytes"));
+      folder.empty() ? "; swap to a folder with --swap-dir, or limit memory.host_bytes"
+                     : "; give --swap-dir another folder, or limit memory.host_bytes"));
 }
 
 }  // namespace

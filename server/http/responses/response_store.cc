@@ -75,7 +75,7 @@ size_t Shrink(size_t max_bytes, StoredResponse* response) {
     response->object["error"] = {
         {"code", "server_error"},
         {"message", absl::StrCat("the response would take ", bytes, " bytes, and ", max_bytes,
-                                 " are kept at most (espalierd --response_store_bytes)")}};
+                                 " are kept at most (espalierd --response-store-bytes)")}};
     response->object["output"] = json::array();
     response->input = json::array();
     response->conversation_dropped = true;

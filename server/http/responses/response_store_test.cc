@@ -178,7 +178,7 @@ TEST(ResponseStoreTest, OversizedResponseDropsEventsThenFails) {
   ASSERT_NE(kept, nullptr);
   EXPECT_EQ(kept->object["status"], "failed");
   EXPECT_TRUE(kept->object["output"].empty());
-  EXPECT_NE(kept->object["error"]["message"].get<std::string>().find("--response_store_bytes"),
+  EXPECT_NE(kept->object["error"]["message"].get<std::string>().find("--response-store-bytes"),
             std::string::npos);
   EXPECT_TRUE(kept->conversation_dropped);
 }

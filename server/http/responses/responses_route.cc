@@ -43,7 +43,7 @@ openai::Error ResponseNotFound(const std::string& id) {
       .http_status = 404,
       .message = absl::StrCat("there is no response '", id.substr(0, 100),
                               "': it was not stored, was deleted, is another key's, or has made "
-                              "room for newer ones (espalierd --response_store_bytes)"),
+                              "room for newer ones (espalierd --response-store-bytes)"),
       .code = "response_not_found"};
 }
 
@@ -148,7 +148,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
   openai::ResponsesRequest& request = prepared.request;
   if (!context.store->keeps() && (request.store.value_or(false) || request.background)) {
     SendError(*responder, openai::Error{.message = "this server stores no responses "
-                                                   "(--response_store_bytes=0)",
+                                                   "(--response-store-bytes=0)",
                                         .param = request.background ? "background" : "store"});
     return;
   }
@@ -245,7 +245,7 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
     SendError(
         *responder,
         openai::Error{.message = lost ? "the events of this response were too many to be kept "
-                                        "(espalierd --response_store_bytes); what it became "
+                                        "(espalierd --response-store-bytes); what it became "
                                         "is answered without 'stream'"
                                       : "only a response that was made with 'background' and "
                                         "'stream' can be streamed again",
