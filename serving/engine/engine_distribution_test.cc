@@ -1,4 +1,4 @@
-// The law of whole answers, through scheduler, drafters, LLM step and verification: chi-square
+// The distribution of whole answers, through scheduler, drafters, LLM step and verification: chi-square
 // against the product of the model's own distributions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ using Rules = std::shared_ptr<const LogitsProcessorOptions>;
 
 std::vector<double> ExpectedDistribution(const FakeModel& model, const SamplingParameters& sampling,
                                 const Rules& rules) {
-  std::vector<double> law(kCells, 1);
+  std::vector<double> distribution(kCells, 1);
   for (int cell = 0; cell < kCells; ++cell) {
     std::vector<int> path = Prompt();
     LogitsProcessor answer(rules, Prompt(), {});
@@ -38,12 +38,12 @@ std::vector<double> ExpectedDistribution(const FakeModel& model, const SamplingP
       std::vector<float> logits = model(path);
       EXPECT_TRUE(answer.Apply({}, logits.data(), kVocabulary).ok());
       EXPECT_TRUE(answer.Append(rest % kVocabulary).ok());
-      law[cell] *=
+      distribution[cell] *=
           (*SamplingDistribution(logits.data(), kVocabulary, sampling))[rest % kVocabulary];
       path.push_back(rest % kVocabulary);
     }
   }
-  return law;
+  return distribution;
 }
 
 // The cell of the answer with each seed 0, 1, ..., draws - 1.
@@ -120,19 +120,19 @@ std::vector<int64_t> Counts(absl::Span<const int> cells) {
   return counts;
 }
 
-// Of the answers under `law`; degrees of freedom in *freedom. 1e9 with an answer that has no
+// Of the answers under `distribution`; degrees of freedom in *freedom. 1e9 with an answer that has no
 // chance.
-double ChiSquare(absl::Span<const int> cells, const std::vector<double>& law, int* freedom) {
+double ChiSquare(absl::Span<const int> cells, const std::vector<double>& distribution, int* freedom) {
   const std::vector<int64_t> counts = Counts(cells);
   double sum = 0;
   *freedom = -1;
   for (int cell = 0; cell < kCells; ++cell) {
-    if (law[cell] == 0) {
+    if (distribution[cell] == 0) {
       if (counts[cell] > 0) return 1e9;
       continue;
     }
     ++*freedom;
-    const double expected = law[cell] * static_cast<double>(cells.size());
+    const double expected = distribution[cell] * static_cast<double>(cells.size());
     sum += (static_cast<double>(counts[cell]) - expected) *
            (static_cast<double>(counts[cell]) - expected) / expected;
   }
@@ -181,7 +181,7 @@ TEST_P(AnswerDistribution, OutputsFollowTheModelsDistribution) {
        "",
        {.temperature = 1, .top_p = 0.8, .top_k = 3},
        {.max_nodes = 5, .sampled = SampledDrafting::kCoupled}},
-      // The law must not depend on when and why trees are drawn, however wildly that is chosen.
+      // The distribution must not depend on when and why trees are drawn, however wildly that is chosen.
       {"tuned draws", {Near(), Far()}, "", {.temperature = 1}, {.tune = true}},
       {"tuned, by seed",
        {Near()},
@@ -213,13 +213,13 @@ TEST_P(AnswerDistribution, OutputsFollowTheModelsDistribution) {
        {},
        {.logit_bias = {{0, 1.0f}, {3, -0.7f}}, .bad_words = {{0, 1}, {2, 2}, {1, 3, 0}}}},
       {"allowed tokens", {Near()}, "2,2", {.temperature = 1}, {}, {.allowed = {3, 1, 0}}}};
-  const DistributionCase& law = cases[GetParam()];
-  const Rules rules = GetParam() < 13 ? nullptr : std::make_shared<LogitsProcessorOptions>(law.logits_processor);
+  const DistributionCase& distribution = cases[GetParam()];
+  const Rules rules = GetParam() < 13 ? nullptr : std::make_shared<LogitsProcessorOptions>(distribution.logits_processor);
   int freedom = 0;
-  const double chi = ChiSquare(Answers(Llm(), law.ssms, law.expansion, law.sampling, rules,
-                                       law.speculation, GetParam() < 4 ? kDraws : kDraws / 2),
-                               ExpectedDistribution(Llm(), law.sampling, rules), &freedom);
-  EXPECT_LT(chi, Threshold(freedom)) << law.name << " with " << freedom << " degrees of freedom";
+  const double chi = ChiSquare(Answers(Llm(), distribution.ssms, distribution.expansion, distribution.sampling, rules,
+                                       distribution.speculation, GetParam() < 4 ? kDraws : kDraws / 2),
+                               ExpectedDistribution(Llm(), distribution.sampling, rules), &freedom);
+  EXPECT_LT(chi, Threshold(freedom)) << distribution.name << " with " << freedom << " degrees of freedom";
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AnswerDistribution, ::testing::Range(0, 17));
@@ -243,10 +243,10 @@ TEST(AnswerDistributionPower, ASlightlyDifferentModelIsDetected) {
 class AnswerDistributionLong : public ::testing::TestWithParam<DistributionCase> {};
 
 TEST_P(AnswerDistributionLong, TotalVariationFallsWithTheRootOfTheDraws) {
-  const DistributionCase& law = GetParam();
-  const std::vector<double> expected = ExpectedDistribution(Llm(), law.sampling, nullptr);
+  const DistributionCase& distribution = GetParam();
+  const std::vector<double> expected = ExpectedDistribution(Llm(), distribution.sampling, nullptr);
   const std::vector<int> cells =
-      Answers(Llm(), law.ssms, law.expansion, law.sampling, nullptr, law.speculation, kLongDraws);
+      Answers(Llm(), distribution.ssms, distribution.expansion, distribution.sampling, nullptr, distribution.speculation, kLongDraws);
   for (int draws = kLongDraws / 100; draws <= kLongDraws; draws *= 10) {
     const std::vector<int64_t> counts = Counts(absl::MakeConstSpan(cells).first(draws));
     double variation = 0, of_chance = 0;

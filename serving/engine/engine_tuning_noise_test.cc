@@ -63,7 +63,7 @@ TEST(TuningOnABusyMachine, ChoosesAboutWhatIsBestOnAQuietOne) {
   }
 }
 
-// Of requests of which only the law matters; what is drawn is luck, so rates of fixed shapes are
+// Of requests of which only the distribution matters; what is drawn is luck, so rates of fixed shapes are
 // means.
 TEST(TuningOnABusyMachine, DrawsAboutAsManyTokensAsIsBestOnAQuietOne) {
   constexpr int kDraws = 8;

@@ -212,7 +212,7 @@ TEST(TunedEngine, SampledRequestsAreDraftedForByWhatWasLearnedOfThem) {
   }
 }
 
-// Of requests of which only the law matters.
+// Of requests of which only the distribution matters.
 TEST(TunedEngine, SampledAnswersAreNeverMuchSlowerThanWithDrawsOfAnyFixedShape) {
   constexpr uint64_t kSeeds = 4;
   EngineOptions options = Tuned();

@@ -261,7 +261,7 @@ class Speculator {
   double yield_ = 1;         // tokens of a request's step, of late
   bool prefilling_ = false;    // a draft was due, but its SSM was too far behind
   double prefill_seconds_ = 0;   // seconds of it in which SSMs run what they will not have to run again
-  bool prefers_draws_ = true;  // for requests of which only the law matters
+  bool prefers_draws_ = true;  // for requests of which only the distribution matters
   double gain_ = 1;            // what the choices' drafts are expected to do to the rate
   double trial_cost_ = 0;      // seconds that these may lose before it is known whether they pay
   double plain_rate_ = 0;      // expected of the step without drafts of SSMs, tokens per second

@@ -26,9 +26,9 @@ constexpr double kProbeShare = 0.2;  // of the time, where tuning finds that dra
 using Path = std::vector<int>;
 
 // A model's distributions after given paths, each computed once.
-class Law {
+class ModelDistributions {
  public:
-  Law(ModelRunner& runner, Path prompt, SamplingParameters sampling)
+  ModelDistributions(ModelRunner& runner, Path prompt, SamplingParameters sampling)
       : runner_(runner), prompt_(std::move(prompt)), sampling_(sampling) {}
 
   absl::StatusOr<Distribution> After(const Path& path) {
@@ -46,10 +46,10 @@ class Law {
 
   // Returns all outputs of `length` tokens with their probabilities.
   absl::StatusOr<std::map<Path, double>> Answers(int length) {
-    std::map<Path, double> law = {{{}, 1.0}};
+    std::map<Path, double> distribution = {{{}, 1.0}};
     for (int i = 0; i < length; ++i) {
       std::map<Path, double> longer;
-      for (const auto& [path, probability] : law) {
+      for (const auto& [path, probability] : distribution) {
         const absl::StatusOr<Distribution> p = After(path);
         if (!p.ok()) return p.status();
         for (int token = 0; token < static_cast<int>(p->size()); ++token) {
@@ -59,9 +59,9 @@ class Law {
           longer[next] = probability * (*p)[token];
         }
       }
-      law = std::move(longer);
+      distribution = std::move(longer);
     }
-    return law;
+    return distribution;
   }
 
  private:
@@ -263,10 +263,10 @@ class Verifier {
   // Trees <2,1> of each SSM and of all together, with and without replacement.
   absl::Status EnumerateVerification() {
     const int length = std::min(2, options_.distribution_tokens);
-    Law target(llm_, options_.prompts[0], sampling_);
+    ModelDistributions target(llm_, options_.prompts[0], sampling_);
     const absl::StatusOr<std::map<Path, double>> expected = target.Answers(length);
     if (!expected.ok()) return expected.status();
-    std::vector<Law> drafts;
+    std::vector<ModelDistributions> drafts;
     for (ModelRunner* ssm : ssms_) drafts.emplace_back(*ssm, options_.prompts[0], sampling_);
     LosslessCheck check{.name = "enumeration", .passed = true};
     // Shorter outputs are continued by the LLM, as later steps do.
@@ -275,7 +275,7 @@ class Verifier {
       // More than two trees together have too many outcomes.
       for (size_t first = 0; first < drafts.size(); ++first) {
         const size_t last = first == 0 ? std::min<size_t>(2, drafts.size()) : first + 1;
-        std::vector<Law*> sources;
+        std::vector<ModelDistributions*> sources;
         for (size_t s = first; s < last; ++s) sources.push_back(&drafts[s]);
         if (absl::Status told = Tell("enumeration", check.cases, 0); !told.ok()) return told;
         const auto deviation =
@@ -297,7 +297,7 @@ class Verifier {
     return path;
   }
 
-  absl::StatusOr<double> Deviation(Law& target, const std::vector<Law*>& sources,
+  absl::StatusOr<double> Deviation(ModelDistributions& target, const std::vector<ModelDistributions*>& sources,
                                    const std::map<Path, double>& expected, int length,
                                    bool without_replacement, int64_t* cases) {
     std::map<Path, long double> found;
@@ -358,7 +358,7 @@ class Verifier {
   }
 
   absl::Status AnswerDistribution() {
-    Law target(llm_, options_.prompts[0], sampling_);
+    ModelDistributions target(llm_, options_.prompts[0], sampling_);
     const absl::StatusOr<std::map<Path, double>> expected = target.Answers(options_.distribution_tokens);
     if (!expected.ok()) return expected.status();
     auto engine = NewEngine(true, options_.engine.speculation.sampled);

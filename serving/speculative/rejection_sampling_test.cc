@@ -1,4 +1,4 @@
-// The law of sampled verification, by enumeration: every outcome of every draw and every acceptance
+// The distribution of sampled verification, by enumeration: every outcome of every draw and every acceptance
 // test is visited with its weight, and the tokens that come out must have exactly the LLM's
 // distribution.
 #include "serving/speculative/rejection_sampling.h"
@@ -27,7 +27,7 @@ using Path = std::vector<int>;
 using TokenModel = std::function<Distribution(const Path&)>;
 
 struct Ssm {
-  TokenModel law;
+  TokenModel distribution;
   std::vector<int> children;  // per depth
   // Instead: how many draws follow a path, whatever it is; up to the last depth of `children`.
   std::function<int(const Path&)> draws = nullptr;
@@ -52,7 +52,7 @@ TokenTree DraftAll(const Ssm& ssm, int source, OutcomeEnumerator& branching) {
     std::vector<int> next;
     for (const int node : frontier) {
       const int children = ssm.draws ? ssm.draws(PathTo(tree, node)) : by_depth;
-      const auto q = std::make_shared<const Distribution>(ssm.law(PathTo(tree, node)));
+      const auto q = std::make_shared<const Distribution>(ssm.distribution(PathTo(tree, node)));
       Distribution rest = *q;
       std::vector<int> taken;
       for (int i = 0; i < children; ++i) {
@@ -94,10 +94,10 @@ TokenTree DraftAll(const Ssm& ssm, int source, OutcomeEnumerator& branching) {
   return out;
 }
 
-// The largest difference between the law of the first `length` tokens and the product of the
+// The largest difference between the distribution of the first `length` tokens and the product of the
 // targets. Answers that are shorter are continued by the target, as later steps do.
 double Deviation(const TokenModel& target, const std::vector<Ssm>& ssms, int vocabulary, int length) {
-  std::map<Path, long double> law;
+  std::map<Path, long double> distribution;
   OutcomeEnumerator branching;
   do {
     TokenTree tree(0);
@@ -110,11 +110,11 @@ double Deviation(const TokenModel& target, const std::vector<Ssm>& ssms, int voc
     EXPECT_EQ(out.tokens.size(), out.path.size() + 1);
     Path tokens = out.tokens;
     tokens.resize(std::min<size_t>(tokens.size(), length));
-    law[tokens] += branching.weight();
+    distribution[tokens] += branching.weight();
   } while (branching.Next());
 
   for (int n = 1; n < length; ++n) {
-    for (auto it = law.begin(); it != law.end();) {
+    for (auto it = distribution.begin(); it != distribution.end();) {
       if (static_cast<int>(it->first.size()) != n) {
         ++it;
         continue;
@@ -123,9 +123,9 @@ double Deviation(const TokenModel& target, const std::vector<Ssm>& ssms, int voc
       for (int token = 0; token < vocabulary; ++token) {
         Path longer = it->first;
         longer.push_back(token);
-        law[longer] += it->second * p[token];
+        distribution[longer] += it->second * p[token];
       }
-      it = law.erase(it);
+      it = distribution.erase(it);
     }
   }
 
@@ -135,14 +135,14 @@ double Deviation(const TokenModel& target, const std::vector<Ssm>& ssms, int voc
     long double expected = 1;
     for (int i = 0; i < length; ++i)
       expected *= target(Path(path.begin(), path.begin() + i))[path[i]];
-    most = std::max(most, static_cast<double>(std::fabs(law[path] - expected)));
+    most = std::max(most, static_cast<double>(std::fabs(distribution[path] - expected)));
     int digit = 0;
     while (digit < length && ++path[digit] == vocabulary) path[digit++] = 0;
     if (digit == length) return most;
   }
 }
 
-// Some law that differs at every path, by hashing it into logits.
+// Some distribution that differs at every path, by hashing it into logits.
 TokenModel RandomModel(uint64_t seed, int vocabulary, double top_p = 1, int top_k = 0) {
   return [=](const Path& path) {
     std::mt19937_64 random(seed);
@@ -209,8 +209,8 @@ TEST(RejectionSampling, TopPAndTopKTruncation) {
 TEST(RejectionSampling, ChosenTokensAloneAndBesideDrawnOnes) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
     const TokenModel p = RandomModel(seed, 3);
-    const Ssm chosen{.law = RandomModel(seed + 20, 3), .children = {2, 1}, .chosen = true};
-    const Ssm drawn{.law = RandomModel(seed + 30, 3), .children = {2, 1}};
+    const Ssm chosen{.distribution = RandomModel(seed + 20, 3), .children = {2, 1}, .chosen = true};
+    const Ssm drawn{.distribution = RandomModel(seed + 30, 3), .children = {2, 1}};
     EXPECT_LT(Deviation(p, {chosen}, 3, 3), kExact);
     EXPECT_LT(Deviation(p, {chosen, drawn}, 3, 3), kExact);
     EXPECT_LT(Deviation(p, {drawn, chosen}, 3, 3), kExact);
@@ -222,18 +222,18 @@ TEST(RejectionSampling, DrawsWithoutReplacement) {
     const TokenModel p = RandomModel(seed, 3);
     for (const std::vector<int>& shape :
          {std::vector<int>{1}, {2}, {3}, {5}, {2, 1}, {1, 2}, {2, 2}}) {
-      const Ssm ssm{.law = RandomModel(seed + 60, 3), .children = shape, .without_replacement = true};
+      const Ssm ssm{.distribution = RandomModel(seed + 60, 3), .children = shape, .without_replacement = true};
       EXPECT_LT(Deviation(p, {ssm}, 3, static_cast<int>(shape.size()) + 1), kExact);
     }
     // Beside draws with replacement, and where the supports are cut.
-    const Ssm a{.law = RandomModel(seed + 60, 3), .children = {2, 1}, .without_replacement = true};
-    const Ssm b{.law = RandomModel(seed + 70, 3), .children = {2}};
+    const Ssm a{.distribution = RandomModel(seed + 60, 3), .children = {2, 1}, .without_replacement = true};
+    const Ssm b{.distribution = RandomModel(seed + 70, 3), .children = {2}};
     EXPECT_LT(Deviation(p, {a, b}, 3, 3), kExact);
-    const Ssm cut{.law = RandomModel(seed, 4, 0.7), .children = {4}, .without_replacement = true};
+    const Ssm cut{.distribution = RandomModel(seed, 4, 0.7), .children = {4}, .without_replacement = true};
     EXPECT_LT(Deviation(RandomModel(seed + 9, 4, 0.8), {cut}, 4, 2), kExact);
   }
   const Ssm disjoint{
-      .law = Fixed({0, 0, 0.25, 0.75}), .children = {3, 1}, .without_replacement = true};
+      .distribution = Fixed({0, 0, 0.25, 0.75}), .children = {3, 1}, .without_replacement = true};
   EXPECT_LT(Deviation(Fixed({0.5, 0.5, 0, 0}), {disjoint}, 4, 3), kExact);
 }
 
@@ -246,19 +246,19 @@ TEST(RejectionSampling, HowManyAreDrawnMayDependOnThePathToThem) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
     const TokenModel p = RandomModel(seed, 3);
     for (const bool without_replacement : {false, true}) {
-      const Ssm ssm{.law = RandomModel(seed + 60, 3),
+      const Ssm ssm{.distribution = RandomModel(seed + 60, 3),
                     .children = {1, 1, 1},
                     .draws = draws,
                     .without_replacement = without_replacement};
       EXPECT_LT(Deviation(p, {ssm}, 3, 4), kExact);
-      const Ssm chosen{.law = RandomModel(seed + 20, 3), .children = {1, 1}, .chosen = true};
+      const Ssm chosen{.distribution = RandomModel(seed + 20, 3), .children = {1, 1}, .chosen = true};
       EXPECT_LT(Deviation(p, {chosen, ssm}, 3, 3), kExact);
     }
   }
 }
 
 TEST(RejectionSampling, DetectsDrawsDroppedByTheirTokens) {
-  const Ssm wrong{.law = RandomModel(120, 3), .children = {1}, .drops = [](const Path& path) {
+  const Ssm wrong{.distribution = RandomModel(120, 3), .children = {1}, .drops = [](const Path& path) {
                     return path.back() == 2;
                   }};
   EXPECT_GT(Deviation(RandomModel(1, 3), {wrong}, 3, 1), 0.003);
@@ -266,7 +266,7 @@ TEST(RejectionSampling, DetectsDrawsDroppedByTheirTokens) {
 
 TEST(RejectionSampling, DetectsDrawsWithoutReplacementTakenAsIndependent) {
   const Ssm wrong{
-      .law = RandomModel(120, 3), .children = {2}, .without_replacement = true, .forgetful = true};
+      .distribution = RandomModel(120, 3), .children = {2}, .without_replacement = true, .forgetful = true};
   EXPECT_GT(Deviation(RandomModel(1, 3), {wrong}, 3, 1), 0.003);
 }
 
@@ -276,7 +276,7 @@ TEST(RejectionSampling, AWholeVocabularyWithoutReplacementIsNeverRejected) {
   OutcomeEnumerator branching;
   do {
     const TokenTree tree =
-        DraftAll({.law = q, .children = {3}, .without_replacement = true}, 0, branching);
+        DraftAll({.distribution = q, .children = {3}, .without_replacement = true}, 0, branching);
     EnumeratedRng rng(branching);
     const Verification out = *VerifySampled(
         tree, [&](int node) { return p(PathTo(tree, node)); }, rng);
@@ -286,14 +286,14 @@ TEST(RejectionSampling, AWholeVocabularyWithoutReplacementIsNeverRejected) {
 
 // The enumeration must be able to see bias: the two classical mistakes.
 TEST(RejectionSampling, DetectsBeamTokensTakenAsDrawn) {
-  const Ssm wrong{.law = RandomModel(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
+  const Ssm wrong{.distribution = RandomModel(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
   EXPECT_GT(Deviation(RandomModel(1, 3), {wrong}, 3, 1), 0.01);
 }
 
 TEST(RejectionSampling, DetectsAProposalLostInMerging) {
   const TokenModel p = Fixed({0.2, 0.5, 0.3});
   const auto q = std::make_shared<const Distribution>(Distribution{0.6, 0.2, 0.2});
-  std::vector<long double> law(3, 0);
+  std::vector<long double> distribution(3, 0);
   OutcomeEnumerator branching;
   do {
     TokenTree tree(0);
@@ -303,10 +303,10 @@ TEST(RejectionSampling, DetectsAProposalLostInMerging) {
     EnumeratedRng rng(branching);
     const Verification out = *VerifySampled(
         tree, [&](int node) { return p(PathTo(tree, node)); }, rng);
-    law[out.tokens[0]] += branching.weight();
+    distribution[out.tokens[0]] += branching.weight();
   } while (branching.Next());
-  EXPECT_NEAR(static_cast<double>(law[0] + law[1] + law[2]), 1, kExact);
-  EXPECT_GT(std::fabs(static_cast<double>(law[1]) - 0.5), 0.01);
+  EXPECT_NEAR(static_cast<double>(distribution[0] + distribution[1] + distribution[2]), 1, kExact);
+  EXPECT_GT(std::fabs(static_cast<double>(distribution[1]) - 0.5), 0.01);
 }
 
 // Multi-step speculative sampling (SpecInfer, section 4.3): token by token from the root down. How
@@ -380,7 +380,7 @@ TEST(VerifySampled, AcceptsMoreThanTokenByTokenVerification) {
          {std::vector<int>{1}, {2}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 1, 1}}) {
       Lengths sum;
       for (uint64_t seed = 0; seed < 8; ++seed) {
-        const Ssm ssm{.law = RandomModel(seed + 60, 3),
+        const Ssm ssm{.distribution = RandomModel(seed + 60, 3),
                       .children = shape,
                       .without_replacement = without_replacement};
         const Lengths lengths = Accepted(RandomModel(seed, 3), {ssm});
@@ -404,7 +404,7 @@ TEST(VerifySampled, AcceptsMoreThanTokenByTokenVerification) {
 TEST(VerifySampled, ANodeWithoutADistributionEndsThePath) {
   const TokenModel target = RandomModel(3, 3);
   for (const std::vector<int>& shape : {std::vector<int>{1}, {3}, {1, 1}, {2, 2}}) {
-    const Ssm ssm{.law = Fixed({0.1, 0.8, 0.1}), .children = shape};
+    const Ssm ssm{.distribution = Fixed({0.1, 0.8, 0.1}), .children = shape};
     std::vector<long double> first(3, 0);
     long double stopped = 0;
     OutcomeEnumerator branching;

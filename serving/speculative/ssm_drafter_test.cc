@@ -429,14 +429,14 @@ TEST_F(SsmDrafterTest, DraftsRespectLogitsProcessors) {
         for (const int token : tree.PathTo(node)) path.push_back(token);
         std::vector<float> logits = model_(path);
         ASSERT_TRUE(answer.Apply(tree.PathTo(node), logits.data(), kVocabulary).ok());
-        const Distribution law = *SamplingDistribution(logits.data(), kVocabulary, sampled);
+        const Distribution distribution = *SamplingDistribution(logits.data(), kVocabulary, sampled);
         for (const Proposal& proposal : tree.proposals(node)) {
           const int token = tree.token(proposal.node);
           EXPECT_TRUE(answer.Allows(tree.PathTo(node), token));
-          EXPECT_GT(law[token], 0) << token;
+          EXPECT_GT(distribution[token], 0) << token;
           ASSERT_EQ(proposal.drawn_from != nullptr, draws && (width == 0 || by_draws));
           if (proposal.drawn_from != nullptr) {
-            EXPECT_EQ(*proposal.drawn_from, law);
+            EXPECT_EQ(*proposal.drawn_from, distribution);
           }
         }
       }
