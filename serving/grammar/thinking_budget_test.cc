@@ -147,8 +147,8 @@ TEST(ThinkingBudget, InnerConstraintAppliesAfterTheBudget) {
 TEST(ThinkingBudget, TokenTreesRespectTheBudgetAndChangeNoAnswer) {
   constexpr int kMost = 5;
   const auto tokenizer = std::make_shared<LetterTokenizer>(kVocabulary, std::vector<int>{kEos});
-  auto rules = std::make_shared<LogitsProcessorOptions>();
-  rules->constraint = *ThinkingBudget::Create({"ab", "cd", true}, kMost, tokenizer, nullptr);
+  auto logits_processor = std::make_shared<LogitsProcessorOptions>();
+  logits_processor->constraint = *ThinkingBudget::Create({"ab", "cd", true}, kMost, tokenizer, nullptr);
   for (const double temperature : {0.0, 1.0}) {
     std::vector<std::vector<int>> plain;
     for (const char* expansion : {"", "2,2,1", "1,1,1,1,1,1"}) {
@@ -159,7 +159,7 @@ TEST(ThinkingBudget, TokenTreesRespectTheBudgetAndChangeNoAnswer) {
             AgreeingModel(HashModel(11, kVocabulary), HashModel(4, kVocabulary), 0.9, 5));
       }
       EngineOptions options;
-      options.speculation.sampled = SampledDrafting::kShared;
+      options.speculation.sampled = SampledDrafting::kCoupled;
       ASSERT_TRUE(harness.Start(options, expansion).ok());
       std::vector<RequestId> ids;
       uint64_t seed = 0;
@@ -168,7 +168,7 @@ TEST(ThinkingBudget, TokenTreesRespectTheBudgetAndChangeNoAnswer) {
             prompt, {.max_tokens = 40,
                      .sampling = {.temperature = temperature, .seed = ++seed},
                      .reproducible = true,
-                     .rules = rules}));
+                     .logits_processor = logits_processor}));
       }
       harness.RunToEnd();
       int closed = 0;

@@ -133,9 +133,9 @@ TEST(TokenMasker, EosTokensHaveNoTextWhateverTheirSpelling) {
 TEST(TokenMasker, StopTokensAreAllowedWhereTheAnswerMayEnd) {
   const WordTokenizer tokenizer({"a", "b", "stop"});
   const int end = tokenizer.eos()[0];
-  auto rules = std::make_shared<LogitsProcessorOptions>();
-  rules->constraint = MaskerOf({.kind = StructuredOutput::kRegex, .text = "(ab)*"}, tokenizer);
-  LogitsProcessor answer(rules, {}, {end, 2});
+  auto logits_processor = std::make_shared<LogitsProcessorOptions>();
+  logits_processor->constraint = MaskerOf({.kind = StructuredOutput::kRegex, .text = "(ab)*"}, tokenizer);
+  LogitsProcessor answer(logits_processor, {}, {end, 2});
   for (const bool whole : {true, false, true}) {
     const RowLogitEdits edits = *answer.EditsAfter({});
     EXPECT_EQ(answer.EditsAfter({})->permitted, edits.permitted) << "one set for all such rows";
