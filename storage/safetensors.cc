@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxHeader = 100 << 20;  // as the format's own library
-constexpr size_t kMostValues = 1 << 23;    // in a header: a million tensors
+constexpr size_t kMaxValues = 1 << 23;    // in a header: a million tensors
 constexpr size_t kMaxRank = 16;
 
 struct FileType {
@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(FileSyste
   }
   std::string twice;
   const absl::StatusOr<json> parsed =
-      ParseBoundedJson<json>(text, {.depth = 4, .values = kMostValues}, &twice);
+      ParseBoundedJson<json>(text, {.depth = 4, .values = kMaxValues}, &twice);
   if (!parsed.ok()) return Bad(path, absl::StrCat("its header ", parsed.status().message()));
   const json& header = *parsed;
   if (!header.is_object()) return Bad(path, "its header is no JSON object");

@@ -24,7 +24,7 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kPartBytes = 256 << 10;  // stays in cache between the copies
-constexpr int64_t kAreaBytes = 256 << 20;  // only touched pages take memory
+constexpr int64_t kRingBytes = 256 << 20;  // only touched pages take memory
 constexpr int64_t kLine = 64;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
@@ -50,13 +50,13 @@ struct ShmChannel::Shared {
     alignas(kLine) std::atomic<uint64_t> read;     // by the receiver
     alignas(kLine) Part parts[kParts];
   };
-  struct Bell {
+  struct Futex {
     alignas(kLine) std::atomic<uint32_t> rung;
     std::atomic<uint32_t> asleep;
   };
   Direction directions[2];  // by the side that sends
-  Bell bells[2];            // by the side that waits
-  alignas(4096) char areas[2][kAreaBytes];
+  Futex futexes[2];            // by the side that waits
+  alignas(4096) char rings[2][kRingBytes];
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
@@ -114,7 +114,7 @@ int64_t ShmChannel::Place(int64_t bytes) {
   if (written_ - read >= kParts) return -1;  // also if the peer's counter is invalid
   const int64_t oldest = offsets_[read % kParts];
   const bool wrapped = fill_ <= oldest;
-  if (fill_ + bytes <= (wrapped ? oldest : kAreaBytes)) {
+  if (fill_ + bytes <= (wrapped ? oldest : kRingBytes)) {
     const int64_t place = fill_;
     fill_ += bytes;
     return place;
@@ -138,13 +138,13 @@ int64_t ShmChannel::Push(uint64_t tag, const char* data, int64_t bytes, int64_t 
     }
     if (starved_) out.starved.store(0);
     starved_ = false;
-    std::memcpy(shared_->areas[side_] + place, data + done, static_cast<size_t>(part));
+    std::memcpy(shared_->rings[side_] + place, data + done, static_cast<size_t>(part));
     offsets_[written_ % kParts] = place;
     out.parts[written_ % kParts] = {tag, bytes, place, part};
     // Sequentially consistent: see Wait.
     out.written.store(++written_);
     done += part;
-    Ring(1 - side_);
+    Signal(1 - side_);
   }
   return done;
 }
@@ -154,7 +154,7 @@ absl::StatusOr<std::optional<ShmChannel::Message>> ShmChannel::Next() {
   if (in.written.load(std::memory_order_acquire) == read_) return std::optional<Message>();
   const Part part = in.parts[read_ % kParts];
   if (part.bytes < 1 || part.bytes > kPartBytes || part.message_bytes < part.bytes ||
-      part.offset < 0 || part.offset > kAreaBytes - part.bytes) {
+      part.offset < 0 || part.offset > kRingBytes - part.bytes) {
     return absl::InternalError(absl::StrCat("a peer of this host says that ", part.bytes, " of ",
                                             part.message_bytes, " bytes lie at ", part.offset));
   }
@@ -166,14 +166,14 @@ absl::StatusOr<int64_t> ShmChannel::Pop(char* message, int64_t bytes, int64_t do
   if (in.written.load(std::memory_order_acquire) == read_) return done;
   const Part part = in.parts[read_ % kParts];
   if (part.bytes < 1 || part.bytes > bytes - done || part.offset < 0 ||
-      part.offset > kAreaBytes - part.bytes) {
+      part.offset > kRingBytes - part.bytes) {
     return absl::InternalError(absl::StrCat("a peer of this host sent ", part.bytes,
                                             " bytes more where ", bytes - done, " are missing"));
   }
-  std::memcpy(message + done, shared_->areas[1 - side_] + part.offset,
+  std::memcpy(message + done, shared_->rings[1 - side_] + part.offset,
               static_cast<size_t>(part.bytes));
   in.read.store(++read_);
-  if (in.starved.load() != 0) Ring(1 - side_);
+  if (in.starved.load() != 0) Signal(1 - side_);
   return done + part.bytes;
 }
 
@@ -189,26 +189,26 @@ bool ShmChannel::Wait(absl::Duration most, absl::Duration spin_time) {
     const absl::Time until = absl::Now() + std::min(most, spin_time);
     while (!Changed() && absl::Now() < until) std::this_thread::yield();
     if (Changed()) {
-      Look();
+      UpdateSeen();
       return false;
     }
   }
-  Shared::Bell& bell = shared_->bells[side_];
-  const uint32_t rung = bell.rung.load();
-  bell.asleep.store(1);
+  Shared::Futex& futex = shared_->futexes[side_];
+  const uint32_t rung = futex.rung.load();
+  futex.asleep.store(1);
   bool is_late = false;
   if (!Changed()) {
     const timespec time = absl::ToTimespec(most);
-    is_late = syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.rung), FUTEX_WAIT, rung, &time,
+    is_late = syscall(SYS_futex, reinterpret_cast<uint32_t*>(&futex.rung), FUTEX_WAIT, rung, &time,
                       nullptr, 0) != 0 &&
               errno == ETIMEDOUT;
   }
-  bell.asleep.store(0);
-  Look();
+  futex.asleep.store(0);
+  UpdateSeen();
   return is_late;
 }
 
-void ShmChannel::Look() {
+void ShmChannel::UpdateSeen() {
   seen_written_ = shared_->directions[1 - side_].written.load();
   seen_read_ = shared_->directions[side_].read.load();
 }
@@ -217,17 +217,17 @@ uint64_t ShmChannel::popped() const {
   return shared_->directions[side_].read.load(std::memory_order_acquire);
 }
 
-void ShmChannel::Ring(int end) {
-  Shared::Bell& bell = shared_->bells[end];
-  if (bell.asleep.load() == 0) return;
-  bell.rung.fetch_add(1);
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.rung), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+void ShmChannel::Signal(int end) {
+  Shared::Futex& futex = shared_->futexes[end];
+  if (futex.asleep.load() == 0) return;
+  futex.rung.fetch_add(1);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&futex.rung), FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
 void ShmChannel::Wake() {
-  Shared::Bell& bell = shared_->bells[side_];
-  bell.rung.fetch_add(1);
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.rung), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  Shared::Futex& futex = shared_->futexes[side_];
+  futex.rung.fetch_add(1);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&futex.rung), FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
 bool ShmChannel::PeerIsGone() const {

@@ -69,8 +69,8 @@ class ShmChannel {
   // Returns the offset of `bytes` free bytes of the ring buffer, or -1.
   int64_t Place(int64_t bytes);
   bool Changed() const;
-  void Look();
-  void Ring(int end);
+  void UpdateSeen();
+  void Signal(int end);
 
   Shared* const shared_;
   const int socket_;

@@ -142,19 +142,19 @@ Descriptor ReceiveGreeting(int socket, Greeting* greeting) {
 }
 
 // What a rank says of itself: identity, name and secret, or nothing if it cannot share memory.
-struct Card {
+struct RankInfo {
   std::string identity, name, secret;
 };
 
 std::string Key(int rank) { return absl::StrCat("host/", rank); }
 // Whether the higher rank could call the lower one.
-std::string CallKey(int lower, int higher) { return absl::StrCat("host/", lower, "/", higher); }
+std::string ConnectedKey(int lower, int higher) { return absl::StrCat("host/", lower, "/", higher); }
 
-std::string Encode(const Card& card) {
-  return absl::StrCat(card.identity, " ", card.name, " ", absl::BytesToHexString(card.secret));
+std::string Encode(const RankInfo& info) {
+  return absl::StrCat(info.identity, " ", info.name, " ", absl::BytesToHexString(info.secret));
 }
 
-Card Decode(const std::string& text) {
+RankInfo Decode(const std::string& text) {
   const std::vector<std::string> words = absl::StrSplit(text, ' ');
   // A name must fit into an address.
   if (words.size() != 3 || words[1].size() > 64 || words[2].size() != 2 * kSecretBytes) return {};
@@ -163,10 +163,10 @@ Card Decode(const std::string& text) {
 
 using Links = std::vector<std::unique_ptr<ShmChannel>>;
 
-absl::Status Call(int peer, const Card& card, int rank, Links* links) {
+absl::Status ConnectToPeer(int peer, const RankInfo& info, int rank, Links* links) {
   Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   socklen_t length = 0;
-  const sockaddr_un address = AddressOf(card.name, &length);
+  const sockaddr_un address = AddressOf(info.name, &length);
   if (socket.get() < 0 ||
       connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     return Failed(absl::StrCat("rank ", peer, ", which is on this host too, does not listen"));
@@ -175,7 +175,7 @@ absl::Status Call(int peer, const Card& card, int rank, Links* links) {
   if (!memory.ok()) return memory.status();
   Descriptor file(*memory);
   Greeting greeting{};
-  std::memcpy(greeting.secret, card.secret.data(), kSecretBytes);
+  std::memcpy(greeting.secret, info.secret.data(), kSecretBytes);
   greeting.rank = rank;
   if (absl::Status s = SendGreeting(socket.get(), greeting, file.get()); !s.ok()) return s;
   auto link = ShmChannel::Map(file.Release(), socket.Release(), 1);
@@ -185,7 +185,7 @@ absl::Status Call(int peer, const Card& card, int rank, Links* links) {
 }
 
 // Of all higher ranks of the host, in the order in which they come.
-absl::Status Answer(int listener, const Card& mine, std::vector<int> awaited, absl::Time deadline,
+absl::Status AcceptPeers(int listener, const RankInfo& mine, std::vector<int> awaited, absl::Time deadline,
                     Links* links) {
   while (!awaited.empty()) {
     const std::string what = absl::StrCat("waiting for rank ", awaited.front(), " of this host");
@@ -218,7 +218,7 @@ absl::Status Answer(int listener, const Card& mine, std::vector<int> awaited, ab
 absl::StatusOr<Links> ConnectShmChannels(int rank, int size, RendezvousStore& store,
                                  absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
-  Card mine{HostIdentity(), "espalier-" + absl::BytesToHexString(RandomBytes(8)),
+  RankInfo mine{HostIdentity(), "espalier-" + absl::BytesToHexString(RandomBytes(8)),
             RandomBytes(kSecretBytes)};
   absl::StatusOr<Descriptor> listener = Listen(mine.name, size);
   // Where a host's rules forbid this, its ranks talk over the network as all others do.
@@ -231,23 +231,23 @@ absl::StatusOr<Links> ConnectShmChannels(int rank, int size, RendezvousStore& st
     if (peer == rank) continue;
     absl::StatusOr<std::string> said = store.Get(Key(peer), deadline - absl::Now());
     if (!said.ok()) return said.status();
-    const Card card = Decode(*said);
-    if (card.identity != mine.identity) continue;
+    const RankInfo info = Decode(*said);
+    if (info.identity != mine.identity) continue;
     if (peer > rank) {
       higher.push_back(peer);
       continue;
     }
     // Copies of a virtual machine have one identity, too, and do not hear each other.
-    const bool met = Call(peer, card, rank, &links).ok();
-    if (absl::Status s = store.Set(CallKey(peer, rank), met ? "yes" : ""); !s.ok()) return s;
+    const bool met = ConnectToPeer(peer, info, rank, &links).ok();
+    if (absl::Status s = store.Set(ConnectedKey(peer, rank), met ? "yes" : ""); !s.ok()) return s;
   }
   std::vector<int> awaited;
   for (int peer : higher) {
-    absl::StatusOr<std::string> said = store.Get(CallKey(rank, peer), deadline - absl::Now());
+    absl::StatusOr<std::string> said = store.Get(ConnectedKey(rank, peer), deadline - absl::Now());
     if (!said.ok()) return said.status();
     if (*said == "yes") awaited.push_back(peer);
   }
-  if (absl::Status s = Answer(listener->get(), mine, awaited, deadline, &links); !s.ok()) return s;
+  if (absl::Status s = AcceptPeers(listener->get(), mine, awaited, deadline, &links); !s.ok()) return s;
   return links;
 }
 
