@@ -17,9 +17,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -41,6 +38,7 @@
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
 #include "server/services/call_interceptor.h"
+#include "base/flags/daemon_flags.h"
 #include "base/net/api_keys.h"
 #include "base/net/credential_watch.h"
 #include "base/log/log_format.h"
@@ -132,20 +130,6 @@ absl::Status CheckAddress(const char* flag, const std::string& address) {
 }
 
 HttpCertificates ForHttp(const TlsPem& pem) { return {pem.certificate, pem.key, pem.client_ca}; }
-
-// Accepts dashes for underscores (--data-dir) and --http for --http-listen.
-std::vector<std::string> NormalizeFlags(int argc, char** argv) {
-  std::vector<std::string> words(argv, argv + argc);
-  for (size_t i = 1; i < words.size() && words[i] != "--"; ++i) {
-    if (!absl::StartsWith(words[i], "--")) continue;
-    const size_t end = std::min(words[i].find('='), words[i].size());
-    std::string name = words[i].substr(2, end - 2);
-    std::replace(name.begin(), name.end(), '-', '_');
-    if (name == "http") name = "http_listen";
-    words[i] = absl::StrCat("--", name, words[i].substr(end));
-  }
-  return words;
-}
 
 absl::Status WriteReadyFile(const std::string& path, const std::string& grpc,
                             const std::string& http) {
@@ -451,25 +435,12 @@ absl::Status Serve(const sigset_t& signals) {
 }  // namespace espalier
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "The coordinator of Espalier.\n"
-      "Example: espalierd --data-dir=/var/lib/espalier --local-workers=2");
-  // By default, Abseil's --help shows only flags of files named after the program.
-  const auto own = [](absl::string_view file) { return absl::EndsWith(file, "server/main.cc"); };
-  absl::FlagsUsageConfig usage;
-  usage.contains_help_flags = usage.contains_helpshort_flags = usage.contains_helppackage_flags =
-      own;
-  absl::SetFlagsUsageConfig(std::move(usage));
-  std::vector<std::string> words = espalier::NormalizeFlags(argc, argv);
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  const std::vector<char*> rest =
-      absl::ParseCommandLine(static_cast<int>(pointers.size()), pointers.data());
-  if (rest.size() > 1) {
-    std::fprintf(stderr, "espalierd: '%s' is not understood; espalierd --help shows the flags\n",
-                 rest[1]);
-    return 2;
-  }
+  espalier::ParseDaemonFlags(
+      argc, argv,
+      {.program = "espalierd",
+       .summary = "the coordinator of Espalier",
+       .example = "espalierd --data-dir=/var/lib/espalier --local-workers=2",
+       .flags_file = "server/main.cc"});
   // Before any thread starts, so that all inherit the mask and only sigwait gets these signals.
   sigset_t signals;
   sigemptyset(&signals);

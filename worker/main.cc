@@ -10,61 +10,49 @@
 #include <utility>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "worker/local_worker.h"
+#include "base/flags/daemon_flags.h"
 #include "base/log/log_format.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of espalierd's gRPC service");
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to serve on; port 0 takes a free one");
 ABSL_FLAG(std::string, advertise, "",
           "host:port as others reach this worker; empty: from --listen");
-ABSL_FLAG(std::string, name, "", "name for people; empty: the host's");
+ABSL_FLAG(std::string, name, "", "display name; empty: host name");
 ABSL_FLAG(int, threads, 0, "threads for CPU kernels; 0: all cores");
 ABSL_FLAG(
     int64_t, memory_limit, 0,
-    "bytes that programs may use; 0: three quarters of what the machine or the container has");
+    "bytes that programs may use; 0: three quarters of the machine's or container's memory");
 ABSL_FLAG(std::string, swap_dir, "",
           "folder for tensors that are swapped out of a CPU's memory limit; empty: in memory");
 ABSL_FLAG(std::string, device, "cpu", "cpu or cuda:N");
-ABSL_FLAG(std::string, cuda_plugin, "", "path of libespalier_cuda.so; empty: beside this program");
+ABSL_FLAG(std::string, cuda_plugin, "", "path of libespalier_cuda.so; empty: next to the executable");
 ABSL_FLAG(std::string, cache_dir, "", "where downloaded datasets are kept");
 ABSL_FLAG(
     std::string, api_key_file, "",
-    "file with one key per line, as espalierd has it: shown to the coordinator, and wanted of "
-    "whoever calls this worker; empty: none");
+    "file with one key per line, as for espalierd: the first is sent to the coordinator, and one "
+    "of them is required of callers of this worker; empty: none");
 ABSL_FLAG(std::string, tls_cert, "",
           "certificate (PEM), shown to the coordinator's calls; with --tls-key");
 ABSL_FLAG(std::string, tls_key, "", "its private key (PEM)");
 ABSL_FLAG(std::string, tls_ca, "",
-          "trusted certificates (PEM): speak TLS to the coordinator, and believe these");
+          "trusted CAs (PEM): use TLS to the coordinator and trust these");
 ABSL_FLAG(std::string, tls_client_ca, "",
-          "trusted certificates (PEM): who calls this worker must show one signed by these");
+          "trusted CAs (PEM): require client certificates signed by these");
 ABSL_FLAG(
     bool, insecure, false,
     "allow addresses off loopback without TLS and keys, and jobs whose workers exchange tensors, "
     "which are never encrypted, off loopback");
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "Joins an Espalier coordinator and runs its programs.\n"
-      "Example: espalier-worker --coordinator=127.0.0.1:7070 --threads=1");
-  // Abseil's --help only shows flags of files named after the executable.
-  const auto own = [](absl::string_view file) { return absl::EndsWith(file, "worker/main.cc"); };
-  absl::FlagsUsageConfig usage;
-  usage.contains_help_flags = usage.contains_helpshort_flags = usage.contains_helppackage_flags =
-      own;
-  absl::SetFlagsUsageConfig(std::move(usage));
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  if (rest.size() > 1) {
-    std::fprintf(
-        stderr, "espalier-worker: '%s' is not understood; espalier-worker --help shows the flags\n",
-        rest[1]);
-    return 2;
-  }
+  espalier::ParseDaemonFlags(
+      argc, argv,
+      {.program = "espalier-worker",
+       .summary = "joins a coordinator with one device and runs its programs",
+       .example = "espalier-worker --coordinator=127.0.0.1:7070 --threads=1",
+       .flags_file = "worker/main.cc"});
 
   // Block signals before any thread starts, so that all inherit the mask and only sigwait receives
   // them.

@@ -122,7 +122,7 @@ def mistakes(documents):
             yield f"{d}: command", put(["/usr/local/bin/espalierx"], *here, "command"), "no program"
             for a, (flag, value) in enumerate(arguments_of(container)):
                 rest = "=" + value if value else ""
-                yield flag, put(f"{flag}x{rest}", *here, "args", a), "Unknown command line flag"
+                yield flag, put(f"{flag}x{rest}", *here, "args", a), "unknown flag"
                 if not value:
                     yield flag, put(f"{flag}=maybe", *here, "args", a), "Illegal value 'maybe'"
                 if value.startswith("/"):
