@@ -73,7 +73,7 @@ class Client : public HttpResponder {
 class CompletionsRouteTest : public testing::Test {
  protected:
   CompletionsRouteTest() {
-    const std::string path = testing::TempDir() + "/generate_route_test.db";
+    const std::string path = testing::TempDir() + "/completions_route_test.db";
     std::filesystem::remove(path);
     store_ = *SqliteStore::Open(path);
     models_.emplace(

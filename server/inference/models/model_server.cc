@@ -20,7 +20,7 @@
 namespace espalier {
 namespace {
 
-constexpr char kSetAside[] = "set aside: ";  // followed by the reason
+constexpr char kDisabledPrefix[] = "disabled: ";  // followed by the reason
 // Tree size to allow for when speculation is tuned.
 constexpr int kTunedNodes = 40, kTunedDepth = 8;
 
@@ -77,7 +77,7 @@ absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens) {
   const v1::ServedModel now = Describe(model);
   int longest = 0;
   for (const v1::ModelPlacement& ssm : now.ssm_placements()) {
-    if (absl::StartsWith(ssm.state(), kSetAside)) continue;
+    if (absl::StartsWith(ssm.state(), kDisabledPrefix)) continue;
     // An SSM drafts after the answer's first token.
     const auto most = static_cast<size_t>(ssm.draft_tokens());
     if (most == 0 || prompt_tokens < most) return absl::OkStatus();
@@ -108,7 +108,7 @@ v1::ServedModel Describe(const LoadedModel& model) {
     const bool away = !place.state().empty() && place.state() != "ready";
     const bool back = absl::IsUnavailable(ssms[s]) && place.state() == "ready";
     if (ssms[s].ok() || away || back) continue;
-    place.set_state(absl::StrCat(kSetAside, ssms[s].message()));
+    place.set_state(absl::StrCat(kDisabledPrefix, ssms[s].message()));
   }
   return description;
 }

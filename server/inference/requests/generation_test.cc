@@ -95,7 +95,7 @@ TEST(Generation, FailedSsmIsReportedWithSpeculationOn) {
     v1::GenerateRequest request = Request("abc", 12);
     request.set_speculation(v1::SPECULATION_ON);
     EXPECT_EQ(TextOf(request, model).size(), 12u);
-    EXPECT_EQ(Describe(*model).ssm_placements(0).state().find("set aside: "),
+    EXPECT_EQ(Describe(*model).ssm_placements(0).state().find("disabled: "),
               fails ? 0u : std::string::npos);
     ModelServer models({});
     Answers answers;
