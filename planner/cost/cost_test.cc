@@ -25,7 +25,7 @@ TEST(AnalyticCostTest, FollowsTheRoofline) {
   EXPECT_NEAR(cost.Measure(LinearDef(), Linear(1, 1024, 1024), device).forward, 4.22e-4, 1e-5);
 }
 
-TEST(MeasuredCostTest, MeasurementsGoFirstAndCorrectTheRest) {
+TEST(MeasuredCostTest, MeasurementsTakePrecedenceAndCorrectEstimates) {
   AnalyticCost analytic;
   MeasuredCost cost(&analytic);
   const v1::Device device = TestMachine(1).devices[0];
@@ -75,7 +75,7 @@ TEST(MeasuredCostTest, SavedTableIsReadBack) {
             analytic.Measure(LinearDef(), Linear(64, 16, 4), device).forward);
 }
 
-TEST(MeasuredCostTest, BadTablesAreRefusedWhole) {
+TEST(MeasuredCostTest, RejectsBadTablesAtomically) {
   AnalyticCost analytic;
   for (const char* text :
        {"", "[]", "{", "{\"format_version\":2,\"entries\":[]}", "{\"format_version\":1}",
@@ -93,7 +93,7 @@ TEST(MeasuredCostTest, BadTablesAreRefusedWhole) {
 
 // Two searches at one time: each has what was known before and what it was told itself, and both
 // are told the same of one shape; afterwards the model knows it all.
-TEST(MeasuredCostTest, ForksKnowNothingOfEachOtherUntilTheyAreJoined) {
+TEST(MeasuredCostTest, ForksAreIndependentUntilJoined) {
   AnalyticCost analytic;
   std::map<int64_t, int> asked;  // by rows
   MeasuredCost cost(&analytic, [&](const OpDef& def, const NodeTypes& shard, const v1::Device&) {

@@ -46,7 +46,7 @@ v1::CommunicationProfile Communication() {
   return profile;
 }
 
-TEST(ProfileTest, AnotherClusterReadsWhatOneWrote) {
+TEST(ProfileTest, RoundTripsToAnotherCluster) {
   AnalyticCost analytic;
   MeasuredCost operators(&analytic), again(&analytic);
   const OpDef& linear = *TestRegistry().Find("linear");
@@ -64,7 +64,7 @@ TEST(ProfileTest, AnotherClusterReadsWhatOneWrote) {
   EXPECT_EQ(SaveProfile(again, communication_again), text);
 }
 
-TEST(ProfileTest, DevicesThatTalkDifferentlyHaveKeysOfTheirOwn) {
+TEST(ProfileTest, KeysDifferByHostsModelsAndThreads) {
   const std::string together = CommunicationKey(Devices({"a", "a"}));
   EXPECT_EQ(together, "2 x Xeon x2");
   EXPECT_EQ(CommunicationKey(Devices({"a", "b"})), "1 x Xeon x2 | 1 x Xeon x2");
@@ -75,7 +75,7 @@ TEST(ProfileTest, DevicesThatTalkDifferentlyHaveKeysOfTheirOwn) {
   EXPECT_EQ(CommunicationKey(mixed), "1 x Opteron x2, 1 x Xeon x2");
 }
 
-TEST(ProfileTest, BadFilesAreRefusedWholeWithThePlace) {
+TEST(ProfileTest, RejectsBadFilesAtomicallyWithThePlace) {
   AnalyticCost analytic;
   MeasuredCost operators(&analytic);
   const std::string good_operators = R"("operators": {"format_version": 1, "entries": [

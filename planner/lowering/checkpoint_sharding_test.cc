@@ -39,7 +39,7 @@ std::vector<int64_t> RowsOf(const Programs& programs) {
   return rows;
 }
 
-TEST(ShardCheckpoints, ReplicasShareTheWriting) {
+TEST(ShardCheckpoints, ReplicasWriteEqualShares) {
   Programs programs(4);
   int64_t all = 0;
   for (int tensor = 0; tensor < 30; ++tensor) {
@@ -61,7 +61,7 @@ TEST(ShardCheckpoints, ReplicasShareTheWriting) {
 
 // Who reads some of a shard reads all of it: small replicas must not make each rank read all
 // shards.
-TEST(ShardCheckpoints, SmallReplicasBesideSplitTensorsStayTogether) {
+TEST(ShardCheckpoints, SmallReplicasAreNotSpreadOverBusyRanks) {
   Programs programs(8);
   for (int rank = 0; rank < 8; ++rank) {
     for (int layer = 0; layer < 8; ++layer) {
@@ -90,7 +90,7 @@ TEST(ShardCheckpoints, OneLargeTensorIsWrittenByOneRankAndTheOthersWriteTheRest)
 }
 
 // Stages of a pipeline hold different tensors: nothing is written elsewhere.
-TEST(ShardCheckpoints, WhatOneRankAloneHoldsItSaves) {
+TEST(ShardCheckpoints, AnExclusiveTensorIsSavedByItsRank) {
   Programs programs(2);
   Add(&programs, 0, "first", 5, 0);
   Add(&programs, 1, "second", 7, 0);

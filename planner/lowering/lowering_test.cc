@@ -56,7 +56,7 @@ int64_t TrainedElements(const Graph& graph) {
   return elements;
 }
 
-TEST(LowerPlanTest, FixedStrategiesFitTogether) {
+TEST(LowerPlanTest, FixedStrategiesGiveConsistentPrograms) {
   for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama()), Llama(SmallLlama(2, true))}) {
     for (int devices : {1, 2, 4}) {
       for (auto strategy :
@@ -74,7 +74,7 @@ TEST(LowerPlanTest, FixedStrategiesFitTogether) {
 constexpr int kForwardOnly = 4;  // added to the ZeRO stage
 
 // Every way in which two neighbours can disagree comes up here: any degrees, any devices.
-TEST(LowerPlanTest, RandomPlacementsFitTogether) {
+TEST(LowerPlanTest, RandomPlacementsGiveConsistentPrograms) {
   const Graph graphs[] = {Mlp(),
                           Mlp(64, 64, 32, 10),
                           Cnn(),
@@ -111,7 +111,7 @@ TEST(LowerPlanTest, RandomPlacementsFitTogether) {
 }
 
 // Programs that are made to fit a device still fit together, whatever is cut how.
-TEST(LowerPlanTest, ProgramsAreMadeToFit) {
+TEST(LowerPlanTest, MemoryLimitsAreMetByOffloadAndTiling) {
   int rewritten = 0, refused = 0;
   const Graph graphs[] = {Mlp(), Cnn(64), Llama(SmallLlama(6), 16, 32),
                           Llama(LargerLlama(2, true), 8)};
@@ -171,7 +171,7 @@ int Computed(const std::vector<v1::Program>& programs) {
 }
 
 // Operators in tiles of their samples read what was written for them, whatever else is cut how.
-TEST(LowerPlanTest, SlicesFitTogether) {
+TEST(LowerPlanTest, BatchTilesAreConsistent) {
   const Graph graphs[] = {Mlp(1024), Cnn(64), Llama(SmallLlama(2), 32, 32),
                           Llama(LargerLlama(2, true), 16)};
   for (const Graph& graph : graphs) {
@@ -212,7 +212,7 @@ TEST(LowerPlanTest, SlicesFitTogether) {
 
 // Each parameter element is updated on each of its replicas, each data region loaded as needed,
 // each scalar reported once per partial sum.
-TEST(LowerPlanTest, DataParallelHoldsWholeParametersAndPartOfTheBatch) {
+TEST(LowerPlanTest, DataParallelReplicatesParametersAndSplitsTheBatch) {
   const Graph graph = Mlp(8);
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(
       TestRegistry(), graph, PlanOf(graph, 2, v1::SearchOptions::DATA_PARALLEL), Options());
@@ -273,7 +273,7 @@ TEST_P(EvaluationTest, RunsInTheTrainingArena) {
 INSTANTIATE_TEST_SUITE_P(ZeroStages, EvaluationTest, testing::Values(0, 1, 2, 3));
 
 // At stage 3 what a use gathers dies with it.
-TEST(LowerPlanTest, GatheredParametersDoNotStay) {
+TEST(LowerPlanTest, Zero3FreesGatheredParametersAfterUse) {
   const Graph graph = Llama(LargerLlama(2, true));
   v1::Plan plan = PlanOf(graph, 2, v1::SearchOptions::DATA_PARALLEL);
   plan.set_zero_stage(3);
@@ -305,7 +305,7 @@ TEST(LowerPlanTest, GatheredParametersDoNotStay) {
 
 // Without clipping nothing is computed of all gradients: each is used as soon as it is whole, and
 // its memory serves again. No later instruction reads the parameter that it moved.
-TEST(LowerPlanTest, GradientsThatNothingWaitsForAreUsedAtOnce) {
+TEST(LowerPlanTest, UpdatesRunEarlyWithoutClipping) {
   for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama()), Llama(SmallLlama(2, true))}) {
     const v1::Plan plan = PlanOf(graph, 1, v1::SearchOptions::SINGLE_DEVICE);
     const auto at_once = LowerPlan(TestRegistry(), graph, plan, Options(0));
@@ -374,7 +374,7 @@ TEST(LowerPlanTest, RefusesProgramsOfTooManyInstructions) {
 }
 
 // Ranks would move their copies of what both share differently often.
-TEST(LowerPlanTest, NormsThatShareRunningStatisticsAreSplitAlike) {
+TEST(LowerPlanTest, NormsThatShareRunningStatisticsMustSplitEqually) {
   GraphBuilder b(TestRegistry(), "shared_norm");
   const ValueId x = b.Input("x", DType::kF32, {-1, 8, 4, 4});
   const Initializer ones{Initializer::kOnes, 0}, zeros{};
@@ -464,7 +464,7 @@ TEST(LowerServingTest, OneDeviceWithDynamicRows) {
   EXPECT_EQ(ops.count("add") + ops.count("silu") + ops.count("multiply"), 0u);
 }
 
-TEST(LowerServingTest, BadDynamicMetadataIsNamed) {
+TEST(LowerServingTest, ReportsBadDynamicMetadata) {
   Graph graph = Mlp();
   graph.outputs = {{"logits", graph.FindValue("fc2")}};
   if (graph.outputs[0].second == kNoValue) graph.outputs[0].second = graph.node(2).outputs[0];

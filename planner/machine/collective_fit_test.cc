@@ -27,7 +27,7 @@ CollectiveModel Model(const Topology& t, Collective::Kind kind) {
   return Model(t, kind, AllDevices(t));
 }
 
-TEST(CollectivesErrorTest, BadQuestionsAreAnsweredWithPlaceAndRemedy) {
+TEST(CollectivesErrorTest, RejectsBadArgumentsWithPlaceAndRemedy) {
   const Topology t = Tiers({{6, 1, 1}});
   auto error = [&](int kind, const std::vector<int>& ranks, Algorithm a, double bytes) {
     const auto s = CollectiveSeconds(t, static_cast<Collective::Kind>(kind), ranks, a, bytes);
@@ -127,7 +127,7 @@ TEST(CollectiveFitTest, OneSizeGivesOneFactorAndFactorsAreNeverNegative) {
   EXPECT_EQ(fit.bandwidth_factor, 1);
 }
 
-TEST(CollectiveFitTest, BadSamplesAreNamed) {
+TEST(CollectiveFitTest, RejectsBadSamples) {
   const Topology t = Tiers({{3, 10, 1}});
   const CollectiveModel model = Model(t, Collective::ALL_REDUCE);
   auto error = [&](const std::vector<CollectiveSample>& samples, Algorithm a) {

@@ -37,7 +37,7 @@ CommunicationModel Model(const v1::CommunicationProfile& profile) {
   return *std::move(model);
 }
 
-TEST(CommunicationModelTest, MeasuredSizesComeBackAndOthersLieOnLines) {
+TEST(CommunicationModelTest, MeasuredSizesAreExactAndOthersInterpolated) {
   v1::CommunicationProfile profile;
   AddMessage(&profile, 3000, 4, 40);  // in any order
   AddMessage(&profile, 1000, 2, 10);
@@ -50,7 +50,7 @@ TEST(CommunicationModelTest, MeasuredSizesComeBackAndOthersLieOnLines) {
   EXPECT_DOUBLE_EQ(model.MessageSeconds(4)->receive, 10);
 }
 
-TEST(CommunicationModelTest, FewerBytesDoNotTakeLonger) {
+TEST(CommunicationModelTest, TimesAreMonotonicInBytes) {
   v1::CommunicationProfile profile;
   AddMessage(&profile, 10, 1, 50);  // disturbed
   AddMessage(&profile, 1000, 1, 20);
@@ -59,7 +59,7 @@ TEST(CommunicationModelTest, FewerBytesDoNotTakeLonger) {
   EXPECT_DOUBLE_EQ(Model(profile).MessageSeconds(2000)->receive, 30);
 }
 
-TEST(CommunicationModelTest, WhatNobodyMeasuredIsNotKnown) {
+TEST(CommunicationModelTest, ReturnsNothingWithoutMeasurements) {
   v1::CommunicationProfile profile;
   EXPECT_FALSE(Model(profile).MessageSeconds(1000).has_value());
   AddCollective(&profile, Collective::ALL_GATHER, 2, 1000, 1);
@@ -68,7 +68,7 @@ TEST(CommunicationModelTest, WhatNobodyMeasuredIsNotKnown) {
 }
 
 // A cluster that is a ring over equal links: what was measured with 4 ranks says what 16 take.
-TEST(CommunicationModelTest, OtherGroupsTakeTheRingOverAFittedLink) {
+TEST(CommunicationModelTest, UnmeasuredGroupSizesUseAFittedRing) {
   v1::Link link;
   link.set_bandwidth(3e9);
   link.set_latency_seconds(7e-5);
@@ -90,7 +90,7 @@ TEST(CommunicationModelTest, OtherGroupsTakeTheRingOverAFittedLink) {
   }
 }
 
-TEST(CommunicationModelTest, BadProfilesAreRefusedWithThePlace) {
+TEST(CommunicationModelTest, RejectsBadProfilesWithThePlace) {
   const auto error = [](const v1::CommunicationProfile& profile) {
     const auto model = CommunicationModel::Create(profile);
     EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument);

@@ -46,7 +46,7 @@ TEST(ContentionTest, GroupsThatShareAnUplinkTakeAsManyTimesAsLong) {
   }
 }
 
-TEST(ContentionTest, ALatencyIsNotShared) {
+TEST(ContentionTest, LatencyIsNotShared) {
   const Topology t = Tiers({{2, 10, 3}, {2, 1000, 0}});
   // Two ranks: two rounds with half of it each, over 6 s.
   EXPECT_DOUBLE_EQ(Alone(t, {0, 2}, 100), 2 * (6 + 5));
@@ -55,7 +55,7 @@ TEST(ContentionTest, ALatencyIsNotShared) {
   }
 }
 
-TEST(ContentionTest, GroupsOnLinksOfTheirOwnTakeAsLongAsAlone) {
+TEST(ContentionTest, GroupsOnDisjointLinksDoNotInterfere) {
   // Each host for itself, though its links differ from the others'.
   const Topology t = Topology::Create({{"net"},
                                        {"a", "net", false, 10, 0, 1},
@@ -79,7 +79,7 @@ TEST(ContentionTest, GroupsOnLinksOfTheirOwnTakeAsLongAsAlone) {
 
 // Over hosts and over racks: one group spreads its part over all of a host's devices when it is
 // alone; beside others there is nothing to gain on the uplinks.
-TEST(ContentionTest, HierarchicalGroupsShareTheLevelOnWhichTheyMeet) {
+TEST(ContentionTest, HierarchicalGroupsShareTheirCommonLevel) {
   // 2 racks of 2 hosts of 4 devices; pairs of devices of every host.
   const Topology t = Tiers({{2, 40, 0}, {2, 10, 0}, {4, 1000, 0}});
   const Ranks left = {0, 1, 4, 5, 8, 9, 12, 13}, right = {2, 3, 6, 7, 10, 11, 14, 15};
@@ -99,7 +99,7 @@ TEST(ContentionTest, HierarchicalGroupsShareTheLevelOnWhichTheyMeet) {
 }
 
 // A step of a collective beside others is the event simulation of all their flows.
-TEST(ContentionTest, RingsSideBySideAreThoseOfAnEventSimulation) {
+TEST(ContentionTest, ConcurrentRingsMatchAnEventSimulation) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 80; ++round) {
     const Topology t =
@@ -133,7 +133,7 @@ TEST(ContentionTest, RingsSideBySideAreThoseOfAnEventSimulation) {
   }
 }
 
-TEST(ContentionTest, WhoCannotUseAnAlgorithmIsInTheWayOfThoseWhoCan) {
+TEST(ContentionTest, GroupsWithoutAnAlgorithmFallBackToTheRing) {
   // Four ranks and three, all behind the same two cards.
   const Topology t = Tiers({{2, 10, 0}, {4, 1000, 0}});
   const Ranks four = {0, 1, 4, 5}, three = {2, 6, 7};
@@ -150,7 +150,7 @@ TEST(ContentionTest, WhoCannotUseAnAlgorithmIsInTheWayOfThoseWhoCan) {
                    inside + across(3));
 }
 
-TEST(ContentionTest, SetsAreKeptApart) {
+TEST(ContentionTest, CachesSetsOfGroupsSeparately) {
   const Topology t = Tiers({{2, 10, 0}, {4, 1000, 0}});
   ContentionModel times(t);
   const Ranks a = {0, 4}, b = {1, 5}, c = {2, 3};
@@ -172,7 +172,7 @@ TEST(ContentionTest, SetsAreKeptApart) {
 }
 
 // 8 devices of one stage send to those of the next, on another host.
-TEST(ContentionTest, MessagesThroughOneCardShareIt) {
+TEST(ContentionTest, MessagesShareTheirHostsNetworkCard) {
   const Topology t = Tiers({{2, 10, 1}, {8, 1000, 0.5}});
   const ContentionModel times(t);
   std::vector<ContentionModel::Message> messages;
@@ -186,7 +186,7 @@ TEST(ContentionTest, MessagesThroughOneCardShareIt) {
   EXPECT_EQ(both[2], t.TransferSeconds(2, 3, 100));
 }
 
-TEST(ContentionTest, MessagesOfOneDeviceFollowEachOther) {
+TEST(ContentionTest, MessagesOfOneDeviceAreSequential) {
   const Topology t = Tiers({{2, 10, 0}, {4, 1000, 0}});
   const ContentionModel times(t);
   for (double seconds : times.Messages({{0, 4, 100}, {0, 5, 100}, {0, 6, 100}})) {

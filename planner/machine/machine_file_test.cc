@@ -63,7 +63,7 @@ MachineSpec SmallSpec() {
   return spec;
 }
 
-TEST(MachineFileTest, CountsAreWrittenOutBelowEachParent) {
+TEST(MachineFileTest, CountsAreExpandedBelowEachParent) {
   const MachineModel m = ReadMachine(kCluster).value();
   EXPECT_EQ(m.name, "cluster");
   ASSERT_EQ(m.devices.size(), 1024);
@@ -122,7 +122,7 @@ TEST(MachineFileTest, OneDeviceNeedsNoNodes) {
   EXPECT_EQ(m.spec, spec);
 }
 
-TEST(MachineFileTest, WhatIsWrittenReadsBackAndIsCanonical) {
+TEST(MachineFileTest, WrittenTextRoundTripsAndIsCanonical) {
   const MachineSpec spec = ParseMachine(kCluster).value();
   const std::string text = WriteMachine(spec);
   EXPECT_EQ(ParseMachine(text).value(), spec);
@@ -191,7 +191,7 @@ TEST(MachineFileErrorTest, FieldsAreNamedWithTheirPlace) {
               HasSubstr("devices[0].count: is there twice"));
 }
 
-TEST(MachineFileErrorTest, WrongTypesSayWhatIsThere) {
+TEST(MachineFileErrorTest, WrongTypesReportTheValue) {
   EXPECT_THAT(ErrorAfter("\"cuda\"", "7"),
               HasSubstr("devices[0].kind: is the number 7; it must be a string"));
   EXPECT_THAT(ErrorAfter("\"cuda\"", "\"tpu\""),
@@ -285,7 +285,7 @@ TEST(MachineFileTest, ALinkMayBeASlowOneOverTheInternet) {
             "accepted");
 }
 
-TEST(MachineFileErrorTest, TreesAreCheckedByNameBeforeAnythingIsWrittenOut) {
+TEST(MachineFileErrorTest, TreesAreCheckedBeforeExpansion) {
   EXPECT_THAT(ErrorAfter("\"parent\": \"host\"", "\"parent\": \"rack\""),
               AllOf(HasSubstr("\"gpu\""), HasSubstr("\"rack\" does not exist")));
   EXPECT_THAT(ErrorAfter("\"parent\": \"spine\"", "\"parent\": \"host\""),
@@ -332,7 +332,7 @@ TEST(MachineFileErrorTest, SpecsOfProgramsAreChecked) {
   EXPECT_THAT(error([](MachineSpec& s) { s.name = ""; }), HasSubstr("machine: name: \"\""));
 }
 
-TEST(MachineFileErrorTest, TextThatIsNotAMachine) {
+TEST(MachineFileErrorTest, RejectsTextThatIsNoMachine) {
   EXPECT_THAT(ReadError(""), HasSubstr("line 1, column 1"));
   EXPECT_THAT(ReadError("{\n\"name\": }"), HasSubstr("line 2"));
   EXPECT_THAT(ReadError(std::string(100000, '[')), HasSubstr("nested more than 8 deep"));
@@ -342,7 +342,7 @@ TEST(MachineFileErrorTest, TextThatIsNotAMachine) {
   EXPECT_THAT(ReadError(std::string((16 << 20) + 1, ' ')), HasSubstr("at most 16777216"));
 }
 
-TEST(MachineFileErrorTest, RandomDamageNeverKills) {
+TEST(MachineFileErrorTest, RandomCorruptionNeverCrashes) {
   std::mt19937_64 random(2);
   const std::string text = PresetText("h200-cluster", 16).value();
   const std::string pieces[] = {"{",        "}",     "[",     "]",      "\"",     ",",

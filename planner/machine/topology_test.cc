@@ -156,7 +156,7 @@ TEST(TopologyTest, MoreBandwidthOrLessLatencyNeverSlowsATransfer) {
   }
 }
 
-TEST(TopologyTest, SixteenThousandDevicesAnswerAMillionQuestions) {
+TEST(TopologyTest, AMillionQueriesOnSixteenThousandDevices) {
   std::vector<TopologyNode> nodes = {Root("spine")};
   for (int l = 0; l < 64; ++l) {
     nodes.push_back(Switch(absl::StrCat("leaf", l), "spine", 1e12, 1e-6));
@@ -222,7 +222,7 @@ TEST(TopologyErrorTest, BadTreesNameTheNodes) {
   EXPECT_THAT(ErrorAfter([](auto& n) { n.clear(); }), HasSubstr("no devices"));
 }
 
-TEST(TopologyErrorTest, CyclesAreSpeltOut) {
+TEST(TopologyErrorTest, ReportsCycles) {
   // Beside a good tree, with devices that cannot be reached.
   EXPECT_THAT(ErrorAfter([](auto& n) {
                 n[1].parent = "h1";
@@ -244,7 +244,7 @@ TEST(TopologyErrorTest, CyclesAreSpeltOut) {
   EXPECT_LT(message.size(), 300);
 }
 
-TEST(TopologyErrorTest, LimitsAreSaid) {
+TEST(TopologyErrorTest, ReportsLimits) {
   v1::Link link;
   link.set_bandwidth(1);
   EXPECT_EQ(Topology::Uniform(65536, link)->num_devices(), 65536);

@@ -30,7 +30,7 @@ TEST(PlaceInArenaTest, NeverOverlapsWhatIsAliveTogether) {
   }
 }
 
-TEST(PlaceInArenaTest, ReusesMemoryOfTheDead) {
+TEST(PlaceInArenaTest, ReusesMemoryOfDeadBuffers) {
   // A chain, as the forward pass of an inference graph: two neighbours at a time.
   std::vector<Lifetime> lives;
   for (int i = 0; i < 50; ++i) lives.push_back({1024, i, i + 1});
@@ -39,7 +39,7 @@ TEST(PlaceInArenaTest, ReusesMemoryOfTheDead) {
   EXPECT_EQ(plan.peak_bytes, 2048);
 }
 
-TEST(PlaceInArenaTest, NothingNeedsNothing) { EXPECT_EQ(PlaceInArena({}).bytes, 0); }
+TEST(PlaceInArenaTest, NoBuffersNeedNoMemory) { EXPECT_EQ(PlaceInArena({}).bytes, 0); }
 
 }  // namespace
 }  // namespace espalier

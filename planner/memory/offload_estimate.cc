@@ -7,9 +7,9 @@ namespace espalier {
 namespace {
 
 // As in offload_recompute.cc: of two candidates that cost nothing, prefer the larger.
-constexpr double kLeast = 1e-7;  // seconds
+constexpr double kMinSeconds = 1e-7;  // seconds
 // A candidate whose cost has grown by this factor, through others taken since, is compared again.
-constexpr double kDearer = 1.2;
+constexpr double kRecompareFactor = 1.2;
 
 class Estimator {
  public:
@@ -18,7 +18,7 @@ class Estimator {
         settings_(settings),
         steps_(static_cast<int>(problem.seconds.size())),
         live_(problem.live),
-        state_(problem.idle.size(), kThere),
+        state_(problem.idle.size(), kResident),
         before_(problem.idle.size()) {
     for (size_t i = 0; i < before_.size(); ++i) before_[i] = problem.idle[i].before;
     starts_.resize(steps_ + 1, 0);
@@ -41,7 +41,7 @@ class Estimator {
  private:
   static constexpr double kImpossible = std::numeric_limits<double>::max();
 
-  enum State { kThere, kSwapped, kRemade };
+  enum State { kResident, kSwapped, kRecomputed };
   struct Taken {
     int idle = 0;
     int away = 0, back = 0;          // as in Eviction
@@ -71,7 +71,7 @@ class Estimator {
   bool CanRecompute(int i) const {
     if (!settings_.recompute || Idle(i).recompute_seconds < 0) return false;
     return std::all_of(Idle(i).from.begin(), Idle(i).from.end(),
-                       [this](int f) { return state_[f] == kThere; });
+                       [this](int f) { return state_[f] == kResident; });
   }
   bool CanSwap(int i) const {
     return settings_.swap && Idle(i).can_swap &&
@@ -102,7 +102,7 @@ class Estimator {
   // The cheaper of swap and recomputation.
   double SecondsOf(int i, int worst) const {
     double seconds = kImpossible;
-    if (state_[i] != kThere || worst <= Idle(i).after || worst >= before_[i]) return seconds;
+    if (state_[i] != kResident || worst <= Idle(i).after || worst >= before_[i]) return seconds;
     if (CanSwap(i)) seconds = SwapSeconds(i, worst);
     if (CanRecompute(i)) seconds = std::min(seconds, Idle(i).recompute_seconds);
     return seconds;
@@ -115,7 +115,7 @@ class Estimator {
     const auto add = [&](int idle, int extends, double seconds) {
       const bool recomputes = extends < 0 && CanRecompute(idle) && seconds == Idle(idle).recompute_seconds;
       all.push_back(
-          {idle, extends, recomputes, (seconds + kLeast) / static_cast<double>(Idle(idle).bytes)});
+          {idle, extends, recomputes, (seconds + kMinSeconds) / static_cast<double>(Idle(idle).bytes)});
     };
     for (size_t t = 0; t < taken_.size(); ++t) {
       const Taken& taken = taken_[t];
@@ -158,11 +158,11 @@ class Estimator {
     const double seconds = SecondsOf(i, worst);
     if (seconds == kImpossible || (c.recomputes && !CanRecompute(i))) return false;
     if (settings_.recompute &&
-        seconds + kLeast > kDearer * c.price * static_cast<double>(tensor.bytes))
+        seconds + kMinSeconds > kRecompareFactor * c.price * static_cast<double>(tensor.bytes))
       return false;
     taken_.push_back({i, tensor.after + 1, before_[i], worst, worst});
     if (CanRecompute(i) && seconds == tensor.recompute_seconds) {
-      state_[i] = kRemade;
+      state_[i] = kRecomputed;
       for (int f : tensor.from) before_[f] = std::min(before_[f], before_[i]);
       return true;
     }
@@ -257,7 +257,7 @@ class Estimator {
               std::max({start + delay, in_free, out_done[e.taken]}) + CopySeconds(i);
           break;
         case kNeeded:
-          if (state_[i] == kRemade) {
+          if (state_[i] == kRecomputed) {
             delay += Idle(i).recompute_seconds;
           } else {
             delay = std::max(delay, in_done[e.taken] - start);

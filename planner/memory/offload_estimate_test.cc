@@ -69,7 +69,7 @@ int64_t MostAlive(const OffloadProblem& problem) {
   return *std::max_element(live.begin(), live.end());
 }
 
-TEST(OffloadEstimateTest, WhatFitsCostsNothing) {
+TEST(OffloadEstimateTest, CostsNothingIfItFits) {
   OffloadProblem problem = Chain(10, 1e-3);
   problem.limit = MostAlive(problem);
   const OffloadEstimate offload = EstimateOffload(EstimateProblemOf(problem), {});
@@ -77,7 +77,7 @@ TEST(OffloadEstimateTest, WhatFitsCostsNothing) {
   EXPECT_EQ(offload.bytes_left, 0);
 }
 
-TEST(OffloadEstimateTest, CopiesThatHideBehindTheComputationCostNothing) {
+TEST(OffloadEstimateTest, OverlappedCopiesCostNothing) {
   OffloadProblem problem = Chain(40, 1e-3);
   problem.limit = MostAlive(problem) / 3;
   OffloadSettings settings;
@@ -89,7 +89,7 @@ TEST(OffloadEstimateTest, CopiesThatHideBehindTheComputationCostNothing) {
 }
 
 // One tensor over the limit, idle for three steps of a millisecond.
-TEST(OffloadEstimateTest, OneTensorCostsTheCheaperOfBothWays) {
+TEST(OffloadEstimateTest, TakesTheCheaperOfSwapAndRecompute) {
   OffloadEstimateProblem problem;
   problem.seconds.assign(5, 1e-3);
   problem.live.assign(5, 2 * kMiB);
@@ -110,7 +110,7 @@ TEST(OffloadEstimateTest, OneTensorCostsTheCheaperOfBothWays) {
   EXPECT_EQ(EstimateOffload(problem, settings).bytes_left, kMiB);
 }
 
-TEST(OffloadEstimateTest, NothingIsMadeAgainFromWhatIsAway) {
+TEST(OffloadEstimateTest, NeverRecomputesFromEvictedTensors) {
   OffloadEstimateProblem problem;
   problem.seconds.assign(6, 1e-3);
   problem.live = {kMiB, 2 * kMiB, 3 * kMiB, 2 * kMiB, kMiB, kMiB};
@@ -125,7 +125,7 @@ TEST(OffloadEstimateTest, NothingIsMadeAgainFromWhatIsAway) {
 }
 
 // Over limits from ample to what no plan can do without, and hosts from slow to fast.
-TEST(OffloadEstimateTest, IsCloseToWhatThePlanAdds) {
+TEST(OffloadEstimateTest, IsCloseToThePlannedTime) {
   int compared = 0, close = 0, disagreed = 0;
   for (int n : {6, 15, 40}) {
     for (double bandwidth : {1e8, 3e8, 1e9, 3e9, 1e10}) {

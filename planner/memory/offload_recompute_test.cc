@@ -100,7 +100,7 @@ int64_t Replay(const OffloadProblem& problem, const OffloadPlan& plan) {
   return peak;
 }
 
-TEST(Offload, LeavesAloneWhatFits) {
+TEST(Offload, DoesNothingIfItFits) {
   OffloadProblem problem = Chain(8, 100, 1e-3);
   problem.limit = 100 * 10;
   const OffloadPlan plan = PlanOffload(problem, {});
@@ -109,7 +109,7 @@ TEST(Offload, LeavesAloneWhatFits) {
   EXPECT_DOUBLE_EQ(plan.seconds, 16e-3);
 }
 
-TEST(Offload, AFastHostHidesTheCopies) {
+TEST(Offload, SwapsOverlapOnAFastHost) {
   OffloadProblem problem = Chain(50, 1 << 20, 1e-3);
   problem.limit = (1 << 20) * 12;
   OffloadSettings settings;
@@ -122,7 +122,7 @@ TEST(Offload, AFastHostHidesTheCopies) {
   EXPECT_NEAR(plan.seconds, 0.1, 1e-9);
 }
 
-TEST(Offload, ASlowHostMakesThemAgainWhereThatIsCheap) {
+TEST(Offload, RecomputesOnASlowHost) {
   OffloadProblem problem = Chain(40, 1 << 20, 1e-3);
   problem.limit = (1 << 20) * 32;
   OffloadSettings settings;
@@ -139,7 +139,7 @@ TEST(Offload, ASlowHostMakesThemAgainWhereThatIsCheap) {
   EXPECT_LT(plan.seconds, swapped.seconds);
 }
 
-TEST(Offload, SaysWhatStandsInTheWay) {
+TEST(Offload, ReportsWhatDoesNotFit) {
   OffloadProblem problem = Chain(10, 100, 1e-3);
   problem.fixed_bytes = 50;
   problem.limit = 50 + 399;  // a backward step works on four tensors
@@ -155,7 +155,7 @@ TEST(Offload, SaysWhatStandsInTheWay) {
   EXPECT_EQ(LargestStep(problem).problem, "");
 }
 
-TEST(Offload, SettingsAreObeyed) {
+TEST(Offload, FollowsTheSettings) {
   OffloadProblem problem = Chain(30, 1 << 20, 1e-3);
   problem.limit = (1 << 20) * 12;
   OffloadSettings settings;
@@ -189,7 +189,7 @@ TEST(Offload, SettingsAreObeyed) {
   EXPECT_TRUE(PlanOffload(problem, settings).evictions.empty());
 }
 
-TEST(Offload, WhatIsChangedLaterIsNotMadeAgainFromIt) {
+TEST(Offload, NeverRecomputesFromOverwrittenInputs) {
   OffloadProblem problem = Chain(20, 1 << 20, 1e-3);
   for (OffloadTensor& t : problem.tensors) t.inputs_valid_until = 0;
   problem.limit = (1 << 20) * 10;
@@ -198,7 +198,7 @@ TEST(Offload, WhatIsChangedLaterIsNotMadeAgainFromIt) {
   for (const Eviction& a : PlanOffload(problem, settings).evictions) EXPECT_FALSE(a.recompute);
 }
 
-TEST(Offload, RandomProgramsKeepTheirPromise) {
+TEST(Offload, RandomProgramsGetValidPlans) {
   std::mt19937 random(7);
   const auto draw = [&](int below) { return static_cast<int>(random() % below); };
   int solved = 0, refused = 0;

@@ -67,7 +67,7 @@ int64_t Sum(const std::vector<StreamableWeight>& parameters) {
   return sum;
 }
 
-TEST(PlanWeightStreaming, WhatFitsStays) {
+TEST(PlanWeightStreaming, KeepsAllResidentIfTheyFit) {
   const std::vector<StreamableWeight> layers = Layers(3);
   const auto plan = PlanWeightStreaming(layers, Sum(layers));
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -76,7 +76,7 @@ TEST(PlanWeightStreaming, WhatFitsStays) {
   EXPECT_EQ(plan->resident_bytes, Sum(layers));
 }
 
-TEST(PlanWeightStreaming, EveryBudgetIsKeptAndAlmostUsedUp) {
+TEST(PlanWeightStreaming, EveryBudgetIsMetAndNearlyUsed) {
   const std::vector<StreamableWeight> layers = Layers(8);
   const int64_t all = Sum(layers);
   int64_t least = 0, planned = 0;
@@ -104,7 +104,7 @@ TEST(PlanWeightStreaming, EveryBudgetIsKeptAndAlmostUsedUp) {
   EXPECT_FALSE(PlanWeightStreaming(layers, said - 1).ok());
 }
 
-TEST(PlanWeightStreaming, WhatStaysIsSpreadOverTheSteps) {
+TEST(PlanWeightStreaming, ResidentWeightsAreSpreadOverTheSteps) {
   const std::vector<StreamableWeight> layers = Layers(16);
   const auto plan = PlanWeightStreaming(layers, Sum(layers) / 2);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -116,7 +116,7 @@ TEST(PlanWeightStreaming, WhatStaysIsSpreadOverTheSteps) {
 }
 
 // Parameters of one operator come together; those of several stay.
-TEST(PlanWeightStreaming, AnyProgramGetsASoundPlanOrNone) {
+TEST(PlanWeightStreaming, RandomProgramsGetAValidPlanOrNone) {
   std::mt19937 random(3);
   int planned = 0;
   for (int round = 0; round < 300; ++round) {

@@ -64,7 +64,7 @@ void ExpectPartition(const Layout& whole, const Layout& cut) {
   EXPECT_EQ(covered, NumElements(whole.dims));
 }
 
-TEST(ShardedTest, CutsEveryBoxAmongItsReplicas) {
+TEST(ShardedTest, SplitsEachBoxAmongItsReplicas) {
   // 3 replicas of each of 2 column blocks; the first dimension is not divisible by 3.
   for (const Dims& dims : {Dims{1200, 8}, Dims{1000, 24}, Dims{2, 50, 24}}) {
     std::vector<int> follows(dims.size(), kNotSplit);
@@ -80,7 +80,7 @@ TEST(ShardedTest, CutsEveryBoxAmongItsReplicas) {
   }
 }
 
-TEST(ShardedTest, PiecesFollowEachOtherInTheOrderOfTheirDevices) {
+TEST(ShardedTest, ShardsFollowTheOrderOfTheirDevices) {
   const Layout cut =
       Sharded(OperandLayout({64, 32}, {kNotSplit, kNotSplit}, {4}, {2, 0, 3, 1}, false));
   for (const Shard& shard : cut.shards) {
@@ -88,7 +88,7 @@ TEST(ShardedTest, PiecesFollowEachOtherInTheOrderOfTheirDevices) {
   }
 }
 
-TEST(ShardedTest, WhatIsSmallIndivisibleOrAloneStaysWhole) {
+TEST(ShardedTest, SmallOrIndivisibleTensorsStayWhole) {
   auto copies = [](const Dims& dims, int n) {
     std::vector<int> devices;
     for (int i = 0; i < n; ++i) devices.push_back(i);
@@ -145,7 +145,7 @@ TEST(ParallelOpTest, GradientEdgeCarriesTheDualsInReverse) {
   }
 }
 
-TEST(ParallelOpTest, NamesWhatHappens) {
+TEST(ParallelOpTest, NamesTheOperators) {
   using Kind = v1::ParallelOperator;
   auto rows = OperandLayout({8, 8}, {0, kNotSplit}, {2}, {0, 1}, true);
   auto columns = OperandLayout({8, 8}, {kNotSplit, 0}, {2}, {0, 1}, false);

@@ -16,7 +16,7 @@ PcgStructure StructureOf(const Graph& graph) {
   return *BuildStructure(TestRegistry(), graph, /*forward_only=*/false);
 }
 
-TEST(SplitIntoMicroBatches, EveryTensorOfTheBatchShrinksAndNoParameterDoes) {
+TEST(SplitIntoMicroBatches, ShrinksBatchTensorsButNoParameters) {
   const Graph graph = Llama(SmallLlama(), /*batch=*/8, /*sequence=*/16);
   const PcgStructure whole = StructureOf(graph);
   PcgStructure part = whole;
@@ -39,7 +39,7 @@ TEST(SplitIntoMicroBatches, EveryTensorOfTheBatchShrinksAndNoParameterDoes) {
   EXPECT_EQ(SplitIntoMicroBatches(1, &part), absl::OkStatus());
 }
 
-TEST(SplitIntoMicroBatches, WhatStandsInTheWayIsNamed) {
+TEST(SplitIntoMicroBatches, ReportsTheBlockingOperator) {
   const auto error = [](const Graph& graph, int parts) {
     PcgStructure structure = StructureOf(graph);
     const absl::Status status = SplitIntoMicroBatches(parts, &structure);
@@ -64,7 +64,7 @@ TEST(SplitIntoMicroBatches, WhatStandsInTheWayIsNamed) {
 }
 
 // A constant that has a row for each example is cut along; one that is read whole is not.
-TEST(SplitIntoMicroBatches, ConstantsFollowWhoReadsThem) {
+TEST(SplitIntoMicroBatches, ConstantsFollowTheirReaders) {
   GraphBuilder b(TestRegistry(), "constants");
   const ValueId x = b.Input("x", DType::kF32, {-1, 3});
   const ValueId rows = b.Constant("rows", DType::kF32, {8, 3}, std::string(8 * 3 * 4, '\0'));
@@ -180,7 +180,7 @@ std::vector<ScheduleItem> ByDefinition(const PcgStructure& structure,
   }
 }
 
-TEST(MakePipelineSchedule, IsTheOneThatIsDefined) {
+TEST(MakePipelineSchedule, MatchesAReferenceSimulation) {
   for (int stages : {2, 3, 4}) {
     for (int micro_batches : {2, 3, 8, 24}) {
       const Chain chain(stages, 2, micro_batches);
@@ -194,7 +194,7 @@ TEST(MakePipelineSchedule, IsTheOneThatIsDefined) {
   }
 }
 
-TEST(SplitIntoMicroBatches, MoreThanAStepCanHaveIsRefused) {
+TEST(SplitIntoMicroBatches, RejectsTooManyMicroBatches) {
   const Chain chain(1, 2, 1);
   PcgStructure structure = StructureOf(chain.graph);
   const absl::Status status = SplitIntoMicroBatches(kMaxMicroBatches + 1, &structure);
@@ -205,7 +205,7 @@ TEST(SplitIntoMicroBatches, MoreThanAStepCanHaveIsRefused) {
 
 // 1F1B: stage s never holds the activations of more than S - s micro-batches, however many there
 // are, and in the steady state the last stage alternates between forward and backward.
-TEST(MakePipelineSchedule, StagesHoldNoMoreMicroBatchesThanThereAreStagesBehindThem) {
+TEST(MakePipelineSchedule, StagesKeepTheMicroBatchLimitOf1F1B) {
   for (int stages : {2, 4}) {
     const int micro_batches = 16;
     const Chain chain(stages, 3, micro_batches);

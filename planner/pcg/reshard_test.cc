@@ -212,7 +212,7 @@ Layout RandomLayout(std::mt19937* random, bool output, std::vector<OperandHalo> 
                        output, halos);
 }
 
-TEST(PlanReshardTest, HalosAreExchangedAndTheirGradientsAddedUp) {
+TEST(PlanReshardTest, ExchangesHalosAndSumsTheirGradients) {
   std::mt19937 random(6);
   std::map<int, int> kinds;
   int shared = 0, summed = 0;
@@ -239,7 +239,7 @@ TEST(PlanReshardTest, HalosAreExchangedAndTheirGradientsAddedUp) {
   EXPECT_EQ(PlanReshard(rows, Dual(rows)).status().code(), absl::StatusCode::kInternal);
 }
 
-TEST(PlanReshardTest, RandomLayoutsArriveWhole) {
+TEST(PlanReshardTest, RandomReshardsAreCorrect) {
   std::mt19937 random(5);
   std::map<int, int> kinds;
   for (int round = 0; round < 4000; ++round) {
@@ -269,7 +269,7 @@ Layout Copies(std::vector<int> devices) {
   return OperandLayout({4, 8}, {kNotSplit, kNotSplit}, {n}, devices, false);
 }
 
-TEST(PlanReshardTest, RecognisesCollectives) {
+TEST(PlanReshardTest, RecognizesCollectives) {
   auto only = [](const Layout& from, const Layout& to) {
     absl::StatusOr<ReshardPlan> plan = PlanReshard(from, to);
     EXPECT_TRUE(plan.ok() && plan->pieces.empty() && plan->collectives.size() == 1);
@@ -289,7 +289,7 @@ TEST(PlanReshardTest, RecognisesCollectives) {
 
 // Partial sums -> pieces -> the whole: what ZeRO does to a parameter, on 2 x 3 devices in any
 // order, cut along any dimension.
-TEST(PlanReshardTest, PiecesOfReplicasAreScatteredAndGathered) {
+TEST(PlanReshardTest, ZeroShardsAreScatteredAndGathered) {
   std::mt19937 random(8);
   std::vector<int> devices = {0, 1, 2, 3, 4, 5};
   for (const Dims& dims : {Dims{36, 64}, Dims{32, 96}, Dims{8, 6, 64}}) {
@@ -327,12 +327,12 @@ TEST(PlanReshardTest, ReplicaOnTheSameDeviceCostsNothing) {
   EXPECT_TRUE(plan->pieces.empty() && plan->collectives.empty());
 }
 
-TEST(PlanReshardTest, PartialSumsCannotBeMade) {
+TEST(PlanReshardTest, RejectsPartialSumsAsTarget) {
   EXPECT_EQ(PlanReshard(Rows({0, 1}), Dual(Copies({0, 1}))).status().code(),
             absl::StatusCode::kInternal);
 }
 
-TEST(ElementsMovedTest, CountsWhatCrosses) {
+TEST(ElementsMovedTest, CountsElementsThatCrossDevices) {
   auto moved = [](const Layout& from, const Layout& to) {
     return ElementsMoved(*PlanReshard(from, to), from, to);
   };

@@ -193,7 +193,7 @@ class PlaceServingTest : public testing::Test {
   ServingProblem problem_;
 };
 
-TEST_F(PlaceServingTest, FindsWhatTryingEverythingFindsAndNothingThatDoesNotFit) {
+TEST_F(PlaceServingTest, MatchesBruteForceAndFitsMemory) {
   int placed = 0, refused = 0, shared = 0, apart = 0, together = 0;
   for (int seed = 0; seed < 40; ++seed) {
     Draw(seed);
@@ -234,7 +234,7 @@ TEST_F(PlaceServingTest, FindsWhatTryingEverythingFindsAndNothingThatDoesNotFit)
   EXPECT_GT(together, 2);
 }
 
-TEST_F(PlaceServingTest, StagesThatWorkOnSeveralStepsAtOnceAreWorthMore) {
+TEST_F(PlaceServingTest, ConcurrentStepsMakePipelinesFaster) {
   problem_.machine.devices = {Cpu(1e10, 64 * kMiB), Cpu(1e10, 64 * kMiB)};
   problem_.own = Cpu(4e10, 64 * kMiB);
   problem_.remote_seconds = 1e-5;
@@ -296,7 +296,7 @@ TEST_F(PlaceServingTest, FasterMachinesAreNeverSlower) {
   }
 }
 
-TEST_F(PlaceServingTest, GoesWhereAPersonWouldPutIt) {
+TEST_F(PlaceServingTest, ChoosesTheObviousPlacement) {
   // Two fast workers beside a slow coordinator: the LLM's matrices are read in halves.
   problem_.machine.devices = {Cpu(1e10, 64 * kMiB), Cpu(1e10, 64 * kMiB)};
   problem_.machine.link.set_latency_seconds(1e-6);
@@ -338,7 +338,7 @@ TEST_F(PlaceServingTest, GoesWhereAPersonWouldPutIt) {
   EXPECT_EQ(choices[0].models[0].degrees.ranks(), 1);
 }
 
-TEST_F(PlaceServingTest, ModelsShareAWorkerWhereThatIsFasterOrTheOnlyWay) {
+TEST_F(PlaceServingTest, ModelsShareAWorkerIfFasterOrNecessary) {
   problem_.machine.link.set_latency_seconds(1);  // nobody cuts anything
   const auto expect = [&](int llm, int ssm, const char* why) {
     const std::vector<ServingChoice> choices = Place();
@@ -361,7 +361,7 @@ TEST_F(PlaceServingTest, ModelsShareAWorkerWhereThatIsFasterOrTheOnlyWay) {
   expect(0, 0, "there is no other");
 }
 
-TEST_F(PlaceServingTest, WeightsThatStreamTakeLessMemoryAndMoreTime) {
+TEST_F(PlaceServingTest, StreamedWeightsTradeTimeForMemory) {
   problem_.models.pop_back();
   problem_.machine.devices = {Cpu(1e10, 64 * kMiB)};
   problem_.machine.devices[0].set_matmul_flops(1e13);  // steps take what reading the weights does
@@ -385,7 +385,7 @@ TEST_F(PlaceServingTest, WeightsThatStreamTakeLessMemoryAndMoreTime) {
   EXPECT_GE(choices[0].llm_seconds, 2.0 * static_cast<double>(whole - streaming) / 1e10);
 }
 
-TEST_F(PlaceServingTest, StagesComeWhereMemoryAsksForThem) {
+TEST_F(PlaceServingTest, UsesPipelineStagesWhenMemoryRequires) {
   problem_.models.pop_back();
   problem_.machine.devices = {Cpu(1e10, 0), Cpu(1e10, 0), Cpu(1e10, 0), Cpu(1e10, 0)};
   problem_.machine.link.set_latency_seconds(1);
@@ -409,7 +409,7 @@ TEST_F(PlaceServingTest, StagesComeWhereMemoryAsksForThem) {
   EXPECT_TRUE(shown);
 }
 
-TEST_F(PlaceServingTest, WhatFitsNowhereIsAnErrorWithNumbersAndARemedy) {
+TEST_F(PlaceServingTest, ReportsBytesAndRemedyIfNothingFits) {
   problem_.machine.devices = {Cpu(1e10, kMiB), Cpu(1e10, kMiB)};
   const absl::Status status = PlaceServing(problem_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);

@@ -63,13 +63,13 @@ TEST(CpuContentionTest, ThreadsCountAndOtherHostsDoNot) {
 }
 
 // What was measured with all ranks at work has their sharing in it already.
-TEST(CpuContentionTest, ACollectiveIsSlowedByOthersOnly) {
+TEST(CpuContentionTest, CollectivesAreSlowedByOthersOnly) {
   const CpuContention cores(OnOneHost(4, 2));
   EXPECT_EQ(Simulate(cores, {{0, -1, {0, 1, 2, 3}, 1000}}), 1000);
   EXPECT_EQ(Simulate(cores, {{0, -1, {0, 1}, 1000}, Work(2, 1000), Work(3, 1000)}), 2000);
 }
 
-TEST(CpuContentionTest, ABufferedMessageLetsItsSenderGoOn) {
+TEST(CpuContentionTest, BufferedMessagesDoNotBlockTheSender) {
   Task message{0, 1, {}, 300};
   message.send_duration = 100;
   const TaskList tasks = {message, Work(0, 1000), Work(1, 200)};
@@ -196,7 +196,7 @@ TEST(CpuContentionTest, DeltaEqualsFullExactly) {
 
 // On cores enough for all nothing is shared: event by event comes out what the sweep in the order
 // of the program gives, to the picosecond.
-TEST(CpuContentionTest, EnoughCoresChangeNothing) {
+TEST(CpuContentionTest, EnoughCoresMatchTheSweep) {
   Random random(9);
   for (int round = 0; round < 100; ++round) {
     TaskList tasks;
@@ -219,7 +219,7 @@ TEST(CpuContentionTest, EnoughCoresChangeNothing) {
 }
 
 // The written-down step is the simulated one, and nobody does two things at once.
-TEST(CpuContentionTest, TheTimelineIsTheSimulatedStep) {
+TEST(CpuContentionTest, TimelineMatchesTheSimulatedStep) {
   Bench bench(Llama(SmallLlama(2)), 2);
   Random random(11);
   for (int round = 0; round < 10; ++round) {

@@ -333,7 +333,7 @@ Picoseconds Simulator::OffloadPenalty(const std::vector<int64_t>& peak, Picoseco
     if (!alike) before = OffloadEstimateOf(d, steps, idle);
     before_device = d;
     added = std::max(added, ToPicoseconds(before.seconds));
-    if (before.bytes_left > 0) left += PriceOf(d, before.bytes_left);
+    if (before.bytes_left > 0) left += OverflowPenalty(d, before.bytes_left);
     if (time_ + added + left >= limit) break;
   }
   can_fit_ = can_fit_ && left == 0;

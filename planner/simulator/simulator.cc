@@ -639,7 +639,7 @@ v1::Prediction Simulator::Predict() {
   return prediction;
 }
 
-Picoseconds Simulator::PriceOf(int device, int64_t bytes) const {
+Picoseconds Simulator::OverflowPenalty(int device, int64_t bytes) const {
   constexpr int64_t kPerMiB = 1'000'000'000;  // one millisecond
   // The sum over all devices can be added to a step.
   const Picoseconds most = kMaxStepPicoseconds / devices_;
@@ -670,7 +670,7 @@ Picoseconds Simulator::Penalty(Picoseconds limit) {
   Picoseconds penalty = 0;
   for (int d = 0; d < devices_; ++d) {
     const int64_t bytes = over(d, peak[d]);
-    if (bytes > 0 && (!offload_penalty_ || over(d, kept_[d]) > 0)) penalty += PriceOf(d, bytes);
+    if (bytes > 0 && (!offload_penalty_ || over(d, kept_[d]) > 0)) penalty += OverflowPenalty(d, bytes);
   }
   can_fit_ = penalty == 0;
   return offload_penalty_ && penalty < limit - time_ ? penalty + OffloadPenalty(peak, limit - penalty)

@@ -183,7 +183,7 @@ class Simulator {
   Picoseconds Penalty(Picoseconds limit);
 
   // Penalty for `bytes` over a device's memory that nothing can free.
-  Picoseconds PriceOf(int device, int64_t bytes) const;
+  Picoseconds OverflowPenalty(int device, int64_t bytes) const;
 
   // offload_penalty.cc
   struct IdleValue;

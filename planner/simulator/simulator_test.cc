@@ -123,7 +123,7 @@ TEST(SimulatorTest, DeltaEqualsFullExactly) {
   }
 }
 
-TEST(SimulatorTest, DeltaEqualsFullWhereMemoryIsRelieved) {
+TEST(SimulatorTest, DeltaEqualsFullWithOffloadPenalty) {
   const std::vector<std::pair<Graph, int>> cases = {{Cnn(64), 0},
                                                     {Llama(SmallLlama(3), 32), 0},
                                                     {Llama(SmallLlama(2, true), 64), 0},
@@ -227,7 +227,7 @@ Machine TwoHosts(double card, double flow = 0) {
   return machine;
 }
 
-TEST(SimulatorTest, DeltaEqualsFullWhereGroupsShareLinks) {
+TEST(SimulatorTest, DeltaEqualsFullWithLinkContention) {
   for (int stage : {0, 2}) {
     Bench mlp(Mlp(64, 64, 32, 10), TwoHosts(1e9), TestOptimizer(), stage);
     ExpectDeltaEqualsFull(mlp, 1000);
@@ -260,7 +260,7 @@ double LongestOf(Bench& bench, const Placement& placement, TimelineTask::Kind ki
 }
 
 // Each device of a host adds up its part of the gradients with its like on the other host.
-TEST(SimulatorTest, GradientsOfPartsShareTheCardOfTheirHost) {
+TEST(SimulatorTest, GradientSyncSharesTheHostsNetworkCard) {
   const auto seconds = [](const Machine& machine) {
     Bench bench(Mlp(64, 4096, 512, 16), machine, TestOptimizer(0));
     return LongestOf(bench, bench.Everywhere(PartsInside), TimelineTask::kGradientSync);
@@ -271,7 +271,7 @@ TEST(SimulatorTest, GradientsOfPartsShareTheCardOfTheirHost) {
   EXPECT_NEAR(seconds(TwoHosts(1e9)), 2 * each_a_card, 0.02 * each_a_card);
 }
 
-TEST(SimulatorTest, MessagesToTheNextStageShareTheCardOfTheirHost) {
+TEST(SimulatorTest, StageTransfersShareTheHostsNetworkCard) {
   const auto seconds = [](const Machine& machine) {
     Bench bench(Mlp(4096, 1024, 16, 4), machine, TestOptimizer(0));
     Placement placement = bench.Everywhere([](const SplitRule& rule) {
@@ -346,7 +346,7 @@ double BytesMoved(const std::vector<v1::Program>& programs) {
 }
 
 // At every ZeRO stage, data parallel and at random.
-TEST(SimulatorTest, BytesMovedAreThoseOfThePrograms) {
+TEST(SimulatorTest, BytesMovedMatchThePrograms) {
   const Graph graphs[] = {Mlp(64, 64, 32, 16), Llama(LargerLlama(2, true), 4)};
   for (const Graph& graph : graphs) {
     for (int stage : {0, 1, 2, 3}) {
@@ -376,7 +376,7 @@ TEST(SimulatorTest, BytesMovedAreThoseOfThePrograms) {
 }
 
 // ZeRO-3 gathers each parameter twice and scatters its gradient once.
-TEST(SimulatorTest, StagesMoveWhatThePaperSays) {
+TEST(SimulatorTest, ZeroStagesMoveTheBytesOfThePaper) {
   const double parameters = 4.0 * (512 * 64 + 64 * 512);
   const Graph graph = Mlp(8, 512, 64, 64);
   double moved[4];

@@ -97,7 +97,7 @@ TEST(TimelineTest, IsTheSimulatedStep) {
 
 // A switch with the link's rates simulates as the link does, but for collectives with a better
 // algorithm than the ring.
-TEST(TimelineTest, AUniformTopologyIsTheLink) {
+TEST(TimelineTest, UniformTopologyMatchesTheLink) {
   const Machine plain = TestMachine(3);
   absl::StatusOr<Topology> uniform = Topology::Uniform(3, plain.link);
   ASSERT_TRUE(uniform.ok()) << uniform.status();
@@ -112,7 +112,7 @@ TEST(TimelineTest, AUniformTopologyIsTheLink) {
 }
 
 // The same split is dearer across hosts than within one.
-TEST(TimelineTest, WhereTheDevicesStandMatters) {
+TEST(TimelineTest, DevicePlacementMatters) {
   Bench bench(Llama(SmallLlama(2), 16), Preset("a100-cluster", 16));
   const auto placed = [&](const std::vector<int>& devices) {
     Placement placement(bench.structure.nodes.size(), nullptr);
@@ -128,7 +128,7 @@ TEST(TimelineTest, WhereTheDevicesStandMatters) {
   EXPECT_EQ(placed({0, 1}), placed({8, 9}));
 }
 
-TEST(TimelineTest, PagesOfPlansForOtherMachines) {
+TEST(TimelineTest, RendersPlansForOtherMachines) {
   const Graph graph = Llama(SmallLlama(2), 16);
   PlanProblem problem = TestProblem(graph, 16, 1);
   problem.machine = Preset("h200-cluster", 16);
