@@ -1,5 +1,5 @@
-// Adafactor; see ops/operators/adafactor_update.cc. The second moments of a row are formed anew in
-// each of the passes rather than kept.
+// Adafactor: see ops/operators/adafactor_update.cc. Each pass recomputes the second moments of a row instead
+// of storing them.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -22,7 +22,7 @@ struct Settings {
         weight_decay(a.Float("weight_decay")) {}
 };
 
-// A parameter's shard as stretches of memory that lie in one row of the matrix.
+// A parameter's shard as runs of contiguous elements of one row of the matrix.
 struct Matrix {
   bool factored;
   int64_t rows = 1, columns = 1;  // of the whole
@@ -117,7 +117,7 @@ void Sums(const KernelArgs& args, const Settings& settings) {
   out[0] = static_cast<float>(SumOfSquares(u.parameter, u.n));
   if (!m.factored || u.n == 0) return;
   const float scale = u.scale;
-  // A fixed number of pieces with sums over rows of their own.
+  // A fixed number of pieces with partial sums over rows.
   const int64_t block = std::max<int64_t>(m.RowBlock(), (m.shard_rows + 15) / 16);
   const int64_t pieces = (m.shard_rows + block - 1) / block;
   std::vector<double> columns(static_cast<size_t>(pieces * m.columns), 0.0);

@@ -69,7 +69,7 @@ struct Problem {
   int64_t group() const { return heads / kv_heads; }
   int64_t q_width() const { return heads * dim; }
   int64_t kv_width() const { return kv_heads * dim; }
-  // Columns that row s may see.
+  // Number of columns that row s may see.
   int64_t Limit(int64_t s) const {
     return causal ? std::clamp<int64_t>(first_row + s + 1, 0, columns) : columns;
   }
@@ -107,7 +107,7 @@ struct Mask {
     }
   }
 
-  // scores[0..n) of one row, scaled, with the mask applied.
+  // Computes scores[0..n) of one row, scaled, with the mask applied.
   void Apply(const Problem& p, int64_t b, int64_t h, int64_t s, int64_t n, float* scores) const {
     const int64_t at = b * batch_stride + h * head_stride + s * p.columns;
     if (view->dtype() == DType::kBool) {
@@ -134,8 +134,8 @@ void PackTransposed(const float* x, int64_t stride, int64_t columns, int64_t dim
   }
 }
 
-// A dense copy, padded_dim wide, with zeros behind each row. Also where nothing needs padding: rows
-// that lie a whole width apart share few cache sets and evict each other.
+// Makes a dense copy, padded_dim wide, with zeros behind each row. Even if no padding is needed: rows a whole
+// width apart map to few cache sets and evict each other.
 const float* DenseRows(const float* x, int64_t stride, int64_t rows, const Problem& p,
                        float* copy) {
   for (int64_t i = 0; i < rows; ++i) {
@@ -289,7 +289,7 @@ class Backward : public AttentionKernel {
   }
 
  private:
-  // Rows [begin, end) of query head h: writes dq, adds to dk and dv.
+  // Backward of rows [begin, end) of query head h: writes dq, adds to dk and dv.
   void Block(const KernelArgs& args, const Problem& p, const Mask& mask, int64_t b, int64_t h,
              int64_t begin, int64_t end, const float* k, char* base) const {
     const int64_t rows = end - begin, at = (b * p.rows + begin) * p.q_width() + h * p.dim;

@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// Of one operand: elements with index `limit` or more along `dim` count as 0.
+// Truncation of an operand: elements with index `limit` or more along `dim` count as 0.
 struct Cut {
   int64_t dim = -1;
   int64_t limit = 0;  // within the shard
@@ -24,7 +24,7 @@ Cut CutOf(const KernelArgs& args, const TensorSpec& operand, int64_t dim) {
   return {dim, std::max<int64_t>(0, *args.inputs[2].as<int32_t>() - first)};
 }
 
-// target = source with zeros where the cut says so; they may be the same.
+// target = source, truncated; target may alias source.
 void CopyCut(const Cut& cut, const Dims& dims, const float* source, float* target) {
   int64_t outer = 1, inner = 1;
   for (int64_t d = 0; d < cut.dim; ++d) outer *= dims[d];
@@ -55,7 +55,7 @@ std::shared_ptr<Gemm> MakeProduct(int64_t batch, int64_t m, int64_t n, int64_t k
   return Gemm::Make(spec, refusal);
 }
 
-// a, b, length? and, in the gradient, dy. What both kernels have in common.
+// Shared by both kernels. Inputs: a, b, length? and, for the gradient, dy.
 class Product : public Kernel {
  public:
   size_t workspace_bytes() const override { return layout_.bytes(); }
@@ -72,7 +72,7 @@ class Product : public Kernel {
     if (a_dim_ >= 0) a_at_ = layout_.Add(NumElements(a) * sizeof(float));
     if (b_dim_ >= 0) b_at_ = layout_.Add(NumElements(b) * sizeof(float));
   }
-  // Operand 0 or 1 as it counts.
+  // Returns operand 0 or 1 after truncation.
   const float* Operand(const KernelArgs& args, int index) const {
     const TensorView& view = args.inputs[index];
     const Cut cut = CutOf(args, view.spec, index == 0 ? a_dim_ : b_dim_);

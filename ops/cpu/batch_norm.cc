@@ -1,4 +1,4 @@
-// Batch normalisation of [N, C, ...]. Sums over a channel are in f64, in an order that depends on
+// Batch normalization of [N, C, ...]. Sums over a channel are in f64, in an order that is a function of
 // the shape alone.
 #include <cmath>
 #include <limits>
@@ -10,16 +10,16 @@
 namespace espalier {
 namespace {
 
-// Work is cut into pieces in the order of memory: of one channel of one image, or, where these are
-// small, some columns of the matrix [N, C * spatial].
+// Work is cut into pieces that are contiguous in memory: planes (one channel of one image) or parts of
+// them; if planes are small, blocks of columns of the matrix [N, C * spatial].
 constexpr int64_t kPiece = 32768, kSmall = 32, kColumns = 256;
-constexpr int64_t kBlock = 256;   // elements between two rounds of prefetching
-constexpr int64_t kAhead = 1024;  // elements; the processor's own prefetcher stops at pages
+constexpr int64_t kBlock = 256;   // elements between prefetches
+constexpr int64_t kAhead = 1024;  // prefetch distance; the hardware prefetcher stops at pages
 
 struct Shape {
   int64_t batch, channels, spatial;
   int64_t elements() const { return batch * spatial; }  // of a channel
-  // Of a plane, or of the images where planes are small.
+  // Pieces per plane, or pieces of the images if planes are small.
   int64_t cuts() const { return (spatial < kSmall ? batch * kColumns : spatial) / kPiece + 1; }
 };
 
@@ -67,7 +67,7 @@ struct Affine {
   float shift, slope, constant;
 };
 
-// The result is raised to `low` and lowered to `high`; NaN stays.
+// Clamps the result to [low, high]; keeps NaN.
 struct Bounds {
   float low = -std::numeric_limits<float>::infinity();
   float high = std::numeric_limits<float>::infinity();
@@ -82,7 +82,7 @@ struct Bounds {
 struct MapOperands {
   const float* in;
   float* out;
-  const float* residual = nullptr;  // added before the bounds; may be null
+  const float* residual = nullptr;  // added before clamping; may be null
   Bounds bounds = {};
 };
 
@@ -168,7 +168,7 @@ struct Sums {
   double plain = 0, along = 0;  // of d, and of d * (x - mean)
 };
 
-// Which elements of dy count; d is dy there, else 0.
+// Which elements of dy pass the fused activation: d = dy there, else 0.
 enum class Mask {
   kNone,    // all
   kOutput,  // where y > 0
@@ -193,7 +193,7 @@ struct SumOperands {
   }
 };
 
-// What the sums of a channel need.
+// Operands of the sums of a channel.
 struct Line {
   float mean = 0, slope = 0, constant = 0;
 };
@@ -216,7 +216,7 @@ struct WideTypes {
   typedef double Double __attribute__((vector_size(W * 4)));
 };
 
-// The sums of n elements of a channel, in sixteen lanes for every instruction set.
+// Sums n elements of a channel in sixteen lanes, whatever the instruction set.
 template <int W>
 struct SumPiece {
   using Full = typename WideTypes<W>::Full;
@@ -320,7 +320,7 @@ struct SumPiece {
   }
 };
 
-// The sums of n columns.
+// Sums n columns.
 template <Mask kMask>
 void SumColumns(const SumOperands& o, int64_t rows, int64_t width, int64_t n, const Line* lines,
                 Sums* sums) {
@@ -335,7 +335,7 @@ void SumColumns(const SumOperands& o, int64_t rows, int64_t width, int64_t n, co
       [](SumOperands o, int64_t rows, int64_t width, int64_t n, const float* mean,
          const float* slope, const float* constant, double* plain, double* along) {
         for (int64_t row = 0; row < rows; ++row, o = o.From(width)) {
-      // Nothing is stored here, so that these loops stay vectors.
+      // Stores nothing, so that GCC vectorizes these loops.
 #pragma omp simd
           for (int64_t i = 0; i < n; ++i) {
             const double d = Counted<kMask>(o, i, {mean[i], slope[i], constant[i]});
@@ -359,7 +359,8 @@ void SumColumns(const SumOperands& o, int64_t rows, int64_t width, int64_t n, co
   for (int64_t i = 0; i < n; ++i) sums[i] = {plain[i], along[i]};
 }
 
-// The sums of every channel; line(channel) says of what, finish(channel, sums) takes them.
+// Computes the sums of every channel: line(channel) gives its operands, finish(channel, sums) receives
+// the sums.
 template <typename LineOf, typename Finish>
 void SumChannels(const Shape& s, const SumOperands& o, Mask mask, const LineOf& line,
                  const Finish& finish) {
@@ -417,8 +418,8 @@ std::unique_ptr<Kernel> MakeStats(const KernelSpec& spec, std::string*) {
           const double mean = sums.plain * share;
           const float rounded = static_cast<float>(mean);
           double squares = sums.along * share;
-          // What rounding the mean moves its square by would be an error of the variance. Of a
-          // part of the batch nobody knows yet which mean its own goes into.
+          // The rounding of the stored mean would be an error of the variance, so it is corrected. Not for
+          // a part of the batch: the mean of the whole batch is not known yet.
           if (count == s.elements()) {
             squares += static_cast<double>(rounded) * rounded - mean * mean;
           }
@@ -451,7 +452,7 @@ struct Moments {
   double variance;
 };
 
-// `stats` null: the running values.
+// `stats` null: uses the running statistics.
 Moments MomentsOf(const float* stats, const float* running_mean, const float* running_var,
                   int64_t channels, int64_t c) {
   if (stats == nullptr) return {running_mean[c], running_var[c]};
@@ -553,8 +554,8 @@ std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
             dstats[c] = dstats[s.channels + c] = 0;
             return;
           }
-          // variance = mean of squares - mean^2. The rounded dvariance goes into dmean, so that
-          // both cancel in what batch_norm_stats_grad makes of them.
+          // variance = mean of squares - mean^2. dmean uses the rounded dvariance, so that both cancel in
+          // batch_norm_stats_grad.
           const float dvariance =
               static_cast<float>(-0.5 * scale[c] * sums.along * inverse * inverse * inverse);
           dstats[c] = static_cast<float>(-sums.plain * scale[c] * inverse -

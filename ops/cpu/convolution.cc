@@ -22,7 +22,7 @@ struct Problem {
   memory::dims strides, dilations, pads_before, pads_after;
 };
 
-// The number of groups follows from the shapes, so that it also holds for a shard.
+// Derives the number of groups from the shapes, so that it is also right for a shard.
 Problem Describe(const Attributes& a, const Dims& x, const Dims& weight, const Dims& y) {
   Problem p;
   p.x = x;
@@ -324,7 +324,7 @@ class Backward : public Kernel {
     layout_.ReuseFrom(shared);
     if (!Has(spec.outputs, 1) && !Has(spec.outputs, 2)) return;
     MakeWeightGradient(p, &layout_, &weights_);
-    // Where a gradient is not wanted oneDNN still writes it.
+    // oneDNN writes a gradient even if it is not used.
     if (!Has(spec.outputs, 1)) spare_weight_ = layout_.Add(NumElements(p.weight) * sizeof(float));
     if (!Has(spec.outputs, 2)) spare_bias_ = layout_.Add(NumElements(p.bias) * sizeof(float));
   }
@@ -449,7 +449,7 @@ class TransposedBackward : public Kernel {
     return Caught([&] {
       if (dx != nullptr) data_.Run({dy.data, args.inputs[1].data, dx}, args.workspace);
       if (dweight == nullptr) return;
-      // The inverse's bias gradient sums x: of no use.
+      // The bias gradient of the inverse sums x, which is not needed.
       weights_.Run(
           {dy.data, args.inputs[0].data, dweight, WorkspaceAt<char>(args.workspace, spare_bias_)},
           args.workspace);

@@ -9,10 +9,10 @@ namespace espalier {
 namespace {
 
 struct Random {
-  uint64_t key;  // as PhiloxUniform makes it of seed and node
+  uint64_t key;  // as PhiloxUniform derives it from seed and node
   uint64_t step;
-  uint32_t zeros;  // of 2^24 values of a random number, the lowest so many drop the element
-  float scale;     // of what is kept
+  uint32_t zeros;  // number of the 2^24 random values that drop the element
+  float scale;     // of kept elements
 };
 
 // y = x * mask * scale for n elements, of which the first one is `element` in the whole tensor. The
@@ -48,7 +48,7 @@ void MaskRow(const Random& random, const float* x, float* y, uint64_t element, i
   }
 }
 
-// Forward and backward alike: x and y are dy and dx there.
+// The same kernel is the gradient, with dy and dx as x and y.
 KernelStatus Run(const KernelArgs& args, double rate) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   if (!args.training || rate == 0) {
@@ -72,7 +72,7 @@ KernelStatus Run(const KernelArgs& args, double rate) {
   float* target = y.as<float>();
   const int64_t n = nest.inner();
   if (nest.inner_stride(1) != 1) {
-    // The whole tensor's innermost dimension is split so far that each row holds one element.
+    // The innermost dimension is split so far that each row of the shard has one element.
     for (int64_t row = 0; row < nest.rows(); ++row) {
       ForRows(nest, row, row + 1, [&](const RowOffsets& at) {
         for (int64_t i = 0; i < n; ++i) {

@@ -1,4 +1,4 @@
-// Rows of a table by their numbers: embedding, and embedding_bag, which adds up several of them.
+// embedding: rows of a table by id; embedding_bag: sums of several rows.
 #include <algorithm>
 #include <cstring>
 
@@ -60,13 +60,13 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec&, std::string*) {
   });
 }
 
-// Bags of `length` ids; ids equal to `padding` count for nothing.
+// Bags of `length` ids; ids equal to `padding` are skipped.
 struct Bags {
   int64_t count, length;
   int64_t padding = -1;
   bool average = false;
 
-  // What each row of bag b is multiplied by.
+  // Returns the factor of each row of bag b.
   float Share(const TensorView& ids, int64_t b) const {
     if (!average) return 1.0f;
     int64_t counted = 0;
@@ -108,8 +108,8 @@ std::unique_ptr<Kernel> MakeBagForward(const KernelSpec& spec, std::string*) {
   });
 }
 
-// dweight[id] += share * dy[bag]. Threads share the table's rows; each adds the gradients of its
-// own in the order of the ids.
+// dweight[id] += share * dy[bag]. Threads split the table's rows; each adds the gradients of its rows in the
+// order of the ids.
 KernelStatus AddRows(const char* op, const Bags& bags, const TensorView& ids, const TensorView& dy,
                      const TensorView& dweight) {
   const Rows rows = RowsOfTable(dweight.spec);
@@ -118,7 +118,7 @@ KernelStatus AddRows(const char* op, const Bags& bags, const TensorView& ids, co
   const int64_t width = dweight.dims()[1], n = bags.count * bags.length;
   const int64_t units = width * (rows.count + n);
   const int64_t threads = std::min<int64_t>(MaxThreads(), units / kParallelGrain + 1);
-  // One block each: every block looks at all ids.
+  // One block per thread: every block scans all ids.
   const int64_t block = std::max<int64_t>(1, (rows.count + threads - 1) / threads);
   ParallelBlocks(rows.count, block, [&](int64_t begin, int64_t end) {
     std::fill(dweight.as<float>() + begin * width, dweight.as<float>() + end * width, 0.0f);

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-// Where the choices go. Made anew by every run; holds its memory.
+// The routing of choices to experts. Every run recomputes it; keeps its memory.
 struct Routing {
   std::vector<int64_t> counts;     // choices of each expert, dropped ones too
   std::vector<int64_t> positions;  // of each choice: its row of the expert
@@ -161,7 +161,7 @@ std::unique_ptr<Kernel> MakeAggregateGradient(const KernelSpec& spec, std::strin
     if (!error.empty()) return KernelStatus{error};
     const int64_t width = dy.dims()[1], k = gates.dims()[1], first = FirstSample(gates.spec) * k;
     if (dfull.present()) {
-      // Parts that hold other columns of the same samples are summed: one of them has it.
+      // Shards with other columns of the same samples are summed, so only one of them adds this term.
       const bool here = dy.spec.offset[1] == 0;
       FillRows(
           BalanceGradient(*routing, assign.dims()[0], assign.num_elements(), here ? lambda : 0.0),
@@ -213,7 +213,7 @@ std::unique_ptr<Kernel> MakeAggregateSpec(const KernelSpec& spec, std::string*) 
   });
 }
 
-// gate_values, assign, dy -> dgate_full, dexperts...; the rule stands in
+// gate_values, assign, dy -> dgate_full, dexperts...; for the rule see
 // ops/operators/aggregate.cc.
 std::unique_ptr<Kernel> MakeAggregateSpecGradient(const KernelSpec& spec, std::string*) {
   const double lambda = spec.attributes.Float("lambda_balance");

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-// x as [outer, rows, inner]: indices choose rows.
+// Views x as [outer, rows, inner]: indices select rows.
 struct Lookup {
   int64_t outer = 1, rows = 1, inner = 1;
 
@@ -21,7 +21,7 @@ struct Lookup {
   }
 };
 
-// Indices counted from the start, or an error that names the first one that is out of range.
+// Normalizes the indices to be non-negative, or returns an error that names the first one out of range.
 KernelStatus ReadIndices(const TensorView& indices, int64_t rows, std::vector<int64_t>* out) {
   out->resize(indices.num_elements());
   for (size_t i = 0; i < out->size(); ++i) {
@@ -55,8 +55,8 @@ KernelStatus Gather(const KernelArgs& args, size_t axis) {
   return KernelStatus::Ok();
 }
 
-// Rows that are looked up several times are added up in the order of the indices: threads share out
-// the elements of dx, never the indices.
+// Rows that are looked up several times are summed in the order of the indices: threads split the elements of
+// dx, never the indices.
 KernelStatus Scatter(const KernelArgs& args, size_t axis) {
   const TensorView &dy = args.inputs[1], &dx = args.outputs[0];
   const Lookup lookup(dx.dims(), axis);

@@ -1,5 +1,4 @@
-// Sampling at the points of a grid: the taps of every point are made once and used for all
-// channels.
+// Sampling at the points of a grid: computes the taps of every point once for all channels.
 #include <algorithm>
 #include <string>
 

@@ -1,4 +1,4 @@
-// Group norm: the elements of a group lie in one piece, a row; each channel has one stretch of it.
+// Group norm: the elements of a group are contiguous and form a row; each channel is one run of it.
 #include <cmath>
 
 #include "ops/cpu/dtype/convert.h"
@@ -13,7 +13,7 @@ struct Moments {
   float mean, inverse;  // 1 / standard deviation
 };
 
-// What one channel of one sample adds up: dy, and dy * (x - mean).
+// The sums over one channel of one sample: of dy, and of dy * (x - mean).
 struct ChannelSums {
   float dy, along;
 };
@@ -30,7 +30,7 @@ Problem Describe(const Attributes& attributes, const TensorSpec& x) {
   Problem p{x.dims[0], x.dims[1], 1, attributes.Int("groups"),
             static_cast<float>(attributes.Float("epsilon"))};
   for (size_t d = 2; d < x.dims.size(); ++d) p.spatial *= x.dims[d];
-  // Groups of the whole; a shard has its share.
+  // Groups of the whole tensor; a shard has some of them.
   if (!x.global.empty() && x.global[1] > 0) p.groups = p.groups * x.dims[1] / x.global[1];
   return p;
 }

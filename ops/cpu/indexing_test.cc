@@ -1,4 +1,4 @@
-// What the conformance cases cannot show of operators on indices: refusals, NaN, shards.
+// Tests of operators on indices that the conformance cases do not cover: errors, NaN, shards.
 #include <cmath>
 #include <numeric>
 

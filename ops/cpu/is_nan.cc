@@ -8,7 +8,7 @@ void RegisterIsNanCpu(KernelRegistry& registry) {
   AddUnaryForward(registry, "is_nan",
                   [](const Attributes&) { return [](float x) { return x != x; }; });
   AddUnaryForward(registry, "is_inf", [](const Attributes& attributes) {
-    // What is not asked for is compared with NaN.
+    // A sign that is not requested is compared with NaN, which is never equal.
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
     return [low = attributes.Bool("detect_negative") ? -kInfinity : kNone,

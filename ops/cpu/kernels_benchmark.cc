@@ -1,4 +1,4 @@
-// Speed of the kernels on the shapes of a small language model.
+// Benchmarks of the kernels on the shapes of a small language model.
 //   bazel run --config=release //ops/cpu:kernels_benchmark
 // flops/s counts multiplications and additions; bytes/s counts the weights only (serving).
 // QuantizedWeights/isa/bits/rows: matrices of 8 or 4 bits read from memory by an instruction set

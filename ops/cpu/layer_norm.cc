@@ -164,7 +164,7 @@ void AddBlocks(const float* from, int64_t stride, int64_t blocks, int64_t n, flo
 // alone.
 constexpr int64_t kMaxBlocks = 64, kFewestRows = 4;
 
-// Of all rows; `sums` holds n floats for dscale and n for dbias of each block.
+// Backward of all rows; `sums` holds n floats for dscale and n for dbias per block.
 void Backward(const Operands& o, int64_t rows, float* dscale, float* dbias, float* sums) {
   const int64_t n = o.n;
   if (dscale == nullptr && dbias == nullptr) {

@@ -191,7 +191,7 @@ class Backward : public Kernel {
   Activation activation_ = Activation::kNone;
   bool bias_ = false;
   std::shared_ptr<Gemm> dx_, dweight_;
-  std::shared_ptr<Gemm> product_;  // where the activation's gradient needs its input
+  std::shared_ptr<Gemm> product_;  // if the activation's gradient needs its input
   WorkspaceLayout layout_;
   size_t dz_ = 0, scratch_ = 0;
 };

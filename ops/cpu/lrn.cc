@@ -1,5 +1,5 @@
-// Normalisation over neighbouring channels. Work is cut into blocks of positions that lie side by
-// side; a block goes over the channels in vectors.
+// Local response normalization over adjacent channels. Work is cut into blocks of contiguous positions; a
+// block iterates over the channels with vectors.
 #include <algorithm>
 #include <cmath>
 

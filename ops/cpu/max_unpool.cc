@@ -52,7 +52,7 @@ KernelStatus Backward(const KernelArgs& args) {
   const TensorView &indices = args.inputs[0], &dy = args.inputs[1], &dx = args.outputs[0];
   if (!dx.present()) return KernelStatus::Ok();
   if (KernelStatus status = CheckIndices(indices, dy.spec); !status.ok()) return status;
-  // Where indices repeat, only the last one was used.
+  // If indices repeat, only the last one was used.
   int64_t* used = static_cast<int64_t*>(args.workspace);
   std::fill_n(used, dy.num_elements(), int64_t{-1});
   ForEachPair(indices, dy.spec, [&](int64_t i, int64_t o) { used[o] = i; });

@@ -1,5 +1,5 @@
-// Projections and products of whole matrices by oneDNN, sequence by sequence; the softmax between
-// them here. The backward pass computes the probabilities again.
+// multi_head_attention: projections and matrix products by oneDNN, sequence by sequence, with softmax between
+// them. The backward pass recomputes the probabilities.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -17,7 +17,7 @@ namespace {
 
 // Inputs of the forward kernel.
 enum { kQ, kK, kV, kWq, kWk, kWv, kWo, kBq, kBk, kBv, kBo, kBiasK, kBiasV, kMask };
-// Of the backward kernel, behind kBv, and its results' order is that of the forward inputs.
+// Inputs of the backward kernel after kBv. Its outputs are in the order of the forward inputs.
 enum { kBackBiasK = 10, kBackBiasV, kBackMask, kBackDy };
 
 struct Problem {
@@ -48,7 +48,7 @@ Problem Describe(const KernelSpec& spec, size_t bias_k) {
   p.batch = dims(kQ)[0];
   p.rows = dims(kQ)[1];
   p.columns = dims(kK)[1];
-  // The attribute is of the whole; a shard has some of the heads.
+  // The attribute counts all heads; a shard has some of them.
   const int64_t heads = spec.attributes.Int("heads");
   const Dims& whole = spec.inputs[kWq].global.empty() ? dims(kWq) : spec.inputs[kWq].global;
   p.dim = whole[0] / heads;
@@ -72,7 +72,7 @@ MatrixLayout Transposed(int64_t columns) { return {0, 1, columns}; }
 // The products of one kernel; they share scratch memory.
 class Products {
  public:
-  // False with *refusal set where oneDNN cannot.
+  // Returns false and sets *refusal if oneDNN does not support the product.
   bool Make(GemmSpec spec, std::shared_ptr<Gemm>* gemm, std::string* refusal) {
     *gemm = Gemm::Make(spec, refusal);
     if (*gemm != nullptr) bytes_ = std::max(bytes_, (*gemm)->workspace_bytes());
@@ -112,7 +112,7 @@ GemmSpec PerHead(const Problem& p, int64_t m, int64_t n, int64_t k, MatrixLayout
   return spec;
 }
 
-// Probabilities of one row of scores, in place; a row that sees nothing becomes 0.
+// In place: softmax of one row of scores; a fully masked row becomes 0.
 void SoftmaxRow(float* s, int64_t n) {
   Vectorize(
       [](float* s, int64_t n) {
@@ -137,7 +137,7 @@ void SoftmaxRow(float* s, int64_t n) {
       s, n);
 }
 
-// dp becomes the gradient of the scores before they were scaled.
+// In place: dp becomes the gradient of the scores before scaling.
 void SoftmaxRowGradient(const float* p, float* dp, int64_t n, float scale) {
   Vectorize(
       [](const float* p, float* dp, int64_t n, float scale) {
@@ -150,7 +150,7 @@ void SoftmaxRowGradient(const float* p, float* dp, int64_t n, float scale) {
       p, dp, n, scale);
 }
 
-// What both kernels have in common: projections, and probabilities of one sequence.
+// Shared by both kernels: projections, and the probabilities of one sequence.
 class AttentionKernel : public Kernel {
  public:
   size_t workspace_bytes() const override { return layout_.bytes(); }
@@ -188,7 +188,7 @@ class AttentionKernel : public Kernel {
   }
   float* Scratch(const KernelArgs& args) const { return At(args, scratch_); }
 
-  // Q, K and V of all sequences, with K's and V's additional rows.
+  // Computes Q, K and V of all sequences, with the additional rows of K and V.
   std::string Project(const KernelArgs& args, size_t bias_k) const {
     const Problem& p = p_;
     std::string error = q_product_->Run(FloatsAt(args, kQ), FloatsAt(args, kWq),
@@ -233,8 +233,8 @@ class AttentionKernel : public Kernel {
     return At(args, Drops(args) ? dropped_ : probabilities_);
   }
 
-  // to = from after dropout, row i of sequence b's scores. Keeps what has the number of its place
-  // in the whole.
+  // to = dropout(from) of row i of sequence b's scores. The mask follows the element's index in the whole
+  // tensor.
   void Drop(const KernelArgs& args, int64_t b, int64_t i, const float* from, float* to) const {
     const Problem& p = p_;
     const TensorSpec &q = args.inputs[kQ].spec, &w = args.inputs[kWq].spec;
@@ -490,8 +490,8 @@ class Backward : public AttentionKernel {
     return error;
   }
 
-  // The gradient of the bias row, which follows each sequence's columns; then the columns of all
-  // sequences are moved together.
+  // Computes the gradient of the bias row, which follows each sequence's columns, then makes the columns of
+  // all sequences contiguous.
   void ExtraRows(float* rows, int64_t width, float* bias_row) const {
     const Problem& p = p_;
     if (p.extra() == 0) return;
@@ -502,7 +502,7 @@ class Backward : public AttentionKernel {
     }
   }
 
-  // Gradients of x (input kQ, kK or kV), its weight and its bias from that of its projection.
+  // Computes the gradients of x (input kQ, kK or kV), its weight and its bias from that of its projection.
   std::string Unproject(const KernelArgs& args, const Back& back, int x, const float* dprojected,
                         int64_t rows, int64_t width) const {
     std::string error;

@@ -70,7 +70,7 @@ TEST(LayerNorm, LargeMeanLosesNoAccuracy) {
   for (int64_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a.at(i), b.at(i), 2e-3);
 }
 
-// As many rows as make several blocks of partial sums, the last ones shorter.
+// Enough rows for several blocks of partial sums, the last ones shorter.
 TEST(Norms, ParameterGradientsMatchLoopsOverManyRowsForAnyNumberOfThreads) {
   const int threads = omp_get_max_threads();
   for (const auto& [rows, n] :
@@ -214,8 +214,8 @@ TEST(BatchNorm, GradientsMatchFiniteDifferences) {
   Ops().CheckGradient("batch_norm", {}, BatchNormInputs(x), 5e-3, 3e-3f);
 }
 
-// Planes that are cut, planes of one piece, and small ones, which go by columns; of few images and
-// of more than one piece holds.
+// Planes that are split, planes of one piece, and small planes, which are processed by columns; few images, and
+// more than fit into one piece.
 TEST(BatchNorm, SumsMatchLoopsInEveryShapeForAnyNumberOfThreads) {
   const int threads = omp_get_max_threads();
   for (const Dims& dims : {Dims{2, 3, 40000}, Dims{3, 70, 7, 7}, Dims{3, 5, 33}, Dims{2, 300, 3, 3},
@@ -271,8 +271,7 @@ TEST(BatchNorm, SumsMatchLoopsInEveryShapeForAnyNumberOfThreads) {
   omp_set_num_threads(threads);
 }
 
-// mean^2 is of the mean as it is stored, so that the variance is off by the rounding of the mean of
-// squares alone.
+// mean^2 uses the stored mean, so only the rounding of the mean of squares affects the variance.
 TEST(BatchNorm, VarianceIgnoresTheRoundingOfTheMean) {
   const int64_t n = 4, channels = 64, spatial = 100;
   TestTensor x = Random({n, channels, spatial}, 1);

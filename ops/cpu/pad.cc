@@ -21,7 +21,7 @@ std::vector<PadDim> PadDims(const Attributes& attributes, const Dims& x) {
   return dims;
 }
 
-// The rows of y, each made from one row of x by way of the indices of the last dimension.
+// Computes the rows of y, each from one row of x by the index map of the last dimension.
 template <typename T>
 void Pad(std::vector<PadDim> pads, T value, const TensorView& x, const TensorView& y) {
   Dims x_dims = x.dims(), y_dims = y.dims();
@@ -31,7 +31,7 @@ void Pad(std::vector<PadDim> pads, T value, const TensorView& x, const TensorVie
   }
   const size_t last = x_dims.size() - 1;
   const int64_t n = y_dims[last];
-  // The elements of a row that come from their neighbours in x in one run: [low, high).
+  // The elements [low, high) of a row that are copied from x as one run.
   const int64_t low = std::clamp<int64_t>(pads[last].begin, 0, n);
   const int64_t high = std::clamp<int64_t>(pads[last].begin + x_dims[last], low, n);
   std::vector<int64_t> sources(n);
@@ -61,7 +61,7 @@ void Pad(std::vector<PadDim> pads, T value, const TensorView& x, const TensorVie
   });
 }
 
-// The rows of dx, each the sum of all rows of dy that were made from it.
+// Computes the rows of dx, each the sum of all rows of dy that were copied from it.
 void Gradient(std::vector<PadDim> pads, const TensorView& dy, const TensorView& dx) {
   Dims x_dims = dx.dims(), y_dims = dy.dims();
   if (pads.empty()) {
@@ -76,7 +76,7 @@ void Gradient(std::vector<PadDim> pads, const TensorView& dy, const TensorView& 
   const float* from = dy.as<float>();
   float* to = dx.as<float>();
   ParallelFor(NumElements(x_dims) / n, n + y_n, [&](int64_t begin, int64_t end) {
-    // Offsets in dy of the rows that were made from one of x.
+    // Offsets in dy of the rows that were copied from one row of x.
     std::vector<int64_t> rows, wider;
     for (int64_t row = begin; row < end; ++row) {
       rows.assign(1, 0);

@@ -14,8 +14,7 @@ const OpRunner& Ops() {
 constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 72;
 constexpr DType kFormats[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
 
-// One batch of rows; q, k and v of a row are a function of `token`, so that the same token may come
-// in any batch.
+// A batch of rows; q, k and v of a row are a function of `token`, so that a token may appear in any batch.
 struct Row {
   int token;
   int slot;
@@ -48,7 +47,7 @@ class PagedAttention : public ::testing::Test {
         Zeros(DType::kF32, {kSlots, kKvHeads * kDim / attributes_.Int("head_dim")});
   }
 
-  // What a cache of that format makes of keys or values: each head rounded by itself.
+  // Returns keys or values as a cache of that format stores them: each head is rounded by itself.
   static void Round(DType format, TestTensor* rows) {
     for (int64_t head = 0; head < rows->size() / kDim; ++head) {
       float* x = rows->as<float>() + head * kDim;
@@ -125,7 +124,7 @@ class PagedAttention : public ::testing::Test {
     return y;
   }
 
-  // What row r of y must be: ordinary attention of the last token of `path` over the path.
+  // Returns the expected row r of y: ordinary attention of the last token of `path` over the path.
   static std::vector<float> FullAttention(const std::vector<int>& path) {
     std::vector<Row> rows;
     for (int token : path) rows.push_back({token, 0, 0, 0, {}});
@@ -140,7 +139,7 @@ class PagedAttention : public ::testing::Test {
     return std::vector<float>(last, last + kHeads * kDim);
   }
 
-  // The same from the definition, with all that may happen to scores.
+  // The same from the definition, with scale, softcap, ALiBi and window.
   std::vector<double> ByDefinition(const std::vector<int>& path) const {
     std::vector<Row> rows;
     for (int token : path) rows.push_back({token, 0, 0, 0, {}});
@@ -233,7 +232,7 @@ TEST_F(PagedAttention, IsBatchInvariantForSequenceAndTreeKeys) {
     const TestTensor together = Step(prompt, {sequence});
     EXPECT_TRUE(SameRow(single, 0, together, 40)) << Name(format);
     for (const int cut : {5, 17, 32, 39}) {
-      std::vector<Row> tree = {{77, 60, 1, 1, {}}};  // another sequence rides along
+      std::vector<Row> tree = {{77, 60, 1, 1, {}}};  // a row of another sequence in the same batch
       std::vector<int> branch;
       for (int i = cut; i <= 40; ++i) {
         branch.push_back(i);
@@ -247,7 +246,7 @@ TEST_F(PagedAttention, IsBatchInvariantForSequenceAndTreeKeys) {
   }
 }
 
-// Rows that share a prefix, and heads that share keys, are computed together.
+// Rows that share a prefix, and heads that share keys, form blocks.
 TEST_F(PagedAttention, PromptAndTreeRowsEqualSingleRowsBitForBit) {
   const std::vector<std::pair<Attributes, std::vector<float>>> variants = {
       {{{"head_dim", kDim}}, {}},
@@ -287,7 +286,7 @@ TEST_F(PagedAttention, PromptAndTreeRowsEqualSingleRowsBitForBit) {
   }
 }
 
-// Windows, softcaps and ALiBi included: what the cache forgets is the only difference.
+// With windows, softcaps and ALiBi: rounding in the cache is the only difference.
 TEST_F(PagedAttention, NarrowCacheEqualsAttentionOverRoundedKeysAndValues) {
   const std::vector<std::pair<Attributes, std::vector<float>>> variants = {
       {{{"head_dim", kDim}}, {}},
@@ -321,7 +320,7 @@ TEST_F(PagedAttention, NarrowCacheEqualsAttentionOverRoundedKeysAndValues) {
   }
 }
 
-// In 8 bits too, what is not a number shows, and only where it is seen.
+// NaN propagates, even through an int8 cache, and only to rows that see it.
 TEST_F(PagedAttention, ZerosStayAndNanReachesOnlyRowsThatSeeIt) {
   for (const DType format : kFormats) {
     UseCacheOf(format);
@@ -357,7 +356,7 @@ TEST_F(PagedAttention, OnlyInt8CachesHaveScales) {
             "paged_attention: input 'k_scale' is given; a cache of f16 has no scales");
 }
 
-// Windows and ALiBi go by position, wherever the keys lie and however they come.
+// Windows and ALiBi depend on positions, not on slots or on sequence versus tree.
 TEST_F(PagedAttention, WindowSoftcapAndAlibiFollowTheirDefinitions) {
   const std::vector<float> slopes = {0.5f, 0.07f, 0.003f, 1.0f / 3};
   const std::vector<std::pair<Attributes, std::vector<float>>> variants = {

@@ -31,8 +31,8 @@ struct PlusPower {
   float operator()(float sum, float value) const { return sum + std::pow(std::fabs(value), p); }
 };
 
-// One row of the result: rows are combined element by element (`take`), then each window's columns
-// (`join`), and `finish` has the last word.
+// Computes one row of the result: combines rows element by element (`take`), then the columns of each window
+// (`join`), then applies `finish`.
 template <typename Take, typename Join, typename Finish>
 void PoolPlanes(const Windows& w, int64_t planes, const float* x, float* y, float start, Take take,
                 Join join, Finish finish) {

@@ -1,6 +1,6 @@
-// Pooling over windows at a stride. The gradient of the maximum, by vectors: a row of windows finds
-// its maxima, then rows of the image gather what is theirs. Rows are taken apart by the column
-// modulo the stride ("phase"), so that neighbouring windows read neighbouring elements.
+// pool2d. The gradient of max pooling is vectorized: finds the maxima of a row of windows, then each row of
+// the image gathers its gradients. Rows are split by column modulo the stride ("phase"), so that adjacent
+// windows read adjacent elements.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -18,18 +18,18 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kLanes = 16;    // elements at a time
-constexpr int64_t kAhead = 1024;  // elements; the processor's own prefetcher loses the rows
+constexpr int64_t kAhead = 1024;  // prefetch distance; the hardware prefetcher does not follow the rows
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Along one dimension: window i takes positions i * stride - pad + k * dilation, k < kernel.
+// Windows along one dimension: window i covers positions i * stride - pad + k * dilation, k < kernel.
 struct Steps {
   int64_t size, windows;  // of the image, of the result
   int64_t kernel, stride, pad, dilation;
 };
 
-// An element of a window's row. Window j finds it at [phase][j + shift] of a row of the image.
+// A tap: an element of a window's row. For window j it is at [phase][j + shift] of a row of the image.
 struct Tap {
   int64_t k, phase, shift;
   int64_t offset = 0;  // of [phase][shift]
@@ -44,10 +44,10 @@ struct MaxPool {
   int64_t width = 0;                          // of a row of a phase
   int64_t result_left = 0, result_width = 0;  // of a row of windows
   int64_t span = 0;                           // rows of the image in a window
-  // Powers of 2: as many rows of the image as a window spans are kept, and as many rows of windows
-  // as an element can belong to.
+  // Sizes of ring buffers, powers of 2: rows of the image that a window spans, and rows of windows that an
+  // element can belong to.
   int64_t kept = 0, kept_windows = 0;
-  // For every row of the image the rows of windows that have it, and their first tap of it.
+  // For every row of the image: the rows of windows that contain it, and their first tap in it.
   std::vector<std::vector<std::pair<int64_t, int32_t>>> windows_of;
 
   MaxPool(const Attributes& a, const Dims& x, const Dims& y) {
@@ -94,11 +94,11 @@ struct MaxPool {
 
   static int64_t PowerOf2(int64_t n) { return std::bit_ceil(static_cast<uint64_t>(n)); }
 
-  // Far enough below 0 for taps to be added; it stays a tap that there is not.
+  // So negative that adding taps keeps it invalid.
   static constexpr int32_t kNone = std::numeric_limits<int32_t>::min() / 2;
 
-  // Whether vectors have something to do, and gathering, whose work grows with the image, costs no
-  // more than looking at the windows.
+  // Whether the vector path pays: rows fill vectors, and gathering, whose cost grows with the image, costs
+  // no more than scanning the windows.
   bool Suits() const {
     return rows.kernel * columns.kernel < -kNone && columns.windows >= 4 &&
            rows.size * columns.size <=
@@ -106,7 +106,7 @@ struct MaxPool {
   }
 };
 
-// The gradient of planes, one after the other; each thread has its own.
+// Computes the gradient of planes, one after the other; one instance per thread.
 class MaxPoolGradient {
  public:
   explicit MaxPoolGradient(const MaxPool& pool)
@@ -135,7 +135,7 @@ class MaxPoolGradient {
   }
 
  private:
-  // Windows that have a phase of a row of the image under this tap.
+  // Windows for which this tap lies in a phase of a row of the image.
   struct Source {
     const int32_t* maxima;
     const float* dy;
@@ -189,7 +189,7 @@ class MaxPoolGradient {
     }
   }
 
-  // The taps of the maxima of row i of windows; its rows of the image are there.
+  // Finds the taps of the maxima of row i of windows. REQUIRES: its rows of the image are loaded.
   void FindMaxima(int64_t i) {
     const Steps& rows = p_.rows;
     const int64_t start = i * rows.stride - rows.pad;
@@ -224,17 +224,17 @@ class MaxPoolGradient {
                 best[l] = better ? value[l] : best[l];
                 at[l] = better ? tap : at[l];
               }
-              asm volatile("");  // unrolled and jammed by GCC, the loop above would be no vector's
+              asm volatile("");  // keeps GCC from unroll-and-jam, which would prevent vectorization of the loop above
             }
             std::memcpy(maxima + j, at, sizeof(at));
           }
         },
         values_.data(), count, p_.first.data(), top, p_.columns.windows, maxima);
-    // The last lanes may have gone beyond the windows.
+    // The last lanes may lie beyond the windows.
     std::fill_n(maxima + p_.columns.windows, kLanes, MaxPool::kNone);
   }
 
-  // Row r of dx; every row of windows that has it is there.
+  // Computes row r of dx. REQUIRES: every row of windows that contains it is done.
   void Gather(int64_t r, float* dx) {
     auto tap = p_.gathering.begin();
     for (int64_t phase = 0; phase < p_.columns.stride; ++phase) {
@@ -287,7 +287,7 @@ Pooling Describe(const Attributes& a) {
           a.Int("p", 2)};
 }
 
-// Height and width are those of the spec at every run.
+// Every run has the height and width of the spec.
 Windows WindowsOf(const KernelSpec& spec, const TensorSpec& y) {
   const TensorSpec& x = spec.inputs[0];
   return SlidingWindows(ShardAttributes(spec.attributes, x, y, spec.attributes.Ints("kernel")),

@@ -1,5 +1,5 @@
-// rnn, gru and lstm: oneDNN's products over whole sequences where the state is not needed, and one
-// per step where it is.
+// rnn, gru and lstm: oneDNN products over whole sequences where the state is not needed, and one product per
+// step where it is.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -39,7 +39,7 @@ struct Plan {
   WorkspaceLayout blocks;
 };
 
-// A dry run (no memory given) makes the plan, the others follow it.
+// The planning run (without memory) records the plan that other runs follow.
 class CpuMachine {
  public:
   explicit CpuMachine(Plan* plan) : plan_(plan) {}

@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-// Element i of y's dimension, for one of `outer`: `inner` neighbours at once.
+// Computes element i of y's dimension for one index of `outer` and all `inner` contiguous elements.
 void Combine(const ResizeTaps& taps, int64_t i, const float* x, int64_t inner, float* y) {
   const int64_t begin = taps.begin[i], end = taps.begin[i + 1];
   std::fill(y, y + inner, taps.fill[i]);

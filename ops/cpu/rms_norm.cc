@@ -105,7 +105,7 @@ KernelFactory Forward(bool residual) {
 // Number of blocks of rows with their own partial sums for dweight: a function of the shape alone.
 constexpr int64_t kMaxBlocks = 64, kFewestRows = 4;
 
-// Of all rows; `sums` holds n floats for each block.
+// Backward of all rows; `sums` holds n floats per block.
 void Backward(const Operands& o, int64_t rows, float* dweight, float* sums) {
   const int64_t n = o.n;
   if (dweight == nullptr) {

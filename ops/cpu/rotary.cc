@@ -1,6 +1,6 @@
-// Rotary position embedding in Hugging Face's "rotate half" form. Sines and cosines of a position
-// are computed once for all kernels of a registry that turn by the same frequencies, as Hugging
-// Face does: frequencies and angles rounded to f32.
+// Rotary position embedding (RoPE) in Hugging Face's "rotate half" form. Sines and cosines of a position are
+// computed once for all kernels of a registry with the same frequencies, with frequencies and angles
+// rounded to f32 as in Hugging Face.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -18,7 +18,7 @@ namespace {
 // Cosines and sines by position, computed on first use. Thread-safe.
 class TurnTable {
  public:
-  // Positions from here on are computed each time: a table for them would be large.
+  // Positions from here on are computed each time, which bounds the table's size.
   static constexpr int64_t kPositions = int64_t{1} << 16;
 
   TurnTable(std::vector<float> frequencies, float magnitude)
@@ -26,7 +26,7 @@ class TurnTable {
 
   int64_t half() const { return static_cast<int64_t>(frequencies_.size()); }
 
-  // half() cosines, then as many sines.
+  // Returns half() cosines, then half() sines.
   void Compute(int64_t position, float* turns) const {
     for (int64_t i = 0; i < half(); ++i) {
       const float angle = static_cast<float>(position) * frequencies_[i];
@@ -35,7 +35,7 @@ class TurnTable {
     }
   }
 
-  // The same, for as long as the table lives. REQUIRES: position in [0, kPositions).
+  // As above; valid for the life of the table. REQUIRES: position in [0, kPositions).
   const float* At(int64_t position) {
     const int64_t chunk = position / kChunk;
     const float* turns = chunks_[chunk].load(std::memory_order_acquire);
@@ -65,7 +65,7 @@ class TurnTable {
   std::vector<std::vector<float>> owned_;  // the chunks; under making_
 };
 
-// The tables of a registry's kernels, each for as long as one of them lives. Thread-safe.
+// The tables of a registry's kernels; a table lives as long as a kernel that uses it. Thread-safe.
 class TurnTables {
  public:
   std::shared_ptr<TurnTable> Get(std::vector<float> frequencies, float magnitude) {
@@ -116,7 +116,7 @@ class RotaryKernel : public Kernel {
     if (x.num_elements() == 0) return KernelStatus::Ok();
     const int64_t first = x.spec.offset.empty() ? 0 : x.spec.offset[dims.size() - 2];
     row_turns_.resize(rows);
-    std::vector<int64_t> far;  // rows of positions that the table has not
+    std::vector<int64_t> far;  // rows of positions beyond the table
     for (int64_t s = 0; s < rows; ++s) {
       const int64_t position = positions != nullptr ? positions->as<int32_t>()[s] : first + s;
       if (position < 0) {
@@ -160,7 +160,7 @@ class RotaryKernel : public Kernel {
   }
 
   int64_t head_dim_;
-  int64_t half_;  // pairs of a head that turn
+  int64_t half_;  // pairs of a head that rotate
   float direction_;
   std::shared_ptr<TurnTable> table_;
   std::vector<float> far_;

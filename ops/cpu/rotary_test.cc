@@ -1,4 +1,4 @@
-// What the rotary kernels of one registry share: see embedding_test.cc for what they compute.
+// Sharing of tables among the rotary kernels of a registry; embedding_test.cc tests their results.
 #include <malloc.h>
 
 #include <numeric>
@@ -49,14 +49,14 @@ class RotaryKernelsTest : public ::testing::Test {
   TestTensor positions_ = Zeros(DType::kI32, {kRows});
 };
 
-// Bytes of the heap that are in use; always 0 under sanitizers, which have a heap of their own.
+// Returns the bytes of heap in use; always 0 under sanitizers, which replace the heap.
 size_t InUse() {
   const struct mallinfo2 heap = mallinfo2();
   return heap.uordblks + heap.hblkhd;
 }
 
-// A model has two such nodes in each layer: with a table of its own for each, a long context would
-// take gigabytes that no budget knows of.
+// A model has two such nodes per layer: with one table each, a long context would take gigabytes that no memory
+// plan includes.
 TEST_F(RotaryKernelsTest, SameFrequenciesShareOneTable) {
   constexpr size_t kTable = kRows * kDim * sizeof(float);
   std::vector<std::unique_ptr<Kernel>> kernels;
@@ -67,7 +67,7 @@ TEST_F(RotaryKernelsTest, SameFrequenciesShareOneTable) {
     Run(*kernels.back(), &y);
   }
   EXPECT_LT(InUse(), before + 2 * kTable);
-  // It goes with the last of them.
+  // The last kernel frees the table.
   kernels.clear();
   EXPECT_LT(InUse(), before + kTable / 2);
 }
@@ -91,7 +91,7 @@ TEST_F(RotaryKernelsTest, DifferentFrequenciesUseSeparateTables) {
   }
 }
 
-// Models of one device run in threads of their own.
+// Models of one device run in different threads.
 TEST_F(RotaryKernelsTest, ThreadsFillTheTableTogether) {
   constexpr int kThreads = 4;
   std::vector<TestTensor> y(kThreads, Zeros(DType::kF32, {kRows, kDim}));

@@ -1,5 +1,5 @@
-// Softmax and its logarithm along any axis. Each line is computed in one order: its bits do not
-// depend on the others.
+// softmax and log_softmax along any axis. Each line is computed in one order: its result does not depend on
+// other lines.
 #include <algorithm>
 #include <cmath>
 
@@ -36,7 +36,7 @@ ESPALIER_INLINE float MaxOf(const float* x, int64_t n) {
   return MaxLane<W>(top);
 }
 
-// sum(e^(x[i] - max)); the summands are left in y unless it is null.
+// Returns sum(e^(x[i] - max)); stores the terms in y unless it is null.
 template <int W>
 ESPALIER_INLINE float SumOfExp(const float* x, float max, float* y, int64_t n) {
   using namespace simd;
@@ -98,7 +98,7 @@ struct RowsGradient {
   }
 };
 
-// Lines that lie side by side: up to kLanes of them at a time.
+// Interleaved lines (an outer axis): up to kLanes of them at a time.
 constexpr int64_t kLanes = 64;
 
 void Beside(bool log, const float* x, float* y, int64_t length, int64_t stride, int64_t lanes) {
@@ -174,8 +174,8 @@ void BesideGradient(bool log, const float* y, const float* dy, float* dx, int64_
       log, y, dy, dx, length, stride, lanes);
 }
 
-// Calls rows(first element, number of lines) where lines are contiguous, otherwise beside(first
-// element, number of lines that lie side by side).
+// Calls rows(first element, number of lines) if lines are contiguous, otherwise beside(first element,
+// number of interleaved lines).
 template <typename ByRows, typename BySide>
 void ForLines(const Lines& lines, int64_t work, const ByRows& rows, const BySide& beside) {
   if (lines.length == 0) return;

@@ -1,5 +1,4 @@
-// Log-softmax and the negative log-likelihood in one pass over each row of logits, and their
-// gradient.
+// Fused log-softmax and negative log-likelihood in one pass over each row of logits, and their gradient.
 #include <algorithm>
 #include <cmath>
 

@@ -4,7 +4,7 @@
 namespace espalier {
 namespace {
 
-// The loops over y: each dimension is [repeat, size of x], the first of which stands still in x.
+// The loops over y: each dimension becomes [repeat, size of x], with stride 0 in x for the repeats.
 struct TileLoops {
   Dims dims, x_strides;
 

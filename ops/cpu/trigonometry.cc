@@ -59,7 +59,7 @@ void RegisterTrigonometryCpu(KernelRegistry& registry) {
   AddUnary(
       registry, "cosh", [](float x) { return FastCosh(x); },
       [](float x, float dy) { return dy * FastSinh(x); });
-  // Where x * x would overflow f64 does not.
+  // f64, because x * x may overflow f32.
   AddUnary(
       registry, "asinh", [](float x) { return FastAsinh(x); },
       [](float x, float dy) {

@@ -1,4 +1,4 @@
-// Batch normalisation of [N, C, ...].
+// Batch normalization of [N, C, ...].
 #include <cmath>
 #include <string>
 #include <vector>
@@ -106,7 +106,7 @@ struct Moments {
   __device__ float Inverse(int64_t c) const { return 1.0f / sqrtf(Variance(c) + epsilon); }
 };
 
-// The result is raised to `low` and lowered to `high`; NaN stays.
+// Clamps the result to [low, high]; keeps NaN.
 struct Bounds {
   float low = -INFINITY, high = INFINITY;
 
@@ -196,7 +196,7 @@ KernelStatus Forward(const KernelArgs& args, const Attributes& attributes) {
   });
 }
 
-// dy where it counts, else 0: relu is told by y, relu6 by the value before it.
+// dy where the fused activation passes it, else 0: relu decides by y, relu6 by its input.
 template <typename T>
 struct Counted {
   const T* dy;

@@ -27,7 +27,7 @@ KernelStatus ConvertFloats(const TensorView& from, const TensorView& to, cudaStr
   });
 }
 
-// `inner` was made for the specs of `spec` with all floating-point operands but `mask` in `type`.
+// `inner` was created for `spec` with all floating-point operands except `mask` in `type`.
 class ConvertingKernel : public Kernel {
  public:
   ConvertingKernel(std::unique_ptr<Kernel> inner, const KernelSpec& spec, DType type, int mask,

@@ -123,7 +123,7 @@ class Product {
   Product(DeviceContexts& contexts, WorkspaceLayout* layout)
       : contexts_(contexts), layout_(layout) {}
 
-  // Without elements on one side there is nothing to multiply: the others may not be called then.
+  // Whether an operand is empty: there is nothing to multiply, and other methods must not be called.
   bool empty() const { return empty_; }
 
   KernelStatus Describe(const Attributes& a, DType dtype, const Dims& x, const Dims& weight,
@@ -269,7 +269,7 @@ class Product {
     return context->Cudnn(stream, handle);
   }
 
-  // That of a chosen algorithm. f32 stays with CUDNN_FMA_MATH: the default would allow TF32.
+  // The math type of the chosen algorithm. f32 uses CUDNN_FMA_MATH: the default would allow TF32.
   KernelStatus SetMathType(cudnnMathType_t type) const {
     if (dtype_ == DType::kF32) return KernelStatus::Ok();
     return CudnnStatus(cudnnSetConvolutionMathType(descriptors_.convolution, type),

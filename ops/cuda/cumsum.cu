@@ -8,7 +8,7 @@
 namespace espalier {
 namespace cuda_cumsum {
 
-// What a sum is kept in, so that long ones stay accurate; integers wrap.
+// The accumulator type: wide enough for long sums to stay accurate; integers wrap.
 template <typename T>
 struct Running {
   using Type = double;
@@ -76,7 +76,7 @@ struct ScanColumn {
   }
 };
 
-// The gradient is the same sum of dy from the other end.
+// The gradient is the cumulative sum of dy from the other end.
 void Add(KernelRegistry& registry, const char* name, bool turned) {
   registry.Add(name, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesNumber(spec.inputs[0].dtype, refusal)) return nullptr;

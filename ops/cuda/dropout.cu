@@ -10,7 +10,7 @@
 namespace espalier {
 namespace cuda_dropout {
 
-// From the row-major number of an element in a shard to that in the whole tensor.
+// Maps the row-major index of an element of a shard to that in the whole tensor.
 struct WholeIndex {
   int rank = 0;
   int64_t size[8] = {};
@@ -57,7 +57,7 @@ struct Drop {
   }
 };
 
-// Forward and backward alike: x and y are dy and dx there.
+// The same kernel is the gradient, with dy and dx as x and y.
 KernelStatus Run(const KernelArgs& args, double rate) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   if (!y.present()) return KernelStatus::Ok();

@@ -1,4 +1,4 @@
-// Rows of a table by their numbers: embedding, and embedding_bag, which adds up several of them.
+// embedding: rows of a table by id; embedding_bag: sums of several rows.
 #include <algorithm>
 
 #include "ops/cuda/labels.cuh"
@@ -10,7 +10,7 @@
 namespace espalier {
 namespace cuda_embedding {
 
-// Where a shard of the weight's rows lies in the whole table.
+// The position of a shard of the weight's rows in the whole table.
 struct Table {
   int64_t offset, rows, vocabulary;
 
@@ -51,7 +51,7 @@ KernelStatus Forward(DeviceContexts& contexts, const KernelArgs& args) {
   });
 }
 
-// Bags of `length` ids; ids equal to `padding` count for nothing.
+// Bags of `length` ids; ids equal to `padding` are skipped.
 struct Bags {
   int64_t count, length, padding;
   bool average;
@@ -60,7 +60,7 @@ struct Bags {
     return {RowsOf(ids), ids.back(), a.Int("padding_index", -1), a.String("mode") == "average"};
   }
 
-  // What each row of bag b is multiplied by.
+  // Returns the factor of each row of bag b.
   __device__ float Share(const Integers& ids, int64_t b) const {
     if (!average) return 1.0f;
     int64_t counted = 0;

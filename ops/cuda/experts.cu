@@ -28,7 +28,7 @@ struct ExpertRows {
   }
 };
 
-// Where the choices go, in the workspace.
+// The routing of choices to experts, in the workspace.
 struct Routing {
   const int32_t* assign;
   int64_t choices, samples, k;
@@ -276,7 +276,7 @@ KernelStatus AggregateGradient(DeviceContexts& contexts, const KernelArgs& args,
   return DispatchFloat(dy.dtype(), "aggregate_grad", [&](auto type) {
     using T = typename decltype(type)::T;
     if (dfull.present()) {
-      // Parts that hold other columns of the same samples are summed: one of them has it.
+      // Shards with other columns of the same samples are summed, so only one of them adds this term.
       const double scale = dy.spec.offset[1] == 0 ? lambda : 0.0;
       ESPALIER_KERNEL_RETURN_IF_ERROR(
           ForEach(dfull.num_elements(),

@@ -1,5 +1,5 @@
-// Sampling at the points of a grid. The gradient of x is a scatter: each sample's taps are sorted
-// by where they go, and added up in order.
+// Sampling at the points of a grid. The gradient of x is a scatter: the taps of each sample are sorted by target
+// and summed in order.
 #include "ops/cuda/labels.cuh"
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"

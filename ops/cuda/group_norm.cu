@@ -1,4 +1,4 @@
-// Group norm: the elements of a group lie in one piece, a row; each channel has one plane of it.
+// Group norm: the elements of a group are contiguous and form a row; each channel is one plane of it.
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/numeric.cuh"
 #include "ops/cuda/reduce.cuh"
@@ -11,7 +11,7 @@ struct Moments {
   float mean, inverse;  // 1 / standard deviation
 };
 
-// What one plane adds up: dy, and dy * (x - mean).
+// The sums over one plane: of dy, and of dy * (x - mean).
 struct PlaneSums {
   float dy, along;
 };
@@ -28,7 +28,7 @@ struct Problem {
 Problem Describe(const Attributes& a, const TensorSpec& x) {
   Problem p{x.dims[0], x.dims[1], 1, a.Int("groups"), static_cast<float>(a.Float("epsilon"))};
   for (size_t d = 2; d < x.dims.size(); ++d) p.spatial *= x.dims[d];
-  // Groups of the whole; a shard has its share.
+  // Groups of the whole tensor; a shard has some of them.
   if (!x.global.empty() && x.global[1] > 0) p.groups = p.groups * x.dims[1] / x.global[1];
   return p;
 }
@@ -147,7 +147,7 @@ struct ParameterGradient {
   }
 };
 
-// Where things lie in the workspace.
+// The layout of the workspace.
 struct Layout {
   size_t moments, sums, rows, bytes;
 

@@ -52,7 +52,7 @@ KernelStatus ProductInF32(DeviceContexts& contexts, const KernelArgs& args, floa
   return RunGemm(contexts, gemm, args.stream, "linear");
 }
 
-// Bytes of a product that the activation needs in f32 besides y.
+// Bytes of the f32 product that the activation needs in addition to y.
 size_t WideBytes(const KernelSpec& spec, Activation activation) {
   if (activation == Activation::kNone || spec.inputs[0].dtype == DType::kF32) return 0;
   return static_cast<size_t>(spec.outputs[0].num_elements()) * sizeof(float);
@@ -74,7 +74,7 @@ KernelStatus ForwardActivated(DeviceContexts& contexts, const KernelArgs& args,
   });
 }
 
-// The bias is laid into y first, exactly, and the product added to it: one rounding.
+// Writes the bias to y first, exactly, then adds the product: one rounding.
 KernelStatus Forward(DeviceContexts& contexts, const KernelArgs& args) {
   const TensorView& y = args.outputs[0];
   Gemm gemm = ProductOf(args.inputs[0], args.inputs[1]);

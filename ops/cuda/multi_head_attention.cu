@@ -1,6 +1,5 @@
-// Projections and products by cuBLAS, one batch of heads per sequence; the softmax between them
-// here. Scores and probabilities are kept in f32. The backward pass computes the probabilities
-// again.
+// multi_head_attention: projections and products by cuBLAS, one batch of heads per sequence, with softmax
+// between them. Scores and probabilities are in f32. The backward pass recomputes the probabilities.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -21,7 +20,7 @@ constexpr char kName[] = "multi_head_attention";
 
 // Inputs of the forward kernel.
 enum { kQ, kK, kV, kWq, kWk, kWv, kWo, kBq, kBk, kBv, kBo, kBiasK, kBiasV, kMask };
-// Of the backward kernel, behind kBv; its results' order is that of the forward inputs.
+// Inputs of the backward kernel after kBv. Its outputs are in the order of the forward inputs.
 enum { kBackBiasK = 10, kBackBiasV, kBackMask, kBackDy };
 
 struct Problem {
@@ -31,7 +30,7 @@ struct Problem {
   float scale;
   double rate;
   DType dtype;
-  // Where the shard lies in the whole, for causality and dropout.
+  // The position of the shard in the whole tensor, for the causal mask and dropout.
   int64_t first_sequence, first_row, first_head, whole_rows, whole_heads;
 
   int64_t all_columns() const { return columns + (bias_row ? 1 : 0) + (zero_row ? 1 : 0); }
@@ -47,7 +46,7 @@ Problem Describe(const KernelSpec& spec, size_t bias_k) {
   p.batch = q.dims[0];
   p.rows = q.dims[1];
   p.columns = spec.inputs[kK].dims[1];
-  // The attribute is of the whole; a shard has some of the heads.
+  // The attribute counts all heads; a shard has some of them.
   p.whole_heads = spec.attributes.Int("heads");
   p.dim = (wq.global.empty() ? wq.dims : wq.global)[0] / p.whole_heads;
   p.heads = wq.dims[0] / p.dim;
@@ -121,8 +120,8 @@ struct Rules {
   }
 };
 
-// One block per row of scores: probabilities, in place, and what is left of them after dropout in
-// the operands' type. A row that sees nothing becomes 0.
+// One block per row of scores: softmax in place, and the result after dropout in the operands' type. A fully
+// masked row becomes 0.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) SoftmaxKernel(Rules rules, float* scores, T* weights) {
   const int64_t n = rules.all_columns, h = blockIdx.x / rules.rows, s = blockIdx.x % rules.rows;
@@ -189,7 +188,7 @@ ReduceShape ColumnSums(int64_t rows, int64_t columns) {
   return ReduceShape::Make({rows, columns}, {true, false});
 }
 
-// What both kernels have in common: projections, and probabilities of one sequence.
+// Shared by both kernels: projections, and the probabilities of one sequence.
 class AttentionKernel : public Kernel {
  public:
   AttentionKernel(DeviceContexts& contexts, const Problem& p) : contexts_(contexts), p_(p) {
@@ -295,7 +294,7 @@ class AttentionKernel : public Kernel {
     return Multiply(gemm, args);
   }
 
-  // Of sequence b: probabilities, their rest after dropout, and the context.
+  // Computes the probabilities of sequence b, before and after dropout, and the context.
   KernelStatus Attend(const KernelArgs& args, size_t mask, int64_t b) const {
     const Problem& p = p_;
     const int64_t n = p.all_columns(), matrix = p.rows * n;
@@ -419,7 +418,7 @@ class Backward : public AttentionKernel {
   }
 
  private:
-  // Of sequence b: its context again, and the gradients of its Q, K and V.
+  // Recomputes the context of sequence b and computes the gradients of its Q, K and V.
   KernelStatus Sequence(const KernelArgs& args, int64_t b) const {
     const Problem& p = p_;
     const int64_t n = p.all_columns(), matrix = p.rows * n;

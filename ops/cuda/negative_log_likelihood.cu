@@ -5,7 +5,7 @@ namespace cuda_negative_log_likelihood {
 
 const char kName[] = "negative_log_likelihood";
 
-// Label i, of batch element i / inner, looks at element (batch, label, i % inner).
+// Label i, of batch element i / inner, selects element (batch, label, i % inner).
 struct Places {
   int64_t classes, inner = 1;
 

@@ -49,7 +49,7 @@ struct PadElement {
   }
 };
 
-// The sum of dy over all places that took their value from element i of x.
+// The sum of dy over all elements that were copied from element i of x.
 template <typename T>
 struct GradientElement {
   Padding p;

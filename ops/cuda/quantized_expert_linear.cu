@@ -1,6 +1,5 @@
-// quantized_expert_linear: a thread block for 16 outputs of a row, with 8 or 4 bits, or a warp for
-// each output, with bf16 or f16. Groups and choices are added in an order that does not depend on
-// the other rows.
+// quantized_expert_linear: a thread block per 16 outputs of a row for 8 or 4 bits, a warp per output for bf16 or
+// f16. Batch-invariant: the order of groups and choices does not depend on other rows.
 #include <cstdint>
 
 #include "ops/cuda/runtime/launch.cuh"

@@ -1,4 +1,4 @@
-// quantized_linear, one matrix or several of the same rows.
+// quantized_linear with one matrix, or with several that share x.
 #include <algorithm>
 
 #include "ops/cuda/register.h"

@@ -1,5 +1,5 @@
-// rnn, gru and lstm: cuBLAS for products of whole sequences where the state is not needed, and one
-// product and one kernel per step where it is.
+// rnn, gru and lstm: cuBLAS products over whole sequences where the state is not needed, and one product and one
+// kernel per step where it is.
 #include <utility>
 
 #include "ops/cuda/convert.h"
@@ -29,7 +29,7 @@ struct OnElements {
   }
 };
 
-// Without arguments it only counts what it would take of the workspace.
+// Without arguments only computes the workspace size.
 class CudaMachine {
  public:
   CudaMachine() = default;

@@ -4,7 +4,7 @@ namespace espalier {
 
 void RegisterReduceSumCuda(KernelRegistry& registry, DeviceContexts&) {
   AddReduction(registry, "reduce_sum", "reduce_sum_grad", [](const Attributes&) { return 1.0f; });
-  // What the first does not take: integers.
+  // Integers, which the first kernel does not accept.
   AddFold</*integers=*/true>(registry, "reduce_sum", AsIs(), AsIs());
 }
 

@@ -1,5 +1,4 @@
-// Resizing: one pass per dimension that changes. The taps are put on the device when the kernel is
-// made.
+// Resizing: one pass per dimension that changes. The taps are copied to the device when the kernel is created.
 #include <utility>
 
 #include "ops/cuda/copy.h"

@@ -1,4 +1,4 @@
-// Rotary position embedding in Hugging Face's "rotate half" form: frequencies and angles in f32.
+// Rotary position embedding (RoPE) in Hugging Face's "rotate half" form: frequencies and angles in f32.
 #include <cmath>
 
 #include "ops/cuda/runtime/launch.cuh"
@@ -14,7 +14,7 @@ struct Frequencies {
   float value[kMaxPairs];
 };
 
-// Element i is a pair (d, d + turning) of one head of one row; pairs beyond `turning` are copied.
+// Thread i rotates a pair (d, d + turning) of one head of one row; pairs beyond `turning` are copied.
 template <typename T>
 struct TurnPair {
   const T* x;
@@ -58,7 +58,7 @@ struct TurnPair {
 
 class RotaryKernel : public Kernel {
  public:
-  // Turning back is the gradient.
+  // The gradient is the inverse rotation.
   RotaryKernel(DeviceContexts& contexts, const Attributes& attributes, bool back)
       : contexts_(contexts),
         half_(attributes.Int("head_dim") / 2),

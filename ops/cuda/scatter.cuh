@@ -76,7 +76,7 @@ struct TupleTarget {
     this->faults = faults;
     this->kind = kind;
   }
-  // Of the shapes alone: for sizes.
+  // From the shapes alone, to compute sizes.
   TupleTarget(const Dims& indices, const Dims& x, int64_t batch_dims)
       : depth(static_cast<int>(indices.back())) {
     for (int64_t d = 0; d < batch_dims; ++d) batch *= x[d];

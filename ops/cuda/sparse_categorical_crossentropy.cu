@@ -1,4 +1,4 @@
-// Log-softmax and the negative log-likelihood, one block per row of logits, and their gradient.
+// Fused log-softmax and negative log-likelihood, one block per row of logits, and their gradient.
 #include "ops/cuda/cross_entropy.cuh"
 #include "ops/cuda/label_loss.cuh"
 

@@ -7,7 +7,7 @@
 namespace espalier {
 namespace cuda_top_k {
 
-// No two places of a line are the same.
+// Indices of a line are distinct.
 template <typename T>
 struct PutBack {
   const int64_t* places;
@@ -19,7 +19,7 @@ struct PutBack {
   }
 };
 
-// places, d_values (the places have no gradient) -> dx
+// indices, d_values (indices have no gradient) -> dx
 KernelStatus Gradient(const KernelArgs& args, int64_t axis, int64_t k) {
   const TensorView &places = args.inputs[0], &dy = args.inputs[1], &dx = args.outputs[0];
   if (!dx.present()) return KernelStatus::Ok();

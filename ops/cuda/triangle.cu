@@ -22,7 +22,7 @@ struct TriangleElement {
 
 }  // namespace cuda_triangle
 
-// The gradient is the same of dy. Where a shard lies in the whole matrix decides.
+// The gradient is the same operator on dy. A shard uses its position in the whole matrix.
 void RegisterTriangleCuda(KernelRegistry& registry, DeviceContexts&) {
   using namespace cuda_triangle;
   const KernelFactory factory = [](const KernelSpec& spec, std::string*) {

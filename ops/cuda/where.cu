@@ -15,7 +15,7 @@ struct Choose {
   }
 };
 
-// The elements are moved, not looked at: T is any type of their size.
+// Elements are only moved: T is any type of their size.
 template <typename T>
 KernelStatus Where(const KernelArgs& args) {
   const TensorView &condition = args.inputs[0], &a = args.inputs[1], &b = args.inputs[2];

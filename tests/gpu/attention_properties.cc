@@ -87,7 +87,7 @@ std::string CheckAttentionBatchInvariance(Backend& cuda, DType dtype, int32_t to
   }
   if (crowded.bytes != node.bytes) return "a row differs in a crowd";
   if (next.bytes != node.bytes) return "a tree node differs from the next token of the sequence";
-  if (node.bytes != together.bytes) return "a row differs when another one rides along";
+  if (node.bytes != together.bytes) return "a row depends on another row of the batch";
   return "";
 }
 

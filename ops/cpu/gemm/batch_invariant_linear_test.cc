@@ -46,7 +46,7 @@ struct Problem {
     }
     return bytes;
   }
-  // Of rows [begin, end), by themselves.
+  // Computes rows [begin, end) alone.
   std::vector<float> Run(int64_t begin, int64_t end) const {
     const std::vector<char> from = Bytes(x.data() + begin * in, (end - begin) * in, dtype),
                             add = Bytes(bias.data(), out, dtype);
@@ -117,7 +117,7 @@ TEST(BatchInvariantLinear, MatchesReferenceAndIsBatchInvariant) {
 TEST(BatchInvariantLinear, IsBatchInvariantForEveryNumberOfRows) {
   for (const Types& types : kTypes) {
     for (int64_t rows = 1; rows <= 20; ++rows) {
-      // Rows that lie in a small cache together, and rows that do not.
+      // Rows that fit L1 together, and rows that do not.
       for (const int64_t in : {96, 800, 2100}) {
         ExpectTheProductAndEachRowItsBits({rows, 21, in, types.dtype, types.weight});
       }
@@ -125,8 +125,8 @@ TEST(BatchInvariantLinear, IsBatchInvariantForEveryNumberOfRows) {
   }
 }
 
-// Subnormals, infinities and NaN, too, in vectors and behind the last whole one. One number at a
-// time: zeros times what is not finite are NaN.
+// Includes subnormals, infinities and NaN, in whole vectors and in the remainder. One number at a time, since 0
+// times a non-finite number is NaN.
 TEST(BatchInvariantLinear, ConvertsEveryF16Exactly) {
   constexpr int64_t kIn = 37;
   for (int64_t number = 0; number < 1 << 16; ++number) {

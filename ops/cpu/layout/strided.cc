@@ -35,7 +35,7 @@ void TransposeBlock(const T* source, int64_t source_stride, T* target, int64_t t
   }
 }
 
-// Blocks keep the number of pages in use below what the address cache holds.
+// Blocks keep the number of pages in use below the size of the TLB.
 constexpr int64_t kBlock = 128;
 
 template <typename T>

@@ -1,4 +1,4 @@
-// Through the kernels: accuracy over the whole range of f32, and what has no finite answer.
+// Tests through the kernels: accuracy over the whole range of f32, and non-finite results.
 #include <cmath>
 #include <limits>
 

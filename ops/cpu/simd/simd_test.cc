@@ -1,4 +1,4 @@
-// Every instruction set that this CPU has gives the same answers: the kernels' building blocks.
+// Tests the SIMD building blocks: every instruction set of this CPU must give the same results.
 #include "ops/cpu/simd/simd.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST(Simd, ExpIsWithinTwoUlpsAndRightAtTheEnds) {
       static_cast<const float*>(x.data()), y.data(), int64_t{16});
 }
 
-// One row with every row of b, one by one, then several rows of the same in tiles of each height.
+// One row with every row of b, one by one, then several equal rows in tiles of each height.
 template <int W>
 struct DotBody {
   template <int R>
