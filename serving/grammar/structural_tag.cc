@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxSections = 1024;
-constexpr size_t kMaxMarkBytes = 1024;
+constexpr size_t kMaxTagBytes = 1024;
 
 // What an unquoted string may be; nullopt for values that are never strings.
 struct UnquotedString {
@@ -123,7 +123,7 @@ class Builder {
       any =
           Sequence({ShortWhitespace(), any, Repeat(Sequence({ShortWhitespace(), any}), 0, more), ShortWhitespace()});
     } else if (text_.layout != StructuralTag::kSingleSection && status_.ok()) {
-      Expression free = Without(text_.triggers, "text");
+      Expression free = FreeTextWithout(text_.triggers, "text");
       any = NewRule(std::move(any));
       if (text_.layout == StructuralTag::kTextThenTags) {
         any = Sequence({std::move(free), Optional(std::move(any))});
@@ -143,9 +143,9 @@ class Builder {
         absl::StrCat("structural tag", place_.empty() ? "" : ", ", place_, ": ", what));
   }
 
-  Expression Mark(const std::string& text) {
-    if (text.size() > kMaxMarkBytes || !IsValidUtf8(text)) {
-      Fail(absl::StrCat("a tag must be UTF-8 of at most ", kMaxMarkBytes, " bytes"));
+  Expression CheckedLiteral(const std::string& text) {
+    if (text.size() > kMaxTagBytes || !IsValidUtf8(text)) {
+      Fail(absl::StrCat("a tag must be UTF-8 of at most ", kMaxTagBytes, " bytes"));
     }
     return Literal(text);
   }
@@ -157,15 +157,15 @@ class Builder {
     return RuleCall(name);
   }
 
-  Expression Without(const std::vector<std::string>& marks, const std::string& name) {
-    for (const std::string& mark : marks) {
-      if (mark.empty()) Fail("a trigger is empty");
-      Mark(mark);
+  Expression FreeTextWithout(const std::vector<std::string>& excluded, const std::string& name) {
+    for (const std::string& tag : excluded) {
+      if (tag.empty()) Fail("a trigger is empty");
+      CheckedLiteral(tag);
     }
-    if (marks.empty()) Fail("there are no triggers");
+    if (excluded.empty()) Fail("there are no triggers");
     if (!status_.ok()) return {};
     absl::StatusOr<Expression> out =
-        TextExcluding(marks, absl::StrCat(name, " ", rules_++), &grammar_, budget_);
+        TextExcluding(excluded, absl::StrCat(name, " ", rules_++), &grammar_, budget_);
     if (out.ok()) return *std::move(out);
     Fail(out.status().message());
     return {};
@@ -187,7 +187,7 @@ class Builder {
       absl::StrAppend(&place_, ", '", begin.substr(0, 100), "'");
       const auto [known, added] = items_.try_emplace(item);
       if (added) {
-        known->second = NewRule(Sequence({Mark(item.begin), Inside(item), Mark(item.end)}));
+        known->second = NewRule(Sequence({CheckedLiteral(item.begin), ItemContent(item), CheckedLiteral(item.end)}));
       }
       items.push_back(known->second);
       place_ = outer;
@@ -195,16 +195,16 @@ class Builder {
     }
     if (items.empty()) Fail("it has no items");
     Expression one = NewRule(Choice(std::move(items)));
-    std::vector<Expression> parts = {Mark(section.open), one};
+    std::vector<Expression> parts = {CheckedLiteral(section.open), one};
     if (section.most != 1) {
-      parts.push_back(Repeat(Sequence({Mark(section.separator), one}), 0,
+      parts.push_back(Repeat(Sequence({CheckedLiteral(section.separator), one}), 0,
                              section.most < 0 ? -1 : section.most - 1));
     }
-    parts.push_back(Mark(section.close));
+    parts.push_back(CheckedLiteral(section.close));
     return Sequence(std::move(parts));
   }
 
-  Expression Inside(const TagItem& item) {
+  Expression ItemContent(const TagItem& item) {
     switch (item.kind) {
       case TagItem::kValue:
         return Value(item.schema, ValueSyntax::kJson, item.end);
@@ -213,7 +213,7 @@ class Builder {
       case TagItem::kKeywords:
         return Keywords(item);
       case TagItem::kAnything:
-        return Without({std::string(absl::StripAsciiWhitespace(item.end))}, "anything");
+        return FreeTextWithout({std::string(absl::StripAsciiWhitespace(item.end))}, "anything");
     }
     return {};
   }
@@ -226,11 +226,11 @@ class Builder {
       const std::string outer = place_;
       absl::StrAppend(&place_, ", '", field->begin, "'");
       const Expression value =
-          NewRule(Sequence({Mark(field->begin), Value(field->schema, field->syntax, field->end),
-                            Mark(field->end)}));
+          NewRule(Sequence({CheckedLiteral(field->begin), Value(field->schema, field->syntax, field->end),
+                            CheckedLiteral(field->end)}));
       place_ = outer;
       Expression here = Sequence({value, later});
-      Expression behind = Sequence({Mark(item.separator), value, later});
+      Expression behind = Sequence({CheckedLiteral(item.separator), value, later});
       if (!field->required) {
         here = Choice({std::move(here), std::move(first)});
         behind = Choice({std::move(behind), std::move(later)});
@@ -247,7 +247,7 @@ class Builder {
     more.emplace_back('0', '9');
     const Expression pair = NewRule(Sequence({OneOf(letters), Repeat(OneOf(more), 0), Literal("="),
                                               Value("true", ValueSyntax::kPython, item.end)}));
-    return Optional(Sequence({pair, Repeat(Sequence({Mark(item.separator), pair}), 0)}));
+    return Optional(Sequence({pair, Repeat(Sequence({CheckedLiteral(item.separator), pair}), 0)}));
   }
 
   Expression Value(const std::string& schema, ValueSyntax syntax, const std::string& end) {
@@ -257,13 +257,13 @@ class Builder {
       if (!plain.ok()) Fail(plain.status().message());
       if (!status_.ok()) return {};
       // Readers look for the tag without the whitespace around it.
-      const std::string mark(absl::StripAsciiWhitespace(end));
-      if (*plain && (*plain)->choices.empty()) return Without({mark}, "plain");
+      const std::string tag(absl::StripAsciiWhitespace(end));
+      if (*plain && (*plain)->choices.empty()) return FreeTextWithout({tag}, "plain");
       if (*plain) {
         std::vector<Expression> choices;
         for (const std::string& choice : (*plain)->choices) {
           // A reader would end the value there.
-          if (absl::StrContains(choice, mark)) Fail("a choice contains what ends the value");
+          if (absl::StrContains(choice, tag)) Fail("a choice contains what ends the value");
           choices.push_back(Literal(choice));
         }
         return Choice(std::move(choices));
@@ -295,14 +295,14 @@ absl::StatusOr<Grammar> StructuralTagGrammar(const StructuralTag& text, GrammarB
   return Builder(text, budget).Build();
 }
 
-absl::StatusOr<Expression> TextExcluding(const std::vector<std::string>& marks,
+absl::StatusOr<Expression> TextExcluding(const std::vector<std::string>& excluded,
                                        const std::string& name, Grammar* grammar,
                                        GrammarBudget* budget, int most) {
   const Expression one = OneOf({{0, kLastCodePoint}});
-  if (marks.empty()) return Repeat(one, 0, most);
+  if (excluded.empty()) return Repeat(one, 0, most);
   const Expression any = Repeat(one, 0);
   std::vector<Expression> literals;
-  for (const std::string& mark : marks) literals.push_back(Literal(mark));
+  for (const std::string& tag : excluded) literals.push_back(Literal(tag));
   DfaBudget& steps = budget->steps;
   absl::StatusOr<Dfa> all = Dfa::From(Repeat(one, 0, most), &steps);
   if (!all.ok()) return all.status();

@@ -80,10 +80,10 @@ struct StructuralTag {
 // Returns InvalidArgument naming the section and the schema keyword that cannot be enforced.
 absl::StatusOr<Grammar> StructuralTagGrammar(const StructuralTag& text, GrammarBudget* budget);
 
-// Any text of at most `most` characters (-1: unbounded) that contains none of `marks`, as rules
-// whose names begin with `name`. REQUIRES: no mark is empty. Returns InvalidArgument if the marks
+// Any text of at most `most` characters (-1: unbounded) that contains none of `excluded`, as rules
+// whose names begin with `name`. REQUIRES: none is empty. Returns InvalidArgument if the excluded
 // or the limit are too large.
-absl::StatusOr<Expression> TextExcluding(const std::vector<std::string>& marks,
+absl::StatusOr<Expression> TextExcluding(const std::vector<std::string>& excluded,
                                        const std::string& name, Grammar* grammar,
                                        GrammarBudget* budget, int most = -1);
 

@@ -73,7 +73,7 @@ absl::Status Prepend(const ReasoningPrefix& reasoning, Grammar* grammar, Grammar
   if (!inside.ok()) return inside.status();
   const Expression blanks = ShortWhitespace();
   std::vector<Expression> before;
-  if (!reasoning.begun) {
+  if (!reasoning.in_prompt) {
     before.push_back(blanks);
     before.push_back(Literal(reasoning.open));
   }
@@ -81,7 +81,7 @@ absl::Status Prepend(const ReasoningPrefix& reasoning, Grammar* grammar, Grammar
   before.push_back(Literal(reasoning.close));
   before.push_back(blanks);
   Expression whole = Sequence(std::move(before));
-  if (!reasoning.begun) whole = Optional(std::move(whole));
+  if (!reasoning.in_prompt) whole = Optional(std::move(whole));
   grammar->rules["after reasoning"] = Sequence({std::move(whole), RuleCall(grammar->root)});
   grammar->root = "after reasoning";
   return absl::OkStatus();

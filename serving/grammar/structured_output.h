@@ -15,7 +15,7 @@ namespace espalier {
 struct ReasoningPrefix {
   std::string open;    // an answer that begins with other text has no reasoning
   std::string close;   // empty: there is no reasoning
-  bool begun = false;  // the prompt already contains `open`
+  bool in_prompt = false;  // the prompt already contains `open`
 
   auto operator<=>(const ReasoningPrefix&) const = default;
 };

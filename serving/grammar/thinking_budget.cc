@@ -56,7 +56,7 @@ absl::StatusOr<std::shared_ptr<ThinkingBudget>> ThinkingBudget::Create(
   }
   auto start = std::make_shared<Position>();
   if (budget->inner_ != nullptr) start->inner = budget->inner_->Start();
-  if (budget->reasoning_.begun) {
+  if (budget->reasoning_.in_prompt) {
     start->phase = Position::kInside;
     budget->UpdatePhase(*start);
   }

@@ -104,7 +104,7 @@ TEST(ThinkingBudget, OnlyTheClosingTagFollowsAFullBudget) {
       {true, 1, {lead, tail, a}, false},
   };
   for (const auto& c : cases) {
-    auto budget = ThinkingBudget::Create({"<t>", "</t>", c.begun}, c.tokens, tokenizer, nullptr);
+    auto budget = ThinkingBudget::Create({"<t>", "</t>", c.in_prompt}, c.tokens, tokenizer, nullptr);
     ASSERT_TRUE(budget.ok());
     EXPECT_EQ(AllowsSequence(**budget, c.answer, vocabulary), c.may)
         << testing::PrintToString(c.answer) << " within " << c.tokens;

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 using Texts = std::vector<std::string>;
 
 constexpr int kMaxFormats = 4096;
-constexpr size_t kMaxMarkBytes = 1024;
+constexpr size_t kMaxTagBytes = 1024;
 constexpr int kMaxTimes = 100'000;  // counts of "repeat", and of characters
 
 class FormatBuilder {
@@ -133,28 +133,28 @@ class FormatBuilder {
     return value->is_string() ? value->get<std::string>() : "";
   }
 
-  std::string Mark(const Node& node, const char* name) {
+  std::string BoundedText(const Node& node, const char* name) {
     std::string mark = Text(node, name);
-    if (mark.size() > kMaxMarkBytes) {
-      Fail(node, absl::StrCat("field '", name, "' has more than ", kMaxMarkBytes, " bytes"));
+    if (mark.size() > kMaxTagBytes) {
+      Fail(node, absl::StrCat("field '", name, "' has more than ", kMaxTagBytes, " bytes"));
     }
     return mark;
   }
 
   // A list of non-empty tags.
-  Texts Marks(const Node& node, const char* name) {
+  Texts BoundedTexts(const Node& node, const char* name) {
     if (!node.json.contains(name)) return {};
     const Json& list = node.json[name];
     Texts marks;
     bool good = list.is_array() && list.size() <= kMaxFormats;
     for (size_t i = 0; good && i < list.size(); ++i) {
       good = list[i].is_string() && list[i] != "" &&
-             list[i].get_ref<const std::string&>().size() <= kMaxMarkBytes;
+             list[i].get_ref<const std::string&>().size() <= kMaxTagBytes;
       if (good) marks.push_back(list[i].get<std::string>());
     }
     if (!good) {
       Fail(node, absl::StrCat("field '", name, "' must be a list of strings of 1 to ",
-                              kMaxMarkBytes, " bytes"));
+                              kMaxTagBytes, " bytes"));
     }
     return marks;
   }
@@ -249,7 +249,7 @@ class FormatBuilder {
 
   Expression AnyText(const Node& node) {
     const bool limited = node.json.contains("max_chars") && !node.json["max_chars"].is_null();
-    return FreeText(node, Marks(node, "excludes"), limited ? Count(node, "max_chars", 0) : -1);
+    return FreeText(node, BoundedTexts(node, "excludes"), limited ? Count(node, "max_chars", 0) : -1);
   }
 
   Expression InOrder(const Node& node) { return Sequence(List(node, "elements")); }
@@ -267,14 +267,14 @@ class FormatBuilder {
   }
 
   Expression Tag(const Node& node) {
-    Expression begin = Literal(Mark(node, "begin"));
+    Expression begin = Literal(BoundedText(node, "begin"));
     const Json* end = Find(node, "end");
     if (end == nullptr) return {};
     Texts ends;
     if (!end->is_array()) {
-      ends = {Mark(node, "end")};
+      ends = {BoundedText(node, "end")};
     } else if (!end->empty()) {
-      ends = Marks(node, "end");
+      ends = BoundedTexts(node, "end");
     } else {
       Fail(node, "field 'end' is an empty list");
     }
@@ -303,7 +303,7 @@ class FormatBuilder {
   }
 
   Expression TriggeredTags(const Node& node) {
-    const Texts triggers = Marks(node, "triggers");
+    const Texts triggers = BoundedTexts(node, "triggers");
     if (triggers.empty()) return Fail(node, "field 'triggers' must name at least one");
     const Expression tag = AnyTag(node);
     if (!status_.ok()) return {};
@@ -317,7 +317,7 @@ class FormatBuilder {
       }
     }
     const bool needed = Flag(node, "at_least_one"), once = Flag(node, "stop_after_first");
-    Texts excluded = Marks(node, "excludes");
+    Texts excluded = BoundedTexts(node, "excludes");
     excluded.insert(excluded.end(), triggers.begin(), triggers.end());
     const Expression text = FreeText(node, std::move(excluded), -1);
     if (!status_.ok()) return {};
@@ -328,7 +328,7 @@ class FormatBuilder {
 
   Expression SeparatedTags(const Node& node) {
     const Expression tag = AnyTag(node);
-    const Expression separator = Literal(Mark(node, "separator"));
+    const Expression separator = Literal(BoundedText(node, "separator"));
     const bool needed = Flag(node, "at_least_one"), once = Flag(node, "stop_after_first");
     if (!status_.ok()) return {};
     Expression tags = once ? tag : Sequence({tag, Repeat(NewRule(Sequence({separator, tag})), 0)});

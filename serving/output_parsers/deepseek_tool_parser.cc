@@ -74,19 +74,19 @@ class DeepSeek : public ToolCallParser {
   }
   std::optional<ToolCallStart> ParseCallStart(absl::string_view inside,
                                  const std::vector<Tool>& tools) const override {
-    const size_t mark = inside.find(kBegin);
-    if (mark == absl::string_view::npos) return std::nullopt;
-    const size_t behind = mark + kBegin.size();
+    const size_t tag = inside.find(kBegin);
+    if (tag == absl::string_view::npos) return std::nullopt;
+    const size_t behind = tag + kBegin.size();
     const auto begin = NameOf(inside.substr(behind));
     if (!begin || FindTool(begin->first, tools) == nullptr) return std::nullopt;
     return ToolCallStart{std::string(begin->first), behind + begin->second, NewJsonArgumentsParser()};
   }
   size_t EndOfCall(absl::string_view text) const override {
     absl::string_view rest = text;
-    for (const absl::string_view mark : {absl::string_view("```"), kEnd}) {
+    for (const absl::string_view tag : {absl::string_view("```"), kEnd}) {
       rest = absl::StripLeadingAsciiWhitespace(rest);
-      if (absl::StartsWith(mark, rest)) return text.size();
-      absl::ConsumePrefix(&rest, mark);
+      if (absl::StartsWith(tag, rest)) return text.size();
+      absl::ConsumePrefix(&rest, tag);
     }
     return text.size() - rest.size();
   }

@@ -9,14 +9,14 @@ namespace {
 
 class JsonToolCallParser : public ToolCallParser {
  public:
-  // A template matches if it contains one of `template_markers`. `form` lacks the items of its sections.
+  // A template matches if it contains one of `template_markers`. `structural_tag` lacks the items of its sections.
   JsonToolCallParser(const char* name, std::vector<std::string> template_markers, std::vector<Section> sections,
-            const char* arguments, StructuralTag form)
+            const char* arguments, StructuralTag structural_tag)
       : name_(name),
         template_markers_(std::move(template_markers)),
         sections_(std::move(sections)),
         arguments_(arguments),
-        form_(std::move(form)) {}
+        structural_tag_(std::move(structural_tag)) {}
 
   const char* name() const override { return name_; }
   bool MatchesTemplate(absl::string_view chat_template) const override {
@@ -35,13 +35,13 @@ class JsonToolCallParser : public ToolCallParser {
     return ParseJsonCallStart(inside, tools);
   }
   bool allows_untagged_calls() const override {
-    return std::any_of(form_.sections.begin(), form_.sections.end(),
+    return std::any_of(structural_tag_.sections.begin(), structural_tag_.sections.end(),
                        [](const TagSection& section) { return section.open.empty(); });
   }
   StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
-    StructuralTag form = form_;
-    for (TagSection& section : form.sections) section.items = JsonCallItems(tools, arguments_);
-    return form;
+    StructuralTag structural_tag = structural_tag_;
+    for (TagSection& section : structural_tag.sections) section.items = JsonCallItems(tools, arguments_);
+    return structural_tag;
   }
 
  private:
@@ -49,7 +49,7 @@ class JsonToolCallParser : public ToolCallParser {
   const std::vector<std::string> template_markers_;
   const std::vector<Section> sections_;
   const char* const arguments_;
-  const StructuralTag form_;
+  const StructuralTag structural_tag_;
 };
 
 }  // namespace

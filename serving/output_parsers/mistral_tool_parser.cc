@@ -58,16 +58,16 @@ class Mistral : public ToolCallParser {
   }
   StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
     // No text may follow: it would count as part of the last call.
-    StructuralTag form{.layout = StructuralTag::kTextThenTags, .triggers = {std::string(kCalls)}};
+    StructuralTag structural_tag{.layout = StructuralTag::kTextThenTags, .triggers = {std::string(kCalls)}};
     if (!v11_) {
       for (const char* blank : {" ", ""}) {
-        form.sections.push_back({.open = absl::StrCat(kCalls, blank, "["),
+        structural_tag.sections.push_back({.open = absl::StrCat(kCalls, blank, "["),
                                  .items = JsonCallItems(tools, "arguments"),
                                  .separator = ", ",
                                  .most = -1,
                                  .close = "]"});
       }
-      return form;
+      return structural_tag;
     }
     TagSection section{
         .open = std::string(kCalls), .separator = std::string(kCalls), .most = -1};
@@ -75,8 +75,8 @@ class Mistral : public ToolCallParser {
       section.items.push_back(
           {.begin = absl::StrCat(tool.name, kArguments), .schema = DumpJson(ArgumentsSchema(tool))});
     }
-    form.sections.push_back(std::move(section));
-    return form;
+    structural_tag.sections.push_back(std::move(section));
+    return structural_tag;
   }
   bool short_ids() const override { return true; }
 

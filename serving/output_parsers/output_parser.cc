@@ -91,10 +91,10 @@ void OutputParser::Take(const std::string& text, OutputDelta* out) {
     const absl::string_view begun = absl::StripLeadingAsciiWhitespace(buffer_);
     if (begun.size() < 2) return;
     // A tag may begin with a bracket, too; its first two characters differ from JSON.
-    const bool mark = std::any_of(sections_.begin(), sections_.end(), [&](const auto& section) {
+    const bool tag = std::any_of(sections_.begin(), sections_.end(), [&](const auto& section) {
       return absl::StartsWith(section.open, begun.substr(0, 2));
     });
-    state_ = !mark && (begun[0] == '{' || begun[0] == '[') ? State::kWhole : State::kText;
+    state_ = !tag && (begun[0] == '{' || begun[0] == '[') ? State::kWhole : State::kText;
   }
   const bool unsure = state_ == State::kWhole && options_.choice == ToolChoice::kAuto &&
                       next_index_ == 0 && !arguments_;
@@ -256,9 +256,9 @@ OutputDelta OutputParser::Finish() {
   const bool section = state_ == State::kInSection;
   if (streamed_calls_ > 0) {
     // A call that is cut off inside its arguments ends there.
-    const size_t mark =
+    const size_t tag =
         section && !section_->close.empty() ? PartialTagOverlap(rest, section_->close) : 0;
-    if (!arguments_) AddRemainder(absl::string_view(rest).substr(0, rest.size() - mark), &out);
+    if (!arguments_) AddRemainder(absl::string_view(rest).substr(0, rest.size() - tag), &out);
     return out;
   }
   // A section that is cut off counts as calls if it parses, and as content otherwise.

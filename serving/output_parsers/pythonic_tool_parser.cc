@@ -52,7 +52,7 @@ class Pythonic : public ToolCallParser {
   }
   bool allows_untagged_calls() const override { return true; }
   StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
-    StructuralTag form{.layout = StructuralTag::kTextThenTags};
+    StructuralTag structural_tag{.layout = StructuralTag::kTextThenTags};
     TagSection section{.separator = ", ", .most = -1};
     for (const Tool& tool : tools) {
       TagItem item{.begin = absl::StrCat(tool.name, "("),
@@ -68,12 +68,12 @@ class Pythonic : public ToolCallParser {
                                       {"<|python_tag|>", ""}}) {
       section.open = absl::StrCat(open, "[");
       section.close = absl::StrCat("]", close);
-      form.sections.push_back(section);
-      if (*open != '\0') form.triggers.push_back(open);
+      structural_tag.sections.push_back(section);
+      if (*open != '\0') structural_tag.triggers.push_back(open);
     }
     // Without a tag, the tool's name distinguishes a call from a list.
-    for (const Tool& tool : tools) form.triggers.push_back(absl::StrCat("[", tool.name, "("));
-    return form;
+    for (const Tool& tool : tools) structural_tag.triggers.push_back(absl::StrCat("[", tool.name, "("));
+    return structural_tag;
   }
 };
 

@@ -17,12 +17,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr absl::string_view kFunction = "<function=", kFunctionEnd = "</function>";
 
-// Moves *text past `mark` and sets *before to what precedes it. Returns false if there is no mark.
-bool TakeUpTo(absl::string_view mark, absl::string_view* text, absl::string_view* before) {
-  const size_t at = text->find(mark);
+// Moves *text past `tag` and sets *before to what precedes it. Returns false if there is no tag.
+bool TakeUpTo(absl::string_view tag, absl::string_view* text, absl::string_view* before) {
+  const size_t at = text->find(tag);
   if (at == absl::string_view::npos) return false;
   *before = text->substr(0, at);
-  text->remove_prefix(at + mark.size());
+  text->remove_prefix(at + tag.size());
   return true;
 }
 

@@ -18,12 +18,12 @@ ReasoningTags ReasoningTagsFor(absl::string_view chat_template) {
   return {};
 }
 
-bool EndsInReasoning(absl::string_view prompt, const ReasoningTags& marks) {
-  return !marks.empty() && absl::EndsWith(absl::StripTrailingAsciiWhitespace(prompt), marks.open);
+bool EndsInReasoning(absl::string_view prompt, const ReasoningTags& tags) {
+  return !tags.empty() && absl::EndsWith(absl::StripTrailingAsciiWhitespace(prompt), tags.open);
 }
 
-ReasoningParser::ReasoningParser(ReasoningTags marks, bool begins_inside)
-    : tags_(std::move(marks)),
+ReasoningParser::ReasoningParser(ReasoningTags tags, bool begins_inside)
+    : tags_(std::move(tags)),
       state_(tags_.empty() ? State::kDone : (begins_inside ? State::kInside : State::kUndecided)) {
 }
 

@@ -22,12 +22,12 @@ ReasoningTags ReasoningTagsFor(absl::string_view chat_template);
 
 // Whether a prompt ends with the opening tag, trailing whitespace aside, so that the answer begins
 // inside the reasoning.
-bool EndsInReasoning(absl::string_view prompt, const ReasoningTags& marks);
+bool EndsInReasoning(absl::string_view prompt, const ReasoningTags& tags);
 
 // Streams text into reasoning and rest. Drops whitespace around the reasoning and before the rest.
 class ReasoningParser {
  public:
-  ReasoningParser(ReasoningTags marks, bool begins_inside);
+  ReasoningParser(ReasoningTags tags, bool begins_inside);
 
   // Appends to *reasoning and *rest what is certain after `text`.
   void Append(absl::string_view text, std::string* reasoning, std::string* rest);
