@@ -15,15 +15,15 @@
 namespace espalier {
 namespace {
 
-// What `file` says in the cgroup and in each one above it, if it is less than `bytes`.
+// Returns the minimum of `bytes` and `file` in the cgroup and its ancestors.
 int64_t Tightest(const std::string& hierarchy, absl::string_view group, const char* file,
                  int64_t bytes) {
   while (true) {
     std::ifstream limit(absl::StrCat(hierarchy, group, "/", file));
     std::string text;
     int64_t value = 0;
-    // "max" is no number. Without a namespace of its own a container is told where its cgroup lies
-    // on the host, which it does not see: what it sees is the mount's root, where this ends.
+    // "max" is not a number. Without a cgroup namespace, a container's path is that of the host,
+    // which it cannot see: only the mount's root is visible, where this stops.
     if (limit >> text && absl::SimpleAtoi(text, &value) && value > 0) {
       bytes = std::min(bytes, value);
     }
@@ -40,7 +40,7 @@ int64_t MachineMemory(const std::string& root) {
   const std::string mounts = root + "/sys/fs/cgroup";
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
-    // "0::/group" of version 2, "4:memory:/group" of version 1. Both may be there.
+    // "0::/group" is version 2, "4:memory:/group" version 1. Both may be present.
     const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (fields.size() != 3) continue;
     if (fields[1].empty()) {

@@ -121,7 +121,7 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    // Not blocking: a FIFO in place of the file must not hold us.
+    // O_NONBLOCK: opening a FIFO must not block.
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return ErrnoStatus("open", path, errno);
     struct stat info;
@@ -207,8 +207,8 @@ absl::Status CreateDurableDirectories(FileSystem& files, const std::string& path
     made.push_back(found.string());
   }
   if (has_parent()) {
-    // Whoever made it may have been killed before this. What lies where we may not look, or in a
-    // read-only image, others made.
+    // Its creator may have been killed before syncing it. Directories that we cannot open, or
+    // read-only ones, were made by others.
     absl::Status s = files.SyncDirectory(parent_of(found).string());
     if (!s.ok() && !absl::IsPermissionDenied(s) && !absl::IsUnimplemented(s)) return s;
   }

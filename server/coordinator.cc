@@ -26,12 +26,12 @@
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 #include "server/store/sqlite_store.h"
+#include "base/version.h"
 #include "base/net/authenticated_channel.h"
 
 namespace espalier {
 namespace {
 
-constexpr char kVersion[] = "0.1.0";
 constexpr absl::Duration kLeaseTick = absl::Milliseconds(200);
 constexpr absl::Duration kDrain = absl::Seconds(2);
 
@@ -193,7 +193,7 @@ absl::Status Coordinator::Parts::Build() {
 }
 
 void Coordinator::Parts::FillStatus(v1::ClusterStatusReply* reply) {
-  reply->set_version(kVersion);
+  reply->set_version(kEspalierVersion);
   reply->set_uptime_seconds(absl::ToDoubleSeconds(clock->Now() - started));
   for (const auto& [state, count] : jobs->CountByState()) {
     (*reply->mutable_jobs_by_state())[state] = count;
@@ -278,7 +278,7 @@ absl::Status Coordinator::Start() {
   absl::Status status = parts.jobs->Start();
   if (!status.ok()) return status;
   parts.leases = std::thread([&parts] { parts.LeaseLoop(); });
-  spdlog::info("coordinator version={} grpc={} data_dir={}", kVersion, parts.grpc_address,
+  spdlog::info("coordinator version={} grpc={} data_dir={}", kEspalierVersion, parts.grpc_address,
                parts.options.data_dir);
   return absl::OkStatus();
 }

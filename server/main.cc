@@ -33,6 +33,7 @@
 #include "server/jobs/calibrated_planner.h"
 #include "server/jobs/worker_client.h"
 #include "server/local_workers.h"
+#include "base/version.h"
 #include "base/log/log_level.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
@@ -105,7 +106,6 @@ ABSL_FLAG(std::string, log_level, "info", espalier::kLogLevels);
 namespace espalier {
 namespace {
 
-constexpr char kVersion[] = "0.1.0";
 constexpr absl::Duration kWorkersJoin = absl::Seconds(60);
 constexpr absl::Duration kLastWords = absl::Seconds(2);
 
@@ -293,7 +293,7 @@ absl::Status Serve(const sigset_t& signals) {
   }
   const auto ready = [&] { return models.restored() && !models.draining(); };
   std::unique_ptr<grpc::Service> open_inference =
-      NewOpenInferenceService(&models, &coordinator.interceptor(), ready, kVersion);
+      NewOpenInferenceService(&models, &coordinator.interceptor(), ready, kEspalierVersion);
   coordinator.AddService(open_inference.get());
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   DistillationRunner distillations({.operators = &coordinator.operators(),
@@ -324,7 +324,7 @@ absl::Status Serve(const sigset_t& signals) {
        .ready = ready,
        .response_store_bytes = static_cast<size_t>(absl::GetFlag(FLAGS_response_store_bytes)),
        .clock = &clock,
-       .version = kVersion});
+       .version = kEspalierVersion});
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<LocalWorkers> workers;
   std::optional<CredentialWatch> credentials;

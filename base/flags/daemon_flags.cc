@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "base/version.h"
 
 namespace espalier {
 namespace {
@@ -87,6 +88,7 @@ void ParseDaemonFlags(int argc, char** argv, const DaemonUsage& usage) {
       Refuse(usage, absl::StrCat("'", word, "' is not understood"));
     }
     const size_t equals = word.find('=');
+    if (word == "--version") continue;
     const std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
     const auto flag = flags.find(name);
     if (flag == flags.end()) {
@@ -108,6 +110,10 @@ void ParseDaemonFlags(int argc, char** argv, const DaemonUsage& usage) {
     if (!flag->second->ParseFrom(value, &error)) {
       Refuse(usage, absl::StrCat("--", name, "=", value, ": ", error));
     }
+  }
+  if (given("--version")) {
+    std::printf("%s %s\n", usage.program.c_str(), kEspalierVersion);
+    std::exit(0);
   }
 }
 

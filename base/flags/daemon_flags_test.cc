@@ -55,6 +55,8 @@ TEST(DaemonFlagsDeathTest, RefusesFlagsOfLibraries) {
 TEST(DaemonFlagsDeathTest, HelpIsPrintedAndEndsTheProcess) {
   EXPECT_EXIT(Parse({"--help"}), ExitedWithCode(0), "");
   EXPECT_EXIT(Parse({"--help", "--json"}), ExitedWithCode(0), "");
+  EXPECT_EXIT(Parse({"--data-dir=x", "--version"}), ExitedWithCode(0), "");
+  EXPECT_EXIT(Parse({"--data-dri=x", "--version"}), ExitedWithCode(2), "unknown flag");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kShortestKey = 16;
 constexpr size_t kMostKeys = 10'000;
 
-// Takes as long for a wrong key as for the right one, but for its length.
+// Constant-time comparison, except for the length.
 bool Equal(absl::string_view a, absl::string_view b) {
   if (a.size() != b.size()) return false;
   unsigned char difference = 0;

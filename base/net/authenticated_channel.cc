@@ -15,7 +15,7 @@ namespace {
 
 using grpc::experimental::InterceptionHookPoints;
 
-// Call credentials would need TLS, which a channel on loopback need not have.
+// An interceptor: call credentials need TLS, which a loopback channel may lack.
 class KeyInterceptor : public grpc::experimental::Interceptor {
  public:
   explicit KeyInterceptor(const std::string& key) : header_("Bearer " + key) {}
@@ -35,7 +35,7 @@ class KeyInterceptorFactory : public grpc::experimental::ClientInterceptorFactor
   explicit KeyInterceptorFactory(ShownKey key) : key_(std::move(key)) {}
   grpc::experimental::Interceptor* CreateClientInterceptor(
       grpc::experimental::ClientRpcInfo*) override {
-    return new KeyInterceptor(key_());  // gRPC's to delete
+    return new KeyInterceptor(key_());  // owned by gRPC
   }
 
  private:
@@ -44,8 +44,8 @@ class KeyInterceptorFactory : public grpc::experimental::ClientInterceptorFactor
 
 constexpr unsigned kLookEverySeconds = 1;
 
-// gRPC takes certificates that change from files alone, and believes whatever they hold: hence
-// files in memory, of what was found right.
+// gRPC reloads certificates from files only, without validating them: hence in-memory files of
+// validated contents.
 std::shared_ptr<grpc::experimental::CertificateProviderInterface> Watched(
     const std::string& identity, const std::string& roots) {
   return std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
@@ -56,7 +56,7 @@ std::shared_ptr<grpc::experimental::CertificateProviderInterface> Watched(
 
 std::shared_ptr<grpc::ChannelCredentials> CallersCredentials(const TransportSecurity& tls) {
   if (!tls.calls()) return grpc::InsecureChannelCredentials();
-  const grpc::GrpcLibraryCodegen library;  // the watcher needs it before the credentials are there
+  const grpc::GrpcLibraryCodegen library;  // initializes gRPC, which the watcher needs
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(Watched(tls.identity_path(), tls.ca_path()));
   options.watch_root_certs();

@@ -39,7 +39,7 @@ absl::StatusOr<Certificate> FirstCertificate(const char* flag, const std::string
   return out;
 }
 
-// Contents that are right.
+// Validated contents.
 absl::StatusOr<TlsPem> ReadPem(const TlsFiles& files) {
   TlsPem out;
   const struct {
@@ -81,8 +81,8 @@ std::string PathOf(const std::unique_ptr<MemoryFile>& file) { return file ? file
 
 struct TransportSecurity::State {
   TlsFiles files;
-  std::unique_ptr<MemoryFile> identity, ca, client_ca;  // null: there is none
-  absl::Mutex mutex;                                    // also of the files' contents
+  std::unique_ptr<MemoryFile> identity, ca, client_ca;  // null: not given
+  absl::Mutex mutex;                                    // also guards the files' contents
   TlsPem pem ABSL_GUARDED_BY(mutex);
 };
 

@@ -1,20 +1,20 @@
 #include <nlohmann/json.hpp>
 
 #include "client/cli/command.h"
+#include "base/version.h"
 
 namespace espalier {
 namespace {
 
-constexpr char kVersion[] = "0.1.0";
 
 absl::Status Run(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   if (context.json()) {
     nlohmann::ordered_json json;
-    json["version"] = kVersion;
+    json["version"] = kEspalierVersion;
     context.Document(json);
   } else {
-    context.out() << "espalier " << kVersion << std::endl;
+    context.out() << "espalier " << kEspalierVersion << std::endl;
   }
   return absl::OkStatus();
 }

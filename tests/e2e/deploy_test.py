@@ -182,17 +182,16 @@ class DeployTest(unittest.TestCase):
     def test_the_image_starts_with_flags_that_its_program_takes(self):
         entrypoint, arguments = image()
         program = PROGRAMS[os.path.basename(entrypoint[0])]
-        for extra, code in ([], 0), (["--no_such_flag"], 1):
+        for extra, code in ([], 0), (["--no-such-flag"], 2):
             done = subprocess.run([program, *entrypoint[1:], *arguments, *extra, "--version"], capture_output=True,
                                   text=True, timeout=60)
             self.assertEqual(done.returncode, code, done.stderr)
 
     def test_help_shows_the_flags(self):
         for name, flag in ("espalierd", "--http-listen"), ("espalier-worker", "--coordinator"):
-            for ask in "--help", "--helpshort":
-                done = subprocess.run([PROGRAMS[name], ask], capture_output=True, text=True, timeout=60)
-                self.assertIn(flag, done.stdout)
-                self.assertEqual(done.returncode, 1, "Abseil's way to end after help")
+            done = subprocess.run([PROGRAMS[name], "--help"], capture_output=True, text=True, timeout=60)
+            self.assertIn(flag, done.stdout)
+            self.assertEqual(done.returncode, 0)
 
     def test_output_that_nobody_gets_is_a_failure(self):
         with open("/dev/full", "w") as full:
