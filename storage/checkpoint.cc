@@ -172,7 +172,7 @@ absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& s
         " in the checkpoint, ", Name(spec.dtype), ToString(spec.global), " in the program"));
   }
   const int rank = static_cast<int>(spec.dims.size());
-  std::vector<bool> covered;  // element by element, unless one piece has all
+  std::vector<bool> covered;  // by element, unless one piece covers all
   int64_t missing = spec.num_elements();
   std::vector<char> bytes;
   for (const Piece& piece : pieces_.at(name)) {
@@ -195,7 +195,7 @@ absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& s
     bytes.resize(static_cast<size_t>(piece.entry->bytes));
     Shard& shard = *piece.shard;
     const int64_t begin = piece.entry->offset;
-    absl::Status s = HashUpTo(begin, shard);  // what was left out
+    absl::Status s = HashUpTo(begin, shard);  // hash skipped bytes
     if (s.ok()) s = shard.file->Read(*piece.entry, 0, piece.entry->bytes, bytes.data());
     if (!s.ok()) return s;
     if (shard.hashed == begin) {

@@ -33,7 +33,7 @@ float FloatAt(const char* data, int64_t i) {
   return v;
 }
 
-// False if `value` does not fit.
+// Returns false if `value` does not fit.
 bool Store(double float_value, int64_t value, bool is_float, DType as, char* out) {
   switch (as) {
     case DType::kF32: {

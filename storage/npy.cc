@@ -28,7 +28,7 @@ struct Header {
   bool swap = false;
   bool fortran = false;
   Dims shape;
-  int64_t begin = 0;  // of the data in the file
+  int64_t begin = 0;  // offset of the data in the file
   int64_t count = 0;  // elements
 };
 
@@ -156,7 +156,7 @@ void Convert(const Header& header, const char* from, int64_t n, char* to) {
   }
 }
 
-// Column-major to row-major.
+// Reorders column-major to row-major.
 std::vector<char> Transposed(const std::vector<char>& data, const Dims& shape, size_t element) {
   std::vector<char> out(data.size());
   const int rank = static_cast<int>(shape.size());
@@ -172,7 +172,7 @@ std::vector<char> Transposed(const std::vector<char>& data, const Dims& shape, s
   return out;
 }
 
-// The row-major index of element `i` of a column-major array.
+// Returns the row-major index of element `i` of a column-major array.
 int64_t RowMajor(int64_t i, const Dims& shape) {
   Dims index;
   for (const int64_t extent : shape) {
@@ -184,14 +184,15 @@ int64_t RowMajor(int64_t i, const Dims& shape) {
   return at;
 }
 
-// Turns big-endian elements round.
+// Swaps the bytes of big-endian elements.
 void SwapBytes(const Header& header, int64_t n, char* data) {
   for (int64_t i = 0; i < n * header.size; i += header.size) {
     std::reverse(data + i, data + i + header.size);
   }
 }
 
-// Of converted elements, of which the first is element `first` of the array.
+// Notes the first non-finite value among converted elements that start at element `first` of the
+// array.
 absl::Status CheckSigns(const std::string& name, const Header& header, const char* data, int64_t n,
                         int64_t first) {
   if (header.kind != 'u' || header.size != 8) return absl::OkStatus();
@@ -203,7 +204,7 @@ absl::Status CheckSigns(const std::string& name, const Header& header, const cha
   return absl::OkStatus();
 }
 
-// `bytes` begin the file of `total` bytes and hold its header, if it has one.
+// `bytes` are the start of a file of `total` bytes and must hold its header.
 absl::StatusOr<Header> ReadHeader(absl::string_view bytes, int64_t total, const std::string& name,
                                   int64_t limit) {
   if (bytes.size() < 10 || std::memcmp(bytes.data(), "\x93NUMPY", 6) != 0) {
@@ -247,7 +248,7 @@ absl::StatusOr<Header> ReadHeader(absl::string_view bytes, int64_t total, const 
     return Bad(name, absl::StrCat("'shape' ", ToString(header.shape), " needs ", size,
                                   " bytes of data, the file holds ", have));
   }
-  // Small integers are widened: the file can be a quarter of it.
+  // Small integers are widened, so the file may be a quarter of the array's size.
   if (const int64_t values = TensorType{ResultType(header), header.shape}.bytes(); values > limit) {
     return Bad(name, absl::StrCat("its values take ", values, " bytes in memory, for which ", limit,
                                   " are left of the limit; split the dataset"));
@@ -285,7 +286,7 @@ struct NpyScanner::State {
   std::string name;
   int64_t bytes = 0, limit = 0;
   std::optional<Header> header;
-  std::string rest;          // of the last piece: less than an element
+  std::string rest;          // partial element at the end of the last piece
   std::vector<char> values;  // of one piece, converted
   int64_t taken = 0;         // elements
   int64_t not_finite = -1;   // in the order of the file

@@ -1,5 +1,5 @@
-// The ZIP container of .npz, after PKWARE's APPNOTE.TXT 6.3: the central directory is what counts;
-// of the local headers only the lengths of name and extra field are used.
+// The ZIP container of .npz, after PKWARE's APPNOTE.TXT 6.3. Uses the central directory; of local
+// headers only the lengths of name and extra field.
 #include "storage/npz.h"
 
 #include <zlib.h>
@@ -20,9 +20,9 @@ constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Locator = 0x07064b50, kEnd6
                    kCentralSignature = 0x02014b50, kLocalSignature = 0x04034b50;
 constexpr size_t kMaxMembers = 10000;
 constexpr uint64_t kMaxDirectory = 16 << 20;            // bytes
-constexpr uint64_t kLocalBytes = 30, kEnd64Bytes = 56;  // of these records' fixed parts
-constexpr uint64_t kPiece = 1 << 20;                    // more than the header of an .npy
-// Deflate cannot do better than 1032 to 1; a claim beyond that is a lie.
+constexpr uint64_t kLocalBytes = 30, kEnd64Bytes = 56;  // sizes of the records' fixed parts
+constexpr uint64_t kPiece = 1 << 20;                    // larger than the header of an .npy
+// Deflate compresses at most 1032:1; larger claims are false.
 constexpr int64_t kMaxRatio = 1032;
 
 struct Member {
@@ -94,7 +94,7 @@ bool IsWithin(const ByteSource& file, uint64_t at, uint64_t n) {
   return at <= size && n <= size - at;
 }
 
-// Of bytes that are within.
+// A view of bytes within the file.
 absl::StatusOr<std::string> ReadPart(const ByteSource& file, uint64_t at, uint64_t n) {
   std::string part(n, '\0');
   absl::Status status = file.read(static_cast<int64_t>(at), static_cast<int64_t>(n), part.data());
@@ -103,7 +103,8 @@ absl::StatusOr<std::string> ReadPart(const ByteSource& file, uint64_t at, uint64
 }
 
 absl::StatusOr<std::vector<Member>> ReadDirectory(const ByteSource& file) {
-  // The end record is 22 bytes and a comment of at most 65535; before it may be a locator of 20.
+  // The end record is 22 bytes and a comment of at most 65535; a ZIP64 locator of 20 bytes may
+  // precede it.
   const uint64_t size = static_cast<uint64_t>(file.size);
   const uint64_t tail_at = size - std::min<uint64_t>(size, 20 + 22 + 65535);
   const absl::StatusOr<std::string> read = ReadPart(file, tail_at, size - tail_at);
@@ -182,7 +183,7 @@ absl::StatusOr<std::vector<Member>> ReadDirectory(const ByteSource& file) {
 
 using Sink = std::function<absl::Status(absl::string_view piece)>;
 
-// Hands over pieces of kPiece bytes, and what is left in the end.
+// Passes on pieces of kPiece bytes and the remainder.
 absl::Status Inflate(const ByteSource& file, uint64_t at, const Member& m, const Sink& sink) {
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) return absl::InternalError("zlib");
@@ -203,12 +204,12 @@ absl::Status Inflate(const ByteSource& file, uint64_t at, const Member& m, const
         stream.next_in = reinterpret_cast<Bytef*>(in.data());
         stream.avail_in = static_cast<uInt>(n);
       }
-      // At the end of what there is, it makes no progress, which is another code.
+      // At the end of the input inflate returns another code for lack of progress.
       code = inflate(&stream, Z_NO_FLUSH);
     }
     const uint64_t got = kPiece - stream.avail_out;
     const bool good = code == Z_OK || code == Z_STREAM_END;
-    if (!good || got > m.size - done) break;  // or more than is claimed
+    if (!good || got > m.size - done) break;  // or more than the header claims
     done += got;
     absl::Status status = sink(absl::string_view(out.data(), got));
     if (!status.ok()) return status;
@@ -271,8 +272,8 @@ std::string PlaceOf(const std::string& column) {
   return absl::StrCat("npz: column '", column, "'");
 }
 
-// All columns by name, as `read` makes them of their members once what these claim is checked.
-// `read` is told what of `limit` is left for the values of its column.
+// Returns all columns by name, read by `read` after their headers are checked. `read` receives the
+// rest of `limit` for the values of its column.
 template <typename T, typename Read>
 absl::StatusOr<std::map<std::string, T>> ReadColumns(const ByteSource& file, int64_t limit,
                                                      const Read& read) {

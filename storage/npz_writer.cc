@@ -35,7 +35,7 @@ void AppendInt(uint64_t value, int bytes, std::string* out) {
   for (int i = 0; i < bytes; ++i) out->push_back(static_cast<char>(value >> (8 * i)));
 }
 
-// Version 1.0 of the .npy header, padded so that the data begins at a multiple of 64.
+// .npy header version 1.0, padded to start the data at a multiple of 64.
 std::string NpyHeader(const TensorType& type) {
   std::string shape;
   for (const int64_t extent : type.dims) absl::StrAppend(&shape, extent, ", ");
@@ -71,8 +71,8 @@ absl::StatusOr<std::string> WriteNpz(const std::map<std::string, Array>& arrays)
     if (!array.data.empty()) {
       sum = crc32_z(sum, reinterpret_cast<const Bytef*>(array.data.data()), array.data.size());
     }
-    std::string common;                 // to both headers of a member
-    AppendInt(20, 2, &common);          // version that is needed
+    std::string common;                 // shared by both headers of a member
+    AppendInt(20, 2, &common);          // version needed to extract
     AppendInt(0, 2, &common);           // flags
     AppendInt(0, 2, &common);           // stored
     AppendInt(0x21 << 16, 4, &common);  // midnight, the first of January 1980

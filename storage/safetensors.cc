@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxHeader = 100 << 20;  // as the format's own library
+constexpr int64_t kMaxHeader = 100 << 20;  // as in the reference implementation
 constexpr size_t kMaxValues = 1 << 23;    // in a header: a million tensors
 constexpr size_t kMaxRank = 16;
 
@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(FileSyste
   if (!parsed.ok()) return Bad(path, absl::StrCat("its header ", parsed.status().message()));
   const json& header = *parsed;
   if (!header.is_object()) return Bad(path, "its header is no JSON object");
-  // One of two tensors of one name would be lost.
+  // A JSON object would drop one of two equal names.
   if (!twice.empty()) return Bad(path, absl::StrCat("'", twice, "' is there twice"));
 
   auto result = std::make_unique<SafetensorsFile>();
@@ -167,7 +167,7 @@ SafetensorsWriter::~SafetensorsWriter() {
 
 absl::Status SafetensorsWriter::Begin(const std::vector<Tensor>& tensors,
                                       const std::map<std::string, std::string>& metadata) {
-  // By hand: the header keeps the order of the data, which json's sorted objects would not show.
+  // Written by hand: keeps tensors in data order, which nlohmann::json's sorted objects lose.
   std::string header = "{";
   if (!metadata.empty())
     absl::StrAppend(&header, "\"__metadata__\":",
@@ -216,7 +216,7 @@ absl::StatusOr<SafetensorsWriter::Written> SafetensorsWriter::Finish() {
   absl::Status s = file_->Sync();
   if (s.ok()) s = file_->Close();
   if (s.ok()) s = files_.Rename(path_ + ".tmp", path_);
-  if (!s.ok()) return s;  // the destructor removes what is there
+  if (!s.ok()) return s;  // the destructor removes the file
   file_.reset();
   const size_t slash = path_.rfind('/');
   s = files_.SyncDirectory(slash == std::string::npos ? "." : path_.substr(0, slash + 1));

@@ -13,7 +13,7 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
-constexpr absl::Duration kStoreWait = absl::Seconds(1);  // per StoreGet call; repeated until the deadline
+constexpr absl::Duration kStoreWait = absl::Seconds(1);  // per StoreGet; repeats until the deadline
 
 void SetTimeout(grpc::ClientContext* context, absl::Duration timeout) {
   context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));

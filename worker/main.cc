@@ -28,7 +28,8 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, swap_dir, "",
           "folder for tensors that are swapped out of a CPU's memory limit; empty: in memory");
 ABSL_FLAG(std::string, device, "cpu", "cpu or cuda:N");
-ABSL_FLAG(std::string, cuda_plugin, "", "path of libespalier_cuda.so; empty: next to the executable");
+ABSL_FLAG(std::string, cuda_plugin, "",
+          "path of libespalier_cuda.so; empty: next to the executable");
 ABSL_FLAG(std::string, cache_dir, "", "where downloaded datasets are kept");
 ABSL_FLAG(
     std::string, api_key_file, "",

@@ -60,7 +60,8 @@ std::string RandomBytes(size_t count) {
   return bytes;
 }
 
-// What ranks must share to use common memory: the running kernel, the network
+// Ranks can share memory if they run under the same kernel, network namespace (which scopes
+// abstract sockets) and user.
 std::string HostIdentity() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
@@ -72,7 +73,7 @@ std::string HostIdentity() {
 sockaddr_un AddressOf(const std::string& name, socklen_t* length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  // The first byte stays zero: an abstract name.
+  // A leading zero byte makes the name abstract.
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
@@ -120,7 +121,7 @@ absl::Status SendGreeting(int socket, const Greeting& greeting, int memory) {
   return absl::OkStatus();
 }
 
-// The memory; a negative descriptor for whoever has no such greeting to give.
+// Returns the memory's descriptor; a negative one if there is no valid greeting.
 Descriptor ReceiveGreeting(int socket, Greeting* greeting) {
   iovec data{greeting, sizeof(*greeting)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -141,13 +142,13 @@ Descriptor ReceiveGreeting(int socket, Greeting* greeting) {
   return got == static_cast<ssize_t>(sizeof(*greeting)) ? std::move(taken) : Descriptor();
 }
 
-// What a rank says of itself: identity, name and secret, or nothing if it cannot share memory.
+// Published by each rank: identity, socket name and secret; empty if it cannot share memory.
 struct RankInfo {
   std::string identity, name, secret;
 };
 
 std::string Key(int rank) { return absl::StrCat("host/", rank); }
-// Whether the higher rank could call the lower one.
+// Key of whether the higher rank connected to the lower one.
 std::string ConnectedKey(int lower, int higher) { return absl::StrCat("host/", lower, "/", higher); }
 
 std::string Encode(const RankInfo& info) {
@@ -156,7 +157,7 @@ std::string Encode(const RankInfo& info) {
 
 RankInfo Decode(const std::string& text) {
   const std::vector<std::string> words = absl::StrSplit(text, ' ');
-  // A name must fit into an address.
+  // The name must fit into a socket address.
   if (words.size() != 3 || words[1].size() > 64 || words[2].size() != 2 * kSecretBytes) return {};
   return {words[0], words[1], absl::HexStringToBytes(words[2])};
 }
@@ -184,7 +185,7 @@ absl::Status ConnectToPeer(int peer, const RankInfo& info, int rank, Links* link
   return absl::OkStatus();
 }
 
-// Of all higher ranks of the host, in the order in which they come.
+// Accepts all higher ranks of the host, in order of arrival.
 absl::Status AcceptPeers(int listener, const RankInfo& mine, std::vector<int> awaited, absl::Time deadline,
                     Links* links) {
   while (!awaited.empty()) {
@@ -195,7 +196,8 @@ absl::Status AcceptPeers(int listener, const RankInfo& mine, std::vector<int> aw
       if (errno == EINTR || errno == ECONNABORTED) continue;
       return Failed("accepting ranks of this host");
     }
-    // Who greets does so at once; others of the host may see the name too, and say nothing.
+    // Peers greet at once; other processes of the host may see the name and connect without a
+    // greeting.
     const absl::Time soon = std::min(deadline, absl::Now() + absl::Seconds(5));
     if (!WaitToRead(socket.get(), soon, "a greeting").ok()) continue;
     Greeting greeting{};
@@ -221,7 +223,7 @@ absl::StatusOr<Links> ConnectShmChannels(int rank, int size, RendezvousStore& st
   RankInfo mine{HostIdentity(), "espalier-" + absl::BytesToHexString(RandomBytes(8)),
             RandomBytes(kSecretBytes)};
   absl::StatusOr<Descriptor> listener = Listen(mine.name, size);
-  // Where a host's rules forbid this, its ranks talk over the network as all others do.
+  // If the host forbids this, its ranks communicate over the network.
   const bool can = !mine.identity.empty() && mine.secret.size() == kSecretBytes && listener.ok();
   if (absl::Status s = store.Set(Key(rank), can ? Encode(mine) : ""); !s.ok()) return s;
   Links links(static_cast<size_t>(size));
@@ -237,7 +239,7 @@ absl::StatusOr<Links> ConnectShmChannels(int rank, int size, RendezvousStore& st
       higher.push_back(peer);
       continue;
     }
-    // Copies of a virtual machine have one identity, too, and do not hear each other.
+    // Cloned virtual machines have equal identities but cannot reach each other.
     const bool met = ConnectToPeer(peer, info, rank, &links).ok();
     if (absl::Status s = store.Set(ConnectedKey(peer, rank), met ? "yes" : ""); !s.ok()) return s;
   }

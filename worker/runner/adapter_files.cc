@@ -16,8 +16,8 @@ absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("artifact '", artifact, "': ", status.message()));
 }
 
-// What a matrix has in the region of one part of a parameter [adapters, rows, columns]. `part` is
-// that region, row-major, zero before.
+// Copies the part of a matrix within one region of a parameter [adapters, rows, columns]. `part` is
+// that region, row-major, initially zero.
 absl::Status Fill(const AdapterMatrix& matrix, const WeightFiles& files, const TensorSpec& spec,
                   std::vector<float>& part) {
   const auto found = files.tensors().find(matrix.tensor);
@@ -37,13 +37,13 @@ absl::Status Fill(const AdapterMatrix& matrix, const WeightFiles& files, const T
   const int64_t width = tensor.dims[1];
   const int64_t first = spec.offset[2], end_column = std::min(width, first + spec.dims[2]);
   std::vector<float> values;
-  int64_t at = 0;  // the row of the parameter that comes next
+  int64_t at = 0;  // next row of the parameter
   for (const auto& [begin, end] : matrix.rows) {
     if (begin < 0 || end < begin || end > tensor.dims[0] || end - begin > spec.global[1] - at) {
       return wrong("of shape ", ToString(tensor.dims), " has no rows [", begin, ", ", end,
                    ") for rows from ", at, " on of ", spec.global[1]);
     }
-    // Those of them that lie in the region.
+    // Rows within the region.
     const int64_t from = std::max(at, spec.offset[1]);
     const int64_t to = std::min(at + end - begin, spec.offset[1] + spec.dims[1]);
     if (from < to && first < end_column) {
@@ -145,7 +145,7 @@ absl::Status AdapterFiles::Load(const Parameters& parameters, Executor& executor
       if (!status.ok()) return status;
     }
   }
-  // A rank need not have a part of each.
+  // A rank may have no part of some.
   if (executor.program().world_size() > 1 || loaded >= parameters.size()) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("the program has ", loaded, " of the adapters' ",
                                           parameters.size(), " parameters"));

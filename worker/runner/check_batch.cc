@@ -26,7 +26,7 @@ absl::Status CheckRange(const std::vector<int32_t>& values, const char* name, in
   return absl::OkStatus();
 }
 
-// Offsets: count + 1 of them, from 0, never falling, the last one `total`.
+// Checks count + 1 offsets: from 0, nondecreasing, ending at `total`.
 absl::Status CheckOffsets(const std::vector<int32_t>& offsets, const char* name, size_t count,
                           size_t total) {
   if (offsets.size() != count + 1) {

@@ -13,21 +13,19 @@
 namespace espalier {
 namespace {
 
-// Elements that are read, converted and handed to the device at a time: what loading takes besides
-// the weights themselves.
+// Elements per chunk of reading and converting: the memory that loading needs beyond the weights.
 constexpr int64_t kChunk = 1 << 20;
 
-// Bytes of a stretch, on average, from which reading it from its file in each step is not much
-// slower than copying it.
+// Minimum average bytes per contiguous range for which reading from the file in every step is not
+// much slower than copying from memory.
 constexpr int64_t kLeastRun = 1 << 16;
 
-// Takes matrices of one shape, one after the other, from the first element on and hands them on in
-// packed blocks.
+// Packs a sequence of matrices of one shape into blocks, from the first element on.
 class Packer {
  public:
   Packer(std::string name, const PackedWeights& shape) : name_(std::move(name)), shape_(shape) {}
 
-  // Calls write(bytes, count, offset in the buffer) with the blocks that are complete now, if any.
+  // Calls write(bytes, count, offset in the buffer) with the blocks completed so far, if any.
   template <typename WriteBlocks>
   absl::Status Add(const std::vector<float>& values, const WriteBlocks& write) {
     rows_.insert(rows_.end(), values.begin(), values.end());
@@ -58,17 +56,17 @@ class Packer {
   const PackedWeights shape_;
   std::vector<float> rows_;
   std::vector<uint8_t> packed_;
-  int64_t row_ = 0;      // of the present matrix, that is next
+  int64_t row_ = 0;      // next row of the current matrix
   int64_t written_ = 0;  // bytes
 };
 
-// The stretches of a box in the memory of the whole tensor, first to last.
+// The contiguous ranges of a box in the whole tensor's memory, in order.
 class BoxRuns {
  public:
   // REQUIRES: the box is not empty.
   BoxRuns(const Dims& whole, const Dims& start, const Dims& size)
       : whole_(whole), start_(start), size_(size), at_(start) {
-    // A stretch ends where a dimension is not taken whole.
+    // A range ends at a dimension that is not taken whole.
     inner_ = whole.size();
     while (inner_ > 0) {
       --inner_;
@@ -77,7 +75,7 @@ class BoxRuns {
     }
   }
 
-  // False when there is none left.
+  // Returns false at the end.
   bool Next(int64_t* begin, int64_t* count) {
     if (done_) return false;
     *begin = 0;
@@ -94,8 +92,8 @@ class BoxRuns {
  private:
   const Dims whole_, start_, size_;
   Dims at_;
-  size_t inner_ = 0;    // dimensions before it are counted through
-  int64_t length_ = 1;  // of each stretch
+  size_t inner_ = 0;    // dimensions before it are iterated
+  int64_t length_ = 1;  // of each range
   bool done_ = false;
 };
 
@@ -105,7 +103,7 @@ class Loader {
          Executor& executor)
       : files_(files), folder_(folder), loading_(loading), executor_(executor) {}
 
-  // Buffer `index` from what the map says of it: its part of the parameter.
+  // Loads buffer `index`, this rank's part of a parameter, as the map says.
   absl::Status Load(int index, const WeightMap& map) {
     const std::string& name = executor_.tensor_name(index);
     const TensorSpec& spec = executor_.spec(index);
@@ -115,7 +113,7 @@ class Loader {
     const WeightSource& source = found != map.sources.end() ? found->second : all;
     if (source.pieces.empty()) return absl::OkStatus();
     if (source.bits == 0 && spec.dtype == DType::kU8 && source.pieces.size() == 1) {
-      // A packed matrix of which nobody says more: all of its blocks.
+      // A packed matrix without further information: all of its blocks.
       return LoadPacked(index, source, /*units_known=*/false);
     }
     if (source.bits == 0 && !IsFloat(spec.dtype)) {
@@ -151,9 +149,9 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // What nobody reads.
+  // Tensors that no parameter reads.
   absl::Status CheckRest(const WeightMap& map) {
-    // What other ranks read.
+    // Tensors that other ranks read.
     for (const auto& [parameter, source] : map.sources) {
       for (const WeightSlice& piece : source.pieces) {
         if (const Entry* entry = Find(piece.tensor); entry != nullptr) used_.insert(entry->first);
@@ -185,11 +183,11 @@ class Loader {
     return nullptr;
   }
 
-  // Calls take(begin, count) for elements [begin, begin + count) of the piece that is open then, at
-  // most kChunk at a time, for all elements of the box, first to last; stops where pieces end.
+  // Calls take(begin, count) for elements [begin, begin + count) of the open piece, at most kChunk
+  // at a time, for all elements of the box in order; splits at piece boundaries.
   template <typename Take>
   absl::Status ForBox(const WeightSource& source, BoxRuns runs, const Take& take) {
-    // The pieces cover the whole one after another; this is where the present one lies in it.
+    // Pieces cover the whole tensor consecutively; this is the position of the current one.
     size_t next = 0;
     int64_t piece_begin = 0, piece_end = 0;
     int64_t begin = 0, count = 0;
@@ -200,7 +198,7 @@ class Loader {
           piece_begin = piece_end;
           piece_end += piece_elements_;
         }
-        if (begin >= piece_end) return absl::OkStatus();  // the caller sees what is missing
+        if (begin >= piece_end) return absl::OkStatus();  // the caller reports what is missing
         const int64_t n = std::min({count, piece_end - begin, kChunk});
         if (absl::Status s = take(begin - piece_begin, n); !s.ok()) return s;
         begin += n;
@@ -223,8 +221,8 @@ class Loader {
     return Store(index, source.add, at);
   }
 
-  // A parameter that streams, and that the files hold as memory would, is read from them in each
-  // step and needs no memory. False: it is to be loaded.
+  // Backs a streamed parameter with its files, which are then read in each step, if they store it
+  // as memory does. Returns false if it must be loaded.
   absl::StatusOr<bool> SetBackingFiles(int index, const WeightSource& source) {
     if (source.bits != 0 || source.add != 0 || !executor_.CanBeFileBacked(index)) return false;
     const TensorSpec& spec = executor_.spec(index);
@@ -283,7 +281,7 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // What a buffer holds of a packed matrix: all outputs of its blocks, and inputs from `first` on.
+  // The part of a packed matrix in a buffer: all outputs of its blocks, inputs from `first` on.
   struct PackedPart {
     PackedWeights shape;
     int64_t first = 0;
@@ -293,14 +291,14 @@ class Loader {
                                            const TensorSpec& spec) {
     const PackedWeights all{source.bits, source.out, source.in};
     const int64_t bytes = all.block_bytes();
-    // Of experts there are several matrices.
+    // Experts have several matrices.
     const size_t rank = spec.global.size();
     if (spec.dtype == DType::kU8 && (rank == 2 || rank == 3) &&
         spec.global[rank - 2] == all.blocks() && spec.global[rank - 1] == bytes) {
       const int64_t begin = spec.offset[rank - 2] * kPackOutputs, part = spec.dims[rank - 1];
       const int64_t rows = std::min(spec.dims[rank - 2] * kPackOutputs, source.out - begin);
       if (part == bytes) return PackedPart{{source.bits, rows, source.in}, 0};
-      // Units lie one after the other, so a part of the bytes has a part of the inputs.
+      // Units are consecutive, so a part of the bytes is a part of the inputs.
       const int64_t unit = all.unit(), first = spec.offset[rank - 1],
                     unit_bytes = PackedWeights{source.bits, 1, unit}.block_bytes();
       if (source.in % unit == 0 && part % unit_bytes == 0 && first % unit_bytes == 0) {
@@ -313,8 +311,8 @@ class Loader {
         " bits can only be loaded in whole blocks, or in parts of ", all.unit(), " inputs"));
   }
 
-  // Of a matrix that the file holds as memory does; whether it is known to be cut between its
-  // units, if it is cut along its inputs.
+  // For a matrix stored as in memory: whether its split along the inputs, if any, is known to fall
+  // between units.
   absl::Status LoadPacked(int index, const WeightSource& source, bool units_known) {
     const TensorSpec& spec = executor_.spec(index);
     const std::string& tensor = source.pieces[0].tensor;
@@ -337,7 +335,7 @@ class Loader {
                        "' is cut along its inputs, and nobody says how "
                        "many bits its numbers have"));
     }
-    // One stretch of blocks, or of experts one each; or a part of each block.
+    // One range of blocks, or one per expert; or a part of each block.
     std::vector<std::pair<int64_t, int64_t>> runs;
     BoxRuns box(spec.global, spec.offset, spec.dims);
     for (int64_t begin = 0, count = 0; box.Next(&begin, &count);) runs.emplace_back(begin, count);
@@ -375,7 +373,7 @@ class Loader {
     return read.empty() ? absl::OkStatus() : flush();
   }
 
-  // Elements [begin, begin + count) of the piece that is open, behind those in wide_.
+  // Appends elements [begin, begin + count) of the open piece to wide_.
   absl::Status Read(int64_t begin, int64_t count) {
     const size_t before = wide_.size();
     wide_.resize(before + static_cast<size_t>(count));
@@ -393,7 +391,7 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // wide_ into the buffer, from element *at on.
+  // Writes wide_ to the buffer from element *at on.
   absl::Status Store(int index, double add, int64_t* at) {
     const TensorSpec& spec = executor_.spec(index);
     const int64_t count = static_cast<int64_t>(wide_.size()), size = SizeOf(spec.dtype);
@@ -427,16 +425,16 @@ class Loader {
   Executor& executor_;
   std::set<std::string> used_;
   std::optional<Packer> packer_;  // of the parameter being loaded, if it is packed
-  // The piece that is open.
+  // The open piece.
   const WeightSlice* piece_ = nullptr;
   std::string piece_name_;
   int64_t piece_row_ = 0, piece_elements_ = 0;
-  std::vector<float> turned_;  // of one that is transposed: the whole tensor
+  std::vector<float> turned_;  // the whole tensor, if it is transposed
   std::vector<float> wide_;
   std::vector<char> narrow_;
 };
 
-// What the model wants of its files, as far as this rank knows.
+// The tensors that this rank's model expects in its files.
 TensorShapes ExpectedTensors(const WeightMap& map, const Executor& executor) {
   TensorShapes shapes;
   for (const auto& [parameter, source] : map.sources) {

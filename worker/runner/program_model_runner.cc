@@ -15,7 +15,7 @@ constexpr const char* kInputNames[] = {"tokens",         "positions",      "slot
                                        "ancestor_slots", "sequence_start", "sequence_slots",
                                        "logit_rows",     "row_adapter"};
 
-// An input that the program reads must have exactly this length.
+// Checks the exact length of an input that the program reads.
 absl::Status CheckInput(const Executor& executor, int buffer, const char* name, int64_t length) {
   if (buffer < 0) return absl::OkStatus();
   const TensorSpec& spec = executor.spec(buffer);
@@ -28,7 +28,7 @@ absl::Status CheckInput(const Executor& executor, int buffer, const char* name, 
                                                  "; it must be an input i32[", length, "]"));
 }
 
-// Of the states that the program has.
+// Hidden states that the program outputs.
 int CacheSlots(const Executor& executor) {
   int64_t slots = 0;
   for (int i = 0; i < executor.num_buffers(); ++i) {
@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::CreateRa
 absl::Status ProgramModelRunner::TakeLimits() {
   const std::string& name = executor_->program().name();
   for (int input = 0; input < kNumInputs; ++input) {
-    // A model with ALiBi has no use for positions, one without adapters none for these.
+    // Models with ALiBi do not use positions; models without adapters do not use adapter ids.
     if (inputs_[input] < 0 && (input == kPositions || input == kRowAdapter)) continue;
     if (inputs_[input] < 0 || executor_->spec(inputs_[input]).dims.size() != 1) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -143,7 +143,7 @@ absl::Status ProgramModelRunner::FindHidden() {
   const auto found = outputs.find("hidden");
   if (found == outputs.end()) return absl::OkStatus();
   const TensorSpec& spec = executor_->spec(found->second);
-  // One that nobody was told of is kept for nobody.
+  // Without a limit for hidden states, none are kept.
   if (limits_.hidden == 0) return absl::OkStatus();
   if (spec.dtype != DType::kF32 || spec.dims.size() != 2 || spec.dims[0] < max_output_rows_ ||
       spec.dims[1] != limits_.hidden) {
@@ -198,7 +198,7 @@ int64_t ProgramModelRunner::kv_cache_bytes() const {
 }
 
 absl::Status ProgramModelRunner::Check(const RunnerBatch& batch) const {
-  // By what the whole model has, so that all of its ranks say the same.
+  // Checks against the whole model's limits, so that all ranks agree.
   if (batch.wants_hidden && limits_.hidden == 0) {
     return absl::InvalidArgumentError("batch: the program keeps no hidden states");
   }

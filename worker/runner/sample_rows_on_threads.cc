@@ -6,7 +6,7 @@
 namespace espalier {
 
 void SampleRowsOnThreads(const RunnerBatch& batch, RunnerOutput* logits) {
-  // Some nanoseconds for each token of the vocabulary.
+  // A few nanoseconds per vocabulary token.
   const int64_t work = int64_t{8} * logits->vocabulary;
   SampleRows(batch, logits, [work](int n, const std::function<void(int)>& each) {
     ParallelRanges(n, work, [&each](int64_t begin, int64_t end) {

@@ -10,9 +10,9 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kChunk = 1 << 20;  // elements that are tried in a narrower type at a time
+constexpr int64_t kChunk = 1 << 20;  // elements tested for a narrower type at a time
 
-// The narrowest type that holds all of these bit for bit.
+// Returns the narrowest type that holds all values bit for bit.
 DType NarrowestType(const float* values, int64_t count) {
   std::vector<char> narrow(static_cast<size_t>(kChunk * 2));
   std::vector<float> back(static_cast<size_t>(kChunk));
@@ -29,7 +29,7 @@ DType NarrowestType(const float* values, int64_t count) {
   return DType::kF32;
 }
 
-// One parameter as it lies on the device.
+// One parameter as stored on the device.
 absl::StatusOr<std::vector<char>> Read(Executor& executor, int index) {
   std::vector<char> bytes(static_cast<size_t>(executor.spec(index).bytes()));
   absl::Status status =
