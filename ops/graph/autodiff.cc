@@ -85,7 +85,7 @@ class Differentiator {
     contributions_[result_.loss].push_back(one);
   }
 
-  // The sum of what the consumers of `v` have contributed; kNoValue if there is none.
+  // Returns the sum of the gradients from the consumers of `v`; kNoValue if there is none.
   ValueId GradientOf(ValueId v) {
     std::vector<ValueId>& parts = contributions_[v];
     if (parts.empty()) return kNoValue;
@@ -103,7 +103,7 @@ class Differentiator {
     return parts[0];
   }
 
-  // Positions of forward inputs that `index` of a Gradient list stands for (a variadic one: all).
+  // Returns the forward inputs that an entry of a Gradient list stands for (all of a variadic one).
   static std::vector<int> Expand(const OpDef& def, const Node& node, int index) {
     if (index >= static_cast<int>(def.inputs.size()) || !def.inputs[index].variadic) return {index};
     std::vector<int> all;

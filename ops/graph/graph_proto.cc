@@ -141,7 +141,7 @@ absl::StatusOr<Node> NodeFromProto(const OpRegistry& registry, const v1::Node& m
   return node;
 }
 
-// Every input was computed before, and every computed tensor has one producer.
+// Every input is computed before, and every computed tensor has one producer.
 absl::Status CheckOrder(const Graph& graph) {
   std::vector<bool> ready(graph.values().size());
   for (size_t v = 0; v < ready.size(); ++v) {

@@ -1,4 +1,4 @@
-// Graphs as values: building, binding, the wire form and what it refuses, differentiation.
+// Graphs: building, binding, the protobuf message and its validation, differentiation.
 #include "ops/graph/graph.h"
 
 #include <google/protobuf/util/message_differencer.h>
@@ -54,7 +54,7 @@ TEST_F(GraphTest, BindingInfersEveryTypeAndFillsInWhatDependsOnTheBatch) {
     if (node.op != "sparse_categorical_crossentropy") continue;
     EXPECT_EQ(node.attributes.Int("count"), 32);
   }
-  // Binding again to another size starts over.
+  // Binding to another size starts over.
   Graph again = Mlp();
   ASSERT_TRUE(BindAndInfer(registry_, 3, &again).ok());
   EXPECT_EQ(again.value(again.FindValue("head")).type.dims[0], 3);

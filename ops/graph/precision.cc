@@ -46,7 +46,7 @@ class Caster {
   }
 
  private:
-  // f32, with the initial elements that it was given.
+  // Converts the initial elements to f32.
   static void Widen(Value* value) {
     std::string wide;
     wide.reserve(2 * value->constant.size());
@@ -62,7 +62,7 @@ class Caster {
 
   DType TypeOf(ValueId v) const { return result_.value(v).type.dtype; }
 
-  // `v` of the result in another floating-point type. One cast serves all readers.
+  // Returns `v` cast to another floating-point type. All readers share one cast.
   absl::StatusOr<ValueId> As(DType type, ValueId v) {
     if (TypeOf(v) == type) return v;
     auto [it, inserted] = casts_.try_emplace({v, type}, kNoValue);
@@ -82,7 +82,7 @@ class Caster {
     return name;
   }
 
-  // The type in which `node` reads its floating-point operands; kInvalid: each as it was written.
+  // The type in which `node` reads its floating-point operands; kInvalid: each as written.
   DType OperandType(const OpDef& def, const Node& node) const {
     if (compute_ == DType::kF32) return DType::kInvalid;
     if (def.is_loss || def.is_metric || def.precision == Precision::kF32) return DType::kF32;
@@ -95,7 +95,7 @@ class Caster {
     return any_f32 || !any_narrow ? DType::kF32 : compute_;
   }
 
-  // A literal number says nothing about the precision that was meant, if f16 holds it.
+  // A literal that f16 can hold does not force f32.
   bool IsNumber(ValueId v) const {
     const Value& value = graph_.value(v);
     if (value.kind != ValueKind::kConstant || value.type.dtype != DType::kF32 ||
@@ -107,7 +107,7 @@ class Caster {
     return number == 0 || (std::abs(number) >= 0x1p-14f && std::abs(number) <= 65504.0f);
   }
 
-  // Whether input i is there, floating-point, and of the type of the computation.
+  // Whether input i is present, floating-point and of the compute type.
   bool Casts(const OpDef& def, const Node& node, size_t i) const {
     if (node.inputs[i] == kNoValue || !IsFloat(TypeOf(now_[node.inputs[i]]))) return false;
     return !def.inputs[std::min(i, def.inputs.size() - 1)].own_type;
@@ -127,7 +127,7 @@ class Caster {
       node.inputs[i] = now_[before];
       if (!Casts(*def, graph_.node(n), i) || node.op == "cast") continue;
       const DType type = wanted == DType::kInvalid ? graph_.value(before).type.dtype : wanted;
-      // A master copy is read as it is.
+      // A master weight is read directly.
       const bool master = i < def->inputs.size() && def->inputs[i].wide && IsNarrow(type) &&
                           result_.value(now_[before]).kind == ValueKind::kParameter &&
                           TypeOf(now_[before]) == DType::kF32;

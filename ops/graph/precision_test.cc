@@ -1,4 +1,4 @@
-// Where mixed precision casts, and what it leaves alone.
+// Where mixed precision inserts casts, and what it leaves alone.
 #include "ops/graph/precision.h"
 
 #include <cstring>
@@ -64,7 +64,7 @@ TEST_F(PrecisionTest, ProductsAreNarrowAndLossesAndNormsAreF32) {
   EXPECT_EQ(TypeOf(graph, "second"), DType::kBF16);
   EXPECT_EQ(TypeOf(graph, "loss"), DType::kF32);
   EXPECT_EQ(TypeOf(graph, "labels"), DType::kI64);
-  // x, h, n and the logits change their type; parameters are read as they are.
+  // x, h, n and the logits change type; parameters are read as they are.
   EXPECT_EQ(Casts(graph), 4);
   EXPECT_EQ(graph.value(graph.FindOutput("logits")).type.dtype, DType::kF32);
   // Gradients of parameters are f32.
@@ -128,8 +128,8 @@ TEST_F(PrecisionTest, NarrowParametersGetMasterCopies) {
   EXPECT_EQ(elements[1], -2.0f);
   EXPECT_EQ(TypeOf(cast, "scale"), DType::kF32);
   EXPECT_EQ(TypeOf(cast, "fixed"), DType::kF16);
-  // The graph computes in the types that it names: only `scale`, which multiply cannot read in
-  // another type, is cast.
+  // The graph computes in its own types: only `scale`, which multiply cannot read in another type,
+  // is cast.
   EXPECT_EQ(TypeOf(cast, "product"), DType::kF16);
   EXPECT_EQ(TypeOf(cast, "sum"), DType::kF16);
   EXPECT_EQ(Casts(cast), 1);
@@ -153,8 +153,8 @@ TEST_F(PrecisionTest, IntegersAreNoPrecision) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("f32, bf16, f16"));
 }
 
-// A cast per node, each with a name of its own: a test of its time, in which a search through all
-// names for each does not end.
+// One cast per node, each with a unique name. A linear search over all names for each would not
+// finish in time.
 TEST_F(PrecisionTest, ManyCastsTakeNoLongerEach) {
   constexpr int kLayers = 40000;
   Graph graph;

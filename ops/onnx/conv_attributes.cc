@@ -9,7 +9,7 @@ namespace espalier::onnx_import {
 
 bool ExpectPositive(Translator& t, const char* name, const std::vector<int64_t>& values,
                     size_t count) {
-  // The limit keeps sizes computed from them far from an overflow.
+  // Keeps sizes computed from the attributes far from overflow.
   const bool good = values.size() == count &&
                     std::all_of(values.begin(), values.end(),
                                 [](int64_t v) { return v > 0 && v < (int64_t{1} << 30); });

@@ -34,7 +34,7 @@ const WriterTable& Writers() {
   return *table;
 }
 
-// The part of the graph that computes the wanted outputs.
+// The part of the graph that computes the requested outputs.
 absl::StatusOr<Graph> Wanted(const OpRegistry& registry, const Graph& graph,
                              const ExportOptions& options) {
   Graph part = graph;
@@ -123,7 +123,7 @@ absl::StatusOr<std::string> ExportOnnx(const OpRegistry& registry, const Graph& 
   const auto readers = part->Consumers(), readers_before = graph.Consumers();
   for (size_t v = 0; v < part->values().size(); ++v) {
     const Value& value = part->value(static_cast<ValueId>(v));
-    // The labels of a loss that was left out.
+    // Labels of a loss that is not exported.
     if (value.kind == ValueKind::kInput && readers[v].empty() &&
         !readers_before[graph.FindValue(value.name)].empty()) {
       continue;

@@ -38,7 +38,7 @@ absl::Status Bad(const std::string& location, const std::string& why) {
       absl::StrCat("keeps its data in the file '", location, "', ", why));
 }
 
-// Opened part by part, so that nothing can be put in its place between a check and its use.
+// Opens the path component by component, so that nothing can be swapped between check and use.
 absl::StatusOr<Descriptor> Open(const std::string& folder, const std::string& location) {
   Descriptor at(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (at.get() < 0) return Bad(location, absl::StrCat("whose folder: ", std::strerror(errno)));

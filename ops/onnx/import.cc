@@ -16,10 +16,11 @@ namespace {
 using onnx_import::Translations;
 using onnx_import::Translator;
 
-// What depends on the batch in another way than as a size of it gives different graphs for these:
-// they differ by a prime that is larger than what batches are divided by, so that neither quotients
-// nor remainders are the same (N / 64, N - N / 2 * 2), and the second has many divisors (for it
-// alone N % 4 is 0). Only the first need be a prime: a size is the batch if it is for both.
+// A model is imported with two symbolic batch sizes. If it depends on the batch in another way than
+// through sizes, the two graphs differ. The sizes differ by a prime larger than common divisors of
+// the batch, so neither quotients nor remainders agree (N / 64, N - N / 2 * 2), and the second has
+// many divisors (only for it N % 4 is 0). Only the first need be prime, because a size counts as
+// the batch only if both imports say so.
 constexpr int64_t kSymbolicBatches[] = {1000003, 1000003 - 375043};
 static_assert(kSymbolicBatches[1] == 64 * 9 * 5 * 7 * 31);
 
@@ -27,11 +28,11 @@ absl::StatusOr<int> OpsetOf(const onnx::ModelProto& model) {
   int found = 0;
   for (const onnx::OperatorSetIdProto& opset : model.opset_import()) {
     if (!opset.domain().empty() && opset.domain() != "ai.onnx") {
-      // Only models of other domains: their operators carry their own meaning.
+      // Models of other domains only: their operators have their own meaning.
       if (found == 0 && opset.domain().rfind("ai.onnx", 0) == 0) found = kMaxOnnxOpset;
       continue;
     }
-    // Before the first opset: see Translator::TranslateNode.
+    // Before the first opset (Translator::TranslateNode).
     if (opset.version() < 1 || opset.version() > kMaxOnnxOpset) {
       return absl::UnimplementedError(absl::StrCat("ONNX opset ", opset.version(),
                                                    " is not read; export with opset ",
@@ -127,7 +128,7 @@ absl::Status AddOutputs(const onnx::GraphProto& model, Translator* translator, G
   return absl::OkStatus();
 }
 
-// Names go into messages whose strings must be UTF-8.
+// Names appear in messages whose strings must be UTF-8.
 absl::Status CheckNames(const Graph& graph) {
   const auto valid = [](const std::string& text) {
     return google::protobuf::internal::IsStructurallyValidUTF8(text.data(),
@@ -141,7 +142,7 @@ absl::Status CheckNames(const Graph& graph) {
               : absl::InvalidArgumentError("the ONNX model has names that are not valid UTF-8");
 }
 
-// Copies whose parameter nobody else reads take its name.
+// A copy takes the name of its parameter if nothing else reads the parameter.
 Graph WithNamesOf(const Translator& translator, Graph graph) {
   std::map<std::string, ValueId> values;
   for (size_t v = 0; v < graph.values().size(); ++v) {

@@ -1,4 +1,5 @@
-// Models of strangers, which are refused with the place or mean what ONNX says, whatever the batch.
+// Untrusted models are refused with the location of the error, or mean what ONNX specifies, for any
+// batch.
 #include "ops/onnx/import.h"
 
 #include <gmock/gmock.h>
@@ -101,7 +102,7 @@ void Declare(const std::string& name, int type, const Int64s& dims, onnx::ValueI
   }
 }
 
-// A graph inside a node: values of any type.
+// A subgraph; values of any type.
 onnx::GraphProto Body(const Names& inputs, const Names& outputs,
                       const std::vector<onnx::NodeProto>& nodes) {
   onnx::GraphProto graph;
@@ -186,7 +187,7 @@ Floats Result(const Model& model, int64_t batch, const std::vector<T>& x) {
 
 const onnx::NodeProto kRelu = Node("Relu", {"x"}, {"y"});
 
-// Control flow that lacks what it needs.
+// Incomplete control flow.
 
 TEST(ImportTest, LoopWithoutStateOrOutputsIsRefused) {
   const auto loop = [](const Names& inputs, const onnx::GraphProto& body) {
@@ -221,7 +222,7 @@ TEST(ImportTest, SizesThatAreNotPositiveAreRefused) {
               HasSubstr("points"));
 }
 
-// What a small file may cost.
+// Resource limits for small files.
 
 TEST(ImportTest, ManyNodesOfOneNameTakeNoLongerEach) {
   std::vector<onnx::NodeProto> nodes = {kRelu};
@@ -261,7 +262,7 @@ TEST(ImportTest, ConstantsInTheTurnsOfALoopAreBounded) {
   EXPECT_THAT(loop(initializer, 4000).Error(), HasSubstr("constants"));
 }
 
-// Exporters write weights as Constant nodes, too: what the file has anyway is no danger.
+// Exporters write weights as Constant nodes too; what the file holds anyway is not limited.
 TEST(ImportTest, TensorsOfTheFileCountFromTheSecondTimeOn) {
   const onnx::TensorProto large = Tensor("w", {2, 1 << 18}, Floats(2 << 18));  // 2 MiB
   onnx::NodeProto constant = Node("Constant", {}, {"w"});
@@ -319,7 +320,7 @@ TEST(ImportTest, HugeShapesAreRefused) {
   EXPECT_THAT(overlapping(int64_t{1} << 45).Error(), HasSubstr("kernel"));
 }
 
-// Its kernel of units is as large as constants may be: here of two channels, 128 MiB.
+// Its identity kernel is limited like constants: here two channels, 128 MiB.
 TEST(ImportTest, TheKernelOfCol2ImIsBoundedAsConstantsAre) {
   const Model model({Node("Col2Im", {"x", "image", "block"}, {"y"})},
                     {Tensor("image", {2}, Int64s{64, 64}), Tensor("block", {2}, Int64s{64, 64})},
@@ -386,7 +387,7 @@ TEST(ImportTest, OpsetsOfFunctionsHaveTheLimitsOfTheModels) {
   EXPECT_THAT(Model({Node("my.F", {"x"}, {"y"})}).With(function).Error(), HasSubstr("opset 99"));
 }
 
-// Any batch.
+// Any batch size.
 
 std::vector<onnx::NodeProto> BatchAsN() {
   return {Node("Shape", {"x"}, {"shape"}), Node("Gather", {"shape", "zero"}, {"n"})};
@@ -399,7 +400,7 @@ const std::vector<onnx::TensorProto>& Integers() {
   return *kIntegers;
 }
 
-// x times the integer f, which `nodes` compute of the batch n, and of the number d.
+// x times the integer f, which `nodes` compute from the batch n and the number d.
 Model TimesF(const std::vector<onnx::NodeProto>& nodes, int64_t d = 1) {
   std::vector<onnx::NodeProto> all = BatchAsN();
   all.insert(all.end(), nodes.begin(), nodes.end());
@@ -427,8 +428,8 @@ TEST(ImportTest, WhatIsChosenByTheBatchIsRefused) {
   EXPECT_THAT(Model(nodes, Integers()).Error(), HasSubstr(fixed));
 }
 
-// Remainders as older opsets have them, in integers and in floats, and quotients: what one batch
-// has is not what others have, though two large ones may share it.
+// Remainders as older opsets spell them, in integers and floats, and quotients: a value for one
+// batch does not hold for others, although two large batches may share it.
 TEST(ImportTest, WhatIsRoundedOffByTheBatchIsRefused) {
   const std::string fixed = "fixed batch size";
   const auto remainder_as = [](const std::string& name) {
@@ -458,7 +459,7 @@ TEST(ImportTest, WhatIsRoundedOffByTheBatchIsRefused) {
 }
 
 TEST(ImportTest, WhatIsTheSameForEveryBatchIsTaken) {
-  // As PyTorch writes `expand`: sizes of -1 are ones.
+  // PyTorch's `expand`: sizes of -1 become 1.
   std::vector<onnx::NodeProto> nodes = BatchAsN();
   for (const onnx::NodeProto& node :
        {Node("Unsqueeze", {"n", "axis"}, {"n1"}),
@@ -477,7 +478,7 @@ TEST(ImportTest, WhatIsTheSameForEveryBatchIsTaken) {
   const Model model(nodes, initializers);
   EXPECT_THAT(Result(model, 1, Floats{1, 2}), ElementsAre(11, 22));
   EXPECT_THAT(Result(model, 2, Floats{1, 2, 3, 4}), ElementsAre(11, 22, 13, 24));
-  // Numbers of the batch that are one number for all: n > 0, 2 n / n.
+  // Expressions of the batch that are constant: n > 0, 2 n / n.
   EXPECT_THAT(Result(TimesF({Node("Greater", {"n", "zero"}, {"f"})}), 1, Floats{3, 4}),
               ElementsAre(3, 4));
   EXPECT_THAT(Result(TimesF({Node("Add", {"n", "n"}, {"m"}), Node("Div", {"m", "n"}, {"f"})}), 1,
@@ -528,7 +529,7 @@ TEST(ImportTest, NegativeIndicesIntoATableCountFromItsEnd) {
   const Model fixed({Node("Gather", {"w", "k"}, {"row"}), Node("Add", {"x", "row"}, {"y"})},
                     {table, Tensor("k", {1}, Int64s{-1})});
   EXPECT_THAT(Result(fixed, 1, Floats{10, 20}), ElementsAre(14, 25));
-  // Where they are not known to be, nothing is added.
+  // If they may be negative, nothing is added.
   const Model fed({Node("Gather", {"w", "x"}, {"y"})}, {table}, {kBatch}, onnx::TensorProto::INT64);
   EXPECT_EQ(fed.Import()->nodes().size(), 1u);
   const Model plain({Node("Gather", {"w", "k"}, {"row"}), Node("Add", {"x", "row"}, {"y"})},
@@ -544,7 +545,7 @@ TEST(ImportTest, OneHotLeavesOffWhatIsOutOfRange) {
               ElementsAre(0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0));
 }
 
-// Exporters merge equal initializers: the first values of scale and variance, of bias and mean.
+// Exporters merge equal initializers: the initial scale and variance, bias and mean.
 TEST(ImportTest, RunningStatisticsShareNoParameter) {
   const Model model({Node("BatchNormalization", {"x", "one", "zero", "zero", "one"}, {"h"}),
                      Node("BatchNormalization", {"h", "scale", "bias", "mean", "one"}, {"y"})},
@@ -574,7 +575,7 @@ TEST(ImportTest, RunningStatisticsShareNoParameter) {
     ASSERT_NE(value, kNoValue) << name;
     EXPECT_TRUE(graph->value(value).trainable) << name;
   }
-  // What nobody else reads keeps its name.
+  // A parameter with one reader keeps its name.
   ASSERT_NE(graph->FindValue("mean"), kNoValue);
   EXPECT_FALSE(graph->value(graph->FindValue("mean")).trainable);
   const float unit = 1 / std::sqrt(1 + 1e-5f);
@@ -607,8 +608,8 @@ std::set<std::string> Different(const std::vector<Names>& lists) {
   return names;
 }
 
-// All new layers of as many channels are alike: that two read the same, merged, values does not
-// make them one.
+// All new layers with the same number of channels have equal values; sharing merged values does not
+// make them one layer.
 TEST(ImportTest, NewLayersOfMergedValuesHaveTheirOwnRunningStatistics) {
   const std::vector<onnx::TensorProto> merged = {
       Tensor("one", {2}, Floats{1, 1}), Tensor("zero", {2}, Floats{0, 0}),
@@ -629,7 +630,7 @@ TEST(ImportTest, NewLayersOfMergedValuesHaveTheirOwnRunningStatistics) {
     EXPECT_EQ(found.size(), 2u);
     EXPECT_EQ(Different(found).size(), 4u) << layer[2] << ", " << layer[3];
   }
-  // Layers without a scale and bias of their own, whose constants say nothing of them.
+  // Layers without scale and bias, whose constants do not identify them.
   std::vector<onnx::NodeProto> nodes;
   for (const auto& [name, number] : {std::pair("c1", 1.0f), std::pair("c0", 0.0f)}) {
     nodes.push_back(Node("Constant", {}, {name}));
@@ -643,7 +644,7 @@ TEST(ImportTest, NewLayersOfMergedValuesHaveTheirOwnRunningStatistics) {
   EXPECT_EQ(Different(found).size(), 4u);
 }
 
-// A network that is applied to two inputs (siamese) has one running mean, which both move.
+// A siamese network, applied to two inputs, has one running mean, which both update.
 TEST(ImportTest, ALayerThatIsAppliedTwiceHasOnePairOfRunningStatistics) {
   const auto inputs_of_norms = [](const std::string& scale_of_second) {
     return RunningStatistics(

@@ -16,7 +16,7 @@ using recurrent::kNumFunctions;
 
 struct Spelling {
   const char* name;
-  bool alpha, beta;  // has one
+  bool alpha, beta;  // whether the function has it
 };
 // By recurrent::Function.
 constexpr Spelling kSpellings[] = {
@@ -26,7 +26,7 @@ constexpr Spelling kSpellings[] = {
     {"Softsign", false, false}, {"Softplus", false, false}};
 static_assert(std::size(kSpellings) == kNumFunctions);
 
-// By Function; kNumFunctions: none.
+// Index by Function; kNumFunctions: none.
 int FunctionOf(const std::string& name) {
   int f = 0;
   while (f < kNumFunctions &&
@@ -37,7 +37,7 @@ int FunctionOf(const std::string& name) {
   return f;
 }
 
-// One number for each function: the next of `given` for those that have one.
+// One number per function: the next of `given` if the function has one.
 absl::Status Spread(const char* attribute, const std::vector<int>& functions,
                     const std::vector<double>& given, bool Spelling::*has,
                     float recurrent::FunctionInfo::*fallback, std::vector<double>* all) {

@@ -1,4 +1,4 @@
-// Branches and loops, where what decides them is known: they are written out.
+// If, Loop and Scan with known conditions and lengths are inlined.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -26,7 +26,7 @@ void If(Translator& t) {
     if (flag.size() != 1) return t.Fail("input 0 (the condition) must be one value");
     return t.ReturnAll(t.Inline(flag[0] != 0 ? *yes : *no, {}));
   }
-  // Both are computed: they have no effects.
+  // Both branches are computed, as they have no side effects.
   const std::vector<ValueId> a = t.Inline(*yes, {}), b = t.Inline(*no, {});
   if (!t.ok()) return;
   std::vector<ValueId> results;
@@ -89,7 +89,7 @@ void Loop(Translator& t) {
     inputs.insert(inputs.end(), values.begin(), values.end());
     const std::vector<ValueId> outputs = t.Inline(*body, inputs);
     if (!t.ok()) return;
-    // Absent, the condition is not looked at in the body's outputs either if it is a constant true.
+    // Without a condition, a constant true in the body's outputs is not checked either.
     condition = outputs[0];
     std::copy(outputs.begin() + 1, outputs.begin() + 1 + carried, values.begin());
     for (size_t k = 0; k < scanned.size(); ++k) scanned[k].push_back(outputs[1 + carried + k]);

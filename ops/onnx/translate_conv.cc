@@ -40,7 +40,7 @@ void Conv(Translator& t) {
       {{"strides", w.strides}, {"pads", w.pads}, {"dilations", w.dilations}, {"groups", groups}}));
 }
 
-// Pads and additional output that give `wanted` (attribute output_shape) as ONNX defines them.
+// Pads and additional output that give `wanted` (attribute output_shape), as ONNX defines them.
 void FitOutput(Translator& t, const Dims& x, std::vector<int64_t>* extra, ConvAttributes* w) {
   const size_t n = x.size();
   std::vector<int64_t> wanted = t.Ints("output_shape", {});
@@ -85,7 +85,7 @@ void ConvTranspose(Translator& t) {
                    {"output_padding", extra}}));
 }
 
-// Adding up overlapping blocks is a transposed convolution with a kernel of units.
+// Col2Im sums overlapping blocks: a transposed convolution with an identity kernel.
 void Col2Im(Translator& t) {
   const ValueId x = t.Required(0);
   const std::vector<int64_t> image = t.ConstantInts(1), block = t.ConstantInts(2);
@@ -98,7 +98,8 @@ void Col2Im(Translator& t) {
       !ExpectPositive(t, "dilations", dilations, 2)) {
     return;
   }
-  constexpr int64_t kMaxUnits = int64_t{1} << 56;  // elements of the kernel; bytes of more overflow
+  // elements of the kernel; larger byte sizes overflow
+  constexpr int64_t kMaxUnits = int64_t{1} << 56;
   const int64_t size = block[0] * block[1];
   if (pads.size() != 4 || t.RankOf(x) != 3 || size > (1 << 12) || t.DimsOf(x)[1] % size != 0) {
     return t.Fail(

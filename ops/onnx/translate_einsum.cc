@@ -1,4 +1,4 @@
-// Einsum, two operands at a time: each pair is one product of matrices.
+// Einsum, two operands at a time: each pair is one matrix product.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -10,7 +10,7 @@
 namespace espalier::onnx_import {
 namespace {
 
-// A value whose dimensions are named by letters.
+// A value whose dimensions are labeled with letters.
 struct Term {
   ValueId value = kNoValue;
   std::string labels;
@@ -18,7 +18,7 @@ struct Term {
 
 bool Has(const std::string& labels, char c) { return labels.find(c) != std::string::npos; }
 
-// Without the labels that are not in `keep`, which are summed over.
+// Sums over the labels that are not in `keep`.
 Term Without(Translator& t, Term term, const std::string& keep) {
   std::vector<int64_t> axes;
   std::string left;
@@ -39,7 +39,7 @@ ValueId Arrange(Translator& t, const Term& term, const std::string& labels) {
   return t.Transpose(term.value, perm);
 }
 
-// Sums over the labels that neither `keep` nor only one of the two has.
+// Sums over labels that occur in one operand only and not in `keep`.
 Term Multiply(Translator& t, Term a, Term b, const std::string& keep) {
   a = Without(t, a, keep + b.labels);
   b = Without(t, b, keep + a.labels);

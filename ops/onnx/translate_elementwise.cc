@@ -1,4 +1,4 @@
-// Arithmetic, comparisons and activations that are not one operator of ours by position.
+// Arithmetic, comparisons and activations without an OnnxForm.
 #include <cmath>
 #include <utility>
 
@@ -38,7 +38,8 @@ std::vector<int64_t> Quotients(Translator& t, const std::vector<int64_t>& x,
   return quotients;
 }
 
-// Integers divide towards zero, and only where both are known: models compute shapes so.
+// Integer division truncates, and is supported only if both operands are known: models compute
+// shapes with it.
 void Div(Translator& t) {
   ValueId a = t.Required(0), b = t.Required(1);
   if (!t.ok()) return;
@@ -65,7 +66,7 @@ void Div(Translator& t) {
   t.Return(t.Cast(t.Integers(quotients, at_one, t.DimsOf(a)), t.DTypeOf(a)));
 }
 
-// The powers that exporters write out for norms and means, without the general function.
+// The powers that exporters spell out for norms and means, without the general function.
 void Pow(Translator& t) {
   const ValueId x = t.Required(0), exponent = t.Required(1);
   if (!t.ok()) return;
@@ -126,7 +127,7 @@ void Clip(Translator& t) {
     attributes.Set(names[i], bounds[i]);
   }
   if (!t.ok()) return;
-  // With bounds in the wrong order everything becomes the upper one.
+  // With min > max every element becomes max.
   if (known && bounds[0] <= bounds[1]) {
     t.Return(has[0] || has[1] ? t.Emit("clip", {x}, std::move(attributes)) : x);
     return;
@@ -143,7 +144,7 @@ void Gelu(Translator& t) {
   t.Return(t.Emit("gelu", {t.Required(0)}, {{"approximate", t.String("approximate", "none")}}));
 }
 
-// Before opset 13 the dimensions from `axis` on are one.
+// Before opset 13 softmax flattens the dimensions from `axis` on.
 void SoftmaxLike(Translator& t, const std::string& op) {
   const ValueId x = t.Required(0);
   if (!t.ok()) return;

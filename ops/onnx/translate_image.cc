@@ -1,4 +1,4 @@
-// Operators that sample images.
+// Image resampling: Resize, GridSample and related operators.
 #include <algorithm>
 #include <cmath>
 
@@ -8,13 +8,13 @@
 namespace espalier::onnx_import {
 namespace {
 
-// Resize of the dimensions `axes`; `scales` and `sizes` go with them, one of the two is empty.
+// Resize of the dimensions `axes`, by `scales` or `sizes`; the other is empty.
 struct Sizes {
   std::vector<int64_t> axes, sizes;
   std::vector<double> scales;
 };
 
-// Sizes that keep the ratio of the sides.
+// Sizes that keep the aspect ratio.
 void KeepRatio(const std::string& policy, const Dims& dims, Sizes* s) {
   double scale = 0;
   for (size_t i = 0; i < s->axes.size(); ++i) {
@@ -67,7 +67,7 @@ bool ReadSizes(Translator& t, ValueId x, int scales_input, int sizes_input, Size
   return true;
 }
 
-// The operator takes all dimensions; a size of 0 is that of x, so that it fits any batch.
+// The operator takes all dimensions; size 0 keeps that of x, so that it fits any batch.
 void ResizeTo(Translator& t, ValueId x, const Sizes& s, Attributes attributes) {
   const Dims& dims = t.DimsOf(x);
   std::vector<int64_t> size(dims.size(), 0);
@@ -82,7 +82,7 @@ void ResizeTo(Translator& t, ValueId x, const Sizes& s, Attributes attributes) {
   t.Return(t.Emit("resize", {x}, std::move(attributes)));
 }
 
-// Input 1, spread over all dimensions: starts, then ends.
+// Input 1, expanded to all dimensions: starts, then ends.
 std::vector<double> Region(Translator& t, const Sizes& s, int rank) {
   const std::vector<double> given = t.ConstantNumbers(1);
   std::vector<double> roi(2 * rank, 0);
@@ -142,7 +142,7 @@ void GridSample(Translator& t) {
                    {"align_corners", t.Bool("align_corners")}}));
 }
 
-// The grid is linear in theta: its points times theta's rows.
+// The grid is linear in theta: points times theta's rows.
 void AffineGrid(Translator& t) {
   const ValueId theta = t.Required(0);
   const std::vector<int64_t> size = t.ConstantInts(1);

@@ -1,4 +1,4 @@
-// Operators that choose elements by indices, and constants that are made of indices.
+// Gather, scatter and selection operators, and constants made of indices.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -11,7 +11,7 @@
 namespace espalier::onnx_import {
 namespace {
 
-constexpr int64_t kMaxCount = 1 << 24;  // elements of a constant that a node makes
+constexpr int64_t kMaxCount = 1 << 24;  // elements of a constant that a node creates
 
 void Constant(Translator& t) {
   if (const onnx::AttributeProto* value = t.Attribute("value")) {
@@ -47,8 +47,8 @@ void ConstantOfShape(Translator& t) {
     }
     number = NumbersOf(read->type, read->bytes)[0];
   }
-  // Only a first dimension can follow the batch: one elsewhere (in the first state of an LSTM) is
-  // put first and moved back.
+  // Only dimension 0 can be the batch: a batch elsewhere (in an LSTM's initial state) is moved to
+  // the front and back.
   Dims moved = dims;
   std::vector<int64_t> back(dims.size());
   std::iota(back.begin(), back.end(), 0);
@@ -131,7 +131,7 @@ void Window(Translator& t, double a0, double a1, double a2) {
   t.Return(t.Numbers(dtype, {n}, values));
 }
 
-// Where any of them is known to be negative, indices into `size` elements that are not.
+// If any index into `size` elements is known to be negative, returns non-negative ones.
 ValueId FromTheFront(Translator& t, ValueId indices, int64_t size) {
   if (!t.IsKnown(indices)) return indices;
   const std::vector<int64_t> known = t.KnownInts(indices, "input 1");
@@ -144,8 +144,8 @@ void Gather(Translator& t) {
   const ValueId x = t.Required(0), indices = t.Required(1);
   if (!t.ok()) return;
   const int64_t axis = t.Axis(t.Int("axis", 0), t.RankOf(x));
-  // A lookup in a trained table of vectors is an embedding: it can split its table. Its ids are not
-  // negative, where ONNX counts from the end: ids of an input that are end the step with an error.
+  // A lookup in a trained table becomes an embedding, which can split its table. ONNX counts
+  // negative ids from the end, embedding does not: such ids, if they are an input, fail the step.
   if (axis == 0 && t.RankOf(x) == 2 && t.IsParameter(x) && t.ok()) {
     t.Return(t.Emit("embedding", {FromTheFront(t, indices, t.DimsOf(x)[0]), x}));
   } else {
@@ -196,7 +196,7 @@ void TopK(Translator& t) {
                        {"sorted", t.Bool("sorted", true)}}));
 }
 
-// Indices from -depth to depth - 1 count; others leave their row off.
+// Valid indices are -depth to depth - 1; others leave their row off.
 void OneHot(Translator& t) {
   ValueId indices = t.Required(0);
   const ValueId values = t.Required(2);
@@ -237,7 +237,7 @@ void ReverseSequence(Translator& t) {
                   {{"batch_axis", t.Int("batch_axis", 1)}, {"time_axis", t.Int("time_axis", 0)}}));
 }
 
-// Their shapes hang on the data: taken only where that is a constant.
+// Data-dependent shapes: supported only for constants.
 void NonZero(Translator& t) {
   const ValueId x = t.Required(0);
   if (!t.ok()) return;

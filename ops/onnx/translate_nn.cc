@@ -1,4 +1,4 @@
-// Layers: products of matrices, normalisation, dropout, recurrent networks, losses.
+// Layers: matrix products, normalization, dropout, recurrent networks, losses.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -29,7 +29,7 @@ void Gemm(Translator& t) {
   t.Return(y);
 }
 
-// numpy's product: a vector is a row on the left and a column on the right.
+// numpy's matmul: a vector is a row on the left and a column on the right.
 void MatMul(Translator& t) {
   ValueId a = t.Required(0), b = t.Required(1);
   if (!t.ok()) return;
@@ -48,13 +48,13 @@ void Dropout(Translator& t) {
   const ValueId x = t.Required(0);
   double rate = t.opset() < 12 ? t.Float("ratio", 0.5) : t.HasInput(1) ? t.ConstantNumber(1) : 0.5;
   if (!t.ok()) return;
-  // Without training_mode the file is one for inference, and Espalier trains it all the same; only
-  // a mask that is asked for says which is meant.
+  // A file without training_mode is for inference, and Espalier trains it anyway; only a requested
+  // mask shows what is meant.
   const bool training = t.opset() >= 12 && t.HasInput(2) && t.ConstantNumber(2) != 0;
   const ValueId y = rate == 0 ? x : t.Emit("dropout", {x}, {{"rate", rate}});
   t.Return(y);
   if (!t.WantsOutput(1) || !t.ok()) return;
-  // PyTorch names the mask in any case; whoever reads one that is random is refused.
+  // PyTorch names the mask in any case; models that read a random one are refused.
   if (training && rate != 0) return;
   Dims ones(t.RankOf(x), 1);
   const ValueId all =
@@ -62,7 +62,7 @@ void Dropout(Translator& t) {
   t.Return(t.Expand(all, t.DimsOf(x)), 1);
 }
 
-// [C] to [C, 1, ...], to go with x[N, C, ...].
+// Reshapes [C] to [C, 1, ...], to broadcast with x[N, C, ...].
 ValueId PerChannel(Translator& t, ValueId v, int rank) {
   Dims dims(std::max(1, rank - 1), 1);
   dims[0] = NumElements(t.DimsOf(v));
@@ -79,16 +79,16 @@ void BatchNormalization(Translator& t) {
   const bool training = t.opset() < 14 ? t.WantsOutput(1) : t.Bool("training_mode");
   if (!training || running) {
     for (int k = 1; k < t.node().output_size(); ++k) {
-      // Where the running values are parameters the operator moves them itself.
+      // If the running statistics are parameters, the operator updates them itself.
       if (t.WantsOutput(k)) t.Return(k == 1 || k == 3 ? mean : var, k);
     }
-    // ONNX weighs the running value by `momentum`, PyTorch the batch's.
+    // ONNX's `momentum` weights the running value, PyTorch's the batch.
     Attributes attributes = {{"epsilon", epsilon}, {"momentum", 1.0 - momentum}};
     const ValueId stats = running ? t.Emit("batch_norm_stats", {x}) : kNoValue;
     t.Return(t.Emit("batch_norm", {x, scale, bias, mean, var, stats}, std::move(attributes)));
     return;
   }
-  // The values of the batch, and moved running values as outputs.
+  // Batch statistics, with updated running statistics as outputs.
   const int rank = t.RankOf(x);
   std::vector<int64_t> axes;
   for (int d = 0; d < rank; ++d) {
@@ -158,7 +158,7 @@ void GroupNormalization(Translator& t) {
     return t.Fail(
         absl::StrCat("attribute 'num_groups' is ", groups, ", x has ", channels, " channels"));
   }
-  if (t.opset() < 21 && groups != channels) {  // one scale for each group
+  if (t.opset() < 21 && groups != channels) {  // one scale per group
     const auto repeated = [&](ValueId v) {
       return t.Reshape(t.Expand(t.Reshape(v, {groups, 1}), {groups, channels / groups}),
                        {channels});

@@ -1,5 +1,5 @@
-// Pools. A window in three dimensions is one in two, then one in the third: maxima, sums of powers
-// and the counts of averages all come apart so.
+// Pooling. A 3D window is a 2D one followed by one in the third dimension: maxima, sums of powers
+// and counts of averages all separate this way.
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/translator.h"
 #include "ops/onnx/conv_attributes.h"
@@ -19,7 +19,7 @@ ValueId Pool2d(Translator& t, ValueId x, const std::string& kind, const ConvAttr
   return t.Emit("pool2d", {x}, std::move(attributes));
 }
 
-// The windows of some dimensions; others are not pooled.
+// The window over some dimensions; the others are not pooled.
 ConvAttributes Take(const ConvAttributes& w, std::vector<int> dims) {
   ConvAttributes taken;
   for (int d : dims) {
@@ -103,7 +103,7 @@ void MaxUnpool(Translator& t) {
   }
   ValueId y = t.Emit("max_unpool", {x, indices}, {{"dims", dims}});
   if (!t.HasInput(2)) return t.Return(y);
-  // The indices are places in the image that was pooled: the smaller one.
+  // Indices are positions in the pooled image: the smaller one.
   const Dims larger = t.ConstantInts(2);
   if (t.ok() && larger.size() != 4) t.Fail("input 2 (output_shape) must be 4 integers");
   if (!t.ok()) return;

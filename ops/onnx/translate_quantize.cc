@@ -1,4 +1,4 @@
-// Quantised tensors, as the arithmetic that defines them: whole numbers held in f32, which is exact
+// Quantized tensors, by the arithmetic that defines them: integers held in f32, which is exact
 // below 2^24.
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/tensor_proto.h"
@@ -7,9 +7,9 @@
 namespace espalier::onnx_import {
 namespace {
 
-constexpr int64_t kExactSums = 258;  // products of two bytes that add up to less than 2^24
+constexpr int64_t kExactSums = 258;  // products of two bytes whose sum stays below 2^24
 
-// Scale or zero point, one for all, one per index of `axis`, or one per block along it, to x's
+// Expands a scale or zero point (per tensor, per index of `axis`, or per block along it) to x's
 // shape.
 ValueId Spread(Translator& t, ValueId v, ValueId x, int64_t axis, int64_t block) {
   if (!t.ok() || NumElements(t.DimsOf(v)) == 1) return t.ok() ? t.Reshape(v, {}) : v;
@@ -90,7 +90,7 @@ void DynamicQuantizeLinear(Translator& t) {
   t.Return(t.Cast(point, DType::kU8), 2);
 }
 
-// The factors of an integer product, whose sums of `terms` products must be exact in f32.
+// The factors of an integer product; sums of `terms` products must be exact in f32.
 bool ExpectExact(Translator& t, ValueId a, ValueId b, int64_t terms) {
   if (!t.ok()) return false;
   if (!IsByte(t.DTypeOf(a)) || !IsByte(t.DTypeOf(b))) {

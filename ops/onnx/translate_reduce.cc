@@ -11,7 +11,7 @@ void Reduce(Translator& t, const std::string& op) {
   if (!t.ok()) return;
   const std::vector<int64_t> axes = t.Axes(t.IntsOf("axes", 1), t.RankOf(x));
   if (axes.empty() && t.Bool("noop_with_empty_axes")) return t.Return(x);
-  // Over no dimensions at all each element is its own sum.
+  // Over no dimensions each element is its own sum.
   t.Return(t.Reduce(op, x, axes, t.Bool("keepdims", true)));
 }
 

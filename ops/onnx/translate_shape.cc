@@ -1,4 +1,4 @@
-// Operators that move whole dimensions of a tensor.
+// Operators on shapes: reshape, transpose, concat, pad, ...
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -190,7 +190,7 @@ void Pad(Translator& t) {
   }
   double value = t.opset() < 11 ? t.Float("value", 0) : 0;
   if (t.opset() >= 11 && t.HasInput(2)) value = t.ConstantNumber(2);
-  // PyTorch writes one before every AveragePool, mostly of zeros.
+  // PyTorch writes a Pad before every AveragePool, usually of zeros.
   if (!t.ok() || !AnyOf(pads)) return t.Return(x);
   t.Return(t.Emit("pad", {x},
                   {{"pads", pads}, {"mode", t.String("mode", "constant")}, {"value", value}}));

@@ -1,12 +1,12 @@
-// Optimisers of the domain ai.onnx.preview.training: one step, written out.
+// Optimizers of the domain ai.onnx.preview.training: one step in basic operators.
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/translator.h"
 
 namespace espalier::onnx_import {
 namespace {
 
-// Inputs: rate, step number, then `groups` groups of one value per tensor. f gets the group values
-// of one tensor and gives what the node answers for it, in the same order of groups.
+// Inputs: rate, step number, then `groups` groups of one value per tensor. `f` takes a tensor's
+// values and returns the node's outputs for it, in the same order of groups.
 template <typename Function>
 void ForEachTensor(Translator& t, int groups, int answers, Function f) {
   const int tensors = (t.NumInputs() - 2) / groups;
@@ -67,7 +67,7 @@ void Adam(Translator& t) {
     };
     const ValueId corrected =
         t.Binary("divide", Times(t, rate, t.Emit("sqrt", {bias(beta)})), bias(alpha));
-    // Not corrected at step 0.
+    // No correction at step 0.
     const ValueId first = t.Binary("greater", step, 0.0);
     const ValueId speed = t.Emit("where", {first, corrected, rate});
     const ValueId root = t.Binary("add", t.Emit("sqrt", {s}), epsilon);

@@ -11,11 +11,11 @@ namespace {
 
 const Dims kNoDims;
 
-// What a file of a few bytes may ask for at most.
+// Resource limits for small files.
 constexpr int64_t kMaxNodes = 1'000'000;
-constexpr int kMaxDepth = 32;  // functions and branches inside each other
+constexpr int kMaxDepth = 32;  // nesting of functions and branches
 
-constexpr int64_t kMaxElements = int64_t{1} << 46;  // of an input; as operators have it
+constexpr int64_t kMaxElements = int64_t{1} << 46;  // of an input; the operators' limit
 
 constexpr size_t kLargeWeight = 1 << 16;
 
@@ -65,7 +65,7 @@ void Translator::Refuse(absl::string_view what) {
 std::string Translator::Unique(std::string name) {
   if (name.empty()) name = "node";
   if (names_.insert(name).second) return name;
-  // Goes on from the last one: a loop makes many of one name.
+  // Continues from the last suffix, because a loop makes many values of one name.
   int64_t& suffix = suffixes_[name];
   std::string unique;
   do {
@@ -136,9 +136,9 @@ void Translator::TranslateBody(const google::protobuf::RepeatedPtrField<onnx::No
       Refuse(absl::StrCat("the model has more than ", kMaxNodes, " nodes, written out"));
     }
   };
-  count();  // turns of an empty body count, too
+  count();  // iterations of an empty body count, too
   for (const onnx::NodeProto& node : nodes) {
-    if (!ok()) return;  // node_ stays where the error is
+    if (!ok()) return;  // node_ stays at the error
     node_ = &node;
     count();
     if (node.output_size() == 0) Fail("has no output");
@@ -156,7 +156,7 @@ void Translator::TranslateNode() {
   const std::string key = Key(node_->domain(), node_->op_type());
   if (opset_ < kMinOnnxOpset && key == node_->op_type() &&
       functions_.count(CalledFunction()) == 0) {
-    // What has not changed since.
+    // The meaning is unchanged since then.
     static const auto* const kSince = new std::map<std::string, int>{
         {"Acos", 7}, {"And", 7}, {"Asin", 7},          {"Atan", 7},
         {"Cos", 7},  {"Elu", 6}, {"GlobalMaxPool", 1}, {"GlobalAveragePool", 1},
@@ -317,7 +317,7 @@ ValueId Translator::MaterializeConstant(Scope* scope, const std::string& name,
         {.name = name, .type = *type, .kind = ValueKind::kParameter, .constant = std::move(bytes)});
     if (skip_large_weights) skipped_weights_[id] = &tensor;
   } else {
-    // Those of a body may be read anew in each turn.
+    // A body's constants may be read again in each iteration.
     id = scope == &root_ ? AddConstant(*type, std::move(bytes))
                          : Constant(tensor, *type, std::move(bytes));
     if (id == kNoValue) return kNoValue;
@@ -468,7 +468,7 @@ std::vector<ValueId> Translator::EmitN(const std::string& op, int outputs,
     results[k] = graph_->AddValue({.name = k == 0 ? name : Unique(absl::StrCat(name, ":", k))});
     types_.push_back(types.outputs[k]);
   }
-  // Attributes as given, not as canonicalised for the symbolic_batch.
+  // Attributes as given, not as canonicalized for the symbolic batch.
   graph_->AddNode({.name = name,
                    .op = op,
                    .attributes = std::move(attributes),

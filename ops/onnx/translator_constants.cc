@@ -1,4 +1,4 @@
-// What a translation knows of values, and the nodes that it asks for most.
+// Constant folding, and shorthands for common nodes.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -11,12 +11,12 @@
 namespace espalier::onnx_import {
 namespace {
 
-// What a file of a few bytes may ask for at most.
-constexpr int64_t kMaxFolded = 8 << 20;    // bytes of one value that becomes a constant
-constexpr int64_t kMaxKnown = 64 << 20;    // bytes of one value that is looked at
-constexpr int64_t kMaxKnownAll = 1 << 30;  // of all of them
-constexpr int kMaxChain = 2000;            // nodes behind a value that is computed at import
-constexpr int64_t kConstantBytes = 256;    // of a constant beside its elements
+// Resource limits for small files.
+constexpr int64_t kMaxFolded = 8 << 20;  // bytes of one value that becomes a constant
+constexpr int64_t kMaxKnown = 64 << 20;  // bytes of one value that is read at import
+constexpr int64_t kMaxKnownAll = 1 << 30;  // bytes of all of them
+constexpr int kMaxChain = 2000;  // nodes behind a value that is computed at import
+constexpr int64_t kConstantBytes = 256;  // overhead of a constant
 
 }  // namespace
 
@@ -236,7 +236,7 @@ ValueId Translator::Reduce(const std::string& op, ValueId x, std::vector<int64_t
   return Emit(op, {x}, {{"axes", std::move(axes)}, {"keepdims", keepdims}});
 }
 
-// Sizes that hold the symbolic_batch become "copy" or "infer", so that the graph fits any batch.
+// Sizes with the symbolic batch become "copy" or "infer", so that the graph fits any batch.
 ValueId Translator::Reshape(ValueId x, const Dims& dims) {
   if (!ok()) return kNoValue;
   if (dims == DimsOf(x)) return x;
@@ -261,7 +261,7 @@ ValueId Translator::Reshape(ValueId x, const Dims& dims) {
   return Emit("reshape", {x}, {{"shape", shape}});
 }
 
-// Bools of shape 1, but for the batch in `dim`: of use where only the shape matters.
+// Bools of shape 1, except the batch in `dim`; only the shape matters.
 ValueId Translator::BatchCondition(int rank, int dim) {
   for (ValueId v = 0; v < static_cast<ValueId>(graph_->values().size()); ++v) {
     const Value& value = graph_->value(v);
@@ -312,7 +312,7 @@ ValueId Translator::Expand(ValueId x, const Dims& wanted) {
       std::any_of(dims.begin(), dims.end(), [&](int64_t d) { return IsSymbolicBatch(d); });
   if (dims != DimsOf(x)) {
     if (holds_batch) {
-      // The attribute of `expand` cannot say "the batch": ones broadcast as well.
+      // The attribute of `expand` cannot say "the batch"; ones broadcast as well.
       Dims ones = dims;
       for (int64_t& d : ones) d = IsSymbolicBatch(d) ? 1 : d;
       const ValueId condition =

@@ -1,7 +1,8 @@
-// What is known for one batch size only. A value that is computed from sizes is known for the
-// symbolic_batch; where it would be another one for a batch of 1, that one is computed beside it. Shape
-// arithmetic follows the batch, so that both translations of a model differ where a graph cannot. A
-// comparison does not: N == 1 is false for both probes. Such results are taken as unknown.
+// Tracks values that are known for one batch size only. A value computed from sizes is known for
+// the symbolic batch; if it would differ for a batch of 1, that value is computed as well. Shape
+// arithmetic follows the batch, so the imports with two symbolic batches differ where a graph
+// cannot follow it. Comparisons do not: N == 1 is false for both symbolic batches. Their results
+// are treated as unknown.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -12,7 +13,7 @@
 namespace espalier::onnx_import {
 namespace {
 
-// Results that are others for other operands, as long as these follow the batch.
+// Operators whose results follow the batch if their operands do.
 constexpr const char* kFollow[] = {"add",
                                    "add_n",
                                    "add_scalar",
@@ -60,7 +61,7 @@ bool Follows(const OpDef& def, const TensorType& result, bool by_batch) {
   if (std::find(std::begin(kFollow), std::end(kFollow), def.name) == std::end(kFollow)) {
     return false;
   }
-  // Wide enough for the symbolic_batch; 10 / N would be 0 for every large one.
+  // Wide enough for the symbolic batch; 10 / N would be 0 for every large batch.
   const DType type = result.dtype;
   return (type == DType::kI64 || type == DType::kI32 || type == DType::kF32) && !by_batch;
 }
@@ -125,7 +126,7 @@ std::optional<std::vector<std::string>> Translator::FoldAtBatchOne(
     others[i] = true;
   }
   if (std::find(others.begin(), others.end(), true) == others.end()) return one;
-  if (def.name == "modulo") return std::nullopt;  // each batch has its own
+  if (def.name == "modulo") return std::nullopt;  // differs for every batch
   const bool equality = def.name == "equal" || def.name == "not_equal";
   if ((equality || def.name == "maximum" || def.name == "minimum") &&
       OrderDependsOnBatch(types, operands, ones, equality)) {

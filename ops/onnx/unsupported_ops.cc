@@ -1,5 +1,5 @@
-// UnsupportedOperators: see import.h. Nothing is translated, so one operator that is not read does
-// not hide the next.
+// UnsupportedOperators (import.h). Translates nothing, so one unsupported operator does not hide
+// the next.
 #include <map>
 #include <set>
 #include <string>
@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kMaxDepth = 32;  // as the import
+constexpr int kMaxDepth = 32;  // as in the import
 
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 

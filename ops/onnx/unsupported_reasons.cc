@@ -1,4 +1,4 @@
-// ONNX operators that are known and not read, with the reason that users are told.
+// Known ONNX operators that are not supported, with the reason shown to users.
 #include <map>
 #include <string>
 

@@ -1,4 +1,4 @@
-// Elementwise operators, and those that reduce or choose, in ONNX.
+// Exports elementwise operators, reductions and selections.
 #include <cmath>
 #include <limits>
 

@@ -1,4 +1,4 @@
-// Layers in ONNX.
+// Exports layers.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +11,7 @@ namespace {
 
 using Int64s = std::vector<int64_t>;
 
-// The result of op_type, through the activation that is fused behind the node.
+// The result of op_type followed by the node's fused activation.
 void FinishActivated(Writer& w, const std::string& op_type, const std::vector<std::string>& inputs,
                      const Attributes& attributes = {}) {
   const std::string activation = w.attributes().String("activation", "none");
@@ -137,7 +137,8 @@ void Dropout(Writer& w) {
   w.Finish("Dropout", {w.In(0), w.Number(w.attributes().Float("rate"), DType::kF32)});
 }
 
-// Angle of each position and frequency, [S, D / 2], its cosine and sine beside each head's halves.
+// The angle of each position and frequency, [S, D / 2], with its cosine and sine next to each
+// head's halves.
 void Rotary(Writer& w) {
   const TensorType& x = w.InType(0);
   const size_t rank = x.dims.size();
@@ -187,7 +188,7 @@ void Attention(Writer& w) {
     std::string x = w.Reshape(w.In(i), {0, 0, n, head_dim});
     x = w.Transpose(x, perm);
     if (n == heads) return x;
-    // Heads that share keys and values, repeated.
+    // Repeats K/V heads for grouped-query attention.
     const Dims& dims = w.InType(i).dims;
     const bool turned = perm[2] == 3;
     x = w.Emit("Expand", {w.Emit("Unsqueeze", {x, w.Ints({2})}), w.Ints({1, 1, heads / n, 1, 1})});
@@ -282,7 +283,7 @@ void RegisterLayerWriters(WriterTable& table) {
   table["adaptive_pool2d"] = AdaptivePool2d;
   table["attention"] = Attention;
   table["batch_norm"] = BatchNorm;
-  table["batch_norm_stats"] = [](Writer&) {};  // of use in training only
+  table["batch_norm_stats"] = [](Writer&) {};  // used in training only
   for (const char* n : {"1d", "2d", "3d"}) {
     table[absl::StrCat("conv", n)] = [](Writer& w) { Conv(w, "Conv"); };
     table[absl::StrCat("conv_transpose", n)] = [](Writer& w) { Conv(w, "ConvTranspose"); };

@@ -1,4 +1,4 @@
-// Operators that move elements, in ONNX.
+// Exports operators that move elements.
 #include <algorithm>
 #include <limits>
 

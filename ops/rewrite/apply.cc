@@ -10,9 +10,9 @@
 namespace espalier {
 namespace {
 
-// A node of the graph to come.
+// A node of the new graph.
 struct Place {
-  NodeId position = 0;  // of the node that it is, or whose place it takes
+  NodeId position = 0;  // of this node, or of the node that it replaces
   int match = -1;       // -1: the node at `position`
   int node = 0;         // of the replacement
 };
@@ -34,7 +34,7 @@ class Applier {
   }
 
  private:
-  // Values of the replacement: of the graph, or new ones numbered on from there.
+  // Values of the replacement: ids in the graph, followed by new ids.
   void Plan() {
     const int nodes = static_cast<int>(graph_.nodes().size());
     removed_.assign(nodes, false);
@@ -74,7 +74,7 @@ class Applier {
     return bound;
   }
 
-  // In the present order as far as operands allow; false if there is a cycle.
+  // Keeps the present order as far as operands allow; returns false if there is a cycle.
   bool Sort() {
     std::vector<int> producer(next_, -1);
     for (size_t p = 0; p < places_.size(); ++p) {
@@ -104,7 +104,7 @@ class Applier {
     return order_.size() == places_.size();
   }
 
-  // From here on parts of the graph are moved away.
+  // From here on parts of the graph are moved from.
   void Rebuild() {
     std::vector<Node> nodes;
     std::vector<NodeId> now(graph_.nodes().size(), kNoNode);  // for Node::forward
@@ -145,7 +145,7 @@ class Applier {
     return name;
   }
 
-  // The node in the pattern that computes value `v` of the rule; -1 if none does.
+  // The node of the pattern that computes value `v` of the rule; -1 if none does.
   int PatternNodeOf(int v) const {
     for (size_t n = 0; n < rule_.pattern.size(); ++n) {
       const std::vector<int>& outputs = rule_.pattern[n].outputs;
@@ -156,7 +156,8 @@ class Applier {
     return -1;
   }
 
-  // Named after what computed its first output before, otherwise after where it stands.
+  // Takes the name of the node that computed its first output before; otherwise named after its
+  // position.
   Node NewNode(const Place& place) {
     const Match& match = matches_[place.match];
     const RuleNode& wanted = rule_.replacement[place.node];
@@ -176,7 +177,7 @@ class Applier {
 
   const std::string& RootName(NodeId id) const { return graph_.node(id).name; }
 
-  // What goes: results that nothing computes any more, and constants that nobody reads any more.
+  // Removes values that nothing computes any more, and constants that nobody reads.
   std::vector<ValueId> MoveValues(const std::vector<Node>& nodes, Graph* result) {
     std::vector<bool> read(next_, false), computed(next_, false), was_read(next_, false);
     for (const Node& node : nodes) {
@@ -225,7 +226,7 @@ absl::Status ApplyAll(const RewriteRule& rule, const std::vector<Match>& matches
 
 absl::StatusOr<Graph> Apply(const OpRegistry& registry, const Graph& graph, const RewriteRule& rule,
                             const Match& match) {
-  // Found again rather than trusted: a match of another graph would be an index out of range.
+  // Searches again instead of trusting the match: one of another graph would index out of range.
   for (const Match& found : FindMatches(registry, graph, rule)) {
     if (found.nodes != match.nodes || found.values != match.values) continue;
     Graph result = graph;

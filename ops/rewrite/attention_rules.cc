@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-// Where the scale is: scores s of queries qh and transposed keys kt.
+// Variants of where the scale is applied: scores s of queries qh and transposed keys kt.
 constexpr char kScores[] = R"rules(
   either scale divided
     a = matmul(qh, kt)
@@ -36,9 +36,10 @@ constexpr char kScores[] = R"rules(
   example c: 1.5, d: 0.75
 )rules";
 
-// Attention takes masks [S, T], [B, S, T] and [B, H, S, T]. Where a number replaces what is hidden,
-// only the causal mask fits: of others one row may see nothing. It would be the mean of v here with
-// no gradient for q and k, but zero under a bool mask, and with a gradient under an added one.
+// Attention takes masks [S, T], [B, S, T] and [B, H, S, T]. If masked scores are replaced by a
+// number, only the causal mask is equivalent: with other masks a row may see nothing. It would get
+// the mean of v and no gradient for q and k, but zero under a bool mask, and a gradient under an
+// additive one.
 constexpr char kBatchFirst[] = R"rules(
 rule attention
   doc "multi-head attention, spelled out for q[B, S, H * D], k and v[B, T, H * D]"

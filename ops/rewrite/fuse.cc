@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// Those that share no node, the first ones first.
+// The first matches that share no node.
 std::vector<Match> Disjoint(std::vector<Match> matches, size_t nodes) {
   std::vector<Match> chosen;
   std::vector<bool> taken(nodes, false);
@@ -24,12 +24,12 @@ std::vector<Match> Disjoint(std::vector<Match> matches, size_t nodes) {
   return chosen;
 }
 
-// The graph changes much less often than it is looked at.
+// Index lazily: the graph changes much less often than it is matched.
 class Rewriter {
  public:
   Rewriter(const OpRegistry& registry, const Graph& graph) : registry_(registry), graph_(graph) {}
 
-  // The number of places where `rule` was applied; 0 when it fits nowhere.
+  // Returns the number of applications of `rule`; 0 if it matches nowhere.
   int Pass(const RewriteRule& rule) {
     if (!index_.has_value()) index_.emplace(graph_);
     std::vector<Match> matches =
@@ -56,7 +56,8 @@ absl::StatusOr<Graph> Rewrite(const OpRegistry& registry, const Graph& graph,
                               const std::vector<RewriteRule>& rules,
                               std::map<std::string, int>* applied) {
   Rewriter rewriter(registry, graph);
-  // Each rule that is of use makes the graph smaller or brings it into a form that it then keeps.
+  // Every useful rule makes the graph smaller or brings it into a form that it then keeps, so this
+  // many rounds mean a loop.
   const size_t most = 100 + 10 * graph.nodes().size();
   size_t count = 0;
   for (bool changed = true; changed;) {

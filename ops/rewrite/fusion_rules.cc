@@ -1,12 +1,12 @@
-// The rules of fuse.h. The order matters where two fit the same nodes: numbers are written one way
-// first, then what exporters spell out becomes one operator again, then operators join.
+// The fusion rules (fuse.h). Order matters where two match the same nodes: first normalize numbers,
+// then recognize operators that exporters decompose, then fuse operators.
 #include "ops/rewrite/attention_rules.h"
 #include "ops/rewrite/fuse.h"
 
 namespace espalier {
 namespace {
 
-// One way to write what may be written in several.
+// Normal forms of expressions that can be written in several ways.
 constexpr char kNumbers[] = R"rules(
 rule scalar
   doc "a tensor and a number"

@@ -13,9 +13,9 @@
 namespace espalier {
 namespace {
 
-constexpr int kMostSiblings = 32;  // that are tried of all that read the same
+constexpr int kMostSiblings = 32;  // candidates tried per sibling
 
-// Exporters write numbers with six digits or more. Sizes are exact.
+// Exporters write numbers with six digits or more. Sizes match exactly.
 bool Agree(double a, double b) {
   const bool integers = a == std::floor(a) && b == std::floor(b) && std::abs(a) < 0x1p53;
   if (integers) return a == b;
@@ -40,7 +40,7 @@ std::optional<double> ElementAt(const Value& value, int64_t i) {
   return {};
 }
 
-// Whether a constant hides exactly what lies right of the diagonal.
+// Whether a constant is a causal mask: hides exactly what lies right of the diagonal.
 bool IsCausal(const Value& value) {
   constexpr double kHides = -1e9;
   const Dims& dims = value.type.dims;
@@ -59,7 +59,7 @@ bool IsCausal(const Value& value) {
   return elements > 0;
 }
 
-// One attempt: a root node, and an order of the operands of each node that commutes.
+// One attempt: a root node, and an operand order for each commutative node.
 class Matcher {
  public:
   Matcher(const OpRegistry& registry, const GraphIndex& index, const RewriteRule& rule)
@@ -76,7 +76,7 @@ class Matcher {
     for (size_t s = 0; s < siblings_.size(); ++s) pick_of_[siblings_[s]] = static_cast<int>(s);
   }
 
-  // One for each way to choose the siblings.
+  // One for each choice of siblings.
   std::vector<Match> At(NodeId root) {
     std::vector<Match> matches;
     picks_.assign(siblings_.size(), 0);
@@ -87,7 +87,7 @@ class Matcher {
         matches.push_back(match_);
         break;
       }
-      // Siblings are chosen in this order: those that follow begin anew.
+      // Siblings are chosen in this order; after a change the later ones start over.
       size_t s = siblings_.size();
       while (s > 0 && picks_[s - 1] + 1 >= there_are_[s - 1]) picks_[--s] = 0;
       if (s == 0) return matches;
@@ -139,8 +139,8 @@ class Matcher {
     return AttributesFit(wanted, node);
   }
 
-  // A node that reads what others of the pattern read; before those of the siblings behind it, so
-  // that of several that are alike each set is found once.
+  // Finds a node that reads what others of the pattern read. It must precede later siblings, so
+  // that each set of equal ones is found once.
   NodeId PickSibling(size_t n) {
     const int s = pick_of_[n];
     if (s < 0) return kNoNode;
@@ -281,7 +281,7 @@ class Matcher {
     return std::find(rule_.outputs.begin(), rule_.outputs.end(), v) != rule_.outputs.end();
   }
 
-  // What goes is read nowhere else.
+  // Removed values are read nowhere else.
   bool Closed() const {
     for (const RuleNode& node : rule_.pattern) {
       for (int v : node.outputs) {
@@ -303,7 +303,7 @@ class Matcher {
     });
   }
 
-  // No input of the pattern depends on one of its outputs by way of other nodes.
+  // No input of the pattern depends on its outputs through other nodes.
   bool Acyclic() const {
     const auto [first, last] = std::minmax_element(match_.nodes.begin(), match_.nodes.end());
     if (rule_.outputs.size() == 1) return true;  // of the last node, on which nothing depends
@@ -321,7 +321,7 @@ class Matcher {
     });
   }
 
-  // The nodes of the replacement, as far as operators take them.
+  // Infers the nodes of the replacement; fails if an operator refuses its operands.
   bool Replace() {
     match_.types.assign(rule_.values.size(), {});
     for (int v : rule_.inputs) {

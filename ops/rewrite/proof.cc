@@ -19,7 +19,7 @@ constexpr int kSeeds = 3;
 constexpr size_t kMostText = 1 << 20;
 constexpr size_t kMostRules = 2000;
 
-// What a value is fed that nothing computes: the same in every graph that has one of its name.
+// Random elements of an input, the same in every graph with a value of this name.
 std::string FedBytes(const Value& value, int seed) {
   if (!value.constant.empty()) return value.constant;
   std::mt19937 random(static_cast<unsigned>(std::hash<std::string>()(value.name)) + seed);
@@ -62,7 +62,7 @@ absl::Status RunNode(const KernelRegistry& kernels, const Graph& graph, const No
   return absl::InvalidArgumentError(absl::StrCat("operator '", node.name, "': ", status.error));
 }
 
-// Output "loss": the sum of all outputs, each element with a weight of its own.
+// Adds output "loss": a sum over all outputs with a different weight for each element.
 absl::Status AddLoss(const OpRegistry& registry, Graph* graph) {
   ValueId loss = kNoValue;
   const auto outputs = graph->outputs;

@@ -61,7 +61,7 @@ Graph Bound(GraphBuilder* builder) {
   return *graph;
 }
 
-// "y = relu(x)" and so on: all that a graph says.
+// The graph as text: "y = relu(x)" and so on.
 std::string Text(const Graph& graph) {
   std::string text;
   for (const Node& node : graph.nodes()) {
@@ -91,7 +91,7 @@ Graph Fused(const Graph& graph, bool with_choices = false) {
   return fused.ok() ? *fused : Graph();
 }
 
-// Every operand of a node is there before it, every type is what the operator says.
+// Every operand is computed before its node, and every type is the inferred one.
 void ExpectSound(const Graph& graph) {
   std::vector<bool> there;
   for (const Value& value : graph.values()) there.push_back(value.kind != ValueKind::kComputed);
@@ -139,7 +139,7 @@ TEST(RewriteTest, EveryRuleIsProvenByItsExample) {
   }
 }
 
-// Each set of siblings once, whichever of them stands first.
+// Each set of siblings is found once, whichever comes first.
 TEST(RewriteTest, SiblingsAreFoundByWhatTheyRead) {
   GraphBuilder builder(Operators(), "graph");
   const ValueId x = builder.Input("x", DType::kF32, {-1, 8});
@@ -170,7 +170,7 @@ TEST(RewriteTest, SiblingsAreFoundByWhatTheyRead) {
   EXPECT_THAT(names(ForSearch("merge_linear_3(without)")), ::testing::ElementsAre("y0 y1 y3 "));
 }
 
-// y1 needs y0: no one operator makes both.
+// y1 needs y0, so one operator cannot compute both.
 TEST(RewriteTest, SiblingsOfWhichOneNeedsTheOtherStayApart) {
   GraphBuilder builder(Operators(), "graph");
   const ValueId x = builder.Input("x", DType::kF32, {-1, 8});
@@ -303,7 +303,7 @@ TEST(RewriteTest, MaskWithOneMoreHiddenElementIsNotCausal) {
   EXPECT_EQ(FindMatches(Operators(), *graph, BuiltIn("attention(once, divided, rows)")).size(), 1u);
 }
 
-// Such a mask is one row for all queries, not the diagonal's part of theirs.
+// Such a mask is one row for all queries, not the rows below the diagonal.
 TEST(RewriteTest, MaskThatIsBroadcastToTheScoresIsNotCausal) {
   const auto matches = [](const std::string& variant, DType type, const Dims& dims, bool first) {
     const RewriteRule rule = BuiltIn(absl::StrCat("attention(once, divided, ", variant, ")"));

@@ -103,7 +103,7 @@ class Parser {
 
   void ParseLine() {
     const std::string first = Peek();
-    // What might as well be a value of that name.
+    // Words that could also be a value's name.
     const bool node = Peek(1) == "=" || Peek(1) == ",";
     if (node && first != "number") return ParseNode();
     if (first == "doc" || first == "choice") {
@@ -222,7 +222,7 @@ class Parser {
     node->attributes.push_back(std::move(attribute));
   }
 
-  // `spec`, if not null, says whether a name is a word or a variable.
+  // `spec`, unless null, tells whether a name is a word or a variable.
   RuleAttribute Value(const AttributeSpec* spec) {
     RuleAttribute value;
     if (!ok()) return value;
@@ -261,7 +261,7 @@ class Parser {
     return variables_.count(name) > 0 || lets_.count(name) > 0;
   }
 
-  // `binds`: a variable that stands alone takes the number that is found.
+  // `binds`: a variable that stands alone binds the matched number.
   RuleTerm Term(bool binds) {
     RuleTerm term;
     bool divides = false;
@@ -420,7 +420,7 @@ class Parser {
   std::set<std::string> matched_, made_;  // values that the sides compute
   std::set<std::string> read_[2];         // by the pattern, by the replacement
   std::set<std::string> variables_;       // numbers that the pattern knows
-  std::map<std::string, int> used_;       // that are needed, with the line
+  std::map<std::string, int> used_;  // numbers that are read, with the line
   std::map<std::string, RuleAttribute> lets_;
 };
 

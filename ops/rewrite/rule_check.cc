@@ -11,7 +11,7 @@ namespace {
 constexpr int kMaxCommuting = 8;
 constexpr int kMaxSiblings = 3;
 
-// Every computed value is computed before it is read.
+// Every value is computed before it is read.
 absl::Status CheckOrder(const RewriteRule& rule, const std::vector<RuleNode>& nodes,
                         const char* side) {
   std::set<int> later;
@@ -27,7 +27,7 @@ absl::Status CheckOrder(const RewriteRule& rule, const std::vector<RuleNode>& no
   return absl::OkStatus();
 }
 
-// Matching tries both orders of each.
+// Matching tries both operand orders of each.
 absl::Status CheckCommuting(const RewriteRule& rule) {
   int commuting = 0;
   for (const RuleNode& node : rule.pattern) {
@@ -38,7 +38,7 @@ absl::Status CheckCommuting(const RewriteRule& rule) {
                                                  " nodes add or multiply, found ", commuting));
 }
 
-// From the last node of the pattern one gets to all others, if need be by what they read together.
+// All nodes are reachable from the last node of the pattern, through operands or shared operands.
 absl::Status CheckReached(const RewriteRule& rule) {
   const std::vector<int>& last = rule.pattern.back().outputs;
   if (std::none_of(rule.outputs.begin(), rule.outputs.end(),
@@ -74,7 +74,7 @@ absl::Status CheckReached(const RewriteRule& rule) {
   return absl::OkStatus();
 }
 
-// The values for which an output gives a gradient.
+// The values to which an output gives a gradient.
 std::set<int> Differentiable(const OpRegistry& registry, const RewriteRule& rule,
                              const std::vector<RuleNode>& nodes) {
   std::set<int> reached(rule.outputs.begin(), rule.outputs.end());

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-// What a text of a few lines may ask for at most.
+// Limits on what a short text may expand to.
 constexpr size_t kMaxVariants = 1000;
 
 struct Alternative {
@@ -19,7 +19,7 @@ struct Alternative {
   std::vector<RuleLine> lines;
 };
 
-// A line, or alternatives of which one stands there.
+// A line, or alternatives of which one is chosen.
 struct Item {
   RuleLine line;
   std::string block;  // empty: a line
@@ -30,7 +30,7 @@ struct Source {
   std::string name;
   int number = 0;
   std::vector<Item> items;
-  // Names of blocks in the order in which they appear, with the labels of the first one.
+  // Block names in order of appearance, with the labels of their first block.
   std::vector<std::pair<std::string, std::vector<std::string>>> blocks;
 };
 
@@ -187,7 +187,7 @@ std::vector<std::string> SplitWords(const std::string& line) {
     if (line.compare(i, 3, "...") == 0) {
       end = i + 3;
     } else if (StartsName(line[i])) {
-      // A dot belongs to the name if the name goes on behind it.
+      // A dot belongs to a name if the name continues after it.
       while (StartsName(at(end)) || IsDigit(at(end)) || (at(end) == '.' && StartsName(at(end + 1))))
         ++end;
     } else if (IsDigit(line[i]) || (line[i] == '-' && IsDigit(at(i + 1)))) {

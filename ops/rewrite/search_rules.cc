@@ -1,12 +1,12 @@
-// The rules of fuse.h that only a search can decide on: each is faster in some places and slower in
-// others, or opens the way to splits that the other form does not have.
+// Rules that only a search can decide on (fuse.h): each is faster in some places and slower in
+// others, or enables splits that the other form lacks.
 #include "ops/rewrite/fuse.h"
 
 namespace espalier {
 namespace {
 
-// What fusion has joined: a product of which the reduction is split must be summed up before
-// anything else happens to it, so a layer with a bias or an activation has no such split.
+// Undo fusion: a product with a split reduction must be summed before anything else, so a layer
+// with a fused bias or activation cannot be split that way.
 constexpr char kApart[] = R"rules(
 rule activation_apart
   doc "a layer without the activation that it applies"
@@ -57,7 +57,7 @@ rule bias_apart
   example x: f32[2, 3, 8], w: f32[5, 8], b: f32[5]
 )rules";
 
-// Several layers that read the same become one.
+// Merge layers that read the same input.
 constexpr char kSiblings[] = R"rules(
 rule merge_linear
   doc "linear layers that read the same"
@@ -137,7 +137,7 @@ rule merge_conv2d
   a, b = split(all) {axis: 1, sizes: [A, B]}
 )rules";
 
-// Sums, and results that are put beside each other.
+// Sums and concatenations.
 constexpr char kJoined[] = R"rules(
 rule concat_of_linear
   doc "linear layers that read the same and whose results lie beside each other"

@@ -1,4 +1,4 @@
-// The runners-up: why they lost, and by how much.
+// The alternatives: why they lost, and by how much.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -20,12 +20,12 @@ constexpr double kBarLeft = 190, kBarWidth = 640, kRowHeight = 34, kChartWidth =
 struct Runner {
   std::string name;
   const v1::Prediction* prediction;
-  std::string refused;  // for people
+  std::string refused;  // human-readable
   bool chosen = false;
 };
 
-// "does not fit: device 0 needs 12.1 GiB, has 8.0 GiB (and 3 more devices)"; as the planner put it
-// if the numbers do not say so.
+// Says "does not fit: device 0 needs 12.1 GiB, has 8.0 GiB (and 3 more devices)", or the planner's
+// text if the numbers do not show it.
 std::string WhyRefused(const v1::Plan& plan, const v1::Alternative& alternative) {
   if (alternative.refused().empty()) return "";
   const auto& peaks = alternative.prediction().peak_bytes();
@@ -79,7 +79,7 @@ std::string TableRow(const Runner& runner, const v1::Prediction& own) {
       EscapedShort(Verdict(runner, own), 300), "</td></tr>\n");
 }
 
-// The step as a pale bar; on it what the busiest device computes and communicates.
+// The step as a pale bar, overlaid with the busiest device's computing and communication.
 std::string ChartRow(const Runner& runner, const v1::Prediction& own, double y, double scale) {
   const v1::Prediction& p = *runner.prediction;
   auto width = [&](double seconds) { return std::clamp(seconds * scale, 0.0, kBarWidth); };

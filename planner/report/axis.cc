@@ -51,7 +51,7 @@ std::string TimeAxis(const Frame& frame, double seconds) {
 std::string ByteAxis(const Frame& frame, double bytes) {
   if (!(bytes > 0) || !std::isfinite(bytes)) return "";
   const double step = ByteTickStep(bytes, 6);
-  // One unit for all marks, and as many digits as they have: 0.25 GiB and 1.25 GiB.
+  // One unit for all labels, with as many digits as needed: 0.25 GiB and 1.25 GiB.
   double unit = 1;
   std::string name = "B";
   for (const char* next : {"KiB", "MiB", "GiB", "TiB", "PiB"}) {

@@ -1,4 +1,4 @@
-// DiffPlans: see diff.h.
+// DiffPlans (diff.h).
 #include "planner/report/diff.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-// NaN, which an edited plan may hold, does not differ from itself here.
+// Here NaN, which an edited plan may hold, equals itself.
 bool Differs(double a, double b) { return !(a == b || (std::isnan(a) && std::isnan(b))); }
 
 OperatorChange::Side SideOf(const v1::OperatorPlan& op) {
@@ -22,7 +22,7 @@ OperatorChange::Side SideOf(const v1::OperatorPlan& op) {
       op.op(), SplitText(op), {op.devices().begin(), op.devices().end()}, op.predicted_seconds()};
 }
 
-// Operators by name, and by turn where an edited plan has a name twice.
+// Operators by name, and by occurrence if an edited plan repeats a name.
 std::map<std::pair<std::string, int>, int> IndexOperators(const v1::Plan& plan,
                                                           std::vector<int>* turns) {
   std::map<std::string, int> seen;
@@ -83,8 +83,8 @@ std::string DeviceText(const v1::Device& device) {
   return text;
 }
 
-// Whatever is said of devices is compared as it is said: rates are measured, and differ from run to
-// run in digits that nobody reads.
+// Compares the printed text, because measured rates differ between runs in digits that nobody
+// reads.
 void DiffDevices(const v1::Plan& a, const v1::Plan& b, PlanDiff* out) {
   for (int i = 0; i < std::max(a.devices_size(), b.devices_size()); ++i) {
     DeviceChange change{i, i < a.devices_size() ? DeviceText(a.devices(i)) : "",
@@ -93,7 +93,7 @@ void DiffDevices(const v1::Plan& a, const v1::Plan& b, PlanDiff* out) {
   }
 }
 
-// (kind and degree, tensor, consumer, dimension, turn) -> bytes.
+// (kind and degree, tensor, consumer, dimension, occurrence) -> bytes.
 using ParallelKey = std::tuple<std::string, std::string, std::string, int, int>;
 std::map<ParallelKey, double> IndexParallel(const v1::Plan& plan) {
   std::map<ParallelKey, double> index;
@@ -199,7 +199,7 @@ std::string StageText(const v1::Plan& plan) {
   return text;
 }
 
-// How a step runs, and how it is made to fit.
+// The settings of a step and its memory plan.
 std::vector<TextPair> StepPairs(const v1::Plan& a, const v1::Plan& b) {
   const FitTotal fit_a = FitOf(a), fit_b = FitOf(b);
   const auto parts = [](int count) { return absl::StrCat(std::max(1, count)); };

@@ -1,11 +1,11 @@
-// PlanDiffToJson: see diff.h.
+// PlanDiffToJson (diff.h).
 #include "nlohmann/json.hpp"
 #include "planner/report/diff.h"
 
 namespace espalier {
 namespace {
 
-// Keeps the order in which people would say it.
+// Keeps the insertion order.
 using Json = nlohmann::ordered_json;
 
 Json SideJson(const OperatorChange::Side& side) {
@@ -26,7 +26,7 @@ Json OperatorsJson(const std::vector<OperatorChange>& changes) {
   return list;
 }
 
-// Null for what a plan does not have.
+// Null if the plan lacks it.
 Json TextOrNull(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
 Json AlternativeJson(const std::optional<AlternativeChange::Side>& side) {

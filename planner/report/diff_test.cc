@@ -40,7 +40,7 @@ TEST(DiffTest, NumbersThatAreNoneEqualThemselves) {
   EXPECT_TRUE(DiffPlans(plan, plan).equal());
 }
 
-// Any difference that the diff knows of makes plans unequal.
+// Every kind of difference makes plans unequal.
 TEST(DiffTest, EachDifferenceCounts) {
   const v1::Plan a = LayeredPlan(2, 4);
   const std::vector<std::function<void(v1::Plan*)>> edits = {

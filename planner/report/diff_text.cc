@@ -1,4 +1,4 @@
-// RenderPlanDiff: see diff.h.
+// RenderPlanDiff (diff.h).
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,13 +14,13 @@
 namespace espalier {
 namespace {
 
-// Wider cells are shortened: a device list of thousands, or a name made to be long.
+// Wider cells are shortened: a list of thousands of devices, or an overlong name.
 constexpr size_t kMaxColumns = 64;
 constexpr size_t kFingerprintColumns = 12;  // as RenderPlan shows
 
 using Lines = std::vector<std::vector<std::string>>;
 
-// Columns as wide as their widest cell, two spaces apart, indented as in RenderPlan.
+// Columns are as wide as their widest cell, two spaces apart, indented as in RenderPlan.
 std::string Table(const Lines& lines) {
   std::vector<size_t> widths;
   Lines cells = lines;
@@ -136,7 +136,7 @@ std::string Operators(const PlanDiff& diff, absl::string_view a, absl::string_vi
   return Table(lines);
 }
 
-// Devices with consecutive numbers that change alike share a line.
+// Consecutive devices with equal changes share a line.
 std::string Devices(const PlanDiff& diff, absl::string_view a, absl::string_view b) {
   std::vector<std::pair<DeviceChange, std::vector<int>>> groups;
   std::map<std::pair<std::string, std::string>, size_t> index;

@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-// The lines of a label. Between double quotes only these two have a meaning of their own.
+// The lines of a label. Inside double quotes only these two characters are special.
 std::string Quoted(const std::vector<std::string>& lines) {
   std::string out = "\"";
   for (const std::string& line : lines) {
@@ -62,7 +62,7 @@ std::string TaskGraphDot(const Timeline& timeline) {
     if (done[i]) continue;
     const TimelineTask& task = tasks[i];
     std::vector<int> devices = {task.device};
-    // A device is in a meeting once: the same name again is the next meeting.
+    // A device takes part in a transfer once, so a repeated name starts the next transfer.
     for (size_t k = i + 1; k < tasks.size() && tasks[k].begin == task.begin; ++k) {
       if (done[k] || !AreOneMeeting(task, tasks[k])) continue;
       if (tasks[k].device == task.device) break;
@@ -102,7 +102,7 @@ std::string ComputationGraphDot(const v1::Plan& plan, const Graph& graph, bool c
                             costs ? ReadableSeconds(op.predicted_seconds()) : ""}),
                     "];\n");
   }
-  // Parallel operators in their order in front of each consumer of a tensor.
+  // Parallel operators in order, before each consumer of a tensor.
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> between;
   for (int i = 0; i < plan.parallel_operators_size(); ++i) {
     const v1::ParallelOperator& op = plan.parallel_operators(i);
@@ -134,7 +134,7 @@ std::string ComputationGraphDot(const v1::Plan& plan, const Graph& graph, bool c
       if (way != between.end()) between.erase(way);
     }
   }
-  // Of gradients: behind the update's own.
+  // For gradients: after those of the update.
   for (const auto& [edge, way] : between) connect("", way, "");
   return absl::StrCat("digraph operators {\n  node [shape=box];\n", nodes, edges, "}\n");
 }

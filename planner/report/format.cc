@@ -98,7 +98,7 @@ NumberedName SplitNumber(const std::string& name) {
 }
 
 std::string SplitText(const v1::OperatorPlan& op) {
-  // The order of a protobuf map is not defined.
+  // The order of a protobuf map is undefined.
   const std::map<std::string, int> degrees(op.degrees().begin(), op.degrees().end());
   if (degrees.empty()) return "whole";
   return absl::StrJoin(degrees, " ", [](std::string* out, const auto& degree) {
@@ -163,7 +163,7 @@ std::string KindAndDegree(const v1::ParallelOperator& op) {
 }
 
 std::vector<StageRow> StageRows(const v1::Plan& plan) {
-  // Devices that share an operator are of one stage.
+  // Devices that share an operator belong to one stage.
   std::map<int, int> parent;
   const auto root = [&](int d) {
     while (parent.try_emplace(d, d).first->second != d) d = parent[d];

@@ -16,8 +16,8 @@ TEST(TextTest, PrintableKeepsTextAndReplacesTheRest) {
   EXPECT_EQ(Printable(absl::string_view("\0x", 2)), "\uFFFDx");
   EXPECT_EQ(Printable("\xFF"), "\uFFFD");
   EXPECT_EQ(Printable("\xC2\x85"), "\uFFFD");      // control character of Latin-1
-  EXPECT_EQ(Printable("\xE2\x80\xAE"), "\uFFFD");  // turns the direction
-  // Overlong '<', a surrogate, beyond Unicode, cut off: each byte counts.
+  EXPECT_EQ(Printable("\xE2\x80\xAE"), "\uFFFD");  // right-to-left override
+  // Overlong '<', a surrogate, beyond Unicode, truncated: each byte counts.
   EXPECT_EQ(Printable("\xC0\xBC"), "\uFFFD\uFFFD");
   EXPECT_EQ(Printable("\xE0\x80\xBC"), "\uFFFD\uFFFD\uFFFD");
   EXPECT_EQ(Printable("\xED\xA0\x80"), "\uFFFD\uFFFD\uFFFD");

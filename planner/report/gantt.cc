@@ -39,11 +39,10 @@ void Merge(const GanttBar& next, GanttBar* bar) {
   }
 }
 
-// A merged bar grows no longer than this many tiny tasks, so that hovering still tells where one
-// is.
+// Limits a merged bar to this many tiny tasks, so that its tooltip still locates tasks.
 constexpr double kMaxMerged = 8;
 
-// Neighbours of one kind that are tiny and lie close to each other.
+// Merges tiny neighbors of the same kind that are close to each other.
 std::vector<GanttBar> MergeTiny(const Tasks& tasks, double tiny) {
   std::vector<GanttBar> bars;
   bool last_is_tiny = false;
@@ -61,8 +60,8 @@ std::vector<GanttBar> MergeTiny(const Tasks& tasks, double tiny) {
   return bars;
 }
 
-// Whatever the kinds: what is shorter than a cell joins those that start in the same cell. That
-// leaves at most one short bar per cell, and of the long ones, if they do not overlap, one too.
+// Merges bars shorter than a cell that start in the same cell, regardless of kind. This leaves at
+// most one short bar per cell and, if bars do not overlap, one long bar.
 std::vector<GanttBar> MergeByCells(const std::vector<GanttBar>& bars, double cell, size_t limit,
                                    int64_t* left_out) {
   std::vector<GanttBar> out;
@@ -98,7 +97,7 @@ double UnionSeconds(const Tasks& tasks) {
   return covered;
 }
 
-// Adds the share of each part of the time that lies in [begin, end).
+// Adds to each interval the part of it that lies in [begin, end).
 void AddShare(double begin, double end, double part, std::vector<double>* shares) {
   const int last = static_cast<int>(shares->size()) - 1;
   const int from = std::clamp(static_cast<int>(begin / part), 0, last);
@@ -158,7 +157,7 @@ Gantt MakeGantt(const Timeline& timeline, int devices, const GanttOptions& optio
     out.least_busy = -busiest.back().first;
     Summarise(by_device, options, &out);
   }
-  // Half a lane's share for either row, and enough for small plans to be shown task by task.
+  // Half a lane's share for each row, and enough to show small plans task by task.
   const int limit = std::max(4, options.max_bars / static_cast<int>(2 * lanes));
   for (size_t i = 0; i < lanes; ++i) {
     const auto [minus_busy, device] = busiest[i];

@@ -16,9 +16,9 @@ namespace {
 constexpr double kLeft = 84, kWidth = 1050, kRight = 66;
 constexpr double kLane = 30, kComputeHeight = 14, kCommunicationHeight = 8;
 constexpr double kSummaryHeight = 44;
-constexpr double kThinnest = 0.3;  // thinner bars would not be seen at all
+constexpr double kThinnest = 0.3;  // thinner bars would be invisible
 constexpr size_t kNameColumns = 48;
-constexpr size_t kHoverBytes = 400000;  // of the picture
+constexpr size_t kHoverBytes = 400000;  // per drawing
 
 // By TimelineTask::Kind.
 constexpr const char* kClass[kTaskKinds] = {"fwd", "bwd", "rsh", "syn", "upd"};
@@ -68,7 +68,7 @@ std::string DrawLane(const GanttLane& lane, double y, double seconds, HoverBudge
       SvgText(kLeft + kWidth + 6, y + 17, "soft", ReadablePercent(lane.busy / seconds)), "</g>\n");
 }
 
-// Shares of all devices, stacked: below those that compute, above those that communicate.
+// Shares of all devices, stacked: computing below, communicating above.
 std::string Area(const std::vector<double>& base, const std::vector<double>& shares, double y,
                  absl::string_view css_class) {
   const double part = kWidth / static_cast<double>(shares.size());
@@ -81,7 +81,7 @@ std::string Area(const std::vector<double>& base, const std::vector<double>& sha
     const double low = base.empty() ? 0 : base[i];
     absl::StrAppend(&top, "V", at(low + shares[i]), "H", right);
   }
-  // Down on the right, back along the base, which is walked from right to left.
+  // Down on the right, then back along the base from right to left.
   std::string back;
   for (size_t i = shares.size(); i-- > 0;) {
     const double low = base.empty() ? 0 : base[i];

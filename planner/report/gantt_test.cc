@@ -35,7 +35,7 @@ TEST(GanttTest, LongTasksKeepTheirBars) {
   EXPECT_EQ(gantt.lanes[0].compute[1].end, 4);
   ASSERT_EQ(gantt.lanes[0].communication.size(), 1u);
   EXPECT_EQ(gantt.lanes[0].communication[0].bytes, 100);
-  EXPECT_EQ(gantt.lanes[0].busy, 9);  // what overlaps counts once
+  EXPECT_EQ(gantt.lanes[0].busy, 9);  // overlap counts once
   EXPECT_EQ(gantt.lanes[1].busy, 0);
   EXPECT_TRUE(gantt.computing.empty());
 }

@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-// More says nothing more to a reader.
+// More tell a reader nothing.
 constexpr size_t kMaxNotes = 6;
 
 void AddNote(std::vector<std::string>* notes, std::string note) {
@@ -35,7 +35,7 @@ ChangeIndex IndexChanges(const v1::Plan& plan) {
   return index;
 }
 
-// "combine ×4 of dimension 1, then move"; bytes besides.
+// "combine ×4 of dimension 1, then move", and the bytes.
 std::string ChangesText(const std::vector<const v1::ParallelOperator*>& changes) {
   double bytes = 0;
   std::vector<std::string> parts;
@@ -101,7 +101,7 @@ class Builder {
       if (node.forward != kNoNode) continue;
       const auto known = operator_of_.find(node.name);
       const int row = known == operator_of_.end() ? -1 : row_of_operator_[known->second];
-      // Rows keep apart what differs; of operators without a row only name and kind are known.
+      // Rows separate what differs; operators without a row have only name and kind.
       std::string key = node.name;
       if (out_.collapsed) {
         key = row >= 0 ? "" : absl::StrCat(SplitNumber(node.name).Pattern(), "\n", node.op);
@@ -161,7 +161,7 @@ class Builder {
         AddToBox(box, absl::StrCat(value.name, ": "), *changes);
       }
       if (value.kind != ValueKind::kParameter || !with_gradient_.insert(v).second) continue;
-      // As MakePlan names the sum of a parameter's gradient.
+      // MakePlan's name for the sum of a parameter's gradient.
       const auto* sums = ChangesOf(absl::StrCat(value.name, ".grad"), "update");
       if (sums != nullptr) AddToBox(box, absl::StrCat("gradient of ", value.name, ": "), *sums);
     }
@@ -190,14 +190,14 @@ class Builder {
     AddNote(&edge.notes, std::move(note));
   }
 
-  // Of the same series of layers.
+  // Layers of the same series.
   static bool LeadsToAnotherLayer(const Node& from, const Node& to) {
     const NumberedName a = SplitNumber(from.name), b = SplitNumber(to.name);
     return a.number >= 0 && b.number >= 0 && a.number != b.number && a.prefix == b.prefix;
   }
 
-  // Boxes of repeated layers form cycles. What leads from one operator to the next within a layer,
-  // or into and out of the layers, goes down the page; what is left over leads to the next layer.
+  // Boxes of repeated layers form cycles. Edges within a layer, and into and out of the layers, go
+  // down the page; the remaining edges lead to the next layer.
   void SortBoxes() {
     const int count = static_cast<int>(out_.boxes.size());
     std::vector<std::vector<int>> next(count);
@@ -227,7 +227,7 @@ class Builder {
     }
   }
 
-  // Keeps the edges that say most: those with a change first.
+  // Keeps the most informative edges: those with a layout conversion first.
   void LimitEdges() {
     const int surplus = static_cast<int>(out_.edges.size()) - options_.max_edges;
     if (surplus <= 0) return;

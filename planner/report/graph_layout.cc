@@ -15,8 +15,8 @@ namespace {
 constexpr double kMargin = 16;
 constexpr double kLayerGap = 34;  // between layers, without labels
 constexpr double kGutter = 28;    // between columns, without lines
-constexpr double kLane = 9;       // between lines that run side by side
-constexpr int kMaxLanes = 12;     // then lines share one
+constexpr double kLane = 9;  // between parallel lines
+constexpr int kMaxLanes = 12;  // beyond that, lines share a lane
 constexpr double kMinColumnHeight = 640;
 constexpr double kCorner = 7;
 
@@ -27,7 +27,7 @@ std::string RoundedLine(const std::vector<GraphLayout::Place>& points) {
   std::string path = absl::StrCat("M", At(points[0].x, points[0].y));
   for (size_t i = 1; i + 1 < points.size(); ++i) {
     const auto &before = points[i - 1], &here = points[i], &after = points[i + 1];
-    // As much of the corner as both of its sides have room for.
+    // Limits the radius to what both sides of the corner allow.
     auto toward = [&](const GraphLayout::Place& other) {
       const double dx = other.x - here.x, dy = other.y - here.y;
       const double length = std::max(std::abs(dx), std::abs(dy));
@@ -39,7 +39,7 @@ std::string RoundedLine(const std::vector<GraphLayout::Place>& points) {
   return absl::StrCat(path, "L", At(points.back().x, points.back().y));
 }
 
-// Leaves and arrives upright.
+// Leaves and arrives vertically.
 std::string Curve(double x0, double y0, double x1, double y1) {
   const double bend = (y1 - y0) * 0.5;
   return absl::StrCat("C", At(x0, y0 + bend), " ", At(x1, y1 - bend), " ", At(x1, y1));
@@ -47,8 +47,8 @@ std::string Curve(double x0, double y0, double x1, double y1) {
 
 struct Column {
   int first_layer = 0, last_layer = 0;  // [first, last)
-  double min_x = 0, max_x = 0;          // as the layers have it
-  double shift = 0;                     // from there to the page
+  double min_x = 0, max_x = 0;  // in the layered layout
+  double shift = 0;  // from there to the page
   double right() const { return max_x + shift; }
 };
 
@@ -83,7 +83,7 @@ class Layout {
   double X(int i) const { return item(i).x + columns_[column_of_[item(i).layer]].shift; }
   double Bottom(int layer) const { return top_[layer] + options_.box_height; }
 
-  // Labels of a box are stacked above it, so the layer needs the height of the highest stack.
+  // Labels of a box are stacked above it, so the layer needs the height of the tallest stack.
   void MeasureLayers() {
     std::vector<int> labels(boxes_, 0);
     stack_.assign(layered_.layers.size(), 0);
@@ -141,8 +141,8 @@ class Layout {
            column_of_[layer] != column_of_[layer + 1];
   }
 
-  // Lines in the gutter to the right of each column: those that go on in the next column, then
-  // those that lead back, the shortest innermost.
+  // Lines in the gutter to the right of each column: first those to the next column, then back
+  // edges, the shortest innermost.
   void CountLanes() {
     lanes_.assign(columns_.size(), 0);
     for (size_t i = 0; i < layered_.items.size(); ++i) {
@@ -212,7 +212,7 @@ class Layout {
     for (auto& [source, path] : paths) out_.trunks.push_back({source, std::move(path)});
   }
 
-  // Arrivals are spread over the top of the box, in the order in which they come.
+  // Spreads arriving lines over the top of the box, in their order.
   std::vector<double> Ports(const std::vector<int>& hops) const {
     std::vector<std::vector<std::pair<double, size_t>>> arrivals(boxes_);
     std::vector<double> ports(edges_.size(), 0);

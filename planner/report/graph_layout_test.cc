@@ -32,7 +32,7 @@ TEST(MakeLayersTest, EdgesLeadDownAndLinesPassEveryLayer) {
   const Layered layered = MakeLayers(4, {{0, 1}, {0, 3}, {1, 2}, {2, 3}});
   ASSERT_EQ(layered.layers.size(), 4u);
   for (int b = 0; b < 4; ++b) EXPECT_EQ(layered.items[b].layer, b);
-  EXPECT_EQ(layered.items.size(), 6u);  // two layers are passed
+  EXPECT_EQ(layered.items.size(), 6u);  // passes through two layers
   EXPECT_EQ(layered.items[layered.last_hop[1]].box, -1);
   EXPECT_EQ(layered.items[layered.last_hop[1]].source, 0);
   EXPECT_EQ(layered.last_hop[0], 0);
@@ -73,7 +73,7 @@ TEST(LayOutGraphTest, LongGraphIsFoldedIntoColumns) {
   EXPECT_LT(layout.height, 100 * 90 / 4);
   std::vector<LayoutEdge> wide;
   for (int i = 1; i < 60; ++i) wide.push_back({0, i, false});
-  EXPECT_GT(LayOutGraph(60, wide).width, 59 * 200);  // is not folded, and scrolls
+  EXPECT_GT(LayOutGraph(60, wide).width, 59 * 200);  // not folded: the page scrolls
 }
 
 TEST(LayOutGraphTest, NothingToDraw) {
@@ -102,8 +102,8 @@ TEST(BoxesTest, RepeatedLayersAreOneLoop) {
   EXPECT_EQ(back, 1);
 }
 
-// The last layer's first operator is split in its own way. It is no step to the next layer when the
-// second one reads it.
+// The last layer's first operator is split differently. It is not an edge to the next layer if the
+// second operator reads it.
 TEST(BoxesTest, OddLayerLeadsIntoTheSharedBox) {
   v1::Plan plan = LayeredPlan(40, 4);
   v1::OperatorPlan* odd = plan.mutable_operators(1 + 2 * 39);
@@ -120,7 +120,7 @@ TEST(BoxesTest, OddLayerLeadsIntoTheSharedBox) {
   EXPECT_TRUE(found);
 }
 
-// No change of layout is lost between plan and picture.
+// The drawing shows every layout conversion of the plan.
 TEST(BoxesTest, AllBytesArePlaced) {
   for (int layers : {3, 40}) {
     v1::Plan plan = LayeredPlan(layers, 4);

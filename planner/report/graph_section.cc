@@ -1,4 +1,4 @@
-// The graph as a picture: colours say where an operator runs, marks where its operands change
+// The graph drawing: colors show where an operator runs, marks show where its operands change
 // layout.
 #include <algorithm>
 #include <vector>
@@ -15,12 +15,12 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kBoxColumns = 27;   // of the name, in the font of the style
+constexpr size_t kBoxColumns = 27;  // of the name, in the font of the style
 constexpr size_t kTextColumns = 31;  // of the smaller lines
 constexpr size_t kLabelColumns = 30;
 constexpr size_t kHoverColumns = 120;
 constexpr int kMaxViews = 40;
-constexpr size_t kHoverBytes = 300000;  // of the picture
+constexpr size_t kHoverBytes = 300000;  // per drawing
 
 std::string Short(const std::string& text) { return EscapedShort(text, kHoverColumns); }
 
@@ -71,7 +71,7 @@ std::string DrawBox(const GraphBox& box, const GraphLayout::Place& place,
       "\" rx=\"7\"/>", text(18, "name", box.name, kBoxColumns), text(33, "", kind, kTextColumns),
       text(47, "soft", where, kTextColumns));
   if (!box.notes.empty()) {
-    // A change of layout that comes from no box: of a parameter, an input or a gradient.
+    // A layout conversion that does not come from a box: of a parameter, an input or a gradient.
     absl::StrAppend(&out, "<circle cx=\"", Coordinate(x + 2), "\" cy=\"", Coordinate(y + 2),
                     "\" r=\"4.5\" class=\"mark\"/>");
   }
@@ -135,7 +135,7 @@ std::string Picture(const BoxGraph& graph) {
         budget.Choose(HoverLines({absl::StrCat("from ", graph.boxes[trunk.from].name)}), ""),
         "</path>\n");
   }
-  // Changes last: they are what one looks for, and must not be covered.
+  // Layout conversions last, so that nothing covers them.
   for (const bool change : {false, true}) {
     for (size_t e = 0; e < graph.edges.size(); ++e) {
       if (graph.edges[e].change.empty() == change) continue;

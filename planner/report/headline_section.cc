@@ -1,4 +1,4 @@
-// What a reader wants to know first.
+// The summary at the top of the page.
 #include <algorithm>
 #include <map>
 #include <tuple>

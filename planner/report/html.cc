@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-// Should escaping ever fail: the page may load and run nothing.
+// Defense in depth: even if escaping fails, the page may load and run nothing.
 constexpr char kPolicy[] = "default-src 'none'; style-src 'unsafe-inline'";
 
 constexpr char kNavigation[] =

@@ -16,7 +16,7 @@ using ::testing::Not;
 
 constexpr size_t kMaxPage = 2 << 20;
 
-// Names that end the element, the attribute, the page; that hide; that are no text at all.
+// Names that close the element, the attribute or the page, that hide text, or are not text.
 const std::string kHostile[] = {
     "<script>alert(1)</script>",
     "\"><img src=x onerror=alert(1)>",
@@ -57,7 +57,7 @@ TEST(HtmlTest, HostileNamesStayText) {
     const std::vector<Element> elements = Parsed(page);
     EXPECT_THAT(elements[0].text, Not(HasSubstr("\x1B")));
     EXPECT_LT(page.size(), 200000u);
-    // Nothing that was typed became markup: the same elements as with an innocent name.
+    // No name became markup: the elements are those of a page with harmless names.
     Sample innocent;
     EXPECT_LE(std::count(page.begin(), page.end(), '<'),
               std::ranges::count(innocent.Page(), '<') + 40);
@@ -73,7 +73,7 @@ TEST(HtmlTest, SizeStaysBoundedForManyTasksAndDevices) {
   sample.timeline.seconds = 1;
   for (int i = 0; i < 10000; ++i) {
     for (int d = 0; d < 64; ++d) {
-      // No two neighbours are of one kind, and some are long.
+      // No two neighbors have the same kind, and some tasks are long.
       const auto kind = static_cast<TimelineTask::Kind>((i * 7 + d) % 5);
       const double begin = i * 1e-4;
       sample.timeline.tasks.push_back({kind, d, begin,
@@ -103,7 +103,7 @@ TEST(HtmlTest, SizeStaysBoundedForManyTasksAndDevices) {
   EXPECT_THAT(Section(elements, "memory").text, HasSubstr("48 more stay below"));
 }
 
-// Layers that the plan treats alike are few boxes; operators without any pattern are cut off.
+// Layers that the plan treats alike are few boxes; operators without a pattern are cut off.
 TEST(HtmlTest, SizeStaysBoundedForManyOperators) {
   Sample layered(2500, 8);
   const std::string page = layered.Page();
@@ -125,7 +125,7 @@ TEST(HtmlTest, SizeStaysBoundedForManyOperators) {
   EXPECT_THAT(Section(Parsed(cut), "operators").text, HasSubstr("4702 more rows"));
 }
 
-// The last layer reads all that went before it, and everything changes layout.
+// The last layer reads all layers before it, and every edge has a layout conversion.
 TEST(HtmlTest, SizeStaysBoundedForManyEdges) {
   Sample sample(150, 4);
   for (int i = 0; i < sample.plan.operators_size(); ++i) {
@@ -148,7 +148,7 @@ TEST(HtmlTest, SizeStaysBoundedForManyEdges) {
   EXPECT_THAT(Section(Parsed(page), "graph").text, HasSubstr("edges are not drawn"));
 }
 
-// All at once, and each character of a name needs six.
+// Everything at once, with names whose characters each need six bytes.
 TEST(HtmlTest, SizeStaysBoundedWhateverTheInput) {
   Sample sample(150, 64);
   const std::string quotes(300, '"');

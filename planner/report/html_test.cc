@@ -69,7 +69,7 @@ TEST(HtmlTest, EveryOperatorOfASmallPlanAppears) {
   EXPECT_THAT(picture, HasSubstr("on 0-1 · 3.00 ms"));
 }
 
-// Name of the node -> style that gives the colour.
+// Node name -> style with its color.
 std::map<std::string, std::string> Colours(const std::vector<Element>& page) {
   std::map<std::string, std::string> colours;
   for (const Element& e : Inside(page, "class", "graph")) {
@@ -227,7 +227,7 @@ TEST(HtmlTest, MemoryPeakIsMarkedWhereItIs) {
     if (e.text == "limit 1.0 GiB") limit_y = e.Number("y") + 5;
     if (e.text == "0 MiB" || e.text == "0 GiB") zero_y = e.Number("y") - 4;
   }
-  // Devices 0, 1 and 3 are alike; the highest is drawn last, over the others.
+  // Devices 0, 1 and 3 are equal; the highest curve is drawn last, over the others.
   ASSERT_EQ(peaks.size(), 2u);
   EXPECT_EQ(curves[0].text, "devices 0-1,3\npeak 6.0 MiB at 5.00 ms");
   EXPECT_EQ(curves[1].text, "device 2\npeak 700.0 MiB at 12.00 ms");
@@ -237,7 +237,7 @@ TEST(HtmlTest, MemoryPeakIsMarkedWhereItIs) {
   EXPECT_THAT(Section(page, "memory").text, HasSubstr("peak 700.0 MiB"));
 }
 
-// Of many points some are left out; the peak, if only for a moment, is not.
+// Long curves are thinned, but never lose the peak.
 TEST(HtmlTest, PeakOfALongCurveIsOnTheLine) {
   Sample sample;
   MemoryCurve curve;
@@ -273,7 +273,7 @@ TEST(HtmlTest, SameInputGivesTheSamePage) {
   EXPECT_EQ(a.Page(), b.Page());
 }
 
-// Gradient nodes follow the split of their forward node, and are not shown.
+// Gradient nodes follow the split of their forward node and are not drawn.
 TEST(HtmlTest, GradientNodesAreNotDrawn) {
   Sample sample;
   Node gradient;

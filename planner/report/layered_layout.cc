@@ -16,7 +16,7 @@ std::vector<int> LongestPathLayers(int boxes, const std::vector<std::pair<int, i
   for (int b = 0; b < boxes; ++b) {
     for (int to : below[b]) layer[to] = std::max(layer[to], layer[b] + 1);
   }
-  // What is read late and needs little is drawn next to its reader, which shortens lines.
+  // Small inputs that are read late are drawn next to their reader, which shortens lines.
   for (int b = boxes - 1; b >= 0; --b) {
     if (below[b].empty() || inputs[b] > static_cast<int>(below[b].size())) continue;
     int lowest = layer[below[b][0]];
@@ -128,8 +128,7 @@ void PlaceAll(const LayerOptions& options, Layered* out) {
 
 std::vector<double> PlaceInOrder(const std::vector<double>& wanted,
                                  const std::vector<double>& apart) {
-  // With the distances taken off, this is isotonic regression: neighbours that are in the wrong
-  // order are pooled at their mean.
+  // After subtracting the distances this is isotonic regression (pool adjacent violators).
   struct Pool {
     double sum = 0;
     int count = 0;

@@ -1,4 +1,4 @@
-// What each link carries in a step, against what it could.
+// Link utilization per step.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -22,7 +22,7 @@ struct Row {
 
 double Finite(double value) { return std::isfinite(value) && value > 0 ? value : 0; }
 
-// The most used first; the order of the timeline where nothing tells links apart.
+// The most utilized first; ties keep the timeline's order.
 std::vector<Row> RowsOf(const Timeline& timeline, double seconds) {
   std::vector<Row> rows;
   for (const LinkTraffic& link : timeline.links) {

@@ -16,7 +16,7 @@ int ViewTable::Index(std::vector<int> devices) {
 }
 
 std::string Hue(int index) {
-  // Steps of the golden angle never come back to where they were, and split the largest gap.
+  // Multiples of the golden angle never repeat, and each splits the largest gap.
   constexpr double kGoldenAngle = 137.50776405003785;
   return absl::StrFormat("%.4f", std::fmod(210 + index * kGoldenAngle, 360.0));
 }

@@ -48,7 +48,7 @@ std::string EscapedShort(absl::string_view text, size_t columns) {
 }
 
 std::string Coordinate(double value) {
-  // Beyond a million the picture is wrong anyway, and browsers differ.
+  // Beyond a million the drawing is broken anyway, and browsers differ.
   if (!std::isfinite(value) || std::abs(value) < 0.005) return "0";
   std::string text = absl::StrFormat("%.2f", std::clamp(value, -1e6, 1e6));
   while (text.back() == '0') text.pop_back();

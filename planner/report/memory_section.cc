@@ -20,10 +20,10 @@ namespace {
 constexpr Frame kFrame = {84, 12, 1050, 280};
 constexpr double kRight = 66;
 constexpr size_t kMaxCurves = 16;
-constexpr int kParts = 300;  // of the time, where a curve has more points
+constexpr int kParts = 300;  // intervals to which longer curves are thinned
 constexpr size_t kMaxLimits = 4;
 
-// Devices whose memory runs alike share a curve, as they do in most plans.
+// Devices with equal memory share a curve, as in most plans.
 struct Curve {
   std::vector<int> devices;
   const MemoryCurve* data = nullptr;
@@ -67,8 +67,7 @@ struct Scale {
   double Y(double b) const { return kFrame.top + kFrame.height * (1 - std::max(0.0, b) / bytes); }
 };
 
-// Of a curve with many points the highest of each part of the time is drawn: the peak is what
-// matters.
+// A long curve shows the maximum of each interval, because the peak matters.
 std::string PathOf(const Curve& curve, const Scale& scale) {
   std::string path;
   auto to = [&](double seconds, int64_t bytes) {
@@ -106,7 +105,7 @@ std::string DrawCurve(const Curve& curve, int index, const Scale& scale) {
                       Coordinate(scale.Y(static_cast<double>(curve.peak))), "\" r=\"4\"/></g>\n");
 }
 
-// Beside the highest point, on the side where there is room.
+// Next to the peak, on the side with more space.
 std::string PeakLabel(const Curve& curve, const Scale& scale) {
   const double x = scale.X(curve.peak_seconds);
   const bool left = x > kFrame.left + kFrame.width * 0.6;
@@ -115,7 +114,8 @@ std::string PeakLabel(const Curve& curve, const Scale& scale) {
                  absl::StrCat("peak ", ReadableBytes(static_cast<double>(curve.peak))));
 }
 
-// The limits of the devices; those far above the curves would press them flat and are only told.
+// The limits of the devices. Limits far above the curves would flatten them and are given as text
+// only.
 std::string DrawLimits(const std::set<int64_t>& limits, const Scale& scale) {
   std::string out;
   for (int64_t limit : limits) {

@@ -1,4 +1,4 @@
-// The tables of operators and of changes of layout, as `espalier plan` prints them.
+// The tables of operators and of layout conversions, as `espalier plan` prints them.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// Pages of plans that the planner makes. The picture finds changes of layout by the names that
-// MakePlan gives them; if those change, this test says so.
+// Pages of plans from the planner. The drawing finds layout conversions by the names that MakePlan
+// gives them; this test fails if those change.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -26,7 +26,7 @@ using ::testing::Not;
 TEST(SearchedPlanTest, PictureShowsEveryOperatorAndEveryByte) {
   for (const Graph& graph : {Mlp(64, 64), Cnn(64), Llama(SmallLlama(6))}) {
     const int64_t batch = graph.name == "mlp" || graph.name == "cnn" ? 64 : 8;
-    // Small graphs are fastest on one device; here something is to move.
+    // Small graphs run fastest on one device; these need communication.
     absl::StatusOr<v1::Plan> plan =
         MakePlan(TestProblem(graph, batch, 4), WithStrategy(v1::SearchOptions::DATA_PARALLEL));
     ASSERT_TRUE(plan.ok()) << plan.status();
@@ -52,8 +52,7 @@ TEST(SearchedPlanTest, PictureShowsEveryOperatorAndEveryByte) {
   }
 }
 
-// Stages, parts of the batch, ZeRO and what leaves memory are on the page, in the table and in the
-// comparison.
+// Stages, micro-batches, ZeRO and offload appear on the page, in the table and in the diff.
 TEST(SearchedPlanTest, HowAStepRunsIsShownEverywhere) {
   const Graph graph = Llama(SmallLlama(4), 16);
   const PlanProblem problem = TestProblem(graph, 16, 4);
@@ -103,7 +102,7 @@ TEST(SearchedPlanTest, HowAStepRunsIsShownEverywhere) {
               HasSubstr("batch tiles"));
 }
 
-// Graphviz' graphs: tasks lead forward in time, and every operator and byte is there.
+// DOT graphs: task edges lead forward in time, and every operator and byte is present.
 TEST(SearchedPlanTest, GraphsForGraphviz) {
   const Graph graph = Mlp(64, 64);
   const PlanProblem problem = TestProblem(graph, 64, 4);
@@ -125,7 +124,7 @@ TEST(SearchedPlanTest, GraphsForGraphviz) {
     }
   }
   EXPECT_GT(meetings, 0);
-  // Each device's tasks are one chain through boxes of its own and meetings.
+  // Each device's tasks form one chain through its own boxes and shared transfers.
   EXPECT_EQ(boxes + 3 * meetings, static_cast<int>((*timeline)->tasks.size()));
   EXPECT_GE(edges, boxes - 4);
 

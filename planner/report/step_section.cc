@@ -1,5 +1,4 @@
-// How a step runs: stages of a pipeline, parts of the batch, what replicas share out, and what
-// makes it fit the devices.
+// How a step runs: pipeline stages, micro-batches, ZeRO and offload.
 #include <algorithm>
 #include <string>
 #include <utility>

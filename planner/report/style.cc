@@ -1,5 +1,5 @@
-// How the page looks. Colours are variables, given once for light and once for dark; a machine view
-// and a memory curve bring their hue (--h) with them.
+// The page's style sheet. Colors are variables, defined for light and dark mode; a machine view or
+// memory curve supplies its hue (--h).
 #include "planner/report/sections.h"
 
 namespace espalier {
@@ -98,7 +98,7 @@ i.curve{background:hsl(var(--h) 65% var(--cl))}
 svg .limit-text{fill:var(--much)}
 )css";
 
-// Paper is white and has no scroll bars; a section starts on a new sheet rather than being cut.
+// Print on white without scroll bars; start a section on a new page rather than break it.
 constexpr char kPrint[] = R"css(
 @media print{
 :root{--paper:#fff;--card:#fff;--ink:#111;--soft:#555;--line:#ccc;--idle:#f0f0f0;

@@ -53,7 +53,7 @@ class PageParser {
     return std::string(page_.substr(begin, at_ - begin));
   }
 
-  // Up to `end`, which is not taken.
+  // Reads up to `end`, exclusive.
   absl::Status Content(char end, std::string* out) {
     static constexpr std::pair<absl::string_view, char> kEntities[] = {
         {"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&#39;", '\''}};

@@ -15,8 +15,8 @@ struct CodePoint {
   size_t length = 0;  // bytes; 0: not UTF-8
 };
 
-// The first code point of text that is not empty. Refuses overlong forms, surrogates and what lies
-// beyond Unicode: browsers read them differently, and a filter must not.
+// Decodes the first code point of non-empty text. Refuses overlong forms, surrogates and code
+// points beyond Unicode, which browsers interpret differently.
 CodePoint Decode(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const uint32_t first = byte(0);
@@ -39,7 +39,7 @@ bool IsShown(uint32_t c) {
   if (c == 0x2028 || c == 0x2029) return false;                 // line breaks
   if (c == 0x061C || c == 0x200E || c == 0x200F) return false;  // direction marks
   if ((c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069)) return false;
-  return (c & 0xFFFE) != 0xFFFE && !(c >= 0xFDD0 && c <= 0xFDEF);  // no characters
+  return (c & 0xFFFE) != 0xFFFE && !(c >= 0xFDD0 && c <= 0xFDEF);  // noncharacters
 }
 
 size_t WidthOf(uint32_t c) {
@@ -78,7 +78,7 @@ std::string Shortened(absl::string_view text, size_t columns) {
   const std::string printable = Printable(text);
   if (Columns(printable) <= columns) return printable;
   if (columns == 0) return "";
-  // Where each code point starts, and the columns before it.
+  // The start of each code point, and the columns before it.
   std::vector<size_t> starts, before;
   size_t total = 0;
   for (size_t i = 0; i < printable.size();) {

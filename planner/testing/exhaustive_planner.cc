@@ -12,7 +12,7 @@ namespace espalier {
 namespace {
 
 struct Tried {
-  Picoseconds time = 0;  // without what memory costs
+  Picoseconds time = 0;  // without the memory penalty
   int planning = 0;
   Placement placement;
 };
@@ -37,7 +37,7 @@ void LimitMemory(int64_t bytes, SmallProblem* small) {
   for (v1::Device& device : small->machine.devices) device.set_memory_bytes(bytes);
 }
 
-// Whether one of the simplest placements fits.
+// Whether data parallelism or a single device fits.
 absl::StatusOr<bool> SomethingFits(const SmallProblem& small, const v1::SearchOptions& options) {
   const PlanProblem problem = small.Problem();
   for (int stage : kStages) {
@@ -79,7 +79,7 @@ absl::StatusOr<ExhaustivePlan> PlanExhaustively(const PlanProblem& problem,
   std::stable_sort(all.begin(), all.end(),
                    [](const Tried& a, const Tried& b) { return a.time < b.time; });
   for (const Tried& tried : all) {
-    // Memory only adds to it.
+    // The memory penalty only adds to the time.
     if (best.found && ToSeconds(tried.time) >= best.seconds) break;
     ++best.lowered;
     absl::StatusOr<Candidate> candidate =
@@ -110,7 +110,7 @@ absl::StatusOr<LowMemoryProblem> MakeLowMemoryProblem(uint64_t seed, double most
   for (int operators = kMostOperators; operators > 0; --operators) {
     small = tall ? ActivationHeavyProblem(seed, operators) : RandomProblem(seed / 4, devices, operators);
     absl::StatusOr<std::unique_ptr<Planning>> made = MakeAt(small.Problem(), tight.options, 0);
-    if (absl::IsInvalidArgument(made.status())) return tight;  // a beginning without parameters
+    if (absl::IsInvalidArgument(made.status())) return tight;  // a prefix without parameters
     if (!made.ok()) return made.status();
     if (CountPlacements(SpaceOf(**made, tight.options)) <= most_placements) break;
   }

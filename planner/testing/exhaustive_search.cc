@@ -23,8 +23,8 @@ absl::Status ForEachPlacement(const PcgStructure& structure, const SearchSpace& 
   }
   if (absl::Status status = simulator->Reset(first); !status.ok()) return status;
 
-  // An odometer. The last operator turns fastest: its forward and backward pass are neighbours, so
-  // that little of the step changes.
+  // An odometer. The last operator changes most often: its forward and backward pass are adjacent,
+  // so little of the step changes.
   std::vector<size_t> at(nodes.size(), 0);
   std::vector<Simulator::Change> changes;
   while (true) {

@@ -43,7 +43,7 @@ class RankChecker {
     return absl::OkStatus();
   }
 
-  // Tracks which buffers hold what was written into them.
+  // Tracks which buffers hold the data written into them.
   absl::Status Run(const v1::Instruction& instruction) {
     const std::vector<BufferAccess> accesses = AccessesOf(instruction);
     for (const BufferAccess& access : accesses) {
@@ -54,7 +54,7 @@ class RankChecker {
     }
     for (const auto& [b, reads, writes] : accesses) {
       if (!reads || program_.buffers(b).kind() != v1::SCRATCH || Holds(b)) continue;
-      // A bucket leaves with the gradients that are there by then.
+      // A bucket is sent with the gradients written so far.
       if (instruction.has_swap_out() && IsBucket(b) && HoldsSome(b)) continue;
       return Error(absl::StrCat("'", instruction.node(), "' ", instruction.ShortDebugString(),
                                 " reads '", program_.buffers(b).name(),
@@ -66,7 +66,7 @@ class RankChecker {
     for (const auto& [b, reads, writes] : accesses) {
       const v1::BufferKind kind = program_.buffers(b).kind();
       if (!writes || kind == v1::PARAMETER_SHARD || kind == v1::OPTIMIZER_STATE) continue;
-      // Copies fill a buffer box by box; all others write it whole, once.
+      // Copies fill a buffer box by box; other instructions write it whole, once.
       if (!instruction.has_copy() && !in_place && written_[b]) {
         return Error(absl::StrCat("buffer '", program_.buffers(b).name(), "' is written again by ",
                                   instruction.ShortDebugString()));
@@ -90,11 +90,11 @@ class RankChecker {
   bool IsBucket(int b) const { return absl::StartsWith(program_.buffers(b).name(), "gradients."); }
   bool IsView(int b) const { return absl::StrContains(program_.buffers(b).name(), ".view"); }
 
-  // "x" of "x#3": pieces of a tensor, and copies of it elsewhere, are numbered.
+  // "x" of "x#3": shards and copies of a tensor are numbered.
   static std::string BaseName(const std::string& name) { return name.substr(0, name.find('#')); }
 
-  // Whether `a` and `b` hold the same elements of one tensor where they lie over each other: one is
-  // a slice of the other along dimension 0.
+  // Whether `a` and `b` hold the same elements of a tensor where they overlap: one is a slice of
+  // the other along dimension 0.
   bool ArePieces(int a, int b) const {
     const v1::Buffer &x = program_.buffers(a), &y = program_.buffers(b);
     if (BaseName(x.name()) != BaseName(y.name()) || x.spec().dtype() != y.spec().dtype() ||
@@ -112,8 +112,8 @@ class RankChecker {
     return (first(x.spec()) - first(y.spec())) * row == x.offset_bytes() - y.offset_bytes();
   }
 
-  // Whether what `a` wrote may be read as `b`. A buffer that no instruction writes is a view of one
-  // that is, or a slice of such a view.
+  // Whether the data written to `a` may be read as `b`. A buffer that no instruction writes is a
+  // view of a written buffer, or a slice of such a view.
   bool IsRead(int a, int b) const {
     if (a == b || IsBucket(a) || IsBucket(b)) return true;
     if ((IsView(a) || IsView(b) || !written_[b]) && SameMemory(a, b)) return true;
@@ -123,7 +123,7 @@ class RankChecker {
            bytes(a) % bytes(b) == 0 && apart + bytes(b) <= bytes(a);
   }
 
-  // Whether every byte of `b` was last written as a part of it.
+  // Whether every byte of `b` was last written as part of it.
   bool Holds(int b) const {
     const int64_t begin = program_.buffers(b).offset_bytes(), end = begin + bytes(b);
     std::set<std::string> pieces;
@@ -131,7 +131,7 @@ class RankChecker {
       const auto after = owners_.upper_bound(at);
       const auto range = after == owners_.begin() ? owners_.end() : std::prev(after);
       if (range == owners_.end() || range->second.first <= at) {
-        // Between the gradients of a bucket nobody writes what aligns them.
+        // Nothing writes the alignment padding between a bucket's gradients.
         const int64_t next = after == owners_.end() ? end : std::min(end, after->first);
         if (!IsBucket(b) || next - at >= kAlignment) return false;
         at = next;
@@ -139,7 +139,7 @@ class RankChecker {
       }
       const auto& [last, owner] = range->second;
       if (!IsRead(owner, b)) {
-        // A view of what was written in slices.
+        // A view of data written in slices.
         const int64_t from = program_.buffers(owner).offset_bytes();
         const bool inside = from >= begin && from + bytes(owner) <= end;
         pieces.insert(BaseName(program_.buffers(owner).name()));
@@ -174,7 +174,7 @@ class RankChecker {
       if (owned.first > end) range = owners_.insert_or_assign(end, owned).first;
     }
     owners_[begin] = {end, b};
-    // Through a view: the buffer itself is written.
+    // Written through a view.
     if (!IsView(b)) return;
     for (int a = 0; a < program_.buffers_size(); ++a) {
       const std::string& name = program_.buffers(a).name();
@@ -233,7 +233,7 @@ absl::Status CheckPrograms(const std::vector<v1::Program>& programs) {
     for (size_t r = 0; r < programs.size(); ++r) {
       const v1::Instruction* instruction = current(r);
       if (instruction == nullptr) continue;
-      if (instruction->has_receive()) continue;  // run with its send
+      if (instruction->has_receive()) continue;  // runs with its send
       if (instruction->has_send()) {
         const v1::SendInstruction& send = instruction->send();
         const v1::Instruction* other = current(send.peer());

@@ -14,8 +14,8 @@ using Ints = std::vector<int64_t>;
 
 constexpr Initializer kInit{Initializer::kNormal, 0.1};
 
-// A graph that grows until its operators are used up; after that nothing is added any more. Dims
-// without the batch.
+// A graph that grows until its operators are used up; later calls add nothing. Dims are without the
+// batch.
 class Net {
  public:
   struct Tensor {
@@ -130,7 +130,7 @@ int64_t OneOf(const Ints& choices, Random* random) {
   return choices[random->Below(static_cast<int64_t>(choices.size()))];
 }
 
-// Between `low` and `high`, all orders of magnitude alike.
+// Log-uniform between `low` and `high`.
 double Spread(double low, double high, Random* random) {
   return low * std::pow(high / low, random->Real());
 }
@@ -152,7 +152,7 @@ Tensor RandomOperator(Net* net, const Tensor& x, Random* random) {
   }
 }
 
-// Two operators, and x added to their result.
+// A residual block of two operators.
 Tensor Residual(Net* net, const Tensor& x, Random* random) {
   const Tensor h = RandomOperator(net, x, random);
   const Tensor y = net->Linear(h, x.dims.back());
@@ -295,7 +295,7 @@ SmallProblem RandomProblem(uint64_t seed, int devices, int operators) {
 SmallProblem ActivationHeavyProblem(uint64_t seed, int operators) {
   Random random(seed);
   SmallProblem problem;
-  // Odd batches leave whole operators on one device or the other.
+  // An odd batch cannot be split, so operators run whole on one device.
   problem.batch = OneOf({63, 127, 255, 256, 511}, &random);
   problem.machine = TestMachine(2);
   problem.machine.link.set_bandwidth(Spread(1e9, 1e11, &random));
@@ -308,7 +308,7 @@ SmallProblem ActivationHeavyProblem(uint64_t seed, int operators) {
     const Tensor now = h;
     switch (random.Below(8)) {
       case 0:
-        // To something narrow and back.
+        // To a narrow layer and back.
         h = net.Linear(net.Linear(h, 16), width);
         break;
       case 1:

@@ -1,5 +1,5 @@
 // One tower, as in torchvision (Krizhevsky 2014); the paper of 2012 had two, and local response
-// normalisation.
+// normalization.
 #include "absl/strings/str_cat.h"
 #include "planner/testing/zoo/layers.h"
 #include "planner/testing/zoo/models.h"

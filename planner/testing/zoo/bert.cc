@@ -1,5 +1,5 @@
-// BERT-large with its masked-language-model head, whose output matrix is that of the embeddings;
-// without the pooler and next-sentence head (1 M parameters), and without dropout.
+// BERT-large with its masked-language-model head, tied to the embeddings; without the pooler, the
+// next-sentence head (1 M parameters) and dropout.
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"

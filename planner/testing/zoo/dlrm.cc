@@ -1,5 +1,5 @@
-// DLRM as its authors train it on Criteo's Terabyte set: every one of the 26 tables is an operator
-// of its own, so that tables can be placed as well as split.
+// DLRM as its authors train it on the Criteo Terabyte data set. Each of the 26 tables is an
+// operator, so that tables can be placed as well as split.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -13,9 +13,9 @@ namespace espalier::zoo {
 namespace {
 
 constexpr int64_t kRowWidth = 64;
-constexpr int64_t kMostRows = 1000000;  // ids beyond are folded, as --max-ind-range does
+constexpr int64_t kMostRows = 1000000;  // larger ids are folded, as with --max-ind-range
 
-// How many different ids each categorical feature of the set has.
+// The number of distinct ids of each categorical feature.
 constexpr int64_t kIds[] = {39884406, 39043,    17289,    7420,     20263,  3,     7120, 1543, 63,
                             38532951, 2953546,  403346,   10,       2208,   11938, 155,  4,    976,
                             14,       39979771, 25641295, 39664984, 585935, 12972, 108,  36};

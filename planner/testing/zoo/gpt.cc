@@ -1,6 +1,6 @@
-// GPT-3 with an output matrix of its own (the published one is that of the embeddings), so that
-// the first and the last stage of a pipeline share nothing. All layers attend to everything before;
-// the paper leaves out some of it in every second layer.
+// GPT-3 with an untied output matrix (the published one is tied to the embeddings), so that the
+// first and last pipeline stage share nothing. All layers use full causal attention; in the paper
+// every second layer is sparse.
 #include "planner/testing/zoo/layers.h"
 #include "planner/testing/zoo/models.h"
 #include "planner/testing/zoo/transformer.h"

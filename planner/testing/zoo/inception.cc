@@ -29,7 +29,7 @@ class Block {
   Block(Layers* layers, std::string name, Features x)
       : l_(*layers), name_(std::move(name)), x_(x) {}
 
-  // Convolutions one behind the other, from the block's input unless `from` is given.
+  // Consecutive convolutions from the block's input, or from `from` if given.
   Features Branch(const std::string& branch, const std::vector<Step>& steps, Features from = {}) {
     Features y = from.value == kNoValue ? x_ : from;
     int i = 0;
@@ -44,7 +44,7 @@ class Block {
     return Branch("branch_pool", {{out, k1x1}}, l_.Pool2d(name_ + ".pool", x_, "average", k3x3));
   }
   Features Halved() { return l_.Pool2d(name_ + ".pool", x_, "max", kHalve); }
-  // The last step of some branches is two convolutions side by side.
+  // Some branches end in two parallel convolutions.
   std::vector<Features> Fork(const std::string& branch, Features from, int64_t out) {
     return {Branch(branch + "a", {{out, k1x3}}, from), Branch(branch + "b", {{out, k3x1}}, from)};
   }

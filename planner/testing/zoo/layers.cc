@@ -12,7 +12,7 @@ std::vector<int64_t> Repeat(int64_t value, size_t times) {
   return std::vector<int64_t>(times, value);
 }
 
-// Before every dimension, then behind every dimension.
+// All begins, then all ends.
 std::vector<int64_t> BothSides(const Window& window) {
   const size_t spatial = window.kernel.size();
   if (window.pads.empty()) return Repeat(0, 2 * spatial);

@@ -1,9 +1,9 @@
 // A decoder with a mixture of experts in every second layer, routed as in GShard: two experts per
-// token, chosen within groups of one sequence, each with room for its even share of the choices.
-// Written in products over a [sequence, experts * room] tensor, as GShard does, because every
-// operator then has axes that split: tokens come by the batch, experts lie on devices of their own,
-// and between the two stands a transpose, whose resharding is the all-to-all. (group_by and
-// aggregate have no axis of experts, and need all choices of the whole batch on every device.)
+// token, chosen within groups of one sequence, with capacity for an even share of the choices. As
+// in GShard, routing is written as products over a [sequence, experts * capacity] tensor, so that
+// every operator has axes to split: tokens are split by batch, experts by device, and resharding
+// the transpose between them is the all-to-all. (group_by and aggregate have no expert axis and
+// need the choices of the whole batch on every device.)
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,7 +18,8 @@ namespace {
 using Ints = std::vector<int64_t>;
 
 constexpr int64_t kChoices = 2;
-constexpr double kBalance = 0.01;  // weight of the balance loss, relative to the experts squared
+// weight of the balance loss, relative to the number of experts squared
+constexpr double kBalance = 0.01;
 
 class Mixture {
  public:
@@ -49,7 +50,7 @@ class Mixture {
             hidden_};
   }
 
-  // [batch]: how unevenly each sequence's tokens are spread, over all layers.
+  // [batch]: the imbalance of each sequence's routing, over all layers.
   ValueId Balance() {
     return b_.Op("multiply_scalar", {b_.Op("add_n", balance_, {}, "balance.sum")},
                  {{"value", kBalance * static_cast<double>(experts_ * experts_)}},
@@ -57,16 +58,16 @@ class Mixture {
   }
 
  private:
-  // [batch, choices * sequence, experts]: 1 where a choice fell on an expert. First choices come
-  // before second ones, so that these are dropped first.
+  // [batch, choices * sequence, experts]: 1 where a choice fell on an expert. First choices precede
+  // second ones, so that second choices are dropped first.
   ValueId Chosen(const std::string& name, ValueId places) {
     places = b_.Op("transpose", {places}, {{"perm", Ints{0, 2, 1}}}, name + ".by_choice");
     places = b_.Op("reshape", {places}, {{"shape", Ints{0, kChoices * sequence_}}}, name + ".line");
     return b_.Op("one_hot", {places}, {{"depth", experts_}}, name + ".chosen");
   }
 
-  // [batch, choices, sequence, experts * room]: 1 where a choice takes a slot of an expert; 0
-  // everywhere for a choice whose expert is full.
+  // [batch, choices, sequence, experts * capacity]: 1 where a choice takes an expert's slot; all 0
+  // for a choice whose expert is full.
   ValueId Slots(const std::string& name, ValueId chosen) {
     ValueId before =
         b_.Op("cumsum", {chosen}, {{"axis", int64_t{1}}, {"exclusive", true}}, name + ".before");
@@ -83,7 +84,7 @@ class Mixture {
                  name + ".slots.by_choice");
   }
 
-  // [batch, sequence, experts * room]: how much of each slot's result a token takes.
+  // [batch, sequence, experts * capacity]: the weight of each slot's result for a token.
   ValueId Combine(const std::string& name, ValueId slots, ValueId gates) {
     const ValueId total = b_.Op("reduce_sum", {gates}, {{"axes", Ints{2}}, {"keepdims", true}},
                                 name + ".gates.total");
@@ -94,7 +95,7 @@ class Mixture {
     return b_.Op("reduce_sum", {weighted}, {{"axes", Ints{1}}}, name + ".combine");
   }
 
-  // [batch, experts * room, hidden] -> the same, each expert's rows through its two layers.
+  // [batch, experts * capacity, hidden] -> the same: each expert's rows through its two layers.
   ValueId Experts(const std::string& name, ValueId sent) {
     const int64_t inner = 8 * hidden_;
     ValueId x = b_.Op("reshape", {sent}, {{"shape", Ints{0, experts_, room_, hidden_}}},
@@ -111,7 +112,8 @@ class Mixture {
     return b_.Op("reshape", {x}, {{"shape", Ints{0, experts_ * room_, hidden_}}}, name + ".slots");
   }
 
-  // GShard's: over experts the mean of (share of first choices * mean probability), per sequence.
+  // GShard's balance loss: the mean over experts of (share of first choices * mean probability),
+  // per sequence.
   void AddBalance(const std::string& name, ValueId probabilities, ValueId chosen) {
     const ValueId first =
         b_.Op("slice", {chosen},
@@ -128,7 +130,7 @@ class Mixture {
   Layers& l_;
   GraphBuilder& b_;
   const int64_t sequence_, hidden_, experts_;
-  const int64_t room_;  // slots of an expert in each group
+  const int64_t room_;  // capacity of an expert in each group
   std::vector<ValueId> balance_;
 };
 
@@ -142,7 +144,7 @@ absl::StatusOr<Graph> BuildMoe(const OpRegistry& registry, const std::string& na
   const Features logits = Decode(l, sizes.body, [&](int i, const std::string& prefix, Features x) {
     return i % 2 == 1 ? mixture.Layer(prefix, x) : FeedForward(l, prefix, x, 8 * sizes.body.hidden);
   });
-  // The losses are added per sequence, before the mean, so that the batch can run in parts.
+  // The losses are added per sequence, before the mean, so that the batch can run in micro-batches.
   const ValueId labels = b.Input("labels", DType::kI64, {-1, sizes.body.sequence});
   const ValueId tokens = b.Op("sparse_categorical_crossentropy", {logits.value, labels},
                               {{"reduction", "none"}}, "loss.tokens");

@@ -1,5 +1,5 @@
-// The routing of the mixture, run at a small size: its plan means nothing if tokens do not come
-// back to where they were.
+// Runs the routing of the mixture at a small size: a plan is meaningless if tokens do not return to
+// their places.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::string Bytes(const Floats& numbers) {
   return std::string(reinterpret_cast<const char*>(numbers.data()), 4 * numbers.size());
 }
 
-// Runs a graph on the CPU, parameters drawn at random but for those that are set.
+// Runs a graph on the CPU with random parameters, except those that are set.
 class SmallMoe {
  public:
   explicit SmallMoe(int64_t experts)
@@ -114,7 +114,7 @@ class SmallMoe {
 };
 
 TEST(Mixture, OfEqualExpertsWithRoomForAllIsOneFeedForwardLayer) {
-  SmallMoe run(/*experts=*/2);  // both are chosen by every token: no choice is dropped
+  SmallMoe run(/*experts=*/2);  // every token chooses both: no choice is dropped
   for (const char* name : {"layers.1.ffn.experts.up.weight", "layers.1.ffn.experts.down.weight"}) {
     Floats both = run.Get(name);
     std::copy_n(both.begin(), both.size() / 2, both.begin() + both.size() / 2);
@@ -140,7 +140,7 @@ TEST(Mixture, LeavesOutTheTokensThatComeToFullExperts) {
   run.Set("layers.1.ffn.router.weight", router);
   run.Forward();
   const Floats found = run.Get("layers.1.ffn.combine");
-  // Each has room for half a sequence: its even share of two choices per token.
+  // Each has capacity for half a sequence: its even share of two choices per token.
   for (int64_t b = 0; b < kBatch; ++b) {
     for (int64_t s = 0; s < kSequence; ++s) {
       bool any = false;
@@ -150,15 +150,15 @@ TEST(Mixture, LeavesOutTheTokensThatComeToFullExperts) {
   }
 }
 
-// E * (sum of share * probability) is 1 where tokens are spread evenly, and E where all are certain
-// of one expert; the loss counts it E * 0.01 times that.
+// E * (sum of share * probability) is 1 for even routing, and E if every token is certain of one
+// expert; the loss weights it by E * 0.01.
 TEST(Mixture, BalanceLossIsLargestWhereAllChooseOne) {
   SmallMoe even(/*experts=*/4), uneven(/*experts=*/4);
   Floats router(4 * kHidden, 0.0f);
   even.Set("layers.1.ffn.router.weight", router);
   even.Forward();
   for (float balance : even.Get("balance.scaled")) EXPECT_NEAR(balance, 0.01, 1e-6);
-  // A norm that scales by 0 and adds 1 makes all tokens alike.
+  // A norm that scales by 0 and adds 1 makes all tokens equal.
   uneven.Set("layers.1.ffn.norm.weight", Floats(kHidden, 0.0f));
   uneven.Set("layers.1.ffn.norm.bias", Floats(kHidden, 1.0f));
   std::fill(router.begin(), router.begin() + kHidden, 100.0f);

@@ -29,7 +29,7 @@ Features Decode(Layers& l, const GptSizes& sizes, const MakeFeedForward& feed_fo
   const ValueId rows = b.Op("embedding", {tokens, words}, {}, "embeddings.words");
   Features sum = {b.Op("add", {rows, positions}, {}, "embeddings.positions"), sizes.hidden};
   Features x = l.LayerNorm("layers.0.attention.norm", sum);
-  // Each sum with a layer's result and the norm before the next layer are one operator.
+  // A residual sum and the norm of the next layer are one operator.
   const auto next = [&](const std::string& norm, Features result) {
     const Layers::Normed both = l.ResidualLayerNorm(norm, sum, result);
     x = both.normed;

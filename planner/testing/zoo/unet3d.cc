@@ -1,5 +1,5 @@
-// The 3D U-Net of Çiçek et al., with padded convolutions (as nnU-Net has them), so that 128^3
-// voxels in are 128^3 voxels out.
+// The 3D U-Net of Çiçek et al., with padded convolutions as in nnU-Net, so that the output has the
+// input's 128^3 voxels.
 #include <cstdint>
 #include <vector>
 
@@ -21,8 +21,8 @@ Features ConvNorm(Layers& l, const std::string& name, Features x, int64_t out,
   return {l.builder().Op("relu", {x.value}, {}, name + ".relu"), x.width};
 }
 
-// Maximum over cubes of two voxels a side. There is no pooling of volumes; with each dimension
-// written as [half, 2] it is a maximum over three dimensions.
+// Max pooling over 2^3 voxels. There is no 3D pooling operator; with each dimension reshaped to
+// [half, 2] it is a maximum over three dimensions.
 Features Halve(Layers& l, const std::string& name, Features x, int64_t edge) {
   const int64_t half = edge / 2;
   const ValueId cubes = l.builder().Op(

@@ -8,8 +8,8 @@ namespace {
 using zoo::GptSizes;
 using zoo::MoeSizes;
 
-// Sizes that GPT-3's paper prints as 5140 are 40 heads of 128; 50257 tokens are padded to a
-// multiple of 128, as Megatron does, so that they split.
+// GPT-3's paper prints 5140 for a width of 40 heads of 128. The 50257 tokens are padded to a
+// multiple of 128, as in Megatron, so that they split.
 constexpr GptSizes kGpt13b{
     .layers = 40, .hidden = 5120, .heads = 40, .sequence = 2048, .vocabulary = 50304};
 constexpr GptSizes kGpt175b{

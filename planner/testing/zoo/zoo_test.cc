@@ -26,7 +26,7 @@ int64_t TrainedParameters(const Graph& graph) {
   return count;
 }
 
-// Work of one forward pass over one example.
+// Work of the forward pass of one example.
 double ForwardFlops(const Graph& graph, int64_t batch) {
   double flops = 0;
   for (NodeId n = 0; n < static_cast<NodeId>(graph.nodes().size()); ++n) {
@@ -38,7 +38,7 @@ double ForwardFlops(const Graph& graph, int64_t batch) {
 
 struct PublishedWork {
   std::string model;
-  double gmacs = 0;  // multiplications with additions of one example, in 1e9
+  double gmacs = 0;  // multiply-adds of one example, in 1e9
 };
 
 const std::vector<PublishedWork>& AllPublishedWork() {
@@ -47,7 +47,7 @@ const std::vector<PublishedWork>& AllPublishedWork() {
       {"alexnet", 0.714},
       {"resnet50", 4.089},
       {"inception_v3", 5.713},
-      // GPT-3's paper, table D.1: one per parameter and token, without those of attention
+      // GPT-3's paper, table D.1: one per parameter and token, without attention
       {"gpt3_13b", 12.85 * 2048},
       {"gpt3_175b", 174.6 * 2048},
   };
@@ -100,7 +100,7 @@ TEST_P(EveryModel, TrainsInBf16) {
   EXPECT_GT(narrow, 0.98 * all);
 }
 
-// A pipeline can be made of every model but those whose batch norm needs the whole batch at once.
+// Every model can be pipelined, except those whose batch norm needs the whole batch at once.
 TEST_P(EveryModel, RunsInMicroBatchesUnlessItHasBatchNorm) {
   const Graph graph = Bound(GetParam().build(TestRegistry()), 2 * GetParam().batch_per_device);
   absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, false);
@@ -151,15 +151,15 @@ TEST(Zoo, TableOfModels) {
   }
 }
 
-// The axis of `kind` that dimension `dim` of operand `input` of the node follows; its size, or 0.
+// The size of the axis of `kind` that dimension `dim` of operand `input` follows, or 0.
 int64_t SizeOfAxis(const Graph& graph, NodeId n, int input, int dim, AxisKind kind) {
   const SplitRule rule = TestRegistry().Find(graph.node(n).op)->split(graph.TypesOf(n));
   const int axis = rule.inputs[input][dim];
   return axis == kNotSplit || rule.axes[axis].kind != kind ? 0 : rule.axes[axis].size;
 }
 
-// Megatron's plan: the first of two linear layers by its outputs, the second by its inputs, so that
-// nothing is exchanged between them; attention by heads.
+// Megatron's plan: the first of two linear layers is column-parallel, the second row-parallel, so
+// that nothing is exchanged between them; attention is split by heads.
 TEST(Zoo, TransformersSplitAsMegatronDoes) {
   for (const char* name : {"bert_large", "gpt3_13b", "gpt3_175b", "moe"}) {
     const Graph graph = BoundAtItsBatch(*FindZooModel(name));
