@@ -1,5 +1,5 @@
-// Boost-tunings that are cancelled, resumed and written down, over a coordinator that has no
-// workers: what they submit stays queued.
+// Distillation runs that are cancelled, resumed and recorded, on a coordinator without workers: the
+// training jobs that they submit stay queued.
 #include "server/distillation/distillation_run.h"
 
 #include <filesystem>
@@ -101,7 +101,7 @@ TEST_F(DistillationRunTest, ACancelledRunSubmitsNoTraining) {
   EXPECT_THAT(Training(), IsEmpty());
 }
 
-// Its id was nowhere yet, so whoever cancelled the tuning could not cancel it.
+// Regression: the training job's id was not recorded yet, so a cancel could not cancel it.
 TEST_F(DistillationRunTest, TrainingSubmittedDuringCancelIsCancelledAndResumed) {
   const auto going = [](const std::string&, int64_t, int64_t) { return absl::OkStatus(); };
   const auto cancelled = [](const v1::DistillationJob& job) {
@@ -149,7 +149,7 @@ TEST_F(DistillationRunTest, ATuningIsNotResumedWhileAnotherOneWritesItsModels) {
   EXPECT_TRUE(runner.Resume(request, &reply).ok());
 }
 
-// It was answered with the first job, even where it could not have been submitted at all.
+// Regression: another spec with the same key was answered with the first job.
 TEST_F(DistillationRunTest, AnIdempotencyKeyGivesOneRunAndRefusesAnotherSpec) {
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   tools_.files = files.get();
@@ -198,7 +198,7 @@ TEST_F(DistillationRunTest, AnIdempotencyKeyGivesOneRunAndRefusesAnotherSpec) {
   EXPECT_EQ(all.jobs_size(), 1);
 }
 
-// It was taken for LIST.
+// Regression: it was taken for LIST.
 TEST_F(DistillationRunTest, AnUnknownPromptFormatIsRefused) {
   DistillationRunner runner(tools_);
   ASSERT_TRUE(runner.Open().ok());

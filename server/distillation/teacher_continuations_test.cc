@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr int kVocabulary = 12;
 
-// A model that takes its time.
+// A model with slow steps.
 class Loader : public ModelLoader {
  public:
   absl::StatusOr<Loaded> Load(const std::string&, const std::vector<std::string>&,
@@ -89,7 +89,7 @@ TEST_F(ContinuationsTest, AServedModelGeneratesThem) {
   }
 }
 
-// The model was kept from going until all were made.
+// Regression: the model was kept loaded until all continuations were generated.
 TEST_F(ContinuationsTest, AModelThatIsUnservedIsFreedAndNamed) {
   loader_.step = absl::Milliseconds(20);
   bool unserved = false;

@@ -73,14 +73,14 @@ TEST(DistillationSamples, SoftLabelsAreTheLikelyTokensAndTheDrawnOneBeyondThem) 
   ASSERT_EQ(round.rows, 1);
   ASSERT_EQ(round.soft, 3);
   EXPECT_THAT(round.targets, ElementsAre(8, 9, kNone, kNone, kNone));
-  // 8 was drawn and is likely; 9 was drawn and is not.
+  // 8 was sampled and is likely; 9 was sampled and is not.
   EXPECT_THAT(round.soft_tokens, ElementsAre(8, 4, 0, 3, 4, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0));
   EXPECT_THAT(round.soft_weights,
               ElementsAre(0.5f, 0.25f, 0, 0.75f, 0.125f, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0));
   EXPECT_TRUE(MakeRound(prompts, kWidth).soft_tokens.empty());
 }
 
-// The weights' sum of any function of the token is, on average, its mean under the LLM.
+// The expectation of the weighted sum of any function of the token is its mean under the LLM.
 TEST(DistillationSamples, SoftLabelsEstimateTheWholeDistributionWithoutBias) {
   const std::vector<double> distribution = {0.4, 0.3, 0.2, 0.1};  // of tokens 0 to 3; two of them likely
   double mean = 0, expected = 0;

@@ -1,5 +1,5 @@
-// Requests with different adapters, and embeddings, on one engine: each gets what it would get
-// alone, whatever is shared, drafted, preempted and cancelled around it.
+// Requests with different LoRA adapters, and embeddings, on one engine: each gets the same output
+// as alone, whatever is shared, drafted, preempted and cancelled concurrently.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ constexpr int kVocabulary = 12;
 constexpr int kAdapters = 3;
 constexpr int kHidden = 5;
 
-// -1: the model itself.
+// -1: the base model.
 FakeModel Model(int adapter) { return HashModel(100 + adapter, kVocabulary, 5); }
 
 std::unique_ptr<EngineHarness> Harness(const EngineOptions& options, int ssms, int slots = 4096) {
@@ -28,7 +28,7 @@ std::unique_ptr<EngineHarness> Harness(const EngineOptions& options, int ssms, i
   std::vector<FakeModel> adapters;
   for (int i = 0; i < kAdapters; ++i) adapters.push_back(Model(i));
   harness->llm().SetAdapters(adapters);
-  // Drafts know nothing of adapters: good for some of the answers only.
+  // SSMs have no adapters, so their drafts are good for some of the requests only.
   for (int s = 0; s < ssms; ++s) {
     harness->AddSsm(AgreeingModel(Model(-1), Model(s), 0.5, 3));
   }
@@ -132,7 +132,7 @@ TEST(Embeddings, LongPromptsAreChunkedAndDelayNoOtherRequest) {
   const auto harness = Harness({.max_requests = 4, .max_tokens_per_batch = 16}, 0);
   const RequestId talking = *harness->engine().Submit({1}, {.max_tokens = 40});
   ASSERT_TRUE(harness->Step().ok());
-  // As long as the context: an embedding needs no room for an answer.
+  // As long as the context: an embedding needs no position for an output token.
   const std::vector<int> prompt = Prompt(100, 2);
   EXPECT_FALSE(harness->engine().Submit(prompt, {.max_tokens = 1}).ok());
   RequestOptions options;
@@ -145,7 +145,7 @@ TEST(Embeddings, LongPromptsAreChunkedAndDelayNoOtherRequest) {
     ++steps;
     ASSERT_EQ(harness->answer(talking).tokens.size(), ++said);
   }
-  EXPECT_GE(steps, 7);  // 15 rows beside the one that decodes
+  EXPECT_GE(steps, 7);  // 15 rows beside the decoding request
   EXPECT_EQ(harness->answer(id).embedding, Hidden(Model(-1), prompt));
   EXPECT_EQ(harness->answer(id).usage.completion_tokens, 0);
   EXPECT_EQ(harness->answer(id).usage.prompt_tokens, 100);

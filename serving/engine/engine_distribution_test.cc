@@ -1,5 +1,5 @@
-// The distribution of whole answers, through scheduler, drafters, LLM step and verification: chi-square
-// against the product of the model's own distributions.
+// The distribution of whole outputs, through scheduler, drafters, LLM step and verification:
+// chi-square test against the product of the model's own distributions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr int kVocabulary = 4;
 constexpr int kAnswer = 3;
 constexpr int kDraws = 100000;
-// Under a sanitizer fewer, which see as much of its kind of error.
+// Fewer draws under a sanitizer, which find its kind of error as well.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kLongDraws = 100000;
 #else
@@ -46,14 +46,14 @@ std::vector<double> ExpectedDistribution(const FakeModel& model, const SamplingP
   return distribution;
 }
 
-// The cell of the answer with each seed 0, 1, ..., draws - 1.
+// The cell of the output for each seed 0, 1, ..., draws - 1.
 std::vector<int> Answers(const FakeModel& llm, const std::vector<FakeModel>& ssms,
                          const char* expansion, SamplingParameters sampling, const Rules& rules,
                          const SpeculationOptions& speculation, int draws) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(llm);
   for (const FakeModel& ssm : ssms) harness.AddSsm(ssm);
-  // By this clock drafts are cheap at times and dear at others.
+  // By this clock, drafts are cheap at times and expensive at others.
   double now = 0;
   int64_t llm_steps = 0, ssm_steps = 0;
   EngineOptions options{.max_requests = 32};
@@ -107,7 +107,7 @@ std::vector<int> Answers(const FakeModel& llm, const std::vector<FakeModel>& ssm
     }
   }
   const bool always = !ssms.empty() && !speculation.tune;
-  // Rules, which the SSM does not know, make it right less often.
+  // The SSM applies no logits processors here, so fewer of its drafts are accepted with them.
   EXPECT_GT(accepted, always                         ? draws / (rules != nullptr ? 8 : 4)
                       : speculation.ngram.depth > 0 ? 100
                                                      : -1);
@@ -120,8 +120,8 @@ std::vector<int64_t> Counts(absl::Span<const int> cells) {
   return counts;
 }
 
-// Of the answers under `distribution`; degrees of freedom in *freedom. 1e9 with an answer that has no
-// chance.
+// Chi-square statistic of the outputs against `distribution`; degrees of freedom in *freedom. 1e9
+// if an output has probability zero.
 double ChiSquare(absl::Span<const int> cells, const std::vector<double>& distribution, int* freedom) {
   const std::vector<int64_t> counts = Counts(cells);
   double sum = 0;
@@ -139,7 +139,7 @@ double ChiSquare(absl::Span<const int> cells, const std::vector<double>& distrib
   return sum;
 }
 
-// Exceeded with probability 1e-6 (Wilson and Hilferty's approximation).
+// Exceeded with probability 1e-6 (Wilson-Hilferty approximation).
 double Threshold(int freedom) {
   const double a = 2.0 / (9 * freedom);
   return freedom * std::pow(1 - a + 4.753 * std::sqrt(a), 3);
@@ -181,7 +181,8 @@ TEST_P(AnswerDistribution, OutputsFollowTheModelsDistribution) {
        "",
        {.temperature = 1, .top_p = 0.8, .top_k = 3},
        {.max_nodes = 5, .sampled = SampledDrafting::kCoupled}},
-      // The distribution must not depend on when and why trees are drawn, however wildly that is chosen.
+      // The distribution must not depend on when and why trees are drawn, however erratic the
+      // choice.
       {"tuned draws", {Near(), Far()}, "", {.temperature = 1}, {.tune = true}},
       {"tuned, by seed",
        {Near()},
@@ -224,7 +225,7 @@ TEST_P(AnswerDistribution, OutputsFollowTheModelsDistribution) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, AnswerDistribution, ::testing::Range(0, 17));
 
-// The statistic has the power to see a model that is off by a few parts in a hundred.
+// The test has the power to detect a model that is off by a few percent.
 TEST(AnswerDistributionPower, ASlightlyDifferentModelIsDetected) {
   const FakeModel shifted = [](absl::Span<const int> path) {
     std::vector<float> logits = Llm()(path);
@@ -238,8 +239,9 @@ TEST(AnswerDistributionPower, ASlightlyDifferentModelIsDetected) {
   EXPECT_GT(chi, Threshold(freedom));
 }
 
-// A bias, however small, is a floor under the total variation: without one it falls with the root
-// of the number of answers, to the expectation for independent draws (a sum of half-normals).
+// A bias, however small, bounds the total variation from below. Without bias it falls with the
+// square root of the number of outputs, to the expectation for independent draws (a sum of
+// half-normals).
 class AnswerDistributionLong : public ::testing::TestWithParam<DistributionCase> {};
 
 TEST_P(AnswerDistributionLong, TotalVariationFallsWithTheRootOfTheDraws) {
@@ -255,7 +257,7 @@ TEST_P(AnswerDistributionLong, TotalVariationFallsWithTheRootOfTheDraws) {
       variation += std::abs(static_cast<double>(counts[cell]) / draws - p) / 2;
       of_chance += std::sqrt(p * (1 - p) / (2 * std::acos(-1.0) * draws));
     }
-    // With 26 cells or more its deviation is below 0.15 of the expectation.
+    // With 26 cells or more, its standard deviation is below 0.15 of the expectation.
     EXPECT_LT(variation, 1.6 * of_chance) << draws << " draws";
     EXPECT_GT(variation, 0.4 * of_chance) << draws << " draws: too even for independent ones";
   }

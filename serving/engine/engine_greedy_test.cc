@@ -1,5 +1,5 @@
-// Greedy speculation is token for token incremental decoding, which is computed here without the
-// engine.
+// Greedy speculation equals incremental decoding token for token; the latter is computed here
+// without the engine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -245,7 +245,7 @@ TEST(Engine, BestFirstTreesOfAnySizeGiveTheIncrementalAnswer) {
   }
 }
 
-// A model that says one phrase over and over, with a variation now and then.
+// A model that repeats one phrase with occasional variations.
 std::vector<float> Parrot(absl::Span<const int> path) {
   std::vector<float> logits(kVocabulary, 0);
   const bool varies = path.size() % 23 == 0;
@@ -273,7 +273,7 @@ TEST(Engine, NgramsDraftWithoutAnySsm) {
   const EngineStatistics statistics = harness.engine().statistics();
   EXPECT_EQ(statistics.speculation.ngram_drafted, statistics.drafted_tokens);
   EXPECT_EQ(statistics.speculation.ngram_accepted, statistics.accepted_tokens);
-  // What earlier answers said helps a new one from its first tokens on.
+  // Earlier outputs help a new request from its first tokens on.
   const RequestId late = *harness.engine().Submit({1, 3}, {.max_tokens = 40});
   harness.RunToEnd();
   EXPECT_LT(harness.answer(late).usage.verification_steps, 18);

@@ -1,5 +1,5 @@
-// Rules, log-probabilities and ways to end inside token trees: all of it as in incremental
-// decoding.
+// Logits processors, log-probabilities and stop conditions inside token trees behave as in
+// incremental decoding.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ std::vector<LogitsProcessorOptions> RuleCases() {
           {.repetition_penalty = 0.8, .frequency_penalty = -0.5, .allowed = {0, 2, 4, 6, 8, 10}}};
 }
 
-// The answer by the definition: one token after the other, each from the whole history.
+// The output by definition: one token at a time, from the whole history.
 std::vector<int> Incremental(const LogitsProcessorOptions& rules, std::vector<int> tokens) {
   LogitsProcessor answer(std::make_shared<LogitsProcessorOptions>(rules), tokens, {});
   std::vector<int> out;
@@ -67,7 +67,8 @@ TEST(EngineLogitsProcessor, GreedyTreesMatchIncrementalDecodingUnderEveryProcess
   }
 }
 
-// A form whose tokens run out: whoever has the logits finds that none is left, and says nothing.
+// The constraint runs out of tokens: the runner then returns the logits, and the engine finds the
+// error.
 TEST(EngineLogitsProcessor, ProcessorsThatMaskAllTokensFailOnlyTheirRequest) {
   for (const char* expansion : {"", "3,2,1"}) {
     EngineHarness harness(kVocabulary);
@@ -92,7 +93,7 @@ TEST(EngineLogitsProcessor, ProcessorsThatMaskAllTokensFailOnlyTheirRequest) {
   }
 }
 
-// Drafts go through the rules, too: whatever these make of the model, the same model drafts it.
+// Logits processors apply to drafts, too, so an equal model drafts the same tokens.
 TEST(EngineLogitsProcessor, AnSsmEqualToTheLlmIsAlwaysAcceptedUnderAnyProcessor) {
   for (const LogitsProcessorOptions& rules : RuleCases()) {
     for (const double temperature : {0.0, 0.8}) {
@@ -159,7 +160,7 @@ TEST(EngineLogitsProcessor, LogprobsDoNotDependOnTreeOrProcessors) {
   }
 }
 
-// Chunked over steps, and computed again by requests that lost their slots half-way.
+// Prompts are chunked over steps, and recomputed after preemption.
 TEST(EngineLogitsProcessor, PromptLogprobsComeOnceEachUnderChunksAndPreemption) {
   EngineHarness harness(kVocabulary);
   harness.limits().kv_slots = 90;
@@ -201,7 +202,7 @@ Answer Generate(RequestOptions options, std::vector<int> eos) {
   return harness.answer(id);
 }
 
-// A grammar that allows everything, and says what that costs.
+// A constraint that allows everything and reports that its masks are slow.
 class Anything : public TokenConstraint {
  public:
   explicit Anything(bool costly) : costly_(costly) {}
@@ -295,8 +296,8 @@ TEST(EngineEnds, TimeoutsEndARequestInAnyPhaseAndSpareOthers) {
   EXPECT_EQ(harness.answer(patient).tokens.size(), 10u);
 }
 
-// Masks, biases, penalties and log-probabilities are given with what is chosen: a draw alone is
-// compared with all that the LLM says.
+// The runner applies masks, biases and penalties and computes log-probabilities; only verification
+// of draws needs all logits.
 TEST(EngineRowOutputs, FullLogitsAreCopiedOnlyWhereTheyAreNeeded) {
   const auto prompts = RandomPrompts(8, 12, kVocabulary, 9);
   const RequestOptions greedy{.max_tokens = kAnswer};
@@ -333,7 +334,7 @@ TEST(EngineRowOutputs, FullLogitsAreCopiedOnlyWhereTheyAreNeeded) {
     if (alone.empty()) {
       for (const RequestId id : ids) alone.push_back(harness.answer(id).tokens);
     }
-    // Beams need the best ones, draws all probabilities.
+    // Beam search needs the most probable tokens, draws need all probabilities.
     const bool draws = !options.sampling.greedy() && options.speculate;
     EXPECT_EQ(harness.ssm(0).rows_shown() > 0, draws);
     EXPECT_EQ(harness.ssm(0).choices() > 0, options.sampling.greedy());

@@ -1,5 +1,5 @@
-// Several steps at once: the stages of a pipeline are kept busy, and whatever happens to requests
-// whose step has not ended, nothing is lost.
+// Concurrent steps: the pipeline stages stay busy, and no slot or request is lost, whatever happens
+// to requests whose step is in flight.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,8 +42,8 @@ class EnginePipeline : public testing::Test {
 
 class EqualPrompts : public EnginePipeline, public testing::WithParamInterface<int> {};
 
-// In one piece, and in chunks: the first computes what they begin with, though more steps may begin
-// before its own has ended.
+// In one step and in chunks: the first request computes the shared prefix, though more steps may
+// start before its own ends.
 INSTANTIATE_TEST_SUITE_P(MaxTokensPerBatch, EqualPrompts, testing::Values(256, 64));
 
 TEST_P(EqualPrompts, EqualPromptsAreComputedOnce) {
@@ -71,7 +71,7 @@ TEST_F(EnginePipeline, RequestsAreSpreadOverConcurrentSteps) {
   const PipelinedModelRunner& llm = harness_.pipelined();
   EXPECT_EQ(llm.most(), 3);
   EXPECT_GT(static_cast<double>(llm.together()), 0.95 * static_cast<double>(llm.steps()));
-  // Two of six in each: 60 tokens in about 3 * 60 steps.
+  // Two of six requests per step: 60 tokens in about 3 * 60 steps.
   EXPECT_THAT(llm.steps(), testing::AllOf(testing::Ge(170), testing::Le(200)));
 }
 
@@ -88,7 +88,7 @@ TEST_F(EnginePipeline, ChunksOfAPromptFollowEachOtherAtOnce) {
   Start(3, {.max_tokens_per_batch = 10});
   const RequestId id = Submit(95, 5);
   Steps(3);
-  EXPECT_EQ(harness_.pipelined().open(), 2);  // three were begun, the first has ended
+  EXPECT_EQ(harness_.pipelined().open(), 2);  // three were started, the first has ended
   harness_.RunToEnd();
   EXPECT_EQ(harness_.answer(id).tokens, Expected(95, 5));
   EXPECT_EQ(harness_.pipelined().most(), 3);
@@ -104,7 +104,7 @@ TEST_F(EnginePipeline, TreesOfOneGroupAreDraftedWhileAnothersAreVerified) {
   for (int i = 0; i < 4; ++i) {
     const Answer& answer = harness_.answer(ids[i]);
     EXPECT_EQ(answer.tokens, Expected(3 + i, 60));
-    EXPECT_EQ(answer.usage.verification_steps, 15);  // three drafted and one more in each
+    EXPECT_EQ(answer.usage.verification_steps, 15);  // three drafted tokens and one more in each
   }
   EXPECT_GT(harness_.pipelined().together(), 20);
 }
@@ -138,7 +138,7 @@ TEST_F(EnginePipeline, IsIdleOnlyWhenTheLastStepHasEnded) {
 
 class PipelinePriority : public EnginePipeline, public testing::WithParamInterface<int> {};
 
-// In one piece, and in chunks.
+// In one step and in chunks.
 TEST_P(PipelinePriority, AHigherPriorityPreemptsWhileStepsAreInFlight) {
   Start(2, {.max_requests = 4, .max_tokens_per_batch = GetParam()});
   std::vector<RequestId> ids;
@@ -185,8 +185,7 @@ TEST_F(EnginePipeline, ALostCacheEndsWhatRanAndTheNextOnesAreServed) {
   const RequestId a = Submit(5, 50), b = Submit(6, 50);
   Steps(6);
   harness_.llm().LoseCache();
-  // Steps that were begun before, of a cache that is gone, are answered in whatever way; then all
-  // that ran ends.
+  // Steps in flight with the lost cache may return anything; then all running requests end.
   while (!harness_.engine().idle()) harness_.Step().IgnoreError();
   EXPECT_FALSE(harness_.answer(a).error.ok());
   EXPECT_FALSE(harness_.answer(b).error.ok());

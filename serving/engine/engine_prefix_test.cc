@@ -1,5 +1,5 @@
-// Sharing of KV slots between requests: answers are the same with it and without, whatever else
-// happens, and what is shared is neither computed nor stored twice.
+// Prefix caching: outputs are the same with and without it, and shared prefixes are neither
+// computed nor stored twice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,10 +36,10 @@ TEST(PrefixCache, ASecondRequestComputesOnlyWhatIsNew) {
   EXPECT_EQ(harness.answer(second).usage.cached_tokens, 99);
   EXPECT_EQ(harness.engine().statistics().prompt_tokens - computed, 1);
   EXPECT_EQ(harness.answer(second).tokens, GreedyContinuation(Llm(), LongPrompt(100, 2), 20));
-  // The SSM has what it needs too: everything is accepted.
+  // The SSM has its K and V, too: all drafts are accepted.
   EXPECT_EQ(harness.answer(second).usage.accepted_tokens,
             harness.answer(second).usage.drafted_tokens);
-  // A chat that goes on: the answer is cached with its prompt.
+  // A second chat turn: the first output is cached with its prompt.
   std::vector<int> chat = LongPrompt(100, 2);
   for (const int token : harness.answer(second).tokens) chat.push_back(token);
   chat.push_back(3);
@@ -54,6 +54,7 @@ TEST(PrefixCache, ASharedPrefixOfConcurrentRequestsIsComputedOnce) {
   harness.AddSsm(Llm());
   ASSERT_TRUE(harness.Start({.max_tokens_per_batch = 48}, "1,1").ok());
   std::vector<RequestId> ids;
+  // Without sharing, eight times 200 tokens would not fit.
   for (int i = 0; i < 8; ++i) {
     ids.push_back(*harness.engine().Submit(LongPrompt(100, i % 2), {.max_tokens = 10}));
   }
@@ -68,10 +69,11 @@ TEST(PrefixCache, ASharedPrefixOfConcurrentRequestsIsComputedOnce) {
     EXPECT_EQ(harness.answer(ids[i]).usage.cached_tokens, i == 0 ? 0 : 96);
   }
   EXPECT_EQ(harness.answer(other).usage.cached_tokens, 0);
+  // The SSM runs the last token of the prompt when it drafts, and one before it.
   EXPECT_EQ(harness.engine().statistics().ssm_kv[0].attached_total, 96 * 7);
 }
 
-// As with `n`: no block is filled by what they have in common, or not the last.
+// As with OpenAI's `n`: the shared prompt fills no block, or not the last one.
 TEST(PrefixCache, EqualPromptsThatComeTogetherAreComputedOnce) {
   for (const int length : {20, 40}) {
     EngineHarness harness(kVocabulary);
@@ -132,7 +134,8 @@ TEST(PrefixCache, RequestsWithoutACommonPrefixDoNotWait) {
   harness.RunToEnd();
 }
 
-// A chat's second turn, where an SSM's pool holds one sequence: the LLM's prefix is none of its.
+// The second turn of a chat where the SSM's pool holds one sequence: the LLM's cached prefix takes
+// none of it.
 TEST(PrefixCache, ASmallModelsPoolNeedHoldNoMoreThanTheContext) {
   EngineHarness harness(kVocabulary);
   harness.limits().kv_slots = 130;
@@ -148,7 +151,7 @@ TEST(PrefixCache, ASmallModelsPoolNeedHoldNoMoreThanTheContext) {
   }
 }
 
-// Neither of the LLM's K and V nor of an SSM's, whose drafts would come sooner.
+// Neither K and V of the LLM nor of an SSM are shared, whose drafts would come sooner.
 TEST(PrefixCache, IsSharedWithRequestsOfTheSameSaltOnly) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
@@ -224,7 +227,7 @@ TEST(PrefixCache, AnswersAreTheSameWithAndWithoutItUnderPreemptionCancelAndTrees
       options.prefix_cache = prefix_cache;
       if (seed % 2) {
         options.speculation.ngram.depth = 3;
-        // What n-gram drafts know depends on who was there before; draws after them would, too.
+        // N-gram drafts depend on earlier requests, and so would independent draws after them.
         options.speculation.sampled = SampledDrafting::kCoupled;
       }
       ASSERT_TRUE(harness.Start(options, "1,2,1").ok());
@@ -288,7 +291,8 @@ TEST(Priorities, HigherPrioritiesRunFirstAndPreemptLowerOnes) {
   EXPECT_EQ(harness.answer(low).tokens, GreedyContinuation(Llm(), {1, 1}, 30));
 }
 
-// What only the victim uses of the newcomer's prompt is freed by one and taken by the other.
+// Slots of the new request's prefix that only the preempted one uses are freed by one and taken by
+// the other.
 TEST(Priorities, APrefixOfThePreemptedRequestIsNotCountedTwice) {
   for (const int slots : {200, 210, 220, 230, 240, 250}) {
     EngineHarness harness(kVocabulary);
@@ -331,7 +335,7 @@ TEST(Fairness, LongPromptsDelayNeitherDecodingNorShortPrompts) {
   std::vector<RequestId> heavy;
   for (int i = 0; i < 3; ++i) {
     std::vector<int> prompt = LongPrompt(2000, i);
-    prompt[0] = i;  // nothing in common
+    prompt[0] = i;  // no common prefix
     heavy.push_back(*harness.engine().Submit(prompt, {.max_tokens = 4}));
   }
   ASSERT_TRUE(harness.Step().ok());
@@ -341,7 +345,7 @@ TEST(Fairness, LongPromptsDelayNeitherDecodingNorShortPrompts) {
   while (harness.answer(heavy[2]).reason == FinishReason::kNone) {
     ASSERT_TRUE(harness.Step().ok());
     ++steps;
-    // One token in each step, however much of prompts rides along; and a step is never longer.
+    // One token per step, however many prompt rows the step has; steps stay within the limit.
     ASSERT_EQ(harness.answer(talking).tokens.size(), ++said);
     ASSERT_LE(harness.llm().largest_batch(), 64);
     if (waited < 0 && harness.answer(light).reason != FinishReason::kNone) waited = steps;

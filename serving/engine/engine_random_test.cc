@@ -1,5 +1,5 @@
-// Random runs: no slot is lost, every request ends, and what it gets does not depend on its
-// company.
+// Random workloads: no slot is leaked, every request ends, and its output does not depend on the
+// other requests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -100,8 +100,8 @@ INSTANTIATE_TEST_SUITE_P(Sampled, RandomWorkload,
                          ::testing::Values(SampledDrafting::kIndependent, SampledDrafting::kCoupledIfSeeded,
                                            SampledDrafting::kCoupled));
 
-// With n-gram drafts: requests that bring a seed share their noise with drafts, others draw, and what is
-// drafted for whom depends on them all.
+// With n-gram drafts: seeded requests use coupled sampling, others draw, and the drafts depend on
+// all of them.
 TEST(EngineRandom, SeededOutputsDoNotDependOnOtherRequests) {
   const std::vector<Submission> submissions = RandomSubmissions(60, 5);
   enum Drafts { kNone, kFixed, kTuned };

@@ -1,4 +1,4 @@
-// Cuts inside an accepted path, cancellation, failures and refusals.
+// Stop conditions inside an accepted path, cancellation, failures and refusals.
 #include "serving/engine/engine.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,8 @@ constexpr int kVocabulary = 20;
 
 FakeModel Llm() { return HashModel(1, kVocabulary); }
 
-// The answer of a deep tree by an SSM that is always right, so that every cut falls inside a path.
+// Generates with a deep tree of an SSM that is always right, so that every stop falls inside a
+// path.
 Answer Generate(RequestOptions options, std::vector<int> eos, const char* expansion) {
   EngineHarness harness(kVocabulary, std::move(eos));
   harness.SetLlm(Llm());
@@ -39,7 +40,7 @@ TEST(EngineCuts, MaxTokensIsExactWhereverItFallsInAPath) {
     const Answer answer = Generate({.max_tokens = most}, {}, "1,1,1,1,1");
     EXPECT_THAT(answer.tokens, ElementsAreArray(all.begin(), all.begin() + most));
     EXPECT_EQ(answer.usage.completion_tokens, most);
-    // All that was drafted was right, and no draft went beyond the end.
+    // All drafted tokens were accepted, and none beyond the end was drafted.
     EXPECT_EQ(answer.usage.drafted_tokens, answer.usage.accepted_tokens);
     EXPECT_LT(answer.usage.accepted_tokens, most);
   }
@@ -115,7 +116,7 @@ class EngineTest : public ::testing::Test {
 
 TEST_F(EngineTest, CancelFreesEverythingInEveryPhase) {
   Start({.max_requests = 2, .max_tokens_per_batch = 12});
-  // Waiting, in the middle of the prompt, and decoding.
+  // While waiting, within the prompt, and while decoding.
   for (const int steps : {0, 1, 2, 5, 9}) {
     const RequestId first = *engine().Submit(std::vector<int>(30, 1), {.max_tokens = 50});
     const RequestId second = *engine().Submit(std::vector<int>(30, 2), {.max_tokens = 50});
@@ -151,7 +152,7 @@ TEST_F(EngineTest, RefusesWhatItCannotServe) {
   EXPECT_TRUE(engine().Submit({1}, {}).ok());
 }
 
-// Work in the background took the places of users.
+// Regression: background work kept users out of the queue.
 TEST_F(EngineTest, AHigherPriorityEvictsTheLastOfAFullQueue) {
   Start({.max_requests = 1, .max_queue = 2});
   const auto refused = [&](RequestId id) {
@@ -166,7 +167,7 @@ TEST_F(EngineTest, AHigherPriorityEvictsTheLastOfAFullQueue) {
   EXPECT_TRUE(refused(last));
   EXPECT_EQ(engine().statistics().waiting, 2);
   EXPECT_TRUE(absl::IsResourceExhausted(submit({.priority = 5}).status())) << "it outranks nobody";
-  // One that follows another of its client neither is refused nor gives way.
+  // A request of a started group is neither refused nor evicted.
   const absl::StatusOr<RequestId> follows =
       submit({.priority = 5, .group_started = std::make_shared<std::atomic<bool>>(true)});
   ASSERT_TRUE(follows.ok()) << follows.status();
@@ -180,7 +181,7 @@ TEST_F(EngineTest, AHigherPriorityEvictsTheLastOfAFullQueue) {
   }
 }
 
-// A client lost what it had got of its other answers.
+// Regression: a client lost the choices that it had already received.
 TEST_F(EngineTest, RequestsOfAStartedGroupAreNotEvictedFromTheQueue) {
   Start({.max_requests = 2, .max_queue = 4});
   const auto begun = std::make_shared<std::atomic<bool>>(false);
@@ -248,6 +249,7 @@ TEST_F(EngineTest, ALostCacheEndsTheRunningRequestsAndNoPrefixOfItIsUsedAgain) {
   EXPECT_EQ(harness_.answer(waiting).usage.cached_tokens, 0);
   // Nothing runs while it is lost: the next request is spared, and still reuses nothing.
   harness_.llm().LoseCache();
+  // The runner fails if a batch names a slot of the lost cache.
   const RequestId after = *engine().Submit(prompt, {.max_tokens = 4});
   harness_.RunToEnd();
   EXPECT_EQ(harness_.answer(after).tokens, harness_.answer(before).tokens);
@@ -259,14 +261,14 @@ TEST_F(EngineTest, AFailingSsmIsDisabledAndRequestsContinue) {
   const RequestId id = *engine().Submit({1, 2}, {.max_tokens = 40});
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness_.Step().ok());
   EXPECT_TRUE(engine().statistics().speculation.ssm_status[0].ok());
-  harness_.ssm(0).FailFrom(harness_.ssm(0).steps() + 2);  // in the middle of a tree
+  harness_.ssm(0).FailFrom(harness_.ssm(0).steps() + 2);  // within a tree
   harness_.RunToEnd();
   const absl::Status status = engine().statistics().speculation.ssm_status[0];
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("SSM 0"));
   EXPECT_THAT(harness_.answer(id).tokens, ElementsAreArray(GreedyContinuation(Llm(), {1, 2}, 40)));
   EXPECT_GT(harness_.answer(id).usage.accepted_tokens, 0);
-  // Later requests do not meet it.
+  // Later requests do not use it.
   const int64_t steps = harness_.ssm(0).steps();
   const RequestId later = *engine().Submit({3}, {});
   harness_.RunToEnd();
@@ -274,7 +276,7 @@ TEST_F(EngineTest, AFailingSsmIsDisabledAndRequestsContinue) {
   EXPECT_EQ(harness_.ssm(0).steps(), steps);
 }
 
-// As one on a worker that dies, is away for some steps, and is loaded again somewhere else.
+// As an SSM on a worker that dies and is loaded again elsewhere some steps later.
 TEST_F(EngineTest, AnUnavailableSsmDraftsAgainWithAnEmptyCache) {
   Start();
   std::vector<int> prompt;
@@ -302,7 +304,7 @@ TEST_F(EngineTest, AnUnavailableSsmDraftsAgainWithAnEmptyCache) {
   EXPECT_GT(harness_.answer(after).usage.accepted_tokens, 0);
 }
 
-// As after a new start of the coordinator, when workers have not joined yet.
+// As after a restart of the coordinator, before workers have joined.
 TEST(Engine, UnavailableModelsAreCalibratedOnceTheyReturn) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
@@ -336,13 +338,13 @@ TEST(Engine, UnavailableModelsAreCalibratedOnceTheyReturn) {
   }
 }
 
-// Away in the moment of its calibration alone: from then on its cache holds the request.
+// The SSM is unavailable only during its calibration; afterwards its cache holds the request.
 TEST(Engine, CalibrationNeverRunsWhileRequestsHoldKvSlots) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());
   harness.AddSsm(Llm());
   double now = 0;
-  int64_t back_at = 0;  // steps that the LLM was asked for
+  int64_t back_at = 0;  // in LLM steps
   EngineOptions options;
   options.seconds = [&] {
     if (back_at > 0 && harness.llm().steps() >= back_at) harness.llm().FailFrom(0);
@@ -438,7 +440,7 @@ TEST(Engine, TimesComeFromTheInjectedClock) {
   EXPECT_DOUBLE_EQ(harness.answer(id).usage.seconds, 3);
 }
 
-// What it waited before the engine heard of it, during a long step for one.
+// Counts the time that a request waited during a long step before the engine received it.
 TEST(Engine, TimesAndTimeoutsCountFromArrival) {
   EngineHarness harness(kVocabulary);
   harness.SetLlm(Llm());

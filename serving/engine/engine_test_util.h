@@ -1,4 +1,5 @@
-// Runs requests through an engine to their ends, checking its invariants after every step.
+// A harness that runs requests through an engine to completion, checking its invariants after every
+// step.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,7 +40,7 @@ class EngineHarness {
     ssms_.push_back(std::make_unique<FakeModelRunner>(limits, std::move(model)));
   }
   FakeModelRunner& llm() { return *llm_; }
-  // From the next Start on the LLM takes so many steps at once.
+  // From the next Start on, the LLM supports this many concurrent steps.
   void SetConcurrentSteps(int steps) {
     pipelined_ = std::make_unique<PipelinedModelRunner>(*llm_, steps);
   }
@@ -100,7 +101,7 @@ class EngineHarness {
   LetterTokenizer tokenizer_;
   RunnerLimits limits_;
   std::unique_ptr<FakeModelRunner> llm_;
-  std::unique_ptr<PipelinedModelRunner> pipelined_;  // around it; null: one step at a time
+  std::unique_ptr<PipelinedModelRunner> pipelined_;  // wraps llm_; null: one step at a time
   std::vector<std::unique_ptr<FakeModelRunner>> ssms_;
   std::unique_ptr<Engine> engine_;
   std::map<RequestId, Answer> answers_;

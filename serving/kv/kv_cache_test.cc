@@ -62,7 +62,7 @@ TEST(KvCache, BlockTimesCountFromInsertionAndLastUse) {
   kv.Release(2);
   EXPECT_EQ(kv.block_times().lifetime.sum(), 0);
   kv.SetTime(141);
-  ASSERT_TRUE(kv.Append(3, 2 * KvCache::kBlock).ok());  // its slots are wanted
+  ASSERT_TRUE(kv.Append(3, 2 * KvCache::kBlock).ok());  // needs their slots
   EXPECT_EQ(kv.block_times().lifetime.sum(), 41);
   EXPECT_EQ(kv.block_times().idle.sum(), 30);
   EXPECT_EQ(kv.block_times().reuse_gaps.sum(), 7);
@@ -110,6 +110,8 @@ std::vector<int> Tokens(int count, int first = 0) {
 
 TEST(KvCachePrefix, ASequenceSharesItsPrefixToTheToken) {
   KvCache kv(200);
+  // An equal second block after another first one is not shared: K and V depend on the tokens
+  // before.
   std::vector<int> tokens = Tokens(40);
   ASSERT_TRUE(kv.Append(1, 40).ok());
   kv.CacheBlocks(1, tokens);
@@ -129,7 +131,7 @@ TEST(KvCachePrefix, ASequenceSharesItsPrefixToTheToken) {
   tokens = Tokens(40);
   tokens[3] = 999;
   EXPECT_EQ(kv.AttachPrefix(4, tokens), 3);
-  // What follows is everybody's own, in slots that nobody else has.
+  // Later tokens are in slots of their own.
   ASSERT_TRUE(kv.Append(3, 20).ok());
   ASSERT_TRUE(kv.Append(4, 37).ok());
   std::set<int32_t> all(kv.slots(1).begin(), kv.slots(1).end());
@@ -141,7 +143,7 @@ TEST(KvCachePrefix, ASequenceSharesItsPrefixToTheToken) {
 
 TEST(KvCachePrefix, TheBlockWithTheLongestCommonPrefixIsAttached) {
   KvCache kv(400);
-  // All begin with the same block; behind it they part one token later each.
+  // All start with the same block, and then diverge at increasing positions.
   for (int i = 0; i < 10; ++i) {
     std::vector<int> tokens = Tokens(32);
     tokens[17 + i] = 100 + i;
@@ -180,7 +182,7 @@ TEST(KvCachePrefix, PartialBlocksAreFoundIfCached) {
   EXPECT_EQ(kv.FindPrefix(tokens).idle, 23);
   EXPECT_EQ(kv.AttachPrefix(2, tokens), 23);
   EXPECT_EQ(kv.free_slots(), 41);
-  // The block is given up when slots are wanted; those that are in use stay.
+  // The block is evicted when slots are needed; slots in use stay.
   ASSERT_TRUE(kv.Append(3, 41).ok());
   EXPECT_FALSE(kv.Append(3, 1).ok());
   EXPECT_EQ(kv.length(2), 23);
@@ -235,7 +237,7 @@ TEST(KvCachePrefix, BlocksOutOfUseStayUntilTheirSlotsAreNeeded) {
   EXPECT_EQ(kv.statistics().cached, 64);
   EXPECT_EQ(kv.FindPrefix(old).length, 32);
   EXPECT_EQ(kv.FindPrefix(old).idle, 32);
-  // The older chain loses its end first, so what is left of it is still a prefix.
+  // Of the older chain, the end is evicted first, so the rest is still a prefix.
   ASSERT_TRUE(kv.Append(3, 5).ok());
   EXPECT_EQ(kv.FindPrefix(old).length, 16);
   EXPECT_EQ(kv.FindPrefix(recent).length, 32);
@@ -285,7 +287,7 @@ TEST(KvCachePrefix, SequencesOfDifferentNamespacesShareNothing) {
       kv.Release(100 + s);
     }
     EXPECT_EQ(kv.free_slots(), 128);
-    // Blocks of all spaces can be given up, and nothing of a space is left then.
+    // Blocks of all namespaces can be evicted, and then nothing is left of a namespace.
     ASSERT_TRUE(kv.Append(1, 128).ok());
     for (const KvNamespace& space : spaces) EXPECT_EQ(kv.FindPrefix(tokens, space).length, 0);
     EXPECT_TRUE(kv.CheckInvariants().ok()) << kv.CheckInvariants();
@@ -293,19 +295,18 @@ TEST(KvCachePrefix, SequencesOfDifferentNamespacesShareNothing) {
   }
 }
 
-// Random sequences over few tokens, so that they share much. A model of the contents stands beside:
-// every slot remembers for which tokens, in which space, it was written, and must still hold them
-// when it is listed.
+// Random sequences over few tokens, so that they share much. A model records for which tokens and
+// namespace each slot was written; listed slots must still hold them.
 TEST(KvCachePrefix, RandomOperationsNeverMixTokensOfSequences) {
   std::mt19937 random(2);
   KvCache kv(300);
   std::map<int64_t, std::vector<int>> tokens;
-  std::map<int32_t, std::vector<int>> written;  // path up to the slot's own token
+  std::map<int32_t, std::vector<int>> written;  // tokens up to the slot's own
   const auto number_of = [](int64_t id) { return static_cast<int>(id % 3); };
   const auto space_of = [&](int64_t id) {
     return KvNamespace{.adapter = number_of(id) % 2, .salt = number_of(id) == 2 ? "salt" : ""};
   };
-  // The first `count` tokens of a sequence, behind its space.
+  // The namespace and the first `count` tokens of a sequence.
   const auto path = [&](int64_t id, size_t count) {
     std::vector<int> out = {number_of(id)};
     out.insert(out.end(), tokens[id].begin(), tokens[id].begin() + static_cast<int64_t>(count));

@@ -1,4 +1,5 @@
-// Where slots lie: together for one sequence, whatever else goes on, and all of them to be had.
+// Placement of slots: adjacent for each sequence under concurrent allocation, and every slot can be
+// allocated.
 #include "serving/kv/slot_pool.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@
 namespace espalier {
 namespace {
 
-// Pages that these slots touch.
+// The number of pages that the slots are in.
 size_t Pages(const std::vector<int32_t>& slots) {
   std::set<int> pages;
   for (const int32_t slot : slots) pages.insert(slot / SlotPool::kPage);
@@ -33,7 +34,7 @@ TEST(SlotPool, InterleavedSequencesFillSeparatePages) {
   }
 }
 
-// Trees take slots and give most of them back.
+// Trees take slots and release most of them.
 TEST(SlotPool, ReleasedScratchLeavesNoGaps) {
   SlotPool pool(4096);
   std::mt19937 random(3);

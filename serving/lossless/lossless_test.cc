@@ -1,5 +1,5 @@
-// The proof must hold for every kind of speculation, and fail for runners that break their
-// contract in the ways in which real ones do.
+// The checks must pass for every drafting method, and fail for runners that violate their contract
+// in realistic ways.
 #include "serving/lossless/lossless.h"
 
 #include <gmock/gmock.h>
@@ -93,10 +93,10 @@ TEST(Lossless, PassesWithConcurrentSteps) {
   EXPECT_EQ(llm.most(), 3);
   EXPECT_GT(llm.together(), 100);
   EXPECT_EQ(llm.open(), 0);
-  EXPECT_GT(inner.choices(), 1000);  // tokens that the runner chose
+  EXPECT_GT(inner.choices(), 1000);  // tokens sampled by the runner
 }
 
-// Chooses tokens where they are wished, always, and then spoils what it chose.
+// Samples in every step, and then spoils the sampled tokens.
 class BrokenChooser : public FakeModelRunner {
  public:
   using Spoil = std::function<void(const RunnerBatch&, RunnerOutput*)>;
@@ -127,7 +127,8 @@ TEST(Lossless, DetectsWronglySampledTokens) {
   BrokenChooser good(Llm(), nothing);
   LosslessReport report = *VerifyLossless(good, {&ssm}, tokenizer, Options("1,1"));
   EXPECT_TRUE(report.passed()) << Describe(report);
-  // The logits of every row are right; of trees' second nodes another token is told now and then.
+  // The logits of every row are right, but now and then the sampled token of a tree's second node
+  // is wrong.
   BrokenChooser off_by_one(Llm(), [](const RunnerBatch& batch, RunnerOutput* logits) {
     for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
       const int row = batch.logit_rows[i];
@@ -140,7 +141,7 @@ TEST(Lossless, DetectsWronglySampledTokens) {
   report = *VerifyLossless(off_by_one, {&ssm}, tokenizer, Options("1,1"));
   EXPECT_FALSE(Check(report, "greedy").passed) << Describe(report);
   EXPECT_THAT(Check(report, "greedy").detail, HasSubstr("chosen as in service"));
-  // Penalties of the answer are followed, those of a node's own path are forgotten.
+  // Applies the penalties of the sequence but not those of a node's path.
   BrokenChooser forgetful(Llm(), nothing);
   forgetful.drop_edits = true;
   report = *VerifyLossless(forgetful, {&ssm}, tokenizer, Options("1,1,1"));
@@ -164,7 +165,7 @@ TEST(Lossless, ALostKvCacheEndsTheCheckWithAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("loaded again"));
 }
 
-// Passes steps on, but spoils what `spoil` says.
+// Forwards steps and applies `spoil` to their outputs.
 class BrokenRunner : public FakeModelRunner {
  public:
   using Spoil = std::function<void(const RunnerBatch&, RunnerOutput*)>;
@@ -184,7 +185,7 @@ class BrokenRunner : public FakeModelRunner {
 
 TEST(Lossless, DetectsLogitsThatDependOnTheTree) {
   LetterTokenizer tokenizer(kVocabulary);
-  // Rows of trees come out a little different, as they do where sums are taken in another order.
+  // Rows of trees differ slightly, as with another order of summation.
   BrokenRunner llm(Llm(), [](const RunnerBatch& batch, RunnerOutput* logits) {
     for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
       const int row = batch.logit_rows[i];
@@ -207,7 +208,7 @@ TEST(Lossless, DetectsLogitsThatDependOnTheTree) {
 
 TEST(Lossless, DetectsASlightlyWrongDistributionAndWrongKv) {
   LetterTokenizer tokenizer(kVocabulary);
-  // Rows that share a batch with another sequence lean towards token 3.
+  // Rows that share a batch with another sequence prefer token 3.
   BrokenRunner leaning(Llm(), [](const RunnerBatch& batch, RunnerOutput* logits) {
     if (batch.sequence_start.size() < 3) return;
     for (size_t i = 0; i < batch.logit_rows.size(); ++i)
@@ -218,7 +219,7 @@ TEST(Lossless, DetectsASlightlyWrongDistributionAndWrongKv) {
   options.draws = 20000;
   options.distribution_top_k = 5;
   EXPECT_FALSE(Check(*VerifyLossless(leaning, {&ssm}, tokenizer, options), "distribution").passed);
-  // The first step over a long prefix that others left is off by one bit.
+  // The first step over a long cached prefix is off by one bit.
   BrokenRunner stale(Llm(), [](const RunnerBatch& batch, RunnerOutput* logits) {
     if (batch.rows() > 1 || batch.row_prefix[0] < 30 || logits->values.empty()) return;
     logits->values.back() = std::nextafter(logits->values.back(), 1e9f);
@@ -227,7 +228,7 @@ TEST(Lossless, DetectsASlightlyWrongDistributionAndWrongKv) {
   EXPECT_FALSE(Check(report, "KV").passed) << Describe(report);
 }
 
-// Whose cache holds something else where a tree's accepted node should be, from its first read on.
+// Its cache holds something else in the slot of an accepted tree node, from the first read on.
 class ForgettingRunner : public FakeModelRunner {
  public:
   using FakeModelRunner::FakeModelRunner;
@@ -273,7 +274,7 @@ TEST(Lossless, DetectsWrongKvOfAcceptedNodesForEveryDrafter) {
   }
 }
 
-// A model that knows nothing is worth no draft; its trees are what is to be proved.
+// Tuning would not draft with an untrained SSM, but its trees are to be checked.
 TEST(Lossless, ChecksTreesThatTuningWouldNotDraft) {
   LetterTokenizer tokenizer(kVocabulary);
   FakeModelRunner llm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
@@ -289,7 +290,7 @@ TEST(Lossless, ChecksTreesThatTuningWouldNotDraft) {
   // Plain decoding fills the cache, too; what is passed is of accepted nodes.
   EXPECT_THAT(Check(report, "KV").detail, HasSubstr("of trees that were told the answers"));
   EXPECT_GT(AcceptedIn(Check(report, "KV")), 20);
-  // Where nobody may draft, plain decoding would be compared with itself.
+  // Without drafting, incremental decoding would be compared with itself.
   options.engine.seconds = nullptr;
   options.engine.speculation = {};
   const LosslessReport idle = *VerifyLossless(llm, {&ssm}, tokenizer, options);

@@ -23,7 +23,7 @@ constexpr char kStrip[] = R"({"type": "Sequence", "decoders": [
     {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]})";
 constexpr char kMetaspace[] = R"({"type": "Metaspace", "replacement": "▁"})";
 
-// Words with these marks before and behind them.
+// A tokenizer of words with space marks before and after them.
 std::shared_ptr<const Tokenizer> With(const std::string& decoder, const std::string& before = "▁",
                                       const std::string& behind = "") {
   std::string vocabulary = R"("<unk>": 0, "<s>": 1, "\n": 5, "[TURN]": 6,
@@ -66,7 +66,7 @@ TEST(Detokenizer, KeepsALeadingSpaceAfterThePrompt) {
   }
 }
 
-// As most chats' prompts end.
+// As at the end of most chat prompts.
 TEST(Detokenizer, ASpecialTokenStartsANewText) {
   for (const char* decoder : {kStrip, kMetaspace}) {
     SCOPED_TRACE(decoder);
@@ -84,7 +84,7 @@ TEST(Detokenizer, BytesHeldBackFromThePromptAreNotOutput) {
   EXPECT_EQ(Answer(*tokenizer, {kIs, kE6, kBC, kA2}, {kParis}), " Paris");
   EXPECT_EQ(Answer(*tokenizer, {kIs, kE6, kBC, kA2}, character), "漢");
   EXPECT_EQ(Answer(*tokenizer, {kE6, kBC, kA2, kE6, kBC, kA2}, character), "漢");
-  // A character that begins in the prompt.
+  // A character that starts in the prompt.
   EXPECT_EQ(Answer(*tokenizer, {kIs, kE6, kBC}, {kA2, kParis}), "漢 Paris");
   EXPECT_EQ(Answer(*tokenizer, {kIs, kE6}, {kParis}), " Paris");
   // BPE's decoder holds every last token.

@@ -78,8 +78,8 @@ TEST_F(RequestTest, FindsAStopStringAcrossTokensAndEmitsNoneOfIt) {
   EXPECT_EQ(text + request.TakeText(), "xENy");
 }
 
-// A run of byte tokens is text only when it ends; a stop string in it ends the answer, whatever
-// else would have at that token.
+// Byte tokens become text only when their run ends. A stop string in that text ends the output,
+// whatever else would at that token.
 TEST_F(RequestTest, AStopStringInFlushedTextIsTheFinishReason) {
   const auto bytes = *LoadTokenizer({.tokenizer_json = R"({
     "model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>", "merges": [],
@@ -120,7 +120,7 @@ TEST_F(RequestTest, AStopStringInFlushedTextIsTheFinishReason) {
     EXPECT_EQ(request.stop_cause().text, c.cause);
     EXPECT_EQ(request.stop_cause().token, c.token);
   }
-  // Whoever cancels has the same text, but it is not why.
+  // A cancelled request flushes the same text, but keeps its reason.
   Request request(1, {2}, {.stop = {"c"}}, *bytes);
   for (const int token : {3, 4}) request.Emit(token, kLong);
   request.Finish(FinishReason::kCancelled);
@@ -150,7 +150,7 @@ TEST(StopStrings, MatchesAFullTextSearchForAnyChunking) {
       for (int i = 1 + random() % most; i > 0; --i) out.push_back('a' + random() % 2);
       return out;
     };
-    // One stop string: with several, the cut may be an earlier one of two that overlap.
+    // One stop string: of several that overlap, an earlier one may cut.
     const std::string stop = word(5), text = word(30);
     StopStrings stops({stop});
     std::string out;

@@ -1,4 +1,4 @@
-// What is given instead of logits is what whoever has them would have made of them.
+// Outputs sampled by the runner equal those that the engine would compute from the logits.
 #include "serving/runner/row_outputs.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 
 constexpr int kVocabulary = 50;
 
-// One sequence of slots 0 to 3; row 0 is its end. Nodes 1 and 2 hang on it, 3 on 1 and 4 on 2.
+// One sequence of slots 0 to 3, whose end is row 0. Nodes 1 and 2 are its children, 3 is a child of
+// 1, 4 of 2.
 RunnerBatch Tree(std::vector<int32_t> tokens) {
   RunnerBatch batch;
   batch.tokens = std::move(tokens);
@@ -53,7 +54,7 @@ TEST(RowOutputs, NodesOffTheSampledPathAreNotSampled) {
       const auto chosen = [&](int row, int64_t position) {
         return *SampleToken(Row(all, row), metadata.sampling, shared, position);
       };
-      // Node 2 is what is chosen behind the root, and every second time node 4 behind it.
+      // Node 2 is sampled after the root, and every second time node 4 after it.
       const int second = chosen(0, 4), first = (second + 1) % kVocabulary;
       const int below = (chosen(2, 5) + static_cast<int>(seed % 2)) % kVocabulary;
       RunnerBatch batch = Tree({7, first, second, chosen(1, 5), below});
@@ -74,7 +75,7 @@ TEST(RowOutputs, NodesOffTheSampledPathAreNotSampled) {
   }
 }
 
-// Batches are cut where limits say so, in the middle of a tree, too.
+// Limits may split a tree over batches.
 TEST(RowOutputs, ANodeWithItsParentInAnotherBatchIsSampled) {
   RunnerBatch batch = Tree({1, 2, 3, 4, 5});
   batch.logit_rows = {3, 4};
@@ -104,7 +105,7 @@ TEST(RowOutputs, RowsMayMixLogitsTokensAndTopTokens) {
     EXPECT_EQ(given.choices[1][i].probability, best[i].probability);
   }
   EXPECT_EQ(given.choices[4].size(), 2u);
-  // Of a sampled sequence the best are the first of the race.
+  // For a coupled sequence, the top tokens are the first arrivals of the race.
   batch.sequence_sampling = {{{.temperature = 1, .seed = 5}, true}};
   given = all;
   SampleRows(batch, &given);
@@ -136,7 +137,7 @@ TEST(RowOutputs, EditsApplyBeforeSamplingAndAfterLogprobs) {
       row.forbidden = {static_cast<int32_t>(random() % kVocabulary)};
       row.penalties = {{4, 1.5}, {7, 2.5}};
     }
-    // Rows 3 and 4 hang on tokens that are not chosen.
+    // Rows 3 and 4 are children of tokens that are not sampled.
     batch.row_outputs = {RunnerBatch::kPromptLogprob, 4, RunnerBatch::kLogits, 2, RunnerBatch::kToken};
     batch.next_prompt_tokens = {11, -1, -1, -1, -1};
     ASSERT_TRUE(CheckRowOutputs(batch, kVocabulary).ok()) << CheckRowOutputs(batch, kVocabulary);
@@ -198,7 +199,7 @@ TEST(RowOutputs, RowsWithNanKeepTheirLogits) {
       batch.row_outputs.assign(5, row_output);
       if (row_output == RunnerBatch::kPromptLogprob) batch.next_prompt_tokens.assign(5, 3);
       RunnerOutput logits = Logits(5, 4);
-      // What comes behind is not left out for it.
+      // Later rows are sampled all the same.
       logits.values[9] = bad;
       SampleRows(batch, &logits);
       EXPECT_TRUE(logits.choices[0].empty());

@@ -45,7 +45,7 @@ TEST(SamplingDistribution, TopKKeepsTheLowestIdsAmongEquals) {
   EXPECT_EQ(p, (Distribution{0, 0.5, 0.5, 0}));
 }
 
-// Rules exclude most of a vocabulary, and low temperatures leave nothing of it.
+// Logits processors mask most of a vocabulary, and low temperatures make the rest vanish.
 TEST(SamplingDistribution, CutsOfFewPossibleTokensKeepThem) {
   std::vector<float> logits(1000, -INFINITY);
   logits[7] = 1;
@@ -108,8 +108,8 @@ TEST(SamplingDistribution, TypicalKeepsWhatIsNearTheEntropyNotWhatIsMostProbable
             (Distribution{0.5, 0.5, 0, 0}));
 }
 
-// The cut sorts as few tokens as it can; on a large vocabulary it must find the same set as sorting
-// everything.
+// Cuts sort as few tokens as possible; for a large vocabulary the result must equal that of a full
+// sort.
 TEST(SamplingDistribution, CutsOfALargeVocabularyAreThoseOfAFullSort) {
   const int n = 5000;
   std::vector<float> logits(n);

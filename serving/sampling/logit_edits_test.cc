@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kNever = -INFINITY;
 
-// Logits whose number is no multiple of a word's, and sets that end before, at and behind it.
+// Vocabulary sizes that are no multiple of 64, and bitmasks that end before, at and after them.
 TEST(LogitEdits, MasksIntersectAndForbiddenTokensAreRemoved) {
   std::mt19937 random(1);
   for (const int vocabulary : {1, 63, 64, 65, 200}) {

@@ -56,8 +56,8 @@ TEST(LogitsProcessorOptions, ABadWordMayBeginButNotEnd) {
       << "the prompt is no part of the answer";
 }
 
-// Whatever part of the history lies on the tree's path, the logits are those of the same history in
-// the answer, bit for bit: greedy identity stands on it.
+// However the history is divided between output and tree path, the logits are equal bit for bit;
+// greedy speculation relies on it.
 TEST(LogitsProcessorOptions, APathCountsLikeOutputTokens) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 500; ++trial) {

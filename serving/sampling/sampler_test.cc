@@ -60,7 +60,7 @@ TEST(TopTokens, RefuseNan) {
   }
 }
 
-// By blocks and without dividing by the sum, for requests that cut nothing off.
+// Without cuts, weights are summed in blocks and not normalized.
 TEST(SampleToken, MatchesTheFullDistribution) {
   for (const int count : {1, 5, 1023, 1024, 1025, 5000}) {
     std::mt19937 random(static_cast<uint32_t>(count));

@@ -14,7 +14,7 @@
 namespace espalier {
 namespace {
 
-// As distribution.h says it, over the whole vocabulary and one step after the other.
+// As distribution.h defines it, over the whole vocabulary, one cut at a time.
 Distribution ByDefinition(const std::vector<float>& logits, const SamplingParameters& how) {
   const size_t n = logits.size();
   Distribution p(n);

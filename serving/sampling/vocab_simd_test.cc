@@ -51,7 +51,7 @@ TEST(FindLogitMax, ReportsNanAndAllMaskedLogits) {
   }
 }
 
-// Whole numbers, so that many are equal.
+// Integers, so that many are equal.
 TEST(TopKTokens, AreThoseOfAStableSortAndCountsThoseAbove) {
   for (const int count : {1, 5, 1023, 1024, 1025, 3000}) {
     for (uint32_t seed = 0; seed < 20; ++seed) {
@@ -146,8 +146,7 @@ TEST(EarlyArrivals, MatchPerTokenArrivals) {
   }
 }
 
-// Frequencies of choices against p: over seeds, over positions, and the clocks of neighbours
-// against each other.
+// Frequencies against p: over seeds, over positions, and the correlation of adjacent noise values.
 TEST(CoupledSample, DrawsFromTheDistribution) {
   const Distribution p = {0.4, 0.05, 0.25, 0, 0.3};
   constexpr int kDraws = 200000;

@@ -150,7 +150,7 @@ TEST(Scheduler, AHigherPriorityPreemptsTheLowest) {
   input.max_running = 2;
   input.running = {Decoding(1, 20), Decoding(2, 20)};
   input.waiting = {Prompt(3, 10)};
-  EXPECT_THAT(MakeSchedule(input).preempt, IsEmpty());  // being as important is not enough
+  EXPECT_THAT(MakeSchedule(input).preempt, IsEmpty());  // equal priority is not enough
   input.waiting = {urgent, Prompt(3, 10)};
   const Schedule schedule = MakeSchedule(input);
   EXPECT_THAT(schedule.preempt, ElementsAre(2));
@@ -185,7 +185,7 @@ TEST(Scheduler, NobodyIsPreemptedIfThatDoesNotSuffice) {
   EXPECT_THAT(MakeSchedule(input).preempt, ElementsAre(3, 2));
 }
 
-// Steps of a pipeline always run.
+// With a pipeline there are always steps in flight.
 TEST(Scheduler, OnlyRequestsOutsideOfStepsInFlightArePreempted) {
   RequestView urgent = Prompt(9, 10);
   urgent.priority = -1;
@@ -225,7 +225,7 @@ TEST(Scheduler, SlotsThatOthersShareAreNotCountedAsFreedByPreemption) {
   input.running = {Decoding(1, 30), Decoding(2, 30), Decoding(3, 30)};
   input.running[2].shared = {29};
   const Schedule schedule = MakeSchedule(input);
-  // The third one frees nothing, so the second has to go as well.
+  // Preempting the third request frees nothing, so the second one is preempted, too.
   EXPECT_THAT(schedule.preempt, ElementsAre(3, 2));
   EXPECT_NE(Find(schedule, 1), nullptr);
 }
@@ -240,7 +240,7 @@ TEST(Scheduler, ACachedPrefixIsNotRunAgainButItsIdleSlotsAreTaken) {
   EXPECT_THAT(MakeSchedule(input).admit, IsEmpty());
 }
 
-// The cached prefix is the LLM's: an SSM that has to run all of it takes no more for that.
+// The cached prefix is the LLM's: an SSM that has to run the whole prompt takes no more for it.
 TEST(Scheduler, IdleSlotsAreTakenOfTheLlmsPoolAlone) {
   RequestView view{.id = 1, .length = 50, .computed = {48, 0}, .idle_prefix = 48};
   SchedulerInput input = Input(100, 60, 60);
@@ -334,7 +334,7 @@ TEST(Scheduler, ARequestWithoutSlotsDoesNotBlockTheNext) {
   EXPECT_NE(Find(MakeSchedule(input), 1), nullptr);
 }
 
-// Plays random requests to their ends, executing every schedule and checking what it must respect.
+// Simulates random requests to completion, executing every schedule and checking its limits.
 TEST(SchedulerRandom, RespectsEveryLimitAndEveryRequestEnds) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     std::mt19937_64 random(seed);

@@ -30,7 +30,7 @@ TEST(NgramIndex, FindsEveryPlaceThatANaiveSearchCallsTheLongestMatch) {
     for (int i = 0; i < 200; ++i) {
       text.push_back(static_cast<int>(random() % 4));
       index.Append({&text.back(), 1});
-      // The longest suffix that occurred before and was followed by something.
+      // The longest suffix that occurred before with a continuation.
       int longest = 0;
       for (int end = 1; end < static_cast<int>(text.size()); ++end) {
         int length = 0;
@@ -45,7 +45,7 @@ TEST(NgramIndex, FindsEveryPlaceThatANaiveSearchCallsTheLongestMatch) {
           ASSERT_EQ(text[match.next - k], text[text.size() - k]);
         }
       }
-      // Of the lengths that are kept, the longest that fits is found.
+      // The longest indexed n-gram that fits is found.
       for (const int kept : {8, 5, 3, 2}) {
         if (longest < kept) continue;
         ASSERT_GE(matches[0].length, kept);
@@ -112,7 +112,7 @@ TEST(NgramDrafter, RemembersEarlierAnswersButNotAcrossTheirEnds) {
   drafter.Release(2, std::vector<int>{60, 14, 15}, 1);
   EXPECT_THAT(Chain(drafter.Draft(3, std::vector<int>{7, 10, 11}, 8, 9, nullptr, 1)),
               ElementsAre(12, 13));
-  // The prompt of another request is not repeated to this one.
+  // Prompts of other requests are not used.
   EXPECT_EQ(drafter.Draft(4, std::vector<int>{50, 51}, 8, 9, nullptr, 1).drafted(), 0);
 }
 
@@ -149,7 +149,7 @@ TEST(NgramDrafter, ManySaltsTakeNoMoreThanOne) {
   for (int i = 0; i < 300; ++i) {
     answer(i, absl::StrCat("salt ", i));
     ASSERT_LE(drafter.history_size(), 1000 + 2);
-    // One that is used goes on.
+    // A salt in use is kept.
     if (i % 10 == 0) answer(i, "kept");
   }
   EXPECT_GT(drafted(299, "salt 299"), 0);

@@ -1,6 +1,5 @@
-// The distribution of sampled verification, by enumeration: every outcome of every draw and every acceptance
-// test is visited with its weight, and the tokens that come out must have exactly the LLM's
-// distribution.
+// The distribution of sampled verification, by enumeration: visits every outcome of every draw and
+// acceptance test with its weight. The resulting tokens must have exactly the LLM's distribution.
 #include "serving/speculative/rejection_sampling.h"
 
 #include <gmock/gmock.h>
@@ -29,14 +28,14 @@ using TokenModel = std::function<Distribution(const Path&)>;
 struct Ssm {
   TokenModel distribution;
   std::vector<int> children;  // per depth
-  // Instead: how many draws follow a path, whatever it is; up to the last depth of `children`.
+  // If set: the number of draws after a path, up to the last depth of `children`.
   std::function<int(const Path&)> draws = nullptr;
-  // Drops first tokens that it drew by what they are, and all below: wrong on purpose.
+  // Drops drawn first tokens, and all below, depending on the token: a deliberate error.
   std::function<bool(const Path&)> drops = nullptr;
-  bool chosen = false;       // the most probable tokens instead of draws
-  bool mislabelled = false;  // chosen, but tagged as drawn: wrong on purpose
+  bool chosen = false;  // beam tokens instead of draws
+  bool mislabelled = false;  // beam tokens, labeled as drawn: a deliberate error
   bool without_replacement = false;
-  bool forgetful = false;  // without replacement, but not said so: wrong on purpose
+  bool forgetful = false;  // without replacement, but not labeled so: a deliberate error
 };
 
 Path PathTo(const TokenTree& tree, int node) {
@@ -94,8 +93,8 @@ TokenTree DraftAll(const Ssm& ssm, int source, OutcomeEnumerator& branching) {
   return out;
 }
 
-// The largest difference between the distribution of the first `length` tokens and the product of the
-// targets. Answers that are shorter are continued by the target, as later steps do.
+// The largest difference between the distribution of the first `length` tokens and the product of
+// the targets. Shorter outputs are continued by the target, as later steps do.
 double Deviation(const TokenModel& target, const std::vector<Ssm>& ssms, int vocabulary, int length) {
   std::map<Path, long double> distribution;
   OutcomeEnumerator branching;
@@ -142,7 +141,7 @@ double Deviation(const TokenModel& target, const std::vector<Ssm>& ssms, int voc
   }
 }
 
-// Some distribution that differs at every path, by hashing it into logits.
+// A model with another distribution for every path, by hashing it into logits.
 TokenModel RandomModel(uint64_t seed, int vocabulary, double top_p = 1, int top_k = 0) {
   return [=](const Path& path) {
     std::mt19937_64 random(seed);
@@ -237,7 +236,7 @@ TEST(RejectionSampling, DrawsWithoutReplacement) {
   EXPECT_LT(Deviation(Fixed({0.5, 0.5, 0, 0}), {disjoint}, 4, 3), kExact);
 }
 
-// A tree may end where its own tokens say so, and be wide where they do.
+// The shape of a tree may depend on the tokens above.
 TEST(RejectionSampling, HowManyAreDrawnMayDependOnThePathToThem) {
   const auto draws = [](const Path& path) {
     if (path.empty()) return 2;
@@ -270,7 +269,7 @@ TEST(RejectionSampling, DetectsDrawsWithoutReplacementTakenAsIndependent) {
   EXPECT_GT(Deviation(RandomModel(1, 3), {wrong}, 3, 1), 0.003);
 }
 
-// All tokens proposed without repetition: one of them is always accepted.
+// If all tokens are proposed without replacement, one of them is always accepted.
 TEST(RejectionSampling, AWholeVocabularyWithoutReplacementIsNeverRejected) {
   const TokenModel p = RandomModel(1, 3), q = RandomModel(2, 3);
   OutcomeEnumerator branching;
@@ -284,7 +283,7 @@ TEST(RejectionSampling, AWholeVocabularyWithoutReplacementIsNeverRejected) {
   } while (branching.Next());
 }
 
-// The enumeration must be able to see bias: the two classical mistakes.
+// The enumeration detects bias: the two classical mistakes.
 TEST(RejectionSampling, DetectsBeamTokensTakenAsDrawn) {
   const Ssm wrong{.distribution = RandomModel(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
   EXPECT_GT(Deviation(RandomModel(1, 3), {wrong}, 3, 1), 0.01);
@@ -309,8 +308,8 @@ TEST(RejectionSampling, DetectsAProposalLostInMerging) {
   EXPECT_GT(std::fabs(static_cast<double>(distribution[1]) - 0.5), 0.01);
 }
 
-// Multi-step speculative sampling (SpecInfer, section 4.3): token by token from the root down. How
-// many nodes it accepts of a tree.
+// Multi-step speculative sampling (SpecInfer, section 4.3), token by token from the root. Returns
+// the number of accepted nodes.
 int AcceptedStepByStep(const TokenTree& tree, const TokenModel& target, OutcomeEnumerator& branching) {
   int node = 0;
   for (bool goes_on = true; goes_on;) {
@@ -336,7 +335,7 @@ int AcceptedStepByStep(const TokenTree& tree, const TokenModel& target, OutcomeE
 }
 
 struct Lengths {
-  double here = 0, step_by_step = 0;  // accepted nodes on average
+  double here = 0, step_by_step = 0;  // mean accepted nodes
 };
 
 Lengths Accepted(const TokenModel& target, const std::vector<Ssm>& ssms) {
@@ -365,8 +364,8 @@ Lengths Accepted(const TokenModel& target, const std::vector<Ssm>& ssms) {
           })};
 }
 
-// The example of Sun et al. 2025, section 2: whoever decides token by token has 10/9, and to know
-// whole blocks' probabilities beforehand would be worth 12/9.
+// The example of Sun et al. 2025, section 2: token-by-token verification accepts 10/9; knowing the
+// probabilities of whole blocks in advance would give 12/9.
 TEST(VerifySampled, AcceptsOfAChainWhatBlockVerificationDoes) {
   const Lengths lengths =
       Accepted(Fixed({1 / 3.0, 2 / 3.0}), {{Fixed({2 / 3.0, 1 / 3.0}), {1, 1}}});
@@ -400,7 +399,7 @@ TEST(VerifySampled, AcceptsMoreThanTokenByTokenVerification) {
   }
 }
 
-// As often as plain decoding comes there, however often it is drafted.
+// The error occurs as often as incremental decoding reaches the node, however often it is drafted.
 TEST(VerifySampled, ANodeWithoutADistributionEndsThePath) {
   const TokenModel target = RandomModel(3, 3);
   for (const std::vector<int>& shape : {std::vector<int>{1}, {3}, {1, 1}, {2, 2}}) {

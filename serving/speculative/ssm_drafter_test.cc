@@ -19,7 +19,7 @@ constexpr int kVocabulary = 8;
 class SsmDrafterTest : public ::testing::Test {
  protected:
   Expansion Shape(const char* text) { return *Expansion::Parse(text); }
-  // Of any number of nodes.
+  // With any number of nodes.
   TokenTree BestFirstTree(SsmDrafter& drafter, int64_t request, int depth, const BestFirst& how) {
     TokenTree tree(tokens_.back());
     const std::vector<SsmDrafter::DraftRequest> jobs = {{.request = request,
@@ -52,7 +52,7 @@ TEST_F(SsmDrafterTest, BeamKeepsTheMostProbableContinuationsOfEachLength) {
       {.request = 1, .tokens = tokens_, .prefill = 4, .depth = 2, .max_nodes = 100, .tree = &tree}};
   ASSERT_TRUE(drafter.Draft(jobs).ok());
   EXPECT_EQ(tree.drafted(), 6);
-  // By brute force: the two best first tokens, and the four best of all pairs that begin with them.
+  // By brute force: the two best first tokens, and the four best of all pairs that start with them.
   std::vector<std::pair<double, int>> first;
   for (int x = 0; x < kVocabulary; ++x) first.push_back({-LogProbability(model_, tokens_, x), x});
   std::sort(first.begin(), first.end());
@@ -103,9 +103,9 @@ TEST_F(SsmDrafterTest, DrawsCarryTheDistributionTheyCameFrom) {
   }
 }
 
-// What the SSM keeps after a verification must be what a fresh prefill gives: the fake runner
-// checks that every row sees exactly its own path, so it is enough to draft again and compare with
-// a fresh drafter.
+// After verification, the SSM's cache must equal a fresh prefill. The fake runner checks that every
+// row attends to exactly its own path, so it suffices to draft again and compare with a fresh
+// drafter.
 TEST_F(SsmDrafterTest, CommitsThePartOfTheAcceptedPathThatItRan) {
   for (const int accepted : {0, 1, 2, 3}) {
     for (const bool strangers : {false, true}) {
@@ -125,14 +125,14 @@ TEST_F(SsmDrafterTest, CommitsThePartOfTheAcceptedPathThatItRan) {
         node = tree.children(node).back();
         path.push_back(tree.token(node));
       }
-      // Another SSM's proposal: no token that this one has in its tree.
+      // Tokens of another SSM, which are not in this one's tree.
       if (strangers && accepted > 0) {
         for (int x = 0; x < kVocabulary; ++x) {
           if (tree.Child(0, x) < 0) path[0] = x;
         }
       }
       ASSERT_TRUE(drafter.Commit(1, path).ok());
-      // The last level was not run, nor what it did not propose.
+      // Neither the last level nor other drafters' tokens were run.
       EXPECT_EQ(drafter.kv().length(1), 4 + (strangers ? 0 : std::min(accepted, 2)));
       EXPECT_EQ(drafter.kv().statistics().used, drafter.kv().length(1));
 
@@ -150,7 +150,7 @@ TEST_F(SsmDrafterTest, CommitsThePartOfTheAcceptedPathThatItRan) {
                                           .tree = out}};
       };
       ASSERT_TRUE(drafter.Draft(job(&again)).ok());
-      // The two drafters number the same slots, so only now may the other one write them.
+      // Both drafters use the same slot numbers, so the other one may write only now.
       ASSERT_TRUE(other.Draft(job(&fresh)).ok());
       ASSERT_EQ(again.size(), fresh.size());
       for (int i = 0; i < again.size(); ++i) {
@@ -168,7 +168,7 @@ TEST_F(SsmDrafterTest, AFailedRunLeavesTheCacheAsItWas) {
       drafter.Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1, .tokens = tokens_, .prefill = 2}})
           .ok());
   EXPECT_EQ(drafter.kv().length(1), 2);
-  runner_.FailFrom(3);  // in the middle of the tree
+  runner_.FailFrom(3);  // within the tree
   TokenTree tree(4);
   const std::vector<SsmDrafter::DraftRequest> jobs = {
       {.request = 1, .tokens = tokens_, .prefill = 4, .depth = 3, .max_nodes = 100, .tree = &tree}};
@@ -194,7 +194,7 @@ TEST_F(SsmDrafterTest, OneRunnerBatchPerLevelForAllRequests) {
   EXPECT_EQ(drafter.batches(), 3);
 }
 
-// All continuations up to `depth` tokens with their probabilities, the most probable first.
+// All continuations of up to `depth` tokens with their probabilities, the most probable first.
 std::vector<std::pair<double, std::vector<int>>> Continuations(const FakeModel& model,
                                                                const std::vector<int>& tokens,
                                                                int depth) {
@@ -241,7 +241,7 @@ TEST_F(SsmDrafterTest, BestFirstTreesHoldTheMostProbableContinuationsOfAll) {
         ASSERT_GT(node, 0) << "continuation " << i << " is missing";
         EXPECT_NEAR(tree.chance(node), all[i].first, 1e-7);
       }
-      // No more rows than nodes, and slots only for what was run.
+      // Not more rows than nodes, and slots only for nodes that were run.
       EXPECT_LE(drafter.kv().statistics().used, 4 + nodes);
     }
   }
@@ -295,8 +295,8 @@ TEST_F(SsmDrafterTest, CouplingMakesTheSampleOfAnEqualModelTheFirstCandidate) {
   }
 }
 
-// A chain ends where its own chance, or what is expected of the next draw, is too small; the draw
-// itself, whatever it is, stays.
+// A chain ends where its chance, or the expectation of the next draw, is too small. The draw itself
+// is kept, whatever it is.
 TEST_F(SsmDrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
   const BestFirst how = {.width = 4, .price = 0.1, .parent = 0.2, .draws = true};
   int lengths[5] = {}, small = 0;
@@ -318,7 +318,7 @@ TEST_F(SsmDrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
     for (int node = 0; node < tree.size(); ++node) {
       const std::vector<float> logits = model_(path);
       const Distribution q = *SamplingDistribution(logits.data(), kVocabulary, sampling);
-      double expected = 0;  // without anything learned a draw is worth its probability
+      double expected = 0;  // without a history, a draw is worth its probability
       for (const double value : q) expected += value * std::min(value, AcceptanceEstimator::kMost);
       const double chance = tree.chance(node);
       const bool goes_on =
@@ -338,8 +338,8 @@ TEST_F(SsmDrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
   EXPECT_GT(small, 5);
 }
 
-// What was not drawn counts as what was expected of it: or the depths that are seldom drawn, and
-// only where the SSM is sure, would seem better than they are.
+// Omitted draws count with their expected acceptance. Otherwise, depths that are drawn only where
+// the SSM is confident would be overestimated.
 TEST_F(SsmDrafterTest, AnOmittedDrawCountsWithItsExpectedAcceptance) {
   SsmDrafter drafter(runner_, 0, Expansion());
   TokenTree tree(4);
@@ -370,8 +370,8 @@ TEST_F(SsmDrafterTest, AnOmittedDrawCountsWithItsExpectedAcceptance) {
   EXPECT_EQ(acceptance.OfProbability(0.5, 1, 0), before);
 }
 
-// The same position is drawn again in the next step, if it was not decided: by other noise, for
-// where the first tree ended may have been decided by its draws.
+// If a position was not decided, the next step draws it with other random numbers, because the end
+// of the first tree may depend on its draws.
 TEST_F(SsmDrafterTest, DrawsBelowAnotherRootAreOtherDraws) {
   const FakeModel flat = [](absl::Span<const int>) { return std::vector<float>(kVocabulary, 0); };
   FakeModelRunner runner(FakeModelRunner::LargeLimits(kVocabulary), flat);
@@ -398,8 +398,8 @@ TEST_F(SsmDrafterTest, DrawsBelowAnotherRootAreOtherDraws) {
   EXPECT_LT(same, 80);
 }
 
-// Beam, draws and best first: all tokens are allowed ones after their own path, and what a draw is
-// said to be drawn from is the ruled distribution.
+// Beam, draws and best-first: all tokens are allowed after their path, and the stated distribution
+// of a draw includes the logits processors.
 TEST_F(SsmDrafterTest, DraftsRespectLogitsProcessors) {
   const LogitsProcessorOptions rules = {.frequency_penalty = 1.5,
                             .logit_bias = {{2, 1.0f}},
@@ -444,7 +444,7 @@ TEST_F(SsmDrafterTest, DraftsRespectLogitsProcessors) {
   }
 }
 
-// Where nothing may follow there are no children, and the rest of the tree stands.
+// A node after which nothing may follow has no children; the rest of the tree stays.
 TEST_F(SsmDrafterTest, ANodeWithAllTokensMaskedGetsNoChildren) {
   LogitsProcessor answer(
       std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.allowed = {0, 1}, .bad_words = {{0, 0}, {0, 1}}}),

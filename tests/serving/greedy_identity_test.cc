@@ -1,6 +1,6 @@
-// Speculation never changes the output, with real models: an LLM that the training half has
-// trained, the executor, paged attention, and SSMs that are good, bad and perfect. Greedy answers
-// with token trees must equal incremental decoding token for token, near-ties included.
+// Speculation never changes the output of real models: an LLM trained by Espalier, the executor,
+// paged attention, and SSMs that are good, bad and perfect. Greedy outputs with token trees must
+// equal incremental decoding token for token, including near-ties.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -61,7 +61,7 @@ class GreedyIdentity : public ::testing::Test {
     delete text_;
   }
 
-  // Each model once for all tests.
+  // Each model is trained once for all tests.
   const Parameters& Trained(const LlamaConfig& config) {
     static std::map<int64_t, Parameters>& known = *new std::map<int64_t, Parameters>;
     const auto [at, is_new] = known.try_emplace(config.hidden_size);
@@ -96,7 +96,7 @@ class GreedyIdentity : public ::testing::Test {
     return run->parameters;
   }
 
-  // `resident`: the part of the parameters that has a place on the device.
+  // `resident`: the fraction of the parameters that stays on the device.
   std::unique_ptr<ProgramModelRunner> Runner(const LlamaConfig& config,
                                              const Parameters& parameters,
                                              DType kv_cache_dtype = DType::kF32, double resident = 1) {
@@ -191,12 +191,12 @@ class GreedyIdentity : public ::testing::Test {
 OpRegistry* GreedyIdentity::registry_ = nullptr;
 std::string* GreedyIdentity::text_ = nullptr;
 
-// Laws, seeds and KV slots besides, for every way of speculating.
+// All checks of serving/lossless, for every drafting method.
 TEST_F(GreedyIdentity, LosslessChecksPassForTrainedModels) {
   const LlamaConfig large = Config(48, 2), small = Config(16, 1);
   const auto llm = Runner(large, Trained(large));
   const auto good = Runner(small, Trained(small));
-  const auto random = Runner(small, {});
+  const auto random = Runner(small, {});  // randomly initialized
   auto tokenizer = ByteTokenizer::Create();
   struct Way {
     const char* name;
@@ -226,7 +226,7 @@ TEST_F(GreedyIdentity, LosslessChecksPassForTrainedModels) {
       EXPECT_TRUE(check.passed) << way.name << ", " << check.name << ": " << check.detail;
       std::printf("%-20s %-12s %s\n", way.name, check.name.c_str(), check.detail.c_str());
     }
-    // A tuned engine goes by this machine's clock: it may find that drafting does not pay.
+    // A tuned engine uses this machine's clock: it may find that drafting does not pay.
     if (!way.speculation.tune) {
       EXPECT_GT(report->accepted_per_step, 0.2) << way.name;
     }
@@ -292,7 +292,7 @@ TEST_F(GreedyIdentity, TreesGiveTheIncrementalAnswerInEveryKvFormatAndWithStream
     for (int i = 0; i < kPrompts; ++i) same += answers[format][i] == answers[DType::kF32][i];
     std::printf("KV cache of %s: %d of %d answers are those of f32\n", Name(format), same,
                 kPrompts);
-    // Rounding may turn near-ties, and no more.
+    // Rounding may flip near-ties only.
     EXPECT_GT(same, kPrompts * 3 / 4) << Name(format);
   }
 }
