@@ -17,13 +17,13 @@ namespace {
 
 constexpr int64_t kGroup = 32;
 constexpr char kMinima[] = "_offset", kScales[] = "_scale";
-// Another copy of the embedding table.
+// A copy of the embedding table.
 constexpr char kCopy[] = "embed_tokens_weight_lm_head";
 
-// What FlexFlow's converters call a tensor: the older ones, and the newer ones.
+// A tensor's names in FlexFlow's older and newer converters.
 std::vector<std::string> NamesOf(const std::string& tensor) {
   std::string old = absl::StrReplaceAll(tensor, {{".", "_"}});
-  // In their order: later ones must not see what earlier ones have replaced.
+  // The order matters: later replacements must not match the results of earlier ones.
   for (const auto& [from, to] : std::initializer_list<std::pair<const char*, const char*>>{
            {"self_attn", "attention"},
            {"q_proj", "wq"},
@@ -44,15 +44,15 @@ std::vector<std::string> NamesOf(const std::string& tensor) {
   return {old, absl::StrReplaceAll(tensor, {{"model.", ""}})};
 }
 
-// Where numbers of one kind lie.
+// Location of numbers of one kind.
 struct Numbers {
   std::shared_ptr<const ReadableFile> file;
   int64_t offset = 0;
 };
 
-// A tensor's files. bits 0: numbers of `dtype`; otherwise q, and minima and scales of `dtype`.
+// A tensor's files. bits 0: numbers of `dtype`; otherwise q with minima and scales of `dtype`.
 struct Source {
-  int bits = 0;  // that one q takes in the file: 8, or 4
+  int bits = 0;  // per q in the file: 8 or 4
   DType dtype = DType::kF32;
   int64_t rows = 0, columns = 0;
   Numbers data, minima, scales;
@@ -79,7 +79,7 @@ class FlexFlowWeights : public WeightFiles {
     const Source& source = found->second;
     if (source.bits == 0) return ReadNumbers(source.dtype, source.data, begin, count, out);
     for (int64_t at = begin; at < begin + count;) {
-      // Within a row, whose minima and scales lie beside each other.
+      // Within a row, whose minima and scales are contiguous.
       const int64_t row = at / source.columns, column = at % source.columns;
       const int64_t here = std::min(source.columns - column, begin + count - at);
       absl::Status status = ReadRow(name, source, row, column, here, out);
@@ -127,7 +127,7 @@ class FlexFlowWeights : public WeightFiles {
                         : (first + i) % in_byte == 0 ? q[at] >> 4
                                                      : q[at] & 15;
       const float scale = scales[static_cast<size_t>(i)], minimum = minima[static_cast<size_t>(i)];
-      // Infinite where all weights of the group are its minimum.
+      // Infinite if all weights of the group equal its minimum.
       if (!(scale > 0) || !std::isfinite(minimum)) {
         return absl::InvalidArgumentError(absl::StrCat(
             "'", tensors_.at(name).file, "': the group of element ", first + i, " has scale ",
@@ -157,7 +157,7 @@ class Folder {
     return std::shared_ptr<const ReadableFile>(*std::move(file));
   }
 
-  // What lies in file `name` if it is a tensor of this shape, from the sizes of its files.
+  // Deduces the layout of file `name`, a tensor of this shape, from its files' sizes.
   absl::StatusOr<Source> Find(const std::string& name, const Dims& dims,
                               WeightFiles::Tensor* tensor) const {
     Source source;

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-constexpr uint64_t kMaxEntries = 1 << 20;       // keys, and tensors
+constexpr uint64_t kMaxEntries = 1 << 20;       // maximum numbers of keys and of tensors
 constexpr uint64_t kMaxName = 1 << 16;          // bytes of a key or a tensor's name
 constexpr uint64_t kMaxText = 16 << 20;         // bytes of a value
 constexpr uint64_t kMaxElementsRead = 1 << 22;  // of an array
@@ -37,7 +37,7 @@ enum ValueType : uint32_t {
 };
 constexpr int kBytes[kNumTypes] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-// Reads the header front to back through a window. The first error sticks.
+// Reads the header sequentially through a window. The first error sticks.
 class Cursor {
  public:
   Cursor(const ReadableFile& file, const std::string& path) : file_(file), path_(path) {}
@@ -114,7 +114,7 @@ class Cursor {
   std::vector<char> window_;
 };
 
-// Names of strangers in messages.
+// Escapes untrusted names in messages.
 std::string Shown(const std::string& name) {
   std::string shown;
   for (char c : name.substr(0, 80)) shown += c >= 32 && c < 127 ? c : '?';
@@ -208,7 +208,7 @@ bool ReadValue(Cursor& cursor, GgufFile::Value* value) {
   return cursor.Number(&type) && ReadValueOf(type, cursor, value);
 }
 
-// Everything of a tensor but where its data begin, which `offset` is relative to.
+// Reads all of a tensor's entry except the start of the data, to which `offset` is relative.
 absl::Status ReadTensor(Cursor& cursor, const std::string& name, GgufFile::Tensor* tensor,
                         uint64_t* offset, int64_t* bytes) {
   uint32_t rank = 0, type = 0;
@@ -291,7 +291,7 @@ absl::Status GgufFile::CheckSplit(int64_t number, int64_t count) const {
                      "; accepted: the files of a model under the names that gguf-split gives them, "
                      "NAME-00001-of-0000N.gguf"));
   };
-  // What gguf-split has merged is 0 files.
+  // gguf-split --merge writes a count of 0.
   const auto counted = metadata_.find(kGgufSplitCount);
   if (count == 1 && counted != metadata_.end() && counted->second == Value(int64_t{0})) {
     return absl::OkStatus();

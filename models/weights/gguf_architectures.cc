@@ -7,8 +7,8 @@ namespace {
 
 using enum GgufWeightTransform;
 
-// Names and changes are those of convert_hf_to_gguf.py and gguf-py/gguf/tensor_mapping.py of
-// llama.cpp.
+// Names and transformations follow llama.cpp's convert_hf_to_gguf.py and
+// gguf-py/gguf/tensor_mapping.py.
 constexpr GgufName kDecoderNames[] = {
     {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
 constexpr GgufName kGemmaNames[] = {{"token_embd", "model.embed_tokens"},
@@ -50,7 +50,7 @@ constexpr GgufName kGemmaLayer[] = {{"attn_norm", "input_layernorm", kPlusOne},
                                     {"ffn_gate", "mlp.gate_proj"},
                                     {"ffn_up", "mlp.up_proj"},
                                     {"ffn_down", "mlp.down_proj"}};
-// Norms behind attention and MLP, too, which shifts their names.
+// Norms after attention and MLP too, which shifts their names.
 constexpr GgufName kGemma2Layer[] = {{"attn_norm", "input_layernorm", kPlusOne},
                                      {"attn_q", "self_attn.q_proj"},
                                      {"attn_k", "self_attn.k_proj"},
@@ -103,7 +103,7 @@ constexpr GgufExpertNames kMixtralExperts = {"block_sparse_moe.gate", "block_spa
 constexpr GgufExpertNames kQwenExperts = {"mlp.gate", "mlp.experts", "gate_proj", "up_proj",
                                           "down_proj"};
 
-// The first one that fits is the file's.
+// The first match is the file's.
 constexpr GgufArchitecture kArchitectures[] = {
     {"llama", "LlamaForCausalLM", "llama", kModelLayers, kDecoderNames, kLlamaLayer, {}},
     {"llama", "MixtralForCausalLM", "mixtral", kModelLayers, kDecoderNames, kLlamaLayer,
@@ -129,7 +129,7 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"falcon", "FalconForCausalLM", "falcon", kHeads, kFalconNames, kFalconLayer, {}},
     {"mpt", "MptForCausalLM", "mpt", "transformer.blocks.", kMptNames, kMptLayer, {}}};
 
-// The names, each once, of those that are, or are not only, mixtures.
+// Distinct names of architectures that are always, or sometimes, mixtures of experts.
 std::string Accepted(bool only_experts) {
   std::string accepted, last;
   for (const GgufArchitecture& a : kArchitectures) {
@@ -170,7 +170,7 @@ absl::StatusOr<const GgufArchitecture*> FindGgufArchitecture(GgufMetadata& metad
 }
 
 absl::StatusOr<GgufExperts> ReadGgufExperts(GgufMetadata& metadata) {
-  // As many as a configuration may have (models): the tensors of each expert get names.
+  // The limit of model configurations: each expert's tensors get names.
   constexpr int64_t kMost = 1 << 18;
   GgufExperts experts;
   experts.layers = metadata.Size("block_count");

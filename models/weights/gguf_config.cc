@@ -1,4 +1,4 @@
-// A GGUF file's metadata as the config.json that Hugging Face's model would have.
+// Converts a GGUF file's metadata to the config.json of the Hugging Face model.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -23,7 +23,7 @@ bool HasTensor(const GgufMetadata& m, const std::string& name) {
   return m.file().tensors().count(name) > 0;
 }
 
-// A tensor of factors; null if there is none.
+// Returns a tensor of factors, or null.
 Json Factors(GgufMetadata& m, const std::string& name) {
   const auto found = m.file().tensors().find(name);
   if (found == m.file().tensors().end()) return Json();
@@ -38,19 +38,19 @@ Json Factors(GgufMetadata& m, const std::string& name) {
   return values;
 }
 
-// "rope_scaling" of the file; null if there is none.
+// Returns the file's "rope_scaling", or null.
 Json RopeScaling(GgufMetadata& m) {
   const std::string original = "rope.scaling.original_context_length";
   const std::string attention = "rope.scaling.attn_factor";
   const bool is_longrope = HasTensor(m, kGgufShortFactors);
-  // llama.cpp multiplies by them whatever the scaling is; Hugging Face has only longrope's.
+  // llama.cpp multiplies by them for any scaling type; Hugging Face only for longrope.
   for (const std::string& key : {std::string("rope.scaling.yarn_attn_factor"),
                                  std::string("rope.scaling.yarn_ext_factor"), attention}) {
     if (m.Number(key, 1) == 1 || (is_longrope && key == attention)) continue;
     m.Fail(absl::UnimplementedError(
         absl::StrCat("'", m.file().path(), "': metadata '", m.Key(key), "' is set; accepted: 1")));
   }
-  // Llama 3.1's scaling: the same factors whatever the length.
+  // Llama 3.1's scaling: factors independent of length.
   if (Json factors = Factors(m, kGgufRopeFactors); !factors.is_null()) {
     return {{"rope_type", "longrope"},
             {"short_factor", factors},
@@ -65,7 +65,7 @@ Json RopeScaling(GgufMetadata& m) {
     if (m.Has(attention)) scaling["attention_factor"] = m.Number(attention, 1);
     return scaling;
   }
-  // Older files have the factor under another key, and no type: llama.cpp takes that as linear.
+  // Older files have the factor under another key without a type, which llama.cpp reads as linear.
   const double factor = m.Number("rope.scaling.factor", m.Number("rope.scale_linear", 0));
   std::string type = m.Text("rope.scaling.type", factor == 0 ? "none" : "linear");
   if (type == "linear" && factor == 0) type = "none";
@@ -76,10 +76,10 @@ Json RopeScaling(GgufMetadata& m) {
                                    {"rope.scaling.yarn_beta_slow", "beta_slow"}}) {
     if (m.Has(key)) scaling[field] = m.Number(key, 0);
   }
-  return scaling;  // types that are not known are refused by whoever reads the configuration
+  return scaling;  // the configuration's reader rejects unknown types
 }
 
-// What LLaMA and its kin have in common.
+// Fields common to LLaMA-like models.
 void AddDecoder(GgufMetadata& m, Json* config) {
   Json& c = *config;
   c["hidden_size"] = m.Size("embedding_length");
@@ -97,8 +97,7 @@ void AddDecoder(GgufMetadata& m, Json* config) {
 
 constexpr char kTurned[] = "rope.dimension_count";
 
-// How much of a head turns: a fraction whose product with head_dim is no less than what the file
-// says.
+// Partial rotary factor: a fraction whose product with head_dim is at least the file's dimension.
 void AddPartialRotary(int64_t turned, int64_t head_dim, Json* config) {
   double part = static_cast<double>(turned) / static_cast<double>(head_dim);
   if (part * static_cast<double>(head_dim) < static_cast<double>(turned)) {
@@ -107,7 +106,7 @@ void AddPartialRotary(int64_t turned, int64_t head_dim, Json* config) {
   (*config)["partial_rotary_factor"] = part;
 }
 
-// Older files, of models whose whole heads turn, have their length under that key alone.
+// Older files of models with full rotary have their length under that key only.
 void AddDecoderHeads(GgufMetadata& m, Json* config) {
   AddDecoder(m, config);
   if (!m.Has(kTurned)) return;
@@ -116,8 +115,8 @@ void AddDecoderHeads(GgufMetadata& m, Json* config) {
   if (turned != head_dim) AddPartialRotary(turned, head_dim, config);
 }
 
-// Of architectures whose rows llama.cpp's converter orders for whole heads, and of Gemma 3, whose
-// configuration says it of a part of the layers.
+// For architectures whose rows llama.cpp's converter permutes as whole heads, and for Gemma 3,
+// which configures it for some layers only.
 void RefusePartialRotary(GgufMetadata& m, const Json& config) {
   if (!config.contains("partial_rotary_factor")) return;
   m.Fail(kTurned, absl::StrCat(config["head_dim"].get<int64_t>(), ", as '",
@@ -154,16 +153,17 @@ void AddQwen3Moe(GgufMetadata& m, Json* config) {
   Json& c = *config;
   c["num_experts"] = experts->count;
   c["num_experts_per_tok"] = experts->used;
-  // Files from before the field divide the dense size.
+  // Files older than this field divide the dense size.
   c["moe_intermediate_size"] =
       m.Size("expert_feed_forward_length", m.Size("feed_forward_length") / experts->used);
-  // Of all models of this architecture, says llama.cpp; its converter writes no such field.
+  // True of all models of this architecture in llama.cpp; its converter writes no such field.
   c["norm_topk_prob"] = m.Flag("expert_weights_norm", true);
   c["decoder_sparse_step"] = 1;
   c["mlp_only_layers"] = Json::array();
 }
 
-// "layer_types": all layers have a window but every `period`-th, unless the file says otherwise.
+// "layer_types": all layers have a sliding window except every `period`-th, unless the file says
+// otherwise.
 void AddLayerTypes(GgufMetadata& m, int64_t period, Json* config) {
   const char* kPattern = "attention.sliding_window_pattern";
   const int64_t layers = m.Size("block_count");
@@ -195,9 +195,9 @@ void AddGemma(GgufMetadata& m, Json* config) {
   (*config)["hidden_activation"] = "gelu_pytorch_tanh";
 }
 
-// Queries are scaled by 1 / sqrt(head_dim), but in the model of 27 billion parameters, which is
-// known by its depth, by 1 / sqrt(hidden size / heads): no file says so (llama.cpp's gemma2.cpp and
-// gemma3.cpp, after gemma_pytorch's config.py).
+// The query scale is 1 / sqrt(head_dim), except in the 27B model, which is recognized by its depth:
+// 1 / sqrt(hidden size / heads). No file says so (llama.cpp's gemma2.cpp and gemma3.cpp, after
+// gemma_pytorch's config.py).
 void AddQueryScale(GgufMetadata& m, int64_t layers_of_27b, Json* config) {
   Json& c = *config;
   const int64_t hidden = m.Size("embedding_length"), heads = m.Size("attention.head_count");
@@ -254,7 +254,7 @@ void AddGpt2(GgufMetadata& m, Json* config) {
 
 void AddBigCode(GgufMetadata& m, Json* config) {
   AddGpt2(m, config);
-  // llama.cpp knows the architecture by no other layout, and writes 1 for every model.
+  // llama.cpp supports only this layout of the architecture and writes 1 for every model.
   if (m.Size("attention.head_count_kv", 1) != 1) m.Fail("attention.head_count_kv", "1");
   (*config)["multi_query"] = true;
 }

@@ -17,7 +17,7 @@ void DecodeF32(const unsigned char* block, float* out) { std::memcpy(out, block,
 void DecodeF16(const unsigned char* block, float* out) { *out = F16ToF32(Half(block)); }
 void DecodeBF16(const unsigned char* block, float* out) { *out = BF16ToF32(Half(block)); }
 
-// f16 scale, 32 signed bytes.
+// f16 scale, 32 signed bytes (Q8_0).
 void DecodeQ8_0(const unsigned char* block, float* out) {
   const float scale = F16ToF32(Half(block));
   for (int i = 0; i < 32; ++i)
@@ -33,7 +33,7 @@ void DecodeQ4_0(const unsigned char* block, float* out) {
   }
 }
 
-// f16 scale and minimum, then as above, without the 8.
+// f16 scale and minimum, then 4-bit numbers as in Q4_0 without the offset of 8.
 void DecodeQ4_1(const unsigned char* block, float* out) {
   const float scale = F16ToF32(Half(block)), minimum = F16ToF32(Half(block + 2));
   for (int i = 0; i < 16; ++i) {
@@ -42,7 +42,7 @@ void DecodeQ4_1(const unsigned char* block, float* out) {
   }
 }
 
-// A fifth bit of element i is bit i of 4 bytes that lie before the others.
+// The fifth bit of element i is bit i of 4 bytes before the 4-bit numbers.
 int FiveBits(const unsigned char* fifth, int i) {
   const int four = i < 16 ? fifth[4 + i] & 15 : fifth[4 + i - 16] >> 4;
   return four | (fifth[i / 8] >> (i % 8) & 1) << 4;
@@ -60,8 +60,8 @@ void DecodeQ5_1(const unsigned char* block, float* out) {
   }
 }
 
-// Of a group of 32 in Q4_K and Q5_K: the block begins with f16 scales of the scales and of the
-// minima, and 8 pairs of a 6-bit scale and minimum in 12 bytes.
+// Scale and minimum of a group of 32 in Q4_K and Q5_K. The block starts with the f16 scales of
+// scales and minima, and 8 pairs of a 6-bit scale and minimum in 12 bytes.
 struct GroupScale {
   float scale, minimum;
 };
@@ -76,7 +76,7 @@ GroupScale ScaleOf(const unsigned char* block, int group) {
           F16ToF32(Half(block + 2)) * static_cast<float>(m)};
 }
 
-// 8 groups of 32 4-bit numbers, two groups to 32 bytes.
+// 8 groups of 32 4-bit numbers, two groups per 32 bytes.
 void DecodeQ4_K(const unsigned char* block, float* out) {
   for (int group = 0; group < 8; ++group) {
     const GroupScale by = ScaleOf(block, group);
@@ -88,8 +88,8 @@ void DecodeQ4_K(const unsigned char* block, float* out) {
   }
 }
 
-// The same with a fifth bit: that of element i of a group is bit `group` of byte i of 32 that lie
-// before the others.
+// As Q4_K with a fifth bit: that of element i of a group is bit `group` of byte i of 32 bytes
+// before the 4-bit numbers.
 void DecodeQ5_K(const unsigned char* block, float* out) {
   for (int group = 0; group < 8; ++group) {
     const GroupScale by = ScaleOf(block, group);
@@ -102,8 +102,8 @@ void DecodeQ5_K(const unsigned char* block, float* out) {
   }
 }
 
-// 16 groups of 16: a byte each, 4 bits of scale and 4 of minimum; 2-bit numbers, of which byte
-// 32 h + b holds those at b, 32 + b, 64 + b and 96 + b of half h; f16 scales of both at the end.
+// 16 groups of 16: one byte each (4-bit scale, 4-bit minimum); 2-bit numbers, where byte 32 h + b
+// holds those at b, 32 + b, 64 + b and 96 + b of half h; f16 scales of both at the end.
 void DecodeQ2_K(const unsigned char* block, float* out) {
   const float scale = F16ToF32(Half(block + 80)), minimum = F16ToF32(Half(block + 82));
   for (int i = 0; i < 256; ++i) {
@@ -114,9 +114,9 @@ void DecodeQ2_K(const unsigned char* block, float* out) {
   }
 }
 
-// A third bit of element i is bit i / 32 of byte i % 32 of 32 bytes; 2-bit numbers as in Q2_K; the
-// 6-bit scales of 16 groups: 4 bits of two of them in 8 bytes, 2 bits of four of them in 4; an f16
-// scale of the scales.
+// The third bit of element i is bit i / 32 of byte i % 32 of 32 bytes; then 2-bit numbers as in
+// Q2_K; the 6-bit scales of 16 groups (4 bits of two in each of 8 bytes, 2 bits of four in each of
+// 4 bytes); the f16 scale of the scales.
 void DecodeQ3_K(const unsigned char* block, float* out) {
   const float scale = F16ToF32(Half(block + 108));
   const unsigned char* packed = block + 96;

@@ -10,9 +10,9 @@ namespace {
 
 constexpr absl::string_view kEnd = "<|end|>", kReturn = "<|return|>", kCall = "<|call|>";
 
-// What llama.cpp has in its llama-vocab.cpp, of the models that are served here, and a few more: no
-// text has such tokens in it by chance. Padding, repositories and files are what FIM models go on
-// to where an answer is over.
+// The spellings of llama.cpp's llama-vocab.cpp for the supported models, and a few more: plain text
+// has no such tokens. After the end of an answer FIM models go on to padding, repository and file
+// tokens.
 constexpr absl::string_view kSpellings[] = {kEnd,
                                             kReturn,
                                             kCall,
@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<int64_t>> GgufEosIds(const GgufFile& file) {
   const auto has = [&](absl::string_view spelling) {
     return std::find(tokens->begin(), tokens->end(), spelling) != tokens->end();
   };
-  // With channels, as in OpenAI's harmony, an answer has several messages.
+  // With channels (OpenAI's harmony format) an answer has several messages.
   const bool goes_on = has(kReturn) && has(kCall);
   for (size_t i = 0; i < tokens->size(); ++i) {
     if (!IsGgufEosSpelling((*tokens)[i]) || !is_used(i) || (goes_on && (*tokens)[i] == kEnd)) continue;

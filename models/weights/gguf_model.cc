@@ -89,11 +89,11 @@ class GgufWeights : public WeightFiles {
     const GgufFile::Tensor* tensor;
     Dims dims;  // Hugging Face's
     GgufWeightTransform change = GgufWeightTransform::kNone;
-    int64_t first = 0;  // element of the tensor at which it begins
+    int64_t first = 0;  // its first element in the tensor
   };
 
   static GgufWeightTransform TransformOf(const GgufHfName& hf, const GgufFile::Tensor& tensor) {
-    // Biases of transposed matrices have nothing to transpose.
+    // Biases of transposed matrices are not transposed.
     const bool changed = hf.change != GgufWeightTransform::kTransposed || tensor.dims.size() == 2;
     return changed ? hf.change : GgufWeightTransform::kNone;
   }
@@ -128,7 +128,7 @@ class GgufWeights : public WeightFiles {
     return absl::OkStatus();
   }
 
-  // The router and the experts of all layers, which must be there.
+  // Router and experts of all layers, which are required.
   absl::Status TakeExperts(const GgufArchitecture& architecture, const GgufExperts& experts) {
     const GgufExpertNames& names = architecture.experts;
     for (int64_t layer = 0; layer < experts.layers; ++layer) {
@@ -152,7 +152,7 @@ class GgufWeights : public WeightFiles {
     return absl::OkStatus();
   }
 
-  // "blk.N.ffn_up_exps.weight", [experts, out, in], or "blk.N.ffn_up.E.weight" of each expert.
+  // "blk.N.ffn_up_exps.weight", [experts, out, in], or "blk.N.ffn_up.E.weight" for each expert.
   absl::Status TakePart(const std::string& part, int64_t count, const std::string& before,
                         const std::string& behind) {
     const std::string merged = part + "_exps.weight";
@@ -186,7 +186,7 @@ class GgufWeights : public WeightFiles {
     return absl::OkStatus();
   }
 
-  // The file's row that is row `row` of Hugging Face's.
+  // Returns the file's row for row `row` of Hugging Face's tensor.
   int64_t RowInFile(const Source& source, int64_t row) const {
     const int64_t rows = source.dims[0];
     if (source.change != GgufWeightTransform::kFalconFusedQkv) {
@@ -194,7 +194,7 @@ class GgufWeights : public WeightFiles {
       const int64_t r = row % head;
       return row - r + r % (head / 2) * 2 + r / (head / 2);
     }
-    // A group: its heads of q, then one of k and one of v.
+    // A group: its q heads, then one k head and one v head.
     const int64_t size = rows / (heads_ + 2 * kv_heads_), queries = heads_ / kv_heads_;
     const int64_t group = row / ((queries + 2) * size);
     const int64_t head = row / size % (queries + 2), within = row % size;
@@ -218,7 +218,7 @@ class GgufWeights : public WeightFiles {
     return absl::OkStatus();
   }
 
-  // Row by row of the file, each of which is a column here: whoever wants a whole matrix reads the
+  // Reads the file row by row; each row is a column here. A reader of the whole matrix reads the
   // file once.
   absl::Status ReadTransposed(const Source& source, int64_t begin, int64_t count,
                               float* out) const {
@@ -242,7 +242,7 @@ class GgufWeights : public WeightFiles {
   int64_t heads_ = 1, kv_heads_ = 1;
   std::map<std::string, Tensor> tensors_;
   std::map<std::string, Source> sources_;
-  std::set<std::string> taken_;  // tensors of the file that experts are made of
+  std::set<std::string> taken_;  // tensors that experts are made of
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ constexpr char kO200k[] =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr char kDeepSeekV3[] =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// Letters that had a case in the Unicode of that tokenizer's author; later ones are none.
+// Cased letters in the Unicode version of that tokenizer; later additions are excluded.
 constexpr char kDeepSeekLetters[] =
     R"(\s?[)"
     R"(A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293})"
@@ -38,7 +38,7 @@ constexpr char kDeepSeekLetters[] =
     R"(\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB})"
     R"(\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-\x{1E943})"
     R"(]+)";
-// Full stops, commas and blanks of Chinese text among them.
+// Includes CJK full stops, commas and spaces.
 constexpr char kDeepSeekSigns[] =
     R"(\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+)";
 constexpr char kDeepSeekCjk[] = R"([\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+)";
@@ -50,7 +50,7 @@ const std::vector<GgufPreTokenizer>& All() {
        .splits = {kLlama3},
        .ignore_merges = true,
        .adds_bos = true},
-      // Phi-4 says dbrx.
+      // Phi-4 uses the name dbrx.
       {.names = {"dbrx", "smaug-bpe"}, .splits = {kLlama3}},
       {.names = {"qwen2"}, .splits = {kQwen2}, .nfc = true},
       {.names = {"deepseek-r1-qwen", "megrez"}, .splits = {kQwen2}},

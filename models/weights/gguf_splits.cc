@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kDigits = 5;
 
-// Takes a number of five digits from the end.
+// Removes a five-digit number from the end.
 bool ConsumeNumber(absl::string_view* text, int64_t* number) {
   if (text->size() < kDigits) return false;
   const absl::string_view digits = text->substr(text->size() - kDigits);

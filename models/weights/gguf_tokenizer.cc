@@ -22,13 +22,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Merges take the squares of pieces' lengths. SentencePiece's own limit is 16 characters; a longer
-// piece is one that the model's authors named, and is no merge's result.
+// Rebuilding merges takes time quadratic in a piece's length. SentencePiece limits pieces to 16
+// characters; longer ones are user-defined and not results of merges.
 constexpr size_t kMaxPiece = 256;
-constexpr size_t kMaxPiecesText = 8 << 20;  // of all pieces together
+constexpr size_t kMaxPiecesText = 8 << 20;  // total bytes of all pieces
 constexpr size_t kMaxMergesText = 64 << 20;
 
-// Reads what there is; the first error sticks.
+// Reads metadata arrays; the first error sticks.
 class Reader {
  public:
   explicit Reader(const GgufFile& file) : file_(file) {}
@@ -56,7 +56,7 @@ class Reader {
       if (!(type >= 1 && type <= 6)) Fail("token_type", "of numbers from 1 to 6");
       types_.push_back(static_cast<int>(type));
     }
-    // Some converters forgot what they are; as text they would be cut, and would be shown.
+    // Some converters did not mark these as control tokens; as text they would be split and shown.
     if (types_.empty()) types_.assign(size(), kGgufNormal);
     for (size_t i = 0; i < size() && status_.ok(); ++i) {
       if (types_[i] != kGgufUnused && IsGgufEosSpelling(tokens_[i])) types_[i] = kGgufControl;
@@ -66,7 +66,7 @@ class Reader {
     }
   }
 
-  // -1 if there is none in the vocabulary.
+  // Returns -1 if the vocabulary lacks it.
   int Find(const std::string& spelling) const {
     const auto found = ids_.find(spelling);
     if (found == ids_.end() || type(static_cast<size_t>(found->second)) == kGgufUnused) return -1;
@@ -87,7 +87,7 @@ class Reader {
     Fail(name, "true or false");
     return otherwise;
   }
-  // A token's id, or -1.
+  // Returns a token's id, or -1.
   int Id(const std::string& name) {
     const auto found = file_.metadata().find(Key(name));
     if (found == file_.metadata().end()) return -1;
@@ -123,19 +123,19 @@ class Reader {
   absl::flat_hash_map<std::string, int> ids_;
 };
 
-// The model's vocabulary. Tokens that the converter made up to fill numbers are none.
+// The model's vocabulary, without padding tokens that the converter made up.
 Json Vocabulary(const Reader& reader) {
   Json vocabulary = Json::object();
   Json::object_t& entries = vocabulary.get_ref<Json::object_t&>();
   for (size_t i = 0; i < reader.size(); ++i) {
-    // Not by key, which would look for it among all that are there.
+    // Appends: inserting by key would search all entries.
     if (reader.type(i) != kGgufUnused) entries.Container::emplace_back(reader.tokens()[i], i);
   }
   return vocabulary;
 }
 
-// Whether special tokens take the blanks behind them, as Phi-3's do. No file says so; llama.cpp
-// goes by the model's name, too.
+// True if special tokens strip following spaces, as Phi-3's do. No file says so; llama.cpp also
+// decides by the model's name.
 bool TakesBlanks(const Reader& reader) {
   const auto found = reader.file().metadata().find("general.name");
   if (found == reader.file().metadata().end()) return false;
@@ -164,7 +164,7 @@ Json AddedTokens(const Reader& reader) {
   return added;
 }
 
-// Beginning and end of every text, where the file wants them.
+// BOS and EOS of every text, if the file asks for them.
 Json PostProcessor(Reader& reader, bool adds_bos) {
   Json pieces = Json::array(), tokens = Json::object();
   const auto add = [&](const char* role) {
@@ -202,7 +202,7 @@ absl::StatusOr<Json> ByteLevelBpe(Reader& reader, const std::string& path) {
   if (!reader.status().ok()) return reader.status();
   Json merges = Json::array();
   for (const std::string& merge : reader.merges()) {
-    // A blank is none of the byte alphabet's letters.
+    // Space is not in the byte-level alphabet.
     const size_t blank = merge.find(' ');
     if (blank == std::string::npos) {
       reader.Fail("merges", "of two tokens each, with a blank between them");
@@ -245,9 +245,9 @@ size_t CodePoints(const std::string& text) {
   }));
 }
 
-// SentencePiece's BPE joins whatever neighbours make the piece of the highest score. As ranked
-// pairs: all two tokens that make a third one, by its score, and in the order in which transformers
-// ranks those of one score (SentencePieceExtractor in its convert_slow_tokenizer.py).
+// SentencePiece's BPE joins the neighbors that form the piece of the highest score. As ranked
+// merges: all pairs of tokens that form a third, by its score; ties are in the order of
+// transformers' SentencePieceExtractor (convert_slow_tokenizer.py).
 Json Merges(Reader& reader) {
   struct Pair {
     double score;
@@ -321,7 +321,7 @@ Json SentencePieceBpe(Reader& reader) {
   return json;
 }
 
-// One template, or a list of them by name; null if there is none.
+// Returns one template, or a list of named ones; null if there is none.
 Json Templates(const Reader& reader) {
   constexpr absl::string_view kKey = "tokenizer.chat_template";
   Json named = Json::array();
@@ -346,7 +346,7 @@ Json Configuration(Reader& reader) {
                                    {"pad_token", "padding_token_id"}}) {
     const int id = reader.Id(name);
     if (id < 0) continue;
-    // Converters name some word or other for padding; only the ends must be there in any case.
+    // Converters pick arbitrary words for padding; only BOS and EOS must exist.
     const bool ends =
         absl::string_view(role) == "bos_token" || absl::string_view(role) == "eos_token";
     const int type = reader.type(static_cast<size_t>(id));

@@ -13,14 +13,14 @@ namespace {
 
 WeightFormat FormatOf(const WeightFiles::Tensor& tensor) {
   const std::string& dtype = tensor.dtype;
-  if (!tensor.readable) return WeightFormat::kF32;  // loading will say so
+  if (!tensor.readable) return WeightFormat::kF32;  // loading reports the error
   if (dtype == "BF16") return WeightFormat::kBF16;
   if (dtype == "F16") return WeightFormat::kF16;
   if (dtype == "Q4_0" || dtype == "Q4_1" || dtype == "Q4_K") return WeightFormat::kInt4;
   return absl::StartsWith(dtype, "Q") ? WeightFormat::kInt8 : WeightFormat::kF32;
 }
 
-// What holds the numbers of both.
+// The format that holds the values of both.
 WeightFormat Wider(WeightFormat a, WeightFormat b) {
   if (a == b) return a;
   const auto whole = [](WeightFormat format) {

@@ -84,7 +84,7 @@ class SafetensorsWeights : public WeightFiles {
   std::map<std::string, std::pair<const SafetensorsFile*, const SafetensorsEntry*>> places_;
 };
 
-// The shard of each tensor.
+// Maps each tensor to its shard.
 absl::StatusOr<std::map<std::string, std::string>> ReadIndex(FileSystem& files,
                                                              const std::string& path) {
   absl::StatusOr<std::string> text = ReadWholeFile(files, path, kMaxIndex);
@@ -95,7 +95,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(FileSystem& files,
               index["weight_map"].is_object() && !index["weight_map"].empty();
   if (good) {
     for (const auto& [tensor, shard] : index["weight_map"].items()) {
-      // A name within the folder, never a path out of it.
+      // A file name within the folder, never a path.
       good = good && shard.is_string() &&
              shard.get_ref<const std::string&>().find('/') == std::string::npos;
       if (good) shards[tensor] = shard.get<std::string>();

@@ -15,8 +15,8 @@
 namespace espalier {
 namespace {
 
-// The one *.gguf among the names, or the first file of the one that is cut into several; empty if
-// there is none. What begins with "mmproj" is an encoder of pictures, which text does not need.
+// Returns the only *.gguf among the names, or the first split; empty if there is none. Ignores
+// mmproj*.gguf: vision encoders, which text does not need.
 absl::StatusOr<std::string> FindGguf(const std::string& folder,
                                      const std::vector<std::string>& names) {
   std::string found;

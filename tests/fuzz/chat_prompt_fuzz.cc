@@ -1,6 +1,6 @@
-// Any conversation is a prompt or an error, whatever a client's own template, its variables, tools
-// and calls hold. The input is four texts with lines of --- between: a template, a body of
-// /v1/chat/completions, and what gRPC takes as it comes, tool_calls and template_arguments.
+// Fuzzes chat prompts: any conversation gives a prompt or an error, for any client template,
+// variables, tools and calls. The input is four texts separated by lines of ---: a template, a body
+// of /v1/chat/completions, and gRPC's raw tool_calls and template_arguments.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto format = ChatTemplate::Replace(nullptr, source);
   espalier::openai::Request request;
   if (espalier::openai::Parse(espalier::openai::Kind::kChat, body, &request)) {
-    // So that what else there is has a conversation to be in.
+    // Gives the other inputs a conversation.
     request = {};
     auto* turn = request.generate.mutable_chat()->add_turns();
     turn->set_role("assistant");

@@ -1,4 +1,4 @@
-// Any text is a template or an error, and rendering ends within its bounds.
+// Fuzzes chat templates: any text parses or fails, and rendering stays within its limits.
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>

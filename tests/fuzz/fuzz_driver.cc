@@ -1,9 +1,10 @@
-// Stands in for libFuzzer: calls LLVMFuzzerTestOneInput on files and on random changes of them.
+// Replacement for libFuzzer's driver: calls LLVMFuzzerTestOneInput on files and on random mutations
+// of them.
 //
-//   mutate [--seconds=N] [--seed=N] [--artifact=FILE] CORPUS...
+//   TARGET [--seconds=N] [--seed=N] [--artifact=FILE] CORPUS...
 //
-// Without --seconds each file is given as it is, once. CORPUS: files, or folders of them. The input
-// that is being tried is written to FILE first, so that it is there after a crash.
+// Without --seconds runs each file once, unchanged. CORPUS: files or folders. Writes each input to
+// FILE before it runs, so that a crash leaves it there.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -18,7 +19,7 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-// Of targets that know what they read; as libFuzzer has it.
+// Custom mutator of structure-aware targets; libFuzzer's interface.
 extern "C" __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size,
                                                                 size_t max_size, unsigned seed);
 
@@ -48,7 +49,7 @@ void Add(const fs::path& path, std::vector<std::string>* corpus) {
 
 size_t Below(Random& random, size_t n) { return n == 0 ? 0 : random() % n; }
 
-// Numbers at which sizes overflow, as a varint.
+// Numbers near overflow, as varints.
 std::string Varint(Random& random) {
   static constexpr uint64_t kEdges[] = {0,          1,          2,          127,       255,
                                         256,        0x7fffffff, 0xffffffff, 1000003,   1ull << 40,
@@ -62,10 +63,10 @@ std::string Varint(Random& random) {
 void Mutate(Random& random, const std::vector<std::string>& corpus, std::string* bytes) {
   const size_t at = Below(random, bytes->size() + 1);
   switch (Below(random, 7)) {
-    case 0:  // another byte
+    case 0:  // replace a byte
       if (at < bytes->size()) (*bytes)[at] = static_cast<char>(random());
       return;
-    case 1:  // one bit
+    case 1:  // flip a bit
       if (at < bytes->size()) (*bytes)[at] ^= static_cast<char>(1 << Below(random, 8));
       return;
     case 2:
@@ -76,18 +77,18 @@ void Mutate(Random& random, const std::vector<std::string>& corpus, std::string*
       bytes->replace(at, std::min(bytes->size() - at, Below(random, number.size() + 1)), number);
       return;
     }
-    case 4: {  // a piece of itself, elsewhere
+    case 4: {  // copy a part of itself
       const std::string piece = bytes->substr(Below(random, bytes->size() + 1), Below(random, 64));
       bytes->insert(at, piece);
       return;
     }
-    case 5: {  // a piece of another file
+    case 5: {  // insert a part of another file
       const std::string& other = corpus[Below(random, corpus.size())];
       const std::string piece = other.substr(Below(random, other.size() + 1), Below(random, 256));
       bytes->replace(at, std::min(bytes->size() - at, Below(random, 2) * piece.size()), piece);
       return;
     }
-    default:  // a small number, which most fields hold
+    default:  // write a small number, as most fields hold
       if (at < bytes->size()) (*bytes)[at] = static_cast<char>(Below(random, 32));
       return;
   }

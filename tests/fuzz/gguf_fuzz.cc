@@ -1,5 +1,5 @@
-// Any bytes are a model or an error: header, every tensor's values, configuration, graph,
-// tokenizer.
+// Fuzzes GGUF: any bytes are a model or an error, in header, tensor values, configuration, graph
+// and tokenizer.
 #include <cstddef>
 #include <cstdint>
 #include <string>

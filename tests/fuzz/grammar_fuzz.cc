@@ -1,6 +1,6 @@
-// Any text is a grammar or an error, never a crash, and neither costs more than its bounds: the
-// texts come from strangers. The first byte chooses the notation. What is accepted is read for a
-// while, and must have no dead ends: wherever a reading stands, it accepts or goes on.
+// Fuzzes grammars: any untrusted text compiles or fails within its cost limits. The first byte
+// selects the notation. Then walks the accepted grammar and checks that it has no dead ends: every
+// state accepts or continues.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                           StructuredOutput::kStructuralTag};
   StructuredOutput output{.kind = kinds[data[0] % 5], .text = text};
   if (output.kind == StructuredOutput::kStructuralTag) {
-    // A schema, the mark before it, and how its values are spelled.
+    // A schema, its trigger, and the style of its values.
     const ValueSyntax syntaxes[] = {ValueSyntax::kJson, ValueSyntax::kPython, ValueSyntax::kUnquoted};
     const std::string mark = text.substr(0, data[0] / 15 % 8);
     output.structural_tag.triggers = {mark};
@@ -61,7 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (chance % static_cast<uint32_t>(++ways) == 0) next = *after;
     }
     if (table.work() >= 1'000'000) return 0;
-    // Grammars of many rules may reach the depth at which calls are cut off.
+    // Grammars of many rules may reach the limit of call depth.
     const bool shallow = grammar->rules.size() * 40 < LazyAutomaton::kMaxDepth;
     if (ways == 0 && !table.accepting(*state) && shallow) std::abort();
     state = next;

@@ -1,6 +1,5 @@
-// Whatever bytes come over a connection, the server answers or refuses and then closes, and which
-// requests it finds does not depend on how the bytes were cut on their way. The first byte chooses
-// the cut.
+// Fuzzes HTTP/1.1 connections: the server answers or rejects any bytes, then closes; the requests
+// that it parses do not depend on how the bytes are split. The first byte selects the split.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -27,14 +26,14 @@ using namespace espalier;
   std::abort();
 }
 
-// A server that keeps what it is asked.
+// A server that records its requests.
 class Subject {
  public:
   Subject() {
     HttpServerOptions options;
     options.max_header_bytes = 1024;
     options.max_body_bytes = 1024;
-    // In the order of the requests, before the client is seen to have closed its half.
+    // Runs in request order, before the client's half-close is seen.
     options.quick = [](const HttpRequest&) { return true; };
     auto server = HttpServer::Start(
         options, [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -45,7 +44,7 @@ class Subject {
     server_ = *std::move(server);
   }
 
-  // The requests that were found in `bytes`, which go out in pieces of so many.
+  // Returns the requests parsed from `bytes`, sent in pieces of this size.
   std::string Ask(absl::string_view bytes, size_t piece) {
     {
       absl::MutexLock lock(&mutex_);

@@ -1,4 +1,4 @@
-// Any body of /v1/messages is a request or an error with a message, never a crash.
+// Fuzzes /v1/messages: any body is a request or an error with a message, never a crash.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

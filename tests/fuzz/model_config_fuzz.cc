@@ -1,4 +1,5 @@
-// Any config.json is a graph that binds, or an error; any adapter_config.json an adapter or one.
+// Fuzzes model configurations: any config.json is a graph that binds, or an error; any
+// adapter_config.json an adapter or an error.
 #include <cstddef>
 #include <cstdint>
 
@@ -20,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!model.ok()) return 0;
   absl::StatusOr<ServingModel> serving = BuildServing(*registry, *model, {4, 4, 16, 2, 16, 16});
   if (!serving.ok()) return 0;
-  // Whatever a configuration holds, its graph is one: errors would have been about the field.
+  // Errors must name a field, so the graph of an accepted configuration must bind.
   if (!BindAndInfer(*registry, 1, &serving->graph).ok()) __builtin_trap();
   return 0;
 }

@@ -1,5 +1,5 @@
-// Any bytes are a graph or an error, never a crash: the importer reads files of strangers. Random
-// changes of bytes hardly ever leave a model, so that half of them are changes of its fields.
+// Fuzzes ONNX import: any untrusted bytes are a graph or an error. Random byte changes rarely leave
+// a valid model, so half of the mutations change its fields.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -39,7 +39,7 @@ void Collect(Message* message, std::vector<Message*>* all) {
   }
 }
 
-// Sizes, axes and counts at which arithmetic goes wrong.
+// Boundary values of sizes, axes and counts.
 void SetInteger(Random& random, const FieldDescriptor* field, Message* message) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   constexpr int64_t kEdges[] = {0,         1,         2,         3,
@@ -62,7 +62,7 @@ void SetInteger(Random& random, const FieldDescriptor* field, Message* message) 
   }
 }
 
-// One field: a number, one more or one less of what is repeated, or it is gone.
+// Mutates one field: changes a number, adds or removes a repeated element, or clears it.
 void Change(Random& random, Message* message) {
   std::vector<const FieldDescriptor*> fields;
   const Reflection& reflection = *message->GetReflection();

@@ -1,5 +1,5 @@
-// Any body is a request or an error with a message, never a crash: it comes from strangers. The
-// first byte chooses the endpoint.
+// Fuzzes OpenAI requests: any untrusted body is a request or an error with a message. The first
+// byte selects the endpoint.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Whatever a model says is taken apart the same in all cuts, and nothing of it is lost where there
-// is neither a thought nor a call. The first byte chooses how the answer is read.
+// Fuzzes output parsers: any model output parses the same however it is split, and nothing is lost
+// where there is no reasoning and no tool call. The first byte selects the parser.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

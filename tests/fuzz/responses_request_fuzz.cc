@@ -1,5 +1,5 @@
-// Any body of /v1/responses is a request or an error with a message, never a crash; and the items
-// that an input was read as are read as themselves when they come back.
+// Fuzzes /v1/responses: any body is a request or an error with a message; parsed input items
+// round-trip.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -21,11 +21,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const json back = {{"model", "m"}, {"input", request.items}};
   ResponsesRequest again;
   const auto error = ParseResponses(Dump(back), &ids, &again);
-  // Bytes that are no UTF-8 do not come back as they were.
+  // Invalid UTF-8 does not round-trip.
   if (error || Dump(again.items) != Dump(request.items)) std::abort();
   const json no_items = json::array();
   for (const json& item : request.items) {
-    if (item["type"] == "item_reference") return 0;  // the store has what it stands for
+    if (item["type"] == "item_reference") return 0;  // resolved by the store
   }
   if (const auto wrong = FillChat(no_items, &request)) {
     if (wrong->message.empty()) std::abort();

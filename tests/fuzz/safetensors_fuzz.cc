@@ -1,4 +1,5 @@
-// Any bytes are tensors or an error, and what a header promises can be read.
+// Fuzzes safetensors: any bytes are tensors or an error; everything that a header declares can be
+// read.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// Any bytes are a tokenizer.json or an error, and what is a tokenizer encodes and decodes: never a
-// crash. Behind a NUL the input may hold a text to encode.
+// Fuzzes tokenizer.json: any bytes are a tokenizer that encodes and decodes, or an error. A text to
+// encode may follow after a NUL.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!tokens.ok()) continue;
     const auto stream = (*tokenizer)->NewStreamDecoder(special, {});
     for (const int token : *tokens) {
-      // What post-processors add need not be in the vocabulary; everything else is.
+      // Tokens added by post-processors need not be in the vocabulary; all others are.
       if (!special && (token < 0 || token >= (*tokenizer)->vocabulary())) std::abort();
       if (!IsValidUtf8(stream->Append(token))) std::abort();
       (*tokenizer)->TokenBytes(token);

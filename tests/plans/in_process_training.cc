@@ -111,7 +111,7 @@ double LargestRelativeDifference(const TrainingRun& reference, const TrainingRun
   for (size_t step = 0; step < reference.losses.size(); ++step) {
     const double difference =
         std::abs(run.losses[step] - reference.losses[step]) / std::abs(reference.losses[step]);
-    if (!(difference <= worst)) worst = difference;  // NaN stays
+    if (!(difference <= worst)) worst = difference;  // keeps NaN
   }
   return worst;
 }

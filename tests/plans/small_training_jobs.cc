@@ -43,7 +43,7 @@ absl::StatusOr<SmallTrainingJob> DigitsCnn(const OpRegistry& registry) {
 }
 
 absl::StatusOr<SmallTrainingJob> DeepCnn(const OpRegistry& registry, int layers, int64_t batch) {
-  // The data and the names of the small one.
+  // Data and column names of the small CNN.
   absl::StatusOr<SmallTrainingJob> job = DigitsCnn(registry);
   if (!job.ok()) return job.status();
   job->batch = batch;
