@@ -38,7 +38,7 @@ TEST(MeasuredCostTest, MeasurementsTakePrecedenceAndCorrectEstimates) {
   EXPECT_EQ(cost.Measure(LinearDef(), measured, device).forward, 3 * guess.forward);
   EXPECT_NEAR(cost.Measure(LinearDef(), other, device).forward, 3 * other_guess.forward, 1e-12);
   EXPECT_NEAR(cost.Measure(LinearDef(), other, device).backward, 2 * other_guess.backward, 1e-12);
-  // Another operator or device is not touched.
+  // Other operators and devices are unaffected.
   v1::Device faster = device;
   faster.set_model("other");
   EXPECT_EQ(cost.Measure(LinearDef(), other, faster).forward, other_guess.forward);
@@ -68,7 +68,7 @@ TEST(MeasuredCostTest, SavedTableIsReadBack) {
   EXPECT_TRUE(again.Has(LinearDef(), Linear(8, 16, 4), device));
   EXPECT_EQ(again.Measure(LinearDef(), Linear(8, 16, 4), device).forward, 1.25e-5);
   EXPECT_EQ(again.Save(), cost.Save());
-  // What was learnt about other shapes is kept too.
+  // Corrections for other shapes are saved, too.
   EXPECT_EQ(again.Measure(LinearDef(), Linear(64, 16, 4), device).forward,
             cost.Measure(LinearDef(), Linear(64, 16, 4), device).forward);
   EXPECT_NE(again.Measure(LinearDef(), Linear(64, 16, 4), device).forward,
@@ -91,8 +91,8 @@ TEST(MeasuredCostTest, RejectsBadTablesAtomically) {
   }
 }
 
-// Two searches at one time: each has what was known before and what it was told itself, and both
-// are told the same of one shape; afterwards the model knows it all.
+// Two concurrent searches: each fork knows what was known before and its own measurements, a shape
+// is measured once, and joining merges everything.
 TEST(MeasuredCostTest, ForksAreIndependentUntilJoined) {
   AnalyticCost analytic;
   std::map<int64_t, int> asked;  // by rows
@@ -114,7 +114,7 @@ TEST(MeasuredCostTest, ForksAreIndependentUntilJoined) {
   EXPECT_DOUBLE_EQ(of(*b, 4), 0.4);
   EXPECT_DOUBLE_EQ(of(*b, 3), 0.3);
   EXPECT_EQ(asked[3], 1);
-  // What is guessed follows from what was learnt: by each itself.
+  // Each fork's estimates follow from its own measurements.
   EXPECT_EQ(of(cost, 1), guess);
   const double guess_a = of(*a, 1), guess_b = of(*b, 1);
   EXPECT_NE(guess_a, guess);
@@ -125,7 +125,7 @@ TEST(MeasuredCostTest, ForksAreIndependentUntilJoined) {
   EXPECT_EQ(of(cost, 1), guess_a);
   cost.Join(*b);
   EXPECT_EQ(cost.size(), 3);
-  // Each shape counts once, as if one model had been asked all.
+  // Each shape counts once, as with a single model.
   MeasuredCost alone(&analytic);
   for (int64_t rows : {2, 3, 4}) {
     alone.Record(LinearDef(), Linear(rows, 512, 512), device, {0.1 * rows, 0.3 * rows});

@@ -1,4 +1,4 @@
-// What one cluster measured is what another plans with, and nothing that is not a profile is.
+// Profiles round-trip between clusters, and invalid files are rejected.
 #include "planner/cost/profile.h"
 
 #include <gmock/gmock.h>
@@ -57,7 +57,7 @@ TEST(ProfileTest, RoundTripsToAnotherCluster) {
   const std::string text = SaveProfile(operators, communication);
   ASSERT_EQ(LoadProfile(text, &again, &communication_again), absl::OkStatus());
   EXPECT_EQ(again.Measure(linear, Linear(8), device).backward, 2.5e-5);
-  // Hosts have other names there.
+  // The hosts' names differ.
   const auto found = communication_again.find(CommunicationKey(Devices({"x", "y", "y"})));
   ASSERT_NE(found, communication_again.end());
   EXPECT_EQ(found->second.SerializeAsString(), Communication().SerializeAsString());

@@ -20,7 +20,7 @@ void Add(Programs* programs, int rank, const std::string& name, int64_t rows, in
   buffer->mutable_spec()->add_offset(offset);
 }
 
-// How many rows each rank writes; every region that is held is written once.
+// Returns the number of rows that each rank writes. Checks that every region is written once.
 std::vector<int64_t> RowsOf(const Programs& programs) {
   std::vector<int64_t> rows(programs.size(), 0);
   std::map<std::pair<std::string, int64_t>, int> written;
@@ -59,7 +59,7 @@ TEST(ShardCheckpoints, ReplicasWriteEqualShares) {
   }
 }
 
-// Who reads some of a shard reads all of it: small replicas must not make each rank read all
+// A reader of part of a shard reads all of it: small replicas must not make each rank read all
 // shards.
 TEST(ShardCheckpoints, SmallReplicasAreNotSpreadOverBusyRanks) {
   Programs programs(8);
@@ -89,7 +89,7 @@ TEST(ShardCheckpoints, OneLargeTensorIsWrittenByOneRankAndTheOthersWriteTheRest)
   ShardCheckpoints(&none);
 }
 
-// Stages of a pipeline hold different tensors: nothing is written elsewhere.
+// Pipeline stages hold different tensors; nothing is written elsewhere.
 TEST(ShardCheckpoints, AnExclusiveTensorIsSavedByItsRank) {
   Programs programs(2);
   Add(&programs, 0, "first", 5, 0);

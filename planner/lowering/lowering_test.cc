@@ -1,5 +1,4 @@
-// Programs of many placements fit together; see planner/testing/program_check.h for what that
-// means.
+// The programs of many placements are consistent; see planner/testing/program_check.h.
 #include <map>
 #include <set>
 
@@ -33,7 +32,7 @@ int Count(const v1::Program& program, v1::Instruction::KindCase kind) {
   return count;
 }
 
-// Elements that go into the gradient norm, on all devices.
+// Elements that count towards the gradient norm, on all devices.
 int64_t SquaredElements(const std::vector<v1::Program>& programs) {
   int64_t elements = 0;
   for (const v1::Program& program : programs) {
@@ -73,7 +72,7 @@ TEST(LowerPlanTest, FixedStrategiesGiveConsistentPrograms) {
 
 constexpr int kForwardOnly = 4;  // added to the ZeRO stage
 
-// Every way in which two neighbours can disagree comes up here: any degrees, any devices.
+// Covers every way in which neighbors can disagree: any degrees, any devices.
 TEST(LowerPlanTest, RandomPlacementsGiveConsistentPrograms) {
   const Graph graphs[] = {Mlp(),
                           Mlp(64, 64, 32, 10),
@@ -110,7 +109,7 @@ TEST(LowerPlanTest, RandomPlacementsGiveConsistentPrograms) {
   }
 }
 
-// Programs that are made to fit a device still fit together, whatever is cut how.
+// Programs rewritten to fit a device are still consistent, whatever is split.
 TEST(LowerPlanTest, MemoryLimitsAreMetByOffloadAndTiling) {
   int rewritten = 0, refused = 0;
   const Graph graphs[] = {Mlp(), Cnn(64), Llama(SmallLlama(6), 16, 32),
@@ -170,7 +169,7 @@ int Computed(const std::vector<v1::Program>& programs) {
   return count;
 }
 
-// Operators in tiles of their samples read what was written for them, whatever else is cut how.
+// Tiled operators read what was written for them, whatever else is split.
 TEST(LowerPlanTest, BatchTilesAreConsistent) {
   const Graph graphs[] = {Mlp(1024), Cnn(64), Llama(SmallLlama(2), 32, 32),
                           Llama(LargerLlama(2, true), 16)};
@@ -210,8 +209,8 @@ TEST(LowerPlanTest, BatchTilesAreConsistent) {
   }
 }
 
-// Each parameter element is updated on each of its replicas, each data region loaded as needed,
-// each scalar reported once per partial sum.
+// Each parameter element is updated on each replica, each data region is loaded as needed, and each
+// scalar is reported once per partial sum.
 TEST(LowerPlanTest, DataParallelReplicatesParametersAndSplitsTheBatch) {
   const Graph graph = Mlp(8);
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(
@@ -254,7 +253,7 @@ TEST_P(EvaluationTest, RunsInTheTrainingArena) {
     std::map<std::string, int64_t> offsets;
     int64_t kept_end = 0;
     for (const v1::Buffer& b : lowered->training[rank].buffers()) {
-      // The schedule is written anew before every step.
+      // The learning-rate schedule is written before every step.
       if (b.kind() == v1::SCRATCH || b.kind() == v1::SCHEDULE) continue;
       offsets[b.name()] = b.offset_bytes();
       kept_end = std::max(kept_end, b.offset_bytes() + 1);
@@ -272,7 +271,7 @@ TEST_P(EvaluationTest, RunsInTheTrainingArena) {
 
 INSTANTIATE_TEST_SUITE_P(ZeroStages, EvaluationTest, testing::Values(0, 1, 2, 3));
 
-// At stage 3 what a use gathers dies with it.
+// At ZeRO stage 3, gathered copies die with their use.
 TEST(LowerPlanTest, Zero3FreesGatheredParametersAfterUse) {
   const Graph graph = Llama(LargerLlama(2, true));
   v1::Plan plan = PlanOf(graph, 2, v1::SearchOptions::DATA_PARALLEL);
@@ -281,7 +280,7 @@ TEST(LowerPlanTest, Zero3FreesGatheredParametersAfterUse) {
   ASSERT_TRUE(lowered.ok()) << lowered.status();
   for (const v1::Program& program : lowered->training) {
     std::map<int, std::string> reader;  // gathered buffer -> the operator that reads it
-    std::map<std::string, int> times;   // parameter -> gathered so often
+    std::map<std::string, int> times;   // parameter -> number of gathers
     for (const v1::Instruction& i : program.instructions()) {
       if (i.has_collective() && i.collective().kind() == v1::CollectiveInstruction::ALL_GATHER) {
         const int output = i.collective().output();
@@ -303,8 +302,8 @@ TEST(LowerPlanTest, Zero3FreesGatheredParametersAfterUse) {
   }
 }
 
-// Without clipping nothing is computed of all gradients: each is used as soon as it is whole, and
-// its memory serves again. No later instruction reads the parameter that it moved.
+// Without clipping no value depends on all gradients: each is used as soon as it is complete, and
+// its memory is reused. No later instruction reads the updated parameter.
 TEST(LowerPlanTest, UpdatesRunEarlyWithoutClipping) {
   for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama()), Llama(SmallLlama(2, true))}) {
     const v1::Plan plan = PlanOf(graph, 1, v1::SearchOptions::SINGLE_DEVICE);
@@ -353,7 +352,7 @@ TEST(LowerPlanTest, RefusesAPlanThatDoesNotFit) {
   EXPECT_NE(std::string(lowered.status().message()).find("device 1 needs"), std::string::npos);
 }
 
-// Before any of them is written: they would take the coordinator's memory.
+// Rejected before any is written: they would exhaust the coordinator's memory.
 TEST(LowerPlanTest, RefusesProgramsOfTooManyInstructions) {
   constexpr int kDevices = 512;
   const Graph graph = Mlp(int64_t{kDevices} * 4096);
@@ -373,7 +372,7 @@ TEST(LowerPlanTest, RefusesProgramsOfTooManyInstructions) {
       << status;
 }
 
-// Ranks would move their copies of what both share differently often.
+// Otherwise ranks would update their copies of a shared statistic a different number of times.
 TEST(LowerPlanTest, NormsThatShareRunningStatisticsMustSplitEqually) {
   GraphBuilder b(TestRegistry(), "shared_norm");
   const ValueId x = b.Input("x", DType::kF32, {-1, 8, 4, 4});
@@ -404,7 +403,7 @@ TEST(LowerPlanTest, NormsThatShareRunningStatisticsMustSplitEqually) {
                                   "'running_mean'"),
             std::string::npos)
       << status;
-  // The search finds one that can run.
+  // The search finds a valid placement.
   v1::SearchOptions search;
   search.set_budget(400);
   absl::StatusOr<v1::Plan> found = MakePlan(TestProblem(graph, 8, 4), search);
@@ -453,7 +452,7 @@ TEST(LowerServingTest, OneDeviceWithDynamicRows) {
   EXPECT_EQ(kinds[v1::HOST_INPUT], 10);
   EXPECT_EQ(kinds[v1::PERSISTENT], 4);
   EXPECT_EQ(CheckPrograms({*program}), absl::OkStatus());
-  // Two layers: each norm but the first takes the sum before it, and gates are one operator.
+  // Two layers: each norm but the first includes the preceding sum, and gates are one operator.
   std::map<std::string, int> ops;
   for (const v1::Instruction& instruction : program->instructions()) {
     ++ops[instruction.compute().op()];

@@ -1,4 +1,4 @@
-// Fits to measurements, and what is answered to questions that make no sense.
+// Fits to measurements, and errors for invalid arguments.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -114,14 +114,14 @@ TEST(CollectiveFitTest, OneSizeGivesOneFactorAndFactorsAreNeverNegative) {
       FitCollective(model, Algorithm::kRing, {{100, 3 * whole}, {100, 3 * whole}}).value();
   EXPECT_NEAR(fit.latency_factor, 3, 1e-6);
   EXPECT_NEAR(fit.bandwidth_factor, 3, 1e-6);
-  // Larger is faster: no line with factors >= 0 goes through both.
+  // Larger is faster: no line with factors >= 0 fits both.
   fit = FitCollective(model, Algorithm::kRing, {{100, 10}, {1000, 1}}).value();
   EXPECT_GE(fit.latency_factor, 0);
   EXPECT_GE(fit.bandwidth_factor, 0);
   fit = FitCollective(model, Algorithm::kRing, {{100, 1}, {1000, 1000}}).value();
   EXPECT_EQ(fit.latency_factor, 0);
   EXPECT_GT(fit.bandwidth_factor, 0);
-  // Nothing sent: only latency can be learnt.
+  // Zero bytes: only latency can be fitted.
   fit = FitCollective(model, Algorithm::kRing, {{0, 24}}).value();
   EXPECT_DOUBLE_EQ(fit.latency_factor, 2);
   EXPECT_EQ(fit.bandwidth_factor, 1);

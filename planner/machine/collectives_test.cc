@@ -31,7 +31,7 @@ CollectiveModel Model(const Topology& t, Collective::Kind kind) {
   return Model(t, kind, AllDevices(t));
 }
 
-// Seconds until all flows (device to device, the same bytes) are there.
+// Returns the seconds until all flows (device to device, equal bytes) have arrived.
 double EventSeconds(const Topology& t, const std::vector<std::pair<int, int>>& flows,
                     double bytes) {
   std::vector<TestFlow> all;
@@ -100,7 +100,7 @@ TEST(CollectivesTest, AllToAllOverABundleTakesOneCardPerRank) {
   // where the bundle would pass the host's 4 quarters at 100 bytes/s.
   const Topology t = Tiers({{2, 100, 0, 2}, {2, 1000, 0}});
   EXPECT_DOUBLE_EQ(Model(t, Collective::ALL_TO_ALL).Seconds(Algorithm::kRing, 40), 10);
-  // The widest pair counts for latency, wherever it lies.
+  // The most distant pair determines latency.
   const Topology wide = Topology::Create({{"n"},
                                           {"a", "n", true, 1e9, 0, 2},
                                           {"b", "n", true, 1e9, 0, 5},
@@ -189,7 +189,7 @@ TEST(CollectivesTest, TreeBeatsRingForSmallMessagesAndRingBeatsTreeForLarge) {
   for (Collective::Kind kind : kKinds) {
     const CollectiveModel model = Model(t, kind);
     EXPECT_LT(model.Seconds(Algorithm::kTree, 8), model.Seconds(Algorithm::kRing, 8)) << kind;
-    if (kind == Collective::BROADCAST) continue;  // a ring sends it whole 63 times
+    if (kind == Collective::BROADCAST) continue;  // the ring sends all of it 63 times
     EXPECT_GT(model.Seconds(Algorithm::kTree, 1e10), model.Seconds(Algorithm::kRing, 1e10)) << kind;
   }
   const Topology seven = Tiers({{7, 50e9, 5e-6}, {8, 450e9, 1e-6}});
@@ -225,7 +225,7 @@ TEST(CollectivesTest, OneRankCostsNothing) {
   }
 }
 
-// Bytes that must leave the set of `inside` of n ranks (or enter it), whatever the algorithm.
+// Bytes that must leave (or enter) a set of `inside` of n ranks, whatever the algorithm.
 double MustCross(Collective::Kind kind, double bytes, int n, int inside) {
   const int outside = n - inside;
   switch (kind) {
@@ -333,7 +333,7 @@ TEST(CollectivesTest, ContentionIsThatOfAnEventSimulation) {
 TEST(CollectivesTest, AllToAllOnEachLevelCountsItsPairs) {
   std::mt19937_64 random(8);
   for (int round = 0; round < 20; ++round) {
-    // Hosts of 4 in which devices hang on one or two switches: not a level, as it cuts unequally.
+    // Hosts of 4 whose devices are on one or two switches: not a level, as the groups are unequal.
     std::vector<TopologyNode> nodes = {{"net"}};
     auto rate = [&] { return static_cast<double>(1 + random() % 100); };
     for (int h = 0; h < 3; ++h) {

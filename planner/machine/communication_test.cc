@@ -1,4 +1,4 @@
-// What was measured comes back, and what lies between and beyond follows from it.
+// Measured sizes are exact; others are interpolated and extrapolated.
 #include "planner/machine/communication.h"
 
 #include <gmock/gmock.h>
@@ -67,7 +67,7 @@ TEST(CommunicationModelTest, ReturnsNothingWithoutMeasurements) {
   EXPECT_TRUE(Model(profile).CollectiveSeconds(Collective::ALL_GATHER, 2, 1000).has_value());
 }
 
-// A cluster that is a ring over equal links: what was measured with 4 ranks says what 16 take.
+// On a cluster that is a ring over equal links, measurements with 4 ranks predict 16.
 TEST(CommunicationModelTest, UnmeasuredGroupSizesUseAFittedRing) {
   v1::Link link;
   link.set_bandwidth(3e9);

@@ -25,14 +25,14 @@ double Alone(const Topology& t, const Ranks& ranks, double bytes) {
   return AllReduces(t, {ranks}, bytes)[0];
 }
 
-// `count` groups: every `count`-th device of all.
+// `count` groups, each of every `count`-th device.
 std::vector<Ranks> Interleaved(const Topology& t, int count) {
   std::vector<Ranks> groups(count);
   for (int d = 0; d < t.num_devices(); ++d) groups[d % count].push_back(d);
   return groups;
 }
 
-// Hosts with one card each, through which the groups of all of its devices go.
+// Hosts with one network card each, shared by the groups of all their devices.
 TEST(ContentionTest, GroupsThatShareAnUplinkTakeAsManyTimesAsLong) {
   const Topology t = Tiers({{4, 10, 0}, {8, 1000, 0}});
   for (int count : {2, 4, 8}) {
@@ -48,7 +48,7 @@ TEST(ContentionTest, GroupsThatShareAnUplinkTakeAsManyTimesAsLong) {
 
 TEST(ContentionTest, LatencyIsNotShared) {
   const Topology t = Tiers({{2, 10, 3}, {2, 1000, 0}});
-  // Two ranks: two rounds with half of it each, over 6 s.
+  // Two ranks: two rounds of half the bytes, over 6 s.
   EXPECT_DOUBLE_EQ(Alone(t, {0, 2}, 100), 2 * (6 + 5));
   for (double seconds : AllReduces(t, {{0, 2}, {1, 3}}, 100)) {
     EXPECT_DOUBLE_EQ(seconds, 2 * (6 + 10));
@@ -56,7 +56,7 @@ TEST(ContentionTest, LatencyIsNotShared) {
 }
 
 TEST(ContentionTest, GroupsOnDisjointLinksDoNotInterfere) {
-  // Each host for itself, though its links differ from the others'.
+  // Each host separately, with different links.
   const Topology t = Topology::Create({{"net"},
                                        {"a", "net", false, 10, 0, 1},
                                        {"a0", "a", true, 100, 0, 1},
@@ -69,7 +69,7 @@ TEST(ContentionTest, GroupsOnDisjointLinksDoNotInterfere) {
   EXPECT_EQ(together[0], Alone(t, {0, 1}, 1000));
   EXPECT_EQ(together[1], Alone(t, {2, 3}, 1000));
   EXPECT_LT(together[0], together[1]);
-  // A bundle carries as many flows as it has cards before they share anything.
+  // A bundle carries one flow per card without contention.
   const Topology rails = Tiers({{4, 80, 0, 10}, {8, 1000, 0}});
   const std::vector<Ranks> groups = Interleaved(rails, 8);
   for (double seconds : AllReduces(rails, groups, 800)) {
@@ -77,8 +77,8 @@ TEST(ContentionTest, GroupsOnDisjointLinksDoNotInterfere) {
   }
 }
 
-// Over hosts and over racks: one group spreads its part over all of a host's devices when it is
-// alone; beside others there is nothing to gain on the uplinks.
+// Over hosts and racks: one group alone spreads over all of a host's devices; with other groups
+// there is nothing to gain on the uplinks.
 TEST(ContentionTest, HierarchicalGroupsShareTheirCommonLevel) {
   // 2 racks of 2 hosts of 4 devices; pairs of devices of every host.
   const Topology t = Tiers({{2, 40, 0}, {2, 10, 0}, {4, 1000, 0}});
@@ -98,7 +98,7 @@ TEST(ContentionTest, HierarchicalGroupsShareTheirCommonLevel) {
   EXPECT_TRUE(models[0] == models[1]);
 }
 
-// A step of a collective beside others is the event simulation of all their flows.
+// One step of concurrent collectives matches an event simulation of all flows.
 TEST(ContentionTest, ConcurrentRingsMatchAnEventSimulation) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 80; ++round) {
@@ -171,7 +171,7 @@ TEST(ContentionTest, CachesSetsOfGroupsSeparately) {
                    .ok());
 }
 
-// 8 devices of one stage send to those of the next, on another host.
+// 8 devices of one stage send to the next stage on another host.
 TEST(ContentionTest, MessagesShareTheirHostsNetworkCard) {
   const Topology t = Tiers({{2, 10, 1}, {8, 1000, 0.5}});
   const ContentionModel times(t);
@@ -179,7 +179,7 @@ TEST(ContentionTest, MessagesShareTheirHostsNetworkCard) {
   for (int d = 0; d < 8; ++d) messages.push_back({d, 8 + d, 100});
   for (double seconds : times.Messages(messages)) EXPECT_DOUBLE_EQ(seconds, 3 + 80);
   EXPECT_EQ(times.Messages({messages[0]})[0], t.TransferSeconds(0, 8, 100));
-  // The other way is another edge; and inside the host nobody is in the way.
+  // The opposite direction is another edge, and transfers inside the host do not interfere.
   const auto both = times.Messages({{0, 8, 100}, {9, 1, 100}, {2, 3, 100}});
   EXPECT_EQ(both[0], t.TransferSeconds(0, 8, 100));
   EXPECT_EQ(both[1], t.TransferSeconds(9, 1, 100));
@@ -192,7 +192,7 @@ TEST(ContentionTest, MessagesOfOneDeviceAreSequential) {
   for (double seconds : times.Messages({{0, 4, 100}, {0, 5, 100}, {0, 6, 100}})) {
     EXPECT_DOUBLE_EQ(seconds, 10);
   }
-  // 1 -> 5 is beside 0 -> 4, 1 -> 4 has to wait for both of its ends.
+  // 1 -> 5 runs with 0 -> 4; 1 -> 4 waits for both of its ends.
   const auto rounds = times.Messages({{0, 4, 100}, {1, 5, 100}, {1, 4, 100}});
   EXPECT_DOUBLE_EQ(rounds[0], 20);
   EXPECT_DOUBLE_EQ(rounds[1], 20);

@@ -41,7 +41,7 @@ std::string ReadError(const std::string& text) {
   return model.ok() ? "accepted" : std::string(model.status().message());
 }
 
-// The cluster's file after a replacement of text that is there.
+// Returns the cluster's file with some text replaced.
 std::string ErrorAfter(const std::string& from, const std::string& to) {
   const std::string text = absl::StrReplaceAll(kCluster, {{from, to}});
   EXPECT_NE(text, kCluster) << from;
@@ -130,7 +130,7 @@ TEST(MachineFileTest, WrittenTextRoundTripsAndIsCanonical) {
   EXPECT_THAT(text, AllOf(HasSubstr(R"("bandwidth": "450 GB/s")"), HasSubstr(R"("count": 128)"),
                           HasSubstr(R"("latency_seconds": "5 us")"),
                           HasSubstr(R"("memory_bytes": "141 GB")")));
-  // The same machine said with other units and in another order is the same text.
+  // The same machine in other units and another order gives the same text.
   const std::string other = absl::StrReplaceAll(
       kCluster,
       {{"\"3.2 Tbit/s\"", "400e9"},
@@ -258,7 +258,7 @@ TEST(MachineFileErrorTest, UnitsAreExplained) {
   EXPECT_EQ(FormatQuantity(1.0 / 3, QuantityKind::kBytes), "");
 }
 
-// Times on such a machine would be beyond what planning counts.
+// Times on such a machine would overflow.
 TEST(MachineFileErrorTest, ARateWithoutItsUnitIsNamed) {
   EXPECT_THAT(ErrorAfter("450e9", "900"),
               AllOf(HasSubstr("devices[0].bandwidth: is 900 a second; it must be at least 100000"),
@@ -298,7 +298,7 @@ TEST(MachineFileErrorTest, TreesAreCheckedBeforeExpansion) {
               HasSubstr("nodes[1].count: is 99999"));
   EXPECT_THAT(ReadError(R"({"format_version": 1, "name": "x", "devices": []})"),
               HasSubstr("no devices"));
-  // Twenty levels of 1,000 each: the product is never formed.
+  // Twenty levels of 1,000 each: the product is never computed.
   MachineSpec spec = SmallSpec();
   spec.nodes = {{"n0"}};
   for (int i = 1; i < 20; ++i) {
@@ -306,7 +306,7 @@ TEST(MachineFileErrorTest, TreesAreCheckedBeforeExpansion) {
   }
   spec.devices[0].node.parent = "n19";
   EXPECT_EQ(BuildMachine(spec).status().code(), absl::StatusCode::kResourceExhausted);
-  // Names of instances that meet.
+  // Instance names that collide.
   spec = SmallSpec();
   spec.nodes.push_back({"host1", "net", 1, 1e9, 0, 0});
   EXPECT_THAT(std::string(BuildMachine(spec).status().message()),
@@ -377,7 +377,7 @@ TEST(MachineFileErrorTest, RandomCorruptionNeverCrashes) {
     ++accepted;
     EXPECT_EQ(ParseMachine(WriteMachine(model->spec)).value(), model->spec);
   }
-  EXPECT_GT(accepted, 0);  // damage to the description, for instance
+  EXPECT_GT(accepted, 0);  // for instance, corruption of the description
 }
 
 TEST(PresetsTest, EveryPresetHasTheDevicesAskedFor) {
@@ -400,7 +400,7 @@ TEST(PresetsTest, ClustersAreSlowerBetweenHostsThanInside) {
     const MachineModel m = PresetMachine(name, 64).value();
     EXPECT_GT(m.topology.Bandwidth(0, 7), 5 * m.topology.Bandwidth(0, 8));
     EXPECT_EQ(m.topology.EdgeBandwidth(Topology::UpEdge(1)), 8 * m.topology.Bandwidth(0, 8));
-    // All eight cards at work beat a ring that uses one.
+    // All eight cards together beat a ring that uses one.
     const auto kind = v1::CollectiveInstruction::ALL_REDUCE;
     std::vector<int> ranks(64);
     for (int i = 0; i < 64; ++i) ranks[i] = i;

@@ -178,7 +178,7 @@ TEST(TopologyTest, AMillionQueriesOnSixteenThousandDevices) {
   EXPECT_TRUE(std::isfinite(sum));
 }
 
-// Creates TwoHosts after a change and gives the message.
+// Creates TwoHosts after a change and returns the error message.
 template <typename Change>
 std::string ErrorAfter(Change change) {
   std::vector<TopologyNode> nodes = TwoHosts();
@@ -223,7 +223,7 @@ TEST(TopologyErrorTest, BadTreesNameTheNodes) {
 }
 
 TEST(TopologyErrorTest, ReportsCycles) {
-  // Beside a good tree, with devices that cannot be reached.
+  // Next to a valid tree, with unreachable devices.
   EXPECT_THAT(ErrorAfter([](auto& n) {
                 n[1].parent = "h1";
                 n[2].parent = "h0";
@@ -234,7 +234,7 @@ TEST(TopologyErrorTest, ReportsCycles) {
               HasSubstr("a cycle: \"net\" -> \"h0\" -> \"net\""));
   EXPECT_THAT(ErrorAfter([](auto& n) { n[1].parent = "h0"; }),
               HasSubstr("a cycle: \"h0\" -> \"h0\""));
-  // A long one is cut.
+  // A long cycle is abbreviated.
   std::vector<TopologyNode> nodes = {{"d", "n0", true, 1, 0, 0}};
   for (int i = 0; i < 1000; ++i) {
     nodes.push_back(Switch(absl::StrCat("n", i), absl::StrCat("n", (i + 1) % 1000), 1, 0));

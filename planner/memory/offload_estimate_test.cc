@@ -12,9 +12,9 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-// Forward steps 0 to n - 1, backward steps n to 2n - 1: step i makes activation i from activation
-// i - 1; backward step 2n - 1 - i reads both and makes gradient i from gradient i + 1. Sizes and
-// times differ from step to step.
+// Forward steps 0 to n - 1, backward steps n to 2n - 1: step i computes activation i from
+// activation i - 1; backward step 2n - 1 - i reads both and computes gradient i from gradient i +
+// 1. Sizes and times differ by step.
 OffloadProblem Chain(int n, double seconds) {
   OffloadProblem problem;
   for (int k = 0; k < 2 * n; ++k) problem.seconds.push_back(seconds * (1 + k * 7 % 5));
@@ -98,7 +98,7 @@ TEST(OffloadEstimateTest, TakesTheCheaperOfSwapAndRecompute) {
   problem.idle = {{kMiB, 0, 4, true, 7e-3}};
   OffloadSettings settings;
   settings.host_latency = 0;
-  settings.host_bandwidth = kMiB / 1e-3;  // out and in within the steps beside the full one
+  settings.host_bandwidth = kMiB / 1e-3;  // out and in within the neighboring steps
   EXPECT_NEAR(EstimateOffload(problem, settings).seconds, 0, 1e-12);
   settings.host_bandwidth = kMiB / 3e-3;  // each two steps too long
   EXPECT_NEAR(EstimateOffload(problem, settings).seconds, 4e-3, 1e-12);
@@ -124,7 +124,7 @@ TEST(OffloadEstimateTest, NeverRecomputesFromEvictedTensors) {
   EXPECT_NEAR(EstimateOffload(problem, settings).seconds, 2e-3, 1e-12);
 }
 
-// Over limits from ample to what no plan can do without, and hosts from slow to fast.
+// Limits from ample to the lower bound, hosts from slow to fast.
 TEST(OffloadEstimateTest, IsCloseToThePlannedTime) {
   int compared = 0, close = 0, disagreed = 0;
   for (int n : {6, 15, 40}) {
@@ -146,7 +146,7 @@ TEST(OffloadEstimateTest, IsCloseToThePlannedTime) {
           }
           if (!plan.problem.empty()) continue;
           ++compared;
-          // Of the step.
+          // Relative to the step.
           const double real = plan.seconds / alone, estimate = 1 + offload.seconds / alone;
           close += std::abs(estimate - real) <= 0.1 * real;
         }

@@ -11,8 +11,8 @@
 namespace espalier {
 namespace {
 
-// Forward steps 0..n-1, backward steps n..2n-1: step i makes activation i from activation i-1,
-// backward step 2n-1-i reads activations i and i-1 and makes gradient i from gradient i+1.
+// Forward steps 0..n-1, backward steps n..2n-1: step i computes activation i from activation i-1;
+// backward step 2n-1-i reads activations i and i-1 and computes gradient i from gradient i+1.
 OffloadProblem Chain(int n, int64_t bytes, double seconds) {
   OffloadProblem problem;
   problem.seconds.assign(2 * n, seconds);
@@ -36,9 +36,9 @@ OffloadProblem Chain(int n, int64_t bytes, double seconds) {
   return problem;
 }
 
-// Plays the plan by itself: every tensor is there where it is used, what is made again finds what
-// it reads, what is copied back had been copied out after its last change, and memory stays within
-// the limit. Returns the peak.
+// Simulates the plan independently: every tensor is resident where it is used, recomputation finds
+// its inputs, what is copied back was copied out after its last write, and memory stays within the
+// limit. Returns the peak.
 int64_t Replay(const OffloadProblem& problem, const OffloadPlan& plan) {
   const int steps = static_cast<int>(problem.seconds.size());
   const auto resident = [&](int t, int k) {
@@ -55,7 +55,7 @@ int64_t Replay(const OffloadProblem& problem, const OffloadPlan& plan) {
     EXPECT_LT(a.after, a.away);
     EXPECT_LE(a.away, a.back);
     EXPECT_LE(a.back, a.before);
-    // What is made again uses what it is made from.
+    // Recomputation is a use of its inputs.
     std::set<int> uses(tensor.uses.begin(), tensor.uses.end());
     for (const Eviction& b : plan.evictions) {
       const std::vector<int>& from = problem.tensors[b.tensor].from;
@@ -146,7 +146,7 @@ TEST(Offload, ReportsWhatDoesNotFit) {
   const OffloadPlan plan = PlanOffload(problem, {});
   EXPECT_NE(plan.problem.find("450 bytes of 449"), std::string::npos) << plan.problem;
   EXPECT_EQ(Replay(problem, plan), 450);
-  // Known without planning, with the four named.
+  // Known without planning, naming the four.
   const OffloadPlan at_once = LargestStep(problem);
   EXPECT_NE(at_once.problem.find("450 bytes of 449"), std::string::npos) << at_once.problem;
   EXPECT_EQ(at_once.resident.size(), 4u);

@@ -8,8 +8,8 @@
 namespace espalier {
 namespace {
 
-// Whether the plan is one: nothing is copied over what is still needed, every parameter is there
-// when it is used, and the next group's copy may begin before the step in front of it has ended.
+// Checks the plan: nothing needed is overwritten, every parameter is resident when used, and the
+// next group's copy may begin before the preceding step ends.
 void ExpectSound(const std::vector<StreamableWeight>& parameters, const WeightStreamingPlan& plan,
                  int64_t budget) {
   EXPECT_LE(plan.resident_bytes, budget);
@@ -35,7 +35,7 @@ void ExpectSound(const std::vector<StreamableWeight>& parameters, const WeightSt
   };
   for (size_t a : order) {
     for (size_t b : order) {
-      // b comes in while a is there.
+      // b is copied while a is resident.
       if (a == b || !overlap(a, b) || parameters[a].first_use > parameters[b].first_use) continue;
       EXPECT_GT(plan.places[b].copy_before, parameters[a].last_use);
     }
@@ -91,12 +91,12 @@ TEST(PlanWeightStreaming, EveryBudgetIsMetAndNearlyUsed) {
     ++planned;
     ExpectSound(layers, *plan, budget);
     EXPECT_FALSE(plan->places[0].streams);
-    // Neither a group more could stay, but for what the double buffer takes.
+    // No further group could stay, given the double buffer.
     EXPECT_GT(plan->resident_bytes, budget - 2 * 11072);
   }
   EXPECT_GT(planned, 20);
   EXPECT_LT(least, 50000 + 3 * 11072);
-  // What the refusal says is enough is enough, and a byte less is not.
+  // The budget in the error suffices; one byte less does not.
   const auto refused = PlanWeightStreaming(layers, least);
   const std::string text(refused.status().message());
   const int64_t said = std::stoll(text.substr(text.rfind(' ') + 1));
@@ -115,7 +115,7 @@ TEST(PlanWeightStreaming, ResidentWeightsAreSpreadOverTheSteps) {
   for (int64_t bytes : by_quarter) EXPECT_NEAR(bytes, plan->streamed_bytes / 4, 2 * 11072);
 }
 
-// Parameters of one operator come together; those of several stay.
+// Parameters of one operator stream together; those of several stay.
 TEST(PlanWeightStreaming, RandomProgramsGetAValidPlanOrNone) {
   std::mt19937 random(3);
   int planned = 0;

@@ -49,7 +49,7 @@ TEST(DualTest, SwapsReplicasAndPartialSumsAndIsItsOwnInverse) {
   EXPECT_EQ(table.Dual(plain), plain);
 }
 
-// Pieces partition the tensor; each device has one, out of the box that it held.
+// Shards partition the tensor; each device's shard lies in its former box.
 void ExpectPartition(const Layout& whole, const Layout& cut) {
   ASSERT_EQ(cut.shards.size(), whole.shards.size());
   EXPECT_EQ(cut.replicas, 1);
@@ -112,8 +112,8 @@ TEST(LayoutTableTest, EqualLayoutsHaveOneId) {
   EXPECT_NE(table.Intern(OperandLayout({8, 4}, {kNotSplit, 0}, {2}, {0, 1}, false)), a);
 }
 
-// Layouts of a [24, 24] tensor as a producer (partial sums) leaves it or a consumer (replicas)
-// needs it.
+// Layouts of a [24, 24] tensor as a producer leaves it (partial sums) or a consumer needs it
+// (replicas).
 std::vector<Layout> SomeLayouts(bool output) {
   std::vector<Layout> layouts;
   for (int rows : {1, 2, 3, 4}) {

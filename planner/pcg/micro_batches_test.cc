@@ -52,7 +52,7 @@ TEST(SplitIntoMicroBatches, ReportsTheBlockingOperator) {
   EXPECT_NE(error(Mlp(6), 4).find("has size 6"), std::string::npos) << error(Mlp(6), 4);
   EXPECT_NE(error(Mlp(6), 0).find("micro_batches is 0"), std::string::npos);
 
-  // Rows of the batch in another order: each needs all others.
+  // Permutes the rows of the batch: each depends on all others.
   GraphBuilder b(TestRegistry(), "turned");
   const ValueId x = b.Input("x", DType::kF32, {-1, 8});
   ValueId h = b.Op(
@@ -63,7 +63,7 @@ TEST(SplitIntoMicroBatches, ReportsTheBlockingOperator) {
             std::string::npos);
 }
 
-// A constant that has a row for each example is cut along; one that is read whole is not.
+// A constant with a row per example is split; one that is read whole is not.
 TEST(SplitIntoMicroBatches, ConstantsFollowTheirReaders) {
   GraphBuilder b(TestRegistry(), "constants");
   const ValueId x = b.Input("x", DType::kF32, {-1, 3});
@@ -80,7 +80,7 @@ TEST(SplitIntoMicroBatches, ConstantsFollowTheirReaders) {
   EXPECT_EQ(structure.graph().value(rows).type.dims, (Dims{4, 3}));
 }
 
-// A chain of layers, `layers` of them on each of `stages` devices.
+// A chain with `layers` layers on each of `stages` devices.
 struct Chain {
   Chain(int stages, int layers, int micro_batches) : graph(Make(stages * layers)) {
     structure = StructureOf(graph);
@@ -132,8 +132,8 @@ TEST(MakePipelineSchedule, RunsEverythingOnceAndInOrder) {
   }
 }
 
-// The micro-batches one by one, as the order is defined: of those that can begin first the one that
-// has come furthest.
+// The schedule by its definition: of the segments that can begin first, the one that is furthest
+// along.
 std::vector<ScheduleItem> ByDefinition(const PcgStructure& structure,
                                        const std::vector<int>& stages) {
   struct Segment {
@@ -203,8 +203,8 @@ TEST(SplitIntoMicroBatches, RejectsTooManyMicroBatches) {
       << status;
 }
 
-// 1F1B: stage s never holds the activations of more than S - s micro-batches, however many there
-// are, and in the steady state the last stage alternates between forward and backward.
+// 1F1B: stage s never holds activations of more than S - s micro-batches, and in the steady state
+// the last stage alternates between forward and backward.
 TEST(MakePipelineSchedule, StagesKeepTheMicroBatchLimitOf1F1B) {
   for (int stages : {2, 4}) {
     const int micro_batches = 16;

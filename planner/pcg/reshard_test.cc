@@ -36,7 +36,7 @@ int64_t IndexIn(const Region& region, const Dims& at) {
   return index;
 }
 
-// What partial sum `partial` holds of an element; the element is the sum over them.
+// What partial sum `partial` holds of an element; the element is the sum of all.
 int64_t Part(const Dims& at, int partial) {
   int64_t value = partial * 1000003 + 17;
   for (int64_t d : at) value = value * 31 + d * (partial + 1);
@@ -46,14 +46,14 @@ int64_t Part(const Dims& at, int partial) {
 // What a shard holds of an element.
 int64_t Held(const Layout& layout, const Shard& shard, const Dims& at) {
   int64_t value = Part(at, shard.partial);
-  // Where boxes are summed each has a part of its own.
+  // If overlapping boxes are summed, each has its own part.
   if (layout.overlap == Overlap::kSummed) {
     for (int64_t start : shard.region.start) value += 7 * start;
   }
   return value;
 }
 
-// The element: the sum over what different parts hold of it.
+// The element: the sum over its distinct parts.
 int64_t Total(const Layout& layout, const Dims& at) {
   std::set<std::tuple<Dims, Dims, int>> seen;
   int64_t total = 0;
@@ -89,7 +89,7 @@ void Put(const Data& box_data, const Region& box, const Region& region, bool acc
   });
 }
 
-// Runs the collective as the executor would: on flat buffers.
+// Runs the collective as the executor would, on flat buffers.
 void RunCollective(const ReshardCollective& c, const Layout& from, const Layout& to,
                    const std::vector<Data>& source, std::vector<Data>* target) {
   const int n = static_cast<int>(c.ranks.size());
@@ -149,7 +149,7 @@ void RunCollective(const ReshardCollective& c, const Layout& from, const Layout&
   }
 }
 
-// Every target shard ends with exactly the sum of the partial sums of its elements.
+// Every target shard ends up with exactly the sum of its elements' partial sums.
 void ExpectRight(const Layout& from, const Layout& to, std::map<int, int>* kinds) {
   absl::StatusOr<ReshardPlan> plan = PlanReshard(from, to);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -206,7 +206,7 @@ Layout RandomLayout(std::mt19937* random, bool output, std::vector<OperandHalo> 
   std::iota(devices.begin(), devices.end(), 0);
   if ((*random)() % 2 == 0) std::shuffle(devices.begin(), devices.end(), *random);
   devices.resize(parts);
-  // Axis 3 is in no dimension; sometimes dimension 0 follows none either.
+  // Axis 3 is in no dimension; sometimes dimension 0 follows no axis.
   const bool lead = (*random)() % 4 == 0;
   return OperandLayout({lead ? 1 : 12, 12, 12}, {lead ? kNotSplit : 0, 1, 2}, degrees, devices,
                        output, halos);
@@ -222,7 +222,7 @@ TEST(PlanReshardTest, ExchangesHalosAndSumsTheirGradients) {
     if (whole.dims != windowed.dims) continue;
     ExpectRight(whole, windowed, &kinds);
     shared += windowed.overlap == Overlap::kShared;
-    // A parameter that is read through windows is stored so; others read it whole.
+    // A windowed parameter is stored so; others read it whole.
     if (whole.partials == 1) ExpectRight(windowed, whole, &kinds);
     if (whole.partials > 1) continue;
     const Layout gradient = Dual(windowed);
@@ -249,7 +249,7 @@ TEST(PlanReshardTest, RandomReshardsAreCorrect) {
     ExpectRight(from, to, &kinds);
     if (HasFatalFailure()) return;
   }
-  // The collectives came up at all.
+  // All collectives occurred.
   EXPECT_GT(kinds[Collective::ALL_REDUCE], 0);
   EXPECT_GT(kinds[Collective::ALL_GATHER], 0);
   EXPECT_GT(kinds[Collective::REDUCE_SCATTER], 0);
@@ -287,8 +287,8 @@ TEST(PlanReshardTest, RecognizesCollectives) {
   EXPECT_EQ(only(Rows({0, 1}), Columns({0, 1})).kind, Collective::ALL_TO_ALL);
 }
 
-// Partial sums -> pieces -> the whole: what ZeRO does to a parameter, on 2 x 3 devices in any
-// order, cut along any dimension.
+// Partial sums -> shards -> whole, as ZeRO does with a parameter, on 2 x 3 devices in any order,
+// split along any dimension.
 TEST(PlanReshardTest, ZeroShardsAreScatteredAndGathered) {
   std::mt19937 random(8);
   std::vector<int> devices = {0, 1, 2, 3, 4, 5};
@@ -305,7 +305,7 @@ TEST(PlanReshardTest, ZeroShardsAreScatteredAndGathered) {
       kinds.clear();
       ExpectRight(cut, whole, &kinds);
       EXPECT_EQ(kinds, (std::map<int, int>{{Collective::ALL_GATHER, 2}}));
-      // A replica takes its own piece without asking anybody.
+      // A replica takes its own shard without communication.
       const absl::StatusOr<ReshardPlan> taken = PlanReshard(whole, cut);
       ASSERT_TRUE(taken.ok()) << taken.status();
       EXPECT_EQ(ElementsMoved(*taken, whole, cut), 0);

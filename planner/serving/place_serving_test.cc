@@ -76,7 +76,7 @@ class PlaceServingTest : public testing::Test {
     problem_.tokens_per_round = 9;
   }
 
-  // As many steps at once as there are stages, up to so many.
+  // Concurrent steps: one per stage, up to `most`.
   void Deal(int most) {
     const Model* models[] = {&llm_, &ssm_};
     for (size_t m = 0; m < problem_.models.size(); ++m) {
@@ -105,7 +105,7 @@ class PlaceServingTest : public testing::Test {
     return own == 0 || own <= problem.own->memory_bytes();
   }
 
-  // Workers with parts of several models.
+  // Number of workers that hold parts of several models.
   static int Shared(const ServingChoice& choice) {
     std::map<int, int> models;
     for (const PredictedPlacement& placed : choice.models) {
@@ -122,7 +122,7 @@ class PlaceServingTest : public testing::Test {
     return placed.ok() ? placed->bytes[0] : 0;
   }
 
-  // The most tokens per second of any choice of any devices, by trying all; 0: none fits.
+  // Brute force: the most tokens per second of any choice; 0: none fits.
   double ByEnumeration() {
     const int devices = static_cast<int>(problem_.machine.devices.size());
     double best = 0;
@@ -161,11 +161,11 @@ class PlaceServingTest : public testing::Test {
     return best;
   }
 
-  // Machines of any mixture, with room for all, some or none of the models.
+  // Random mixed machines, with memory for all, some or none of the models.
   void Draw(int seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
     const auto pick = [&](std::vector<double> of) { return of[random() % of.size()]; };
-    // With room for each of them, and not for both.
+    // With memory for each of them, but not for both.
     problem_.machine.devices = {Cpu(1e10, 0)};
     const double tight = static_cast<double>(Whole(0) + Whole(1) / 2);
     problem_.machine.devices.clear();
@@ -174,7 +174,7 @@ class PlaceServingTest : public testing::Test {
           pick({5e9, 5e9, 4e10}),
           static_cast<int64_t>(pick({2.0 * kMiB, 4.0 * kMiB, 9.0 * kMiB, tight, 40.0 * kMiB}))));
     }
-    // As the search looks at them: the order of ranks is not what is searched for.
+    // Canonical order: the search does not permute ranks.
     std::stable_sort(problem_.machine.devices.begin(), problem_.machine.devices.end(),
                      [](const v1::Device& a, const v1::Device& b) {
                        return a.memory_bandwidth() > b.memory_bandwidth();
@@ -219,7 +219,7 @@ TEST_F(PlaceServingTest, MatchesBruteForceAndFitsMemory) {
       EXPECT_TRUE(Fits(problem_, choice.models));
       EXPECT_LE(choice.tokens_per_second, before);
       before = choice.tokens_per_second;
-      // Several steps at once take no longer than one after the other, and no less than one alone.
+      // Concurrent steps take no longer than sequential ones, and no less than one alone.
       const double round = problem_.tokens_per_round / choice.tokens_per_second;
       const double share = choice.llm_seconds + choice.draft_seconds;
       EXPECT_GE(round, share * (1 - 1e-9));
@@ -253,13 +253,13 @@ TEST_F(PlaceServingTest, ConcurrentStepsMakePipelinesFaster) {
   EXPECT_EQ(round.concurrent_steps, 2);
   EXPECT_GT(rate(stages, here), 1.2 * one_step);
   EXPECT_LT(rate(stages, here), 2 * one_step);
-  // Halves of the layers are about as long: two shares take what one of them takes alone, with the
-  // other's drafts and messages behind it.
+  // Both halves of the layers take about as long: two shares take the time of one alone, plus the
+  // other's drafts and messages.
   EXPECT_NEAR(round.seconds, round.llm_seconds + round.draft_seconds,
               0.25 * (round.llm_seconds + round.draft_seconds));
-  // Not beside a small model on a worker.
+  // Not with an SSM on a worker.
   EXPECT_EQ(RoundLatencyOf(problem_, {stages, placed(1, {1, 1}, {1})}).concurrent_steps, 1);
-  // A coordinator that drafts for longer than a stage takes holds up both shares.
+  // A coordinator that drafts for longer than a stage takes delays both shares.
   problem_.own = Cpu(1e8, 64 * kMiB);
   const PredictedPlacement slow = placed(1, {1, 1}, {});
   EXPECT_NEAR(RoundLatencyOf(problem_, {stages, slow}).seconds,
@@ -297,7 +297,7 @@ TEST_F(PlaceServingTest, FasterMachinesAreNeverSlower) {
 }
 
 TEST_F(PlaceServingTest, ChoosesTheObviousPlacement) {
-  // Two fast workers beside a slow coordinator: the LLM's matrices are read in halves.
+  // Two fast workers and a slow coordinator: the LLM's matrices are read in halves.
   problem_.machine.devices = {Cpu(1e10, 64 * kMiB), Cpu(1e10, 64 * kMiB)};
   problem_.machine.link.set_latency_seconds(1e-6);
   problem_.own = Cpu(5e9, 64 * kMiB);
@@ -317,7 +317,7 @@ TEST_F(PlaceServingTest, ChoosesTheObviousPlacement) {
   EXPECT_EQ(choices[0].models[0].degrees.tensor_parallel, 2);
   EXPECT_TRUE(choices[0].models[1].own());
   for (v1::Device& device : problem_.machine.devices) device.set_memory_bytes(64 * kMiB);
-  // A third one takes the small model, unless the way there takes longer than its steps.
+  // A third worker takes the SSM, unless the round trip takes longer than its steps.
   problem_.machine.devices.push_back(Cpu(1e10, 64 * kMiB));
   choices = Place();
   EXPECT_THAT(choices[0].models[1].devices, Contains(2));
@@ -325,11 +325,11 @@ TEST_F(PlaceServingTest, ChoosesTheObviousPlacement) {
   choices = Place();
   EXPECT_FALSE(choices[0].models[0].own());
   EXPECT_TRUE(choices[0].models[1].own());
-  // And a coordinator that is as fast as any worker keeps all of it, without a way.
+  // A coordinator as fast as any worker keeps everything, without a round trip.
   problem_.own = Cpu(1e11, 64 * kMiB);
   choices = Place();
   for (const PredictedPlacement& placed : choices[0].models) EXPECT_TRUE(placed.own());
-  // Of places that are as good, the one with the fewest workers: a model that needs no second stage
+  // Of equally good placements, the one with the fewest workers: a model that needs no second stage
   // has none.
   problem_.own.reset();
   problem_.models.pop_back();
@@ -339,7 +339,7 @@ TEST_F(PlaceServingTest, ChoosesTheObviousPlacement) {
 }
 
 TEST_F(PlaceServingTest, ModelsShareAWorkerIfFasterOrNecessary) {
-  problem_.machine.link.set_latency_seconds(1);  // nobody cuts anything
+  problem_.machine.link.set_latency_seconds(1);  // makes splitting unattractive
   const auto expect = [&](int llm, int ssm, const char* why) {
     const std::vector<ServingChoice> choices = Place();
     ASSERT_FALSE(choices.empty()) << why;
@@ -364,7 +364,7 @@ TEST_F(PlaceServingTest, ModelsShareAWorkerIfFasterOrNecessary) {
 TEST_F(PlaceServingTest, StreamedWeightsTradeTimeForMemory) {
   problem_.models.pop_back();
   problem_.machine.devices = {Cpu(1e10, 64 * kMiB)};
-  problem_.machine.devices[0].set_matmul_flops(1e13);  // steps take what reading the weights does
+  problem_.machine.devices[0].set_matmul_flops(1e13);  // steps take the time of reading the weights
   const int64_t whole = Whole(0);
   std::vector<ServingChoice> choices = Place();
   ASSERT_FALSE(choices.empty());
@@ -381,7 +381,7 @@ TEST_F(PlaceServingTest, StreamedWeightsTradeTimeForMemory) {
   choices = Place();
   ASSERT_FALSE(choices.empty());
   EXPECT_GT(choices[0].llm_seconds, resident);
-  // Whatever else a step takes, it reads and writes what streams.
+  // Every step reads and writes the streamed weights.
   EXPECT_GE(choices[0].llm_seconds, 2.0 * static_cast<double>(whole - streaming) / 1e10);
 }
 
@@ -401,7 +401,7 @@ TEST_F(PlaceServingTest, UsesPipelineStagesWhenMemoryRequires) {
   ASSERT_FALSE(choices.empty());
   EXPECT_EQ(choices[0].models[0].degrees.pipeline_parallel, 2);
   EXPECT_EQ(choices[0].models[0].degrees.tensor_parallel, 1);
-  // What would be best otherwise is there too, with what it lacks.
+  // The otherwise best choice is listed with the memory that it lacks.
   bool shown = false;
   for (const ServingChoice& choice : choices) {
     shown |= !choice.refused.empty() && choice.models[0].degrees.ranks() == 1;
@@ -416,7 +416,7 @@ TEST_F(PlaceServingTest, ReportsBytesAndRemedyIfNothingFits) {
   for (const char* part : {"model 'llm'", "MiB", "2 idle workers", "start workers"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }
-  // The LLM has a place, the small model none.
+  // The LLM fits, the SSM does not.
   problem_.machine.devices = {Cpu(1e10, Whole(0) + 4096)};
   EXPECT_THAT(std::string(PlaceServing(problem_).status().message()), HasSubstr("'ssm'"));
   problem_.machine.devices.clear();

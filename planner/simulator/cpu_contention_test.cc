@@ -1,4 +1,4 @@
-// Hosts whose devices have more to run than cores, and messages that do not hold their senders.
+// Hosts with more runnable threads than cores, and buffered messages.
 #include "planner/simulator/cpu_contention.h"
 
 #include "gtest/gtest.h"
@@ -36,13 +36,13 @@ TEST(CpuContentionTest, FourDevicesOnTwoCoresTakeTwiceAsLong) {
   EXPECT_TRUE(cores.needed());
   EXPECT_FALSE(CpuContention(OnOneHost(2, 2)).needed());
   EXPECT_EQ(Simulate(cores, {Work(0, 1000), Work(1, 1000), Work(2, 1000), Work(3, 1000)}), 2000);
-  // One after the other they are alone.
+  // In sequence there is no contention.
   EXPECT_EQ(Simulate(cores, {Work(0, 1000), Work(0, 500)}), 1500);
 }
 
 TEST(CpuContentionTest, SpeedsChangeWhenWorkEnds) {
   const CpuContention cores(OnOneHost(3, 2));
-  // Together at 2/3: at 900 the short one is through, and 400 are left of the others.
+  // Both run at 2/3: at 900 the short one ends, with 400 left of the others.
   std::vector<TaskSpan> spans;
   EXPECT_EQ(Simulate(cores, {Work(0, 600), Work(1, 1000), Work(2, 1000)}, &spans), 1300);
   EXPECT_EQ(spans[0].end, 900);
@@ -56,13 +56,13 @@ TEST(CpuContentionTest, ThreadsCountAndOtherHostsDoNot) {
   devices[1].set_host("another");
   EXPECT_FALSE(CpuContention(devices).needed());
   EXPECT_EQ(Simulate(CpuContention(devices), {Work(0, 900), Work(1, 900)}), 900);
-  // GPUs do not compute on their host's cores.
+  // GPUs do not use their host's cores.
   devices = OnOneHost(8, 2);
   for (v1::Device& device : devices) device.set_kind(v1::Device::CUDA);
   EXPECT_FALSE(CpuContention(devices).needed());
 }
 
-// What was measured with all ranks at work has their sharing in it already.
+// A measurement with all ranks active already includes their contention.
 TEST(CpuContentionTest, CollectivesAreSlowedByOthersOnly) {
   const CpuContention cores(OnOneHost(4, 2));
   EXPECT_EQ(Simulate(cores, {{0, -1, {0, 1, 2, 3}, 1000}}), 1000);
@@ -73,7 +73,7 @@ TEST(CpuContentionTest, BufferedMessagesDoNotBlockTheSender) {
   Task message{0, 1, {}, 300};
   message.send_duration = 100;
   const TaskList tasks = {message, Work(0, 1000), Work(1, 200)};
-  // The receiver is there from the beginning: it has it 300 after 100.
+  // The receiver waits from the start: it has the message 300 after 100.
   std::vector<TaskSpan> spans;
   EXPECT_EQ(Simulate(CpuContention(OnOneHost(2, 4)), tasks, &spans), 1100);
   EXPECT_EQ(spans[0].sent_end, 100);
@@ -151,7 +151,7 @@ struct Bench {
   SearchSpace space;
 };
 
-// With messages as measured, on hosts of their own (0), on enough cores and on too few.
+// With measured messages, on separate hosts (0), with enough cores and with too few.
 TEST(CpuContentionTest, DeltaEqualsFullExactly) {
   for (int cores : {0, 2}) {
     for (Graph graph : {Cnn(), Llama(SmallLlama(2))}) {
@@ -194,8 +194,7 @@ TEST(CpuContentionTest, DeltaEqualsFullExactly) {
   }
 }
 
-// On cores enough for all nothing is shared: event by event comes out what the sweep in the order
-// of the program gives, to the picosecond.
+// With enough cores, the event simulation equals the sweep in program order to the picosecond.
 TEST(CpuContentionTest, EnoughCoresMatchTheSweep) {
   Random random(9);
   for (int round = 0; round < 100; ++round) {
@@ -218,7 +217,7 @@ TEST(CpuContentionTest, EnoughCoresMatchTheSweep) {
   }
 }
 
-// The written-down step is the simulated one, and nobody does two things at once.
+// The timeline matches the simulated step, and no device does two things at once.
 TEST(CpuContentionTest, TimelineMatchesTheSimulatedStep) {
   Bench bench(Llama(SmallLlama(2)), 2);
   Random random(11);

@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-// A graph with all that simulating it needs.
+// A graph with everything needed to simulate it.
 struct Bench {
   Bench(Graph g, int devices, int64_t memory = int64_t{1} << 32,
         const v1::Optimizer& optimizer = TestOptimizer(), int zero_stage = 0)
@@ -58,8 +58,7 @@ struct Bench {
   SearchSpace space;
 };
 
-// Proposes, accepts and rejects at random; with `offload`, memory over the limit costs what swaps
-// and recomputation would add.
+// Proposes, accepts and rejects at random; with `offload`, with the offload penalty.
 void ExpectDeltaEqualsFull(Bench& bench, int rounds,
                            const std::optional<OffloadSettings>& offload = std::nullopt,
                            int* relieved_rounds = nullptr) {
@@ -76,7 +75,7 @@ void ExpectDeltaEqualsFull(Bench& bench, int rounds,
   for (int round = 0; round < rounds; ++round) {
     const std::vector<Simulator::Change> changes = bench.RandomChanges(&random);
     const Picoseconds before = delta.cost();
-    // Of some proposals only whether they cost less than a limit is asked.
+    // Some proposals have a limit.
     Picoseconds limit = Simulator::kNoLimit;
     if (random.Real() < 0.5) {
       limit = static_cast<Picoseconds>((0.8 + 0.4 * random.Real()) * static_cast<double>(before));
@@ -94,7 +93,7 @@ void ExpectDeltaEqualsFull(Bench& bench, int rounds,
     ASSERT_EQ(*cost, full.cost()) << graph.name << " round " << round;
     ASSERT_EQ(delta.time(), full.time());
     relieved += full.can_fit() && full.cost() > full.time();
-    // Long runs of rejections, too: segments without changes become one step.
+    // Includes long runs of rejections, in which unchanged segments become matrices.
     if (random.Real() < (round % 500 < 250 ? 0.5 : 0.02)) {
       delta.Accept();
     } else {
@@ -117,7 +116,7 @@ TEST(SimulatorTest, DeltaEqualsFullExactly) {
       {Llama(LargerLlama(1, true)), 1 << 30, 2},
       {Llama(LargerLlama(1, true)), 300000, 3}};
   for (const auto& [graph, memory, stage] : cases) {
-    // The second: updates that do not wait for each other.
+    // The second: updates that run early.
     Bench bench(graph, 4, memory, TestOptimizer(graph.name == "cnn" ? 0.0 : 1.0), stage);
     ExpectDeltaEqualsFull(bench, 2000);
   }
@@ -146,8 +145,8 @@ TEST(SimulatorTest, DeltaEqualsFullWithOffloadPenalty) {
   }
 }
 
-// Placements at random on devices with less memory than they need: what the simulator takes their
-// offload to cost, against what lowering adds.
+// Random placements on devices with too little memory: compares the simulator's offload penalty
+// with what lowering adds.
 TEST(SimulatorTest, OffloadPenaltyIsAboutWhatLoweringAdds) {
   const Graph graphs[] = {Llama(SmallLlama(8), 32), Llama(LargerLlama(6), 64), Cnn(256)};
   Random random(41);
@@ -157,7 +156,7 @@ TEST(SimulatorTest, OffloadPenaltyIsAboutWhatLoweringAdds) {
       Bench bench(graph, 2, int64_t{1} << 32);
       Placement placement = bench.Everywhere(
           [&](const SplitRule& rule) { return DataParallel(rule, 1 + round % 2); });
-      // A few operators otherwise.
+      // Changes a few operators.
       for (NodeId n : bench.structure.LiveNodes()) {
         if (round > 1 && random.Real() < 0.2)
           placement[n] = bench.table.Get(n, bench.space.Draw(n, &random));
@@ -219,7 +218,7 @@ TEST(SimulatorTest, OffloadPenaltyIsAboutWhatLoweringAdds) {
   EXPECT_LE(disagree, compared / 10);
 }
 
-// Hosts of two devices behind one card each.
+// Hosts of two devices with one network card each.
 Machine TwoHosts(double card, double flow = 0) {
   Machine machine = TestMachine(4);
   machine.topology =
@@ -236,7 +235,7 @@ TEST(SimulatorTest, DeltaEqualsFullWithLinkContention) {
   }
 }
 
-// Parts of layers inside hosts, samples across them.
+// Tensor parallel inside hosts, data parallel across them.
 NodeConfig PartsInside(const SplitRule& rule) {
   NodeConfig config = DataParallel(rule, 2);
   for (int& device : config.devices) device *= 2;
@@ -259,7 +258,7 @@ double LongestOf(Bench& bench, const Placement& placement, TimelineTask::Kind ki
   return longest;
 }
 
-// Each device of a host adds up its part of the gradients with its like on the other host.
+// Each device of a host all-reduces its part of the gradients with its peer on the other host.
 TEST(SimulatorTest, GradientSyncSharesTheHostsNetworkCard) {
   const auto seconds = [](const Machine& machine) {
     Bench bench(Mlp(64, 4096, 512, 16), machine, TestOptimizer(0));
@@ -286,12 +285,12 @@ TEST(SimulatorTest, StageTransfersShareTheHostsNetworkCard) {
     return LongestOf(bench, placement, TimelineTask::kReshard);
   };
   const double each_a_card = seconds(TwoHosts(2e9, 1e9));
-  // Half of 4096 x 1024 numbers.
+  // Half of 4096 x 1024 elements.
   EXPECT_NEAR(each_a_card, 2048 * 1024 * 4 / 1e9, 1e-4);
   EXPECT_NEAR(seconds(TwoHosts(1e9)), 2 * each_a_card, 0.02 * each_a_card);
 }
 
-// One device: nothing to wait for, so the step is the sum of its tasks.
+// One device never waits: the step is the sum of its tasks.
 TEST(SimulatorTest, SingleDeviceIsTheSumOfItsOperators) {
   Bench bench(Mlp(), 1);
   Simulator simulator(bench.structure, bench.table, bench.costs);
@@ -313,7 +312,7 @@ TEST(SimulatorTest, DataParallelMovesEachGradientTwice) {
   EXPECT_DOUBLE_EQ(simulator.Predict().bytes_moved(), 2 * 4 * parameters);
 }
 
-// Bytes that cross devices in a step of these programs, but for the scalars of the gradient norm.
+// Bytes that cross devices in a step of these programs, without the scalars of the gradient norm.
 double BytesMoved(const std::vector<v1::Program>& programs) {
   using Collective = v1::CollectiveInstruction;
   double total = 0;
@@ -394,7 +393,7 @@ TEST(SimulatorTest, ZeroStagesMoveTheBytesOfThePaper) {
   EXPECT_NEAR(moved[3], 3 * 3 * parameters, 0.02 * moved[3]);
 }
 
-// Work on two devices that have nothing to do with each other takes the time of the slower one.
+// Independent work on two devices takes the time of the slower one.
 TEST(SimulatorTest, IndependentBranchesOverlap) {
   GraphBuilder b(TestRegistry(), "branches");
   const ValueId x = b.Input("x", DType::kF32, {-1, 256});
@@ -420,7 +419,7 @@ TEST(SimulatorTest, IndependentBranchesOverlap) {
   EXPECT_LT(simulator.time(), alone);
 }
 
-// The penalty of the search and the refusals of lowering speak of the same memory.
+// The search's penalty and lowering's errors use the same memory model.
 TEST(SimulatorTest, MemoryEstimateAgreesWithLowering) {
   const std::pair<Graph, std::string> cases[] = {
       {Mlp(64, 64, 32, 10), "adam"},       {Mlp(64, 64, 32, 10), "sgd"},
@@ -433,7 +432,7 @@ TEST(SimulatorTest, MemoryEstimateAgreesWithLowering) {
     const int stage = run / 8;
     if (run % 8 == 0) random = Random(23);  // the same placements at every stage
     for (int round = 0; round < 14; ++round) {
-      // Without clipping gradients go as soon as they are used.
+      // Without clipping, gradients are freed as soon as they are used.
       const double clip_norm = round < 4 && round % 2 == 1 ? 0.0 : 1.0;
       Bench bench(graph, 2, int64_t{1} << 32, TestOptimizer(clip_norm, optimizer), stage);
       Placement placement =
@@ -458,8 +457,8 @@ TEST(SimulatorTest, MemoryEstimateAgreesWithLowering) {
       for (int d = 0; d < 2; ++d) {
         const double real = static_cast<double>((*programs)[d].arena_bytes());
         if (real < 1 << 14) continue;  // scalars and alignment
-        // Placements at random change layouts on every edge; when the copies die in between is not
-        // followed so closely.
+        // Random placements reshard on every edge; the lifetimes of the copies are modeled less
+        // exactly.
         const double above = round < 4 ? 0.1 : 0.75;
         EXPECT_GE(static_cast<double>(estimate[d]), 0.9 * real)
             << graph.name << " stage " << stage << " round " << round << " device " << d;
@@ -470,8 +469,8 @@ TEST(SimulatorTest, MemoryEstimateAgreesWithLowering) {
   }
 }
 
-// The search is worth having only if it can try thousands of placements a second (here far fewer
-// are asked for than measured, so that a busy machine or a sanitizer does not fail the test).
+// The search needs thousands of placements a second. The test asks for far fewer than measured, so
+// that a busy machine or a sanitizer does not fail it.
 TEST(SimulatorTest, TriesThousandsOfPlacementsASecond) {
   LlamaConfig config = SmallLlama(8);
   Bench bench(Llama(config, 16, 32), 2);

@@ -1,4 +1,4 @@
-// The written-down step is the simulated one, with and without a topology.
+// The timeline matches the simulated step, with and without a topology.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -62,7 +62,7 @@ TEST(TimelineTest, IsTheSimulatedStep) {
       const std::vector<int64_t> limits(devices, 12345);
       const Timeline timeline = bench.simulator.MakeTimeline(limits);
       EXPECT_DOUBLE_EQ(timeline.seconds, ToSeconds(bench.simulator.time()));
-      // Nobody does two things at once.
+      // No device does two things at once.
       std::map<int, double> free;
       double last = 0;
       for (const TimelineTask& task : timeline.tasks) {
@@ -83,7 +83,7 @@ TEST(TimelineTest, IsTheSimulatedStep) {
         EXPECT_TRUE(
             std::is_sorted(timeline.memory[d].seconds.begin(), timeline.memory[d].seconds.end()));
       }
-      // What crosses devices crosses links.
+      // Bytes that cross devices cross links.
       const double moved = bench.simulator.Predict().bytes_moved();
       double sent = 0;
       for (const LinkTraffic& link : timeline.links) sent += link.bytes;
@@ -95,7 +95,7 @@ TEST(TimelineTest, IsTheSimulatedStep) {
   }
 }
 
-// A switch with the link's rates simulates as the link does, but for collectives with a better
+// A switch with the link's rates simulates like the link, except for collectives with a better
 // algorithm than the ring.
 TEST(TimelineTest, UniformTopologyMatchesTheLink) {
   const Machine plain = TestMachine(3);
@@ -111,7 +111,7 @@ TEST(TimelineTest, UniformTopologyMatchesTheLink) {
   }
 }
 
-// The same split is dearer across hosts than within one.
+// The same split takes longer across hosts than within one.
 TEST(TimelineTest, DevicePlacementMatters) {
   Bench bench(Llama(SmallLlama(2), 16), Preset("a100-cluster", 16));
   const auto placed = [&](const std::vector<int>& devices) {
