@@ -26,14 +26,14 @@ constexpr absl::Duration kRefused =
     absl::Seconds(1);  // until the next try, if users fill the queue
 
 // The lowest priority, behind all requests of users.
-constexpr int kBehindUsers = std::numeric_limits<int>::max();
+constexpr int kLowestPriority = std::numeric_limits<int>::max();
 
 // Concurrent requests of an engine without other users.
 constexpr int kAtOnce = 16;
 constexpr int kRows = 256;
 
 // Passes events from the engine's thread to the caller's.
-class Inbox {
+class EventQueue {
  public:
   void Put(int index, const RequestEvent& event) {
     absl::MutexLock lock(&mutex_);
@@ -94,13 +94,13 @@ absl::StatusOr<std::unique_ptr<AsyncEngine>> LoadBeside(const DistillationDepend
 }
 
 // Keeps as many requests open as the engine runs concurrently, and collects results.
-class Asking {
+class ContinuationRun {
  public:
   // `name`: of the model. Does not keep its engine alive.
-  Asking(std::weak_ptr<AsyncEngine> host, std::string name, const v1::DistillationSpec& spec,
+  ContinuationRun(std::weak_ptr<AsyncEngine> host, std::string name, const v1::DistillationSpec& spec,
          v1::DistillationPrompts* prompts)
       : host_(std::move(host)), name_(std::move(name)), spec_(spec), prompts_(*prompts) {}
-  ~Asking() {
+  ~ContinuationRun() {
     const std::shared_ptr<AsyncEngine> host = host_.lock();
     if (host == nullptr) return;
     for (const auto& [index, ticket] : open_) host->Cancel(ticket);
@@ -145,7 +145,7 @@ class Asking {
     const auto& tokens = prompts_.prompts(index).prompt();
     RequestOptions options;
     options.max_tokens = spec_.continuation_tokens();
-    options.priority = kBehindUsers;
+    options.priority = kLowestPriority;
     options.sampling.temperature = spec_.temperature();
     if (spec_.soft_labels() > 0) options.logprobs = spec_.soft_labels();
     // Per prompt, so that a restart generates the same continuations.
@@ -193,7 +193,7 @@ class Asking {
   const std::string name_;
   const v1::DistillationSpec& spec_;
   v1::DistillationPrompts& prompts_;
-  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();  // outlives a cancelled request
+  const std::shared_ptr<EventQueue> inbox_ = std::make_shared<EventQueue>();  // outlives a cancelled request
   std::deque<int> waiting_;
   std::map<int, AsyncEngine::Ticket> open_;
   std::map<int, v1::DistillationPrompt> arrived_;  // results not taken yet
@@ -211,12 +211,12 @@ absl::Status Continue(const DistillationDependencies& tools, const v1::Distillat
     const std::string name = (*served)->description.name();
     AsyncEngine* const engine = (*served)->engine.get();
     const std::weak_ptr<AsyncEngine> host = std::shared_ptr<AsyncEngine>(*std::move(served), engine);
-    return Asking(host, name, spec, prompts).Run(listener);
+    return ContinuationRun(host, name, spec, prompts).Run(listener);
   }
   absl::StatusOr<std::unique_ptr<AsyncEngine>> loaded = LoadBeside(tools, spec);
   if (!loaded.ok()) return loaded.status();
   const std::shared_ptr<AsyncEngine> own = *std::move(loaded);
-  return Asking(own, spec.llm(), spec, prompts).Run(listener);
+  return ContinuationRun(own, spec.llm(), spec, prompts).Run(listener);
 }
 
 }  // namespace espalier

@@ -15,7 +15,7 @@ struct Question {
 };
 
 // Runs `count` requests, no more than fit at once, and passes on their events by index.
-absl::Status AskAll(Engine& engine, int64_t count, int at_once,
+absl::Status RunRequests(Engine& engine, int64_t count, int at_once,
                     const std::function<Question(int64_t)>& question,
                     const std::function<void(int64_t, const RequestEvent&)>& take,
                     const DistillationProgress& progress) {
@@ -81,7 +81,7 @@ absl::StatusOr<std::vector<std::vector<bool>>> ScoreContinuations(
       agrees[p].push_back(event.prompt_logprobs[t].rank == 1);
     }
   };
-  absl::Status status = AskAll(**engine, static_cast<int64_t>(asked.size()), options.max_requests,
+  absl::Status status = RunRequests(**engine, static_cast<int64_t>(asked.size()), options.max_requests,
                                question, take, progress);
   if (!status.ok()) return status;
   return agrees;
@@ -109,7 +109,7 @@ absl::StatusOr<DraftEfficiency> MeasureDrafts(ModelRunner* llm, const std::vecto
     worth.drafted += event.usage.drafted_tokens;
     worth.accepted += event.usage.accepted_tokens;
   };
-  absl::Status status = AskAll(**engine, static_cast<int64_t>(prompts.size()), options.max_requests,
+  absl::Status status = RunRequests(**engine, static_cast<int64_t>(prompts.size()), options.max_requests,
                                question, take, progress);
   if (!status.ok()) return status;
   return worth;

@@ -12,28 +12,28 @@
 namespace espalier {
 namespace {
 
-KvNamespace SpaceOf(const Request& request) {
+KvNamespace NamespaceOf(const Request& request) {
   return {.adapter = request.options().adapter, .salt = request.options().cache_salt};
 }
 
 // The tokens that a request may attach from the prefix cache. The last token is always run, because
 // its logits are needed. A preempted request decodes after it with a tree, which may have to be
 // whole, and has no tree in the step that admits it; that step runs the token before.
-absl::Span<const int> MayBeCached(const Request& request) {
+absl::Span<const int> CacheablePrefix(const Request& request) {
   const size_t own = request.emitted() > 0 ? 2 : 1;
   return request.tokens().first(request.tokens().size() - own);
 }
 
 // True if the tokens and log-probabilities after its rows suffice, instead of all logits. Drawn
 // proposals need the LLM's whole distribution.
-bool TokensSuffice(const Request& request, const TokenTree& tree) {
+bool RunnerCanSample(const Request& request, const TokenTree& tree) {
   return request.options().embed || request.options().sampling.greedy() || !tree.drawn();
 }
 
 }  // namespace
 
 // Log-probabilities of a prompt need the logits of its rows, so they are not taken from the cache.
-bool Engine::SharesPrefix(const Request& request) const {
+bool Engine::UsesPrefixCache(const Request& request) const {
   return options_.prefix_cache && request.options().prompt_logprobs < 0;
 }
 
@@ -86,7 +86,7 @@ void Engine::PlanSpeculation() {
 
 RequestId Engine::PrefixProducer(const Request& request, int known,
                               const SchedulerInput& before) const {
-  const absl::Span<const int> wanted = MayBeCached(request);
+  const absl::Span<const int> wanted = CacheablePrefix(request);
   for (const auto* views : {&before.running, &before.waiting}) {
     for (const RequestView& view : *views) {
       // K and V of a step in flight are cached only when it ends.
@@ -97,7 +97,7 @@ RequestId Engine::PrefixProducer(const Request& request, int known,
       }
       const Request& other = *requests_.at(view.id).request;
       // Do not wait for a request of lower priority.
-      if (view.priority > request.options().priority || SpaceOf(other) != SpaceOf(request))
+      if (view.priority > request.options().priority || NamespaceOf(other) != NamespaceOf(request))
         continue;
       const absl::Span<const int> tokens = other.tokens();
       // Waiting for a step must save some rows.
@@ -136,7 +136,7 @@ SchedulerInput Engine::BuildSchedulerInput() const {
   }
   if (concurrent_steps_ > 1) {
     input.max_decoding = (decoding + concurrent_steps_ - 1) / concurrent_steps_;
-    input.others_run = !in_flight_.empty();
+    input.steps_in_flight = !in_flight_.empty();
   }
   const bool full = static_cast<int>(running_.size()) >= options_.max_requests;
   // Slots of the LLM's cache beyond the known needs. Prefix lookups take time, so stop at the first
@@ -149,14 +149,14 @@ SchedulerInput Engine::BuildSchedulerInput() const {
     if (static_cast<int>(input.waiting.size()) >= (full ? 1 : options_.max_requests)) break;
     RequestView view = View(requests_.at(id));
     const Request& request = *requests_.at(id).request;
-    if (SharesPrefix(request)) {
-      const KvCache::Prefix prefix = kv_.FindPrefix(MayBeCached(request), SpaceOf(request));
+    if (UsesPrefixCache(request)) {
+      const KvCache::Prefix prefix = kv_.FindPrefix(CacheablePrefix(request), NamespaceOf(request));
       view.computed[0] = prefix.length;
-      view.idle_prefix = prefix.idle;
-      view.behind = PrefixProducer(request, prefix.length, input);
+      view.idle_prefix_slots = prefix.idle;
+      view.prefix_producer = PrefixProducer(request, prefix.length, input);
     }
-    unclaimed -= view.length + 1 - view.computed[0] + view.idle_prefix;
-    const bool last = unclaimed < 0 && view.behind == 0;
+    unclaimed -= view.length + 1 - view.computed[0] + view.idle_prefix_slots;
+    const bool last = unclaimed < 0 && view.prefix_producer == 0;
     input.waiting.push_back(std::move(view));
     if (last) break;
   }
@@ -177,8 +177,8 @@ std::vector<Engine::Work> Engine::Plan() {
   for (const RequestId id : schedule.admit) {
     Entry& entry = requests_.at(id);
     Request& request = *entry.request;
-    if (SharesPrefix(request)) {
-      const int cached = kv_.AttachPrefix(id, MayBeCached(request), SpaceOf(request));
+    if (UsesPrefixCache(request)) {
+      const int cached = kv_.AttachPrefix(id, CacheablePrefix(request), NamespaceOf(request));
       if (!entry.admitted) {
         request.usage().cached_tokens = cached;
         statistics_.prefix_query_tokens += request.length();
@@ -228,7 +228,7 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
     work[i].slots = *std::move(scratch);
     const absl::Span<const int32_t> slots = kv_.slots(request.id());
     std::vector<SequenceRows::Row>& rows = sequences[i].rows;
-    const int32_t row_output = TokensSuffice(request, tree) ? RunnerBatch::kToken : RunnerBatch::kLogits;
+    const int32_t row_output = RunnerCanSample(request, tree) ? RunnerBatch::kToken : RunnerBatch::kLogits;
     for (int position = first; position < end; ++position) {
       rows.push_back({.token = request.tokens()[position],
                       .position = position,
@@ -359,7 +359,7 @@ absl::Status Engine::Verify(Work& work, int index, const StepOutput& logits) {
   if (options_.prefix_cache) {
     // A whole prompt: other choices of the same request start with all of it.
     const bool whole = work.end == request.length() && request.emitted() == 0;
-    kv_.CacheBlocks(id, request.tokens(), SpaceOf(request), whole);
+    kv_.CacheBlocks(id, request.tokens(), NamespaceOf(request), whole);
   }
   for (int row = 0; row < work.prompt_rows; ++row) {
     if (const TokenLogprobs* known = logits.logprobs(index, row)) {
@@ -497,9 +497,9 @@ absl::Status Engine::CommitTokens(Entry& entry, Work& work, const Verification& 
   kv_.DropScratch(id);
   if (!status.ok()) return status;
   if (request.phase() == Phase::kFinished) {
-    // A chat may go on behind the answer.
+    // The next turn of a chat continues after the output.
     if (options_.prefix_cache) {
-      kv_.CacheBlocks(id, request.tokens(), SpaceOf(request), /*whole=*/true);
+      kv_.CacheBlocks(id, request.tokens(), NamespaceOf(request), /*whole=*/true);
     }
     Retire(id);
     return absl::OkStatus();

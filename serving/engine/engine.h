@@ -185,7 +185,7 @@ class Engine {
   // than the `known` tokens already cached; 0 if there is none.
   RequestId PrefixProducer(const Request& request, int known, const SchedulerInput& before) const;
   bool Decodes(const Entry& entry) const;
-  bool SharesPrefix(const Request& request) const;
+  bool UsesPrefixCache(const Request& request) const;
   void Enqueue(RequestId id, std::deque<RequestId>& queue);
   // Evicts one waiting request for a new one of this priority. Returns false if none may be
   // evicted.

@@ -327,7 +327,7 @@ TEST(EngineRowOutputs, FullLogitsAreCopiedOnlyWhereTheyAreNeeded) {
       ids.push_back(*harness.engine().Submit(prompt, options));
     }
     harness.RunToEnd();
-    EXPECT_EQ(harness.llm().rows_shown() > 0, shown);
+    EXPECT_EQ(harness.llm().rows_with_logits() > 0, shown);
     if (!shown) {
       EXPECT_GT(harness.llm().choices(), 0);
     }
@@ -336,7 +336,7 @@ TEST(EngineRowOutputs, FullLogitsAreCopiedOnlyWhereTheyAreNeeded) {
     }
     // Beam search needs the most probable tokens, draws need all probabilities.
     const bool draws = !options.sampling.greedy() && options.speculate;
-    EXPECT_EQ(harness.ssm(0).rows_shown() > 0, draws);
+    EXPECT_EQ(harness.ssm(0).rows_with_logits() > 0, draws);
     EXPECT_EQ(harness.ssm(0).choices() > 0, options.sampling.greedy());
   }
   // In one batch with a request that looks at them, nothing changes for the others.
@@ -350,7 +350,7 @@ TEST(EngineRowOutputs, FullLogitsAreCopiedOnlyWhereTheyAreNeeded) {
     ASSERT_TRUE(harness.engine().Submit(prompt, sampled).ok());
   }
   harness.RunToEnd();
-  EXPECT_GT(harness.llm().rows_shown(), 0);
+  EXPECT_GT(harness.llm().rows_with_logits(), 0);
   for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(harness.answer(ids[i]).tokens, alone[i]);
 }
 

@@ -15,9 +15,9 @@ using Path = std::vector<int>;
 
 // An SSM that knows the whole text: after any path it predicts the next token of the text first and
 // another token second, so that trees have nodes to reject.
-class ToldRunner : public ModelRunner {
+class OracleRunner : public ModelRunner {
  public:
-  ToldRunner(RunnerLimits limits, Path text) : limits_(limits), text_(std::move(text)) {
+  OracleRunner(RunnerLimits limits, Path text) : limits_(limits), text_(std::move(text)) {
     limits_.adapters = 0;
     limits_.hidden = 0;
     limits_.concurrent_steps = 1;
@@ -65,7 +65,7 @@ class KvCheck {
       if (!tree.ok()) return tree.status();
       engine.expansion = *std::move(tree);
       for (size_t i = 0; i < prompts; ++i) {
-        ToldRunner ssm(llm_.limits(), texts[i]);
+        OracleRunner ssm(llm_.limits(), texts[i]);
         absl::Status status = Prompt(i, {&ssm}, engine, &texts[i]);
         if (!status.ok()) return status;
       }

@@ -83,10 +83,10 @@ class Verifier {
 
   absl::StatusOr<LosslessReport> Run() {
     absl::Status status = CheckOptions();
-    const std::vector<Way> both = {Way::kShown, Way::kServed};
-    if (status.ok()) status = Identity(Same::kGreedy, both);
-    if (status.ok()) status = Identity(Same::kSeeds, both);
-    if (status.ok()) status = Identity(Same::kPenalties, {Way::kServed});
+    const std::vector<GenerationMode> both = {GenerationMode::kAllLogits, GenerationMode::kServed};
+    if (status.ok()) status = Identity(IdentityCheck::kGreedy, both);
+    if (status.ok()) status = Identity(IdentityCheck::kSeeds, both);
+    if (status.ok()) status = Identity(IdentityCheck::kPenalties, {GenerationMode::kServed});
     if (status.ok() && !ssms_.empty()) status = EnumerateVerification();
     if (status.ok()) status = AnswerDistribution();
     if (!status.ok()) return status;
@@ -119,7 +119,7 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  absl::Status Tell(const char* check, int64_t done, int64_t total) const {
+  absl::Status ReportProgress(const char* check, int64_t done, int64_t total) const {
     return options_.progress ? options_.progress({check, done, total}) : absl::OkStatus();
   }
 
@@ -142,29 +142,29 @@ class Verifier {
   }
 
   // Checks of outputs that must be equal, with any drafter.
-  enum class Same { kGreedy, kSeeds, kPenalties };
-  static const char* NameOf(Same check) {
-    return check == Same::kGreedy ? "greedy" : check == Same::kSeeds ? "seeds" : "penalties";
+  enum class IdentityCheck { kGreedy, kSeeds, kPenalties };
+  static const char* NameOf(IdentityCheck check) {
+    return check == IdentityCheck::kGreedy ? "greedy" : check == IdentityCheck::kSeeds ? "seeds" : "penalties";
   }
 
   // How outputs are generated. Incremental decoding returns all logits, and so does speculation
   // once; the second time, the runner samples as in service.
-  enum class Way { kPlain, kShown, kServed };
+  enum class GenerationMode { kIncremental, kAllLogits, kServed };
 
   // Generates full-length outputs for the prompts. `done` tokens of `total` came before.
-  absl::StatusOr<std::vector<Path>> Answers(Engine& engine, Same check, Way way, int64_t done,
+  absl::StatusOr<std::vector<Path>> Answers(Engine& engine, IdentityCheck check, GenerationMode way, int64_t done,
                                             int64_t total) {
-    recorder_.watching = way != Way::kServed;
+    recorder_.watching = way != GenerationMode::kServed;
     std::vector<Path> answers(options_.prompts.size());
     std::map<RequestId, size_t> index;
     size_t submitted = 0;
     do {
       while (submitted < answers.size() && engine.statistics().waiting < 64) {
         RequestOptions request{.max_tokens = options_.answer, .ignore_eos = true};
-        if (check == Same::kSeeds) {
+        if (check == IdentityCheck::kSeeds) {
           request.sampling = {.temperature = options_.temperature, .seed = submitted};
         }
-        if (check == Same::kPenalties) request.logits_processor = logits_processor_;
+        if (check == IdentityCheck::kPenalties) request.logits_processor = logits_processor_;
         const auto id = engine.Submit(options_.prompts[submitted], request);
         if (!id.ok()) return Named(id.status(), absl::StrCat("prompt ", submitted));
         index[*id] = submitted++;
@@ -176,12 +176,12 @@ class Verifier {
         answer.insert(answer.end(), event.tokens.begin(), event.tokens.end());
         done += static_cast<int64_t>(event.tokens.size());
       }
-      if (absl::Status told = Tell(NameOf(check), done, total); !told.ok()) return told;
+      if (absl::Status told = ReportProgress(NameOf(check), done, total); !told.ok()) return told;
     } while (!engine.idle() || submitted < answers.size());
     return answers;
   }
 
-  absl::Status Identity(Same same, const std::vector<Way>& ways) {
+  absl::Status Identity(IdentityCheck same, const std::vector<GenerationMode>& ways) {
     const SampledDrafting drafts = SampledDrafting::kCoupled;
     const int64_t tokens = static_cast<int64_t>(options_.prompts.size()) * options_.answer;
     const int64_t total = tokens * (1 + static_cast<int64_t>(ways.size()));
@@ -189,13 +189,13 @@ class Verifier {
     if (!plain.ok()) return plain.status();
     recorder_.margin = INFINITY;
     const absl::StatusOr<std::vector<Path>> expected =
-        Answers(**plain, same, Way::kPlain, 0, total);
+        Answers(**plain, same, GenerationMode::kIncremental, 0, total);
     if (!expected.ok()) return expected.status();
-    if (same == Same::kGreedy) report_.smallest_margin = recorder_.margin;
+    if (same == IdentityCheck::kGreedy) report_.smallest_margin = recorder_.margin;
     LosslessCheck check{.name = NameOf(same), .passed = true};
     double accepted = 0;
     int64_t drafted = 0, done = tokens;
-    for (const Way way : ways) {
+    for (const GenerationMode way : ways) {
       auto speculative = NewEngine(true, drafts);
       if (!speculative.ok()) return speculative.status();
       const absl::StatusOr<std::vector<Path>> found =
@@ -209,7 +209,7 @@ class Verifier {
                  static_cast<double>(std::max<int64_t>(1, statistics.verifications));
       if (absl::Status s = Compare(*expected, *found, way, &check); !s.ok()) return s;
     }
-    if (same == Same::kGreedy) report_.accepted_per_step = accepted;
+    if (same == IdentityCheck::kGreedy) report_.accepted_per_step = accepted;
     if (check.passed) {
       check.detail =
           absl::StrCat("all answers equal, ", accepted, " drafted tokens accepted per step");
@@ -232,7 +232,7 @@ class Verifier {
   }
 
   // The first different output becomes the check's detail.
-  absl::Status Compare(const std::vector<Path>& expected, const std::vector<Path>& found, Way way,
+  absl::Status Compare(const std::vector<Path>& expected, const std::vector<Path>& found, GenerationMode way,
                        LosslessCheck* check) {
     check->cases += static_cast<int64_t>(found.size());
     for (size_t i = 0; i < found.size() && check->passed; ++i) {
@@ -246,7 +246,7 @@ class Verifier {
       check->detail = absl::StrCat(
           "the answer to prompt ", i, " differs at token ", place,
           ", where the LLM's two best logits are ", *margin, " apart; tokens were chosen ",
-          way == Way::kServed ? "as in service, where the logits are" : "from shown logits");
+          way == GenerationMode::kServed ? "as in service, where the logits are" : "from shown logits");
     }
     return absl::OkStatus();
   }
@@ -277,7 +277,7 @@ class Verifier {
         const size_t last = first == 0 ? std::min<size_t>(2, drafts.size()) : first + 1;
         std::vector<ModelDistributions*> sources;
         for (size_t s = first; s < last; ++s) sources.push_back(&drafts[s]);
-        if (absl::Status told = Tell("enumeration", check.cases, 0); !told.ok()) return told;
+        if (absl::Status told = ReportProgress("enumeration", check.cases, 0); !told.ok()) return told;
         const auto deviation =
             Deviation(target, sources, *expected, length, without_replacement, &check.cases);
         if (!deviation.ok()) return deviation.status();
@@ -388,7 +388,7 @@ class Verifier {
         answers.erase(event.id);
         ++finished;
       }
-      if (absl::Status told = Tell("distribution", finished, options_.draws); !told.ok()) return told;
+      if (absl::Status told = ReportProgress("distribution", finished, options_.draws); !told.ok()) return told;
     }
     const EngineStatistics statistics = (*engine)->statistics();
     if (absl::Status status = SsmStatus(statistics); !status.ok()) return status;

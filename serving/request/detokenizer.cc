@@ -16,10 +16,10 @@ constexpr size_t kInCharacter = 3;
 bool GoesOn(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
 // Removes the prompt's text, part of which may be decoded only with the output.
-class BehindPrompt : public StreamDecoder {
+class AfterPromptDecoder : public StreamDecoder {
  public:
   // `said`: the prompt's text if nothing follows.
-  BehindPrompt(std::unique_ptr<StreamDecoder> decoder, std::string said)
+  AfterPromptDecoder(std::unique_ptr<StreamDecoder> decoder, std::string said)
       : decoder_(std::move(decoder)), said_(std::move(said)) {}
 
   std::string Append(int token) override { return Behind(decoder_->Append(token)); }
@@ -63,7 +63,7 @@ std::unique_ptr<StreamDecoder> NewDetokenizer(const Tokenizer& tokenizer,
   std::string said;
   for (const int token : prompt.subspan(begin)) said += alone->Append(token);
   said += alone->Flush();
-  auto behind = std::make_unique<BehindPrompt>(std::move(decoder), std::move(said));
+  auto behind = std::make_unique<AfterPromptDecoder>(std::move(decoder), std::move(said));
   for (const int token : prompt.subspan(begin)) behind->Append(token);
   return behind;
 }

@@ -21,7 +21,7 @@ class Planner {
     PlanDecoding();
     PlanRunningPrompts();
     Admit();
-    FillUp();
+    FillRemainingRows();
     return std::move(out_);
   }
 
@@ -33,7 +33,7 @@ class Planner {
   }
 
   // `idle`: additional slots of pool 0.
-  bool SlotsSuffice(const RequestView& view, int rows, int tree_nodes, int idle = 0) const {
+  bool HasSlotsForStep(const RequestView& view, int rows, int tree_nodes, int idle = 0) const {
     for (size_t pool = 0; pool < free_.size(); ++pool) {
       const int need = Need(view, static_cast<int>(pool), rows, tree_nodes);
       if (need + (pool == 0 ? idle : 0) > free_[pool]) return false;
@@ -58,7 +58,7 @@ class Planner {
     return view.shared.empty() ? 0 : view.shared[pool];
   }
   // Slots without an owner after its preemption.
-  static int Freed(const RequestView& view, size_t pool) {
+  static int FreedSlots(const RequestView& view, size_t pool) {
     return std::max(0, view.computed[pool] - Shared(view, pool));
   }
 
@@ -78,11 +78,11 @@ class Planner {
   // Takes slots and work from the running request of lowest rank, if `view`, which runs, outranks
   // it.
   bool PreemptForRankOf(const RequestView& view) {
-    if (input_.others_run || alive_.empty() || !view.Outranks(*alive_.back())) return false;
+    if (input_.steps_in_flight || alive_.empty() || !view.Outranks(*alive_.back())) return false;
     const RequestView& victim = *alive_.back();
     alive_.pop_back();
     Preempt(victim);
-    for (size_t pool = 0; pool < free_.size(); ++pool) free_[pool] += Freed(victim, pool);
+    for (size_t pool = 0; pool < free_.size(); ++pool) free_[pool] += FreedSlots(victim, pool);
     return true;
   }
 
@@ -98,7 +98,7 @@ class Planner {
     for (const RequestView& view : input_.running) needed += view.busy ? 0 : view.prompt_left();
     for (const RequestView& view : input_.waiting) {
       if (needed >= most || !MayTakeAPlace(view)) break;
-      if (view.behind == 0) needed += view.prompt_left();
+      if (view.prefix_producer == 0) needed += view.prompt_left();
     }
     return static_cast<int>(std::min(needed, most));
   }
@@ -127,12 +127,12 @@ class Planner {
       int tree = view->tree_nodes;
       if (view->tree_may_shrink) {
         tree = std::min(tree, std::max(0, rows_ - 1 - roots_left - for_prompts));
-        while (tree > 0 && !SlotsSuffice(*view, 1, tree)) --tree;
+        while (tree > 0 && !HasSlotsForStep(*view, 1, tree)) --tree;
       } else if (tree > spare) {
         continue;
       }
-      bool suffices = SlotsSuffice(*view, 1, tree);
-      while (!suffices && PreemptForRankOf(*view)) suffices = SlotsSuffice(*view, 1, tree);
+      bool suffices = HasSlotsForStep(*view, 1, tree);
+      while (!suffices && PreemptForRankOf(*view)) suffices = HasSlotsForStep(*view, 1, tree);
       if (suffices) Assign(*view, 1, tree, /*decodes=*/true);
     }
   }
@@ -153,15 +153,15 @@ class Planner {
       --prompts;
       if (rows_ < 1 || !Alive(view)) continue;
       int rows = Share(view, prompts + (MayAdmit() ? static_cast<int>(input_.waiting.size()) : 0));
-      while (!SlotsSuffice(view, 1, 0) && PreemptForRankOf(view)) {
+      while (!HasSlotsForStep(view, 1, 0) && PreemptForRankOf(view)) {
       }
-      while (rows > 0 && !SlotsSuffice(view, rows, 0)) --rows;
+      while (rows > 0 && !HasSlotsForStep(view, rows, 0)) --rows;
       if (rows > 0) Assign(view, rows, 0, /*decodes=*/false);
     }
   }
 
   // Known needs of a request: slots for its tokens and for the next step.
-  static int Foreseen(const RequestView& view, int pool) {
+  static int KnownNeed(const RequestView& view, int pool) {
     if (view.computed[pool] < 0) return 0;
     return view.length + 1 + view.tree_nodes - view.computed[pool];
   }
@@ -169,27 +169,27 @@ class Planner {
   bool HasPlace(int64_t id) const {
     const auto is_it = [&](const RequestView* view) { return view->id == id; };
     return std::any_of(alive_.begin(), alive_.end(), is_it) ||
-           std::any_of(behind_.begin(), behind_.end(), is_it);
+           std::any_of(waiting_for_prefix_.begin(), waiting_for_prefix_.end(), is_it);
   }
   bool PlaceIsFree() const {
-    return static_cast<int>(alive_.size() + behind_.size()) < input_.max_running;
+    return static_cast<int>(alive_.size() + waiting_for_prefix_.size()) < input_.max_running;
   }
   bool MayAdmit() const { return PlaceIsFree() && out_.preempt.empty(); }
 
-  bool MayTakeAPlace(const RequestView& view) const { return MayAdmit() && HasRoom(view); }
+  bool MayTakeAPlace(const RequestView& view) const { return MayAdmit() && HasSlots(view); }
 
   // True if slots remain for the request beside the known needs of the running ones, if this many
   // are freed in each pool.
-  bool HasRoom(const RequestView& view, absl::Span<const int> freed = {}) const {
+  bool HasSlots(const RequestView& view, absl::Span<const int> freed = {}) const {
     for (size_t pool = 0; pool < free_.size(); ++pool) {
       int unclaimed = input_.free_slots[pool] + (freed.empty() ? 0 : freed[pool]);
-      for (const auto* others : {&alive_, &behind_}) {
+      for (const auto* others : {&alive_, &waiting_for_prefix_}) {
         for (const RequestView* other : *others) {
-          unclaimed -= Foreseen(*other, static_cast<int>(pool));
-          if (pool == 0) unclaimed -= other->idle_prefix;
+          unclaimed -= KnownNeed(*other, static_cast<int>(pool));
+          if (pool == 0) unclaimed -= other->idle_prefix_slots;
         }
       }
-      unclaimed -= Foreseen(view, static_cast<int>(pool)) + (pool == 0 ? view.idle_prefix : 0);
+      unclaimed -= KnownNeed(view, static_cast<int>(pool)) + (pool == 0 ? view.idle_prefix_slots : 0);
       const int spare = SpareSlots(input_.total_slots[pool]);
       if (!alive_.empty() && view.computed[pool] >= 0 && unclaimed < spare) return false;
     }
@@ -199,7 +199,7 @@ class Planner {
   // A waiting request of higher priority (not just older) preempts running requests of the lowest
   // priorities, if they have enough slots. It is admitted in the next step, when it is known which
   // of their slots were freed, and which slots of its own prefix only they used.
-  void MakeWay(const RequestView& view) {
+  void PreemptForWaiting(const RequestView& view) {
     // Concurrent prompts are no reason to preempt: their turn ends soon.
     const bool beside_prompts = std::any_of(out_.work.begin(), out_.work.end(),
                                             [](const Assignment& work) { return !work.decodes; });
@@ -208,7 +208,7 @@ class Planner {
     std::vector<const RequestView*> victims;
     std::vector<int> freed(free_.size(), 0);
     // tokens of its prefix that running requests hold
-    const int begun = view.computed[0] - view.idle_prefix;
+    const int begun = view.computed[0] - view.idle_prefix_slots;
     int lost = 0;
     for (auto it = input_.running.rbegin(); it != input_.running.rend(); ++it) {
       const RequestView& victim = *it;
@@ -216,11 +216,11 @@ class Planner {
       if (victim.in_flight || !Alive(victim)) continue;
       victims.push_back(&victim);
       std::erase(alive_, &victim);
-      for (size_t pool = 0; pool < free_.size(); ++pool) freed[pool] += Freed(victim, pool);
+      for (size_t pool = 0; pool < free_.size(); ++pool) freed[pool] += FreedSlots(victim, pool);
       const int alone = std::clamp(begun - Shared(victim, 0), 0, begun - lost);
       lost += alone;
       freed[0] -= alone;
-      if (!PlaceIsFree() || !HasRoom(view, freed)) continue;
+      if (!PlaceIsFree() || !HasSlots(view, freed)) continue;
       for (const RequestView* one : victims) Preempt(*one);
       return;
     }
@@ -232,18 +232,18 @@ class Planner {
     int left = static_cast<int>(input_.waiting.size());
     for (const RequestView& view : input_.waiting) {
       --left;
-      if (view.behind != 0 && HasPlace(view.behind)) {
-        behind_.push_back(&view);
+      if (view.prefix_producer != 0 && HasPlace(view.prefix_producer)) {
+        waiting_for_prefix_.push_back(&view);
         continue;
       }
-      if (!PlaceIsFree() || rows_ < 1 || !HasRoom(view) ||
-          !SlotsSuffice(view, 1, 0, view.idle_prefix)) {
-        MakeWay(view);
+      if (!PlaceIsFree() || rows_ < 1 || !HasSlots(view) ||
+          !HasSlotsForStep(view, 1, 0, view.idle_prefix_slots)) {
+        PreemptForWaiting(view);
         return;
       }
-      free_[0] -= view.idle_prefix;
+      free_[0] -= view.idle_prefix_slots;
       int rows = Share(view, left);
-      while (rows > 1 && !SlotsSuffice(view, rows, 0)) --rows;
+      while (rows > 1 && !HasSlotsForStep(view, rows, 0)) --rows;
       out_.admit.push_back(view.id);
       alive_.push_back(&view);
       Assign(view, rows, 0, /*decodes=*/false);
@@ -251,7 +251,7 @@ class Planner {
   }
 
   // Gives rows that nobody took to prompts that can use more.
-  void FillUp() {
+  void FillRemainingRows() {
     for (Assignment& assignment : out_.work) {
       if (assignment.decodes || rows_ < 1) continue;
       const RequestView& view = ViewOf(assignment.id);
@@ -289,7 +289,7 @@ class Planner {
   std::vector<int> free_;
   std::vector<const RequestView*> alive_;  // running, by rank; then admitted
   // waiting for a prefix of one of these; they keep their rank
-  std::vector<const RequestView*> behind_;
+  std::vector<const RequestView*> waiting_for_prefix_;
   Schedule out_;
 };
 

@@ -44,10 +44,10 @@ struct RequestView {
   // requests use them.
   std::vector<int> shared;
   // Of a waiting request: slots of its computed tokens that count as free until it is admitted.
-  int idle_prefix = 0;
+  int idle_prefix_slots = 0;
   // Of a waiting request: an earlier request that is going to compute a shared prefix. This one
   // keeps its rank and is not admitted meanwhile. 0: none.
-  int64_t behind = 0;
+  int64_t prefix_producer = 0;
 
   bool Outranks(const RequestView& other) const {
     return priority != other.priority ? priority < other.priority : id < other.id;
@@ -63,7 +63,7 @@ struct SchedulerInput {
   int max_rows = 0;
   int max_running = 0;
   int max_decoding = INT_MAX;  // requests that decode in this step
-  bool others_run = false;  // there are steps in flight
+  bool steps_in_flight = false;  // there are steps in flight
   std::vector<int> free_slots;       // by pool
   std::vector<int> total_slots;      // by pool
   std::vector<RequestView> running;  // by rank

@@ -191,7 +191,7 @@ TEST(Scheduler, OnlyRequestsOutsideOfStepsInFlightArePreempted) {
   urgent.priority = -1;
   SchedulerInput input = Input(64, 500);
   input.max_running = 3;
-  input.others_run = true;
+  input.steps_in_flight = true;
   input.running = {Decoding(1, 20), Decoding(2, 20), Decoding(3, 20)};
   input.running[2].busy = input.running[2].in_flight = true;
   input.waiting = {urgent};
@@ -204,7 +204,7 @@ TEST(Scheduler, AConcurrentPromptCausesNoPreemption) {
   input.waiting = {Prompt(2, 100), Prompt(3, 10)};
   input.waiting[0].priority = -2;
   input.waiting[1].priority = -1;
-  input.waiting[1].behind = 0;
+  input.waiting[1].prefix_producer = 0;
   EXPECT_THAT(MakeSchedule(input).preempt, IsEmpty());
 }
 
@@ -232,7 +232,7 @@ TEST(Scheduler, SlotsThatOthersShareAreNotCountedAsFreedByPreemption) {
 
 TEST(Scheduler, ACachedPrefixIsNotRunAgainButItsIdleSlotsAreTaken) {
   RequestView view = Prompt(1, 50, 48);
-  view.idle_prefix = 48;
+  view.idle_prefix_slots = 48;
   SchedulerInput input = Input(100, 51, 60);
   input.waiting = {view};
   EXPECT_EQ(Find(MakeSchedule(input), 1)->rows, 2);
@@ -242,7 +242,7 @@ TEST(Scheduler, ACachedPrefixIsNotRunAgainButItsIdleSlotsAreTaken) {
 
 // The cached prefix is the LLM's: an SSM that has to run the whole prompt takes no more for it.
 TEST(Scheduler, IdleSlotsAreTakenOfTheLlmsPoolAlone) {
-  RequestView view{.id = 1, .length = 50, .computed = {48, 0}, .idle_prefix = 48};
+  RequestView view{.id = 1, .length = 50, .computed = {48, 0}, .idle_prefix_slots = 48};
   SchedulerInput input = Input(100, 60, 60);
   input.free_slots = input.total_slots = {60, 51};
   input.waiting = {view};
@@ -277,7 +277,7 @@ TEST(Scheduler, RequestsWaitForASharedPrefixAndKeepTheirRank) {
   SchedulerInput input = Input(40, 500);
   input.running = {Prompt(1, 60, 20)};
   input.waiting = {Prompt(2, 60, 16), Prompt(3, 60, 16), Prompt(4, 9), Prompt(5, 9)};
-  input.waiting[0].behind = input.waiting[1].behind = 1;
+  input.waiting[0].prefix_producer = input.waiting[1].prefix_producer = 1;
   input.max_running = 4;
   EXPECT_THAT(MakeSchedule(input).admit, ElementsAre(4));
   input.max_running = 8;
@@ -296,7 +296,7 @@ TEST(Scheduler, ABusyRequestGetsNoWorkAndKeepsItsSlots) {
   input.running = {Decoding(1, 20), Decoding(2, 20), Decoding(3, 20)};
   input.running[2].computed = {20};
   input.running[2].busy = true;
-  input.others_run = true;
+  input.steps_in_flight = true;
   // No slot is free: alone, the last one would make room.
   Schedule schedule = MakeSchedule(input);
   EXPECT_THAT(schedule.preempt, IsEmpty());

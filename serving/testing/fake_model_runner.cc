@@ -198,7 +198,7 @@ absl::Status FakeModelRunner::Step(const RunnerBatch& batch, RunnerOutput* logit
   }
   if (absl::Status status = CheckRowOutputs(batch, limits_.vocabulary); !status.ok()) return status;
   const auto logits_wished = std::count(batch.row_outputs.begin(), batch.row_outputs.end(), 0);
-  rows_shown_ += batch.row_outputs.empty() ? static_cast<int64_t>(wanted) : logits_wished;
+  rows_with_logits_ += batch.row_outputs.empty() ? static_cast<int64_t>(wanted) : logits_wished;
   if (steps_ % 2 == 1) return absl::OkStatus();
   SampleRows(batch, logits);
   for (const auto& choices : logits->choices) choices_ += choices.empty() ? 0 : 1;

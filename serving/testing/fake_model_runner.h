@@ -51,7 +51,7 @@ class FakeModelRunner : public ModelRunner {
   int64_t rows() const { return rows_; }
   int largest_batch() const { return largest_batch_; }
   // Rows whose logits were requested.
-  int64_t rows_shown() const { return rows_shown_; }
+  int64_t rows_with_logits() const { return rows_with_logits_; }
   int64_t choices() const { return choices_; }  // rows that were sampled
   // Step number `step` (from 1) and later ones fail with `code`; 0: none.
   void FailFrom(int64_t step, absl::StatusCode code = absl::StatusCode::kUnavailable) {
@@ -79,7 +79,7 @@ class FakeModelRunner : public ModelRunner {
   int64_t steps_ = 0;
   int64_t rows_ = 0;
   int largest_batch_ = 0;
-  int64_t rows_shown_ = 0;
+  int64_t rows_with_logits_ = 0;
   int64_t choices_ = 0;
   int64_t fail_from_ = 0;
   absl::StatusCode failure_ = absl::StatusCode::kUnavailable;
