@@ -19,7 +19,7 @@ struct EluGradient {
   float positive, negative, rate;
 
   float operator()(float x, float dy) const {
-    const float below = negative * rate * static_cast<float>(WideExp(x * rate));
+    const float below = negative * rate * static_cast<float>(ExpF64(x * rate));
     return dy * (x > 0.0f ? positive : below);
   }
 };

@@ -5,7 +5,7 @@ namespace espalier {
 
 void RegisterLogCpu(KernelRegistry& registry) {
   AddUnary(
-      registry, "log", [](float x) { return static_cast<float>(WideLog(x)); },
+      registry, "log", [](float x) { return static_cast<float>(LogF64(x)); },
       [](float x, float dy) { return dy / x; });
 }
 

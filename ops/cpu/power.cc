@@ -19,7 +19,7 @@ float GradientA(float dy, float a, float b) {
 }
 
 float GradientB(float dy, float a, float b) {
-  const float slope = dy * static_cast<float>(WidePow(a, b) * WideLog(a));
+  const float slope = dy * static_cast<float>(PowF64(a, b) * LogF64(a));
   return (a == 0.0f) & (b >= 0.0f) ? 0.0f : slope;
 }
 

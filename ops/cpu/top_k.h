@@ -33,7 +33,7 @@ struct SmallKey {
   static Type Join(uint32_t key, uint32_t place) { return static_cast<Type>(key) << 32 | place; }
 };
 
-struct WideKey {
+struct LargeKey {
   using Type = std::pair<uint64_t, uint32_t>;
   static Type Of(int64_t value, bool largest, uint32_t place) {
     const uint64_t key = static_cast<uint64_t>(value) ^ (uint64_t{1} << 63);
@@ -105,7 +105,7 @@ KernelStatus RunTopK(const Attributes& attributes, const TensorView& x, const Te
       TopK<SmallKey>(x, axis, k, largest, values.as<int32_t>(), at);
       break;
     case DType::kI64:
-      TopK<WideKey>(x, axis, k, largest, values.as<int64_t>(), at);
+      TopK<LargeKey>(x, axis, k, largest, values.as<int64_t>(), at);
       break;
     default:
       TopK<SmallKey>(x, axis, k, largest, values.as<float>(), at);

@@ -136,7 +136,7 @@ struct Line {
 };
 
 template <typename T>
-struct Normalise {
+struct Normalize {
   Line<T> line;
   const T* residual;  // may be null
   T* y;
@@ -180,7 +180,7 @@ KernelStatus Forward(const KernelArgs& args, const Attributes& attributes) {
     if (y.present()) {
       ESPALIER_KERNEL_RETURN_IF_ERROR(
           ForEach(y.num_elements(),
-                  Normalise<T>{{x.as<T>(), args.inputs[1].as<T>(), args.inputs[2].as<T>(), moments,
+                  Normalize<T>{{x.as<T>(), args.inputs[1].as<T>(), args.inputs[2].as<T>(), moments,
                                 s.channels, s.spatial},
                                Has(args.inputs, 6) ? args.inputs[6].as<T>() : nullptr,
                                y.as<T>(),

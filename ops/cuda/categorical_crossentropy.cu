@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(Problem p, float* loss
   const float* target = p.target + blockIdx.x * p.classes;
   float most = 0, log_sum = 0;
   if (p.from_logits) {
-    const Normaliser n = Normalise(x, p.classes);
+    const LogitStats n = ComputeLogitStats(x, p.classes);
     most = n.most;
     log_sum = logf(n.sum);
   }
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     return;
   }
-  const Normaliser n = Normalise(x, p.classes);
+  const LogitStats n = ComputeLogitStats(x, p.classes);
   float total = 0;
   for (int64_t i = threadIdx.x; i < p.classes; i += kThreads) {
     total += p.keep * target[i] + p.spread;

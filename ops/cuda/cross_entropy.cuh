@@ -5,12 +5,12 @@
 
 namespace espalier {
 
-struct Normaliser {
+struct LogitStats {
   float most, sum;
 };
 
 // Returns the row's maximum and the sum of exp(x - maximum).
-__device__ inline Normaliser Normalise(const float* row, int64_t classes) {
+__device__ inline LogitStats ComputeLogitStats(const float* row, int64_t classes) {
   float most = -INFINITY;
   for (int64_t i = threadIdx.x; i < classes; i += kThreads) most = fmaxf(most, row[i]);
   most = BlockMax(most);

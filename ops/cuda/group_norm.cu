@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-struct Normalise {
+struct Normalize {
   Problem p;
   const T* x;
   const T* scale;  // may be null, as bias
@@ -175,7 +175,7 @@ KernelStatus Forward(const KernelArgs& args, const Problem& p) {
         x.as<T>(), moments, p.row(), p.epsilon);
     ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus("group_norm"));
     return ForEach(y.num_elements(),
-                   Normalise<T>{p, x.as<T>(), DataAt<T>(args.inputs, 1), DataAt<T>(args.inputs, 2),
+                   Normalize<T>{p, x.as<T>(), DataAt<T>(args.inputs, 1), DataAt<T>(args.inputs, 2),
                                 moments, y.as<T>()},
                    StreamOf(args), "group_norm");
   });

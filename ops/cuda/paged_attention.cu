@@ -75,7 +75,7 @@ struct StoreScaled {
 struct Shape {
   int64_t rows, width;
   int heads, kv_heads, dim;
-  Scores scores;
+  ScoreMod scores;
   CacheScales cache_scales;
 };
 
@@ -175,7 +175,7 @@ KernelStatus RunFor(const KernelArgs& args, const Batch& batch, const Shape& s,
   return Launch<T, C, kMaxDim, true>(args, batch, s, sharing, arrivals);
 }
 
-KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, Scores scores,
+KernelStatus Run(DeviceContexts& contexts, const KernelArgs& args, int64_t dim, ScoreMod scores,
                  const SplitKv& sharing) {
   DeviceContext* context = nullptr;
   ESPALIER_KERNEL_RETURN_IF_ERROR(contexts.Current(&context));
@@ -254,7 +254,7 @@ void RegisterPagedAttentionCuda(KernelRegistry& registry, DeviceContexts& contex
         const double given = spec.attributes.Float("scale");
         const float scale =
             static_cast<float>(given > 0 ? given : 1.0 / std::sqrt(static_cast<double>(dim)));
-        const Scores scores{scale, static_cast<float>(spec.attributes.Float("softcap")), nullptr,
+        const ScoreMod scores{scale, static_cast<float>(spec.attributes.Float("softcap")), nullptr,
                             spec.attributes.String("alibi") == "bf16",
                             spec.attributes.Int("window")};
         const int64_t rows = spec.inputs[kQ].dims[0], heads = spec.inputs[kQ].dims[1] / dim;

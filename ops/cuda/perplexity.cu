@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const float* row = logits + blockIdx.x * labels.classes;
-  const Normaliser n = Normalise(row, labels.classes);
+  const LogitStats n = ComputeLogitStats(row, labels.classes);
   if (threadIdx.x == 0) values[blockIdx.x] = logf(n.sum) - (row[label] - n.most);
 }
 

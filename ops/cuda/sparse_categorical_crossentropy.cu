@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(Problem p, float* loss
     return;
   }
   const float* row = p.logits + blockIdx.x * classes;
-  const Normaliser n = Normalise(row, classes);
+  const LogitStats n = ComputeLogitStats(row, classes);
   const float log_sum = logf(n.sum);
   float spread = 0;
   if (p.everywhere > 0) {
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   const float* row = p.logits + blockIdx.x * classes;
-  const Normaliser n = Normalise(row, classes);
+  const LogitStats n = ComputeLogitStats(row, classes);
   float total = static_cast<float>(classes);
   if (p.everywhere > 0 && p.weights != nullptr) {
     total = 0;

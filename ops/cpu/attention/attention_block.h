@@ -202,14 +202,14 @@ ESPALIER_INLINE void ForQueries(const Block<C>& b, const KvTile<C>& p) {
   if (at < b.count) Step::template Run<W, 1>(b, p, at);
 }
 
-struct ProductStep {
+struct DotProductStep {
   template <int W, int R, typename C>
   static ESPALIER_INLINE void Run(const Block<C>& b, const KvTile<C>& p, int64_t at) {
     Products<W, R>(b, p, at);
   }
 };
 
-struct WeighStep {
+struct WeightedSumStep {
   template <int W, int R, typename C>
   static ESPALIER_INLINE void Run(const Block<C>& b, const KvTile<C>& p, int64_t at) {
     WeighRows<W, R>(b, p, at);
@@ -266,7 +266,7 @@ struct AttentionBlock {
     for (int64_t j = 0; j < b.shared; j += p.size) {
       p.Find(b, of_all, j, b.shared, b.k_cache, b.k_scale, b.scale);
       if (j == 0) FetchAll(b, p);
-      ForQueries<W, ProductStep>(b, p);
+      ForQueries<W, DotProductStep>(b, p);
       for (int64_t i = 0; i < b.count; ++i) Scale<W>(p, b.scores + i * b.scores_row);
     }
     if (b.shared > 0) {
@@ -289,7 +289,7 @@ struct AttentionBlock {
       for (int64_t i = 0; b.v_scale != nullptr && i < b.count; ++i) {
         Scale<W>(p, b.scores + i * b.scores_row);
       }
-      ForQueries<W, WeighStep>(b, p);
+      ForQueries<W, WeightedSumStep>(b, p);
     }
     for (int64_t i = 0; i < b.count; ++i) {
       const Query& query = b.queries[i];

@@ -85,14 +85,14 @@ ESPALIER_VNNI inline __m512 HalvesToFloats(const uint8_t* f16) {
 
 ESPALIER_VNNI inline __m512 WholeToFloats(__m512i x) { return _mm512_maskz_cvtepi32_ps(0xffff, x); }
 
-// Sums of R rows, f32[R][16]. kAsk: prefetch.
-template <int R, bool kFourBits, bool kAsk>
+// Sums of R rows, f32[R][16]. kPrefetch: prefetch.
+template <int R, bool kFourBits, bool kPrefetch>
 ESPALIER_VNNI void TileVnni(const Tile& t, float* sums) {
   const __m512i low = _mm512_set1_epi8(15);
   __m512 total[R];
   for (__m512& sum : total) sum = _mm512_setzero_ps();
   for (int64_t g = 0; g < t.x.groups; ++g) {
-    if constexpr (kAsk) AskAhead<kFourBits>(t, g);
+    if constexpr (kPrefetch) AskAhead<kFourBits>(t, g);
     const int8_t* q[R];
     for (int r = 0; r < R; ++r) q[r] = t.Q(r, g);
     const uint8_t* const weights = t.Weights<kFourBits>(g);
@@ -183,7 +183,7 @@ ESPALIER_AVX2 ESPALIER_INLINE void AddGroupAvx2(const Tile& t, int64_t g, int ha
   }
 }
 
-template <int R, bool kFourBits, bool kAsk>
+template <int R, bool kFourBits, bool kPrefetch>
 ESPALIER_AVX2 void TileAvx2(const Tile& t, float* sums) {
   // Few rows leave registers for both halves of a block, so that it is read once.
   constexpr int kHalves = R <= 2 ? 2 : 1;
@@ -193,7 +193,7 @@ ESPALIER_AVX2 void TileAvx2(const Tile& t, float* sums) {
       for (__m256& sum : of_half) sum = _mm256_setzero_ps();
     }
     for (int64_t g = 0; g < t.x.groups; ++g) {
-      if (kAsk && half == 0) AskAhead<kFourBits>(t, g);
+      if (kPrefetch && half == 0) AskAhead<kFourBits>(t, g);
       AddGroupAvx2<R, kFourBits>(t, g, half, total[0]);
       if constexpr (kHalves == 2) AddGroupAvx2<R, kFourBits>(t, g, 1, total[1]);
     }

@@ -11,7 +11,7 @@ namespace espalier {
 
 // Returns e^x; keeps NaN. Where the result is outside the range of f32 it is outside that range here,
 // too. Relative error below 1e-11.
-inline double WideExp(double x) {
+inline double ExpF64(double x) {
   x = x > 709.0 ? 709.0 : x;
   x = x < -708.0 ? -708.0 : x;
   // Adding 1.5 * 2^52 leaves round(x / ln 2) in the low bits of the sum.
@@ -34,7 +34,7 @@ inline double WideExp(double x) {
 }
 
 // Natural logarithm of a number that is not subnormal in f64. Relative error below 1e-11.
-inline double WideLog(double x) {
+inline double LogF64(double x) {
   // x = 2^n * m, m in [sqrt(1/2), sqrt(2)).
   constexpr uint64_t kSqrtHalf = 0x3fe6a09e667f3bcdu;
   constexpr uint64_t kExponent = uint64_t{0xfff} << 52;
@@ -62,24 +62,24 @@ inline double WideLog(double x) {
 }
 
 // log(1 + x) and e^x - 1, with a small relative error near zero too.
-inline double WideLog1p(double x) {
+inline double Log1pF64(double x) {
   const double near = x - x * x * (0.5 - x * (1.0 / 3));
-  const double far = WideLog(1.0 + x);
+  const double far = LogF64(1.0 + x);
   return std::abs(x) < 1e-4 ? near : far;
 }
 
-inline double WideExpm1(double x) {
+inline double Expm1F64(double x) {
   const double near = x + x * x * (0.5 + x * (1.0 / 6));
-  const double far = WideExp(x) - 1.0;
+  const double far = ExpF64(x) - 1.0;
   return std::abs(x) < 1e-4 ? near : far;
 }
 
 // a^b as IEEE 754's pow has it.
-inline double WidePow(double a, double b) {
+inline double PowF64(double a, double b) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const double magnitude = std::abs(a);
-  double y = WideExp(b * WideLog(magnitude));
-  // f32's infinities and zeros; WideExp ends before f64's.
+  double y = ExpF64(b * LogF64(magnitude));
+  // f32's infinities and zeros; ExpF64 ends before f64's.
   y = y > 1e300 ? kInfinity : y;
   y = y < 1e-300 ? 0.0 : y;
   // Every f32 from 2^24 on is an even integer.
@@ -95,25 +95,25 @@ inline double WidePow(double a, double b) {
   return (b == 0.0) | (a == 1.0) ? 1.0 : y;
 }
 
-inline float FastExpm1(float x) { return static_cast<float>(WideExpm1(x)); }
-inline float FastPow(float a, float b) { return static_cast<float>(WidePow(a, b)); }
+inline float FastExpm1(float x) { return static_cast<float>(Expm1F64(x)); }
+inline float FastPow(float a, float b) { return static_cast<float>(PowF64(a, b)); }
 
 inline float FastSoftplus(float x) {
   const float positive = x < 0.0f ? 0.0f : x;
-  return static_cast<float>(positive + WideLog1p(WideExp(-std::abs(static_cast<double>(x)))));
+  return static_cast<float>(positive + Log1pF64(ExpF64(-std::abs(static_cast<double>(x)))));
 }
 
 inline float FastSinh(float x) {
   const double v = x;
   const double z = v * v;
-  const double e = WideExp(v);
+  const double e = ExpF64(v);
   const double near = v + v * z * (1.0 / 6 + z * (1.0 / 120));
   const double far = 0.5 * e - 0.5 / e;
   return static_cast<float>(std::abs(v) < 1e-2 ? near : far);
 }
 
 inline float FastCosh(float x) {
-  const double e = WideExp(x);
+  const double e = ExpF64(x);
   return static_cast<float>(0.5 * e + 0.5 / e);
 }
 
@@ -121,13 +121,13 @@ inline float FastAsinh(float x) {
   const double v = std::abs(static_cast<double>(x));
   const double z = v * v;
   const double near = v - v * z * (1.0 / 6 - z * (3.0 / 40));
-  const double far = WideLog(v + std::sqrt(z + 1.0));
+  const double far = LogF64(v + std::sqrt(z + 1.0));
   return static_cast<float>(std::copysign(v < 1e-2 ? near : far, static_cast<double>(x)));
 }
 
 inline float FastAcosh(float x) {
   const double v = x;
-  const double y = WideLog(v + std::sqrt(v * v - 1.0));
+  const double y = LogF64(v + std::sqrt(v * v - 1.0));
   return static_cast<float>(v < 1.0 ? std::numeric_limits<double>::quiet_NaN() : y);
 }
 
@@ -135,7 +135,7 @@ inline float FastAtanh(float x) {
   const double v = x;
   const double z = v * v;
   const double near = v + v * z * (1.0 / 3 + z * (1.0 / 5 + z * (1.0 / 7)));
-  const double far = 0.5 * WideLog((1.0 + v) / (1.0 - v));
+  const double far = 0.5 * LogF64((1.0 + v) / (1.0 - v));
   return static_cast<float>(std::abs(v) < 1e-2 ? near : far);
 }
 
@@ -149,7 +149,7 @@ struct Angle {
 };
 
 inline Angle FastAngle(float x) {
-  constexpr double kRound = 6755399441055744.0;  // as in WideExp
+  constexpr double kRound = 6755399441055744.0;  // as in ExpF64
   const double v = x;
   const double n = (v * 0.63661977236758134 + kRound) - kRound;
   // pi / 2 in two parts; n times the first one is exact.

@@ -74,7 +74,7 @@ const Function kFunctions[] = {
      0.51},
 };
 
-TEST(WideMath, IsAccurateOverTheWholeRange) {
+TEST(F64Math, IsAccurateOverTheWholeRange) {
   const TestTensor x = F32({static_cast<int64_t>(Sweep().size())}, Sweep());
   for (const Function& function : kFunctions) {
     const TestTensor y = RunOne(function.op, {}, {x});
@@ -94,7 +94,7 @@ TEST(WideMath, IsAccurateOverTheWholeRange) {
 }
 
 // The same function with all, and with none, of its arguments within the fast range.
-TEST(WideMath, AnglesAgreeWhicheverWayTheyAreReduced) {
+TEST(F64Math, AnglesAgreeWhicheverWayTheyAreReduced) {
   std::vector<float> near, mixed;
   for (int i = 0; i < 1000; ++i) near.push_back(static_cast<float>(i) * 37.25f);
   mixed = near;

@@ -52,7 +52,7 @@ struct Attention {
   Batch batch;
   QueryTile::Heads heads;
   int kv_heads, dim;
-  Scores how;
+  ScoreMod score_mod;
 };
 
 // Layout of the shared memory of a block, in bytes.
@@ -341,9 +341,9 @@ class KvTile {
         if (seen && !in_sequence) score = AncestorDots(g_ + 8 * half)[key];
       });
     }
-    if (a_.how.Plain()) {
+    if (a_.score_mod.Plain()) {
       Each(scores, [&](int, int, bool seen, bool, float& score) {
-        score = seen ? score * a_.how.scale : -INFINITY;
+        score = seen ? score * a_.score_mod.scale : -INFINITY;
       });
       return;
     }
@@ -360,7 +360,7 @@ class KvTile {
       const Keys& keys = keys_[query.there ? query.row : 0];
       float& score = place(half, key);
       score = query.there && j >= keys.begin && j < keys.size
-                  ? a_.how.Of(score, query.head, j, keys.size)
+                  ? a_.score_mod.Of(score, query.head, j, keys.size)
                   : -INFINITY;
     }
     Each(scores, [&](int half, int key, bool, bool, float& score) { score = place(half, key); });

@@ -45,11 +45,11 @@ struct OnlineSoftmax {
 };
 
 // Blocks per multiprocessor, limited by registers.
-constexpr int TogetherOf(int dim) { return dim <= 64 ? 3 : dim <= 128 ? 2 : 1; }
+constexpr int BlocksPerMultiprocessor(int dim) { return dim <= 64 ? 3 : dim <= 128 ? 2 : 1; }
 
 // A block takes the queries of one tile and every gridDim.y-th group of keys. kDim >= dim of a head.
 template <typename T, typename C, int kDim, bool kWhole>
-__global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) PagedAttentionKernel(Attention<T, C> a) {
+__global__ void __launch_bounds__(kBlock, BlocksPerMultiprocessor(kDim)) PagedAttentionKernel(Attention<T, C> a) {
   constexpr int kValues = kDim / (kBlock / QueryTile::kQueries);  // of a query, that a thread merges
   constexpr int kEvery = kDim / kValues;
   uint4* const shared = DynamicSharedMemory();
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kBlock, TogetherOf(kDim)) PagedAttentionKernel
   const QueryTile tile = QueryTile::Of(a.batch, a.heads, blockIdx.x);
   if (tile.rows == 0) return;
   if (thread < tile.rows) {
-    keys[thread] = Keys::Of(a.batch, tile.row + thread, a.how.window);
+    keys[thread] = Keys::Of(a.batch, tile.row + thread, a.score_mod.window);
   }
   __syncthreads();
   const QueryTileKeys all = QueryTileKeys::Of(keys, tile.rows);

@@ -12,7 +12,7 @@ namespace espalier {
 namespace cuda_paged_attention {
 
 // How dot products become scores: scale, softcap, ALiBi, sliding window.
-struct Scores {
+struct ScoreMod {
   float scale, softcap;  // softcap 0: none
   const float* slopes;   // null: no ALiBi
   bool alibi_bf16;
