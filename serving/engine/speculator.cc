@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
   if (given.tune && !setup.seconds) {
     return absl::InvalidArgumentError("speculation.tune needs a clock, and the engine has none");
   }
-  // Without best-first trees their depth says nothing.
+  // Without best-first trees their depth does not matter.
   const bool best_first = given.tune || given.max_nodes > 0;
   const int deepest = best_first ? setup.llm->limits().max_ancestor_slots : INT32_MAX;
   const struct {
@@ -131,8 +131,8 @@ bool Speculator::Follows(const Ssm& ssm, const Request& request) const {
   return ssm.status.ok() && request.options().speculate && request.length() <= ssm.limit;
 }
 
-// How deep the SSM can draft: the tree's last level and the token after it must be allowed to the
-// request, and the levels that are run must be positions of the SSM.
+// Returns how deep the SSM can draft: the request must be allowed the last level and the token
+// after it, and the levels that are run must be within the SSM's positions.
 int Speculator::DepthFor(const Ssm& ssm, const Request& request, int depth) const {
   if (!Follows(ssm, request)) return 0;
   const auto state = states_.find(request.id());
@@ -164,7 +164,7 @@ int Speculator::TreeNodes(const Request& request) const {
   return nodes;
 }
 
-// Draws never shrink once they are made; tuned ones are made within what the scheduler leaves.
+// Draws are never dropped; tuned ones are made within what the scheduler grants.
 bool Speculator::TreeMayShrink(const Request& request) const {
   return options_.tune || !Draws(request);
 }
@@ -227,7 +227,7 @@ void Speculator::CountNgramTokens(const TokenTree& tree, absl::Span<const int> p
 
 void Speculator::ObserveLlm(const StepWork& work, double seconds) {
   last_step_seconds_ = seconds;
-  // Its cache holds requests now, which a calibration would write over: its steps must do.
+  // Its cache holds requests, which a calibration would overwrite; it learns from steps instead.
   llm_calibrated_ = true;
   if (!options_.tune) return;
   const double before = llm_latency_.pace();

@@ -148,30 +148,30 @@ class Speculator {
   Kind KindOf(const Request& request) const;
   struct Learned {
     std::array<AcceptanceEstimator, kKinds> acceptance;
-    double draws = 0;  // trials of them; forgotten while there are none
+    double draws = 0;  // number of trials of draws; fades while there are none
   };
   struct Ssm {
     std::unique_ptr<SsmDrafter> drafter;
-    int limit = 0;            // the longest sequence that it follows
-    uint64_t generation = 0;  // of its cache, that the drafter speaks of
+    int limit = 0;  // longest sequence that it drafts for
+    uint64_t generation = 0;  // of the cache that the drafter describes
     bool calibrated = false;
     absl::Status status;
     StepLatencyModel cost;
     Learned learned;
-    Kind kind = kGreedy;  // of most requests that it could draft for
+    Kind kind = kGreedy;  // of most requests that it can draft for
     DraftChoice choice;
 
-    // What the chances of a drawn level have to sum up to, so that the next one is worth running.
+    // The sum of chances of a drawn level above which the next level is worth running.
     struct LeastSum {
       int depth;
       size_t level, drafted;  // nodes
       double sum;
     };
-    std::vector<LeastSum> least_sums;  // as far as asked, since the last choice
+    std::vector<LeastSum> least_sums;  // memoized since the last choice
 
     const AcceptanceEstimator& acceptance() const { return learned.acceptance[kind]; }
     int64_t drafts = 0;
-    int64_t batches = 0;  // until the LLM's last step
+    int64_t batches = 0;  // until the last LLM step
   };
   // A request's part in the next draft of one SSM.
   struct Part {
@@ -179,7 +179,7 @@ class Speculator {
     bool probe = false;
     int depth = 0;
     int nodes = 0;
-    double adds = 1;  // share of its drafts' worth that n-gram drafts leave; 0: it is not asked
+    double adds = 1;  // fraction of the drafts' value beside n-gram drafts; 0: does not draft
     RequestAcceptance factor;
   };
   struct State {
@@ -187,14 +187,14 @@ class Speculator {
     TokenTree ngram{0};
     RequestAcceptance ngram_factor;
     int depth = 0;  // the deepest tree that the request can use
-    // No n-gram draft was likely to know the next token in its last step.
+    // In its last step, no n-gram draft was likely to have the next token.
     bool was_open = false;
   };
 
   explicit Speculator(Setup setup);
-  // All that have not been, before they serve a request.
+  // Calibrates models that have not been, before they hold requests.
   absl::Status CalibrateAll();
-  // SSMs whose cache is another one than before: what was known of it is forgotten.
+  // Resets SSMs whose cache was replaced.
   void ResetLostCaches();
 
   bool Draws(const Request& request) const { return KindOf(request) == kIndependent; }
@@ -208,27 +208,27 @@ class Speculator {
   void Choose(absl::Span<const Request* const> decoding, const StepLoad& load);
   void Prefer(absl::Span<const Request* const> decoding, const StepLoad& load);
   DraftBounds Bounds() const;
-  // What the SSM is offered, the most promising first; `kinds` counts the requests' kinds.
+  // The requests that the SSM can draft for, the most promising first; `kinds` counts them by kind.
   std::vector<DraftCandidate> CandidatesFor(int ssm, absl::Span<const Request* const> decoding,
                                    double missed, std::array<int, kKinds>* kinds);
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
   bool MayDraft(int ssm, const Request& request);
-  // Masks of a tree's nodes would hold up all others.
+  // Masks for tree nodes would delay all other requests.
   static bool ConstraintTooSlow(const Request& request) { return request.logits_processor().costly(); }
-  // By how much more steps of such requests yield than is estimated.
+  // Measured over estimated goodput of steps with this kind of requests.
   double Correction(Kind kind) const;
   void NoteCovered(absl::Span<const Request* const> decoding, const StepLoad& load);
-  // `known`: chances that an n-gram draft has the token, by depth; `level`, `row`: prices in tokens.
+  // `known`: chance that an n-gram draft has the token, by depth; `level`, `row`: prices in tokens.
   double AddedBeside(const Ssm& ssm, absl::Span<const double> known, double level,
                      double row) const;
-  // What a token is worth that an SSM drafts: less than one if an n-gram draft would know it a step later,
-  // for a part of the time that a step takes.
+  // Value of a token drafted by an SSM: less than one if an n-gram draft would have it one step
+  // later.
   double SsmToken() const { return 1 - covered_next_ * (1 - 1 / yield_); }
   void ExploreDraftSize(absl::Span<const Request* const> decoding, const StepLoad& load);
   void Probe(absl::Span<const Request* const> decoding, const StepLoad& load);
   void ReleaseIdle(int ssm, absl::Span<const Request* const> decoding);
   double LevelSeconds(const Ssm& ssm, int rows) const;
-  // Tokens per second of steps with such drafts as were chosen.
+  // Tokens per second of steps with the chosen drafts.
   double LongRunRate() const;
   bool LevelPays(Ssm& ssm, DraftValue& value, int depth, absl::Span<const double> chances,
                    absl::Span<const double> drafted);
@@ -249,48 +249,49 @@ class Speculator {
   NgramDrafter ngram_;
   Learned ngram_learned_;
   std::map<RequestId, State> states_;
-  // By the kind of most requests: what one kind's drafts lose another's may win.
+  // By the kind of most requests, because kinds may differ in sign.
   std::array<SpeculationGate, kKinds> ssm_gates_;
   SpeculationGate ngram_gate_;
   StepLoad load_;  // of the coming step
-  // Of the coming step: n-gram drafts were asked, an SSM drafts, an SSM is only probed.
+  // In the coming step: the n-gram drafter drafts, an SSM drafts, an SSM is only probed.
   bool with_ngram_ = false, with_ssm_ = false, with_probe_ = false;
-  bool covered_ = false;     // n-gram drafts leave no request to the SSMs
-  double plain_tokens_ = 0;  // expected of the step without SSMs
-  double covered_next_ = 0;  // how often an n-gram draft knows more one step after none did, of late
-  double yield_ = 1;         // tokens of a request's step, of late
-  bool prefilling_ = false;    // a draft was due, but its SSM was too far behind
-  double prefill_seconds_ = 0;   // seconds of it in which SSMs run what they will not have to run again
-  bool prefers_draws_ = true;  // for requests of which only the distribution matters
-  double gain_ = 1;            // what the choices' drafts are expected to do to the rate
-  double trial_cost_ = 0;      // seconds that these may lose before it is known whether they pay
-  double plain_rate_ = 0;      // expected of the step without drafts of SSMs, tokens per second
-  // Of steps with drafts: tokens, and what their time would have yielded as estimated. They fade.
+  bool covered_ = false;  // n-gram drafts leave no request to the SSMs
+  double plain_tokens_ = 0;  // expected in the step without SSMs
+  // recent rate at which an n-gram draft appears one step after there was none
+  double covered_next_ = 0;
+  double yield_ = 1;  // recent tokens per request and step
+  bool prefilling_ = false;  // a draft was due, but its SSM had too much to prefill
+  double prefill_seconds_ = 0;  // of the step: SSM prefill that is not repeated
+  bool prefers_draws_ = true;  // for unseeded requests
+  double gain_ = 1;  // expected rate with the chosen drafts over that without
+  double trial_cost_ = 0;  // seconds that a trial may lose
+  double plain_rate_ = 0;  // expected tokens per second without SSM drafts
+  // Of steps with drafts: tokens, and the estimate for their time. Decaying sums.
   double yielded_ = 1, expected_ = 1;
-  // The same of steps whose requests were all of one kind, against the kind's own estimate.
+  // The same for steps with requests of one kind only.
   struct Yield {
     double tokens = 0, expected = 0, steps = 0;
   };
   std::map<int, std::array<Yield, kKinds>> yields_;  // by SpeculationGate::LoadBucket of the load
-  Kind most_ = kGreedy;                              // of most requests of the step
-  bool alike_ = false;                               // of all of them
-  double expected_tokens_ = 0;    // tokens of it, by the chances of the trees; 0: not known
-  double overhead_ = 1;  // DraftBounds.overhead, of the last drafts
+  Kind most_ = kGreedy;  // of most requests of the step
+  bool alike_ = false;  // all requests of the step have this kind
+  double expected_tokens_ = 0;  // of the step, by the chances of the trees; 0: unknown
+  double overhead_ = 1;  // DraftBounds::overhead of the last drafts
   int64_t steps_ = 0;
   int64_t chosen_at_ = -1;  // step
   int chosen_for_ = -1;     // decoding requests
-  int chosen_of_ = 0;       // of these that were offered
+  int chosen_of_ = 0;  // of these, candidates
   int64_t choices_ = 0;
   int64_t idle_steps_ = 0;    // since an SSM drafted
-  WarmupSteps warmup_;            // of those without prompts
+  WarmupSteps warmup_;  // of steps without prompts
   double probe_credit_ = 0;   // seconds
-  double probe_cost_ = 0;     // of the last one, as estimated
+  double probe_cost_ = 0;  // estimate for the last probe
   double plain_seconds_ = 0;  // of the last step without SSMs
-  int64_t probe_turn_ = 0;    // whose SSM's probe is next
+  int64_t probe_turn_ = 0;  // the SSM of the next probe
   double last_step_seconds_ = 0;
   ExplorationSchedule ngram_exploration_, ssm_exploration_;
-  double price_scale_ = 1;     // what time costs in this step, of what it does in others
-  size_t explored_nodes_ = 0;  // that the step shall have for its size to be known; 0: those that pay
+  double price_scale_ = 1;  // price of time in this step, relative to others
+  size_t explored_nodes_ = 0;  // nodes of a step that explores a size; 0: no exploration
   SpeculationStatistics statistics_;
 };
 

@@ -1,4 +1,4 @@
-// Runs the SSMs as planned, and keeps what pays of their trees.
+// Part of Speculator: runs the SSMs as planned, and prunes their trees.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -28,7 +28,7 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
     const auto state = states_.find(item.request.id());
     if (!item.assignment.decodes || state == states_.end()) continue;
     TokenTree& ngram = state->second.ngram;
-    // The scheduler may have had fewer rows.
+    // The scheduler may have granted fewer rows.
     std::vector<bool> keep(ngram.size(), false);
     for (int node = 0; node < std::min(ngram.size(), item.assignment.tree_nodes + 1); ++node) {
       keep[node] = true;
@@ -53,13 +53,13 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
   overhead_ = std::clamp(overhead_, 1.0, kMostOverhead);
 }
 
-// By so much the estimate may be wrong: beyond, drafting itself is in doubt (payoff.h).
+// The correction is limited: beyond, drafting itself is in doubt (speculation_gate.h).
 double Speculator::LongRunRate() const {
   return price_scale_ * plain_rate_ * gain_ *
          std::clamp(yielded_ / expected_, SpeculationGate::kLeastGain, 1 / SpeculationGate::kLeastGain);
 }
 
-// Of one level of so many rows.
+// Seconds of one level of this many rows.
 double Speculator::LevelSeconds(const Ssm& ssm, int rows) const {
   const double visible = rows * load_.context;
   const double context = std::min(rows, ssm.choice.requests) * load_.context;
@@ -131,8 +131,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   std::vector<SsmDrafter::DraftRequest> jobs;
   int prefill_tokens = setup_.max_rows;  // rows that this step may spend on running behind
   int rows = 0, once = 0;          // that it spends, and of them those that no later step will need
-  // After a tree of its own an SSM has not run the last token, and the one before if that was a
-  // leaf.
+  // After its own tree, an SSM has not run the last token, nor the one before if it was a leaf.
   const int usual = ssms() > 1 || with_ngram_ ? options_.max_depth + 1 : 2;
   for (DraftWork& item : work) {
     const Request& request = item.request;
@@ -152,7 +151,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
                                options_.sampled == SampledDrafting::kCoupledIfSeeded,
         .tree = &item.tree};
     if (assignment.decodes && part.drafts) {
-      // Shares of what the scheduler gave beside the n-gram draft; the first SSMs get the remainder.
+      // The rows beside the n-gram draft are shared by the SSMs; the first ones get the remainder.
       int sources = 0, before = 0;
       for (int other = 0; other < ssms(); ++other) {
         if (!state.parts[other].drafts) continue;
@@ -164,7 +163,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
       job.depth = job.max_nodes > 0 ? part.depth : 0;
     }
     const bool draws = Draws(request);
-    // What is chosen for shared noise is not drawn: of the expansion only its size counts.
+    // Coupled candidates are not drawn, so only the size of the expansion matters.
     const bool sized = options_.max_nodes > 0 && !draws;
     if (options_.tune || sized || KindOf(request) == kCoupled) {
       job.best_first = {.width = options_.max_width,
@@ -183,7 +182,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
       prefilling_ = prefilling_ || job.depth > 0;
       job.depth = 0;
     }
-    // The root is left for the draft that will ask for its logits.
+    // The root is left for the draft that needs its logits.
     if (job.depth == 0 && job.prefill == request.length()) --job.prefill;
     const int behind = std::max(0, job.prefill - known);
     prefill_tokens -= behind;
@@ -206,7 +205,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   }
 }
 
-// Of all nodes that were drafted, those whose verification pays, beside the drawn ones, which stay.
+// Keeps the nodes whose verification pays, and all drawn ones.
 void Speculator::PruneTrees(std::vector<DraftWork>& work, double drafting) {
   struct Node {
     double chance;

@@ -1,4 +1,4 @@
-// What to draft in the coming step.
+// Part of Speculator: plans what to draft in the coming step.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -39,7 +39,7 @@ constexpr int kLowPool = 8;  // of an SSM's slots: below this share idle request
 
 void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows, int context) {
   ResetLostCaches();
-  // An error is the step's, too, which says so.
+  // The LLM's step will report the same error.
   CalibrateAll().IgnoreError();
   ++steps_;
   load_ = {.decoding = static_cast<int>(decoding.size()), .other_rows = prompt_rows};
@@ -77,7 +77,7 @@ void Speculator::PlanNgramDrafts(absl::Span<const Request* const> decoding) {
   }
 }
 
-// Tuned: of all n-gram drafts the nodes that pay.
+// If tuned: keeps the n-gram drafts that pay.
 void Speculator::PruneNgramDrafts(absl::Span<const Request* const> decoding, StepLoad* load) {
   std::vector<double> chances;
   for (const Request* request : decoding) {
@@ -118,8 +118,8 @@ void Speculator::PlanFixed(absl::Span<const Request* const> decoding) {
   }
 }
 
-// Requests for which the SSM could draft, the most promising first: not those whose next token a
-// n-gram draft is likely to know. What an SSM says there is mostly the same.
+// The requests that the SSM could draft for, the most promising first, without those whose next
+// token an n-gram draft probably has; the SSM would mostly draft the same.
 std::vector<const Request*> Speculator::Offered(int ssm,
                                                 absl::Span<const Request* const> decoding) {
   std::vector<const Request*> out;
@@ -205,7 +205,7 @@ std::vector<DraftCandidate> Speculator::CandidatesFor(int ssm, absl::Span<const 
   return out;
 }
 
-// How requests should be drafted for that come from now on.
+// Chooses how to draft for requests that arrive from now on.
 void Speculator::Prefer(absl::Span<const Request* const> decoding, const StepLoad& load) {
   double drawing = 0, sharing = 0;
   DraftBounds tree = Bounds(), chain = tree;
@@ -265,7 +265,7 @@ void Speculator::Choose(absl::Span<const Request* const> decoding, const StepLoa
       DraftBounds bounds = Bounds();
       if (ssm.kind == kIndependent) bounds.ranks = 1;
       const bool on = ssm.choice.requests > 0;
-      // Of the best one it is for the clock to say whether it pays (payoff.h).
+      // The gate decides by the clock whether the best choice pays (speculation_gate.h).
       const double margin = turn == 0 ? SpeculationGate::kLeastGain - 1 : on ? 0 : kMargin;
       const DraftChoice choice =
           ChooseDraft(with, llm_latency_, ssm.cost, ssm.acceptance(), offers, bounds, margin);
