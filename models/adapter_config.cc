@@ -7,8 +7,8 @@
 namespace espalier {
 namespace {
 
-// Switches that do not change what a trained adapter computes beside the model. The weights say
-// which layers they are for; fan_in_fan_out only matters to those who add B A to the matrix.
+// Switches that do not change what a trained adapter computes on top of the model. The weights name
+// their layers; fan_in_fan_out matters only when B A is merged into the matrix.
 const std::vector<std::string>& NeutralFields() {
   static const std::vector<std::string>& fields =
       *new std::vector<std::string>{"peft_type",
@@ -48,7 +48,7 @@ absl::StatusOr<AdapterConfig> ReadAdapterConfig(absl::string_view json) {
   config.OnlyText("peft_type", {"LORA"});
   config.OnlyText("task_type", {"CAUSAL_LM", "FEATURE_EXTRACTION"});
   config.OnlyText("bias", {"none"});
-  // The others start from matrices of the model that they change.
+  // The other initializations start from matrices of the model, which they change.
   if (config.IsText("init_lora_weights")) {
     config.OnlyText("init_lora_weights", {"gaussian", "eva", "orthogonal"});
   } else {
@@ -62,7 +62,7 @@ absl::StatusOr<AdapterConfig> ReadAdapterConfig(absl::string_view json) {
   const double alpha = config.Number("lora_alpha", 8);
   const double rank = static_cast<double>(adapter.rank);
   adapter.scale = alpha / (config.Flag("use_rslora", false) ? std::sqrt(rank) : rank);
-  // A text is a regular expression, or "all-linear".
+  // A string is a regular expression, or "all-linear".
   if (!config.IsText("target_modules")) adapter.targets = config.Texts("target_modules");
   if (!config.status().ok()) return config.status();
   return adapter;

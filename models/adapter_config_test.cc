@@ -65,7 +65,7 @@ TEST(AdapterConfig, WhatChangesTheMathematicsIsRefusedByName) {
       {R"("r": 4, "lora_alpha": "8")", "lora_alpha"},
       {R"("r": 4, "target_modules": [3])", "target_modules"}};
   for (const auto& [fields, name] : cases) {
-    // The later one of two fields counts, as JSON readers have it.
+    // Of duplicate fields the last counts, as in JSON readers.
     const absl::Status status = Read(fields).status();
     EXPECT_FALSE(status.ok()) << fields;
     EXPECT_THAT(std::string(status.message()),
@@ -73,7 +73,7 @@ TEST(AdapterConfig, WhatChangesTheMathematicsIsRefusedByName) {
   }
   EXPECT_THAT(std::string(ReadAdapterConfig("[]").status().message()),
               HasSubstr("adapter_config.json"));
-  EXPECT_FALSE(ReadAdapterConfig(R"({"r": 4})").ok());  // what method is it?
+  EXPECT_FALSE(ReadAdapterConfig(R"({"r": 4})").ok());  // no method
 }
 
 }  // namespace

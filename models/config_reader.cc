@@ -1,4 +1,4 @@
-// The only file here that reads with nlohmann, whose exceptions end here.
+// The only file here that uses nlohmann's exceptions; they do not leave it.
 #include "models/config_reader.h"
 
 #include <algorithm>

@@ -24,7 +24,7 @@ class DecoderGraph {
       x = Scale(x, 1 / d_.logit_softcap);
       x = Scale(b_.Op("tanh", {x}), d_.logit_softcap);
     }
-    // Older files hold what can be computed.
+    // Older files store derived values, too.
     b_.Ignore({".rotary_emb.inv_freq"});
     return x;
   }
@@ -85,7 +85,7 @@ class DecoderGraph {
       if (d_.fused) options.fused = {p + "gate_up_proj", 2 * size, {{begin, begin + size}}};
       return b_.Linear(p + name, x, size, s_.hidden, options);
     };
-    // Neighbours, so that they are computed as one.
+    // Adjacent, so that they can be fused.
     const ValueId gate = half("gate_proj", 0), up = half("up_proj", size);
     const ValueId gated = b_.Op("multiply", {b_.Activation(d_.activation, gate), up});
     return b_.Linear(p + "down_proj", gated, s_.hidden, size,
@@ -107,8 +107,8 @@ class DecoderGraph {
   ValueId Experts(const std::string& p, ValueId x) {
     const DecoderExperts& e = d_.experts;
     ValueId scores = b_.Linear(p + e.router, x, e.count, s_.hidden);
-    // The largest logits are the most probable experts; a softmax over the chosen ones alone is
-    // that over all, normalised.
+    // The largest logits are the most probable experts, and a softmax over the chosen ones equals
+    // the normalized softmax over all.
     const Attributes top = {{"k", e.chosen}};
     const ValueId assign = b_.Op("arg_top_k", {scores}, top);
     if (!e.normalized) scores = b_.Op("softmax", {scores});
@@ -140,7 +140,7 @@ int64_t DivideHeads(ConfigReader& config, int64_t hidden, int64_t heads) {
 }
 
 void CheckCounts(ConfigReader& config, int64_t layers, int64_t heads_or_experts) {
-  constexpr int64_t kMost = 1 << 18;  // ten times those of the largest models
+  constexpr int64_t kMost = 1 << 18;  // ten times the largest models
   if (layers <= kMost / heads_or_experts) return;
   config.Fail(absl::InvalidArgumentError(
       absl::StrCat("config.json: ", layers, " layers with ", heads_or_experts,

@@ -1,5 +1,5 @@
-// The families that are known. A new one is a file that defines LanguageModel Read<Name>(
-// ConfigReader&), and a line here.
+// The list of families. A new one is a file that defines LanguageModel Read<Name>(ConfigReader&),
+// and a line here.
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-// Name of the function, "architectures", "model_type".
+// Function name, "architectures", "model_type".
 #define ESPALIER_FAMILIES(FAMILY)                                  \
   FAMILY(Llama, "LlamaForCausalLM", "llama")                       \
   FAMILY(Mistral, "MistralForCausalLM", "mistral")                 \
@@ -81,7 +81,7 @@ absl::Status CheckShape(const ServingShape& shape) {
   return absl::OkStatus();
 }
 
-// Only packed weights of our own are known: those of other libraries lie otherwise.
+// Only Espalier's own packed weights are supported; those of other libraries have other layouts.
 int ReadPackedBits(ConfigReader& config) {
   if (!config.Has("quantization_config")) return 0;
   ConfigReader packed = config.Object("quantization_config");
@@ -107,7 +107,7 @@ int ReadPackedBits(ConfigReader& config) {
   return bits;
 }
 
-// The text part of a model that reads images, too: its tensors lie among those of the other parts.
+// The text part of a multimodal model: its tensors have a prefix.
 void FindTextPart(ServingModel* serving) {
   NameEverySource(serving->graph, &serving->weights);
   for (auto& [parameter, source] : serving->weights.sources) {

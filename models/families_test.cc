@@ -37,7 +37,8 @@ void PrintTo(const Refused& r, std::ostream* out) { *out << r.what; }
 
 class RefusedTest : public ::testing::TestWithParam<Refused> {};
 
-// A switch that changes the mathematics is honoured (family_logits_test) or refused by its name.
+// A switch that changes the mathematics is either supported (family_logits_test) or refused by
+// name.
 TEST_P(RefusedTest, SwitchesThatAreNotSupportedAreNamed) {
   const std::string base = GetParam().base;
   const absl::Status good = Read(base);
@@ -157,7 +158,7 @@ TEST(ReadModelTest, EachArchitectureNamesWhatItMisses) {
   EXPECT_THAT(std::string(Read(R"("model_type": "rwkv")").message()), HasSubstr("\"model_type\""));
 }
 
-// Whatever the number in whatever field: an answer.
+// Any number in any field gives a model or an error.
 TEST(ReadModelTest, NoNumberInAnyFieldOverflows) {
   for (const char* field :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
@@ -194,7 +195,7 @@ TEST(ReadModelTest, SwitchesOfMptThatAreOffAreNone) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// Of all models in files, only MPT's may have another greatest bias than 8.
+// Of all file formats only MPT's allows a maximum bias other than 8.
 TEST(ReadModelTest, SlopesOfMptFollowItsGreatestBias) {
   OpRegistry registry;
   RegisterAllOperators(registry);
@@ -212,7 +213,7 @@ TEST(ReadModelTest, SlopesOfMptFollowItsGreatestBias) {
     std::memcpy(found.data(), bytes.data(), bytes.size());
     return found;
   };
-  // 2^(-bias * i / heads) for i from 1 on; of three heads those of four: the second, the fourth,
+  // 2^(-bias * i / heads) for i from 1 on; three heads take those of four: the second, the fourth,
   // the first.
   EXPECT_THAT(slopes("2", "4"), ElementsAre(1.0f / 4, 1.0f / 16));
   EXPECT_THAT(slopes("4", "16"), ElementsAre(1.0f / 16, 1.0f / 256, 1.0f / 4096, 1.0f / 65536));
@@ -230,7 +231,7 @@ int64_t CacheWidth(const std::string& config) {
   return serving->graph.value(serving->graph.FindValue("layers.0.k_cache")).type.dims[1];
 }
 
-// Qwen3Config has 128, Qwen3MoeConfig nothing of its own.
+// Qwen3Config defaults to 128, Qwen3MoeConfig has no default.
 TEST(ReadModelTest, HeadsAreAsWideAsTheClassSaysWhereTheFileDoesNot) {
   const auto width = [](const std::string& architecture) {
     return CacheWidth(
@@ -242,7 +243,7 @@ TEST(ReadModelTest, HeadsAreAsWideAsTheClassSaysWhereTheFileDoesNot) {
   EXPECT_EQ(width("Gemma2ForCausalLM"), 256);
 }
 
-// google/gemma-3-4b says this much of its text part. The rest is Gemma3TextConfig's.
+// All that google/gemma-3-4b says of its text part; the rest is Gemma3TextConfig's defaults.
 constexpr char kGemma3Images[] =
     R"("architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
        "eos_token_id": [1, 106], "vision_config": {"hidden_size": 1152}, "text_config": {
@@ -273,14 +274,14 @@ TEST(ReadModelTest, TheTextPartOfGemma3IsAModelOfItsOwn) {
       IsIgnored(serving->weights, "vision_tower.vision_model.encoder.layers.0.mlp.fc1.bias"));
   EXPECT_TRUE(IsIgnored(serving->weights, "model.multi_modal_projector.mm_soft_emb_norm.weight"));
   EXPECT_FALSE(IsIgnored(serving->weights, "language_model.model.layers.34.mlp.up_proj.weight"));
-  // What training writes would be half a model.
+  // Training would write half a model.
   const absl::Status training = BuildTraining(registry, *model, 4).status();
   EXPECT_EQ(training.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(training.message()), HasSubstr("text_config"));
   EXPECT_THAT(std::string(training.message()), HasSubstr("lose \"language_model.\""));
 }
 
-// What a refused training advises: its "text_config" as config.json, as little as that says.
+// What the refusal advises: its "text_config" as config.json, as little as that says.
 TEST(ReadModelTest, TheTextConfigOfGemma3IsAConfigurationOfItsOwn) {
   const std::string images = kGemma3Images;
   const size_t begin = images.find('{', images.find("\"text_config\""));
@@ -334,7 +335,7 @@ TEST(ReadModelTest, FalconsOldNamesMeanTheSame) {
 TEST(BuildServingTest, TheCacheIsKeptInTheFormatOfTheShape) {
   OpRegistry registry;
   RegisterAllOperators(registry);
-  // With ALiBi, whose slopes come before the scales, and without.
+  // With ALiBi, whose slopes precede the scales, and without.
   for (const char* config :
        {R"({"architectures": ["MptForCausalLM"], "vocab_size": 16, "d_model": 12, "n_layers": 1,
             "n_heads": 3, "max_seq_len": 16, "attn_config": {"alibi": true}})",
@@ -367,7 +368,7 @@ TEST(BuildServingTest, TheCacheIsKeptInTheFormatOfTheShape) {
             "KV cache format 'fp8', expected f32, f16, bf16 or int8");
 }
 
-// As in vLLM. What is served by default, and the cache for it, follow from that.
+// As in vLLM. The default length and the cache size follow from it.
 TEST(ReadModelTest, ScalingLengthensTheContext) {
   const auto positions = [](const std::string& base, const std::string& scaling) -> int64_t {
     const auto model = ReadModel("{" + base + R"(, "max_position_embeddings": 64,
@@ -385,7 +386,7 @@ TEST(ReadModelTest, ScalingLengthensTheContext) {
   EXPECT_EQ(positions(kLlama, yarn), 256);
   EXPECT_EQ(positions(kLlama, yarn + R"(, "original_max_position_embeddings": 32)"), 128);
   EXPECT_EQ(positions(kLlama, yarn + R"(, "original_max_position_embeddings": 8)"), 64);
-  // These files give what the scaling has led to.
+  // These files state the scaled length.
   EXPECT_EQ(positions(kLlama, R"("rope_type": "llama3", "factor": 8.0,
                                  "original_max_position_embeddings": 16)"),
             64);
@@ -409,7 +410,7 @@ TEST(ReadModelTest, ScalingLengthensTheContext) {
 struct Turned {
   double first = 0, second = 0, magnitude = 0;
 };
-// How the first two pairs of a head turn in a model that is served for so many positions.
+// The frequencies of the first two pairs of a model served for so many positions.
 Turned Turns(const LanguageModel& model, int max_positions) {
   OpRegistry registry;
   RegisterAllOperators(registry);
@@ -425,7 +426,7 @@ Turned Turns(const LanguageModel& model, int max_positions) {
   return {};
 }
 
-// longrope: one set of frequencies for the whole life of the served model, by its longest sequence.
+// longrope: one set of frequencies for the lifetime of the served model, by its longest sequence.
 TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
   const auto model =
       ReadModel(std::string("{\"architectures\": [\"Phi3ForCausalLM\"], ") + kDecoder +
@@ -439,7 +440,7 @@ TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
   EXPECT_DOUBLE_EQ(Turns(*model, 0).second, 0.01 / 8);
 }
 
-// Phi3Config has 4096 where the file does not say what the model was trained for.
+// Phi3Config defaults to 4096 for the original length.
 TEST(ReadModelTest, LongRopeOfPhi3BeginsBehindWhatItsClassSays) {
   const std::string scaling =
       R"(, "max_position_embeddings": 131072, "rope_scaling": {
@@ -451,7 +452,7 @@ TEST(ReadModelTest, LongRopeOfPhi3BeginsBehindWhatItsClassSays) {
   EXPECT_DOUBLE_EQ(Turns(*model, 4096).second, 0.01);
   EXPECT_DOUBLE_EQ(Turns(*model, 4097).second, 0.01 / 8);
   EXPECT_DOUBLE_EQ(Turns(*model, 0).magnitude, std::sqrt(1 + std::log(32.0) / std::log(4096.0)));
-  // Others are as long as the file says, and nothing is beyond.
+  // Others are as long as the file says.
   const auto llama = ReadModel(std::string("{") + kLlama + scaling);
   ASSERT_TRUE(llama.ok()) << llama.status();
   EXPECT_EQ(llama->facts.short_positions, 131072);
@@ -474,7 +475,7 @@ TEST(ReadModelTest, DynamicScalingGoesByTheLongestSequenceServed) {
   }
 }
 
-// transformers 5 writes an object for each type of layers, and all of it in there.
+// transformers 5 writes one object per type of layers, with all fields inside.
 TEST(ReadModelTest, RopeParametersMayBeOfLayers) {
   OpRegistry registry;
   RegisterAllOperators(registry);
@@ -504,7 +505,7 @@ TEST(ReadModelTest, RopeParametersMayBeOfLayers) {
               ElementsAre(0.05, 0.05, 1e-2, 1e-2));
   EXPECT_THAT(second(layers + R"(, "rope_scaling": {"rope_type": "linear", "factor": 8.0})"),
               ElementsAre(1e-2, 1e-2, 1e-3 / 8, 1e-3 / 8));
-  // How many of four pairs turn is said in there, too.
+  // It also says how many of four pairs are rotated.
   const auto turned = [&](const std::string& more) {
     const auto model = ReadModel("{" + std::string(kLlama) + R"(, "head_dim": 8, )" + more + "}");
     EXPECT_TRUE(model.ok()) << model.status();
@@ -552,7 +553,7 @@ TEST_F(BuildTrainingTest, WhatCannotBeTrainedIsRefusedByName) {
   EXPECT_EQ(Build(kOpt, 0).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// A new model begins as the family's authors begin it, not as zeros that never learn.
+// A new model starts from the authors' initialization, not from zeros that never learn.
 TEST_F(BuildTrainingTest, ParametersStartByWhatTheyAre) {
   const auto gpt = Build(std::string(kGpt2) + R"(, "n_layer": 8)", 4);
   ASSERT_TRUE(gpt.ok()) << gpt.status();
@@ -563,14 +564,14 @@ TEST_F(BuildTrainingTest, ParametersStartByWhatTheyAre) {
   EXPECT_DOUBLE_EQ(Start(graph, "transformer.h.7.mlp.c_proj.weight").scale, 0.02 / 4);
   EXPECT_EQ(Start(graph, "transformer.h.7.mlp.c_fc.bias").kind, Initializer::kZeros);
   EXPECT_EQ(Start(graph, "transformer.ln_f.weight").kind, Initializer::kOnes);
-  // Gemma's files hold norms' weights minus 1.
+  // Gemma's files hold norm weights minus 1.
   const auto gemma = Build(kGemma3, 4);
   ASSERT_TRUE(gemma.ok()) << gemma.status();
   EXPECT_EQ(Start(gemma->graph, "model.norm.weight").kind, Initializer::kConstant);
   EXPECT_EQ(Start(gemma->graph, "model.norm.weight").mean, 0);
 }
 
-// Plans and reports name nodes: those of a layer alike in all layers.
+// Plans and reports name nodes: equal names in all layers but for the number.
 TEST_F(BuildTrainingTest, NodesOfLayersAreNamedAlike) {
   for (const std::string& fields :
        {std::string(kDecoder) + R"(, "architectures": ["MistralForCausalLM"])",

@@ -1,5 +1,5 @@
-// Falcon: one projection for q, k and v in three layouts, attention and MLP side by side or one
-// after the other, rotary embeddings or (RW) ALiBi.
+// Falcon: a fused q, k, v projection in three layouts, attention and MLP in parallel or in
+// sequence, rotary embeddings or (RW) ALiBi.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +13,7 @@ struct FalconConfig {
   int64_t ffn = 0;
   double epsilon = 1e-5;
   std::string activation;
-  bool grouped = false;  // "new_decoder_architecture": each group's q heads, its k, its v
+  bool grouped = false;  // "new_decoder_architecture": q heads, k and v of each group together
   bool multi_query = true;
   bool parallel = true, bias = false, alibi = false, tied = true;
   int norms = 1;  // before a parallel layer
@@ -106,7 +106,7 @@ LanguageModel ReadFalcon(ConfigReader& config) {
   f.bias = config.Flag("bias", false);
   f.alibi = config.Flag("alibi", false);
   f.tied = config.Flag("tie_word_embeddings", true);
-  // The first files' code: what goes around a layer is taken behind its norm.
+  // The first files' code takes the residual after the norm.
   config.OnlyFlag("apply_residual_connection_post_layernorm", false, false);
   if (f.grouped) {
     const std::string field = config.OneOf({"num_kv_heads", "n_head_kv"});
@@ -131,7 +131,7 @@ LanguageModel ReadFalcon(ConfigReader& config) {
   return model;
 }
 
-// The name that the first files had.
+// The original model's name of the field.
 LanguageModel ReadFalconRw(ConfigReader& config) { return ReadFalcon(config); }
 
 }  // namespace espalier

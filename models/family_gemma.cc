@@ -7,15 +7,15 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kHeadDim = 256;  // of all Gemmas, whatever hidden_size
+constexpr int64_t kHeadDim = 256;  // of all Gemmas, whatever hidden_size is
 constexpr char kGemma3Text[] = "gemma3_text";
 
 Decoder ReadGemmaDecoder(ConfigReader& config, const DecoderDefaults& defaults) {
   Decoder decoder = ReadDecoder(config, defaults);
   decoder.norm_add = 1;
-  // Where older files say "gelu" in "hidden_act" they mean its tanh approximation, too: the weights
-  // were trained with it, and vLLM and older transformers take it so. Newer ones (4.57) compute
-  // what "hidden_act" says to the letter.
+  // Older files with "gelu" in "hidden_act" mean its tanh approximation: the weights were trained
+  // with it, and vLLM and older transformers use it. Newer transformers (4.57) take "hidden_act"
+  // literally.
   config.OnlyText("hidden_act", {"gelu", "gelu_pytorch_tanh"});
   decoder.activation = ReadActivation(config, "hidden_activation", "gelu_pytorch_tanh");
   decoder.embedding_scale = std::sqrt(static_cast<double>(decoder.sizes.hidden));
@@ -23,7 +23,7 @@ Decoder ReadGemmaDecoder(ConfigReader& config, const DecoderDefaults& defaults) 
   return decoder;
 }
 
-// What Gemma 2 and 3 share.
+// Shared by Gemma 2 and 3.
 void ReadNewer(ConfigReader& config, Decoder* decoder) {
   decoder->post_norms = true;
   decoder->attention_scale = 1 / std::sqrt(config.Positive("query_pre_attn_scalar", 256));
@@ -34,8 +34,8 @@ double ReadSoftcap(ConfigReader& config, const std::string& field, double otherw
   return config.Positive(field, config.Named(field) ? 0 : otherwise);
 }
 
-// Files of models that read images, too, leave out what equals the defaults of transformers'
-// Gemma3TextConfig, and so do those that are made of their "text_config".
+// Files of multimodal models omit fields that equal the defaults of transformers' Gemma3TextConfig,
+// and so do files made of their "text_config".
 void DefaultsOfGemma3Text(ConfigReader& config) {
   for (const auto& [field, value] : {std::pair("vocab_size", 262208),
                                      {"hidden_size", 2304},
@@ -46,7 +46,7 @@ void DefaultsOfGemma3Text(ConfigReader& config) {
   }
 }
 
-// Every `period`-th layer sees everything.
+// Every `period`-th layer has full attention.
 std::vector<bool> Sliding(size_t layers, int64_t period) {
   std::vector<bool> sliding(layers);
   for (size_t i = 0; i < layers; ++i) {
@@ -86,19 +86,19 @@ LanguageModel ReadGemma3(ConfigReader& config) {
   decoder.logit_softcap = ReadSoftcap(config, "final_logit_softcapping", 0);
   ReadWindows(config, ReadWindow(config, 4096),
               Sliding(decoder.layers.size(), config.Size("sliding_window_pattern", 6)), &decoder);
-  // Layers with a window have a base of their own; "rope_scaling" is not for them.
+  // Sliding-window layers have a base of their own, which "rope_scaling" does not apply to.
   decoder.ropes.push_back(ReadRope(config, decoder.sizes.head_dim,
                                    {.theta = 10000,
                                     .max_positions = decoder.sizes.max_positions,
                                     .theta_field = "rope_local_base_freq",
                                     .layers = "sliding_attention"}));
   for (DecoderLayer& layer : decoder.layers) layer.rope = layer.window > 0 ? 1 : 0;
-  // Its max_position_embeddings are those that the scaling has led to.
+  // max_position_embeddings is the scaled length.
   for (Rope& rope : decoder.ropes) rope.max_positions = decoder.sizes.max_positions;
   return ToModel(std::move(decoder));
 }
 
-// Those that read images, too (4B and more), as text models.
+// The multimodal ones (4B and larger), as text models.
 LanguageModel ReadGemma3Images(ConfigReader& config) {
   ConfigReader text = ReadTextConfig(config, kGemma3Text);
   DefaultsOfGemma3Text(text);

@@ -1,5 +1,5 @@
-// GPT-2 and GPTBigCode (StarCoder 1, SantaCoder): learned positions, norms before each part, one
-// projection for q, k and v. GPT-2 keeps its matrices transposed.
+// GPT-2 and GPTBigCode (StarCoder 1, SantaCoder): learned positions, pre-norm, a fused q, k, v
+// projection. GPT-2 stores its matrices transposed.
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +14,7 @@ struct Gpt {
   double epsilon = 1e-5;
   std::string activation;
   bool transposed = false;   // Conv1D
-  bool interleaved = false;  // each head's q, k and v together; otherwise all q, all k, all v
+  bool interleaved = false;  // q, k and v of each head together; otherwise all q, all k, all v
   bool scaled = true;        // by 1 / sqrt(head_dim)
   bool scaled_by_depth = false;
   bool tied = true;

@@ -1,4 +1,4 @@
-// LLaMA 1 to 3. Training's side of the family is llama.h.
+// LLaMA 1 to 3. llama.h builds models from sizes.
 #include "models/decoder.h"
 
 namespace espalier {

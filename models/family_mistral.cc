@@ -11,7 +11,7 @@ LanguageModel ReadMistral(ConfigReader& config) {
   return ToModel(std::move(decoder));
 }
 
-// Mistral Small 3.1 and later, which read images, too, as text models.
+// Mistral Small 3.1 and later, which are multimodal, as text models.
 LanguageModel ReadMistral3(ConfigReader& config) {
   ConfigReader text = ReadTextConfig(config, "mistral");
   LanguageModel model = ReadMistral(text);

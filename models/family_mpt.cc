@@ -12,11 +12,11 @@ struct MptConfig {
   CommonSizes sizes;
   int64_t ffn = 0;
   double epsilon = 1e-5, clip = 0, scale = 0, bias_max = 8;
-  bool head_norms = false;  // "qk_ln": of all heads of q, and of k, together
+  bool head_norms = false;  // "qk_ln": one norm over all heads of q, and one over those of k
   bool tied = true;
 };
 
-// Of the next power of two of heads: every second one first, then the others.
+// Slopes of the next power of two of heads: every second one first, then the others.
 std::vector<float> Slopes(int64_t heads, double bias_max) {
   const int64_t all = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(heads)));
   std::vector<float> slopes;
@@ -123,7 +123,7 @@ LanguageModel ReadMpt(ConfigReader& config) {
   return model;
 }
 
-// Files made before Hugging Face had the family.
+// Files from before Hugging Face supported the family.
 LanguageModel ReadMptOriginal(ConfigReader& config) { return ReadMpt(config); }
 
 }  // namespace espalier

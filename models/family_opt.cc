@@ -1,5 +1,5 @@
-// OPT: learned positions, of which the files have two more; norms before or after each part; the
-// 350M model's embeddings are narrower than its layers.
+// OPT: learned positions (the files have two extra rows), pre-norm or post-norm; the 350M model's
+// embeddings are narrower than its layers.
 #include "absl/strings/str_cat.h"
 #include "models/family.h"
 

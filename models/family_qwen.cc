@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-// A window is there only if use_sliding_window says so, in layers from max_window_layers on.
+// The sliding window applies only with use_sliding_window, in layers from max_window_layers on.
 void ReadQwenWindows(ConfigReader& config, Decoder* decoder) {
   const int64_t window = ReadWindow(config, 4096);
   const bool used = config.Flag("use_sliding_window", false);
@@ -34,7 +34,7 @@ LanguageModel ReadQwen3(ConfigReader& config) {
 }
 
 LanguageModel ReadQwen3Moe(ConfigReader& config) {
-  // Other than the dense one's, its class has no head_dim of its own: hidden / heads.
+  // Unlike the dense class, this one has no default head_dim: hidden / heads.
   Decoder decoder = ReadDecoder(config, {.max_positions = 32768});
   decoder.qkv_bias = decoder.output_bias = config.Flag("attention_bias", false);
   decoder.head_norms = true;

@@ -16,7 +16,7 @@ absl::Status Refuse(const std::string& field, const std::string& found,
 }  // namespace
 
 absl::Status Validate(const LlamaConfig& c) {
-  // Far above any model, and low enough that no product of two of them overflows.
+  // Far above any model, and low enough that no product of two overflows.
   constexpr int64_t kMax = int64_t{1} << 30;
   const std::pair<const char*, int64_t> sizes[] = {
       {"vocab_size", c.vocab_size},

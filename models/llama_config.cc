@@ -1,4 +1,4 @@
-// The sizes of a LLaMA as config.json.
+// Writes the sizes of a LLaMA as config.json.
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -25,7 +25,7 @@ std::string ToConfigJson(const LlamaConfig& c) {
   json["mlp_bias"] = false;
   json["max_position_embeddings"] = c.max_position_embeddings;
   json["tie_word_embeddings"] = c.tie_word_embeddings;
-  // Null, not absent: Hugging Face would otherwise take its own defaults, which are tokens of ours.
+  // Null rather than absent: Hugging Face's defaults are ordinary tokens here.
   json["bos_token_id"] = nullptr;
   json["pad_token_id"] = nullptr;
   if (c.eos.empty()) {

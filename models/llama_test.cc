@@ -62,7 +62,7 @@ TEST(LlamaConfigTest, IsReadAsItIsWritten) {
 
 struct BadConfig {
   const char* what;
-  const char* from;  // replaced in a good file
+  const char* from;  // replaced in a valid file
   const char* to;
   absl::StatusCode code;
   const char* message;

@@ -12,21 +12,21 @@ namespace {
 
 constexpr char kPrefix[] = "base_model.model.";
 constexpr char kA[] = ".lora_A.weight", kB[] = ".lora_B.weight";
-// PEFT saves the adapted output layer itself too. Training left it as it was, so the model's
-// counts.
+// PEFT also saves the adapted output layer itself. Training did not change it, so the model's copy
+// is used.
 constexpr char kBase[] = ".base_layer.weight";
 constexpr char kWeight[] = ".weight";
-// Ranks are padded with zeros, which vectors of any kernel divide.
+// Ranks are zero-padded to a multiple of every kernel's vector width.
 constexpr int64_t kRankMultiple = 16;
 
-// A linear layer as adapters see it.
+// A linear layer and its module.
 struct Layer {
-  std::string module;                             // its name in the model's files
+  std::string module;  // the module's name in the model's files
   int64_t out = 0, in = 0;                        // of the module
-  std::vector<std::pair<int64_t, int64_t>> rows;  // of the module's, that the layer is made of
+  std::vector<std::pair<int64_t, int64_t>> rows;  // rows of the module that form the layer
 };
 
-// The two tensors of one adapter for one module; empty names where it has none.
+// The two tensors of one adapter for one module; empty if absent.
 struct Pair {
   std::string a, b;
   std::string base;  // a copy of the module's own matrix; empty: none
@@ -68,7 +68,7 @@ absl::StatusOr<std::map<std::string, Pair>> PairsOf(const LoraAdapter& adapter) 
   return pairs;
 }
 
-// All modules of the model that have parameters, as its files name them.
+// All modules with parameters, by their names in the model's files.
 std::set<std::string> ModulesOf(const Graph& graph, const WeightMap& weights) {
   std::set<std::string> modules;
   const auto add = [&](const std::string& tensor) {
@@ -89,8 +89,8 @@ std::set<std::string> ModulesOf(const Graph& graph, const WeightMap& weights) {
   return modules;
 }
 
-// As PEFT has it, a target may name modules that other families have; but those of this one have
-// tensors then.
+// As in PEFT, a target may name modules of other families; if it names one of this family, the
+// adapter must have tensors for it.
 absl::Status CheckTargets(const LoraAdapter& adapter, const std::map<std::string, Pair>& pairs,
                           const std::set<std::string>& modules) {
   const auto is = [](const std::string& module, const std::string& target) {
@@ -136,7 +136,7 @@ absl::Status CheckPair(const LoraAdapter& adapter, const Pair& pair, const Layer
   return absl::OkStatus();
 }
 
-// Null if the node is no linear layer whose matrix lies in the model's files, as one.
+// Null unless the node is a linear layer whose matrix is a single tensor of the model's files.
 bool FindLayer(const Graph& graph, const WeightMap& weights, const Node& node, Layer* layer) {
   if (node.op != "linear" || node.forward != kNoNode) return false;
   const Value& weight = graph.value(node.inputs[1]);
@@ -154,8 +154,8 @@ bool FindLayer(const Graph& graph, const WeightMap& weights, const Node& node, L
       layer->rows.emplace_back(piece.begin, piece.end);
     }
   }
-  // Tied to the embedding's table: the layer has a name of its own all the same. Of a model that
-  // reads images, too, its older name is in the text part.
+  // Tied to the embedding table: the layer still has its own name. In multimodal models the older
+  // name is that of the text part.
   if (node.name == "lm_head") {
     const bool text_part = absl::StartsWith(layer->module, kTextPart);
     layer->module = absl::StrCat(text_part ? kTextPart : "", node.name, kWeight);
@@ -200,7 +200,7 @@ class LoraBuilder {
  private:
   Graph& graph() { return out_.model.graph; }
 
-  // The graph with what stands beside its layers.
+  // Adds the adapter nodes to the graph.
   absl::Status Copy() {
     Graph& graph = out_.model.graph;
     graph.name = given_.name;
@@ -241,7 +241,7 @@ class LoraBuilder {
     return absl::OkStatus();
   }
 
-  // The tensors of adapter i for a layer; null: none.
+  // The tensors of adapter i for a layer; null if it has none.
   const Pair* Find(size_t i, const Layer& layer) {
     for (const std::string& name : TensorNames(layer.module)) {
       const auto found = pairs_[i].find(name);
@@ -274,7 +274,7 @@ class LoraBuilder {
       b[i] = {pair->b, layer.rows, adapters_[i].config.scale};
     }
     const auto adapters = static_cast<int64_t>(adapters_.size());
-    // Layers that are parts of one module share its A.
+    // Layers that are parts of one module share A.
     const ValueId va =
         Parameter(layer.module + ".lora_a", {adapters, rank_, layer.in}, std::move(a));
     const ValueId vb = Parameter(old.name + ".lora_b", {adapters, out, rank_}, std::move(b));
@@ -295,7 +295,7 @@ class LoraBuilder {
     return graph().AddValue(std::move(value));
   }
 
-  // The adapters of the rows that want logits.
+  // The adapters of the rows in logit_rows.
   ValueId Gathered() {
     return Op("gather", "row_adapter.logits", {row_adapter_, graph().FindValue("logit_rows")},
               {{"axis", int64_t{0}}});
@@ -321,7 +321,7 @@ class LoraBuilder {
   const WeightMap& weights_;
   const absl::Span<const LoraAdapter> adapters_;
   std::vector<std::map<std::string, Pair>> pairs_;  // by adapter, module
-  std::vector<std::set<std::string>> used_;         // modules, likewise
+  std::vector<std::set<std::string>> used_;  // modules, by adapter
   int64_t rank_ = 0;
   std::vector<ValueId> moved_;
   ValueId row_adapter_ = kNoValue;

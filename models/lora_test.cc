@@ -1,4 +1,4 @@
-// What adapters' files may call the layers of a model. tests/conformance compares the logits.
+// Names that adapter files may use for a model's layers. tests/conformance compares the logits.
 #include "models/lora.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ constexpr char kText[] =
     R"("vocab_size": 16, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1,
        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4)";
 
-// One adapter of rank 2 for the layer [16, 8] that makes logits, under the name `head`.
+// An adapter of rank 2 for the output layer [16, 8], under the name `head`.
 absl::StatusOr<LoraModel> Adapted(const std::string& config, const std::string& head) {
   OpRegistry registry;
   RegisterAllOperators(registry);

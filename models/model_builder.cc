@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-// Hugging Face's names and ours.
+// Hugging Face's names of activations and the operators.
 struct Activated {
   const char* name;
   const char* op;
@@ -59,7 +59,7 @@ ValueId ModelBuilder::LayerNorm(const std::string& name, ValueId x, int64_t size
 }
 
 ValueId ModelBuilder::Reshape(ValueId x, const Dims& last) {
-  // 0 stays what it is: rows are as many as the batch has.
+  // Keep 0: the number of rows follows the batch.
   Dims shape(form_.leading, 0);
   shape.insert(shape.end(), last.begin(), last.end());
   return Op("reshape", {x}, {{"shape", shape}});
@@ -122,7 +122,7 @@ std::vector<float> AlibiSlopes(int64_t heads) {
         std::exp2(-8.0 * static_cast<double>(power) / static_cast<double>(of)));
   };
   for (int64_t i = 1; i <= whole; ++i) slopes.push_back(slope(i, whole));
-  // The others get every second slope of twice as many heads.
+  // The remaining heads get every second slope of twice as many heads.
   for (int64_t i = 1; static_cast<int64_t>(slopes.size()) < heads; i += 2) {
     slopes.push_back(slope(i, 2 * whole));
   }

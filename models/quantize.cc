@@ -57,7 +57,7 @@ absl::StatusOr<ServingModel> ServingIn(const OpRegistry& registry, ServingModel 
   if (!packed.ok()) return packed;
   WeightMap weights;
   for (const auto& [name, source] : packed->weights.sources) {
-    if (source.pieces.empty()) weights.sources[name] = source;  // filled by someone else
+    if (source.pieces.empty()) weights.sources[name] = source;  // filled by other code
   }
   for (const Node& node : packed->graph.nodes()) {
     if (node.op != "quantized_linear") continue;

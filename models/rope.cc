@@ -12,7 +12,7 @@ constexpr double kPi = 3.14159265358979323846;
 constexpr int64_t kMostHeadDim = 4096;
 constexpr char kFull[] = "full_attention", kSliding[] = "sliding_attention";
 
-// theta^(-2i/dim) for the pairs of the part of a head that turns.
+// theta^(-2i/dim) for the rotated pairs of a head.
 std::vector<double> Plain(double theta, int64_t dim) {
   std::vector<double> frequencies;
   for (int64_t i = 0; i < dim / 2; ++i) {
@@ -22,8 +22,8 @@ std::vector<double> Plain(double theta, int64_t dim) {
   return frequencies;
 }
 
-// Wave lengths far below the original context stay, those far above are stretched by `factor`, and
-// between them the two are mixed.
+// Keeps wavelengths far below the original context, stretches those far above it by `factor`, and
+// interpolates between.
 void Llama3(ConfigReader& scaling, Rope* rope) {
   const double factor = scaling.Positive("factor", 1);
   const double low = scaling.Positive("low_freq_factor", 1);
@@ -38,7 +38,7 @@ void Llama3(ConfigReader& scaling, Rope* rope) {
   }
 }
 
-// Never less than it has without.
+// Never shorter than without scaling.
 void Lengthen(int64_t original, double factor, Rope* rope) {
   constexpr double kMost = 1 << 30;
   const double positions = std::min(static_cast<double>(original) * factor, kMost);
@@ -62,7 +62,7 @@ void Yarn(ConfigReader& scaling, int64_t max_positions, int64_t dim, Rope* rope)
     scaling.Fail(absl::InvalidArgumentError("config.json: yarn needs a rope_theta above 1"));
     return;
   }
-  // The pair that turns `rotations` times within the original context.
+  // The pair that makes `rotations` turns within the original context.
   const double width = static_cast<double>(dim);
   const auto pair_of = [&](double rotations) {
     return width * std::log(original / (rotations * 2 * kPi)) / (2 * std::log(rope->theta));
@@ -115,7 +115,7 @@ void LongRope(ConfigReader& config, ConfigReader& scaling, const RopeDefaults& d
   }
 }
 
-// The parameters of the layers that are asked for.
+// The parameters of the requested type of layers.
 ConfigReader ReadParameters(ConfigReader& config, const std::string& layers) {
   const std::string field = config.OneOf({"rope_scaling", "rope_parameters"});
   ConfigReader all = config.Object(field);
@@ -138,7 +138,7 @@ ConfigReader ReadParameters(ConfigReader& config, const std::string& layers) {
 std::vector<double> FrequenciesFor(const Rope& rope, int64_t longest) {
   if (!rope.by_length() || longest <= rope.short_positions) return rope.frequencies;
   if (!rope.long_frequencies.empty()) return rope.long_frequencies;
-  // NTK-aware (Peng et al. 2023): the slowest pair is stretched by the whole of it.
+  // NTK-aware scaling (Peng et al. 2023): the slowest pair is stretched by the full factor.
   const int64_t dim = 2 * static_cast<int64_t>(rope.frequencies.size());
   const double beyond = static_cast<double>(longest) / static_cast<double>(rope.short_positions);
   const double stretch = rope.dynamic_factor * beyond - (rope.dynamic_factor - 1);
@@ -157,7 +157,7 @@ Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaul
         " elements (\"head_dim\"); accepted: at most " + std::to_string(kMostHeadDim)));
     return {};
   }
-  // More than all is refused, however much.
+  // A fraction above 1 is refused, however large.
   const int64_t dim = static_cast<int64_t>(static_cast<double>(head_dim) * std::min(partial, 2.0));
   if (dim < 2 || dim % 2 != 0 || dim > head_dim) {
     config.Fail(absl::InvalidArgumentError(

@@ -1,4 +1,4 @@
-// Attention within whole sequences, as training sees them.
+// Attention over whole sequences, for training.
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -59,7 +59,7 @@ ValueId TrainingBuilder::Alibi(const AttentionOptions& options, double scale) {
     return b_.Op("cast", {x}, {{"to", std::string(to)}}, name);
   };
   if (!options.alibi_bf16) {
-    // Keys lie before their row.
+    // A row attends to earlier keys only.
     const ValueId falling = b_.Op("multiply_scalar", {slopes}, {{"value", -1.0}}, "alibi.falling");
     const ValueId distance = cast(Distance(), "f32", "alibi.distance");
     return alibi_ = b_.Op("multiply", {falling, distance}, {}, "alibi");

@@ -70,7 +70,7 @@ ValueId TrainingBuilder::PositionEmbedding(const std::string& name, int64_t coun
 
 ValueId TrainingBuilder::WholeLinear(const std::string& name, ValueId x, int64_t out, int64_t in,
                                      const LinearOptions& options) {
-  // So that the variance of the residual stream does not grow with depth (GPT-2).
+  // Keeps the variance of the residual stream independent of depth (GPT-2).
   const double layers = static_cast<double>(std::max<int64_t>(1, facts_.layers));
   const double scale = options.residual ? 1 / std::sqrt(2 * layers) : 1;
   const Dims dims = options.transposed ? Dims{in, out} : Dims{out, in};
@@ -97,7 +97,7 @@ ValueId TrainingBuilder::Columns(ValueId x, const FusedRows& fused, const std::s
 ValueId TrainingBuilder::Linear(const std::string& name, ValueId x, int64_t out, int64_t in,
                                 const LinearOptions& options) {
   if (options.fused.tensor.empty()) return WholeLinear(name, x, out, in, options);
-  // All that is fused reads the same values.
+  // Fused layers read the same values.
   const auto [whole, is_new] = fused_.try_emplace(options.fused.tensor, kNoValue);
   if (is_new) whole->second = WholeLinear(options.fused.tensor, x, options.fused.out, in, options);
   return Columns(whole->second, options.fused, name);
@@ -129,7 +129,7 @@ ValueId TrainingBuilder::Loss(ValueId logits) {
   const ValueId at =
       b_.Op("gather_elements", {all, tokens}, {{"axis", int64_t{-1}}}, "soft_labels.of_labels");
   const ValueId weighted = b_.Op("multiply", {at, weights}, {}, "soft_labels.weighted");
-  // The loss is a mean over all labels; this is one over places.
+  // The loss is a mean over all labels; this one is over positions.
   const ValueId values = b_.Op("multiply_scalar", {weighted},
                                {{"value", -static_cast<double>(soft_labels_)}}, "soft_labels");
   return b_.Op("identity_loss", {values}, {}, "loss");

@@ -42,7 +42,7 @@ bool HasActivation(const Attributes& attributes) {
 bool ActivationNeeds(const Attributes& attributes, bool is_output, int index) {
   const std::string name = attributes.String("activation", "none");
   if (is_output) return Contains(kFromOutput, name);
-  return index < 2 || Contains(kFromInput, name);  // the bias only to compute y again
+  return index < 2 || Contains(kFromInput, name);  // the bias only to recompute y
 }
 
 }  // namespace espalier

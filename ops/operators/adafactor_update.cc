@@ -1,7 +1,7 @@
-// Adafactor (Shazeer and Stern, 2018). A parameter of two dimensions or more is seen as the matrix
-// of its first dimension by the others; of its second moments only the sums over rows and columns
-// are kept. Two sums over the whole parameter come before the update, each an operator of its own,
-// so that a parameter may be split.
+// Adafactor (Shazeer and Stern, 2018). A parameter of two dimensions or more is treated as a matrix
+// of its first dimension by the others; of its second moments only row and column sums are kept.
+// Two sums over the whole parameter precede the update, each as an operator, so that a parameter
+// can be split.
 #include "absl/strings/str_cat.h"
 #include "ops/operators/expect.h"
 #include "ops/operators/optimizer.h"
@@ -19,8 +19,8 @@ int64_t Columns(const Dims& dims) {
   for (size_t d = 1; d < dims.size(); ++d) columns *= dims[d];
   return columns;
 }
-// Of adafactor_sums: the sum of squares of the parameter, then those of the gradient by row and by
-// column.
+// Output of adafactor_sums: the sum of squares of the parameter, then those of the gradient by row
+// and by column.
 int64_t SumsSize(const Dims& dims) { return Factored(dims) ? 1 + dims[0] + Columns(dims) : 1; }
 
 std::vector<AttributeSpec> Settings() {
@@ -86,7 +86,7 @@ absl::Status CheckInputs(const OpDef& def, const NodeTypes& types) {
   return absl::OkStatus();
 }
 
-// The parameter's dimensions may be split; of what is not like it every part has all.
+// Splits the parameter's dimensions; every shard has all of the tensors of other shapes.
 SplitRule Split(const NodeTypes& types, bool sum) {
   SplitRule rule;
   const Dims& dims = types.inputs[0].dims;
@@ -100,7 +100,7 @@ SplitRule Split(const NodeTypes& types, bool sum) {
   return rule;
 }
 
-// With the first `inputs` of the nine inputs. The result is f32[outputs(parameter)], or the
+// Takes the first `inputs` of the nine inputs. The result is f32[outputs(parameter)], or the
 // parameter.
 OpDef Make(const std::string& name, const std::string& doc, size_t inputs,
            std::function<int64_t(const Dims&)> outputs) {

@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::string& op, bool rows_b
   return std::vector<TensorType>{{gates.type.dtype, {rows, first.type.dims[1]}}};
 }
 
-// `columns`: parts may hold columns. Not of aggregate_spec, whose gradient compares the errors of
+// `columns`: shards may hold columns. Not for aggregate_spec, whose gradient compares errors of
 // whole rows.
 SplitRule Split(const NodeTypes& types, bool columns) {
   constexpr int kSample = 0, kColumn = 1;
@@ -94,8 +94,9 @@ void RegisterAggregate(OpRegistry& registry) {
                                 .differentiable = {kGateValues, kGateFull, kExperts}};
   registry.Add(std::move(aggregate));
 
-  // FlexFlow's (src/ops/aggregate_spec): experts specialise, each by its own error, and the gate
-  // learns which of them errs least. Its gradient is this rule, no derivative.
+  // FlexFlow's aggregate_spec (src/ops/aggregate_spec): experts specialize, each by its own error,
+  // and the gate learns which expert has the least error. Its gradient is this rule, not a
+  // derivative.
   OpDef spec = Make(
       "aggregate_spec",
       "[N * k, E]: the row of each choice, for a loss of each expert's own answer; dropped choices "

@@ -109,7 +109,7 @@ void RegisterAttention(OpRegistry& registry) {
   def.infer = Infer;
   def.split = Split;
   def.cost = CostOf;
-  // The probabilities are computed again rather than kept: five products instead of two.
+  // The backward pass recomputes the probabilities: five products instead of two.
   def.gradient = Gradient{.needs_inputs = {0, 1, 2, 3},
                           .needs_outputs = {},
                           .differentiable = {0, 1, 2},

@@ -1,5 +1,5 @@
-// Batch normalisation in two operators, so that the statistics of a split batch can be summed
-// between them: batch_norm_stats leaves partial sums, batch_norm reads the finished ones.
+// Batch normalization in two operators, so that the statistics of a split batch can be summed
+// between them: batch_norm_stats leaves partial sums, batch_norm reads the complete ones.
 #include "absl/strings/str_cat.h"
 #include "ops/operators/expect.h"
 #include "ops/schema/registry.h"
@@ -87,7 +87,8 @@ SplitRule Split(const NodeTypes& types) {
   return rule;
 }
 
-// The gradient of relu is told from y, that of relu6 from the value before it, computed again.
+// The gradient of relu is computed from y, that of relu6 from the value before it, which is
+// recomputed.
 bool IsNeeded(const Attributes& attributes, bool is_output, int index) {
   const std::string activation = attributes.String("activation");
   if (is_output) return activation == "relu";

@@ -37,7 +37,8 @@ SplitRule Split(const NodeTypes& types) {
   return SplitAllBut(whole, types);
 }
 
-// The gradient may not be given the shapes of inputs that need none, and the axis is never split.
+// The gradient may lack inputs that need none, so it reads their sizes from an attribute; the axis
+// is never split.
 void Canonicalize(const NodeTypes& types, Attributes* attributes) {
   std::vector<int64_t> sizes;
   for (const TensorType& input : types.inputs) sizes.push_back(input.dims[Axis(types)]);

@@ -17,7 +17,7 @@ using Ints = std::vector<int64_t>;
 constexpr int64_t kMaxWindow = int64_t{1} << 30;
 constexpr int64_t kMaxPad = int64_t{1} << 40;
 
-// x, weight and the attributes that both kinds share, but for how weight's dimensions fit x.
+// x, weight and the attributes of both kinds, without the relation of weight's dimensions to x.
 absl::Status ExpectCommon(const std::string& op, int spatial, const NodeTypes& types) {
   const InputRef x{op, "x", types.inputs[0]};
   const InputRef weight{op, "weight", types.inputs[1]};
@@ -145,7 +145,7 @@ absl::StatusOr<std::vector<TensorType>> InferTransposed(const std::string& op, i
   return std::vector<TensorType>{y};
 }
 
-// `transposed`: weight has the channels of x first; spatial dimensions stay whole.
+// `transposed`: dimension 0 of weight is x's channels, and spatial dimensions stay whole.
 SplitRule Split(const NodeTypes& types, bool transposed) {
   const Dims& x = types.inputs[0].dims;
   const bool bias = types.has_input(2);
@@ -155,7 +155,7 @@ SplitRule Split(const NodeTypes& types, bool transposed) {
   if (types.attributes.Int("groups") == 1) {
     out = 1;
     rule.axes.push_back({"out", AxisKind::kParameter, types.outputs[0].dims[1]});
-    // Each part of a split reduction would add the bias, and an activation is not linear.
+    // Each shard of a split reduction would add the bias, and an activation is not linear.
     if (!bias && !HasActivation(types.attributes)) {
       in = 2;
       rule.axes.push_back({"in", AxisKind::kReduction, x[1]});
@@ -184,7 +184,7 @@ SplitRule Split(const NodeTypes& types, bool transposed) {
   return rule;
 }
 
-// Products per element of the side that has one sum per element of weight: y, or x if transposed.
+// Multiply-adds per element of y, or of x if transposed.
 Cost CostOf(const NodeTypes& types, const TensorType& side) {
   const Dims& weight = types.inputs[1].dims;
   double per_element = 2;

@@ -45,7 +45,7 @@ OpDef MakeDepthSpace(const std::string& name, const std::string& doc, bool to_sp
     }
     return std::vector<TensorType>{y};
   };
-  // Images are cut between blocks.
+  // Images are split between blocks.
   def.split = [to_space](const NodeTypes& types) {
     const Dims& coarse = (to_space ? types.inputs : types.outputs)[0].dims;
     SplitRule rule;

@@ -21,7 +21,7 @@ SplitRule Split(const NodeTypes& types) {
   SplitRule rule;
   const std::vector<int> ids_map = AddLeadingAxes(ids, ids.size(), &rule);
   const int vocabulary = static_cast<int>(rule.axes.size()), out = vocabulary + 1;
-  // A shard of the rows gives zeros for the ids that it does not hold: the shards' outputs add up.
+  // A shard of the rows gives zeros for ids of other shards: the shards' outputs add up.
   rule.axes.push_back({"vocabulary", AxisKind::kReduction, weight[0]});
   rule.axes.push_back({"out", AxisKind::kParameter, weight[1]});
   rule.inputs = {ids_map, {vocabulary, out}};
@@ -40,7 +40,7 @@ void RegisterEmbedding(OpRegistry& registry) {
   def.inputs = {{"ids"}, {"weight"}};
   def.infer = Infer;
   def.split = Split;
-  def.cost = [](const NodeTypes& types) {  // reads only the rows that are named
+  def.cost = [](const NodeTypes& types) {  // reads only the rows that are looked up
     const double y = static_cast<double>(types.outputs[0].bytes());
     return Cost{0, 2 * y + static_cast<double>(types.inputs[0].bytes())};
   };

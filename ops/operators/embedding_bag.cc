@@ -29,7 +29,7 @@ SplitRule Split(const NodeTypes& types) {
   SplitRule rule;
   std::vector<int> ids_map = AddLeadingAxes(ids, ids.size() - 1, &rule), y_map = ids_map;
   const int vocabulary = static_cast<int>(rule.axes.size()), out = vocabulary + 1;
-  // A shard of the rows leaves out the ids that it does not hold: the shards' outputs add up.
+  // A shard of the rows skips ids of other shards: the shards' outputs add up.
   rule.axes.push_back({"vocabulary", AxisKind::kReduction, weight[0]});
   rule.axes.push_back({"out", AxisKind::kParameter, weight[1]});
   ids_map.push_back(kNotSplit);
@@ -54,7 +54,7 @@ void RegisterEmbeddingBag(OpRegistry& registry) {
       {"padding_index", AttributeKind::kInt, int64_t{-1}, false, "an id to leave out; -1: none"}};
   def.infer = Infer;
   def.split = Split;
-  def.cost = [](const NodeTypes& types) {  // reads only the rows that are named
+  def.cost = [](const NodeTypes& types) {  // reads only the rows that are looked up
     const double rows = static_cast<double>(types.inputs[0].num_elements()) *
                         static_cast<double>(types.inputs[1].dims[1]);
     return Cost{rows, 4 * rows + static_cast<double>(types.outputs[0].bytes())};

@@ -15,7 +15,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{{x.dtype, *std::move(dims)}};
 }
 
-// A size that x has already is written as 1, which means the same: it may be split.
+// A size that x has already is written as 1, which means the same and allows a split.
 void Canonicalize(const NodeTypes& types, Attributes* attributes) {
   const Dims& x = types.inputs[0].dims;
   Dims shape = attributes->Ints("shape");

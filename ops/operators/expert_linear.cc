@@ -1,5 +1,5 @@
-// The matrix products of a mixture of experts, row by row: no capacity, nothing dropped, nothing
-// padded. A row's result does not depend on which experts the others take, which serving needs.
+// The matrix products of a mixture of experts, row by row: without capacity, dropping or padding. A
+// row's result does not depend on the experts of other rows, which serving requires.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

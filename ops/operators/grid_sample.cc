@@ -53,7 +53,7 @@ void RegisterGridSample(OpRegistry& registry) {
   def.split = [](const NodeTypes& types) {
     const Dims &x = types.inputs[0].dims, &grid = types.inputs[1].dims;
     SplitRule rule;
-    // Parts of the channels have partial sums of the grid's gradient.
+    // Shards of the channels hold partial sums of the grid's gradient.
     rule.axes = {{"sample", AxisKind::kSample, x[0]},
                  {"channel", AxisKind::kAttribute, x[1]},
                  {"height", AxisKind::kAttribute, grid[1]},

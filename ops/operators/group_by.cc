@@ -19,7 +19,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>(n, {x.type.dtype, {*capacity, x.type.dims[1]}});
 }
 
-// The parts of a split batch each fill their own rows of the outputs: partial sums.
+// The shards of a split batch fill different rows of the outputs: partial sums.
 SplitRule Split(const NodeTypes& types) {
   SplitRule rule;
   const std::vector<int> x = AddLeadingAxes(types.inputs[0].dims, 2, &rule);

@@ -35,7 +35,7 @@ SplitRule Split(const NodeTypes& types) {
   std::vector<int> y_map = x_map;
   const int out = static_cast<int>(rule.axes.size());
   rule.axes.push_back({"out", AxisKind::kParameter, weight[0]});
-  // Each part of a split reduction would add the bias once, and an activation is not linear.
+  // Each shard of a split reduction would add the bias, and an activation is not linear.
   const bool sums = !bias && !HasActivation(types.attributes);
   const int in = sums ? out + 1 : kNotSplit;
   if (sums) rule.axes.push_back({"in", AxisKind::kReduction, weight[1]});

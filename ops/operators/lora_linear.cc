@@ -1,5 +1,5 @@
-// What low-rank adapters (Hu et al. 2021) add to a linear layer, for rows that each have an adapter
-// of their own or none.
+// What LoRA adapters (Hu et al. 2021) add to a linear layer, where each row has its own adapter or
+// none.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -63,7 +63,7 @@ void RegisterLoraLinear(OpRegistry& registry) {
     const double rows = static_cast<double>(x.dims[0]);
     const double matrices = static_cast<double>(b.dims[2]) *
                             (static_cast<double>(x.dims[1]) + static_cast<double>(b.dims[1]));
-    // Of the adapters only those of the rows are read.
+    // Reads only the adapters of the rows.
     const double read = std::min(static_cast<double>(b.dims[0]), rows) * matrices *
                         static_cast<double>(SizeOf(x.dtype));
     return Cost{2 * rows * matrices, read + static_cast<double>(x.bytes()) +

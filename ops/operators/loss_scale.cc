@@ -1,5 +1,5 @@
-// Dynamic loss scaling in two operators: the factor that the loss is differentiated with, and what
-// happens to the gradients before the update. See ops/kernel/loss_scale.h.
+// Dynamic loss scaling (ops/kernel/loss_scale.h) in two operators: the factor of the loss, and the
+// treatment of the gradients before the update.
 #include <cmath>
 
 #include "absl/strings/str_cat.h"

@@ -53,7 +53,7 @@ SplitRule Split(const NodeTypes& types) {
   rule.axes.push_back({"m", batch == 0 ? AxisKind::kSample : AxisKind::kAttribute, sizes.m});
   rule.axes.push_back({"n", AxisKind::kParameter, sizes.n});
   rule.axes.push_back({"k", AxisKind::kReduction, sizes.k_a});
-  // Batch dimensions are aligned at their ends; one that is broadcast is needed whole everywhere.
+  // Batch dimensions are aligned from the right; a broadcast one is needed whole on every shard.
   const auto map_of = [&](const Dims& dims, int first, int second) {
     std::vector<int> map;
     const size_t own = dims.size() - 2;

@@ -9,7 +9,7 @@ namespace espalier {
 namespace {
 
 constexpr char kName[] = "multi_head_attention";
-// Positions of the inputs.
+// Indices of the inputs.
 enum { kQ, kK, kV, kWq, kWk, kWv, kWo, kBq, kBk, kBv, kBo, kBiasK, kBiasV, kMask };
 
 const std::vector<Arity>& Inputs() {
@@ -108,7 +108,7 @@ SplitRule Split(const NodeTypes& types) {
   SplitRule rule;
   rule.axes = {{"sample", AxisKind::kSample, q[0]}, {"query", AxisKind::kAttribute, q[1]}};
   int heads = kNotSplit;
-  // Each part of the heads gives a partial sum, to which the bias must not be added.
+  // Each shard of the heads gives a partial sum, to which the bias must not be added.
   if (!types.has_input(kBo)) {
     heads = 2;
     rule.axes.push_back({"heads", AxisKind::kReduction, types.attributes.Int("heads")});
@@ -181,7 +181,7 @@ void RegisterMultiHeadAttention(OpRegistry& registry) {
   def.split = Split;
   def.cost = CostOf;
   def.random = true;
-  // Everything between is computed again.
+  // The backward pass recomputes everything in between.
   def.gradient = Gradient{.needs_inputs = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13},
                           .needs_outputs = {},
                           .differentiable = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},

@@ -56,7 +56,7 @@ void RegisterNegativeLogLikelihood(OpRegistry& registry) {
     attributes->Set("count", types.inputs[1].num_elements());
   };
   def.split = Split;
-  // Only the labels' places are read.
+  // Reads only the elements at the labels.
   def.cost = [](const NodeTypes& types) {
     const double labels = static_cast<double>(types.inputs[1].num_elements());
     return Cost{2 * labels, OperandBytes(types) - static_cast<double>(types.inputs[0].bytes()) +

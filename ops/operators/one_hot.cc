@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-// Where the new dimension lies in y.
+// The position of the new dimension in y.
 int64_t AxisOf(const NodeTypes& types) {
   const int64_t axis = types.attributes.Int("axis");
   return axis < 0 ? axis + static_cast<int64_t>(types.inputs[0].dims.size()) + 1 : axis;

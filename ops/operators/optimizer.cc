@@ -72,7 +72,7 @@ OpDef MakeUpdate(const std::string& name, const std::string& doc, const std::vec
   def.split = Split;
   def.cost = [flops_per_element](const NodeTypes& types) {
     const double elements = static_cast<double>(types.inputs[0].num_elements());
-    // Buffers are read, as counted among the operands, and written.
+    // Buffers are read (counted among the operands) and written.
     double bytes = OperandBytes(types);
     for (size_t i = kBuffers; i < types.inputs.size(); ++i) {
       if (types.has_input(i)) bytes += static_cast<double>(types.inputs[i].bytes());

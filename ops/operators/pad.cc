@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{y};
 }
 
-// The padding lies at the edges of the whole tensor: a padded dimension is not split.
+// Padding lies at the edges of the whole tensor, so a padded dimension is not split.
 SplitRule Split(const NodeTypes& types) {
   const std::vector<int64_t> pads = types.attributes.Ints("pads");
   const size_t rank = types.inputs[0].dims.size();

@@ -1,5 +1,5 @@
 // Attention over a paged KV cache, for serving: any mix of prompt chunks, single tokens and token
-// trees. The batch's layout is that of RunnerBatch in serving/runner/model_runner.h.
+// trees. RunnerBatch in serving/runner/model_runner.h defines the layout of a batch.
 #include "absl/strings/str_cat.h"
 #include "ops/kernel/paged_attention_inputs.h"
 #include "ops/operators/expect.h"
@@ -26,7 +26,7 @@ constexpr const char* kNames[kNumInputs] = {"q",
                                             "k_scale",
                                             "v_scale"};
 
-// The cache is floating-point, or i8 with the scale of every slot and head.
+// The cache is floating-point, or i8 with a scale per slot and head.
 absl::Status CheckCache(const NodeTypes& types, int64_t head_dim) {
   const auto input = [&](int i) { return InputRef{"paged_attention", kNames[i], types.inputs[i]}; };
   const int64_t width = types.inputs[kK].dims[1];
@@ -168,7 +168,8 @@ void RegisterPagedAttention(OpRegistry& registry) {
   def.infer = Infer;
   def.split = Split;
   def.cost = [](const NodeTypes& types) {
-    // How much of the cache is read is known only at run time: as if all rows shared one context.
+    // How much of the cache is read is known only at run time; assumes that all rows share one
+    // context.
     const double context = static_cast<double>(types.inputs[kSequenceSlots].dims[0]);
     const double row_bytes = static_cast<double>(types.inputs[kKCache].dims[1]) *
                              static_cast<double>(SizeOf(types.inputs[kKCache].dtype));

@@ -7,7 +7,7 @@
 namespace espalier {
 
 void RegisterPerplexity(OpRegistry& registry) {
-  // The operator gives the mean of the logarithms, whose parts add up.
+  // Returns the mean of the logarithms, whose partial sums add up; `finish` takes the exponential.
   OpDef def = MakeClassification("perplexity",
                                  "mean over all labels of -log softmax(logits)[label], reported as "
                                  "its exponential; ignored labels add nothing");

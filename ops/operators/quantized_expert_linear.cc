@@ -1,5 +1,5 @@
-// expert_linear whose weights are kept in fewer bits and multiplied as they are, for serving. Rows
-// of x are rounded to 8 bits where the weights have 8 or 4.
+// expert_linear with quantized weights that are multiplied directly, for serving. With 8- or 4-bit
+// weights the rows of x are quantized to 8 bits.
 #include <utility>
 
 #include "ops/kernel/packed_weights.h"
@@ -22,7 +22,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return InferExpertRows(kOp, types, types.attributes.Int("out"));
 }
 
-// Packed weights can be cut into blocks of outputs.
+// Packed weights can be cut between blocks of outputs.
 SplitRule Split(const NodeTypes& types) {
   const int64_t out = types.attributes.Int("out");
   const int64_t unit = types.attributes.Int("bits") == 16 ? 1 : kPackOutputs;

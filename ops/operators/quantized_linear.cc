@@ -1,5 +1,5 @@
-// linear whose weights are kept in fewer bits and multiplied as they are, for serving. Rows of x
-// are rounded to 8 bits where the weights have 8 or 4.
+// linear with quantized weights that are multiplied directly, for serving. With 8- or 4-bit weights
+// the rows of x are quantized to 8 bits.
 #include "absl/strings/str_cat.h"
 #include "ops/kernel/packed_weights.h"
 #include "ops/operators/activation.h"
@@ -29,9 +29,9 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{y};
 }
 
-// Packed weights can be cut into blocks of outputs, and along the inputs where no group straddles a
-// cut: then each group's sum is the whole matrix's, bit for bit. A box of the bytes is the packed
-// matrix that has those inputs alone.
+// Packed weights can be cut between blocks of outputs, and along the inputs where no group
+// straddles a cut: then each group's sum equals the whole matrix's, bit for bit. A box of the bytes
+// is the packed matrix of those inputs.
 SplitRule Split(const NodeTypes& types) {
   const Dims& x = types.inputs[0].dims;
   const bool bias = types.has_input(2);
@@ -48,7 +48,7 @@ SplitRule Split(const NodeTypes& types) {
   };
   if (types.attributes.Int("bits") == 16) {
     weight[0] = y_map.back() = add("out", AxisKind::kParameter, out);
-    // As linear: neither a bias nor an activation may come once for each part of a sum.
+    // As in linear: bias and activation must not be applied per partial sum.
     if (!bias && !HasActivation(types.attributes)) {
       weight[1] = x_map.back() = add("in", AxisKind::kReduction, x.back());
     }

@@ -1,4 +1,4 @@
-// What the operators on matrices of fewer bits say of weights that do not fit.
+// Errors of operators on quantized matrices for weights that do not fit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ class QuantizedWeightTest : public ::testing::TestWithParam<bool> {
  protected:
   QuantizedWeightTest() { RegisterAllOperators(registry_); }
 
-  // What the operator makes of a weight; with experts there is one more dimension in front.
+  // The operator's answer for a weight; with experts there is one more leading dimension.
   absl::Status Infer(int64_t bits, DType dtype, Dims weight, int64_t out = kOut) {
     const bool experts = GetParam();
     if (experts) weight.insert(weight.begin(), kExperts);

@@ -177,7 +177,7 @@ OpDef MakeRecurrent(Cell cell, const std::string& name, const std::string& onnx,
     return Cost{2.0 * static_cast<double>(x[0]) * static_cast<double>(x[1]) * products,
                 OperandBytes(types)};
   };
-  // The arguments of the gates are computed again.
+  // The backward pass recomputes the arguments of the gates.
   def.gradient->cost = [cost = def.cost](const NodeTypes& types) {
     const Cost forward = cost(types);
     return Cost{3 * forward.flops, 3 * forward.bytes};

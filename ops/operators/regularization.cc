@@ -1,4 +1,4 @@
-// L1 and L2 penalties of parameters: what is added to the gradient, and to the loss.
+// L1 and L2 penalties of parameters: their gradient, and their loss.
 #include "ops/operators/elementwise.h"
 #include "ops/operators/expect.h"
 #include "ops/operators/optimizer.h"

@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
                                             ", cannot be resized to ", y.dims[d]));
     }
   }
-  // Each element of y is made of about 4 / scale elements of x.
+  // Each element of y reads about 4 / scale elements of x.
   for (const ResizeAxis& axis : ResizeAxes(a, x.dims, y.dims)) {
     const double taps = static_cast<double>(y.dims[axis.dim]) * 4 / std::min(axis.scale, 1.0);
     if (a.Bool("antialias") && taps > 4e9) {
@@ -119,7 +119,7 @@ void RegisterResize(OpRegistry& registry) {
       {"extrapolation", AttributeKind::kFloat, 0.0, false,
        "tf_crop_and_resize: what lies outside x"}};
   def.infer = Infer;
-  // Dimensions that stay as they are may be split.
+  // Unchanged dimensions can be split.
   def.split = [](const NodeTypes& types) {
     std::vector<bool> whole(types.inputs[0].dims.size());
     for (const ResizeAxis& axis :

@@ -6,7 +6,7 @@
 namespace espalier {
 
 void RegisterRootMeanSquaredError(OpRegistry& registry) {
-  // The operator gives the mean of squares, whose parts add up; the root is taken of the sum.
+  // Returns the mean of squares, whose partial sums add up; `finish` takes the root.
   OpDef def = MakeElementLoss("root_mean_squared_error",
                               "mean of (prediction - target)^2, reported as its root", 3);
   def.is_metric = true;

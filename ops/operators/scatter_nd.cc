@@ -22,7 +22,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{types.inputs[0]};
 }
 
-// Any update may go anywhere in the dimensions that are looked up; the others are independent.
+// An update may go anywhere in the indexed dimensions; the others are independent.
 SplitRule Split(const NodeTypes& types) {
   const Dims &x = types.inputs[0].dims, &indices = types.inputs[1].dims;
   const size_t rank = types.inputs[2].dims.size(), depth = static_cast<size_t>(indices.back());

@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{y};
 }
 
-// Bounds are those of the whole tensor: a dimension that is cut by the slice is not split.
+// Bounds refer to the whole tensor, so a sliced dimension is not split.
 SplitRule Split(const NodeTypes& types) {
   return SplitAllBut(*MarkAxes("slice", types.attributes.Ints("axes"), types.inputs[0].dims.size()),
                      types);

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-// Lines along `axis`, each computed by itself.
+// Each line along `axis` is independent.
 OpDef MakeLineOperator(const std::string& name, const std::string& doc) {
   OpDef def;
   def.name = name;

@@ -20,7 +20,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{y};
 }
 
-// A part repeated is not a part of what is repeated.
+// A repeated dimension is not split: repeats of a shard are not a shard of the repeats.
 SplitRule Split(const NodeTypes& types) {
   std::vector<bool> whole;
   for (int64_t repeat : types.attributes.Ints("repeats")) whole.push_back(repeat != 1);

@@ -4,7 +4,7 @@
 
 namespace espalier {
 
-// The kernels know where a shard lies in the whole matrix: every dimension may be split.
+// Kernels know the position of a shard in the whole matrix, so every dimension can be split.
 void RegisterTriangle(OpRegistry& registry) {
   OpDef def;
   def.name = "triangle";

@@ -19,9 +19,9 @@ absl::Status Bad(const std::string& field, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("optimizer.", field, " ", problem));
 }
 
-// Runs the operator's checks on a small parameter, which completes the attributes.
+// Runs the operator's checks on a small parameter, which fills in the attributes.
 absl::Status CheckAttributes(const OpRegistry& registry, UpdateChoice* choice) {
-  // The states depend on attributes that may be left to their defaults.
+  // The states may depend on default attributes.
   for (const AttributeSpec& spec : choice->def->attributes) {
     if (spec.default_value.has_value() && !choice->attributes.Has(spec.name)) {
       choice->attributes.Set(spec.name, *spec.default_value);

@@ -89,8 +89,8 @@ TEST(PenaltyTest, RegularizersAddUpByName) {
   EXPECT_DOUBLE_EQ(PenaltyOf(optimizer, "conv").l1, 0);
 }
 
-// The formulas below are those of PyTorch's torch.optim.lr_scheduler; numbers without a formula
-// were computed with it (1.13).
+// Formulas of PyTorch's torch.optim.lr_scheduler; numbers without a formula were computed with it
+// (1.13).
 TEST(LearningRateTest, CosineWarmsUpThenFallsToTheFloor) {
   Schedule s;
   s.set_peak(1);

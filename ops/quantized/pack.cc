@@ -14,7 +14,7 @@ namespace {
 
 struct Group {
   uint16_t scale = 0, minimum = 0;  // f16
-  float step = 0, offset = 0;       // what they stand for; offset is q = 0's value
+  float step = 0, offset = 0;  // their f32 values; offset is the value of q = 0
   int levels = 0;
 
   uint8_t Round(float weight) const {
@@ -24,16 +24,16 @@ struct Group {
   }
 };
 
-// 16 numbers that are equally far apart.
+// Whether there are at most 16 equidistant numbers.
 struct Ladder {
   float step, least;
 };
 
 bool IsF16(float value) { return F16ToF32(F32ToF16(value)) == value; }
 
-// One that has all of the weights, but for rounding, and that f16 can say, if there is such; else
-// one that has them, or the one from the least to the largest. Numbers that were held in 4 bits
-// before come back as they were.
+// Prefers a grid that contains all weights up to rounding and whose scale and minimum f16
+// represents; else a grid that contains them; else the one from minimum to maximum. Numbers that
+// were quantized to 4 bits before therefore come back unchanged.
 Ladder LadderOf(const float* weights, int64_t n) {
   constexpr int kSteps = 15;
   constexpr float kOff = 1e-3F;  // of a step
@@ -48,7 +48,7 @@ Ladder LadderOf(const float* weights, int64_t n) {
                         return std::fabs(at - std::nearbyint(at)) <= kOff;
                       });
     if (!fits) continue;
-    // Where all are one number, parts of it are steps.
+    // If all numbers are equal, steps are fractions of that number.
     const float step = (span > 0 ? span : std::fabs(least)) / static_cast<float>(steps);
     if (!std::exchange(found, true)) best = {span > 0 ? step : 0, least};
     if (!IsF16(step)) continue;
@@ -120,7 +120,7 @@ absl::Status Pack(absl::string_view name, const PackedWeights& shape, const floa
 }
 
 absl::Status ExpectF16(absl::string_view name, const float* weights, int64_t count) {
-  constexpr float kTooLarge = 65520;  // rounds to an infinity
+  constexpr float kTooLarge = 65520;  // rounds to infinity in f16
   const auto* const end = weights + count;
   const auto* const found = std::find_if(weights, end, [](float weight) {
     const float magnitude = std::fabs(weight);

@@ -30,8 +30,8 @@ std::vector<uint8_t> Packed(const PackedWeights& shape, const std::vector<float>
   return packed;
 }
 
-// The product by the instruction set named, of rows that are rounded first, for outputs of blocks
-// [begin, end).
+// The product by the named instruction set, for outputs of blocks [begin, end); rows are quantized
+// first.
 void Product(QuantizedIsa isa, const PackedWeights& shape, const std::vector<uint8_t>& packed,
              const std::vector<float>& x, int64_t begin, int64_t end, float* y) {
   const int64_t count = static_cast<int64_t>(x.size()) / shape.in;
@@ -83,7 +83,7 @@ TEST(PackTest, EveryWeightIsWithinHalfAStepOfItsGroup) {
   }
 }
 
-// As in GGUF's Q4_0: some of 16 numbers, -8 to 7 times a scale of f16.
+// As in GGUF's Q4_0: some of 16 numbers, -8 to 7 times an f16 scale.
 TEST(PackTest, NumbersThatWereHeldInFourBitsComeBackAsTheyWere) {
   const PackedWeights shape{4, 33, 85};
   std::mt19937 random(7);
@@ -104,7 +104,7 @@ TEST(PackTest, NumbersThatWereHeldInFourBitsComeBackAsTheyWere) {
   EXPECT_EQ(Unpack(shape, Packed(shape, weights).data()), weights);
 }
 
-// As in Q4_K: scales and minima of more digits than f16 has.
+// As in Q4_K: scales and minima with more digits than f16 has.
 TEST(PackTest, NumbersOfFourBitsWithFinerScalesAreHardlyMoved) {
   const PackedWeights shape{4, 16, 256};
   std::mt19937 random(8);
@@ -116,7 +116,7 @@ TEST(PackTest, NumbersOfFourBitsWithFinerScalesAreHardlyMoved) {
   }
   const std::vector<float> back = Unpack(shape, Packed(shape, weights).data());
   for (size_t i = 0; i < weights.size(); ++i) {
-    // The rounding of a scale, 15 times, and that of a minimum.
+    // The rounding of a scale, times 15, and of a minimum.
     const float rounding = (15 * steps[i / kPackGroup] + 0.0113f * 63) / 2048;
     EXPECT_NEAR(back[i], weights[i], rounding) << i;
   }
@@ -137,7 +137,7 @@ TEST(PackTest, WhatCannotBeHeldIsNamedByPlace) {
 }
 
 TEST(QuantizeRowsTest, NumbersAreWithinHalfAStepAndWhatIsNotFiniteMarksItsGroup) {
-  constexpr int64_t kRows = 3, kIn = 85, kGroups = 3;  // the last group lacks eleven
+  constexpr int64_t kRows = 3, kIn = 85, kGroups = 3;  // the last group has 21 of 32
   std::vector<float> x = Normal(kRows * kIn, 8);
   x[kIn + 40] = std::numeric_limits<float>::infinity();
   x[2 * kIn + 70] = std::numeric_limits<float>::quiet_NaN();
@@ -169,7 +169,7 @@ TEST(QuantizeRowsTest, NumbersAreWithinHalfAStepAndWhatIsNotFiniteMarksItsGroup)
   }
 }
 
-// x of whole numbers whose largest is 127 is not rounded, so the product is that of Unpack.
+// Integers with maximum 127 are quantized exactly, so the product equals that of Unpack.
 TEST(QuantizedProductTest, IsTheProductOfWhatThePackedNumbersStandFor) {
   std::mt19937 random(7);
   std::uniform_int_distribution<int> whole(-127, 127);
@@ -213,7 +213,7 @@ TEST(QuantizedProductTest, InstructionSetsAgreeToTheBit) {
   }
 }
 
-// Other programs' files hold bytes that Pack never makes.
+// Other programs' files may hold bytes that Pack never writes.
 TEST(QuantizedProductTest, EveryByteIsAWeight) {
   std::mt19937 random(9);
   for (const int bits : {8, 4}) {
@@ -224,7 +224,7 @@ TEST(QuantizedProductTest, EveryByteIsAWeight) {
       for (int64_t g = 0; g < shape.groups(); ++g) {
         uint8_t* const numbers = bytes + shape.numbers_at(g);
         for (int64_t i = 0; i < shape.group_bytes(); ++i) {
-          // Many of the extremes, beside each other.
+          // Many extreme values next to each other.
           numbers[i] = random() % 2 ? static_cast<uint8_t>(random()) : i % 64 < 32 ? 0 : 255;
         }
       }
@@ -248,8 +248,8 @@ TEST(QuantizedProductTest, EveryByteIsAWeight) {
   }
 }
 
-// Few rows pass over several blocks side by side, many over one, and threads take any of the
-// blocks.
+// Few rows are multiplied with several blocks at once, many with one; threads take blocks in any
+// order.
 TEST(QuantizedProductTest, ARowComesOutTheSameAloneAmongOthersAndInParts) {
   constexpr int kMost = 19;
   for (const PackedWeights& shape : kShapes) {
@@ -274,7 +274,7 @@ TEST(QuantizedProductTest, ARowComesOutTheSameAloneAmongOthersAndInParts) {
   }
 }
 
-// A box of the bytes is the matrix that has those inputs alone, packed.
+// A box of the bytes is the packed matrix of those inputs.
 TEST(PackTest, PartsAlongTheInputsArePackedMatricesOfTheirOwn) {
   for (const int bits : {8, 4}) {
     const int64_t unit = PackedWeights{bits}.unit();

@@ -29,7 +29,7 @@ int BitsOf(WeightFormat format) {
 constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16,
                                      WeightFormat::kInt8, WeightFormat::kInt4};
 
-// Of a matrix [out, in], or a stack [experts, out, in] of them.
+// A matrix [out, in], or a stack [experts, out, in].
 TensorType TypeOf(WeightFormat format, const Dims& dims) {
   if (format == WeightFormat::kBF16) return {DType::kBF16, dims};
   if (format == WeightFormat::kF16) return {DType::kF16, dims};
@@ -40,13 +40,13 @@ TensorType TypeOf(WeightFormat format, const Dims& dims) {
   return {DType::kU8, blocks};
 }
 
-// Operators whose second input is such weights, and what they become.
+// Operators whose second input is a weight, and their quantized forms.
 const char* QuantizedOp(const std::string& op) {
   if (op == "linear") return "quantized_linear";
   return op == "expert_linear" ? "quantized_expert_linear" : nullptr;
 }
 
-// By value: the scores by which experts are chosen, and what these are sums of (an adapter's).
+// By value: router scores, and the terms that they are sums of (an adapter's).
 std::vector<bool> ScoresOfExperts(const Graph& graph) {
   std::vector<bool> scores(graph.values().size(), false);
   for (auto node = graph.nodes().rbegin(); node != graph.nodes().rend(); ++node) {
@@ -96,7 +96,7 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
   if (absl::Status status = BindAndInfer(registry, 1, &graph); !status.ok()) return status;
   std::map<ValueId, WeightFormat> chosen;
   std::vector<bool> quantized(graph.nodes().size(), false);
-  std::vector<bool> needed(graph.values().size(), false);  // as it is
+  std::vector<bool> needed(graph.values().size(), false);  // needed in its original form
   for (const auto& [name, value] : graph.outputs) needed[static_cast<size_t>(value)] = true;
   const std::vector<bool> scores = ScoresOfExperts(graph);
   for (size_t n = 0; n < graph.nodes().size(); ++n) {

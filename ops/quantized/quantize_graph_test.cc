@@ -46,7 +46,7 @@ TEST(QuantizeGraphTest, MatricesOfALlamaArePackedAndAllElseStays) {
         matrices += packed;
       }
       EXPECT_EQ(matrices, format == WeightFormat::kF32 ? 0 : 2 * 7 + 1);
-      // The embedding is read row by row and stays, even if the last matrix is made of it too.
+      // The embedding table is read by rows and stays, even if the output layer is tied to it.
       EXPECT_NE(quantized->FindValue("model.embed_tokens.weight"), kNoValue);
       EXPECT_EQ(quantized->FindValue("model.layers.0.mlp.up_proj.weight") == kNoValue,
                 format != WeightFormat::kF32);
@@ -54,7 +54,7 @@ TEST(QuantizeGraphTest, MatricesOfALlamaArePackedAndAllElseStays) {
   }
 }
 
-// The matrix that chooses among experts stays: what it says may not depend on the format.
+// The router's matrix stays: the choice of experts must not depend on the format.
 TEST(QuantizeGraphTest, ExpertsArePackedAndTheirChoiceStays) {
   OpRegistry registry;
   RegisterAllOperators(registry);

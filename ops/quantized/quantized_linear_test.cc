@@ -100,8 +100,8 @@ TEST(QuantizedLinearTest, NonFiniteValuesStayInTheirRow) {
   for (int64_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y.at(i)), i / 20 == 1) << i;
 }
 
-// Rows of a mixture are those of quantized_linear with their experts' matrices, bit for bit,
-// however many rows an expert has; experts that nobody chose stand between them.
+// Each row equals quantized_linear with its expert's matrix, bit for bit, for any number of rows
+// per expert, with unused experts in between.
 TEST(QuantizedExpertLinearTest, EachRowIsThatOfItsExpertAlone) {
   const OpRunner ops;
   const int threads = omp_get_max_threads();
@@ -127,7 +127,7 @@ TEST(QuantizedExpertLinearTest, EachRowIsThatOfItsExpertAlone) {
       for (const int64_t rows : {1, 4, 33}) {
         omp_set_num_threads(rows == 4 ? 1 : 3);
         TestTensor assign = Zeros(DType::kI32, {rows, k});
-        // Expert 4 is never chosen; those of a row differ.
+        // Expert 4 is never chosen; a row's experts are distinct.
         for (int64_t t = 0; t < rows; ++t) {
           assign.set(2 * t, static_cast<float>(t % 4));
           assign.set(2 * t + 1, static_cast<float>(t % 3 == 0 ? 5 : (t + 1) % 4));

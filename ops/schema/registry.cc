@@ -12,7 +12,7 @@
 namespace espalier {
 namespace {
 
-// Larger tensors are refused before any size computed from them can overflow.
+// Refuses larger tensors, so that sizes computed from them cannot overflow.
 constexpr int64_t kMaxElements = int64_t{1} << 46;
 constexpr size_t kMaxRank = 8;
 
@@ -34,7 +34,7 @@ const char* KindName(AttributeKind kind) {
   return "unknown";
 }
 
-// Converts where nothing is lost (integer to number or bool); false if the kind does not fit.
+// Lossless conversions (integer to number or bool); returns false if the kind does not match.
 bool Coerce(AttributeKind kind, AttributeValue* value) {
   switch (kind) {
     case AttributeKind::kInt:
@@ -150,7 +150,7 @@ absl::Status CheckType(const OpDef& def, const NodeTypes& types) {
                                                  ", expected one of ", taken));
 }
 
-// Inputs that may stay f32 beside a narrow input 0 have its type.
+// Inputs that may stay f32 next to a 16-bit input 0 get its type.
 NodeTypes WithoutWide(const OpDef& def, NodeTypes types) {
   if (!types.has_input(0) || !IsNarrow(types.inputs[0].dtype)) return types;
   for (size_t i = 1; i < types.inputs.size() && i < def.inputs.size(); ++i) {

@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-// Every box inside a small tensor, against the numbers of its elements written down.
+// Checks every box inside a small tensor against an enumeration of its elements.
 TEST(StretchTest, IsWhatTheElementsSay) {
   const Region box{{2, 1, 5}, {3, 2, 4}};
   int stretches = 0;
