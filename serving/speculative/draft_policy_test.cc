@@ -462,7 +462,7 @@ TEST(ChooseNodes, IsTheBestOfAllCounts) {
 
 // Good and bad steps alternate; what is verified of each is to maximise the tokens of all over the
 // time of all.
-TEST(DraftValue, TheLongRunIsBestWhereTimeIsPaidForAtItsRate) {
+TEST(DraftValue, ChargingTimeAtTheLongRunRateMaximizesIt) {
   std::mt19937_64 random(7);
   std::uniform_real_distribution<double> uniform;
   for (int run = 0; run < 50; ++run) {
@@ -489,7 +489,7 @@ TEST(DraftValue, TheLongRunIsBestWhereTimeIsPaidForAtItsRate) {
   }
 }
 
-TEST(ChooseDraft, DraftsWhereRowsAreFreeAndNotWhereTheyAreDear) {
+TEST(ChooseDraft, DraftsWhereRowsAreCheapOnly) {
   const AcceptanceEstimator acceptance = {};  // its prior: six in ten
   const StepLatencyModel ssm = CostOf([](int) { return 0.1; });
   const std::vector<DraftCandidate> offers(4);
@@ -511,7 +511,7 @@ TEST(ChooseDraft, DraftsWhereRowsAreFreeAndNotWhereTheyAreDear) {
   EXPECT_GT(tight.requests, 0);
 }
 
-TEST(ChooseDraft, LeavesOutRequestsThatItCannotGuess) {
+TEST(ChooseDraft, OmitsRequestsWithLowAcceptance) {
   const AcceptanceEstimator acceptance = {};
   const StepLatencyModel ssm = CostOf([](int) { return 0.05; });
   const StepLatencyModel llm = CostOf([](int rows) { return 4.0 + 0.5 * rows; });
@@ -522,7 +522,7 @@ TEST(ChooseDraft, LeavesOutRequestsThatItCannotGuess) {
 }
 
 // Whoever is left out for a step must be caught up with in the next.
-TEST(ChooseDraft, TakesAllThatAreAboutAlike) {
+TEST(ChooseDraft, TakesAllRequestsWithSimilarAcceptance) {
   const AcceptanceEstimator acceptance = {};
   // Half of them would fill the block.
   const StepLatencyModel ssm = CostOf([](int rows) { return 0.2 * ((rows + 3) / 4); });
@@ -533,7 +533,7 @@ TEST(ChooseDraft, TakesAllThatAreAboutAlike) {
   EXPECT_EQ(choice.requests, 8);
 }
 
-TEST(ChooseDraft, CatchingUpIsPaidFor) {
+TEST(ChooseDraft, PrefillCostsCount) {
   const AcceptanceEstimator acceptance = {};
   const StepLatencyModel ssm = CostOf([](int rows) { return 0.05 * rows; });
   const StepLatencyModel llm = CostOf([](int) { return 1.0; });

@@ -30,7 +30,7 @@ void Compare(StepLatencyModel* cost, int rows, int times) {
 
 const std::vector<double> kChances(28, 0.9);
 
-TEST(NodesToExplore, AFarTryIsOfASizeThatSeemsFarWorseUntilItIsProven) {
+TEST(NodesToExplore, AFarExplorationTakesAnUnprovenSize) {
   ASSERT_TRUE(IsFarExploration(kFar));
   StepLatencyModel cost = Calibrated(8, 1.7);
   const StepLoad load = {.decoding = 4};
@@ -50,7 +50,7 @@ TEST(NodesToExplore, AFarTryIsOfASizeThatSeemsFarWorseUntilItIsProven) {
   EXPECT_GT(ChooseNodes(load, cost, kChances, 28), 20);
 }
 
-TEST(NodesToExplore, ANearTryIsOfASizeThatIsNearlyAsGoodEachTimeAnotherOne) {
+TEST(NodesToExplore, NearExplorationsVaryNearlyOptimalSizes) {
   ASSERT_FALSE(IsFarExploration(kNear));
   const StepLatencyModel cost = Calibrated(32, 1);
   const StepLoad load = {.decoding = 4};
@@ -71,7 +71,7 @@ TEST(NodesToExplore, ANearTryIsOfASizeThatIsNearlyAsGoodEachTimeAnotherOne) {
   EXPECT_GE(std::count(tried.begin(), tried.end(), true), 2);  // of 16 and 24 rows
 }
 
-TEST(NodesToExplore, WithNothingToTryItIsTheBest) {
+TEST(NodesToExplore, WithoutAnythingToExploreTheBestIsReturned) {
   const StepLatencyModel cost = Calibrated(32, 1);
   for (const int turn : {kFar, kNear}) {
     EXPECT_EQ(NodesToExplore({.decoding = 4}, cost, {}, 0, turn), 0);
@@ -80,7 +80,7 @@ TEST(NodesToExplore, WithNothingToTryItIsTheBest) {
 
 // Of 8 and 24 rows it is known what they take: what the calibration said of those between is less
 // likely than what lies between.
-TEST(StepLatencyModel, ASizeBetweenProvenOnesIsNotBelievedToBeDearerThanTheyMakeItLikely) {
+TEST(StepLatencyModel, AnUnprovenSizeIsBoundedByItsProvenNeighbors) {
   StepLatencyModel cost = Calibrated(8, 2.5);
   EXPECT_GT(cost.Seconds(16), 8);
   Compare(&cost, 8, 40);
