@@ -63,7 +63,7 @@ struct SchedulerInput {
   int max_rows = 0;
   int max_running = 0;
   int max_decoding = INT_MAX;  // requests that decode in this step
-  bool steps_in_flight = false;  // there are steps in flight
+  bool steps_in_flight = false;
   std::vector<int> free_slots;       // by pool
   std::vector<int> total_slots;      // by pool
   std::vector<RequestView> running;  // by rank
@@ -73,7 +73,7 @@ struct SchedulerInput {
 struct Assignment {
   int64_t id = 0;
   int rows = 0;  // of its own tokens, from the first one not computed
-  int tree_nodes = 0;  // besides
+  int tree_nodes = 0;  // in addition
   bool decodes = false;
 };
 
