@@ -27,7 +27,7 @@ absl::StatusOr<AdapterConfig> Read(const std::string& fields) {
   return ReadAdapterConfig(std::string("{") + kWritten + ", " + fields + "}");
 }
 
-TEST(AdapterConfig, TheScaleIsThatOfTheKind) {
+TEST(AdapterConfig, ScaleIsAlphaOverRankOrItsRoot) {
   const auto plain = Read(R"("r": 16, "lora_alpha": 24, "target_modules": ["v_proj", "q_proj"])");
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->rank, 16);
@@ -43,7 +43,7 @@ TEST(AdapterConfig, TheScaleIsThatOfTheKind) {
   EXPECT_THAT(all->targets, IsEmpty());
 }
 
-TEST(AdapterConfig, WhatChangesTheMathematicsIsRefusedByName) {
+TEST(AdapterConfig, UnsupportedSwitchesAreRefusedByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("r": 4, "use_dora": true)", "use_dora"},
       {R"("r": 4, "bias": "all")", "bias"},

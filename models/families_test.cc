@@ -39,7 +39,7 @@ class RefusedTest : public ::testing::TestWithParam<Refused> {};
 
 // A switch that changes the mathematics is either supported (family_logits_test) or refused by
 // name.
-TEST_P(RefusedTest, SwitchesThatAreNotSupportedAreNamed) {
+TEST_P(RefusedTest, UnsupportedSwitchesAreNamed) {
   const std::string base = GetParam().base;
   const absl::Status good = Read(base);
   ASSERT_TRUE(good.ok()) << good;
@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "layer_types"}),
     [](const ::testing::TestParamInfo<Refused>& info) { return std::string(info.param.what); });
 
-TEST(ReadModelTest, EachArchitectureNamesWhatItMisses) {
+TEST(ReadModelTest, MissingFieldsAreNamed) {
   for (const std::string& name : KnownArchitectures()) {
     const absl::Status status = Read("\"architectures\": [\"" + name + "\"]");
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
@@ -186,7 +186,7 @@ TEST(ReadModelTest, NoNumberInAnyFieldOverflows) {
   }
 }
 
-TEST(ReadModelTest, SwitchesOfMptThatAreOffAreNone) {
+TEST(ReadModelTest, DisabledMptSwitchesAreIgnored) {
   const absl::Status status = Read(std::string(kMpt) + R"(,
       "final_logit_softcapping": null, "block_overrides": null,
       "attn_config": {"sliding_window_size": -1, "attn_logit_softcapping": null, "clip_qkv": 0},
@@ -196,7 +196,7 @@ TEST(ReadModelTest, SwitchesOfMptThatAreOffAreNone) {
 }
 
 // Of all file formats only MPT's allows a maximum bias other than 8.
-TEST(ReadModelTest, SlopesOfMptFollowItsGreatestBias) {
+TEST(ReadModelTest, MptSlopesFollowMaximumBias) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   const auto slopes = [&](const char* heads, const char* bias) {
@@ -232,7 +232,7 @@ int64_t CacheWidth(const std::string& config) {
 }
 
 // Qwen3Config defaults to 128, Qwen3MoeConfig has no default.
-TEST(ReadModelTest, HeadsAreAsWideAsTheClassSaysWhereTheFileDoesNot) {
+TEST(ReadModelTest, HeadDimDefaultsToHuggingFaceClass) {
   const auto width = [](const std::string& architecture) {
     return CacheWidth(
         absl::StrCat("{\"architectures\": [\"", architecture, "\"], ", kDecoder, "}"));
@@ -251,7 +251,7 @@ constexpr char kGemma3Images[] =
          "num_hidden_layers": 34, "sliding_window": 1024,
          "rope_scaling": {"factor": 8.0, "rope_type": "linear"}})";
 
-TEST(ReadModelTest, TheTextPartOfGemma3IsAModelOfItsOwn) {
+TEST(ReadModelTest, Gemma3TextPartIsReadAsModel) {
   const std::string config = std::string("{") + kGemma3Images + "}";
   const auto model = ReadModel(config);
   ASSERT_TRUE(model.ok()) << model.status();
@@ -282,7 +282,7 @@ TEST(ReadModelTest, TheTextPartOfGemma3IsAModelOfItsOwn) {
 }
 
 // What the refusal advises: its "text_config" as config.json, as little as that says.
-TEST(ReadModelTest, TheTextConfigOfGemma3IsAConfigurationOfItsOwn) {
+TEST(ReadModelTest, Gemma3TextConfigIsReadAsConfig) {
   const std::string images = kGemma3Images;
   const size_t begin = images.find('{', images.find("\"text_config\""));
   const auto model = ReadModel(images.substr(begin));
@@ -304,7 +304,7 @@ TEST(ReadModelTest, TheTextConfigOfGemma3IsAConfigurationOfItsOwn) {
   EXPECT_EQ(dims("model.layers.33.self_attn.k_proj.weight"), (Dims{4 * 256, 2560}));
 }
 
-TEST(ReadModelTest, TextPartsOfOtherModelsAreRefusedByName) {
+TEST(ReadModelTest, OtherMultimodalTextPartsAreRefused) {
   const absl::Status status = Read(
       R"("architectures": ["Mistral3ForConditionalGeneration"], "text_config": {
            "model_type": "ministral3", "vocab_size": 16, "hidden_size": 8})");
@@ -312,7 +312,7 @@ TEST(ReadModelTest, TextPartsOfOtherModelsAreRefusedByName) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"text_config.model_type\""));
 }
 
-TEST(ReadModelTest, FalconsOldNamesMeanTheSame) {
+TEST(ReadModelTest, OldFalconFieldNamesAreAliases) {
   const auto model = ReadModel(
       R"({"architectures": ["RWForCausalLM"], "vocab_size": 16, "hidden_size": 12, "n_layer": 3,
           "n_head": 3, "multi_query": true, "parallel_attn": true, "bias": false})");
@@ -332,7 +332,7 @@ TEST(ReadModelTest, FalconsOldNamesMeanTheSame) {
                 "transformer.h.1.self_attention.query_key_value.weight", {20, 12}, false, 0, 12}));
 }
 
-TEST(BuildServingTest, TheCacheIsKeptInTheFormatOfTheShape) {
+TEST(BuildServingTest, KvCacheHasRequestedDType) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   // With ALiBi, whose slopes precede the scales, and without.
@@ -369,7 +369,7 @@ TEST(BuildServingTest, TheCacheIsKeptInTheFormatOfTheShape) {
 }
 
 // As in vLLM. The default length and the cache size follow from it.
-TEST(ReadModelTest, ScalingLengthensTheContext) {
+TEST(ReadModelTest, RopeScalingExtendsContext) {
   const auto positions = [](const std::string& base, const std::string& scaling) -> int64_t {
     const auto model = ReadModel("{" + base + R"(, "max_position_embeddings": 64,
                                  "rope_scaling": {)" +
@@ -427,7 +427,7 @@ Turned Turns(const LanguageModel& model, int max_positions) {
 }
 
 // longrope: one set of frequencies for the lifetime of the served model, by its longest sequence.
-TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
+TEST(ReadModelTest, LongRopeUsesLongestServedSequence) {
   const auto model =
       ReadModel(std::string("{\"architectures\": [\"Phi3ForCausalLM\"], ") + kDecoder +
                 R"(, "max_position_embeddings": 64, "original_max_position_embeddings": 16,
@@ -441,7 +441,7 @@ TEST(ReadModelTest, LongRopeGoesByTheLongestSequenceServed) {
 }
 
 // Phi3Config defaults to 4096 for the original length.
-TEST(ReadModelTest, LongRopeOfPhi3BeginsBehindWhatItsClassSays) {
+TEST(ReadModelTest, Phi3LongRopeUsesDefaultOriginalLength) {
   const std::string scaling =
       R"(, "max_position_embeddings": 131072, "rope_scaling": {
            "type": "longrope", "short_factor": [1, 1], "long_factor": [4, 8]}})";
@@ -460,7 +460,7 @@ TEST(ReadModelTest, LongRopeOfPhi3BeginsBehindWhatItsClassSays) {
 
 // transformers' _compute_dynamic_ntk_parameters with the longest sequence as seq_len: with two
 // pairs, the base is multiplied by the square of factor * longest / 64 - (factor - 1).
-TEST(ReadModelTest, DynamicScalingGoesByTheLongestSequenceServed) {
+TEST(ReadModelTest, DynamicScalingUsesLongestServedSequence) {
   for (const char* base : {kLlama, kFalcon}) {
     const auto model = ReadModel(std::string("{") + base + R"(, "max_position_embeddings": 64,
                                  "rope_scaling": {"type": "dynamic", "factor": 4.0}})");
@@ -476,7 +476,7 @@ TEST(ReadModelTest, DynamicScalingGoesByTheLongestSequenceServed) {
 }
 
 // transformers 5 writes one object per type of layers, with all fields inside.
-TEST(ReadModelTest, RopeParametersMayBeOfLayers) {
+TEST(ReadModelTest, RopeParametersPerLayerTypeAreRead) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   // The second frequency of the layers' queries.
@@ -539,7 +539,7 @@ class BuildTrainingTest : public ::testing::Test {
   OpRegistry registry_;
 };
 
-TEST_F(BuildTrainingTest, WhatCannotBeTrainedIsRefusedByName) {
+TEST_F(BuildTrainingTest, UntrainableModelsAreRefusedByName) {
   const auto error = [&](const std::string& fields, int64_t length) {
     return std::string(Build(fields, length).status().message());
   };
@@ -554,7 +554,7 @@ TEST_F(BuildTrainingTest, WhatCannotBeTrainedIsRefusedByName) {
 }
 
 // A new model starts from the authors' initialization, not from zeros that never learn.
-TEST_F(BuildTrainingTest, ParametersStartByWhatTheyAre) {
+TEST_F(BuildTrainingTest, ParametersHaveGpt2Initialization) {
   const auto gpt = Build(std::string(kGpt2) + R"(, "n_layer": 8)", 4);
   ASSERT_TRUE(gpt.ok()) << gpt.status();
   const Graph& graph = gpt->graph;
@@ -572,7 +572,7 @@ TEST_F(BuildTrainingTest, ParametersStartByWhatTheyAre) {
 }
 
 // Plans and reports name nodes: equal names in all layers but for the number.
-TEST_F(BuildTrainingTest, NodesOfLayersAreNamedAlike) {
+TEST_F(BuildTrainingTest, NodeNamesAreEqualInAllLayers) {
   for (const std::string& fields :
        {std::string(kDecoder) + R"(, "architectures": ["MistralForCausalLM"])",
         std::string(kGpt2) + R"(, "n_layer": 2)"}) {
@@ -592,7 +592,7 @@ TEST_F(BuildTrainingTest, NodesOfLayersAreNamedAlike) {
   }
 }
 
-TEST(AlibiSlopesTest, FollowTheDefinitionForAnyNumberOfHeads) {
+TEST(AlibiSlopesTest, MatchDefinitionForAnyNumberOfHeads) {
   const std::vector<float> eight = AlibiSlopes(8);
   for (int i = 0; i < 8; ++i) EXPECT_FLOAT_EQ(eight[i], std::exp2(-static_cast<float>(i + 1)));
   const std::vector<float> six = AlibiSlopes(6);

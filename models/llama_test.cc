@@ -47,7 +47,7 @@ class LlamaTest : public ::testing::Test {
   OpRegistry registry_;
 };
 
-TEST(LlamaConfigTest, IsReadAsItIsWritten) {
+TEST(LlamaConfigTest, RoundTripsThroughConfigJson) {
   LlamaConfig c = Small();
   c.eos = {3, 7};
   const auto model = ReadModel(ToConfigJson(c));
@@ -70,7 +70,7 @@ struct BadConfig {
 
 class BadConfigTest : public ::testing::TestWithParam<BadConfig> {};
 
-TEST_P(BadConfigTest, IsRefusedByTheNameOfTheField) {
+TEST_P(BadConfigTest, BadFieldIsNamed) {
   std::string text = ToConfigJson(Small());
   size_t at = text.find(GetParam().from);
   ASSERT_NE(at, std::string::npos);
@@ -118,7 +118,7 @@ TEST(LlamaConfigTest, DeepNestingIsRefused) {
   EXPECT_FALSE(ReadModel("[]").ok());
 }
 
-TEST_F(LlamaTest, TrainingGraphBindsAndHasTheParametersItSays) {
+TEST_F(LlamaTest, TrainingGraphHasDocumentedParameters) {
   for (bool tied : {false, true}) {
     LlamaConfig c = Small();
     c.tie_word_embeddings = tied;
@@ -137,7 +137,7 @@ TEST_F(LlamaTest, TrainingGraphBindsAndHasTheParametersItSays) {
   }
 }
 
-TEST_F(LlamaTest, ServingGraphBindsAndSharesTheTrainingParameters) {
+TEST_F(LlamaTest, ServingGraphSharesTrainingParameters) {
   for (bool tied : {false, true}) {
     LlamaConfig c = Small();
     c.tie_word_embeddings = tied;
@@ -160,7 +160,7 @@ TEST_F(LlamaTest, ServingGraphBindsAndSharesTheTrainingParameters) {
   }
 }
 
-TEST_F(LlamaTest, SequencesLongerThanThePositionsAreRefused) {
+TEST_F(LlamaTest, SequencesBeyondMaxPositionsAreRefused) {
   auto graph = BuildLlamaTraining(registry_, Small(), 65);
   EXPECT_EQ(graph.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(graph.status().message()), HasSubstr("max_position_embeddings (64)"));

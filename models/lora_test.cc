@@ -39,7 +39,7 @@ absl::StatusOr<LoraModel> Adapted(const std::string& config, const std::string& 
   return AddLoraAdapters(registry, *std::move(serving), absl::MakeConstSpan(&adapter, 1));
 }
 
-TEST(LoraTest, TheHeadOfATextPartIsFoundUnderItsOlderName) {
+TEST(LoraTest, MultimodalOutputLayerIsFoundUnderOldName) {
   for (const char* tied : {"true", "false"}) {
     const std::string config =
         absl::StrCat(R"({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {)",
@@ -54,7 +54,7 @@ TEST(LoraTest, TheHeadOfATextPartIsFoundUnderItsOlderName) {
   }
 }
 
-TEST(LoraTest, AModelWithoutATextPartHasNoSuchName) {
+TEST(LoraTest, OldNameIsUnknownInTextOnlyModels) {
   const std::string config =
       absl::StrCat(R"({"architectures": ["Gemma3ForCausalLM"], )", kText, "}");
   EXPECT_TRUE(Adapted(config, "lm_head").ok());

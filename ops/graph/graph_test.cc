@@ -45,7 +45,7 @@ class GraphTest : public ::testing::Test {
   OpRegistry registry_;
 };
 
-TEST_F(GraphTest, BindingInfersEveryTypeAndFillsInWhatDependsOnTheBatch) {
+TEST_F(GraphTest, BindingInfersTypesForTheBatchSize) {
   Graph graph = Mlp();
   ASSERT_TRUE(BindAndInfer(registry_, 32, &graph).ok());
   EXPECT_EQ(graph.value(graph.FindValue("head")).type, (TensorType{DType::kF32, {32, 4}}));
@@ -72,7 +72,7 @@ TEST_F(GraphTest, BindingNamesTheNodeThatDoesNotFit) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("[4, 8]"));
 }
 
-TEST_F(GraphTest, TheWireFormKeepsEverything) {
+TEST_F(GraphTest, ProtoRoundTripKeepsEverything) {
   const Graph graph = Mlp();
   const v1::Graph message = ToProto(graph);
   auto back = FromProto(registry_, message);
@@ -84,7 +84,7 @@ TEST_F(GraphTest, TheWireFormKeepsEverything) {
   EXPECT_TRUE(MessageDifferencer::Equals(ToProto(a), ToProto(b)));
 }
 
-TEST_F(GraphTest, HostileMessagesAreRefusedWithTheirPlace) {
+TEST_F(GraphTest, MalformedMessagesAreRefusedWithLocation) {
   const v1::Graph good = ToProto(Mlp());
   const struct {
     const char* word;

@@ -46,7 +46,7 @@ class PrecisionTest : public ::testing::Test {
   OpRegistry registry_;
 };
 
-TEST_F(PrecisionTest, ProductsAreNarrowAndLossesAndNormsAreF32) {
+TEST_F(PrecisionTest, MatmulsRunIn16BitsLossesAndNormsInF32) {
   GraphBuilder b(registry_, "block");
   const ValueId x = b.Input("x", DType::kF32, {-1, 8});
   const ValueId labels = b.Input("labels", DType::kI64, {-1});
@@ -76,7 +76,7 @@ TEST_F(PrecisionTest, ProductsAreNarrowAndLossesAndNormsAreF32) {
   }
 }
 
-TEST_F(PrecisionTest, MixedOperandsAreWidenedButLiteralsFollow) {
+TEST_F(PrecisionTest, MixedOperandsRunInF32ButLiteralsFollow) {
   GraphBuilder b(registry_, "mixed");
   const ValueId x = b.Input("x", DType::kF32, {-1, 8});
   const ValueId w = b.Parameter("w", DType::kF32, {8, 8}, {});
@@ -94,7 +94,7 @@ TEST_F(PrecisionTest, MixedOperandsAreWidenedButLiteralsFollow) {
   EXPECT_EQ(TypeOf(graph, "masked"), DType::kF32);  // -3e38 would be infinite
 }
 
-TEST_F(PrecisionTest, AnF32MaskStaysAnF32Mask) {
+TEST_F(PrecisionTest, F32AttentionMaskStaysF32) {
   GraphBuilder b(registry_, "attention");
   const ValueId q = b.Input("q", DType::kF32, {-1, 4, 8});
   const ValueId mask = b.Input("mask", DType::kF32, {4, 4});
@@ -107,7 +107,7 @@ TEST_F(PrecisionTest, AnF32MaskStaysAnF32Mask) {
   }
 }
 
-TEST_F(PrecisionTest, NarrowParametersGetMasterCopies) {
+TEST_F(PrecisionTest, Parameters16BitGetF32MasterWeights) {
   GraphBuilder b(registry_, "f16");
   const ValueId x = b.Input("x", DType::kF16, {-1, 2});
   const ValueId w = b.Parameter("w", DType::kF16, {1, 2}, {});
@@ -135,7 +135,7 @@ TEST_F(PrecisionTest, NarrowParametersGetMasterCopies) {
   EXPECT_EQ(Casts(cast), 1);
 }
 
-TEST_F(PrecisionTest, AnF32GraphInF32IsItself) {
+TEST_F(PrecisionTest, F32GraphInF32IsUnchanged) {
   GraphBuilder b(registry_, "plain");
   const ValueId x = b.Input("x", DType::kF32, {-1, 2});
   b.Output("y", b.Op("exp", {b.Op("linear", {x, b.Parameter("w", DType::kF32, {3, 2}, {})})}));
@@ -146,7 +146,7 @@ TEST_F(PrecisionTest, AnF32GraphInF32IsItself) {
   }
 }
 
-TEST_F(PrecisionTest, IntegersAreNoPrecision) {
+TEST_F(PrecisionTest, IntegerComputeTypeIsRefused) {
   GraphBuilder b(registry_, "plain");
   b.Output("y", b.Op("relu", {b.Input("x", DType::kF32, {-1, 2})}));
   const auto refused = WithPrecision(registry_, Bound(b), DType::kI32);
@@ -155,7 +155,7 @@ TEST_F(PrecisionTest, IntegersAreNoPrecision) {
 
 // One cast per node, each with a unique name. A linear search over all names for each would not
 // finish in time.
-TEST_F(PrecisionTest, ManyCastsTakeNoLongerEach) {
+TEST_F(PrecisionTest, ManyCastsTakeLinearTime) {
   constexpr int kLayers = 40000;
   Graph graph;
   const TensorType rows{DType::kF32, {-1, 2}}, square{DType::kF32, {2, 2}};

@@ -224,13 +224,13 @@ TEST(ImportTest, SizesThatAreNotPositiveAreRefused) {
 
 // Resource limits for small files.
 
-TEST(ImportTest, ManyNodesOfOneNameTakeNoLongerEach) {
+TEST(ImportTest, ManyNodesOfOneNameTakeLinearTime) {
   std::vector<onnx::NodeProto> nodes = {kRelu};
   for (int i = 0; i < 60000; ++i) nodes.push_back(Node("Shape", {"x"}, {absl::StrCat("s", i)}));
   EXPECT_TRUE(Model(nodes).Import(1 << 30).ok());
 }
 
-TEST(ImportTest, ConstantsThatNodesMakeAreBounded) {
+TEST(ImportTest, BytesOfNodeConstantsAreLimited) {
   const std::vector<onnx::TensorProto> range = {
       Tensor("a", {}, Int64s{0}), Tensor("b", {}, Int64s{1 << 14}), Tensor("c", {}, Int64s{1})};
   std::vector<onnx::NodeProto> nodes = {kRelu};
@@ -240,7 +240,7 @@ TEST(ImportTest, ConstantsThatNodesMakeAreBounded) {
   EXPECT_THAT(Model(nodes, range).Error(), HasSubstr("constants"));
 }
 
-TEST(ImportTest, ConstantsInTheTurnsOfALoopAreBounded) {
+TEST(ImportTest, BytesOfLoopConstantsAreLimited) {
   const auto loop = [](onnx::GraphProto body, int64_t turns) {
     return Model(
         {WithBody(Node("Loop", {"m", "", "x"}, {"z"}), "body", body), Node("Relu", {"z"}, {"y"})},
@@ -263,7 +263,7 @@ TEST(ImportTest, ConstantsInTheTurnsOfALoopAreBounded) {
 }
 
 // Exporters write weights as Constant nodes too; what the file holds anyway is not limited.
-TEST(ImportTest, TensorsOfTheFileCountFromTheSecondTimeOn) {
+TEST(ImportTest, FileTensorsCountFromSecondRead) {
   const onnx::TensorProto large = Tensor("w", {2, 1 << 18}, Floats(2 << 18));  // 2 MiB
   onnx::NodeProto constant = Node("Constant", {}, {"w"});
   *AddAttribute(&constant, "value")->mutable_t() = large;
@@ -294,7 +294,7 @@ TEST(ImportTest, TensorsOfTheFileCountFromTheSecondTimeOn) {
   EXPECT_THAT(calls(2).Error(), HasSubstr("constants"));
 }
 
-TEST(ImportTest, LoopsInLoopsAreBoundedThoughTheyDoNothing) {
+TEST(ImportTest, NestedEmptyLoopsAreLimited) {
   onnx::GraphProto body = Body({"i", "c", "v"}, {"c", "v"}, {});
   for (int deep = 0; deep < 4; ++deep) {
     body = Body({"i", "c", "v"}, {"c", "w"},
@@ -321,7 +321,7 @@ TEST(ImportTest, HugeShapesAreRefused) {
 }
 
 // Its identity kernel is limited like constants: here two channels, 128 MiB.
-TEST(ImportTest, TheKernelOfCol2ImIsBoundedAsConstantsAre) {
+TEST(ImportTest, Col2ImKernelBytesAreLimited) {
   const Model model({Node("Col2Im", {"x", "image", "block"}, {"y"})},
                     {Tensor("image", {2}, Int64s{64, 64}), Tensor("block", {2}, Int64s{64, 64})},
                     {1, 2 << 12, 1});
@@ -331,7 +331,7 @@ TEST(ImportTest, TheKernelOfCol2ImIsBoundedAsConstantsAre) {
               HasSubstr("more than 67108864 bytes"));
 }
 
-TEST(ImportTest, AnInputOfASymbolicBatchIsRefusedWithWhatASampleMayHave) {
+TEST(ImportTest, LargeSamplesOfSymbolicBatchAreRefused) {
   EXPECT_THAT(Model({kRelu}, {}, {kBatch, 3, 64, 1024, 1024}).Error(),
               AllOf(HasSubstr("'x'"), HasSubstr("more than 70 million elements a sample"),
                     HasSubstr("fixed batch size")));
@@ -351,7 +351,7 @@ onnx::FunctionProto Function(const std::string& name, const std::vector<onnx::No
   return function;
 }
 
-TEST(ImportTest, FunctionsHaveTheDefaultsOfTheirAttributes) {
+TEST(ImportTest, FunctionAttributesHaveDefaults) {
   onnx::NodeProto leaky = Node("LeakyRelu", {"a"}, {"b"});
   AddAttribute(&leaky, "alpha")->set_ref_attr_name("alpha");
   onnx::FunctionProto function = Function("Leaky", {leaky});
@@ -363,7 +363,7 @@ TEST(ImportTest, FunctionsHaveTheDefaultsOfTheirAttributes) {
   EXPECT_THAT(Result(Model({call}).With(function), 1, Floats{-4, 1}), ElementsAre(-1, 1));
 }
 
-TEST(ImportTest, OverloadsOfAFunctionAreToldApart) {
+TEST(ImportTest, FunctionOverloadsAreDistinguished) {
   onnx::FunctionProto relu = Function("F", {Node("Relu", {"a"}, {"b"})});
   onnx::FunctionProto neg = Function("F", {Node("Neg", {"a"}, {"b"})});
   relu.set_overload("A");
@@ -381,7 +381,7 @@ TEST(ImportTest, OverloadsOfAFunctionAreToldApart) {
   EXPECT_THAT(Model({call}).With(relu).With(relu).Error(), HasSubstr("twice"));
 }
 
-TEST(ImportTest, OpsetsOfFunctionsHaveTheLimitsOfTheModels) {
+TEST(ImportTest, FunctionOpsetsHaveModelLimits) {
   onnx::FunctionProto function = Function("F", {Node("Relu", {"a"}, {"b"})});
   function.add_opset_import()->set_version(99);
   EXPECT_THAT(Model({Node("my.F", {"x"}, {"y"})}).With(function).Error(), HasSubstr("opset 99"));
@@ -411,7 +411,7 @@ Model TimesF(const std::vector<onnx::NodeProto>& nodes, int64_t d = 1) {
   return Model(all, initializers);
 }
 
-TEST(ImportTest, WhatIsChosenByTheBatchIsRefused) {
+TEST(ImportTest, SelectionByBatchSizeIsRefused) {
   const std::string fixed = "fixed batch size";
   EXPECT_THAT(TimesF({Node("Min", {"n", "two"}, {"f"})}).Error(), HasSubstr(fixed));
   EXPECT_THAT(TimesF({Node("Max", {"n", "two"}, {"f"})}).Error(), HasSubstr(fixed));
@@ -430,7 +430,7 @@ TEST(ImportTest, WhatIsChosenByTheBatchIsRefused) {
 
 // Remainders as older opsets spell them, in integers and floats, and quotients: a value for one
 // batch does not hold for others, although two large batches may share it.
-TEST(ImportTest, WhatIsRoundedOffByTheBatchIsRefused) {
+TEST(ImportTest, RoundingByBatchSizeIsRefused) {
   const std::string fixed = "fixed batch size";
   const auto remainder_as = [](const std::string& name) {
     return std::vector<onnx::NodeProto>{Node("Div", {"n", "d"}, {"q"}),
@@ -458,7 +458,7 @@ TEST(ImportTest, WhatIsRoundedOffByTheBatchIsRefused) {
               HasSubstr(fixed));
 }
 
-TEST(ImportTest, WhatIsTheSameForEveryBatchIsTaken) {
+TEST(ImportTest, BatchIndependentExpressionsAreImported) {
   // PyTorch's `expand`: sizes of -1 become 1.
   std::vector<onnx::NodeProto> nodes = BatchAsN();
   for (const onnx::NodeProto& node :
@@ -493,7 +493,7 @@ TEST(ImportTest, WhatIsTheSameForEveryBatchIsTaken) {
 
 // Single operators.
 
-TEST(ImportTest, RecurrentActivationsAreReadAsOnnxSpellsThemAndWrittenBack) {
+TEST(ImportTest, RecurrentActivationsRoundTrip) {
   const auto rnn = [](const Names& activations, const Floats& alpha) {
     onnx::NodeProto node = Node("RNN", {"x", "w", "r"}, {"", "y"}, "hidden_size", 1);
     for (const std::string& name : activations) {
@@ -524,7 +524,7 @@ TEST(ImportTest, RecurrentActivationsAreReadAsOnnxSpellsThemAndWrittenBack) {
   }
 }
 
-TEST(ImportTest, NegativeIndicesIntoATableCountFromItsEnd) {
+TEST(ImportTest, NegativeGatherIndicesCountFromEnd) {
   const onnx::TensorProto table = Tensor("w", {3, 2}, Floats{0, 1, 2, 3, 4, 5});
   const Model fixed({Node("Gather", {"w", "k"}, {"row"}), Node("Add", {"x", "row"}, {"y"})},
                     {table, Tensor("k", {1}, Int64s{-1})});
@@ -537,7 +537,7 @@ TEST(ImportTest, NegativeIndicesIntoATableCountFromItsEnd) {
   EXPECT_EQ(plain.Import()->nodes().size(), 2u);
 }
 
-TEST(ImportTest, OneHotLeavesOffWhatIsOutOfRange) {
+TEST(ImportTest, OneHotIgnoresOutOfRangeIndices) {
   const Model model({Node("OneHot", {"x", "depth", "values"}, {"y"})},
                     {Tensor("depth", {}, Int64s{3}), Tensor("values", {2}, Floats{0, 1})}, {kBatch},
                     onnx::TensorProto::INT64);
@@ -546,7 +546,7 @@ TEST(ImportTest, OneHotLeavesOffWhatIsOutOfRange) {
 }
 
 // Exporters merge equal initializers: the initial scale and variance, bias and mean.
-TEST(ImportTest, RunningStatisticsShareNoParameter) {
+TEST(ImportTest, RunningStatisticsAreNotShared) {
   const Model model({Node("BatchNormalization", {"x", "one", "zero", "zero", "one"}, {"h"}),
                      Node("BatchNormalization", {"h", "scale", "bias", "mean", "one"}, {"y"})},
                     {Tensor("one", {2}, Floats{1, 1}), Tensor("zero", {2}, Floats{0, 0}),
@@ -610,7 +610,7 @@ std::set<std::string> Different(const std::vector<Names>& lists) {
 
 // All new layers with the same number of channels have equal values; sharing merged values does not
 // make them one layer.
-TEST(ImportTest, NewLayersOfMergedValuesHaveTheirOwnRunningStatistics) {
+TEST(ImportTest, LayersWithMergedValuesHaveOwnStatistics) {
   const std::vector<onnx::TensorProto> merged = {
       Tensor("one", {2}, Floats{1, 1}), Tensor("zero", {2}, Floats{0, 0}),
       Tensor("mean", {2}, Floats{0, 0}), Tensor("var", {2}, Floats{1, 1})};
@@ -645,7 +645,7 @@ TEST(ImportTest, NewLayersOfMergedValuesHaveTheirOwnRunningStatistics) {
 }
 
 // A siamese network, applied to two inputs, has one running mean, which both update.
-TEST(ImportTest, ALayerThatIsAppliedTwiceHasOnePairOfRunningStatistics) {
+TEST(ImportTest, LayerAppliedTwiceSharesItsStatistics) {
   const auto inputs_of_norms = [](const std::string& scale_of_second) {
     return RunningStatistics(
         Model({Node("BatchNormalization", {"x", "scale", "bias", "mean", "var"}, {"a"}),

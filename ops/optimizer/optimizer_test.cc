@@ -28,7 +28,7 @@ v1::Optimizer Named(const std::string& name) {
   return optimizer;
 }
 
-TEST(ChooseUpdateTest, AVariantSetsItsAttributesAndTheJobOverridesThem) {
+TEST(ChooseUpdateTest, JobOverridesAttributesOfVariant) {
   v1::Optimizer optimizer = Named("adamw");
   auto choice = ChooseUpdate(Registry(), optimizer);
   ASSERT_TRUE(choice.ok()) << choice.status();
@@ -42,7 +42,7 @@ TEST(ChooseUpdateTest, AVariantSetsItsAttributesAndTheJobOverridesThem) {
   EXPECT_EQ(choice->attributes.Float("weight_decay"), 0.5);
 }
 
-TEST(ChooseUpdateTest, RefusalsSayWhatIsAccepted) {
+TEST(ChooseUpdateTest, ErrorsSayWhatIsAccepted) {
   const auto message = [](const v1::Optimizer& optimizer) {
     return std::string(ChooseUpdate(Registry(), optimizer).status().message());
   };

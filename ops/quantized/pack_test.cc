@@ -61,7 +61,7 @@ constexpr PackedWeights kShapes[] = {{8, 16, 32},  {4, 16, 32},  {8, 1, 1},     
                                      {8, 17, 33},  {4, 17, 33},  {8, 40, 95},   {4, 40, 95},
                                      {8, 64, 256}, {4, 64, 256}, {8, 90, 1100}, {4, 90, 1100}};
 
-TEST(PackTest, EveryWeightIsWithinHalfAStepOfItsGroup) {
+TEST(PackTest, ErrorIsAtMostHalfAStep) {
   for (const PackedWeights& shape : kShapes) {
     const std::vector<float> weights = Normal(shape.out * shape.in, shape.bits);
     const std::vector<float> back = Unpack(shape, Packed(shape, weights).data());
@@ -84,7 +84,7 @@ TEST(PackTest, EveryWeightIsWithinHalfAStepOfItsGroup) {
 }
 
 // As in GGUF's Q4_0: some of 16 numbers, -8 to 7 times an f16 scale.
-TEST(PackTest, NumbersThatWereHeldInFourBitsComeBackAsTheyWere) {
+TEST(PackTest, FourBitNumbersRoundTripExactly) {
   const PackedWeights shape{4, 33, 85};
   std::mt19937 random(7);
   std::vector<float> weights(static_cast<size_t>(shape.out * shape.in));
@@ -105,7 +105,7 @@ TEST(PackTest, NumbersThatWereHeldInFourBitsComeBackAsTheyWere) {
 }
 
 // As in Q4_K: scales and minima with more digits than f16 has.
-TEST(PackTest, NumbersOfFourBitsWithFinerScalesAreHardlyMoved) {
+TEST(PackTest, FourBitNumbersWithFinerScalesStayClose) {
   const PackedWeights shape{4, 16, 256};
   std::mt19937 random(8);
   std::vector<float> weights(static_cast<size_t>(shape.out * shape.in)), steps;
@@ -122,7 +122,7 @@ TEST(PackTest, NumbersOfFourBitsWithFinerScalesAreHardlyMoved) {
   }
 }
 
-TEST(PackTest, WhatCannotBeHeldIsNamedByPlace) {
+TEST(PackTest, UnrepresentableWeightIsLocated) {
   for (const int bits : {8, 4}) {
     const PackedWeights shape{bits, 3, 40};
     std::vector<uint8_t> packed(static_cast<size_t>(shape.blocks() * shape.block_bytes()));
@@ -136,7 +136,7 @@ TEST(PackTest, WhatCannotBeHeldIsNamedByPlace) {
   }
 }
 
-TEST(QuantizeRowsTest, NumbersAreWithinHalfAStepAndWhatIsNotFiniteMarksItsGroup) {
+TEST(QuantizeRowsTest, ErrorIsAtMostHalfAStepNonFiniteMarksGroup) {
   constexpr int64_t kRows = 3, kIn = 85, kGroups = 3;  // the last group has 21 of 32
   std::vector<float> x = Normal(kRows * kIn, 8);
   x[kIn + 40] = std::numeric_limits<float>::infinity();
@@ -170,7 +170,7 @@ TEST(QuantizeRowsTest, NumbersAreWithinHalfAStepAndWhatIsNotFiniteMarksItsGroup)
 }
 
 // Integers with maximum 127 are quantized exactly, so the product equals that of Unpack.
-TEST(QuantizedProductTest, IsTheProductOfWhatThePackedNumbersStandFor) {
+TEST(QuantizedProductTest, EqualsProductOfUnpackedWeights) {
   std::mt19937 random(7);
   std::uniform_int_distribution<int> whole(-127, 127);
   for (const PackedWeights& shape : kShapes) {
@@ -214,7 +214,7 @@ TEST(QuantizedProductTest, InstructionSetsAgreeToTheBit) {
 }
 
 // Other programs' files may hold bytes that Pack never writes.
-TEST(QuantizedProductTest, EveryByteIsAWeight) {
+TEST(QuantizedProductTest, AnyBytesAreValidWeights) {
   std::mt19937 random(9);
   for (const int bits : {8, 4}) {
     const PackedWeights shape{bits, 32, 512};
@@ -250,7 +250,7 @@ TEST(QuantizedProductTest, EveryByteIsAWeight) {
 
 // Few rows are multiplied with several blocks at once, many with one; threads take blocks in any
 // order.
-TEST(QuantizedProductTest, ARowComesOutTheSameAloneAmongOthersAndInParts) {
+TEST(QuantizedProductTest, IsBatchInvariantAndSplitInvariant) {
   constexpr int kMost = 19;
   for (const PackedWeights& shape : kShapes) {
     const std::vector<uint8_t> packed = Packed(shape, Normal(shape.out * shape.in, 6));
@@ -275,7 +275,7 @@ TEST(QuantizedProductTest, ARowComesOutTheSameAloneAmongOthersAndInParts) {
 }
 
 // A box of the bytes is the packed matrix of those inputs.
-TEST(PackTest, PartsAlongTheInputsArePackedMatricesOfTheirOwn) {
+TEST(PackTest, InputSplitsArePackedMatrices) {
   for (const int bits : {8, 4}) {
     const int64_t unit = PackedWeights{bits}.unit();
     // With 8 bits the last unit of the second has one group.

@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-TEST(QuantizeGraphTest, MatricesOfALlamaArePackedAndAllElseStays) {
+TEST(QuantizeGraphTest, OnlyLinearWeightsOfLlamaAreQuantized) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   LlamaConfig config;
@@ -55,7 +55,7 @@ TEST(QuantizeGraphTest, MatricesOfALlamaArePackedAndAllElseStays) {
 }
 
 // The router's matrix stays: the choice of experts must not depend on the format.
-TEST(QuantizeGraphTest, ExpertsArePackedAndTheirChoiceStays) {
+TEST(QuantizeGraphTest, ExpertsAreQuantizedButNotTheRouter) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   const auto model = ReadModel(
@@ -87,7 +87,7 @@ TEST(QuantizeGraphTest, ExpertsArePackedAndTheirChoiceStays) {
   }
 }
 
-TEST(QuantizeGraphTest, EachWeightMayHaveAFormatOfItsOwn) {
+TEST(QuantizeGraphTest, FormatPerWeight) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   const auto model = ReadModel(
@@ -117,7 +117,7 @@ TEST(QuantizeGraphTest, EachWeightMayHaveAFormatOfItsOwn) {
   EXPECT_NE(quantized->FindValue("model.layers.1.mlp.down_proj.weight"), kNoValue);
 }
 
-TEST(QuantizeGraphTest, FormatsHaveNames) {
+TEST(QuantizeGraphTest, FormatNamesRoundTrip) {
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16,
                                     WeightFormat::kInt8, WeightFormat::kInt4}) {
     ASSERT_TRUE(WeightFormatOf(Name(format)).ok());

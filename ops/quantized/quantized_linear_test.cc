@@ -33,7 +33,7 @@ Attributes AttributesOf(int bits, int64_t out) {
   return {{"bits", int64_t{bits}}, {"out", out}, {"activation", std::string("silu")}};
 }
 
-TEST(QuantizedLinearTest, ARowsBitsDependOnTheRowAlone) {
+TEST(QuantizedLinearTest, IsBatchInvariant) {
   const OpRunner ops;
   const int threads = omp_get_max_threads();
   for (const auto& [bits, dtype] : kFormats) {
@@ -102,7 +102,7 @@ TEST(QuantizedLinearTest, NonFiniteValuesStayInTheirRow) {
 
 // Each row equals quantized_linear with its expert's matrix, bit for bit, for any number of rows
 // per expert, with unused experts in between.
-TEST(QuantizedExpertLinearTest, EachRowIsThatOfItsExpertAlone) {
+TEST(QuantizedExpertLinearTest, EachRowEqualsQuantizedLinearOfItsExpert) {
   const OpRunner ops;
   const int threads = omp_get_max_threads();
   const int64_t experts = 6, k = 2, in = 70;

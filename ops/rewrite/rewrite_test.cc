@@ -113,7 +113,7 @@ void ExpectSound(const Graph& graph) {
   }
 }
 
-TEST(RewriteTest, EveryRuleIsProvenByItsExample) {
+TEST(RewriteTest, EveryRulePassesItsExample) {
   std::vector<RewriteRule> rules = BuiltIn();
   for (RewriteRule& rule : ForSearch()) rules.push_back(std::move(rule));
   for (const RewriteRule& rule : rules) {
@@ -140,7 +140,7 @@ TEST(RewriteTest, EveryRuleIsProvenByItsExample) {
 }
 
 // Each set of siblings is found once, whichever comes first.
-TEST(RewriteTest, SiblingsAreFoundByWhatTheyRead) {
+TEST(RewriteTest, SiblingsMatchBySharedOperands) {
   GraphBuilder builder(Operators(), "graph");
   const ValueId x = builder.Input("x", DType::kF32, {-1, 8});
   const ValueId z = builder.Input("z", DType::kF32, {-1, 8});
@@ -171,7 +171,7 @@ TEST(RewriteTest, SiblingsAreFoundByWhatTheyRead) {
 }
 
 // y1 needs y0, so one operator cannot compute both.
-TEST(RewriteTest, SiblingsOfWhichOneNeedsTheOtherStayApart) {
+TEST(RewriteTest, DependentSiblingsDoNotMatch) {
   GraphBuilder builder(Operators(), "graph");
   const ValueId x = builder.Input("x", DType::kF32, {-1, 8});
   const ValueId v = builder.Parameter("v", DType::kF32, {8, 8}, {});
@@ -183,7 +183,7 @@ TEST(RewriteTest, SiblingsOfWhichOneNeedsTheOtherStayApart) {
   EXPECT_TRUE(FindMatches(Operators(), graph, ForSearch("merge_linear(without)")).empty());
 }
 
-TEST(ProofTest, RulesOfOthersAreReadOnlyWithTheirProof) {
+TEST(ProofTest, UserRulesMustPassTheirExample) {
   const auto read = [](const std::string& text) {
     return ReadProvenRules(Operators(), Kernels(), text).status();
   };
@@ -216,7 +216,7 @@ struct Layer {
   ValueId y = builder.Op("relu", {s}, {}, "y");
 };
 
-TEST(RewriteTest, LayerBecomesOneNodeThatKeepsTheNameOfItsResult) {
+TEST(RewriteTest, FusedNodeKeepsNameOfResult) {
   Layer layer;
   layer.builder.Output("result", layer.y);
   const Graph before = Bound(&layer.builder), after = Fused(before);
@@ -401,7 +401,7 @@ TEST(RewriteTest, ThousandNodesTakeWellUnderASecond) {
   EXPECT_LT(taken.count(), 5);  // 0.1 s; sanitizers and busy machines are slower
 }
 
-TEST(RewriteTest, SumThatTheNormsWeightDependsOnStaysApart) {
+TEST(RewriteTest, ResidualThatNormWeightNeedsIsNotFused) {
   GraphBuilder b(Operators(), "graph");
   const ValueId x = b.Input("x", DType::kF32, {-1, 8}), r = b.Input("r", DType::kF32, {-1, 8});
   const ValueId s = b.Op("add", {x, r});
@@ -410,7 +410,7 @@ TEST(RewriteTest, SumThatTheNormsWeightDependsOnStaysApart) {
   EXPECT_EQ(Fused(Bound(&b)).nodes().size(), 3u);
 }
 
-TEST(RewriteTest, MatchesThatNeedEachOtherAreAppliedOneByOne) {
+TEST(RewriteTest, InterdependentMatchesAreAppliedOneByOne) {
   GraphBuilder b(Operators(), "graph");
   const ValueId x = b.Input("x", DType::kF32, {-1, 8}), r = b.Input("r", DType::kF32, {-1, 8});
   const ValueId s = b.Op("add", {x, r}, {}, "s"), t = b.Op("add", {x, x}, {}, "t");
@@ -426,7 +426,7 @@ TEST(RewriteTest, MatchesThatNeedEachOtherAreAppliedOneByOne) {
   EXPECT_EQ(fused.nodes().size(), 5u);
 }
 
-TEST(RewriteTest, RuleOfAUserWorksLikeTheOthers) {
+TEST(RewriteTest, UserRuleIsApplied) {
   const std::vector<RewriteRule> rules = Rules(R"(
 # what nobody would write
 rule twice

@@ -8,7 +8,7 @@ namespace espalier {
 namespace {
 
 // Checks every box inside a small tensor against an enumeration of its elements.
-TEST(StretchTest, IsWhatTheElementsSay) {
+TEST(ContiguousOffsetTest, MatchesEnumerationOfElements) {
   const Region box{{2, 1, 5}, {3, 2, 4}};
   int stretches = 0;
   Region piece{Dims(3), Dims(3)};

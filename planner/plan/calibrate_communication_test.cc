@@ -73,7 +73,7 @@ class CalibrateCommunicationTest : public ::testing::Test {
   v1::CommunicationProfile profile_;
 };
 
-TEST_F(CalibrateCommunicationTest, SlowerCollectivesAreLearntAndWaitingIsNot) {
+TEST_F(CalibrateCommunicationTest, LearnsSlowCollectivesWithoutWaiting) {
   const std::vector<v1::Program> programs = DataParallel(4);
   const double bytes = 1e6, before = Predicts(Collective::ALL_REDUCE, 4, bytes);
   const double gathers = Predicts(Collective::ALL_GATHER, 4, bytes);
@@ -100,7 +100,7 @@ TEST_F(CalibrateCommunicationTest, SlowerCollectivesAreLearntAndWaitingIsNot) {
   EXPECT_EQ(CommunicationModel::Create(profile_)->MessageSeconds(bytes)->receive, message);
 }
 
-TEST_F(CalibrateCommunicationTest, RunsOfTheSameKindLeadToWhatTheyTake) {
+TEST_F(CalibrateCommunicationTest, ConvergesOverEqualRuns) {
   const std::vector<v1::Program> programs = DataParallel(2);
   std::vector<PredictionError> drifts;
   for (int run = 0; run < 12; ++run) {
@@ -115,7 +115,7 @@ TEST_F(CalibrateCommunicationTest, RunsOfTheSameKindLeadToWhatTheyTake) {
   EXPECT_NEAR(predicted / measured, 1, 0.01);
 }
 
-TEST_F(CalibrateCommunicationTest, OneThatDoesNotTellMayBeTheOneThatAllWaitedFor) {
+TEST_F(CalibrateCommunicationTest, CollectiveWithMissingRankIsIgnored) {
   const std::vector<v1::Program> programs = DataParallel(4);
   auto times = Told(programs, 1e-2, {1, 1, 0, 1});
   const std::string before = profile_.SerializeAsString();
@@ -148,7 +148,7 @@ std::vector<v1::Program> Pipe() {
   return programs;
 }
 
-TEST_F(CalibrateCommunicationTest, AReceiverThatWaitsTeachesNothingAndASenderIsBelieved) {
+TEST_F(CalibrateCommunicationTest, ReceiveTimesOnlyFallSendTimesAreUsed) {
   const auto before = *CommunicationModel::Create(profile_)->MessageSeconds(1e6);
   auto drifts = CalibrateCommunication(
       Pipe(), {{{"stage", "send", 2 * before.send}}, {{"stage", "receive", 9 * before.receive}}},
@@ -169,14 +169,14 @@ TEST_F(CalibrateCommunicationTest, AReceiverThatWaitsTeachesNothingAndASenderIsB
               0.75 * before.receive, 1e-12);
 }
 
-TEST_F(CalibrateCommunicationTest, OneRunThatWasDisturbedDoesNotRule) {
+TEST_F(CalibrateCommunicationTest, OneDisturbedRunHasLimitedEffect) {
   const std::vector<v1::Program> programs = DataParallel(2);
   const double before = Predicts(Collective::ALL_REDUCE, 2, 1e6);
   ASSERT_TRUE(CalibrateCommunication(programs, Told(programs, 1e9, {0, 0}), Devices(2), &profile_).ok());
   EXPECT_LT(Predicts(Collective::ALL_REDUCE, 2, 1e6), 5 * before);
 }
 
-TEST_F(CalibrateCommunicationTest, NothingIsLearntOfSharedCoresOrByAnEmptyProfile) {
+TEST_F(CalibrateCommunicationTest, IgnoresSharedCoresAndEmptyProfiles) {
   const std::vector<v1::Program> programs = DataParallel(2);
   const auto times = Told(programs, 1e-2, {0, 0});
   std::vector<v1::Device> shared = Devices(2);
@@ -191,7 +191,7 @@ TEST_F(CalibrateCommunicationTest, NothingIsLearntOfSharedCoresOrByAnEmptyProfil
   EXPECT_TRUE(CalibrateCommunication(programs, times, Devices(2), &empty)->empty());
 }
 
-TEST_F(CalibrateCommunicationTest, ProgramsWithoutTheirBuffersAreNamed) {
+TEST_F(CalibrateCommunicationTest, ProgramWithoutBuffersIsAnError) {
   std::vector<v1::Program> programs = Pipe();
   programs[1].mutable_instructions(2)->mutable_receive()->set_buffer(7);
   const absl::Status status =

@@ -77,7 +77,7 @@ class CalibrateOperatorsTest : public ::testing::Test {
   MeasuredCost cost_{&analytic_};
 };
 
-TEST_F(CalibrateOperatorsTest, AfterOneRunOnASlowerWorkerThePlanPredictsItsSteps) {
+TEST_F(CalibrateOperatorsTest, OneRunCalibratesPredictionOfSlowWorker) {
   SlowWorker worker(2);
   const v1::Plan plan = DataParallel(&cost_);
   double truth = 0;
@@ -94,7 +94,7 @@ TEST_F(CalibrateOperatorsTest, AfterOneRunOnASlowerWorkerThePlanPredictsItsSteps
   EXPECT_EQ(DataParallel(&elsewhere).prediction().step_seconds(), next.prediction().step_seconds());
 }
 
-TEST_F(CalibrateOperatorsTest, NamesWhatWasFurthestOffFirst) {
+TEST_F(CalibrateOperatorsTest, ReportsLargestErrorFirst) {
   SlowWorker worker(2);
   const v1::Plan plan = DataParallel(&cost_);
   double truth = 0;
@@ -111,7 +111,7 @@ TEST_F(CalibrateOperatorsTest, NamesWhatWasFurthestOffFirst) {
   }
 }
 
-TEST_F(CalibrateOperatorsTest, LaterRunsCountMoreAndOneAloneDoesNotRule) {
+TEST_F(CalibrateOperatorsTest, LaterRunsCountMoreWithLimitedEffect) {
   const v1::Plan plan = DataParallel(&cost_);
   const double guessed = plan.prediction().step_seconds();
   SlowWorker slow(2), usual(1);
@@ -127,7 +127,7 @@ TEST_F(CalibrateOperatorsTest, LaterRunsCountMoreAndOneAloneDoesNotRule) {
   EXPECT_GE(before, guessed);
 }
 
-TEST_F(CalibrateOperatorsTest, NothingIsLearntWhereDevicesShareCores) {
+TEST_F(CalibrateOperatorsTest, DevicesThatShareCoresAreIgnored) {
   v1::Plan plan = DataParallel(&cost_);
   for (v1::Device& device : *plan.mutable_devices()) {
     device.set_host("one");
@@ -142,7 +142,7 @@ TEST_F(CalibrateOperatorsTest, NothingIsLearntWhereDevicesShareCores) {
   EXPECT_EQ(cost_.size(), 0u);
 }
 
-TEST_F(CalibrateOperatorsTest, WhatNoRunCouldTellIsLeftOut) {
+TEST_F(CalibrateOperatorsTest, InvalidTimesAndOtherPlansAreIgnored) {
   const v1::Plan plan = DataParallel(&cost_);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   auto drifts = Observe(plan, {{{"fc1", "linear", nan},

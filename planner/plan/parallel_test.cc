@@ -73,19 +73,19 @@ class ParallelPlansTest : public ::testing::Test {
   }
 };
 
-TEST_F(ParallelPlansTest, OperatorsAndGridsOfFewDevices) {
+TEST_F(ParallelPlansTest, OperatorSearchAndMeshesOnFewDevices) {
   const Graph graph = Mlp(256, 128, 64, 16);
   v1::SearchOptions options;
   options.set_seed(5);
   ExpectSame(TestProblem(graph, 256, 4), options);
 }
 
-TEST_F(ParallelPlansTest, GridsOfManyDevices) {
+TEST_F(ParallelPlansTest, MeshesOnManyDevices) {
   const Graph graph = Llama(LargerLlama(4), 64);
   ExpectSame(TestProblem(graph, 64, 32), {});
 }
 
-TEST_F(ParallelPlansTest, RewritesBesideTheGraphAsItIs) {
+TEST_F(ParallelPlansTest, RewrittenAndOriginalGraph) {
   const Graph graph = Llama(SmallLlama(2), 16);
   v1::SearchOptions options;
   options.set_rewrite_budget(30);
@@ -100,7 +100,7 @@ TEST_F(ParallelPlansTest, ParetoFront) {
   ExpectSame(TestProblem(graph, 256, 32), options);
 }
 
-TEST_F(ParallelPlansTest, PipelinesAndHigherStagesWhereMemoryIsShort) {
+TEST_F(ParallelPlansTest, PipelinesAndHigherZeroStages) {
   const Graph graph = Mlp(64, 256, 64, 16);
   v1::SearchOptions options;
   options.set_pipeline_stages(2);
@@ -108,7 +108,7 @@ TEST_F(ParallelPlansTest, PipelinesAndHigherStagesWhereMemoryIsShort) {
   ExpectSame(TestProblem(graph, 64, 2, 400'000), {});
 }
 
-TEST_F(ParallelPlansTest, PlansThatAreMadeToFit) {
+TEST_F(ParallelPlansTest, PlansWithOffload) {
   const Graph graph = Llama(LargerLlama(2), 16);
   v1::SearchOptions options;
   options.set_budget(1000);
@@ -120,7 +120,7 @@ TEST_F(ParallelPlansTest, PlansThatAreMadeToFit) {
   ExpectSame(TestProblem(graph, 16, 2, need * 7 / 10), options);
 }
 
-TEST_F(ParallelPlansTest, AModelWithoutForksIsAskedByOneThread) {
+TEST_F(ParallelPlansTest, CostModelWithoutForksIsUsedByOneThread) {
   class Alone : public CostModel {
    public:
     Times Measure(const OpDef& def, const NodeTypes& shard, const v1::Device& device) override {

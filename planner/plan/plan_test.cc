@@ -39,7 +39,7 @@ TEST(MakePlanTest, NeverWorseThanTheAlternatives) {
   }
 }
 
-TEST(MakePlanTest, FixedStrategiesArePredictedAsTheyAreListed) {
+TEST(MakePlanTest, FixedStrategiesMatchListedAlternatives) {
   const Graph graph = Mlp(64, 64);
   const v1::Plan data =
       Made(TestProblem(graph, 64, 2), WithStrategy(v1::SearchOptions::DATA_PARALLEL));
@@ -128,7 +128,7 @@ TEST(MakePlanTest, SplitsParametersWhenADeviceIsTooSmall) {
 
 // Where swaps and recomputation are not enough, operators run in batch tiles unless disabled;
 // programs tile as the plan says.
-TEST(MakePlanTest, ChoosesSlicesWhereSwapsDoNotSuffice) {
+TEST(MakePlanTest, UsesBatchTilesIfSwapsDoNotSuffice) {
   const Graph graph = Cnn(256);
   v1::SearchOptions options = WithStrategy(v1::SearchOptions::SINGLE_DEVICE);
   options.mutable_memory()->set_max_batch_tiles(1);
@@ -166,7 +166,7 @@ TEST(MakePlanTest, ChoosesSlicesWhereSwapsDoNotSuffice) {
       << odd;
 }
 
-TEST(MakePlanTest, SaysByDeviceWhatDoesNotFit) {
+TEST(MakePlanTest, ReportsMissingMemoryPerDevice) {
   const Graph graph = Mlp();
   const absl::Status status = MakePlan(TestProblem(graph, 8, 2, 500), {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
@@ -193,7 +193,7 @@ Graph SharedNorm(int64_t batch) {
 }
 
 // With ResourceExhausted the job would wait for workers, which would not help.
-TEST(MakePlanTest, OperatorsThatMustNotPartAreNoLackOfMemory) {
+TEST(MakePlanTest, InseparableOperatorsAreNotReportedAsMemory) {
   const Graph graph = SharedNorm(10);
   const auto expect_invalid = [&](const absl::Status& status, const std::string& remedy) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -246,7 +246,7 @@ TEST(MakePlanTest, RefusesBadOptions) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ZeroStageTest, IsWhatWasAskedForAndIsShown) {
+TEST(ZeroStageTest, RequestedStageIsUsedAndShown) {
   const Graph graph = Mlp(16, 256, 64, 16);
   v1::SearchOptions options = WithStrategy(v1::SearchOptions::DATA_PARALLEL);
   EXPECT_EQ(Made(TestProblem(graph, 16, 4), options).zero_stage(), 0);
@@ -293,7 +293,7 @@ TEST(ZeroStageTest, OutOfRangeNamesTheFieldAndWhatIsAccepted) {
   }
 }
 
-TEST(ImportTest, ExportedPlanComesBackTheSame) {
+TEST(ImportTest, ExportedPlanRoundTrips) {
   const Graph graph = Llama(SmallLlama());
   v1::SearchOptions options;
   options.set_budget(500);
@@ -315,7 +315,7 @@ TEST(ImportTest, ExportedPlanComesBackTheSame) {
 }
 
 // A search that starts from a plan and keeps its pinned operators.
-TEST(SearchFromTest, PinnedOperatorsStayAndTheRestIsNotSlower) {
+TEST(SearchFromTest, PinnedOperatorsStayAndPlanIsNotSlower) {
   const Graph graph = Llama(SmallLlama());
   const PlanProblem problem = TestProblem(graph, 8, 4);
   const v1::Plan data = Made(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL));
@@ -366,7 +366,7 @@ TEST(SearchFromTest, PinnedOperatorsStayAndTheRestIsNotSlower) {
 }
 
 // The front ignores pins: it is reported, but the plan does not come from it.
-TEST(SearchFromTest, PinnedOperatorsStayWhereTheFrontIsAskedForToo) {
+TEST(SearchFromTest, PinnedOperatorsStayWithParetoFront) {
   const Graph graph = Mlp(1024, 512, 512, 16);
   const PlanProblem problem = TestProblem(graph, 1024, 4);
   v1::SearchOptions options;
@@ -393,7 +393,7 @@ TEST(SearchFromTest, PinnedOperatorsStayWhereTheFrontIsAskedForToo) {
 }
 
 // Overflowed times used to be negative and made the plan look optimal.
-TEST(MakePlanTest, DevicesThatAreAbsurdlySlowTakeLong) {
+TEST(MakePlanTest, VerySlowDevicesDoNotOverflowTimes) {
   const Graph graph = Mlp(1 << 16, 4096, 4096, 16);
   PlanProblem problem = TestProblem(graph, 1 << 16, 2, 0);
   for (v1::Device& device : problem.machine.devices) device.set_matmul_flops(10);
@@ -420,7 +420,7 @@ class AskedDevices : public CostModel {
 };
 
 // Many devices that all measure a little differently.
-TEST(MakePlanTest, ASingleDeviceIsSoughtAmongTheBestAlone) {
+TEST(MakePlanTest, SingleDeviceTriesOnlyTheBestDevices) {
   const Graph graph = Mlp(AskedDevices::kBatch);
   PlanProblem problem = TestProblem(graph, AskedDevices::kBatch, 32);
   for (int d = 0; d < 32; ++d) {
@@ -437,7 +437,7 @@ TEST(MakePlanTest, ASingleDeviceIsSoughtAmongTheBestAlone) {
 
 // A graph so small that operator overhead dominates: the device with the lowest rates, but the
 // least overhead, wins.
-TEST(MakePlanTest, ASingleDeviceMayBeTheOneThatStartsOperatorsSoonest) {
+TEST(MakePlanTest, SingleDeviceMayHaveLeastOverhead) {
   const Graph graph = Mlp();
   PlanProblem problem = TestProblem(graph, 8, 8);
   for (int d = 0; d < 8; ++d) {
@@ -452,7 +452,7 @@ TEST(MakePlanTest, ASingleDeviceMayBeTheOneThatStartsOperatorsSoonest) {
 }
 
 // More devices than all group sizes are tried for, and not divisible by the stages.
-TEST(PipelineTest, StagesShareOutManyDevicesEvenly) {
+TEST(PipelineTest, StagesGetEqualSharesOfManyDevices) {
   const Graph graph = Llama(SmallLlama(4), 42 * 4);
   v1::SearchOptions options;
   options.set_pipeline_stages(3);
@@ -468,7 +468,7 @@ TEST(PipelineTest, StagesShareOutManyDevicesEvenly) {
 }
 
 // LowerPlan would refuse more when the job starts.
-TEST(PipelineTest, HasNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
+TEST(PipelineTest, MicroBatchesStayWithinProgramLimit) {
   const Graph graph = Llama(LargerLlama(4), 1024);
   const PlanProblem problem = TestProblem(graph, 1024, 4);
   v1::SearchOptions options;
@@ -484,7 +484,7 @@ TEST(PipelineTest, HasNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
   EXPECT_EQ(micro_batches(1), 2);  // kept for inspection
 }
 
-TEST(MeshPlannerTest, ShapesHaveNoMoreMicroBatchesThanProgramsCanBeWrittenFor) {
+TEST(MeshPlannerTest, MicroBatchesStayWithinProgramLimit) {
   constexpr int kDevices = 4096;
   const Graph graph = Llama(SmallLlama(16), 64 * kDevices, 4);
   const PlanProblem problem = TestProblem(graph, 64 * kDevices, kDevices);
@@ -530,7 +530,7 @@ TEST(ImportTest, HostileJsonIsRefused) {
   }
 }
 
-TEST(ImportTest, SaysTheLine) {
+TEST(ImportTest, ErrorsNameTheLine) {
   const absl::Status status =
       ImportPlan("{\n  \"format_version\": 1,\n  \"batch_sise\": 8\n}\n").status();
   EXPECT_NE(MessageOf(status).find("batch_sise"), std::string::npos) << status;
@@ -557,7 +557,7 @@ class ImportedPlanTest : public testing::Test {
       Made(TestProblem(graph_, 8, 2), WithStrategy(v1::SearchOptions::DATA_PARALLEL));
 };
 
-TEST_F(ImportedPlanTest, GoodOneIsTaken) { EXPECT_EQ(Import(graph_, plan_), absl::OkStatus()); }
+TEST_F(ImportedPlanTest, ValidPlanIsAccepted) { EXPECT_EQ(Import(graph_, plan_), absl::OkStatus()); }
 
 TEST_F(ImportedPlanTest, OfAnotherGraphIsRefusedWithBothFingerprints) {
   const absl::Status status = Import(Cnn(), plan_);
@@ -601,7 +601,7 @@ TEST_F(ImportedPlanTest, IllegalConfigurationsAreNamedWithLegalOnes) {
   ExpectRefused(plan, "given twice");
 }
 
-TEST_F(ImportedPlanTest, ForMoreDevicesThanThereAreIsRefused) {
+TEST_F(ImportedPlanTest, ForTooManyDevicesIsRefused) {
   EXPECT_EQ(Import(graph_, plan_, 1).code(), absl::StatusCode::kInvalidArgument);
 }
 

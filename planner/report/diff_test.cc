@@ -22,14 +22,14 @@ TEST(DiffTest, PlanEqualsItself) {
   EXPECT_TRUE(DiffPlans({}, {}).equal());
 }
 
-TEST(DiffTest, HowLongTheSearchTookDoesNotMatter) {
+TEST(DiffTest, SearchTimeIsIgnored) {
   const v1::Plan a = LayeredPlan(1, 2);
   v1::Plan b = a;
   b.mutable_search()->set_seconds(99);
   EXPECT_TRUE(DiffPlans(a, b).equal());
 }
 
-TEST(DiffTest, NumbersThatAreNoneEqualThemselves) {
+TEST(DiffTest, NanEqualsNan) {
   v1::Plan plan = LayeredPlan(1, 2);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   plan.mutable_prediction()->set_step_seconds(nan);
@@ -164,7 +164,7 @@ TEST(DiffTest, OperatorsOfOnePlanOnly) {
               HasSubstr("layers.2-3.fc   linear    out×1 on 0       -"));
 }
 
-TEST(DiffTest, NamesThatComeTwiceAreMatchedInTurn) {
+TEST(DiffTest, DuplicateNamesAreMatchedInOrder) {
   v1::Plan a = LayeredPlan(1, 2);
   for (v1::OperatorPlan& op : *a.mutable_operators()) op.set_node("same");
   EXPECT_TRUE(DiffPlans(a, a).equal());
@@ -209,7 +209,7 @@ TEST(DiffTest, PredictionsAndAlternatives) {
   EXPECT_THAT(text, HasSubstr("\nSearch\n        a  b\n  seed  7  8\n"));
 }
 
-TEST(DiffTest, HostileNamesDoNoHarmInATerminal) {
+TEST(DiffTest, HostileNamesAreEscapedForTerminals) {
   v1::Plan a = LayeredPlan(1, 2), b = a;
   a.mutable_operators(0)->set_node("\x1B[2J\n\xFF" + std::string(5000, 'x'));
   (*a.mutable_operators(1)->mutable_degrees())["\x1B]0;"] = 2;

@@ -40,7 +40,7 @@ TEST(GanttTest, LongTasksKeepTheirBars) {
   EXPECT_TRUE(gantt.computing.empty());
 }
 
-TEST(GanttTest, TinyNeighboursOfAKindShareABar) {
+TEST(GanttTest, TinyNeighborsOfAKindShareABar) {
   Timeline timeline;
   timeline.seconds = 1;
   for (int i = 0; i < 5; ++i) {

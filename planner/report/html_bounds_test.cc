@@ -214,7 +214,7 @@ TEST(HtmlTest, EmptyPlanHasAPageToo) {
   EXPECT_THAT(page[0].text, HasSubstr("There is no memory curve to show"));
 }
 
-TEST(HtmlTest, NumbersThatAreNoneDoNoHarm) {
+TEST(HtmlTest, NanAndInfinityAreHandled) {
   const double kBad[] = {std::numeric_limits<double>::quiet_NaN(),
                          std::numeric_limits<double>::infinity(), -1, 1e300};
   for (double bad : kBad) {
@@ -254,7 +254,7 @@ TEST(HtmlTest, NumbersThatAreNoneDoNoHarm) {
   }
 }
 
-TEST(HtmlTest, PlanOfAnotherGraphIsSaid) {
+TEST(HtmlTest, PlanOfAnotherGraphIsReported) {
   Sample sample;
   sample.graph = LayeredGraph(1);
   EXPECT_THAT(Section(Parsed(sample.Page()), "graph").text,

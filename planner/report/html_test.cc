@@ -47,7 +47,7 @@ TEST(HtmlTest, AlternativesSayWhyTheyLostAndByHowMuch) {
   EXPECT_NEAR(widths[2] / widths[0], 2.0, 1e-3);
 }
 
-TEST(HtmlTest, RefusalWithoutNumbersIsToldAsThePlannerPutIt) {
+TEST(HtmlTest, RefusalWithoutNumbersShowsPlannersText) {
   Sample sample;
   sample.plan.mutable_alternatives(1)->mutable_prediction()->clear_peak_bytes();
   EXPECT_THAT(Section(Parsed(sample.Page()), "alternatives").text,
@@ -78,7 +78,7 @@ std::map<std::string, std::string> Colours(const std::vector<Element>& page) {
   return colours;
 }
 
-TEST(HtmlTest, ColoursAreEqualExactlyWhenTheMachineViewsAre) {
+TEST(HtmlTest, ColorsAreEqualIffMachineViewsAre) {
   Sample sample(20, 4);
   // Many sets of devices; the order of the devices and repetitions do not matter.
   std::map<std::string, std::set<int>> views;
@@ -192,7 +192,7 @@ TEST(HtmlTest, GanttBarsAreProportionalToTimes) {
             "layers.0.fc.weight, gradient sum\n4.00 ms, from 18.00 ms to 22.00 ms\n1.0 MiB");
 }
 
-TEST(HtmlTest, LinksAreSortedByUtilisation) {
+TEST(HtmlTest, LinksAreSortedByUtilization) {
   Sample sample;
   sample.timeline.links = {
       {"slow", 1e6, 1e9}, {"unknown", 5e6, 0}, {"fast", 11.5e6, 1e9}, {"over", 1e9, 1e9}};
@@ -255,7 +255,7 @@ TEST(HtmlTest, PeakOfALongCurveIsOnTheLine) {
   EXPECT_LT(path.size(), 10000u);
 }
 
-TEST(HtmlTest, LimitFarAboveTheCurvesDoesNotPressThemFlat) {
+TEST(HtmlTest, DistantLimitDoesNotFlattenCurves) {
   const std::vector<Element> page = Parsed(Sample().Page());
   EXPECT_THAT(Section(page, "memory").text, HasSubstr("limit 1.0 GiB, above this picture"));
   double highest = 1e9;

@@ -53,7 +53,7 @@ TEST(SearchedPlanTest, PictureShowsEveryOperatorAndEveryByte) {
 }
 
 // Stages, micro-batches, ZeRO and offload appear on the page, in the table and in the diff.
-TEST(SearchedPlanTest, HowAStepRunsIsShownEverywhere) {
+TEST(SearchedPlanTest, StepSettingsAreShownEverywhere) {
   const Graph graph = Llama(SmallLlama(4), 16);
   const PlanProblem problem = TestProblem(graph, 16, 4);
   v1::SearchOptions options;
@@ -103,7 +103,7 @@ TEST(SearchedPlanTest, HowAStepRunsIsShownEverywhere) {
 }
 
 // DOT graphs: task edges lead forward in time, and every operator and byte is present.
-TEST(SearchedPlanTest, GraphsForGraphviz) {
+TEST(SearchedPlanTest, DotGraphsAreComplete) {
   const Graph graph = Mlp(64, 64);
   const PlanProblem problem = TestProblem(graph, 64, 4);
   absl::StatusOr<v1::Plan> plan =

@@ -80,7 +80,7 @@ std::string Text(const std::vector<v1::Rewrite>& rewrites) {
 
 // Few samples and large matrices: parameters must be split, and the second layer of each block
 // along its reduction, which fused bias and activation forbid.
-TEST_F(JointTest, TakesLayersApartWhereThatOpensABetterSplit) {
+TEST_F(JointTest, UnfusesLayersToEnableBetterSplit) {
   const Graph graph = Blocks(6, 64, 256, 2048);
   const PlanProblem problem = Problem(graph, 64, 4);
   const JointResult result = Find(problem, {.budget = 60, .least_nodes = 3});
@@ -92,7 +92,7 @@ TEST_F(JointTest, TakesLayersApartWhereThatOpensABetterSplit) {
 }
 
 // Segments are searched alone and do not see each other's names.
-TEST_F(JointTest, NamesThatARuleGivesMayBeTakenElsewhere) {
+TEST_F(JointTest, RewrittenNamesStayUnique) {
   const Graph graph = Blocks(6, 64, 256, 2048);
   const JointOptions options{.budget = 60, .least_nodes = 3};
   const JointResult result = Find(Problem(graph, 64, 4), options);
@@ -114,7 +114,7 @@ TEST_F(JointTest, NamesThatARuleGivesMayBeTakenElsewhere) {
 }
 
 // A segment with its boundary nodes costs what it costs in the whole graph.
-TEST_F(JointTest, SegmentsTogetherCostWhatTheGraphCosts) {
+TEST_F(JointTest, SegmentCostsAddUpToGraphCost) {
   const Graph graph = Blocks(4, 64, 128, 256);
   const PlanProblem problem = Problem(graph, 64, 4);
   const JointResult cut = Find(problem, {.budget = 1, .least_nodes = 3});
@@ -125,7 +125,7 @@ TEST_F(JointTest, SegmentsTogetherCostWhatTheGraphCosts) {
   EXPECT_LE(cut.before, 1.03 * whole.before);
 }
 
-TEST_F(JointTest, DependsNeitherOnThreadsNorOnTheirOrder) {
+TEST_F(JointTest, IsIndependentOfThreads) {
   const Graph graph = Blocks(3, 64, 256, 1024);
   PlanProblem problem = Problem(graph, 64, 2);
   JointOptions options{.budget = 40, .least_nodes = 3};
@@ -139,7 +139,7 @@ TEST_F(JointTest, DependsNeitherOnThreadsNorOnTheirOrder) {
   EXPECT_EQ(Text(Find(problem, options).rewrites), alone);
 }
 
-TEST_F(JointTest, StopsWithWhatItHas) {
+TEST_F(JointTest, StopsWithBestSoFar) {
   const Graph graph = Blocks(6, 4, 512, 2048);
   const PlanProblem problem = Problem(graph, 4, 4);
   int64_t asked = 0;
@@ -153,7 +153,7 @@ TEST_F(JointTest, StopsWithWhatItHas) {
 }
 
 // A larger alpha prunes less.
-TEST_F(JointTest, AlphaOfOneOnlyGoesDownhill) {
+TEST_F(JointTest, AlphaOfOneOnlyAcceptsImprovements) {
   const Graph graph = Blocks(2, 4, 512, 2048);
   const PlanProblem problem = Problem(graph, 4, 4);
   const JointResult narrow = Find(problem, {.budget = 1000, .alpha = 1.0, .least_nodes = 1000});
@@ -163,7 +163,7 @@ TEST_F(JointTest, AlphaOfOneOnlyGoesDownhill) {
 }
 
 // On chains, blocks and branches of all kinds; a plan's rewrites reproduce its graph.
-TEST_F(JointTest, RandomGraphsGetNoSlowerAndCanBeRewrittenAgain) {
+TEST_F(JointTest, RandomGraphsGetNoSlowerAndRewritesReplay) {
   int rewritten = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -184,7 +184,7 @@ TEST_F(JointTest, RandomGraphsGetNoSlowerAndCanBeRewrittenAgain) {
   EXPECT_GE(rewritten, 3);
 }
 
-TEST_F(JointTest, ARewriteThatDoesNotFitIsNamed) {
+TEST_F(JointTest, InapplicableRewriteIsNamed) {
   const Graph graph = Blocks(1, 4, 64, 64);
   v1::Plan plan;
   plan.add_rewrites()->set_rule("bias_apart");

@@ -91,7 +91,7 @@ TEST(OptimalityTest, PlansAreWithinAPercentOfTheOptimum) {
   EXPECT_GE(close, kProblems * 95 / 100);
 }
 
-TEST(LocalSearchTest, NoOperatorAloneCanImproveWhatItLeaves) {
+TEST(LocalSearchTest, ResultIsALocalOptimum) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     auto bench = SmallBench(seed);
     const Picoseconds before = bench->CostOf(bench->Random(seed));
@@ -127,7 +127,7 @@ TEST(LocalSearchTest, KeepsToItsBudget) {
 // A chain on one device is a serial step, and the sum equals the simulated time to the picosecond;
 // dynamic programming is then exact if it has all choices. With two equal devices and every
 // operator on the first or on both, it is exact except for overlap.
-TEST(EliminationTest, SeldomSlowerThanWhatItCouldChooseEverywhere) {
+TEST(EliminationTest, IsNearSerialOptimum) {
   int better = 0, worse = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     Bench bench(RandomProblem(seed, 2 + static_cast<int>(seed % 3), 12));

@@ -93,7 +93,7 @@ TEST(ParetoFrontTest, IsTheFrontOfAllCombinations) {
   EXPECT_GT(largest, 8u);
 }
 
-TEST(ParetoFrontTest, FewPointsAreStillWhatTheySayAndHoldBothEnds) {
+TEST(ParetoFrontTest, LimitedFrontIsAchievableAndKeepsBothEnds) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const Sums sums = RandomSums(seed);
     const std::vector<int> given(sums.choices.size(), 0);

@@ -70,7 +70,7 @@ TEST(PartitionPipeline, FindsTheOptimumOfRandomSequences) {
   }
 }
 
-TEST(PartitionPipeline, LayersOfALongModelAreCutBetweenThem) {
+TEST(PartitionPipeline, CutsBetweenLayersOfALongModel) {
   // Layers of 10 operators, with little transfer between layers.
   PipelinePartitionProblem problem;
   problem.operators = 960;
@@ -86,7 +86,7 @@ TEST(PartitionPipeline, LayersOfALongModelAreCutBetweenThem) {
 }
 
 // Many devices that the stages do not divide: each operator's time is queried for few groups.
-TEST(PartitionPipeline, ManyDevicesAreSharedOutAsEvenlyAsCanBe) {
+TEST(PartitionPipeline, ManyDevicesAreDividedEvenly) {
   PipelinePartitionProblem problem;
   problem.operators = 300;
   problem.stages = 3;
@@ -112,7 +112,7 @@ TEST(PartitionPipeline, ManyDevicesAreSharedOutAsEvenlyAsCanBe) {
   EXPECT_LE(asked, 2 * 6 * problem.operators);
 }
 
-TEST(PartitionPipeline, AsManyAsMayBeAskedForAreFound) {
+TEST(PartitionPipeline, FindsMaximumNumberOfStages) {
   PipelinePartitionProblem problem;
   problem.operators = 400;
   problem.stages = problem.devices = kMostPipelineStages;
@@ -124,7 +124,7 @@ TEST(PartitionPipeline, AsManyAsMayBeAskedForAreFound) {
   EXPECT_TRUE(PartitionPipeline(problem).empty());
 }
 
-TEST(PartitionPipeline, WhatCannotBeIsNothing) {
+TEST(PartitionPipeline, ImpossiblePartitionIsEmpty) {
   PipelinePartitionProblem problem;
   problem.seconds = [](int, int, int) { return 1.0; };
   problem.transfer = [](int) { return 0.0; };

@@ -120,7 +120,7 @@ TEST(McmcTest, ZeroAlphaAcceptsEverythingAndStillReturnsTheBest) {
 // Early stopping and lazy memory accounting change no decision. Memory is too small for most
 // placements, so that penalties decide. Two branches whose sizes cannot be divided: in parallel
 // they take half of their serial time.
-TEST(BranchesTest, RunSideBySideWhereTheyCannotBeSplit) {
+TEST(BranchesTest, UnsplittableBranchesRunConcurrently) {
   GraphBuilder b(TestRegistry(), "two_branches");
   const ValueId x = b.Input("x", DType::kF32, {-1, 509});
   std::vector<ValueId> ends;
@@ -215,7 +215,7 @@ TEST(McmcTest, FullAndDeltaSimulationGiveTheSameChain) {
   }
 }
 
-TEST(SearchSpaceTest, FlagsCloseAxes) {
+TEST(SearchSpaceTest, OptionsDisableAxes) {
   const Graph graph = Llama(SmallLlama());
   absl::StatusOr<PcgStructure> structure = BuildStructure(TestRegistry(), graph, false);
   ASSERT_TRUE(structure.ok());

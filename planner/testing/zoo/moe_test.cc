@@ -113,7 +113,7 @@ class SmallMoe {
   std::vector<std::string> bytes_;
 };
 
-TEST(Mixture, OfEqualExpertsWithRoomForAllIsOneFeedForwardLayer) {
+TEST(Mixture, OfEqualExpertsIsOneFeedForwardLayer) {
   SmallMoe run(/*experts=*/2);  // every token chooses both: no choice is dropped
   for (const char* name : {"layers.1.ffn.experts.up.weight", "layers.1.ffn.experts.down.weight"}) {
     Floats both = run.Get(name);
@@ -133,7 +133,7 @@ TEST(Mixture, OfEqualExpertsWithRoomForAllIsOneFeedForwardLayer) {
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-5) << i;
 }
 
-TEST(Mixture, LeavesOutTheTokensThatComeToFullExperts) {
+TEST(Mixture, DropsTokensOfFullExperts) {
   SmallMoe run(/*experts=*/4);
   Floats router = run.Get("layers.1.ffn.router.weight");
   std::fill(router.begin(), router.end(), 0.0f);  // all tokens choose experts 0 and 1
@@ -152,7 +152,7 @@ TEST(Mixture, LeavesOutTheTokensThatComeToFullExperts) {
 
 // E * (sum of share * probability) is 1 for even routing, and E if every token is certain of one
 // expert; the loss weights it by E * 0.01.
-TEST(Mixture, BalanceLossIsLargestWhereAllChooseOne) {
+TEST(Mixture, BalanceLossIsLargestForOneExpert) {
   SmallMoe even(/*experts=*/4), uneven(/*experts=*/4);
   Floats router(4 * kHidden, 0.0f);
   even.Set("layers.1.ffn.router.weight", router);

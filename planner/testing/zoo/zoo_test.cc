@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Zoo, EveryModel, testing::ValuesIn(Zoo()),
 
 class EveryPublishedWork : public testing::TestWithParam<PublishedWork> {};
 
-TEST_P(EveryPublishedWork, IsThatOfTheGraph) {
+TEST_P(EveryPublishedWork, MatchesGraphCost) {
   const ZooModel& model = *FindZooModel(GetParam().model);
   const double gmacs = ForwardFlops(BoundAtItsBatch(model), model.batch_per_device) / 2e9;
   EXPECT_NEAR(gmacs, GetParam().gmacs, 0.1 * GetParam().gmacs);
@@ -182,7 +182,7 @@ TEST(Zoo, TransformersSplitAsMegatronDoes) {
   }
 }
 
-TEST(Zoo, ExpertsOfAMixtureLieOnDevicesOfTheirOwn) {
+TEST(Zoo, ExpertsOfAMixtureAreSpreadOverDevices) {
   const Graph graph = BoundAtItsBatch(*FindZooModel("moe"));
   int layers = 0;
   for (NodeId n = 0; n < static_cast<NodeId>(graph.nodes().size()); ++n) {
