@@ -131,7 +131,7 @@ TEST(TunedEngine, SizesThatWereTimedInABadMomentAreFoundAgain) {
   }
 }
 
-// Likewise of drafts by an SSM.
+// The same for the sizes of SSM drafts.
 TEST(TunedEngine, SizesOfDraftsThatWereTimedInABadMomentAreFoundAgain) {
   const Cost cost = Linear(2, 0.09), ssm = Linear(0.06, 0.01);
   for (const double agreement : {0.6, 0.9}) {

@@ -339,7 +339,7 @@ TEST(AcceptanceEstimator, DepthsThatWereNotTriedAreLikeTheOnesAbove) {
 }
 
 // Nothing deep is drafted any more, and so nothing is learned of it.
-// Whoever agreed so far is likelier to agree further, whatever the drafter's probabilities say.
+// Agreement so far makes further agreement more likely than the drafter's probabilities say.
 TEST(AcceptanceEstimator, ChancesByProbabilityDependOnDepth) {
   std::mt19937 random(9);
   std::uniform_real_distribution<double> uniform;
@@ -521,7 +521,7 @@ TEST(ChooseDraft, OmitsRequestsWithLowAcceptance) {
   EXPECT_EQ(choice.requests, 4);
 }
 
-// Whoever is left out for a step must be caught up with in the next.
+// A request that is left out for a step costs prefill in the next one.
 TEST(ChooseDraft, TakesAllRequestsWithSimilarAcceptance) {
   const AcceptanceEstimator acceptance = {};
   // Half of them would fill the block.

@@ -1,8 +1,8 @@
 // The token tree that one verification step checks. Node 0 is the root: the last token of the
-// sequence, already accepted. Every other node is one token that the LLM computes once, whoever
-// proposed it. Proposals are kept separately, because sampled verification must try each of them:
-// if two SSMs draw the same token, they share a node, but the second proposal still changes the
-// residual distribution.
+// sequence, already accepted. Every other node is one token that the LLM computes once, even if
+// several drafters proposed it. Proposals are kept separately, because sampled verification must
+// try each of them: if two SSMs draw the same token, they share a node, but the second proposal
+// still changes the residual distribution.
 #pragma once
 
 #include <memory>
