@@ -16,7 +16,7 @@
 namespace espalier {
 namespace {
 
-// Tensors whose element i is base + i, by region.
+// Tensors whose element i is base + i.
 class CountingSource : public CheckpointSource {
  public:
   explicit CountingSource(std::vector<CheckpointEntry> entries) : entries_(std::move(entries)) {}
@@ -59,7 +59,7 @@ class CheckpointTest : public testing::Test {
         testing::TempDir(),
         std::string("ckpt-") + testing::UnitTest::GetInstance()->current_test_info()->name());
   }
-  // Two ranks: w split by rows, b and its moment whole on both, a scalar on rank 1 alone.
+  // Two ranks: w is split by rows, b and its moment are on both, a scalar is on rank 1.
   Manifest WriteAll() {
     Manifest manifest;
     manifest.job_id = "j1";
@@ -81,7 +81,7 @@ class CheckpointTest : public testing::Test {
     return manifest;
   }
 
-  // Of all that the checkpoint holds.
+  // Reads all tensors.
   absl::Status VerifyAll() {
     auto reader = CheckpointReader::Open(files_, directory_);
     if (!reader.ok()) return reader.status();
@@ -97,7 +97,7 @@ class CheckpointTest : public testing::Test {
   std::string directory_;
 };
 
-// Counts the bytes that are read of each file, by its name.
+// Counts bytes read by file name.
 class CountingFileSystem : public ForwardingFileSystem {
  public:
   using ForwardingFileSystem::ForwardingFileSystem;
@@ -148,7 +148,7 @@ TEST_F(CheckpointTest, AnyRegionComesBackForAnotherSplit) {
             absl::StatusCode::kInvalidArgument);
 }
 
-// Knows which names a power cut would take: those in a directory that was not synced since.
+// Tracks names that a power failure would lose: those in a directory not synced since.
 class UnsyncedNames : public ForwardingFileSystem {
  public:
   UnsyncedNames() : ForwardingFileSystem(NewPosixFileSystem()) {}
@@ -172,7 +172,7 @@ class UnsyncedNames : public ForwardingFileSystem {
   }
 
   std::set<std::string> unsynced, synced;
-  int calls_left = 1000;  // then the worker has been killed
+  int calls_left = 1000;  // afterwards the worker counts as killed
   std::string denied;
 };
 
@@ -187,7 +187,7 @@ TEST(DurableDirectories, EveryNewNameIsSynced) {
       ASSERT_TRUE(CreateDurableDirectories(files, attempt + step + end).ok());
       EXPECT_TRUE(std::filesystem::is_directory(attempt + step));
       EXPECT_TRUE(files.unsynced.empty()) << *files.unsynced.begin();
-      // Of what was there already: somebody else may not have come to it.
+      // Existing names too: their creator may not have synced them.
       EXPECT_EQ(files.synced.count(attempt), 1u);
       EXPECT_EQ(files.synced.count(root + "/job-1"), 1u);
     }
@@ -197,7 +197,7 @@ TEST(DurableDirectories, EveryNewNameIsSynced) {
   EXPECT_FALSE(CreateDurableDirectories(files, root + "/file/step-1").ok());
 }
 
-// Its folders are there when the next attempt begins, and must not pass for durable.
+// Its folders exist when the next attempt starts, but must not count as durable.
 TEST(DurableDirectories, NextWorkerSyncsWhatAKilledOneLeft) {
   const std::string root = JoinPath(testing::TempDir(), "killed");
   for (const char* next : {"/job-1/attempt-1/step-1", "/job-1/attempt-2/step-1"}) {
@@ -218,7 +218,7 @@ TEST(DurableDirectories, NextWorkerSyncsWhatAKilledOneLeft) {
   }
 }
 
-// A root that others made may lie where only they may look.
+// The parents of an existing root may be inaccessible.
 TEST(DurableDirectories, ExistingParentsAreNotOpened) {
   UnsyncedNames files;
   const std::string root = JoinPath(testing::TempDir(), "denied");
@@ -257,7 +257,7 @@ TEST_F(CheckpointTest, DamageIsFoundAndNamed) {
   ASSERT_TRUE(files_.Remove(shard).ok());
   status = CheckpointReader::Open(files_, directory_).status();
   EXPECT_NE(std::string(status.message()).find("missing"), std::string::npos) << status;
-  Manifest one = manifest;  // as if a rank's shard had been forgotten
+  Manifest one = manifest;  // as if a shard were missing
   one.files.pop_back();
   ASSERT_TRUE(WriteManifest(files_, directory_, one).ok());
   auto reader = CheckpointReader::Open(files_, directory_);
@@ -268,7 +268,7 @@ TEST_F(CheckpointTest, DamageIsFoundAndNamed) {
   EXPECT_NE(std::string(status.message()).find("12 of the 24"), std::string::npos) << status;
 }
 
-// A hundred gigabytes must not be read by every rank, nor twice by any.
+// A rank must not read all of a large checkpoint, nor any of it twice.
 TEST_F(CheckpointTest, RankReadsAndVerifiesOnlyItsOwnShard) {
   Manifest manifest;
   std::vector<CheckpointEntry> entries[2];
@@ -276,7 +276,7 @@ TEST_F(CheckpointTest, RankReadsAndVerifiesOnlyItsOwnShard) {
     for (const char* name : {"w", "w.adam_m", "w.adam_v"}) {
       entries[rank].push_back({name, Shard({256, 64}, {rank * 256, 0}, {512, 64}), false});
     }
-    entries[rank].push_back({"bias", Shard({4096}, {0}, {4096}), false});  // both have all of it
+    entries[rank].push_back({"bias", Shard({4096}, {0}, {4096}), false});  // whole on both
     CountingSource source(entries[rank]);
     auto file = WriteCheckpointShard(files_, directory_, rank, entries[rank], source);
     ASSERT_TRUE(file.ok()) << file.status();
@@ -296,7 +296,7 @@ TEST_F(CheckpointTest, RankReadsAndVerifiesOnlyItsOwnShard) {
   EXPECT_EQ(counted.bytes.at("rank-0.safetensors"), manifest.files[0].bytes + header);
   EXPECT_LT(counted.bytes.at("rank-1.safetensors"), 4096);
 
-  // What is read of the middle of a file is verified as well.
+  // Reading only the middle of a file is verified as well.
   ASSERT_TRUE((*reader)->Read("w.adam_m", entries[1][1].spec, values.data()).ok());
   EXPECT_TRUE((*reader)->Verify().ok());
   std::fstream file(JoinPath(directory_, "rank-1.safetensors"),

@@ -26,8 +26,7 @@ bool PlainName(const std::string& name) {
   return !name.empty() && name.find('/') == std::string::npos && name != "." && name != "..";
 }
 
-// Streams parameters from a checkpoint into one safetensors file.
-// f32 elements in a narrow type, in place.
+// Rounds f32 elements to a narrow type, in place.
 void Narrow(DType type, std::vector<char>* bytes) {
   const size_t count = bytes->size() / sizeof(float);
   for (size_t i = 0; i < count; ++i) {

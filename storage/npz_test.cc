@@ -133,7 +133,7 @@ TEST(Npz, ReadsStoredAndDeflatedMembers) {
   EXPECT_EQ(arrays->at("y").type, (TensorType{DType::kI64, {2}}));
 }
 
-// Members are columns: their names are no paths, wherever these would lead.
+// Member names are column names, never paths.
 TEST(Npz, NamesOfMembersAreNoPaths) {
   const std::string x = Npy(Describe("<f4", "(2,)"), Bytes<float>({1, 2}));
   for (const std::string name : {"../x", "/x", "a/../../x"}) {
@@ -161,7 +161,7 @@ TEST(Npz, RefusesInconsistentFiles) {
   refuse(Zip({bomb}), "compressed");
   Member large{"x.npy", std::string(2 << 20, '\0'), true};
   refuse(Zip({large}), "all members together");
-  Member longer{"x.npy", std::string(5000, 'a'), true};  // more comes out than is claimed
+  Member longer{"x.npy", std::string(5000, 'a'), true};  // inflates to more than claimed
   longer.claimed_size = 100;
   refuse(Zip({longer}), "damaged");
   std::string flipped = good;
@@ -177,7 +177,7 @@ ByteSource SourceOf(const std::string& bytes, int64_t* most = nullptr) {
           }};
 }
 
-// The header's length is no multiple of an element's, so pieces end within elements.
+// The header's length is no multiple of the element size, so pieces end within elements.
 TEST(SummarizeNpz, AgreesWithParseNpzAndReadsInPieces) {
   std::vector<double> large(400'000, 1.5);
   const std::string big_endian(3 << 20, '\x01');
@@ -217,14 +217,14 @@ TEST(SummarizeNpz, GivesTheErrorsOfParseNpz) {
     EXPECT_FALSE(parsed.ok());
     EXPECT_EQ(outlined, parsed);
   }
-  for (size_t at = 0; at < good.size(); ++at) {  // which of two wrongs is said, may differ
+  for (size_t at = 0; at < good.size(); ++at) {  // of two errors either may be reported
     std::string flipped = good;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x55);
     EXPECT_EQ(SummarizeNpz(SourceOf(flipped)).ok(), ParseNpz(flipped).ok()) << at;
   }
 }
 
-// Bytes become four each: a limit of what is unpacked says little of what is held.
+// Bytes become 4 bytes each: the limit must count converted values.
 TEST(SummarizeNpz, LimitCountsConvertedValues) {
   const std::string x = Npy(Describe("|u1", "(300000,)"), std::string(300'000, '\x01'));
   const std::string bytes = Zip({{"x.npy", x, true}, {"y.npy", x, true}});

@@ -1,5 +1,5 @@
-// The plan never changes the mathematics: programs of many plans, run by executors that talk
-// through an in-process communicator, give the loss curve of one device.
+// Plans do not change the result: programs of many plans, run by in-process ranks, give the loss
+// curve of one device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -55,7 +55,7 @@ Graph MlpOf(int64_t in, int64_t hidden) {
 }
 
 Graph Mlp() { return MlpOf(12, 16); }
-// With parameters that ZeRO cuts, in two or in three.
+// A model whose parameters ZeRO shards over two or three ranks.
 Graph WideMlp() { return MlpOf(96, 768); }
 
 Graph Cnn() {
@@ -106,7 +106,7 @@ LlamaConfig SmallLlama() {
 
 Graph Llama() { return Bound(BuildLlamaTraining(Registry(), SmallLlama(), 16)); }
 
-// With parameters that ZeRO cuts, one of them read twice.
+// A model whose parameters ZeRO shards, one of them read twice.
 Graph WideLlama() {
   LlamaConfig config = SmallLlama();
   config.vocab_size = 96;
@@ -117,7 +117,7 @@ Graph WideLlama() {
   return Bound(BuildLlamaTraining(Registry(), config, 16));
 }
 
-// Element i of the whole batch depends on (column, step, i) alone.
+// Element i of the global batch depends on (column, step, i) only.
 class MadeUpSource : public BatchSource {
  public:
   absl::Status Prepare(const std::string&, const TensorSpec&) override { return absl::OkStatus(); }
@@ -152,7 +152,7 @@ LoweringOptions Options(const std::string& optimizer) {
   options.optimizer.mutable_learning_rate()->set_peak(optimizer == "sgd" ? 0.1 : 0.003);
   if (optimizer == "sgd") (*options.optimizer.mutable_attributes())["momentum"].set_f(0.9);
   if (optimizer == "adafactor") {
-    // Penalties, too: of all, and of some.
+    // Penalties on all and on some parameters.
     options.optimizer.add_regularizers()->set_l2(1e-3);
     v1::Regularizer* some = options.optimizer.add_regularizers();
     some->set_parameter("fc*");
@@ -179,7 +179,7 @@ PlanProblem Problem(const Graph& graph, int devices) {
     problem.machine.devices.push_back(device);
   }
   problem.machine.link.set_bandwidth(5e9);
-  problem.machine.link.set_latency_seconds(1e-7);  // cheap, so that the search does split
+  problem.machine.link.set_latency_seconds(1e-7);  // low, so that the search does split
   return problem;
 }
 
@@ -188,12 +188,12 @@ struct Curve {
   double evaluation = 0;
 };
 
-// Sums of what all ranks report; the last point is the evaluation program's loss after training.
+// Sums over ranks; the last point is the evaluation loss after training.
 Curve Train(const std::vector<v1::Program>& training,
             const std::vector<v1::Program>& evaluation, int steps) {
   const int world = static_cast<int>(training.size());
   auto communicators = NewInProcessCommunicators(world, absl::Seconds(60));
-  // By rank: added up in their order, not in that of the threads.
+  // By rank, so that sums are in rank order, not in thread order.
   std::vector<Curve> curves(world);
   for (Curve& curve : curves) curve.loss.resize(steps);
   std::vector<std::thread> threads;
@@ -295,7 +295,7 @@ TEST_P(PlanLossCurveTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
   single.evaluation = 0;
   Random random(5);
   for (int round = 0; round < 12 + 3 * 6; ++round) {
-    const int stage = round < 12 ? 0 : 1 + round % 3;  // of ZeRO
+    const int stage = round < 12 ? 0 : 1 + round % 3;  // ZeRO stage
     auto structure = BuildStructure(Registry(), graph, /*forward_only=*/false, stage);
     ASSERT_TRUE(structure.ok()) << structure.status();
     const SearchSpace space(*structure, {.num_devices = 3});

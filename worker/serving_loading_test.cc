@@ -1,5 +1,5 @@
-// What a model that loads keeps from the others on its worker: nothing. Weights come from a file
-// system on which reads wait as long as a test wants.
+// A loading model does not delay others on its worker. Weights come from a file system that blocks
+// reads.
 #include <grpcpp/create_channel.h>
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace espalier {
 namespace {
 
-// A CPU that says its memory is no host's, as a GPU's is, and notes the threads that use it.
+// A CPU device that claims not to be a host, like a GPU, and records the threads that use it.
 class Elsewhere : public Device {
  public:
   explicit Elsewhere(const CpuDeviceOptions& options) : cpu_(NewCpuDevice(options)) {}
@@ -59,7 +59,7 @@ class Elsewhere : public Device {
   }
 
  protected:
-  void Free(void*, int64_t) override {}  // what it allocates is the CPU's
+  void Free(void*, int64_t) override {}  // the CPU device owns the memory
 
  private:
   Device& Noted() const {
@@ -73,7 +73,7 @@ class Elsewhere : public Device {
   mutable std::set<std::thread::id> threads_;
 };
 
-// A CPU that takes memory back as slowly as a test wants.
+// A CPU device whose Free blocks.
 class SlowToFree : public Elsewhere {
  public:
   using Elsewhere::Elsewhere;
@@ -92,7 +92,7 @@ class SlowToFree : public Elsewhere {
     absl::MutexLock lock(&mutex_);
     held_ = held;
   }
-  // False if nothing is given back for a long time.
+  // Returns false if no memory is freed for a long time.
   bool AwaitFree() const {
     absl::MutexLock lock(&mutex_);
     return mutex_.AwaitWithTimeout(absl::Condition(&is_waiting_), absl::Seconds(60));
@@ -144,7 +144,7 @@ class ServingLoadingTest : public ServingFixture {
         grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
   }
 
-  // A model that loads on another thread, and waits after so many reads of its files.
+  // Loads a model on another thread; blocks after this many reads of its files.
   struct Loading {
     Loading(ServingLoadingTest& test, const Model& model, uint64_t attempt, int reads) {
       test.gate_.Hold(model.request.folder(), reads);
@@ -161,7 +161,8 @@ class ServingLoadingTest : public ServingFixture {
     bool waits = false;
   };
 
-  // Steps of one model while another waits for its file, as many as the first one's cache takes.
+  // Runs steps of one model while another one's load is blocked, as many as fit the first one's KV
+  // cache.
   void ExpectStepsWhileLoading() {
     const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 32, 2);
     std::vector<std::string> alone[2];
@@ -172,7 +173,7 @@ class ServingLoadingTest : public ServingFixture {
     }
     ASSERT_EQ(alone[0].back().size(), kVocabulary * sizeof(float));
     uint64_t attempt = 1;
-    // Before the file is known, at the first weights, and among them.
+    // Blocked at the header, at the first weights, and later.
     for (const int reads : {0, 2, 7}) {
       SCOPED_TRACE(reads);
       ++attempt;
@@ -220,7 +221,7 @@ TEST_F(ServingLoadingTest, StoppedLoadReadsNoMoreAndFreesItsMemory) {
     EXPECT_TRUE(loading.waits);
     grpc::Status stopped;
     std::thread stopper([&] { stopped = Stop(small, attempt); });
-    // The worker knows of the end from here on.
+    // The worker has received the stop.
     const auto known = [&] {
       return Load(small, attempt).error_message().find("was stopped") != std::string::npos;
     };
@@ -233,7 +234,7 @@ TEST_F(ServingLoadingTest, StoppedLoadReadsNoMoreAndFreesItsMemory) {
     EXPECT_EQ(loading.status.error_code(), grpc::StatusCode::CANCELLED);
     EXPECT_EQ(loading.status.error_message(), "stopped while loading");
     EXPECT_EQ(gate_.reads(), reads + 1) << "the one that waited was the last";
-    // There is no room for two of them.
+    // Memory does not suffice for two of them.
     const grpc::Status again = Load(small, attempt + 1);
     EXPECT_TRUE(again.ok()) << again.error_message();
     EXPECT_TRUE(Stop(small, attempt + 1).ok());
@@ -250,7 +251,7 @@ TEST_F(ServingLoadingTest, ShutdownWaitsForAtMostOneRead) {
   Loading loading(*this, small, 1, 7);
   EXPECT_TRUE(loading.waits);
   std::thread end([&] { service_->AbortAll("the worker is shutting down"); });
-  steps.AwaitEnd();  // so it has begun
+  steps.AwaitEnd();  // so freeing has begun
   gate_.Release();
   end.join();
   loading.thread.join();
@@ -260,7 +261,7 @@ TEST_F(ServingLoadingTest, ShutdownWaitsForAtMostOneRead) {
   EXPECT_TRUE(service_->running_jobs().empty());
 }
 
-// Or its lease would run out where that takes long.
+// Otherwise its lease would expire while a large model is freed.
 TEST_F(ServingLoadingTest, HeartbeatsContinueWhileMemoryIsFreed) {
   auto device = std::make_unique<SlowToFree>(CpuDeviceOptions{1, 1 << 28});
   SlowToFree& slow = *device;
@@ -271,12 +272,12 @@ TEST_F(ServingLoadingTest, HeartbeatsContinueWhileMemoryIsFreed) {
   std::thread stopper([&] { EXPECT_TRUE(Stop(model).ok()); });
   EXPECT_TRUE(slow.AwaitFree());
   std::atomic<bool> answered{false};
-  // What a heartbeat tells.
+  // What a heartbeat reports.
   std::thread heart([&] {
     EXPECT_TRUE(service_->running_jobs().empty());
     answered = true;
   });
-  // The next one gets that memory, so it waits.
+  // The next load needs that memory, so it waits.
   std::atomic<bool> loaded{false};
   std::thread next([&] {
     EXPECT_TRUE(Load(model, 2).ok());

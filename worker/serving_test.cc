@@ -1,5 +1,4 @@
-// Served models on one worker, over gRPC: several beside each other, and what they keep from each
-// other.
+// Several served models on one worker over gRPC, and their isolation.
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +52,7 @@ TEST_F(ServingTest, ConcurrentModelsAnswerAsTheyDoAlone) {
   std::vector<std::string> alone[2];
   for (const Model* model : {&large, &small}) {
     ASSERT_TRUE(Load(*model).ok());
-    alone[model == &small] = Talk(*model);  // whose end unloads it
+    alone[model == &small] = Talk(*model);  // the end of the stream unloads it
   }
   ASSERT_EQ(alone[0].back().size(), kVocabulary * sizeof(float));
   ASSERT_NE(alone[0], alone[1]);
@@ -61,7 +60,7 @@ TEST_F(ServingTest, ConcurrentModelsAnswerAsTheyDoAlone) {
     const grpc::Status loaded = Load(*model, 2);
     ASSERT_TRUE(loaded.ok()) << loaded.error_message();
   }
-  // At the same time, and however their steps fall.
+  // Concurrently, in any interleaving of steps.
   std::vector<std::string> together[2];
   std::thread other([&] { together[1] = Talk(small, 2); });
   together[0] = Talk(large, 2);
@@ -152,7 +151,7 @@ TEST_F(ServingTest, TrainingAndMeasuringAreRefusedWhileServing) {
   EXPECT_NE(steps.Next(1), "");
 }
 
-// Disks differ, and a file that another rank has read comes from memory.
+// Load times differ: disks do, and files read by another rank are cached.
 TEST_F(ServingTest, LoadingRankWaitsLongerForPeersThanAStep) {
   Start();
   const std::unique_ptr<LocalWorker> other = StartNamed("b", 1 << 28);
@@ -170,7 +169,7 @@ TEST_F(ServingTest, LoadingRankWaitsLongerForPeersThanAStep) {
   };
   grpc::Status first;
   std::thread early([&] { first = load(*worker_, "a", ranks[0]); });
-  // Each takes a second.
+  // Each read takes a second.
   for (int i = 0; i < 6000 && coordinator_.misses() < 3; ++i) {
     absl::SleepFor(absl::Milliseconds(5));
   }

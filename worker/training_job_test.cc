@@ -1,4 +1,4 @@
-// What is particular to one rank of a job; whole workers are in worker_test.cc.
+// One rank of a training job; worker_test.cc tests whole workers.
 #include "worker/training_job.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class TrainingJobTest : public testing::Test {
     };
   }
 
-  // Rank 0 of a job on so many devices, from bytes to next bytes.
+  // Rank 0 of a job on this many devices that predicts the next byte.
   v1::LoadProgramRequest RequestFor(int devices) {
     v1::LoadProgramRequest request;
     GraphBuilder builder(registry_, "tiny");
@@ -86,7 +86,7 @@ class TrainingJobTest : public testing::Test {
   TrainingJobOptions options_;
 };
 
-// A record that says more than its checkpoints hold would go on with weights that nothing trained.
+// Continuing past the last checkpoint would use untrained weights.
 TEST_F(TrainingJobTest, WithoutCheckpointRunMustBeginAtStepZero) {
   const absl::StatusOr<std::unique_ptr<TrainingJob>> job =
       TrainingJob::Load(RequestFor(1), options_);
@@ -98,7 +98,7 @@ TEST_F(TrainingJobTest, WithoutCheckpointRunMustBeginAtStepZero) {
   EXPECT_EQ(Run(**job, 2, 3), absl::OkStatus()) << "it goes on from where it is";
 }
 
-// Nothing ends the connecting, so it must not take as long as a step may.
+// Connecting cannot be interrupted, so its timeout must be shorter than a step's.
 TEST_F(TrainingJobTest, ConnectTimeoutIsCappedAndPeerTimeoutIsNot) {
   for (const absl::Duration wait : {absl::Seconds(20), absl::Seconds(600)}) {
     SCOPED_TRACE(wait);

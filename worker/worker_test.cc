@@ -1,4 +1,4 @@
-// Workers over real gRPC and Gloo, with a fake coordinator.
+// Workers over real gRPC and Gloo with a fake coordinator.
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
@@ -192,7 +192,7 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
   other.join();
   for (const RunResult& r : results) ASSERT_TRUE(r.status.ok()) << r.status.error_message();
   EXPECT_GT(results[0].peak, 0);
-  // Each rank says once what its operators took, by the names that the plan has for them.
+  // Each rank reports operator times once, by the plan's names.
   for (const RunResult& r : results) {
     ASSERT_EQ(r.times.size(), 1u);
     std::map<std::string, int> counts;
@@ -202,14 +202,14 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
       EXPECT_LT(entry.seconds(), 1);
       counts[entry.op()] += entry.count();
     }
-    EXPECT_EQ(counts["linear"], 8);  // 4 of the attention, 3 of the MLP, the head
+    EXPECT_EQ(counts["linear"], 8);  // 4 in attention, 3 in the MLP, the head
     EXPECT_EQ(counts["linear_grad"], 8);
     EXPECT_GT(counts["all_reduce"], 0);
   }
   ASSERT_EQ(results[0].shards.size(), 2u);
   EXPECT_EQ(results[0].shards[0].steps_done(), 4);
 
-  // The coordinator's part: the manifest, once both shards are there.
+  // As the coordinator: write the manifest when both shards exist.
   auto files = NewPosixFileSystem();
   Manifest manifest;
   manifest.job_id = "job";
@@ -221,7 +221,7 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
 
   b->Stop();
   EXPECT_EQ(coordinator_.left(), 1);
-  // From here on the content comes from the cache.
+  // From now on the dataset comes from the cache.
   coordinator_.SetDataset("text", DatasetHash(), std::string(text_.size(), 'x'));
   v1::LoadProgramRequest request = LoadRequest("a", 2, single, 0);
   request.set_checkpoint_dir(results[0].shards[0].directory());
@@ -243,7 +243,7 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
   EXPECT_EQ(Run(*stub_a, AttemptOf("a", 3), 3, 8).status.error_code(), grpc::StatusCode::DATA_LOSS)
       << "from another step than the checkpoint's";
 
-  // Nothing goes on from a checkpoint that is not what was written.
+  // A damaged checkpoint must not be used.
   {
     std::fstream shard(JoinPath(request.checkpoint_dir(), results[0].shards[0].file()),
                        std::ios::in | std::ios::out | std::ios::binary);
@@ -279,7 +279,7 @@ TEST_F(WorkerTest, StaleLeasesAndAttemptsAreRefused) {
   v1::StopReply reply;
   EXPECT_TRUE(stub->Stop(&context, stop, &reply).ok());
   EXPECT_EQ(Load(*stub, LoadRequest("a", 3, plan, 0)).error_code(),
-            grpc::StatusCode::FAILED_PRECONDITION);  // a late call of a stopped attempt
+            grpc::StatusCode::FAILED_PRECONDITION);  // late call for a stopped attempt
   EXPECT_TRUE(Load(*stub, LoadRequest("a", 4, plan, 0)).ok());
 }
 
@@ -321,7 +321,7 @@ TEST_F(WorkerTest, ALostLeaseEndsTheJobAndTheWorkerJoinsAnew) {
   EXPECT_TRUE(Load(*stub, LoadRequest("a", 2, plan, 0)).ok());
 }
 
-// As when the coordinator has begun with an empty data folder.
+// As after a coordinator restart with an empty data folder.
 TEST_F(WorkerTest, AttemptsMayBeCountedFromTheBeginningUnderANewLease) {
   const LoweredPlan plan = Lower(1);
   auto worker = Start("a");

@@ -1,12 +1,11 @@
-"""Many streaming clients at once: completions and chats over HTTP, some over gRPC. Some go away: in the middle of an
-answer, before it begins (in the queue, or while their prompt, often a long one, is processed), and in the middle of
-sending what they ask.
+"""Load test of serving: many concurrent streaming clients of completions and chats over HTTP, some over gRPC. Some
+disconnect in the middle of an answer, before it starts (queued, or during prefill of an often long prompt), or while
+sending the request.
 
-What must hold: no answer is lost (every request that was not cancelled ends with its last event), none is mixed with
-another's or wrong (each is compared, greedy or sampled by seed, with the answer that the same request got alone), none
-is stuck (a time limit on every read), memory stays flat, those that went away are not answered, and in the end no
-request runs and every KV slot is back, the small model's, too. With --stages clients leave in the middle of steps, of which several run at
-once.
+Checks: no answer is lost (every request that was not cancelled ends with its last event), mixed up or wrong (each, greedy
+or sampled by seed, equals the answer to the same request alone) or stuck (every read has a time limit); memory stays
+flat; disconnected requests are aborted; at the end no request runs and all KV slots are free, the small model's too.
+With --stages several steps are in flight when clients disconnect.
 
     bazel run --config=release //tests/load:serving_load -- --seconds=300 --clients=200
 """
@@ -35,7 +34,7 @@ STUCK_SECONDS = 120
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 LONG_PROMPT = 200  # bytes, of 256 positions
-BATCH = 128  # tokens of one step: long prompts take several
+BATCH = 128  # max tokens per step: long prompts take several
 
 
 def genesis():
@@ -44,7 +43,7 @@ def genesis():
 
 
 def bodies():
-    """(path, body) of requests of every kind whose answers do not depend on their company."""
+    """Returns (path, body) of requests of every kind, whose answers do not depend on concurrent requests."""
     text, out = genesis(), []
     for i, prompt in enumerate(PROMPTS):
         fields = {"model": "big", "max_tokens": 24 + 7 * (i % 8)}
@@ -59,7 +58,7 @@ def bodies():
         out.append((COMPLETIONS, {**fields, "prompt": prompt}))
         if i % 2 == 0:
             out.append((CHATS, {**fields, "messages": [{"role": "user", "content": prompt}]}))
-        if i % 4 == 1:  # no two begin alike
+        if i % 4 == 1:  # no two share a prefix
             long = text[1000 * i:1000 * i + LONG_PROMPT]
             out.append((COMPLETIONS, {**fields, "prompt": long}))
     return out
@@ -102,7 +101,7 @@ def events(reply):
 
 
 def one_request(address, path, body, expected, cancel_after, tally):
-    """Streams one answer; leaves after `cancel_after` events, if that is not None."""
+    """Streams one answer; disconnects after `cancel_after` events, if given."""
     connection, reply = post(address, path, {**body, "stream": True})
     asked = body.get("prompt") or body["messages"]
     try:
@@ -140,7 +139,7 @@ def one_request(address, path, body, expected, cancel_after, tally):
 
 
 def leave_early(address, path, body, part, patience, abruptly, tally):
-    """Sends `part` of a request (1: all of it), stays for `patience` seconds, and goes, answered or not."""
+    """Sends a fraction `part` of a request, waits `patience` seconds and disconnects, answered or not."""
     content = json.dumps({**body, "stream": True}).encode()
     request = (f"POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n"
                f"Content-Length: {len(content)}\r\n\r\n").encode() + content
@@ -168,19 +167,19 @@ def client(address, requests, end, seed, tally):
                 part, patience = chance.uniform(0.1, 0.95), 0.2 * chance.random()
                 leave_early(address, path, body, part, patience, chance.random() < 0.5, tally)
             elif kind < 0.15:
-                if chance.random() < 0.6:  # with a prompt that nobody else has
+                if chance.random() < 0.6:  # with a unique prompt
                     at = chance.randrange(len(text) - LONG_PROMPT)
                     path, body = COMPLETIONS, {"model": "big", "prompt": text[at:at + LONG_PROMPT], "max_tokens": 50}
                 leave_early(address, path, body, 1, chance.expovariate(3), chance.random() < 0.5, tally)
             else:
                 cancel_after = chance.randrange(12) if kind < 0.4 else None
                 one_request(address, path, body, expected, cancel_after, tally)
-        except Exception as error:  # a client's thread must report, whatever it is
+        except Exception as error:  # a client thread reports any error
             tally.fault(f"{type(error).__name__}: {error}")
 
 
 def grpc_client(address, home, requests, end, seed, tally):
-    """The command line, of which some are killed while they wait or are answered."""
+    """Runs the command line client; kills some while they wait or receive."""
     chance = random.Random(seed)
     requests = [(body, expected) for path, body, expected in requests
                 if path == COMPLETIONS and "guided_regex" not in body and "logit_bias" not in body]
@@ -239,7 +238,7 @@ def judge(counts, faults, stuck, given_up, clients):
     assert counts["finished"] > clients / 4, "hardly anything was answered"
     for kind in ("chats", "over_grpc", "cancelled", "left_unanswered", "left_sending"):
         assert counts[kind] > 0, f"no {kind}"
-    # Nobody waits for these any more: some may have ended just then, the rest must not have run to their end.
+    # Abandoned requests: some may have just ended; the rest must not have run to completion.
     left = counts["cancelled"] + counts["left_unanswered"]
     assert given_up >= 0.9 * left, f"{left} clients went away, {given_up} requests were given up"
 
@@ -269,7 +268,7 @@ def main():
                     for i in range(options.grpc_clients)]
         for thread in threads:
             thread.start()
-        # Memory is compared from where all clients have been there for a while.
+        # Compares memory from when all clients have been running for a while.
         memory = []
         while time.time() < start + options.seconds:
             time.sleep(options.seconds / 20)
@@ -279,7 +278,7 @@ def main():
         stuck = sum(thread.is_alive() for thread in threads)
         cluster.wait(lambda: nothing_is_left(cluster), 30, "all slots are back")
         given_up = int(metric(cluster, "request_success_total", 'finished_reason="cancelled"'))
-        # Of prompts whose clients left while they were processed, and of requests that were preempted.
+        # Prompts whose clients disconnected during prefill, and preempted requests.
         half_done = metric(cluster, "prompt_tokens_computed_total") - metric(
             cluster, "prompt_tokens_by_source_total", "local_compute")
         early, late = max(memory[4:8]), max(memory[-4:])

@@ -17,7 +17,7 @@
 namespace espalier {
 namespace {
 
-// Says when it is first asked to measure an operator, and can do nothing.
+// Signals the first request to measure an operator; cannot measure any.
 class IdleWorker : public WorkerClient {
  public:
   explicit IdleWorker(absl::Notification* asked) : asked_(asked) {}
@@ -56,7 +56,7 @@ class Quiet : public AttemptObserver {
   void OnMessage(const std::string&, const std::string&) override {}
 };
 
-// A search of 100 million proposals would hold its workers, and everybody else's plans, for hours.
+// A search of 100 million proposals would occupy its workers and block other plans for hours.
 TEST(AttemptTest, StopDuringPlanningEndsAttemptAtOnce) {
   const std::string folder = ::testing::TempDir() + "/attempt";
   std::filesystem::remove_all(folder);

@@ -1,6 +1,5 @@
-// What a person can get wrong in a request for a plan, sent through what the Planner service
-// answers with: each gets an error with the place, the numbers and the remedy, and the next request
-// is answered.
+// Mistakes in planning requests, through the code that answers the Planner service: each gives an
+// error with place, numbers and remedy, and the next request succeeds.
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -49,8 +48,8 @@ class PlanRequestTest : public ::testing::Test {
         [](const std::string&) { return std::unique_ptr<WorkerClient>(); });
   }
 
-  // A good one, in which the first two operators become one, 'act': an MLP on four devices of 64
-  // MiB.
+  // A valid request, an MLP on four devices of 64 MiB, whose first two operators fuse into one,
+  // 'act'.
   v1::PlanRequest Good() {
     GraphBuilder b(registry_, "mlp");
     const ValueId x = b.Input("x", DType::kF32, {-1, 12});
@@ -84,7 +83,7 @@ class PlanRequestTest : public ::testing::Test {
     return status;
   }
 
-  // What a machine file with `from` replaced by `to` is answered with.
+  // Returns the error for a machine file with `from` replaced by `to`.
   v1::PlanRequest OnMachine(const std::string& from, const std::string& to) {
     absl::StatusOr<std::string> text = PresetText("a100-cluster", 16);
     EXPECT_TRUE(text.ok()) << text.status();
@@ -96,7 +95,7 @@ class PlanRequestTest : public ::testing::Test {
     return request;
   }
 
-  // `change` of a plan that was made for Good().
+  // Applies `change` to a plan made for Good().
   v1::PlanRequest WithPlan(const std::function<void(v1::Plan*)>& change) {
     v1::PlanRequest request = Good();
     v1::Plan plan;
@@ -316,7 +315,7 @@ TEST_F(PlanRequestTest, ErrorsNamePlaceNumbersAndRemedy) {
   EXPECT_EQ(Ask(Good()), absl::OkStatus());
 }
 
-// 1 Mbit/s, over the internet.
+// 1 Mbit/s, as over the internet.
 TEST_F(PlanRequestTest, PlansWithASlowLink) {
   EXPECT_EQ(Ask(Changed([](v1::PlanRequest* r) {
               r->mutable_link()->set_bandwidth(125'000);
@@ -325,7 +324,7 @@ TEST_F(PlanRequestTest, PlansWithASlowLink) {
             absl::OkStatus());
 }
 
-// What this made, another checks: it has to be told what the plan was made for.
+// Another coordinator may check the plan: it must be told what the plan was made for.
 TEST_F(PlanRequestTest, ImportedPlanIsCheckedWithItsOptions) {
   v1::PlanRequest request = Good();
   request.set_precision(v1::BF16);
@@ -345,7 +344,7 @@ TEST_F(PlanRequestTest, ImportedPlanIsCheckedWithItsOptions) {
   EXPECT_EQ(reply.plan().prediction().peak_bytes(0), plan.prediction().peak_bytes(0));
 }
 
-// FlexFlow aborts there: branches that end nowhere are left out, and several named outputs are
+// FlexFlow aborts here: branches without outputs are dropped, and several named outputs are
 // metrics.
 TEST_F(PlanRequestTest, PlansGraphWithSeveralSinks) {
   GraphBuilder b(registry_, "several");

@@ -1,5 +1,5 @@
-// Where swaps do not make a step fit, operators that work on batch tiles do; what a network
-// with batch norm learns stays the same but for the rounding of sums.
+// Batch tiling makes a step fit where swapping does not; a network with batch norm learns the same
+// up to rounding.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -20,8 +20,8 @@ namespace {
 constexpr int64_t kBatch = 16, kExamples = 64;
 constexpr zoo::ResNetSizes kSizes{.edge = 64, .width = 8, .classes = 10};
 
-// `nudged` n: every n-th pixel is the next number that there is, as another rounding would have it;
-// 0: none.
+// With `nudged` n, every n-th pixel is the next representable number, as another rounding would
+// give; 0: none.
 std::shared_ptr<const Dataset> Images(int32_t count, int nudged = 0) {
   Column images{"image", {DType::kF32, {kSizes.colours, kSizes.edge, kSizes.edge}}, {}};
   Column labels{"labels", {DType::kI32, {}}, {}};
@@ -57,7 +57,7 @@ class BatchTilingTest : public ::testing::Test {
     optimizer_.mutable_learning_rate()->set_peak(1e-3);
   }
 
-  // `tiles`: see MemoryOptions.
+  // See MemoryOptions for `tiles`.
   absl::StatusOr<v1::Plan> PlanFor(int64_t memory, int tiles) {
     PlanProblem problem;
     problem.registry = &registry_;
@@ -95,7 +95,7 @@ class BatchTilingTest : public ::testing::Test {
   int devices_ = 1;
 };
 
-// Of one parameter, relative to its norm.
+// Difference of one parameter, relative to its norm.
 double Apart(const TrainingRun& a, const TrainingRun& b, const std::string& name) {
   const std::vector<char>&x = a.parameters.at(name), &y = b.parameters.at(name);
   double apart = 0, norm = 0;
@@ -109,7 +109,7 @@ double Apart(const TrainingRun& a, const TrainingRun& b, const std::string& name
   return std::sqrt(apart / std::max(norm, 1e-30));
 }
 
-// With so many percent of the memory that the whole batch needs.
+// With this percentage of the memory that the whole batch needs.
 void BatchTilingTest::ExpectTheSame(int percent) {
   const absl::StatusOr<v1::Plan> roomy = PlanFor(int64_t{8} << 30, 0);
   ASSERT_TRUE(roomy.ok()) << roomy.status();
@@ -128,10 +128,10 @@ void BatchTilingTest::ExpectTheSame(int percent) {
   ASSERT_EQ(tiled->parameters.size(), whole->parameters.size());
   int statistics = 0;
   for (const auto& [name, unused] : whole->parameters) {
-    // Moved once in the step, by the statistics of the whole batch.
+    // Updated once per step, from the statistics of the whole batch.
     const bool statistic = name.find("running_") != std::string::npos;
     statistics += statistic;
-    // A bias is its gradient after one step, in which a rounded sum turns some relu over.
+    // After one step a bias is its gradient, in which a sum rounded differently flips some relu.
     EXPECT_LE(Apart(*tiled, *whole, name), statistic ? 1e-4 : 0.1) << name;
   }
   EXPECT_GT(statistics, 0);
@@ -144,11 +144,11 @@ TEST_F(BatchTilingTest, DataParallelTrainsWhereSwappingIsNotEnough) {
   ExpectTheSame(50);
 }
 
-// Rounding alone: a ResNet on a small batch makes much of it within a few steps. The same examples
-// in another order, or pixels that are rounded otherwise, lead as far away as tiles do. Which relu
-// turns over first is chance: several of each are tried.
+// A ResNet on a small batch amplifies rounding within a few steps. The same examples in another
+// order, or pixels rounded differently, deviate as much as tiles do. Which relu flips first is
+// chance, so several of each are tried.
 TEST_F(BatchTilingTest, LossIsWithinRoundingOfUntiled) {
-  dataset_ = Images(kBatch);  // each step has all of them
+  dataset_ = Images(kBatch);  // each step uses all of them
   const absl::StatusOr<v1::Plan> plan = PlanFor(int64_t{8} << 30, 0);
   ASSERT_TRUE(plan.ok()) << plan.status();
   v1::Plan in_tiles = *plan;
@@ -169,7 +169,7 @@ TEST_F(BatchTilingTest, LossIsWithinRoundingOfUntiled) {
     ASSERT_TRUE(run.ok()) << run.status();
     nudged.push_back(*std::move(run));
   }
-  double others = 1e-6, tiles = 0;  // up to a step
+  double others = 1e-6, tiles = 0;  // maximum over the steps so far
   for (int step = 0; step < kSteps; ++step) {
     const auto apart = [&](const TrainingRun& run) {
       return std::abs(run.losses[step] / whole->losses[step] - 1);
@@ -187,8 +187,8 @@ TEST_F(BatchTilingTest, LossIsWithinRoundingOfUntiled) {
   }
 }
 
-// Running statistics under data parallelism drift from those of one device with what the network
-// makes of rounding, and no more: another order of the same examples does the same.
+// Under data parallelism running statistics deviate from one device's only as the network amplifies
+// rounding: another order of the same examples deviates as much.
 TEST_F(BatchTilingTest, BatchNormStatisticsOfReplicasAreWithinRounding) {
   dataset_ = Images(kBatch);
   const absl::StatusOr<v1::Plan> single = PlanFor(int64_t{8} << 30, 0);
@@ -200,7 +200,7 @@ TEST_F(BatchTilingTest, BatchNormStatisticsOfReplicasAreWithinRounding) {
     const absl::StatusOr<TrainingRun> reordered = Train(*single, steps, 1);
     const absl::StatusOr<TrainingRun> replicas = Train(*data, steps);
     ASSERT_TRUE(alone.ok() && reordered.ok() && replicas.ok());
-    double order = 1e-6, split = 0;  // of any layer
+    double order = 1e-6, split = 0;  // maximum over layers
     for (const auto& [name, unused] : alone->parameters) {
       if (name.find("running_var") == std::string::npos) continue;
       order = std::max(order, Apart(*reordered, *alone, name));

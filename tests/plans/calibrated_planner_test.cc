@@ -20,8 +20,7 @@
 namespace espalier {
 namespace {
 
-// Measures by the shape, and never two at one time, as a worker does; every
-// third operator it cannot.
+// Measures by shape, one operator at a time as a worker does; fails for every third.
 class OddWorker : public WorkerClient {
  public:
   absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
@@ -138,7 +137,7 @@ TEST_F(CalibratedPlannerTest, RunCalibratesCollectivesForOtherCoordinators) {
         if (i.has_collective()) times.push_back({i.node(), "all_reduce", 0.5});
       }
     }
-    // Nobody has measured these devices yet.
+    // No measurements of these devices exist yet.
     EXPECT_FALSE(planner.RecordRun(run).includes_transfers);
     EXPECT_EQ(planner.Communication(devices), nullptr);
     v1::CommunicationProfile profile;
@@ -164,7 +163,7 @@ TEST_F(CalibratedPlannerTest, RunCalibratesCollectivesForOtherCoordinators) {
   EXPECT_EQ(seconds(other), learnt);
 }
 
-// A cancelled job's plan must not keep everybody from theirs, nor its workers.
+// A cancelled job's planning must not block other plans, nor its workers.
 TEST_F(CalibratedPlannerTest, StoppedSearchEndsAndWaitersCanCancel) {
   const Graph graph = Mlp(kBatch, 128, 64, 16);
   std::unique_ptr<JobStore> store = Store("stopped");
@@ -187,7 +186,7 @@ TEST_F(CalibratedPlannerTest, StoppedSearchEndsAndWaitersCanCancel) {
   planning.join();
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_LT(plan->search().proposals(), endless.search.budget());
-  EXPECT_TRUE(planner.Make(Request(graph, 2)).ok());  // the turn was given back
+  EXPECT_TRUE(planner.Make(Request(graph, 2)).ok());  // the turn was released
 }
 
 }  // namespace

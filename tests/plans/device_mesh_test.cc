@@ -1,5 +1,5 @@
-// Grids of stages, replicas and parts train as one device does, and are what large machines and
-// small memories are planned with.
+// Device meshes of stages, replicas and parts train as one device does. Large machines and small
+// memories are planned with them.
 #include "planner/plan/device_mesh.h"
 
 #include <algorithm>
@@ -80,7 +80,7 @@ TEST_P(DeviceMeshTest, EveryGridGivesTheLossCurveOfOneDevice) {
     for (const MeshShape& shape : planner.Shapes(zero_stage, 0)) {
       if (shape.micro_batches > 4 || (zero_stage > 0 && shape.data == 1)) continue;
       absl::StatusOr<MeshPlan> made = planner.Make(shape);
-      // A group may have found a split that so small a part of the batch does not allow.
+      // A group may have found a split that this small a part of the batch does not allow.
       if (absl::IsInvalidArgument(made.status())) continue;
       ASSERT_TRUE(made.ok()) << ToString(shape) << ": " << made.status();
       absl::StatusOr<Candidate> candidate =
@@ -93,7 +93,7 @@ TEST_P(DeviceMeshTest, EveryGridGivesTheLossCurveOfOneDevice) {
       shapes.insert(ToString(shape));
     }
   }
-  // All of the three ways, and together.
+  // All three ways, alone and together.
   for (const char* expected :
        {"4 stages x 1 replica x 1 part, 4 micro-batches", "1 stage x 1 replica x 4 parts",
         "1 stage x 2 replicas x 2 parts", "2 stages x 1 replica x 2 parts, 2 micro-batches",
@@ -105,7 +105,7 @@ TEST_P(DeviceMeshTest, EveryGridGivesTheLossCurveOfOneDevice) {
 INSTANTIATE_TEST_SUITE_P(Models, DeviceMeshTest, ::testing::Values(false, true),
                          [](const auto& info) { return info.param ? "Llama" : "DeepCnn"; });
 
-// On hundreds of devices: in seconds, and better than what one would do without thinking.
+// On hundreds of devices: within seconds, and better than a naive plan.
 TEST(LargeMachines, PlanningTakesSeconds) {
   OpRegistry registry;
   RegisterAllOperators(registry);

@@ -1,5 +1,4 @@
-// A step that is made to fit less memory, by swapping and by computing again, computes the same
-// bits.
+// Steps that fit less memory by swapping and recomputation compute the same bits.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -24,7 +23,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
     job_ = *std::move(job);
   }
 
-  // `memory`: bytes of each device.
+  // `memory` is in bytes per device.
   absl::StatusOr<v1::Plan> PlanFor(int devices, int64_t memory,
                                       const v1::MemoryOptions& options = {}) {
     PlanProblem problem;
@@ -40,11 +39,11 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
                                      : v1::SearchOptions::DATA_PARALLEL);
     search.set_zero_stage(stage_);
     *search.mutable_memory() = options;
-    search.mutable_memory()->set_max_batch_tiles(1);  // batch_tiling_test.cc
+    search.mutable_memory()->set_max_batch_tiles(1);  // see batch_tiling_test.cc
     return MakePlan(problem, search);
   }
 
-  // Without clipping: parameters are updated while others' gradients are still to come.
+  // Without clipping: parameters are updated before all gradients are computed.
   v1::Optimizer Optimizer() {
     v1::Optimizer optimizer = AdamW(3e-3);
     optimizer.set_clip_norm(clip_);
@@ -61,7 +60,8 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
     return TrainInProcess(registry_, job_.graph, plan, job_.dataset, options);
   }
 
-  // Trains with less and less memory, until no plan is found; returns how often it was made to fit.
+  // Trains with less and less memory until no plan is found; returns the number of plans that had
+  // to be made to fit.
   int ExpectSameBits(int devices, const v1::MemoryOptions& options, const char* what) {
     const absl::StatusOr<v1::Plan> roomy = PlanFor(devices, int64_t{8} << 30, options);
     EXPECT_TRUE(roomy.ok()) << roomy.status();
@@ -111,7 +111,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
   SmallTrainingJob job_;
   AnalyticCost cost_;
   double clip_ = 1.0;
-  int stage_ = 0;  // of ZeRO
+  int stage_ = 0;  // ZeRO stage
 };
 
 TEST_P(MemoryTest, LessMemoryGivesTheSameBits) {
@@ -129,7 +129,7 @@ TEST_P(MemoryTest, LessMemoryGivesTheSameBits) {
 TEST_P(MemoryTest, SlowHostAndEarlyUpdatesGiveTheSameBits) {
   clip_ = 0;
   v1::MemoryOptions slow;
-  slow.set_host_bandwidth(1e7);  // so that computing again is cheaper
+  slow.set_host_bandwidth(1e7);  // makes recomputation cheaper
   EXPECT_GE(ExpectSameBits(1, slow, "slow host, no clipping"), 2);
 }
 

@@ -1,5 +1,5 @@
-// Micro-batches and pipelines change neither the mathematics nor, run twice, a bit; and they hold
-// what they promise of memory.
+// Micro-batches and pipelines do not change the result, are deterministic, and need the memory
+// predicted.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -78,7 +78,7 @@ class PipelineTest : public ::testing::TestWithParam<Model> {
     return optimizer;
   }
 
-  // `stages` 0: none. `micro_batches` 0: the planner's choice.
+  // `stages` 0: no pipeline. `micro_batches` 0: chosen by the planner.
   absl::StatusOr<v1::Plan> PlanFor(
       int devices, int stages, int micro_batches,
       v1::SearchOptions::Strategy strategy = v1::SearchOptions::SEARCH) {
@@ -150,7 +150,7 @@ TEST_P(PipelineTest, PipelinesGiveTheLossCurveOfOneDevice) {
     for (const v1::OperatorPlan& op : plan->operators()) {
       used.insert(op.devices().begin(), op.devices().end());
     }
-    // A stage may find that fewer devices than it could have are faster.
+    // A stage may be faster on fewer devices than it could have.
     EXPECT_GE(used.size(), static_cast<size_t>(c.stages));
     const auto run = Train(plan);
     ExpectSameCurve(*whole, run,

@@ -1,5 +1,5 @@
-// The plan never changes the mathematics: whatever the split and the placement, the loss curve is
-// that of one device up to the rounding of sums, and the same plan twice gives the same bits.
+// Plans do not change the result: for any split and placement the loss curve equals that of one
+// device up to the rounding of sums, and the same plan twice gives the same bits.
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -72,7 +72,7 @@ class PlanEquivalence : public ::testing::TestWithParam<bool> {
 TEST_P(PlanEquivalence, EveryPlanGivesTheLossCurveOfOneDevice) {
   const auto single = Train(Strategy(1, v1::SearchOptions::SINGLE_DEVICE));
   ASSERT_TRUE(single.ok()) << single.status();
-  // It learns at all: a constant curve would be equal under any plan.
+  // It learns: a constant curve would be equal under any plan.
   EXPECT_LT(single->losses.back(), 0.9 * single->losses.front());
   for (int devices : {2, 4}) {
     ExpectSameCurve(*single, Train(Strategy(devices, v1::SearchOptions::DATA_PARALLEL)),
@@ -92,7 +92,7 @@ TEST_P(PlanEquivalence, EveryPlanGivesTheLossCurveOfOneDevice) {
   ExpectSameCurve(*single,
                   Train(ManualPlan(Problem(2), split({AxisKind::kReduction, AxisKind::kSample}))),
                   "reduction parallel");
-  // Images cut into strips: windows read beyond theirs.
+  // Images split into strips: convolution windows read beyond them (halos).
   const auto strips = [](const char* axis, int parts) {
     return [axis, parts](int index, const Node&, const SplitRule& rule) {
       for (const Axis& candidate : rule.axes) {
@@ -149,7 +149,7 @@ TEST_P(PlanEquivalence, PeakMemoryIsWhatTheProgramSaid) {
     const double predicted = static_cast<double>(plan->prediction().peak_bytes(rank));
     const double measured = static_cast<double>(run->measured_peak_bytes[rank]);
     std::printf("rank %d: predicted %.0f bytes, measured %.0f\n", rank, predicted, measured);
-    // Workspaces of kernels are not predicted.
+    // Kernel workspaces are not predicted.
     EXPECT_GE(measured, 0.99 * predicted);
     EXPECT_LE(measured, 1.5 * predicted + (8 << 20));
   }

@@ -1,6 +1,6 @@
-// Mixed precision and loss scaling, trained: the curve is that of f32 up to the rounding of the
-// narrow type, parameters are f32, scaling by a power of two changes nothing, and a step that
-// overflows moves nothing.
+// Training in mixed precision with loss scaling: the curve is that of f32 up to the rounding of the
+// narrow type, parameters are f32, a power-of-two scale changes nothing, and a step that overflows
+// updates nothing.
 #include "ops/graph/precision.h"
 
 #include <algorithm>
@@ -95,12 +95,12 @@ TEST_P(Precision, FollowsTheLossCurveOfF32) {
   ASSERT_LT(wide.losses.back(), 0.9 * wide.losses.front());
   const TrainingRun bf16 = Train(DType::kBF16, Plain());
   const TrainingRun f16 = Train(DType::kF16, Scaled(65536, 2000));
-  // The first loss is off by the rounding of the narrow type alone. Later ones wander around those
-  // of f32, as Adam follows the signs of small gradients: their mean does not.
+  // The first loss differs by the narrow type's rounding only. Later ones fluctuate around f32's,
+  // since Adam follows the signs of small gradients; their mean does not.
   struct Expected {
     const char* name;
     const TrainingRun& run;
-    double epsilon;  // half a unit in the last place of 1
+    double epsilon;  // half an ulp of 1
   };
   for (const Expected& e : {Expected{"bf16", bf16, 0x1p-8}, Expected{"f16", f16, 0x1p-11}}) {
     const double first = std::abs(e.run.losses[0] / wide.losses[0] - 1);
@@ -135,7 +135,7 @@ TEST_P(Precision, PowerOfTwoLossScaleChangesNoBitInF32) {
 }
 
 TEST_P(Precision, OverflowSkipsTheUpdateAndHalvesTheScale) {
-  // The squares of gradients beyond 2^64 are not finite.
+  // Squares of gradients beyond 2^64 are infinite.
   const TrainingRun run = Train(DType::kF32, Scaled(0x1p80, 1000));
   const std::vector<double>& scale = run.reported.at("loss_scale");
   ASSERT_EQ(scale.size(), static_cast<size_t>(kSteps));
@@ -144,13 +144,13 @@ TEST_P(Precision, OverflowSkipsTheUpdateAndHalvesTheScale) {
   ASSERT_GT(skipped, 2);
   ASSERT_LT(skipped, kSteps - 5);
   for (int i = 0; i <= skipped; ++i) EXPECT_EQ(scale[i], std::ldexp(0x1p80, -i)) << i;
-  // Until then the losses are those of a run whose parameters stay where they are.
+  // Until then losses equal those of a run with constant parameters.
   v1::Optimizer still = Plain();
   still.mutable_learning_rate()->set_peak(1e-30);
   const TrainingRun unmoved = Train(DType::kF32, still, 1, skipped + 1);
   for (int i = 0; i <= skipped; ++i) EXPECT_EQ(run.losses[i], unmoved.losses[i]) << i;
-  // The first update is Adam's first, whatever the number of the step: each element moves by the
-  // learning rate, but for weight decay, or not at all.
+  // The first applied update is Adam's first at any step number: each element moves by the learning
+  // rate (except for weight decay) or not at all.
   const TrainingRun first = Train(DType::kF32, Scaled(0x1p80, 1000), 1, skipped + 1);
   int64_t full = 0, all = 0;
   for (const auto& [name, bytes] : first.parameters) {

@@ -1,4 +1,4 @@
-// A plan with rewrites trains as the graph does that was submitted.
+// A plan with graph rewrites trains as the submitted graph does.
 #include <algorithm>
 #include <cstdio>
 #include <set>
@@ -55,7 +55,7 @@ class RewritesTest : public ::testing::TestWithParam<bool> {
     return TrainInProcess(registry_, job_.graph, plan, job_.dataset, options);
   }
 
-  // What a search would make that had chosen these rewrites.
+  // Makes the plan of a search that chose these rewrites.
   absl::StatusOr<v1::Plan> PlanWith(const std::vector<v1::Rewrite>& rewrites) {
     v1::Plan wanted;
     for (const v1::Rewrite& rewrite : rewrites) *wanted.add_rewrites() = rewrite;
@@ -76,7 +76,7 @@ class RewritesTest : public ::testing::TestWithParam<bool> {
   AnalyticCost cost_;
 };
 
-// Every rule that fits, where it fits first, and all that fit together.
+// Every matching rule at its first match, and all matches together.
 TEST_P(RewritesTest, RewrittenGraphsTrainAlike) {
   v1::SearchOptions single;
   single.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
@@ -115,7 +115,7 @@ TEST_P(RewritesTest, RewrittenGraphsTrainAlike) {
     const absl::StatusOr<v1::Plan> plan = PlanWith(rewrites);
     ASSERT_TRUE(plan.ok()) << what << plan.status();
     EXPECT_EQ(plan->rewrites_size(), static_cast<int>(rewrites.size()));
-    // What workers run is the graph after the rewrites.
+    // Workers run the rewritten graph.
     std::set<std::string> operators;
     for (const v1::OperatorPlan& op : plan->operators()) operators.insert(op.node());
     const absl::StatusOr<Graph> made = RewrittenGraph(registry_, job_.graph, *plan);
@@ -154,7 +154,7 @@ TEST_P(RewritesTest, SearchWithRewritesIsNeverWorseAndItsPlanImports) {
               1e-9 * plan->prediction().step_seconds());
 }
 
-// What stands in the way of the rewritten graph alone does not take the plan of the other.
+// An obstacle to the rewritten graph alone must not prevent the other's plan.
 TEST_P(RewritesTest, InitialPlanSurvivesSearchWithRewrites) {
   PlanProblem problem = Problem(job_.graph, 2);
   v1::SearchOptions options;

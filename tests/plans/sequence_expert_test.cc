@@ -1,5 +1,5 @@
-// Sequence (context) parallel and expert parallel plans, made by hand as such systems make them,
-// train as one device does.
+// Hand-written plans of sequence (context) parallelism and expert parallelism train as one device
+// does.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -95,9 +95,9 @@ int Count(const v1::Plan& plan, v1::ParallelOperator::Kind kind, const std::stri
   return count;
 }
 
-// Each device has a stretch of every sequence; only attention sees the keys and values of all.
+// Each device has a contiguous part of every sequence; only attention gathers all keys and values.
 TEST_F(HandMadeTest, SequenceParallel) {
-  constexpr int64_t kSequence = 24;  // like no other size
+  constexpr int64_t kSequence = 24;  // unlike all other sizes
   absl::StatusOr<SmallTrainingJob> job = SmallLlama(registry_, 3, kSequence, 8);
   ASSERT_TRUE(job.ok()) << job.status();
   job_ = *std::move(job);
@@ -124,7 +124,7 @@ TEST_F(HandMadeTest, SequenceParallel) {
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(attention.size(), 3u);
     EXPECT_EQ(3 + others, plan->operators_size()) << "some operator has no sequence";
-    // Keys and values of each layer are gathered for attention; nothing else ever is.
+    // Only keys and values of each layer are gathered, for attention.
     int gathered = 0;
     for (const v1::ParallelOperator& op : plan->parallel_operators()) {
       if (op.kind() != v1::ParallelOperator::COMBINE) continue;
@@ -138,7 +138,7 @@ TEST_F(HandMadeTest, SequenceParallel) {
   }
 }
 
-// Tokens come by the batch, experts lie on devices of their own; an all-to-all between the two.
+// Tokens are split by batch, experts by device, with an all-to-all between.
 TEST_F(HandMadeTest, ExpertParallel) {
   const zoo::MoeSizes sizes{
       .body = {.layers = 4, .hidden = 16, .heads = 2, .sequence = 16, .vocabulary = 64},
@@ -148,7 +148,7 @@ TEST_F(HandMadeTest, ExpertParallel) {
   job_.graph = *std::move(graph);
   job_.batch = 8;
   ASSERT_EQ(BindAndInfer(registry_, job_.batch, &job_.graph), absl::OkStatus());
-  // Sequences that go up by one from somewhere: there is something to learn.
+  // Sequences that count up from a random start, so that there is something to learn.
   std::vector<Column> columns;
   for (const Value& value : job_.graph.values()) {
     if (value.kind != ValueKind::kInput) continue;
@@ -181,10 +181,10 @@ TEST_F(HandMadeTest, ExpertParallel) {
           return {{{rule.axes[0].name, devices}}, FirstDevices(devices)};
         });
     ASSERT_TRUE(plan.ok()) << plan.status();
-    EXPECT_EQ(experts, 2 * 5);  // every second layer has them
+    EXPECT_EQ(experts, 2 * 5);  // every second layer has experts
     EXPECT_GE(Count(*plan, v1::ParallelOperator::ALL_TO_ALL, ".experts."), 2 * 2);
     ExpectSameCurve(alone, plan, absl::StrCat("experts on ", devices, " devices"));
-    // Each device has its experts, and no others.
+    // Each device holds only its own experts.
     const absl::StatusOr<TrainingRun> run = Train(plan);
     ASSERT_TRUE(run.ok()) << run.status();
     int weights = 0;

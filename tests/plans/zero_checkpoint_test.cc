@@ -1,5 +1,5 @@
-// A checkpoint belongs to no ZeRO stage and to no number of devices: what was written under one is
-// carried on under another, along the curve of one device that never stopped.
+// Checkpoints are independent of ZeRO stage and number of devices: training continues under others
+// along the curve of one device that never stopped.
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -58,8 +58,8 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
     return LowerPlan(registry_, job_.graph, *plan, {AdamW(3e-3), 11, job_.columns});
   }
 
-  // Steps [first, last) from the checkpoint `from` (empty: from the initialisers), as workers run
-  // them, evaluation at the end.
+  // Runs steps [first, last) from checkpoint `from` (empty: from initializers) as workers do, with
+  // evaluation at the end.
   Part Run(int stage, int devices, int first, int last, const std::string& from) {
     Part part{stage, devices};
     const absl::StatusOr<LoweredPlan> lowered = Lowered(stage, devices);
@@ -121,7 +121,7 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
     return part;
   }
 
-  // Communicators of ranks that are done, for those that still read from them.
+  // Communicators of finished ranks, kept for ranks that still read from them.
   struct Ended {
     void Add(std::unique_ptr<Communicator> communicator) {
       absl::MutexLock lock(&mutex);
@@ -150,7 +150,7 @@ TEST_P(ZeroCheckpoint, MovesBetweenStagesAndNumbersOfDevices) {
     std::map<int64_t, double> losses = first.losses;
     losses.insert(second.losses.begin(), second.losses.end());
     ASSERT_EQ(losses.size(), whole.losses.size());
-    // Each part of batch normalisation corrects the running variance by its own count of samples.
+    // Each part of batch normalization corrects the running variance by its own number of samples.
     EXPECT_NEAR(second.evaluation, whole.evaluation, (GetParam() ? 1e-4 : 1e-3) * whole.evaluation);
     double worst = 0;
     for (const auto& [step, loss] : losses) {
@@ -162,7 +162,7 @@ TEST_P(ZeroCheckpoint, MovesBetweenStagesAndNumbersOfDevices) {
   }
 }
 
-// A worker that is told to stop may have a hundred gigabytes left to read.
+// A worker told to stop may have a hundred gigabytes left to read.
 TEST_P(ZeroCheckpoint, CancelledLoadEndsBetweenTensors) {
   const Part first = Run(0, 1, 0, 1, "");
   const absl::StatusOr<LoweredPlan> lowered = Lowered(0, 1);

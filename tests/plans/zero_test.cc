@@ -1,5 +1,5 @@
-// ZeRO, trained: replicas that share out optimiser state, gradients and parameters compute what one
-// device computes, and each holds about its share of the bytes.
+// Training under ZeRO: replicas that shard optimizer state, gradients and parameters compute what
+// one device does, and each holds about its share of the bytes.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -30,7 +30,7 @@ v1::Optimizer Momentum() {
   return optimizer;
 }
 
-// With penalties, and sums over whole parameters before each update.
+// With penalties, and reductions over whole parameters before each update.
 v1::Optimizer Adafactor() {
   v1::Optimizer optimizer;
   optimizer.set_name("adafactor");
@@ -141,8 +141,8 @@ TEST_P(Zero, TheSamePlanTwiceGivesTheSameBits) {
   }
 }
 
-// Copies of parameters in a narrow type are made for each use, too. Without clipping, whose norm is
-// a sum in another order, every bit stays.
+// Narrow copies of parameters are made for each use, too. Without clipping, whose norm is a sum in
+// another order, all bits are equal.
 TEST_P(Zero, MixedPrecisionMatchesStageZero) {
   optimizer_.set_clip_norm(0);
   optimizer_.mutable_loss_scale()->set_initial(1024);
@@ -159,7 +159,7 @@ TEST_P(Zero, MixedPrecisionMatchesStageZero) {
 INSTANTIATE_TEST_SUITE_P(Models, Zero, ::testing::Values(false, true),
                          [](const auto& info) { return info.param ? "Llama" : "DigitsCnn"; });
 
-// Models whose parameters are many, and nearly all of them large enough to be cut.
+// Models with many parameters, nearly all large enough to shard.
 class ZeroMemory : public Zero {
  protected:
   void SetUp() override {
@@ -189,8 +189,7 @@ class ZeroMemory : public Zero {
     return total;
   }
 
-  // Of gradients that were computed before the last operator of the backward pass and are used
-  // behind it.
+  // Lifetimes of gradients computed before, and used after, the last operator of the backward pass.
   static int64_t WaitingGradientBytes(const v1::Program& program) {
     struct Life {
       int first = 0, last = 0;  // instructions
@@ -226,7 +225,7 @@ TEST_P(ZeroMemory, EachStageShardsOneMoreKindOfState) {
   for (int devices : {2, 4}) {
     const std::vector<v1::Program> all = Programs(devices, 0);
     ASSERT_EQ(static_cast<int>(all.size()), devices);
-    const double share = 1.0 / devices, most = share + 0.12;  // vectors stay whole
+    const double share = 1.0 / devices, most = share + 0.12;  // vectors are not sharded
     for (int stage : {1, 2, 3}) {
       const std::vector<v1::Program> programs = Programs(devices, stage);
       ASSERT_EQ(static_cast<int>(programs.size()), devices);
@@ -261,7 +260,7 @@ TEST_P(ZeroMemory, EachStageShardsOneMoreKindOfState) {
   }
 }
 
-// What workers allocate falls from stage to stage, and by what the program and the plan said.
+// Allocated bytes fall from stage to stage, and are as program and plan predict.
 TEST_P(ZeroMemory, MeasuredPeaksFall) {
   std::vector<int64_t> before;
   for (int stage : {0, 1, 2, 3}) {
@@ -281,7 +280,7 @@ TEST_P(ZeroMemory, MeasuredPeaksFall) {
   }
 }
 
-// Nobody asks for a stage; the devices have memory for one only.
+// No stage is requested; memory suffices for one stage only.
 TEST_P(ZeroMemory, TheLowestStageThatFitsIsChosen) {
   std::vector<int64_t> need;
   for (int stage : {0, 1, 2, 3}) {
@@ -301,7 +300,7 @@ TEST_P(ZeroMemory, TheLowestStageThatFitsIsChosen) {
       const absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
       ASSERT_TRUE(plan.ok()) << plan.status();
       if (may_swap && plan->zero_stage() < stage) {
-        // Made to fit, and faster so.
+        // Made to fit by offloading, and faster so.
         EXPECT_GT(plan->memory_plans_size(), 0);
         const absl::StatusOr<v1::Plan> other = AtZeroStage(problem, plan, stage);
         ASSERT_TRUE(other.ok()) << other.status();

@@ -1,5 +1,5 @@
-// Every implementation gives the same answers: the tests run over threads, over Gloo's TCP, over
-// memory that ranks share, and over both.
+// Every communicator gives the same results: tests run over threads, Gloo's TCP, shared memory, and
+// a mix of both.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,14 +21,14 @@ namespace {
 
 enum class Kind { kInProcess, kGloo, kShared, kSeveralHosts };
 
-// Of the ranks, for kSeveralHosts.
+// Host of a rank, for kSeveralHosts.
 constexpr int kHosts[] = {0, 1, 2, 2, 3, 0};
 
 bool ShareMemory(Kind kind, int a, int b) {
   return kind == Kind::kShared || (kind == Kind::kSeveralHosts && kHosts[a] == kHosts[b]);
 }
 
-// What a rank finds in `store` if the ranks are on several hosts.
+// Makes ranks appear to be on several hosts in `store`.
 class OfSeveralHosts : public RendezvousStore {
  public:
   OfSeveralHosts(RendezvousStore& store, int rank) : store_(store), rank_(rank) {}
@@ -85,7 +85,7 @@ class CollectiveTest : public testing::TestWithParam<Kind> {};
 
 TEST_P(CollectiveTest, AllReduceAddsInRankOrderOnEveryRank) {
   RunRanks(GetParam(), 3, absl::Seconds(10), [&](Communicator& c) {
-    // Not multiples of the number of ranks; the last is sent in parts.
+    // Not multiples of the number of ranks; the last one is sent in parts.
     for (int64_t count : {1, 1001, 50000}) {
       const int64_t round = count % 7;
       std::vector<float> values(count);
@@ -103,7 +103,7 @@ TEST_P(CollectiveTest, AllReduceAddsInRankOrderOnEveryRank) {
 
 TEST_P(CollectiveTest, HalfTypesAddInF32WithOneRounding) {
   RunRanks(GetParam(), 3, absl::Seconds(10), [&](Communicator& c) {
-    // In bf16 steps 256 + 1 + 1 would stay 256.
+    // Accumulating in bf16, 256 + 1 + 1 would be 256.
     std::vector<uint16_t> values(5, F32ToBF16(c.rank() == 0 ? 256.0f : 1.0f));
     ASSERT_TRUE(c.AllReduce(DType::kBF16, values.data(), values.data(), 5, {0, 1, 2}, 1).ok());
     for (uint16_t v : values) EXPECT_EQ(BF16ToF32(v), 258.0f);
@@ -135,11 +135,11 @@ TEST_P(CollectiveTest, SubgroupsAndTheOtherCollectives) {
   });
 }
 
-// As tensors of some hundred MB are with the buffers that jobs have.
+// Stands for tensors of hundreds of MB with default buffers.
 TEST_P(CollectiveTest, TensorsLargerThanSendBuffersArriveBitExact) {
   constexpr int64_t kCount = 120000;
-  constexpr int kFirst = 4096;  // as many messages as a link has places
-  // No part fits; one does, two do not; all parts do.
+  constexpr int kFirst = 4096;  // as many messages as a channel's queue holds
+  // No part fits; one fits, two do not; all fit.
   const std::vector<std::pair<int, int64_t>> cases{{3, 1000},   {3, 200000},  {4, 1000},
                                                    {4, 130000}, {4, 2000000}, {6, 1000}};
   for (const auto& [size, buffered] : cases) {
@@ -148,8 +148,8 @@ TEST_P(CollectiveTest, TensorsLargerThanSendBuffersArriveBitExact) {
     for (int rank = 0; rank < size; ++rank) group.push_back(rank);
     std::vector<std::vector<float>> sums(size);
     const auto body = [&, size = size](Communicator& c) {
-      // Memory that ranks share has room for much more: links that are full of other messages leave
-      // all that follows to the buffers.
+      // Shared memory has much more space: a channel full of other messages leaves later ones to
+      // the buffers.
       std::vector<int> linked;
       for (int peer : group) {
         if (peer != c.rank() && ShareMemory(GetParam(), peer, c.rank())) linked.push_back(peer);
@@ -237,14 +237,14 @@ TEST_P(CollectiveTest, AbortEndsAWaitAtOnceAndSticks) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(20));
 }
 
-// Buffers of sends are used again, but not before what they hold has left.
+// Send buffers are reused, but not before their contents are sent.
 TEST_P(CollectiveTest, ASlowReceiverGetsWhatWasSent) {
   RunRanks(GetParam(), 2, absl::Seconds(10), [&](Communicator& c) {
     constexpr int kSteps = 6, kMessages = 5;
     const auto value = [](int step, int message) { return step * 100.0f + message; };
     for (int step = 0; step < kSteps; ++step) {
       for (int message = 0; message < kMessages; ++message) {
-        // Sizes that come again, in this step and in later ones.
+        // Sizes that repeat in this step and later ones.
         std::vector<float> data(1000 * (1 + message % 2), value(step, message));
         const int64_t bytes = static_cast<int64_t>(data.size() * sizeof(float));
         if (c.rank() == 0) {
@@ -308,15 +308,15 @@ TEST(Gloo, APeerThatNeverComesIsReported) {
   EXPECT_NE(std::string(made.status().message()).find("rank 0 of 2"), std::string::npos);
 }
 
-// As between machines whose ports are closed to each other, or where a peer dies before it calls.
+// As with closed ports between machines, or a peer that dies before connecting.
 TEST(Gloo, UnreachablePeerTimesOutAfterConnectTimeout) {
   constexpr absl::Duration kConnect = absl::Seconds(2);
   absl::Duration longest;
-  // Of two ranks that of the lower port waits for the other's call; a call of a dead one is
+  // Of two ranks, that of the lower port waits for the other's connection; one to a dead peer is
   // refused.
   for (int tries = 0; tries < 20 && longest < kConnect / 2; ++tries) {
     auto store = NewInProcessStore();
-    ASSERT_TRUE(store->Set("rank_0", "host").ok());  // Gloo asks where the others are, first
+    ASSERT_TRUE(store->Set("rank_0", "host").ok());  // Gloo asks for host names first
     GlooOptions dead;
     dead.rank = 1;
     dead.size = 2;
@@ -336,7 +336,7 @@ TEST(Gloo, UnreachablePeerTimesOutAfterConnectTimeout) {
   EXPECT_LT(longest, 4 * kConnect);
 }
 
-// It may write its part of a checkpoint meanwhile.
+// It may be writing its checkpoint shard.
 TEST(Gloo, PeerMayBeSilentLongerThanConnectTimeout) {
   for (const bool share_memory : {false, true}) {
     SCOPED_TRACE(share_memory);

@@ -1,5 +1,5 @@
-// What is particular to ranks that share memory; what all communicators do is in
-// collective_test.cc.
+// Tests specific to the shared-memory transport; collective_test.cc tests what all communicators
+// do.
 #include "worker/collective/shm_transport.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ Links Meet(int size, absl::Duration timeout = absl::Seconds(10)) {
   return all;
 }
 
-// `bytes` that differ from place to place and from seed to seed.
+// Bytes that depend on position and seed.
 std::vector<char> Pattern(int64_t bytes, int seed) {
   std::vector<char> data(static_cast<size_t>(bytes));
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(seed + i * 31 + (i >> 12));
@@ -50,12 +50,12 @@ TEST(ShmTransport, RanksOfOneHostAreConnectedPairwise) {
   }
 }
 
-// A copy of a virtual machine seems to be the same host: what it says is right, but nobody listens.
+// A cloned virtual machine appears to be the same host, but its socket does not answer.
 TEST(ShmTransport, UnreachableRankGetsNoChannel) {
   std::unique_ptr<RendezvousStore> store = NewInProcessStore();
   std::string real;
   std::thread rank0([&] {
-    // Says what a real rank 0 would say, of a socket that is not there.
+    // Publishes what rank 0 would, with a socket that does not exist.
     std::unique_ptr<RendezvousStore> other = NewInProcessStore();
     constexpr absl::Duration kSoon = absl::Milliseconds(100);
     ASSERT_FALSE(ShmTransport::Connect(0, 2, *other, kSoon, kSoon).ok());
@@ -98,8 +98,8 @@ TEST(ShmTransport, TagsMayBeReceivedInAnotherOrder) {
   }
 }
 
-// More messages than the queue has places, and more bytes than the area: what has no room waits at
-// the sender, in order, and both ends send before they receive.
+// More messages than the queue holds and more bytes than the ring: the rest waits at the sender, in
+// order. Both ends send before they receive.
 TEST(ShmTransport, SendsBeyondTheBufferArriveInOrder) {
   const Links all = Meet(2, absl::Seconds(30));
   const std::vector<int64_t> sizes{24, 100 << 10, 1 << 20};
@@ -131,7 +131,7 @@ TEST(ShmTransport, SendsBeyondTheBufferArriveInOrder) {
 
 TEST(ShmTransport, RingBufferWrapsAround) {
   const Links all = Meet(2);
-  // Never empty, so that the area's end is met: 40 MiB under way, 800 MiB in all.
+  // Never empty, so that the ring wraps: 40 MiB in flight, 800 MiB in all.
   constexpr int64_t kBytes = 20 << 20;
   std::vector<char> got(kBytes);
   ASSERT_TRUE(all[0]->Send(Pattern(kBytes, 0).data(), kBytes, 1, 1).ok());
@@ -155,7 +155,7 @@ TEST(ShmTransport, FastRankWaitsAtTheEndOfItsNextStep) {
 }
 
 TEST(ShmTransport, MessagesOfADeadPeerAreReadBeforeTheError) {
-  // The peer is a process, which ends without saying anything.
+  // The peer is a process that exits silently.
   std::unique_ptr<RendezvousStore> store = NewInProcessStore();
   int sockets[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);

@@ -92,7 +92,7 @@ TEST(CpuDevice, DevicesOfOneBudgetShareItsBytes) {
   EXPECT_TRUE(b->Allocate(700000).ok());
 }
 
-// Weights that stream in lie in the same memory, unless they have a disk.
+// Streamed weights use the same memory unless they are on disk.
 TEST(CpuDevice, HostMemoryCountsAgainstASharedBudget) {
   const auto budget = std::make_shared<MemoryBudget>(1000000);
   const auto device = NewCpuDevice({.budget = budget});
@@ -109,7 +109,7 @@ TEST(CpuDevice, HostMemoryCountsAgainstASharedBudget) {
       NewCpuDevice({.swap_folder = ::testing::TempDir(), .budget = budget})->AllocateHost(700000);
   ASSERT_TRUE(on_disk.ok()) << on_disk.status();
   EXPECT_EQ(budget->left(), 1000000);
-  // A worker's limit is that of its programs.
+  // A worker's limit covers its programs only.
   EXPECT_TRUE(NewCpuDevice({1, 100000})->AllocateHost(700000).ok());
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 TEST(DeviceThread, RunsTheWorkOfAllOnOneThreadOneAfterTheOther) {
   DeviceThread device;
-  std::set<std::thread::id> threads;  // not guarded: by the device's thread alone
+  std::set<std::thread::id> threads;  // unguarded: used by the device's thread only
   std::atomic<int> inside{0};
   int runs = 0;
   std::vector<std::thread> users;

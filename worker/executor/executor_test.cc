@@ -61,11 +61,11 @@ TEST_F(ExecutorTest, WhatIsSwappedOutComesBack) {
       };
       w.Compute("relu", {p}, {a});
       swap(true, a);
-      auto* fill = w.Add("other")->mutable_fill();  // must not reach what is on its way out
+      auto* fill = w.Add("other")->mutable_fill();  // must not overwrite a swap_out in flight
       fill->set_buffer(other);
       fill->set_value(7);
       swap(false, back);
-      w.Compute("subtract", {back, p}, {other});  // must not see what has not come back
+      w.Compute("subtract", {back, p}, {other});  // must not read before the swap_in ends
       w.Compute("sum_squares", {other}, {rest});
       w.Compute("sum_squares", {back}, {sum});
       w.Report(sum, "sum");

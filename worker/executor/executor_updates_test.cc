@@ -44,7 +44,7 @@ TEST_F(ExecutorTest, UpdatesFollowTheScheduleAndKeepState) {
   }
 }
 
-// A region of a parameter that is kept whole is moved by itself, and is no tensor of its own.
+// An update of a region of a whole parameter; the region is not a tensor of its own.
 
 TEST_F(ExecutorTest, UpdateMayCoverARangeOfAParameter) {
   ProgramWriter w;
@@ -77,7 +77,7 @@ TEST_F(ExecutorTest, UpdateMayCoverARangeOfAParameter) {
   EXPECT_FALSE((*executor)->is_alias(whole));
   EXPECT_EQ((*executor)->tensor_name(part), "p");
 
-  // Elsewhere in the parameter than its region says, or of another one.
+  // At another offset than its region, or in another parameter.
   stretch->set_offset_bytes(2 * 16 * sizeof(float));
   ExpectRefused(w.program, "share memory");
   stretch->set_offset_bytes(16 * sizeof(float));
@@ -85,8 +85,8 @@ TEST_F(ExecutorTest, UpdateMayCoverARangeOfAParameter) {
   ExpectRefused(w.program, "share memory");
 }
 
-// Parameters of these sizes, each moved by `op` with `states` buffers; the gradient is the
-// sine of the parameter. Something stands between the updates if they are `apart`.
+// Parameters of these sizes, each updated by `op` with `states` buffers; the gradient is the sine
+// of the parameter. Other instructions separate the updates if `apart`.
 ProgramWriter Updates(const std::vector<int64_t>& sizes, const std::string& op, int states,
                       bool apart) {
   ProgramWriter w;
@@ -142,7 +142,7 @@ TEST_F(ExecutorTest, FusedUpdatesGiveTheSameBits) {
     for (int step = 0; step < 3; ++step) {
       auto profile = (*together)->Step(step, /*profile=*/true);
       ASSERT_TRUE(profile.ok()) << profile.status();
-      EXPECT_EQ(profile->profile.size(), 10u);  // every update is told of, under its own name
+      EXPECT_EQ(profile->profile.size(), 10u);  // each update is listed by its own name
       EXPECT_EQ(profile->profile.back().node, "p4");
       ASSERT_TRUE((*apart)->Step(step).ok());
     }

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-// A device whose work are lines of a text, run or recorded.
+// A fake device whose work is lines of text, run or captured.
 class FakeGraphCapturer : public GraphCapturer {
  public:
   absl::Status BeginCapture() override {
@@ -44,7 +44,7 @@ class FakeGraphCapturer : public GraphCapturer {
 
 class StepGraphCacheTest : public ::testing::Test {
  protected:
-  // What a step of these sizes ran, and whether its work was enqueued anew.
+  // Returns what a step of these sizes ran; notes whether it was enqueued again.
   std::string Step(int64_t rows, int64_t output_rows = 1) {
     device_.ran.clear();
     anew_ = false;
@@ -104,7 +104,7 @@ TEST_F(StepGraphCacheTest, ErrorEndsTheStepAndDropsItsGraph) {
   EXPECT_TRUE(device_.kept.empty());
   refuses_ = absl::OkStatus();
   EXPECT_EQ(Step(1), "1/1");
-  device_.fails = absl::InternalError("the device records no more");
+  device_.fails = absl::InternalError("capture failed");
   Step(1);
   EXPECT_EQ(status_, device_.fails);
   device_.fails = absl::OkStatus();

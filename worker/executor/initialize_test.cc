@@ -56,7 +56,7 @@ struct Expectation {
   Kind::Kind kind;
   double scale, mean;
   double deviation, kurtosis;
-  double limit;  // of the distance from the mean
+  double limit;  // largest distance from the mean
 };
 
 class DistributionTest : public testing::TestWithParam<Expectation> {};
@@ -65,7 +65,7 @@ class DistributionTest : public testing::TestWithParam<Expectation> {};
 TEST_P(DistributionTest, HasItsMoments) {
   const Expectation& e = GetParam();
   const Moments m = MomentsOf(Draw(Of(e.kind, e.scale, e.mean), Dims{200, 50, 5, 4}));
-  // Five standard errors of each.
+  // Within five standard errors of each moment.
   const double n = 200000;
   EXPECT_NEAR(m.mean, e.mean, 5 * e.deviation / std::sqrt(n));
   EXPECT_NEAR(m.deviation, e.deviation, 5 * e.deviation * std::sqrt((e.kurtosis - 1) / (4 * n)));
@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Expectation{Kind::NORMAL, 2, 0.5, 2, 3, kUnbounded},
         Expectation{Kind::UNIFORM, 3, -1, 3 / std::sqrt(3.0), 1.8, 3},
-        // Of the normal distribution cut at two deviations.
+        // Moments of the normal distribution truncated at two deviations.
         Expectation{Kind::TRUNCATED_NORMAL, 2, 1, 2 * 0.8796256610, 2.36544, 4},
         Expectation{Kind::GLOROT_UNIFORM, 0, 0, std::sqrt(2.0 / 5000), 1.8, std::sqrt(6.0 / 5000)},
         Expectation{Kind::GLOROT_NORMAL, 0, 0, std::sqrt(2.0 / 5000), 3, kUnbounded},

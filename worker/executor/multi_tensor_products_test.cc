@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kRows = 5, kIn = 64;
 const std::vector<int64_t> kOuts = {48, 16, 200};
 
-// Serving: matrices of `bits` bits (32: `linear`) with kOuts outputs, all multiplied with one x;
-// the second has a bias. Something stands between them if they are `apart`.
+// Serving: matrices of `bits` bits (32: `linear`) with kOuts outputs, all multiplied by one x; the
+// second has a bias. Other instructions separate them if `apart`.
 ProgramWriter Products(int bits, bool apart) {
   ProgramWriter w;
   w.program.set_batch_invariant(true);
@@ -60,7 +60,7 @@ class ExecutorProductsTest : public ExecutorTest {
     return MultiTensorGroups(program, memory, FindSwapDependencies(program, memory), device_->kernels());
   }
 
-  // After a step; finite numbers in every matrix.
+  // Outputs after a step; every matrix has finite numbers.
   std::vector<char> Results(Executor& executor) {
     std::vector<char> all;
     for (int b = 0; b < executor.num_buffers(); ++b) {
@@ -119,7 +119,7 @@ TEST_F(ExecutorProductsTest, FusesOnlySimilarDisjointProducts) {
     EXPECT_EQ(Joint(other), (Counts{2, 0, 1}));
   }
   {
-    v1::Program other = all;  // the last is written where x lies, which the others read
+    v1::Program other = all;  // the last output overlaps x
     v1::Buffer& x = *other.mutable_buffers(compute(other, 0)->inputs(0));
     x.set_kind(v1::SCRATCH);
     x.clear_initializer();

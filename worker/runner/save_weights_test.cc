@@ -1,5 +1,5 @@
-// Packed once or packed at every load: the same bits, for families whose tensors become parameters
-// in every way that there is.
+// Weights packed once and saved equal weights packed at every load, for families with all ways of
+// making parameters of tensors.
 #include "worker/runner/save_weights.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Matrices as they are; 1 added to norms and a tied output; transposed and fused tensors.
+// Plain matrices; norms plus 1 and tied output; transposed and fused tensors.
 constexpr char kLlama[] =
     R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 40, "hidden_size": 36,
         "intermediate_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -35,7 +35,7 @@ constexpr char kGpt2[] =
     R"({"architectures": ["GPT2LMHeadModel"], "vocab_size": 40, "n_embd": 32, "n_layer": 2,
         "n_head": 2, "n_positions": 64 %s})";
 
-// Many tensors in one parameter, whose matrices have rows that fill no whole block.
+// Many tensors in one parameter, with rows that fill no whole block.
 constexpr char kMixtral[] =
     R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 40, "hidden_size": 36,
         "intermediate_size": 50, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -185,7 +185,7 @@ TEST_F(SaveWeightsTest, F32SavedAsHalfWhereLossless) {
     return written->bytes;
   };
   const int64_t wide = bytes([](float v) { return v; });
-  // Three digits: more than bf16 has, and f16 none of that size.
+  // Three decimal digits: too many for bf16, too large for f16.
   const int64_t f16 = bytes([](float v) { return std::round(v * 256) / 256; });
   const int64_t bf16 = bytes([](float v) { return std::ldexp(std::round(v * 8), 40); });
   EXPECT_LT(f16, 0.6 * wide);

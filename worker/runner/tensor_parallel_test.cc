@@ -1,6 +1,5 @@
-// A model cut over several ranks: what each of them holds, what they say to each other, and that
-// their logits are those of one device. tests/conformance/family_logits_test.cc does the last for
-// all families.
+// A model sharded over ranks: what each holds, what they communicate, and that logits equal those
+// of one device. tests/conformance/family_logits_test.cc checks logits for all families.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +55,7 @@ class TensorParallelTest : public testing::Test {
   ServingModel Build(const LlamaConfig& config, WeightFormat format = WeightFormat::kF32) {
     return Build(ToConfigJson(config), format);
   }
-  // Its parameters are read under their own names.
+  // Parameters are loaded by their own names.
   ServingModel Build(const std::string& config, WeightFormat format) {
     absl::StatusOr<LanguageModel> model = ReadModel(config);
     EXPECT_TRUE(model.ok()) << model.status();
@@ -76,7 +75,7 @@ class TensorParallelTest : public testing::Test {
     return *std::move(serving);
   }
 
-  // Random weights for the graph, changed by `change`, and `extra` besides.
+  // Random weights for the graph, changed by `change`, plus `extra`.
   using Change = std::function<void(const SafetensorsWriter::Tensor&, std::vector<float>*)>;
   void WriteWeights(const LlamaConfig& config, const std::string& extra = "",
                     const Change& change = nullptr) {
@@ -129,7 +128,7 @@ class TensorParallelTest : public testing::Test {
             .max_positions = 64};
   }
 
-  // Rows [begin, end) of one sequence, and the logits of the last `wanted` of them.
+  // Rows [begin, end) of one sequence with logits of the last `wanted`.
   static RunnerBatch Rows(int begin, int end, int wanted) {
     RunnerBatch batch;
     for (int i = begin; i < end; ++i) {
@@ -213,9 +212,8 @@ std::map<v1::CollectiveInstruction::Kind, int> Collectives(const v1::Program& pr
   return count;
 }
 
-// In the matrices that are cut along their inputs, an output keeps the weights of one group of
-// inputs and zeros elsewhere. What is added up then is one number and zeros, in any order the same.
-// All groups are kept by some output.
+// In matrices split along inputs, each output has weights of one input group and zeros elsewhere,
+// so a reduction adds one number and zeros: exact in any order. Every group is used by some output.
 void KeepOneGroupOfEachOutput(const SafetensorsWriter::Tensor& tensor, std::vector<float>* values) {
   if (!absl::EndsWith(tensor.name, "o_proj.weight") &&
       !absl::EndsWith(tensor.name, "down_proj.weight")) {
@@ -229,10 +227,10 @@ void KeepOneGroupOfEachOutput(const SafetensorsWriter::Tensor& tensor, std::vect
   }
 }
 
-// Packed matrices are cut between groups of inputs, whether they are packed at load or lie packed
-// in the files: then a layer needs no other collectives than in f32, and every rank has the whole
-// matrix's numbers. A sum that is rounded otherwise can move one of the next product's inputs to
-// another of 255 steps, which no small bound on logits holds; with the weights above no sum is.
+// Packed matrices are split between input groups, whether packed at load or on disk: a layer needs
+// no more collectives than in f32, and each rank has the whole matrix's numbers. A sum rounded
+// differently can move an input of the next product by one of 255 steps, which no small tolerance
+// on logits covers; the weights above avoid it.
 TEST_F(TensorParallelTest, PackedMatricesAreSplitBetweenGroups) {
   LlamaConfig config = Config();
   config.hidden_size = 256;
@@ -279,8 +277,8 @@ TEST_F(TensorParallelTest, PackedMatricesAreSplitBetweenGroups) {
   folder_ = wide;
 }
 
-// Of each expert's matrix a rank has some blocks of outputs: where the file holds them packed, they
-// are as many stretches as there are experts.
+// A rank has some output blocks of each expert's matrix: one contiguous range per expert in a
+// packed file.
 TEST_F(TensorParallelTest, PackedExpertsAreSplitAtLoadOrFromDisk) {
   const std::string config =
       R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 64, "hidden_size": 64,
@@ -360,7 +358,8 @@ TEST_F(TensorParallelTest, EachRankHoldsItsShareOfWeightsAndCache) {
       EXPECT_EQ(BytesOf(program, v1::PERSISTENT) * degrees.ranks(),
                 BytesOf(whole, v1::PERSISTENT));
       cache += BytesOf(program, v1::PERSISTENT);
-      // Norms are on all devices of a stage; table and logits lie at the ends of a pipeline.
+      // Norms are on all devices of a stage; embedding table and logits are at the ends of the
+      // pipeline.
       const double share = degrees.pipeline_parallel > 1 ? 1.4 : 1.02;
       EXPECT_LE(
           static_cast<double>(BytesOf(program, v1::PARAMETER_SHARD)),
@@ -382,7 +381,7 @@ TEST_F(TensorParallelTest, LayerTakesTwoAllReducesAndStageOneSend) {
       }
     }
     const int stage = program.rank() / 2;
-    // The table of tokens is cut, too; the last all-reduce of a stage comes before what it sends.
+    // The embedding table is sharded, too; a stage's last all-reduce precedes its send.
     EXPECT_EQ(count[v1::Instruction::kCollective], stage == 0 ? 3 : 2) << program.rank();
     const bool gathers = stage == 2;  // logits
     EXPECT_EQ(count[v1::Instruction::kSend],
@@ -393,7 +392,7 @@ TEST_F(TensorParallelTest, LayerTakesTwoAllReducesAndStageOneSend) {
   }
 }
 
-// What a rank's parameters take of its arena.
+// Bytes of a rank's parameters in its arena.
 int64_t ResidentBytes(const v1::Program& program) {
   std::set<int64_t> taken;
   for (const v1::Buffer& buffer : program.buffers()) {
@@ -405,8 +404,8 @@ int64_t ResidentBytes(const v1::Program& program) {
   return static_cast<int64_t>(taken.size()) * 64;
 }
 
-// Each rank's own parts of the weights come through a double buffer of its own; the bits are those
-// of weights that stay.
+// Each rank streams its own shards through its own double buffer; results equal those of resident
+// weights bit for bit.
 TEST_F(TensorParallelTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
   WriteWeights(Config());
   for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
@@ -418,7 +417,7 @@ TEST_F(TensorParallelTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
       const std::vector<v1::Program> whole = Programs(serving, degrees);
       int64_t most = 0;
       for (const v1::Program& program : whole) most = std::max(most, ResidentBytes(program));
-      // Refused with the least that would do on every rank.
+      // Rejected with the smallest limit that suffices on every rank.
       const absl::Status refused =
           LowerServing(registry_, serving.graph, degrees, {.resident_weight_bytes = 64}).status();
       EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
@@ -456,8 +455,8 @@ TEST_F(TensorParallelTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
   }
 }
 
-// Multi-query models, and others with fewer key and value heads than devices: a device has the one
-// head that its queries read, of the weights and of the cache, and the logits are one device's.
+// Multi-query models, and others with fewer KV heads than devices: a device has the one head that
+// its queries read, in weights and cache, and logits equal one device's.
 TEST_F(TensorParallelTest, FewerHeadsThanDevicesAreReplicated) {
   for (const int64_t keys : {1, 2}) {
     LlamaConfig config = Config();
@@ -493,7 +492,7 @@ TEST_F(TensorParallelTest, FewerHeadsThanDevicesAreReplicated) {
   }
 }
 
-// Packed rows lie in blocks, of which no device can have a part.
+// Packed rows are in blocks, which devices cannot share.
 TEST_F(TensorParallelTest, PackedHeadsThatStraddleGroupsAreNotReplicated) {
   const ServingModel serving = Build(Config(), WeightFormat::kInt8);  // of 8 rows each
   const absl::Status status = LowerServing(registry_, serving.graph, ServingDegrees{8, 1}).status();
@@ -525,7 +524,7 @@ TEST_F(TensorParallelTest, AllRanksRefuseABatchAlikeAndKeepTheirCaches) {
   RunnerOutput before, after;
   ASSERT_TRUE((*ranks)->Step(Rows(0, 8, 1), &before).ok());
   RunnerBatch bad = Rows(0, 8, 1);
-  bad.tokens[3] = 64;  // which only the first stage would read
+  bad.tokens[3] = 64;  // only the first stage reads it
   for (size_t r = 0; r < (*ranks)->ranks(); ++r) {
     EXPECT_THAT(std::string((*ranks)->rank(r).Check(bad).message()), HasSubstr("tokens[3] is 64"));
   }

@@ -1,5 +1,5 @@
-// Draft trees have no limit of 64 nodes, as masks of bits would: a tree of hundreds, deeper than a
-// block of the KV cache, gives at each node the bits of decoding that node's path token by token.
+// Draft trees may exceed the 64 nodes of a bit mask: a tree of hundreds of nodes, deeper than a KV
+// block, gives each node the bits of decoding its path token by token.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -62,7 +62,7 @@ std::unique_ptr<ProgramModelRunner> Make(DType kv_cache_dtype, Device* device) {
   return *std::move(runner);
 }
 
-// One path to the full depth; the other nodes hang anywhere.
+// One path of full depth; other nodes have random parents.
 TokenTree Tree() {
   std::mt19937 random(7);
   TokenTree tree(static_cast<int>(random() % kVocabulary));
@@ -136,7 +136,7 @@ TEST_P(TokenTreeTest, EveryNodeMatchesItsPathDecodedAlone) {
     ASSERT_EQ(std::memcmp(expected->at(0, 0), found->at(0, node), kVocabulary * sizeof(float)), 0)
         << "node " << node << " in depth " << tree.depth(node);
   }
-  // They are different numbers.
+  // The logits differ between nodes.
   EXPECT_NE(std::memcmp(found->at(0, 65), found->at(0, 129), kVocabulary * sizeof(float)), 0);
 }
 

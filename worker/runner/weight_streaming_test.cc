@@ -1,5 +1,5 @@
-// Weights that stream: a model whose parameters do not fit its device runs there, with the bits
-// that it has where they fit, and copies lie beside computation.
+// Weight streaming: a model whose parameters exceed the device's memory gives the same bits, and
+// copies overlap with computation.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -62,7 +62,7 @@ class WeightStreamingTest : public testing::Test {
     return program.ok() ? *std::move(program) : v1::Program();
   }
 
-  // What its parameters take of the arena.
+  // Bytes of its parameters in the arena.
   static int64_t ParameterBytes(const v1::Program& program) {
     std::set<int64_t> taken;
     for (const v1::Buffer& buffer : program.buffers()) {
@@ -85,7 +85,7 @@ class WeightStreamingTest : public testing::Test {
       if (spec.dtype == DType::kF32) {
         ASSERT_TRUE(Initialize(normal, executor.buffer(i).name(), 4, spec, bytes.data()).ok());
       } else {
-        // Packed numbers below 32; any four bytes of them are a scale that f16 holds.
+        // Packed bytes below 32, so that any four are a scale within f16.
         for (size_t b = 0; b < bytes.size(); ++b) bytes[b] = static_cast<char>((b * 7 + 3) % 32);
       }
       ASSERT_TRUE(executor.WriteBuffer(i, bytes.data(), spec.bytes()).ok());
@@ -98,7 +98,7 @@ class WeightStreamingTest : public testing::Test {
   OpRegistry registry_;
 };
 
-// A prompt in slots 0, 1, ..., then a tree of two branches, then the next token.
+// A prompt in slots 0, 1, ..., then a tree with two branches, then the next token.
 std::vector<RunnerBatch> Batches() {
   RunnerBatch prompt;
   for (int i = 0; i < 12; ++i) {
@@ -158,8 +158,7 @@ TEST_F(WeightStreamingTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
         const v1::Program program = Lower(graph, budget);
         EXPECT_LE(ParameterBytes(program), budget);
         EXPECT_GE(ParameterBytes(program) + program.host_bytes(), parameters);
-        // The device has what this program says that it needs, and that is less than what the
-        // whole one needs.
+        // The device has exactly what this program needs, less than the unstreamed one.
         const int64_t workspace =
             (*resident)->executor().measured_peak_bytes() - whole.arena_bytes();
         const int64_t limit = program.arena_bytes() + workspace;
@@ -191,7 +190,7 @@ TEST_F(WeightStreamingTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
   }
 }
 
-// A folder with the executor's parameters, each as it lies in memory.
+// Writes the executor's parameters to a folder as they are in memory.
 std::string WriteFolder(Executor& executor, const std::string& name) {
   const std::string folder = JoinPath(testing::TempDir(), name);
   std::unique_ptr<FileSystem> files = NewPosixFileSystem();
@@ -215,9 +214,9 @@ std::string WriteFolder(Executor& executor, const std::string& name) {
   return folder;
 }
 
-// Parameters that stream, and that the model's files hold as memory does, are read from there: the
-// device below has no host memory to give at all. A file that is written to or cut meanwhile fails
-// the step, by name, and nothing else.
+// Streamed parameters that the files store as memory does are read from the files: the device below
+// has no host memory. A file modified or truncated meanwhile fails the step, naming it, and nothing
+// else.
 TEST_F(WeightStreamingTest, FileBackedParametersNeedNoHostMemory) {
   const std::vector<RunnerBatch> batches = Batches();
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
@@ -250,7 +249,7 @@ TEST_F(WeightStreamingTest, FileBackedParametersNeedNoHostMemory) {
                             expected[i].values.size() * sizeof(float)),
                 0);
     }
-    // They can be read, and in a file that has another name by now.
+    // They can be read, also after the file is renamed.
     const std::string moved = JoinPath(folder, "moved");
     std::filesystem::rename(file, moved);
     for (int i = 0; i < executor.num_buffers(); ++i) {
@@ -261,7 +260,7 @@ TEST_F(WeightStreamingTest, FileBackedParametersNeedNoHostMemory) {
       ASSERT_TRUE(
           (*resident)->executor().ReadBuffer(of, kept.data(), executor.spec(i).bytes()).ok());
       EXPECT_EQ(bytes, kept) << executor.buffer(i).name();
-      // Written, they would need memory.
+      // Writing them would need memory.
       EXPECT_EQ(executor.WriteBuffer(i, bytes.data(), 4).code(),
                 absl::StatusCode::kResourceExhausted);
     }
@@ -277,7 +276,7 @@ TEST_F(WeightStreamingTest, FileBackedParametersNeedNoHostMemory) {
   }
 }
 
-// The files hold f32 and memory is to hold bf16: such parameters are kept on the host.
+// The files hold f32 and memory bf16: such parameters stay on the host.
 TEST_F(WeightStreamingTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
   const v1::Program whole = Lower(Model(), 0);
   std::unique_ptr<Device> large = NewCpuDevice({1, int64_t{1} << 28});
@@ -305,8 +304,8 @@ TEST_F(WeightStreamingTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
   EXPECT_TRUE((*kept)->Step(Batches()[0], &logits).ok());
 }
 
-// By the program's structure: an operator's weights begin to come in before the operator in front
-// of it that has weights, and nothing waits for them but their own operator.
+// Checks the program's structure: an operator's weights start to arrive before the preceding
+// operator with weights runs, and only their own operator waits for them.
 TEST_F(WeightStreamingTest, CopiesRunBesideComputation) {
   const Graph graph = Model();
   const v1::Program program = Lower(graph, ParameterBytes(Lower(graph, 0)) * 65 / 100);
@@ -339,7 +338,7 @@ TEST_F(WeightStreamingTest, CopiesRunBesideComputation) {
     beside += matrices_between;
   }
   EXPECT_GT(copies, 8);
-  EXPECT_EQ(beside, copies - 1);  // the first one has nothing to lie beside
+  EXPECT_EQ(beside, copies - 1);  // the first one overlaps with nothing
 }
 
 TEST_F(WeightStreamingTest, ALimitThatIsTooSmallIsRefusedWithOneThatWouldDo) {
@@ -353,7 +352,7 @@ TEST_F(WeightStreamingTest, ALimitThatIsTooSmallIsRefusedWithOneThatWouldDo) {
   EXPECT_LE(ParameterBytes(Lower(graph, least)), least);
 }
 
-// Programs come over the wire.
+// Programs come from the network.
 TEST_F(WeightStreamingTest, ProgramsThatMisuseStreamedParametersAreRefused) {
   const Graph graph = Model();
   const v1::Program good = Lower(graph, ParameterBytes(Lower(graph, 0)) * 65 / 100);
@@ -385,7 +384,7 @@ TEST_F(WeightStreamingTest, ProgramsThatMisuseStreamedParametersAreRefused) {
       "which lies on the host and is only read");
   refuse(
       [&](v1::Program& p) {
-        // The last copy after everything else.
+        // The last copy comes after everything else.
         v1::Instruction last = p.instructions(swaps.back());
         p.mutable_instructions()->DeleteSubrange(swaps.back(), 1);
         *p.add_instructions() = last;
@@ -393,7 +392,7 @@ TEST_F(WeightStreamingTest, ProgramsThatMisuseStreamedParametersAreRefused) {
       "before its swap_in");
   refuse(
       [&](v1::Program& p) {
-        // Another parameter that stays lies in the double buffer.
+        // Another, resident parameter is in the double buffer.
         for (v1::Buffer& buffer : *p.mutable_buffers()) {
           if (buffer.name() == "model.norm.weight") {
             buffer.set_offset_bytes(p.buffers(swap(p, 0)->buffer()).offset_bytes());
