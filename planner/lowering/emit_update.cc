@@ -11,7 +11,7 @@ const TensorSpec kScalar = TensorSpec::Whole({DType::kF32, {}});
 
 }  // namespace
 
-absl::Status Emitter::Synchronise() {
+absl::Status Emitter::SyncGradients() {
   const Graph& graph = structure_.graph();
   std::map<ValueId, const PcgStructure::GradientInfo*> info;
   for (const PcgStructure::GradientInfo& g : structure_.gradients) info[g.gradient] = &g;

@@ -184,7 +184,7 @@ absl::Status Emitter::Run() {
   }
   SelectMicroBatch(0);
   if (structure_.forward_only) return absl::OkStatus();
-  if (absl::Status status = Synchronise(); !status.ok()) return status;
+  if (absl::Status status = SyncGradients(); !status.ok()) return status;
   return UpdateParameters();
 }
 

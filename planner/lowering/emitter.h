@@ -84,7 +84,7 @@ class Emitter {
   // Whether one reshard is the only reader of `value` as it was produced.
   bool ReadOnceElsewhere(ValueId value, int base);
 
-  absl::Status Synchronise();
+  absl::Status SyncGradients();
   // Updates the parameters whose gradients are ready after `position` and need no other device.
   absl::Status UpdateEarly(int position);
   absl::Status UpdateParameters();

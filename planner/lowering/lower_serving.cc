@@ -14,7 +14,7 @@ namespace {
 
 // Fuses the sum before a norm and the products of gates into one pass over memory, and on a GPU
 // into one launch. Each row's result still depends on that row alone.
-absl::StatusOr<Graph> Fused(const OpRegistry& registry, const Graph& graph) {
+absl::StatusOr<Graph> FuseForServing(const OpRegistry& registry, const Graph& graph) {
   absl::StatusOr<std::vector<RewriteRule>> rules = FusionRules(registry);
   if (!rules.ok()) return rules.status();
   std::erase_if(*rules, [](const RewriteRule& rule) {
@@ -32,7 +32,7 @@ absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph
     return absl::InvalidArgumentError(
         absl::StrCat("graph '", given.name, "' has no named output to serve"));
   }
-  absl::StatusOr<Graph> fused = Fused(registry, given);
+  absl::StatusOr<Graph> fused = FuseForServing(registry, given);
   if (!fused.ok()) return fused.status();
   const Graph& graph = *fused;
   absl::StatusOr<std::vector<v1::DynamicDimension>> dynamic = FindDynamicDimensions(graph);

@@ -30,9 +30,9 @@ struct View {
   std::vector<int> whole;                 // by tensor: a buffer that covers it, or -1
 };
 
-class ViewMaker {
+class ViewBuilder {
  public:
-  explicit ViewMaker(const RankProgram& program)
+  explicit ViewBuilder(const RankProgram& program)
       : program_(program),
         accesses_(program.program().instructions_size()),
         writers_(program.num_allocations()) {
@@ -83,7 +83,7 @@ class ViewMaker {
         tensor.can_swap = false;
         if (tensor.uses.back() != steps - 1) tensor.uses.push_back(steps - 1);
       } else {
-        FindMaker(view, &tensor, view.allocation_of_tensor[t]);
+        FindProducer(view, &tensor, view.allocation_of_tensor[t]);
       }
     }
     return view;
@@ -95,7 +95,7 @@ class ViewMaker {
   // Whether the first step that touches `allocation` computes all of it from inputs that it does
   // not modify. A parameter that no instruction writes may be a running statistic, which its
   // operator updates.
-  void FindMaker(const View& view, OffloadTensor* tensor, int allocation) {
+  void FindProducer(const View& view, OffloadTensor* tensor, int allocation) {
     const int step = tensor->uses.front();
     const v1::Instruction& instruction = Instruction(step);
     if (!instruction.has_compute() || tensor->last_write != step) return;
@@ -140,9 +140,9 @@ class ViewMaker {
 
 // The evictions in the order in which they end: step by step, first what is copied back, then what
 // is recomputed, each after its inputs.
-class Arrivals {
+class ReturnOrder {
  public:
-  Arrivals(const View& view, const OffloadPlan& plan)
+  ReturnOrder(const View& view, const OffloadPlan& plan)
       : view_(view), by_step_(view.problem.seconds.size()) {
     std::vector<std::vector<const Eviction*>> made(by_step_.size());
     for (const Eviction& a : plan.evictions) (a.recompute ? made : by_step_)[a.back].push_back(&a);
@@ -193,9 +193,9 @@ ArenaPlan Place(const View& view, const OffloadPlan& plan, const RankProgram& pr
       lives.push_back({program.allocation_bytes(a), 0, 0});
     }
   }
-  const Arrivals arrivals(view, plan);
+  const ReturnOrder return_order(view, plan);
   for (size_t k = 0; k < view.problem.seconds.size(); ++k) {
-    for (const Eviction* a : arrivals.At(static_cast<int>(k))) add(a->tensor, a->back);
+    for (const Eviction* a : return_order.At(static_cast<int>(k))) add(a->tensor, a->back);
   }
   return PlaceInArena(lives);
 }
@@ -205,13 +205,13 @@ class Rewriter {
   Rewriter(const View& view, const OffloadPlan& plan, const OffloadSettings& settings,
            RankProgram* program)
       : view_(view),
-        arrivals_(view, plan),
+        return_order_(view, plan),
         settings_(settings),
         program_(*program),
-        leaving_(view.problem.seconds.size()),
+        evictions_(view.problem.seconds.size()),
         buffers_(view.problem.tensors.size()) {
     for (const Eviction& a : plan.evictions) {
-      if (!a.recompute && a.copies_out) leaving_[a.after].push_back(&a);
+      if (!a.recompute && a.copies_out) evictions_[a.after].push_back(&a);
     }
     for (int b = 0; b < program_.program().buffers_size(); ++b) {
       current_.push_back(b);
@@ -225,7 +225,7 @@ class Rewriter {
                                                    program_.program().instructions().end());
     const int steps = static_cast<int>(original.size());
     for (step_ = 0; step_ < steps; ++step_) {
-      for (const Eviction* a : arrivals_.At(step_)) {
+      for (const Eviction* a : return_order_.At(step_)) {
         NewMemory(a->tensor);
         if (a->recompute) {
           Emit(original[view_.problem.tensors[a->tensor].producer]);
@@ -239,7 +239,7 @@ class Rewriter {
         Emit(swap);
       }
       Emit(original[step_]);
-      for (const Eviction* a : leaving_[step_]) {
+      for (const Eviction* a : evictions_[step_]) {
         v1::Instruction swap;
         swap.set_node(original[a->after].node());
         swap.mutable_swap_out()->set_buffer(view_.whole[a->tensor]);
@@ -272,10 +272,10 @@ class Rewriter {
   }
 
   const View& view_;
-  const Arrivals arrivals_;
+  const ReturnOrder return_order_;
   const OffloadSettings& settings_;
   RankProgram& program_;
-  std::vector<std::vector<const Eviction*>> leaving_;  // by step
+  std::vector<std::vector<const Eviction*>> evictions_;  // by step
   std::vector<std::vector<int>> buffers_;             // by tensor
   std::vector<int> current_;                          // by original buffer: its current replacement
   std::map<int, int> slots_;                          // by tensor
@@ -290,7 +290,7 @@ std::string NodeAt(const RankProgram& program, int step) {
 
 // Lists the resident tensors if nothing more can be evicted: "a.grad (4096), b (1024) and 3 smaller
 // ones".
-std::string WhatIsPresent(const View& view, const OffloadPlan& plan, const RankProgram& program) {
+std::string DescribeResident(const View& view, const OffloadPlan& plan, const RankProgram& program) {
   std::map<int, std::string> names;  // by tensor
   for (int b = 0; b < program.program().buffers_size(); ++b) {
     const int t = view.tensor_of_allocation[program.allocation_of(b)];
@@ -358,7 +358,7 @@ absl::StatusOr<OffloadSettings> OffloadSettingsOf(const v1::MemoryOptions& optio
 absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request,
                                                  RankProgram* program) {
   program->MergePrologue();
-  View view = ViewMaker(*program).Make(request);
+  View view = ViewBuilder(*program).Make(request);
   const int64_t fixed = view.problem.fixed_bytes;
   v1::MemoryPlan report;
   OffloadPlan plan;
@@ -376,7 +376,7 @@ absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request,
           absl::StrCat("device ", program->program().rank(), " needs ", report.bytes_without(),
                        " bytes but has ", request.limit,
                        ", and swapping and recomputation do not make it fit: at '", node, "' ",
-                       plan.problem, ". What is left there: ", WhatIsPresent(view, plan, *program),
+                       plan.problem, ". What is left there: ", DescribeResident(view, plan, *program),
                        "; kernels' workspace ", request.workspace));
     }
     arena = Place(view, plan, *program);

@@ -29,9 +29,9 @@ Heads HeadsOf(const Graph& graph, const Node& node) {
   return {heads(kQ), heads(kK), node.attributes.Int("head_dim")};
 }
 
-class Repeating {
+class KvHeadReplicator {
  public:
-  Repeating(int parts, Graph* graph)
+  KvHeadReplicator(int parts, Graph* graph)
       : parts_(parts), graph_(*graph), consumers_(graph->Consumers()) {}
 
   absl::StatusOr<ReplicatedParameters> Run() {
@@ -45,7 +45,7 @@ class Repeating {
       head_dim_ = heads.dim;
       times_ = parts_ / heads.keys;
       for (Input i : {kK, kV}) {
-        if (absl::Status status = Repeat(node.inputs[i]); !status.ok()) return status;
+        if (absl::Status status = ReplicateHeads(node.inputs[i]); !status.ok()) return status;
       }
       for (size_t i : {kKCache, kVCache, kKScale, kVScale}) {
         if (i >= node.inputs.size() || node.inputs[i] == kNoValue) continue;
@@ -63,7 +63,7 @@ class Repeating {
   }
 
   // Replicates the heads of `v` and of the values that it is computed from.
-  absl::Status Repeat(ValueId v) {
+  absl::Status ReplicateHeads(ValueId v) {
     const NodeId producer = graph_.value(v).producer;
     if (producer == kNoNode || consumers_[v].size() != 1) {
       return Cannot(absl::StrCat("'", graph_.value(v).name, "' is not theirs alone"));
@@ -72,20 +72,20 @@ class Repeating {
     const auto input = [&](size_t i) { return i < node.inputs.size() ? node.inputs[i] : kNoValue; };
     const bool by_head = graph_.value(v).type.dims.size() == 3;
     if (node.op == "rotary" || node.op == "clip" || (node.op == "rms_norm" && by_head)) {
-      return Repeat(input(0));
+      return ReplicateHeads(input(0));
     }
     if (node.op == "add") {  // added by an adapter
-      absl::Status status = Repeat(input(0));
-      return status.ok() ? Repeat(input(1)) : status;
+      absl::Status status = ReplicateHeads(input(0));
+      return status.ok() ? ReplicateHeads(input(1)) : status;
     }
     if (node.op == "reshape") {  // between heads * head_dim and heads, head_dim
       std::vector<int64_t> shape = node.attributes.Ints("shape");
       if (shape.size() < 2) return Cannot(absl::StrCat("'", node.name, "' changes their shape"));
       shape[1] *= times_;
       node.attributes.Set("shape", std::move(shape));
-      return Repeat(input(0));
+      return ReplicateHeads(input(0));
     }
-    if (node.op == "lora_linear") return Repeat(input(2), 1, head_dim_);
+    if (node.op == "lora_linear") return ReplicateHeads(input(2), 1, head_dim_);
     int64_t rows = head_dim_;
     if (node.op == "quantized_linear") {
       if (node.attributes.Int("bits") < 16) {
@@ -99,11 +99,11 @@ class Repeating {
     } else if (node.op != "linear") {
       return Cannot(absl::StrCat("'", node.name, "' (", node.op, ") cannot be replicated"));
     }
-    absl::Status status = Repeat(input(1), 0, rows);
-    return status.ok() && input(2) != kNoValue ? Repeat(input(2), 0, head_dim_) : status;
+    absl::Status status = ReplicateHeads(input(1), 0, rows);
+    return status.ok() && input(2) != kNoValue ? ReplicateHeads(input(2), 0, head_dim_) : status;
   }
 
-  absl::Status Repeat(ValueId parameter, size_t dim, int64_t head) {
+  absl::Status ReplicateHeads(ValueId parameter, size_t dim, int64_t head) {
     Value& value = graph_.mutable_value(parameter);
     if (value.kind != ValueKind::kParameter || consumers_[parameter].size() != 1) {
       return Cannot(absl::StrCat("'", value.name, "' is not theirs alone"));
@@ -142,7 +142,7 @@ absl::Status CheckHeadsDivide(const Graph& graph, int parts) {
 
 absl::StatusOr<ReplicatedParameters> ReplicateKvHeads(int parts, Graph* graph) {
   if (absl::Status status = CheckHeadsDivide(*graph, parts); !status.ok()) return status;
-  return Repeating(parts, graph).Run();
+  return KvHeadReplicator(parts, graph).Run();
 }
 
 absl::Status PlaceReplicatedParameters(const ReplicatedParameters& parameters, RankProgram* rank) {

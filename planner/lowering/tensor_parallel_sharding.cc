@@ -29,7 +29,7 @@ absl::Status CheckDegrees(const ServingDegrees& degrees) {
 
 // Returns the graph with its named outputs as results of nodes of their own, and the biases of
 // `apart` added by nodes of their own.
-absl::StatusOr<Graph> Prepared(const OpRegistry& registry, const Graph& given,
+absl::StatusOr<Graph> Prepare(const OpRegistry& registry, const Graph& given,
                                const std::set<std::string>& apart) {
   Graph graph;
   graph.name = given.name;
@@ -125,9 +125,9 @@ absl::StatusOr<std::vector<int>> StagesOfNodes(const PcgStructure& structure, in
   return stage_of;
 }
 
-class Shares {
+class Sharder {
  public:
-  Shares(const PcgStructure& structure, const ServingDegrees& degrees, std::vector<int> stage_of)
+  Sharder(const PcgStructure& structure, const ServingDegrees& degrees, std::vector<int> stage_of)
       : structure_(structure),
         graph_(structure.graph()),
         parts_(degrees.tensor_parallel),
@@ -307,7 +307,7 @@ absl::StatusOr<ShardedServing> ShardServingGraph(const OpRegistry& registry, con
   // Which biases block a split is known only after sharding everything.
   std::set<std::string> apart;
   while (true) {
-    const absl::StatusOr<Graph> prepared = Prepared(registry, whole, apart);
+    const absl::StatusOr<Graph> prepared = Prepare(registry, whole, apart);
     if (!prepared.ok()) return prepared.status();
     absl::StatusOr<PcgStructure> structure = BuildServingStructure(registry, *prepared);
     if (!structure.ok()) return structure.status();
@@ -325,10 +325,10 @@ absl::StatusOr<std::vector<NodeConfig>> ShardServing(const PcgStructure& structu
                                                      const ServingDegrees& degrees) {
   absl::StatusOr<std::vector<int>> stages = StagesOfNodes(structure, degrees.pipeline_parallel);
   if (!stages.ok()) return stages.status();
-  Shares shares(structure, degrees, *std::move(stages));
+  Sharder sharder(structure, degrees, *std::move(stages));
   std::vector<NodeConfig> configs(structure.nodes.size());
   for (NodeId n : structure.LiveNodes()) {
-    absl::StatusOr<NodeConfig> config = shares.Of(n);
+    absl::StatusOr<NodeConfig> config = sharder.Of(n);
     if (!config.ok()) return config.status();
     configs[n] = *std::move(config);
   }

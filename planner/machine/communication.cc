@@ -41,7 +41,7 @@ absl::Status AddTo(std::vector<std::pair<double, double>>* curve, double bytes, 
 }
 
 // Makes times monotonic in the bytes: a smaller size that took longer was disturbed.
-void Straighten(std::vector<std::pair<double, double>>* curve) {
+void MakeMonotonic(std::vector<std::pair<double, double>>* curve) {
   for (size_t i = curve->size(); i-- > 1;) {
     (*curve)[i - 1].second = std::min((*curve)[i - 1].second, (*curve)[i].second);
   }
@@ -92,14 +92,14 @@ absl::StatusOr<CommunicationModel> CommunicationModel::Create(
       return s;
     }
   }
-  Straighten(&model.send_);
-  Straighten(&model.receive_);
+  MakeMonotonic(&model.send_);
+  MakeMonotonic(&model.receive_);
   v1::Link shape;
   shape.set_latency_seconds(1e-5);
   shape.set_bandwidth(1e9);
   for (auto& [kind, groups] : model.groups_) {
     for (auto& [ranks, group] : groups) {
-      Straighten(&group.curve);
+      MakeMonotonic(&group.curve);
       group.link = shape;
       if (ranks > kMaxFittedRanks) continue;
       absl::StatusOr<Topology> uniform = Topology::Uniform(ranks, shape);

@@ -27,7 +27,7 @@ class Estimator {
 
   OffloadEstimate Run() {
     OffloadEstimate offload;
-    for (int worst = Worst(); worst >= 0; worst = Worst()) {
+    for (int worst = FullestStep(); worst >= 0; worst = FullestStep()) {
       if (!EvictOne(worst)) {
         offload.bytes_left = live_[worst] - problem_.limit;
         break;
@@ -60,7 +60,7 @@ class Estimator {
   }
   double EndOf(int step) const { return starts_[step + 1]; }
 
-  int Worst() const {
+  int FullestStep() const {
     int worst = -1;
     for (int k = 0; k < steps_; ++k) {
       if (live_[k] > problem_.limit && (worst < 0 || live_[k] > live_[worst])) worst = k;

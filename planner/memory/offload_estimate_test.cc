@@ -64,14 +64,14 @@ OffloadEstimateProblem EstimateProblemOf(const OffloadProblem& problem) {
   return offload;
 }
 
-int64_t MostAlive(const OffloadProblem& problem) {
+int64_t PeakLiveBytes(const OffloadProblem& problem) {
   const std::vector<int64_t> live = EstimateProblemOf(problem).live;
   return *std::max_element(live.begin(), live.end());
 }
 
 TEST(OffloadEstimateTest, CostsNothingIfItFits) {
   OffloadProblem problem = Chain(10, 1e-3);
-  problem.limit = MostAlive(problem);
+  problem.limit = PeakLiveBytes(problem);
   const OffloadEstimate offload = EstimateOffload(EstimateProblemOf(problem), {});
   EXPECT_EQ(offload.seconds, 0);
   EXPECT_EQ(offload.bytes_left, 0);
@@ -79,7 +79,7 @@ TEST(OffloadEstimateTest, CostsNothingIfItFits) {
 
 TEST(OffloadEstimateTest, OverlappedCopiesCostNothing) {
   OffloadProblem problem = Chain(40, 1e-3);
-  problem.limit = MostAlive(problem) / 3;
+  problem.limit = PeakLiveBytes(problem) / 3;
   OffloadSettings settings;
   settings.recompute = false;
   settings.host_bandwidth = 1e11;
@@ -134,7 +134,7 @@ TEST(OffloadEstimateTest, IsCloseToThePlannedTime) {
           OffloadProblem problem = Chain(n, 1e-3);
           double alone = 0;
           for (double s : problem.seconds) alone += s;
-          problem.limit = MostAlive(problem) * percent / 100;
+          problem.limit = PeakLiveBytes(problem) * percent / 100;
           OffloadSettings settings;
           settings.host_bandwidth = bandwidth;
           settings.recompute = recompute;

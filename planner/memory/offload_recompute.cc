@@ -31,7 +31,7 @@ class Planner {
     OffloadPlan plan;
     Simulate();
     while (true) {
-      const int worst = Worst();
+      const int worst = FullestStep();
       if (worst < 0) break;
       if (!EvictOne(worst)) {
         ReportFailure(worst, /*all=*/true, &plan);
@@ -96,7 +96,7 @@ class Planner {
   }
 
   // Returns the fullest step over the limit, or -1.
-  int Worst() {
+  int FullestStep() {
     std::vector<int64_t> change(steps_ + 1, 0);
     for (const OffloadTensor& t : tensors_) {
       if (t.uses.empty()) continue;
@@ -156,7 +156,7 @@ class Planner {
       d.must_from = d.must_to = worst;
       const double room =
           starts_[d.eviction.before] - (starts_[d.eviction.after] + seconds_[d.eviction.after]);
-      if (settings_.swap && tensor.can_swap && HostHasRoom(t) &&
+      if (settings_.swap && tensor.can_swap && HostHasSpace(t) &&
           d.eviction.before - d.eviction.after > Gap()) {
         swaps.push_back({d, -1, std::max(0.0, 2 * CopySeconds(t) - room)});
       }
@@ -202,11 +202,11 @@ class Planner {
     if (chosen < 0) return false;
     const Candidate& c = best[chosen];
     Take(c.decision, c.extends);
-    if (c.extends < 0) Settle(c.decision.eviction);
+    if (c.extends < 0) AddUses(c.decision.eviction);
     return true;
   }
 
-  bool HostHasRoom(int t) const {
+  bool HostHasSpace(int t) const {
     if (settings_.host_bytes <= 0 || on_host_[t]) return true;
     int64_t bytes = tensors_[t].bytes;
     for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -236,7 +236,7 @@ class Planner {
   }
 
   // A decision is final: its inputs get one more use.
-  void Settle(const Eviction& eviction) {
+  void AddUses(const Eviction& eviction) {
     gaps_[eviction.tensor].emplace_back(eviction.after, eviction.before);
     if (!eviction.recompute) {
       on_host_[eviction.tensor] = true;
@@ -348,7 +348,7 @@ class Planner {
   // by tensor: its evictions, as (after, before)
   std::vector<std::vector<std::pair<int, int>>> gaps_;
   std::vector<Decision> decisions_;
-  std::vector<int64_t> live_;   // by step, set by Worst
+  std::vector<int64_t> live_;   // by step, set by FullestStep
   std::vector<double> starts_;  // by step, and the end
   double total_ = 0;
 };

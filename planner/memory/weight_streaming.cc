@@ -19,7 +19,7 @@ struct Group {
   int step = 0;
   int64_t bytes = 0;
   std::vector<size_t> members;
-  bool stays = false;
+  bool resident = false;
 };
 
 class Streamer {
@@ -40,22 +40,22 @@ class Streamer {
     for (const Group& group : groups_) sizes.push_back(group.bytes);
     std::sort(sizes.begin(), sizes.end());
     for (const int64_t most : sizes) {
-      const int64_t needed = Staying(most) + 2 * most;
+      const int64_t needed = ResidentBytes(most) + 2 * most;
       if (needed > budget) continue;
-      for (Group& group : groups_) group.stays = group.bytes > most;
-      SpreadStaying(budget - needed);
+      for (Group& group : groups_) group.resident = group.bytes > most;
+      SpreadResident(budget - needed);
       Place(&plan);
       return plan;
     }
     return absl::ResourceExhaustedError(
         absl::StrCat("parameters of ", all_, " bytes cannot stream through ", budget,
-                     ": what must stay, and a double buffer, take ", Least()));
+                     ": what must stay, and a double buffer, take ", MinBudget()));
   }
 
-  int64_t Least() const {
+  int64_t MinBudget() const {
     int64_t least = all_;
     for (const Group& group : groups_) {
-      least = std::min(least, Staying(group.bytes) + 2 * group.bytes);
+      least = std::min(least, ResidentBytes(group.bytes) + 2 * group.bytes);
     }
     return least;
   }
@@ -85,25 +85,25 @@ class Streamer {
   }
 
   // Bytes that stay if groups larger than `most` stay.
-  int64_t Staying(int64_t most) const {
+  int64_t ResidentBytes(int64_t most) const {
     int64_t bytes = always_;
     for (const Group& group : groups_) bytes += group.bytes > most ? group.bytes : 0;
     return bytes;
   }
 
   // Makes `room` more bytes resident, spread evenly over the steps.
-  void SpreadStaying(int64_t room) {
+  void SpreadResident(int64_t room) {
     double streamed = 0, due = 0;
     for (const Group& group : groups_) {
-      streamed += group.stays ? 0.0 : static_cast<double>(group.bytes);
+      streamed += group.resident ? 0.0 : static_cast<double>(group.bytes);
     }
     const double part = static_cast<double>(room) / std::max(streamed, 1.0);
     const auto stay = [&room](Group& group) {
       room -= group.bytes;
-      group.stays = true;
+      group.resident = true;
     };
     for (Group& group : groups_) {
-      if (group.stays) continue;
+      if (group.resident) continue;
       const double bytes = static_cast<double>(group.bytes);
       due += part * bytes;
       if (due < bytes / 2 || group.bytes > room) continue;
@@ -111,7 +111,7 @@ class Streamer {
       stay(group);
     }
     for (Group& group : groups_) {
-      if (!group.stays && group.bytes <= room) stay(group);
+      if (!group.resident && group.bytes <= room) stay(group);
     }
   }
 
@@ -119,7 +119,7 @@ class Streamer {
   void Place(WeightStreamingPlan* plan) const {
     std::vector<const Group*> streamed;
     for (const Group& group : groups_) {
-      if (!group.stays) streamed.push_back(&group);
+      if (!group.resident) streamed.push_back(&group);
     }
     for (size_t g = 0; g < streamed.size(); ++g) {
       const int64_t next = g + 1 < streamed.size() ? streamed[g + 1]->bytes : 0;
@@ -149,7 +149,7 @@ absl::StatusOr<WeightStreamingPlan> PlanWeightStreaming(const std::vector<Stream
 }
 
 int64_t MinWeightBudget(const std::vector<StreamableWeight>& parameters) {
-  return Streamer(parameters).Least();
+  return Streamer(parameters).MinBudget();
 }
 
 }  // namespace espalier

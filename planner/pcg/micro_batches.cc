@@ -36,7 +36,7 @@ class Cutter {
     while (!open_.empty() && error_.ok()) {
       const ValueId v = open_.back();
       open_.pop_back();
-      Spread(v);
+      Propagate(v);
     }
     return error_;
   }
@@ -132,7 +132,7 @@ class Cutter {
   }
 
   // Propagates the batch dimension of `v` to its readers and its producer.
-  void Spread(ValueId v) {
+  void Propagate(ValueId v) {
     const Graph& graph = structure_.graph();
     const int dim = dims_[v];
     const auto follow = [&](NodeId n, const std::vector<ValueId>& values,

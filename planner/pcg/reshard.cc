@@ -34,7 +34,7 @@ std::vector<int> FirstAlike(const std::vector<Shard>& shards) {
   return first;
 }
 
-bool Meet(const Region& a, const Region& b) {
+bool Overlaps(const Region& a, const Region& b) {
   for (size_t d = 0; d < a.size.size(); ++d) {
     if (std::max(a.start[d], b.start[d]) >=
         std::min(a.start[d] + a.size[d], b.start[d] + b.size[d])) {
@@ -48,7 +48,7 @@ bool Meet(const Region& a, const Region& b) {
 // and `to`. A sweep along the dimension that `to` splits into most parts: on a thousand devices
 // nearly all pairs are disjoint there.
 template <typename Call>
-void ForEachMeeting(const Layout& from, const Layout& to, const std::vector<int>& sources,
+void ForEachOverlap(const Layout& from, const Layout& to, const std::vector<int>& sources,
                     std::vector<int> targets, Call meet) {
   size_t widest = 0;
   for (size_t d = 0; d < to.degrees.size(); ++d) {
@@ -76,7 +76,7 @@ void ForEachMeeting(const Layout& from, const Layout& to, const std::vector<int>
     for (size_t i = first - reach.begin(); i < targets.size(); ++i) {
       const Shard& target = to.shards[targets[i]];
       if (begin_of(target) >= end_of(source)) break;
-      if (Meet(source.region, target.region)) meet(s, targets[i]);
+      if (Overlaps(source.region, target.region)) meet(s, targets[i]);
     }
   }
 }
@@ -98,7 +98,7 @@ std::vector<ShardGroup> GroupByOverlap(const Layout& from, const Layout& to) {
   for (int t = 0; t < m; ++t) {
     if (targets[t] == t) some_targets.push_back(t);
   }
-  ForEachMeeting(from, to, some_sources, std::move(some_targets),
+  ForEachOverlap(from, to, some_sources, std::move(some_targets),
                  [&](int s, int t) { parent[find(s)] = find(n + t); });
   // Empty boxes overlap nothing, not even each other.
   for (int s = 0; s < n; ++s) {

@@ -60,9 +60,9 @@ struct Cut {
   int64_t most() const { return *std::max_element(needs.bytes.begin(), needs.bytes.end()); }
 };
 
-class Placing {
+class PlacementSearch {
  public:
-  explicit Placing(const ServingProblem& problem) : problem_(problem) {
+  explicit PlacementSearch(const ServingProblem& problem) : problem_(problem) {
     const std::vector<v1::Device>& devices = problem.machine.devices;
     order_.resize(devices.size());
     std::iota(order_.begin(), order_.end(), 0);
@@ -139,7 +139,7 @@ class Placing {
   }
 
   // Equal for interchangeable devices.
-  std::vector<std::string> Likeness(const Window& window) const {
+  std::vector<std::string> EquivalenceKey(const Window& window) const {
     std::vector<std::string> alike;
     std::map<std::string, int> hosts;
     for (int d : window) {
@@ -153,7 +153,7 @@ class Placing {
   }
 
   // Remaining bytes; a device that does not report its memory has enough.
-  int64_t RoomOn(int device) const {
+  int64_t FreeMemory(int device) const {
     const size_t d = static_cast<size_t>(device);
     const int64_t there = problem_.machine.devices[d].memory_bytes();
     return there <= 0 ? std::numeric_limits<int64_t>::max() : there - held_[d].bytes;
@@ -164,19 +164,19 @@ class Placing {
   std::vector<Window> WindowsOf(const Cut& cut, int64_t bytes) const {
     if (cut.own) return {{}};
     const int count = cut.degrees.ranks();
-    std::vector<int> roomy;
+    std::vector<int> eligible;
     for (int d : order_) {
-      if (bytes <= RoomOn(d)) roomy.push_back(d);
+      if (bytes <= FreeMemory(d)) eligible.push_back(d);
     }
     std::vector<Window> windows;
     std::set<std::vector<std::string>> seen;
-    for (size_t begin = 0; begin + static_cast<size_t>(count) <= roomy.size(); ++begin) {
-      Window window(roomy.begin() + static_cast<int64_t>(begin),
-                    roomy.begin() + static_cast<int64_t>(begin) + count);
+    for (size_t begin = 0; begin + static_cast<size_t>(count) <= eligible.size(); ++begin) {
+      Window window(eligible.begin() + static_cast<int64_t>(begin),
+                    eligible.begin() + static_cast<int64_t>(begin) + count);
       const auto kind = [&](int d) {
         return problem_.machine.devices[static_cast<size_t>(d)].kind();
       };
-      std::vector<std::string> like = Likeness(window);
+      std::vector<std::string> like = EquivalenceKey(window);
       for (int d : window) {
         const Held& held = held_[static_cast<size_t>(d)];
         like.push_back(absl::StrCat(held.models, " ", held.bytes));
@@ -190,7 +190,7 @@ class Placing {
 
   // Predicts one step of model m; cached, as many choices share it.
   absl::StatusOr<PredictedPlacement> PlacementOf(size_t m, const Cut& cut, const Window& window) {
-    std::vector<std::string> key = Likeness(window);
+    std::vector<std::string> key = EquivalenceKey(window);
     key.push_back(absl::StrCat(cut.own, " ", cut.degrees.tensor_parallel, " ",
                                cut.degrees.pipeline_parallel));
     PredictedPlacement placed{.degrees = cut.degrees, .devices = window, .bytes = cut.needs.bytes};
@@ -205,7 +205,7 @@ class Placing {
     return placed;
   }
 
-  bool OwnHasRoom(int64_t bytes) const {
+  bool CoordinatorHasSpace(int64_t bytes) const {
     return problem_.own->memory_bytes() <= 0 || bytes <= problem_.own->memory_bytes();
   }
 
@@ -217,9 +217,9 @@ class Placing {
     for (const Cut& cut : cuts_[m]) {
       const int64_t most = cut.most();
       std::vector<Window> windows = WindowsOf(cut, most);
-      if (cut.own && !OwnHasRoom(own_bytes_ + most)) windows.clear();
+      if (cut.own && !CoordinatorHasSpace(own_bytes_ + most)) windows.clear();
       if (windows.empty()) {
-        if (absl::Status status = Refuse(m, cut, most); !status.ok()) return status;
+        if (absl::Status status = RecordRejection(m, cut, most); !status.ok()) return status;
       }
       for (const Window& window : windows) {
         absl::StatusOr<PredictedPlacement> placed = PlacementOf(m, cut, window);
@@ -269,7 +269,7 @@ class Placing {
   }
 
   // Records a split that fits no devices for lack of memory.
-  absl::Status Refuse(size_t m, const Cut& cut, int64_t most) {
+  absl::Status RecordRejection(size_t m, const Cut& cut, int64_t most) {
     std::string why;
     const auto readable = [](int64_t bytes) { return ReadableBytes(static_cast<double>(bytes)); };
     if (cut.own) {
@@ -277,15 +277,15 @@ class Placing {
                          readable(problem_.own->memory_bytes() - own_bytes_), " left");
     } else {
       int64_t largest = 0;
-      int roomy = 0;
+      int eligible = 0;
       for (int d : order_) {
-        roomy += most <= RoomOn(d) ? 1 : 0;
-        largest = std::max(largest, RoomOn(d));
+        eligible += most <= FreeMemory(d) ? 1 : 0;
+        largest = std::max(largest, FreeMemory(d));
       }
       // Prevented by mixed kinds of devices, not by memory.
-      if (roomy >= cut.degrees.ranks()) return absl::OkStatus();
+      if (eligible >= cut.degrees.ranks()) return absl::OkStatus();
       why = absl::StrCat("needs ", readable(most), " on each of ", cut.degrees.ranks(),
-                         " workers of one kind; ", roomy, " have them left, and the most that one ",
+                         " workers of one kind; ", eligible, " have them left, and the most that one ",
                          "has left is ", readable(largest));
     }
     const std::pair key(-static_cast<int>(m), most);
@@ -351,7 +351,7 @@ absl::StatusOr<PredictedPlacement> PredictPlacement(const ServingProblem& proble
 
 absl::StatusOr<std::vector<ServingChoice>> PlaceServing(const ServingProblem& problem) {
   if (absl::Status status = CheckProblem(problem); !status.ok()) return status;
-  return Placing(problem).Run();
+  return PlacementSearch(problem).Run();
 }
 
 }  // namespace espalier

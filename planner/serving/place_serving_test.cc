@@ -77,7 +77,7 @@ class PlaceServingTest : public testing::Test {
   }
 
   // Concurrent steps: one per stage, up to `most`.
-  void Deal(int most) {
+  void SetConcurrentSteps(int most) {
     const Model* models[] = {&llm_, &ssm_};
     for (size_t m = 0; m < problem_.models.size(); ++m) {
       problem_.models[m].concurrent = {&models[m]->half, &models[m]->third};
@@ -185,7 +185,7 @@ class PlaceServingTest : public testing::Test {
     }
     problem_.machine.link.set_latency_seconds(pick({1e-6, 2e-4}));
     problem_.remote_seconds = pick({0, 3e-4});
-    Deal(1 + static_cast<int>(random() % 3));
+    SetConcurrentSteps(1 + static_cast<int>(random() % 3));
   }
 
   AnalyticCost cost_;
@@ -247,7 +247,7 @@ TEST_F(PlaceServingTest, ConcurrentStepsMakePipelinesFaster) {
     return *found;
   };
   const double one_step = rate(placed(0, {1, 2}, {0, 1}), placed(1, {1, 1}, {}));
-  Deal(2);
+  SetConcurrentSteps(2);
   const PredictedPlacement stages = placed(0, {1, 2}, {0, 1}), here = placed(1, {1, 1}, {});
   const RoundLatency round = RoundLatencyOf(problem_, {stages, here});
   EXPECT_EQ(round.concurrent_steps, 2);

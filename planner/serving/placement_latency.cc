@@ -71,13 +71,13 @@ StepTimes StreamTimes(const ServingDegrees& degrees, const std::vector<int64_t>&
 
 int Groups(const PlacedModel& model) { return static_cast<int>(model.concurrent.size()) + 1; }
 
-bool DraftsHere(absl::Span<const PredictedPlacement> placements) {
+bool DraftsInCoordinator(absl::Span<const PredictedPlacement> placements) {
   return std::all_of(placements.begin() + 1, placements.end(),
                      [](const PredictedPlacement& placed) { return placed.own(); });
 }
 
 // All models take their steps in sequence.
-double InTurn(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements) {
+double SequentialSeconds(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements) {
   double seconds = 0;
   for (size_t m = 0; m < placements.size(); ++m) seconds += placements[m].seconds * problem.models[m].steps;
   return seconds;
@@ -153,8 +153,8 @@ absl::Status SetLatency(const ServingProblem& problem, const PlacedModel& model,
 RoundLatency RoundLatencyOf(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements) {
   const PredictedPlacement& llm = placements[0];
   RoundLatency round;
-  if (llm.own() || llm.concurrent.empty() || !DraftsHere(placements)) {
-    round.seconds = InTurn(problem, placements);
+  if (llm.own() || llm.concurrent.empty() || !DraftsInCoordinator(placements)) {
+    round.seconds = SequentialSeconds(problem, placements);
     round.llm_seconds = llm.seconds * problem.models[0].steps;
     round.draft_seconds = round.seconds - round.llm_seconds;
     return round;
@@ -173,7 +173,7 @@ RoundLatency RoundLatencyOf(const ServingProblem& problem, absl::Span<const Pred
 }
 
 double MinRoundLatency(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements) {
-  return std::min(RoundLatencyOf(problem, placements).seconds, InTurn(problem, placements));
+  return std::min(RoundLatencyOf(problem, placements).seconds, SequentialSeconds(problem, placements));
 }
 
 }  // namespace espalier

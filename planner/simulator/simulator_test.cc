@@ -26,7 +26,7 @@ struct Bench {
         costs(structure, table, machine, analytic, optimizer),
         space(structure, {.num_devices = static_cast<int>(machine.devices.size())}) {}
 
-  Placement Everywhere(const std::function<NodeConfig(const SplitRule&)>& choose) {
+  Placement ConfigureAll(const std::function<NodeConfig(const SplitRule&)>& choose) {
     Placement placement(structure.nodes.size(), nullptr);
     for (NodeId n : structure.LiveNodes()) {
       placement[n] = table.Get(n, choose(structure.nodes[n].rule));
@@ -34,7 +34,7 @@ struct Bench {
     return placement;
   }
   Placement Single() {
-    return Everywhere([](const SplitRule& rule) { return OnDevice(rule, 0); });
+    return ConfigureAll([](const SplitRule& rule) { return OnDevice(rule, 0); });
   }
 
   std::vector<Simulator::Change> RandomChanges(Random* random) {
@@ -154,7 +154,7 @@ TEST(SimulatorTest, OffloadPenaltyIsAboutWhatLoweringAdds) {
   for (const Graph& graph : graphs) {
     for (int round = 0; round < 40; ++round) {
       Bench bench(graph, 2, int64_t{1} << 32);
-      Placement placement = bench.Everywhere(
+      Placement placement = bench.ConfigureAll(
           [&](const SplitRule& rule) { return DataParallel(rule, 1 + round % 2); });
       // Changes a few operators.
       for (NodeId n : bench.structure.LiveNodes()) {
@@ -248,7 +248,7 @@ NodeConfig PartsInside(const SplitRule& rule) {
   return config;
 }
 
-double LongestOf(Bench& bench, const Placement& placement, TimelineTask::Kind kind) {
+double LongestTask(Bench& bench, const Placement& placement, TimelineTask::Kind kind) {
   Simulator simulator(bench.structure, bench.table, bench.costs);
   EXPECT_EQ(simulator.Reset(placement), absl::OkStatus());
   double longest = 0;
@@ -262,7 +262,7 @@ double LongestOf(Bench& bench, const Placement& placement, TimelineTask::Kind ki
 TEST(SimulatorTest, GradientSyncSharesTheHostsNetworkCard) {
   const auto seconds = [](const Machine& machine) {
     Bench bench(Mlp(64, 4096, 512, 16), machine, TestOptimizer(0));
-    return LongestOf(bench, bench.Everywhere(PartsInside), TimelineTask::kGradientSync);
+    return LongestTask(bench, bench.ConfigureAll(PartsInside), TimelineTask::kGradientSync);
   };
   const double each_a_card = seconds(TwoHosts(2e9, 1e9));
   EXPECT_GT(each_a_card, 1e-3);
@@ -273,7 +273,7 @@ TEST(SimulatorTest, GradientSyncSharesTheHostsNetworkCard) {
 TEST(SimulatorTest, StageTransfersShareTheHostsNetworkCard) {
   const auto seconds = [](const Machine& machine) {
     Bench bench(Mlp(4096, 1024, 16, 4), machine, TestOptimizer(0));
-    Placement placement = bench.Everywhere([](const SplitRule& rule) {
+    Placement placement = bench.ConfigureAll([](const SplitRule& rule) {
       NodeConfig config = DataParallel(rule, 2);
       for (int& device : config.devices) device += 2;
       return config;
@@ -282,7 +282,7 @@ TEST(SimulatorTest, StageTransfersShareTheHostsNetworkCard) {
       if (bench.graph.node(n).name != "fc1") continue;
       placement[n] = bench.table.Get(n, DataParallel(bench.structure.nodes[n].rule, 2));
     }
-    return LongestOf(bench, placement, TimelineTask::kReshard);
+    return LongestTask(bench, placement, TimelineTask::kReshard);
   };
   const double each_a_card = seconds(TwoHosts(2e9, 1e9));
   // Half of 4096 x 1024 elements.
@@ -306,7 +306,7 @@ TEST(SimulatorTest, DataParallelMovesEachGradientTwice) {
   Bench bench(Mlp(8), 2);
   Simulator simulator(bench.structure, bench.table, bench.costs);
   ASSERT_EQ(simulator.Reset(
-                bench.Everywhere([](const SplitRule& rule) { return DataParallel(rule, 2); })),
+                bench.ConfigureAll([](const SplitRule& rule) { return DataParallel(rule, 2); })),
             absl::OkStatus());
   const double parameters = 16 * 12 + 16 + 4 * 16;
   EXPECT_DOUBLE_EQ(simulator.Predict().bytes_moved(), 2 * 4 * parameters);
@@ -354,7 +354,7 @@ TEST(SimulatorTest, BytesMovedMatchThePrograms) {
       Random random(31);
       for (int round = 0; round < 12; ++round) {
         Placement placement =
-            bench.Everywhere([](const SplitRule& rule) { return DataParallel(rule, 4); });
+            bench.ConfigureAll([](const SplitRule& rule) { return DataParallel(rule, 4); });
         for (NodeId n : bench.structure.LiveNodes()) {
           if (round > 0) placement[n] = bench.table.Get(n, bench.space.Draw(n, &random));
         }
@@ -383,7 +383,7 @@ TEST(SimulatorTest, ZeroStagesMoveTheBytesOfThePaper) {
     Bench bench(graph, 4, int64_t{1} << 32, TestOptimizer(), stage);
     Simulator simulator(bench.structure, bench.table, bench.costs);
     ASSERT_EQ(simulator.Reset(
-                  bench.Everywhere([](const SplitRule& rule) { return DataParallel(rule, 4); })),
+                  bench.ConfigureAll([](const SplitRule& rule) { return DataParallel(rule, 4); })),
               absl::OkStatus());
     moved[stage] = simulator.Predict().bytes_moved();
   }
@@ -438,7 +438,7 @@ TEST(SimulatorTest, MemoryEstimateAgreesWithLowering) {
       Placement placement =
           round < 2 ? bench.Single()
           : round < 4
-              ? bench.Everywhere([](const SplitRule& rule) { return DataParallel(rule, 2); })
+              ? bench.ConfigureAll([](const SplitRule& rule) { return DataParallel(rule, 2); })
               : Placement(bench.structure.nodes.size(), nullptr);
       if (round >= 4) {
         for (NodeId n : bench.structure.LiveNodes()) {

@@ -69,13 +69,13 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
     tasks.push_back(&task);
     entries.push_back({kind, node});
   };
-  struct Moment {
+  struct ProgramPoint {
     int number = 0;  // program point, as in FindMemoryChanges
     int micro_batch = 0;
     size_t tasks_before = 0;
     std::vector<Picoseconds> clocks = {};
   };
-  std::vector<Moment> points;
+  std::vector<ProgramPoint> points;
   const auto name_of = [&](int p) {
     const Position& position = structure_.positions[p];
     return graph
@@ -175,7 +175,7 @@ Timeline Simulator::MakeTimeline(const std::vector<int64_t>& memory_limits) {
     MemoryCurve curve;
     if (d < static_cast<int>(memory_limits.size())) curve.limit = memory_limits[d];
     int64_t now = kept[d];
-    for (const Moment& point : points) {
+    for (const ProgramPoint& point : points) {
       now += ChangeAt(d, point.number, point.micro_batch);
       const double at = ToSeconds(point.clocks[d]);
       if (!curve.bytes.empty() && curve.bytes.back() == now) continue;
