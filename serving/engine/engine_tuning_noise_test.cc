@@ -1,4 +1,4 @@
-// Tuning on a machine with neighbours: what is chosen there must be about what is best where nobody
+// Tuning on a machine with neighbors: what is chosen there must be about what is best where nobody
 // else works. Rates are by the time that the steps would have taken alone, so that only choices
 // count.
 #include <gtest/gtest.h>
@@ -31,9 +31,9 @@ std::vector<double> Shares(const Machine& machine, double agreement, int load, i
   std::vector<double> shares;
   for (int seed = 0; seed < kSeeds; ++seed) {
     Machine busy = machine;
-    NoisyMachine::Options neighbours;
-    neighbours.interruption = 5 * busy.llm(load);
-    busy.wall = NoisyMachine(neighbours, static_cast<uint64_t>(seed));
+    NoisyMachine::Options neighbors;
+    neighbors.interruption = 5 * busy.llm(load);
+    busy.wall = NoisyMachine(neighbors, static_cast<uint64_t>(seed));
     const Outcome out = Serve(busy, agreement, load, options, "", temperature, rounds, Llm(),
                               static_cast<uint64_t>(seed * load));
     shares.push_back(out.per_work_second / best);

@@ -1,5 +1,5 @@
 // Serving by models whose steps take a known time by a simulated clock, on a machine that may have
-// neighbours, to see what tuning chooses and what it yields in tokens per simulated second.
+// neighbors, to see what tuning chooses and what it yields in tokens per simulated second.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -20,15 +20,15 @@ struct NoisyNeighbor {
 class NoisyMachine {
  public:
   struct Options {
-    std::vector<NoisyNeighbor> neighbours = {{1.3, 0.06, 0.02}, {1.4, 3, 3}};
+    std::vector<NoisyNeighbor> neighbors = {{1.3, 0.06, 0.02}, {1.4, 3, 3}};
     double jitter = 0.03;  // standard deviation of the logarithm of each time
     double interrupted = 0.005;  // probability per step
     double interruption = 0.005;  // seconds
   };
 
   NoisyMachine(const Options& options, uint64_t seed) : options_(options), random_(seed) {
-    for (const NoisyNeighbor& neighbour : options_.neighbours) {
-      busy_.push_back(Uniform() < neighbour.busy / (neighbour.busy + neighbour.idle));
+    for (const NoisyNeighbor& neighbor : options_.neighbors) {
+      busy_.push_back(Uniform() < neighbor.busy / (neighbor.busy + neighbor.idle));
       until_.push_back(Wait(busy_.size() - 1));
     }
   }
@@ -45,7 +45,7 @@ class NoisyMachine {
           busy_[i] = !busy_[i];
           until_[i] += Wait(i);
         }
-        if (busy_[i]) slower *= options_.neighbours[i].slower;
+        if (busy_[i]) slower *= options_.neighbors[i].slower;
         next = std::min(next, until_[i]);
       }
       if (at + left * slower <= next) {
@@ -62,7 +62,7 @@ class NoisyMachine {
  private:
   double Uniform() { return std::uniform_real_distribution<double>()(random_); }
   double Wait(size_t i) {
-    const NoisyNeighbor& of = options_.neighbours[i];
+    const NoisyNeighbor& of = options_.neighbors[i];
     return std::exponential_distribution<double>(1 / (busy_[i] ? of.busy : of.idle))(random_);
   }
 
