@@ -101,7 +101,7 @@ class PosixReadableFile : public ReadableFile {
       return absl::OkStatus();
     }
     return absl::FailedPreconditionError(
-        absl::StrCat("'", path_, "' was written to while it is in use (it had ", size_,
+        absl::StrCat("'", path_, "' was modified while in use (it had ", size_,
                      " bytes and has ", now.st_size, ")"));
   }
 

@@ -10,7 +10,7 @@ absl::StatusOr<std::string> RandomId() {
   std::string bytes(16, '\0');
   if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(bytes.size())) !=
       1) {
-    return absl::InternalError("the system has no random numbers to give for an id");
+    return absl::InternalError("the system cannot provide random numbers for an id");
   }
   return absl::BytesToHexString(bytes);
 }

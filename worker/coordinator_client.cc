@@ -51,7 +51,7 @@ class CoordinatorStore : public RendezvousStore {
     request.set_attempt(attempt_);
     request.set_key(key);
     while (true) {
-      if (cancelled_ && cancelled_()) return absl::CancelledError("cancelled while meeting peers");
+      if (cancelled_ && cancelled_()) return absl::CancelledError("cancelled while waiting for peers");
       const absl::Duration left = deadline - absl::Now();
       request.set_wait_seconds(
           std::max(0.0, absl::ToDoubleSeconds(std::min<absl::Duration>(left, kStoreWait))));

@@ -47,7 +47,7 @@ absl::StatusOr<std::string> DatasetStore::Download(const std::string& name) {
       !IsSha256(artifact.sha256())) {
     context.TryCancel();
     reader->Finish();
-    return absl::InvalidArgumentError("it is no dataset artifact of one file");
+    return absl::InvalidArgumentError("it is not a dataset artifact of one file");
   }
   if (absl::Status s = files_->CreateDirectories(cache_dir_); !s.ok()) return s;
   const std::string path = JoinPath(cache_dir_, artifact.sha256());

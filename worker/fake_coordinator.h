@@ -73,7 +73,7 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
     const auto shown = context->client_metadata().find("authorization");
     if (!wanted_authorization_.empty() &&
         (shown == context->client_metadata().end() || shown->second != wanted_authorization_)) {
-      return grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "an API key is wanted");
+      return grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "an API key is required");
     }
     epochs_[request->name()] = ++epoch_;
     reply->mutable_lease()->set_worker_id(absl::StrCat("w", epoch_));

@@ -97,7 +97,7 @@ class LocalWorkerImpl : public LocalWorker {
                        (!IsLoopback(listen->host) && !tls_.serves());
     if (!options_.insecure && clear) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "refusing to talk in the clear off loopback (--coordinator ", options_.coordinator,
+          "refusing to communicate without TLS off loopback (--coordinator ", options_.coordinator,
           ", --listen ", options_.listen,
           "): give --tls-ca, --tls-cert, --tls-key and --api-key-file, or, on a network that you "
           "trust, --insecure"));
@@ -225,7 +225,7 @@ class LocalWorkerImpl : public LocalWorker {
     bool all_cuda = true;
     for (int peer = 0; peer < size; ++peer) {
       absl::StatusOr<std::string> kind =
-          store->Get(absl::StrCat("device/", peer), timeouts.meeting);
+          store->Get(absl::StrCat("device/", peer), timeouts.rendezvous);
       if (!kind.ok()) return kind.status();
       all_cuda = all_cuda && *kind == "cuda";
     }
@@ -303,7 +303,7 @@ class LocalWorkerImpl : public LocalWorker {
   }
 
   void LoseLease(const std::string& reason) {
-    spdlog::warn("{}; ending what runs and joining anew", reason);
+    spdlog::warn("{}; aborting running jobs and joining again", reason);
     {
       absl::MutexLock lock(&mutex_);
       joined_ = false;

@@ -199,7 +199,7 @@ class ServingFixture : public testing::Test {
     int length_ = 0;
   };
 
-  std::vector<std::string> Talk(const Model& model, uint64_t attempt = 1) {
+  std::vector<std::string> DecodeAll(const Model& model, uint64_t attempt = 1) {
     Steps steps(*this, model, attempt);
     EXPECT_TRUE(steps.ready());
     std::vector<std::string> all;

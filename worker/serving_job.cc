@@ -26,10 +26,10 @@ absl::StatusOr<PeerTimeouts> TimeoutsOf(const v1::StartServingRequest& request) 
   const absl::StatusOr<absl::Duration> wait =
       Timeout("peer_timeout_seconds", request.peer_timeout_seconds(), kDefaultPeerTimeoutSeconds);
   if (!wait.ok()) return wait.status();
-  const absl::StatusOr<absl::Duration> meeting = Timeout(
+  const absl::StatusOr<absl::Duration> rendezvous = Timeout(
       "meeting_timeout_seconds", request.meeting_timeout_seconds(), absl::ToDoubleSeconds(*wait));
-  if (!meeting.ok()) return meeting.status();
-  return PeerTimeouts{*meeting, std::min(*wait, kMaxConnectTimeout), *wait};
+  if (!rendezvous.ok()) return rendezvous.status();
+  return PeerTimeouts{*rendezvous, std::min(*wait, kMaxConnectTimeout), *wait};
 }
 
 absl::Status LoadAdapters(const v1::StartServingRequest& request, const WeightLoadOptions& loading,
@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
   const absl::StatusOr<WeightMap> weights = WeightsOf(request);
   if (!weights.ok()) return weights.status();
   if (request.folder().empty()) {
-    return absl::InvalidArgumentError("folder is empty: where are the model's weights?");
+    return absl::InvalidArgumentError("folder is empty; it must hold the model's weights");
   }
   std::unique_ptr<ServingJob> job(new ServingJob(options.device_thread));
   WeightLoadOptions loading;

@@ -169,7 +169,7 @@ class ServingLoadingTest : public ServingFixture {
     for (const Model* model : {&large, &small}) {
       const grpc::Status loaded = Load(*model);
       ASSERT_TRUE(loaded.ok()) << loaded.error_message();
-      alone[model == &small] = Talk(*model);
+      alone[model == &small] = DecodeAll(*model);
     }
     ASSERT_EQ(alone[0].back().size(), kVocabulary * sizeof(float));
     uint64_t attempt = 1;
@@ -180,12 +180,12 @@ class ServingLoadingTest : public ServingFixture {
       ASSERT_TRUE(Load(large, attempt).ok());
       Loading loading(*this, small, attempt, reads);
       EXPECT_TRUE(loading.waits);
-      EXPECT_TRUE(Talk(large, attempt) == alone[0]);
+      EXPECT_TRUE(DecodeAll(large, attempt) == alone[0]);
       EXPECT_FALSE(loading.done);
       gate_.Release();
       loading.thread.join();
       EXPECT_TRUE(loading.status.ok()) << loading.status.error_message();
-      EXPECT_TRUE(Talk(small, attempt) == alone[1]);
+      EXPECT_TRUE(DecodeAll(small, attempt) == alone[1]);
       if (HasFailure()) return;
     }
   }

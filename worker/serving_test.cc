@@ -52,7 +52,7 @@ TEST_F(ServingTest, ConcurrentModelsAnswerAsTheyDoAlone) {
   std::vector<std::string> alone[2];
   for (const Model* model : {&large, &small}) {
     ASSERT_TRUE(Load(*model).ok());
-    alone[model == &small] = Talk(*model);  // the end of the stream unloads it
+    alone[model == &small] = DecodeAll(*model);  // the end of the stream unloads it
   }
   ASSERT_EQ(alone[0].back().size(), kVocabulary * sizeof(float));
   ASSERT_NE(alone[0], alone[1]);
@@ -62,8 +62,8 @@ TEST_F(ServingTest, ConcurrentModelsAnswerAsTheyDoAlone) {
   }
   // Concurrently, in any interleaving of steps.
   std::vector<std::string> together[2];
-  std::thread other([&] { together[1] = Talk(small, 2); });
-  together[0] = Talk(large, 2);
+  std::thread other([&] { together[1] = DecodeAll(small, 2); });
+  together[0] = DecodeAll(large, 2);
   other.join();
   EXPECT_EQ(together[0], alone[0]);
   EXPECT_EQ(together[1], alone[1]);
@@ -73,7 +73,7 @@ TEST_F(ServingTest, StoppingOrReloadingAModelKeepsOtherCaches) {
   Start();
   const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 32, 2);
   ASSERT_TRUE(Load(large).ok());
-  std::vector<std::string> expected = Talk(large);
+  std::vector<std::string> expected = DecodeAll(large);
   ASSERT_TRUE(Load(large, 2).ok());
   Steps steps(*this, large, 2);
   int at = 0;
@@ -106,7 +106,7 @@ TEST_F(ServingTest, AChoiceIsTheTokenOfTheLargestLogit) {
   const Model model = Make("serving/lm", 64, 1);
   ASSERT_TRUE(Load(model).ok());
   std::vector<int> expected;
-  for (const std::string& bytes : Talk(model)) {
+  for (const std::string& bytes : DecodeAll(model)) {
     ASSERT_EQ(bytes.size(), kVocabulary * sizeof(float));
     float logits[kVocabulary];
     std::memcpy(logits, bytes.data(), bytes.size());

@@ -106,16 +106,16 @@ TEST_F(TrainingJobTest, ConnectTimeoutIsCappedAndPeerTimeoutIsNot) {
     options_.connect = [&](int, int, const PeerTimeouts& given,
                            std::function<bool()>) -> absl::StatusOr<std::unique_ptr<Communicator>> {
       timeouts = given;
-      return absl::UnavailableError("nobody is there");
+      return absl::UnavailableError("no peer is there");
     };
     v1::LoadProgramRequest request = RequestFor(2);
     request.set_peer_timeout_seconds(absl::ToDoubleSeconds(wait));
     const absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(request, options_);
     ASSERT_TRUE(job.ok()) << job.status();
-    EXPECT_EQ(Run(**job, 0, 1), absl::UnavailableError("nobody is there"));
+    EXPECT_EQ(Run(**job, 0, 1), absl::UnavailableError("no peer is there"));
     EXPECT_EQ(timeouts.wait, wait);
     EXPECT_EQ(timeouts.connect, std::min(wait, absl::Seconds(60)));
-    EXPECT_EQ(timeouts.meeting, std::min(wait, absl::Seconds(60)));
+    EXPECT_EQ(timeouts.rendezvous, std::min(wait, absl::Seconds(60)));
   }
 }
 

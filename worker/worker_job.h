@@ -10,7 +10,7 @@
 namespace espalier {
 
 struct PeerTimeouts {
-  absl::Duration meeting;  // for all ranks to arrive
+  absl::Duration rendezvous;  // for all ranks to arrive
   absl::Duration connect;  // then, to connect to each
   absl::Duration wait;     // for each later wait for a peer
 };

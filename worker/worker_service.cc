@@ -392,7 +392,7 @@ grpc::Status WorkerService::Run(grpc::ServerContext* context, const v1::RunReque
     v1::RunEvent stamped = event;
     *stamped.mutable_attempt() = request->attempt();
     if (context->IsCancelled() || !writer->Write(stamped)) {
-      return absl::CancelledError("nobody listens to this run any more");
+      return absl::CancelledError("the caller of this run is gone");
     }
     return absl::OkStatus();
   }));

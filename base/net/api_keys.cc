@@ -12,7 +12,7 @@ namespace espalier {
 namespace {
 
 constexpr size_t kShortestKey = 16;
-constexpr size_t kMostKeys = 10'000;
+constexpr size_t kMaxKeys = 10'000;
 
 // Constant-time comparison, except for the length.
 bool Equal(absl::string_view a, absl::string_view b) {
@@ -38,9 +38,9 @@ absl::StatusOr<std::vector<std::string>> KeysIn(const std::string& path) {
                                                      " characters or more"));
     }
     keys.push_back(key);
-    if (keys.size() > kMostKeys) {
+    if (keys.size() > kMaxKeys) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--api-key-file=", path, " has more than ", kMostKeys, " keys"));
+          absl::StrCat("--api-key-file=", path, " has more than ", kMaxKeys, " keys"));
     }
   }
   if (keys.empty()) {
@@ -71,7 +71,7 @@ absl::Status ApiKeys::Check(const std::string& authorization) const {
   constexpr absl::string_view kScheme = "Bearer ";
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
     return absl::UnauthenticatedError(
-        "an API key is wanted: send the header \"Authorization: Bearer KEY\"");
+        "an API key is required: send the header \"Authorization: Bearer KEY\"");
   }
   const absl::string_view shown =
       absl::StripAsciiWhitespace(absl::string_view(authorization).substr(kScheme.size()));

@@ -12,7 +12,7 @@ namespace espalier {
 namespace {
 
 constexpr char kFolder[] = "additional_chat_templates";
-constexpr size_t kMost = 64;
+constexpr size_t kMaxTemplates = 64;
 constexpr int64_t kMostBytes = 1 << 20;
 
 }  // namespace
@@ -27,9 +27,9 @@ absl::StatusOr<std::map<std::string, std::string>> ReadAdditionalTemplates(
   for (const std::string& file : *found) {
     absl::string_view name = file;
     if (!absl::ConsumeSuffix(&name, ".jinja")) continue;
-    if (templates.size() == kMost) {
+    if (templates.size() == kMaxTemplates) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", place, "' has more than ", kMost, " templates; accepted: ", kMost));
+          absl::StrCat("'", place, "' has more than ", kMaxTemplates, " templates; accepted: ", kMaxTemplates));
     }
     absl::StatusOr<std::string> text = ReadWholeFile(files, JoinPath(place, file), kMostBytes);
     if (!text.ok()) return text.status();

@@ -68,7 +68,7 @@ std::vector<Recipe> Recipes(bool cuts_batch) {
   using Options = v1::SearchOptions;
   const auto data_parallel = [](PlanProblem& p) { return Searched(p, Options::DATA_PARALLEL); };
   const auto zero = [data_parallel](int stage) {
-    return [=](PlanProblem& p) { return AtZeroStage(p, data_parallel(p), stage); };
+    return [=](PlanProblem& p) { return WithZeroStage(p, data_parallel(p), stage); };
   };
   const auto split = [](const Kinds& kinds) {
     return [=](PlanProblem& p) { return SplitBy(p, kinds); };

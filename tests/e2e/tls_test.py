@@ -364,8 +364,8 @@ class TlsTest(unittest.TestCase):
                 ([f"--tls-ca={self.pem.other_ca}", *self.served[:2], self.keys()], "no coordinator answers"),
                 (self.served, "give --api-key-file"),
                 ([*self.served, f"--tls-client-ca={self.pem.ca}"], "give --api-key-file"),
-                ([self.keys()], "refusing to talk in the clear off loopback"),
-                ([f"--tls-ca={self.pem.ca}", self.keys()], "refusing to talk in the clear off loopback")):
+                ([self.keys()], "refusing to communicate without TLS off loopback"),
+                ([f"--tls-ca={self.pem.ca}", self.keys()], "refusing to communicate without TLS off loopback")):
             done = subprocess.run([PROGRAMS["espalier-worker"], f"--coordinator={self.cluster.grpc}",
                                    f"--listen={ELSEWHERE}:{free_port()}", *flags], capture_output=True, text=True,
                                   timeout=120)

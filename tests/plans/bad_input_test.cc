@@ -266,7 +266,7 @@ TEST_F(PlanRequestTest, ErrorsNamePlaceNumbersAndRemedy) {
        }),
        Code::kInvalidArgument,
        {"devices[1].op_overhead_seconds", "0 to 10 seconds"}},
-      {"a link that takes for ever",
+      {"a link that takes forever",
        Changed([](v1::PlanRequest* r) { r->mutable_link()->set_latency_seconds(1e300); }),
        Code::kInvalidArgument,
        {"link.latency_seconds is 1e+300", "0 to 10 seconds"}},

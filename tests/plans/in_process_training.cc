@@ -198,7 +198,7 @@ Choice SamplesByParameters(int index, const SplitRule& rule) {
   return choice;
 }
 
-absl::StatusOr<v1::Plan> AtZeroStage(const PlanProblem& problem,
+absl::StatusOr<v1::Plan> WithZeroStage(const PlanProblem& problem,
                                         const absl::StatusOr<v1::Plan>& plan, int stage) {
   if (!plan.ok()) return plan.status();
   v1::SearchOptions imported;

@@ -68,7 +68,7 @@ Choice SplitFirst(int index, const SplitRule& rule, const std::vector<AxisKind>&
 Choice SamplesByParameters(int index, const SplitRule& rule);
 
 // Returns `plan` at another ZeRO stage, with new predictions.
-absl::StatusOr<v1::Plan> AtZeroStage(const PlanProblem& problem,
+absl::StatusOr<v1::Plan> WithZeroStage(const PlanProblem& problem,
                                         const absl::StatusOr<v1::Plan>& plan, int stage);
 
 }  // namespace espalier

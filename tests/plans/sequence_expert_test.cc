@@ -23,9 +23,9 @@ namespace {
 constexpr int kSteps = 20;
 constexpr double kTolerance = 5e-7;  // relative
 
-class HandMadeTest : public ::testing::Test {
+class ManualPlanTest : public ::testing::Test {
  protected:
-  HandMadeTest() { RegisterAllOperators(registry_); }
+  ManualPlanTest() { RegisterAllOperators(registry_); }
 
   PlanProblem Problem(int devices) {
     PlanProblem problem;
@@ -96,7 +96,7 @@ int Count(const v1::Plan& plan, v1::ParallelOperator::Kind kind, const std::stri
 }
 
 // Each device has a contiguous part of every sequence; only attention gathers all keys and values.
-TEST_F(HandMadeTest, SequenceParallel) {
+TEST_F(ManualPlanTest, SequenceParallel) {
   constexpr int64_t kSequence = 24;  // unlike all other sizes
   absl::StatusOr<SmallTrainingJob> job = SmallLlama(registry_, 3, kSequence, 8);
   ASSERT_TRUE(job.ok()) << job.status();
@@ -133,13 +133,13 @@ TEST_F(HandMadeTest, SequenceParallel) {
     }
     EXPECT_EQ(gathered, 2 * 3);
     ExpectSameCurve(alone, plan, absl::StrCat(samples, " x samples, ", stretches, " x sequence"));
-    ExpectSameCurve(alone, AtZeroStage(Problem(devices), plan, 3),
+    ExpectSameCurve(alone, WithZeroStage(Problem(devices), plan, 3),
                     absl::StrCat(samples, " x samples, ", stretches, " x sequence, ZeRO 3"));
   }
 }
 
 // Tokens are split by batch, experts by device, with an all-to-all between.
-TEST_F(HandMadeTest, ExpertParallel) {
+TEST_F(ManualPlanTest, ExpertParallel) {
   const zoo::MoeSizes sizes{
       .body = {.layers = 4, .hidden = 16, .heads = 2, .sequence = 16, .vocabulary = 64},
       .experts = 4};

@@ -124,7 +124,7 @@ TEST_P(Zero, EveryStageGivesTheLossCurveOfOneDevice) {
         ExpectSameCurve(single, Train(PlanAt(devices, stage)),
                         what + ", data x" + std::to_string(devices));
       }
-      ExpectSameCurve(single, Train(AtZeroStage(Problem(4), two_by_two, stage)),
+      ExpectSameCurve(single, Train(WithZeroStage(Problem(4), two_by_two, stage)),
                       what + ", data x2, parameters x2");
       ExpectSameCurve(single, Train(PlanAt(4, stage, v1::SearchOptions::SEARCH)),
                       what + ", searched");
@@ -302,7 +302,7 @@ TEST_P(ZeroMemory, TheLowestStageThatFitsIsChosen) {
       if (may_swap && plan->zero_stage() < stage) {
         // Made to fit by offloading, and faster so.
         EXPECT_GT(plan->memory_plans_size(), 0);
-        const absl::StatusOr<v1::Plan> other = AtZeroStage(problem, plan, stage);
+        const absl::StatusOr<v1::Plan> other = WithZeroStage(problem, plan, stage);
         ASSERT_TRUE(other.ok()) << other.status();
         EXPECT_LT(plan->prediction().step_seconds(), other->prediction().step_seconds());
       } else {

@@ -103,7 +103,7 @@ class InProcessStore : public RendezvousStore {
     absl::MutexLock lock(&mutex_);
     while (values_.count(key) == 0) {
       if (changed_.WaitWithDeadline(&mutex_, deadline) && values_.count(key) == 0) {
-        return absl::DeadlineExceededError(absl::StrCat("nobody has set '", key, "'"));
+        return absl::DeadlineExceededError(absl::StrCat("no rank has set '", key, "'"));
       }
     }
     return values_[key];

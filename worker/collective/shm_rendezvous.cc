@@ -97,7 +97,7 @@ absl::Status WaitToRead(int fd, absl::Time deadline, const char* what) {
     const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
     const int ready = poll(&poll_fd, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30)));
     if (ready > 0) return absl::OkStatus();
-    if (ready == 0) return absl::DeadlineExceededError(absl::StrCat(what, ": nobody came"));
+    if (ready == 0) return absl::DeadlineExceededError(absl::StrCat(what, ": timed out"));
     if (errno != EINTR) return Failed(what);
   }
 }

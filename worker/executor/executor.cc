@@ -72,7 +72,7 @@ absl::Status Executor::WriteBuffer(int index, const void* host, int64_t bytes, i
   if (index < 0 || index >= num_buffers() || bytes < 0 || offset < 0 ||
       offset > state_->bytes(index) || bytes > state_->bytes(index) - offset) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no room for ", bytes, " bytes at ", offset, " in buffer ", index));
+        absl::StrCat("cannot write ", bytes, " bytes at ", offset, " in buffer ", index));
   }
   if (state_->IsStreamed(index)) {
     absl::StatusOr<char*> home = state_->StreamedData(index);

@@ -92,8 +92,8 @@ absl::Status Executor::State::PrepareInstruction(int index) {
     kernel_spec.op = compute.op();
     kernel_spec.attributes = *std::move(attributes);
     if (absl::Status s = MakeKernel(std::move(kernel_spec), &ready); !s.ok()) return s;
-    for (size_t i = 0; i < inputs.size(); ++i) Track(inputs[i], &ready.inputs[i]);
-    for (size_t i = 0; i < outputs.size(); ++i) Track(outputs[i], &ready.outputs[i]);
+    for (size_t i = 0; i < inputs.size(); ++i) TrackDynamicView(inputs[i], &ready.inputs[i]);
+    for (size_t i = 0; i < outputs.size(); ++i) TrackDynamicView(outputs[i], &ready.outputs[i]);
     return absl::OkStatus();
   }
   if (instruction.has_update()) {
@@ -119,7 +119,7 @@ void Executor::State::AddOperands(int index, ReadyInstruction* ready) const {
   ready->outputs.push_back(View(update.has_result() ? update.result() : update.parameter()));
 }
 
-void Executor::State::Track(int buffer, TensorView* view) {
+void Executor::State::TrackDynamicView(int buffer, TensorView* view) {
   if (buffer < 0) return;
   const v1::DynamicDimension dynamic = program_.buffers(buffer).dynamic();
   if (dynamic != v1::STATIC) dynamic_views_.push_back({view, dynamic, view->spec.dims[0]});

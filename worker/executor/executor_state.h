@@ -75,7 +75,7 @@ class Executor::State {
   absl::Status MakeKernel(KernelSpec kernel_spec, ReadyInstruction* ready);
   void AddOperands(int index, ReadyInstruction* ready) const;
   // Records views whose first dimension changes with DynamicSizes.
-  void Track(int buffer, TensorView* view);
+  void TrackDynamicView(int buffer, TensorView* view);
 
   // A step.
   absl::StatusOr<StepResult> TryStep(int64_t step, bool profile, const DynamicSizes& sizes);

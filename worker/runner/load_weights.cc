@@ -332,7 +332,7 @@ class Loader {
     if (!whole_blocks && !units_known) {
       return absl::InvalidArgumentError(
           absl::StrCat("packed matrix '", tensor,
-                       "' is cut along its inputs, and nobody says how "
+                       "' is cut along its inputs, and it is unknown how "
                        "many bits its numbers have"));
     }
     // One range of blocks, or one per expert; or a part of each block.

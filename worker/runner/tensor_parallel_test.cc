@@ -146,7 +146,7 @@ class TensorParallelTest : public testing::Test {
   }
 
   // Long, short, without logits, and with them again.
-  static std::vector<RunnerOutput> Talk(ModelRunner& runner) {
+  static std::vector<RunnerOutput> DecodeAll(ModelRunner& runner) {
     std::vector<RunnerOutput> all;
     for (const auto& [begin, end, wanted] :
          {std::tuple{0, 9, 3}, {9, 10, 1}, {10, 14, 0}, {14, 15, 0}, {15, 17, 2}}) {
@@ -183,13 +183,13 @@ TEST_F(TensorParallelTest, LogitsAreThoseOfOneDeviceInEveryFormatOfTheWeights) {
     const ServingModel serving = Build(Config(), format);
     auto alone = Ranks(serving, {1, 1});
     ASSERT_TRUE(alone.ok()) << alone.status();
-    const std::vector<RunnerOutput> expected = Talk(**alone);
+    const std::vector<RunnerOutput> expected = DecodeAll(**alone);
     ASSERT_NE(expected[0].values[0], expected[0].values[1]);
     for (const ServingDegrees& degrees : kDegrees) {
       SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
       auto ranks = Ranks(serving, degrees);
       ASSERT_TRUE(ranks.ok()) << ranks.status();
-      ExpectNear(Talk(**ranks), expected);
+      ExpectNear(DecodeAll(**ranks), expected);
     }
   }
 }
@@ -240,14 +240,14 @@ TEST_F(TensorParallelTest, PackedMatricesAreSplitBetweenGroups) {
   const std::string wide = folder_;
   auto exact = Ranks(Build(config), {1, 1});
   ASSERT_TRUE(exact.ok()) << exact.status();
-  const std::vector<RunnerOutput> in_f32 = Talk(**exact);
+  const std::vector<RunnerOutput> in_f32 = DecodeAll(**exact);
   for (const auto& [format, bits] : {std::pair{WeightFormat::kInt8, 8}, {WeightFormat::kInt4, 4}}) {
     SCOPED_TRACE(Name(format));
     folder_ = wide;
     const ServingModel at_load = Build(config, format);
     auto alone = Ranks(at_load, {1, 1});
     ASSERT_TRUE(alone.ok()) << alone.status();
-    const std::vector<RunnerOutput> expected = Talk(**alone);
+    const std::vector<RunnerOutput> expected = DecodeAll(**alone);
     EXPECT_GT(Distance(expected, in_f32), 0) << "the format does nothing";
     const std::string packed_folder = JoinPath(wide, Name(format));
     ASSERT_TRUE(files_->CreateDirectories(packed_folder).ok());
@@ -266,12 +266,12 @@ TEST_F(TensorParallelTest, PackedMatricesAreSplitBetweenGroups) {
       EXPECT_EQ(Collectives(program), Collectives(Programs(Build(config), degrees)[0]));
       auto ranks = Ranks(at_load, degrees);
       ASSERT_TRUE(ranks.ok()) << ranks.status();
-      const std::vector<RunnerOutput> cut = Talk(**ranks);
+      const std::vector<RunnerOutput> cut = DecodeAll(**ranks);
       EXPECT_EQ(Distance(cut, expected), 0);
       folder_ = packed_folder;
       auto again = Ranks(*packed, degrees);
       ASSERT_TRUE(again.ok()) << again.status();
-      EXPECT_EQ(Distance(Talk(**again), cut), 0);
+      EXPECT_EQ(Distance(DecodeAll(**again), cut), 0);
     }
   }
   folder_ = wide;
@@ -309,13 +309,13 @@ TEST_F(TensorParallelTest, PackedExpertsAreSplitAtLoadOrFromDisk) {
       folder_ = wide;
       auto ranks = Ranks(at_load, degrees);
       ASSERT_TRUE(ranks.ok()) << ranks.status();
-      const std::vector<RunnerOutput> cut = Talk(**ranks);
+      const std::vector<RunnerOutput> cut = DecodeAll(**ranks);
       EXPECT_NE(cut[0].values[0], cut[0].values[1]);
       folder_ = packed_folder;
       for (const int64_t resident : {0, 90000}) {
         auto again = Ranks(*packed, degrees, resident);
         ASSERT_TRUE(again.ok()) << again.status();
-        EXPECT_EQ(Distance(Talk(**again), cut), 0);
+        EXPECT_EQ(Distance(DecodeAll(**again), cut), 0);
       }
     }
   }
@@ -329,11 +329,11 @@ TEST_F(TensorParallelTest, TiedTablesAreReadByBothEndsOfAPipeline) {
   const ServingModel serving = Build(config);
   auto alone = Ranks(serving, {1, 1});
   ASSERT_TRUE(alone.ok()) << alone.status();
-  const std::vector<RunnerOutput> expected = Talk(**alone);
+  const std::vector<RunnerOutput> expected = DecodeAll(**alone);
   for (const ServingDegrees& degrees : kDegrees) {
     auto ranks = Ranks(serving, degrees);
     ASSERT_TRUE(ranks.ok()) << ranks.status();
-    ExpectNear(Talk(**ranks), expected);
+    ExpectNear(DecodeAll(**ranks), expected);
   }
 }
 
@@ -430,7 +430,7 @@ TEST_F(TensorParallelTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
               .ok());
       auto resident = Ranks(serving, degrees);
       ASSERT_TRUE(resident.ok()) << resident.status();
-      const std::vector<RunnerOutput> expected = Talk(**resident);
+      const std::vector<RunnerOutput> expected = DecodeAll(**resident);
       for (const int64_t budget : {least, (least + most) / 2}) {
         bool streams = false;
         const std::vector<v1::Program> programs = Programs(serving, degrees, budget);
@@ -445,7 +445,7 @@ TEST_F(TensorParallelTest, WeightsThatStreamOnEveryRankGiveTheSameBits) {
         auto ranks = Ranks(serving, degrees, budget);
         ASSERT_TRUE(ranks.ok()) << ranks.status();
         for (int round = 0; round < 2; ++round) {
-          const std::vector<RunnerOutput> found = Talk(**ranks);
+          const std::vector<RunnerOutput> found = DecodeAll(**ranks);
           for (size_t s = 0; s < expected.size(); ++s) {
             EXPECT_EQ(found[s].values, expected[s].values) << "step " << s;
           }
@@ -470,13 +470,13 @@ TEST_F(TensorParallelTest, FewerHeadsThanDevicesAreReplicated) {
       const ServingModel serving = Build(config, format);
       auto alone = Ranks(serving, {1, 1});
       ASSERT_TRUE(alone.ok()) << alone.status();
-      const std::vector<RunnerOutput> expected = Talk(**alone);
+      const std::vector<RunnerOutput> expected = DecodeAll(**alone);
       for (const ServingDegrees& degrees : {ServingDegrees{4, 1}, {8, 1}, {4, 3}}) {
         SCOPED_TRACE(absl::StrCat(keys, " heads, ", Name(format), ", ", degrees.tensor_parallel,
                                   " x ", degrees.pipeline_parallel));
         auto ranks = Ranks(serving, degrees);
         ASSERT_TRUE(ranks.ok()) << ranks.status();
-        ExpectNear(Talk(**ranks), expected);
+        ExpectNear(DecodeAll(**ranks), expected);
         for (size_t r = 0; r < (*ranks)->ranks(); ++r) {
           ProgramModelRunner& rank = (*ranks)->rank(r);
           EXPECT_EQ(rank.kv_cache_bytes(),
