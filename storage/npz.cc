@@ -219,7 +219,7 @@ absl::Status Inflate(const ByteSource& file, uint64_t at, const Member& m, const
                           " of ", m.size, " bytes"));
 }
 
-// Likewise.
+// Passes on a stored member in pieces of kPiece bytes.
 absl::Status Copy(const ByteSource& file, uint64_t at, const Member& m, const Sink& sink) {
   for (uint64_t done = 0; done < m.size;) {
     const uint64_t n = std::min<uint64_t>(kPiece, m.size - done);

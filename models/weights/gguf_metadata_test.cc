@@ -1,5 +1,4 @@
-// What a GGUF file's metadata mean where no key says it outright, as llama.cpp takes them, and what
-// its header claims in vain.
+// Implicit meanings of GGUF metadata, as llama.cpp interprets them, and false claims in headers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,7 +51,7 @@ class GgufMetadataTest : public ::testing::Test {
     EXPECT_TRUE(files_->CreateDirectories(folder_).ok());
   }
 
-  // A LLaMA of eight tokens whose tokenizer has these; its table is all it has.
+  // A LLaMA with eight tokens and this tokenizer metadata; the embedding table is its only tensor.
   void Write(const std::vector<std::string>& tokens, const std::vector<int32_t>& types,
              const Metadata& more) {
     Metadata metadata = {
@@ -77,7 +76,7 @@ class GgufMetadataTest : public ::testing::Test {
     EXPECT_TRUE(text.ok()) << text.status();
     return text.ok() ? json::parse(*text) : json();
   }
-  // What is said of such a file's configuration.
+  // Returns the error or config.json of such a file.
   std::string Error(const Metadata& more) {
     Write({"</s>", "a"}, {}, more);
     return std::string(ReadModelConfig(*files_, folder_).status().message());
@@ -96,8 +95,7 @@ class GgufMetadataTest : public ::testing::Test {
 TEST_F(GgufMetadataTest, TokensThatEndTurnsEndAnswers) {
   const std::vector<std::string> tokens = {"</s>",    "a",        "<|im_end|>", "<|eot_id|>",
                                            "<|end|>", "<|turn|>", "<|word|>",   "<end_of_turn>"};
-  // By their spellings, whatever the file calls them unless it is "unused"; and by further keys,
-  // where these name tokens.
+  // By spelling, for any token type except "unused", and by further keys where these name tokens.
   Write(tokens, {3, 1, 3, 1, 4, 3, 3, 5}, {});
   EXPECT_EQ(Config()["eos_token_id"], json({0, 2, 3, 4}));
   Write(tokens, {3, 1, 3, 1, 4, 3, 3, 5},
@@ -106,14 +104,14 @@ TEST_F(GgufMetadataTest, TokensThatEndTurnsEndAnswers) {
          {"tokenizer.ggml.fim_pad_token_id", Number(7)},
          {"tokenizer.ggml.fim_sep_token_id", Number(99)}});
   EXPECT_EQ(Config()["eos_token_id"], json({0, 2, 3, 4, 5, 6}));
-  // They are special then.
+  // They become special tokens.
   std::vector<int> special;
   for (const json& token : AddedTokens()) {
     EXPECT_EQ(token["special"], true) << token;
     special.push_back(token["id"]);
   }
   EXPECT_THAT(special, ElementsAre(0, 2, 3, 4, 5, 6));
-  // One is no list.
+  // A single id is not a list.
   Write({"</s>", "a"}, {}, {});
   EXPECT_EQ(Config()["eos_token_id"], json(0));
   EXPECT_EQ(AddedTokens(), json::array());
@@ -144,7 +142,7 @@ TEST_F(GgufMetadataTest, AFactorWithoutATypeScalesLinearly) {
   EXPECT_EQ(scaling({{"llama.rope.scaling.type", Text("linear")}}), json());
 }
 
-// llama.cpp multiplies by them, with any scaling and with none.
+// llama.cpp multiplies by them with any scaling type and with none.
 TEST_F(GgufMetadataTest, UnsupportedAttentionFactorsAreRefusedByKey) {
   const Metadata linear = {{"llama.rope.scaling.factor", Float(4)}};
   const Metadata none;
@@ -183,7 +181,7 @@ TEST_F(GgufMetadataTest, PartialRotaryComesFromTheFile) {
           << architecture;
     }
   }
-  // Rows in another order, and layers of two kinds.
+  // Rows in another order, and two kinds of layers.
   for (const char* architecture : {"llama", "gemma3", "falcon"}) {
     EXPECT_EQ(Error(metadata(architecture, 8)), "");
     EXPECT_THAT(Error(metadata(architecture, 4)),
@@ -222,7 +220,7 @@ TEST_F(GgufMetadataTest, ChatTemplatesHaveNames) {
 
 TEST_F(GgufMetadataTest, FalseHeaderClaimsAreRefusedByTensorOrKey) {
   constexpr uint32_t kF32 = 0, kQ8_0 = 8;                              // ggml's types
-  constexpr uint32_t kUint8 = 0, kText = 8, kArray = 9, kUint64 = 10;  // those of values
+  constexpr uint32_t kUint8 = 0, kText = 8, kArray = 9, kUint64 = 10;  // types of metadata values
   using Parts = std::vector<std::string>;
   const auto key = [](const std::string& name, const std::string& value) {
     return Raw(name) + value;

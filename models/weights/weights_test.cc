@@ -112,7 +112,7 @@ TEST_F(WeightsTest, AFolderWithoutWeightsSaysWhatIsLookedFor) {
   EXPECT_THAT(OpenError(), HasSubstr("'a.gguf' and 'b.gguf'"));
 }
 
-// Those of models that see pictures come with a second file.
+// Multimodal models come with a second file.
 TEST_F(WeightsTest, MmprojGgufIsIgnored) {
   WriteText("llama.gguf", Bytes("tests/conformance/llama.gguf"));
   WriteText("mmproj-llama-f16.gguf", "");
@@ -131,8 +131,8 @@ TEST_F(WeightsTest, InconsistentGgufSplitsAreRefusedByName) {
   EXPECT_THAT(OpenError(), HasSubstr("'a-00001-of-00003.gguf' and 'b-00001-of-00003.gguf'"));
 }
 
-// Files by an independent script: three files and one, 8 and 4 bits, f32 and f16, groups that are
-// not full, groups of equal weights, the names of the older converter and of the newer one.
+// Files of an independent script: three files and one, 8 and 4 bits, f32 and f16, partial groups,
+// groups of equal weights, names of both converters.
 TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
   class Files : public WeightFiles {
    public:
@@ -165,11 +165,11 @@ TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
   EXPECT_EQ(own.Of({"6"}), WeightFormat::kF32) << "loading will say that it is not read";
   EXPECT_EQ(own.Of({"7"}), WeightFormat::kF32) << "there is none";
   EXPECT_EQ(own.Of({}), WeightFormat::kF32);
-  // Bare models lack the model's prefix.
+  // Base models lack the "model." prefix.
   EXPECT_EQ(own.Of({"transformer.1"}), WeightFormat::kBF16);
   EXPECT_EQ(own.Of({"transformer.3", "transformer.4"}), WeightFormat::kInt4);
   EXPECT_EQ(own.Of({"model.transformer.1"}), WeightFormat::kF32);
-  // Of several the widest, and neither of 16 bits holds the other.
+  // The widest of several; neither 16-bit type holds the other.
   EXPECT_EQ(own.Of({"3", "4", "3"}), WeightFormat::kInt4);
   EXPECT_EQ(own.Of({"3", "5", "4"}), WeightFormat::kInt8);
   EXPECT_EQ(own.Of({"2", "3"}), WeightFormat::kF32);
@@ -247,7 +247,7 @@ TEST_F(WeightsTest, FlexFlowsFilesAreRead) {
     ASSERT_EQ((*weights)->tensors().at(name).dims, entry.type.dims);
     ASSERT_TRUE((*weights)->Read(name, 0, n, found.data()).ok());
     EXPECT_EQ(found, wanted);
-    // In pieces that end anywhere.
+    // In pieces of arbitrary ends.
     std::fill(found.begin(), found.end(), 0.0f);
     for (int64_t at = 0, step = 1; at < n; at += step, step = step % 23 + 3) {
       ASSERT_TRUE((*weights)->Read(name, at, std::min(step, n - at), found.data() + at).ok());
@@ -269,7 +269,7 @@ TEST_F(WeightsTest, FlexFlowsFilesThatDoNotFitAreRefusedByName) {
     return std::string((*weights)->Read(q, 0, 1, &value).message());
   };
   write(file, 64 * 4, 1);
-  EXPECT_THAT(error({64, 4}), HasSubstr(file));  // q alone
+  EXPECT_THAT(error({64, 4}), HasSubstr(file));  // only q
   write(file + "_offset", 2 * 4 * 4, 0);
   EXPECT_THAT(error({64, 4}), HasSubstr(file));
   write(file + "_scale", 2 * 4 * 4, 0);
@@ -282,7 +282,7 @@ TEST_F(WeightsTest, FlexFlowsFilesThatDoNotFitAreRefusedByName) {
   EXPECT_THAT(error({64, 4, 1}), HasSubstr("config.json"));
   write(file + "_scale", 2 * 4 * 2, 1);
   EXPECT_THAT(error({64, 4}), HasSubstr("offsets and scales"));
-  // What nobody expects is there to be refused by whoever loads.
+  // Unexpected tensors stay listed: the loader rejects them.
   write("layers_7_attention_wq_weight", 4, 0);
   write(file + "_scale", 2 * 4 * 4, 1);
   const auto weights = OpenWeights(*files_, folder_, {{q, {64, 4}}});
@@ -303,7 +303,7 @@ TEST_F(WeightsTest, GgufMetadataIsRead) {
             "e");
 }
 
-// Of each type, and of any part of a tensor, what the gguf package makes of it.
+// Every type, and any part of a tensor, as the gguf package dequantizes them.
 TEST_F(WeightsTest, GgufBlocksDequantizeAsGgmlDoes) {
   auto file = GgufFile::Open(*files_, kBlocks);
   ASSERT_TRUE(file.ok()) << file.status();
@@ -337,7 +337,7 @@ TEST_F(WeightsTest, DamagedGgufIsRefusedAndNamesTheFile) {
     return std::string(GgufFile::Open(*files_, Path("x.gguf")).status().message());
   };
   EXPECT_EQ(error(good), "");
-  // Ending anywhere in its header, and within the last tensor.
+  // Truncated anywhere in the header, and within the last tensor.
   for (size_t end = 0; end < 1200; ++end) {
     EXPECT_THAT(error(good.substr(0, end)), HasSubstr("x.gguf")) << end;
   }

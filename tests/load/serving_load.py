@@ -247,7 +247,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--grpc-clients", type=int, default=4, help="besides, each a process")
+    parser.add_argument("--grpc-clients", type=int, default=4, help="additional gRPC clients, each a process")
     parser.add_argument("--tuned", action="store_true",
                         help="trees chosen at each step, n-gram drafts among them, instead of trees of one shape")
     parser.add_argument("--stages", type=int, default=0, help="of the model, on as many workers; 0: in the daemon")

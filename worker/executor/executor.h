@@ -32,8 +32,9 @@ struct ExecutorOptions {
   BatchSource* source = nullptr;  // required if the program loads batches
   bool training = true;           // for dropout and batch norm
   // Reads parameters (by tensor and region) from that executor, which must outlive this one, so
-  // that evaluation sees the trained values. Also shares its arena where this program fits into
-  // what it does not keep between steps; the planner lays out evaluation programs so.
+  // that evaluation sees the trained values. Also shares its arena if this program fits into memory
+  // that the other does not keep between steps; the planner lays out evaluation programs
+  // accordingly.
   Executor* share_parameters = nullptr;
 };
 

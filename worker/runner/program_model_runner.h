@@ -83,8 +83,8 @@ class ProgramModelRunner : public ModelRunner {
   RunnerLimits limits_;
   int max_output_rows_ = 0;
   int inputs_[kNumInputs] = {};  // -1: the program does not read it
-  int logits_ = -1;              // likewise
-  int hidden_ = -1;              // likewise
+  int logits_ = -1;              // -1: none
+  int hidden_ = -1;              // -1: none
 };
 
 }  // namespace espalier
