@@ -9,7 +9,8 @@ namespace {
 
 class JsonToolCallParser : public ToolCallParser {
  public:
-  // A template matches if it contains one of `template_markers`. `structural_tag` lacks the items of its sections.
+  // A template matches if it contains one of `template_markers`. `structural_tag` lacks the items
+  // of its sections.
   JsonToolCallParser(const char* name, std::vector<std::string> template_markers, std::vector<Section> sections,
             const char* arguments, StructuralTag structural_tag)
       : name_(name),
