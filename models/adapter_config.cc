@@ -45,16 +45,16 @@ absl::StatusOr<AdapterConfig> ReadAdapterConfig(absl::string_view json) {
   if (!parsed.ok()) return parsed.status();
   ConfigReader& config = *parsed;
   if (!config.Has("peft_type")) config.Refuse("peft_type", "\"LORA\"");
-  config.OnlyText("peft_type", {"LORA"});
-  config.OnlyText("task_type", {"CAUSAL_LM", "FEATURE_EXTRACTION"});
-  config.OnlyText("bias", {"none"});
+  config.RequireText("peft_type", {"LORA"});
+  config.RequireText("task_type", {"CAUSAL_LM", "FEATURE_EXTRACTION"});
+  config.RequireText("bias", {"none"});
   // The other initializations start from matrices of the model, which they change.
   if (config.IsText("init_lora_weights")) {
-    config.OnlyText("init_lora_weights", {"gaussian", "eva", "orthogonal"});
+    config.RequireText("init_lora_weights", {"gaussian", "eva", "orthogonal"});
   } else {
     config.Flag("init_lora_weights", true);
   }
-  config.OthersOff(NeutralFields());
+  config.RequireOthersOff(NeutralFields());
 
   AdapterConfig adapter;
   if (!config.Has("r")) config.Refuse("r", "the adapter's rank");

@@ -56,7 +56,7 @@ absl::StatusOr<ConfigReader> ConfigReader::Parse(absl::string_view text, const s
 
 bool ConfigReader::Has(const std::string& field) const { return state_->Find(field) != nullptr; }
 
-bool ConfigReader::Named(const std::string& field) const { return state_->object.contains(field); }
+bool ConfigReader::HasOrIsNull(const std::string& field) const { return state_->object.contains(field); }
 
 int64_t ConfigReader::Size(const std::string& field) {
   if (!Has(field)) {
@@ -197,7 +197,7 @@ void ConfigReader::Default(const std::string& field, int64_t value) {
   if (!Has(field)) state_->object[field] = value;
 }
 
-void ConfigReader::OnlyFlag(const std::string& field, bool supported, bool otherwise) {
+void ConfigReader::RequireFlag(const std::string& field, bool supported, bool otherwise) {
   if (Flag(field, otherwise) == supported) return;
   if (Has(field)) {
     Refuse(field, supported ? "true" : "false", /*unsupported=*/true);
@@ -208,7 +208,7 @@ void ConfigReader::OnlyFlag(const std::string& field, bool supported, bool other
   }
 }
 
-void ConfigReader::OnlyText(const std::string& field, const std::vector<std::string>& supported) {
+void ConfigReader::RequireText(const std::string& field, const std::vector<std::string>& supported) {
   if (!Has(field)) return;
   const std::string text = Text(field, supported.front());
   if (std::find(supported.begin(), supported.end(), text) != supported.end()) return;
@@ -219,22 +219,22 @@ void ConfigReader::OnlyText(const std::string& field, const std::vector<std::str
   Refuse(field, accepted, /*unsupported=*/true);
 }
 
-void ConfigReader::OnlyAbsent(const std::string& field, absl::string_view because) {
+void ConfigReader::RequireAbsent(const std::string& field, absl::string_view because) {
   if (Has(field)) {
     Refuse(field, absl::StrCat("null: ", std::string(because)), /*unsupported=*/true);
   }
 }
 
-void ConfigReader::OnlyOff(const std::string& field) {
+void ConfigReader::RequireOff(const std::string& field) {
   const Json* value = state_->Find(field);
   const bool empty = value == nullptr || *value == false ||
                      ((value->is_object() || value->is_array()) && value->empty());
   if (!empty) Refuse(field, "null, false or nothing in it", /*unsupported=*/true);
 }
 
-void ConfigReader::OthersOff(const std::vector<std::string>& known) {
+void ConfigReader::RequireOthersOff(const std::vector<std::string>& known) {
   for (const auto& [field, value] : state_->object.items()) {
-    if (std::find(known.begin(), known.end(), field) == known.end()) OnlyOff(field);
+    if (std::find(known.begin(), known.end(), field) == known.end()) RequireOff(field);
   }
 }
 

@@ -23,7 +23,7 @@ class ConfigReader {
 
   bool Has(const std::string& field) const;
   // Like Has, but also true for null, where null means "none" and a missing field does not.
-  bool Named(const std::string& field) const;
+  bool HasOrIsNull(const std::string& field) const;
   // Sizes must be 1 to 2^24, so that no product of three overflows.
   int64_t Size(const std::string& field);
   int64_t Size(const std::string& field, int64_t otherwise);
@@ -45,14 +45,14 @@ class ConfigReader {
   void Default(const std::string& field, int64_t value);
 
   // For switches with one supported setting: Unimplemented for any other.
-  void OnlyFlag(const std::string& field, bool supported, bool otherwise);
-  void OnlyText(const std::string& field, const std::vector<std::string>& supported);
-  void OnlyAbsent(const std::string& field, absl::string_view because);
+  void RequireFlag(const std::string& field, bool supported, bool otherwise);
+  void RequireText(const std::string& field, const std::vector<std::string>& supported);
+  void RequireAbsent(const std::string& field, absl::string_view because);
 
   // For a switch that must be absent, null, false or empty.
-  void OnlyOff(const std::string& field);
-  // OnlyOff for every field not in `known`, because an unknown field may change the mathematics.
-  void OthersOff(const std::vector<std::string>& known);
+  void RequireOff(const std::string& field);
+  // RequireOff for every field not in `known`, because an unknown field may change the mathematics.
+  void RequireOthersOff(const std::vector<std::string>& known);
 
   bool IsText(const std::string& field) const;
 

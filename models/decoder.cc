@@ -155,7 +155,7 @@ CommonSizes ReadSizes(ConfigReader& config, const SizeDefaults& defaults) {
   if (s.layers > 4096) config.Refuse("num_hidden_layers", "1 to 4096");
   s.heads = config.Size("num_attention_heads");
   CheckCounts(config, s.layers, s.heads);
-  const bool grouped = defaults.kv_heads > 0 && !config.Named("num_key_value_heads");
+  const bool grouped = defaults.kv_heads > 0 && !config.HasOrIsNull("num_key_value_heads");
   s.kv_heads = config.Size("num_key_value_heads", grouped ? defaults.kv_heads : s.heads);
   if (s.heads % s.kv_heads != 0) {
     config.Refuse("num_key_value_heads",
@@ -190,7 +190,7 @@ Decoder ReadDecoder(ConfigReader& config, const DecoderDefaults& defaults) {
 }
 
 int64_t ReadWindow(ConfigReader& config, int64_t otherwise) {
-  return config.Int("sliding_window", config.Named("sliding_window") ? 0 : otherwise, 1,
+  return config.Int("sliding_window", config.HasOrIsNull("sliding_window") ? 0 : otherwise, 1,
                     int64_t{1} << 30);
 }
 

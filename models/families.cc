@@ -109,7 +109,7 @@ int ReadPackedBits(ConfigReader& config) {
 
 // The text part of a multimodal model: its tensors have a prefix.
 void FindTextPart(ServingModel* serving) {
-  NameEverySource(serving->graph, &serving->weights);
+  AddImplicitSources(serving->graph, &serving->weights);
   for (auto& [parameter, source] : serving->weights.sources) {
     for (WeightSlice& piece : source.pieces) piece.tensor = absl::StrCat(kTextPart, piece.tensor);
   }
@@ -124,7 +124,7 @@ ConfigReader ReadTextConfig(ConfigReader& config, const std::string& type) {
     config.Fail(absl::InvalidArgumentError("config.json: field \"text_config\" is missing"));
   }
   ConfigReader text = config.Object("text_config");
-  text.OnlyText("model_type", {type});
+  text.RequireText("model_type", {type});
   return text;
 }
 
@@ -171,7 +171,7 @@ absl::StatusOr<LanguageModel> ReadModel(absl::string_view config_json) {
     config->Fail(absl::InvalidArgumentError(absl::StrCat(
         "config.json: eos_token_id is ", id, "; accepted: 0 to ", facts.vocab_size - 1)));
   }
-  config->OnlyText("tokenizer", {"bytes"});
+  config->RequireText("tokenizer", {"bytes"});
   facts.tokenizer = config->Text("tokenizer", "");
   if (!config->status().ok()) return config->status();
   return model;
@@ -187,7 +187,7 @@ absl::StatusOr<ServingModel> BuildServing(const OpRegistry& registry, const Lang
   return serving;
 }
 
-void NameEverySource(const Graph& graph, WeightMap* map) {
+void AddImplicitSources(const Graph& graph, WeightMap* map) {
   for (const Value& value : graph.values()) {
     if (value.kind != ValueKind::kParameter) continue;
     const Dims& dims = value.type.dims;

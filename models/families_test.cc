@@ -407,11 +407,11 @@ TEST(ReadModelTest, RopeScalingExtendsContext) {
   EXPECT_FALSE(BuildTraining(registry, *model, 257).ok());
 }
 
-struct Turned {
+struct RotationRates {
   double first = 0, second = 0, magnitude = 0;
 };
 // The frequencies of the first two pairs of a model served for so many positions.
-Turned Turns(const LanguageModel& model, int max_positions) {
+RotationRates Turns(const LanguageModel& model, int max_positions) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   const auto serving = BuildServing(registry, model, {4, 4, 8, 1, 8, 8, max_positions});

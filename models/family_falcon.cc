@@ -107,14 +107,14 @@ LanguageModel ReadFalcon(ConfigReader& config) {
   f.alibi = config.Flag("alibi", false);
   f.tied = config.Flag("tie_word_embeddings", true);
   // The first files' code takes the residual after the norm.
-  config.OnlyFlag("apply_residual_connection_post_layernorm", false, false);
+  config.RequireFlag("apply_residual_connection_post_layernorm", false, false);
   if (f.grouped) {
     const std::string field = config.OneOf({"num_kv_heads", "n_head_kv"});
     s.kv_heads = config.Size(field, s.heads);
     if (s.heads % s.kv_heads != 0) {
       config.Refuse(field, absl::StrCat("a divisor of the ", s.heads, " attention heads"));
     }
-    config.OnlyFlag("parallel_attn", true, true);
+    config.RequireFlag("parallel_attn", true, true);
   } else {
     s.kv_heads = f.multi_query ? 1 : s.heads;
   }

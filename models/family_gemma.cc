@@ -16,7 +16,7 @@ Decoder ReadGemmaDecoder(ConfigReader& config, const DecoderDefaults& defaults) 
   // Older files with "gelu" in "hidden_act" mean its tanh approximation: the weights were trained
   // with it, and vLLM and older transformers use it. Newer transformers (4.57) take "hidden_act"
   // literally.
-  config.OnlyText("hidden_act", {"gelu", "gelu_pytorch_tanh"});
+  config.RequireText("hidden_act", {"gelu", "gelu_pytorch_tanh"});
   decoder.activation = ReadActivation(config, "hidden_activation", "gelu_pytorch_tanh");
   decoder.embedding_scale = std::sqrt(static_cast<double>(decoder.sizes.hidden));
   decoder.qkv_bias = decoder.output_bias = config.Flag("attention_bias", false);
@@ -27,11 +27,11 @@ Decoder ReadGemmaDecoder(ConfigReader& config, const DecoderDefaults& defaults) 
 void ReadNewer(ConfigReader& config, Decoder* decoder) {
   decoder->post_norms = true;
   decoder->attention_scale = 1 / std::sqrt(config.Positive("query_pre_attn_scalar", 256));
-  config.OnlyFlag("use_bidirectional_attention", false, false);
+  config.RequireFlag("use_bidirectional_attention", false, false);
 }
 
 double ReadSoftcap(ConfigReader& config, const std::string& field, double otherwise) {
-  return config.Positive(field, config.Named(field) ? 0 : otherwise);
+  return config.Positive(field, config.HasOrIsNull(field) ? 0 : otherwise);
 }
 
 // Files of multimodal models omit fields that equal the defaults of transformers' Gemma3TextConfig,
@@ -82,7 +82,7 @@ LanguageModel ReadGemma3(ConfigReader& config) {
                                               .rope_by_layers = true});
   ReadNewer(config, &decoder);
   decoder.head_norms = true;
-  config.OnlyAbsent("attn_logit_softcapping", "Gemma 3 has none");
+  config.RequireAbsent("attn_logit_softcapping", "Gemma 3 has none");
   decoder.logit_softcap = ReadSoftcap(config, "final_logit_softcapping", 0);
   ReadWindows(config, ReadWindow(config, 4096),
               Sliding(decoder.layers.size(), config.Size("sliding_window_pattern", 6)), &decoder);

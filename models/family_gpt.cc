@@ -89,7 +89,7 @@ Gpt ReadGpt(ConfigReader& config, const std::string& activation) {
   g.activation = ReadActivation(config, "activation_function", activation);
   g.scaled = config.Flag("scale_attn_weights", true);
   g.tied = config.Flag("tie_word_embeddings", true);
-  config.OnlyFlag("add_cross_attention", false, false);
+  config.RequireFlag("add_cross_attention", false, false);
   return g;
 }
 

@@ -91,22 +91,22 @@ LanguageModel ReadMpt(ConfigReader& config) {
   m.ffn = config.Size("expansion_ratio", 4) * s.hidden;
   m.epsilon = config.Positive("layer_norm_epsilon", 1e-5);
   m.tied = config.Flag("tie_word_embeddings", true);
-  config.OnlyFlag("no_bias", true, true);
-  config.OnlyAbsent("logit_scale", "logits are not scaled");
-  config.OnlyText("norm_type", {"low_precision_layernorm", "layernorm"});
-  config.OnlyAbsent("final_logit_softcapping", "logits are not capped");
-  config.OnlyAbsent("block_overrides", "all layers are alike");
+  config.RequireFlag("no_bias", true, true);
+  config.RequireAbsent("logit_scale", "logits are not scaled");
+  config.RequireText("norm_type", {"low_precision_layernorm", "layernorm"});
+  config.RequireAbsent("final_logit_softcapping", "logits are not capped");
+  config.RequireAbsent("block_overrides", "all layers are alike");
   ConfigReader ffn = config.Object("ffn_config");
-  ffn.OnlyText("ffn_type", {"mptmlp"});
+  ffn.RequireText("ffn_type", {"mptmlp"});
   ConfigReader activation = ffn.Object("ffn_act_fn");
-  activation.OnlyText("name", {"gelu"});
-  activation.OnlyText("approximate", {"none"});
+  activation.RequireText("name", {"gelu"});
+  activation.RequireText("approximate", {"none"});
   ConfigReader attention = config.Object("attn_config");
-  attention.OnlyText("attn_type", {"multihead_attention"});
-  attention.OnlyFlag("alibi", true, true);
-  attention.OnlyFlag("prefix_lm", false, false);
-  attention.OnlyFlag("attn_uses_sequence_id", false, false);
-  attention.OnlyAbsent("attn_logit_softcapping", "attention is not capped");
+  attention.RequireText("attn_type", {"multihead_attention"});
+  attention.RequireFlag("alibi", true, true);
+  attention.RequireFlag("prefix_lm", false, false);
+  attention.RequireFlag("attn_uses_sequence_id", false, false);
+  attention.RequireAbsent("attn_logit_softcapping", "attention is not capped");
   if (attention.Int("sliding_window_size", -1, -1, int64_t{1} << 30) != -1) {
     attention.Refuse("sliding_window_size", "-1: all keys", /*unsupported=*/true);
   }

@@ -56,8 +56,8 @@ ValueId Build(const Opt& o, ModelBuilder& b) {
 
 LanguageModel ReadOpt(ConfigReader& config) {
   Opt o;
-  config.OnlyAbsent("num_key_value_heads", "OPT's heads are not grouped");
-  config.OnlyAbsent("head_dim", "OPT's heads share the hidden size");
+  config.RequireAbsent("num_key_value_heads", "OPT's heads are not grouped");
+  config.RequireAbsent("head_dim", "OPT's heads share the hidden size");
   o.sizes = ReadSizes(config, {.max_positions = 2048});
   o.embedding = config.Size("word_embed_proj_dim", o.sizes.hidden);
   o.ffn = config.Size("ffn_dim");

@@ -32,7 +32,7 @@ struct Pair {
   std::string base;  // a copy of the module's own matrix; empty: none
 };
 
-absl::Status Wrong(const LoraAdapter& adapter, const std::string& tensor, const std::string& what) {
+absl::Status AdapterError(const LoraAdapter& adapter, const std::string& tensor, const std::string& what) {
   return absl::InvalidArgumentError(
       absl::StrCat("adapter '", adapter.name, "': tensor '", tensor, "' ", what));
 }
@@ -62,7 +62,7 @@ absl::StatusOr<std::map<std::string, Pair>> PairsOf(const LoraAdapter& adapter) 
   for (const auto& [module, pair] : pairs) {
     if (!pair.a.empty() && !pair.b.empty()) continue;
     const std::string& lone = pair.a.empty() ? (pair.b.empty() ? pair.base : pair.b) : pair.a;
-    return Wrong(adapter, lone,
+    return AdapterError(adapter, lone,
                  absl::StrCat("has no partner '", module, pair.a.empty() ? kA : kB, "'"));
   }
   return pairs;
@@ -105,7 +105,7 @@ absl::Status CheckTargets(const LoraAdapter& adapter, const std::map<std::string
       found.insert(target);
     }
     if (!meant)
-      return Wrong(adapter, pair.a, "is for none of adapter_config.json's target_modules");
+      return AdapterError(adapter, pair.a, "is for none of adapter_config.json's target_modules");
   }
   for (const std::string& target : adapter.config.targets) {
     if (found.count(target) > 0) continue;
@@ -128,7 +128,7 @@ absl::Status CheckPair(const LoraAdapter& adapter, const Pair& pair, const Layer
     if (tensor->empty()) continue;
     const Dims& found = adapter.tensors.at(*tensor);
     if (found == dims) continue;
-    return Wrong(
+    return AdapterError(
         adapter, *tensor,
         absl::StrCat("has shape ", ToString(found), ", expected ", ToString(dims), ": the rank is ",
                      rank, ", the layer is [", layer.out, ", ", layer.in, "]"));
@@ -186,7 +186,7 @@ class LoraBuilder {
     for (size_t i = 0; i < adapters_.size(); ++i) {
       for (const auto& [module, pair] : pairs_[i]) {
         if (used_[i].count(module) > 0) continue;
-        return Wrong(adapters_[i], pair.a,
+        return AdapterError(adapters_[i], pair.a,
                      "is for no linear layer of the model; mixtures' experts and embeddings cannot "
                      "be adapted");
       }

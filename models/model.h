@@ -150,7 +150,7 @@ absl::StatusOr<TrainingModel> BuildTraining(const OpRegistry& registry, const La
 
 // Adds the implicit sources: parameters under their own name. A tensor-parallel rank has only some
 // parameters; the complete map tells it which tensors the other ranks read.
-void NameEverySource(const Graph& graph, WeightMap* map);
+void AddImplicitSources(const Graph& graph, WeightMap* map);
 
 // The number of elements of all parameters of a graph.
 int64_t CountParameters(const Graph& graph);

@@ -41,7 +41,7 @@ WeightFormat PackedFormat(const ModelFacts& facts) {
                                   : WeightFormat::kF32;
 }
 
-absl::StatusOr<ServingModel> ServingIn(const OpRegistry& registry, ServingModel model,
+absl::StatusOr<ServingModel> ToServingFormat(const OpRegistry& registry, ServingModel model,
                                        const ModelFacts& facts,
                                        std::optional<WeightFormat> format) {
   const WeightFormat held = PackedFormat(facts);

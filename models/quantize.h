@@ -32,7 +32,7 @@ WeightFormat PackedFormat(const ModelFacts& facts);
 // Returns the model in its serving format: quantized, or with the packed weights of its files.
 // `format`: nullopt for the files' own. Returns FailedPrecondition if the files hold packed weights
 // in another format.
-absl::StatusOr<ServingModel> ServingIn(const OpRegistry& registry, ServingModel model,
+absl::StatusOr<ServingModel> ToServingFormat(const OpRegistry& registry, ServingModel model,
                                        const ModelFacts& facts, std::optional<WeightFormat> format);
 
 }  // namespace espalier

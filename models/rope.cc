@@ -39,7 +39,7 @@ void Llama3(ConfigReader& scaling, Rope* rope) {
 }
 
 // Never shorter than without scaling.
-void Lengthen(int64_t original, double factor, Rope* rope) {
+void ExtendContext(int64_t original, double factor, Rope* rope) {
   constexpr double kMost = 1 << 30;
   const double positions = std::min(static_cast<double>(original) * factor, kMost);
   rope->max_positions = std::max(rope->max_positions, static_cast<int64_t>(positions));
@@ -50,7 +50,7 @@ void Yarn(ConfigReader& scaling, int64_t max_positions, int64_t dim, Rope* rope)
   const int64_t trained =
       scaling.Size("original_max_position_embeddings", std::max<int64_t>(1, max_positions));
   const double original = static_cast<double>(trained);
-  Lengthen(trained, factor, rope);
+  ExtendContext(trained, factor, rope);
   const double fast = scaling.Positive("beta_fast", 32), slow = scaling.Positive("beta_slow", 1);
   const auto magnitude = [factor](double scale) {
     return factor <= 1 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0;
@@ -120,15 +120,15 @@ ConfigReader ReadParameters(ConfigReader& config, const std::string& layers) {
   const std::string field = config.OneOf({"rope_scaling", "rope_parameters"});
   ConfigReader all = config.Object(field);
   const bool by_layers = !layers.empty() && (all.Has(kFull) || all.Has(kSliding));
-  if (by_layers) all.OthersOff({kFull, kSliding});
+  if (by_layers) all.RequireOthersOff({kFull, kSliding});
   ConfigReader own = by_layers || layers == kSliding ? all.Object(layers) : all;
   if (field == "rope_parameters") {
-    own.OthersOff({"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor",
+    own.RequireOthersOff({"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor",
                    "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
                    "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
                    "truncate", "short_factor", "long_factor"});
   } else {
-    for (const char* type : {kFull, kSliding}) own.OnlyOff(type);
+    for (const char* type : {kFull, kSliding}) own.RequireOff(type);
   }
   return own;
 }
@@ -172,11 +172,11 @@ Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaul
   if (type == "linear") {
     const double factor = scaling.Positive("factor", 1);
     for (double& frequency : rope.frequencies) frequency /= factor;
-    Lengthen(defaults.max_positions, factor, &rope);
+    ExtendContext(defaults.max_positions, factor, &rope);
   } else if (type == "dynamic") {
     rope.dynamic_factor = scaling.Positive("factor", 1);
     rope.short_positions = std::max<int64_t>(1, defaults.max_positions);
-    Lengthen(defaults.max_positions, rope.dynamic_factor, &rope);
+    ExtendContext(defaults.max_positions, rope.dynamic_factor, &rope);
   } else if (type == "llama3") {
     Llama3(scaling, &rope);
   } else if (type == "yarn") {

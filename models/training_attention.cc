@@ -23,7 +23,7 @@ ValueId TrainingBuilder::Floats(const std::string& name, Dims dims,
   return b_.Constant(name, DType::kF32, std::move(dims), Bytes(values));
 }
 
-ValueId TrainingBuilder::Distance() {
+ValueId TrainingBuilder::RelativePositions() {
   if (distance_ != kNoValue) return distance_;
   std::vector<int32_t> positions(static_cast<size_t>(length_));
   std::iota(positions.begin(), positions.end(), 0);
@@ -32,7 +32,7 @@ ValueId TrainingBuilder::Distance() {
   return distance_ = b_.Op("subtract", {rows, columns}, {}, "distance");
 }
 
-ValueId TrainingBuilder::Seen(int64_t window, bool causal) {
+ValueId TrainingBuilder::VisibilityMask(int64_t window, bool causal) {
   const auto [found, is_new] = seen_.try_emplace({window, causal}, kNoValue);
   if (!is_new) return found->second;
   const std::string name = absl::StrCat(causal ? "seen" : "window", "_", window);
@@ -41,10 +41,10 @@ ValueId TrainingBuilder::Seen(int64_t window, bool causal) {
                        Bytes<int32_t>({static_cast<int32_t>(value)}));
   };
   ValueId seen = kNoValue;
-  if (window > 0) seen = b_.Op("less", {Distance(), number(".end", window)}, {}, name + ".near");
+  if (window > 0) seen = b_.Op("less", {RelativePositions(), number(".end", window)}, {}, name + ".near");
   if (causal) {
     const ValueId before =
-        b_.Op("greater_equal", {Distance(), number(".begin", 0)}, {}, name + ".before");
+        b_.Op("greater_equal", {RelativePositions(), number(".begin", 0)}, {}, name + ".before");
     seen = seen == kNoValue ? before : b_.Op("logical_and", {seen, before}, {}, name);
   }
   return found->second = seen;
@@ -61,7 +61,7 @@ ValueId TrainingBuilder::Alibi(const AttentionOptions& options, double scale) {
   if (!options.alibi_bf16) {
     // A row attends to earlier keys only.
     const ValueId falling = b_.Op("multiply_scalar", {slopes}, {{"value", -1.0}}, "alibi.falling");
-    const ValueId distance = cast(Distance(), "f32", "alibi.distance");
+    const ValueId distance = cast(RelativePositions(), "f32", "alibi.distance");
     return alibi_ = b_.Op("multiply", {falling, distance}, {}, "alibi");
   }
   std::vector<float> positions(static_cast<size_t>(length_));
@@ -98,7 +98,7 @@ ValueId TrainingBuilder::DecomposedAttention(ValueId q, ValueId k, ValueId v,
   if (!options.alibi_slopes.empty()) scores = Add(scores, Alibi(options, scale));
   // Far below any score: its exponential is 0.
   if (unseen_ == kNoValue) unseen_ = Floats("unseen", {1}, {-1e30f});
-  scores = Op("where", {Seen(options.window, /*causal=*/true), scores, unseen_});
+  scores = Op("where", {VisibilityMask(options.window, /*causal=*/true), scores, unseen_});
   ValueId y = Op("matmul", {Op("softmax", {scores}), v});
   y = Op("transpose", {y}, {{"perm", Dims{0, 3, 1, 2, 4}}});
   return Op("reshape", {y}, {{"shape", Dims{0, 0, options.heads * options.head_dim}}});
@@ -110,7 +110,7 @@ ValueId TrainingBuilder::Attention(int layer, ValueId q, ValueId k, ValueId v,
   if (options.window >= length_) options.window = 0;
   if (options.softcap > 0 || !options.alibi_slopes.empty()) return DecomposedAttention(q, k, v, options);
   std::vector<ValueId> inputs = {q, k, v};
-  if (options.window > 0) inputs.push_back(Seen(options.window, /*causal=*/false));
+  if (options.window > 0) inputs.push_back(VisibilityMask(options.window, /*causal=*/false));
   return Op("attention", inputs,
             {{"head_dim", options.head_dim}, {"causal", true}, {"scale", options.scale}});
 }

@@ -46,9 +46,9 @@ class TrainingBuilder : public ModelBuilder {
 
   ValueId Floats(const std::string& name, Dims dims, const std::vector<float>& values);
   // i32 [tokens, tokens]: position of the row's token minus that of the column's.
-  ValueId Distance();
+  ValueId RelativePositions();
   // bool [tokens, tokens]: what a row attends to; `causal`: only itself and earlier tokens.
-  ValueId Seen(int64_t window, bool causal);
+  ValueId VisibilityMask(int64_t window, bool causal);
   // f32 [kv heads, heads per kv head, 1 or tokens, tokens]: bias added to scaled scores.
   ValueId Alibi(const AttentionOptions& options, double scale);
   ValueId DecomposedAttention(ValueId q, ValueId k, ValueId v, const AttentionOptions& options);

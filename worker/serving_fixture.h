@@ -68,7 +68,7 @@ class ServingFixture : public testing::Test {
     auto programs = LowerServing(registry_, *graph, degrees);
     EXPECT_TRUE(programs.ok()) << programs.status();
     WeightMap weights;
-    NameEverySource(*graph, &weights);
+    AddImplicitSources(*graph, &weights);
     RunnerLimits limits;
     limits.vocabulary = kVocabulary;
     limits.kv_slots = kSlots;

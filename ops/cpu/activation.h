@@ -54,7 +54,7 @@ struct TanhGradient {  // of y
 // In place: x = f(x) over n elements.
 void Activate(Activation activation, float* x, int64_t n);
 
-// dx = gradient of f at `saved` (see GradientOfOutput) times dy; dx may alias `saved`.
+// dx = gradient of f at `saved` (see GradientUsesOutput) times dy; dx may alias `saved`.
 void ActivationGradient(Activation activation, const float* saved, const float* dy, float* dx,
                         int64_t n);
 

@@ -313,7 +313,7 @@ class Backward : public Kernel {
     const Problem p = DescribePart(spec, spec.inputs[4]);
     empty_ = IsEmpty(p);
     if (activation_ != Activation::kNone) dz_ = layout_.Add(NumElements(p.y) * sizeof(float));
-    again_ = activation_ != Activation::kNone && !GradientOfOutput(activation_);
+    again_ = activation_ != Activation::kNone && !GradientUsesOutput(activation_);
     bias_ = Has(spec.inputs, 2);
     if (empty_) return;
     // They run one after the other.

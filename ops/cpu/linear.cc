@@ -174,7 +174,7 @@ class Backward : public Kernel {
     size_t bytes = std::max(dx_->workspace_bytes(), dweight_->workspace_bytes());
     if (activation_ != Activation::kNone) {
       dz_ = layout_.Add(rows_ * out_ * sizeof(float));
-      if (!GradientOfOutput(activation_)) {
+      if (!GradientUsesOutput(activation_)) {
         bias_ = HasBias(spec);
         product_ = MakeProduct(spec.inputs[0].dims, spec.inputs[1].dims, bias_, Activation::kNone,
                                refusal);

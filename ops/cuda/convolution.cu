@@ -430,7 +430,7 @@ class Backward : public ConvolutionKernel {
 
  private:
   bool Recomputes() const {
-    return activation_ != Activation::kNone && !GradientOfOutput(activation_);
+    return activation_ != Activation::kNone && !GradientUsesOutput(activation_);
   }
 
   KernelStatus UndoActivation(const KernelArgs& args, const TensorView& dz) {

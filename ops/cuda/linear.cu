@@ -103,7 +103,7 @@ struct BackwardLayout {
     WorkspaceLayout layout;
     partial = layout.Add(ColumnSums(rows, out).WorkspaceBytes());
     if (activation != Activation::kNone) dz = layout.Add(static_cast<size_t>(dy.bytes()));
-    if (activation != Activation::kNone && !GradientOfOutput(activation)) {
+    if (activation != Activation::kNone && !GradientUsesOutput(activation)) {
       z = layout.Add(static_cast<size_t>(dy.num_elements()) * sizeof(float));
     }
     bytes = layout.bytes();
@@ -113,7 +113,7 @@ struct BackwardLayout {
 // dz = dy times the activation's gradient, from y or from the product computed again.
 KernelStatus UndoActivation(DeviceContexts& contexts, const KernelArgs& args, Activation activation,
                             float* z, const TensorView& dz) {
-  const bool of_output = GradientOfOutput(activation);
+  const bool of_output = GradientUsesOutput(activation);
   if (!of_output) ESPALIER_KERNEL_RETURN_IF_ERROR(ProductInF32(contexts, args, z));
   return DispatchFloat(dz.dtype(), "linear_grad", [&](auto type) {
     using T = typename decltype(type)::T;

@@ -20,7 +20,7 @@ inline Activation ActivationOf(const Attributes& attributes) {
 }
 
 // Whether the gradient is computed from the output y; otherwise it is computed from the input x.
-inline bool GradientOfOutput(Activation activation) {
+inline bool GradientUsesOutput(Activation activation) {
   return activation == Activation::kRelu || activation == Activation::kSigmoid ||
          activation == Activation::kTanh;
 }

@@ -25,7 +25,7 @@ struct Group {
 };
 
 // Whether there are at most 16 equidistant numbers.
-struct Ladder {
+struct EquidistantGrid {
   float step, least;
 };
 
@@ -34,12 +34,12 @@ bool IsF16(float value) { return F16ToF32(F32ToF16(value)) == value; }
 // Prefers a grid that contains all weights up to rounding and whose scale and minimum f16
 // represents; else a grid that contains them; else the one from minimum to maximum. Numbers that
 // were quantized to 4 bits before therefore come back unchanged.
-Ladder LadderOf(const float* weights, int64_t n) {
+EquidistantGrid EquidistantGridOf(const float* weights, int64_t n) {
   constexpr int kSteps = 15;
   constexpr float kOff = 1e-3F;  // of a step
   const auto [first, last] = std::minmax_element(weights, weights + n);
   const float least = *first, span = *last - least;
-  Ladder best = {span / kSteps, least};
+  EquidistantGrid best = {span / kSteps, least};
   bool found = false;
   for (int steps = 1; steps <= kSteps; ++steps) {
     const float per_unit = static_cast<float>(steps) / span;
@@ -71,7 +71,7 @@ Group MakeGroup(int bits, const float* weights, int64_t n) {
     group.offset = -128 * group.step;
     group.levels = 255;
   } else {
-    const Ladder ladder = LadderOf(weights, n);
+    const EquidistantGrid ladder = EquidistantGridOf(weights, n);
     group.scale = F32ToF16(ladder.step);
     group.minimum = F32ToF16(ladder.least);
     group.step = F16ToF32(group.scale);

@@ -47,7 +47,7 @@ const char* QuantizedOp(const std::string& op) {
 }
 
 // By value: router scores, and the terms that they are sums of (an adapter's).
-std::vector<bool> ScoresOfExperts(const Graph& graph) {
+std::vector<bool> RouterScores(const Graph& graph) {
   std::vector<bool> scores(graph.values().size(), false);
   for (auto node = graph.nodes().rbegin(); node != graph.nodes().rend(); ++node) {
     const bool sum = node->op == "add" && scores[static_cast<size_t>(node->outputs[0])];
@@ -98,7 +98,7 @@ absl::StatusOr<Graph> QuantizeLinears(const OpRegistry& registry, const Graph& g
   std::vector<bool> quantized(graph.nodes().size(), false);
   std::vector<bool> needed(graph.values().size(), false);  // needed in its original form
   for (const auto& [name, value] : graph.outputs) needed[static_cast<size_t>(value)] = true;
-  const std::vector<bool> scores = ScoresOfExperts(graph);
+  const std::vector<bool> scores = RouterScores(graph);
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
     const auto is_f32 = [&](ValueId v) { return graph.value(v).type.dtype == DType::kF32; };

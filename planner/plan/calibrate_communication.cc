@@ -108,32 +108,32 @@ class Observer {
       }
       return;
     }
-    Told& told = told_[{node, op, work.instances}];
-    told.kind = work.kind;
-    told.least = told.ranks++ == 0 ? seconds : std::min(told.least, seconds);
+    Reported& reported = reported_[{node, op, work.instances}];
+    reported.kind = work.kind;
+    reported.least = reported.ranks++ == 0 ? seconds : std::min(reported.least, seconds);
   }
 
   // Call after all ranks have been added.
   std::vector<PredictionError> Learn(v1::CommunicationProfile* profile) {
     std::map<std::pair<int, int>, Sum> sums;  // by kind and number of ranks
-    for (const auto& [key, told] : told_) {
+    for (const auto& [key, reported] : reported_) {
       const auto& [node, op, instances] = key;
       // All collectives in one group, reported by every rank.
       const std::vector<int>& group = instances[0].first;
       const bool one_group = std::all_of(instances.begin(), instances.end(),
                                          [&](const Instance& i) { return i.first == group; });
-      if (!one_group || told.ranks != static_cast<int>(group.size()) || group.size() < 2) continue;
+      if (!one_group || reported.ranks != static_cast<int>(group.size()) || group.size() < 2) continue;
       double predicted = 0;
       for (const Instance& one : instances) {
         const int n = static_cast<int>(group.size());
-        predicted += model_.CollectiveSeconds(told.kind, n, one.second).value_or(0);
+        predicted += model_.CollectiveSeconds(reported.kind, n, one.second).value_or(0);
       }
       if (predicted <= 0) continue;
-      Sum& sum = sums[{told.kind, static_cast<int>(group.size())}];
-      sum.measured += told.least;
+      Sum& sum = sums[{reported.kind, static_cast<int>(group.size())}];
+      sum.measured += reported.least;
       sum.predicted += predicted;
       drifts_.push_back(
-          {absl::StrCat(node, " ", op, " of ", group.size(), " ranks"), predicted, told.least});
+          {absl::StrCat(node, " ", op, " of ", group.size(), " ranks"), predicted, reported.least});
     }
     for (v1::CommunicationProfile::Collective& c : *profile->mutable_collectives()) {
       const auto found = sums.find({c.kind(), c.ranks()});
@@ -149,14 +149,14 @@ class Observer {
   }
 
  private:
-  struct Told {
+  struct Reported {
     Collective::Kind kind = Collective::KIND_UNSPECIFIED;
     int ranks = 0;
     double least = 0;
   };
 
   const CommunicationModel& model_;
-  std::map<std::tuple<std::string, std::string, std::vector<Instance>>, Told> told_;
+  std::map<std::tuple<std::string, std::string, std::vector<Instance>>, Reported> reported_;
   Sum send_, receive_;
   std::vector<PredictionError> drifts_;
 };

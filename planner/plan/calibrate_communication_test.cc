@@ -47,7 +47,7 @@ class CalibrateCommunicationTest : public ::testing::Test {
 
   // The times that ranks report if every all-reduce takes `seconds` once all ranks have entered and
   // each rank waits that long before.
-  static std::vector<std::vector<OperatorTime>> Told(const std::vector<v1::Program>& programs,
+  static std::vector<std::vector<OperatorTime>> Reported(const std::vector<v1::Program>& programs,
                                                      double seconds,
                                                      const std::vector<double>& waits) {
     std::vector<std::vector<OperatorTime>> times(programs.size());
@@ -81,7 +81,7 @@ TEST_F(CalibrateCommunicationTest, LearnsSlowCollectivesWithoutWaiting) {
   const double message = CommunicationModel::Create(profile_)->MessageSeconds(bytes)->receive;
   // Each rank but the last waits a second.
   auto drifts =
-      CalibrateCommunication(programs, Told(programs, 5e-3, {1, 1, 0, 1}), Devices(4), &profile_);
+      CalibrateCommunication(programs, Reported(programs, 5e-3, {1, 1, 0, 1}), Devices(4), &profile_);
   ASSERT_TRUE(drifts.ok()) << drifts.status();
   ASSERT_FALSE(drifts->empty());
   double measured = 0, predicted = 0;
@@ -105,7 +105,7 @@ TEST_F(CalibrateCommunicationTest, ConvergesOverEqualRuns) {
   std::vector<PredictionError> drifts;
   for (int run = 0; run < 12; ++run) {
     drifts =
-        CalibrateCommunication(programs, Told(programs, 3e-3, {0, 0.5}), Devices(2), &profile_).value();
+        CalibrateCommunication(programs, Reported(programs, 3e-3, {0, 0.5}), Devices(2), &profile_).value();
   }
   double measured = 0, predicted = 0;
   for (const PredictionError& drift : drifts) {
@@ -117,7 +117,7 @@ TEST_F(CalibrateCommunicationTest, ConvergesOverEqualRuns) {
 
 TEST_F(CalibrateCommunicationTest, CollectiveWithMissingRankIsIgnored) {
   const std::vector<v1::Program> programs = DataParallel(4);
-  auto times = Told(programs, 1e-2, {1, 1, 0, 1});
+  auto times = Reported(programs, 1e-2, {1, 1, 0, 1});
   const std::string before = profile_.SerializeAsString();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (double seconds : {-1.0, nan}) {
@@ -172,13 +172,13 @@ TEST_F(CalibrateCommunicationTest, ReceiveTimesOnlyFallSendTimesAreUsed) {
 TEST_F(CalibrateCommunicationTest, OneDisturbedRunHasLimitedEffect) {
   const std::vector<v1::Program> programs = DataParallel(2);
   const double before = Predicts(Collective::ALL_REDUCE, 2, 1e6);
-  ASSERT_TRUE(CalibrateCommunication(programs, Told(programs, 1e9, {0, 0}), Devices(2), &profile_).ok());
+  ASSERT_TRUE(CalibrateCommunication(programs, Reported(programs, 1e9, {0, 0}), Devices(2), &profile_).ok());
   EXPECT_LT(Predicts(Collective::ALL_REDUCE, 2, 1e6), 5 * before);
 }
 
 TEST_F(CalibrateCommunicationTest, IgnoresSharedCoresAndEmptyProfiles) {
   const std::vector<v1::Program> programs = DataParallel(2);
-  const auto times = Told(programs, 1e-2, {0, 0});
+  const auto times = Reported(programs, 1e-2, {0, 0});
   std::vector<v1::Device> shared = Devices(2);
   for (v1::Device& device : shared) {
     device.set_host("one");

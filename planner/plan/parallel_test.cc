@@ -47,7 +47,7 @@ std::optional<CostModel::Times> MeasureOddly(const OpDef& def, const NodeTypes& 
 
 struct Outcome {
   v1::Plan plan;
-  std::string error, learnt;
+  std::string error, learned;
 };
 
 class ParallelPlansTest : public ::testing::Test {
@@ -68,7 +68,7 @@ class ParallelPlansTest : public ::testing::Test {
       const Outcome other = Make(problem, options, for_each);
       EXPECT_TRUE(MessageDifferencer::Equals(other.plan, alone.plan));
       EXPECT_EQ(other.error, alone.error);
-      EXPECT_EQ(other.learnt, alone.learnt);
+      EXPECT_EQ(other.learned, alone.learned);
     }
   }
 };

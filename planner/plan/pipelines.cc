@@ -95,7 +95,7 @@ absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
   found.pipeline.planning = *std::move(planning);
   Planning& made = *found.pipeline.planning;
   Slicer slicer(made);
-  PipelinePartitionProblem slices = slicer.Problem(options.pipeline_stages(), AllAlike(made.machine()));
+  PipelinePartitionProblem slices = slicer.Problem(options.pipeline_stages(), AllDevicesEqual(made.machine()));
   slices.stop = problem.stop;
   const std::vector<PipelineStage> stages = PartitionPipeline(slices);
   if (stages.empty() && problem.stop && problem.stop()) {

@@ -407,7 +407,7 @@ TEST(MakePlanTest, VerySlowDevicesDoNotOverflowTimes) {
       1e4);
 }
 
-class AskedDevices : public CostModel {
+class RequestedDevices : public CostModel {
  public:
   static constexpr int64_t kBatch = 96;
 
@@ -421,14 +421,14 @@ class AskedDevices : public CostModel {
 
 // Many devices that all measure a little differently.
 TEST(MakePlanTest, SingleDeviceTriesOnlyTheBestDevices) {
-  const Graph graph = Mlp(AskedDevices::kBatch);
-  PlanProblem problem = TestProblem(graph, AskedDevices::kBatch, 32);
+  const Graph graph = Mlp(RequestedDevices::kBatch);
+  PlanProblem problem = TestProblem(graph, RequestedDevices::kBatch, 32);
   for (int d = 0; d < 32; ++d) {
     v1::Device& device = problem.machine.devices[d];
     device.set_matmul_flops(1e11 + 1e8 * ((7 * d) % 32));
     device.set_host("host" + std::to_string(d));
   }
-  AskedDevices cost;
+  RequestedDevices cost;
   problem.cost = &cost;
   const v1::Plan plan = Made(problem, WithStrategy(v1::SearchOptions::SINGLE_DEVICE));
   EXPECT_LE(cost.whole.size(), 8u);

@@ -35,7 +35,7 @@ std::string DeviceClassOf(v1::Device device) {
   return device.SerializeAsString();
 }
 
-bool AllAlike(const Machine& machine) {
+bool AllDevicesEqual(const Machine& machine) {
   const std::string first = DeviceClassOf(machine.devices[0]);
   return std::all_of(machine.devices.begin(), machine.devices.end(),
                      [&](const v1::Device& d) { return DeviceClassOf(d) == first; });

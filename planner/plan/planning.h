@@ -41,7 +41,7 @@ void DropTooLongPrograms(double parts, double most, std::vector<int>* micro_batc
 
 // A key that is equal for devices that differ in their host alone.
 std::string DeviceClassOf(v1::Device device);
-bool AllAlike(const Machine& machine);
+bool AllDevicesEqual(const Machine& machine);
 
 class Planning {
  public:

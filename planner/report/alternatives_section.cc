@@ -17,7 +17,7 @@ namespace {
 constexpr int kMaxShown = 24;
 constexpr double kBarLeft = 190, kBarWidth = 640, kRowHeight = 34, kChartWidth = 1040;
 
-struct Runner {
+struct Entry {
   std::string name;
   const v1::Prediction* prediction;
   std::string refused;  // human-readable
@@ -49,70 +49,70 @@ std::string WhyRefused(const v1::Plan& plan, const v1::Alternative& alternative)
   return text;
 }
 
-std::string Ratio(const Runner& runner, const v1::Prediction& own) {
+std::string Ratio(const Entry& entry, const v1::Prediction& own) {
   if (!(own.step_seconds() > 0)) return "";
-  return absl::StrFormat("%.2f×", runner.prediction->step_seconds() / own.step_seconds());
+  return absl::StrFormat("%.2f×", entry.prediction->step_seconds() / own.step_seconds());
 }
 
-std::string Verdict(const Runner& runner, const v1::Prediction& own) {
-  if (runner.chosen) return "chosen";
-  if (!runner.refused.empty()) return runner.refused;
-  const double step = runner.prediction->step_seconds() - own.step_seconds();
+std::string Verdict(const Entry& entry, const v1::Prediction& own) {
+  if (entry.chosen) return "chosen";
+  if (!entry.refused.empty()) return entry.refused;
+  const double step = entry.prediction->step_seconds() - own.step_seconds();
   if (step == 0) return "as fast";
-  const double compute = runner.prediction->compute_seconds() - own.compute_seconds();
+  const double compute = entry.prediction->compute_seconds() - own.compute_seconds();
   const double communication =
-      runner.prediction->communication_seconds() - own.communication_seconds();
+      entry.prediction->communication_seconds() - own.communication_seconds();
   return absl::StrCat(step > 0 ? "slower by " : "faster by ", ReadableSeconds(std::abs(step)),
                       ": compute ", SignedSeconds(compute), ", communication ",
                       SignedSeconds(communication));
 }
 
-std::string TableRow(const Runner& runner, const v1::Prediction& own) {
-  const v1::Prediction& p = *runner.prediction;
+std::string TableRow(const Entry& entry, const v1::Prediction& own) {
+  const v1::Prediction& p = *entry.prediction;
   return absl::StrCat(
-      runner.chosen ? "<tr class=\"chosen\">" : "<tr>", "<td>", EscapedShort(runner.name, 60),
+      entry.chosen ? "<tr class=\"chosen\">" : "<tr>", "<td>", EscapedShort(entry.name, 60),
       "</td><td class=\"num\">", ReadableSeconds(p.step_seconds()), "</td><td class=\"num\">",
-      Ratio(runner, own), "</td><td class=\"num\">", ReadableSeconds(p.compute_seconds()),
+      Ratio(entry, own), "</td><td class=\"num\">", ReadableSeconds(p.compute_seconds()),
       "</td><td class=\"num\">", ReadableSeconds(p.communication_seconds()),
       "</td><td class=\"num\">", ReadableBytes(p.bytes_moved()), "</td><td class=\"num\">",
       ReadableBytes(static_cast<double>(PeakBytes(p))), "</td><td class=\"wide\">",
-      EscapedShort(Verdict(runner, own), 300), "</td></tr>\n");
+      EscapedShort(Verdict(entry, own), 300), "</td></tr>\n");
 }
 
 // The step as a pale bar, overlaid with the busiest device's computing and communication.
-std::string ChartRow(const Runner& runner, const v1::Prediction& own, double y, double scale) {
-  const v1::Prediction& p = *runner.prediction;
+std::string ChartRow(const Entry& entry, const v1::Prediction& own, double y, double scale) {
+  const v1::Prediction& p = *entry.prediction;
   auto width = [&](double seconds) { return std::clamp(seconds * scale, 0.0, kBarWidth); };
   const double step = width(p.step_seconds());
   std::string text = ReadableSeconds(p.step_seconds());
-  if (!runner.refused.empty()) {
+  if (!entry.refused.empty()) {
     absl::StrAppend(&text, ", cannot run");
-  } else if (!runner.chosen) {
-    absl::StrAppend(&text, ", ", Ratio(runner, own));
+  } else if (!entry.chosen) {
+    absl::StrAppend(&text, ", ", Ratio(entry, own));
   }
   const std::string hover =
-      Hover(absl::StrCat(Shortened(runner.name, 60), "\nstep ", ReadableSeconds(p.step_seconds()),
+      Hover(absl::StrCat(Shortened(entry.name, 60), "\nstep ", ReadableSeconds(p.step_seconds()),
                          "\ncompute ", ReadableSeconds(p.compute_seconds()), "\ncommunication ",
                          ReadableSeconds(p.communication_seconds())));
   return absl::StrCat(
       "<g>", hover,
       absl::StrCat("<text x=\"", Coordinate(kBarLeft - 10), "\" y=\"", Coordinate(y + 19),
-                   "\" class=\"end", runner.chosen ? " strong" : "", "\">",
-                   EscapedShort(runner.name, 26), "</text>"),
-      SvgRect(kBarLeft, y + 3, step, 22, runner.refused.empty() ? "step" : "step refused", ""),
+                   "\" class=\"end", entry.chosen ? " strong" : "", "\">",
+                   EscapedShort(entry.name, 26), "</text>"),
+      SvgRect(kBarLeft, y + 3, step, 22, entry.refused.empty() ? "step" : "step refused", ""),
       SvgRect(kBarLeft, y + 6, width(p.compute_seconds()), 8, "fwd", ""),
       SvgRect(kBarLeft, y + 14, width(p.communication_seconds()), 8, "rsh", ""),
-      SvgText(kBarLeft + step + 8, y + 19, runner.chosen ? "strong" : "", text), "</g>\n");
+      SvgText(kBarLeft + step + 8, y + 19, entry.chosen ? "strong" : "", text), "</g>\n");
 }
 
-std::string Chart(const std::vector<Runner>& runners, const v1::Prediction& own) {
+std::string Chart(const std::vector<Entry>& entries, const v1::Prediction& own) {
   double longest = 0;
-  for (const Runner& r : runners) longest = std::max(longest, r.prediction->step_seconds());
+  for (const Entry& r : entries) longest = std::max(longest, r.prediction->step_seconds());
   if (!(longest > 0)) return "";
   std::string content;
   double y = 0;
-  for (const Runner& runner : runners) {
-    content += ChartRow(runner, own, y, kBarWidth / longest);
+  for (const Entry& entry : entries) {
+    content += ChartRow(entry, own, y, kBarWidth / longest);
     y += kRowHeight;
   }
   return absl::StrCat(
@@ -126,23 +126,23 @@ std::string Chart(const std::vector<Runner>& runners, const v1::Prediction& own)
 
 std::string AlternativesSection(const v1::Plan& plan) {
   const v1::Prediction& own = plan.prediction();
-  std::vector<Runner> runners = {{"this plan", &own, "", true}};
+  std::vector<Entry> entries = {{"this plan", &own, "", true}};
   for (const v1::Alternative& alternative : plan.alternatives()) {
-    if (static_cast<int>(runners.size()) > kMaxShown) break;
-    runners.push_back(
+    if (static_cast<int>(entries.size()) > kMaxShown) break;
+    entries.push_back(
         {alternative.name(), &alternative.prediction(), WhyRefused(plan, alternative)});
   }
-  std::string content = Chart(runners, own);
+  std::string content = Chart(entries, own);
   absl::StrAppend(
       &content,
       "<div class=\"scroll\"><table>\n<thead><tr><th>plan</th><th class=\"num\">step</th>"
       "<th class=\"num\">ratio</th><th class=\"num\">compute</th><th class=\"num\">"
       "communication</th><th class=\"num\">moved</th><th class=\"num\">memory</th>"
       "<th>verdict</th></tr></thead>\n<tbody>\n");
-  for (const Runner& runner : runners) content += TableRow(runner, own);
+  for (const Entry& entry : entries) content += TableRow(entry, own);
   absl::StrAppend(&content, "</tbody></table></div>\n");
-  if (runners.size() == 1) content += Note("No alternatives were recorded with this plan.");
-  const int more = plan.alternatives_size() + 1 - static_cast<int>(runners.size());
+  if (entries.size() == 1) content += Note("No alternatives were recorded with this plan.");
+  const int more = plan.alternatives_size() + 1 - static_cast<int>(entries.size());
   if (more > 0) content += Note(absl::StrCat(more, " more alternatives are not shown."));
   return Section("alternatives", "Against the alternatives", content);
 }

@@ -42,7 +42,7 @@ std::string KindOf(const TimelineTask& task) {
   return "";
 }
 
-bool AreOneMeeting(const TimelineTask& a, const TimelineTask& b) {
+bool AreOneTransfer(const TimelineTask& a, const TimelineTask& b) {
   return a.communicates && b.communicates && a.begin == b.begin && a.end == b.end &&
          a.kind == b.kind && a.node == b.node && a.bytes == b.bytes;
 }
@@ -64,7 +64,7 @@ std::string TaskGraphDot(const Timeline& timeline) {
     std::vector<int> devices = {task.device};
     // A device takes part in a transfer once, so a repeated name starts the next transfer.
     for (size_t k = i + 1; k < tasks.size() && tasks[k].begin == task.begin; ++k) {
-      if (done[k] || !AreOneMeeting(task, tasks[k])) continue;
+      if (done[k] || !AreOneTransfer(task, tasks[k])) continue;
       if (tasks[k].device == task.device) break;
       devices.push_back(tasks[k].device);
       done[k] = true;

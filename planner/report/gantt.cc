@@ -108,7 +108,7 @@ void AddShare(double begin, double end, double part, std::vector<double>* shares
   }
 }
 
-void Summarise(const std::map<int, Tasks>& by_device, const GanttOptions& options, Gantt* out) {
+void Summarize(const std::map<int, Tasks>& by_device, const GanttOptions& options, Gantt* out) {
   out->computing.assign(options.parts, 0);
   out->communicating.assign(options.parts, 0);
   const double part = out->seconds / options.parts;
@@ -155,7 +155,7 @@ Gantt MakeGantt(const Timeline& timeline, int devices, const GanttOptions& optio
     out.other_devices = static_cast<int>(busiest.size() - lanes);
     out.most_busy = -busiest[lanes].first;
     out.least_busy = -busiest.back().first;
-    Summarise(by_device, options, &out);
+    Summarize(by_device, options, &out);
   }
   // Half a lane's share for each row, and enough to show small plans task by task.
   const int limit = std::max(4, options.max_bars / static_cast<int>(2 * lanes));

@@ -70,12 +70,12 @@ TEST(HtmlTest, EveryOperatorOfASmallPlanAppears) {
 }
 
 // Node name -> style with its color.
-std::map<std::string, std::string> Colours(const std::vector<Element>& page) {
-  std::map<std::string, std::string> colours;
+std::map<std::string, std::string> Colors(const std::vector<Element>& page) {
+  std::map<std::string, std::string> colors;
   for (const Element& e : Inside(page, "class", "graph")) {
-    if (e.HasClass("node")) colours[e.text.substr(0, e.text.find('\n'))] = e.Attribute("style");
+    if (e.HasClass("node")) colors[e.text.substr(0, e.text.find('\n'))] = e.Attribute("style");
   }
-  return colours;
+  return colors;
 }
 
 TEST(HtmlTest, ColorsAreEqualIffMachineViewsAre) {
@@ -94,12 +94,12 @@ TEST(HtmlTest, ColorsAreEqualIffMachineViewsAre) {
     }
     views[op->node()] = {op->devices().begin(), op->devices().end()};
   }
-  const auto colours = Colours(Parsed(sample.Page()));
-  ASSERT_EQ(colours.size(), views.size());
+  const auto colors = Colors(Parsed(sample.Page()));
+  ASSERT_EQ(colors.size(), views.size());
   for (const auto& [a, view_a] : views) {
-    ASSERT_THAT(colours.at(a), HasSubstr("--h:"));
+    ASSERT_THAT(colors.at(a), HasSubstr("--h:"));
     for (const auto& [b, view_b] : views) {
-      EXPECT_EQ(colours.at(a) == colours.at(b), view_a == view_b) << a << " " << b;
+      EXPECT_EQ(colors.at(a) == colors.at(b), view_a == view_b) << a << " " << b;
     }
   }
 }

@@ -62,13 +62,13 @@ void AddLines(const std::vector<std::pair<int, int>>& edges, const LayerOptions&
   }
 }
 
-double MeanPosition(const std::vector<int>& neighbours, const std::vector<double>& position) {
+double MeanPosition(const std::vector<int>& neighbors, const std::vector<double>& position) {
   double sum = 0;
-  for (int n : neighbours) sum += position[n];
-  return sum / static_cast<double>(neighbours.size());
+  for (int n : neighbors) sum += position[n];
+  return sum / static_cast<double>(neighbors.size());
 }
 
-void OrderByBarycentres(int sweeps, Layered* out) {
+void OrderByBarycenters(int sweeps, Layered* out) {
   std::vector<double> position(out->items.size());
   auto number = [&](const std::vector<int>& layer) {
     for (size_t i = 0; i < layer.size(); ++i) position[layer[i]] = static_cast<double>(i);
@@ -80,8 +80,8 @@ void OrderByBarycentres(int sweeps, Layered* out) {
     for (int i = 1; i < n; ++i) {
       std::vector<int>& layer = out->layers[down ? i : n - 1 - i];
       for (int item : layer) {
-        const auto& neighbours = down ? out->items[item].above : out->items[item].below;
-        if (!neighbours.empty()) position[item] = MeanPosition(neighbours, position);
+        const auto& neighbors = down ? out->items[item].above : out->items[item].below;
+        if (!neighbors.empty()) position[item] = MeanPosition(neighbors, position);
       }
       std::stable_sort(layer.begin(), layer.end(),
                        [&](int a, int b) { return position[a] < position[b]; });
@@ -167,7 +167,7 @@ Layered MakeLayers(int boxes, const std::vector<std::pair<int, int>>& edges,
     out.items.push_back(item);
   }
   AddLines(edges, options, &out);
-  OrderByBarycentres(options.sweeps, &out);
+  OrderByBarycenters(options.sweeps, &out);
   PlaceAll(options, &out);
   return out;
 }

@@ -17,7 +17,7 @@ constexpr double kBarWidth = 220;
 
 struct Row {
   const LinkTraffic* link;
-  double utilisation = -1;  // -1: the bandwidth is not known
+  double utilization = -1;  // -1: the bandwidth is not known
 };
 
 double Finite(double value) { return std::isfinite(value) && value > 0 ? value : 0; }
@@ -30,24 +30,24 @@ std::vector<Row> RowsOf(const Timeline& timeline, double seconds) {
     rows.push_back({&link, could > 0 ? Finite(link.bytes) / could : -1});
   }
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
-    if (a.utilisation != b.utilisation) return a.utilisation > b.utilisation;
+    if (a.utilization != b.utilization) return a.utilization > b.utilization;
     return Finite(a.link->bytes) > Finite(b.link->bytes);
   });
   return rows;
 }
 
 std::string TableRow(const Row& row) {
-  const double shown = std::clamp(row.utilisation, 0.0, 1.0);
-  const std::string percent = row.utilisation < 0 ? "unknown" : ReadablePercent(row.utilisation);
+  const double shown = std::clamp(row.utilization, 0.0, 1.0);
+  const std::string percent = row.utilization < 0 ? "unknown" : ReadablePercent(row.utilization);
   return absl::StrCat(
       "<tr><td>", EscapedShort(row.link->name, 60), "</td><td class=\"num\">",
       ReadableBytes(row.link->bytes), "</td><td class=\"num\">",
       row.link->bandwidth > 0 ? absl::StrCat(ReadableBytes(row.link->bandwidth), "/s") : "unknown",
       "</td><td class=\"num\">", percent, "</td><td>",
-      Svg(kBarWidth, 12, "meter", absl::StrCat("utilisation ", percent),
+      Svg(kBarWidth, 12, "meter", absl::StrCat("utilization ", percent),
           absl::StrCat(SvgRect(0, 1, kBarWidth, 10, "idle", ""),
                        SvgRect(0, 1, kBarWidth * shown, 10,
-                               row.utilisation > 0.8 ? "used much" : "used", ""))),
+                               row.utilization > 0.8 ? "used much" : "used", ""))),
       "</td></tr>\n");
 }
 
@@ -61,7 +61,7 @@ std::string LinksSection(const v1::Plan& plan, const Timeline& timeline) {
   if (rows.empty()) return Section("links", heading, Note("There is no traffic to show."));
   std::string content =
       "<div class=\"scroll\"><table>\n<thead><tr><th>link</th><th class=\"num\">per step</th><th "
-      "class=\"num\">bandwidth</th><th class=\"num\">utilisation</th><th></th></tr></thead>\n"
+      "class=\"num\">bandwidth</th><th class=\"num\">utilization</th><th></th></tr></thead>\n"
       "<tbody>\n";
   for (size_t i = 0; i < std::min(rows.size(), kMaxRows); ++i) content += TableRow(rows[i]);
   content += "</tbody></table></div>\n";

@@ -112,7 +112,7 @@ TEST(SearchedPlanTest, DotGraphsAreComplete) {
   absl::StatusOr<std::shared_ptr<const Timeline>> timeline = SimulatePlan(problem, *plan);
   ASSERT_TRUE(timeline.ok()) << timeline.status();
   const std::string tasks = RenderTaskGraph(**timeline);
-  int boxes = 0, edges = 0, meetings = 0;
+  int boxes = 0, edges = 0, transfers = 0;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(tasks, '\n'))) {
     int from = 0, to = 0;
     if (std::sscanf(line.c_str(), " t%d -> t%d;", &from, &to) == 2) {
@@ -120,12 +120,12 @@ TEST(SearchedPlanTest, DotGraphsAreComplete) {
       ++edges;
     } else if (absl::StrContains(line, "[label=")) {
       ++boxes;
-      meetings += absl::StrContains(line, "on 0-3") && absl::StrContains(line, "ellipse");
+      transfers += absl::StrContains(line, "on 0-3") && absl::StrContains(line, "ellipse");
     }
   }
-  EXPECT_GT(meetings, 0);
+  EXPECT_GT(transfers, 0);
   // Each device's tasks form one chain through its own boxes and shared transfers.
-  EXPECT_EQ(boxes + 3 * meetings, static_cast<int>((*timeline)->tasks.size()));
+  EXPECT_EQ(boxes + 3 * transfers, static_cast<int>((*timeline)->tasks.size()));
   EXPECT_GE(edges, boxes - 4);
 
   v1::Plan odd = *plan;

@@ -45,7 +45,7 @@ class SerialSteps {
     // Plans each pair of layouts between two kinds of operators once and caches it; offers fewer
     // choices where that would take too much time and memory.
     int kinds = 0;
-    for (NodeId n : space.nodes()) kinds += space.Alike(n)[0] == n;
+    for (NodeId n : space.nodes()) kinds += space.EqualNodes(n)[0] == n;
     const double devices = space.num_devices();
     const double pieces = devices > kFewDevices ? kFewerPieces : kMostPieces;
     const double plans = pieces / (devices * devices);

@@ -13,12 +13,12 @@ class LocalSearch {
       : moves_(moves), simulator_(*simulator), budget_(budget), top_placements_(top_placements) {}
 
   absl::StatusOr<LocalSearchResult> Run() {
-    using Neighbourhood = void (LocalSearch::*)(NodeId);
-    constexpr Neighbourhood kAll[] = {&LocalSearch::Alone, &LocalSearch::Alike, &LocalSearch::WithFollowers,
+    using Neighborhood = void (LocalSearch::*)(NodeId);
+    constexpr Neighborhood kAll[] = {&LocalSearch::Alone, &LocalSearch::EqualNodes, &LocalSearch::WithFollowers,
                                       &LocalSearch::WithEachNeighbour};
     size_t widest = 0;
     while (widest < std::size(kAll)) {
-      const Neighbourhood neighbourhood = kAll[widest];
+      const Neighborhood neighbourhood = kAll[widest];
       // Visits the nodes in turn until none has improved since its last visit.
       const std::vector<NodeId>& nodes = moves_.space().nodes();
       const int64_t before = result_.accepted;
@@ -45,8 +45,8 @@ class LocalSearch {
     for (const ConfigEntry* entry : moves_.All(node)) Try({{node, entry}});
   }
 
-  void Alike(NodeId node) {
-    const std::vector<NodeId>& alike = moves_.space().Alike(node);
+  void EqualNodes(NodeId node) {
+    const std::vector<NodeId>& alike = moves_.space().EqualNodes(node);
     if (alike.size() < 2 || node != alike[0]) return;
     for (size_t i = 0; i < moves_.All(node).size(); ++i) {
       Moves::Changes changes;
@@ -60,11 +60,11 @@ class LocalSearch {
       Moves::Changes all = {{node, entry}};
       for (const Edge& edge : moves_.space().EdgesOf(node)) {
         const ConfigEntry* follower = moves_.Follow(node, entry, edge);
-        if (follower == nullptr || follower == Now(edge.neighbour)) continue;
+        if (follower == nullptr || follower == Now(edge.neighbor)) continue;
         bool first = true;
-        for (const auto& [other, ignored] : all) first = first && other != edge.neighbour;
-        if (first) all.emplace_back(edge.neighbour, follower);
-        Try({{node, entry}, {edge.neighbour, follower}});
+        for (const auto& [other, ignored] : all) first = first && other != edge.neighbor;
+        if (first) all.emplace_back(edge.neighbor, follower);
+        Try({{node, entry}, {edge.neighbor, follower}});
       }
       if (all.size() > 2) Try(std::move(all));
     }
@@ -74,8 +74,8 @@ class LocalSearch {
     for (const Edge& edge : moves_.space().EdgesOf(node)) {
       if (!edge.to_consumer) continue;
       for (const ConfigEntry* entry : moves_.All(node)) {
-        for (const ConfigEntry* other : moves_.All(edge.neighbour)) {
-          Try({{node, entry}, {edge.neighbour, other}});
+        for (const ConfigEntry* other : moves_.All(edge.neighbor)) {
+          Try({{node, entry}, {edge.neighbor, other}});
         }
       }
     }

@@ -43,7 +43,7 @@ const ConfigEntry* Moves::Follow(NodeId node, const ConfigEntry* entry,
   if (inserted) {
     NodeConfig config;
     if (space_.Follow(node, entry->config, edge, &config)) {
-      it->second = table_.Get(edge.neighbour, config);
+      it->second = table_.Get(edge.neighbor, config);
     }
   }
   return it->second;
@@ -53,10 +53,10 @@ void Moves::Propagate(Random* random, Changes* changes) {
   do {
     const auto [node, entry] = changes->back();
     const SearchSpace::Edge* edge = space_.DrawEdge(node, random);
-    if (edge == nullptr || Names(*changes, edge->neighbour)) return;
+    if (edge == nullptr || Names(*changes, edge->neighbor)) return;
     const ConfigEntry* next = Follow(node, entry, *edge);
     if (next == nullptr) return;
-    changes->emplace_back(edge->neighbour, next);
+    changes->emplace_back(edge->neighbor, next);
   } while (random->Real() < kContinue);
 }
 
@@ -92,7 +92,7 @@ void Moves::Draw(const Placement& placement, Random* random, Changes* changes) {
   } else {
     const SearchSpace::Choice choice = space_.DrawChoice(node, random);
     if (kind < kPropagate + kAllAlike) {
-      for (NodeId alike : space_.Alike(node)) changes->emplace_back(alike, Entry(alike, choice));
+      for (NodeId alike : space_.EqualNodes(node)) changes->emplace_back(alike, Entry(alike, choice));
     } else {
       changes->emplace_back(node, Entry(node, choice));
       if (kind < kPropagate + kAllAlike + kTogether) Gather(index, choice, random, changes);

@@ -183,7 +183,7 @@ int64_t SearchSpace::CountAll(NodeId node) const {
 bool SearchSpace::Follow(NodeId node, const NodeConfig& config, const Edge& edge,
                          NodeConfig* out) const {
   const SplitRule& own = structure_.nodes[node].rule;
-  const SplitRule& other = structure_.nodes[edge.neighbour].rule;
+  const SplitRule& other = structure_.nodes[edge.neighbor].rule;
   const std::vector<int>& here =
       edge.to_consumer ? own.outputs[edge.own_operand] : own.inputs[edge.own_operand];
   const std::vector<int>& there = edge.to_consumer ? other.inputs[edge.neighbour_operand]
@@ -196,7 +196,7 @@ bool SearchSpace::Follow(NodeId node, const NodeConfig& config, const Edge& edge
     if (there[d] == kNotSplit || !Allowed(other.axes[there[d]])) return false;
     out->degrees[there[d]] = degree;
   }
-  const NodeConfig* pinned = PinnedConfig(edge.neighbour);
+  const NodeConfig* pinned = PinnedConfig(edge.neighbor);
   if (pinned != nullptr && !(*pinned == *out)) return false;
   return CheckConfig(other, *out, options_.num_devices).ok();
 }

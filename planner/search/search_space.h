@@ -55,7 +55,7 @@ class SearchSpace {
 
   // A tensor between two nodes, seen from one of them.
   struct Edge {
-    NodeId neighbour = kNoNode;
+    NodeId neighbor = kNoNode;
     double bytes = 0;
     bool to_consumer = false;
     int own_operand = 0;
@@ -72,7 +72,7 @@ class SearchSpace {
 
   // Nodes with the same operator, attributes and types as `node`, including itself: repeated
   // layers.
-  const std::vector<NodeId>& Alike(NodeId node) const { return classes_[class_of_[node]]; }
+  const std::vector<NodeId>& EqualNodes(NodeId node) const { return classes_[class_of_[node]]; }
 
   // Every configuration of `node`. There are many on many devices: see CountAll.
   std::vector<NodeConfig> All(NodeId node) const;

@@ -267,7 +267,7 @@ TEST(SearchSpaceTest, LayersAreAlike) {
   const SearchSpace space(*structure, {.num_devices = 2});
   for (NodeId n : space.nodes()) {
     if (graph.node(n).name == "layers.1.mlp.down_proj") {
-      EXPECT_EQ(space.Alike(n).size(), 4u);
+      EXPECT_EQ(space.EqualNodes(n).size(), 4u);
     }
   }
 }

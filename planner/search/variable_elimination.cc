@@ -30,9 +30,9 @@ void Elimination::EliminateAllBut(const std::vector<int>& kept) {
   while (!left.empty()) {
     const int next = left.begin()->second;
     left.erase(left.begin());
-    const std::vector<int> neighbours = Scope(next);
+    const std::vector<int> neighbors = Scope(next);
     Eliminate(next);
-    for (int v : neighbours) {
+    for (int v : neighbors) {
       if (stay.count(v) > 0) continue;
       left.erase({sums[v], v});
       sums[v] = Sums(v);
@@ -95,7 +95,7 @@ void Elimination::Eliminate(int variable) {
     step.best = {given_[variable]};
     for (const Factor& f : taken) Add(Fix(f, variable));
   } else {
-    Add(Minimise(variable, taken, &step));
+    Add(Minimize(variable, taken, &step));
   }
   steps_.push_back(std::move(step));
 }
@@ -132,7 +132,7 @@ void Elimination::ForEach(const std::vector<int>& scope, const std::vector<Facto
   }
 }
 
-Factor Elimination::Minimise(int variable, const std::vector<Factor>& taken, Step* step) const {
+Factor Elimination::Minimize(int variable, const std::vector<Factor>& taken, Step* step) const {
   Factor rest{step->scope, {}};
   std::vector<int64_t> strides;
   for (const Factor& f : taken) strides.push_back(Stride(f, variable));

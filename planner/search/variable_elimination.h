@@ -44,7 +44,7 @@ class Elimination {
   template <typename Visit>
   void ForEach(const std::vector<int>& scope, const std::vector<Factor>& factors,
                Visit visit) const;
-  Factor Minimise(int variable, const std::vector<Factor>& taken, Step* step) const;
+  Factor Minimize(int variable, const std::vector<Factor>& taken, Step* step) const;
   Factor Fix(const Factor& f, int variable) const;
 
   const std::vector<int> choices_, given_;

@@ -60,8 +60,8 @@ absl::StatusOr<ServingModel> Build(const OpRegistry& registry, WeightFormat form
       BuildServing(registry, *model, {8, 8, 256, 4, 256, 64, kPositions});
   if (!serving.ok()) return serving.status();
   if (absl::Status s = BindAndInfer(registry, 1, &serving->graph); !s.ok()) return s;
-  NameEverySource(serving->graph, &serving->weights);
-  return ServingIn(registry, *std::move(serving), model->facts, format);
+  AddImplicitSources(serving->graph, &serving->weights);
+  return ToServingFormat(registry, *std::move(serving), model->facts, format);
 }
 
 int64_t ParameterBytes(const Graph& graph) {

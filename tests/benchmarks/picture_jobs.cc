@@ -88,13 +88,13 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Images(const Digits& digits) {
   for (int64_t i = 0; i < kImages; ++i) {
     absl::StatusOr<Enlarged> digit = Enlarge(digits, i, edge);
     if (!digit.ok()) return digit.status();
-    for (int64_t c = 0; c < kResNet.colours; ++c) {
+    for (int64_t c = 0; c < kResNet.channels; ++c) {
       pixels.insert(pixels.end(), digit->ink.begin(), digit->ink.end());
     }
     classes.push_back(digit->digit);
   }
   return Dataset::FromColumns(
-      {ColumnOf("image", DType::kF32, {kResNet.colours, edge, edge}, pixels),
+      {ColumnOf("image", DType::kF32, {kResNet.channels, edge, edge}, pixels),
        ColumnOf("labels", DType::kI32, {}, classes)},
       0);
 }
@@ -109,7 +109,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Volumes(const Digits& digits) {
     absl::StatusOr<Enlarged> digit = Enlarge(digits, i, edge);
     if (!digit.ok()) return digit.status();
     const int64_t front = digit->digit, back = front + edge / 2;
-    for (int64_t c = 0; c < kUnet.colours; ++c) {
+    for (int64_t c = 0; c < kUnet.channels; ++c) {
       for (int64_t depth = 0; depth < edge; ++depth) {
         for (float ink : digit->ink) {
           const bool inside = depth >= front && depth < back;
@@ -120,7 +120,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Volumes(const Digits& digits) {
     }
   }
   return Dataset::FromColumns(
-      {ColumnOf("volume", DType::kF32, {kUnet.colours, edge, edge, edge}, voxels),
+      {ColumnOf("volume", DType::kF32, {kUnet.channels, edge, edge, edge}, voxels),
        ColumnOf("labels", DType::kI32, {edge, edge, edge}, labels)},
       0);
 }

@@ -135,7 +135,7 @@ absl::Status FillResNet(const OpRegistry& registry, Workload* work) {
   absl::StatusOr<Graph> graph = zoo::BuildResNet50(registry, sizes);
   if (!graph.ok()) return graph.status();
   work->graph = *std::move(graph);
-  auto dataset = Noise("image", {sizes.colours, sizes.edge, sizes.edge}, 10);
+  auto dataset = Noise("image", {sizes.channels, sizes.edge, sizes.edge}, 10);
   if (!dataset.ok()) return dataset.status();
   work->dataset = *std::move(dataset);
   return absl::OkStatus();

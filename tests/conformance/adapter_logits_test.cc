@@ -116,7 +116,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
                                                         const RunnerLimits& limits) {
     absl::StatusOr<Adapted> built = Build(adapters_, WeightFormat::kF32);
     if (!built.ok()) return built.status();
-    NameEverySource(built->model.graph, &built->model.weights);
+    AddImplicitSources(built->model.graph, &built->model.weights);
     auto programs = LowerServing(registry_, built->model.graph, degrees);
     if (!programs.ok()) return programs.status();
     auto ranks = InProcessModelRunner::Create(*programs, folder_, limits, 96, built->model.weights);

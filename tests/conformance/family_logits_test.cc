@@ -108,8 +108,8 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     if (!serving.ok()) return serving.status();
     const absl::Status bound = BindAndInfer(registry_, 1, &serving->graph);
     if (!bound.ok()) return bound;
-    NameEverySource(serving->graph, &serving->weights);
-    return ServingIn(registry_, *std::move(serving), model->facts, format);
+    AddImplicitSources(serving->graph, &serving->weights);
+    return ToServingFormat(registry_, *std::move(serving), model->facts, format);
   }
 
   std::unique_ptr<ProgramModelRunner> Runner(WeightFormat format = WeightFormat::kF32,

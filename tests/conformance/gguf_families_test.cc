@@ -107,8 +107,8 @@ class GgufModels {
     if (!serving.ok()) return serving.status();
     const absl::Status bound = BindAndInfer(registry_, 1, &serving->graph);
     if (!bound.ok()) return bound;
-    NameEverySource(serving->graph, &serving->weights);
-    serving = ServingIn(registry_, *std::move(serving), model->facts, format);
+    AddImplicitSources(serving->graph, &serving->weights);
+    serving = ToServingFormat(registry_, *std::move(serving), model->facts, format);
     if (!serving.ok()) return serving.status();
     const absl::StatusOr<v1::Program> program = LowerServing(registry_, serving->graph);
     if (!program.ok()) return program.status();

@@ -23,7 +23,7 @@ constexpr zoo::ResNetSizes kSizes{.edge = 64, .width = 8, .classes = 10};
 // With `nudged` n, every n-th pixel is the next representable number, as another rounding would
 // give; 0: none.
 std::shared_ptr<const Dataset> Images(int32_t count, int nudged = 0) {
-  Column images{"image", {DType::kF32, {kSizes.colours, kSizes.edge, kSizes.edge}}, {}};
+  Column images{"image", {DType::kF32, {kSizes.channels, kSizes.edge, kSizes.edge}}, {}};
   Column labels{"labels", {DType::kI32, {}}, {}};
   uint32_t state = 1;
   for (int32_t i = 0; i < count; ++i) {

@@ -69,7 +69,7 @@ class SaveWeightsTest : public testing::Test {
     if (!serving.ok()) return serving.status();
     absl::Status status = BindAndInfer(registry_, 1, &serving->graph);
     if (!status.ok()) return status;
-    return ServingIn(registry_, *std::move(serving), model->facts, format);
+    return ToServingFormat(registry_, *std::move(serving), model->facts, format);
   }
 
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Runner(const std::string& config,

@@ -71,7 +71,7 @@ class TensorParallelTest : public testing::Test {
     serving->weights.sources.clear();
     serving = QuantizeServing(registry_, *std::move(serving), format);
     EXPECT_TRUE(serving.ok()) << serving.status();
-    NameEverySource(serving->graph, &serving->weights);
+    AddImplicitSources(serving->graph, &serving->weights);
     return *std::move(serving);
   }
 
@@ -256,9 +256,9 @@ TEST_F(TensorParallelTest, PackedMatricesAreSplitBetweenGroups) {
                     .ok());
     ModelFacts facts;
     facts.packed_bits = bits;
-    absl::StatusOr<ServingModel> packed = ServingIn(registry_, Build(config), facts, std::nullopt);
+    absl::StatusOr<ServingModel> packed = ToServingFormat(registry_, Build(config), facts, std::nullopt);
     ASSERT_TRUE(packed.ok()) << packed.status();
-    NameEverySource(packed->graph, &packed->weights);
+    AddImplicitSources(packed->graph, &packed->weights);
     for (const ServingDegrees& degrees : {ServingDegrees{2, 1}, {4, 1}, {2, 2}}) {
       SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
       folder_ = wide;
@@ -301,9 +301,9 @@ TEST_F(TensorParallelTest, PackedExpertsAreSplitAtLoadOrFromDisk) {
     ModelFacts facts;
     facts.packed_bits = bits;
     absl::StatusOr<ServingModel> packed =
-        ServingIn(registry_, Build(config, WeightFormat::kF32), facts, std::nullopt);
+        ToServingFormat(registry_, Build(config, WeightFormat::kF32), facts, std::nullopt);
     ASSERT_TRUE(packed.ok()) << packed.status();
-    NameEverySource(packed->graph, &packed->weights);
+    AddImplicitSources(packed->graph, &packed->weights);
     for (const ServingDegrees& degrees : {ServingDegrees{1, 1}, {2, 1}, {4, 1}, {2, 2}}) {
       SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
       folder_ = wide;

@@ -15,7 +15,7 @@ absl::StatusOr<Graph> BuildAlexNet(const OpRegistry& registry);
 // Sizes as published by default; tests run narrower ones.
 struct ResNetSizes {
   int64_t edge = 224;  // of the images, in pixels
-  int64_t colours = 3;
+  int64_t channels = 3;
   int64_t width = 64;  // channels after the first convolution; all others are multiples
   int64_t classes = 1000;
 };
@@ -27,7 +27,7 @@ absl::StatusOr<Graph> BuildBertLarge(const OpRegistry& registry);
 
 struct Unet3dSizes {
   int64_t edge = 128;  // of the volumes, in voxels; a multiple of 8
-  int64_t colours = 3;
+  int64_t channels = 3;
   int64_t width = 32;  // channels after the first convolution; all others are multiples
   int64_t classes = 3;
   // 0: batch norm. Otherwise the groups of group norm, which does not couple examples.

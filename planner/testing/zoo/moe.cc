@@ -29,7 +29,7 @@ class Mixture {
         sequence_(sizes.body.sequence),
         hidden_(sizes.body.hidden),
         experts_(sizes.experts),
-        room_((kChoices * sequence_ + experts_ - 1) / experts_) {}
+        capacity_((kChoices * sequence_ + experts_ - 1) / experts_) {}
 
   // x [batch, sequence, hidden], like the result.
   Features Layer(const std::string& name, Features x) {
@@ -45,7 +45,7 @@ class Mixture {
         b_.Op("reduce_sum", {slots}, {{"axes", Ints{1}}}, name + ".router.dispatch");
     const ValueId combine = Combine(name + ".router", slots, top[0]);
     const ValueId sent = b_.Op("matmul", {dispatch, x.value}, {{"transpose_a", true}},
-                               name + ".dispatch");  // [batch, experts * room, hidden]
+                               name + ".dispatch");  // [batch, experts * capacity, hidden]
     return {b_.Op("matmul", {combine, Experts(name + ".experts", sent)}, {}, name + ".combine"),
             hidden_};
   }
@@ -74,13 +74,13 @@ class Mixture {
     before = b_.Op("multiply", {before, chosen}, {}, name + ".before.chosen");
     before = b_.Op("reduce_sum", {before}, {{"axes", Ints{2}}}, name + ".place");
     before = b_.Op("cast", {before}, {{"to", "i32"}}, name + ".place.integer");
-    const ValueId place = b_.Op("one_hot", {before}, {{"depth", room_}}, name + ".place.one_hot");
+    const ValueId place = b_.Op("one_hot", {before}, {{"depth", capacity_}}, name + ".place.one_hot");
     const ValueId slots =
         b_.Op("multiply",
               {b_.Op("unsqueeze", {chosen}, {{"axes", Ints{3}}}, name + ".chosen.column"),
                b_.Op("unsqueeze", {place}, {{"axes", Ints{2}}}, name + ".place.row")},
               {}, name + ".slots");
-    return b_.Op("reshape", {slots}, {{"shape", Ints{0, kChoices, sequence_, experts_ * room_}}},
+    return b_.Op("reshape", {slots}, {{"shape", Ints{0, kChoices, sequence_, experts_ * capacity_}}},
                  name + ".slots.by_choice");
   }
 
@@ -98,7 +98,7 @@ class Mixture {
   // [batch, experts * capacity, hidden] -> the same: each expert's rows through its two layers.
   ValueId Experts(const std::string& name, ValueId sent) {
     const int64_t inner = 8 * hidden_;
-    ValueId x = b_.Op("reshape", {sent}, {{"shape", Ints{0, experts_, room_, hidden_}}},
+    ValueId x = b_.Op("reshape", {sent}, {{"shape", Ints{0, experts_, capacity_, hidden_}}},
                       name + ".by_expert");
     x = b_.Op("transpose", {x}, {{"perm", Ints{1, 0, 2, 3}}}, name + ".to_experts");
     x = b_.Op("reshape", {x}, {{"shape", Ints{experts_, -1, hidden_}}}, name + ".rows");
@@ -107,9 +107,9 @@ class Mixture {
     x = b_.Op("gelu", {x}, {}, name + ".gelu");
     x = b_.Op("batch_matmul", {x, l_.Weight(name + ".down.weight", {experts_, inner, hidden_})}, {},
               name + ".down");
-    x = b_.Op("reshape", {x}, {{"shape", Ints{experts_, -1, room_, hidden_}}}, name + ".by_group");
+    x = b_.Op("reshape", {x}, {{"shape", Ints{experts_, -1, capacity_, hidden_}}}, name + ".by_group");
     x = b_.Op("transpose", {x}, {{"perm", Ints{1, 0, 2, 3}}}, name + ".from_experts");
-    return b_.Op("reshape", {x}, {{"shape", Ints{0, experts_ * room_, hidden_}}}, name + ".slots");
+    return b_.Op("reshape", {x}, {{"shape", Ints{0, experts_ * capacity_, hidden_}}}, name + ".slots");
   }
 
   // GShard's balance loss: the mean over experts of (share of first choices * mean probability),
@@ -130,7 +130,7 @@ class Mixture {
   Layers& l_;
   GraphBuilder& b_;
   const int64_t sequence_, hidden_, experts_;
-  const int64_t room_;  // capacity of an expert in each group
+  const int64_t capacity_;  // capacity of an expert in each group
   std::vector<ValueId> balance_;
 };
 

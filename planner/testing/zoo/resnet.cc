@@ -27,8 +27,8 @@ Features Bottleneck(Layers& l, const std::string& name, Features x, int64_t widt
 absl::StatusOr<Graph> BuildResNet50(const OpRegistry& registry, const ResNetSizes& sizes) {
   Layers l(registry, "resnet50");
   Features x = {
-      l.builder().Input("image", DType::kF32, {-1, sizes.colours, sizes.edge, sizes.edge}),
-      sizes.colours};
+      l.builder().Input("image", DType::kF32, {-1, sizes.channels, sizes.edge, sizes.edge}),
+      sizes.channels};
   x = l.BatchNorm("bn1", l.Conv("conv1", x, sizes.width, {{7, 7}, 2, {3, 3}}));
   x = l.Pool2d("maxpool", x, "max", {{3, 3}, 2, {1, 1}});
   const int blocks[] = {3, 4, 6, 3};

@@ -37,8 +37,8 @@ Features Halve(Layers& l, const std::string& name, Features x, int64_t edge) {
 absl::StatusOr<Graph> BuildUnet3d(const OpRegistry& registry, const Unet3dSizes& sizes) {
   Layers l(registry, "unet3d");
   const int64_t edge = sizes.edge, norm_groups = sizes.norm_groups;
-  Features x = {l.builder().Input("volume", DType::kF32, {-1, sizes.colours, edge, edge, edge}),
-                sizes.colours};
+  Features x = {l.builder().Input("volume", DType::kF32, {-1, sizes.channels, edge, edge, edge}),
+                sizes.channels};
   std::vector<Features> skips;
   for (int level = 0; level < kLevels; ++level) {
     const std::string name = absl::StrCat("encoder.", level);

@@ -184,7 +184,7 @@ absl::StatusOr<ServingModel> ArtifactLoader::Build(const ModelToLoad& part, cons
   if (!added.ok()) return added.status();
   *adapted = *std::move(added);
   if (part.own == nullptr) {
-    return ServingIn(*options_.operators, *std::move(serving), model.facts, part.format);
+    return ToServingFormat(*options_.operators, *std::move(serving), model.facts, part.format);
   }
   const auto formats = [own = part.own, weights = serving->weights](const std::string& parameter) {
     return own->Of(TensorsOf(parameter, weights));
@@ -233,7 +233,7 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   model.drafts = remote.drafts;
   model.prefers_shared = remote.prefers_shared;
   model.weights = std::move(serving.weights);
-  NameEverySource(serving.graph, &model.weights);
+  AddImplicitSources(serving.graph, &model.weights);
   model.adapter_folders = remote.adapters.folders();
   model.adapters = remote.adapted;
   model.limits.vocabulary = static_cast<int>(facts.vocab_size);
