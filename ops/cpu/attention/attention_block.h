@@ -70,7 +70,7 @@ struct Block {
 // Prefetches n elements into L2. Slots are scattered, so the hardware prefetcher does not help; L1 has
 // too few lines in flight for the latency of memory.
 template <typename C>
-ESPALIER_INLINE void Fetch(const C* p, int64_t n) {
+ESPALIER_INLINE void PrefetchElements(const C* p, int64_t n) {
   const char* bytes = reinterpret_cast<const char*>(p);
   const int64_t size = n * static_cast<int64_t>(sizeof(C));
   for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at, 0, 2);
@@ -108,7 +108,7 @@ struct KvTile {
 // Prefetches the first portion, which no earlier portion prefetched.
 template <typename C>
 ESPALIER_INLINE void FetchAll(const Block<C>& b, const KvTile<C>& p) {
-  for (int64_t i = 0; i < p.size; ++i) Fetch(p.at[i], b.dim);
+  for (int64_t i = 0; i < p.size; ++i) PrefetchElements(p.at[i], b.dim);
 }
 
 // Multiplies the scores of the portion by its scales.
@@ -132,7 +132,7 @@ ESPALIER_INLINE void Products(const Block<C>& b, const KvTile<C>& p, int64_t at)
   float* const scores = b.scores + at * b.scores_row + p.begin;
   for (int64_t j = 0; j < p.size; j += K) {
     // The first queries prefetch for the others.
-    for (int c = 0; at == 0 && c < K; ++c) Fetch(p.at[j + c + kKeysAhead], b.dim);
+    for (int c = 0; at == 0 && c < K; ++c) PrefetchElements(p.at[j + c + kKeysAhead], b.dim);
     float products[W];
     Store<W>(products, DotTile<W, R, K>(q, p.at + j, b.dim));
     for (int r = 0; r < R; ++r) {
@@ -156,7 +156,7 @@ ESPALIER_INLINE void Weigh(const Block<C>& b, const KvTile<C>& p, int64_t at, in
   for (; j + 2 <= p.size; j += 2) {
 #pragma GCC unroll 2
     for (int odd = 0; odd < 2; ++odd) {
-      if (at == 0) Fetch(p.at[j + odd + kKeysAhead] + d, P * W);
+      if (at == 0) PrefetchElements(p.at[j + odd + kKeysAhead] + d, P * W);
       const C* const value = p.at[j + odd] + d;
       Float<W> wide[P];
 #pragma GCC unroll 4

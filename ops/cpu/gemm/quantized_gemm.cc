@@ -69,7 +69,7 @@ struct Tile {
 // valid.) Into L2: L1 has too few lines in flight for the latency of memory. Always inlined: GCC 12
 // drops calls of a function that only prefetches.
 template <bool kFourBits>
-ESPALIER_INLINE void AskAhead(const Tile& t, int64_t group) {
+ESPALIER_INLINE void PrefetchWeights(const Tile& t, int64_t group) {
   const bool unit_begins = group % kForm<kFourBits>.unit_groups() == 0;
   const uint8_t* const weights = t.Weights<kFourBits>(group);
   if (unit_begins) _mm_prefetch(reinterpret_cast<const char*>(weights - 64 + kAhead), _MM_HINT_T1);
@@ -92,7 +92,7 @@ ESPALIER_VNNI void TileVnni(const Tile& t, float* sums) {
   __m512 total[R];
   for (__m512& sum : total) sum = _mm512_setzero_ps();
   for (int64_t g = 0; g < t.x.groups; ++g) {
-    if constexpr (kPrefetch) AskAhead<kFourBits>(t, g);
+    if constexpr (kPrefetch) PrefetchWeights<kFourBits>(t, g);
     const int8_t* q[R];
     for (int r = 0; r < R; ++r) q[r] = t.Q(r, g);
     const uint8_t* const weights = t.Weights<kFourBits>(g);
@@ -193,7 +193,7 @@ ESPALIER_AVX2 void TileAvx2(const Tile& t, float* sums) {
       for (__m256& sum : of_half) sum = _mm256_setzero_ps();
     }
     for (int64_t g = 0; g < t.x.groups; ++g) {
-      if (kPrefetch && half == 0) AskAhead<kFourBits>(t, g);
+      if (kPrefetch && half == 0) PrefetchWeights<kFourBits>(t, g);
       AddGroupAvx2<R, kFourBits>(t, g, half, total[0]);
       if constexpr (kHalves == 2) AddGroupAvx2<R, kFourBits>(t, g, 1, total[1]);
     }
