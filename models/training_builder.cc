@@ -152,7 +152,7 @@ absl::StatusOr<TrainingModel> Build(const OpRegistry& registry, const LanguageMo
   if (facts.packed_bits != 0) {
     return absl::UnimplementedError(absl::StrCat(
         "the weights are packed in ", facts.packed_bits,
-        " bits; training accepts f32, bf16 and f16: give the model that was quantised"));
+        " bits; training accepts f32, bf16 and f16: give the model that was quantized"));
   }
   if (facts.text_part) {
     return absl::UnimplementedError(

@@ -22,7 +22,7 @@ class Differentiator {
     result_.loss = forward_.FindOutput("loss");
     if (result_.loss == kNoValue) {
       return absl::InvalidArgumentError(
-          absl::StrCat("graph '", forward_.name, "' has no output named 'loss' to minimise"));
+          absl::StrCat("graph '", forward_.name, "' has no output named 'loss' to minimize"));
     }
     const Value& loss = forward_.value(result_.loss);
     if (!loss.type.dims.empty() || loss.type.dtype != DType::kF32) {

@@ -151,7 +151,7 @@ void SoftmaxLike(Translator& t, const std::string& op) {
   const int rank = t.RankOf(x);
   const bool old = t.opset() < 13;
   const int64_t given = t.Int("axis", old ? 1 : -1);
-  if (old && given == rank) return t.Fail("axis is the rank: there is nothing to normalise");
+  if (old && given == rank) return t.Fail("axis is the rank: there is nothing to normalize");
   const int64_t axis = t.Axis(given, rank);
   if (!old || axis == rank - 1 || !t.ok()) {
     t.Return(t.Emit(op, {x}, {{"axis", axis}}));

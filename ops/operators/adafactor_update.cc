@@ -137,7 +137,7 @@ void RegisterAdafactorUpdate(OpRegistry& registry) {
                     [](const Dims&) { return int64_t{1}; }));
   OpDef def = Make(
       "adafactor_update",
-      "b = 1 - t^beta2_decay; rows = b rows + (1 - b) sum_j(g^2 + eps1), columns likewise, v_ij = "
+      "b = 1 - t^beta2_decay; rows = b rows + (1 - b) sum_j(g^2 + eps1), columns alike, v_ij = "
       "rows_i columns_j / sum(rows) (vectors: squares = b squares + (1 - b)(g^2 + eps1) = v); u = "
       "g "
       "/ sqrt(v); p = (1 - lr weight_decay) p - min(lr, 1 / sqrt(t)) max(eps2, rms(p)) u / max(1, "

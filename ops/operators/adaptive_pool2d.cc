@@ -33,7 +33,7 @@ void RegisterAdaptivePool2d(OpRegistry& registry) {
   def.name = "adaptive_pool2d";
   def.doc =
       "x[N, C, H, W] -> [N, C, size]: maximum or average over rows floor(i H / H') to "
-      "ceil((i + 1) H / H') - 1, columns likewise";
+      "ceil((i + 1) H / H') - 1, columns alike";
   def.inputs = {{"x"}};
   def.types = {DType::kF32, DType::kBF16, DType::kF16};
   def.attributes = {{"kind", AttributeKind::kString, std::nullopt, true, "'max' or 'average'"},

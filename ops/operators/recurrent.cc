@@ -156,7 +156,7 @@ OpDef MakeRecurrent(Cell cell, const std::string& name, const std::string& onnx,
        "the gates, tanh for the others"},
       {"alpha", AttributeKind::kFloats, std::vector<double>{}, false,
        "of the activations; empty: their defaults"},
-      {"beta", AttributeKind::kFloats, std::vector<double>{}, false, "likewise"},
+      {"beta", AttributeKind::kFloats, std::vector<double>{}, false, "of the activations; empty: their defaults"},
       {"clip", AttributeKind::kFloat, 0.0, false,
        "arguments of activations are clipped to [-clip, clip]; 0: not"}};
   def.onnx =

@@ -206,7 +206,7 @@ rule rms_norm
   example x: f32[3, 4, 8], w: f32[8], epsilon: 1e-5
 
 rule batch_norm_activation
-  doc "an activation behind a batch norm"
+  doc "an activation after a batch norm"
   t = batch_norm(x, w, b, m, v, s) {activation: none, *}
   either function relu
     y = relu(t)
@@ -265,7 +265,7 @@ rule linear_of_matmul
   example x: f32[2, 3, 8], w: f32[5, 8]
 
 rule linear_bias
-  doc "a bias that is added behind a linear layer"
+  doc "a bias that is added after a linear layer"
   t = linear(x, w) {activation: none}
   y = add(t, b)
   shape w: [O, _]
@@ -288,7 +288,7 @@ rule linear_of_rows
   example x: f32[2, 3, 8], w: f32[5, 8], b: f32[5], f.shape: [6, 8], y.shape: [2, 3, 5]
 
 rule activation
-  doc "an activation behind a layer that can apply it"
+  doc "an activation after a layer that can apply it"
   either layer linear
     t = linear(x, w, b?) {activation: none}
     example x: f32[3, 8], w: f32[5, 8], b: f32[5]

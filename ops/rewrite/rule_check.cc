@@ -59,7 +59,7 @@ absl::Status CheckReached(const RewriteRule& rule) {
           std::none_of(node.outputs.begin(), node.outputs.end(), in(results))) {
         return absl::InvalidArgumentError(
             absl::StrCat("the last node of the pattern does not depend on '", node.op,
-                         "', which may only be if something behind it reads the same and the "
+                         "', which may only be if a later node reads the same and the "
                          "replacement computes its result"));
       }
       if (++siblings > kMaxSiblings) {

@@ -69,7 +69,7 @@ class Splitter {
       return AddAlternative(words[1]);
     }
     if (words[0] == "end") {
-      if (!open_ || words.size() != 1) return Error("expected 'end' alone, behind 'either'");
+      if (!open_ || words.size() != 1) return Error("expected 'end' alone, after 'either'");
       open_ = false;
       return absl::OkStatus();
     }

@@ -140,7 +140,7 @@ rule merge_conv2d
 // Sums and concatenations.
 constexpr char kJoined[] = R"rules(
 rule concat_of_linear
-  doc "linear layers that read the same and whose results lie beside each other"
+  doc "linear layers that read the same and whose results are concatenated"
   choice "one large product and no copy, but the columns of a part may be of both"
   a = linear(x, v) {activation: none}
   b = linear(x, w) {activation: none}
@@ -165,7 +165,7 @@ rule sum_of_linear
   example x: f32[2, 3, 8], z: f32[2, 3, 6], v: f32[5, 8], w: f32[5, 6]
 
 rule activation_of_concat
-  doc "an activation of what lies beside each other"
+  doc "an activation of a concatenation"
   choice "layers in front may take up the activation, but there is one operator more"
   t = concat(a, b) {axis: k}
   either function relu

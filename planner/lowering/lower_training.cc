@@ -119,7 +119,7 @@ class Attempt {
                         " bytes but has ", limits.bytes[d]);
       }
       return absl::ResourceExhaustedError(
-          absl::StrCat(what, " (parameters, optimiser states, constants and inputs alone take ",
+          absl::StrCat(what, " (parameters, optimizer states, constants and inputs alone take ",
                        fixed, " on device ", r, ")"));
     }
     for (size_t r = 0; r < emitter_.ranks().size(); ++r) {

@@ -330,7 +330,7 @@ absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
   }
   if (!chosen->refused.empty()) {
     auto verdict = [&](const Candidate& c) -> std::string {
-      if (c.refused == chosen->refused) return "likewise";
+      if (c.refused == chosen->refused) return "for the same reason";
       return c.refused.empty() ? "fits" : c.refused;
     };
     const std::string why =

@@ -120,7 +120,7 @@ std::string RenderPlan(const v1::Plan& plan) {
                       plan.devices_size(), plan.devices_size() == 1 ? "" : "s",
                       plan.graph_fingerprint().substr(0, 12));
   if (plan.micro_batches() > 1) {
-    absl::StrAppendFormat(&out, "The batch runs as %d micro-batches, one behind the other\n\n",
+    absl::StrAppendFormat(&out, "The batch runs as %d micro-batches, one after another\n\n",
                           plan.micro_batches());
   }
   const std::vector<StageRow> stages = StageRows(plan);
@@ -134,8 +134,8 @@ std::string RenderPlan(const v1::Plan& plan) {
     out += "\n";
   }
   if (plan.zero_stage() > 0) {
-    const char* const shared[] = {"optimiser state", "optimiser state and gradients",
-                                  "optimiser state, gradients and parameters"};
+    const char* const shared[] = {"optimizer state", "optimizer state and gradients",
+                                  "optimizer state, gradients and parameters"};
     absl::StrAppend(&out, "ZeRO stage ", plan.zero_stage(), ": replicas share out ",
                     shared[std::min(plan.zero_stage(), 3) - 1], "\n\n");
   }

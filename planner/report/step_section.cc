@@ -38,12 +38,12 @@ std::string Parts(const v1::Plan& plan) {
   std::vector<std::string> lines;
   if (plan.micro_batches() > 1) {
     lines.push_back(absl::StrCat("The batch runs as ", plan.micro_batches(),
-                                 " micro-batches, one behind the other; their gradients are added "
+                                 " micro-batches, one after another; their gradients are added "
                                  "up before one update."));
   }
   if (plan.zero_stage() > 0) {
-    const char* const shared[] = {"optimiser state", "optimiser state and gradients",
-                                  "optimiser state, gradients and parameters"};
+    const char* const shared[] = {"optimizer state", "optimizer state and gradients",
+                                  "optimizer state, gradients and parameters"};
     lines.push_back(absl::StrCat("ZeRO stage ", plan.zero_stage(), ": replicas share out ",
                                  shared[std::min(plan.zero_stage(), 3) - 1], "."));
   }

@@ -281,7 +281,7 @@ absl::Status CheckPrograms(const std::vector<v1::Program>& programs) {
   }
   for (size_t r = 0; r < programs.size(); ++r) {
     if (current(r) != nullptr) {
-      return ranks[r].Error(absl::StrCat("waits for ever in instruction ", at[r], ": ",
+      return ranks[r].Error(absl::StrCat("waits forever in instruction ", at[r], ": ",
                                          current(r)->ShortDebugString()));
     }
   }

@@ -173,7 +173,7 @@ absl::Status RunModel(const OpRegistry& registry, const ZooModel& model, int dev
       const std::vector<MeshShape> shapes = by_hand.Shapes(stage, 0);
       std::optional<Found>& replicas = stage == 0 ? data : zero;
       for (const MeshShape& shape : only(shapes, true)) Keep(by_hand.Make(shape), &replicas);
-      // Megatron's users share out the optimiser's state at most.
+      // Megatron's users share out the optimizer's state at most.
       if (stage <= 1) Keep(by_hand.Best(only(shapes, false), exact), &hand);
     }
   }

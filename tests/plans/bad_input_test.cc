@@ -301,7 +301,7 @@ TEST_F(PlanRequestTest, ErrorsNamePlaceNumbersAndRemedy) {
          for (v1::Device& device : *r->mutable_devices()) device.set_memory_bytes(700);
        }),
        Code::kResourceExhausted,
-       {"device 0 needs", "bytes but has 700", "parameters, optimiser states",
+       {"device 0 needs", "bytes but has 700", "parameters, optimizer states",
         "ZeRO, up to stage 3", "more memory"}},
   };
   for (const Case& c : cases) {

@@ -258,7 +258,7 @@ class InstructionChecker {
     }
     const OpDef* def = Operators().Find(c.op());
     if (def == nullptr) return BadProgram("there is no operator '", c.op(), "'");
-    if (!program_.has_optimizer()) return BadProgram("the program has no optimiser");
+    if (!program_.has_optimizer()) return BadProgram("the program has no optimizer");
     absl::StatusOr<Attributes> attributes = AttributesFromProto(c.attributes());
     if (!attributes.ok()) return attributes.status();
     NodeTypes types{*std::move(attributes), {}, {}};
