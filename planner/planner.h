@@ -106,7 +106,7 @@ inline int BatchTilesOf(const v1::Plan& plan) {
 struct MemoryLimits {
   std::vector<int64_t> bytes;  // by device; 0, or empty: any size
   // More of the device, in which kernels' workspace may lie but not the program; empty: none.
-  std::vector<int64_t> beside;
+  std::vector<int64_t> extra_workspace;
   v1::MemoryOptions options;
   // Operator of the plan -> predicted seconds of one micro-batch, forward and backward: what copies
   // can hide behind.

@@ -100,13 +100,13 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
   programs = Lower(registry, graph, plan, options, none, /*forward_only=*/true, &kept);
   if (!programs.ok()) return programs.status();
   bool fits = true;
-  limits.beside.assign(limits.bytes.size(), 0);
+  limits.extra_workspace.assign(limits.bytes.size(), 0);
   for (int r = 0; r < plan.devices_size(); ++r) {
     const int64_t training = lowered.training[r].arena_bytes();
     const int64_t evaluation = (*programs)[r].arena_bytes(), memory = limits.bytes[r];
     if (memory <= 0 || evaluation <= training || training + evaluation <= memory) continue;
     limits.bytes[r] = training;
-    limits.beside[r] = memory - training;
+    limits.extra_workspace[r] = memory - training;
     fits = false;
   }
   if (!fits) {

@@ -55,8 +55,8 @@ absl::StatusOr<v1::MemoryPlan> Offload(const PcgStructure& structure, const Memo
   if (!settings.ok()) return settings.status();
   OffloadRequest request;
   request.limit = limits.bytes[device];
-  const int64_t beside = limits.beside.empty() ? 0 : limits.beside[device];
-  request.workspace = std::max<int64_t>(0, Workspace(*structure.registry, *program) - beside);
+  const int64_t extra_workspace = limits.extra_workspace.empty() ? 0 : limits.extra_workspace[device];
+  request.workspace = std::max<int64_t>(0, Workspace(*structure.registry, *program) - extra_workspace);
   request.reserved_bytes = reserved_bytes;
   request.settings = *settings;
   // Tiles share the time of their operator.

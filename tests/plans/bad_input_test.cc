@@ -216,7 +216,7 @@ TEST_F(PlanRequestTest, ErrorsNamePlaceNumbersAndRemedy) {
        }(),
        Code::kInvalidArgument,
        {"for 4 devices", "there are 3"}},
-      {"slices that are no power of two",
+      {"batch tiles that are no power of two",
        WithPlan([](v1::Plan* plan) { plan->set_batch_tiles(6); }),
        Code::kInvalidArgument,
        {"'batch_tiles' is 6", "a power of two"}},
