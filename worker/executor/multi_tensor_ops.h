@@ -14,10 +14,11 @@ namespace espalier {
 
 // Returns for each instruction the size of the group that it starts: 1 if it runs alone, 0 if an
 // earlier group contains it. Adjacent instructions form a group
-// - if they are updates by the same operator with equal attributes, schedule and scale that work element by element
-//   (neither `sums` nor `result`), and their operands do not overlap;
-// - in batch-invariant programs, if their kernels support it (KernelRegistry::SupportsHorizontalFusion), nothing that
-//   one writes overlaps what another reads or writes, and only the first depends on a swap.
+// - if they are updates by the same operator with equal attributes, schedule and scale that work
+//   element by element (neither `sums` nor `result`), and their operands do not overlap;
+// - in batch-invariant programs, if their kernels support it
+//   (KernelRegistry::SupportsHorizontalFusion), nothing that one writes overlaps what another
+//   reads or writes, and only the first depends on a swap.
 std::vector<int> MultiTensorGroups(const v1::Program& program, const ProgramMemory& memory,
                                    const SwapDependencies& dependencies, const KernelRegistry& kernels);
 
