@@ -193,7 +193,7 @@ TEST_F(CoordinatorTest, ResumeDuringManifestWriteContinuesFromCompleteCheckpoint
   ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
   Cancel(id);
   Resume(id);
-  files_.LetGo();
+  files_.Release();
   const v1::GetJobReply reply = WaitForEnd(id);
   ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
@@ -214,7 +214,7 @@ TEST_F(CoordinatorTest, CancelDuringExportRegistersNoModel) {
     const std::string id = Submit(request);
     ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
     EXPECT_EQ(Cancel(id).job().state(), v1::CANCELLED);
-    files_.LetGo();
+    files_.Release();
     EXPECT_TRUE(Eventually([&] { return coordinator_->workers().Idle().size() == 1; }));
     EXPECT_EQ(coordinator_->artifacts().Find(name).status().code(), absl::StatusCode::kNotFound);
     Resume(id);
@@ -233,7 +233,7 @@ TEST_F(CoordinatorTest, ResumeDuringModelRegistrationContinuesFromCheckpoint) {
   ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
   Cancel(id);
   Resume(id);
-  files_.LetGo();
+  files_.Release();
   const v1::GetJobReply reply = WaitForEnd(id);
   ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);

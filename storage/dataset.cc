@@ -158,7 +158,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromText(std::string byt
                                                                  int64_t sequence_length,
                                                                  double holdout_fraction) {
   absl::StatusOr<std::shared_ptr<Dataset>> dataset =
-      TextOf(static_cast<int64_t>(bytes.size()), sequence_length, holdout_fraction);
+      MakeText(static_cast<int64_t>(bytes.size()), sequence_length, holdout_fraction);
   if (!dataset.ok()) return dataset.status();
   (*dataset)->text_ = std::move(bytes);
   return *std::move(dataset);
@@ -168,12 +168,12 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::SummaryOfText(int64_t by
                                                                       int64_t sequence_length,
                                                                       double holdout_fraction) {
   absl::StatusOr<std::shared_ptr<Dataset>> dataset =
-      TextOf(bytes, sequence_length, holdout_fraction);
+      MakeText(bytes, sequence_length, holdout_fraction);
   if (!dataset.ok()) return dataset.status();
   return *std::move(dataset);
 }
 
-absl::StatusOr<std::shared_ptr<Dataset>> Dataset::TextOf(int64_t size, int64_t sequence_length,
+absl::StatusOr<std::shared_ptr<Dataset>> Dataset::MakeText(int64_t size, int64_t sequence_length,
                                                          double holdout_fraction) {
   if (sequence_length < 1) {
     return absl::InvalidArgumentError(

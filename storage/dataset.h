@@ -70,7 +70,7 @@ class Dataset {
   // Adds a column for an array with examples along dimension 0, as many as the others have. The
   // pointer is valid until the next call.
   absl::StatusOr<Column*> AddColumn(const std::string& name, const TensorType& array);
-  static absl::StatusOr<std::shared_ptr<Dataset>> TextOf(int64_t bytes, int64_t sequence_length,
+  static absl::StatusOr<std::shared_ptr<Dataset>> MakeText(int64_t bytes, int64_t sequence_length,
                                                          double holdout_fraction);
   absl::Status SetParts(int64_t examples, double holdout_fraction);
 

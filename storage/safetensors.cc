@@ -181,12 +181,12 @@ absl::Status SafetensorsWriter::Begin(const std::vector<Tensor>& tensors,
     if (type == nullptr || tensor.type.dtype == DType::kInvalid) {
       return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' has no type"));
     }
-    const int64_t end = promised_ + tensor.type.bytes();
+    const int64_t end = declared_bytes_ + tensor.type.bytes();
     absl::StrAppend(&header, header.size() > 1 ? "," : "",
                     json(tensor.name).dump(-1, ' ', false, json::error_handler_t::replace),
                     ":{\"dtype\":\"", type, "\",\"shape\":", json(tensor.type.dims).dump(),
-                    ",\"data_offsets\":[", promised_, ",", end, "]}");
-    promised_ = end;
+                    ",\"data_offsets\":[", declared_bytes_, ",", end, "]}");
+    declared_bytes_ = end;
   }
   header += "}";
   while (header.size() % 8 != 0) header += ' ';
@@ -209,9 +209,9 @@ absl::Status SafetensorsWriter::Append(const void* data, int64_t bytes) {
 }
 
 absl::StatusOr<SafetensorsWriter::Written> SafetensorsWriter::Finish() {
-  if (written_ != promised_) {
+  if (written_ != declared_bytes_) {
     return absl::InternalError(
-        absl::StrCat("'", path_, "': ", written_, " bytes written, ", promised_, " announced"));
+        absl::StrCat("'", path_, "': ", written_, " bytes written, ", declared_bytes_, " announced"));
   }
   absl::Status s = file_->Sync();
   if (s.ok()) s = file_->Close();

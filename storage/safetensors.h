@@ -72,7 +72,7 @@ class SafetensorsWriter {
   const std::string path_;
   std::unique_ptr<WritableFile> file_;
   Sha256 hash_;
-  int64_t promised_ = 0;
+  int64_t declared_bytes_ = 0;
   int64_t written_ = 0;
   int64_t total_ = 0;
 };

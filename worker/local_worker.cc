@@ -33,7 +33,7 @@ namespace {
 
 constexpr uint32_t kProtocolVersion = 1;
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
-constexpr absl::Duration kLongestBackoff = absl::Seconds(5);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 
 struct Address {
   std::string host;
@@ -147,7 +147,7 @@ class LocalWorkerImpl : public LocalWorker {
     datasets_ = std::make_unique<DatasetStore>(&client_->models(), files_.get(), cache);
     if (absl::Status s = Serve(*listen); !s.ok()) return s;
     if (absl::Status s = FirstJoin(); !s.ok()) return s;
-    thread_ = std::thread([this] { KeepLease(); });
+    thread_ = std::thread([this] { HeartbeatLoop(); });
     return absl::OkStatus();
   }
 
@@ -288,7 +288,7 @@ class LocalWorkerImpl : public LocalWorker {
             "); is espalierd running there, and is --coordinator right?"));
       }
       absl::SleepFor(backoff);
-      backoff = std::min(backoff * 2, kLongestBackoff);
+      backoff = std::min(backoff * 2, kMaxBackoff);
     }
   }
 
@@ -302,7 +302,7 @@ class LocalWorkerImpl : public LocalWorker {
     return !stopping_;
   }
 
-  void LoseLease(const std::string& reason) {
+  void OnLeaseLost(const std::string& reason) {
     spdlog::warn("{}; aborting running jobs and joining again", reason);
     {
       absl::MutexLock lock(&mutex_);
@@ -312,7 +312,7 @@ class LocalWorkerImpl : public LocalWorker {
     service_->AbortAll(reason);
   }
 
-  void KeepLease() {
+  void HeartbeatLoop() {
     absl::Time last_good = absl::Now();
     absl::Duration backoff = kFirstBackoff;
     std::string key;
@@ -337,7 +337,7 @@ class LocalWorkerImpl : public LocalWorker {
           last_good = absl::Now();
         } else {
           spdlog::warn("cannot join: {}", std::string(s.message()));
-          backoff = std::min(backoff * 2, kLongestBackoff);
+          backoff = std::min(backoff * 2, kMaxBackoff);
         }
         continue;
       }
@@ -348,9 +348,9 @@ class LocalWorkerImpl : public LocalWorker {
       if (s.ok()) {
         last_good = absl::Now();
       } else if (absl::IsFailedPrecondition(s) || absl::IsNotFound(s)) {
-        LoseLease(absl::StrCat("the lease is gone: ", std::string(s.message())));
+        OnLeaseLost(absl::StrCat("the lease is gone: ", std::string(s.message())));
       } else if (absl::Now() - last_good > lease_time) {
-        LoseLease(absl::StrCat("the lease ran out without an answer: ", std::string(s.message())));
+        OnLeaseLost(absl::StrCat("the lease ran out without an answer: ", std::string(s.message())));
       }
     }
   }

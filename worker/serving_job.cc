@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/runner/adapter_files.h"
+#include "worker/runner/lora_adapters.h"
 #include "serving/runner/serving_proto.h"
 
 namespace espalier {
@@ -42,7 +42,7 @@ absl::Status LoadAdapters(const v1::StartServingRequest& request, const WeightLo
                                                    request.adapter_folders_size(), " folders"));
   }
   if (request.adapter_folders_size() == 0) return absl::OkStatus();
-  const absl::StatusOr<AdapterFiles> files = AdapterFiles::OpenFolders(
+  const absl::StatusOr<LoraAdapters> files = LoraAdapters::OpenFolders(
       *loading.files, {request.adapter_folders().begin(), request.adapter_folders().end()});
   if (!files.ok()) return files.status();
   return files->Load(*parameters, executor, loading);

@@ -20,14 +20,14 @@ class FaultyFileSystem : public ForwardingFileSystem {
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
 
   enum class Call { kCreate, kOpen, kRename };
-  // Blocks calls of this kind whose path contains `name`, until LetGo.
+  // Blocks calls of this kind whose path contains `name`, until Release.
   void Hold(const std::string& name, Call call = Call::kCreate) {
     absl::MutexLock lock(&mutex_);
     held_name_ = name;
     held_call_ = call;
     held_ = 0;
   }
-  void LetGo() { Hold(""); }
+  void Release() { Hold(""); }
   // Number of calls blocked since Hold.
   int held() const {
     absl::MutexLock lock(&mutex_);

@@ -95,7 +95,7 @@ void AddDecoder(GgufMetadata& m, Json* config) {
   c["rope_scaling"] = RopeScaling(m);
 }
 
-constexpr char kTurned[] = "rope.dimension_count";
+constexpr char kRotaryDimensions[] = "rope.dimension_count";
 
 // Partial rotary factor: a fraction whose product with head_dim is at least the file's dimension.
 void AddPartialRotary(int64_t turned, int64_t head_dim, Json* config) {
@@ -109,8 +109,8 @@ void AddPartialRotary(int64_t turned, int64_t head_dim, Json* config) {
 // Older files of models with full rotary have their length under that key only.
 void AddDecoderHeads(GgufMetadata& m, Json* config) {
   AddDecoder(m, config);
-  if (!m.Has(kTurned)) return;
-  const int64_t turned = m.Size(kTurned), head_dim = m.Size("attention.key_length", turned);
+  if (!m.Has(kRotaryDimensions)) return;
+  const int64_t turned = m.Size(kRotaryDimensions), head_dim = m.Size("attention.key_length", turned);
   (*config)["head_dim"] = head_dim;
   if (turned != head_dim) AddPartialRotary(turned, head_dim, config);
 }
@@ -119,7 +119,7 @@ void AddDecoderHeads(GgufMetadata& m, Json* config) {
 // which configures it for some layers only.
 void RefusePartialRotary(GgufMetadata& m, const Json& config) {
   if (!config.contains("partial_rotary_factor")) return;
-  m.Fail(kTurned, absl::StrCat(config["head_dim"].get<int64_t>(), ", as '",
+  m.Fail(kRotaryDimensions, absl::StrCat(config["head_dim"].get<int64_t>(), ", as '",
                                m.Key("attention.key_length"), "': whole heads turn"));
 }
 
@@ -237,7 +237,7 @@ void AddPhi3(GgufMetadata& m, Json* config) {
   Json& c = *config;
   const int64_t hidden = m.Size("embedding_length"), heads = m.Size("attention.head_count");
   const int64_t head_dim = m.Size("attention.key_length", std::max<int64_t>(1, hidden / heads));
-  AddPartialRotary(m.Size(kTurned, head_dim), head_dim, config);
+  AddPartialRotary(m.Size(kRotaryDimensions, head_dim), head_dim, config);
   const int64_t window = m.Int("attention.sliding_window", 0, 0);
   c["sliding_window"] = window > 0 ? Json(window) : Json();
 }
@@ -271,8 +271,8 @@ void AddFalcon(GgufMetadata& m, Json* config) {
   const int64_t kv_heads = m.Size("attention.head_count_kv", 1);
   const int64_t head_dim =
       m.Size("embedding_length") / std::max<int64_t>(1, m.Size("attention.head_count"));
-  if (m.Has(kTurned) && m.Size(kTurned) != head_dim) {
-    m.Fail(kTurned, absl::StrCat(head_dim, ": whole heads turn"));
+  if (m.Has(kRotaryDimensions) && m.Size(kRotaryDimensions) != head_dim) {
+    m.Fail(kRotaryDimensions, absl::StrCat(head_dim, ": whole heads turn"));
   }
   const bool two_norms = HasTensor(m, "blk.0.attn_norm_2.weight");
   c["num_kv_heads"] = kv_heads;

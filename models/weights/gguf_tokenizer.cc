@@ -136,7 +136,7 @@ Json Vocabulary(const Reader& reader) {
 
 // True if special tokens strip following spaces, as Phi-3's do. No file says so; llama.cpp also
 // decides by the model's name.
-bool TakesBlanks(const Reader& reader) {
+bool StripsFollowingSpaces(const Reader& reader) {
   const auto found = reader.file().metadata().find("general.name");
   if (found == reader.file().metadata().end()) return false;
   const auto* name = std::get_if<std::string>(&found->second);
@@ -146,7 +146,7 @@ bool TakesBlanks(const Reader& reader) {
 }
 
 Json AddedTokens(const Reader& reader) {
-  const bool takes_blanks = TakesBlanks(reader);
+  const bool takes_blanks = StripsFollowingSpaces(reader);
   Json added = Json::array();
   for (size_t i = 0; i < reader.size(); ++i) {
     const int type = reader.type(i);

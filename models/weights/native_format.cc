@@ -41,7 +41,7 @@ NativeFormats::NativeFormats(const WeightFiles& weights) {
   const auto most =
       std::max_element(numbers.begin(), numbers.end(),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (most != numbers.end()) most_ = most->first;
+  if (most != numbers.end()) dominant_ = most->first;
 }
 
 absl::StatusOr<NativeFormats> NativeFormats::Read(FileSystem& files, const std::string& folder) {

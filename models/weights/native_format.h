@@ -25,13 +25,13 @@ class NativeFormats {
   // Returns the format of a matrix made of these tensors; f32 if one is missing.
   WeightFormat Of(const std::vector<std::string>& tensors) const;
   // The format of most matrix elements.
-  WeightFormat most() const { return most_; }
+  WeightFormat dominant() const { return dominant_; }
 
  private:
   NativeFormats() = default;
 
   std::map<std::string, WeightFormat> formats_;  // by tensor
-  WeightFormat most_ = WeightFormat::kF32;
+  WeightFormat dominant_ = WeightFormat::kF32;
 };
 
 }  // namespace espalier

@@ -177,7 +177,7 @@ TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
   EXPECT_EQ(own.Of({"1", "7"}), WeightFormat::kF32);
 
   const auto most = [](const std::vector<std::pair<std::string, Dims>>& kinds) {
-    return NativeFormats(Files(kinds)).most();
+    return NativeFormats(Files(kinds)).dominant();
   };
   EXPECT_EQ(most({}), WeightFormat::kF32);
   EXPECT_EQ(most({{"F32", {4, 4}}, {"BF16", {4, 5}}}), WeightFormat::kBF16);
@@ -189,7 +189,7 @@ TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
 TEST_F(WeightsTest, NativeFormatIsKnownFromHeaders) {
   const auto own = [&]() -> std::string {
     const absl::StatusOr<NativeFormats> formats = NativeFormats::Read(*files_, folder_);
-    return formats.ok() ? Name(formats->most()) : std::string(formats.status().message());
+    return formats.ok() ? Name(formats->dominant()) : std::string(formats.status().message());
   };
   EXPECT_THAT(own(), HasSubstr("model.safetensors"));
   const std::map<std::string, DType> types = {

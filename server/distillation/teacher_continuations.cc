@@ -64,7 +64,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const DistillationDepend
       if (!folder.ok()) return folder.status();
       const absl::StatusOr<NativeFormats> own = NativeFormats::Read(*tools.files, folder->path());
       if (!own.ok()) return own.status();
-      format = own->most();
+      format = own->dominant();
     }
     weights = Name(format);
   }

@@ -17,7 +17,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
-#include "worker/runner/adapter_files.h"
+#include "worker/runner/lora_adapters.h"
 #include "worker/runner/in_process_model_runner.h"
 #include "worker/runner/program_model_runner.h"
 
@@ -66,8 +66,8 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
 
   struct Adapted {
     ServingModel model;
-    AdapterFiles files;
-    AdapterFiles::Parameters parameters;
+    LoraAdapters files;
+    LoraAdapters::Parameters parameters;
     int max_positions = 0;
   };
   absl::StatusOr<Adapted> Build(const std::vector<std::string>& adapters, WeightFormat format) {
@@ -83,7 +83,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     absl::StatusOr<ServingModel> serving = BuildServing(registry_, *model, shape);
     if (!serving.ok()) return serving.status();
     if (absl::Status s = BindAndInfer(registry_, 1, &serving->graph); !s.ok()) return s;
-    absl::StatusOr<AdapterFiles> files = AdapterFiles::Open(
+    absl::StatusOr<LoraAdapters> files = LoraAdapters::Open(
         *files_, adapters,
         [&](const std::string& name) -> absl::StatusOr<std::string> { return FolderOf(name); });
     if (!files.ok()) return files.status();
@@ -121,7 +121,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     if (!programs.ok()) return programs.status();
     auto ranks = InProcessModelRunner::Create(*programs, folder_, limits, 96, built->model.weights);
     if (!ranks.ok()) return ranks.status();
-    const auto files = AdapterFiles::OpenFolders(*files_, built->files.folders());
+    const auto files = LoraAdapters::OpenFolders(*files_, built->files.folders());
     if (!files.ok()) return files.status();
     for (size_t r = 0; r < (*ranks)->ranks(); ++r) {
       absl::Status s = files->Load(built->parameters, (*ranks)->rank(r).executor());
@@ -289,10 +289,10 @@ TEST_P(AdapterLogitsTest, RowsThatTheFilesDoNotHaveAreRefused) {
   ASSERT_NE(runner, nullptr);
   absl::StatusOr<Adapted> built = Build(adapters_, WeightFormat::kF32);
   ASSERT_TRUE(built.ok()) << built.status();
-  const auto files = AdapterFiles::OpenFolders(*files_, built->files.folders());
+  const auto files = LoraAdapters::OpenFolders(*files_, built->files.folders());
   ASSERT_TRUE(files.ok()) << files.status();
   const auto refused = [&](auto&& change, absl::StatusCode code, const std::string& what) {
-    AdapterFiles::Parameters parameters = built->parameters;
+    LoraAdapters::Parameters parameters = built->parameters;
     change(parameters.begin()->second);
     const absl::Status status = files->Load(parameters, runner->executor());
     EXPECT_EQ(status.code(), code) << status;

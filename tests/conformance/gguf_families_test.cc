@@ -195,7 +195,7 @@ TEST_P(GgufFamiliesTest, NumbersInFewerBitsAreWhatTheyMean) {
                                                        {kGgmlBF16, WeightFormat::kBF16},
                                                        {kGgmlQ8_0, WeightFormat::kInt8},
                                                        {kGgmlQ4_0, WeightFormat::kInt4}};
-    EXPECT_EQ(own->most(), expected.at(type));
+    EXPECT_EQ(own->dominant(), expected.at(type));
     // Numbers that are f16 are multiplied as what they are, in the order of f32.
     if (type == kGgmlF16) {
       EXPECT_EQ(Logits(gguf, family, WeightFormat::kF16), Logits(gguf, family, WeightFormat::kF32));

@@ -85,7 +85,7 @@ class BatchTilingTest : public ::testing::Test {
     return TrainInProcess(registry_, graph_, plan, dataset_, options);
   }
 
-  void ExpectTheSame(int percent);
+  void ExpectSameTraining(int percent);
 
   OpRegistry registry_;
   Graph graph_;
@@ -110,7 +110,7 @@ double Apart(const TrainingRun& a, const TrainingRun& b, const std::string& name
 }
 
 // With this percentage of the memory that the whole batch needs.
-void BatchTilingTest::ExpectTheSame(int percent) {
+void BatchTilingTest::ExpectSameTraining(int percent) {
   const absl::StatusOr<v1::Plan> roomy = PlanFor(int64_t{8} << 30, 0);
   ASSERT_TRUE(roomy.ok()) << roomy.status();
   EXPECT_EQ(roomy->batch_tiles(), 0);
@@ -137,11 +137,11 @@ void BatchTilingTest::ExpectTheSame(int percent) {
   EXPECT_GT(statistics, 0);
 }
 
-TEST_F(BatchTilingTest, TrainsWhereSwappingIsNotEnough) { ExpectTheSame(40); }
+TEST_F(BatchTilingTest, TrainsWhereSwappingIsNotEnough) { ExpectSameTraining(40); }
 
 TEST_F(BatchTilingTest, DataParallelTrainsWhereSwappingIsNotEnough) {
   devices_ = 2;
-  ExpectTheSame(50);
+  ExpectSameTraining(50);
 }
 
 // A ResNet on a small batch amplifies rounding within a few steps. The same examples in another

@@ -22,8 +22,8 @@ constexpr Kind kKinds[] = {
     v1::CollectiveInstruction::ALL_REDUCE, v1::CollectiveInstruction::ALL_GATHER,
     v1::CollectiveInstruction::REDUCE_SCATTER, v1::CollectiveInstruction::ALL_TO_ALL,
     v1::CollectiveInstruction::BROADCAST};
-constexpr int kMostRanksOfAllSizes = 4;
-constexpr int kInARow = 6;
+constexpr int kMaxRanksAtAllSizes = 4;
+constexpr int kRepeats = 6;
 constexpr int64_t kWorkBytes = 256 << 10;  // fits into a core's cache
 constexpr int kWorkRounds = 12;
 
@@ -43,7 +43,7 @@ std::vector<Case> CasesOf(const std::vector<int64_t>& sizes, int world) {
   for (int n : groups) {
     for (Kind kind : kKinds) {
       for (int64_t bytes : sizes) {
-        const bool large = bytes * n > sizes.back() * kMostRanksOfAllSizes;
+        const bool large = bytes * n > sizes.back() * kMaxRanksAtAllSizes;
         if (!large && bytes >= static_cast<int64_t>(sizeof(float)) * n) {
           cases.push_back({kind, n, bytes});
         }
@@ -60,7 +60,7 @@ class Measurement {
 
   // Buffers for inputs of up to `bytes` on all ranks.
   absl::Status Prepare(int64_t bytes) {
-    const int64_t all = bytes * std::max(kMostRanksOfAllSizes, 2);
+    const int64_t all = bytes * std::max(kMaxRanksAtAllSizes, 2);
     if (!communicator_.on_device()) {
       host_.resize(static_cast<size_t>(bytes + all + kWorkBytes));
       input_ = host_.data();
@@ -78,7 +78,7 @@ class Measurement {
     return absl::OkStatus();
   }
 
-  // Seconds for kInARow pieces of work on the first rank while others wait, and for this rank with
+  // Seconds for kRepeats pieces of work on the first rank while others wait, and for this rank with
   // a collective or message after each piece. As in a step, ranks wait only within operations and
   // compute right after them, so that contention between ranks of one host (caches, bandwidth, core
   // time) is included.
@@ -93,14 +93,14 @@ class Measurement {
     Times times;
     if (absl::Status s = Meet(group); !s.ok()) return s;
     if (communicator_.rank() == 0) {
-      absl::StatusOr<double> alone = InARow(c, [] { return absl::OkStatus(); });
+      absl::StatusOr<double> alone = Repeat(c, [] { return absl::OkStatus(); });
       if (!alone.ok()) return alone.status();
       times.alone = *alone;
     }
     if (absl::Status s = Meet(group); !s.ok()) return s;
     const bool is_message = c.kind == v1::CollectiveInstruction::KIND_UNSPECIFIED;
     absl::StatusOr<double> both =
-        is_message ? BackAndForth(c, &times.send) : InARow(c, [&] { return Run(c, group); });
+        is_message ? PingPong(c, &times.send) : Repeat(c, [&] { return Run(c, group); });
     if (!both.ok()) return both.status();
     times.both = *both;
     return times;
@@ -150,10 +150,10 @@ class Measurement {
 
  private:
   template <typename Do>
-  absl::StatusOr<double> InARow(const Case& c, Do what) {
+  absl::StatusOr<double> Repeat(const Case& c, Do what) {
     absl::Status s;
     const absl::Time start = absl::Now();
-    for (int i = 0; i < kInARow && s.ok(); ++i) {
+    for (int i = 0; i < kRepeats && s.ok(); ++i) {
       // Stands for an operator that produces the input.
       s = Work();
       if (s.ok()) s = Write(input_, c.bytes);
@@ -164,13 +164,13 @@ class Measurement {
     return absl::ToDoubleSeconds(absl::Now() - start);
   }
 
-  // kInARow messages each way: one rank computes while the other waits for its message.
-  absl::StatusOr<double> BackAndForth(const Case& c, double* sending) {
+  // kRepeats messages each way: one rank computes while the other waits for its message.
+  absl::StatusOr<double> PingPong(const Case& c, double* sending) {
     absl::Status s;
     const int me = communicator_.rank();
     const absl::Time start = absl::Now();
     absl::Duration in_send;
-    for (int i = 0; i < 2 * kInARow && s.ok(); ++i) {
+    for (int i = 0; i < 2 * kRepeats && s.ok(); ++i) {
       if (i % 2 != me) {
         s = communicator_.Receive(output_, c.bytes, 1 - me, tag_);
         if (s.ok()) s = device_.Synchronize();
@@ -297,8 +297,8 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
       }
       // In ping-pong only one rank computes at a time.
       const double work = times.alone * (is_message ? 2 : *share);
-      added.push_back((times.both - work) / (is_message ? 2 * kInARow : kInARow));
-      sending.push_back(times.send / (2 * kInARow));
+      added.push_back((times.both - work) / (is_message ? 2 * kRepeats : kRepeats));
+      sending.push_back(times.send / (2 * kRepeats));
     }
     if (is_message) {
       // Between devices, both ranks are busy throughout. Otherwise at least 1 ns.

@@ -46,7 +46,7 @@ struct Part {
 struct ShmChannel::Shared {
   struct Direction {
     alignas(kLine) std::atomic<uint64_t> written;  // parts, by the sender
-    std::atomic<uint32_t> starved;                 // by the sender: waits for space
+    std::atomic<uint32_t> needs_space;                 // by the sender: waits for space
     alignas(kLine) std::atomic<uint64_t> read;     // by the receiver
     alignas(kLine) Part parts[kParts];
   };
@@ -130,14 +130,14 @@ int64_t ShmChannel::Push(uint64_t tag, const char* data, int64_t bytes, int64_t 
     const int64_t part = std::min(kPartBytes, bytes - done);
     const int64_t place = Place((part + kLine - 1) / kLine * kLine);
     if (place < 0) {
-      if (starved_) break;
+      if (needs_space_) break;
       // Try again: the peer may have freed space before it could see the flag.
-      starved_ = true;
-      out.starved.store(1);
+      needs_space_ = true;
+      out.needs_space.store(1);
       continue;
     }
-    if (starved_) out.starved.store(0);
-    starved_ = false;
+    if (needs_space_) out.needs_space.store(0);
+    needs_space_ = false;
     std::memcpy(shared_->rings[side_] + place, data + done, static_cast<size_t>(part));
     offsets_[written_ % kParts] = place;
     out.parts[written_ % kParts] = {tag, bytes, place, part};
@@ -173,7 +173,7 @@ absl::StatusOr<int64_t> ShmChannel::Pop(char* message, int64_t bytes, int64_t do
   std::memcpy(message + done, shared_->rings[1 - side_] + part.offset,
               static_cast<size_t>(part.bytes));
   in.read.store(++read_);
-  if (in.starved.load() != 0) Signal(1 - side_);
+  if (in.needs_space.load() != 0) Signal(1 - side_);
   return done + part.bytes;
 }
 

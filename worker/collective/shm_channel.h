@@ -80,7 +80,7 @@ class ShmChannel {
   uint64_t written_ = 0;
   std::array<int64_t, kParts> offsets_{};
   int64_t fill_ = 0;  // end of the last part
-  bool starved_ = false;
+  bool needs_space_ = false;
   uint64_t read_ = 0;
   // Counters at the last check: parts written by the peer, and parts of this end that it had read.
   uint64_t seen_written_ = 0, seen_read_ = 0;

@@ -43,15 +43,15 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Connect(int rank, in
 bool ShmTransport::FlushSends() {
   if (pending_bytes_ == 0) return false;
   for (size_t p = 0; p < peers_.size(); ++p) {
-    std::deque<Copy>& unsent = peers_[p].unsent;
-    while (!unsent.empty()) {
-      Copy& copy = unsent.front();
+    std::deque<Copy>& pending = peers_[p].pending;
+    while (!pending.empty()) {
+      Copy& copy = pending.front();
       const int64_t bytes = static_cast<int64_t>(copy.data.size());
       const int64_t done = channels_[p]->Push(copy.tag, copy.data.data(), bytes, copy.done);
       pending_bytes_ -= done - copy.done;
       copy.done = done;
       if (done < bytes) break;
-      unsent.pop_front();
+      pending.pop_front();
     }
   }
   return pending_bytes_ > 0;
@@ -61,10 +61,10 @@ absl::Status ShmTransport::Send(const void* data, int64_t bytes, int peer, uint6
   FlushSends();
   const char* from = static_cast<const char*>(data);
   int64_t done = 0;
-  if (peers_[peer].unsent.empty()) done = channels_[peer]->Push(tag, from, bytes, 0);
+  if (peers_[peer].pending.empty()) done = channels_[peer]->Push(tag, from, bytes, 0);
   if (done < bytes) {
     // Copies the whole message: `done` counts from its beginning.
-    peers_[peer].unsent.push_back({tag, std::vector<char>(from, from + bytes), done});
+    peers_[peer].pending.push_back({tag, std::vector<char>(from, from + bytes), done});
     pending_bytes_ += bytes - done;
   }
   return absl::OkStatus();
@@ -141,7 +141,7 @@ absl::Status ShmTransport::Drain(int64_t max_pending_bytes) {
   bool is_gone = false;
   int64_t before = pending_bytes_;
   while (FlushSends() && pending_bytes_ > max_pending_bytes) {
-    const auto waits = [](const Peer& peer) { return !peer.unsent.empty(); };
+    const auto waits = [](const Peer& peer) { return !peer.pending.empty(); };
     const int peer =
         static_cast<int>(std::find_if(peers_.begin(), peers_.end(), waits) - peers_.begin());
     if (is_gone) return Gone(peer);
@@ -157,12 +157,12 @@ absl::Status ShmTransport::EndStep() {
     if (channels_[p] == nullptr) continue;
     const absl::Time deadline = absl::Now() + timeout_;
     bool is_gone = false;
-    while (channels_[p]->popped() < peers_[p].pushed_before) {
+    while (channels_[p]->popped() < peers_[p].pushed_last_step) {
       FlushSends();
       if (is_gone) return Gone(static_cast<int>(p));
       if (absl::Status s = WaitFor(static_cast<int>(p), deadline, &is_gone); !s.ok()) return s;
     }
-    peers_[p].pushed_before = channels_[p]->pushed();
+    peers_[p].pushed_last_step = channels_[p]->pushed();
   }
   FlushSends();
   return absl::OkStatus();

@@ -50,7 +50,7 @@ class ShmTransport {
   void Abort(const std::string& reason);
 
  private:
-  // An unsent message, or one received before it was asked for.
+  // An pending message, or one received before it was asked for.
   struct Copy {
     uint64_t tag = 0;
     std::vector<char> data;
@@ -64,8 +64,8 @@ class ShmTransport {
   absl::Status WaitFor(int peer, absl::Time deadline, bool* is_gone);
 
   struct Peer {
-    std::deque<Copy> unsent;
-    uint64_t pushed_before = 0;                                 // at the end of the last step
+    std::deque<Copy> pending;
+    uint64_t pushed_last_step = 0;                                 // at the end of the last step
     std::map<uint64_t, std::deque<std::vector<char>>> unexpected;  // by tag
   };
   const absl::Duration timeout_;

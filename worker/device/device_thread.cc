@@ -18,13 +18,13 @@ absl::Status DeviceThread::Run(const std::function<absl::Status()>& work) {
   Task task;
   task.work = &work;
   absl::MutexLock lock(&mutex_);
-  if (!thread_.joinable()) thread_ = std::thread([this] { Serve(); });
+  if (!thread_.joinable()) thread_ = std::thread([this] { Loop(); });
   waiting_.push_back(&task);
   mutex_.Await(absl::Condition(&task.done));
   return std::move(task.status);
 }
 
-void DeviceThread::Serve() {
+void DeviceThread::Loop() {
   absl::MutexLock lock(&mutex_);
   const auto due = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !waiting_.empty();

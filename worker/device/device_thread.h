@@ -34,7 +34,7 @@ class DeviceThread {
     bool done = false;
   };
 
-  void Serve();
+  void Loop();
 
   absl::Mutex mutex_;
   std::deque<Task*> waiting_ ABSL_GUARDED_BY(mutex_);

@@ -85,7 +85,7 @@ std::vector<std::string> FindTensorNames(const v1::Program& program) {
 }
 
 // True if shard `a` of a parameter is, in region and in address, a contiguous part of shard `b`.
-bool LiesIn(const v1::Program& program, const std::vector<TensorSpec>& specs, int a, int b) {
+bool IsContiguousIn(const v1::Program& program, const std::vector<TensorSpec>& specs, int a, int b) {
   if (specs[a].dtype != specs[b].dtype || specs[a].global != specs[b].global) return false;
   const std::optional<int64_t> begin =
       ContiguousOffset({specs[a].offset, specs[a].dims}, {specs[b].offset, specs[b].dims});
@@ -97,7 +97,7 @@ bool LiesIn(const v1::Program& program, const std::vector<TensorSpec>& specs, in
 }
 
 // Regions of whole parameters that separate updates modify.
-void FindStretches(const v1::Program& program, CheckedProgram* checked) {
+void FindContiguousShards(const v1::Program& program, CheckedProgram* checked) {
   std::map<std::string, std::vector<int>> shards;  // by tensor
   for (int i = 0; i < program.buffers_size(); ++i) {
     if (program.buffers(i).kind() != v1::PARAMETER_SHARD || checked->alias_of[i] >= 0 ||
@@ -106,7 +106,7 @@ void FindStretches(const v1::Program& program, CheckedProgram* checked) {
     }
     std::vector<int>& earlier = shards[checked->tensor_names[i]];
     const auto found = std::find_if(earlier.begin(), earlier.end(),
-                                    [&](int j) { return LiesIn(program, checked->specs, i, j); });
+                                    [&](int j) { return IsContiguousIn(program, checked->specs, i, j); });
     if (found == earlier.end()) {
       earlier.push_back(i);
     } else {
@@ -193,7 +193,7 @@ absl::Status CheckBuffers(const v1::Program& program, CheckedProgram* checked) {
   checked->streamed_slot = FindStreamedSlots(program, kMaxHostSlots);
   checked->alias_of = FindAliases(program, *checked);
   checked->tensor_names = FindTensorNames(program);
-  FindStretches(program, checked);
+  FindContiguousShards(program, checked);
   for (int i = 0; i < program.buffers_size(); ++i) {
     absl::Status status =
         CheckBuffer(program, program.buffers(i), checked->specs[i], checked->alias_of[i] >= 0);

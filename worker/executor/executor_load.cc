@@ -30,11 +30,11 @@ absl::Status Executor::State::Prepare() {
   const std::vector<int> group_size = MultiTensorGroups(program_, memory_, swap_dependencies_, device.kernels());
   for (size_t i = 0; i < group_size.size(); ++i) instructions_[i].group_size = group_size[i];
   for (int i = 0; i < program_.instructions_size(); ++i) {
-    if (absl::Status s = PrepareInstruction(i); !s.ok()) return WithPlace(s, Describe(program_, i));
+    if (absl::Status s = PrepareInstruction(i); !s.ok()) return AnnotateError(s, Describe(program_, i));
   }
   if (workspace_bytes_ > 0) {
     absl::StatusOr<std::unique_ptr<DeviceMemory>> space = device.Allocate(workspace_bytes_);
-    if (!space.ok()) return WithPlace(space.status(), "kernels' workspace");
+    if (!space.ok()) return AnnotateError(space.status(), "kernels' workspace");
     workspace_ = *std::move(space);
   }
   if (GraphCapturer* graph_capturer = device.graph_capturer(); graph_capturer != nullptr && CanCaptureSteps()) {

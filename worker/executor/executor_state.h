@@ -18,7 +18,7 @@
 
 namespace espalier {
 
-inline absl::Status WithPlace(const absl::Status& status, const std::string& place) {
+inline absl::Status AnnotateError(const absl::Status& status, const std::string& place) {
   return absl::Status(status.code(), absl::StrCat(place, ": ", std::string(status.message())));
 }
 
@@ -82,7 +82,7 @@ class Executor::State {
   absl::Status RunAll(int64_t step, bool profile, StepResult* result);
   absl::Status Resize(const DynamicSizes& sizes);
   // Splits the time of a fused group among its instructions by size.
-  void Record(int index, double seconds, StepResult* result) const;
+  void RecordTime(int index, double seconds, StepResult* result) const;
   absl::Status Run(int index, int64_t step, StepResult* result);
   absl::Status RunKernel(ReadyInstruction& ready, int64_t step);
   absl::Status RunSwap(int index, const v1::SwapInstruction& swap, bool out);

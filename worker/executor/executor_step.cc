@@ -58,8 +58,8 @@ absl::Status Executor::State::RunAll(int64_t step, bool profile, StepResult* res
     }
     if (status.ok()) status = Run(i, step, result);
     if (status.ok() && profile) status = device.Synchronize();
-    if (!status.ok()) return WithPlace(status, Describe(program_, i));
-    if (profile) Record(i, absl::ToDoubleSeconds(absl::Now() - start), result);
+    if (!status.ok()) return AnnotateError(status, Describe(program_, i));
+    if (profile) RecordTime(i, absl::ToDoubleSeconds(absl::Now() - start), result);
   }
   for (int swap : swap_dependencies_.at_end) {
     if (absl::Status s = Await(swap); !s.ok()) return s;
@@ -102,7 +102,7 @@ absl::Status Executor::State::Resize(const DynamicSizes& sizes) {
   return absl::OkStatus();
 }
 
-void Executor::State::Record(int index, double seconds, StepResult* result) const {
+void Executor::State::RecordTime(int index, double seconds, StepResult* result) const {
   const int group_size = instructions_[index].group_size;
   if (group_size == 0) return;
   const auto size = [&](int i) {

@@ -47,9 +47,9 @@ class StepGraphCacheTest : public ::testing::Test {
   // Returns what a step of these sizes ran; notes whether it was enqueued again.
   std::string Step(int64_t rows, int64_t output_rows = 1) {
     device_.ran.clear();
-    anew_ = false;
+    enqueued_ = false;
     status_ = steps_.Run({rows, output_rows}, [&] {
-      anew_ = true;
+      enqueued_ = true;
       device_.Enqueue(std::to_string(rows) + "/" + std::to_string(output_rows));
       return refuses_;
     });
@@ -58,16 +58,16 @@ class StepGraphCacheTest : public ::testing::Test {
 
   FakeGraphCapturer device_;
   StepGraphCache steps_{&device_};
-  bool anew_ = false;
+  bool enqueued_ = false;
   absl::Status status_, refuses_;
 };
 
 TEST_F(StepGraphCacheTest, StepIsCapturedOnSecondRunAndLaunchedAfterwards) {
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(Step(3), "3/1");
-    EXPECT_EQ(anew_, i < 2);
+    EXPECT_EQ(enqueued_, i < 2);
     EXPECT_EQ(Step(3, 2), "3/2") << "the sizes of its outputs are part of a step's sizes";
-    EXPECT_EQ(anew_, i < 2);
+    EXPECT_EQ(enqueued_, i < 2);
   }
   EXPECT_EQ(device_.kept.size(), 2u);
 }
@@ -76,7 +76,7 @@ TEST_F(StepGraphCacheTest, LongStepsAreNotCaptured) {
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(Step(StepGraphCache::kMaxRows + 1),
               std::to_string(StepGraphCache::kMaxRows + 1) + "/1");
-    EXPECT_TRUE(anew_);
+    EXPECT_TRUE(enqueued_);
   }
   EXPECT_TRUE(device_.kept.empty());
 }
@@ -87,13 +87,13 @@ TEST_F(StepGraphCacheTest, EvictsLeastRecentlyUsedGraph) {
   for (int64_t outputs = 2; outputs <= many + 1; ++outputs) {
     for (int i = 0; i < 2; ++i) Step(2, outputs);
     Step(1);
-    EXPECT_FALSE(anew_);
+    EXPECT_FALSE(enqueued_);
   }
   EXPECT_EQ(device_.kept.size(), StepGraphCache::kMaxGraphs);
   EXPECT_EQ(Step(2, many + 1), "2/" + std::to_string(many + 1));
-  EXPECT_FALSE(anew_);
+  EXPECT_FALSE(enqueued_);
   EXPECT_EQ(Step(2, 2), "2/2");
-  EXPECT_TRUE(anew_) << "was dropped";
+  EXPECT_TRUE(enqueued_) << "was dropped";
 }
 
 TEST_F(StepGraphCacheTest, ErrorEndsTheStepAndDropsItsGraph) {
@@ -109,7 +109,7 @@ TEST_F(StepGraphCacheTest, ErrorEndsTheStepAndDropsItsGraph) {
   EXPECT_EQ(status_, device_.fails);
   device_.fails = absl::OkStatus();
   for (int i = 0; i < 3; ++i) EXPECT_EQ(Step(1), "1/1");
-  EXPECT_FALSE(anew_);
+  EXPECT_FALSE(enqueued_);
 }
 
 TEST(StepGraphCache, DestroysItsGraphs) {

@@ -61,10 +61,10 @@ class Packer {
 };
 
 // The contiguous ranges of a box in the whole tensor's memory, in order.
-class BoxRuns {
+class BoxRanges {
  public:
   // REQUIRES: the box is not empty.
-  BoxRuns(const Dims& whole, const Dims& start, const Dims& size)
+  BoxRanges(const Dims& whole, const Dims& start, const Dims& size)
       : whole_(whole), start_(start), size_(size), at_(start) {
     // A range ends at a dimension that is not taken whole.
     inner_ = whole.size();
@@ -139,7 +139,7 @@ class Loader {
       packer_.emplace(name, part->shape);
     }
     int64_t at = 0;
-    if (absl::Status s = LoadBox(index, source, BoxRuns(whole, start, size), &at); !s.ok()) {
+    if (absl::Status s = LoadBox(index, source, BoxRanges(whole, start, size), &at); !s.ok()) {
       return s;
     }
     if (at != NumElements(size)) {
@@ -186,7 +186,7 @@ class Loader {
   // Calls take(begin, count) for elements [begin, begin + count) of the open piece, at most kChunk
   // at a time, for all elements of the box in order; splits at piece boundaries.
   template <typename Take>
-  absl::Status ForBox(const WeightSource& source, BoxRuns runs, const Take& take) {
+  absl::Status ForBox(const WeightSource& source, BoxRanges runs, const Take& take) {
     // Pieces cover the whole tensor consecutively; this is the position of the current one.
     size_t next = 0;
     int64_t piece_begin = 0, piece_end = 0;
@@ -208,7 +208,7 @@ class Loader {
     return absl::OkStatus();
   }
 
-  absl::Status LoadBox(int index, const WeightSource& source, const BoxRuns& runs, int64_t* at) {
+  absl::Status LoadBox(int index, const WeightSource& source, const BoxRanges& runs, int64_t* at) {
     wide_.clear();
     absl::Status status = ForBox(source, runs, [&](int64_t begin, int64_t count) {
       absl::Status read = Read(begin, count);
@@ -230,11 +230,11 @@ class Loader {
     std::vector<FileRange> runs;
     bool fits = true;
     absl::Status status =
-        ForBox(source, BoxRuns(spec.global, spec.offset, spec.dims), [&](int64_t begin, int64_t n) {
+        ForBox(source, BoxRanges(spec.global, spec.offset, spec.dims), [&](int64_t begin, int64_t n) {
           const std::optional<WeightFiles::Place> place = files_.PlaceOf(piece_name_);
           fits = fits && !piece_->transposed && place.has_value() && place->dtype == spec.dtype;
           if (fits) {
-            AddRun({place->file, place->offset + (piece_->begin * piece_row_ + begin) * size,
+            AddRange({place->file, place->offset + (piece_->begin * piece_row_ + begin) * size,
                     n * size},
                    &runs);
           }
@@ -250,7 +250,7 @@ class Loader {
     return true;
   }
 
-  static void AddRun(FileRange run, std::vector<FileRange>* runs) {
+  static void AddRange(FileRange run, std::vector<FileRange>* runs) {
     if (!runs->empty() && runs->back().file == run.file &&
         runs->back().offset + runs->back().bytes == run.offset) {
       runs->back().bytes += run.bytes;
@@ -277,7 +277,7 @@ class Loader {
     const int64_t rows = piece.dims.empty() ? 1 : piece.dims[piece.transposed ? 1 : 0];
     piece_row_ = rows == 0 ? 0 : NumElements(piece.dims) / rows;
     piece_elements_ = (piece.end - piece.begin) * piece_row_;
-    turned_.clear();
+    transposed_.clear();
     return absl::OkStatus();
   }
 
@@ -337,7 +337,7 @@ class Loader {
     }
     // One range of blocks, or one per expert; or a part of each block.
     std::vector<std::pair<int64_t, int64_t>> runs;
-    BoxRuns box(spec.global, spec.offset, spec.dims);
+    BoxRanges box(spec.global, spec.offset, spec.dims);
     for (int64_t begin = 0, count = 0; box.Next(&begin, &count);) runs.emplace_back(begin, count);
     const int64_t count = static_cast<int64_t>(runs.size());
     const std::optional<WeightFiles::Place> place = files_.PlaceOf(entry->first);
@@ -345,7 +345,7 @@ class Loader {
         (count == 1 || spec.bytes() / count >= kLeastRun)) {
       std::vector<FileRange> files;
       for (const auto& [begin, bytes] : runs) {
-        AddRun({place->file, place->offset + begin, bytes}, &files);
+        AddRange({place->file, place->offset + begin, bytes}, &files);
       }
       return executor_.SetBackingFiles(index, std::move(files));
     }
@@ -380,13 +380,13 @@ class Loader {
     begin += piece_->begin * piece_row_;
     if (!piece_->transposed) return files_.Read(piece_name_, begin, count, wide_.data() + before);
     const int64_t in = piece_->dims[0], out = piece_->dims[1];
-    if (turned_.empty()) {
-      turned_.resize(static_cast<size_t>(in * out));
-      if (absl::Status s = files_.Read(piece_name_, 0, in * out, turned_.data()); !s.ok()) return s;
+    if (transposed_.empty()) {
+      transposed_.resize(static_cast<size_t>(in * out));
+      if (absl::Status s = files_.Read(piece_name_, 0, in * out, transposed_.data()); !s.ok()) return s;
     }
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = (begin + i) / in, column = (begin + i) % in;
-      wide_[before + static_cast<size_t>(i)] = turned_[static_cast<size_t>(column * out + row)];
+      wide_[before + static_cast<size_t>(i)] = transposed_[static_cast<size_t>(column * out + row)];
     }
     return absl::OkStatus();
   }
@@ -429,7 +429,7 @@ class Loader {
   const WeightSlice* piece_ = nullptr;
   std::string piece_name_;
   int64_t piece_row_ = 0, piece_elements_ = 0;
-  std::vector<float> turned_;  // the whole tensor, if it is transposed
+  std::vector<float> transposed_;  // the whole tensor, if it is transposed
   std::vector<float> wide_;
   std::vector<char> narrow_;
 };

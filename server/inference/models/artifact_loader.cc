@@ -161,7 +161,7 @@ absl::StatusOr<std::vector<ArtifactLoader::ModelToLoad>> ArtifactLoader::Describ
     if (!given.has_value() && !packed) {
       absl::StatusOr<NativeFormats> own = NativeFormats::Read(*files_, part.model.folder.path());
       if (!own.ok()) return InArtifact(artifact, own.status());
-      part.format = own->most();
+      part.format = own->dominant();
       part.own = std::make_shared<NativeFormats>(*std::move(own));
     }
     parts.push_back(std::move(part));
@@ -170,8 +170,8 @@ absl::StatusOr<std::vector<ArtifactLoader::ModelToLoad>> ArtifactLoader::Describ
 }
 
 absl::StatusOr<ServingModel> ArtifactLoader::Build(const ModelToLoad& part, const ServingShape& shape,
-                                                   const AdapterFiles& adapters,
-                                                   AdapterFiles::Parameters* adapted,
+                                                   const LoraAdapters& adapters,
+                                                   LoraAdapters::Parameters* adapted,
                                                    int64_t* parameters) const {
   const LanguageModel& model = part.model.description.model;
   absl::StatusOr<ServingModel> serving = BuildServing(*options_.operators, model, shape);
@@ -180,7 +180,7 @@ absl::StatusOr<ServingModel> ArtifactLoader::Build(const ModelToLoad& part, cons
     return status;
   }
   if (parameters != nullptr) *parameters = CountParameters(serving->graph);
-  absl::StatusOr<AdapterFiles::Parameters> added = adapters.AddTo(*options_.operators, &*serving);
+  absl::StatusOr<LoraAdapters::Parameters> added = adapters.AddTo(*options_.operators, &*serving);
   if (!added.ok()) return added.status();
   *adapted = *std::move(added);
   if (part.own == nullptr) {
@@ -271,7 +271,7 @@ absl::StatusOr<v1::Device> ArtifactLoader::MeasureThisProcess() {
   return *this_process_;
 }
 
-absl::Status ArtifactLoader::DecidePlacement(const std::vector<ModelToLoad>& parts, const AdapterFiles& adapters,
+absl::Status ArtifactLoader::DecidePlacement(const std::vector<ModelToLoad>& parts, const LoraAdapters& adapters,
                                     const Expansion& expansion, const Placement& placement,
                                     int64_t resident_weight_bytes, Loaded* loaded) {
   const int ssms = static_cast<int>(parts.size()) - 1;
@@ -286,11 +286,11 @@ absl::Status ArtifactLoader::DecidePlacement(const std::vector<ModelToLoad>& par
   const int shares = std::min({requests, most, static_cast<int>(request.workers.size())});
   // Per model: the largest step, an expected one, and steps for shares of the requests.
   std::deque<ServingModel> built;
-  const AdapterFiles none;
+  const LoraAdapters none;
   for (size_t m = 0; m < parts.size(); ++m) {
     const ModelToLoad& part = parts[m];
     const auto build = [&](const ServingShape& shape) -> absl::StatusOr<const Graph*> {
-      AdapterFiles::Parameters adapted;
+      LoraAdapters::Parameters adapted;
       absl::StatusOr<ServingModel> model =
           Build(part, shape, m > 0 ? none : adapters, &adapted, nullptr);
       if (!model.ok()) return InArtifact(part.artifact, model.status());
@@ -380,8 +380,8 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
     hold(*folder);
     return folder->path();
   };
-  const absl::StatusOr<AdapterFiles> given =
-      AdapterFiles::Open(*files_, formats.adapters, adapter_folder);
+  const absl::StatusOr<LoraAdapters> given =
+      LoraAdapters::Open(*files_, formats.adapters, adapter_folder);
   if (!given.ok()) return given.status();
   loaded.placements = placement.models;
   if (placement.models.empty()) {
@@ -398,14 +398,14 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
   const bool alone =
       std::all_of(loaded.placements.begin() + 1, loaded.placements.end(),
                   [](const v1::ModelPlacement& place) { return place.tensor_parallel() == 0; });
-  const AdapterFiles none;
+  const LoraAdapters none;
   std::vector<RemoteModelRunner*> remote(parts.size(), nullptr);
   const auto group = std::make_shared<ServingGroup>(
       placement.name, /*here=*/loaded.placements[0].tensor_parallel() == 0);
   for (size_t m = 0; m < parts.size(); ++m) {
     const ModelToLoad& part = parts[m];
-    const AdapterFiles& adapters = m == 0 ? *given : none;
-    AdapterFiles::Parameters adapted;
+    const LoraAdapters& adapters = m == 0 ? *given : none;
+    LoraAdapters::Parameters adapted;
     absl::StatusOr<ServingModel> serving =
         Build(part, part.shape, adapters, &adapted, m == 0 ? &loaded.parameters : nullptr);
     if (!serving.ok()) return InArtifact(part.artifact, serving.status());

@@ -16,7 +16,7 @@
 #include "server/inference/remote/serving_session.h"
 #include "base/file_system.h"
 #include "worker/device/memory_budget.h"
-#include "worker/runner/adapter_files.h"
+#include "worker/runner/lora_adapters.h"
 #include "models/weights/native_format.h"
 
 namespace espalier {
@@ -73,17 +73,17 @@ class ArtifactLoader : public ModelLoader {
                                                 const Formats& formats) const;
   // Sets `adapted` to the parameters that `adapters` fill.
   absl::StatusOr<ServingModel> Build(const ModelToLoad& part, const ServingShape& shape,
-                                     const AdapterFiles& adapters,
-                                     AdapterFiles::Parameters* adapted, int64_t* parameters) const;
+                                     const LoraAdapters& adapters,
+                                     LoraAdapters::Parameters* adapted, int64_t* parameters) const;
   // Chooses where the models run; sets placements and candidates.
-  absl::Status DecidePlacement(const std::vector<ModelToLoad>& parts, const AdapterFiles& adapters,
+  absl::Status DecidePlacement(const std::vector<ModelToLoad>& parts, const LoraAdapters& adapters,
                       const Expansion& expansion, const Placement& placement,
                       int64_t resident_weight_bytes, Loaded* loaded);
   // Returns this process as a device, measured once.
   absl::StatusOr<v1::Device> MeasureThisProcess();
   struct Local {
-    const AdapterFiles& adapters;
-    const AdapterFiles::Parameters& adapted;
+    const LoraAdapters& adapters;
+    const LoraAdapters::Parameters& adapted;
     int64_t resident_weight_bytes = 0;
   };
   absl::StatusOr<std::unique_ptr<ModelRunner>> MakeLocal(const ModelToLoad& part,
@@ -93,8 +93,8 @@ class ArtifactLoader : public ModelLoader {
   struct Remote {
     std::string name;  // of the model on its workers
     const v1::ModelPlacement& place;
-    const AdapterFiles& adapters;
-    const AdapterFiles::Parameters& adapted;
+    const LoraAdapters& adapters;
+    const LoraAdapters::Parameters& adapted;
     int64_t resident_weight_bytes = 0;
     int concurrent_steps = 1;
     std::shared_ptr<ServingGroup> group;

@@ -1,4 +1,4 @@
-#include "worker/runner/adapter_files.h"
+#include "worker/runner/lora_adapters.h"
 
 #include <algorithm>
 #include <cmath>
@@ -71,10 +71,10 @@ absl::Status Fill(const AdapterMatrix& matrix, const WeightFiles& files, const T
 
 }  // namespace
 
-absl::StatusOr<AdapterFiles> AdapterFiles::Open(
+absl::StatusOr<LoraAdapters> LoraAdapters::Open(
     FileSystem& files, const std::vector<std::string>& artifacts,
     const std::function<absl::StatusOr<std::string>(const std::string& artifact)>& folder) {
-  AdapterFiles out;
+  LoraAdapters out;
   for (const std::string& artifact : artifacts) {
     const absl::StatusOr<std::string> place = folder(artifact);
     if (!place.ok()) return place.status();
@@ -94,9 +94,9 @@ absl::StatusOr<AdapterFiles> AdapterFiles::Open(
   return out;
 }
 
-absl::StatusOr<AdapterFiles> AdapterFiles::OpenFolders(FileSystem& files,
+absl::StatusOr<LoraAdapters> LoraAdapters::OpenFolders(FileSystem& files,
                                                        const std::vector<std::string>& folders) {
-  AdapterFiles out;
+  LoraAdapters out;
   for (const std::string& folder : folders) {
     absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenAdapterWeights(files, folder);
     if (!weights.ok()) return weights.status();
@@ -106,7 +106,7 @@ absl::StatusOr<AdapterFiles> AdapterFiles::OpenFolders(FileSystem& files,
   return out;
 }
 
-absl::StatusOr<AdapterFiles::Parameters> AdapterFiles::AddTo(const OpRegistry& registry,
+absl::StatusOr<LoraAdapters::Parameters> LoraAdapters::AddTo(const OpRegistry& registry,
                                                              ServingModel* model) const {
   if (adapters_.empty()) return Parameters();
   absl::StatusOr<LoraModel> adapted = AddLoraAdapters(registry, std::move(*model), adapters_);
@@ -115,7 +115,7 @@ absl::StatusOr<AdapterFiles::Parameters> AdapterFiles::AddTo(const OpRegistry& r
   return std::move(adapted->parameters);
 }
 
-absl::Status AdapterFiles::Load(const Parameters& parameters, Executor& executor,
+absl::Status LoraAdapters::Load(const Parameters& parameters, Executor& executor,
                                 const WeightLoadOptions& loading) const {
   size_t loaded = 0;
   for (int buffer = 0; buffer < executor.num_buffers(); ++buffer) {

@@ -17,12 +17,12 @@
 
 namespace espalier {
 
-class AdapterFiles {
+class LoraAdapters {
  public:
   using Parameters = std::map<std::string, std::vector<AdapterMatrix>>;
 
   // Reads adapter_config.json of each artifact and opens its weights. Errors name the artifact.
-  static absl::StatusOr<AdapterFiles> Open(
+  static absl::StatusOr<LoraAdapters> Open(
       FileSystem& files, const std::vector<std::string>& artifacts,
       const std::function<absl::StatusOr<std::string>(const std::string& artifact)>& folder);
 
@@ -37,7 +37,7 @@ class AdapterFiles {
   // Folders of the adapters, in order, for OpenFolders.
   const std::vector<std::string>& folders() const { return folders_; }
   // Opens only the weights, for Load, of adapters that are already in the model's graph.
-  static absl::StatusOr<AdapterFiles> OpenFolders(FileSystem& files,
+  static absl::StatusOr<LoraAdapters> OpenFolders(FileSystem& files,
                                                   const std::vector<std::string>& folders);
 
   int count() const { return static_cast<int>(weights_.size()); }
