@@ -458,7 +458,7 @@ absl::StatusOr<MeshPlan> MeshPlanner::Best(const std::vector<MeshShape>& shapes,
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   absl::StatusOr<MeshPlan> best = absl::NotFoundError(
-      absl::StrCat("no grid of ", num_devices_, " devices can run graph '", problem_.graph->name,
+      absl::StrCat("no mesh of ", num_devices_, " devices can run graph '", problem_.graph->name,
                    "' with a batch of ", problem_.batch_size));
   // Memory estimates are rough: make more if none of the first fits. Always include the shapes with
   // Megatron sharding, whatever their rank.

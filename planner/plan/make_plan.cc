@@ -283,20 +283,20 @@ absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
       const bool by_operator =
           num_devices <= kManyDevices || options.has_budget() || options.has_imported();
       // If the plan is a mesh, all ZeRO stages are compared in one search.
-      std::vector<int> grid_stages = {zero_stage};
+      std::vector<int> mesh_stages = {zero_stage};
       if (memory_is_short != nullptr && !data_fits && !by_operator) {
-        grid_stages = {0, 1, 2, 3};
+        mesh_stages = {0, 1, 2, 3};
         all_stages = true;
       }
       absl::StatusOr<SearchedPlans> found = SearchedPlans{*data};
-      absl::StatusOr<std::optional<Pipeline>> grid = std::optional<Pipeline>();
+      absl::StatusOr<std::optional<Pipeline>> mesh = std::optional<Pipeline>();
       ForEachApart(problem, 2, [&](int i, const OwnProblem& apart) {
         if (i == 0 && by_operator) {
           found = SearchOperators(problem, options, starts, origin.pinned, planning, &summary);
         }
         // These ignore pins.
         if (i == 1 && origin.pinned.empty()) {
-          grid = FindMesh(*apart, options, num_devices, grid_stages);
+          mesh = FindMesh(*apart, options, num_devices, mesh_stages);
         }
       });
       if (!found.ok()) return found.status();
@@ -309,11 +309,11 @@ absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
       // A single device lacks only memory, so more memory would help, whatever else rules out
       // `own`.
       if (chosen == nullptr) chosen = own.lacks_memory ? &own : &*single;
-      if (!grid.ok()) return grid.status();
-      if (!grid->has_value() || !(**grid).candidate.refused.empty()) break;
-      const double seconds = (**grid).candidate.prediction.step_seconds();
+      if (!mesh.ok()) return mesh.status();
+      if (!mesh->has_value() || !(**mesh).candidate.refused.empty()) break;
+      const double seconds = (**mesh).candidate.prediction.step_seconds();
       if (!chosen->refused.empty() || seconds < kMeshGain * chosen->prediction.step_seconds()) {
-        stages = std::move(**grid);
+        stages = std::move(**mesh);
         of_chosen = stages.planning.get();
         chosen = &stages.candidate;
       }

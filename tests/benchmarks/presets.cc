@@ -1,5 +1,5 @@
 // Plans for machines that are not here: simulated step times of published models on a preset, ours
-// against data parallelism, ZeRO and a grid made by hand as Megatron-LM's users do, with the
+// against data parallelism, ZeRO and a mesh made by hand as Megatron-LM's users do, with the
 // seconds and the memory of the search. Nothing is run; all four are simulated by the same
 // simulator.
 #include "planner/machine/presets.h"
@@ -232,7 +232,7 @@ absl::Status Run(Report* report) {
   }
   report->Note(
       "f32 weights and activations, Adam, analytic operator costs at the preset's rates. Megatron: "
-      "the best of all grids of stages, replicas and parts with its own way of sharing operators, "
+      "the best of all 3D meshes of pipeline stages, replicas and tensor-parallel parts with its own way of sharing operators, "
       "ZeRO stages 0 and 1. ZeRO: the fastest of stages 1 to 3. A plan that does not fit is given "
       "by what it needs.");
   return absl::OkStatus();
