@@ -300,12 +300,12 @@ absl::StatusOr<MeshPlanner::Group> MeshPlanner::MakeGroup(const PlanProblem& pro
 absl::StatusOr<std::vector<int>> MeshPlanner::StageOfEach(const MeshShape& shape, double* slowest) {
   absl::StatusOr<const Group*> group = GroupOf(shape);
   if (!group.ok()) return group.status();
-  PipelinePartitionProblem slices;
-  slices.operators = static_cast<int>((*group)->seconds.size());
-  slices.stages = shape.stages;
-  slices.devices = shape.stages;
-  slices.counts = {1};
-  slices.seconds = [&](int op, int, int) { return (*group)->seconds[op]; };
+  PipelinePartitionProblem partition;
+  partition.operators = static_cast<int>((*group)->seconds.size());
+  partition.stages = shape.stages;
+  partition.devices = shape.stages;
+  partition.counts = {1};
+  partition.seconds = [&](int op, int, int) { return (*group)->seconds[op]; };
   absl::StatusOr<CostTables*> costs = Costs();
   if (!costs.ok()) return costs.status();
   // Every device of a stage sends its shard to its peer in the next stage.
@@ -315,18 +315,18 @@ absl::StatusOr<std::vector<int>> MeshPlanner::StageOfEach(const MeshShape& shape
     ends.emplace_back(d, d + stage_devices);
   }
   std::map<double, double> seconds;  // by bytes: few distinct values
-  slices.transfer = [&](int op) {
+  partition.transfer = [&](int op) {
     const double bytes = (*group)->crossing[op] / shape.tensor;
     const auto [found, inserted] = seconds.try_emplace(bytes, 0);
     if (inserted) found->second = 2 * (*costs)->Transfers(ends, bytes);
     return found->second;
   };
-  const std::vector<PipelineStage> stages = PartitionPipeline(slices);
+  const std::vector<PipelineStage> stages = PartitionPipeline(partition);
   if (stages.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no ", shape.stages, " stages of ", slices.operators, " operators"));
+        absl::StrCat("no ", shape.stages, " stages of ", partition.operators, " operators"));
   }
-  if (slowest != nullptr) *slowest = SlowestPipelineStage(slices, stages);
+  if (slowest != nullptr) *slowest = SlowestPipelineStage(partition, stages);
   std::vector<int> stage_of;
   for (size_t s = 0; s < stages.size(); ++s) stage_of.resize(stages[s].last, static_cast<int>(s));
   return stage_of;

@@ -95,9 +95,9 @@ absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
   found.pipeline.planning = *std::move(planning);
   Planning& made = *found.pipeline.planning;
   Slicer slicer(made);
-  PipelinePartitionProblem slices = slicer.Problem(options.pipeline_stages(), AllDevicesEqual(made.machine()));
-  slices.stop = problem.stop;
-  const std::vector<PipelineStage> stages = PartitionPipeline(slices);
+  PipelinePartitionProblem partition = slicer.Problem(options.pipeline_stages(), AllDevicesEqual(made.machine()));
+  partition.stop = problem.stop;
+  const std::vector<PipelineStage> stages = PartitionPipeline(partition);
   if (stages.empty() && problem.stop && problem.stop()) {
     return absl::CancelledError("planning was stopped before it had found stages");
   }
