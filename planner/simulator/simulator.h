@@ -188,7 +188,8 @@ class Simulator {
   // offload_penalty.cc
   struct IdleValue;
   struct OffloadSteps;
-  // Sum over the devices that EnableOffloadPenalty covers. Exact below `limit` - time_.
+  // The slowest device's estimated offload time, plus OverflowPenalty for bytes that it cannot free.
+  // Exact below `limit` - time_.
   Picoseconds OffloadPenalty(const std::vector<int64_t>& peak, Picoseconds limit);
   double SecondsOfPosition(int p);
   int64_t Workspace(int device);
