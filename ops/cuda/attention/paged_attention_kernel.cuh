@@ -31,12 +31,12 @@ struct OnlineSoftmax {
 
   // The only merge operation: it fixes the rounding. Does not call `value(i)` if there are no keys.
   template <typename Value>
-  __device__ __forceinline__ void Add(float piece_most, float piece_sum, const Value& value) {
-    if (piece_most == -INFINITY && piece_sum == 0) return;
-    const float next = fmaxf(most, piece_most);
-    const float before = Weight(most, next), now = Weight(piece_most, next);
+  __device__ __forceinline__ void Add(float tile_max, float tile_sum, const Value& value) {
+    if (tile_max == -INFINITY && tile_sum == 0) return;
+    const float next = fmaxf(most, tile_max);
+    const float before = Weight(most, next), now = Weight(tile_max, next);
     most = next;
-    sum = fmaf(sum, before, __fmul_rn(piece_sum, now));
+    sum = fmaf(sum, before, __fmul_rn(tile_sum, now));
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       values[i] = fmaf(values[i], before, __fmul_rn(value(i), now));
@@ -74,9 +74,9 @@ __global__ void __launch_bounds__(kBlock, BlocksPerMultiprocessor(kDim)) PagedAt
   const bool alone = parts == 1;
 
   uint8_t* const memory = reinterpret_cast<uint8_t*>(shared) + SharedMemoryLayout<kDim>::kQuery;
-  KvTile<T, C, kDim, kWhole> piece(a, tile, keys, all, shared,
+  KvTile<T, C, kDim, kWhole> kv_tile(a, tile, keys, all, shared,
                                   memory + warp * SharedMemoryLayout<kDim>::kOfWarp);
-  const auto find = [&](int group) { piece.Find(group * kGroup + warp * kKvTileKeys); };
+  const auto find = [&](int group) { kv_tile.Find(group * kGroup + warp * kKvTileKeys); };
   find(first_group + part);
   WaitOnDependentGrids();
   SplitQueries<T, C, kDim>(a, tile, shared);
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kBlock, BlocksPerMultiprocessor(kDim)) PagedAt
   const int64_t row_head = (tile.row + own.row) * a.heads.all + own.head;
   OnlineSoftmax<kValues> merged;
   for (int group = first_group + part; group < end_group; group += parts) {
-    if (piece.Any()) {
-      piece.Run(most[warp], sum[warp]);
+    if (kv_tile.Any()) {
+      kv_tile.Run(most[warp], sum[warp]);
     } else if (thread % 32 < QueryTile::kQueries) {
       most[warp][thread % 32] = -INFINITY;
       sum[warp][thread % 32] = 0;

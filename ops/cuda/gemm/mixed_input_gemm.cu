@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
   for (int o = 0; o < kOut; ++o) {
     // Clamps tiles beyond the last to the last.
     const int64_t tile = min(tile0 + o, m.tiles - 1);
-    const WeightMatrix& piece = MatrixOfTile(m, tile);
-    cursors[o] = typename F::Cursor(m, piece, tile - piece.first_tile, lane);
+    const WeightMatrix& matrix = MatrixOfTile(m, tile);
+    cursors[o] = typename F::Cursor(m, matrix, tile - matrix.first_tile, lane);
     cursors[o].Advance(begin);
   }
   typename F::Raw raw[kAhead][kOut];
@@ -150,9 +150,9 @@ __global__ void __launch_bounds__(kThreads, DepthOf(kind, kTiles).blocks)
     float sum = 0;
 #pragma unroll
     for (int p = 0; p < kSplitK; ++p) sum += parts[p][row][output];
-    const WeightMatrix& piece = MatrixOfTile(m, tile);
-    Finish(piece, x, activation, row0 + row,
-           (tile - piece.first_tile) * kTileOutputs + output % kTileOutputs, sum);
+    const WeightMatrix& matrix = MatrixOfTile(m, tile);
+    Finish(matrix, x, activation, row0 + row,
+           (tile - matrix.first_tile) * kTileOutputs + output % kTileOutputs, sum);
   }
 }
 
@@ -284,7 +284,7 @@ KernelStatus RunMixedInputGemm(const MixedInputGemm& problem, void* workspace, c
   m.whole = Packed(problem.kind) || problem.in % kChunk == 0;
   for (int i = 0; i < problem.count; ++i) {
     const MixedInputGemmWeight& product = problem.products[i];
-    m.pieces[i] = {static_cast<const uint8_t*>(product.weights), product.bias, product.y,
+    m.matrices[i] = {static_cast<const uint8_t*>(product.weights), product.bias, product.y,
                    product.out, m.tiles};
     m.tiles += (product.out + kTileOutputs - 1) / kTileOutputs;
     m.whole = m.whole && reinterpret_cast<uintptr_t>(product.weights) % 16 == 0;

@@ -41,7 +41,7 @@ struct WeightMatrix {
 };
 
 struct Matrices {
-  WeightMatrix pieces[MixedInputGemm::kMaxProducts];
+  WeightMatrix matrices[MixedInputGemm::kMaxProducts];
   int count;
   int64_t tiles, in;
   bool whole;  // every chunk is full and aligned to 16 bytes
@@ -152,9 +152,9 @@ struct PackedCursor {
   const uint8_t* words;
   const uint8_t* scale;
   PackedCursor() = default;
-  __device__ __forceinline__ PackedCursor(const PackedWeights& shape, const WeightMatrix& piece,
+  __device__ __forceinline__ PackedCursor(const PackedWeights& shape, const WeightMatrix& matrix,
                                           int64_t tile, int word, int scale_number) {
-    const uint8_t* const block = piece.weights + tile * shape.block_bytes();
+    const uint8_t* const block = matrix.weights + tile * shape.block_bytes();
     words = block + shape.numbers_at(0) + word * 4;
     scale = block + scale_number * 2;
   }
@@ -170,8 +170,8 @@ struct WeightLayout<GemmWeightFormat::kPacked8> {
   static constexpr int kGroup = kTileOutputs * kChunk, kUnit = 64 + 2 * kGroup;  // bytes
   struct Cursor : PackedCursor {
     Cursor() = default;
-    __device__ __forceinline__ Cursor(const Matrices& m, const WeightMatrix& piece, int64_t tile, int lane)
-        : PackedCursor({8, piece.out, m.in}, piece, tile, 2 * (lane % 4) * kTileOutputs + lane / 4,
+    __device__ __forceinline__ Cursor(const Matrices& m, const WeightMatrix& matrix, int64_t tile, int lane)
+        : PackedCursor({8, matrix.out, m.in}, matrix, tile, 2 * (lane % 4) * kTileOutputs + lane / 4,
                        lane % 2 * 8 + lane / 4) {}
     __device__ __forceinline__ void Advance(int chunks) { Move(chunks / 2 * kUnit); }
   };
@@ -224,8 +224,8 @@ struct WeightLayout<GemmWeightFormat::kPacked4> {
   static constexpr int kUnit = 64 + kTileOutputs * kChunk / 2;  // bytes of a chunk
   struct Cursor : PackedCursor {
     Cursor() = default;
-    __device__ __forceinline__ Cursor(const Matrices& m, const WeightMatrix& piece, int64_t tile, int lane)
-        : PackedCursor({4, piece.out, m.in}, piece, tile, lane % 4 * kTileOutputs + lane / 4,
+    __device__ __forceinline__ Cursor(const Matrices& m, const WeightMatrix& matrix, int64_t tile, int lane)
+        : PackedCursor({4, matrix.out, m.in}, matrix, tile, lane % 4 * kTileOutputs + lane / 4,
                        lane % 4 * 8 + lane / 4) {}
     __device__ __forceinline__ void Advance(int chunks) { Move(chunks * kUnit); }
   };
@@ -282,13 +282,13 @@ struct RowCursor {
   bool whole;
 
   RowCursor() = default;
-  __device__ __forceinline__ RowCursor(const Matrices& m, const WeightMatrix& piece, int64_t tile,
+  __device__ __forceinline__ RowCursor(const Matrices& m, const WeightMatrix& matrix, int64_t tile,
                                        int lane) {
     const int first = lane % 4 * 8;
-    const auto* const weights = reinterpret_cast<const T*>(piece.weights);
+    const auto* const weights = reinterpret_cast<const T*>(matrix.weights);
     const int64_t output = tile * kTileOutputs + lane / 4;
-    low = weights + min(output, piece.out - 1) * m.in + first;
-    high = weights + min(output + 8, piece.out - 1) * m.in + first;
+    low = weights + min(output, matrix.out - 1) * m.in + first;
+    high = weights + min(output + 8, matrix.out - 1) * m.in + first;
     left = static_cast<int>(m.in) - first;
     whole = m.whole;
   }
@@ -439,8 +439,8 @@ struct WeightLayout<GemmWeightFormat::kF16> : RowFormat<__half, SplitFragments<2
 // The matrix that output tile `tile`, counted over all matrices, belongs to.
 __device__ __forceinline__ const WeightMatrix& MatrixOfTile(const Matrices& m, int64_t tile) {
   int p = 0;
-  while (p + 1 < m.count && tile >= m.pieces[p + 1].first_tile) ++p;
-  return m.pieces[p];
+  while (p + 1 < m.count && tile >= m.matrices[p + 1].first_tile) ++p;
+  return m.matrices[p];
 }
 
 __device__ __forceinline__ float Activate(Activation activation, float x) {
@@ -462,11 +462,11 @@ __device__ __forceinline__ float Activate(Activation activation, float x) {
 }
 
 // Epilogue: adds the bias, applies the activation and stores one element of y.
-__device__ __forceinline__ void Finish(const WeightMatrix& piece, const PackedX& x, Activation activation,
+__device__ __forceinline__ void Finish(const WeightMatrix& matrix, const PackedX& x, Activation activation,
                                        int64_t row, int64_t output, float sum) {
-  if (row >= x.rows || output >= piece.out) return;
-  if (piece.bias != nullptr) sum += piece.bias[output];
-  piece.y[row * piece.out + output] = Activate(activation, sum);
+  if (row >= x.rows || output >= matrix.out) return;
+  if (matrix.bias != nullptr) sum += matrix.bias[output];
+  matrix.y[row * matrix.out + output] = Activate(activation, sum);
 }
 
 }  // namespace mixed_input_gemm

@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   // Clamps tiles beyond the last to the last.
   const int64_t copied = min(tile0 + warp, m.tiles - 1);
-  const WeightMatrix& piece = MatrixOfTile(m, copied);
-  typename Stage<kind>::Source source(m, piece, copied - piece.first_tile, lane);
+  const WeightMatrix& matrix = MatrixOfTile(m, copied);
+  typename Stage<kind>::Source source(m, matrix, copied - matrix.first_tile, lane);
   const auto copy_weights = [&](int number, int slot) {
     if (number * kPer < x.chunks) {
       source.Copy(stages + slot * Shape::kStage + warp * Shape::kOutTile);

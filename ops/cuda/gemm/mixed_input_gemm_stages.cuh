@@ -33,13 +33,13 @@ struct RowStage {
     const T* next[kRows];
     int chunk, chunks, at;
 
-    __device__ __forceinline__ Source(const Matrices& m, const WeightMatrix& piece, int64_t tile, int lane)
+    __device__ __forceinline__ Source(const Matrices& m, const WeightMatrix& matrix, int64_t tile, int lane)
         : chunk(0), chunks(static_cast<int>((m.in + kChunk - 1) / kChunk)) {
       const int part = lane % kPieces, first_output = lane / kPieces;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         const int64_t output = tile * kTileOutputs + i * (32 / kPieces) + first_output;
-        next[i] = reinterpret_cast<const T*>(piece.weights) + min(output, piece.out - 1) * m.in +
+        next[i] = reinterpret_cast<const T*>(matrix.weights) + min(output, matrix.out - 1) * m.in +
                   part * (16 / sizeof(T));
       }
       at = first_output * kLine + part * 16;
@@ -89,10 +89,10 @@ struct PackedStage {
     const uint8_t* next;
     int left, at, lane;  // bytes from `next` to the block's end
 
-    __device__ __forceinline__ Source(const Matrices& m, const WeightMatrix& piece, int64_t tile, int lane)
+    __device__ __forceinline__ Source(const Matrices& m, const WeightMatrix& matrix, int64_t tile, int lane)
         : lane(lane) {
-      const PackedWeights shape{kBits, piece.out, m.in};
-      next = piece.weights + tile * shape.block_bytes() + 16 * lane;
+      const PackedWeights shape{kBits, matrix.out, m.in};
+      next = matrix.weights + tile * shape.block_bytes() + 16 * lane;
       left = static_cast<int>(shape.block_bytes()) - 16 * lane;
       at = lane / 4 * kPitch + lane % 4 * 16;
     }
