@@ -8,7 +8,7 @@ namespace {
 
 template <typename T>
 void Sum(const KernelArgs& args) {
-  constexpr int64_t kBlock = 4096;  // stays in the first-level cache while the inputs are added
+  constexpr int64_t kBlock = 4096;  // stays in L1 while the inputs are added
   const auto plus = [](T a, T b) { return static_cast<T>(a + b); };
   T* y = args.outputs[0].as<T>();
   const int64_t inputs = static_cast<int64_t>(args.inputs.size());

@@ -63,7 +63,7 @@ std::shared_ptr<Gemm> MakeProduct(const Dims& x, const Dims& weight, bool bias,
 }
 
 std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string* refusal) {
-  if (spec.batch_invariant) {  // f16, by way of f32
+  if (spec.batch_invariant) {  // f16 runs in f32
     return MakeStable(spec, refusal);
   }
   const bool bias = HasBias(spec);

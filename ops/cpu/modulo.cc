@@ -31,7 +31,7 @@ struct Flooring {
   }
 };
 
-// dy * dr/db where the quotient is held: -q.
+// dy * dr/db with a constant quotient q: -q.
 template <typename F>
 float GradientB(float dy, float a, float b) {
   return -dy * std::rint((a - F()(a, b)) / b);

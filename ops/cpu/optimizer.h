@@ -14,7 +14,7 @@ namespace espalier {
 struct UpdateStep {
   float scale;  // 1 if there is none
   double learning_rate;
-  double step;  // from 1; 0: parameters and buffers stay as they are
+  double step;  // from 1; 0: parameters and buffers do not change
 
   explicit UpdateStep(const KernelArgs& args)
       : scale(args.inputs[2].present() ? *args.inputs[2].as<float>() : 1.0f),

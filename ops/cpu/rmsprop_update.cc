@@ -10,7 +10,7 @@ struct Rmsprop {
   bool centered;
 };
 
-// `kMomentum` and `kCentered` say which of the last two buffers are there.
+// `kMomentum` and `kCentered` say which of the last two buffers are present.
 template <bool kMomentum, bool kCentered>
 void Run(const Rmsprop& rmsprop, const UpdateOperands& o) {
   Vectorize(

@@ -9,7 +9,7 @@ struct Adam {
   bool decoupled;
 };
 
-// What every element needs of the hyperparameters, computed once per step in f64.
+// Factors derived from the hyperparameters, computed once per step in f64.
 struct StepFactors {
   float parameter_factor, step_size, root_correction;
 };

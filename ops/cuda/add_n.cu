@@ -6,7 +6,7 @@
 namespace espalier {
 namespace cuda_add_n {
 
-// Operands of one launch; longer sums go on from the result so far.
+// Operands of one launch; longer sums continue from the partial result.
 constexpr int kMaxOperands = 16;
 
 template <typename T>

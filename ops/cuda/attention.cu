@@ -130,7 +130,7 @@ void* MutableAt(const TensorView& view, int64_t elements) {
   return static_cast<char*>(view.data) + elements * static_cast<int64_t>(SizeOf(view.dtype()));
 }
 
-// Products over all heads of one sequence; query head kv * group + j uses K/V head kv.
+// Products over all heads of one sequence; query head kv * group + j uses KV head kv (GQA).
 class AttentionKernel : public Kernel {
  public:
   AttentionKernel(DeviceContexts& contexts, const Attributes& attributes)
@@ -286,7 +286,7 @@ class Backward : public AttentionKernel {
     T* rounded = WorkspaceAt<T>(args, p_rounded_);
     T* dscores = WorkspaceAt<T>(args, dscores_);
     constexpr bool exact = std::is_same_v<T, float>;
-    // dk and dv one after the other: they may share the f32 sums.
+    // Computes dk and dv one after the other: they may share the f32 sums.
     for (int64_t b = 0; b < p.batch; ++b) {
       if (p.scores() > 0) {
         ESPALIER_KERNEL_RETURN_IF_ERROR(Scores(p, q, k, b, probabilities, args.stream));

@@ -61,7 +61,7 @@ KernelStatus Cut(const KernelArgs& args, const TensorSpec& operand, int64_t dim,
   });
 }
 
-// Operand 0 or 1 as it counts.
+// Returns operand 0 or 1 after truncation.
 KernelStatus OperandOf(const KernelArgs& args, const Problem& p, int index, const void** data) {
   *data = args.inputs[index].data;
   if (p.dim[index] < 0) return KernelStatus::Ok();

@@ -5,7 +5,7 @@ namespace cuda_categorical_accuracy {
 
 const char kName[] = "categorical_accuracy";
 
-// Where the row's largest value is, the first one; -1 if there is a NaN. All threads get it.
+// Returns the index of the row's first maximum to all threads; -1 if the row contains a NaN.
 __device__ int64_t PlaceOfLargest(const float* row, int64_t classes) {
   __shared__ int64_t place;
   float most = -INFINITY;

@@ -30,7 +30,7 @@ cudnnDataType_t CudnnType(DType dtype) {
   }
 }
 
-// cuDNN's lists have two spatial dimensions at least: one of size 1 is put before a single one.
+// cuDNN needs at least two spatial dimensions: prepends one of size 1 to a single one.
 std::vector<int> CudnnDims(const Dims& dims) {
   std::vector<int> out(dims.begin(), dims.end());
   if (out.size() == 3) out.insert(out.begin() + 2, 1);

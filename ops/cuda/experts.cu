@@ -100,7 +100,7 @@ KernelStatus Route(DeviceContexts& contexts, const KernelArgs& args, const Tenso
   return LaunchStatus(op);
 }
 
-// The rows of the first expert that is there.
+// Returns the rows of the first expert that is present.
 int64_t CapacityOf(std::span<const TensorView> experts) {
   for (const TensorView& view : experts) {
     if (view.present()) return view.dims()[0];

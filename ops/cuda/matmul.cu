@@ -16,7 +16,7 @@ Dims BatchOf(const Dims& dims) { return Dims(dims.begin(), dims.end() - 2); }
 
 int64_t MatrixSize(const Dims& dims) { return dims[dims.size() - 2] * dims[dims.size() - 1]; }
 
-// For each element of the batch dimensions `result`, which matrix of an operand it uses.
+// Maps each element of the batch dimensions `result` to the matrix of an operand that it uses.
 std::vector<int64_t> BatchIndices(const Dims& operand, const Dims& result) {
   std::vector<int64_t> indices(NumElements(result));
   const Dims strides = DenseStrides(operand);
@@ -240,7 +240,7 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, bool ta,
     db.target_at = b_at;
     db.target_size = p.b_size;
     db.even = b_whole && Even(p.a_batch, p.y_batch);
-    // One right factor for the whole batch: the rows of all its matrices are one long sum.
+    // A single right factor for the whole batch: sums over the rows of all its matrices in one product.
     if (!db.even && NumElements(p.b_batch) == 1 && a_whole && !ta) {
       db.gemm.k = p.m * batch;
       db.even = true;

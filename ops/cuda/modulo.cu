@@ -33,7 +33,7 @@ struct GradientA {
   __device__ float operator()(float dy, float, float) const { return dy; }
 };
 
-// -q: the quotient is held.
+// dr/db with a constant quotient q: -q.
 template <typename F>
 struct GradientB {
   __device__ float operator()(float dy, float a, float b) const {

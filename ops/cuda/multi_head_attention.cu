@@ -457,7 +457,7 @@ class Backward : public AttentionKernel {
                    matrix, p.dim, p.inner(), p.dim);
   }
 
-  // Output `result`, if it is wanted: the sum of x's rows.
+  // Computes output `result`, if present: the sum of the rows of x.
   KernelStatus SumRows(const KernelArgs& args, const void* x, int64_t rows, int64_t columns,
                        size_t result) const {
     if (!Has(args.outputs, result)) return KernelStatus::Ok();

@@ -188,7 +188,7 @@ KernelFactory ForwardFactory(bool residual) {
   };
 }
 
-// `x`: the operand that has its shape.
+// `x`: the operand with the shape of x.
 KernelFactory BackwardFactory(KernelStatus (*run)(const KernelArgs&, float), size_t x) {
   return [run, x](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesFloat(spec.inputs[x].dtype, refusal)) return nullptr;

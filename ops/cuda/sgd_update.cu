@@ -12,7 +12,7 @@ struct Update {
     const float gradient = o.Scale() * o.gradient[i] + weight_decay * o.parameter[i];
     float direction = gradient;
     if (momentum > 0) {
-      // The first step takes the gradient, whatever the buffer held.
+      // The first step sets the buffer to the gradient and ignores its old contents.
       if (o.hyper[1] > 1) direction = momentum * o.buffers[0][i] + direction;
       o.buffers[0][i] = direction;
       if (nesterov) direction = gradient + momentum * direction;

@@ -85,7 +85,7 @@ ESPALIER_VNNI inline __m512 HalvesToFloats(const uint8_t* f16) {
 
 ESPALIER_VNNI inline __m512 WholeToFloats(__m512i x) { return _mm512_maskz_cvtepi32_ps(0xffff, x); }
 
-// Sums of R rows, f32[R][16]. kPrefetch: prefetch.
+// Sums of R rows, f32[R][16]. kPrefetch: prefetches the weights.
 template <int R, bool kFourBits, bool kPrefetch>
 ESPALIER_VNNI void TileVnni(const Tile& t, float* sums) {
   const __m512i low = _mm512_set1_epi8(15);

@@ -1,4 +1,4 @@
-// A kernel's inner part with the name of one in simd_test.cc.
+// A kernel body with the same name as one in simd_test.cc, to test that Dispatch keeps them apart.
 #pragma once
 
 namespace espalier {

@@ -40,7 +40,7 @@ KernelStatus RunGemm(DeviceContexts& contexts, const Gemm& gemm, void* stream, c
   ESPALIER_KERNEL_RETURN_IF_ERROR(contexts.Current(&context));
   cublasHandle_t handle = nullptr;
   ESPALIER_KERNEL_RETURN_IF_ERROR(context->Cublas(stream, &handle));
-  // cuBLAS is column-major: a row-major C = A B is C^T = B^T A^T there.
+  // cuBLAS is column-major: computes a row-major C = A B as C^T = B^T A^T.
   const cublasOperation_t op_a = gemm.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t op_b = gemm.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cudaDataType_t in = CudaType(gemm.input), out = CudaType(gemm.output);
