@@ -80,7 +80,7 @@ v1::Program OperatorProgram(const std::string& op, const Dims& a, const Dims& b,
 }
 
 // Number of operand sets: see MeasureProgram.
-constexpr int kMostCopies = 2;
+constexpr int kMaxCopies = 2;
 
 // Replaces the operands of a compute or update instruction.
 template <typename Map>
@@ -179,7 +179,7 @@ absl::StatusOr<double> MeasureProgram(const v1::Program& program, int repetition
   const int64_t evicting_bytes =
       std::min<int64_t>(device->is_host() ? 16 << 20 : 256 << 20, memory) / 4 * 4;
   const int copies = static_cast<int>(std::clamp<int64_t>(
-      evicting_bytes / std::max<int64_t>(program.arena_bytes(), 1), 1, kMostCopies));
+      evicting_bytes / std::max<int64_t>(program.arena_bytes(), 1), 1, kMaxCopies));
   absl::StatusOr<std::unique_ptr<Executor>> executor = Load(Repeat(program, copies), device);
   if (!executor.ok()) return executor.status();
   absl::StatusOr<std::unique_ptr<DeviceMemory>> evicting = device->Allocate(evicting_bytes);

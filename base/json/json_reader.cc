@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 const Json kNull;
 
 // The largest vocabularies with their merges have some two million.
-constexpr size_t kMostValues = size_t{1} << 23;
+constexpr size_t kMaxValues = size_t{1} << 23;
 
 std::string Excerpt(const Json& value) {
   return value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 60);
@@ -23,7 +23,7 @@ std::string Excerpt(const Json& value) {
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view file) {
-  absl::StatusOr<Json> value = ParseBoundedJson<Json>(text, {.depth = 64, .values = kMostValues});
+  absl::StatusOr<Json> value = ParseBoundedJson<Json>(text, {.depth = 64, .values = kMaxValues});
   if (!value.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": ", value.status().message()));
   }

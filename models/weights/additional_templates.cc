@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kFolder[] = "additional_chat_templates";
 constexpr size_t kMaxTemplates = 64;
-constexpr int64_t kMostBytes = 1 << 20;
+constexpr int64_t kMaxBytes = 1 << 20;
 
 }  // namespace
 
@@ -31,7 +31,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadAdditionalTemplates(
       return absl::InvalidArgumentError(
           absl::StrCat("'", place, "' has more than ", kMaxTemplates, " templates; accepted: ", kMaxTemplates));
     }
-    absl::StatusOr<std::string> text = ReadWholeFile(files, JoinPath(place, file), kMostBytes);
+    absl::StatusOr<std::string> text = ReadWholeFile(files, JoinPath(place, file), kMaxBytes);
     if (!text.ok()) return text.status();
     templates.emplace(std::string(name), *std::move(text));
   }

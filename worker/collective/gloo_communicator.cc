@@ -67,10 +67,10 @@ class StoreAdapter : public gloo::rendezvous::Store {
 
 class GlooCommunicator : public HostCommunicator {
  public:
-  // `links` may be null.
+  // `shm` may be null.
   GlooCommunicator(const GlooOptions& options, std::shared_ptr<gloo::rendezvous::Context> context,
-                   std::unique_ptr<ShmTransport> links)
-      : options_(options), context_(std::move(context)), shm_(std::move(links)) {}
+                   std::unique_ptr<ShmTransport> shm)
+      : options_(options), context_(std::move(context)), shm_(std::move(shm)) {}
 
   ~GlooCommunicator() override {
     // Close connections first, so that no transfer uses a buffer.
@@ -312,15 +312,15 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& opt
     context->setTimeout(Milliseconds(options.connect_timeout / kGlooConnectFactor));
     StoreAdapter adapter(store, options.connect_timeout);
     context->connectFullMesh(adapter, device);
-    std::unique_ptr<ShmTransport> links;
+    std::unique_ptr<ShmTransport> shm;
     if (options.share_memory && options.size > 1) {
       auto connected = ShmTransport::Connect(options.rank, options.size, store,
                                           options.connect_timeout, options.timeout);
       if (!connected.ok()) return connected.status();
-      links = *std::move(connected);
+      shm = *std::move(connected);
     }
     return std::unique_ptr<Communicator>(
-        std::make_unique<GlooCommunicator>(options, std::move(context), std::move(links)));
+        std::make_unique<GlooCommunicator>(options, std::move(context), std::move(shm)));
   } catch (const std::exception& e) {
     const std::string message =
         absl::StrCat("rank ", options.rank, " of ", options.size, " could not meet its peers from ",

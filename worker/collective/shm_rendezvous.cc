@@ -162,9 +162,9 @@ RankInfo Decode(const std::string& text) {
   return {words[0], words[1], absl::HexStringToBytes(words[2])};
 }
 
-using Links = std::vector<std::unique_ptr<ShmChannel>>;
+using Channels = std::vector<std::unique_ptr<ShmChannel>>;
 
-absl::Status ConnectToPeer(int peer, const RankInfo& info, int rank, Links* links) {
+absl::Status ConnectToPeer(int peer, const RankInfo& info, int rank, Channels* channels) {
   Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   socklen_t length = 0;
   const sockaddr_un address = AddressOf(info.name, &length);
@@ -179,15 +179,15 @@ absl::Status ConnectToPeer(int peer, const RankInfo& info, int rank, Links* link
   std::memcpy(greeting.secret, info.secret.data(), kSecretBytes);
   greeting.rank = rank;
   if (absl::Status s = SendGreeting(socket.get(), greeting, file.get()); !s.ok()) return s;
-  auto link = ShmChannel::Map(file.Release(), socket.Release(), 1);
-  if (!link.ok()) return link.status();
-  (*links)[peer] = *std::move(link);
+  auto channel = ShmChannel::Map(file.Release(), socket.Release(), 1);
+  if (!channel.ok()) return channel.status();
+  (*channels)[peer] = *std::move(channel);
   return absl::OkStatus();
 }
 
 // Accepts all higher ranks of the host, in order of arrival.
 absl::Status AcceptPeers(int listener, const RankInfo& mine, std::vector<int> awaited, absl::Time deadline,
-                    Links* links) {
+                    Channels* channels) {
   while (!awaited.empty()) {
     const std::string what = absl::StrCat("waiting for rank ", awaited.front(), " of this host");
     if (absl::Status s = WaitToRead(listener, deadline, what.c_str()); !s.ok()) return s;
@@ -207,9 +207,9 @@ absl::Status AcceptPeers(int listener, const RankInfo& mine, std::vector<int> aw
         std::memcmp(greeting.secret, mine.secret.data(), kSecretBytes) != 0) {
       continue;
     }
-    auto link = ShmChannel::Map(memory.Release(), socket.Release(), 0);
-    if (!link.ok()) return link.status();
-    (*links)[*who] = *std::move(link);
+    auto channel = ShmChannel::Map(memory.Release(), socket.Release(), 0);
+    if (!channel.ok()) return channel.status();
+    (*channels)[*who] = *std::move(channel);
     awaited.erase(who);
   }
   return absl::OkStatus();
@@ -217,7 +217,7 @@ absl::Status AcceptPeers(int listener, const RankInfo& mine, std::vector<int> aw
 
 }  // namespace
 
-absl::StatusOr<Links> ConnectShmChannels(int rank, int size, RendezvousStore& store,
+absl::StatusOr<Channels> ConnectShmChannels(int rank, int size, RendezvousStore& store,
                                  absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   RankInfo mine{HostIdentity(), "espalier-" + absl::BytesToHexString(RandomBytes(8)),
@@ -226,8 +226,8 @@ absl::StatusOr<Links> ConnectShmChannels(int rank, int size, RendezvousStore& st
   // If the host forbids this, its ranks communicate over the network.
   const bool can = !mine.identity.empty() && mine.secret.size() == kSecretBytes && listener.ok();
   if (absl::Status s = store.Set(Key(rank), can ? Encode(mine) : ""); !s.ok()) return s;
-  Links links(static_cast<size_t>(size));
-  if (!can) return links;
+  Channels channels(static_cast<size_t>(size));
+  if (!can) return channels;
   std::vector<int> higher;
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
@@ -240,7 +240,7 @@ absl::StatusOr<Links> ConnectShmChannels(int rank, int size, RendezvousStore& st
       continue;
     }
     // Cloned virtual machines have equal identities but cannot reach each other.
-    const bool met = ConnectToPeer(peer, info, rank, &links).ok();
+    const bool met = ConnectToPeer(peer, info, rank, &channels).ok();
     if (absl::Status s = store.Set(ConnectedKey(peer, rank), met ? "yes" : ""); !s.ok()) return s;
   }
   std::vector<int> awaited;
@@ -249,8 +249,8 @@ absl::StatusOr<Links> ConnectShmChannels(int rank, int size, RendezvousStore& st
     if (!said.ok()) return said.status();
     if (*said == "yes") awaited.push_back(peer);
   }
-  if (absl::Status s = AcceptPeers(listener->get(), mine, awaited, deadline, &links); !s.ok()) return s;
-  return links;
+  if (absl::Status s = AcceptPeers(listener->get(), mine, awaited, deadline, &channels); !s.ok()) return s;
+  return channels;
 }
 
 }  // namespace espalier

@@ -30,12 +30,12 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Connect(int rank, in
                                                               RendezvousStore& store,
                                                               absl::Duration rendezvous_timeout,
                                                               absl::Duration timeout) {
-  auto links = ConnectShmChannels(rank, size, store, rendezvous_timeout);
-  if (!links.ok()) return links.status();
+  auto channels = ConnectShmChannels(rank, size, store, rendezvous_timeout);
+  if (!channels.ok()) return channels.status();
   std::unique_ptr<ShmTransport> all(new ShmTransport(size, timeout));
-  all->channels_ = *std::move(links);
+  all->channels_ = *std::move(channels);
   const auto ranks = 1 + std::count_if(all->channels_.begin(), all->channels_.end(),
-                                       [](const auto& link) { return link != nullptr; });
+                                       [](const auto& channel) { return channel != nullptr; });
   if (ranks <= static_cast<int64_t>(std::thread::hardware_concurrency())) all->spin_time_ = kAwake;
   return all;
 }
@@ -86,7 +86,7 @@ absl::Status ShmTransport::WaitFor(int peer, absl::Time deadline, bool* is_gone)
 }
 
 absl::Status ShmTransport::Receive(void* data, int64_t bytes, int peer, uint64_t tag) {
-  ShmChannel& link = *channels_[peer];
+  ShmChannel& channel = *channels_[peer];
   char* to = static_cast<char*>(data);
   const auto wrong_size = [&](int64_t sent) {
     return absl::InternalError(
@@ -108,7 +108,7 @@ absl::Status ShmTransport::Receive(void* data, int64_t bytes, int peer, uint64_t
   bool is_gone = false;
   while (true) {
     FlushSends();
-    absl::StatusOr<std::optional<ShmChannel::Message>> next = link.Next();
+    absl::StatusOr<std::optional<ShmChannel::Message>> next = channel.Next();
     if (!next.ok()) return next.status();
     if (!next->has_value()) {
       // Check once more: this may be its last message.
@@ -124,7 +124,7 @@ absl::Status ShmTransport::Receive(void* data, int64_t bytes, int peer, uint64_t
       return wrong_size(message.bytes);
     }
     absl::StatusOr<int64_t> read =
-        is_it ? link.Pop(to, bytes, done) : link.Pop(other.data(), message.bytes, done);
+        is_it ? channel.Pop(to, bytes, done) : channel.Pop(other.data(), message.bytes, done);
     if (!read.ok()) return read.status();
     done = *read;
     deadline = absl::Now() + timeout_;
@@ -174,8 +174,8 @@ void ShmTransport::Abort(const std::string& reason) {
     if (!aborted_) reason_ = reason;
     aborted_ = true;
   }
-  for (const auto& link : channels_) {
-    if (link != nullptr) link->Wake();
+  for (const auto& channel : channels_) {
+    if (channel != nullptr) channel->Wake();
   }
 }
 

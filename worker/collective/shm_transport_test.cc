@@ -19,11 +19,11 @@
 namespace espalier {
 namespace {
 
-using Links = std::vector<std::unique_ptr<ShmTransport>>;
+using Transports = std::vector<std::unique_ptr<ShmTransport>>;
 
-Links Meet(int size, absl::Duration timeout = absl::Seconds(10)) {
+Transports ConnectAll(int size, absl::Duration timeout = absl::Seconds(10)) {
   std::unique_ptr<RendezvousStore> store = NewInProcessStore();
-  Links all(size);
+  Transports all(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -44,7 +44,7 @@ std::vector<char> Pattern(int64_t bytes, int seed) {
 }
 
 TEST(ShmTransport, RanksOfOneHostAreConnectedPairwise) {
-  const Links all = Meet(4);
+  const Transports all = ConnectAll(4);
   for (int a = 0; a < 4; ++a) {
     for (int b = 0; b < 4; ++b) EXPECT_EQ(all[a]->IsLocal(b), a != b) << a << " " << b;
   }
@@ -63,14 +63,14 @@ TEST(ShmTransport, UnreachableRankGetsNoChannel) {
     ASSERT_TRUE(store->Set("host/0", real).ok());
     EXPECT_EQ(store->Get("host/0/1", absl::Seconds(10)).value(), "");
   });
-  auto links = ShmTransport::Connect(1, 2, *store, absl::Seconds(10), absl::Seconds(10));
+  auto transport = ShmTransport::Connect(1, 2, *store, absl::Seconds(10), absl::Seconds(10));
   rank0.join();
-  ASSERT_TRUE(links.ok()) << links.status();
-  EXPECT_FALSE((*links)->IsLocal(0));
+  ASSERT_TRUE(transport.ok()) << transport.status();
+  EXPECT_FALSE((*transport)->IsLocal(0));
 }
 
 TEST(ShmTransport, MessagesOfAllSizesArriveWhole) {
-  const Links all = Meet(2);
+  const Transports all = ConnectAll(2);
   int seed = 0;
   for (int64_t bytes :
        {1, 63, 64, 65, 4096, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 5 << 20}) {
@@ -83,7 +83,7 @@ TEST(ShmTransport, MessagesOfAllSizesArriveWhole) {
 }
 
 TEST(ShmTransport, TagsMayBeReceivedInAnotherOrder) {
-  const Links all = Meet(2);
+  const Transports all = ConnectAll(2);
   std::vector<std::vector<char>> sent;
   for (int tag = 0; tag < 6; ++tag) {
     sent.push_back(Pattern(300000 + 1000 * tag, tag));
@@ -101,7 +101,7 @@ TEST(ShmTransport, TagsMayBeReceivedInAnotherOrder) {
 // More messages than the queue holds and more bytes than the ring: the rest waits at the sender, in
 // order. Both ends send before they receive.
 TEST(ShmTransport, SendsBeyondTheBufferArriveInOrder) {
-  const Links all = Meet(2, absl::Seconds(30));
+  const Transports all = ConnectAll(2, absl::Seconds(30));
   const std::vector<int64_t> sizes{24, 100 << 10, 1 << 20};
   constexpr int kMessages = 5000;
   const auto size_of = [&](int i) { return i % 100 == 0 ? sizes[i / 100 % 3] * 6 : sizes[0]; };
@@ -109,28 +109,28 @@ TEST(ShmTransport, SendsBeyondTheBufferArriveInOrder) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      ShmTransport& links = *all[rank];
+      ShmTransport& transport = *all[rank];
       for (int i = 0; i < kMessages; ++i) {
         const std::vector<char> data = Pattern(size_of(i), i + rank);
-        ASSERT_TRUE(links.Send(data.data(), size_of(i), 1 - rank, 1).ok());
+        ASSERT_TRUE(transport.Send(data.data(), size_of(i), 1 - rank, 1).ok());
       }
-      EXPECT_GT(links.pending_bytes(), 0);
+      EXPECT_GT(transport.pending_bytes(), 0);
       both_have_sent.arrive_and_wait();
       for (int i = 0; i < kMessages; ++i) {
         std::vector<char> got(static_cast<size_t>(size_of(i)));
-        absl::Status s = links.Receive(got.data(), size_of(i), 1 - rank, 1);
+        absl::Status s = transport.Receive(got.data(), size_of(i), 1 - rank, 1);
         ASSERT_TRUE(s.ok()) << s;
         ASSERT_EQ(got, Pattern(size_of(i), i + 1 - rank)) << i;
       }
-      ASSERT_TRUE(links.Drain(0).ok());
-      EXPECT_EQ(links.pending_bytes(), 0);
+      ASSERT_TRUE(transport.Drain(0).ok());
+      EXPECT_EQ(transport.pending_bytes(), 0);
     });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
 TEST(ShmTransport, RingBufferWrapsAround) {
-  const Links all = Meet(2);
+  const Transports all = ConnectAll(2);
   // Never empty, so that the ring wraps: 40 MiB in flight, 800 MiB in all.
   constexpr int64_t kBytes = 20 << 20;
   std::vector<char> got(kBytes);
@@ -144,7 +144,7 @@ TEST(ShmTransport, RingBufferWrapsAround) {
 }
 
 TEST(ShmTransport, FastRankWaitsAtTheEndOfItsNextStep) {
-  const Links all = Meet(2, absl::Milliseconds(300));
+  const Transports all = ConnectAll(2, absl::Milliseconds(300));
   ASSERT_TRUE(all[0]->Send("one", 3, 1, 1).ok());
   EXPECT_TRUE(all[0]->EndStep().ok());
   ASSERT_TRUE(all[0]->Send("two", 3, 1, 1).ok());
@@ -164,27 +164,27 @@ TEST(ShmTransport, MessagesOfADeadPeerAreReadBeforeTheError) {
   const pid_t child = fork();
   if (child == 0) {
     close(sockets[0]);
-    auto link = ShmChannel::Map(*memory, sockets[1], 1);
-    _exit(link.ok() && (*link)->Push(5, "last words", 10, 0) == 10 ? 0 : 1);
+    auto channel = ShmChannel::Map(*memory, sockets[1], 1);
+    _exit(channel.ok() && (*channel)->Push(5, "last words", 10, 0) == 10 ? 0 : 1);
   }
   close(sockets[1]);
-  auto link = ShmChannel::Map(*memory, sockets[0], 0);
-  ASSERT_TRUE(link.ok()) << link.status();
+  auto channel = ShmChannel::Map(*memory, sockets[0], 0);
+  ASSERT_TRUE(channel.ok()) << channel.status();
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_EQ(status, 0);
-  EXPECT_TRUE((*link)->PeerIsGone());
-  auto next = (*link)->Next();
+  EXPECT_TRUE((*channel)->PeerIsGone());
+  auto next = (*channel)->Next();
   ASSERT_TRUE(next.ok() && next->has_value());
   EXPECT_EQ((*next)->tag, 5u);
   std::string words(10, ' ');
-  auto read = (*link)->Pop(words.data(), 10, 0);
+  auto read = (*channel)->Pop(words.data(), 10, 0);
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(words, "last words");
 }
 
 TEST(ShmTransport, ReceiveFromADeadPeerIsUnavailable) {
-  Links all = Meet(3);
+  Transports all = ConnectAll(3);
   ASSERT_TRUE(all[2]->Send("bye", 3, 0, 1).ok());
   all[2].reset();
   char got[3];
@@ -197,7 +197,7 @@ TEST(ShmTransport, ReceiveFromADeadPeerIsUnavailable) {
 }
 
 TEST(ShmTransport, MessageOfWrongSizeIsAnErrorWithBothSizes) {
-  const Links all = Meet(2);
+  const Transports all = ConnectAll(2);
   ASSERT_TRUE(all[0]->Send("12345", 5, 1, 1).ok());
   char got[4];
   const absl::Status s = all[1]->Receive(got, 4, 0, 1);
@@ -206,12 +206,12 @@ TEST(ShmTransport, MessageOfWrongSizeIsAnErrorWithBothSizes) {
 }
 
 TEST(ShmChannel, MemoryThatCouldShrinkIsRefused) {
-  std::string path = testing::TempDir() + "/shared-link-XXXXXX";
+  std::string path = testing::TempDir() + "/shared-channel-XXXXXX";
   const int file = mkstemp(path.data());
   ASSERT_GE(file, 0);
   unlink(path.c_str());
-  const auto link = ShmChannel::Map(file, dup(file), 0);
-  EXPECT_TRUE(absl::IsInvalidArgument(link.status())) << link.status();
+  const auto channel = ShmChannel::Map(file, dup(file), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(channel.status())) << channel.status();
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class LoraAdapters {
       FileSystem& files, const std::vector<std::string>& artifacts,
       const std::function<absl::StatusOr<std::string>(const std::string& artifact)>& folder);
 
-  // AddLoraAdapters to the model; nothing is done without adapters.
+  // Adds the adapters to the model (AddLoraAdapters); does nothing without adapters.
   absl::StatusOr<Parameters> AddTo(const OpRegistry& registry, ServingModel* model) const;
   // Fills those of AddTo's parameters that the program has: whole, or one rank's shard. Errors name
   // the tensor: unknown, of the wrong size, not of a floating-point type, or with values that are
