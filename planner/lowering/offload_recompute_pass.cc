@@ -376,7 +376,7 @@ absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request,
           absl::StrCat("device ", program->program().rank(), " needs ", report.bytes_without(),
                        " bytes but has ", request.limit,
                        ", and swapping and recomputation do not make it fit: at '", node, "' ",
-                       plan.problem, ". What is left there: ", DescribeResident(view, plan, *program),
+                       plan.problem, ". Still resident: ", DescribeResident(view, plan, *program),
                        "; kernels' workspace ", request.workspace));
     }
     arena = Place(view, plan, *program);

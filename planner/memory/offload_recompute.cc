@@ -86,7 +86,7 @@ class Planner {
     plan->failing_step = failing_step;
     plan->problem = absl::StrCat(
         "step ", failing_step, " needs ", all ? live_[failing_step] : bytes, " bytes of ", limit_,
-        ", and nothing more of it can leave: what it works on, and what stays for good (", fixed_,
+        ", and nothing more of it can be evicted: its operands, and what is always resident (", fixed_,
         " bytes), must be there at once");
   }
 

@@ -354,7 +354,7 @@ absl::Status CheckZeroStage(int stage, const std::string& field) {
   if (stage >= 0 && stage <= 3) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(field, " is ", stage,
-                   "; accepted: 0 (every replica keeps all), 1 (optimizer state is shared out), 2 "
+                   "; accepted: 0 (every replica keeps all), 1 (optimizer state is sharded), 2 "
                    "(gradients too) or 3 (parameters too)"));
 }
 
