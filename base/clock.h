@@ -1,4 +1,4 @@
-// Time as the coordinator sees it, injected so that leases can be tested without waiting.
+// The coordinator's clock, injected so that tests of leases need not wait.
 #pragma once
 
 #include "absl/time/clock.h"

@@ -18,7 +18,7 @@
 namespace espalier {
 namespace {
 
-// The daemon's own flags by their names on the command line.
+// The daemon's own flags by command-line name.
 std::map<std::string, absl::CommandLineFlag*> OwnFlags(const DaemonUsage& usage) {
   std::map<std::string, absl::CommandLineFlag*> flags;
   for (const auto& [name, flag] : absl::GetAllFlags()) {

@@ -47,7 +47,7 @@ TEST(DaemonFlagsDeathTest, RefusesWithARemedyWhatItDoesNotUnderstand) {
   EXPECT_EXIT(Parse({"serve"}), ExitedWithCode(2), "'serve' is not understood");
 }
 
-// Abseil's own flags are linked, too.
+// Abseil's own flags are linked in, too.
 TEST(DaemonFlagsDeathTest, RefusesFlagsOfLibraries) {
   EXPECT_EXIT(Parse({"--flagfile=x"}), ExitedWithCode(2), "unknown flag --flagfile");
 }

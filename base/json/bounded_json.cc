@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-// Builds the value from the parser's events, and ends the parse where it goes too far.
+// Builds the value from the parser's events and stops at a limit.
 template <typename Json>
 class Builder : public nlohmann::json_sax<Json> {
  public:
@@ -56,8 +56,8 @@ class Builder : public nlohmann::json_sax<Json> {
   static constexpr bool kOrdered = std::is_same_v<Json, nlohmann::ordered_json>;
 
   struct Container {
-    Json* value;  // stays where it is: what is around it does not change while it is open
-    absl::flat_hash_map<std::string, size_t> places;  // of the fields of an ordered object
+    Json* value;  // stable: its parents do not change while it is open
+    absl::flat_hash_map<std::string, size_t> places;  // field positions of an ordered object
     bool wide = false;
   };
 
@@ -115,7 +115,7 @@ class Builder : public nlohmann::json_sax<Json> {
   Json* PutField(Container& around, Json value) {
     auto& fields = around.value->template get_ref<typename Json::object_t&>();
     if constexpr (kOrdered) {
-      // Its own look-up is linear.
+      // ordered_json's own lookup is linear.
       const auto [known, is_new] = around.places.try_emplace(name_, fields.size());
       if (is_new) {
         fields.push_back({std::move(name_), std::move(value)});
@@ -141,7 +141,7 @@ class Builder : public nlohmann::json_sax<Json> {
   std::string* const twice_;
   Json root_;
   std::vector<Container> open_;
-  std::string name_;  // of the field whose value comes next
+  std::string name_;  // of the next value's field
   size_t fields_ = 0, values_ = 0, others_ = 0;
   std::string problem_;
 };

@@ -1,4 +1,4 @@
-// What comes out is what nlohmann's own parser makes of it; what goes too far is refused at once.
+// Results equal those of nlohmann's parser; texts beyond a limit are rejected at once.
 #include "base/json/bounded_json.h"
 
 #include <chrono>
@@ -43,7 +43,7 @@ TEST(BoundedJsonTest, DepthIsThatOfArraysAndObjects) {
   EXPECT_EQ(ErrorOf<Ordered>(Nested(257)), "nests deeper than 256 levels");
   EXPECT_EQ(ErrorOf<Sorted>(R"({"a": {"b": [0]}})", {.depth = 2}), "nests deeper than 2 levels");
   EXPECT_TRUE(ParseBoundedJson<Sorted>(R"({"a": {"b": 0}})", {.depth = 2}).ok());
-  // What would overflow the stack of those who copy it.
+  // Nesting that would overflow the stack of code that copies the value.
   EXPECT_EQ(ErrorOf<Ordered>(Nested(1'000'000)), "nests deeper than 256 levels");
   EXPECT_EQ(ErrorOf<Ordered>(std::string(1'000'000, '[')), "nests deeper than 256 levels");
 }
@@ -72,7 +72,7 @@ TEST(BoundedJsonTest, OneFieldMayHoldAWiderObject) {
   const JsonLimits limits = {
       .fields_of_object = 2, .fields = 4, .wide = "map", .fields_of_wide = 6};
   const std::string map = R"({"1": 0, "2": 0, "3": 0, "4": 0, "5": 0, "6": 0})";
-  // It is not among all the others.
+  // Its fields do not count among the others.
   for (const std::string& text : {"{\"map\": " + map + R"(, "x": {"a": 1, "b": 2}})",
                                   R"({"x": {"a": 1, "b": 2}, "map": )" + map + "}"}) {
     EXPECT_TRUE(ParseBoundedJson<Ordered>(text, limits).ok()) << text;
@@ -80,7 +80,7 @@ TEST(BoundedJsonTest, OneFieldMayHoldAWiderObject) {
   }
   EXPECT_THAT(ErrorOf<Ordered>("{\"map\": {\"0\": 0, " + map.substr(1) + "}", limits),
               HasSubstr("more than 6 fields in 'map'"));
-  // Neither what has the name elsewhere, nor what is in it.
+  // Neither fields of that name elsewhere, nor objects inside it.
   for (const std::string& text :
        {R"({"x": {"map": )" + map + "}}", "[{\"map\": " + map + "}]", "{\"map\": [" + map + "]}",
         "{\"map\": {\"1\": " + map + "}}", "{\"x\": " + map + "}", map}) {
@@ -101,7 +101,7 @@ TEST(BoundedJsonTest, OfANameThatComesTwiceTheLastValueCounts) {
   EXPECT_EQ(twice, "");
 }
 
-// With a callback, nlohmann's parser takes hours for this.
+// nlohmann's parser with a callback takes hours for this.
 TEST(BoundedJsonTest, TimeIsLinearInTheText) {
   std::string objects = "[{}", fields = "{\"a\": 0";
   for (int i = 0; i < 1'000'000; ++i) objects += ",{}";

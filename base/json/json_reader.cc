@@ -13,7 +13,7 @@ using Json = nlohmann::json;
 
 const Json kNull;
 
-// The largest vocabularies with their merges have some two million.
+// The largest vocabularies with their merges have about two million values.
 constexpr size_t kMaxValues = size_t{1} << 23;
 
 std::string Excerpt(const Json& value) {

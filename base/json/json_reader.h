@@ -1,5 +1,5 @@
-// Reads JSON of strangers field by field and keeps the first thing that was wrong, with its place,
-// so that a reader of many fields asks once at its end.
+// Reads untrusted JSON field by field and keeps the first error with its place, so that a reader of
+// many fields checks once at its end.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,12 @@
 
 namespace espalier {
 
-// Parses a text. InvalidArgument naming `file` if it is no JSON or nested deeper than 64 levels.
+// Parses a text. Returns InvalidArgument naming `file` if it is not JSON or is nested deeper than
+// 64 levels.
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view file);
 
 // A value with its place, such as "tokenizer.json: model.vocab". Cheap to copy; the value and the
-// status must outlive it. After the first error everything reads as its default or as empty.
+// status must outlive it. After the first error everything reads as its default or empty.
 class JsonReader {
  public:
   JsonReader(const nlohmann::json& value, std::string place, absl::Status* status)
@@ -30,10 +31,10 @@ class JsonReader {
 
   void Invalid(absl::string_view what) const { Fail(absl::StatusCode::kInvalidArgument, what); }
   void Unknown(absl::string_view what) const { Fail(absl::StatusCode::kUnimplemented, what); }
-  // Takes over an error from elsewhere.
+  // Records an error found elsewhere.
   void Take(const absl::Status& error) const { Fail(error.code(), error.message()); }
 
-  // Fields. Without a fallback the field must be there; null counts as absent.
+  // Reads fields. Without a fallback the field is required; null counts as absent.
   bool Has(absl::string_view key) const;
   JsonReader Get(absl::string_view key) const;
   std::string String(absl::string_view key,
@@ -43,12 +44,12 @@ class JsonReader {
               std::optional<int64_t> fallback = std::nullopt) const;
   double Number(absl::string_view key, std::optional<double> fallback = std::nullopt) const;
 
-  // This value itself.
+  // Reads this value.
   std::string AsString() const;
   int64_t AsInt(int64_t low, int64_t high) const;
   double AsNumber() const;
   bool IsObject() const { return value_->is_object(); }
-  // As an array: an error if it is none.
+  // Reads this value as an array; an error if it is not one.
   size_t size() const;
   JsonReader At(size_t i) const;
 

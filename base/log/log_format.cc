@@ -17,7 +17,7 @@ class Text : public spdlog::custom_flag_formatter {
     unsigned char before = 0;
     for (const char c : line.payload) {
       const auto byte = static_cast<unsigned char>(c);
-      // Terminals know the control characters 0x80 to 0x9f in UTF-8, too.
+      // Terminals also interpret the control characters 0x80 to 0x9f in UTF-8.
       const bool control =
           byte < 0x20 || byte == 0x7f || (before == 0xc2 && byte >= 0x80 && byte < 0xa0);
       before = byte;

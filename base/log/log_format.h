@@ -1,4 +1,4 @@
-// How a line of a program's log looks.
+// Format of log lines.
 #pragma once
 
 #include <spdlog/formatter.h>
@@ -7,8 +7,8 @@
 
 namespace espalier {
 
-// "TIME LEVEL TEXT", the time in UTC. Control characters of the text are escaped (\x0a), line feeds
-// too: names and messages that others send make no lines of their own and no colours.
+// Formats "TIME LEVEL TEXT" with UTC time. Escapes control characters and line feeds (\x0a), so
+// that untrusted names and messages cannot forge lines or colors.
 std::unique_ptr<spdlog::formatter> LogFormat();
 
 }  // namespace espalier

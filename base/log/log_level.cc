@@ -5,7 +5,7 @@
 namespace espalier {
 
 absl::StatusOr<spdlog::level::level_enum> ParseLogLevel(const std::string& name) {
-  // For a name that it does not know spdlog gives off.
+  // spdlog returns `off` for an unknown name.
   const spdlog::level::level_enum level = spdlog::level::from_str(name);
   if (level != spdlog::level::off || name == "off") return level;
   return absl::InvalidArgumentError(

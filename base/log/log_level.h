@@ -1,4 +1,4 @@
-// How much is logged, by name.
+// Log levels by name.
 #pragma once
 
 #include <spdlog/common.h>
@@ -11,7 +11,7 @@ namespace espalier {
 
 inline constexpr char kLogLevels[] = "trace, debug, info, warn, error, critical or off";
 
-// InvalidArgument names those that there are.
+// Returns InvalidArgument listing the levels.
 absl::StatusOr<spdlog::level::level_enum> ParseLogLevel(const std::string& name);
 
 }  // namespace espalier

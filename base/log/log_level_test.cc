@@ -16,7 +16,7 @@ TEST(LogLevel, KnownNamesAreLevels) {
   EXPECT_EQ(*ParseLogLevel("off"), spdlog::level::off);
 }
 
-// They turned all logs off.
+// These used to turn off all logs.
 TEST(LogLevel, OtherNamesAreRefusedWithThoseThatThereAre) {
   for (const char* name : {"INFO", "verbose", "", "Off", "2"}) {
     const auto level = ParseLogLevel(name);

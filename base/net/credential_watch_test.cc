@@ -37,7 +37,7 @@ std::string Pem(const Write& write) {
   return std::string(text, static_cast<size_t>(size));
 }
 
-// Signed by itself.
+// A self-signed certificate.
 Pair MakePair(const std::string& name) {
   const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
   const std::unique_ptr<X509, decltype(&X509_free)> certificate(X509_new(), X509_free);
@@ -102,7 +102,7 @@ TEST_F(Certificates, AreReadAgainOnlyIfTheyChangedAndCopiesSeeIt) {
   EXPECT_EQ(Contents(copy.ca_path()), other_.certificate);
 }
 
-// A pair is written by two files, one after the other.
+// Certificate and key are written as two files, one after the other.
 TEST_F(Certificates, AKeyOfAnotherCertificateChangesNothing) {
   Put(one_);
   TransportSecurity tls = Read();
@@ -119,7 +119,7 @@ TEST_F(Certificates, AKeyOfAnotherCertificateChangesNothing) {
   EXPECT_EQ(tls.pem().key, one_.key);
   Put(other_);
   EXPECT_EQ(*tls.Reload(), true);
-  // Who opened it before reads all of the old ones.
+  // A reader that opened it before sees all of the old contents.
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(open_before), {}),
             absl::StrCat(one_.key, "\n", one_.certificate));
 }
@@ -136,7 +136,7 @@ TEST_F(Certificates, AWatchTellsOfEachChangeThatIsRight) {
       seen.push_back(pem.certificate);
     };
     CredentialWatch watch(CredentialsOf(tls, std::nullopt, changed), absl::Milliseconds(5));
-    Put("key.pem", other_.key);  // half of it
+    Put("key.pem", other_.key);  // key only
     absl::SleepFor(absl::Milliseconds(100));
     {
       absl::MutexLock lock(&mutex);
