@@ -25,7 +25,7 @@ class MachineMemoryTest : public ::testing::Test {
       testing::TempDir() + "/" + testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
-TEST_F(MachineMemoryTest, WithoutCgroupsItIsTheMachines) {
+TEST_F(MachineMemoryTest, WithoutCgroupsReturnsTheMachinesMemory) {
   EXPECT_EQ(MachineMemory(root_), machine_);
   Write("/proc/self/cgroup", "0::/group");
   EXPECT_EQ(MachineMemory(root_), machine_);
@@ -33,7 +33,7 @@ TEST_F(MachineMemoryTest, WithoutCgroupsItIsTheMachines) {
   EXPECT_LE(DefaultMemoryLimit(), machine_ / 4 * 3);
 }
 
-TEST_F(MachineMemoryTest, OfVersion2TheTightestLimitAboveCounts) {
+TEST_F(MachineMemoryTest, CgroupV2UsesTheTightestAncestorLimit) {
   Write("/proc/self/cgroup", "0::/a:b/c");
   Write("/sys/fs/cgroup/a:b/c/memory.max", "max");
   EXPECT_EQ(MachineMemory(root_), machine_);
@@ -45,13 +45,13 @@ TEST_F(MachineMemoryTest, OfVersion2TheTightestLimitAboveCounts) {
   EXPECT_EQ(MachineMemory(root_), 32 * kMiB);
 }
 
-TEST_F(MachineMemoryTest, AContainerOfVersion2SeesItsOwnLimitAtTheRoot) {
+TEST_F(MachineMemoryTest, CgroupV2ContainerSeesItsLimitAtTheRoot) {
   Write("/proc/self/cgroup", "0::/");
   Write("/sys/fs/cgroup/memory.max", std::to_string(64 * kMiB));
   EXPECT_EQ(MachineMemory(root_), 64 * kMiB);
 }
 
-TEST_F(MachineMemoryTest, OfVersion1TheControllerOfMemoryCounts) {
+TEST_F(MachineMemoryTest, CgroupV1UsesTheMemoryController) {
   Write("/proc/self/cgroup", "9:name=systemd:/\n5:cpu:/other\n4:hugetlb,memory:/a/b\n0::/");
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
   Write("/sys/fs/cgroup/memory/other/memory.limit_in_bytes", std::to_string(16 * kMiB));
@@ -62,13 +62,13 @@ TEST_F(MachineMemoryTest, OfVersion1TheControllerOfMemoryCounts) {
   EXPECT_EQ(MachineMemory(root_), 32 * kMiB);
 }
 
-TEST_F(MachineMemoryTest, AContainerOfVersion1IsToldAPathOfTheHost) {
+TEST_F(MachineMemoryTest, CgroupV1ContainerSeesAPathOfTheHost) {
   Write("/proc/self/cgroup", "4:memory:/docker/0123abcd");
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(64 * kMiB));
   EXPECT_EQ(MachineMemory(root_), 64 * kMiB);
 }
 
-TEST_F(MachineMemoryTest, WhatIsNoLimitIsNone) {
+TEST_F(MachineMemoryTest, UnparsableLimitsAreIgnored) {
   Write("/proc/self/cgroup", "nonsense\n0::/a\n1:memory");
   for (const char* text : {"", "0", "-1", "many", "99999999999999999999999"}) {
     Write("/sys/fs/cgroup/a/memory.max", text);

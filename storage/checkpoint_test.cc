@@ -127,7 +127,7 @@ class CountingFileSystem : public ForwardingFileSystem {
   };
 };
 
-TEST_F(CheckpointTest, AnyRegionComesBackForAnotherSplit) {
+TEST_F(CheckpointTest, AnyRegionIsReadUnderAnotherSharding) {
   WriteAll();
   auto reader = CheckpointReader::Open(files_, directory_);
   ASSERT_TRUE(reader.ok()) << reader.status();
@@ -230,7 +230,7 @@ TEST(DurableDirectories, ExistingParentsAreNotOpened) {
             absl::StatusCode::kPermissionDenied);
 }
 
-TEST_F(CheckpointTest, WithoutAManifestItIsNoCheckpoint) {
+TEST_F(CheckpointTest, FolderWithoutManifestIsNoCheckpoint) {
   WriteAll();
   ASSERT_TRUE(files_.Remove(JoinPath(directory_, kManifestFile)).ok());
   EXPECT_EQ(CheckpointReader::Open(files_, directory_).status().code(),
@@ -322,7 +322,7 @@ TEST_F(CheckpointTest, BadManifestsAreRefusedByField) {
   EXPECT_NE(std::string(escape.message()).find("files[0]"), std::string::npos) << escape;
 }
 
-TEST_F(CheckpointTest, AFullDiskLeavesNothingBehindAndOldFilesWhole) {
+TEST_F(CheckpointTest, FullDiskLeavesNoPartialFiles) {
   const Manifest manifest = WriteAll();
   std::vector<CheckpointEntry> entries = {{"w", Shard({64, 64}, {0, 0}, {64, 64}), false}};
   CountingSource source(entries);

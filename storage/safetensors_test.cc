@@ -32,7 +32,7 @@ class SafetensorsTest : public testing::Test {
   std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
 };
 
-TEST_F(SafetensorsTest, WhatIsWrittenIsReadBack) {
+TEST_F(SafetensorsTest, RoundTrips) {
   const std::string path = Path("good.safetensors");
   SafetensorsWriter writer(*files_, path);
   ASSERT_TRUE(writer

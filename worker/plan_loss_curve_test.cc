@@ -312,7 +312,7 @@ TEST_P(PlanLossCurveTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
   }
 }
 
-TEST_P(PlanLossCurveTest, TheSamePlanTwiceIsTheSameBitForBit) {
+TEST_P(PlanLossCurveTest, SamePlanTwiceGivesTheSameBits) {
   const Graph graph = GetParam().graph();
   const Curve once = TrainPlan(graph, 4, v1::SearchOptions::SEARCH, GetParam().optimizer, 20);
   const Curve again = TrainPlan(graph, 4, v1::SearchOptions::SEARCH, GetParam().optimizer, 20);

@@ -292,7 +292,7 @@ TEST_F(ServingLoadingTest, HeartbeatsContinueWhileMemoryIsFreed) {
   next.join();
 }
 
-TEST_F(ServingLoadingTest, AFileThatEndsTooSoonLeavesTheOthersAlone) {
+TEST_F(ServingLoadingTest, TruncatedFileDoesNotAffectOtherModels) {
   Start(NewCpuDevice({1, 1 << 28}));
   const Model large = Make("serving/lm", 64, 1), small = Make("serving/lm/ssm0", 32, 2);
   ASSERT_TRUE(Load(large).ok());

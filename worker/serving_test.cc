@@ -101,7 +101,7 @@ TEST_F(ServingTest, StoppingOrReloadingAModelKeepsOtherCaches) {
   go_on();
 }
 
-TEST_F(ServingTest, AChoiceIsTheTokenOfTheLargestLogit) {
+TEST_F(ServingTest, SampledTokenIsTheArgmaxLogit) {
   Start();
   const Model model = Make("serving/lm", 64, 1);
   ASSERT_TRUE(Load(model).ok());

@@ -304,7 +304,7 @@ TEST_F(WorkerTest, StopEndsARunThatWaitsForItsPeer) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(15));
 }
 
-TEST_F(WorkerTest, ALostLeaseEndsTheJobAndTheWorkerJoinsAnew) {
+TEST_F(WorkerTest, LostLeaseEndsTheJobAndTheWorkerRejoins) {
   const LoweredPlan plan = Lower(1);
   auto worker = Start("a");
   auto stub = StubOf(*worker);
@@ -322,7 +322,7 @@ TEST_F(WorkerTest, ALostLeaseEndsTheJobAndTheWorkerJoinsAnew) {
 }
 
 // As after a coordinator restart with an empty data folder.
-TEST_F(WorkerTest, AttemptsMayBeCountedFromTheBeginningUnderANewLease) {
+TEST_F(WorkerTest, NewLeaseMayRestartAttemptNumbers) {
   const LoweredPlan plan = Lower(1);
   auto worker = Start("a");
   auto stub = StubOf(*worker);

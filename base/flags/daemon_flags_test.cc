@@ -28,7 +28,7 @@ void Parse(std::vector<std::string> words) {
                     .flags_file = "daemon_flags_test.cc"});
 }
 
-TEST(DaemonFlags, SetFromValuesBehindEqualSignOrBlankAndFromBareBools) {
+TEST(DaemonFlags, ParseEqualSignBlankAndBareBools) {
   Parse({"--data-dir=/a=b", "--local-workers", "3", "--open-probes"});
   EXPECT_EQ(absl::GetFlag(FLAGS_data_dir), "/a=b");
   EXPECT_EQ(absl::GetFlag(FLAGS_local_workers), 3);
@@ -38,7 +38,7 @@ TEST(DaemonFlags, SetFromValuesBehindEqualSignOrBlankAndFromBareBools) {
   EXPECT_EQ(absl::GetFlag(FLAGS_data_dir), "");
 }
 
-TEST(DaemonFlagsDeathTest, RefusesWithARemedyWhatItDoesNotUnderstand) {
+TEST(DaemonFlagsDeathTest, RefusesUnknownArgumentsWithARemedy) {
   EXPECT_EXIT(Parse({"--data_dir=x"}), ExitedWithCode(2), "--data_dir is written --data-dir");
   EXPECT_EXIT(Parse({"--data-dri=x"}), ExitedWithCode(2),
               "unknown flag --data-dri; daemon --help shows the flags");

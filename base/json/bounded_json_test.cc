@@ -29,7 +29,7 @@ TEST(BoundedJsonTest, ValuesAreThoseOfTheUnboundedParser) {
   }
 }
 
-TEST(BoundedJsonTest, WhatIsNoJsonIsRefusedWithItsPlace) {
+TEST(BoundedJsonTest, InvalidJsonIsRefusedWithItsPlace) {
   for (const std::string text :
        {"", "{", "[1,]", "{} x", "{\"a\": 01}", "nul", "\"\xFF\"", "1e999"}) {
     EXPECT_THAT(ErrorOf<Sorted>(text), HasSubstr("is not valid JSON: ")) << text;
@@ -38,7 +38,7 @@ TEST(BoundedJsonTest, WhatIsNoJsonIsRefusedWithItsPlace) {
   EXPECT_THAT(ErrorOf<Sorted>("{\n\"a\" 1}"), HasSubstr("line 2, column 5"));
 }
 
-TEST(BoundedJsonTest, DepthIsThatOfArraysAndObjects) {
+TEST(BoundedJsonTest, DepthCountsArraysAndObjects) {
   EXPECT_TRUE(ParseBoundedJson<Ordered>(Nested(256)).ok());
   EXPECT_EQ(ErrorOf<Ordered>(Nested(257)), "nests deeper than 256 levels");
   EXPECT_EQ(ErrorOf<Sorted>(R"({"a": {"b": [0]}})", {.depth = 2}), "nests deeper than 2 levels");
@@ -88,7 +88,7 @@ TEST(BoundedJsonTest, OneFieldMayHoldAWiderObject) {
   }
 }
 
-TEST(BoundedJsonTest, OfANameThatComesTwiceTheLastValueCounts) {
+TEST(BoundedJsonTest, LastOfDuplicateFieldsCounts) {
   const std::string text = R"({"a": 1, "b": {"x": [1]}, "a": [2], "b": 3})";
   std::string twice;
   EXPECT_EQ(ParseBoundedJson<Ordered>(text, {}, &twice)->dump(), R"({"a":[2],"b":3})");

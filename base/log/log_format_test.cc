@@ -16,7 +16,7 @@ std::string Line(const std::string& text) {
   return {out.data(), out.size()};
 }
 
-TEST(LogFormat, ATextIsOneLineWithoutColours) {
+TEST(LogFormat, MessageIsOneLineWithoutColors) {
   EXPECT_THAT(Line("model x is served"),
               ::testing::MatchesRegex("....-..-..T..:..:..\\....Z warning model x is served\n"));
   EXPECT_THAT(Line("a\n2026-01-01T00:00:00.000Z error b\r\x1b[31m\x7f\xc2\x9b\t"),

@@ -17,7 +17,7 @@ TEST(LogLevel, KnownNamesAreLevels) {
 }
 
 // These used to turn off all logs.
-TEST(LogLevel, OtherNamesAreRefusedWithThoseThatThereAre) {
+TEST(LogLevel, UnknownNamesAreRefusedWithTheAcceptedOnes) {
   for (const char* name : {"INFO", "verbose", "", "Off", "2"}) {
     const auto level = ParseLogLevel(name);
     ASSERT_TRUE(absl::IsInvalidArgument(level.status())) << name;

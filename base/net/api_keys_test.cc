@@ -20,7 +20,7 @@ std::string FileOf(const std::string& content) {
   return path;
 }
 
-TEST(ApiKeys, AnyLineIsAKeyAndTheFirstIsShown) {
+TEST(ApiKeys, EveryLineIsAKeyAndTheFirstIsSent) {
   const auto keys = ApiKeys::Read(FileOf(absl::StrCat("# ours\n\n  ", kOne, " \n", kTwo, "\n")));
   ASSERT_TRUE(keys.ok()) << keys.status();
   EXPECT_EQ(keys->shown()(), kOne);
@@ -40,7 +40,7 @@ TEST(ApiKeys, AnyLineIsAKeyAndTheFirstIsShown) {
   }
 }
 
-TEST(ApiKeys, FilesWithoutAProperKeyAreRefused) {
+TEST(ApiKeys, FilesWithoutAValidKeyAreRefused) {
   EXPECT_THAT(std::string(ApiKeys::Read("/nonexistent/keys").status().message()),
               HasSubstr("cannot be read"));
   EXPECT_THAT(std::string(ApiKeys::Read(FileOf("# none\n")).status().message()),
@@ -49,7 +49,7 @@ TEST(ApiKeys, FilesWithoutAProperKeyAreRefused) {
               HasSubstr("line 2"));
 }
 
-TEST(ApiKeys, CopiesSeeWhatIsReadAgain) {
+TEST(ApiKeys, CopiesSeeReloadedKeys) {
   auto keys = ApiKeys::Read(FileOf(kOne));
   ASSERT_TRUE(keys.ok()) << keys.status();
   const ApiKeys copy = *keys;

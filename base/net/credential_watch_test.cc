@@ -87,7 +87,7 @@ class Certificates : public ::testing::Test {
   const Pair one_ = MakePair("one"), other_ = MakePair("other");
 };
 
-TEST_F(Certificates, AreReadAgainOnlyIfTheyChangedAndCopiesSeeIt) {
+TEST_F(Certificates, ReloadOnlyIfChangedAndCopiesSeeIt) {
   Put(one_);
   TransportSecurity tls = Read();
   const TransportSecurity copy = tls;
@@ -103,7 +103,7 @@ TEST_F(Certificates, AreReadAgainOnlyIfTheyChangedAndCopiesSeeIt) {
 }
 
 // Certificate and key are written as two files, one after the other.
-TEST_F(Certificates, AKeyOfAnotherCertificateChangesNothing) {
+TEST_F(Certificates, KeyOfAnotherCertificateIsNotLoaded) {
   Put(one_);
   TransportSecurity tls = Read();
   const std::string path = tls.identity_path();
@@ -124,7 +124,7 @@ TEST_F(Certificates, AKeyOfAnotherCertificateChangesNothing) {
             absl::StrCat(one_.key, "\n", one_.certificate));
 }
 
-TEST_F(Certificates, AWatchTellsOfEachChangeThatIsRight) {
+TEST_F(Certificates, WatchReportsEachValidChange) {
   Put(one_);
   absl::Mutex mutex;
   std::vector<std::string> seen;
@@ -153,7 +153,7 @@ TEST_F(Certificates, AWatchTellsOfEachChangeThatIsRight) {
   EXPECT_EQ(tls.pem().key, other_.key) << "the watch has ended";
 }
 
-TEST(Keys, AreReadAgainWhileAWatchLivesAndKeptWhereTheFileIsNotRight) {
+TEST(Keys, WatchReloadsKeysAndKeepsThemIfFileIsInvalid) {
   const std::string path = ::testing::TempDir() + "/watched-keys";
   const auto put = [&](const std::string& text) { std::ofstream(path) << text; };
   put("the-first-of-the-keys\n");

@@ -92,7 +92,7 @@ class GgufMetadataTest : public ::testing::Test {
   std::string folder_;
 };
 
-TEST_F(GgufMetadataTest, TokensThatEndTurnsEndAnswers) {
+TEST_F(GgufMetadataTest, EndOfTurnTokensAreEos) {
   const std::vector<std::string> tokens = {"</s>",    "a",        "<|im_end|>", "<|eot_id|>",
                                            "<|end|>", "<|turn|>", "<|word|>",   "<end_of_turn>"};
   // By spelling, for any token type except "unused", and by further keys where these name tokens.
@@ -123,7 +123,7 @@ TEST_F(GgufMetadataTest, EndOfMessageDiffersFromEndOfAnswer) {
   EXPECT_EQ(Config()["eos_token_id"], json({0, 2, 3}));
 }
 
-TEST_F(GgufMetadataTest, AFactorWithoutATypeScalesLinearly) {
+TEST_F(GgufMetadataTest, RopeFactorWithoutTypeScalesLinearly) {
   const auto scaling = [&](const Metadata& more) {
     Write({"</s>", "a"}, {}, more);
     return Config()["rope_scaling"];

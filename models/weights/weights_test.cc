@@ -85,7 +85,7 @@ TEST_F(WeightsTest, ShardsAreOneSetOfTensors) {
   EXPECT_FALSE((*weights)->Read("four", 0, 1, values).ok());
 }
 
-TEST_F(WeightsTest, AnIndexThatDoesNotFitItsShardsIsRefusedByName) {
+TEST_F(WeightsTest, InconsistentShardIndexIsRefusedByName) {
   WriteShard("a.safetensors", {"one"}, 1);
   const auto index = [&](const std::string& map) {
     WriteText("model.safetensors.index.json", "{\"weight_map\": {" + map + "}}");
@@ -102,7 +102,7 @@ TEST_F(WeightsTest, AnIndexThatDoesNotFitItsShardsIsRefusedByName) {
   EXPECT_THAT(index(R"("one": "a.safetensors", "x": "b.safetensors")"), HasSubstr("both in"));
 }
 
-TEST_F(WeightsTest, AFolderWithoutWeightsSaysWhatIsLookedFor) {
+TEST_F(WeightsTest, FolderWithoutWeightsIsRefusedWithTheFormats) {
   EXPECT_THAT(OpenError(), HasSubstr("model.safetensors"));
   EXPECT_THAT(OpenError(), HasSubstr("*.gguf"));
   EXPECT_THAT(std::string(ReadModelConfig(*files_, folder_).status().message()),
@@ -133,7 +133,7 @@ TEST_F(WeightsTest, InconsistentGgufSplitsAreRefusedByName) {
 
 // Files of an independent script: three files and one, 8 and 4 bits, f32 and f16, partial groups,
 // groups of equal weights, names of both converters.
-TEST_F(WeightsTest, MatricesAreKeptAsTheFilesHaveThem) {
+TEST_F(WeightsTest, MatricesKeepTheFilesFormat) {
   class Files : public WeightFiles {
    public:
     // Tensors "0", "1" and so on.
@@ -256,7 +256,7 @@ TEST_F(WeightsTest, FlexFlowsFilesAreRead) {
   }
 }
 
-TEST_F(WeightsTest, FlexFlowsFilesThatDoNotFitAreRefusedByName) {
+TEST_F(WeightsTest, InconsistentFlexFlowFilesAreRefusedByName) {
   const std::string q = "model.layers.0.self_attn.q_proj.weight";
   const std::string file = "layers_0_attention_wq_weight";
   const auto write = [&](const std::string& name, int64_t bytes, char value) {

@@ -204,7 +204,7 @@ TEST_P(CollectiveTest, BothEndsMaySendFirst) {
   });
 }
 
-TEST_P(CollectiveTest, ASilentPeerEndsInAnErrorThatNamesIt) {
+TEST_P(CollectiveTest, SilentPeerTimesOutAndIsNamed) {
   RunRanks(GetParam(), 2, absl::Milliseconds(300), [&](Communicator& c) {
     if (c.rank() == 1) {
       absl::SleepFor(absl::Milliseconds(600));
@@ -238,7 +238,7 @@ TEST_P(CollectiveTest, AbortEndsAWaitAtOnceAndSticks) {
 }
 
 // Send buffers are reused, but not before their contents are sent.
-TEST_P(CollectiveTest, ASlowReceiverGetsWhatWasSent) {
+TEST_P(CollectiveTest, SlowReceiverGetsBufferedSends) {
   RunRanks(GetParam(), 2, absl::Seconds(10), [&](Communicator& c) {
     constexpr int kSteps = 6, kMessages = 5;
     const auto value = [](int step, int message) { return step * 100.0f + message; };
@@ -262,7 +262,7 @@ TEST_P(CollectiveTest, ASlowReceiverGetsWhatWasSent) {
   });
 }
 
-TEST_P(CollectiveTest, CommunicationIsMeasuredAlikeOnAllRanks) {
+TEST_P(CollectiveTest, AllRanksGetTheSameCommunicationProfile) {
   std::vector<std::string> said(3);
   RunRanks(GetParam(), 3, absl::Seconds(10), [&](Communicator& c) {
     std::unique_ptr<Device> device = NewCpuDevice({1, 0});
@@ -298,7 +298,7 @@ INSTANTIATE_TEST_SUITE_P(All, CollectiveTest,
                                                                  : "SeveralHosts";
                          });
 
-TEST(Gloo, APeerThatNeverComesIsReported) {
+TEST(Gloo, MissingPeerIsReported) {
   auto store = NewInProcessStore();
   GlooOptions options;
   options.size = 2;

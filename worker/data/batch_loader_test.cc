@@ -48,7 +48,7 @@ std::vector<int32_t> Read(BatchLoader& loader, const std::string& column, const 
   return values;
 }
 
-TEST(BatchLoader, ABatchDependsOnTheStepAloneAndRanksReadTheirPart) {
+TEST(BatchLoader, BatchDependsOnStepOnlyAndRanksReadTheirPart) {
   auto dataset = Text(2000, 16);
   const TensorSpec whole = TensorSpec::Whole({DType::kI32, {4, 16}});
   TensorSpec part = whole;  // rows 2 and 3, columns 8 to 15
@@ -94,7 +94,7 @@ TEST(BatchLoader, ABatchDependsOnTheStepAloneAndRanksReadTheirPart) {
   }
 }
 
-TEST(BatchLoader, AnEpochVisitsEachExampleOnceAndNeverTheHeldOutOnes) {
+TEST(BatchLoader, EpochVisitsEachTrainingExampleOnce) {
   auto dataset = Text(16 * 40 + 1, 16, 0.25);
   ASSERT_EQ(dataset->training_examples(), 30);
   BatchLoaderOptions options;

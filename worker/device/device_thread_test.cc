@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-TEST(DeviceThread, RunsTheWorkOfAllOnOneThreadOneAfterTheOther) {
+TEST(DeviceThread, RunsAllWorkSequentiallyOnOneThread) {
   DeviceThread device;
   std::set<std::thread::id> threads;  // unguarded: used by the device's thread only
   std::atomic<int> inside{0};
@@ -37,7 +37,7 @@ TEST(DeviceThread, RunsTheWorkOfAllOnOneThreadOneAfterTheOther) {
   EXPECT_EQ(threads.count(std::this_thread::get_id()), 0u);
 }
 
-TEST(DeviceThread, OneThatWasNeverUsedEnds) { DeviceThread device; }
+TEST(DeviceThread, UnusedThreadIsDestroyed) { DeviceThread device; }
 
 }  // namespace
 }  // namespace espalier

@@ -40,7 +40,7 @@ TEST_F(ExecutorTest, RunsInstructionsInOrderAndReports) {
   EXPECT_GE((*executor)->measured_peak_bytes(), w.program.arena_bytes());
 }
 
-TEST_F(ExecutorTest, WhatIsSwappedOutComesBack) {
+TEST_F(ExecutorTest, SwappedOutBufferIsRestored) {
   for (const std::string& folder : {std::string(), std::string(testing::TempDir())}) {
     device_ = NewCpuDevice({1, 1 << 26, folder});
     for (bool wait : {false, true}) {

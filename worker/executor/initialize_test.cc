@@ -62,7 +62,7 @@ struct Expectation {
 class DistributionTest : public testing::TestWithParam<Expectation> {};
 
 // [200, 50, 5, 4]: fan in 1000, fan out 4000, 200000 elements.
-TEST_P(DistributionTest, HasItsMoments) {
+TEST_P(DistributionTest, HasTheExpectedMoments) {
   const Expectation& e = GetParam();
   const Moments m = MomentsOf(Draw(Of(e.kind, e.scale, e.mean), Dims{200, 50, 5, 4}));
   // Within five standard errors of each moment.
@@ -167,7 +167,7 @@ TEST(InitializeTest, AnySplitStartsTheSame) {
   }
 }
 
-TEST(InitializeTest, NormalHasTheAskedForMoments) {
+TEST(InitializeTest, NormalHasTheRequestedMoments) {
   v1::Initializer initializer;
   initializer.set_kind(v1::Initializer::NORMAL);
   initializer.set_scale(2);

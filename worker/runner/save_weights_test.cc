@@ -202,7 +202,7 @@ TEST_F(SaveWeightsTest, WeightTooLargeForF16IsRefused) {
   EXPECT_TRUE(Runner(config, WeightFormat::kBF16, large).ok());
 }
 
-TEST_F(SaveWeightsTest, WhatDoesNotFitIsRefusedByName) {
+TEST_F(SaveWeightsTest, UnsupportedParametersAreRefusedByName) {
   const std::string checkpoint = Checkpoint(Config(kLlama));
   const auto error = [](const auto& result) { return std::string(result.status().message()); };
   EXPECT_THAT(error(Runner(Config(kLlama, Packed(8)), std::nullopt, checkpoint)),

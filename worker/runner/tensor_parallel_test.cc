@@ -175,7 +175,7 @@ class TensorParallelTest : public testing::Test {
 
 constexpr ServingDegrees kDegrees[] = {{2, 1}, {1, 2}, {1, 3}, {2, 2}, {4, 1}, {4, 3}};
 
-TEST_F(TensorParallelTest, LogitsAreThoseOfOneDeviceInEveryFormatOfTheWeights) {
+TEST_F(TensorParallelTest, LogitsEqualOneDevicesInEveryWeightFormat) {
   WriteWeights(Config());
   for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16,
                               WeightFormat::kInt8, WeightFormat::kInt4}) {

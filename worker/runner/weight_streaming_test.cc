@@ -137,7 +137,7 @@ std::vector<RunnerBatch> Batches() {
   return {prompt, tree, next};
 }
 
-TEST_F(WeightStreamingTest, SameBitsOnADeviceThatIsTooSmallForTheWeights) {
+TEST_F(WeightStreamingTest, SameBitsOnADeviceTooSmallForTheWeights) {
   const std::vector<RunnerBatch> batches = Batches();
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {
     for (const DType kv_cache_dtype : {DType::kF32, DType::kI8}) {
@@ -277,7 +277,7 @@ TEST_F(WeightStreamingTest, FileBackedParametersNeedNoHostMemory) {
 }
 
 // The files hold f32 and memory bf16: such parameters stay on the host.
-TEST_F(WeightStreamingTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
+TEST_F(WeightStreamingTest, ParametersOfAnotherTypeStayOnTheHost) {
   const v1::Program whole = Lower(Model(), 0);
   std::unique_ptr<Device> large = NewCpuDevice({1, int64_t{1} << 28});
   auto resident = ProgramModelRunner::Create(whole, "", kPositions, large.get());
@@ -306,7 +306,7 @@ TEST_F(WeightStreamingTest, ParametersOfAnotherTypeThanTheirFilesAreKept) {
 
 // Checks the program's structure: an operator's weights start to arrive before the preceding
 // operator with weights runs, and only their own operator waits for them.
-TEST_F(WeightStreamingTest, CopiesRunBesideComputation) {
+TEST_F(WeightStreamingTest, CopiesOverlapWithComputation) {
   const Graph graph = Model();
   const v1::Program program = Lower(graph, ParameterBytes(Lower(graph, 0)) * 65 / 100);
   auto checked = CheckProgram(program);
@@ -341,7 +341,7 @@ TEST_F(WeightStreamingTest, CopiesRunBesideComputation) {
   EXPECT_EQ(beside, copies - 1);  // the first one overlaps with nothing
 }
 
-TEST_F(WeightStreamingTest, ALimitThatIsTooSmallIsRefusedWithOneThatWouldDo) {
+TEST_F(WeightStreamingTest, TooSmallLimitIsRefusedWithASufficientOne) {
   const Graph graph = Model();
   const absl::Status refused =
       LowerServing(registry_, graph, {.resident_weight_bytes = 4096}).status();
