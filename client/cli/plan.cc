@@ -214,7 +214,7 @@ absl::Status RunMachines(Context& context) {
   Table table({{"machine"}, {"a host", Align::kRight}, {"devices", Align::kRight}, {"", {}, true}});
   for (const auto& preset : reply->presets()) {
     table.Row({preset.name(), absl::StrCat(preset.per_host()),
-               absl::StrCat("1-", preset.most_devices()), preset.summary()});
+               absl::StrCat("1-", preset.max_devices()), preset.summary()});
   }
   context.out() << table.Render(context.terminal()) << std::flush;
   return absl::OkStatus();

@@ -383,7 +383,7 @@ TEST(MachineFileErrorTest, RandomCorruptionNeverCrashes) {
 TEST(PresetsTest, EveryPresetHasTheDevicesAskedFor) {
   for (const MachinePreset& preset : MachinePresets()) {
     for (int n : {1, 2, 8, 64, 1024, 16384}) {
-      if (n > preset.most_devices) continue;
+      if (n > preset.max_devices) continue;
       const auto machine = PresetMachine(preset.name, n);
       ASSERT_TRUE(machine.ok()) << preset.name << " " << machine.status();
       EXPECT_EQ(machine->name, preset.name);

@@ -15,7 +15,7 @@ struct Data {
   const char* name;
   const char* summary;
   int per_host;
-  int most_devices;
+  int max_devices;
   const char* text;
 };
 
@@ -109,7 +109,7 @@ constexpr Data kPresets[] = {
 
 std::vector<MachinePreset> MachinePresets() {
   std::vector<MachinePreset> presets;
-  for (const Data& d : kPresets) presets.push_back({d.name, d.summary, d.per_host, d.most_devices});
+  for (const Data& d : kPresets) presets.push_back({d.name, d.summary, d.per_host, d.max_devices});
   return presets;
 }
 
@@ -118,17 +118,17 @@ absl::StatusOr<std::string> PresetText(const std::string& name, int devices) {
   for (const Data& d : kPresets) {
     absl::StrAppend(&names, names.empty() ? "" : ", ", d.name);
     if (name != d.name) continue;
-    if (devices < 1 || devices > d.most_devices ||
+    if (devices < 1 || devices > d.max_devices ||
         (devices > d.per_host && devices % d.per_host != 0)) {
       const std::string one =
           d.per_host == 1 ? "" : absl::StrCat("1 to ", d.per_host, " (one host)");
       const std::string more =
-          d.most_devices == d.per_host
+          d.max_devices == d.per_host
               ? ""
               : absl::StrCat(one.empty() ? "" : ", or ",
                              d.per_host == 1 ? "1 to "
                                              : absl::StrCat("multiples of ", d.per_host, " up to "),
-                             d.most_devices);
+                             d.max_devices);
       return absl::InvalidArgumentError(
           absl::StrCat("machine preset ", name, ": ", devices, " devices; accepted: ", one, more));
     }

@@ -16,9 +16,9 @@ namespace espalier {
 struct MachinePreset {
   std::string name;
   std::string summary;  // one line
-  // Legal sizes: 1 to per_host devices (one host), or a multiple of per_host up to most_devices.
+  // Legal sizes: 1 to per_host devices (one host), or a multiple of per_host up to max_devices.
   int per_host = 1;
-  int most_devices = 1;
+  int max_devices = 1;
 };
 
 // In display order.

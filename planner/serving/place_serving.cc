@@ -88,7 +88,7 @@ class PlacementSearch {
     std::vector<ServingChoice> out;
     for (auto& [key, choice] : best_) out.push_back(std::move(choice));
     for (auto& [bytes, choice] : refused_) {
-      if (refused_shown_++ == problem_.most_candidates) break;
+      if (refused_shown_++ == problem_.max_candidates) break;
       out.push_back(std::move(choice));
     }
     return out;
@@ -248,7 +248,7 @@ class PlacementSearch {
     }
   }
 
-  bool Full() const { return static_cast<int>(best_.size()) >= problem_.most_candidates; }
+  bool Full() const { return static_cast<int>(best_.size()) >= problem_.max_candidates; }
 
   void Enter() {
     const RoundLatency round = RoundLatencyOf(problem_, chosen_);
@@ -264,7 +264,7 @@ class PlacementSearch {
       workers += held.models > 0 ? 1 : 0;
     }
     best_.emplace(Key{round.seconds, shared, workers, tried_++}, std::move(choice));
-    if (static_cast<int>(best_.size()) > problem_.most_candidates)
+    if (static_cast<int>(best_.size()) > problem_.max_candidates)
       best_.erase(std::prev(best_.end()));
   }
 

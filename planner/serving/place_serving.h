@@ -56,7 +56,7 @@ struct ServingProblem {
   double remote_seconds = 0;
   double tokens_per_round = 1;  // over all requests
   CostModel* cost = nullptr;
-  int most_candidates = 12;
+  int max_candidates = 12;
 };
 
 struct StepTimes {

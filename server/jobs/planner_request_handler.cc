@@ -286,7 +286,7 @@ absl::Status PlannerRequestHandler::Machines(const v1::MachinesRequest& request,
     out->set_name(preset.name);
     out->set_summary(preset.summary);
     out->set_per_host(preset.per_host);
-    out->set_most_devices(preset.most_devices);
+    out->set_max_devices(preset.max_devices);
     if (preset.name != request.name()) continue;
     absl::StatusOr<std::string> text =
         PresetText(preset.name, request.devices() > 0 ? request.devices() : preset.per_host);

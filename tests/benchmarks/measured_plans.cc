@@ -151,14 +151,14 @@ PlanProblem ProblemOf(const OpRegistry& registry, const Workload& work, Measured
 
 absl::StatusOr<std::vector<NamedPlan>> MeasuredPlans(const OpRegistry& registry,
                                                      const Workload& work, MeasuredMachine& machine,
-                                                     int most_devices) {
+                                                     int max_devices) {
   // Batch norm's means are of the whole batch.
   const bool cuts_batch =
       std::none_of(work.graph.nodes().begin(), work.graph.nodes().end(),
                    [](const Node& node) { return node.op.rfind("batch_norm", 0) == 0; });
   std::vector<NamedPlan> plans;
   for (const Recipe& recipe : Recipes(cuts_batch)) {
-    if (recipe.devices > most_devices) continue;
+    if (recipe.devices > max_devices) continue;
     PlanProblem problem = ProblemOf(registry, work, machine, recipe.devices);
     absl::StatusOr<v1::Plan> plan = recipe.make(problem);
     if (absl::IsResourceExhausted(plan.status())) continue;  // needs the memory that was taken away

@@ -20,12 +20,12 @@ struct NamedPlan {
 PlanProblem ProblemOf(const OpRegistry& registry, const Workload& work, MeasuredMachine& machine,
                       int devices);
 
-// Of 1 to `most_devices` devices: one alone, with and without swaps; every kind of axis split; two
+// Of 1 to `max_devices` devices: one alone, with and without swaps; every kind of axis split; two
 // kinds at once; operators dealt out to devices; halves behind each other, and as a pipeline where
 // the model can be cut into micro-batches; shared-out optimisers and parameters. Left out are
 // plans that come out as earlier ones, and what cannot be made to fit into less memory.
 absl::StatusOr<std::vector<NamedPlan>> MeasuredPlans(const OpRegistry& registry,
                                                      const Workload& work, MeasuredMachine& machine,
-                                                     int most_devices);
+                                                     int max_devices);
 
 }  // namespace espalier
