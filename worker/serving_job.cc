@@ -27,7 +27,7 @@ absl::StatusOr<PeerTimeouts> TimeoutsOf(const v1::StartServingRequest& request) 
       Timeout("peer_timeout_seconds", request.peer_timeout_seconds(), kDefaultPeerTimeoutSeconds);
   if (!wait.ok()) return wait.status();
   const absl::StatusOr<absl::Duration> rendezvous = Timeout(
-      "meeting_timeout_seconds", request.meeting_timeout_seconds(), absl::ToDoubleSeconds(*wait));
+      "rendezvous_timeout_seconds", request.rendezvous_timeout_seconds(), absl::ToDoubleSeconds(*wait));
   if (!rendezvous.ok()) return rendezvous.status();
   return PeerTimeouts{*rendezvous, std::min(*wait, kMaxConnectTimeout), *wait};
 }

@@ -162,7 +162,7 @@ TEST_F(ServingTest, LoadingRankWaitsLongerForPeersThanAStep) {
     *rank.request.mutable_attempt() = AttemptOf(rank.job);
     rank.request.mutable_attempt()->set_worker_epoch(coordinator_.EpochOf(name));
     rank.request.set_peer_timeout_seconds(2);
-    rank.request.set_meeting_timeout_seconds(100);
+    rank.request.set_rendezvous_timeout_seconds(100);
     grpc::ClientContext context;
     v1::StartServingReply reply;
     return StubOf(worker)->StartServing(&context, rank.request, &reply);

@@ -1,4 +1,4 @@
-#include "ops/onnx/attributes.h"
+#include "ops/onnx/conv_attributes.h"
 
 #include <algorithm>
 #include <string>

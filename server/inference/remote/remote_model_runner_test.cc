@@ -38,7 +38,7 @@ struct ScriptedWorker {
   bool loaded = false;
   bool cannot_load = false;
   int loadings = 0;  // failed ones included
-  double meeting_timeout_seconds = 0;
+  double rendezvous_timeout_seconds = 0;
   int hidden = 0;
   int lost_numbers = 0;     // hidden-state values not sent
   int shifted_choices = 0;  // offset added to each choice sent
@@ -73,7 +73,7 @@ class ScriptedClient : public WorkerClient {
     absl::MutexLock lock(&worker_->mutex);
     if (absl::Status s = Answer(); !s.ok()) return s;
     ++worker_->loadings;
-    worker_->meeting_timeout_seconds = request.meeting_timeout_seconds();
+    worker_->rendezvous_timeout_seconds = request.rendezvous_timeout_seconds();
     if (worker_->cannot_load) return absl::DataLossError("model.safetensors is torn");
     worker_->loaded = true;
     RunnerLimits limits = FakeModelRunner::LargeLimits(kVocabulary);
@@ -602,7 +602,7 @@ TEST_F(RemoteModelRunnerTest, RendezvousTimeoutEqualsLoadTimeout) {
   auto worker = AddWorker();
   auto runner = Create(1);
   ASSERT_TRUE(runner.ok()) << runner.status();
-  EXPECT_EQ(worker->Is(&ScriptedWorker::meeting_timeout_seconds),
+  EXPECT_EQ(worker->Is(&ScriptedWorker::rendezvous_timeout_seconds),
             absl::ToDoubleSeconds(ServingCluster().load_timeout));
 }
 

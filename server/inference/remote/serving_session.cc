@@ -107,7 +107,7 @@ absl::Status ServingSession::LoadRank(size_t rank) {
                                          model_.adapter_folders.end());
   *request.mutable_limits() = ToProto(model_.limits, model_.max_output_rows);
   // Other ranks may read from slower disks.
-  request.set_meeting_timeout_seconds(absl::ToDoubleSeconds(cluster_.load_timeout));
+  request.set_rendezvous_timeout_seconds(absl::ToDoubleSeconds(cluster_.load_timeout));
   absl::Status status = ranks_[rank].client->StartServing(request, cluster_.load_timeout).status();
   if (!status.ok()) return status;
   ranks_[rank].stream = ranks_[rank].client->ServingSteps();
