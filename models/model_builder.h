@@ -57,23 +57,22 @@ class ModelBuilder {
   // x weight^T + bias with `name`.weight [out, in] and `name`.bias [out].
   virtual ValueId Linear(const std::string& name, ValueId x, int64_t out, int64_t in,
                          const LinearOptions& options = {}) = 0;
-  // Logits by the table of `tied`, which is a TokenEmbedding made before, or by "lm_head" if that
-  // is empty.
+  // Logits by the table of an earlier TokenEmbedding `tied`, or by "lm_head" if that is empty.
   virtual ValueId Logits(ValueId hidden, int64_t size, const std::string& tied) = 0;
 
-  // `weight` and `bias` say which parameters the norm has.
+  // `weight` and `bias`: whether the norm has these parameters.
   ValueId LayerNorm(const std::string& name, ValueId x, int64_t size, double epsilon,
                     bool weight = true, bool bias = true);
   // The weight is that of the files plus `add`. x ends in heads * size features; each head is
-  // normalised by itself.
+  // normalized separately.
   ValueId RmsNorm(const std::string& name, ValueId x, int64_t size, double epsilon, double add = 0,
                   int64_t heads = 1);
 
-  // Hugging Face's name of an activation: see ReadActivation.
+  // `hf_name`: Hugging Face's name of the activation (ReadActivation).
   ValueId Activation(const std::string& hf_name, ValueId x);
 
   ValueId Rotary(ValueId x, const Rope& rope);
-  // Each token over itself and those before it. q, k and v are rotated already.
+  // Causal self-attention. q and k are already rotated.
   virtual ValueId Attention(int layer, ValueId q, ValueId k, ValueId v,
                             const AttentionOptions& options) = 0;
 
@@ -82,7 +81,7 @@ class ModelBuilder {
   ValueId Add(ValueId a, ValueId b) { return Op("add", {a, b}); }
   GraphBuilder& graph() { return b_; }
 
-  // Ends of names of tensors that may be in a file for nothing.
+  // Adds suffixes to WeightMap::ignored.
   void Ignore(std::vector<std::string> endings);
 
  protected:

@@ -1,19 +1,22 @@
-// The definition of an operator: everything the rest of Espalier knows of it, in one value.
+// The definition of an operator: all that the rest of Espalier knows about it.
 //
 // An operator is one file ops/operators/<name>.cc that fills an OpDef and adds it in its
 // `void Register<Name>(OpRegistry&)`, and one kernel file per backend. Nothing else names it.
 //
 // Conventions
 //  - All types given to the functions below are static (the batch dimension is bound).
-//  - Operators must mean the same on a shard as on the whole: kernels take sizes from the views,
-//  and
-//    attributes never hold a size that a split would change. Where the meaning depends on the whole
-//    (the mean over a batch), `canonicalize` writes what is needed into an attribute, once, on the
-//    whole graph.
+//  - Tensors are dense and row-major. Every operator takes at least f32.
+//  - Operators must mean the same on a shard as on the whole tensor: kernels take sizes from the
+//    views, and attributes never hold a size that a split would change. Where the meaning depends
+//    on the whole tensor (the mean over a batch), `canonicalize` writes what is needed into an
+//    attribute, once, on the whole graph.
 //  - The gradient of a differentiable operator "x" is one operator "x_grad". Its inputs are the
 //    forward inputs and outputs named in Gradient, then one gradient per forward output (absent if
-//    nobody reads that output); its outputs are the gradients of the differentiable inputs, each
-//    with the type of that input. It runs under the same split as the forward operator.
+//    nobody reads that output). Its outputs are the gradients of the differentiable inputs, each
+//    with the type of that input. It runs under the same split as the forward operator, with its
+//    attributes.
+//  - Optimizer updates, batch_norm (running statistics) and paged_attention (KV cache) write some
+//    of their inputs in place.
 #pragma once
 
 #include <functional>
@@ -52,17 +55,17 @@ struct Arity {
   std::string name;       // "x", "weight"; used in error messages
   bool optional = false;  // may be absent
   bool variadic = false;  // last one only: any number, at least one unless optional
-  // May be f32 where input 0 is bf16 or f16: a parameter that is kept in f32. Types are then
-  // inferred as if it were of that type, and its gradient is f32 like itself.
+  // May stay f32 where input 0 is bf16 or f16: a master weight. Types are then inferred as if it
+  // had the type of input 0; its gradient is f32.
   bool wide = false;
-  bool own_type = false;  // its type has nothing to do with input 0's: an f32 mask
+  bool own_type = false;  // its type is independent of input 0's: an f32 mask
 };
 
-// What mixed precision does with an operator (ops/graph/precision.h).
+// The type in which mixed precision (ops/graph/precision.h) runs an operator.
 enum class Precision {
-  kFollow,  // runs in the type of its floating-point operands, in f32 if any of them is f32
-  kNarrow,  // in bf16 or f16: where the time goes, and where sums are kept in f32 anyway
-  kF32,     // in f32: what loses too much otherwise. All losses and metrics
+  kFollow,  // the type of its floating-point operands; f32 if any of them is f32
+  kNarrow,  // bf16 or f16: expensive operators that accumulate in f32 anyway
+  kF32,     // f32: operators that lose too much otherwise, and all losses and metrics
 };
 
 // FlexFlow's SOAP: sample, attribute and parameter dimensions (operators are placed by their device
@@ -81,21 +84,20 @@ struct Axis {
 
 constexpr int kNotSplit = -1;
 
-// Dimension `dim` of input `input` is read through windows: outputs [a, b) along the axis that it
-// follows need [a * stride - before, (b - 1) * stride - before + reach) of it, as far as it exists.
-// The parts of the input therefore overlap, and its extent need not be a multiple of the axis.
+// Dimension `dim` of input `input` is read in overlapping windows: outputs [a, b) along the axis that it
+// follows need [a * stride - before, (b - 1) * stride - before + reach) of it, clipped to its
+// extent. The input's shards therefore overlap, and its extent need not be a multiple of the axis.
 struct Halo {
   int input = 0;
   int dim = 0;
   int64_t stride = 1;
-  int64_t before = 0;  // less than reach, and so is what lies beyond the other end
+  int64_t before = 0;  // less than reach, as is the padding at the other end
   int64_t reach = 1;
 };
 
-// inputs[i][d] is the axis that dimension d of input i follows, or kNotSplit if each shard needs
-// the whole dimension. A shard whose axis appears in no dimension of an input needs a replica of
-// it; an axis that appears in no dimension of an output leaves that output as one partial sum per
-// shard.
+// How an operator can be split. inputs[i][d] is the axis that dimension d of input i follows, or
+// kNotSplit if each shard needs the whole dimension. An input is replicated along axes that none of
+// its dimensions follow; an output has one partial sum per shard along such axes.
 struct SplitRule {
   std::vector<Axis> axes;
   std::vector<std::vector<int>> inputs;
@@ -103,7 +105,7 @@ struct SplitRule {
   std::vector<Halo> halos;
 };
 
-// Work of one run of the operator.
+// The work of one run of the operator.
 struct Cost {
   double flops = 0;
   double bytes = 0;  // read and written, each operand once
@@ -114,44 +116,44 @@ struct Gradient {
   std::vector<int> needs_outputs;   // then forward outputs
   std::vector<int> differentiable;  // forward inputs that get a gradient, in the order of x_grad's
                                     // outputs; a variadic input is named by its first index
-  // Optional: whether a forward output or input named above is needed under these attributes. What
-  // is not may be absent from x_grad's operands, so that nothing keeps it.
+  // Optional: whether a forward output or input named above is needed under these attributes. If
+  // not, it may be absent from x_grad's operands, which frees its memory.
   std::function<bool(const Attributes&, bool is_output, int index)> is_needed = {};
   std::function<Cost(const NodeTypes& forward)> cost;  // default: twice the forward cost
 };
 
-// An ONNX operator of the default domain that means the same for every opset that Espalier reads:
-// the importer and the exporter need no code for it. Inputs and outputs correspond by position.
+// The equivalent ONNX operator of the default domain, equal in every supported opset, so that
+// importer and exporter need no code for it. Inputs and outputs correspond by position.
 struct OnnxForm {
   std::string op_type;  // "LeakyRelu"
-  // Attribute of ours -> attribute of ONNX, of the same kind (bool travels as an int). Attributes
-  // of ours that are not named here must have their default for the node to be exported.
+  // Espalier's attribute -> ONNX's attribute, of the same kind (bool is an int in ONNX). For
+  // export, attributes that are not listed must have their default.
   std::map<std::string, std::string> attributes;
 };
 
-// An operator that moves a parameter by its gradient. Inputs: parameter, gradient, scale (a scalar,
-// optional), hyper f32[2] = (learning rate, 1-based step), the states, the sums. It writes the
-// parameter (its output, in place) and the states; with step 0 it leaves them as they are.
+// An optimizer: an operator that updates a parameter by its gradient. Inputs: parameter, gradient,
+// scale (a scalar, optional), hyper f32[2] = (learning rate, 1-based step), the states, the sums.
+// Writes the parameter (its output, in place) and the states; with step 0 both stay unchanged.
 struct Update {
-  // A name under which jobs ask for it, and the values of attributes that the name stands for.
+  // An optimizer name in job options, and the attributes that it implies.
   struct Variant {
     std::string name;  // "adamw"
     std::string doc;
-    double learning_rate = 0;  // where the user gives none
+    double learning_rate = 0;  // default
     Attributes attributes;
   };
   std::vector<Variant> variants;
 
-  // What is kept between steps, zero at first.
+  // A tensor kept between steps, initially zero.
   struct State {
     std::string name;  // "adam_m"; empty: this input is absent
-    // Shape if it is not the parameter's. Such a state is not split with the parameter.
+    // The shape, if it is not the parameter's. Such a state is not split with the parameter.
     std::optional<Dims> dims;
   };
   std::function<std::vector<State>(const Attributes&, const Dims& parameter)> states;
 
-  // Operators that run before it, in this order, on the inputs of the update up to there. Each
-  // gives one f32 tensor, a sum over the elements of the parameter, which is added up over shards.
+  // Operators that run before the update, in this order, each on the inputs up to its own. Each
+  // returns one f32 tensor, a sum over the elements of the parameter, which is reduced over shards.
   std::vector<std::string> sums;
 };
 
@@ -162,33 +164,33 @@ struct OpDef {
   int num_outputs = 1;  // -1: as many as infer returns
   std::vector<AttributeSpec> attributes;
 
-  // Element types that input 0 may have, checked before `infer`. Empty: `infer` says it all.
+  // Element types that input 0 may have, checked before `infer`. Empty: `infer` checks them.
   std::vector<DType> types;
   Precision precision = Precision::kFollow;
   std::optional<OnnxForm> onnx;
 
-  // Types of the outputs, or InvalidArgument that says which input is wrong, what was found and
-  // what would be accepted. Attributes are complete and of the right kinds already.
+  // Returns the types of the outputs, or InvalidArgument that says which input is wrong, what was
+  // found and what would be accepted. REQUIRES: attributes are complete and of the right kinds.
   std::function<absl::StatusOr<std::vector<TensorType>>(const NodeTypes&)> infer;
 
   // Optional: rewrites attributes on the whole graph after inference (see above). Idempotent.
   std::function<void(const NodeTypes&, Attributes*)> canonicalize;
 
-  // Optional: without it the operator runs whole, on one device.
+  // Optional: without it the operator runs unsplit, on one device.
   std::function<SplitRule(const NodeTypes&)> split;
 
   // Optional: default counts no FLOPs and the bytes of all operands.
   std::function<Cost(const NodeTypes&)> cost;
 
   std::optional<Gradient> gradient;
-  // The operator only gives its operand another shape: its output may alias the operand's memory,
-  // and its gradient's output that of the gradient it reads.
+  // The operator only changes the shape of its operand: its output may alias the operand's memory,
+  // and its gradient's output may alias the gradient that it reads.
   bool view = false;
   bool random = false;     // reads seed, node_key and step
-  bool is_loss = false;    // output 0 is a scalar to minimise
+  bool is_loss = false;    // output 0 is a scalar to minimize
   bool is_metric = false;  // output 0 is a scalar to report; never differentiated
-  // What a metric is reported as, of the sum of output 0 over shards averaged over batches: the
-  // root of a mean of squares. None: that number itself.
+  // Optional: converts the sum of output 0 over shards, averaged over batches, to the reported
+  // metric (the root of a mean of squares).
   double (*finish)(double) = nullptr;
   std::optional<Update> update;
 };

@@ -1,6 +1,6 @@
 // Cuts a sequence of operators into pipeline stages: consecutive operators on consecutive devices.
 //
-// Dynamic programming over (operators, devices, stages) that minimises the time of the slowest
+// Dynamic programming over (operators, devices, stages) that minimizes the time of the slowest
 // stage, which sets the pace of a pipeline: the planner of PipeDream (Narayanan et al., SOSP 2019),
 // with DAPPLE's (Fan et al., PPoPP 2021) and Alpa's (Zheng et al., OSDI 2022) groups of devices
 // that run a stage together.
