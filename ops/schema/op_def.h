@@ -84,9 +84,9 @@ struct Axis {
 
 constexpr int kNotSplit = -1;
 
-// Dimension `dim` of input `input` is read in overlapping windows: outputs [a, b) along the axis that it
-// follows need [a * stride - before, (b - 1) * stride - before + reach) of it, clipped to its
-// extent. The input's shards therefore overlap, and its extent need not be a multiple of the axis.
+// Dimension `dim` of input `input` is read in overlapping windows: outputs [a, b) along the axis
+// that it follows need [a * stride - before, (b - 1) * stride - before + reach) of it, clipped to
+// its extent. The input's shards overlap, so its extent need not be a multiple of the axis.
 struct Halo {
   int input = 0;
   int dim = 0;
