@@ -1,5 +1,5 @@
-// The way into planner/: graph in, plan out; plan in, programs out. Pure functions of their
-// arguments.
+// The planner's public interface: from a graph to a plan, and from a plan to programs. Pure
+// functions of their arguments.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,18 @@ struct Timeline;  // planner/report/timeline.h
 
 struct Machine {
   std::vector<v1::Device> devices;  // device i is rank i
-  // Between any two devices, where there is no topology.
+  // Between any two devices, if there is no topology.
   v1::Link link;
-  // Of these devices, or of more (then these are its first): a machine that a file describes.
+  // The machine of a machine file, whose first devices are `devices`; it may have more.
   std::shared_ptr<const Topology> topology;
   std::string name;  // of that machine
-  // What messages and collectives took between these devices; what it does not know is taken from
-  // topology or link.
+  // Measured times of messages and collectives between these devices; what is missing comes from
+  // `topology` or `link`.
   std::shared_ptr<const CommunicationModel> communication;
 };
 
-// Seconds of one operator shard on one device, forward and backward. Implementations: the analytic
-// roofline (planner/cost/analytic_cost.h) and a cache of measurements in front of it
+// Predicts the seconds of one operator shard on one device, forward and backward. Implementations:
+// the analytic roofline (planner/cost/analytic_cost.h) and a cache of measurements in front of it
 // (planner/cost/measured_cost.h).
 class CostModel {
  public:
@@ -43,17 +43,18 @@ class CostModel {
     double backward = 0;
   };
   virtual ~CostModel() = default;
-  // `shard` holds the attributes and the local types of one part.
+  // `shard`: the attributes and local types of one shard.
   virtual Times Measure(const OpDef& def, const NodeTypes& shard, const v1::Device& device) = 0;
-  // Only what somebody has measured, or can measure now.
+  // Returns only measured times, or times that can be measured now.
   virtual std::optional<Times> Measured(const OpDef& def, const NodeTypes& shard,
                                         const v1::Device& device) {
     return std::nullopt;
   }
-  // A model that knows what this one knows now, for another thread to ask while this one is asked
-  // and learns; null: there is none, and no two threads may ask. It must not outlive this.
+  // Returns a copy with the present knowledge, to be used by another thread while this one is used
+  // and learns; null if the model has no forks and must not be shared by threads. The copy must not
+  // outlive this.
   virtual std::unique_ptr<CostModel> Fork() { return nullptr; }
-  // Learns what a fork of this one has measured. Not while other threads ask.
+  // Merges what a fork of this model has measured. Not thread-safe.
   virtual void Join(const CostModel& fork) {}
 };
 
@@ -66,34 +67,34 @@ struct PlanProblem {
   CostModel* cost = nullptr;
   std::function<void(double fraction)> progress;  // optional
   std::function<double()> seconds;                // optional clock, only to report search time
-  // Optional: once it is true, searches end with the best plan so far. Asked by all threads.
+  // Optional: once true, searches end with the best plan so far. Called by all threads.
   std::function<bool()> stop;
-  // Optional: calls work(0) to work(count - 1), at once if it can, and returns when all are done;
-  // work may call it again. Used where the cost model has forks. Plans do not depend on it
+  // Optional: calls work(0) to work(count - 1), in parallel if it can, and returns when all are
+  // done; calls may be nested. Used if the cost model has forks. Plans do not depend on it
   // (ForEachApart in planner/parallel.h).
   std::function<void(int count, const std::function<void(int)>& work)> for_each;
 };
 
-// Searches (or checks the imported plan) and simulates the alternatives. Where the options name no
-// ZeRO stage: that of the imported plan; else 0, or where memory is short the one that is predicted
-// to be fastest, what swaps and recomputation add included. Errors: InvalidArgument for a graph
+// Searches a plan (or checks the imported one) and simulates the alternatives. If the options name
+// no ZeRO stage, uses that of the imported plan; otherwise 0 or, if memory is short, the stage with
+// the fastest prediction including swaps and recomputation. Returns InvalidArgument for a graph
 // that cannot be trained, a plan of another graph or an option out of range; ResourceExhausted,
-// with the bytes needed and present by device, if nothing fits.
+// with required and available bytes per device, if nothing fits.
 absl::StatusOr<v1::Plan> MakePlan(const PlanProblem& problem,
                                      const v1::SearchOptions& options);
 
-// Identity of a bound graph: hash of operators, attributes, shapes and names.
+// The identity of a bound graph: a hash of operators, attributes, shapes and names.
 std::string GraphFingerprint(const Graph& graph);
 
 struct LoweringOptions {
   v1::Optimizer optimizer;
   uint64_t seed = 0;
-  // Graph input -> dataset column for LoadBatch.
+  // Graph input -> data set column for LoadBatch.
   std::map<std::string, std::string> columns;
 };
 
-// See MemoryOptions.max_batch_tiles: what 0 stands for is said here. Sums over tiles are rounded
-// in another order; nothing else changes.
+// The number of batch tiles (MemoryOptions.max_batch_tiles), with the default for 0. Tiling changes
+// the rounding of sums and nothing else.
 inline int MaxBatchTiles(const v1::MemoryOptions& options) {
   if (options.max_batch_tiles() > 0) return options.max_batch_tiles();
   return options.disable_swap() && options.disable_recompute() ? 1 : 8;
@@ -102,16 +103,16 @@ inline int BatchTilesOf(const v1::Plan& plan) {
   return plan.batch_tiles() > 0 ? plan.batch_tiles() : 1;
 }
 
-// Devices whose programs must fit, and how they are made to: swaps, recomputation, tiles.
+// Memory limits of devices and the allowed means: swaps, recomputation, batch tiles.
 struct MemoryLimits {
-  std::vector<int64_t> bytes;  // by device; 0, or empty: any size
-  // More of the device, in which kernels' workspace may lie but not the program; empty: none.
+  std::vector<int64_t> bytes;  // by device; 0, or empty: no limit
+  // Additional memory for kernels' workspace, but not for the program; empty: none.
   std::vector<int64_t> extra_workspace;
   v1::MemoryOptions options;
-  // Operator of the plan -> predicted seconds of one micro-batch, forward and backward: what copies
-  // can hide behind.
+  // Operator of the plan -> predicted seconds of one micro-batch, forward and backward, which
+  // copies can overlap with.
   std::map<std::string, double> node_seconds;
-  std::vector<double> overhead_seconds;  // by device: of each operator that runs; empty: none
+  std::vector<double> overhead_seconds;  // by device: per operator; empty: none
 
   void AddDevice(const v1::Device& device) {
     bytes.push_back(device.memory_bytes());
@@ -124,31 +125,31 @@ struct MemoryLimits {
 
 struct LoweredPlan {
   std::vector<v1::Program>
-      training;  // by rank; devices that the plan does not use have no instructions
+      training;  // by rank; unused devices have no instructions
   std::vector<v1::Program>
       evaluation;  // forward only, training = false; the same parameter buffers by name
 };
 
-// One program per device. Every device meets its sends, receives and collectives in one global
-// order, so they cannot deadlock. Errors as MakePlan.
+// Lowers a plan to one program per device. All devices execute sends, receives and collectives in
+// one global order, so they cannot deadlock. Errors as MakePlan.
 absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& graph,
                                       const v1::Plan& plan, const LoweringOptions& options);
 
 struct ServingLowering {
-  // What parameters may take of the device. If they are more, the others lie on the host and are
-  // swapped in ahead of their use (planner/memory/weight_streaming.h). 0: no limit.
+  // Limit on parameters in device memory. The rest is kept on the host and swapped in ahead of its
+  // use (planner/memory/weight_streaming.h). 0: no limit.
   int64_t resident_weight_bytes = 0;
 };
 
-// A forward program of one device for serving. `graph` is a bound serving graph (models): its
-// metadata "dynamic.<input>" = "rows" | "output_rows" says which inputs change length, the rest
-// follows; its named outputs become Program.outputs. batch_invariant is set. ResourceExhausted, with the
-// bytes that would do, for a limit that is too small.
+// Lowers a serving graph to a forward program for one device. `graph` is a bound serving graph
+// (models): its metadata "dynamic.<input>" = "rows" | "output_rows" marks inputs of variable
+// length; its named outputs become Program.outputs. Sets batch_invariant. Returns
+// ResourceExhausted, with the bytes that would suffice, if a limit is too small.
 absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph& graph,
                                             const ServingLowering& options = {});
 
-// Devices that serve one model: `pipeline_parallel` stages of consecutive layers, the operators of
-// each cut into `tensor_parallel` parts. Rank = stage * tensor_parallel + part.
+// The devices of one served model: `pipeline_parallel` stages of consecutive layers with
+// `tensor_parallel` devices each. Rank = stage * tensor_parallel + tensor-parallel rank.
 struct ServingDegrees {
   int tensor_parallel = 1;
   int pipeline_parallel = 1;
@@ -156,44 +157,43 @@ struct ServingDegrees {
   int ranks() const { return tensor_parallel * pipeline_parallel; }
 };
 
-// As LowerServing, one program for each rank. Attention and its KV caches are cut by heads
-// (those of keys and values, where they are fewer than the parts, are each on several ranks),
-// linear layers in turn into columns and rows (one all-reduce for each pair), tables of rows and
-// logits by the vocabulary; what cannot be cut runs whole on every device of its stage. A program
-// has the inputs that it reads; the named outputs are whole, on the last stage's first rank.
-// Sums over rows' parts are rounded in another order; nothing else changes, and a row's result
-// still does not depend on its batch. `options` hold for each rank. InvalidArgument, by name, where
-// the parts do not divide the heads of queries, or neither divide those of keys and values nor are
-// a multiple of them, or where there are more stages than layers.
+// Like LowerServing, with one program per rank. Attention and KV caches are split by heads (K/V
+// heads are replicated if they are fewer than the ranks), pairs of linear layers into columns and
+// rows (one all-reduce per pair), embedding tables and logits by vocabulary; anything else runs
+// whole on every device of its stage. A program has the inputs that it reads; named outputs are
+// complete, on the last stage's first rank. Splits change the rounding of sums and nothing else;
+// rows stay batch-invariant. `options` apply to each rank. Returns InvalidArgument, by name, if the
+// ranks do not divide the query heads, or neither divide the K/V heads nor are a multiple of them,
+// or if there are more stages than layers.
 absl::StatusOr<std::vector<v1::Program>> LowerServing(const OpRegistry& registry,
                                                          const Graph& graph,
                                                          const ServingDegrees& degrees,
                                                          const ServingLowering& options = {});
 
-// The table of `espalier plan`: per operator what was chosen, predicted against the alternatives.
+// The text table of `espalier plan`: the choice for each operator, and predictions of the plan and
+// its alternatives.
 std::string RenderPlan(const v1::Plan& plan);
 
-// The graph whose operators the plan names: `graph`, which it is for, after its rewrites.
-// InvalidArgument for a rewrite that does not fit or that nobody knows.
+// Returns the graph that the plan's operators refer to: `graph` after the plan's rewrites. Returns
+// InvalidArgument for a rewrite that is unknown or does not match.
 absl::StatusOr<Graph> GraphOf(const OpRegistry& registry, const Graph& graph,
                               const v1::Plan& plan);
 
-// The simulated step of `plan`, which is one of this problem, for what follows. Errors as MakePlan
-// for an imported plan.
+// Simulates a step of `plan`. REQUIRES: `plan` is of this problem. Errors as MakePlan for an
+// imported plan.
 absl::StatusOr<std::shared_ptr<const Timeline>> SimulatePlan(const PlanProblem& problem,
                                                              const v1::Plan& plan);
 
-// The page of `espalier plan --html`: as RenderPlan, with the graph, the predicted timeline, links
-// and memory. `graph`, here and below, is GraphOf the plan.
+// The HTML page of `espalier plan --html`: RenderPlan's content plus the graph, the predicted
+// timeline, links and memory. `graph`, here and below, is GraphOf the plan.
 std::string RenderPlanPage(const v1::Plan& plan, const Graph& graph, const Timeline& timeline);
 
-// In Graphviz' language: the tasks of a step in their order, those of several devices joined; and
-// the operators of the graph with the parallel operators between them, with `costs` their times and
-// bytes, too.
+// DOT for Graphviz: the tasks of a step in order, with transfers merged over devices; and the
+// operators of the graph with parallel operators between them, with times and bytes if `costs`.
 std::string RenderTaskGraph(const Timeline& timeline);
 std::string RenderComputationGraph(const v1::Plan& plan, const Graph& graph, bool costs);
 
-// JSON mapping of the protobuf, indented; Import says line and field of what is wrong.
+// The indented JSON mapping of the message. Import errors name line and field.
 absl::StatusOr<std::string> ExportPlan(const v1::Plan& plan);
 absl::StatusOr<v1::Plan> ImportPlan(const std::string& json);
 

@@ -12,8 +12,8 @@
 // direction does not reverse time in memory: it iterates from the end, where rows are idle until
 // their last step.
 //
-// In the backward pass y holds every previous state, so the arguments of all gates are recomputed by
-// products over whole sequences; only the gradients of the state go from step to step.
+// In the backward pass y holds every previous state, so products over whole sequences recompute the
+// arguments of all gates; only the gradients of the state go from step to step.
 #pragma once
 
 #include <utility>

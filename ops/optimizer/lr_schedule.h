@@ -9,7 +9,7 @@
 namespace espalier {
 
 // Returns the learning rate of a step, counted from 0. During the warm-up it is
-// (step + 1) / warmup_steps of the peak. s steps after its end, with n = total_steps - warmup_steps:
+// (step + 1) / warmup_steps of the peak. s steps after the warm-up, n = total_steps - warmup_steps:
 //   CONSTANT    peak
 //   COSINE      floor + (peak - floor) * (1 + cos(pi * s / n)) / 2
 //   STEP        peak * gamma^(s / step_size rounded down), at least floor
