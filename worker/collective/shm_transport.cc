@@ -14,11 +14,11 @@ namespace {
 
 // Longest sleep before checking that the peer lives and that other peers have space for pending
 // sends.
-constexpr absl::Duration kLook = absl::Milliseconds(50);
-constexpr absl::Duration kLookForRoom = absl::Microseconds(200);
+constexpr absl::Duration kMaxSleep = absl::Milliseconds(50);
+constexpr absl::Duration kMaxSleepWithPendingSends = absl::Microseconds(200);
 // Used if the host has a core per rank: waking an idle core of a virtual machine takes up to 0.1
 // ms, as long as many operators run.
-constexpr absl::Duration kAwake = absl::Milliseconds(1);
+constexpr absl::Duration kSpinTime = absl::Milliseconds(1);
 
 absl::Status Gone(int peer) {
   return absl::UnavailableError(absl::StrCat("rank ", peer, " is gone"));
@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Connect(int rank, in
   all->channels_ = *std::move(channels);
   const auto ranks = 1 + std::count_if(all->channels_.begin(), all->channels_.end(),
                                        [](const auto& channel) { return channel != nullptr; });
-  if (ranks <= static_cast<int64_t>(std::thread::hardware_concurrency())) all->spin_time_ = kAwake;
+  if (ranks <= static_cast<int64_t>(std::thread::hardware_concurrency())) all->spin_time_ = kSpinTime;
   return all;
 }
 
@@ -76,7 +76,7 @@ absl::Status ShmTransport::WaitFor(int peer, absl::Time deadline, bool* is_gone)
     return absl::DeadlineExceededError(
         absl::StrCat("rank ", peer, " said nothing for ", absl::FormatDuration(timeout_)));
   }
-  const absl::Duration most = pending_bytes_ > 0 ? kLookForRoom : kLook;
+  const absl::Duration most = pending_bytes_ > 0 ? kMaxSleepWithPendingSends : kMaxSleep;
   if (!aborted_ && channels_[peer]->Wait(std::min(deadline - now, most), spin_time_)) {
     *is_gone = channels_[peer]->PeerIsGone();
   }

@@ -21,7 +21,7 @@ namespace espalier {
 namespace {
 
 // Smallest allocation for which huge pages are requested.
-constexpr int64_t kManyPages = 32 << 20;
+constexpr int64_t kHugePageThreshold = 32 << 20;
 
 std::string CpuModel() {
   std::ifstream info("/proc/cpuinfo");
@@ -101,7 +101,7 @@ class CpuDevice : public Device {
             absl::StrCat("the system has no ", bytes, " bytes of memory: ", std::strerror(errno)));
       }
       // Steps stream through weights: huge pages reduce TLB misses. Only a hint.
-      if (bytes >= kManyPages) (void)madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+      if (bytes >= kHugePageThreshold) (void)madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
     }
     return std::make_unique<DeviceMemory>(this, data, bytes);
   }
