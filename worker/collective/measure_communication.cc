@@ -301,7 +301,8 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
       sending.push_back(times.send / (2 * kRepeats));
     }
     if (is_message) {
-      // Between devices, both ranks are busy throughout. Otherwise at least 1 ns.
+      // 0 marks transfers between devices, in which both ranks take part throughout; others are at
+      // least 1 ns.
       const double send = communicator.on_device() ? 0 : std::max(1e-9, Median(sending));
       v1::CommunicationProfile::Message* message = profile.add_messages();
       message->set_bytes(bytes);

@@ -143,7 +143,7 @@ absl::Status ProgramModelRunner::FindHidden() {
   const auto found = outputs.find("hidden");
   if (found == outputs.end()) return absl::OkStatus();
   const TensorSpec& spec = executor_->spec(found->second);
-  // Without a limit for hidden states, none are kept.
+  // If the limits announce no hidden states, the output is ignored.
   if (limits_.hidden == 0) return absl::OkStatus();
   if (spec.dtype != DType::kF32 || spec.dims.size() != 2 || spec.dims[0] < max_output_rows_ ||
       spec.dims[1] != limits_.hidden) {
