@@ -125,7 +125,7 @@ class ContinuationRun {
     const std::shared_ptr<AsyncEngine> host = host_.lock();
     if (host == nullptr) return Gone();
     if (absl::Now() < next_try_) return absl::OkStatus();
-    while (!waiting_.empty() && static_cast<int>(open_.size()) < host->at_once()) {
+    while (!waiting_.empty() && static_cast<int>(open_.size()) < host->max_concurrent()) {
       if (absl::Status status = Ask(*host); !status.ok()) return status;
     }
     return absl::OkStatus();
