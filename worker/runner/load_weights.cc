@@ -18,7 +18,7 @@ constexpr int64_t kChunk = 1 << 20;
 
 // Minimum average bytes per contiguous range for which reading from the file in every step is not
 // much slower than copying from memory.
-constexpr int64_t kLeastRun = 1 << 16;
+constexpr int64_t kMinRangeBytes = 1 << 16;
 
 // Packs a sequence of matrices of one shape into blocks, from the first element on.
 class Packer {
@@ -244,7 +244,7 @@ class Loader {
     const int64_t count = static_cast<int64_t>(runs.size());
     int64_t bytes = 0;
     for (const FileRange& run : runs) bytes += run.bytes;
-    if (!fits || bytes != spec.bytes() || (count > 1 && bytes / count < kLeastRun)) return false;
+    if (!fits || bytes != spec.bytes() || (count > 1 && bytes / count < kMinRangeBytes)) return false;
     status = executor_.SetBackingFiles(index, std::move(runs));
     if (!status.ok()) return status;
     return true;
@@ -342,7 +342,7 @@ class Loader {
     const int64_t count = static_cast<int64_t>(runs.size());
     const std::optional<WeightFiles::Place> place = files_.PlaceOf(entry->first);
     if (executor_.CanBeFileBacked(index) && place.has_value() && place->dtype == DType::kU8 &&
-        (count == 1 || spec.bytes() / count >= kLeastRun)) {
+        (count == 1 || spec.bytes() / count >= kMinRangeBytes)) {
       std::vector<FileRange> files;
       for (const auto& [begin, bytes] : runs) {
         AddRange({place->file, place->offset + begin, bytes}, &files);
