@@ -202,7 +202,7 @@ OpDef MakeCommon(const std::string& name, int spatial) {
   const size_t n = static_cast<size_t>(spatial);
   def.attributes = {{"strides", AttributeKind::kInts, Ints(n, 1), false, "one per dimension"},
                     {"pads", AttributeKind::kInts, Ints(2 * n, 0), false,
-                     "before every dimension, then behind every dimension"},
+                     "all begins, then all ends"},
                     {"dilations", AttributeKind::kInts, Ints(n, 1), false, "1: dense kernel"},
                     {"groups", AttributeKind::kInt, int64_t{1}, false, "channel groups"}};
   return def;

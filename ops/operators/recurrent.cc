@@ -152,7 +152,7 @@ OpDef MakeRecurrent(Cell cell, const std::string& name, const std::string& onnx,
       {"direction", AttributeKind::kString, std::string("forward"), false,
        "'forward', 'reverse' or 'bidirectional' (D = 2: forward, reverse)"},
       {"activations", AttributeKind::kString, std::string(), false,
-       "names joined by ',', for each direction f, g, h as far as there are; empty: sigmoid for "
+       "names joined by ',', for each direction those of f, g, h that the cell has; empty: sigmoid for "
        "the gates, tanh for the others"},
       {"alpha", AttributeKind::kFloats, std::vector<double>{}, false,
        "of the activations; empty: their defaults"},
