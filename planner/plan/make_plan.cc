@@ -16,7 +16,7 @@
 #include "planner/proto/plan_proto.h"
 #include "planner/plan/device_mesh.h"
 #include "planner/plan/operator_search.h"
-#include "planner/plan/pipelines.h"
+#include "planner/plan/pipeline_plan.h"
 #include "planner/plan/planning.h"
 #include "planner/search/pipeline_partition.h"
 

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/plan/device_mesh.h"
-#include "planner/plan/pipelines.h"
+#include "planner/plan/pipeline_plan.h"
 #include "planner/testing/graphs.h"
 #include "planner/testing/program_check.h"
 

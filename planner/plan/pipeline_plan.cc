@@ -1,4 +1,4 @@
-#include "planner/plan/pipelines.h"
+#include "planner/plan/pipeline_plan.h"
 
 #include <algorithm>
 #include <string>
