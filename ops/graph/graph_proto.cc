@@ -121,7 +121,7 @@ absl::StatusOr<Node> NodeFromProto(const OpRegistry& registry, const v1::Node& m
   };
   const OpDef* def = registry.Find(node.op);
   if (def == nullptr || !ForwardName(node.op).empty()) {
-    return fail("unknown operator; docs/operators.md lists those that there are");
+    return fail("unknown operator; docs/reference/operators.md lists those that there are");
   }
   for (int32_t input : message.inputs()) {
     if (input < -1 || input >= num_values) {

@@ -1,4 +1,4 @@
-// Registers all operator definitions. docs/operators.md lists them.
+// Registers all operator definitions. docs/reference/operators.md lists them.
 #pragma once
 
 #include "ops/schema/registry.h"

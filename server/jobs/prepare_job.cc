@@ -260,7 +260,7 @@ std::vector<v1::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& regi
       found.emplace_back();
       found.back().set_op(node.op());
       found.back().set_first_node(node.name());
-      found.back().set_reason("there is no such operator; docs/operators.md lists them");
+      found.back().set_reason("there is no such operator; docs/reference/operators.md lists them");
     }
     found[at->second].set_nodes(found[at->second].nodes() + 1);
   }

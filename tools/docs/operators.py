@@ -1,4 +1,4 @@
-"""Writes docs/operators.md from the operator registry and the conformance cases.
+"""Writes docs/reference/operators.md from the operator registry and the conformance cases.
 
     bazel run //tools/docs:operators -- --write
 """
@@ -58,7 +58,7 @@ def main():
         with open(path, "w") as file:
             file.write(made)
     elif open(path).read() != made:
-        sys.exit("docs/operators.md is not what the table of operators says: bazel run //tools/docs:operators -- --write")
+        sys.exit("docs/reference/operators.md is not what the table of operators says: bazel run //tools/docs:operators -- --write")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// Writes docs/operators.md from the operator registry. Reads one JSON object from standard input:
+// Writes docs/reference/operators.md from the operator registry. Reads one JSON object from standard input:
 //   {"examples": {"softmax": {"attributes": {...}, "inputs": [null | {"dtype": "f32", "dims": [2,
 //   3]}]}},
 //    "cuda": ["softmax", ...], "onnx_tests": "contents of onnx_node_tests.txt"}
