@@ -42,14 +42,14 @@ class KeyInterceptorFactory : public grpc::experimental::ClientInterceptorFactor
   const ShownKey key_;
 };
 
-constexpr unsigned kLookEverySeconds = 1;
+constexpr unsigned kPollSeconds = 1;
 
 // gRPC reloads certificates from files only, without validating them: hence in-memory files of
 // validated contents.
 std::shared_ptr<grpc::experimental::CertificateProviderInterface> Watched(
     const std::string& identity, const std::string& roots) {
   return std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-      identity, identity, roots, kLookEverySeconds);
+      identity, identity, roots, kPollSeconds);
 }
 
 }  // namespace
