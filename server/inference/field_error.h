@@ -12,7 +12,7 @@ namespace espalier {
 
 inline constexpr char kFieldPayload[] = "espalier/field";
 
-// Keeps a field that is already set: whoever found the error set the most precise one.
+// Keeps a field that is already set, since the finder of the error set the most precise one.
 inline absl::Status InField(absl::string_view field, absl::Status status) {
   if (!status.ok() && !status.GetPayload(kFieldPayload)) {
     status.SetPayload(kFieldPayload, absl::Cord(field));
