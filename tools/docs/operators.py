@@ -36,9 +36,10 @@ def cuda_names():
     """Returns all quoted names in the CUDA sources; operators among them have a kernel."""
     folder = os.path.join(ROOT, "ops", "cuda")
     names = set()
-    for file in sorted(os.listdir(folder)):
-        if file.endswith((".cu", ".cc", ".cuh", ".h")):
-            names.update(re.findall(r'"([a-z0-9_]+)"', open(os.path.join(folder, file)).read()))
+    for path, _, files in os.walk(folder):
+        for file in files:
+            if file.endswith((".cu", ".cc", ".cuh", ".h")):
+                names.update(re.findall(r'"([a-z0-9_]+)"', open(os.path.join(path, file)).read()))
     return sorted(names)
 
 
@@ -52,7 +53,7 @@ def markdown():
 
 
 def main():
-    path = os.path.join(os.environ.get("BUILD_WORKSPACE_DIRECTORY", ROOT), "docs", "operators.md")
+    path = os.path.join(os.environ.get("BUILD_WORKSPACE_DIRECTORY", ROOT), "docs", "reference", "operators.md")
     made = markdown()
     if "--write" in sys.argv:
         with open(path, "w") as file:
