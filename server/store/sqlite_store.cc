@@ -8,7 +8,7 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kApplicationId = 0x45535031;  // "ESP1"
-constexpr int64_t kSchemaVersion = 1;
+constexpr int64_t kSchemaVersion = 2;
 
 // jobs.number is the order of creation. log holds reports (step >= 0) and messages (step null);
 // AUTOINCREMENT keeps sequence numbers from being reused after reports are dropped.
