@@ -1,4 +1,4 @@
-// Parts of planning one problem that do not need each other.
+// Runs independent parts of a planning problem in parallel.
 #pragma once
 
 #include <functional>
@@ -10,13 +10,13 @@
 
 namespace espalier {
 
-// A problem with a cost model that only its holder asks.
+// A problem with its own copy of the cost model.
 using OwnProblem = std::shared_ptr<const PlanProblem>;
 
-// Calls work(i, problem) for 0 to count - 1, at once if `problem.for_each` does and its cost model
-// has forks; returns when all are done. Each gets a problem of its own, without progress: its cost
-// model knows what that of `problem` knows now and nothing of what the others learn, so what work
-// finds does not depend on threads. At the end that of `problem` learns it all, in the order of i.
+// Calls work(i, problem) for 0 to count - 1, in parallel if `problem.for_each` does and its cost
+// model has forks; returns when all are done. Each call gets its own problem, without progress,
+// whose cost model is a fork of the original: calls do not see what others measure, so results do
+// not depend on threads. Finally the original model merges all forks in the order of i.
 inline void ForEachApart(const PlanProblem& problem, int count,
                          const std::function<void(int, const OwnProblem&)>& work) {
   struct Apart {
