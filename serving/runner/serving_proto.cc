@@ -285,7 +285,7 @@ void SetBatch(const RunnerBatch& batch, v1::ServingStep* step) {
     (step->*field)()->Assign(from.begin(), from.end());
   });
   step->set_wants_hidden(batch.wants_hidden);
-  step->clear_sequence_rule();
+  step->clear_sequence_sampling();
   step->clear_row_edits();
   step->clear_token_sets();
   SetWriter sets(step);
