@@ -37,7 +37,7 @@ def tune(cluster, name, flags, ssms, steps, temperature, labels):
                       f"--holdout={flags.holdout}")
     seconds = time.time() - begin
     for ssm in job["ssms"]:
-        print(f"| {temperature:>11} | {labels:>6} | {ssm['output']:14} | {steps:>5} | {ssm['samples']:>7} | {ssm['learnt']:>6} "
+        print(f"| {temperature:>11} | {labels:>6} | {ssm['output']:14} | {steps:>5} | {ssm['samples']:>7} | {ssm['learned']:>6} "
               f"| {worth(ssm.get('before')):>6} | {worth(ssm.get('after')):>5} |")
     if ssms > 1:
         print(f"| {temperature:>11} | {labels:>6} | {'merged':14} | {'':5} | {'':7} | {'':6} | {worth(job.get('before')):>6} | {worth(job.get('after')):>5} |", flush=True)
