@@ -1,0 +1,414 @@
+#include "server/daemon.h"
+
+#include <grpcpp/impl/service_type.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/net/api_keys.h"
+#include "base/net/credential_watch.h"
+#include "base/version.h"
+#include "server/artifacts/artifact_store.h"
+#include "server/coordinator.h"
+#include "server/distillation/distillation_runner.h"
+#include "server/distillation/distillation_service.h"
+#include "server/http/gateway/gateway.h"
+#include "server/inference/models/artifact_loader.h"
+#include "server/inference/services/inference_service.h"
+#include "server/inference/services/open_inference_service.h"
+#include "server/jobs/calibrated_planner.h"
+#include "server/jobs/job_runner.h"
+#include "server/jobs/worker_client.h"
+#include "server/local_workers.h"
+#include "server/membership/rendezvous.h"
+#include "server/membership/worker_registry.h"
+#include "server/metrics/metrics.h"
+#include "server/services/call_interceptor.h"
+
+namespace espalier {
+namespace {
+
+constexpr absl::Duration kWorkersJoin = absl::Seconds(60);
+// For clients to read why their requests were cut off.
+constexpr absl::Duration kLastReads = absl::Seconds(2);
+
+HttpCertificates ForHttp(const TlsPem& pem) { return {pem.certificate, pem.key, pem.client_ca}; }
+
+absl::Status WriteReadyFile(const std::string& path, const std::string& grpc,
+                            const std::string& http, absl::Duration drain) {
+  nlohmann::ordered_json json;
+  json["grpc"] = grpc;
+  json["http"] = http;
+  json["pid"] = getpid();
+  // JSON has no infinity.
+  json["drain_seconds"] = std::min(absl::ToDoubleSeconds(drain), 1e9);
+  const std::string temporary = path + ".tmp";
+  std::ofstream file(temporary, std::ios::trunc);
+  file << json.dump() << "\n";
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(temporary, path, error);
+  if (!file || error) {
+    return absl::UnavailableError(absl::StrCat("--ready-file=", path, " cannot be written"));
+  }
+  return absl::OkStatus();
+}
+
+// Leaves one core to the threads that send tokens. A kernel waits for all its threads, so one that
+// shares its core with a sender delays every step (measured on two cores: 0.9 ms per token with one
+// thread, 1.2 and more with two).
+int ServingThreads(int given) {
+  return given > 0 ? given : std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);
+}
+
+// Waits until `done` or a deadline. Returns the first signal received; 0: none.
+template <typename Done>
+int WaitForSignal(const sigset_t& signals, absl::Time deadline, Done&& done) {
+  const timespec tick = {0, 20'000'000};
+  while (!done() && absl::Now() < deadline) {
+    if (const int caught = sigtimedwait(&signals, nullptr, &tick); caught > 0) return caught;
+  }
+  return 0;
+}
+
+struct Credentials {
+  std::optional<ApiKeys> keys;
+  TransportSecurity tls;
+};
+
+absl::StatusOr<Credentials> ReadCredentials(const DaemonOptions& options) {
+  Credentials credentials;
+  if (!options.api_key_file.empty()) {
+    absl::StatusOr<ApiKeys> keys = ApiKeys::Read(options.api_key_file);
+    if (!keys.ok()) return keys.status();
+    credentials.keys = *std::move(keys);
+  }
+  absl::StatusOr<TransportSecurity> tls = TransportSecurity::Read(options.tls);
+  if (!tls.ok()) return tls.status();
+  credentials.tls = *std::move(tls);
+  return credentials;
+}
+
+CoordinatorOptions ForCoordinator(const DaemonOptions& options, const Credentials& credentials) {
+  CoordinatorOptions out;
+  out.data_dir = options.data_dir;
+  out.listen = options.listen;
+  out.lease = options.lease;
+  out.measure_seconds = options.measure_seconds;
+  out.limits = options.limits;
+  out.open_probes = options.open_probes;
+  out.tls = credentials.tls;
+  out.loopback_port = options.local_workers > 0;
+  if (credentials.keys.has_value()) {
+    out.worker_key = credentials.keys->shown();
+    out.authorize = [keys = *credentials.keys](const std::string&,
+                                               const std::string& authorization) {
+      return keys.Check(authorization);
+    };
+  }
+  return out;
+}
+
+// Members are in the order in which they are made; each may use those above it.
+class Daemon {
+ public:
+  Daemon(const DaemonOptions& options, Credentials credentials,
+         std::unique_ptr<Coordinator> coordinator, const WorkerDialer& dial);
+
+  // Registers the gRPC services. Call before Serve.
+  absl::Status AddServices();
+
+  // Starts everything, serves until a signal, drains. Stop must follow.
+  absl::Status Serve(const sigset_t& signals);
+
+  // Ends everything. `status`: the result of Serve.
+  void Stop(const absl::Status& status);
+
+ private:
+  ArtifactLoaderOptions ForLoader(const WorkerDialer& dial);
+  DistillationDependencies ForDistillation();
+  GatewayOptions ForGateway();
+
+  bool ready() const { return models_.restored() && !models_.draining(); }
+  absl::Status StartHttp();
+  absl::Status StartLocalWorkers();
+  void WatchCredentials();
+  // Waits until the local workers have joined and the models of the last run are loaded. Returns
+  // the signal that came meanwhile; 0: none.
+  int WaitUntilReady(const sigset_t& signals);
+  absl::Status AnnounceReady();
+  // Lets running requests finish and their answers be read.
+  void Drain(const sigset_t& signals);
+
+  const DaemonOptions options_;
+  const Credentials credentials_;
+  std::unique_ptr<Coordinator> coordinator_;
+  SystemClock clock_;
+  ArtifactLoader loader_;
+  ServingMetrics serving_metrics_;
+  ModelServer models_;
+  std::unique_ptr<grpc::Service> inference_;
+  std::unique_ptr<grpc::Service> open_inference_;
+  const std::unique_ptr<FileSystem> files_;
+  DistillationRunner distillations_;
+  std::unique_ptr<grpc::Service> distillation_;
+  Gateway gateway_;
+  std::unique_ptr<HttpServer> http_;
+  std::string http_address_;
+  std::unique_ptr<LocalWorkers> workers_;
+  std::optional<CredentialWatch> credential_watch_;
+};
+
+Daemon::Daemon(const DaemonOptions& options, Credentials credentials,
+               std::unique_ptr<Coordinator> coordinator, const WorkerDialer& dial)
+    : options_(options),
+      credentials_(std::move(credentials)),
+      coordinator_(std::move(coordinator)),
+      loader_(ForLoader(dial)),
+      serving_metrics_(&coordinator_->metrics().registry()),
+      models_({.loader = &loader_,
+               .store = &coordinator_->store(),
+               .clock = &clock_,
+               .metrics = &serving_metrics_,
+               .default_seed = clock_.NowUnixMillis()}),
+      files_(NewPosixFileSystem()),
+      distillations_(ForDistillation()),
+      gateway_(ForGateway()) {}
+
+ArtifactLoaderOptions Daemon::ForLoader(const WorkerDialer& dial) {
+  return {.operators = &coordinator_->operators(),
+          .folder = [this](const std::string& name) { return coordinator_->artifacts().Pin(name); },
+          .threads = ServingThreads(options_.serving_threads),
+          .memory_limit = options_.serving_memory,
+          .swap_dir = options_.serving_swap_dir,
+          .cluster = {.workers = &coordinator_->workers(),
+                      .rendezvous = &coordinator_->rendezvous(),
+                      .dial = dial,
+                      .next_attempt = [this] { return coordinator_->store().NextEpoch(); }},
+          .communication = [this](const std::vector<v1::Device>& devices) {
+            return coordinator_->planner().Communication(devices);
+          }};
+}
+
+DistillationDependencies Daemon::ForDistillation() {
+  return {.operators = &coordinator_->operators(),
+          .artifacts = &coordinator_->artifacts(),
+          .store = &coordinator_->store(),
+          .jobs = &coordinator_->jobs(),
+          .models = &models_,
+          .files = files_.get(),
+          .clock = &clock_,
+          .describe = [this](const std::string& name) -> absl::StatusOr<ModelDescription> {
+            absl::StatusOr<ArtifactLoader::Described> described = loader_.Describe(name);
+            if (!described.ok()) return described.status();
+            return std::move(described->description);
+          }};
+}
+
+GatewayOptions Daemon::ForGateway() {
+  return {.models = &models_,
+          .metrics = &serving_metrics_,
+          .exposition = [this] { return coordinator_->metrics().Expose(); },
+          .authorize =
+              [this](const std::string& route, const std::string& authorization) {
+                return coordinator_->interceptor().Check(route, authorization);
+              },
+          .open_probes = options_.open_probes,
+          .ready = [this] { return ready(); },
+          .response_store_bytes = static_cast<size_t>(options_.response_store_bytes),
+          .clock = &clock_,
+          .version = kEspalierVersion};
+}
+
+absl::Status Daemon::AddServices() {
+  inference_ = NewInferenceService(&models_, &coordinator_->interceptor(), &serving_metrics_);
+  coordinator_->AddService(inference_.get());
+  if (absl::Status s = models_.LoadServedList(); !s.ok()) {
+    spdlog::error("the models of the last run are not served: {}", s.ToString());
+  }
+  open_inference_ = NewOpenInferenceService(
+      &models_, &coordinator_->interceptor(), [this] { return ready(); }, kEspalierVersion);
+  coordinator_->AddService(open_inference_.get());
+  if (absl::Status s = distillations_.Open(); !s.ok()) return s;
+  distillation_ = NewDistillationService(&coordinator_->interceptor(), &distillations_);
+  coordinator_->AddService(distillation_.get());
+  coordinator_->SetServedModels([this] { return models_.Names(); });
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::StartHttp() {
+  if (options_.http_listen.empty()) return absl::OkStatus();
+  const size_t colon = options_.http_listen.rfind(':');
+  HttpServerOptions server;
+  server.address = options_.http_listen.substr(0, colon);
+  if (server.address == "localhost") server.address = "127.0.0.1";
+  if (absl::StartsWith(server.address, "[") && absl::EndsWith(server.address, "]")) {
+    server.address = server.address.substr(1, server.address.size() - 2);  // IPv6
+  }
+  int port = 0;
+  (void)absl::SimpleAtoi(options_.http_listen.substr(colon + 1), &port);  // CheckDaemonOptions has
+  server.port = static_cast<uint16_t>(port);
+  server.certificates = ForHttp(credentials_.tls.pem());
+  server.quick = [this](const HttpRequest& request) { return gateway_.Quick(request); };
+  server.admit = [this](const HttpRequest& header,
+                        const std::shared_ptr<HttpResponder>& responder) {
+    return gateway_.Admit(header, responder);
+  };
+  server.on_rejected = [this](const std::string& method, int status, absl::Duration after) {
+    gateway_.OnRejected(method, status, after);
+  };
+  server.overloaded = [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+    gateway_.Overloaded(std::move(request), std::move(responder));
+  };
+  auto started = HttpServer::Start(
+      server, [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+        gateway_.Handle(std::move(request), std::move(responder));
+      });
+  if (!started.ok()) return started.status();
+  http_ = *std::move(started);
+  http_address_ = absl::StrCat(options_.http_listen.substr(0, colon), ":", http_->port());
+  coordinator_->SetHttpAddress(http_address_);
+  return absl::OkStatus();
+}
+
+void Daemon::WatchCredentials() {
+  const auto to_http = [this](const TlsPem& pem) {
+    if (http_ == nullptr) return;
+    if (absl::Status set = http_->SetCertificates(ForHttp(pem)); !set.ok()) {
+      spdlog::warn("{}; the certificates read before stay in use", std::string(set.message()));
+    }
+  };
+  credential_watch_.emplace(CredentialsOf(credentials_.tls, credentials_.keys, to_http),
+                            kCredentialCheck);
+}
+
+absl::Status Daemon::StartLocalWorkers() {
+  if (options_.local_workers <= 0) return absl::OkStatus();
+  absl::StatusOr<std::string> program = FindWorkerProgram();
+  if (!program.ok()) return program.status();
+  auto started = LocalWorkers::Start({.count = options_.local_workers,
+                                      .program = *program,
+                                      .coordinator = coordinator_->loopback_address(),
+                                      .threads = options_.worker_threads,
+                                      .memory_limit = options_.worker_memory,
+                                      .swap_dir = options_.worker_swap_dir,
+                                      .api_key_file = options_.api_key_file});
+  if (!started.ok()) return started.status();
+  workers_ = *std::move(started);
+  return absl::OkStatus();
+}
+
+int Daemon::WaitUntilReady(const sigset_t& signals) {
+  if (const int wanted = options_.local_workers; wanted > 0) {
+    const int caught = WaitForSignal(signals, absl::Now() + kWorkersJoin, [&] {
+      return coordinator_->workers().Live() >= wanted;
+    });
+    if (caught != 0) return caught;
+    if (const int live = coordinator_->workers().Live(); live < wanted) {
+      spdlog::warn("only {} of {} local workers have joined", live, wanted);
+    }
+  }
+  return WaitForSignal(signals, absl::InfiniteFuture(), [&] { return models_.restored(); });
+}
+
+absl::Status Daemon::AnnounceReady() {
+  if (!options_.ready_file.empty()) {
+    absl::Status status = WriteReadyFile(options_.ready_file, coordinator_->grpc_address(),
+                                         http_address_, options_.drain);
+    if (!status.ok()) return status;
+  }
+  std::printf("espalierd ready grpc=%s http=%s\n", coordinator_->grpc_address().c_str(),
+              http_address_.c_str());
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::Serve(const sigset_t& signals) {
+  if (absl::Status s = coordinator_->Start(); !s.ok()) return s;
+  if (absl::Status s = StartHttp(); !s.ok()) return s;
+  WatchCredentials();
+  // Only now that clients can reach the daemon and ask what is not ready yet.
+  models_.StartRestoring();
+  if (absl::Status s = StartLocalWorkers(); !s.ok()) return s;
+  int caught = WaitUntilReady(signals);
+  if (caught == 0) {
+    distillations_.Start();
+    if (absl::Status s = AnnounceReady(); !s.ok()) return s;
+    sigwait(&signals, &caught);
+  }
+  spdlog::info("signal {}: stopping", caught);
+  Drain(signals);
+  return absl::OkStatus();
+}
+
+void Daemon::Drain(const sigset_t& signals) {
+  models_.Drain();
+  coordinator_->Drain();
+  const auto left = [this] {
+    return std::max(models_.OpenRequests(), http_ != nullptr ? http_->OpenRequests() : 0);
+  };
+  WaitForSignal(signals, absl::Now() + options_.drain, [&] { return left() == 0; });
+  if (left() == 0) return;
+  spdlog::warn("{} requests are cut off", left());
+  // Clients that still read get the reason; others delay the shutdown only briefly.
+  models_.EndRequests(absl::UnavailableError(
+      "the daemon is stopping, and has cut this answer off; ask for it again later"));
+  WaitForSignal(signals, absl::Now() + kLastReads, [&] { return left() == 0; });
+}
+
+// No new requests; then the jobs end, while their workers still answer; then the workers, while
+// they can still leave.
+void Daemon::Stop(const absl::Status& status) {
+  models_.Drain();
+  credential_watch_.reset();
+  if (http_ != nullptr) http_->Stop();
+  coordinator_->jobs().Stop();
+  if (workers_ != nullptr) workers_->Stop();
+  if (!models_.WaitForLoading()) {
+    // Exit without destructors: they would wait for a boost-tuning or a gRPC call, which wait for
+    // the model. Nobody would see the result, and every write that must last is already durable.
+    if (!status.ok()) {
+      std::fprintf(stderr, "espalierd: %s\n", std::string(status.message()).c_str());
+    }
+    std::quick_exit(status.ok() ? 0 : 1);
+  }
+  distillations_.Stop();
+  coordinator_->Stop();
+  models_.Stop();
+}
+
+}  // namespace
+
+absl::Status RunDaemon(const DaemonOptions& options, const sigset_t& signals) {
+  if (absl::Status s = CheckDaemonOptions(options); !s.ok()) return s;
+  absl::StatusOr<Credentials> credentials = ReadCredentials(options);
+  if (!credentials.ok()) return credentials.status();
+  CoordinatorOptions coordinator_options = ForCoordinator(options, *credentials);
+  const WorkerDialer dial = GrpcWorkerDialer(coordinator_options.message_limit_bytes,
+                                             coordinator_options.worker_key, credentials->tls);
+  absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
+      Coordinator::Open(std::move(coordinator_options));
+  if (!coordinator.ok()) return coordinator.status();
+  Daemon daemon(options, *std::move(credentials), *std::move(coordinator), dial);
+  if (absl::Status s = daemon.AddServices(); !s.ok()) return s;
+  const absl::Status status = daemon.Serve(signals);
+  daemon.Stop(status);
+  return status;
+}
+
+}  // namespace espalier

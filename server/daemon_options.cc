@@ -1,0 +1,70 @@
+#include "server/daemon_options.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+namespace {
+
+absl::Status CheckAddress(const char* flag, const std::string& address,
+                          const DaemonOptions& options) {
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, "=", address, ": host:port is wanted"));
+  }
+  const bool closed = !options.tls.certificate.empty() && !options.api_key_file.empty();
+  if (!IsLoopback(address) && !closed && !options.insecure) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", flag, "=", address,
+        " is off loopback, where everyone who reaches it may command this daemon; listen on "
+        "127.0.0.1, or give --tls-cert, --tls-key and --api-key-file, or pass --insecure on a "
+        "network that you trust"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLimits(const GrpcLimits& limits) {
+  if (!(limits.idle >= absl::Milliseconds(100))) {
+    return absl::InvalidArgumentError("--grpc-idle-seconds: at least 0.1");
+  }
+  constexpr int kMaxCalls = 1 << 16;
+  for (const auto& [flag, value] : {std::pair("grpc-max-calls", limits.max_calls),
+                                    std::pair("grpc-max-streams", limits.max_streams)}) {
+    if (value >= 1 && value <= kMaxCalls) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, "=", value, ": expected 1 to ", kMaxCalls));
+  }
+  constexpr int64_t kMinMemory = 16 << 20;
+  if (limits.memory_bytes < kMinMemory) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--grpc-memory-bytes=", limits.memory_bytes, ": expected at least ", kMinMemory));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckDaemonOptions(const DaemonOptions& options) {
+  absl::Status status = CheckAddress("listen", options.listen, options);
+  if (status.ok() && !options.http_listen.empty()) {
+    status = CheckAddress("http-listen", options.http_listen, options);
+  }
+  if (!status.ok()) return status;
+  if (!(options.drain >= absl::ZeroDuration())) {
+    return absl::InvalidArgumentError("--drain-seconds: 0 or more");
+  }
+  if (options.response_store_bytes < 0) {
+    return absl::InvalidArgumentError("--response-store-bytes must be 0 or more");
+  }
+  if (!(options.lease >= absl::Milliseconds(500))) {
+    return absl::InvalidArgumentError("--lease-seconds: at least 0.5");
+  }
+  return CheckLimits(options.limits);
+}
+
+}  // namespace espalier

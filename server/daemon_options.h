@@ -1,0 +1,45 @@
+// What espalierd's command line sets.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/net/transport_security.h"
+#include "server/coordinator.h"
+
+namespace espalier {
+
+struct DaemonOptions {
+  std::string listen = "127.0.0.1:7070";       // host:port of gRPC
+  std::string http_listen = "127.0.0.1:8080";  // host:port of HTTP; empty: no HTTP
+  std::string data_dir = "espalier-data";
+  std::string ready_file;  // gets the addresses as JSON once requests are served; empty: none
+
+  int local_workers = 0;
+  int64_t worker_memory = 0;  // bytes per local worker; 0: a share of the machine's
+  std::string worker_swap_dir;
+  int worker_threads = 0;  // per local worker; 0: a share of the cores
+
+  int64_t serving_memory = 0;  // bytes of all models served in this process; 0: by the machine's
+  int serving_threads = 0;     // 0: all cores but one
+  std::string serving_swap_dir;
+  int64_t response_store_bytes = 64 << 20;  // of stored responses of /v1/responses
+
+  std::string api_key_file;  // empty: no authentication
+  bool open_probes = false;  // probes need no key
+  TlsFiles tls;
+  bool insecure = false;  // allow addresses off loopback without TLS and keys
+
+  absl::Duration lease = absl::Seconds(10);
+  double measure_seconds = 3;  // per plan, for measuring operators
+  absl::Duration drain = absl::Seconds(30);
+  GrpcLimits limits;
+};
+
+// Returns InvalidArgument that names the flag if a value is out of range, or if an address is off
+// loopback without TLS and keys and `insecure` does not allow that.
+absl::Status CheckDaemonOptions(const DaemonOptions& options);
+
+}  // namespace espalier
