@@ -10,7 +10,7 @@
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/simd.h"
 #include "ops/cpu/gemm/small_gemm.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
 namespace {

@@ -5,7 +5,7 @@
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/onednn/onednn.h"
 #include "ops/cpu/threading/parallel.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
 namespace {

@@ -11,7 +11,7 @@
 #include "ops/cpu/gemm/quantized_gemm.h"
 #include "ops/cpu/gemm/group_rows.h"
 #include "ops/cpu/gemm/batch_invariant_linear.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
 namespace {

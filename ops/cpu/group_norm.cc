@@ -4,7 +4,7 @@
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/row_sums.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
 namespace {

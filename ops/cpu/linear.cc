@@ -1,14 +1,14 @@
 // linear. Training: oneDNN's matmul for y, dx and dw. Serving: BatchInvariantLinear.
 #include <algorithm>
 
-#include "ops/cpu/activation.h"
+#include "ops/cpu/simd/activation.h"
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/gemm/linear_args.h"
 #include "ops/cpu/onednn/onednn.h"
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/layout/rows.h"
 #include "ops/cpu/simd/vectorize.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
 namespace {

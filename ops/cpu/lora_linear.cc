@@ -7,7 +7,7 @@
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/gemm/group_rows.h"
 #include "ops/cpu/gemm/batch_invariant_linear.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
 namespace {

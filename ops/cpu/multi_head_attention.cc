@@ -9,7 +9,7 @@
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/f32_math.h"
 #include "ops/cpu/simd/vectorize.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/threading/workspace.h"
 #include "ops/kernel/philox.h"
 
 namespace espalier {

@@ -2,13 +2,13 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cpu/activation.h"
+#include "ops/cpu/simd/activation.h"
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/gemm/linear_args.h"
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/gemm/quantized_gemm.h"
 #include "ops/cpu/layout/rows.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
 namespace {

@@ -12,7 +12,7 @@
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/f32_math.h"
 #include "ops/cpu/simd/vectorize.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/threading/workspace.h"
 #include "ops/kernel/recurrent_steps.h"
 
 namespace espalier {

@@ -1,4 +1,4 @@
-#include "ops/cpu/activation.h"
+#include "ops/cpu/simd/activation.h"
 #include "ops/cpu/elementwise.h"
 
 namespace espalier {

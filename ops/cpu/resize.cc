@@ -6,7 +6,7 @@
 #include "ops/cpu/layout/copy.h"
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/vectorize.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/threading/workspace.h"
 #include "ops/kernel/resize_taps.h"
 
 namespace espalier {

@@ -1,6 +1,6 @@
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 
 namespace espalier {

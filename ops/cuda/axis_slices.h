@@ -1,7 +1,7 @@
 // Copies of consecutive slices along one axis: for concat and split.
 #pragma once
 
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/runtime/cuda_status.h"
 #include "ops/cuda/strided.h"
 

@@ -4,8 +4,8 @@
 
 #include "ops/cuda/gemm/cublas_gemm.h"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 namespace cuda_batch_matmul {

@@ -7,9 +7,9 @@
 
 #include "ops/cuda/elementwise.cuh"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/reduce.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 
 namespace espalier {

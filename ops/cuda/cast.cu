@@ -5,8 +5,8 @@
 #include "ops/cuda/element_bits.cuh"
 #include "ops/cuda/copy.h"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 namespace cuda_cast {

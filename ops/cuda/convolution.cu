@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "ops/cuda/activation.cuh"
+#include "ops/cuda/math/activation.cuh"
 #include "ops/cuda/convert.h"
 #include "ops/cuda/convolution.h"
 #include "ops/cuda/runtime/cudnn_status.h"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/math/reduce.cuh"
 #include "ops/cuda/strided.h"
 #include "ops/kernel/shard_padding.h"
 

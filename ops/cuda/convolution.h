@@ -1,7 +1,7 @@
 // Convolutions by cuDNN over one to three spatial dimensions.
 #pragma once
 
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 

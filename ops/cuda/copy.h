@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/runtime/cuda_status.h"
 
 namespace espalier {

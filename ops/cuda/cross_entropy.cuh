@@ -1,7 +1,7 @@
 // Log-softmax statistics of rows of logits, one block per row.
 #pragma once
 
-#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/math/reduce.cuh"
 
 namespace espalier {
 

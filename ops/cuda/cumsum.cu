@@ -1,8 +1,8 @@
 #include <cub/block/block_scan.cuh>
 
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/kernel/axis_lines.h"
 
 namespace espalier {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 #include "ops/kernel/depth_space.h"
 

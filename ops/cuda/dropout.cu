@@ -2,8 +2,8 @@
 
 #include "ops/cuda/copy.h"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 #include "ops/kernel/philox.h"
 

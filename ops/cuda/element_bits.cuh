@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 
 namespace espalier {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/kernel/integer_math.h"
 
 namespace espalier {

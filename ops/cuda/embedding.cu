@@ -3,8 +3,8 @@
 
 #include "ops/cuda/labels.cuh"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/scatter_rows.h"
 
 namespace espalier {

@@ -3,9 +3,9 @@
 #include <cstdint>
 
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/reduce.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 namespace cuda_expert_linear {

@@ -1,4 +1,4 @@
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 
 namespace espalier {

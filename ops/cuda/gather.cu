@@ -1,7 +1,7 @@
 #include "ops/cuda/labels.cuh"
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/axis_slices.h"
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/scatter_rows.h"
 
 namespace espalier {

@@ -1,8 +1,8 @@
 // Group norm: the elements of a group are contiguous and form a row; each channel is one plane of it.
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/reduce.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 namespace cuda_group_norm {

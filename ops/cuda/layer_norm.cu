@@ -2,9 +2,9 @@
 // depends on that row alone.
 #include "ops/cuda/copy.h"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/reduce.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/residual.cuh"
 
 namespace espalier {

@@ -1,12 +1,12 @@
 // linear. Training: cuBLAS for y, dx and dweight. Serving: MixedInputGemm for f32, BatchInvariantLinear
 // for bf16 and f16.
-#include "ops/cuda/activation.cuh"
+#include "ops/cuda/math/activation.cuh"
 #include "ops/cuda/convert.h"
 #include "ops/cuda/gemm/cublas_gemm.h"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/reduce.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/gemm/mixed_input_gemm.h"
 #include "ops/cuda/gemm/batch_invariant_linear.h"
 

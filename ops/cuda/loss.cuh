@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "ops/cuda/reduce.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 

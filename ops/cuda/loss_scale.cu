@@ -1,5 +1,5 @@
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 #include "ops/kernel/loss_scale.h"
 
 namespace espalier {

@@ -1,8 +1,8 @@
 // Of equal indices the last one counts: a first pass finds the largest element of x for each, so the
 // result does not depend on the order of the threads.
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/kernel/max_pool_index.h"
 
 namespace espalier {

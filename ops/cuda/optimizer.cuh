@@ -8,7 +8,7 @@
 
 #include "ops/cuda/copy.h"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 

@@ -8,8 +8,8 @@
 
 #include "ops/cuda/attention/paged_attention_kernel.cuh"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/kernel/paged_attention_inputs.h"
 
 namespace espalier {

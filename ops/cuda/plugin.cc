@@ -1,4 +1,4 @@
-#include "ops/cuda/plugin.h"
+#include "ops/cuda/runtime/plugin.h"
 
 #include <algorithm>
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "ops/cuda/plugin.h"
+#include "ops/cuda/runtime/plugin.h"
 
 namespace espalier {
 namespace {

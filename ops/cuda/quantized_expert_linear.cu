@@ -3,10 +3,10 @@
 #include <cstdint>
 
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/gemm/packed_weights_gemv.cuh"
-#include "ops/cuda/reduce.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 namespace cuda_quantized_expert_linear {

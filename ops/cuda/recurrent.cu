@@ -5,7 +5,7 @@
 #include "ops/cuda/convert.h"
 #include "ops/cuda/gemm/cublas_gemm.h"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 #include "ops/kernel/recurrent_steps.h"
 
 namespace espalier {

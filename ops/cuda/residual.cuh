@@ -3,7 +3,7 @@
 
 #include "ops/cuda/copy.h"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/strided.h"
 
 namespace espalier {

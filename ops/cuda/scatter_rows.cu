@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/scatter_rows.h"
 
 namespace espalier {

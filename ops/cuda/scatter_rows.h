@@ -5,7 +5,7 @@
 
 #include "ops/cuda/runtime/device_fault.h"
 #include "ops/cuda/labels.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 

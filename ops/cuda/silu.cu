@@ -1,4 +1,4 @@
-#include "ops/cuda/activation.cuh"
+#include "ops/cuda/math/activation.cuh"
 #include "ops/cuda/elementwise.cuh"
 
 namespace espalier {

@@ -1,7 +1,7 @@
 // Copies from and to a strided slice of a tensor (ops/kernel/slice.h).
 #pragma once
 
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 #include "ops/kernel/slice.h"
 

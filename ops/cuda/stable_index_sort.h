@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 

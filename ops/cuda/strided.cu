@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/strided.h"
 
 namespace espalier {

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "ops/cuda/plugin.h"
+#include "ops/cuda/runtime/plugin.h"
 #include "ops/kernel/kernel.h"
 #include "ops/tensor/shape.h"
 

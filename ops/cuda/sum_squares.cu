@@ -1,6 +1,6 @@
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/reduce.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 namespace cuda_sum_squares {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/runtime/cuda_status.h"
 #include "ops/cuda/top_k.h"
 #include "ops/kernel/axis_lines.h"

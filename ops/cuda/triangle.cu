@@ -2,7 +2,7 @@
 
 #include "ops/cuda/element_bits.cuh"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 namespace cuda_triangle {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/cuda/plugin.h"
+#include "ops/cuda/runtime/plugin.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier::gpu_check {

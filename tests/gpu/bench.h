@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ops/cuda/plugin.h"
+#include "ops/cuda/runtime/plugin.h"
 
 namespace espalier::gpu_check {
 

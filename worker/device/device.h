@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/cuda/plugin.h"
+#include "ops/cuda/runtime/plugin.h"
 #include "ops/kernel/kernel.h"
 #include "espalier/v1/cluster.pb.h"
 #include "base/file_system.h"

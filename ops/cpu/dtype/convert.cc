@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "ops/cpu/threading/parallel.h"
-#include "ops/cpu/workspace.h"
+#include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "ops/cpu/activation.h"
+#include "ops/cpu/simd/activation.h"
 
 namespace espalier {
 

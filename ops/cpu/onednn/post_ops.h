@@ -3,7 +3,7 @@
 
 #include <dnnl.hpp>
 
-#include "ops/cpu/activation.h"
+#include "ops/cpu/simd/activation.h"
 
 namespace espalier {
 

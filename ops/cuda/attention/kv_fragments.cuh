@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/gemm/bf16x3_split.cuh"
 
 namespace espalier {

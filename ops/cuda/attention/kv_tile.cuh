@@ -9,7 +9,7 @@
 #include "ops/cuda/attention/kv_fragments.cuh"
 #include "ops/cuda/attention/query_tile.cuh"
 #include "ops/cuda/runtime/ptx.cuh"
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 
 namespace espalier {
 namespace cuda_paged_attention {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "ops/cuda/runtime/device_fault.h"
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 
 namespace espalier {
 namespace cuda_paged_attention {

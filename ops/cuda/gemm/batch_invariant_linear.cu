@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/gemm/batch_invariant_linear.h"
 
 namespace espalier {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cuda/register.h"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/gemm/quantize_group.cuh"
 #include "ops/cuda/gemm/mixed_input_gemm_fragments.cuh"
 #include "ops/cuda/gemm/mixed_input_gemm.h"

@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ops/cuda/activation.cuh"
+#include "ops/cuda/math/activation.cuh"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/gemm/bf16x3_split.cuh"
 #include "ops/cuda/gemm/mixed_input_gemm.h"
 #include "ops/kernel/packed_weights.h"

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
-#include "ops/cuda/reduce.cuh"
-#include "ops/cuda/register.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/gemm/quantize_group.cuh"
 #include "ops/kernel/packed_weights.h"
 

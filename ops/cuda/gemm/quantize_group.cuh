@@ -2,7 +2,7 @@
 // packed weights (ops/kernel/packed_weights.h).
 #pragma once
 
-#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/math/reduce.cuh"
 
 namespace espalier {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "ops/cuda/runtime/device_context.h"
-#include "ops/cuda/plugin.h"
+#include "ops/cuda/runtime/plugin.h"
 
 namespace espalier {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/runtime/cuda_status.h"
 #include "ops/tensor/shape.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/numeric.cuh"
+#include "ops/cuda/math/numeric.cuh"
 #include "ops/kernel/activation.h"
 
 namespace espalier {
