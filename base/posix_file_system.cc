@@ -100,9 +100,9 @@ class PosixReadableFile : public ReadableFile {
         now.st_mtim.tv_nsec == written_.tv_nsec) {
       return absl::OkStatus();
     }
-    return absl::FailedPreconditionError(
-        absl::StrCat("'", path_, "' was modified while in use (it had ", size_,
-                     " bytes and has ", now.st_size, ")"));
+    return absl::FailedPreconditionError(absl::StrCat("'", path_,
+                                                      "' was modified while in use (it had ", size_,
+                                                      " bytes and has ", now.st_size, ")"));
   }
 
  private:

@@ -35,8 +35,8 @@ class Sha256 {
 // Returns the hash of `bytes`.
 std::string Sha256Hex(absl::string_view bytes);
 
-// Returns the hash of a file's content. Returns NotFound or another error of open(2) with the path if the
-// file cannot be opened, FailedPrecondition if it cannot be read.
+// Returns the hash of a file's content. Returns NotFound or another error of open(2) with the path
+// if the file cannot be opened, FailedPrecondition if it cannot be read.
 absl::StatusOr<std::string> Sha256OfFile(const std::string& path);
 
 }  // namespace espalier

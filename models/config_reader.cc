@@ -56,7 +56,9 @@ absl::StatusOr<ConfigReader> ConfigReader::Parse(absl::string_view text, const s
 
 bool ConfigReader::Has(const std::string& field) const { return state_->Find(field) != nullptr; }
 
-bool ConfigReader::HasOrIsNull(const std::string& field) const { return state_->object.contains(field); }
+bool ConfigReader::HasOrIsNull(const std::string& field) const {
+  return state_->object.contains(field);
+}
 
 int64_t ConfigReader::Size(const std::string& field) {
   if (!Has(field)) {
@@ -208,7 +210,8 @@ void ConfigReader::RequireFlag(const std::string& field, bool supported, bool ot
   }
 }
 
-void ConfigReader::RequireText(const std::string& field, const std::vector<std::string>& supported) {
+void ConfigReader::RequireText(const std::string& field,
+                               const std::vector<std::string>& supported) {
   if (!Has(field)) return;
   const std::string text = Text(field, supported.front());
   if (std::find(supported.begin(), supported.end(), text) != supported.end()) return;

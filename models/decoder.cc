@@ -132,9 +132,9 @@ class DecoderGraph {
 
 int64_t DivideHeads(ConfigReader& config, int64_t hidden, int64_t heads) {
   if (hidden % heads != 0) {
-    config.Fail(absl::InvalidArgumentError(
-        absl::StrCat("config.json: the hidden size is ", hidden, " with ", heads,
-                     " attention heads; accepted: a multiple of them, or an additional \"head_dim\"")));
+    config.Fail(absl::InvalidArgumentError(absl::StrCat(
+        "config.json: the hidden size is ", hidden, " with ", heads,
+        " attention heads; accepted: a multiple of them, or an additional \"head_dim\"")));
   }
   return std::max<int64_t>(1, hidden / heads);
 }

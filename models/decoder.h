@@ -53,7 +53,7 @@ struct DecoderDefaults {
   int64_t kv_heads = 0;  // 0: as many as heads
   int64_t head_dim = 0;  // 0: hidden / heads
   double norm_epsilon = 1e-6;
-  bool rope_by_layers = false;  // see RopeDefaults::layers; reads those of full attention
+  bool rope_by_layers = false;     // see RopeDefaults::layers; reads those of full attention
   int64_t original_positions = 0;  // see RopeDefaults
 };
 

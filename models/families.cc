@@ -5,10 +5,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "ops/kernel/packed_weights.h"
 #include "models/family.h"
 #include "models/quantize.h"
 #include "models/serving_builder.h"
+#include "ops/kernel/packed_weights.h"
 
 namespace espalier {
 

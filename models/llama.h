@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "ops/graph/graph.h"
 #include "models/model.h"
+#include "ops/graph/graph.h"
 
 namespace espalier {
 

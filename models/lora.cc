@@ -21,7 +21,7 @@ constexpr int64_t kRankMultiple = 16;
 
 // A linear layer and its module.
 struct Layer {
-  std::string module;  // the module's name in the model's files
+  std::string module;                             // the module's name in the model's files
   int64_t out = 0, in = 0;                        // of the module
   std::vector<std::pair<int64_t, int64_t>> rows;  // rows of the module that form the layer
 };
@@ -32,7 +32,8 @@ struct Pair {
   std::string base;  // a copy of the module's own matrix; empty: none
 };
 
-absl::Status AdapterError(const LoraAdapter& adapter, const std::string& tensor, const std::string& what) {
+absl::Status AdapterError(const LoraAdapter& adapter, const std::string& tensor,
+                          const std::string& what) {
   return absl::InvalidArgumentError(
       absl::StrCat("adapter '", adapter.name, "': tensor '", tensor, "' ", what));
 }
@@ -63,7 +64,7 @@ absl::StatusOr<std::map<std::string, Pair>> PairsOf(const LoraAdapter& adapter) 
     if (!pair.a.empty() && !pair.b.empty()) continue;
     const std::string& lone = pair.a.empty() ? (pair.b.empty() ? pair.base : pair.b) : pair.a;
     return AdapterError(adapter, lone,
-                 absl::StrCat("has no partner '", module, pair.a.empty() ? kA : kB, "'"));
+                        absl::StrCat("has no partner '", module, pair.a.empty() ? kA : kB, "'"));
   }
   return pairs;
 }
@@ -167,7 +168,7 @@ bool FindLayer(const Graph& graph, const WeightMap& weights, const Node& node, L
 class LoraBuilder {
  public:
   LoraBuilder(const OpRegistry& registry, const ServingModel& model,
-           absl::Span<const LoraAdapter> adapters)
+              absl::Span<const LoraAdapter> adapters)
       : registry_(registry), given_(model.graph), weights_(model.weights), adapters_(adapters) {}
 
   absl::StatusOr<LoraModel> Make() {
@@ -186,9 +187,10 @@ class LoraBuilder {
     for (size_t i = 0; i < adapters_.size(); ++i) {
       for (const auto& [module, pair] : pairs_[i]) {
         if (used_[i].count(module) > 0) continue;
-        return AdapterError(adapters_[i], pair.a,
-                     "is for no linear layer of the model; mixtures' experts and embeddings cannot "
-                     "be adapted");
+        return AdapterError(
+            adapters_[i], pair.a,
+            "is for no linear layer of the model; mixtures' experts and embeddings cannot "
+            "be adapted");
       }
     }
     if (absl::Status s = BindAndInfer(registry_, 1, &out_.model.graph); !s.ok()) return s;
@@ -321,7 +323,7 @@ class LoraBuilder {
   const WeightMap& weights_;
   const absl::Span<const LoraAdapter> adapters_;
   std::vector<std::map<std::string, Pair>> pairs_;  // by adapter, module
-  std::vector<std::set<std::string>> used_;  // modules, by adapter
+  std::vector<std::set<std::string>> used_;         // modules, by adapter
   int64_t rank_ = 0;
   std::vector<ValueId> moved_;
   ValueId row_adapter_ = kNoValue;
@@ -331,7 +333,7 @@ class LoraBuilder {
 }  // namespace
 
 absl::StatusOr<LoraModel> AddLoraAdapters(const OpRegistry& registry, ServingModel model,
-                                         absl::Span<const LoraAdapter> adapters) {
+                                          absl::Span<const LoraAdapter> adapters) {
   return LoraBuilder(registry, model, adapters).Make();
 }
 

@@ -45,6 +45,6 @@ struct LoraModel {
 // shape, and for a target that the model has but the files have no tensors for; Unimplemented for
 // adapters of embeddings or of experts.
 absl::StatusOr<LoraModel> AddLoraAdapters(const OpRegistry& registry, ServingModel model,
-                                         absl::Span<const LoraAdapter> adapters);
+                                          absl::Span<const LoraAdapter> adapters);
 
 }  // namespace espalier

@@ -34,7 +34,7 @@ struct ServingShape {
 // A range of rows of a tensor in the weight files.
 struct WeightSlice {
   std::string tensor;  // its name in the files
-  Dims dims;  // its shape in the files
+  Dims dims;           // its shape in the files
   // Rank 2 only: the file holds [in, out] (GPT-2's Conv1D); the rows below are of the transpose.
   bool transposed = false;
   int64_t begin = 0, end = 0;  // rows, of dimension 0
@@ -84,7 +84,7 @@ struct ModelFacts {
   // This is the text part of a multimodal model, whose other parts are not read. Its tensors have
   // the prefix kTextPart.
   bool text_part = false;
-  std::vector<int> eos;  // empty: the model never ends by itself
+  std::vector<int> eos;   // empty: the model never ends by itself
   std::string tokenizer;  // "bytes": token i is byte i. Empty: the folder's tokenizer files
   std::string config;     // the text of config.json
   // 8 or 4: the files hold packed weights (quantize.h). 0: they do not.

@@ -9,24 +9,24 @@
 #include <utility>
 #include <vector>
 
-#include "ops/graph/builder.h"
 #include "models/model.h"
 #include "models/rope.h"
+#include "ops/graph/builder.h"
 
 namespace espalier {
 
 // A linear layer whose weight and bias are rows of a larger tensor in the files ("Wqkv").
 struct FusedRows {
   std::string tensor;  // "transformer.h.0.attn.c_attn": ".weight" and ".bias" are appended
-  int64_t out = 0;  // the tensor's rows
+  int64_t out = 0;     // the tensor's rows
   std::vector<std::pair<int64_t, int64_t>> rows;  // [begin, end) of them
 };
 
 struct LinearOptions {
   bool bias = false;
   bool transposed = false;  // the weight is [in, out] in the files
-  bool residual = false;  // its output is added to the residual stream
-  FusedRows fused;  // without `tensor`: the layer has its own tensors
+  bool residual = false;    // its output is added to the residual stream
+  FusedRows fused;          // without `tensor`: the layer has its own tensors
 };
 
 struct AttentionOptions {
@@ -87,7 +87,7 @@ class ModelBuilder {
  protected:
   struct Form {
     std::string graph_name;
-    size_t leading = 1;  // number of dimensions before the features
+    size_t leading = 1;            // number of dimensions before the features
     int64_t longest_sequence = 0;  // selects the frequencies of a rope
   };
   ModelBuilder(const OpRegistry& registry, const LanguageModel& model, Form form);

@@ -42,8 +42,8 @@ WeightFormat PackedFormat(const ModelFacts& facts) {
 }
 
 absl::StatusOr<ServingModel> ToServingFormat(const OpRegistry& registry, ServingModel model,
-                                       const ModelFacts& facts,
-                                       std::optional<WeightFormat> format) {
+                                             const ModelFacts& facts,
+                                             std::optional<WeightFormat> format) {
   const WeightFormat held = PackedFormat(facts);
   if (held == WeightFormat::kF32) {
     return QuantizeServing(registry, std::move(model), format.value_or(held));

@@ -33,6 +33,7 @@ WeightFormat PackedFormat(const ModelFacts& facts);
 // `format`: nullopt for the files' own. Returns FailedPrecondition if the files hold packed weights
 // in another format.
 absl::StatusOr<ServingModel> ToServingFormat(const OpRegistry& registry, ServingModel model,
-                                       const ModelFacts& facts, std::optional<WeightFormat> format);
+                                             const ModelFacts& facts,
+                                             std::optional<WeightFormat> format);
 
 }  // namespace espalier

@@ -124,9 +124,9 @@ ConfigReader ReadParameters(ConfigReader& config, const std::string& layers) {
   ConfigReader own = by_layers || layers == kSliding ? all.Object(layers) : all;
   if (field == "rope_parameters") {
     own.RequireOthersOff({"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor",
-                   "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
-                   "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
-                   "truncate", "short_factor", "long_factor"});
+                          "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
+                          "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
+                          "truncate", "short_factor", "long_factor"});
   } else {
     for (const char* type : {kFull, kSliding}) own.RequireOff(type);
   }

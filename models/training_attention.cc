@@ -41,7 +41,8 @@ ValueId TrainingBuilder::VisibilityMask(int64_t window, bool causal) {
                        Bytes<int32_t>({static_cast<int32_t>(value)}));
   };
   ValueId seen = kNoValue;
-  if (window > 0) seen = b_.Op("less", {RelativePositions(), number(".end", window)}, {}, name + ".near");
+  if (window > 0)
+    seen = b_.Op("less", {RelativePositions(), number(".end", window)}, {}, name + ".near");
   if (causal) {
     const ValueId before =
         b_.Op("greater_equal", {RelativePositions(), number(".begin", 0)}, {}, name + ".before");
@@ -82,7 +83,7 @@ ValueId TrainingBuilder::Heads(ValueId x, const AttentionOptions& options, int64
 }
 
 ValueId TrainingBuilder::DecomposedAttention(ValueId q, ValueId k, ValueId v,
-                                    const AttentionOptions& options) {
+                                             const AttentionOptions& options) {
   const double scale =
       options.scale > 0 ? options.scale : 1 / std::sqrt(static_cast<double>(options.head_dim));
   q = Heads(q, options, options.heads / options.kv_heads);
@@ -108,7 +109,8 @@ ValueId TrainingBuilder::Attention(int layer, ValueId q, ValueId k, ValueId v,
                                    const AttentionOptions& given) {
   AttentionOptions options = given;
   if (options.window >= length_) options.window = 0;
-  if (options.softcap > 0 || !options.alibi_slopes.empty()) return DecomposedAttention(q, k, v, options);
+  if (options.softcap > 0 || !options.alibi_slopes.empty())
+    return DecomposedAttention(q, k, v, options);
   std::vector<ValueId> inputs = {q, k, v};
   if (options.window > 0) inputs.push_back(VisibilityMask(options.window, /*causal=*/false));
   return Op("attention", inputs,

@@ -58,8 +58,8 @@ class TrainingBuilder : public ModelBuilder {
   absl::Status status_;
   const int64_t soft_labels_;
   ValueId targets_ = kNoValue;
-  std::map<std::string, ValueId> fused_;  // outputs of fused layers by tensor
-  std::map<std::pair<int64_t, bool>, ValueId> seen_;                    // by window and `causal`
+  std::map<std::string, ValueId> fused_;              // outputs of fused layers by tensor
+  std::map<std::pair<int64_t, bool>, ValueId> seen_;  // by window and `causal`
   ValueId distance_ = kNoValue, alibi_ = kNoValue, unseen_ = kNoValue;  // shared by all layers
   std::string scope_;                                                   // "layers.3."
   std::map<std::string, int> unnamed_;                                  // by scope and operator

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ops/graph/graph.h"
 #include "espalier/v1/plan.pb.h"
 #include "espalier/v1/program.pb.h"
+#include "ops/graph/graph.h"
 
 namespace espalier {
 
@@ -80,8 +80,7 @@ struct PlanProblem {
 // the fastest prediction including swaps and recomputation. Returns InvalidArgument for a graph
 // that cannot be trained, a plan of another graph or an option out of range; ResourceExhausted,
 // with required and available bytes per device, if nothing fits.
-absl::StatusOr<v1::Plan> MakePlan(const PlanProblem& problem,
-                                     const v1::SearchOptions& options);
+absl::StatusOr<v1::Plan> MakePlan(const PlanProblem& problem, const v1::SearchOptions& options);
 
 // The identity of a bound graph: a hash of operators, attributes, shapes and names.
 std::string GraphFingerprint(const Graph& graph);
@@ -124,8 +123,7 @@ struct MemoryLimits {
 };
 
 struct LoweredPlan {
-  std::vector<v1::Program>
-      training;  // by rank; unused devices have no instructions
+  std::vector<v1::Program> training;  // by rank; unused devices have no instructions
   std::vector<v1::Program>
       evaluation;  // forward only, training = false; the same parameter buffers by name
 };
@@ -146,7 +144,7 @@ struct ServingLowering {
 // length; its named outputs become Program.outputs. Sets batch_invariant. Returns
 // ResourceExhausted, with the bytes that would suffice, if a limit is too small.
 absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph& graph,
-                                            const ServingLowering& options = {});
+                                         const ServingLowering& options = {});
 
 // The devices of one served model: `pipeline_parallel` stages of consecutive layers with
 // `tensor_parallel` devices each. Rank = stage * tensor_parallel + tensor-parallel rank.
@@ -166,9 +164,9 @@ struct ServingDegrees {
 // ranks do not divide the query heads, or neither divide the K/V heads nor are a multiple of them,
 // or if there are more stages than layers.
 absl::StatusOr<std::vector<v1::Program>> LowerServing(const OpRegistry& registry,
-                                                         const Graph& graph,
-                                                         const ServingDegrees& degrees,
-                                                         const ServingLowering& options = {});
+                                                      const Graph& graph,
+                                                      const ServingDegrees& degrees,
+                                                      const ServingLowering& options = {});
 
 // The text table of `espalier plan`: the choice for each operator, and predictions of the plan and
 // its alternatives.
@@ -176,8 +174,7 @@ std::string RenderPlan(const v1::Plan& plan);
 
 // Returns the graph that the plan's operators refer to: `graph` after the plan's rewrites. Returns
 // InvalidArgument for a rewrite that is unknown or does not match.
-absl::StatusOr<Graph> GraphOf(const OpRegistry& registry, const Graph& graph,
-                              const v1::Plan& plan);
+absl::StatusOr<Graph> GraphOf(const OpRegistry& registry, const Graph& graph, const v1::Plan& plan);
 
 // Simulates a step of `plan`. REQUIRES: `plan` is of this problem. Errors as MakePlan for an
 // imported plan.

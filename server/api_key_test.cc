@@ -8,14 +8,14 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "espalier/v1/inference.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "espalier/v1/inference.pb.h"
+#include "server/coordinator.h"
 #include "server/distillation/distillation_runner.h"
 #include "server/distillation/distillation_service.h"
-#include "server/coordinator.h"
-#include "server/inference/services/inference_service.h"
 #include "server/inference/models/model_server.h"
+#include "server/inference/services/inference_service.h"
 #include "server/inference/services/open_inference_service.h"
 #include "worker/rpc_test_util.h"
 
@@ -83,9 +83,8 @@ std::vector<std::string> ServicesOf(const std::string& address) {
   const auto reply = make("grpc.reflection.v1alpha.ServerReflectionResponse");
   using google::protobuf::util::JsonStringToMessage;
   EXPECT_TRUE(JsonStringToMessage(R"({"listServices": "*"})", request.get()).ok());
-  const RpcResult answer =
-      CallMethod(address, absl::StrCat(kReflection, "/ServerReflectionInfo"), "",
-                 request->SerializeAsString());
+  const RpcResult answer = CallMethod(address, absl::StrCat(kReflection, "/ServerReflectionInfo"),
+                                      "", request->SerializeAsString());
   EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
   EXPECT_TRUE(reply->ParseFromString(answer.reply));
   std::string text;

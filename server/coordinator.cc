@@ -14,6 +14,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/net/authenticated_channel.h"
+#include "base/version.h"
 #include "ops/operators/register_all.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
@@ -26,8 +28,6 @@
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 #include "server/store/sqlite_store.h"
-#include "base/version.h"
-#include "base/net/authenticated_channel.h"
 
 namespace espalier {
 namespace {
@@ -162,8 +162,8 @@ absl::Status Coordinator::Parts::Build() {
   planner = std::make_unique<CalibratedPlanner>(&operators, store.get(), options.measure_seconds);
   const WorkerDialer dial =
       GrpcWorkerDialer(options.message_limit_bytes, options.worker_key, options.tls);
-  plans = std::make_unique<PlannerRequestHandler>(&operators, planner.get(), artifacts.get(), workers.get(),
-                                      store.get(), dial);
+  plans = std::make_unique<PlannerRequestHandler>(&operators, planner.get(), artifacts.get(),
+                                                  workers.get(), store.get(), dial);
   AttemptTools tools;
   tools.registry = &operators;
   tools.artifacts = artifacts.get();
@@ -177,10 +177,11 @@ absl::Status Coordinator::Parts::Build() {
   runner.policy.max_attempts_without_progress = options.max_attempts_without_progress;
   runner.recovery_grace_period = options.recovery_grace_period;
   jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
-  interceptor = std::make_unique<CallInterceptor>(&metrics, options.authorize,
-                                  CallInterceptorOptions{.open_probes = options.open_probes,
-                                               .max_calls = options.limits.max_calls,
-                                               .idle = options.limits.idle});
+  interceptor = std::make_unique<CallInterceptor>(
+      &metrics, options.authorize,
+      CallInterceptorOptions{.open_probes = options.open_probes,
+                             .max_calls = options.limits.max_calls,
+                             .idle = options.limits.idle});
   services.push_back(MakeTrainingService(interceptor.get(), jobs.get()));
   services.push_back(MakePlannerService(interceptor.get(), plans.get()));
   services.push_back(MakeModelsService(
@@ -221,7 +222,7 @@ void Coordinator::Parts::LeaseLoop() {
     for (const v1::WorkerInfo& info : workers->List()) {
       ++counts[info.state() == v1::WorkerInfo::IDLE   ? "idle"
                : info.state() == v1::WorkerInfo::BUSY ? "busy"
-                                                         : "dead"];
+                                                      : "dead"];
     }
     metrics.SetWorkers(counts);
   }

@@ -37,9 +37,9 @@ struct GrpcLimits {
   // concurrent calls of all callers, one thread each; calls by workers, probes and cancellations
   // are not counted
   int max_calls = 512;
-  int max_streams = 1024;  // per connection
+  int max_streams = 1024;                   // per connection
   int64_t memory_bytes = int64_t{1} << 30;  // for messages in transit
-  int max_metadata_bytes = 16 << 10;  // per call
+  int max_metadata_bytes = 16 << 10;        // per call
   // Streams are cancelled after the client has neither sent nor read anything for this long.
   absl::Duration idle = absl::Minutes(5);
 };
@@ -56,7 +56,7 @@ struct CoordinatorOptions {
   double measure_seconds = 3;  // per plan, for measuring operators; 0: analytic costs only
   int message_limit_bytes = 64 << 20;
   GrpcLimits limits;
-  const Clock* clock = nullptr;  // null: the system clock
+  const Clock* clock = nullptr;       // null: the system clock
   FileSystem* file_system = nullptr;  // null: the real file system
   // Checks the "authorization" metadata before every RPC. Null: everyone may call.
   std::function<absl::Status(const std::string& method, const std::string& authorization)>

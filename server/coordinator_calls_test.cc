@@ -97,13 +97,10 @@ TEST_F(CoordinatorCallsTest, UnknownEnumValuesAreRefused) {
        }},
       {"search.strategy",
        [](v1::TrainingSpec* spec) {
-         spec->mutable_search()->set_strategy(
-             static_cast<v1::SearchOptions::Strategy>(kUnknown));
+         spec->mutable_search()->set_strategy(static_cast<v1::SearchOptions::Strategy>(kUnknown));
        }},
       {"precision",
-       [](v1::TrainingSpec* spec) {
-         spec->set_precision(static_cast<v1::DataType>(kUnknown));
-       }},
+       [](v1::TrainingSpec* spec) { spec->set_precision(static_cast<v1::DataType>(kUnknown)); }},
       {"initializer.kind",
        [](v1::TrainingSpec* spec) {
          spec->mutable_graph()->mutable_values(0)->mutable_initializer()->set_kind(

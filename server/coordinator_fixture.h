@@ -15,15 +15,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "ops/graph/builder.h"
-#include "ops/graph/graph_proto.h"
+#include "base/testing/faulty_file_system.h"
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "espalier/v1/models.grpc.pb.h"
 #include "espalier/v1/training.grpc.pb.h"
+#include "ops/graph/builder.h"
+#include "ops/graph/graph_proto.h"
 #include "server/coordinator.h"
 #include "server/fake_worker.h"
 #include "server/membership/worker_registry.h"
-#include "base/testing/faulty_file_system.h"
 
 namespace espalier {
 
@@ -153,8 +153,8 @@ class CoordinatorFixture : public ::testing::Test {
       if (done(reply.job())) return reply;
       absl::SleepFor(absl::Milliseconds(20));
     }
-    ADD_FAILURE() << "waited in vain; state " << v1::JobState_Name(reply.job().state())
-                  << " steps " << reply.job().steps_done() << " " << reply.job().error();
+    ADD_FAILURE() << "waited in vain; state " << v1::JobState_Name(reply.job().state()) << " steps "
+                  << reply.job().steps_done() << " " << reply.job().error();
     return reply;
   }
   v1::GetJobReply WaitForEnd(const std::string& id) {

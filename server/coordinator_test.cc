@@ -4,12 +4,12 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/net/transport_security.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/coordinator_fixture.h"
 #include "server/jobs/job_runner.h"
 #include "server/store/job_store.h"
 #include "server/store/sqlite_store.h"
-#include "base/net/transport_security.h"
 
 namespace espalier {
 namespace {

@@ -200,9 +200,10 @@ ArtifactLoaderOptions Daemon::ForLoader(const WorkerDialer& dial) {
                       .rendezvous = &coordinator_->rendezvous(),
                       .dial = dial,
                       .next_attempt = [this] { return coordinator_->store().NextEpoch(); }},
-          .communication = [this](const std::vector<v1::Device>& devices) {
-            return coordinator_->planner().Communication(devices);
-          }};
+          .communication =
+              [this](const std::vector<v1::Device>& devices) {
+                return coordinator_->planner().Communication(devices);
+              }};
 }
 
 DistillationDependencies Daemon::ForDistillation() {
@@ -315,9 +316,8 @@ absl::Status Daemon::StartLocalWorkers() {
 
 int Daemon::WaitUntilReady(const sigset_t& signals) {
   if (const int wanted = options_.local_workers; wanted > 0) {
-    const int caught = WaitForSignal(signals, absl::Now() + kWorkersJoin, [&] {
-      return coordinator_->workers().Live() >= wanted;
-    });
+    const int caught = WaitForSignal(signals, absl::Now() + kWorkersJoin,
+                                     [&] { return coordinator_->workers().Live() >= wanted; });
     if (caught != 0) return caught;
     if (const int live = coordinator_->workers().Live(); live < wanted) {
       spdlog::warn("only {} of {} local workers have joined", live, wanted);

@@ -41,8 +41,8 @@ absl::Status CheckLimits(const GrpcLimits& limits) {
   }
   constexpr int64_t kMinMemory = 16 << 20;
   if (limits.memory_bytes < kMinMemory) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--grpc-memory-bytes=", limits.memory_bytes, ": expected at least ", kMinMemory));
+    return absl::InvalidArgumentError(absl::StrCat("--grpc-memory-bytes=", limits.memory_bytes,
+                                                   ": expected at least ", kMinMemory));
   }
   return absl::OkStatus();
 }

@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "ops/graph/graph_proto.h"
+#include "base/net/grpc_status.h"
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "espalier/v1/worker.grpc.pb.h"
-#include "base/net/grpc_status.h"
+#include "ops/graph/graph_proto.h"
 #include "storage/checkpoint.h"
 
 namespace espalier {
@@ -142,8 +142,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   }
 
   grpc::Status RunSteps(const grpc::ServerContext& context, const v1::RunRequest& request,
-                        const v1::Program& program,
-                        grpc::ServerWriter<v1::RunEvent>* writer) {
+                        const v1::Program& program, grpc::ServerWriter<v1::RunEvent>* writer) {
     v1::RunEvent event;
     *event.mutable_attempt() = request.attempt();
     for (int64_t step = request.first_step(); step < request.last_step(); ++step) {
@@ -176,8 +175,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     return grpc::Status::OK;
   }
 
-  absl::Status WriteShard(const v1::RunRequest& request, const v1::Program& program,
-                          int64_t done, v1::RunEvent* event) {
+  absl::Status WriteShard(const v1::RunRequest& request, const v1::Program& program, int64_t done,
+                          v1::RunEvent* event) {
     std::vector<CheckpointEntry> entries;
     for (const v1::Buffer& buffer : program.buffers()) {
       if (buffer.kind() != v1::PARAMETER_SHARD && buffer.kind() != v1::OPTIMIZER_STATE) {
@@ -260,7 +259,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   std::atomic<int> runs_{0};
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
   mutable absl::Mutex mutex_;
-  std::string running_ ABSL_GUARDED_BY(mutex_);                      // its job
+  std::string running_ ABSL_GUARDED_BY(mutex_);  // its job
   // job -> latest stopped attempt
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);
   v1::Program program_ ABSL_GUARDED_BY(mutex_);

@@ -115,8 +115,8 @@ void LocalWorkers::Loop() {
       if (process.pid > 0 && waitpid(process.pid, &status, WNOHANG) == process.pid) {
         const bool healthy = absl::Now() - process.started > kHealthyUptime;
         process.backoff = healthy || process.backoff == absl::ZeroDuration()
-                            ? kInitialBackoff
-                            : std::min(process.backoff * 2, kMaxBackoff);
+                              ? kInitialBackoff
+                              : std::min(process.backoff * 2, kMaxBackoff);
         process.start_at = absl::Now() + process.backoff;
         spdlog::warn("local worker {} pid={} ended with {}; starting it again in {}", i + 1,
                      process.pid, HowItEnded(status), absl::FormatDuration(process.backoff));

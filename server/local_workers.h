@@ -16,11 +16,11 @@ namespace espalier {
 
 struct LocalWorkersOptions {
   int count = 0;
-  std::string program;  // path of espalier-worker
-  std::string coordinator;  // host:port that they join
-  int threads = 0;  // per worker; 0: an equal share of the cores
+  std::string program;       // path of espalier-worker
+  std::string coordinator;   // host:port that they join
+  int threads = 0;           // per worker; 0: an equal share of the cores
   int64_t memory_limit = 0;  // bytes per worker; 0: an equal share of one worker's default
-  std::string swap_dir;  // per worker; empty: none
+  std::string swap_dir;      // per worker; empty: none
   std::string api_key_file;  // the daemon's own; empty: none
 };
 

@@ -19,10 +19,10 @@ ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints 
 ABSL_FLAG(int, local_workers, 0, "worker processes to start on this machine");
 ABSL_FLAG(int64_t, serving_memory, 0,
           "bytes for all models served in this process, including KV caches; 0: three quarters of "
-       "the memory of the machine or container");
+          "the memory of the machine or container");
 ABSL_FLAG(int64_t, worker_memory, 0,
           "bytes that programs may use on each local worker; 0: three quarters of the memory of "
-       "the machine or container, divided among them");
+          "the machine or container, divided among them");
 ABSL_FLAG(std::string, worker_swap_dir, "",
           "folder for swapped tensors of local workers; empty: in memory");
 ABSL_FLAG(int, worker_threads, 0, "threads per local worker; 0: the cores divided among them");
@@ -30,31 +30,30 @@ ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker is considered
 ABSL_FLAG(double, measure_seconds, 3, "time per plan for measuring operators; 0: no measurements");
 ABSL_FLAG(int, grpc_max_calls, espalier::GrpcLimits().max_calls,
           "concurrent gRPC calls, each with a thread; calls of workers, probes and cancellations "
-       "are not counted");
+          "are not counted");
 ABSL_FLAG(int, grpc_max_streams, espalier::GrpcLimits().max_streams,
           "concurrent gRPC calls per connection; further ones wait in the client");
 ABSL_FLAG(int64_t, grpc_memory_bytes, espalier::GrpcLimits().memory_bytes,
           "memory for gRPC messages in transit; calls beyond it are ended");
 ABSL_FLAG(double, grpc_idle_seconds, absl::ToDoubleSeconds(espalier::GrpcLimits().idle),
           "gRPC streams are cancelled after the client has neither sent nor read anything for "
-       "this long");
+          "this long");
 ABSL_FLAG(int, serving_threads, 0, "threads for serving; 0: all cores but one");
 ABSL_FLAG(
     std::string, serving_swap_dir, "",
     "folder for streamed weights of served models (serve --resident-weights); empty: in memory");
 ABSL_FLAG(std::string, api_key_file, "",
           "file with one API key per line; clients and workers must present one of them; empty: "
-       "no authentication. Keys do not separate users: with any of them all jobs, models and "
-       "artifacts can be seen, cancelled and deleted; only generations and stored responses "
-       "belong to the key that made them");
-ABSL_FLAG(
-    bool, open_probes, false,
-    "with API keys: answer probes without a key: /health, /ready, /v2/health/live, "
-    "/v2/health/ready, gRPC's health service, and ServerLive and ServerReady of the Open "
-    "Inference Protocol");
+          "no authentication. Keys do not separate users: with any of them all jobs, models and "
+          "artifacts can be seen, cancelled and deleted; only generations and stored responses "
+          "belong to the key that made them");
+ABSL_FLAG(bool, open_probes, false,
+          "with API keys: answer probes without a key: /health, /ready, /v2/health/live, "
+          "/v2/health/ready, gRPC's health service, and ServerLive and ServerReady of the Open "
+          "Inference Protocol");
 ABSL_FLAG(int64_t, response_store_bytes, 64 << 20,
           "memory for stored responses of /v1/responses, which can be fetched and continued; the "
-       "least recently used are dropped; 0: none are stored");
+          "least recently used are dropped; 0: none are stored");
 ABSL_FLAG(double, drain_seconds, 30,
           "how long running requests may continue after SIGTERM; a second signal ends them");
 ABSL_FLAG(std::string, tls_cert, "",
@@ -62,12 +61,14 @@ ABSL_FLAG(std::string, tls_cert, "",
 ABSL_FLAG(std::string, tls_key, "", "private key of --tls-cert (PEM)");
 ABSL_FLAG(std::string, tls_client_ca, "",
           "trusted certificates (PEM): callers must present a certificate signed by one of these "
-       "(mutual TLS), in addition to API keys");
-ABSL_FLAG(std::string, tls_ca, "",
-          "trusted certificates (PEM): use TLS to workers off loopback, and verify them with these");
+          "(mutual TLS), in addition to API keys");
+ABSL_FLAG(
+    std::string, tls_ca, "",
+    "trusted certificates (PEM): use TLS to workers off loopback, and verify them with these");
 ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and keys");
-ABSL_FLAG(std::string, ready_file, "", "file to which the addresses are written as JSON once all "
-       "is ready");
+ABSL_FLAG(std::string, ready_file, "",
+          "file to which the addresses are written as JSON once all "
+          "is ready");
 ABSL_FLAG(std::string, log_level, "info", espalier::kLogLevels);
 
 namespace espalier {
@@ -113,12 +114,11 @@ void Report(const absl::Status& status) {
 }  // namespace espalier
 
 int main(int argc, char** argv) {
-  espalier::ParseDaemonFlags(
-      argc, argv,
-      {.program = "espalierd",
-       .summary = "the coordinator of Espalier",
-       .example = "espalierd --data-dir=/var/lib/espalier --local-workers=2",
-       .flags_file = "server/main.cc"});
+  espalier::ParseDaemonFlags(argc, argv,
+                             {.program = "espalierd",
+                              .summary = "the coordinator of Espalier",
+                              .example = "espalierd --data-dir=/var/lib/espalier --local-workers=2",
+                              .flags_file = "server/main.cc"});
   // Before any thread starts, so that all inherit the mask and only sigwait gets these signals.
   sigset_t signals;
   sigemptyset(&signals);

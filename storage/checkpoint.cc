@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "ops/cpu/layout/copy_box.h"
 #include "base/json/bounded_json.h"
+#include "ops/cpu/layout/copy_box.h"
 
 namespace espalier {
 namespace {

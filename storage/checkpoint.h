@@ -14,11 +14,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/tensor/view.h"
 #include "base/file_system.h"
+#include "base/sha256.h"
+#include "ops/tensor/view.h"
 #include "storage/manifest.h"
 #include "storage/safetensors.h"
-#include "base/sha256.h"
 
 namespace espalier {
 

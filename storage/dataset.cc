@@ -174,7 +174,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::SummaryOfText(int64_t by
 }
 
 absl::StatusOr<std::shared_ptr<Dataset>> Dataset::MakeText(int64_t size, int64_t sequence_length,
-                                                         double holdout_fraction) {
+                                                           double holdout_fraction) {
   if (sequence_length < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("dataset.sequence_length is ", sequence_length, "; a text needs 1 or more"));

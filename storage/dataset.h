@@ -71,7 +71,7 @@ class Dataset {
   // pointer is valid until the next call.
   absl::StatusOr<Column*> AddColumn(const std::string& name, const TensorType& array);
   static absl::StatusOr<std::shared_ptr<Dataset>> MakeText(int64_t bytes, int64_t sequence_length,
-                                                         double holdout_fraction);
+                                                           double holdout_fraction);
   absl::Status SetParts(int64_t examples, double holdout_fraction);
 
   std::vector<Column> columns_;

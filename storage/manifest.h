@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/tensor/dtype.h"
 #include "base/file_system.h"
+#include "ops/tensor/dtype.h"
 
 namespace espalier {
 

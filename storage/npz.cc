@@ -327,7 +327,7 @@ absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes, i
 }
 
 absl::StatusOr<std::map<std::string, ArraySummary>> SummarizeNpz(const ByteSource& file,
-                                                               int64_t limit) {
+                                                                 int64_t limit) {
   return ReadColumns<ArraySummary>(
       file, limit,
       [&](const std::string& column, const Member& m,

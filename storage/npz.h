@@ -51,6 +51,6 @@ absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes,
 // Like ParseNpz, with the same errors, without keeping values: reads the whole file but holds only
 // a few megabytes, however large it inflates.
 absl::StatusOr<std::map<std::string, ArraySummary>> SummarizeNpz(const ByteSource& file,
-                                                               int64_t limit = kMaxDatasetBytes);
+                                                                 int64_t limit = kMaxDatasetBytes);
 
 }  // namespace espalier

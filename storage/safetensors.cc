@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxHeader = 100 << 20;  // as in the reference implementation
-constexpr size_t kMaxValues = 1 << 23;    // in a header: a million tensors
+constexpr size_t kMaxValues = 1 << 23;     // in a header: a million tensors
 constexpr size_t kMaxRank = 16;
 
 struct FileType {
@@ -210,8 +210,8 @@ absl::Status SafetensorsWriter::Append(const void* data, int64_t bytes) {
 
 absl::StatusOr<SafetensorsWriter::Written> SafetensorsWriter::Finish() {
   if (written_ != declared_bytes_) {
-    return absl::InternalError(
-        absl::StrCat("'", path_, "': ", written_, " bytes written, ", declared_bytes_, " announced"));
+    return absl::InternalError(absl::StrCat("'", path_, "': ", written_, " bytes written, ",
+                                            declared_bytes_, " announced"));
   }
   absl::Status s = file_->Sync();
   if (s.ok()) s = file_->Close();

@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/tensor/shape.h"
 #include "base/file_system.h"
 #include "base/sha256.h"
+#include "ops/tensor/shape.h"
 
 namespace espalier {
 

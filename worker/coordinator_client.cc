@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/net/grpc_status.h"
 #include "base/net/authenticated_channel.h"
+#include "base/net/grpc_status.h"
 
 namespace espalier {
 namespace {
@@ -21,8 +21,8 @@ void SetTimeout(grpc::ClientContext* context, absl::Duration timeout) {
 
 class CoordinatorStore : public RendezvousStore {
  public:
-  CoordinatorStore(v1::Cluster::Stub* stub, std::string place, v1::Lease lease,
-                   std::string job_id, uint64_t attempt, std::function<bool()> cancelled)
+  CoordinatorStore(v1::Cluster::Stub* stub, std::string place, v1::Lease lease, std::string job_id,
+                   uint64_t attempt, std::function<bool()> cancelled)
       : stub_(stub),
         place_(std::move(place)),
         lease_(std::move(lease)),
@@ -51,7 +51,8 @@ class CoordinatorStore : public RendezvousStore {
     request.set_attempt(attempt_);
     request.set_key(key);
     while (true) {
-      if (cancelled_ && cancelled_()) return absl::CancelledError("cancelled while waiting for peers");
+      if (cancelled_ && cancelled_())
+        return absl::CancelledError("cancelled while waiting for peers");
       const absl::Duration left = deadline - absl::Now();
       request.set_wait_seconds(
           std::max(0.0, absl::ToDoubleSeconds(std::min<absl::Duration>(left, kStoreWait))));

@@ -9,11 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/net/api_keys.h"
+#include "base/net/transport_security.h"
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "espalier/v1/models.grpc.pb.h"
-#include "base/net/api_keys.h"
 #include "worker/collective/rendezvous_store.h"
-#include "base/net/transport_security.h"
 
 namespace espalier {
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/net/grpc_status.h"
 #include "base/sha256.h"
 #include "storage/npz.h"
-#include "base/net/grpc_status.h"
 
 namespace espalier {
 namespace {

@@ -8,9 +8,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/file_system.h"
 #include "espalier/v1/models.grpc.pb.h"
 #include "espalier/v1/training.pb.h"
-#include "base/file_system.h"
 #include "storage/dataset.h"
 
 namespace espalier {

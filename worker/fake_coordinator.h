@@ -87,8 +87,7 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
     absl::MutexLock lock(&mutex_);
     return Check(request->lease());
   }
-  grpc::Status Leave(grpc::ServerContext*, const v1::LeaveRequest*,
-                     v1::LeaveReply*) override {
+  grpc::Status Leave(grpc::ServerContext*, const v1::LeaveRequest*, v1::LeaveReply*) override {
     absl::MutexLock lock(&mutex_);
     ++left_;
     return grpc::Status::OK;

@@ -18,13 +18,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/net/api_keys.h"
-#include "worker/dataset_store.h"
+#include "base/net/authenticated_channel.h"
+#include "base/net/credential_watch.h"
+#include "base/net/grpc_status.h"
 #include "worker/collective/gloo_communicator.h"
 #include "worker/collective/nccl_communicator.h"
 #include "worker/coordinator_client.h"
-#include "base/net/credential_watch.h"
-#include "base/net/grpc_status.h"
-#include "base/net/authenticated_channel.h"
+#include "worker/dataset_store.h"
 #include "worker/measure.h"
 #include "worker/worker_service.h"
 
@@ -164,9 +164,7 @@ class LocalWorkerImpl : public LocalWorker {
     WorkerServiceOptions service;
     service.device = device_.get();
     service.files = files_.get();
-    service.open_dataset = [this](const v1::Dataset& dataset) {
-      return datasets_->Open(dataset);
-    };
+    service.open_dataset = [this](const v1::Dataset& dataset) { return datasets_->Open(dataset); };
     service.connect = [this](const v1::Attempt& attempt, int rank, int size,
                              const PeerTimeouts& timeouts, std::function<bool()> cancelled) {
       return Connect(attempt, rank, size, timeouts, std::move(cancelled));
@@ -350,7 +348,8 @@ class LocalWorkerImpl : public LocalWorker {
       } else if (absl::IsFailedPrecondition(s) || absl::IsNotFound(s)) {
         OnLeaseLost(absl::StrCat("the lease is gone: ", std::string(s.message())));
       } else if (absl::Now() - last_good > lease_time) {
-        OnLeaseLost(absl::StrCat("the lease ran out without an answer: ", std::string(s.message())));
+        OnLeaseLost(
+            absl::StrCat("the lease ran out without an answer: ", std::string(s.message())));
       }
     }
   }

@@ -12,9 +12,9 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "worker/local_worker.h"
 #include "base/flags/daemon_flags.h"
 #include "base/log/log_format.h"
+#include "worker/local_worker.h"
 
 ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of espalierd's gRPC service");
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to serve on; port 0 takes a free one");
@@ -22,9 +22,8 @@ ABSL_FLAG(std::string, advertise, "",
           "host:port as others reach this worker; empty: from --listen");
 ABSL_FLAG(std::string, name, "", "display name; empty: host name");
 ABSL_FLAG(int, threads, 0, "threads for CPU kernels; 0: all cores");
-ABSL_FLAG(
-    int64_t, memory_limit, 0,
-    "bytes that programs may use; 0: three quarters of the machine's or container's memory");
+ABSL_FLAG(int64_t, memory_limit, 0,
+          "bytes that programs may use; 0: three quarters of the machine's or container's memory");
 ABSL_FLAG(std::string, swap_dir, "",
           "folder for tensors that are swapped out of a CPU's memory limit; empty: in memory");
 ABSL_FLAG(std::string, device, "cpu", "cpu or cuda:N");
@@ -38,8 +37,7 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, tls_cert, "",
           "certificate (PEM), shown to the coordinator's calls; with --tls-key");
 ABSL_FLAG(std::string, tls_key, "", "its private key (PEM)");
-ABSL_FLAG(std::string, tls_ca, "",
-          "trusted CAs (PEM): use TLS to the coordinator and trust these");
+ABSL_FLAG(std::string, tls_ca, "", "trusted CAs (PEM): use TLS to the coordinator and trust these");
 ABSL_FLAG(std::string, tls_client_ca, "",
           "trusted CAs (PEM): require client certificates signed by these");
 ABSL_FLAG(

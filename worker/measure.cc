@@ -61,7 +61,7 @@ int AddBuffer(v1::Program* program, const std::string& name, const Dims& dims) {
 
 // `runs` times op(a, b) -> c in f32, to amortize the overhead of a Step.
 v1::Program OperatorProgram(const std::string& op, const Dims& a, const Dims& b, const Dims& c,
-                               int runs) {
+                            int runs) {
   v1::Program program;
   program.set_format_version(1);
   program.set_name("calibrate " + op);
@@ -168,8 +168,7 @@ absl::StatusOr<double> BestSeconds(const v1::Program& program, Device* device,
 
 }  // namespace
 
-absl::StatusOr<double> MeasureProgram(const v1::Program& program, int repetitions,
-                                      Device* device) {
+absl::StatusOr<double> MeasureProgram(const v1::Program& program, int repetitions, Device* device) {
   // In a step, many instructions run between two runs of an operator: its operands have left the
   // inner caches, except those that the previous operator wrote; some of its code and of the shared
   // workspace is still cached. Evicting everything overestimates gradients of small convolutions by

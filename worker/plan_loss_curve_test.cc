@@ -5,9 +5,9 @@
 #include <cmath>
 #include <thread>
 
+#include "models/llama.h"
 #include "ops/graph/builder.h"
 #include "ops/kernel/philox.h"
-#include "models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/pcg/structure.h"
@@ -189,8 +189,8 @@ struct Curve {
 };
 
 // Sums over ranks; the last point is the evaluation loss after training.
-Curve Train(const std::vector<v1::Program>& training,
-            const std::vector<v1::Program>& evaluation, int steps) {
+Curve Train(const std::vector<v1::Program>& training, const std::vector<v1::Program>& evaluation,
+            int steps) {
   const int world = static_cast<int>(training.size());
   auto communicators = NewInProcessCommunicators(world, absl::Seconds(60));
   // By rank, so that sums are in rank order, not in thread order.
@@ -290,8 +290,7 @@ TEST_P(PlanLossCurveTest, EveryPlanHasTheSingleDevicesLossCurve) {
 TEST_P(PlanLossCurveTest, RandomPlacementsHaveTheSingleDevicesLossCurve) {
   const Graph graph = GetParam().graph();
   const int steps = 6;
-  Curve single =
-      TrainPlan(graph, 1, v1::SearchOptions::SINGLE_DEVICE, GetParam().optimizer, steps);
+  Curve single = TrainPlan(graph, 1, v1::SearchOptions::SINGLE_DEVICE, GetParam().optimizer, steps);
   single.evaluation = 0;
   Random random(5);
   for (int round = 0; round < 12 + 3 * 6; ++round) {

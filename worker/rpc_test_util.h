@@ -24,7 +24,7 @@ struct RpcResult {
 // Sends one serialized message to `method` ("package.Service/Method") with `authorization` as
 // metadata (empty: none).
 inline RpcResult CallMethod(const std::string& address, const std::string& method,
-                               const std::string& authorization, const std::string& message = "") {
+                            const std::string& authorization, const std::string& message = "") {
   RpcResult answer;
   grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;

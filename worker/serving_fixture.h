@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "espalier/v1/worker.grpc.pb.h"
 #include "models/llama.h"
 #include "models/model.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
-#include "espalier/v1/worker.grpc.pb.h"
+#include "serving/runner/serving_proto.h"
 #include "storage/safetensors.h"
 #include "worker/executor/initialize.h"
-#include "serving/runner/serving_proto.h"
 
 namespace espalier {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/runner/lora_adapters.h"
 #include "serving/runner/serving_proto.h"
+#include "worker/runner/lora_adapters.h"
 
 namespace espalier {
 namespace {
@@ -26,8 +26,9 @@ absl::StatusOr<PeerTimeouts> TimeoutsOf(const v1::StartServingRequest& request) 
   const absl::StatusOr<absl::Duration> wait =
       Timeout("peer_timeout_seconds", request.peer_timeout_seconds(), kDefaultPeerTimeoutSeconds);
   if (!wait.ok()) return wait.status();
-  const absl::StatusOr<absl::Duration> rendezvous = Timeout(
-      "rendezvous_timeout_seconds", request.rendezvous_timeout_seconds(), absl::ToDoubleSeconds(*wait));
+  const absl::StatusOr<absl::Duration> rendezvous =
+      Timeout("rendezvous_timeout_seconds", request.rendezvous_timeout_seconds(),
+              absl::ToDoubleSeconds(*wait));
   if (!rendezvous.ok()) return rendezvous.status();
   return PeerTimeouts{*rendezvous, std::min(*wait, kMaxConnectTimeout), *wait};
 }
@@ -50,8 +51,8 @@ absl::Status LoadAdapters(const v1::StartServingRequest& request, const WeightLo
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(
-    const v1::StartServingRequest& request, const ServingJobOptions& options) {
+absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(const v1::StartServingRequest& request,
+                                                             const ServingJobOptions& options) {
   const absl::StatusOr<PeerTimeouts> timeouts = TimeoutsOf(request);
   if (!timeouts.ok()) return timeouts.status();
   const absl::StatusOr<RunnerLimits> limits = LimitsOf(request.limits());

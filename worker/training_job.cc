@@ -25,8 +25,7 @@ constexpr int64_t kTimedSteps = 3;
 
 bool IsSaved(const Executor& executor, int i) {
   const v1::BufferKind kind = executor.buffer(i).kind();
-  return (kind == v1::PARAMETER_SHARD || kind == v1::OPTIMIZER_STATE) &&
-         !executor.is_alias(i);
+  return (kind == v1::PARAMETER_SHARD || kind == v1::OPTIMIZER_STATE) && !executor.is_alias(i);
 }
 
 class ExecutorSource : public CheckpointSource {
@@ -45,8 +44,7 @@ class ExecutorSource : public CheckpointSource {
 
 }  // namespace
 
-TrainingJob::TrainingJob(const v1::LoadProgramRequest& request,
-                         const TrainingJobOptions& options)
+TrainingJob::TrainingJob(const v1::LoadProgramRequest& request, const TrainingJobOptions& options)
     : options_(options),
       attempt_(request.attempt()),
       peer_timeout_(request.peer_timeout_seconds() > 0
@@ -236,9 +234,8 @@ absl::Status TrainingJob::MeasureLink() {
   return absl::OkStatus();
 }
 
-absl::Status TrainingJob::WriteShard(
-    const v1::RunRequest& request, int64_t steps_done,
-    const std::function<absl::Status(const v1::RunEvent&)>& emit) {
+absl::Status TrainingJob::WriteShard(const v1::RunRequest& request, int64_t steps_done,
+                                     const std::function<absl::Status(const v1::RunEvent&)>& emit) {
   std::vector<CheckpointEntry> entries;
   std::vector<int> buffers;
   std::set<std::pair<std::string, Dims>> regions;
@@ -274,9 +271,8 @@ absl::Status TrainingJob::WriteShard(
   return emit(event);
 }
 
-absl::Status TrainingJob::Evaluate(
-    const v1::RunRequest& request,
-    const std::function<absl::Status(const v1::RunEvent&)>& emit) {
+absl::Status TrainingJob::Evaluate(const v1::RunRequest& request,
+                                   const std::function<absl::Status(const v1::RunEvent&)>& emit) {
   if (evaluation_ == nullptr) {
     return absl::FailedPreconditionError(
         "evaluation was asked for, but the job has no program or no held-out examples for it");

@@ -11,8 +11,8 @@ namespace espalier {
 
 struct PeerTimeouts {
   absl::Duration rendezvous;  // for all ranks to arrive
-  absl::Duration connect;  // then, to connect to each
-  absl::Duration wait;     // for each later wait for a peer
+  absl::Duration connect;     // then, to connect to each
+  absl::Duration wait;        // for each later wait for a peer
 };
 
 // Limits connecting, which cannot be interrupted: with a dead peer the worker could neither stop

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/net/grpc_status.h"
 #include "base/net/authenticated_channel.h"
-#include "worker/measure.h"
+#include "base/net/grpc_status.h"
 #include "serving/runner/serving_proto.h"
+#include "worker/measure.h"
 
 namespace espalier {
 namespace {
@@ -125,7 +125,8 @@ void WorkerService::Abort(LoadedJob& loaded, const std::string& reason) {
   if (loaded.steps != nullptr) loaded.steps->TryCancel();
 }
 
-std::vector<WorkerService::LoadedJob> WorkerService::Unload(const std::vector<std::string>& job_ids) {
+std::vector<WorkerService::LoadedJob> WorkerService::Unload(
+    const std::vector<std::string>& job_ids) {
   std::vector<LoadedJob> unloaded;
   for (const std::string& job_id : job_ids) {
     const auto found = loaded_jobs_.find(job_id);
@@ -263,7 +264,7 @@ absl::StatusOr<WorkerService::LoadedJob*> WorkerService::EndLoad(
 }
 
 absl::StatusOr<WorkerService::LoadedJob*> WorkerService::BeginRun(const v1::Attempt& attempt,
-                                                               bool serves) {
+                                                                  bool serves) {
   if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
   LoadedJob* const loaded = Find(attempt.job_id());
   if (loaded == nullptr || loaded->serves != serves || loaded->attempt != attempt.attempt() ||
@@ -319,8 +320,7 @@ absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
 }
 
 absl::Status WorkerService::RunLoaded(
-    const v1::RunRequest& request,
-    const std::function<absl::Status(const v1::RunEvent&)>& emit) {
+    const v1::RunRequest& request, const std::function<absl::Status(const v1::RunEvent&)>& emit) {
   std::shared_ptr<TrainingJob> job;
   {
     absl::MutexLock lock(&mutex_);
@@ -435,8 +435,7 @@ grpc::Status WorkerService::Stop(grpc::ServerContext* context, const v1::StopReq
   return grpc::Status::OK;
 }
 
-grpc::Status WorkerService::Measure(grpc::ServerContext* context,
-                                    const v1::MeasureRequest* request,
+grpc::Status WorkerService::Measure(grpc::ServerContext* context, const v1::MeasureRequest* request,
                                     v1::MeasureReply* reply) {
   if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   if (request->repetitions() < 0 || request->repetitions() > kMaxRepetitions) {

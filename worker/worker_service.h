@@ -105,7 +105,7 @@ class WorkerService : public v1::Worker::Service {
   // Ends BeginLoad. Returns the loaded job, or an error after freeing `job`.
   template <typename Job>
   absl::StatusOr<LoadedJob*> EndLoad(const v1::Attempt& attempt,
-                                  absl::StatusOr<std::unique_ptr<Job>>* job)
+                                     absl::StatusOr<std::unique_ptr<Job>>* job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Marks the job running and returns it, if `attempt` is loaded and idle.
   absl::StatusOr<LoadedJob*> BeginRun(const v1::Attempt& attempt, bool serves)
@@ -113,8 +113,7 @@ class WorkerService : public v1::Worker::Service {
   absl::Status Load(const v1::LoadProgramRequest& request, v1::LoadProgramReply* reply);
   absl::Status RunLoaded(const v1::RunRequest& request,
                          const std::function<absl::Status(const v1::RunEvent&)>& emit);
-  absl::Status LoadServing(const v1::StartServingRequest& request,
-                           v1::StartServingReply* reply);
+  absl::Status LoadServing(const v1::StartServingRequest& request, v1::StartServingReply* reply);
   using StepStream = grpc::ServerReaderWriter<v1::ServingResult, v1::ServingStep>;
   absl::Status RunSteps(grpc::ServerContext* context, StepStream* stream);
   auto ConnectOf(const v1::Attempt& attempt) const {
@@ -139,7 +138,7 @@ class WorkerService : public v1::Worker::Service {
   absl::CondVar changed_;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   bool measuring_ ABSL_GUARDED_BY(mutex_) = false;
-  int freeing_ ABSL_GUARDED_BY(mutex_) = 0;                        // calls of Free
+  int freeing_ ABSL_GUARDED_BY(mutex_) = 0;                               // calls of Free
   std::map<std::string, LoadedJob> loaded_jobs_ ABSL_GUARDED_BY(mutex_);  // by job
   std::unique_ptr<Communicator> draining_communicator_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);  // job -> attempts up to here

@@ -6,17 +6,17 @@
 #include <fstream>
 #include <thread>
 
+#include "base/net/authenticated_channel.h"
+#include "base/net/grpc_status.h"
+#include "base/sha256.h"
+#include "espalier/v1/worker.grpc.pb.h"
 #include "models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
-#include "espalier/v1/worker.grpc.pb.h"
 #include "storage/manifest.h"
-#include "base/sha256.h"
-#include "worker/rpc_test_util.h"
 #include "worker/fake_coordinator.h"
-#include "base/net/grpc_status.h"
-#include "base/net/authenticated_channel.h"
 #include "worker/local_worker.h"
+#include "worker/rpc_test_util.h"
 
 namespace espalier {
 namespace {
@@ -127,7 +127,7 @@ class WorkerTest : public testing::Test {
     return a;
   }
   v1::LoadProgramRequest LoadRequest(const std::string& worker, uint64_t attempt,
-                                        const LoweredPlan& plan, int rank) {
+                                     const LoweredPlan& plan, int rank) {
     v1::LoadProgramRequest request;
     *request.mutable_attempt() = AttemptOf(worker, attempt);
     *request.mutable_program() = plan.training[rank];
@@ -145,8 +145,8 @@ class WorkerTest : public testing::Test {
     v1::LoadProgramReply reply;
     return stub.LoadProgram(&context, request, &reply);
   }
-  RunResult Run(v1::Worker::Stub& stub, const v1::Attempt& attempt, int64_t first,
-                int64_t last, int64_t every = 0, std::function<void(int64_t)> on_step = {}) {
+  RunResult Run(v1::Worker::Stub& stub, const v1::Attempt& attempt, int64_t first, int64_t last,
+                int64_t every = 0, std::function<void(int64_t)> on_step = {}) {
     v1::RunRequest request;
     *request.mutable_attempt() = attempt;
     request.set_first_step(first);

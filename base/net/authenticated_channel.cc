@@ -48,8 +48,8 @@ constexpr unsigned kPollSeconds = 1;
 // validated contents.
 std::shared_ptr<grpc::experimental::CertificateProviderInterface> Watched(
     const std::string& identity, const std::string& roots) {
-  return std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-      identity, identity, roots, kPollSeconds);
+  return std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(identity, identity,
+                                                                              roots, kPollSeconds);
 }
 
 }  // namespace

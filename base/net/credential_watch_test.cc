@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/net/api_keys.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/net/api_keys.h"
 
 namespace espalier {
 namespace {

@@ -42,16 +42,17 @@ grpc::Status ToGrpc(const absl::Status& status) {
 
 absl::Status FromGrpc(const grpc::Status& status, absl::string_view place) {
   if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      place.empty() ? status.error_message()
-                                    : absl::StrCat(place, ": ", status.error_message()));
+  return absl::Status(
+      static_cast<absl::StatusCode>(status.error_code()),
+      place.empty() ? status.error_message() : absl::StrCat(place, ": ", status.error_message()));
 }
 
 grpc::ChannelArguments ChannelLimits() {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-  // gRPC's default backoff of up to two minutes would keep workers away from a restarted coordinator.
+  // gRPC's default backoff of up to two minutes would keep workers away from a restarted
+  // coordinator.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   return arguments;

@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "third_party/openssl/pem.h"
 #include "base/net/memory_file.h"
+#include "third_party/openssl/pem.h"
 
 namespace espalier {
 namespace {

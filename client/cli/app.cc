@@ -29,7 +29,8 @@ std::string Overview(const std::vector<Command>& commands) {
   for (const Command& c : commands) {
     absl::StrAppend(&out, "  ", Pad(c.name, 15, Align::kLeft), "  ", c.summary, "\n");
   }
-  absl::StrAppend(&out, "  ", Pad("help", 10, Align::kLeft), "  show this help, or that of one command\n");
+  absl::StrAppend(&out, "  ", Pad("help", 10, Align::kLeft),
+                  "  show this help, or that of one command\n");
   absl::StrAppend(
       &out, "\nFlags of all commands:\n", DescribeFlags(CommonFlags()),
       "\nA first session:\n"
@@ -122,8 +123,7 @@ std::vector<FlagSpec> CommonFlags() {
       {"cert-file", FlagType::kText, "FILE",
        "client certificate for TLS, PEM, if the coordinator asks for one (ESPALIER_CERT_FILE)"},
       {"key-file", FlagType::kText, "FILE", "its private key, PEM (ESPALIER_KEY_FILE)"},
-      {"json", FlagType::kSwitch, "",
-       "print one JSON document, or JSON lines for streams"},
+      {"json", FlagType::kSwitch, "", "print one JSON document, or JSON lines for streams"},
       {"no-color", FlagType::kSwitch, "", "no colors (also: NO_COLOR)"},
       {"help", FlagType::kSwitch, "", "help about this command", 'h'},
   };

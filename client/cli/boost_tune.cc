@@ -120,8 +120,7 @@ absl::Status List(Context& context, Client* client) {
     table.Row({Printable(job.id()), Printable(job.spec().name()), Printable(job.spec().llm()),
                absl::StrCat(job.ssms_size()), StateName(job.state()), Printable(job.error())});
   }
-  context.out() << (table.empty() ? "no boost-tuning jobs yet\n"
-                                  : table.Render(context.terminal()))
+  context.out() << (table.empty() ? "no boost-tuning jobs yet\n" : table.Render(context.terminal()))
                 << std::flush;
   return absl::OkStatus();
 }
@@ -178,7 +177,8 @@ absl::Status FillPrompts(Context& context, Client* client, v1::DistillationSpec*
         "which prompts? Give --prompts=FILE, a JSON list of texts, or --dataset=FILE, "
         "a text of which pieces are taken");
   }
-  spec->set_prompt_format(flags.Has("prompts") ? v1::DistillationSpec::LIST : v1::DistillationSpec::TEXT);
+  spec->set_prompt_format(flags.Has("prompts") ? v1::DistillationSpec::LIST
+                                               : v1::DistillationSpec::TEXT);
   absl::string_view given =
       flags.Has("prompts") ? flags.Values("prompts").back() : flags.Values("dataset").back();
   if (absl::ConsumePrefix(&given, "artifact:")) {
@@ -268,18 +268,20 @@ Command BoostTuneCommand() {
       {"prompt-tokens", FlagType::kInt, "N",
        "maximum prompt length; longer prompts lose their first tokens (32)", 0, 1, 65536},
       {"max-prompts", FlagType::kInt, "N", "maximum number of prompts (512)", 0, 2, 131072},
-      {"continuation-tokens", FlagType::kInt, "N", "tokens that the LLM generates per prompt (32)", 0, 1,
-       65536},
+      {"continuation-tokens", FlagType::kInt, "N", "tokens that the LLM generates per prompt (32)",
+       0, 1, 65536},
       {"sample-tokens", FlagType::kInt, "N",
        "consecutive tokens that an SSM must predict to have learned a sample (4)", 0, 1, 65536},
-      {"temperature", FlagType::kNumber, "T", "temperature of the continuations (0: greedy)", 0, 0, 100},
+      {"temperature", FlagType::kNumber, "T", "temperature of the continuations (0: greedy)", 0, 0,
+       100},
       {"soft-labels", FlagType::kInt, "K",
        "train on the LLM's top K probabilities per position instead of the sampled token; for "
        "drafts of sampled answers (0: off)",
        0, 0, 64},
-      {"holdout", FlagType::kNumber, "F", "fraction of the prompts, at the end, held out for the "
-       "measurement (0.1)", 0,
-       0.0001, 0.9},
+      {"holdout", FlagType::kNumber, "F",
+       "fraction of the prompts, at the end, held out for the "
+       "measurement (0.1)",
+       0, 0.0001, 0.9},
       {"expansion", FlagType::kText, "LIST", "token tree of the measurement (1,1,3,1,1)"},
       {"weights", FlagType::kText, "FORMAT",
        "weight format of the LLM: f32, bf16, f16, int8, int4 (as in the artifact)"},
@@ -295,8 +297,7 @@ Command BoostTuneCommand() {
   c.flags.push_back({"list", FlagType::kSwitch, "", "list all boost-tuning jobs"});
   c.flags.push_back({"watch", FlagType::kText, "ID", "follow one to its end"});
   c.flags.push_back({"cancel", FlagType::kText, "ID", "stop one"});
-  c.flags.push_back(
-      {"resume", FlagType::kText, "ID", "resume one that failed or was cancelled"});
+  c.flags.push_back({"resume", FlagType::kText, "ID", "resume one that failed or was cancelled"});
   c.examples = {
       {"two small models that help each other",
        "espalier boost-tune llm --ssm=ssm --ssm=ssm -d book.txt --lr=1e-3 --name=drafts"},

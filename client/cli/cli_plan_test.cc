@@ -71,9 +71,7 @@ TEST_F(CliTest, FlexFlowsFlagsSayWhatTheyMean) {
          return search(r).strategy() == v1::SearchOptions::SEARCH && search(r).has_imported();
        }},
       {{"--only-data-parallel"},
-       [&](const Request& r) {
-         return search(r).strategy() == v1::SearchOptions::DATA_PARALLEL;
-       }},
+       [&](const Request& r) { return search(r).strategy() == v1::SearchOptions::DATA_PARALLEL; }},
       // On by default; FlexFlow's are off.
       {{"--enable-parameter-parallel", "--enable-attribute-parallel"},
        [&](const Request& r) {

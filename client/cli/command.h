@@ -24,7 +24,7 @@ struct Environment {
   std::ostream* out = nullptr;
   std::ostream* err = nullptr;
   std::istream* in = nullptr;
-  Terminal terminal;  // of `out`
+  Terminal terminal;      // of `out`
   Terminal err_terminal;  // of `err`
   std::function<const char*(const char*)> getenv;
   std::function<double()> seconds;  // steady
@@ -82,7 +82,7 @@ struct Command {
   std::string summary;  // one line
   std::string usage;    // after "espalier ": "train --model=MODEL --dataset=FILE [flags]"
   std::string description;
-  std::vector<FlagSpec> flags;  // in addition to CommonFlags
+  std::vector<FlagSpec> flags;                                // in addition to CommonFlags
   std::vector<std::pair<std::string, std::string>> examples;  // purpose, command line
   std::function<absl::Status(Context&)> run;
 };
@@ -121,7 +121,7 @@ enum ExitCode {
   kExitUnreachable = 3,  // no coordinator answered
   kExitNotFound = 4,
   kExitInterrupted = 130,  // as shells report Ctrl-C
-  kExitBrokenPipe = 141,  // as shells report SIGPIPE
+  kExitBrokenPipe = 141,   // as shells report SIGPIPE
 };
 
 // Runs the command line `args` (without the program's name) and returns its exit code. Output that

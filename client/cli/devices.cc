@@ -17,7 +17,7 @@ struct Preset {
       matmul_flops;
   double memory_bandwidth;  // bytes/s
   double op_overhead;       // seconds
-  double link_bandwidth;  // bytes/s to a neighbor: NVLink, or loopback for CPUs
+  double link_bandwidth;    // bytes/s to a neighbor: NVLink, or loopback for CPUs
   double link_latency;
 };
 
@@ -43,18 +43,23 @@ std::vector<FlagSpec> DeviceFlags() {
        "plan for this machine (listed by espalier machines), --devices of it"},
       {"machine-model-file", FlagType::kText, "FILE",
        "plan for the machine that this file describes"},
-      {"search-num-nodes", FlagType::kInt, "N", "with --machine: number of hosts, instead of "
-       "--devices", 0, 1,
-       4096},
+      {"search-num-nodes", FlagType::kInt, "N",
+       "with --machine: number of hosts, instead of "
+       "--devices",
+       0, 1, 4096},
       {"search-num-workers", FlagType::kInt, "N", "with --machine: devices per host (all)", 0, 1,
        4096},
       {"device-preset", FlagType::kText, "NAME", "what they are: " + Names() + " (cpu-core)"},
       {"device-memory", FlagType::kNumber, "GIB", "memory per device", 0, 0.001},
-      {"link-bandwidth", FlagType::kNumber, "GBPS", "bandwidth between two devices, gigabytes per "
-       "second", 0, 1e-4},
-      {"link-latency", FlagType::kNumber, "US", "latency between two devices, microseconds", 0, 0, 1e7},
+      {"link-bandwidth", FlagType::kNumber, "GBPS",
+       "bandwidth between two devices, gigabytes per "
+       "second",
+       0, 1e-4},
+      {"link-latency", FlagType::kNumber, "US", "latency between two devices, microseconds", 0, 0,
+       1e7},
       {"profile", FlagType::kText, "FILE",
-       "measurements of another cluster (espalier profile export); take precedence over local ones"},
+       "measurements of another cluster (espalier profile export); take precedence over local "
+       "ones"},
   };
 }
 
@@ -73,7 +78,7 @@ absl::StatusOr<bool> FillMachine(const ParsedFlags& flags, v1::PlanRequest* requ
     if (flags.Has(other)) {
       return UsageError(absl::StrCat("--", other,
                                      " applies only with --devices; a machine model defines its "
-       "own"));
+                                     "own"));
     }
   }
   if (preset && file) return UsageError("give --machine or --machine-model-file, not both");

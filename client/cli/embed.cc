@@ -90,10 +90,11 @@ Command EmbedCommand() {
   c.name = "embed";
   c.summary = "compute embeddings: a model's hidden state at the last token of each text";
   c.usage = "embed MODEL TEXT...|- [flags]";
-  c.flags = {{"dimensions", FlagType::kInt, "N", "keep the first N dimensions (all)", 0, 1, 1 << 24},
-             {"no-normalization", FlagType::kSwitch, "", "do not normalize to length 1"},
-             {"truncate", FlagType::kSwitch, "",
-              "truncate texts longer than the context at the beginning; otherwise an error"}};
+  c.flags = {
+      {"dimensions", FlagType::kInt, "N", "keep the first N dimensions (all)", 0, 1, 1 << 24},
+      {"no-normalization", FlagType::kSwitch, "", "do not normalize to length 1"},
+      {"truncate", FlagType::kSwitch, "",
+       "truncate texts longer than the context at the beginning; otherwise an error"}};
   for (FlagSpec& flag : QueueFlags()) c.flags.push_back(std::move(flag));
   c.examples = {{"similarity of two texts", "espalier embed llm \"a king\" \"a queen\""},
                 {"each line of a file", "espalier embed llm - --json < lines.txt"}};

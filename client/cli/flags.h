@@ -23,7 +23,7 @@ struct FlagSpec {
   char letter = 0;
   double min = -std::numeric_limits<double>::infinity();  // kInt, kNumber
   double max = std::numeric_limits<double>::infinity();
-  bool repeated = false;  // if false, the last value counts
+  bool repeated = false;                  // if false, the last value counts
   std::vector<std::string> aliases = {};  // other long names
 };
 

@@ -56,8 +56,7 @@ TEST(FlagsTest, SwitchesRepeatedFlagsAndArguments) {
   EXPECT_THAT(flags.Values("input"), ElementsAre("x=c", "y=d"));
   EXPECT_THAT(flags.positional(), ElementsAre("a", "-", "--epochs"));
   EXPECT_FALSE(Good({"--only-data-parallel", "--no-only-data-parallel"}).Has("only-data-parallel"));
-  EXPECT_TRUE(
-      Good({"--no-upload"}).Has("no-upload"));  // a flag of that name, not a negated one
+  EXPECT_TRUE(Good({"--no-upload"}).Has("no-upload"));  // a flag of that name, not a negated one
 }
 
 TEST(FlagsTest, ErrorsNameTheFlagAndWhatIsAccepted) {

@@ -22,8 +22,8 @@ class TlsContext;  // wraps OpenSSL's SSL_CTX; shared by connections
 struct Gateway {
   std::string host;  // without the brackets of an IPv6 address
   std::string port;
-  std::string authority;  // host:port, for the Host header and messages
-  std::string token;  // sent as "Authorization: Bearer TOKEN"; empty: none
+  std::string authority;                  // host:port, for the Host header and messages
+  std::string token;                      // sent as "Authorization: Bearer TOKEN"; empty: none
   std::shared_ptr<const TlsContext> tls;  // null: no TLS
 };
 

@@ -186,9 +186,10 @@ class SecureConnection : public GatewayConnection {
       case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
       case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
       case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
-        return unavailable("it refuses the connection (", TakeError(),
-                           "). It requires a client certificate that it trusts: --cert-file=FILE and "
-                           "--key-file=FILE");
+        return unavailable(
+            "it refuses the connection (", TakeError(),
+            "). It requires a client certificate that it trusts: --cert-file=FILE and "
+            "--key-file=FILE");
       case SSL_R_UNEXPECTED_EOF_WHILE_READING:
         ERR_clear_error();
         return unavailable("it closed the connection early");

@@ -220,18 +220,19 @@ Command GenerateCommand() {
       {"max-tokens", FlagType::kInt, "N", "maximum answer length (128)", 0, 1, 1 << 20},
       {"speculation", FlagType::kText, "MODE",
        "token trees: on, off, default (on if there are SSMs)"},
-      {"compare", FlagType::kSwitch, "", "run with and without speculation, and show both times; "
+      {"compare", FlagType::kSwitch, "",
+       "run with and without speculation, and show both times; "
        "fails if the texts differ"},
       {"http", FlagType::kSwitch, "", "use the OpenAI API instead of gRPC"},
   };
   const std::vector<FlagSpec> sampling = SamplingFlags();
   c.flags.insert(c.flags.end() - 3, sampling.begin(), sampling.end());
-  c.examples = {
-      {"continue a text", "espalier generate llm \"In the beginning\" --max-tokens=200"},
-      {"measure the speedup of token trees", "espalier generate llm \"And it came to pass\" --compare"},
-      {"sample", "espalier generate llm --temperature=0.8 --top-p=0.95 --seed=1 \"Now\""},
-      {"structured output", "espalier generate llm --json-schema=@person.json \"Who?\""},
-      {"over HTTP, from a file", "espalier generate llm - --http < prompt.txt"}};
+  c.examples = {{"continue a text", "espalier generate llm \"In the beginning\" --max-tokens=200"},
+                {"measure the speedup of token trees",
+                 "espalier generate llm \"And it came to pass\" --compare"},
+                {"sample", "espalier generate llm --temperature=0.8 --top-p=0.95 --seed=1 \"Now\""},
+                {"structured output", "espalier generate llm --json-schema=@person.json \"Who?\""},
+                {"over HTTP, from a file", "espalier generate llm - --http < prompt.txt"}};
   c.run = Run;
   return c;
 }

@@ -50,8 +50,8 @@ absl::StatusOr<v1::Graph> ReadGraph(const std::string& path) {
   if (!bytes.ok()) return bytes.status();
   v1::Graph graph;
   if (!graph.ParseFromString(*bytes) || graph.nodes_size() == 0) {
-    return UsageError(absl::StrCat(
-        path, " holds no graph; accepted: a binary espalier.v1.Graph with nodes"));
+    return UsageError(
+        absl::StrCat(path, " holds no graph; accepted: a binary espalier.v1.Graph with nodes"));
   }
   return graph;
 }

@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/flags.h"
-#include "models/llama.h"
 #include "espalier/v1/graph.pb.h"
+#include "models/llama.h"
 
 namespace espalier {
 
@@ -16,7 +16,7 @@ std::vector<FlagSpec> ModelFlags();
 
 struct ModelChoice {
   v1::Graph graph;
-  std::string onnx_path;  // if set, used instead of `graph`
+  std::string onnx_path;    // if set, used instead of `graph`
   int sequence_length = 0;  // of a language model built locally; 0: unknown
 };
 

@@ -168,8 +168,9 @@ Command ModelsCommand() {
       "models [list | upload NAME PATH | download NAME [FOLDER] | quantize NAME --weights=FORMAT "
       "--out=NAME | delete NAME]";
   c.flags = {{"kind", FlagType::kText, "KIND", "dataset, onnx or model (detected from PATH)"},
-             {"replace", FlagType::kSwitch, "", "upload, quantize: replace an artifact of that "
-       "name"},
+             {"replace", FlagType::kSwitch, "",
+              "upload, quantize: replace an artifact of that "
+              "name"},
              {"weights", FlagType::kText, "FORMAT", "quantize: int8 or int4"},
              {"out", FlagType::kText, "NAME", "quantize: name of the new artifact"}};
   c.examples = {{"list all", "espalier models"},

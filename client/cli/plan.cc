@@ -92,16 +92,15 @@ std::vector<FlagSpec> NewPlanFlags() {
 // Flags that define a plan and how it is shown.
 std::vector<FlagSpec> PlanFlags() {
   std::vector<FlagSpec> flags = NewPlanFlags();
-  flags.push_back(
-      {"job", FlagType::kText, "ID", "show the plan of this job, with measurements"});
+  flags.push_back({"job", FlagType::kText, "ID", "show the plan of this job, with measurements"});
   flags.push_back({"html", FlagType::kText, "FILE",
                    "write a page with the graph, the timeline, links and memory"});
   flags.push_back(
       {"taskgraph", FlagType::kText, "FILE", "write the tasks of the simulated step for Graphviz"});
   flags.push_back({"compgraph", FlagType::kText, "FILE",
                    "write the operators and parallel operators for Graphviz"});
-  flags.push_back({"include-costs-dot-graph", FlagType::kSwitch, "",
-                   "include predicted costs in --compgraph"});
+  flags.push_back(
+      {"include-costs-dot-graph", FlagType::kSwitch, "", "include predicted costs in --compgraph"});
   return flags;
 }
 
@@ -120,7 +119,8 @@ absl::Status RunDiff(Context& context) {
   if (names.size() != 3) return UsageError("plan diff takes two plans: files or job ids");
   for (const FlagSpec& flag : PlanFlags()) {
     if (!context.flags().Has(flag.name)) continue;
-    return UsageError(absl::StrCat("--", flag.name, " applies to one plan; plan diff compares two"));
+    return UsageError(
+        absl::StrCat("--", flag.name, " applies to one plan; plan diff compares two"));
   }
   v1::DiffRequest request;
   request.set_name_a(names[1]);
@@ -232,7 +232,8 @@ Command MachinesCommand() {
       "plan for.";
   c.flags = {{"devices", FlagType::kInt, "N", "number of devices (one host)", 0, 1, 65536}};
   c.examples = {{"list all", "espalier machines"},
-                {"a template for your own machine", "espalier machines h200-cluster --devices=64 > ours.json"}};
+                {"a template for your own machine",
+                 "espalier machines h200-cluster --devices=64 > ours.json"}};
   c.run = RunMachines;
   return c;
 }

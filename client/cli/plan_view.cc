@@ -83,8 +83,7 @@ std::string RenderPlanSummary(const v1::Plan& plan, const Terminal& terminal) {
   }
   if (plan.zero_stage() > 0) absl::StrAppend(&out, "ZeRO stage ", plan.zero_stage(), "\n");
   if (plan.batch_tiles() > 1) {
-    absl::StrAppend(&out, "made to fit: operators in up to ", plan.batch_tiles(),
-                    " batch tiles\n");
+    absl::StrAppend(&out, "made to fit: operators in up to ", plan.batch_tiles(), " batch tiles\n");
   }
   const v1::SearchSummary& search = plan.search();
   if (search.proposals() > 0) {

@@ -62,17 +62,25 @@ std::vector<FlagSpec> SamplingFlags() {
       {"temperature", FlagType::kNumber, "T",
        "0 is greedy (the model's, as for the flags below; where it has none 0, and 1 over --http)",
        0, 0, 100},
-      {"top-p", FlagType::kNumber, "P", "nucleus sampling: smallest set of tokens with this "
-       "probability mass (all)", 0, 0, 1},
+      {"top-p", FlagType::kNumber, "P",
+       "nucleus sampling: smallest set of tokens with this "
+       "probability mass (all)",
+       0, 0, 1},
       {"top-k", FlagType::kInt, "K", "sample from the K most likely tokens (all)", 0, 0, 1 << 30},
-      {"min-p", FlagType::kNumber, "P", "minimum probability, relative to the most likely token "
-       "(off)", 0, 0, 1},
-      {"typical-p", FlagType::kNumber, "P", "locally typical sampling: probability mass of the "
-       "most typical tokens (off)", 0, 0, 1},
-      {"repetition-penalty", FlagType::kNumber, "F", "penalty for tokens of prompt and answer (1, "
-       "off)", 0,
-       0.01, 100},
-      {"presence-penalty", FlagType::kNumber, "F", "penalty for tokens that are in the answer (0)", 0, -2, 2},
+      {"min-p", FlagType::kNumber, "P",
+       "minimum probability, relative to the most likely token "
+       "(off)",
+       0, 0, 1},
+      {"typical-p", FlagType::kNumber, "P",
+       "locally typical sampling: probability mass of the "
+       "most typical tokens (off)",
+       0, 0, 1},
+      {"repetition-penalty", FlagType::kNumber, "F",
+       "penalty for tokens of prompt and answer (1, "
+       "off)",
+       0, 0.01, 100},
+      {"presence-penalty", FlagType::kNumber, "F", "penalty for tokens that are in the answer (0)",
+       0, -2, 2},
       {"frequency-penalty", FlagType::kNumber, "F", "penalty per occurrence in the answer (0)", 0,
        -2, 2},
       {"logit-bias", FlagType::kText, "TOKEN=BIAS", "added to a token's logit", 0, 0, 0, true},
@@ -94,11 +102,12 @@ std::vector<FlagSpec> SamplingFlags() {
 
 std::vector<FlagSpec> QueueFlags() {
   return {
-      {"priority", FlagType::kInt, "N", "requests with lower values run first (0)", 0, -1000000, 1000000},
-      {"cache-salt", FlagType::kText, "TEXT", "share the prefix cache only with requests of this "
+      {"priority", FlagType::kInt, "N", "requests with lower values run first (0)", 0, -1000000,
+       1000000},
+      {"cache-salt", FlagType::kText, "TEXT",
+       "share the prefix cache only with requests of this "
        "salt"},
-      {"timeout", FlagType::kNumber, "SECONDS", "fail after this time (none)", 0, 0,
-       604800},
+      {"timeout", FlagType::kNumber, "SECONDS", "fail after this time (none)", 0, 0, 604800},
   };
 }
 

@@ -61,8 +61,9 @@ void PrintCandidates(Context& context, const v1::ServedModel& model) {
     std::vector<std::string> ssms;
     for (const v1::ModelPlacement& ssm : c.ssms()) ssms.push_back(PlaceText(ssm));
     const bool fits = c.refused().empty();
-    const std::string steps =
-        c.concurrent_steps() > 1 ? absl::StrCat(", ", c.concurrent_steps(), " concurrent steps") : "";
+    const std::string steps = c.concurrent_steps() > 1
+                                  ? absl::StrCat(", ", c.concurrent_steps(), " concurrent steps")
+                                  : "";
     table.Row({c.chosen() ? "*" : "", PlaceText(c.llm()) + steps, absl::StrJoin(ssms, "; "),
                FormatSeconds(c.llm_seconds()),
                fits && c.ssms_size() > 0 ? FormatSeconds(c.draft_seconds()) : "",
@@ -146,14 +147,15 @@ absl::Status List(Context& context, Client* client) {
 
 std::vector<FlagSpec> ServeFlags() {
   std::vector<FlagSpec> flags = ServingFlags();
-  flags.push_back({"name", FlagType::kText, "NAME", "model name in requests (the artifact's name)"});
+  flags.push_back(
+      {"name", FlagType::kText, "NAME", "model name in requests (the artifact's name)"});
   flags.push_back({"generation-config", FlagType::kText, "WHICH",
                    "default sampling of requests: model, from its generation_config.json (the "
-       "default), or none"});
+                   "default), or none"});
   flags.push_back({"chat-template", FlagType::kText, "FILE",
                    "Jinja chat template, in place of the model's own"});
-  flags.push_back(
-      {"max-queue", FlagType::kInt, "N", "maximum number of waiting requests (256)", 0, 1, 1 << 24});
+  flags.push_back({"max-queue", FlagType::kInt, "N", "maximum number of waiting requests (256)", 0,
+                   1, 1 << 24});
   return flags;
 }
 
@@ -366,10 +368,12 @@ std::vector<FlagSpec> ServingFlags() {
        "throughput by the planner's costs; shows the alternatives"},
       {"expected-requests", FlagType::kInt, "N",
        "concurrent requests that --workers=auto assumes (--max-requests-per-batch)", 0, 1, 4096},
-      {"max-sequence-length", FlagType::kInt, "N", "maximum length of prompt and answer together "
-       "(the model's)", 0, 1,
-       1 << 30},
-      {"max-requests-per-batch", FlagType::kInt, "N", "maximum requests per step (16)", 0, 1, 1 << 20},
+      {"max-sequence-length", FlagType::kInt, "N",
+       "maximum length of prompt and answer together "
+       "(the model's)",
+       0, 1, 1 << 30},
+      {"max-requests-per-batch", FlagType::kInt, "N", "maximum requests per step (16)", 0, 1,
+       1 << 20},
       {"max-tokens-per-batch", FlagType::kInt, "N", "maximum tokens per step (256)", 0, 1, 1 << 24},
   };
 }
@@ -382,14 +386,14 @@ Command ServeCommand() {
       "models";
   c.usage = "serve [ARTIFACT [--ssm=ARTIFACT]... [flags]]";
   c.flags = ServeFlags();
-  c.examples = {{"with token trees", "espalier serve llm --ssm=ssm"},
-                {"with token trees of a fixed shape",
-                 "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},
-                {"two adapters of one model",
-                 "espalier serve llm --adapter=poet=poems-lora --adapter=clerk=forms-lora"},
-                {"over two workers", "espalier serve llm --tensor-parallel=2"},
-                {"with the fastest placement", "espalier serve llm --ssm=ssm --workers=auto"},
-                {"list served models", "espalier serve"}};
+  c.examples = {
+      {"with token trees", "espalier serve llm --ssm=ssm"},
+      {"with token trees of a fixed shape", "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},
+      {"two adapters of one model",
+       "espalier serve llm --adapter=poet=poems-lora --adapter=clerk=forms-lora"},
+      {"over two workers", "espalier serve llm --tensor-parallel=2"},
+      {"with the fastest placement", "espalier serve llm --ssm=ssm --workers=auto"},
+      {"list served models", "espalier serve"}};
   c.run = RunServe;
   return c;
 }

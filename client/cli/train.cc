@@ -183,11 +183,11 @@ Command TrainCommand() {
   for (auto& flag : SearchFlags()) c.flags.push_back(flag);
   c.flags.push_back({"init", FlagType::kText, "ARTIFACT",
                      "start from this model's parameters; without --model, also use its "
-       "architecture"});
+                     "architecture"});
   c.flags.push_back({"detach", FlagType::kSwitch, "", "submit and return"});
   c.flags.push_back({"dry-run", FlagType::kSwitch, "",
                      "only check and plan: show whether it fits, how long it would take, and "
-       "every unsupported operator; exit code 1 if it would not run"});
+                     "every unsupported operator; exit code 1 if it would not run"});
   c.examples = {
       {"a byte-level language model",
        "espalier train --model=llama:llm -d book.txt --steps=400 -b 16 --name=llm"},

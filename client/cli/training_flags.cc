@@ -85,8 +85,7 @@ absl::Status SetAttribute(const OpDef& def, const std::string& pair, v1::Optimiz
 }
 
 // Stores the optimizer's default learning rate in *default_rate.
-absl::Status FillUpdate(const ParsedFlags& flags, v1::Optimizer* optimizer,
-                        double* default_rate) {
+absl::Status FillUpdate(const ParsedFlags& flags, v1::Optimizer* optimizer, double* default_rate) {
   const std::string given = flags.Text("optimizer", "adamw");
   const std::vector<std::string> parts = absl::StrSplit(given, absl::MaxSplits(':', 1));
   const std::vector<NamedUpdate> all = AllUpdates(Operators());
@@ -277,8 +276,7 @@ std::vector<FlagSpec> SearchFlags() {
        "prune graphs slower than the best one by this factor (1.05)", 0, 1, 100},
       {"substitution-json", FlagType::kText, "FILE",
        "additional rewrite rules, in the format of ops/rewrite/rule.h; each is tested"},
-      {"memory-search", FlagType::kSwitch, "",
-       "also show the fastest plan for each memory size"},
+      {"memory-search", FlagType::kSwitch, "", "also show the fastest plan for each memory size"},
       {"only-data-parallel", FlagType::kSwitch, "", "no search: data parallelism over all devices"},
       {"single-device", FlagType::kSwitch, "", "no search: everything on one device"},
       {"enable-parameter-parallel", FlagType::kSwitch, "",
@@ -393,7 +391,7 @@ FlagSpec PrecisionFlag() {
 absl::StatusOr<v1::DataType> ChoosePrecision(const ParsedFlags& flags) {
   if (!flags.Has("precision")) return v1::DATA_TYPE_UNSPECIFIED;
   return OneOf<v1::DataType>("precision", flags.Text("precision"),
-                                {{"f32", v1::F32}, {"bf16", v1::BF16}, {"f16", v1::F16}});
+                             {{"f32", v1::F32}, {"bf16", v1::BF16}, {"f16", v1::F16}});
 }
 
 std::vector<FlagSpec> OptimizerFlags() {
@@ -416,19 +414,21 @@ std::vector<FlagSpec> OptimizerFlags() {
       {"l1", FlagType::kText, "[PARAMETER:]X",
        "L1 penalty: add X * sum |p| to the minimized loss; PARAMETER is a name, or a prefix and *",
        0, 0, 0, true},
-      {"l2", FlagType::kText, "[PARAMETER:]X", "L2 penalty: add X * sum p^2 to the minimized loss", 0, 0, 0, true},
+      {"l2", FlagType::kText, "[PARAMETER:]X", "L2 penalty: add X * sum p^2 to the minimized loss",
+       0, 0, 0, true},
       {"report-penalties", FlagType::kSwitch, "", "include the penalties in the reported loss"},
       {"schedule", FlagType::kText, "NAME",
        "constant, step, cosine, linear, polynomial or one-cycle (constant)"},
       {"warmup", FlagType::kInt, "N", "warm-up steps from 0 to the learning rate (0)", 0, 0, 1e12},
       {"min-lr", FlagType::kNumber, "LR",
        "final learning rate of the schedule (cosine: a tenth of --lr; one-cycle: a 250000th; "
-       "others: 0)", 0, 0},
+       "others: 0)",
+       0, 0},
       {"lr-step", FlagType::kInt, "N", "steps between decays, for --schedule=step", 0, 1, 1e12},
       {"lr-gamma", FlagType::kNumber, "G", "decay factor, for --schedule=step (0.1)", 0, 0, 1},
       {"lr-power", FlagType::kNumber, "P", "exponent, for --schedule=polynomial (1)", 0, 0, 100},
-      {"lr-rise", FlagType::kNumber, "F", "fraction of the steps in which one-cycle rises (0.3)", 0, 0,
-       1},
+      {"lr-rise", FlagType::kNumber, "F", "fraction of the steps in which one-cycle rises (0.3)", 0,
+       0, 1},
   };
 }
 
@@ -440,7 +440,8 @@ std::vector<FlagSpec> TrainingFlags() {
       {"no-upload", FlagType::kSwitch, "", "--dataset is an absolute path that every worker sees"},
       {"input", FlagType::kText, "NAME=COLUMN",
        "dataset column for a graph input (the column of the same name)", 0, 0, 0, true},
-      {"holdout", FlagType::kNumber, "F", "fraction of the examples, at the end, held out for "
+      {"holdout", FlagType::kNumber, "F",
+       "fraction of the examples, at the end, held out for "
        "evaluation (0.1)",
        0, 0, 0.9},
       {"epochs", FlagType::kInt, "N", "passes over the dataset (1)", 'e', 1, 1e9},
@@ -490,11 +491,10 @@ absl::Status FillTraining(const ParsedFlags& flags, v1::TrainingSpec* spec) {
 }
 
 absl::StatusOr<v1::Dataset::Format> DatasetFormat(const ParsedFlags& flags,
-                                                     const std::string& path) {
+                                                  const std::string& path) {
   if (flags.Has("dataset-format")) {
-    return OneOf<v1::Dataset::Format>(
-        "dataset-format", flags.Text("dataset-format"),
-        {{"text", v1::Dataset::TEXT}, {"npz", v1::Dataset::NPZ}});
+    return OneOf<v1::Dataset::Format>("dataset-format", flags.Text("dataset-format"),
+                                      {{"text", v1::Dataset::TEXT}, {"npz", v1::Dataset::NPZ}});
   }
   if (absl::EndsWith(path, ".npz") || absl::EndsWith(path, ".npy")) return v1::Dataset::NPZ;
   // Parquet, tar, IDX and similar formats would silently be trained on byte by byte.

@@ -35,6 +35,6 @@ absl::Status FillTraining(const ParsedFlags& flags, v1::TrainingSpec* spec);
 
 // Returns --dataset-format, or TEXT or NPZ by the file's extension.
 absl::StatusOr<v1::Dataset::Format> DatasetFormat(const ParsedFlags& flags,
-                                                     const std::string& path);
+                                                  const std::string& path);
 
 }  // namespace espalier

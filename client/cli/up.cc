@@ -27,8 +27,8 @@ absl::Status Run(Context& context) {
 
   if (const int pid = RunningDaemon(absolute); pid != 0) {
     const Addresses at = ReadAddresses(absolute);
-    return absl::AlreadyExistsError(absl::StrCat("espalierd is already running (process ", pid, ", gRPC ",
-                                                 at.grpc, ", HTTP ", at.http,
+    return absl::AlreadyExistsError(absl::StrCat("espalierd is already running (process ", pid,
+                                                 ", gRPC ", at.grpc, ", HTTP ", at.http,
                                                  "); stop it: espalier down"));
   }
   auto daemon = FindProgram(context.env().program, "server", "espalierd");
@@ -93,7 +93,8 @@ Command UpCommand() {
        "memory per worker; larger programs are made to fit (three quarters of the memory, divided "
        "among the workers)",
        0, 1e-6},
-      {"swap-dir", FlagType::kText, "FOLDER", "folder for the workers' swapped tensors (in memory)"},
+      {"swap-dir", FlagType::kText, "FOLDER",
+       "folder for the workers' swapped tensors (in memory)"},
       {"listen", FlagType::kText, "HOST:PORT", "gRPC address; port 0 chooses one (127.0.0.1:7070)"},
       {"http-listen", FlagType::kText, "HOST:PORT", "HTTP address (127.0.0.1:8080)"},
       {"timeout", FlagType::kNumber, "SECONDS", "maximum time until it answers (90)", 0, 0},

@@ -21,7 +21,8 @@ std::string Meaning(const std::string& check) {
   if (check == "greedy") return "greedy answers = incremental decoding";
   if (check == "seeds") return "sampled answers of a seed = incremental decoding";
   if (check == "penalties") return "penalized answers = incremental decoding";
-  if (check == "enumeration") return "every outcome of verification, weighted = the LLM's distribution";
+  if (check == "enumeration")
+    return "every outcome of verification, weighted = the LLM's distribution";
   if (check == "distribution") return "sampled answers have the LLM's distribution";
   if (check == "KV") return "KV cache of accepted drafts = a fresh computation";
   return "";
@@ -75,8 +76,7 @@ std::string Figures(const v1::LosslessReport& report, bool unicode) {
 
 // Runs the proof, with temporary uploads of local models, without a time limit.
 absl::StatusOr<v1::LosslessReport> Prove(Context& context, Client* client,
-                                            v1::VerifyLosslessRequest request,
-                                            Canceller* canceller) {
+                                         v1::VerifyLosslessRequest request, Canceller* canceller) {
   TemporaryUploads uploads(&context, client, canceller);
   auto llm = uploads.Artifact(request.models().artifact());
   if (!llm.ok()) return llm.status();
@@ -165,9 +165,11 @@ Command VerifyLosslessCommand() {
       {"llm", FlagType::kText, "MODEL", "the large model"},
       {"prompt", FlagType::kText, "TEXT", "a prompt (built-in ones)", 0, 0, 0, true},
       {"prompts-from", FlagType::kText, "FILE", "a JSON list of prompts"},
-      {"answer-tokens", FlagType::kInt, "N", "tokens per greedy and seeded answer (48)", 0, 3, 1 << 20},
+      {"answer-tokens", FlagType::kInt, "N", "tokens per greedy and seeded answer (48)", 0, 3,
+       1 << 20},
       {"draws", FlagType::kInt, "N", "answers of the distribution test (20000)", 0, 1000, 1 << 26},
-      {"distribution-tokens", FlagType::kInt, "N", "tokens per answer of the distribution test (3)", 0, 1, 4},
+      {"distribution-tokens", FlagType::kInt, "N", "tokens per answer of the distribution test (3)",
+       0, 1, 4},
       {"distribution-top-k", FlagType::kInt, "N", "top-k of the distribution test (3)", 0, 2, 5},
       {"temperature", FlagType::kNumber, "T", "temperature of the sampled checks (1)", 0, 0.01, 2}};
   const std::vector<FlagSpec> serving = ServingFlags();

@@ -1,11 +1,11 @@
+#include "base/version.h"
+
 #include <nlohmann/json.hpp>
 
 #include "client/cli/command.h"
-#include "base/version.h"
 
 namespace espalier {
 namespace {
-
 
 absl::Status Run(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;

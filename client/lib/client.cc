@@ -156,14 +156,12 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 
-absl::StatusOr<std::string> Client::Submit(const v1::TrainingSpec& spec,
-                                           const std::string& key) {
+absl::StatusOr<std::string> Client::Submit(const v1::TrainingSpec& spec, const std::string& key) {
   v1::SubmitRequest request;
   *request.mutable_spec() = spec;
   request.set_idempotency_key(key.empty() ? NewIdempotencyKey() : key);
-  auto reply =
-      Call<v1::SubmitReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Submit,
-                               request, impl_->options.call_timeout);
+  auto reply = Call<v1::SubmitReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Submit,
+                                     request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->job_id();
 }
@@ -172,21 +170,20 @@ absl::StatusOr<v1::GetJobReply> Client::GetJob(const std::string& job_id, bool w
   v1::GetJobRequest request;
   request.set_job_id(job_id);
   request.set_with_reports(with_reports);
-  return Call<v1::GetJobReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Get,
-                                  request, impl_->options.call_timeout);
+  return Call<v1::GetJobReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Get, request,
+                               impl_->options.call_timeout);
 }
 
 absl::StatusOr<v1::DryRunReply> Client::DryRun(const v1::TrainingSpec& spec) {
   v1::DryRunRequest request;
   *request.mutable_spec() = spec;
-  return Call<v1::DryRunReply>(*impl_, impl_->training.get(), &v1::Training::Stub::DryRun,
-                                  request, impl_->options.plan_timeout);
+  return Call<v1::DryRunReply>(*impl_, impl_->training.get(), &v1::Training::Stub::DryRun, request,
+                               impl_->options.plan_timeout);
 }
 
 absl::StatusOr<std::vector<v1::Job>> Client::ListJobs() {
-  auto reply =
-      Call<v1::ListJobsReply>(*impl_, impl_->training.get(), &v1::Training::Stub::List,
-                                 v1::ListJobsRequest(), impl_->options.call_timeout);
+  auto reply = Call<v1::ListJobsReply>(*impl_, impl_->training.get(), &v1::Training::Stub::List,
+                                       v1::ListJobsRequest(), impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return std::vector<v1::Job>(reply->jobs().begin(), reply->jobs().end());
 }
@@ -195,9 +192,8 @@ absl::StatusOr<v1::Job> Client::CancelJob(const std::string& job_id) {
   v1::CancelRequest request;
   request.set_job_id(job_id);
   request.set_idempotency_key(NewIdempotencyKey());
-  auto reply =
-      Call<v1::CancelReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Cancel,
-                               request, impl_->options.call_timeout);
+  auto reply = Call<v1::CancelReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Cancel,
+                                     request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->job();
 }
@@ -206,29 +202,28 @@ absl::StatusOr<v1::Job> Client::ResumeJob(const std::string& job_id) {
   v1::ResumeRequest request;
   request.set_job_id(job_id);
   request.set_idempotency_key(NewIdempotencyKey());
-  auto reply =
-      Call<v1::ResumeReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Resume,
-                               request, impl_->options.call_timeout);
+  auto reply = Call<v1::ResumeReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Resume,
+                                     request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->job();
 }
 
 absl::StatusOr<v1::DistillationJob> Client::SubmitDistillation(const v1::DistillationSpec& spec,
-                                                    const std::string& key) {
+                                                               const std::string& key) {
   v1::SubmitDistillationRequest request;
   *request.mutable_spec() = spec;
   request.set_idempotency_key(key.empty() ? NewIdempotencyKey() : key);
-  auto reply =
-      Call<v1::DistillationReply>(*impl_, impl_->distillation.get(), &v1::Distillation::Stub::SubmitDistillation,
-                              request, impl_->options.plan_timeout);
+  auto reply = Call<v1::DistillationReply>(*impl_, impl_->distillation.get(),
+                                           &v1::Distillation::Stub::SubmitDistillation, request,
+                                           impl_->options.plan_timeout);
   if (!reply.ok()) return reply.status();
   return std::move(*reply->mutable_job());
 }
 
 absl::StatusOr<std::vector<v1::DistillationJob>> Client::ListDistillations() {
   auto reply = Call<v1::ListDistillationsReply>(
-      *impl_, impl_->distillation.get(), &v1::Distillation::Stub::ListDistillations, v1::ListDistillationsRequest(),
-      impl_->options.call_timeout);
+      *impl_, impl_->distillation.get(), &v1::Distillation::Stub::ListDistillations,
+      v1::ListDistillationsRequest(), impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return std::vector<v1::DistillationJob>(reply->jobs().begin(), reply->jobs().end());
 }
@@ -238,11 +233,11 @@ namespace {
 // A call about one boost-tuning.
 template <typename Method>
 absl::StatusOr<v1::DistillationJob> CallDistillation(const Client::Impl& impl, Method method,
-                                        const std::string& id) {
+                                                     const std::string& id) {
   v1::DistillationRequest request;
   request.set_id(id);
   auto reply = Call<v1::DistillationReply>(impl, impl.distillation.get(), method, request,
-                                       impl.options.call_timeout);
+                                           impl.options.call_timeout);
   if (!reply.ok()) return reply.status();
   return std::move(*reply->mutable_job());
 }
@@ -263,51 +258,51 @@ absl::StatusOr<v1::DistillationJob> Client::ResumeDistillation(const std::string
 
 absl::StatusOr<v1::Plan> Client::MakePlan(const v1::PlanRequest& request) {
   auto reply = Call<v1::PlanReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::MakePlan,
-                                      request, impl_->options.plan_timeout);
+                                   request, impl_->options.plan_timeout);
   if (!reply.ok()) return reply.status();
   return reply->plan();
 }
 
 absl::StatusOr<v1::ExplainReply> Client::Explain(const v1::ExplainRequest& request) {
-  return Call<v1::ExplainReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Explain,
-                                   request, impl_->options.plan_timeout);
+  return Call<v1::ExplainReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Explain, request,
+                                impl_->options.plan_timeout);
 }
 
 absl::StatusOr<std::string> Client::ExportPlan(const std::string& job_id) {
   v1::ExportRequest request;
   request.set_job_id(job_id);
   auto reply = Call<v1::ExportReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Export,
-                                        request, impl_->options.call_timeout);
+                                     request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->json();
 }
 
 absl::StatusOr<v1::Plan> Client::ImportPlan(const v1::ImportRequest& request) {
   auto reply = Call<v1::ImportReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Import,
-                                        request, impl_->options.call_timeout);
+                                     request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->plan();
 }
 
 absl::StatusOr<v1::DiffReply> Client::DiffPlans(const v1::DiffRequest& request) {
   return Call<v1::DiffReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Diff, request,
-                                impl_->options.call_timeout);
+                             impl_->options.call_timeout);
 }
 
 absl::StatusOr<v1::ProfileReply> Client::Profile() {
   return Call<v1::ProfileReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Profile,
-                                   v1::ProfileRequest(), impl_->options.call_timeout);
+                                v1::ProfileRequest(), impl_->options.call_timeout);
 }
 
 absl::StatusOr<v1::MachinesReply> Client::Machines(const v1::MachinesRequest& request) {
   return Call<v1::MachinesReply>(*impl_, impl_->planner.get(), &v1::Planner::Stub::Machines,
-                                    request, impl_->options.call_timeout);
+                                 request, impl_->options.call_timeout);
 }
 
 absl::StatusOr<std::vector<v1::Artifact>> Client::ListArtifacts() {
   auto reply =
       Call<v1::ListArtifactsReply>(*impl_, impl_->models.get(), &v1::Models::Stub::List,
-                                      v1::ListArtifactsRequest(), impl_->options.call_timeout);
+                                   v1::ListArtifactsRequest(), impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return std::vector<v1::Artifact>(reply->artifacts().begin(), reply->artifacts().end());
 }
@@ -317,20 +312,19 @@ absl::Status Client::DeleteArtifact(const std::string& name) {
   request.set_name(name);
   request.set_idempotency_key(NewIdempotencyKey());
   return Call<v1::DeleteArtifactReply>(*impl_, impl_->models.get(), &v1::Models::Stub::Delete,
-                                          request, impl_->options.call_timeout)
+                                       request, impl_->options.call_timeout)
       .status();
 }
 
 absl::StatusOr<v1::ClusterStatusReply> Client::Status() {
-  return Call<v1::ClusterStatusReply>(
-      *impl_, impl_->cluster.get(), &v1::Cluster::Stub::Status, v1::ClusterStatusRequest(),
-      impl_->options.call_timeout);
+  return Call<v1::ClusterStatusReply>(*impl_, impl_->cluster.get(), &v1::Cluster::Stub::Status,
+                                      v1::ClusterStatusRequest(), impl_->options.call_timeout);
 }
 
 absl::StatusOr<std::vector<v1::WorkerInfo>> Client::ListWorkers() {
-  auto reply = Call<v1::ListWorkersReply>(
-      *impl_, impl_->cluster.get(), &v1::Cluster::Stub::ListWorkers, v1::ListWorkersRequest(),
-      impl_->options.call_timeout);
+  auto reply =
+      Call<v1::ListWorkersReply>(*impl_, impl_->cluster.get(), &v1::Cluster::Stub::ListWorkers,
+                                 v1::ListWorkersRequest(), impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return std::vector<v1::WorkerInfo>(reply->workers().begin(), reply->workers().end());
 }
@@ -339,8 +333,8 @@ absl::StatusOr<v1::ServedModel> Client::Serve(const v1::ServeModelRequest& reque
   v1::ServeModelRequest keyed = request;
   if (keyed.idempotency_key().empty()) keyed.set_idempotency_key(NewIdempotencyKey());
   auto reply =
-      Call<v1::ServeModelReply>(*impl_, impl_->inference.get(), &v1::Inference::Stub::Serve,
-                                   keyed, impl_->options.serve_timeout);
+      Call<v1::ServeModelReply>(*impl_, impl_->inference.get(), &v1::Inference::Stub::Serve, keyed,
+                                impl_->options.serve_timeout);
   if (!reply.ok()) return reply.status();
   return reply->model();
 }
@@ -349,32 +343,31 @@ absl::Status Client::Unserve(const std::string& name) {
   v1::UnserveModelRequest request;
   request.set_name(name);
   request.set_idempotency_key(NewIdempotencyKey());
-  return Call<v1::UnserveModelReply>(*impl_, impl_->inference.get(),
-                                        &v1::Inference::Stub::Unserve, request,
-                                        impl_->options.call_timeout)
+  return Call<v1::UnserveModelReply>(*impl_, impl_->inference.get(), &v1::Inference::Stub::Unserve,
+                                     request, impl_->options.call_timeout)
       .status();
 }
 
 absl::StatusOr<std::vector<v1::ServedModel>> Client::ListServed() {
-  auto reply = Call<v1::ListServedReply>(
-      *impl_, impl_->inference.get(), &v1::Inference::Stub::ListServed,
-      v1::ListServedRequest(), impl_->options.call_timeout);
+  auto reply =
+      Call<v1::ListServedReply>(*impl_, impl_->inference.get(), &v1::Inference::Stub::ListServed,
+                                v1::ListServedRequest(), impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return std::vector<v1::ServedModel>(reply->models().begin(), reply->models().end());
 }
 
 absl::StatusOr<v1::EmbedReply> Client::Embed(const v1::EmbedRequest& request,
-                                                absl::Duration timeout) {
-  return Call<v1::EmbedReply>(*impl_, impl_->inference.get(), &v1::Inference::Stub::Embed,
-                                 request, timeout);
+                                             absl::Duration timeout) {
+  return Call<v1::EmbedReply>(*impl_, impl_->inference.get(), &v1::Inference::Stub::Embed, request,
+                              timeout);
 }
 
 absl::StatusOr<bool> Client::CancelGenerate(const std::string& request_id) {
   v1::CancelGenerateRequest request;
   request.set_request_id(request_id);
-  auto reply = Call<v1::CancelGenerateReply>(*impl_, impl_->inference.get(),
-                                                &v1::Inference::Stub::Cancel, request,
-                                                impl_->options.call_timeout);
+  auto reply =
+      Call<v1::CancelGenerateReply>(*impl_, impl_->inference.get(), &v1::Inference::Stub::Cancel,
+                                    request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->found();
 }

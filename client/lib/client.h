@@ -23,8 +23,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "espalier/v1/distillation.pb.h"
 #include "espalier/v1/cluster.pb.h"
+#include "espalier/v1/distillation.pb.h"
 #include "espalier/v1/inference.pb.h"
 #include "espalier/v1/models.pb.h"
 #include "espalier/v1/plan.pb.h"
@@ -35,7 +35,7 @@ namespace espalier {
 struct ClientOptions {
   std::string token;  // sent as "authorization: Bearer <token>"; empty: none
   bool tls = false;
-  std::string ca_pem;  // trusted roots; empty: the system's
+  std::string ca_pem;           // trusted roots; empty: the system's
   std::string certificate_pem;  // client certificate, if the coordinator asks for one
   std::string key_pem;
   absl::Duration connect_timeout = absl::Seconds(5);
@@ -92,7 +92,7 @@ class Client {
 
   // Boost-tuning of SSMs. An empty key as for Submit.
   absl::StatusOr<v1::DistillationJob> SubmitDistillation(const v1::DistillationSpec& spec,
-                                              const std::string& key = "");
+                                                         const std::string& key = "");
   absl::StatusOr<v1::DistillationJob> GetDistillation(const std::string& id);
   absl::StatusOr<std::vector<v1::DistillationJob>> ListDistillations();
   absl::StatusOr<v1::DistillationJob> CancelDistillation(const std::string& id);
@@ -109,9 +109,9 @@ class Client {
 
   // Artifacts. Files are sent in chunks of 1 MiB with a SHA-256, which the receiver checks.
   absl::StatusOr<v1::Artifact> Upload(const v1::UploadHeader& header,
-                                         const std::vector<LocalFile>& files,
-                                         const TransferProgress& progress = nullptr,
-                                         Canceller* canceller = nullptr);
+                                      const std::vector<LocalFile>& files,
+                                      const TransferProgress& progress = nullptr,
+                                      Canceller* canceller = nullptr);
   // Uploads one file under a name derived from `stem` and its content, unless it exists; returns
   // the name. `uploaded` (optional) is set if it was sent.
   absl::StatusOr<std::string> EnsureUploaded(const std::string& path, v1::Artifact::Kind kind,
@@ -121,11 +121,11 @@ class Client {
   // Returns DataLoss if the content does not match the artifact's hash, and FailedPrecondition,
   // with the reason, if it cannot be written.
   absl::StatusOr<v1::Artifact> Download(const std::string& name, const std::string& folder,
-                                           const TransferProgress& progress = nullptr);
+                                        const TransferProgress& progress = nullptr);
   absl::StatusOr<std::vector<v1::Artifact>> ListArtifacts();
   // Makes an artifact with quantized matrices from another one. Progress in bytes of weights.
   absl::StatusOr<v1::Artifact> Quantize(const v1::QuantizeRequest& request,
-                                           const TransferProgress& progress = nullptr);
+                                        const TransferProgress& progress = nullptr);
   absl::Status DeleteArtifact(const std::string& name);
 
   // Cluster.
@@ -143,7 +143,7 @@ class Client {
                         absl::Duration timeout = absl::InfiniteDuration());
   // Returns one vector per input, in order. The only deadline is `timeout`.
   absl::StatusOr<v1::EmbedReply> Embed(const v1::EmbedRequest& request,
-                                          absl::Duration timeout = absl::InfiniteDuration());
+                                       absl::Duration timeout = absl::InfiniteDuration());
   absl::StatusOr<bool> CancelGenerate(const std::string& request_id);
   // Verifies that speculation changes no answer of these models. No deadline; returning false from
   // `progress` ends it with Cancelled.

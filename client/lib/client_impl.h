@@ -8,8 +8,8 @@
 
 #include "absl/time/time.h"
 #include "client/lib/client.h"
-#include "espalier/v1/distillation.grpc.pb.h"
 #include "espalier/v1/cluster.grpc.pb.h"
+#include "espalier/v1/distillation.grpc.pb.h"
 #include "espalier/v1/inference.grpc.pb.h"
 #include "espalier/v1/models.grpc.pb.h"
 #include "espalier/v1/plan.grpc.pb.h"

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "client/lib/fake_coordinator.h"
 #include "base/sha256.h"
+#include "client/lib/fake_coordinator.h"
 
 namespace espalier {
 namespace {
@@ -132,8 +132,8 @@ TEST_F(ClientTest, FileIsUploadedOnceAndRoundTrips) {
   bool uploaded = false;
   int64_t last = 0;
   auto name = client_->EnsureUploaded(
-      path, v1::Artifact::DATASET,
-      [&](int64_t done, int64_t total) { last = done * 10 / total; }, &uploaded);
+      path, v1::Artifact::DATASET, [&](int64_t done, int64_t total) { last = done * 10 / total; },
+      &uploaded);
   ASSERT_TRUE(name.ok()) << name.status();
   EXPECT_TRUE(uploaded);
   EXPECT_EQ(last, 10);

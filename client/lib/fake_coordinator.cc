@@ -63,8 +63,7 @@ class FakeTraining : public v1::Training::Service {
     }
     return Status::OK;
   }
-  Status Get(ServerContext*, const v1::GetJobRequest* request,
-             v1::GetJobReply* reply) override {
+  Status Get(ServerContext*, const v1::GetJobRequest* request, v1::GetJobReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (s_.unavailable > 0) {
       --s_.unavailable;
@@ -113,14 +112,12 @@ class FakePlanner : public v1::Planner::Service {
     *reply = s_.difference;
     return Status::OK;
   }
-  Status Profile(ServerContext*, const v1::ProfileRequest*,
-                 v1::ProfileReply* reply) override {
+  Status Profile(ServerContext*, const v1::ProfileRequest*, v1::ProfileReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     *reply = s_.profile;
     return Status::OK;
   }
-  Status Machines(ServerContext*, const v1::MachinesRequest*,
-                  v1::MachinesReply* reply) override {
+  Status Machines(ServerContext*, const v1::MachinesRequest*, v1::MachinesReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     *reply = s_.machines;
     return Status::OK;
@@ -261,8 +258,7 @@ class FakeInference : public v1::Inference::Service {
     *reply->mutable_model() = s_.served;
     return Status::OK;
   }
-  Status Embed(ServerContext*, const v1::EmbedRequest* request,
-               v1::EmbedReply* reply) override {
+  Status Embed(ServerContext*, const v1::EmbedRequest* request, v1::EmbedReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     s_.embeds.push_back(*request);
     for (int i = 0; i < request->inputs_size(); ++i) {
@@ -311,7 +307,8 @@ class FakeInference : public v1::Inference::Service {
       seconds = s_.answer_seconds;
       concurrent_generates = s_.concurrent_generates;
     }
-    if (!WaitForCalls(concurrent_generates)) return Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the others are late");
+    if (!WaitForCalls(concurrent_generates))
+      return Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the others are late");
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     for (const auto& reply : replies) {
       if (writer->Write(reply)) continue;

@@ -19,9 +19,9 @@ namespace espalier {
 // Configured replies and recorded requests. Set before calls, read after them.
 struct FakeState {
   // Answers.
-  v1::Job job;  // for Get, Cancel, Resume, and List if it has an id
+  v1::Job job;                       // for Get, Cancel, Resume, and List if it has an id
   std::vector<v1::JobEvent> events;  // Watch
-  int drop_watch_after = -1;  // ends the first watch after this many events; -1: never
+  int drop_watch_after = -1;         // ends the first watch after this many events; -1: never
   v1::ExplainReply explanation;
   v1::DryRunReply dry_run;
   v1::DiffReply difference;
@@ -29,9 +29,9 @@ struct FakeState {
   std::string exported;
   v1::ClusterStatusReply status;
   v1::ServedModel served;
-  std::vector<v1::GenerateReply> replies;  // without speculation
+  std::vector<v1::GenerateReply> replies;     // without speculation
   std::vector<v1::GenerateReply> speculated;  // with SPECULATION_ON
-  double answer_seconds = 0;  // duration of Generate
+  double answer_seconds = 0;                  // duration of Generate
   // Generate waits until this many calls are running; DEADLINE_EXCEEDED after 20 s.
   int concurrent_generates = 0;
   std::vector<v1::LosslessProgress> proof_progress;

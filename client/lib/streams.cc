@@ -12,9 +12,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/sha256.h"
 #include "client/lib/client.h"
 #include "client/lib/client_impl.h"
-#include "base/sha256.h"
 #include "proto/states.h"
 
 namespace espalier {
@@ -231,7 +231,7 @@ absl::StatusOr<v1::LosslessReport> Client::VerifyLossless(
 }
 
 absl::StatusOr<v1::Artifact> Client::Quantize(const v1::QuantizeRequest& request,
-                                                 const TransferProgress& progress) {
+                                              const TransferProgress& progress) {
   v1::QuantizeRequest keyed = request;
   if (keyed.idempotency_key().empty()) keyed.set_idempotency_key(NewIdempotencyKey());
   grpc::ClientContext context;
@@ -251,9 +251,9 @@ absl::StatusOr<v1::Artifact> Client::Quantize(const v1::QuantizeRequest& request
 }
 
 absl::StatusOr<v1::Artifact> Client::Upload(const v1::UploadHeader& header,
-                                               const std::vector<LocalFile>& files,
-                                               const TransferProgress& progress,
-                                               Canceller* canceller) {
+                                            const std::vector<LocalFile>& files,
+                                            const TransferProgress& progress,
+                                            Canceller* canceller) {
   int64_t total = 0;
   for (const LocalFile& file : files) {
     auto size = SizeOfFile(file.path);
@@ -307,8 +307,7 @@ absl::StatusOr<v1::Artifact> Client::Upload(const v1::UploadHeader& header,
   return reply.artifact();
 }
 
-absl::StatusOr<std::string> Client::EnsureUploaded(const std::string& path,
-                                                   v1::Artifact::Kind kind,
+absl::StatusOr<std::string> Client::EnsureUploaded(const std::string& path, v1::Artifact::Kind kind,
                                                    const TransferProgress& progress,
                                                    bool* uploaded) {
   if (uploaded != nullptr) *uploaded = false;
@@ -335,7 +334,7 @@ absl::StatusOr<std::string> Client::EnsureUploaded(const std::string& path,
 }
 
 absl::StatusOr<v1::Artifact> Client::Download(const std::string& name, const std::string& folder,
-                                                 const TransferProgress& progress) {
+                                              const TransferProgress& progress) {
   grpc::ClientContext context;
   impl_->Prepare(&context, absl::InfiniteDuration());
   v1::DownloadRequest request;

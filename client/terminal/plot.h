@@ -8,7 +8,7 @@
 namespace espalier {
 
 struct PlotOptions {
-  int width = 72;  // total columns, including labels
+  int width = 72;   // total columns, including labels
   int height = 12;  // rows of the plot area
   bool unicode = true;
   std::string title;    // above; empty: none

@@ -14,7 +14,7 @@ struct Progress {
   double total = 0;          // 0: unknown
   std::string unit;          // "step"
   std::string detail;        // "loss 2.3041"
-  double rate = 0;  // per second; 0: not shown
+  double rate = 0;           // per second; 0: not shown
   std::string rate_unit;     // "tok/s"
   double seconds_left = -1;  // negative: not shown
 };

@@ -28,8 +28,8 @@ absl::StatusOr<std::map<std::string, std::string>> ReadAdditionalTemplates(
     absl::string_view name = file;
     if (!absl::ConsumeSuffix(&name, ".jinja")) continue;
     if (templates.size() == kMaxTemplates) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", place, "' has more than ", kMaxTemplates, " templates; accepted: ", kMaxTemplates));
+      return absl::InvalidArgumentError(absl::StrCat("'", place, "' has more than ", kMaxTemplates,
+                                                     " templates; accepted: ", kMaxTemplates));
     }
     absl::StatusOr<std::string> text = ReadWholeFile(files, JoinPath(place, file), kMaxBytes);
     if (!text.ok()) return text.status();

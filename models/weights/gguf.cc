@@ -315,7 +315,7 @@ absl::Status GgufFile::AddSplit(GgufFile part) {
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenSplit(FileSystem& files,
-                                                             const std::string& path) {
+                                                              const std::string& path) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.Open(path);
   if (!file.ok()) return file.status();
   const int64_t size = (*file)->size();

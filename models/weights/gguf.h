@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/tensor/shape.h"
 #include "base/file_system.h"
 #include "models/weights/gguf_dequantize.h"
+#include "ops/tensor/shape.h"
 
 namespace espalier {
 
@@ -70,7 +70,7 @@ class GgufFile {
 
   // Opens one file on its own.
   static absl::StatusOr<std::unique_ptr<GgufFile>> OpenSplit(FileSystem& files,
-                                                            const std::string& path);
+                                                             const std::string& path);
   // Checks the file's split keys. `number` counts from 0.
   absl::Status CheckSplit(int64_t number, int64_t count) const;
   absl::Status AddSplit(GgufFile part);

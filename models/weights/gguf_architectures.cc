@@ -77,11 +77,12 @@ constexpr GgufName kGpt2Layer[] = {{"attn_norm", "ln_1"},
 constexpr GgufName kBigCodeLayer[] = {{"attn_norm", "ln_1"},          {"attn_qkv", "attn.c_attn"},
                                       {"attn_output", "attn.c_proj"}, {"ffn_norm", "ln_2"},
                                       {"ffn_up", "mlp.c_fc"},         {"ffn_down", "mlp.c_proj"}};
-constexpr GgufName kFalconLayer[] = {{"attn_norm", "input_layernorm"},
-                                     {"attn_qkv", "self_attention.query_key_value", kFalconFusedQkv},
-                                     {"attn_output", "self_attention.dense"},
-                                     {"ffn_up", "mlp.dense_h_to_4h"},
-                                     {"ffn_down", "mlp.dense_4h_to_h"}};
+constexpr GgufName kFalconLayer[] = {
+    {"attn_norm", "input_layernorm"},
+    {"attn_qkv", "self_attention.query_key_value", kFalconFusedQkv},
+    {"attn_output", "self_attention.dense"},
+    {"ffn_up", "mlp.dense_h_to_4h"},
+    {"ffn_down", "mlp.dense_4h_to_h"}};
 constexpr GgufName kFalconTwoNormsLayer[] = {
     {"attn_norm", "ln_mlp"},
     {"attn_norm_2", "ln_attn"},

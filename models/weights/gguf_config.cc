@@ -110,7 +110,8 @@ void AddPartialRotary(int64_t turned, int64_t head_dim, Json* config) {
 void AddDecoderHeads(GgufMetadata& m, Json* config) {
   AddDecoder(m, config);
   if (!m.Has(kRotaryDimensions)) return;
-  const int64_t turned = m.Size(kRotaryDimensions), head_dim = m.Size("attention.key_length", turned);
+  const int64_t turned = m.Size(kRotaryDimensions),
+                head_dim = m.Size("attention.key_length", turned);
   (*config)["head_dim"] = head_dim;
   if (turned != head_dim) AddPartialRotary(turned, head_dim, config);
 }
@@ -120,7 +121,7 @@ void AddDecoderHeads(GgufMetadata& m, Json* config) {
 void RefusePartialRotary(GgufMetadata& m, const Json& config) {
   if (!config.contains("partial_rotary_factor")) return;
   m.Fail(kRotaryDimensions, absl::StrCat(config["head_dim"].get<int64_t>(), ", as '",
-                               m.Key("attention.key_length"), "': whole heads turn"));
+                                         m.Key("attention.key_length"), "': whole heads turn"));
 }
 
 void AddQwen2(GgufMetadata& m, Json* config) { AddDecoderHeads(m, config); }

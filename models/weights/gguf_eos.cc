@@ -72,7 +72,8 @@ absl::StatusOr<std::vector<int64_t>> GgufEosIds(const GgufFile& file) {
   // With channels (OpenAI's harmony format) an answer has several messages.
   const bool goes_on = has(kReturn) && has(kCall);
   for (size_t i = 0; i < tokens->size(); ++i) {
-    if (!IsGgufEosSpelling((*tokens)[i]) || !is_used(i) || (goes_on && (*tokens)[i] == kEnd)) continue;
+    if (!IsGgufEosSpelling((*tokens)[i]) || !is_used(i) || (goes_on && (*tokens)[i] == kEnd))
+      continue;
     ends.push_back(static_cast<int64_t>(i));
   }
   std::sort(ends.begin(), ends.end());

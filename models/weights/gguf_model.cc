@@ -76,7 +76,8 @@ class GgufWeights : public WeightFiles {
 
   std::optional<Place> PlaceOf(const std::string& name) const override {
     const auto found = sources_.find(name);
-    if (found == sources_.end() || found->second.change != GgufWeightTransform::kNone) return std::nullopt;
+    if (found == sources_.end() || found->second.change != GgufWeightTransform::kNone)
+      return std::nullopt;
     const Source& source = found->second;
     const GgufType& type = *source.tensor->type;
     if (type.dtype == DType::kInvalid) return std::nullopt;
@@ -170,8 +171,8 @@ class GgufWeights : public WeightFiles {
       absl::Status status;
       if (all != file_->tensors().end()) {
         const Dims dims = {all->second.dims[1], all->second.dims[2]};
-        status =
-            Add(hf, merged, {&all->second, dims, GgufWeightTransform::kNone, expert * NumElements(dims)});
+        status = Add(hf, merged,
+                     {&all->second, dims, GgufWeightTransform::kNone, expert * NumElements(dims)});
       } else {
         const std::string name = absl::StrCat(part, ".", expert, ".weight");
         const auto one = file_->tensors().find(name);
@@ -190,7 +191,8 @@ class GgufWeights : public WeightFiles {
   int64_t RowInFile(const Source& source, int64_t row) const {
     const int64_t rows = source.dims[0];
     if (source.change != GgufWeightTransform::kFalconFusedQkv) {
-      const int64_t head = rows / (source.change == GgufWeightTransform::kPermutedQuery ? heads_ : kv_heads_);
+      const int64_t head =
+          rows / (source.change == GgufWeightTransform::kPermutedQuery ? heads_ : kv_heads_);
       const int64_t r = row % head;
       return row - r + r % (head / 2) * 2 + r / (head / 2);
     }

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ops/quantized/quantize_graph.h"
 #include "base/file_system.h"
 #include "models/weights/weight_files.h"
+#include "ops/quantized/quantize_graph.h"
 
 namespace espalier {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/cpu/dtype/convert.h"
 #include "base/json/bounded_json.h"
+#include "ops/cpu/dtype/convert.h"
 #include "storage/safetensors.h"
 
 namespace espalier {

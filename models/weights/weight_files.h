@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/tensor/shape.h"
 #include "base/file_system.h"
+#include "ops/tensor/shape.h"
 
 namespace espalier {
 

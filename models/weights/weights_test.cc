@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "storage/safetensors.h"
 #include "models/weights/additional_templates.h"
 #include "models/weights/gguf.h"
 #include "models/weights/native_format.h"
 #include "models/weights/weight_files.h"
+#include "storage/safetensors.h"
 
 namespace espalier {
 namespace {
@@ -151,12 +151,12 @@ TEST_F(WeightsTest, MatricesKeepTheFilesFormat) {
     std::map<std::string, Tensor> tensors_;
   };
   const NativeFormats own(Files({{"F32", {4, 4}},
-                              {"BF16", {4, 4}},
-                              {"F16", {4, 4}},
-                              {"Q4_0", {4, 4}},
-                              {"Q4_K", {4, 4}},
-                              {"Q6_K", {4, 4}},
-                              {"Q9_9", {4, 4}}}));
+                                 {"BF16", {4, 4}},
+                                 {"F16", {4, 4}},
+                                 {"Q4_0", {4, 4}},
+                                 {"Q4_K", {4, 4}},
+                                 {"Q6_K", {4, 4}},
+                                 {"Q9_9", {4, 4}}}));
   EXPECT_EQ(own.Of({"0"}), WeightFormat::kF32);
   EXPECT_EQ(own.Of({"1"}), WeightFormat::kBF16);
   EXPECT_EQ(own.Of({"2"}), WeightFormat::kF16);

@@ -1,11 +1,11 @@
-// Adafactor: see ops/operators/adafactor_update.cc. Each pass recomputes the second moments of a row instead
-// of storing them.
+// Adafactor: see ops/operators/adafactor_update.cc. Each pass recomputes the second moments of a
+// row instead of storing them.
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "ops/cpu/optimizer.h"
 #include "ops/cpu/deterministic_sum.h"
+#include "ops/cpu/optimizer.h"
 #include "ops/cpu/simd/vectorize.h"
 
 namespace espalier {

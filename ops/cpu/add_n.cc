@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "ops/cpu/layout/copy.h"
 #include "ops/cpu/elementwise.h"
+#include "ops/cpu/layout/copy.h"
 
 namespace espalier {
 namespace {

@@ -1,5 +1,5 @@
-// arg_min and arg_max: finds the extreme value of each line as reduce_min and reduce_max do, then its
-// index.
+// arg_min and arg_max: finds the extreme value of each line as reduce_min and reduce_max do, then
+// its index.
 #pragma once
 
 #include <string>

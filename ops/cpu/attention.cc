@@ -1,15 +1,15 @@
 // attention for training. A task is one K/V head of one sequence with the query heads that share it
-// (GQA). It processes blocks of query rows, keeps their scores in cache and skips the columns that a
-// causal mask hides from the block. The backward pass recomputes the probabilities (as in
+// (GQA). It processes blocks of query rows, keeps their scores in cache and skips the columns that
+// a causal mask hides from the block. The backward pass recomputes the probabilities (as in
 // FlashAttention, Dao et al. 2022).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
-#include "ops/cpu/simd/simd.h"
 #include "ops/cpu/gemm/small_gemm.h"
+#include "ops/cpu/simd/simd.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
@@ -134,8 +134,8 @@ void PackTransposed(const float* x, int64_t stride, int64_t columns, int64_t dim
   }
 }
 
-// Makes a dense copy, padded_dim wide, with zeros behind each row. Even if no padding is needed: rows a whole
-// width apart map to few cache sets and evict each other.
+// Makes a dense copy, padded_dim wide, with zeros behind each row. Even if no padding is needed:
+// rows a whole width apart map to few cache sets and evict each other.
 const float* DenseRows(const float* x, int64_t stride, int64_t rows, const Problem& p,
                        float* copy) {
   for (int64_t i = 0; i < rows; ++i) {

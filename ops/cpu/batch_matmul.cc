@@ -1,5 +1,5 @@
-// Batched matrix products by oneDNN. Operands that an input `length` truncates are copied first, with
-// zeros beyond it.
+// Batched matrix products by oneDNN. Operands that an input `length` truncates are copied first,
+// with zeros beyond it.
 #include <algorithm>
 
 #include "ops/cpu/dtype/convert.h"

@@ -1,17 +1,17 @@
-// Batch normalization of [N, C, ...]. Sums over a channel are in f64, in an order that is a function of
-// the shape alone.
+// Batch normalization of [N, C, ...]. Sums over a channel are in f64, in an order that is a
+// function of the shape alone.
 #include <cmath>
 #include <limits>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {
 
-// Work is cut into pieces that are contiguous in memory: planes (one channel of one image) or parts of
-// them; if planes are small, blocks of columns of the matrix [N, C * spatial].
+// Work is cut into pieces that are contiguous in memory: planes (one channel of one image) or parts
+// of them; if planes are small, blocks of columns of the matrix [N, C * spatial].
 constexpr int64_t kPiece = 32768, kSmall = 32, kColumns = 256;
 constexpr int64_t kBlock = 256;   // elements between prefetches
 constexpr int64_t kAhead = 1024;  // prefetch distance; the hardware prefetcher stops at pages
@@ -359,8 +359,8 @@ void SumColumns(const SumOperands& o, int64_t rows, int64_t width, int64_t n, co
   for (int64_t i = 0; i < n; ++i) sums[i] = {plain[i], along[i]};
 }
 
-// Computes the sums of every channel: line(channel) gives its operands, finish(channel, sums) receives
-// the sums.
+// Computes the sums of every channel: line(channel) gives its operands, finish(channel, sums)
+// receives the sums.
 template <typename LineOf, typename Finish>
 void SumChannels(const Shape& s, const SumOperands& o, Mask mask, const LineOf& line,
                  const Finish& finish) {
@@ -418,8 +418,8 @@ std::unique_ptr<Kernel> MakeStats(const KernelSpec& spec, std::string*) {
           const double mean = sums.plain * share;
           const float rounded = static_cast<float>(mean);
           double squares = sums.along * share;
-          // The rounding of the stored mean would be an error of the variance, so it is corrected. Not for
-          // a part of the batch: the mean of the whole batch is not known yet.
+          // The rounding of the stored mean would be an error of the variance, so it is corrected.
+          // Not for a part of the batch: the mean of the whole batch is not known yet.
           if (count == s.elements()) {
             squares += static_cast<double>(rounded) * rounded - mean * mean;
           }
@@ -554,8 +554,8 @@ std::unique_ptr<Kernel> MakeBackward(const KernelSpec& spec, std::string*) {
             dstats[c] = dstats[s.channels + c] = 0;
             return;
           }
-          // variance = mean of squares - mean^2. dmean uses the rounded dvariance, so that both cancel in
-          // batch_norm_stats_grad.
+          // variance = mean of squares - mean^2. dmean uses the rounded dvariance, so that both
+          // cancel in batch_norm_stats_grad.
           const float dvariance =
               static_cast<float>(-0.5 * scale[c] * sums.along * inverse * inverse * inverse);
           dstats[c] = static_cast<float>(-sums.plain * scale[c] * inverse -

@@ -5,10 +5,10 @@
 #include <string>
 #include <type_traits>
 
+#include "ops/cpu/deterministic_sum.h"
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/layout/strided.h"
-#include "ops/cpu/deterministic_sum.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

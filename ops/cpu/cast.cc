@@ -3,8 +3,8 @@
 #include <type_traits>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/layout/copy.h"
 #include "ops/cpu/dtype/element.h"
+#include "ops/cpu/layout/copy.h"
 #include "ops/cpu/threading/parallel.h"
 
 namespace espalier {

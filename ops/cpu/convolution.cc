@@ -4,11 +4,11 @@
 #include <dnnl.hpp>
 #include <unordered_map>
 
-#include "ops/cpu/simd/activation.h"
-#include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
-#include "ops/cpu/onednn/post_ops.h"
 #include "ops/cpu/deterministic_sum.h"
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/onednn/post_ops.h"
+#include "ops/cpu/simd/activation.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/threading/workspace.h"
 #include "ops/kernel/shard_padding.h"
 

@@ -2,10 +2,10 @@
 #include <string>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/vectorize.h"
-#include "ops/kernel/kernel.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/axis_lines.h"
+#include "ops/kernel/kernel.h"
 
 namespace espalier {
 namespace {
@@ -66,7 +66,8 @@ void Add(KernelRegistry& registry, const std::string& name, bool turned) {
                    const TensorView &x = args.inputs[0], &y = args.outputs[0];
                    if (x.num_elements() == 0) return KernelStatus::Ok();
                    const auto run = [&]<typename T, typename Acc>(T, Acc) {
-                     Sum<T, Acc>(AxisLines(x.dims(), axis), exclusive, reverse, x.as<T>(), y.as<T>());
+                     Sum<T, Acc>(AxisLines(x.dims(), axis), exclusive, reverse, x.as<T>(),
+                                 y.as<T>());
                    };
                    switch (x.dtype()) {
                      case DType::kI32:

@@ -1,19 +1,19 @@
-// Deterministic parallel sums: the order of summation is a function of the shapes alone, whatever the
-// number of threads.
+// Deterministic parallel sums: the order of summation is a function of the shapes alone, whatever
+// the number of threads.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/layout/strided.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 
-// Blocks of kSumBlock elements are summed in f32, element i in lane i % kSumLanes, and then added to a
-// double. Explicit lanes keep the order independent of the compiler and the instruction set.
+// Blocks of kSumBlock elements are summed in f32, element i in lane i % kSumLanes, and then added
+// to a double. Explicit lanes keep the order independent of the compiler and the instruction set.
 constexpr int64_t kSumBlock = 512;
 constexpr int64_t kSumLanes = 16;
 
@@ -39,8 +39,8 @@ inline double SumBlock(const float* x, int64_t n) {
   return SumTerms(x, n, [](float v) { return v; });
 }
 
-// Returns the sum over the blocks of [0, n) of partial(begin, end), the sum of one block. Blocks run in
-// parallel and are added in order.
+// Returns the sum over the blocks of [0, n) of partial(begin, end), the sum of one block. Blocks
+// run in parallel and are added in order.
 template <typename F>
 double BlockedSum(int64_t n, int64_t block, const F& partial) {
   std::vector<double> partials((n + block - 1) / block);
@@ -53,13 +53,13 @@ double BlockedSum(int64_t n, int64_t block, const F& partial) {
   return sum;
 }
 
-// Reduces the elements of a nest into `count` accumulators, over the loops in which operand `folded`
-// has stride 0. add(accumulators, offsets, begin, end) adds elements [begin, end) of the row at
-// `offsets` to the accumulator at offsets[folded], or to those from there on if the innermost loop
-// moves `folded`. combine(a, b) joins two accumulators; `start` is its identity.
+// Reduces the elements of a nest into `count` accumulators, over the loops in which operand
+// `folded` has stride 0. add(accumulators, offsets, begin, end) adds elements [begin, end) of the
+// row at `offsets` to the accumulator at offsets[folded], or to those from there on if the
+// innermost loop moves `folded`. combine(a, b) joins two accumulators; `start` is its identity.
 template <typename Acc, typename AddRow, typename Combine>
 std::vector<Acc> ReduceOver(const LoopNest& nest, size_t folded, Acc start, int64_t count,
-                          const AddRow& add, const Combine& combine) {
+                            const AddRow& add, const Combine& combine) {
   const int64_t inner = nest.inner(), rows = nest.rows(), total = rows * inner;
   constexpr int64_t kMaxPieces = 16;
   if (nest.dims.size() > 1 && nest.strides[folded][0] != 0 && nest.dims[0] >= kMaxPieces) {
@@ -98,8 +98,8 @@ std::vector<Acc> ReduceOver(const LoopNest& nest, size_t folded, Acc start, int6
 }
 
 // target[...] = scale * (sum of values over the loops in which operand `summed` has stride 0).
-// values(offsets, begin, n, buffer) returns elements [begin, begin + n), n <= kSumBlock, of the row at
-// `offsets`, in its own memory or in `buffer`. The target is dense, with `count` elements.
+// values(offsets, begin, n, buffer) returns elements [begin, begin + n), n <= kSumBlock, of the row
+// at `offsets`, in its own memory or in `buffer`. The target is dense, with `count` elements.
 template <typename Values>
 void SumOver(const LoopNest& nest, size_t summed, const Values& values, double scale, float* target,
              int64_t count) {

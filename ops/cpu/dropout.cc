@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <string>
 
-#include "ops/cpu/layout/copy.h"
 #include "ops/cpu/elementwise.h"
+#include "ops/cpu/layout/copy.h"
 #include "ops/kernel/philox.h"
 
 namespace espalier {

@@ -6,19 +6,21 @@
 #include <type_traits>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/layout/strided.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/integer_math.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
 
-// Which element types a kernel takes, by the letters of ElementTypes (ops/operators/elementwise.h); bf16 and f16 come as f32.
+// Which element types a kernel takes, by the letters of ElementTypes (ops/operators/elementwise.h);
+// bf16 and f16 come as f32.
 enum class Takes { kFloats, kNumbers /* F I S */, kBools, kAll };
 
-// Calls run(T(), g) where T is the storage type of `dtype` and g is f on such elements; for booleans g
-// passes bool (any byte but 0 is true). Returns false if `takes` does not include `dtype`.
+// Calls run(T(), g) where T is the storage type of `dtype` and g is f on such elements; for
+// booleans g passes bool (any byte but 0 is true). Returns false if `takes` does not include
+// `dtype`.
 template <Takes takes, typename F, typename Run>
 bool WithElements(DType dtype, F f, const Run& run) {
   if constexpr (takes == Takes::kBools || takes == Takes::kAll) {

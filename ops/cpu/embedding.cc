@@ -108,8 +108,8 @@ std::unique_ptr<Kernel> MakeBagForward(const KernelSpec& spec, std::string*) {
   });
 }
 
-// dweight[id] += share * dy[bag]. Threads split the table's rows; each adds the gradients of its rows in the
-// order of the ids.
+// dweight[id] += share * dy[bag]. Threads split the table's rows; each adds the gradients of its
+// rows in the order of the ids.
 KernelStatus AddRows(const char* op, const Bags& bags, const TensorView& ids, const TensorView& dy,
                      const TensorView& dweight) {
   const Rows rows = RowsOfTable(dweight.spec);

@@ -1,6 +1,6 @@
+#include "ops/cpu/deterministic_sum.h"
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/layout/copy.h"
-#include "ops/cpu/deterministic_sum.h"
 
 namespace espalier {
 namespace {

@@ -1,16 +1,16 @@
-// expert_linear and quantized_expert_linear: grouped GEMM of a mixture of experts. Rows are gathered by
-// expert, so that each expert's weights are read once for all of its rows. Batch-invariant by
-// BatchInvariantLinear and QuantizedGemm.
+// expert_linear and quantized_expert_linear: grouped GEMM of a mixture of experts. Rows are
+// gathered by expert, so that each expert's weights are read once for all of its rows.
+// Batch-invariant by BatchInvariantLinear and QuantizedGemm.
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
-#include "ops/cpu/gemm/quantized_gemm.h"
-#include "ops/cpu/gemm/group_rows.h"
 #include "ops/cpu/gemm/batch_invariant_linear.h"
+#include "ops/cpu/gemm/group_rows.h"
+#include "ops/cpu/gemm/quantized_gemm.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
@@ -42,8 +42,8 @@ class PlainMatrices : public ExpertMatrices {
       const int64_t begin = rows.groups.begin(e), end = rows.groups.end(e);
       if (begin == end) continue;
       BatchInvariantLinear({DType::kF32, end - begin, rows.in, rows.out, rows.x + begin * rows.in,
-                    static_cast<const char*>(weight.data) + e * bytes, nullptr,
-                    rows.y + begin * rows.out, dtype_});
+                            static_cast<const char*>(weight.data) + e * bytes, nullptr,
+                            rows.y + begin * rows.out, dtype_});
     }
   }
 
@@ -90,8 +90,8 @@ class PackedMatrices : public ExpertMatrices {
     const int64_t begin = rows.groups.begin(expert);
     const QuantizedRows own = all.Part(begin, rows.groups.end(expert));
     QuantizedGemm(BestQuantizedIsa(), shape_,
-                     weight.as<uint8_t>() + expert * shape_.blocks() * shape_.block_bytes(), own,
-                     first, last, rows.y + begin * rows.out);
+                  weight.as<uint8_t>() + expert * shape_.blocks() * shape_.block_bytes(), own,
+                  first, last, rows.y + begin * rows.out);
   }
 
   const PackedWeights shape_;
@@ -168,7 +168,7 @@ class ExpertLinear : public Kernel {
   WorkspaceLayout layout_;
   std::unique_ptr<ExpertMatrices> matrices_;
   size_t gathered_ = 0, products_ = 0;
-  RowsByGroup groups_;            // choices by expert
+  RowsByGroup groups_;          // choices by expert
   std::vector<int64_t> place_;  // of a choice in their order
 };
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {
@@ -161,7 +161,8 @@ std::unique_ptr<Kernel> MakeAggregateGradient(const KernelSpec& spec, std::strin
     if (!error.empty()) return KernelStatus{error};
     const int64_t width = dy.dims()[1], k = gates.dims()[1], first = FirstSample(gates.spec) * k;
     if (dfull.present()) {
-      // Shards with other columns of the same samples are summed, so only one of them adds this term.
+      // Shards with other columns of the same samples are summed, so only one of them adds this
+      // term.
       const bool here = dy.spec.offset[1] == 0;
       FillRows(
           BalanceGradient(*routing, assign.dims()[0], assign.num_elements(), here ? lambda : 0.0),

@@ -5,8 +5,8 @@
 
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/labels.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/layout/axis_slices.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {
@@ -21,7 +21,8 @@ struct Lookup {
   }
 };
 
-// Normalizes the indices to be non-negative, or returns an error that names the first one out of range.
+// Normalizes the indices to be non-negative, or returns an error that names the first one out of
+// range.
 KernelStatus ReadIndices(const TensorView& indices, int64_t rows, std::vector<int64_t>* out) {
   out->resize(indices.num_elements());
   for (size_t i = 0; i < out->size(); ++i) {
@@ -55,8 +56,8 @@ KernelStatus Gather(const KernelArgs& args, size_t axis) {
   return KernelStatus::Ok();
 }
 
-// Rows that are looked up several times are summed in the order of the indices: threads split the elements of
-// dx, never the indices.
+// Rows that are looked up several times are summed in the order of the indices: threads split the
+// elements of dx, never the indices.
 KernelStatus Scatter(const KernelArgs& args, size_t axis) {
   const TensorView &dy = args.inputs[1], &dx = args.outputs[0];
   const Lookup lookup(dx.dims(), axis);

@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <memory>
 
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/gemm/quantized_gemm.h"
 #include "ops/cpu/register_all.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <string>
 
+#include "ops/cpu/deterministic_sum.h"
 #include "ops/cpu/labels.h"
 #include "ops/cpu/threading/parallel.h"
-#include "ops/cpu/deterministic_sum.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

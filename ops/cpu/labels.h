@@ -26,8 +26,8 @@ inline std::string PlaceInWhole(const TensorView& view, int64_t i) {
   return ToString(place);
 }
 
-// Checks that every label is in [0, classes) or equal to ignore_index. Otherwise returns an error that
-// names the first offender, its coordinates in the whole tensor and the accepted range.
+// Checks that every label is in [0, classes) or equal to ignore_index. Otherwise returns an error
+// that names the first offender, its coordinates in the whole tensor and the accepted range.
 KernelStatus CheckLabels(const std::string& op, const TensorView& labels, int64_t classes,
                          int64_t ignore_index);
 

@@ -1,13 +1,13 @@
-// Layer norm, optionally of x + residual (fused add). Batch-invariant: a row's result depends on that
-// row alone.
+// Layer norm, optionally of x + residual (fused add). Batch-invariant: a row's result depends on
+// that row alone.
 #include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/layout/copy.h"
-#include "ops/cpu/threading/parallel.h"
-#include "ops/cpu/simd/row_sums.h"
 #include "ops/cpu/layout/rows.h"
+#include "ops/cpu/simd/row_sums.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {
@@ -160,8 +160,8 @@ void AddBlocks(const float* from, int64_t stride, int64_t blocks, int64_t n, flo
   });
 }
 
-// Number of blocks of rows with their own partial sums for dscale and dbias: a function of the shape
-// alone.
+// Number of blocks of rows with their own partial sums for dscale and dbias: a function of the
+// shape alone.
 constexpr int64_t kMaxBlocks = 64, kFewestRows = 4;
 
 // Backward of all rows; `sums` holds n floats for dscale and n for dbias per block.

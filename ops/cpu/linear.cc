@@ -1,13 +1,13 @@
 // linear. Training: oneDNN's matmul for y, dx and dw. Serving: BatchInvariantLinear.
 #include <algorithm>
 
-#include "ops/cpu/simd/activation.h"
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/gemm/linear_args.h"
-#include "ops/cpu/onednn/onednn.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/layout/rows.h"
+#include "ops/cpu/onednn/onednn.h"
+#include "ops/cpu/simd/activation.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
@@ -19,7 +19,8 @@ MatrixLayout Transposed(int64_t columns) { return {0, 1, columns}; }
 
 std::unique_ptr<Kernel> MakeStable(const KernelSpec& spec, std::string* refusal) {
   if (!spec.batch_invariant) {
-    *refusal = "the batch-invariant kernel is slower than oneDNN where batch invariance is not required";
+    *refusal =
+        "the batch-invariant kernel is slower than oneDNN where batch invariance is not required";
     return nullptr;
   }
   const DType dtype = spec.inputs[0].dtype;

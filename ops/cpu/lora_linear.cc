@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
-#include "ops/cpu/gemm/group_rows.h"
 #include "ops/cpu/gemm/batch_invariant_linear.h"
+#include "ops/cpu/gemm/group_rows.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
@@ -52,9 +52,9 @@ class LoraLinear : public Kernel {
       const int64_t begin = groups_.begin(n), count = groups_.end(n) - begin;
       if (count == 0) continue;
       BatchInvariantLinear({DType::kF32, count, in, rank, gathered + begin * in,
-                    a.as<float>() + n * rank * in, nullptr, narrow + begin * rank});
+                            a.as<float>() + n * rank * in, nullptr, narrow + begin * rank});
       BatchInvariantLinear({DType::kF32, count, rank, out, narrow + begin * rank,
-                    b.as<float>() + n * out * rank, nullptr, products + begin * out});
+                            b.as<float>() + n * out * rank, nullptr, products + begin * out});
     }
     copy(0, none, out, [&](int64_t i) { std::fill_n(y.as<float>() + order[i] * out, out, 0.0f); });
     copy(none, rows, out, [&](int64_t i) {

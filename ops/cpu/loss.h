@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "ops/cpu/elementwise.h"
 #include "ops/cpu/deterministic_sum.h"
+#include "ops/cpu/elementwise.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

@@ -1,11 +1,11 @@
-// Local response normalization over adjacent channels. Work is cut into blocks of contiguous positions; a
-// block iterates over the channels with vectors.
+// Local response normalization over adjacent channels. Work is cut into blocks of contiguous
+// positions; a block iterates over the channels with vectors.
 #include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {

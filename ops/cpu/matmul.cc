@@ -99,7 +99,8 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string* refusal
 // Serving, batch-invariant: element (i, j) adds a[i, p] b[p, j] for p = 0, 1, ... in order.
 std::unique_ptr<Kernel> MakeStable(const KernelSpec& spec, std::string* refusal) {
   if (!spec.batch_invariant) {
-    *refusal = "the batch-invariant kernel is slower than oneDNN where batch invariance is not required";
+    *refusal =
+        "the batch-invariant kernel is slower than oneDNN where batch invariance is not required";
     return nullptr;
   }
   return MakeKernel([attributes = spec.attributes](const KernelArgs& args) {

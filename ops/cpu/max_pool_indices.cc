@@ -2,8 +2,8 @@
 #include <limits>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/pool.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/max_pool_index.h"
 
 namespace espalier {

@@ -1,14 +1,14 @@
-// multi_head_attention: projections and matrix products by oneDNN, sequence by sequence, with softmax between
-// them. The backward pass recomputes the probabilities.
+// multi_head_attention: projections and matrix products by oneDNN, sequence by sequence, with
+// softmax between them. The backward pass recomputes the probabilities.
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/onednn/onednn.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/f32_math.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/threading/workspace.h"
 #include "ops/kernel/philox.h"
 
@@ -233,8 +233,8 @@ class AttentionKernel : public Kernel {
     return At(args, Drops(args) ? dropped_ : probabilities_);
   }
 
-  // to = dropout(from) of row i of sequence b's scores. The mask follows the element's index in the whole
-  // tensor.
+  // to = dropout(from) of row i of sequence b's scores. The mask follows the element's index in the
+  // whole tensor.
   void Drop(const KernelArgs& args, int64_t b, int64_t i, const float* from, float* to) const {
     const Problem& p = p_;
     const TensorSpec &q = args.inputs[kQ].spec, &w = args.inputs[kWq].spec;
@@ -490,8 +490,8 @@ class Backward : public AttentionKernel {
     return error;
   }
 
-  // Computes the gradient of the bias row, which follows each sequence's columns, then makes the columns of
-  // all sequences contiguous.
+  // Computes the gradient of the bias row, which follows each sequence's columns, then makes the
+  // columns of all sequences contiguous.
   void ExtraRows(float* rows, int64_t width, float* bias_row) const {
     const Problem& p = p_;
     if (p.extra() == 0) return;
@@ -502,7 +502,8 @@ class Backward : public AttentionKernel {
     }
   }
 
-  // Computes the gradients of x (input kQ, kK or kV), its weight and its bias from that of its projection.
+  // Computes the gradients of x (input kQ, kK or kV), its weight and its bias from that of its
+  // projection.
   std::string Unproject(const KernelArgs& args, const Back& back, int x, const float* dprojected,
                         int64_t rows, int64_t width) const {
     std::string error;

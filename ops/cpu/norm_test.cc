@@ -214,8 +214,8 @@ TEST(BatchNorm, GradientsMatchFiniteDifferences) {
   Ops().CheckGradient("batch_norm", {}, BatchNormInputs(x), 5e-3, 3e-3f);
 }
 
-// Planes that are split, planes of one piece, and small planes, which are processed by columns; few images, and
-// more than fit into one piece.
+// Planes that are split, planes of one piece, and small planes, which are processed by columns; few
+// images, and more than fit into one piece.
 TEST(BatchNorm, SumsMatchLoopsInEveryShapeForAnyNumberOfThreads) {
   const int threads = omp_get_max_threads();
   for (const Dims& dims : {Dims{2, 3, 40000}, Dims{3, 70, 7, 7}, Dims{3, 5, 33}, Dims{2, 300, 3, 3},

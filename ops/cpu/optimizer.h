@@ -64,8 +64,8 @@ inline void CopyParameters(const KernelArgs& args) {
 }
 
 // An elementwise update of any number of parameters in one parallel loop (multi-tensor apply).
-// `factors` computes from an UpdateStep what all elements need; `move(factors, operands)` updates the
-// elements of one part of a parameter. The operands of the parameters follow each other.
+// `factors` computes from an UpdateStep what all elements need; `move(factors, operands)` updates
+// the elements of one part of a parameter. The operands of the parameters follow each other.
 template <typename Factors, typename Move>
 std::unique_ptr<Kernel> MakeUpdateKernel(Factors factors, Move move) {
   return MakeKernel([factors, move](const KernelArgs& args) {

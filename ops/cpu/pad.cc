@@ -6,8 +6,8 @@
 
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/dtype/element.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/layout/strided.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {

@@ -1,8 +1,8 @@
-// Batch-invariant attention over the paged KV cache. Every row is computed by itself; key number j of
-// its list (prefix, then ancestors) always has the same position in the same sums. So a result does not
-// depend on the batch, on the slots, or on whether a key is of the sequence or an ancestor in a token
-// tree. Keys and values are read in the cache's format and summed in f32; query heads that share them,
-// and rows behind one prefix, are computed together (attention/attention_block.h).
+// Batch-invariant attention over the paged KV cache. Every row is computed by itself; key number j
+// of its list (prefix, then ancestors) always has the same position in the same sums. So a result
+// does not depend on the batch, on the slots, or on whether a key is of the sequence or an ancestor
+// in a token tree. Keys and values are read in the cache's format and summed in f32; query heads
+// that share them, and rows behind one prefix, are computed together (attention/attention_block.h).
 #include <algorithm>
 #include <cmath>
 

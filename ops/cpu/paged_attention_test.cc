@@ -14,7 +14,8 @@ const OpRunner& Ops() {
 constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 72;
 constexpr DType kFormats[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8};
 
-// A batch of rows; q, k and v of a row are a function of `token`, so that a token may appear in any batch.
+// A batch of rows; q, k and v of a row are a function of `token`, so that a token may appear in any
+// batch.
 struct Row {
   int token;
   int slot;

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {
@@ -31,7 +31,8 @@ struct PlusPower {
   float operator()(float sum, float value) const { return sum + std::pow(std::fabs(value), p); }
 };
 
-// Computes one row of the result: combines rows element by element (`take`), then the columns of each window
+// Computes one row of the result: combines rows element by element (`take`), then the columns of
+// each window
 // (`join`), then applies `finish`.
 template <typename Take, typename Join, typename Finish>
 void PoolPlanes(const Windows& w, int64_t planes, const float* x, float* y, float start, Take take,

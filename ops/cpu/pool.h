@@ -1,5 +1,5 @@
-// Pooling of NCHW planes over windows given per row and column of the result, with PyTorch's rules for
-// ties and borders.
+// Pooling of NCHW planes over windows given per row and column of the result, with PyTorch's rules
+// for ties and borders.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +23,15 @@ struct Windows {
   int64_t work() const;
 };
 
-// Windows of pool2d's attributes: kernel, strides, pads, dilations, count_include_pad. `y`: dimensions
-// of the result.
+// Windows of pool2d's attributes: kernel, strides, pads, dilations, count_include_pad. `y`:
+// dimensions of the result.
 Windows SlidingWindows(const Attributes& attributes, const Dims& x, const Dims& y);
 
 // Windows of PyTorch's adaptive pooling.
 Windows AdaptiveWindows(const Dims& x, const Dims& y);
 
-// Returns the index in the plane of the first maximum of window (i, j) in row-major order; a NaN wins.
-// Returns -1 for a window that contains only padding.
+// Returns the index in the plane of the first maximum of window (i, j) in row-major order; a NaN
+// wins. Returns -1 for a window that contains only padding.
 int64_t ArgMax(const Windows& windows, const float* plane, int64_t i, int64_t j);
 
 enum class PoolKind { kMax, kAverage, kLp };

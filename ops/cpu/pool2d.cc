@@ -1,6 +1,6 @@
-// pool2d. The gradient of max pooling is vectorized: finds the maxima of a row of windows, then each row of
-// the image gathers its gradients. Rows are split by column modulo the stride ("phase"), so that adjacent
-// windows read adjacent elements.
+// pool2d. The gradient of max pooling is vectorized: finds the maxima of a row of windows, then
+// each row of the image gathers its gradients. Rows are split by column modulo the stride
+// ("phase"), so that adjacent windows read adjacent elements.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -9,27 +9,30 @@
 #include <vector>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/pool.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/shard_padding.h"
 
 namespace espalier {
 namespace {
 
-constexpr int64_t kLanes = 16;    // elements at a time
-constexpr int64_t kAhead = 1024;  // prefetch distance; the hardware prefetcher does not follow the rows
+constexpr int64_t kLanes = 16;  // elements at a time
+constexpr int64_t kAhead =
+    1024;  // prefetch distance; the hardware prefetcher does not follow the rows
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Windows along one dimension: window i covers positions i * stride - pad + k * dilation, k < kernel.
+// Windows along one dimension: window i covers positions i * stride - pad + k * dilation, k <
+// kernel.
 struct Steps {
   int64_t size, windows;  // of the image, of the result
   int64_t kernel, stride, pad, dilation;
 };
 
-// A tap: an element of a window's row. For window j it is at [phase][j + shift] of a row of the image.
+// A tap: an element of a window's row. For window j it is at [phase][j + shift] of a row of the
+// image.
 struct Tap {
   int64_t k, phase, shift;
   int64_t offset = 0;  // of [phase][shift]
@@ -44,8 +47,8 @@ struct MaxPool {
   int64_t width = 0;                          // of a row of a phase
   int64_t result_left = 0, result_width = 0;  // of a row of windows
   int64_t span = 0;                           // rows of the image in a window
-  // Sizes of ring buffers, powers of 2: rows of the image that a window spans, and rows of windows that an
-  // element can belong to.
+  // Sizes of ring buffers, powers of 2: rows of the image that a window spans, and rows of windows
+  // that an element can belong to.
   int64_t kept = 0, kept_windows = 0;
   // For every row of the image: the rows of windows that contain it, and their first tap in it.
   std::vector<std::vector<std::pair<int64_t, int32_t>>> windows_of;
@@ -97,8 +100,8 @@ struct MaxPool {
   // So negative that adding taps keeps it invalid.
   static constexpr int32_t kNone = std::numeric_limits<int32_t>::min() / 2;
 
-  // Whether the vector path pays: rows fill vectors, and gathering, whose cost grows with the image, costs
-  // no more than scanning the windows.
+  // Whether the vector path pays: rows fill vectors, and gathering, whose cost grows with the
+  // image, costs no more than scanning the windows.
   bool Suits() const {
     return rows.kernel * columns.kernel < -kNone && columns.windows >= 4 &&
            rows.size * columns.size <=
@@ -224,7 +227,8 @@ class MaxPoolGradient {
                 best[l] = better ? value[l] : best[l];
                 at[l] = better ? tap : at[l];
               }
-              asm volatile("");  // keeps GCC from unroll-and-jam, which would prevent vectorization of the loop above
+              asm volatile("");  // keeps GCC from unroll-and-jam, which would prevent vectorization
+                                 // of the loop above
             }
             std::memcpy(maxima + j, at, sizeof(at));
           }

@@ -1,4 +1,5 @@
-// Standard headers that kernels use. Only speeds up compilation: a kernel still includes what it uses.
+// Standard headers that kernels use. Only speeds up compilation: a kernel still includes what it
+// uses.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -2,12 +2,12 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cpu/simd/activation.h"
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/gemm/linear_args.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/gemm/quantized_gemm.h"
 #include "ops/cpu/layout/rows.h"
+#include "ops/cpu/simd/activation.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/threading/workspace.h"
 
 namespace espalier {
@@ -60,8 +60,8 @@ class Packed : public Kernel {
     ParallelArrays(blocks_, kPackOutputs * shapes_[0].in * (3 + to.rows) / 8,
                    [&](size_t which, int64_t begin, int64_t end) {
                      QuantizedGemm(BestQuantizedIsa(), shapes_[which],
-                                      args.inputs[which * each + 1].as<uint8_t>(), to, begin, end,
-                                      args.outputs[which].as<float>());
+                                   args.inputs[which * each + 1].as<uint8_t>(), to, begin, end,
+                                   args.outputs[which].as<float>());
                    });
     for (size_t i = 0; i < shapes_.size(); ++i) {
       if (each < 3 || !args.inputs[i * each + 2].present()) continue;

@@ -1,5 +1,5 @@
-// rnn, gru and lstm: oneDNN products over whole sequences where the state is not needed, and one product per
-// step where it is.
+// rnn, gru and lstm: oneDNN products over whole sequences where the state is not needed, and one
+// product per step where it is.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -9,9 +9,9 @@
 
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/onednn/onednn.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/f32_math.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/threading/workspace.h"
 #include "ops/kernel/recurrent_steps.h"
 

@@ -5,8 +5,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/deterministic_sum.h"
+#include "ops/cpu/dtype/convert.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
@@ -49,8 +49,8 @@ void SumAxes(const Attributes& attributes, const TensorView& x, const float* a, 
   SumOver(nest, 1, values, scale, out, count);
 }
 
-// Returns for every element of y the reduction by `op` of load(x[i]) over the x[i] that belong to it.
-// `load` and `op` are captureless lambdas; `start` is the identity of `op`.
+// Returns for every element of y the reduction by `op` of load(x[i]) over the x[i] that belong to
+// it. `load` and `op` are captureless lambdas; `start` is the identity of `op`.
 template <typename T, typename Acc, typename Load, typename Op>
 std::vector<Acc> FoldAxes(const Attributes& attributes, const TensorView& x, int64_t count,
                           Acc start, Load load, Op op) {
@@ -147,8 +147,8 @@ void SpreadAxes(const Attributes& attributes, const float* x, const float* a, co
   }
 }
 
-// Adds kernel `name`: run(attributes, x, y), and kernel `name`_grad: gradient(attributes, operands of
-// the gradient, dx). Floating-point operands are f32.
+// Adds kernel `name`: run(attributes, x, y), and kernel `name`_grad: gradient(attributes, operands
+// of the gradient, dx). Floating-point operands are f32.
 template <typename Run, typename GradientRun>
 void AddFold(KernelRegistry& registry, const std::string& name, Run run, GradientRun gradient) {
   registry.Add(name, ViaF32([run](const KernelSpec& spec, std::string*) {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "ops/cpu/elementwise.h"
 #include "ops/cpu/deterministic_sum.h"
+#include "ops/cpu/elementwise.h"
 
 namespace espalier {
 

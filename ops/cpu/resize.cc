@@ -4,8 +4,8 @@
 
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/layout/copy.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/threading/workspace.h"
 #include "ops/kernel/resize_taps.h"
 

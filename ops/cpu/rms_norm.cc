@@ -1,12 +1,12 @@
-// RMS norm, optionally of x + residual (fused add). Batch-invariant: a row's result depends on that row
-// alone.
+// RMS norm, optionally of x + residual (fused add). Batch-invariant: a row's result depends on that
+// row alone.
 #include <algorithm>
 
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/layout/copy.h"
-#include "ops/cpu/threading/parallel.h"
-#include "ops/cpu/simd/row_sums.h"
 #include "ops/cpu/layout/rows.h"
+#include "ops/cpu/simd/row_sums.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {

@@ -1,6 +1,6 @@
-// Rotary position embedding (RoPE) in Hugging Face's "rotate half" form. Sines and cosines of a position are
-// computed once for all kernels of a registry with the same frequencies, with frequencies and angles
-// rounded to f32 as in Hugging Face.
+// Rotary position embedding (RoPE) in Hugging Face's "rotate half" form. Sines and cosines of a
+// position are computed once for all kernels of a registry with the same frequencies, with
+// frequencies and angles rounded to f32 as in Hugging Face.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -55,8 +55,8 @@ size_t InUse() {
   return heap.uordblks + heap.hblkhd;
 }
 
-// A model has two such nodes per layer: with one table each, a long context would take gigabytes that no memory
-// plan includes.
+// A model has two such nodes per layer: with one table each, a long context would take gigabytes
+// that no memory plan includes.
 TEST_F(RotaryKernelsTest, SameFrequenciesShareOneTable) {
   constexpr size_t kTable = kRows * kDim * sizeof(float);
   std::vector<std::unique_ptr<Kernel>> kernels;

@@ -12,17 +12,18 @@
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/dtype/element.h"
 #include "ops/cpu/labels.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/layout/strided.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
 
-// An i32 or i64 tensor of indices; negative ones count from the end. Remembers the first element that
-// is out of range.
+// An i32 or i64 tensor of indices; negative ones count from the end. Remembers the first element
+// that is out of range.
 class ScatterIndices {
  public:
-  ScatterIndices(std::string op, const TensorView& indices) : op_(std::move(op)), indices_(indices) {}
+  ScatterIndices(std::string op, const TensorView& indices)
+      : op_(std::move(op)), indices_(indices) {}
 
   // Returns the index of element i in [0, limit), or -1 if it is out of range.
   int64_t At(int64_t i, int64_t limit) {
@@ -54,9 +55,9 @@ class ScatterIndices {
   std::atomic<int64_t> bad_ = -1;
 };
 
-// Calls f(i, target) for every element i of `indices`, where `target` is the offset in x of the element
-// with the same coordinates, except indices[i] along `axis`. One thread visits each line along `axis`
-// in order (`backwards`: from the last element on).
+// Calls f(i, target) for every element i of `indices`, where `target` is the offset in x of the
+// element with the same coordinates, except indices[i] along `axis`. One thread visits each line
+// along `axis` in order (`backwards`: from the last element on).
 template <bool backwards = false, typename F>
 KernelStatus ForElements(const std::string& op, const TensorView& indices, const Dims& x,
                          size_t axis, const F& f) {
@@ -179,8 +180,8 @@ KernelStatus WithReduction(const std::string& reduction, const F& f) {
   return f([](T old, T update) { return update < old || update != update ? update : old; });
 }
 
-// Calls f(T{}) with the type in which elements are combined: an unsigned integer of their size if they
-// are only moved.
+// Calls f(T{}) with the type in which elements are combined: an unsigned integer of their size if
+// they are only moved.
 template <typename F>
 KernelStatus WithScattered(DType dtype, const std::string& reduction, const F& f) {
   if (reduction != "none") {

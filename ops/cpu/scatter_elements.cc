@@ -1,5 +1,5 @@
-#include "ops/cpu/layout/copy.h"
 #include "ops/cpu/layout/axis_slices.h"
+#include "ops/cpu/layout/copy.h"
 #include "ops/cpu/scatter.h"
 
 namespace espalier {

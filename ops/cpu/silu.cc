@@ -1,5 +1,5 @@
-#include "ops/cpu/simd/activation.h"
 #include "ops/cpu/elementwise.h"
+#include "ops/cpu/simd/activation.h"
 
 namespace espalier {
 

@@ -1,13 +1,13 @@
-// softmax and log_softmax along any axis. Each line is computed in one order: its result does not depend on
-// other lines.
+// softmax and log_softmax along any axis. Each line is computed in one order: its result does not
+// depend on other lines.
 #include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
-#include "ops/cpu/simd/row_sums.h"
 #include "ops/cpu/simd/f32_math.h"
+#include "ops/cpu/simd/row_sums.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {
@@ -174,8 +174,8 @@ void BesideGradient(bool log, const float* y, const float* dy, float* dx, int64_
       log, y, dy, dx, length, stride, lanes);
 }
 
-// Calls rows(first element, number of lines) if lines are contiguous, otherwise beside(first element,
-// number of interleaved lines).
+// Calls rows(first element, number of lines) if lines are contiguous, otherwise beside(first
+// element, number of interleaved lines).
 template <typename ByRows, typename BySide>
 void ForLines(const Lines& lines, int64_t work, const ByRows& rows, const BySide& beside) {
   if (lines.length == 0) return;

@@ -1,4 +1,5 @@
-// Fused log-softmax and negative log-likelihood in one pass over each row of logits, and their gradient.
+// Fused log-softmax and negative log-likelihood in one pass over each row of logits, and their
+// gradient.
 #include <algorithm>
 #include <cmath>
 

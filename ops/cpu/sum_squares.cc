@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/deterministic_sum.h"
+#include "ops/cpu/dtype/convert.h"
 
 namespace espalier {
 namespace {

@@ -1,5 +1,5 @@
-#include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/deterministic_sum.h"
+#include "ops/cpu/dtype/convert.h"
 
 namespace espalier {
 namespace {

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "ops/cpu/threading/parallel.h"
-#include "ops/kernel/kernel.h"
 #include "ops/kernel/axis_lines.h"
+#include "ops/kernel/kernel.h"
 
 namespace espalier {
 
-// An element and its index as an integer key that sorts by value, NaN as the largest, then by index.
+// An element and its index as an integer key that sorts by value, NaN as the largest, then by
+// index.
 struct SmallKey {
   using Type = uint64_t;
   static Type Of(float value, bool largest, uint32_t place) {

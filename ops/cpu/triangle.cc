@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/layout/strided.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

@@ -1,11 +1,11 @@
-// attention for training: batched products by cuBLAS with the scores of one sequence in the workspace,
-// [heads, S, T] in f32. The backward pass recomputes the probabilities.
+// attention for training: batched products by cuBLAS with the scores of one sequence in the
+// workspace, [heads, S, T] in f32. The backward pass recomputes the probabilities.
 #include <cmath>
 
 #include "ops/cuda/gemm/cublas_gemm.h"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {

@@ -1,8 +1,8 @@
 // Copies of consecutive slices along one axis: for concat and split.
 #pragma once
 
-#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/runtime/cuda_status.h"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 
 namespace espalier {
@@ -14,7 +14,7 @@ inline size_t AxisOf(const Attributes& attributes, size_t rank) {
 
 // Returns the copy between `piece` and the region of `whole` that begins at `start` along `axis`.
 inline BoxCopy AxisSliceBox(const TensorView& piece, const TensorView& whole, size_t axis,
-                        int64_t start, bool into_whole) {
+                            int64_t start, bool into_whole) {
   BoxCopy box;
   box.dtype = piece.dtype();
   box.size = piece.dims();

@@ -1,10 +1,10 @@
-// Batched products by cuBLAS. Operands that an input `length` may truncate are copied first, with zeros
-// beyond it; the length stays on the device.
+// Batched products by cuBLAS. Operands that an input `length` may truncate are copied first, with
+// zeros beyond it; the length stays on the device.
 #include <algorithm>
 
 #include "ops/cuda/gemm/cublas_gemm.h"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "ops/cuda/elementwise.cuh"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 
@@ -143,7 +143,8 @@ inline size_t SumBroadcastBytes(const std::vector<TensorSpec>& targets, const Di
   return bytes;
 }
 
-// target = sum of value(i) over the elements i of dy along the dimensions in which target is broadcast.
+// target = sum of value(i) over the elements i of dy along the dimensions in which target is
+// broadcast.
 template <typename T, typename Value>
 KernelStatus SumBroadcast(const KernelArgs& args, const Value& value, const TensorView& dy,
                           const TensorView& target, const char* op) {
@@ -155,8 +156,8 @@ KernelStatus SumBroadcast(const KernelArgs& args, const Value& value, const Tens
                 args.workspace, StreamOf(args), op);
 }
 
-// da is the sum of term_a(dy, a, b) over the dimensions in which a is broadcast, db that of term_b for
-// b. Inputs are a, b, dy if `saves_inputs`, otherwise only dy.
+// da is the sum of term_a(dy, a, b) over the dimensions in which a is broadcast, db that of term_b
+// for b. Inputs are a, b, dy if `saves_inputs`, otherwise only dy.
 template <bool saves_inputs, typename TermA, typename TermB>
 KernelStatus RunBinaryGradient(const KernelArgs& args, TermA term_a, TermB term_b, const char* op) {
   const TensorView& dy = args.inputs[saves_inputs ? 2 : 0];

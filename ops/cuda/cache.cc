@@ -1,5 +1,5 @@
-#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/runtime/cuda_status.h"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 namespace {

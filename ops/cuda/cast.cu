@@ -2,10 +2,10 @@
 #include <limits>
 #include <type_traits>
 
-#include "ops/cuda/element_bits.cuh"
 #include "ops/cuda/copy.h"
-#include "ops/cuda/runtime/launch.cuh"
+#include "ops/cuda/element_bits.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {

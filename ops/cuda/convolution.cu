@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "ops/cuda/math/activation.cuh"
 #include "ops/cuda/convert.h"
 #include "ops/cuda/convolution.h"
-#include "ops/cuda/runtime/cudnn_status.h"
-#include "ops/cuda/runtime/launch.cuh"
+#include "ops/cuda/math/activation.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/cudnn_status.h"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/strided.h"
 #include "ops/kernel/shard_padding.h"
 
@@ -123,7 +123,8 @@ class Product {
   Product(DeviceContexts& contexts, WorkspaceLayout* layout)
       : contexts_(contexts), layout_(layout) {}
 
-  // Whether an operand is empty: there is nothing to multiply, and other methods must not be called.
+  // Whether an operand is empty: there is nothing to multiply, and other methods must not be
+  // called.
   bool empty() const { return empty_; }
 
   KernelStatus Describe(const Attributes& a, DType dtype, const Dims& x, const Dims& weight,
@@ -356,7 +357,7 @@ class ConvolutionKernel : public Kernel {
 Attributes PartOf(const KernelSpec& spec, const TensorSpec& y) {
   const Dims& weight = spec.inputs[1].dims;
   return ShardAttributes(spec.attributes, spec.inputs[0], y,
-                          Dims(weight.begin() + 2, weight.end()));
+                         Dims(weight.begin() + 2, weight.end()));
 }
 
 // x, weight, bias? -> y

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/runtime/cuda_status.h"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 

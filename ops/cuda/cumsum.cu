@@ -1,7 +1,7 @@
 #include <cub/block/block_scan.cuh>
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 #include "ops/kernel/axis_lines.h"
 

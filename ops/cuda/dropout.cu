@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "ops/cuda/copy.h"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 #include "ops/kernel/philox.h"

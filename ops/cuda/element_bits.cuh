@@ -34,7 +34,8 @@ KernelStatus DispatchAnyInteger(DType dtype, const char* op, Function function) 
   return DispatchInteger(dtype, op, function);
 }
 
-// Returns the bits of `value` as an element: rounded to nearest even; integers truncated and clamped.
+// Returns the bits of `value` as an element: rounded to nearest even; integers truncated and
+// clamped.
 inline uint64_t BitsOf(DType dtype, double value) {
   uint64_t bits = 0;
   const auto put = [&](auto element) { std::memcpy(&bits, &element, sizeof(element)); };

@@ -5,8 +5,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 #include "ops/kernel/integer_math.h"
 
@@ -135,8 +135,8 @@ KernelStatus RunUnaryGradient(const KernelArgs& args, F f, const char* op) {
   });
 }
 
-// Adds kernel `name`: y = f(x), f = make(attributes of the node). `name` must be a literal, here and
-// below.
+// Adds kernel `name`: y = f(x), f = make(attributes of the node). `name` must be a literal, here
+// and below.
 template <Takes takes = Takes::kFloats, typename Make>
 void AddUnaryForward(KernelRegistry& registry, const char* name, Make make) {
   registry.Add(name, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
@@ -147,8 +147,8 @@ void AddUnaryForward(KernelRegistry& registry, const char* name, Make make) {
   });
 }
 
-// Adds kernel `name`_grad: dx = gradient(saved, dy), gradient = make(attributes), where `saved` is x or
-// y, as the operator's definition says; gradient(dy) if it names neither.
+// Adds kernel `name`_grad: dx = gradient(saved, dy), gradient = make(attributes), where `saved` is
+// x or y, as the operator's definition says; gradient(dy) if it names neither.
 template <typename Make>
 void AddUnaryGradientWith(KernelRegistry& registry, const char* name, Make make) {
   registry.Add(std::string(name) + "_grad",

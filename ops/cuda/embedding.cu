@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "ops/cuda/labels.cuh"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 #include "ops/cuda/scatter_rows.h"
 

@@ -1,10 +1,11 @@
-// expert_linear: one warp per row and output; the terms of a sum always go to the same lane in the same
-// order, so it is batch-invariant. For decoding, where reading the chosen experts' weights dominates.
+// expert_linear: one warp per row and output; the terms of a sum always go to the same lane in the
+// same order, so it is batch-invariant. For decoding, where reading the chosen experts' weights
+// dominates.
 #include <cstdint>
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {

@@ -2,9 +2,9 @@
 // expert first; all else is one thread or block per element, in one order.
 #include <algorithm>
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {
@@ -276,7 +276,8 @@ KernelStatus AggregateGradient(DeviceContexts& contexts, const KernelArgs& args,
   return DispatchFloat(dy.dtype(), "aggregate_grad", [&](auto type) {
     using T = typename decltype(type)::T;
     if (dfull.present()) {
-      // Shards with other columns of the same samples are summed, so only one of them adds this term.
+      // Shards with other columns of the same samples are summed, so only one of them adds this
+      // term.
       const double scale = dy.spec.offset[1] == 0 ? lambda : 0.0;
       ESPALIER_KERNEL_RETURN_IF_ERROR(
           ForEach(dfull.num_elements(),

@@ -1,6 +1,6 @@
+#include "ops/cuda/axis_slices.h"
 #include "ops/cuda/labels.cuh"
 #include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/axis_slices.h"
 #include "ops/cuda/runtime/register.h"
 #include "ops/cuda/scatter_rows.h"
 

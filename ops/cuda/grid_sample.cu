@@ -1,8 +1,8 @@
-// Sampling at the points of a grid. The gradient of x is a scatter: the taps of each sample are sorted by target
-// and summed in order.
+// Sampling at the points of a grid. The gradient of x is a scatter: the taps of each sample are
+// sorted by target and summed in order.
 #include "ops/cuda/labels.cuh"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 #include "ops/cuda/scatter_rows.h"
 #include "ops/kernel/grid_sample_taps.h"

@@ -1,7 +1,8 @@
-// Group norm: the elements of a group are contiguous and form a row; each channel is one plane of it.
-#include "ops/cuda/runtime/launch.cuh"
+// Group norm: the elements of a group are contiguous and form a row; each channel is one plane of
+// it.
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {

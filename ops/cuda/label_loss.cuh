@@ -24,7 +24,8 @@ struct LabelReduction {
   bool Counts() const { return counted && !none && !sum; }
 };
 
-// Reads labels: returns -1 for an ignored label, and for one out of range, which one thread per label
+// Reads labels: returns -1 for an ignored label, and for one out of range, which one thread per
+// label
 // (`report`) reports as a fault.
 struct LabelReader {
   Integers labels;
@@ -70,8 +71,8 @@ struct LabelGradients {
   }
 };
 
-// Base class of the kernels. The workspace holds the values of all labels, the divisor, then Reduce's
-// partial sums. Inputs are scores, labels, weights?; gradients also take dy, last.
+// Base class of the kernels. The workspace holds the values of all labels, the divisor, then
+// Reduce's partial sums. Inputs are scores, labels, weights?; gradients also take dy, last.
 class LabelLossKernel : public Kernel {
  public:
   LabelLossKernel(DeviceContexts& contexts, const KernelSpec& spec, const char* op)

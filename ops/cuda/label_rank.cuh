@@ -5,9 +5,9 @@
 
 namespace espalier {
 
-// Returns the rank of element `index` in descending order, from 0, to all threads of the block; of equal
-// values the first comes first. Comparisons with NaN are false: a NaN ranks before every number, and
-// every element ranks before `index` if that is NaN.
+// Returns the rank of element `index` in descending order, from 0, to all threads of the block; of
+// equal values the first comes first. Comparisons with NaN are false: a NaN ranks before every
+// number, and every element ranks before `index` if that is NaN.
 __device__ inline int RankInRow(const float* row, int64_t classes, int64_t index) {
   const float score = row[index];
   int before = 0;

@@ -1,11 +1,11 @@
-// Layer norm, optionally of x + residual (fused add): one block per row. Batch-invariant: a row's result
-// depends on that row alone.
+// Layer norm, optionally of x + residual (fused add): one block per row. Batch-invariant: a row's
+// result depends on that row alone.
 #include "ops/cuda/copy.h"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
-#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/residual.cuh"
+#include "ops/cuda/runtime/launch.cuh"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 namespace cuda_layer_norm {

@@ -1,14 +1,14 @@
-// linear. Training: cuBLAS for y, dx and dweight. Serving: MixedInputGemm for f32, BatchInvariantLinear
-// for bf16 and f16.
-#include "ops/cuda/math/activation.cuh"
+// linear. Training: cuBLAS for y, dx and dweight. Serving: MixedInputGemm for f32,
+// BatchInvariantLinear for bf16 and f16.
 #include "ops/cuda/convert.h"
+#include "ops/cuda/gemm/batch_invariant_linear.h"
 #include "ops/cuda/gemm/cublas_gemm.h"
-#include "ops/cuda/runtime/launch.cuh"
+#include "ops/cuda/gemm/mixed_input_gemm.h"
+#include "ops/cuda/math/activation.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
-#include "ops/cuda/gemm/mixed_input_gemm.h"
-#include "ops/cuda/gemm/batch_invariant_linear.h"
 
 namespace espalier {
 namespace cuda_linear {
@@ -188,8 +188,8 @@ KernelStatus RunStable(std::span<const TensorView> inputs, const TensorView& y,
   const TensorView &x = inputs[0], &weight = inputs[1];
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       BatchInvariantLinear({x.dtype(), RowsOf(x.dims()), weight.dims()[1], weight.dims()[0], x.data,
-                    weight.data, Has(inputs, 2) ? inputs[2].data : nullptr, y.data},
-                   StreamOf(args)));
+                            weight.data, Has(inputs, 2) ? inputs[2].data : nullptr, y.data},
+                           StreamOf(args)));
   if (activation == Activation::kNone) return KernelStatus::Ok();
   return DispatchFloat(y.dtype(), "linear", [&](auto type) {
     using T = typename decltype(type)::T;
@@ -210,7 +210,9 @@ void RegisterLinearCuda(KernelRegistry& registry, DeviceContexts& contexts) {
       "linear", [](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
         if (!spec.batch_invariant) {
-          *refusal = "the batch-invariant kernel is slower than cuBLAS where batch invariance is not required";
+          *refusal =
+              "the batch-invariant kernel is slower than cuBLAS where batch invariance is not "
+              "required";
           return nullptr;
         }
         const Activation activation = ActivationOf(spec.attributes);

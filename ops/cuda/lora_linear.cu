@@ -1,12 +1,12 @@
-// lora_linear: two products per row through the workspace; one warp per element of each, whose lanes
-// always take the same terms in the same order, so it is batch-invariant. For decoding, where reading
-// the adapters dominates.
+// lora_linear: two products per row through the workspace; one warp per element of each, whose
+// lanes always take the same terms in the same order, so it is batch-invariant. For decoding, where
+// reading the adapters dominates.
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "ops/cuda/gemm/cublas_gemm.h"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 
@@ -240,7 +240,8 @@ KernelStatus Backward(DeviceContexts& contexts, const KernelArgs& args, bool ta,
     db.target_at = b_at;
     db.target_size = p.b_size;
     db.even = b_whole && Even(p.a_batch, p.y_batch);
-    // A single right factor for the whole batch: sums over the rows of all its matrices in one product.
+    // A single right factor for the whole batch: sums over the rows of all its matrices in one
+    // product.
     if (!db.even && NumElements(p.b_batch) == 1 && a_whole && !ta) {
       db.gemm.k = p.m * batch;
       db.even = true;

@@ -1,7 +1,7 @@
-// Of equal indices the last one counts: a first pass finds the largest element of x for each, so the
-// result does not depend on the order of the threads.
-#include "ops/cuda/runtime/launch.cuh"
+// Of equal indices the last one counts: a first pass finds the largest element of x for each, so
+// the result does not depend on the order of the threads.
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 #include "ops/kernel/max_pool_index.h"
 
@@ -10,7 +10,7 @@ namespace cuda_max_unpool {
 
 struct Claim {
   MaxPoolIndex index;  // of the unpooled tensor
-  int64_t area;      // of a plane of x
+  int64_t area;        // of a plane of x
   const int64_t* indices;
   unsigned long long* last;  // per element of y: 1 + the element of x that it gets
   FaultSink faults;

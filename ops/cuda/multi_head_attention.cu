@@ -1,14 +1,15 @@
-// multi_head_attention: projections and products by cuBLAS, one batch of heads per sequence, with softmax
-// between them. Scores and probabilities are in f32. The backward pass recomputes the probabilities.
+// multi_head_attention: projections and products by cuBLAS, one batch of heads per sequence, with
+// softmax between them. Scores and probabilities are in f32. The backward pass recomputes the
+// probabilities.
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "ops/cuda/convert.h"
 #include "ops/cuda/gemm/cublas_gemm.h"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 #include "ops/kernel/philox.h"
@@ -120,8 +121,8 @@ struct Rules {
   }
 };
 
-// One block per row of scores: softmax in place, and the result after dropout in the operands' type. A fully
-// masked row becomes 0.
+// One block per row of scores: softmax in place, and the result after dropout in the operands'
+// type. A fully masked row becomes 0.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) SoftmaxKernel(Rules rules, float* scores, T* weights) {
   const int64_t n = rules.all_columns, h = blockIdx.x / rules.rows, s = blockIdx.x % rules.rows;

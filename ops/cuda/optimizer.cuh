@@ -1,5 +1,5 @@
-// Shared by the optimizer updates: their operands. The learning rate, the step and the clipping scale
-// are in device memory.
+// Shared by the optimizer updates: their operands. The learning rate, the step and the clipping
+// scale are in device memory.
 #pragma once
 
 #include <algorithm>
@@ -46,8 +46,8 @@ inline KernelStatus CopyParameters(const KernelArgs& args, const char* op) {
   return KernelStatus::Ok();
 }
 
-// The parameters of one launch (multi-tensor apply). Passed by value: kernel parameters may take 32,764
-// bytes.
+// The parameters of one launch (multi-tensor apply). Passed by value: kernel parameters may take
+// 32,764 bytes.
 constexpr int kJointParameters = 400;
 constexpr int64_t kUpdateChunk = 16 * kThreads;  // elements of one block
 struct ParameterTable {
@@ -62,7 +62,9 @@ static_assert(sizeof(ParameterTable) < 32000);
 template <typename Update>
 __global__ void __launch_bounds__(kThreads)
     UpdateKernel(const __grid_constant__ ParameterTable table, Update update) {
-  int low = 0, high = table.count - 1;  // binary search for the last parameter that begins at or before this block
+  int low = 0,
+      high = table.count -
+             1;  // binary search for the last parameter that begins at or before this block
   while (low < high) {
     const int middle = (low + high + 1) / 2;
     if (table.first_block[middle] <= blockIdx.x) {

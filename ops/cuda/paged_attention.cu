@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "ops/cuda/attention/paged_attention_kernel.cuh"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 #include "ops/kernel/paged_attention_inputs.h"
 
@@ -38,8 +38,9 @@ struct StoreKeyValue {
   }
 };
 
-// Stores k or v as int8. Thread i quantizes head i % heads of row i / heads: divides by the scale, a
-// 127th of the largest magnitude, and rounds. A head that is not finite, or too small, becomes zeros.
+// Stores k or v as int8. Thread i quantizes head i % heads of row i / heads: divides by the scale,
+// a 127th of the largest magnitude, and rounds. A head that is not finite, or too small, becomes
+// zeros.
 template <typename T>
 struct StoreScaled {
   const T* x;
@@ -129,9 +130,8 @@ KernelStatus Launch(const KernelArgs& args, const Batch& batch, const Shape& s,
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       CudaStatus(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
                  "paged_attention"));
-  return LaunchWithPdl(kernel,
-                           dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts)),
-                           kBlock, kBytes, StreamOf(args), "paged_attention", attention);
+  return LaunchWithPdl(kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts)),
+                       kBlock, kBytes, StreamOf(args), "paged_attention", attention);
 }
 
 template <typename T, typename C>
@@ -255,8 +255,8 @@ void RegisterPagedAttentionCuda(KernelRegistry& registry, DeviceContexts& contex
         const float scale =
             static_cast<float>(given > 0 ? given : 1.0 / std::sqrt(static_cast<double>(dim)));
         const ScoreMod scores{scale, static_cast<float>(spec.attributes.Float("softcap")), nullptr,
-                            spec.attributes.String("alibi") == "bf16",
-                            spec.attributes.Int("window")};
+                              spec.attributes.String("alibi") == "bf16",
+                              spec.attributes.Int("window")};
         const int64_t rows = spec.inputs[kQ].dims[0], heads = spec.inputs[kQ].dims[1] / dim;
         const SplitKv sharing =
             SplitKv::Of(spec.inputs[kSequenceSlots].dims[0] + spec.inputs[kAncestorSlots].dims[0],

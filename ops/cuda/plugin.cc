@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "ops/cuda/runtime/device_context.h"
-#include "ops/cuda/runtime/nccl_communicator.h"
 #include "ops/cuda/register_all.h"
 #include "ops/cuda/runtime/cuda_status.h"
+#include "ops/cuda/runtime/device_context.h"
+#include "ops/cuda/runtime/nccl_communicator.h"
 #include "ops/cuda/strided.h"
 
 namespace espalier {
@@ -98,15 +98,15 @@ class Plugin : public CudaPlugin {
                                  int64_t bytes, uint64_t* ticket) override {
     DeviceContext* context = nullptr;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
-    return context->copy_streams().Begin(device_destination, host_source, bytes, cudaMemcpyHostToDevice,
-                                   context->stream(), ticket);
+    return context->copy_streams().Begin(device_destination, host_source, bytes,
+                                         cudaMemcpyHostToDevice, context->stream(), ticket);
   }
   KernelStatus BeginCopyToHost(int device, void* host_destination, const void* device_source,
                                int64_t bytes, uint64_t* ticket) override {
     DeviceContext* context = nullptr;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Enter(device, &context));
-    return context->copy_streams().Begin(host_destination, device_source, bytes, cudaMemcpyDeviceToHost,
-                                   context->stream(), ticket);
+    return context->copy_streams().Begin(host_destination, device_source, bytes,
+                                         cudaMemcpyDeviceToHost, context->stream(), ticket);
   }
   KernelStatus AwaitCopy(int device, uint64_t ticket) override {
     DeviceContext* context = nullptr;

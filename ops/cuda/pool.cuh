@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {
@@ -55,8 +55,8 @@ struct Windows {
     if (adaptive) return ((i + 1) * x_size[d] + y_size[d] - 1) / y_size[d];
     return ::min(Begin(d, i) + (kernel[d] - 1) * dilation[d] + 1, x_size[d]);
   }
-  // Positions along dimension d that count for the average; those that ceil_mode adds beyond the pads
-  // do not.
+  // Positions along dimension d that count for the average; those that ceil_mode adds beyond the
+  // pads do not.
   __device__ int64_t Cells(int d, int64_t i) const {
     const int64_t first = include_pad ? Begin(d, i) : First(d, i);
     const int64_t end =
@@ -85,8 +85,8 @@ struct Windows {
   __device__ int64_t x_area() const { return x_size[0] * x_size[1]; }
   __device__ int64_t y_area() const { return y_size[0] * y_size[1]; }
 
-  // Returns the index in the plane of the first maximum of window (i, j) in row-major order; a NaN wins.
-  // Returns -1 for a window that contains only padding.
+  // Returns the index in the plane of the first maximum of window (i, j) in row-major order; a NaN
+  // wins. Returns -1 for a window that contains only padding.
   template <typename T>
   __device__ int64_t ArgMax(const T* plane, int64_t i, int64_t j) const {
     int64_t best = -1;

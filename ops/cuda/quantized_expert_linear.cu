@@ -1,11 +1,12 @@
-// quantized_expert_linear: a thread block per 16 outputs of a row for 8 or 4 bits, a warp per output for bf16 or
-// f16. Batch-invariant: the order of groups and choices does not depend on other rows.
+// quantized_expert_linear: a thread block per 16 outputs of a row for 8 or 4 bits, a warp per
+// output for bf16 or f16. Batch-invariant: the order of groups and choices does not depend on other
+// rows.
 #include <cstdint>
 
-#include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/gemm/packed_weights_gemv.cuh"
+#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {

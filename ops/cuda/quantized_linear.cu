@@ -1,8 +1,8 @@
 // quantized_linear with one matrix, or with several that share x.
 #include <algorithm>
 
-#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/gemm/mixed_input_gemm.h"
+#include "ops/cuda/runtime/register.h"
 #include "ops/kernel/packed_weights.h"
 
 namespace espalier {

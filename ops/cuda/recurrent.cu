@@ -1,5 +1,5 @@
-// rnn, gru and lstm: cuBLAS products over whole sequences where the state is not needed, and one product and one
-// kernel per step where it is.
+// rnn, gru and lstm: cuBLAS products over whole sequences where the state is not needed, and one
+// product and one kernel per step where it is.
 #include <utility>
 
 #include "ops/cuda/convert.h"

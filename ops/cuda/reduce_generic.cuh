@@ -94,15 +94,15 @@ struct AsIs {
   }
 };
 
-// Adds kernel `name`: y = finish(sum of term(x)). `integers`: also takes integers, without `finish`.
-// `name` must be a literal.
+// Adds kernel `name`: y = finish(sum of term(x)). `integers`: also takes integers, without
+// `finish`. `name` must be a literal.
 template <bool integers, typename Term, typename Finish>
 void AddFold(KernelRegistry& registry, const char* name, Term term, Finish finish) {
   registry.Add(name, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     const TensorSpec& x = spec.inputs[0];
     if (!(integers ? TakesNumber(x.dtype, refusal) : TakesFloat(x.dtype, refusal))) return nullptr;
     const ReductionPlan plan = IsFloat(x.dtype) ? ReductionPlan::Make<SumOp>(spec, x.dims)
-                                           : ReductionPlan::Make<WrapSumOp>(spec, x.dims);
+                                                : ReductionPlan::Make<WrapSumOp>(spec, x.dims);
     return MakeKernel(
         [=](const KernelArgs& args) {
           const TensorView &x = args.inputs[0], &y = args.outputs[0];
@@ -134,8 +134,8 @@ struct SpreadFold {
   }
 };
 
-// Adds kernel `name`: dx = f(x, y, dy), where y and dy are at the element that x belongs to. Inputs are x
-// and y if they are saved, then dy. `name` must be a literal.
+// Adds kernel `name`: dx = f(x, y, dy), where y and dy are at the element that x belongs to. Inputs
+// are x and y if they are saved, then dy. `name` must be a literal.
 template <bool saves_input, bool saves_output, typename F>
 void AddFoldGradient(KernelRegistry& registry, const char* name, F f) {
   registry.Add(name, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {

@@ -114,7 +114,8 @@ template <bool largest>
 void AddExtreme(KernelRegistry& registry, const char* name, const char* gradient) {
   registry.Add(name, [=](const KernelSpec& spec, std::string*) -> std::unique_ptr<Kernel> {
     // The workspace suits the wider of the two types of values.
-    const ReductionPlan plan = ReductionPlan::Make<ExtremeOp<int64_t, largest>>(spec, spec.inputs[0].dims);
+    const ReductionPlan plan =
+        ReductionPlan::Make<ExtremeOp<int64_t, largest>>(spec, spec.inputs[0].dims);
     return MakeKernel(
         [=](const KernelArgs& args) {
           const TensorView &x = args.inputs[0], &y = args.outputs[0];
@@ -130,7 +131,8 @@ void AddExtreme(KernelRegistry& registry, const char* name, const char* gradient
   registry.Add(
       gradient, [=](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         if (!TakesFloat(spec.inputs[0].dtype, refusal)) return nullptr;
-        const ReductionPlan plan = ReductionPlan::Make<SumOp>(spec, spec.inputs[0].dims, sizeof(float));
+        const ReductionPlan plan =
+            ReductionPlan::Make<SumOp>(spec, spec.inputs[0].dims, sizeof(float));
         return MakeKernel(
             [=](const KernelArgs& args) {
               const TensorView &x = args.inputs[0], &y = args.inputs[1], &dx = args.outputs[0];

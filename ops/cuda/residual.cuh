@@ -2,8 +2,8 @@
 #pragma once
 
 #include "ops/cuda/copy.h"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/strided.h"
 
 namespace espalier {
@@ -25,8 +25,8 @@ struct Residual {
     return ToFloat(FromFloat<T>(ToFloat(x[i]) + ToFloat(residual[i])));
   }
 
-  // Returns the row to normalize: `x`, or the sum, rounded as it is stored. To be called by all threads
-  // of the block.
+  // Returns the row to normalize: `x`, or the sum, rounded as it is stored. To be called by all
+  // threads of the block.
   __device__ const T* AddTo(const T* x, int64_t offset, int64_t n) const {
     if (residual == nullptr) return x;
     for (int64_t i = threadIdx.x; i < n; i += kThreads) {

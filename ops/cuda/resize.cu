@@ -1,9 +1,10 @@
-// Resizing: one pass per dimension that changes. The taps are copied to the device when the kernel is created.
+// Resizing: one pass per dimension that changes. The taps are copied to the device when the kernel
+// is created.
 #include <utility>
 
 #include "ops/cuda/copy.h"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 #include "ops/kernel/resize_taps.h"
 

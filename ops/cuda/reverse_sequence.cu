@@ -1,8 +1,8 @@
 #include "ops/cuda/element_bits.cuh"
 #include "ops/cuda/labels.cuh"
+#include "ops/cuda/runtime/cuda_status.h"
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
-#include "ops/cuda/runtime/cuda_status.h"
 #include "ops/kernel/axis_lines.h"
 
 namespace espalier {

@@ -1,11 +1,11 @@
-// RMS norm, optionally of x + residual (fused add): one block per row. Batch-invariant: a row's result
-// depends on that row alone.
+// RMS norm, optionally of x + residual (fused add): one block per row. Batch-invariant: a row's
+// result depends on that row alone.
 #include "ops/cuda/copy.h"
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
-#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/residual.cuh"
+#include "ops/cuda/runtime/launch.cuh"
+#include "ops/cuda/runtime/register.h"
 #include "ops/cuda/strided.h"
 
 namespace espalier {
@@ -21,8 +21,8 @@ __device__ float InverseOf(const T* x, int64_t n, float epsilon) {
   return 1.0f / sqrtf(BlockSum(sum) / static_cast<float>(n) + epsilon);
 }
 
-// Values of a row that a thread keeps in registers, if the whole row fits: it is then read once. The
-// weights are read after WaitOnDependentGrids, too: a kernel of the same step may write them.
+// Values of a row that a thread keeps in registers, if the whole row fits: it is then read once.
+// The weights are read after WaitOnDependentGrids, too: a kernel of the same step may write them.
 constexpr int kHeld = 16;
 
 template <typename T>
@@ -118,14 +118,14 @@ KernelStatus Forward(const KernelArgs& args, bool has_residual, float epsilon) {
     const bool apart = !has_residual || !args.outputs[0].present() || args.outputs[1].present();
     if (n <= kHeld * kThreads && apart) {
       return LaunchWithPdl(HeldForwardKernel<T>, dim3(rows), kThreads, 0, StreamOf(args),
-                               "rms_norm", x.as<T>(), weight.as<T>(), args.outputs[0].as<T>(),
-                               has_residual ? Residual<T>::Of(args) : Residual<T>(),
-                               static_cast<int>(n), epsilon);
+                           "rms_norm", x.as<T>(), weight.as<T>(), args.outputs[0].as<T>(),
+                           has_residual ? Residual<T>::Of(args) : Residual<T>(),
+                           static_cast<int>(n), epsilon);
     }
     return LaunchWithPdl(ForwardKernel<T>, dim3(rows), kThreads, 0, StreamOf(args), "rms_norm",
-                             x.as<T>(), weight.as<T>(), args.outputs[0].as<T>(),
-                             has_residual ? Residual<T>::Of(args) : Residual<T>(), x.dims().back(),
-                             epsilon);
+                         x.as<T>(), weight.as<T>(), args.outputs[0].as<T>(),
+                         has_residual ? Residual<T>::Of(args) : Residual<T>(), x.dims().back(),
+                         epsilon);
   });
 }
 

@@ -1,8 +1,9 @@
-// Rotary position embedding (RoPE) in Hugging Face's "rotate half" form: frequencies and angles in f32.
+// Rotary position embedding (RoPE) in Hugging Face's "rotate half" form: frequencies and angles in
+// f32.
 #include <cmath>
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {
@@ -14,7 +15,8 @@ struct Frequencies {
   float value[kMaxPairs];
 };
 
-// Thread i rotates a pair (d, d + turning) of one head of one row; pairs beyond `turning` are copied.
+// Thread i rotates a pair (d, d + turning) of one head of one row; pairs beyond `turning` are
+// copied.
 template <typename T>
 struct TurnPair {
   const T* x;

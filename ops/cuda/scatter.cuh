@@ -13,8 +13,8 @@
 
 namespace espalier {
 
-// Normalizes `index` to [0, limit); negative ones count from the end. Reports a fault and returns -1 if
-// it is out of range.
+// Normalizes `index` to [0, limit); negative ones count from the end. Reports a fault and returns
+// -1 if it is out of range.
 __device__ inline int64_t PlaceOf(int64_t index, int64_t limit, int64_t position, FaultKind kind,
                                   const FaultSink& faults) {
   if (index >= 0 && index < limit) return index;
@@ -23,8 +23,8 @@ __device__ inline int64_t PlaceOf(int64_t index, int64_t limit, int64_t position
   return -1;
 }
 
-// For gather_elements and scatter_elements: the offset in x that element i of the indices selects, or
-// -1.
+// For gather_elements and scatter_elements: the offset in x that element i of the indices selects,
+// or -1.
 struct ElementTarget {
   Integers indices;
   FaultSink faults;
@@ -58,8 +58,8 @@ struct ElementTarget {
   }
 };
 
-// For gather_nd and scatter_nd, which view x as [batch, rows, inner]: the row, counted over all batches,
-// that tuple t of the indices selects, or -1.
+// For gather_nd and scatter_nd, which view x as [batch, rows, inner]: the row, counted over all
+// batches, that tuple t of the indices selects, or -1.
 struct TupleTarget {
   Integers indices;
   FaultSink faults;
@@ -303,8 +303,8 @@ KernelStatus Scatter(const StableIndexSort& sort, const Target& target, int64_t 
   return combine(MinimumUpdate(), false);
 }
 
-// Without a reduction only the last update of an element has a gradient; the element itself has none.
-// Either of dx and d_updates may be null.
+// Without a reduction only the last update of an element has a gradient; the element itself has
+// none. Either of dx and d_updates may be null.
 template <typename T>
 struct TakeLastGradient {
   const T* dy;

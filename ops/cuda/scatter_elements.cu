@@ -8,7 +8,8 @@ void RegisterScatterElementsCuda(KernelRegistry& registry, DeviceContexts& conte
       "scatter_elements",
       [&contexts](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
         const TensorSpec& x = spec.inputs[0];
-        const auto sort = StableIndexSort::Make(spec.inputs[1].num_elements(), x.num_elements(), refusal);
+        const auto sort =
+            StableIndexSort::Make(spec.inputs[1].num_elements(), x.num_elements(), refusal);
         if (sort == nullptr) return nullptr;
         const size_t axis = AxisOf(spec.attributes, x.dims.size());
         const std::string reduction = spec.attributes.String("reduction");

@@ -1,8 +1,8 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <limits>
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/scatter_rows.h"
 
 namespace espalier {

@@ -1,10 +1,10 @@
-// The gradient of a lookup: dx[o, r, :] = sum of dy[o, j, :] over the j with index[j] == r, in the order
-// of j. Indices are sorted (stably), and one block sums each run of equal ones: deterministic, without
-// atomics.
+// The gradient of a lookup: dx[o, r, :] = sum of dy[o, j, :] over the j with index[j] == r, in the
+// order of j. Indices are sorted (stably), and one block sums each run of equal ones:
+// deterministic, without atomics.
 #pragma once
 
-#include "ops/cuda/runtime/device_fault.h"
 #include "ops/cuda/labels.cuh"
+#include "ops/cuda/runtime/device_fault.h"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {

@@ -1,5 +1,5 @@
-#include "ops/cuda/math/activation.cuh"
 #include "ops/cuda/elementwise.cuh"
+#include "ops/cuda/math/activation.cuh"
 
 namespace espalier {
 

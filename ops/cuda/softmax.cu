@@ -1,7 +1,8 @@
-// softmax and log_softmax along any axis: one block per line. A line's result depends on that line alone.
-#include "ops/cuda/runtime/launch.cuh"
+// softmax and log_softmax along any axis: one block per line. A line's result depends on that line
+// alone.
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
 
 namespace espalier {

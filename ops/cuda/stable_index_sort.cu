@@ -1,13 +1,14 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <limits>
 
+#include "ops/cuda/runtime/cuda_status.h"
 #include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/stable_index_sort.h"
-#include "ops/cuda/runtime/cuda_status.h"
 
 namespace espalier {
 
-std::shared_ptr<StableIndexSort> StableIndexSort::Make(int64_t count, int64_t targets, std::string* refusal) {
+std::shared_ptr<StableIndexSort> StableIndexSort::Make(int64_t count, int64_t targets,
+                                                       std::string* refusal) {
   const int64_t most = std::numeric_limits<int32_t>::max();
   if (count > most || targets >= most) {
     *refusal = "more than 2^31 positions to read or write";

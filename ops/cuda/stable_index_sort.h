@@ -11,9 +11,10 @@ namespace espalier {
 
 class StableIndexSort {
  public:
-  // For `count` positions with targets in [0, targets]; target `targets` means none. Returns null and
-  // sets *refusal if there are too many or there is no device.
-  static std::shared_ptr<StableIndexSort> Make(int64_t count, int64_t targets, std::string* refusal);
+  // For `count` positions with targets in [0, targets]; target `targets` means none. Returns null
+  // and sets *refusal if there are too many or there is no device.
+  static std::shared_ptr<StableIndexSort> Make(int64_t count, int64_t targets,
+                                               std::string* refusal);
 
   size_t workspace_bytes() const { return layout_.bytes(); }
   int64_t count() const { return count_; }
@@ -21,7 +22,9 @@ class StableIndexSort {
 
   // Inputs of Sort, to be filled: the target of each position, and the positions 0 to count - 1.
   uint32_t* keys(const KernelArgs& args) const { return WorkspaceAt<uint32_t>(args, keys_); }
-  uint32_t* positions(const KernelArgs& args) const { return WorkspaceAt<uint32_t>(args, positions_); }
+  uint32_t* positions(const KernelArgs& args) const {
+    return WorkspaceAt<uint32_t>(args, positions_);
+  }
   KernelStatus Sort(const KernelArgs& args) const;
   const uint32_t* sorted_keys(const KernelArgs& args) const {
     return WorkspaceAt<uint32_t>(args, sorted_keys_);

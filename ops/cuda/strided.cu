@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/strided.h"
 
 namespace espalier {
@@ -83,8 +83,8 @@ Layout Merge(const StridedBlock& block) {
   return layout;
 }
 
-// Returns the widest access, up to 16 bytes, that divides every run of the block; rewrites `layout` in
-// units of it.
+// Returns the widest access, up to 16 bytes, that divides every run of the block; rewrites `layout`
+// in units of it.
 size_t Widen(const StridedBlock& block, size_t bytes, Layout* layout) {
   const int inner = layout->rank - 1;
   if (inner < 0 || layout->source[inner] != 1 || layout->destination[inner] != 1) return bytes;

@@ -1,4 +1,5 @@
-// Copies between strided views of device memory, which implement all shape operators and box copies.
+// Copies between strided views of device memory, which implement all shape operators and box
+// copies.
 #pragma once
 
 #include <cuda_runtime_api.h>

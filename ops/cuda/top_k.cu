@@ -1,5 +1,5 @@
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/strided.h"
 #include "ops/cuda/top_k.h"
 #include "ops/kernel/axis_lines.h"

@@ -10,8 +10,8 @@ namespace espalier {
 
 class TopKSort {
  public:
-  // For the lines of spec.inputs[0]. Returns null and sets *refusal if it is too large or there is no
-  // device.
+  // For the lines of spec.inputs[0]. Returns null and sets *refusal if it is too large or there is
+  // no device.
   static std::shared_ptr<TopKSort> Make(const KernelSpec& spec, std::string* refusal);
 
   size_t workspace_bytes() const { return layout_.bytes(); }
@@ -30,7 +30,8 @@ class TopKSort {
   int64_t axis_ = 0, k_ = 0;
   bool largest_ = true;
   WorkspaceLayout layout_;
-  size_t keys_ = 0, sorted_keys_ = 0, places_ = 0, sorted_positions_ = 0, starts_ = 0, temporary_ = 0;
+  size_t keys_ = 0, sorted_keys_ = 0, places_ = 0, sorted_positions_ = 0, starts_ = 0,
+         temporary_ = 0;
   size_t temporary_bytes_ = 0;
 };
 

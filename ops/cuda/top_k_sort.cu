@@ -1,9 +1,9 @@
 #include <cub/device/device_segmented_sort.cuh>
 #include <limits>
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/runtime/cuda_status.h"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/top_k.h"
 #include "ops/kernel/axis_lines.h"
 

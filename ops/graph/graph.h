@@ -62,7 +62,7 @@ struct Node {
   std::string name;  // unique in the graph; error messages and plans use it
   std::string op;
   Attributes attributes;
-  std::vector<ValueId> inputs;   // kNoValue for an absent optional input
+  std::vector<ValueId> inputs;  // kNoValue for an absent optional input
   // kNoValue, in gradient nodes only, for an output that nobody reads
   std::vector<ValueId> outputs;
   // Set by Differentiate on the nodes it adds: the forward node whose split this node follows.

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "ops/graph/graph.h"
 #include "espalier/v1/graph.pb.h"
+#include "ops/graph/graph.h"
 
 namespace espalier {
 

@@ -96,7 +96,7 @@ ESPALIER_HOST_DEVICE inline void CubicWeights(float t, float weight[4], float sl
 
 // (gx, gy): the grid's coordinates, horizontal first.
 ESPALIER_HOST_DEVICE inline void MakeGridTaps(const GridSampling& s, float gx, float gy,
-                                           GridTaps* taps) {
+                                              GridTaps* taps) {
   using grid_internal::Coordinate;
   Coordinate x = grid_internal::Scale(s, gx, s.width), y = grid_internal::Scale(s, gy, s.height);
   if (s.mode != GridMode::kBicubic) {

@@ -44,9 +44,9 @@ struct KernelArgs {
   std::span<const TensorView> outputs;
   void* workspace = nullptr;  // workspace_bytes() bytes, 64-byte aligned, contents undefined
   uint64_t seed = 0;  // of the job; random operators key Philox by (seed, node_key, step, element)
-  uint64_t node_key = 0;  // stable identity of the logical node, the same on every shard
+  uint64_t node_key = 0;   // stable identity of the logical node, the same on every shard
   int64_t step = 0;        // training step, from 0
-  bool training = true;  // false in evaluation: affects dropout and batch norm
+  bool training = true;    // false in evaluation: affects dropout and batch norm
   void* stream = nullptr;  // cudaStream_t on CUDA, null on CPU
 };
 

@@ -14,13 +14,13 @@ namespace espalier {
 struct LossScaleState {
   float exponent;
   float since_change;  // updates since the scale last changed
-  float updates;  // number of updates so far: the optimizer's own step
+  float updates;       // number of updates so far: the optimizer's own step
 };
 
 struct LossScaling {
   float initial;          // a power of two, so that scaling never rounds
   float growth_interval;  // updates after which the scale doubles; 0: it never changes
-  float max_norm;  // clips the gradients' norm; 0: no clipping
+  float max_norm;         // clips the gradients' norm; 0: no clipping
 
   ESPALIER_HOST_DEVICE float ScaleOf(const LossScaleState& state) const {
     return std::ldexp(initial, static_cast<int>(state.exponent));
@@ -28,8 +28,8 @@ struct LossScaling {
 
   struct Result {
     float factor = 0;  // factor for the gradients of the scaled loss
-    float norm = 0;  // norm of the unscaled gradients
-    float step = 0;  // 1-based step of the update; 0: skip it
+    float norm = 0;    // norm of the unscaled gradients
+    float step = 0;    // 1-based step of the update; 0: skip it
   };
 
   // `squares`: the sum of squares of the scaled gradients.

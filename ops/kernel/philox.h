@@ -14,7 +14,7 @@ struct PhiloxBlock {
 };
 
 ESPALIER_HOST_DEVICE inline PhiloxBlock Philox(uint64_t key, uint64_t counter_low,
-                                            uint64_t counter_high) {
+                                               uint64_t counter_high) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   uint32_t c0 = static_cast<uint32_t>(counter_low), c1 = static_cast<uint32_t>(counter_low >> 32);
   uint32_t c2 = static_cast<uint32_t>(counter_high), c3 = static_cast<uint32_t>(counter_high >> 32);
@@ -33,7 +33,7 @@ ESPALIER_HOST_DEVICE inline PhiloxBlock Philox(uint64_t key, uint64_t counter_lo
 
 // Uniform in [0, 1) with 24 bits.
 ESPALIER_HOST_DEVICE inline float PhiloxUniform(uint64_t seed, uint64_t node_key, uint64_t step,
-                                             uint64_t element) {
+                                                uint64_t element) {
   const PhiloxBlock block = Philox(seed ^ (node_key * 0x9E3779B97F4A7C15ull), element >> 2, step);
   return static_cast<float>(block.word[element & 3] >> 8) * (1.0f / 16777216.0f);
 }

@@ -138,7 +138,7 @@ struct Problem {
   bool only_reverse = false;
   bool linear_before_reset = false;
   std::vector<AnyActivations> activations;  // by direction of the shard
-  bool defaults = true;  // sigmoid for f, tanh for the others, no clipping
+  bool defaults = true;                     // sigmoid for f, tanh for the others, no clipping
 
   int64_t gates() const { return Gates(cell) * hidden; }  // columns
   bool reversed(int64_t d) const { return only_reverse || first_direction + d == 1; }

@@ -13,13 +13,13 @@ struct StepData {
   int64_t t = 0;
   int64_t hidden = 0;
   int64_t count = 1;                      // gates
-  float* gates = nullptr;  // [rows, count * hidden], before activation
+  float* gates = nullptr;                 // [rows, count * hidden], before activation
   const float* candidate_bias = nullptr;  // gru: Rb of the candidate; may be null
-  const float* peephole = nullptr;  // lstm: [3 * hidden] of i, o, f; may be null
-  float* h = nullptr;  // forward: the state; backward: the previous state
-  float* c = nullptr;  // lstm: the cell; backward: the cell of this step
+  const float* peephole = nullptr;        // lstm: [3 * hidden] of i, o, f; may be null
+  float* h = nullptr;                     // forward: the state; backward: the previous state
+  float* c = nullptr;                     // lstm: the cell; backward: the cell of this step
   float* c_previous = nullptr;            // lstm, backward
-  float* y = nullptr;  // may be null; backward: its gradient
+  float* y = nullptr;                     // may be null; backward: its gradient
   float* e = nullptr;  // gru: q = h R^T if linear before reset (backward: its gradient), else r * h
   float* dh = nullptr;  // gradient of the state after this step, then of the state before it
   float* dc = nullptr;
@@ -227,7 +227,9 @@ struct PreviousStates {
   ESPALIER_HOST_DEVICE bool Lasts(int64_t t, int64_t n) const {
     return t >= 0 && t < steps && (lengths == nullptr || t < lengths[n]);
   }
-  ESPALIER_HOST_DEVICE bool Active(int64_t row) const { return Lasts(row / samples, row % samples); }
+  ESPALIER_HOST_DEVICE bool Active(int64_t row) const {
+    return Lasts(row / samples, row % samples);
+  }
   ESPALIER_HOST_DEVICE void Run(int64_t row, int64_t j) const {
     const int64_t n = row % samples, before = row / samples + (reversed ? 1 : -1);
     float value = h0 != nullptr ? h0[n * hidden + j] : 0.0f;

@@ -15,7 +15,7 @@ namespace espalier {
 // ends too. `kernel`: one size per spatial dimension. x and dx of a shard include its halo
 // (ops/schema/op_def.h).
 inline Attributes ShardAttributes(Attributes attributes, const TensorSpec& x, const TensorSpec& y,
-                                   const Dims& kernel) {
+                                  const Dims& kernel) {
   const size_t spatial = kernel.size();
   if (x.offset.empty() || std::equal(y.dims.begin() + 2, y.dims.end(), y.global.begin() + 2)) {
     return attributes;

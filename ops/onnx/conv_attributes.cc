@@ -18,7 +18,7 @@ bool ExpectPositive(Translator& t, const char* name, const std::vector<int64_t>&
 }
 
 bool ReadConvAttributes(Translator& t, const Dims& spatial, std::vector<int64_t> kernel,
-                 ConvAttributes* attributes) {
+                        ConvAttributes* attributes) {
   const size_t n = spatial.size();
   const std::vector<int64_t> ones(n, 1);
   attributes->kernel = t.Ints("kernel_shape", kernel);

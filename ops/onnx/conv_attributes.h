@@ -17,7 +17,8 @@ struct ConvAttributes {
 
 // Reads the attributes of a convolution or pool over `spatial`. If `kernel` is not empty,
 // kernel_shape must equal it. Returns false after an error.
-bool ReadConvAttributes(Translator& t, const Dims& spatial, std::vector<int64_t> kernel, ConvAttributes* attributes);
+bool ReadConvAttributes(Translator& t, const Dims& spatial, std::vector<int64_t> kernel,
+                        ConvAttributes* attributes);
 
 // Checks for `count` positive integers; fails with the attribute's name otherwise.
 bool ExpectPositive(Translator& t, const char* name, const std::vector<int64_t>& values,

@@ -162,7 +162,8 @@ absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelPro
   Graph graph;
   graph.name = model.graph().name().empty() ? "onnx" : model.graph().name();
   graph.metadata["source"] = "onnx";
-  Translator translator(registry, Translations(), options, symbolic_batch, skip_large_weights, &graph);
+  Translator translator(registry, Translations(), options, symbolic_batch, skip_large_weights,
+                        &graph);
   translator.AddFunctions(model);
   absl::Status status = AddInputs(model.graph(), options, &translator);
   if (!status.ok()) return status;
@@ -186,7 +187,8 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& 
   }
   absl::StatusOr<int> opset = OpsetOf(model);
   if (!opset.ok()) return opset.status();
-  absl::StatusOr<Graph> graph = Translate(registry, model, *opset, options, kSymbolicBatches[0], false);
+  absl::StatusOr<Graph> graph =
+      Translate(registry, model, *opset, options, kSymbolicBatches[0], false);
   if (!graph.ok()) return graph.status();
   if (absl::Status status = CheckNames(*graph); !status.ok()) return status;
   bool symbolic = false;
@@ -195,7 +197,8 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& 
     symbolic = symbolic || (!value.type.dims.empty() && value.type.dims[0] < 0);
   }
   if (!symbolic) return graph;
-  absl::StatusOr<Graph> again = Translate(registry, model, *opset, options, kSymbolicBatches[1], true);
+  absl::StatusOr<Graph> again =
+      Translate(registry, model, *opset, options, kSymbolicBatches[1], true);
   if (!again.ok()) return again.status();
   const std::string different = onnx_import::FirstDifference(*graph, *again);
   if (!different.empty()) {

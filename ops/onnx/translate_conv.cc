@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/onnx/translator.h"
 #include "ops/onnx/conv_attributes.h"
+#include "ops/onnx/translator.h"
 
 namespace espalier::onnx_import {
 namespace {

@@ -1,8 +1,8 @@
 // Pooling. A 3D window is a 2D one followed by one in the third dimension: maxima, sums of powers
 // and counts of averages all separate this way.
 #include "absl/strings/str_cat.h"
-#include "ops/onnx/translator.h"
 #include "ops/onnx/conv_attributes.h"
+#include "ops/onnx/translator.h"
 
 namespace espalier::onnx_import {
 namespace {

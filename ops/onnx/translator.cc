@@ -26,7 +26,8 @@ std::string Key(const std::string& domain, const std::string& op_type) {
 }  // namespace
 
 Translator::Translator(const OpRegistry& registry, const TranslationTable& table,
-                       const ImportOptions& options, int64_t symbolic_batch, bool skip_large_weights, Graph* graph)
+                       const ImportOptions& options, int64_t symbolic_batch,
+                       bool skip_large_weights, Graph* graph)
     : registry_(registry),
       table_(table),
       options_(options),
@@ -293,14 +294,15 @@ ValueId Translator::Lookup(const std::string& name) {
 ValueId Translator::Find(const std::string& name) { return ok() ? Lookup(name) : kNoValue; }
 
 ValueId Translator::MaterializeConstant(Scope* scope, const std::string& name,
-                                const onnx::TensorProto& tensor) {
+                                        const onnx::TensorProto& tensor) {
   absl::StatusOr<TensorType> type = TypeOf(tensor);
   if (!type.ok()) {
     SetStatus(type.status());
     return kNoValue;
   }
   const bool parameter = IsFloat(type->dtype) && scope == &root_;
-  const bool skip_large_weights = skip_large_weights_ && parameter && static_cast<size_t>(type->bytes()) > kLargeWeight;
+  const bool skip_large_weights =
+      skip_large_weights_ && parameter && static_cast<size_t>(type->bytes()) > kLargeWeight;
   std::string bytes;
   if (!skip_large_weights) {
     absl::StatusOr<HostTensor> read = ReadTensor(tensor, options_.folder);

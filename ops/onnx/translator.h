@@ -31,7 +31,8 @@ class Translator {
   // computed from it (Shape, Gather, Concat in front of a Reshape) are therefore recognizable.
   // `skip_large_weights` leaves large weights empty, for a pass that looks only at the structure.
   Translator(const OpRegistry& registry, const TranslationTable& table,
-             const ImportOptions& options, int64_t symbolic_batch, bool skip_large_weights, Graph* graph);
+             const ImportOptions& options, int64_t symbolic_batch, bool skip_large_weights,
+             Graph* graph);
 
   bool ok() const { return status_.ok(); }
   const absl::Status& status() const { return status_; }
@@ -52,13 +53,15 @@ class Translator {
   const onnx::NodeProto& node() const { return *node_; }
   int opset() const { return opset_; }
   const std::string& folder() const { return options_.folder; }
-  bool IsSymbolicBatch(int64_t size) const { return size >= symbolic_batch_ && size % symbolic_batch_ == 0; }
+  bool IsSymbolicBatch(int64_t size) const {
+    return size >= symbolic_batch_ && size % symbolic_batch_ == 0;
+  }
 
   // Inputs of the node. Return kNoValue for an absent optional input.
   int NumInputs() const { return node_->input_size(); }
   bool HasInput(int index) const;
   bool WantsOutput(int index) const;
-  ValueId Input(int index);  // error if the name is unknown
+  ValueId Input(int index);     // error if the name is unknown
   ValueId Required(int index);  // error if absent or unknown
   // Like Required, but returns a non-trainable copy of a parameter, so that updating it (running
   // statistics) does not change what other nodes read. Nodes with the same `layer` share one copy
@@ -162,14 +165,15 @@ class Translator {
   ValueId Lookup(const std::string& name);
   void TranslateNode();
   void TranslateBody(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes);
-  void Direct(const OpDef& def);  // translates by def.onnx
+  void Direct(const OpDef& def);                            // translates by def.onnx
   using FunctionKey = std::pair<std::string, std::string>;  // key of an operator, overload
   FunctionKey CalledFunction() const;
   void CallFunction(const onnx::FunctionProto& function);
   bool CheckConstantBytes(int64_t bytes);
   bool Reserve(int64_t bytes);
   ValueId AddConstant(TensorType type, std::string bytes);  // without a size check
-  ValueId MaterializeConstant(Scope* scope, const std::string& name, const onnx::TensorProto& tensor);
+  ValueId MaterializeConstant(Scope* scope, const std::string& name,
+                              const onnx::TensorProto& tensor);
   const std::string* KnownAt(ValueId value, int depth);
   bool Fold(const OpDef& def, const NodeTypes& types, const std::vector<ValueId>& inputs,
             std::vector<ValueId>* results);
@@ -181,8 +185,9 @@ class Translator {
       const std::vector<const std::string*>& operands, const std::vector<std::string>& results);
   // Returns whether the smaller operand differs for a batch of 1; with `strict`, also whether
   // equality does.
-  bool OrderDependsOnBatch(const NodeTypes& types, const std::vector<const std::string*>& symbolic_batch,
-                         const std::vector<const std::string*>& one, bool strict);
+  bool OrderDependsOnBatch(const NodeTypes& types,
+                           const std::vector<const std::string*>& symbolic_batch,
+                           const std::vector<const std::string*>& one, bool strict);
   ValueId BatchCondition(int rank, int dim);
   std::string Unique(std::string name);
 
@@ -203,12 +208,12 @@ class Translator {
   int depth_ = 0;
   int64_t nodes_seen_ = 0;
   int64_t bytes_folded_ = 0;
-  int64_t bytes_made_ = 0;  // of constants that translations create
-  std::vector<TensorType> types_;  // of the graph's values, with the symbolic batch
+  int64_t bytes_made_ = 0;                   // of constants that translations create
+  std::vector<TensorType> types_;            // of the graph's values, with the symbolic batch
   std::map<ValueId, std::string> computed_;  // known values of nodes that stay in the graph
   std::set<ValueId> unknown_;                // values that are not known
   std::map<ValueId, const onnx::TensorProto*> skipped_weights_;
-  std::map<ValueId, std::string> at_one_;  // known values that differ for a batch of 1
+  std::map<ValueId, std::string> at_one_;    // known values that differ for a batch of 1
   std::set<const onnx::TensorProto*> read_;  // tensors that became constants
   std::map<std::pair<std::vector<ValueId>, int>, ValueId> frozen_;  // by layer and input, if shared
   std::vector<std::pair<std::string, std::string>> copies_;

@@ -12,11 +12,11 @@ namespace espalier::onnx_import {
 namespace {
 
 // Resource limits for small files.
-constexpr int64_t kMaxFolded = 8 << 20;  // bytes of one value that becomes a constant
-constexpr int64_t kMaxKnown = 64 << 20;  // bytes of one value that is read at import
+constexpr int64_t kMaxFolded = 8 << 20;    // bytes of one value that becomes a constant
+constexpr int64_t kMaxKnown = 64 << 20;    // bytes of one value that is read at import
 constexpr int64_t kMaxKnownAll = 1 << 30;  // bytes of all of them
-constexpr int kMaxChain = 2000;  // nodes behind a value that is computed at import
-constexpr int64_t kConstantBytes = 256;  // overhead of a constant
+constexpr int kMaxChain = 2000;            // nodes behind a value that is computed at import
+constexpr int64_t kConstantBytes = 256;    // overhead of a constant
 
 }  // namespace
 

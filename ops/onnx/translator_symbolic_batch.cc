@@ -89,8 +89,8 @@ std::vector<int64_t> Translator::IntsAtBatchOne(ValueId value, std::vector<int64
 }
 
 bool Translator::OrderDependsOnBatch(const NodeTypes& types,
-                                   const std::vector<const std::string*>& symbolic_batch,
-                                   const std::vector<const std::string*>& one, bool strict) {
+                                     const std::vector<const std::string*>& symbolic_batch,
+                                     const std::vector<const std::string*>& one, bool strict) {
   const OpDef* less = registry_.Find("less");
   if (less == nullptr || types.inputs.size() != 2) return true;
   NodeTypes forth, back;
@@ -103,8 +103,8 @@ bool Translator::OrderDependsOnBatch(const NodeTypes& types,
                 : options_.evaluator("less", forth, operands);
     return flags.ok() ? (*flags)[0] : std::string();
   };
-  const std::string a = smaller(symbolic_batch, false), b = smaller(symbolic_batch, true), a1 = smaller(one, false),
-                    b1 = smaller(one, true);
+  const std::string a = smaller(symbolic_batch, false), b = smaller(symbolic_batch, true),
+                    a1 = smaller(one, false), b1 = smaller(one, true);
   if (a.size() != b.size() || a.size() != a1.size() || a.size() != b1.size()) return true;
   if (strict) return a != a1 || b != b1;
   for (size_t i = 0; i < a.size(); ++i) {

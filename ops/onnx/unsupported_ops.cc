@@ -50,8 +50,9 @@ class Walk {
     if (inserted) {
       const auto known = UnsupportedOnnxOperators().find(key);
       const bool named = !node.name().empty() || node.output_size() == 0;
-      found_.push_back({key, 0, named ? node.name() : node.output(0),
-                        known == UnsupportedOnnxOperators().end() ? "it is not known" : known->second});
+      found_.push_back(
+          {key, 0, named ? node.name() : node.output(0),
+           known == UnsupportedOnnxOperators().end() ? "it is not known" : known->second});
     }
     ++found_[at->second].nodes;
   }

@@ -200,11 +200,11 @@ OpDef MakeCommon(const std::string& name, int spatial) {
   def.precision = Precision::kNarrow;
   def.types = {DType::kF32, DType::kBF16, DType::kF16};
   const size_t n = static_cast<size_t>(spatial);
-  def.attributes = {{"strides", AttributeKind::kInts, Ints(n, 1), false, "one per dimension"},
-                    {"pads", AttributeKind::kInts, Ints(2 * n, 0), false,
-                     "all begins, then all ends"},
-                    {"dilations", AttributeKind::kInts, Ints(n, 1), false, "1: dense kernel"},
-                    {"groups", AttributeKind::kInt, int64_t{1}, false, "channel groups"}};
+  def.attributes = {
+      {"strides", AttributeKind::kInts, Ints(n, 1), false, "one per dimension"},
+      {"pads", AttributeKind::kInts, Ints(2 * n, 0), false, "all begins, then all ends"},
+      {"dilations", AttributeKind::kInts, Ints(n, 1), false, "1: dense kernel"},
+      {"groups", AttributeKind::kInt, int64_t{1}, false, "channel groups"}};
   return def;
 }
 

@@ -7,9 +7,9 @@ namespace espalier {
 
 void RegisterDepthToSpace(OpRegistry& registry) {
   OpDef def = MakeDepthSpace("depth_to_space",
-                            "y[n, c, h * b + i, w * b + j] = x[n, k, h, w] with k = (i * b + j) * "
-                            "(C / b^2) + c for mode DCR, k = c * b^2 + i * b + j for CRD",
-                            /*to_space=*/true);
+                             "y[n, c, h * b + i, w * b + j] = x[n, k, h, w] with k = (i * b + j) * "
+                             "(C / b^2) + c for mode DCR, k = c * b^2 + i * b + j for CRD",
+                             /*to_space=*/true);
   def.attributes.push_back({.name = "mode",
                             .kind = AttributeKind::kString,
                             .default_value = "DCR",

@@ -147,18 +147,19 @@ OpDef MakeRecurrent(Cell cell, const std::string& name, const std::string& onnx,
       def.gradient->differentiable.push_back(i);
     }
   }
-  def.attributes = {
-      {"hidden", AttributeKind::kInt, int64_t{0}, false, "H; 0: as 'r' says"},
-      {"direction", AttributeKind::kString, std::string("forward"), false,
-       "'forward', 'reverse' or 'bidirectional' (D = 2: forward, reverse)"},
-      {"activations", AttributeKind::kString, std::string(), false,
-       "names joined by ',', for each direction those of f, g, h that the cell has; empty: sigmoid for "
-       "the gates, tanh for the others"},
-      {"alpha", AttributeKind::kFloats, std::vector<double>{}, false,
-       "of the activations; empty: their defaults"},
-      {"beta", AttributeKind::kFloats, std::vector<double>{}, false, "of the activations; empty: their defaults"},
-      {"clip", AttributeKind::kFloat, 0.0, false,
-       "arguments of activations are clipped to [-clip, clip]; 0: not"}};
+  def.attributes = {{"hidden", AttributeKind::kInt, int64_t{0}, false, "H; 0: as 'r' says"},
+                    {"direction", AttributeKind::kString, std::string("forward"), false,
+                     "'forward', 'reverse' or 'bidirectional' (D = 2: forward, reverse)"},
+                    {"activations", AttributeKind::kString, std::string(), false,
+                     "names joined by ',', for each direction those of f, g, h that the cell has; "
+                     "empty: sigmoid for "
+                     "the gates, tanh for the others"},
+                    {"alpha", AttributeKind::kFloats, std::vector<double>{}, false,
+                     "of the activations; empty: their defaults"},
+                    {"beta", AttributeKind::kFloats, std::vector<double>{}, false,
+                     "of the activations; empty: their defaults"},
+                    {"clip", AttributeKind::kFloat, 0.0, false,
+                     "arguments of activations are clipped to [-clip, clip]; 0: not"}};
   def.onnx =
       OnnxForm{onnx, {{"hidden", "hidden_size"}, {"direction", "direction"}, {"clip", "clip"}}};
   if (cell == Cell::kGru) {

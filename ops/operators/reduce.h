@@ -13,7 +13,7 @@ struct ReductionOp {
   std::string name;
   std::string doc;
   std::vector<DType> types;
-  bool is_sum = false;  // a sum over elements: reduced dimensions can be split too
+  bool is_sum = false;       // a sum over elements: reduced dimensions can be split too
   bool saves_input = false;  // the gradient reads x
   bool saves_output = false;
   Precision precision = Precision::kF32;  // sums and products overflow in 16 bits

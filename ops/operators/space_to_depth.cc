@@ -5,8 +5,8 @@ namespace espalier {
 
 void RegisterSpaceToDepth(OpRegistry& registry) {
   OpDef def = MakeDepthSpace("space_to_depth",
-                            "y[n, (i * b + j) * C + c, h, w] = x[n, c, h * b + i, w * b + j]",
-                            /*to_space=*/false);
+                             "y[n, (i * b + j) * C + c, h, w] = x[n, c, h * b + i, w * b + j]",
+                             /*to_space=*/false);
   def.onnx = OnnxForm{"SpaceToDepth", {{"blocksize", "blocksize"}}};
   registry.Add(std::move(def));
 }

@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/schema/registry.h"
 #include "espalier/v1/program.pb.h"
+#include "ops/schema/registry.h"
 
 namespace espalier {
 

@@ -14,7 +14,7 @@ namespace {
 
 struct Group {
   uint16_t scale = 0, minimum = 0;  // f16
-  float step = 0, offset = 0;  // their f32 values; offset is the value of q = 0
+  float step = 0, offset = 0;       // their f32 values; offset is the value of q = 0
   int levels = 0;
 
   uint8_t Round(float weight) const {

@@ -420,7 +420,7 @@ class Parser {
   std::set<std::string> matched_, made_;  // values that the sides compute
   std::set<std::string> read_[2];         // by the pattern, by the replacement
   std::set<std::string> variables_;       // numbers that the pattern knows
-  std::map<std::string, int> used_;  // numbers that are read, with the line
+  std::map<std::string, int> used_;       // numbers that are read, with the line
   std::map<std::string, RuleAttribute> lets_;
 };
 

@@ -6,8 +6,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
 #include "base/json/bounded_json.h"
+#include "nlohmann/json.hpp"
 #include "planner/machine/rates.h"
 
 namespace espalier {
@@ -113,7 +113,8 @@ std::unique_ptr<CostModel> MeasuredCost::Fork() {
   fork->base_ = base_;
   fork->own_fallback_ = std::move(fallback);
   fork->is_fork_ = true;
-  if (shared_measurer_ != nullptr && shared_measurer_.use_count() == 1) shared_measurer_->answers.clear();
+  if (shared_measurer_ != nullptr && shared_measurer_.use_count() == 1)
+    shared_measurer_->answers.clear();
   fork->shared_measurer_ = shared_measurer_;
   return fork;
 }
@@ -130,13 +131,16 @@ void MeasuredCost::Join(const CostModel& other) {
 }
 
 std::optional<CostModel::Times> MeasuredCost::AskMeasurer(const std::string& key, const OpDef& def,
-                                                  const NodeTypes& shard,
-                                                  const v1::Device& device) {
+                                                          const NodeTypes& shard,
+                                                          const v1::Device& device) {
   if (shared_measurer_ == nullptr) return std::nullopt;
   absl::MutexLock lock(&shared_measurer_->mutex);
-  if (const auto told = shared_measurer_->answers.find(key); told != shared_measurer_->answers.end()) return told->second;
+  if (const auto told = shared_measurer_->answers.find(key);
+      told != shared_measurer_->answers.end())
+    return told->second;
   std::optional<Times> times = shared_measurer_->measurer(def, shard, device);
-  if (times.has_value() && shared_measurer_.use_count() > 1) shared_measurer_->answers[key] = *times;
+  if (times.has_value() && shared_measurer_.use_count() > 1)
+    shared_measurer_->answers[key] = *times;
   return times;
 }
 
@@ -182,7 +186,8 @@ void MeasuredCost::Record(const OpDef& def, const NodeTypes& shard, const v1::De
   const bool is_new = Find(key) == nullptr;
   own_.entries[key] = {times};
   if (!is_new) return;
-  const Observation observation{CorrectionKey(def, device), times, fallback_->Measure(def, shard, device)};
+  const Observation observation{CorrectionKey(def, device), times,
+                                fallback_->Measure(def, shard, device)};
   UpdateCorrection(observation);
   if (is_fork_) observations_.emplace(key, observation);
 }
@@ -206,8 +211,7 @@ void MeasuredCost::Observe(const OpDef& def, const NodeTypes& shard, const v1::D
   blend(times.backward, &entry.times.backward, &entry.backward_runs);
 }
 
-bool MeasuredCost::Has(const OpDef& def, const NodeTypes& shard,
-                       const v1::Device& device) const {
+bool MeasuredCost::Has(const OpDef& def, const NodeTypes& shard, const v1::Device& device) const {
   return Find(MeasurementKey(def, shard, device)) != nullptr;
 }
 

@@ -97,13 +97,13 @@ class MeasuredCost : public CostModel {
   Entry& OwnEntry(const std::string& key);
   void UpdateCorrection(const Observation& observation);
   std::optional<Times> AskMeasurer(const std::string& key, const OpDef& def, const NodeTypes& shard,
-                           const v1::Device& device);
+                                   const v1::Device& device);
   // Merges base_ and own_.
   std::shared_ptr<const Table> MergedTable() const;
 
-  std::shared_ptr<const Table> base_;  // shared with forks
-  Table own_;                          // takes precedence over base_
-  std::shared_ptr<SharedMeasurer> shared_measurer_;       // null: no measurer
+  std::shared_ptr<const Table> base_;                // shared with forks
+  Table own_;                                        // takes precedence over base_
+  std::shared_ptr<SharedMeasurer> shared_measurer_;  // null: no measurer
   CostModel* fallback_;
   std::unique_ptr<CostModel> own_fallback_;  // of a fork
   bool is_fork_ = false;

@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "nlohmann/json.hpp"
 #include "base/json/bounded_json.h"
-#include "planner/machine/communication.h"
 #include "espalier/v1/program.pb.h"
+#include "nlohmann/json.hpp"
+#include "planner/machine/communication.h"
 
 namespace espalier {
 namespace {

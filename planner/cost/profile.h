@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "planner/cost/measured_cost.h"
 #include "espalier/v1/cluster.pb.h"
+#include "planner/cost/measured_cost.h"
 
 namespace espalier {
 

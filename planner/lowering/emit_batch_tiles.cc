@@ -44,7 +44,7 @@ int Emitter::TileOf(int rank, int buffer, int tile) {
 }
 
 void Emitter::EmitTiled(const Position& position, int rank, const std::string& node,
-                         const v1::ComputeInstruction& whole) {
+                        const v1::ComputeInstruction& whole) {
   RankProgram& program = ranks_[rank];
   const auto emit = [&](const v1::ComputeInstruction& compute) {
     *program.Emit(node)->mutable_compute() = compute;

@@ -217,7 +217,7 @@ absl::Status Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
 }
 
 v1::UpdateInstruction* Emitter::EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
-                                              const std::string& op) {
+                                           const std::string& op) {
   const int layout = UpdateLayoutOf(g);
   const int device = LayoutOf(layout).shards[shard].device;
   const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
@@ -293,8 +293,8 @@ absl::Status Emitter::TakeUpdateShards(const PcgStructure::GradientInfo& g) {
       const int64_t begin = *ContiguousOffset(piece.region, LayoutOf(storage).shards[i].region) *
                             static_cast<int64_t>(SizeOf(parameter.type.dtype));
       views.push_back(ranks_[piece.device].AddSubBuffer(parameter.name, SpecOf(g.parameter, piece),
-                                                      instances_.at({g.parameter, storage})[i],
-                                                      begin));
+                                                        instances_.at({g.parameter, storage})[i],
+                                                        begin));
     }
     instances_[{g.parameter, pieces}] = std::move(views);
   }

@@ -141,8 +141,8 @@ absl::Status Emitter::PlanBuckets() {
       bucket.buffers.push_back(bucket.members.size() == 1
                                    ? -1  // the gradient's own buffer
                                    : ranks_[rank].AddBuffer(absl::StrCat("gradients.", b), spec,
-                                                            v1::SCRATCH,
-                                                            bucket.allocations.back(), 0));
+                                                            v1::SCRATCH, bucket.allocations.back(),
+                                                            0));
     }
   }
   return absl::OkStatus();
@@ -196,7 +196,8 @@ void Emitter::SelectMicroBatch(int number) {
 }
 
 void Emitter::AccumulateGradients(const Position& position) {
-  for (const auto& [v, id] : AccumulatedGradients(structure_, placement_, table_.layouts(), position)) {
+  for (const auto& [v, id] :
+       AccumulatedGradients(structure_, placement_, table_.layouts(), position)) {
     Instance& own = instances_.at({v, id});
     for (size_t i = 0; i < own.size(); ++i) {
       const Shard& shard = LayoutOf(id).shards[i];
@@ -267,8 +268,7 @@ int Emitter::NewOutput(ValueId value, const Layout& layout, int shard) {
   const BucketBuffers& bucket = buckets_[place.bucket];
   for (size_t r = 0; r < bucket.ranks.size(); ++r) {
     if (bucket.ranks[r] == layout.shards[shard].device) {
-      return rank.AddBuffer(NameOf(value), spec, v1::SCRATCH, bucket.allocations[r],
-                            place.offset);
+      return rank.AddBuffer(NameOf(value), spec, v1::SCRATCH, bucket.allocations[r], place.offset);
     }
   }
   return rank.AddBuffer(NameOf(value), spec, v1::SCRATCH);

@@ -65,7 +65,7 @@ class Emitter {
   void EmitReports(const Node& node);
   // Emits `whole` at the end of rank `rank`, in tiles if `position` allows it.
   void EmitTiled(const Position& position, int rank, const std::string& node,
-                  const v1::ComputeInstruction& whole);
+                 const v1::ComputeInstruction& whole);
   // Returns tile `tile` of the buffer, along dimension 0.
   int TileOf(int rank, int buffer, int tile);
 
@@ -102,7 +102,7 @@ class Emitter {
   absl::StatusOr<std::vector<std::vector<int>>> EmitSums(const PcgStructure::GradientInfo& g);
   // Emits an update instruction of `op` for one shard, without its sums.
   v1::UpdateInstruction* EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
-                                       const std::string& op);
+                                    const std::string& op);
   // Set factors_: AddSchedules the learning-rate schedule; EmitFactors what clipping and loss
   // scaling derive from the norm of all gradients, which is reported.
   void AddSchedules();
@@ -143,7 +143,7 @@ class Emitter {
   const LoweringOptions& options_;
   const int batch_tiles_;
   std::map<std::pair<int, int>, std::vector<int>> tiles_;  // by rank and buffer
-  UpdateChoice update_;                                     // unless forward_only
+  UpdateChoice update_;                                    // unless forward_only
   std::vector<RankProgram> ranks_;
   std::vector<std::string> names_;  // by value
   using Instances = std::map<std::pair<ValueId, int>, Instance>;

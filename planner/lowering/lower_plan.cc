@@ -11,8 +11,8 @@
 #include "planner/lowering/lower_training.h"
 #include "planner/lowering/offload_recompute_pass.h"
 #include "planner/pcg/micro_batches.h"
-#include "planner/proto/plan_proto.h"
 #include "planner/planner.h"
+#include "planner/proto/plan_proto.h"
 #include "planner/search/apply_rewrites.h"
 
 namespace espalier {
@@ -29,15 +29,15 @@ absl::Status CheckMemory(const v1::Program& program, const v1::Device& device) {
 }
 
 absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const Graph& graph,
-                                                  const v1::Plan& plan,
-                                                  const LoweringOptions& options,
-                                                  const MemoryLimits& limits, bool forward_only,
-                                                  std::vector<int64_t>* kept_bytes) {
+                                               const v1::Plan& plan, const LoweringOptions& options,
+                                               const MemoryLimits& limits, bool forward_only,
+                                               std::vector<int64_t>* kept_bytes) {
   const int tiles = forward_only ? 1 : BatchTilesOf(plan);
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(registry, graph, forward_only, plan.zero_stage());
   if (!structure.ok()) return structure.status();
-  if (absl::Status status = SplitIntoMicroBatches(MicroBatchesOf(plan), &*structure); !status.ok()) {
+  if (absl::Status status = SplitIntoMicroBatches(MicroBatchesOf(plan), &*structure);
+      !status.ok()) {
     return status;
   }
   absl::StatusOr<std::vector<NodeConfig>> configs = ConfigsFromPlan(*structure, plan);

@@ -27,7 +27,7 @@ absl::StatusOr<Graph> FuseForServing(const OpRegistry& registry, const Graph& gr
 }  // namespace
 
 absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph& given,
-                                            const ServingLowering& options) {
+                                         const ServingLowering& options) {
   if (given.outputs.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("graph '", given.name, "' has no named output to serve"));

@@ -40,8 +40,8 @@ absl::StatusOr<std::vector<int64_t>> Stream(const OpRegistry& registry, const Gr
 }
 
 absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const Graph& given,
-                                                  const ShardedServing& sharded, int ranks,
-                                                  const ServingLowering& serving) {
+                                               const ShardedServing& sharded, int ranks,
+                                               const ServingLowering& serving) {
   const PcgStructure& structure = sharded.structure;
   const std::vector<NodeConfig>& configs = sharded.configs;
   ConfigTable table(structure);
@@ -51,7 +51,8 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
   Emitter emitter(structure, placement, table, ranks, options);
   if (absl::Status status = emitter.Run(); !status.ok()) return status;
   for (RankProgram& rank : emitter.ranks()) {
-    if (absl::Status status = PlaceReplicatedParameters(sharded.replicated, &rank); !status.ok()) return status;
+    if (absl::Status status = PlaceReplicatedParameters(sharded.replicated, &rank); !status.ok())
+      return status;
   }
   std::vector<std::map<std::string, int>> outputs(static_cast<size_t>(ranks));
   for (const auto& [name, value] : structure.outputs) {
@@ -83,9 +84,9 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
 }  // namespace
 
 absl::StatusOr<std::vector<v1::Program>> LowerServing(const OpRegistry& registry,
-                                                         const Graph& graph,
-                                                         const ServingDegrees& degrees,
-                                                         const ServingLowering& options) {
+                                                      const Graph& graph,
+                                                      const ServingDegrees& degrees,
+                                                      const ServingLowering& options) {
   if (degrees.tensor_parallel == 1 && degrees.pipeline_parallel == 1) {
     absl::StatusOr<v1::Program> program = LowerServing(registry, graph, options);
     if (!program.ok()) return program.status();

@@ -49,14 +49,15 @@ int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
 }
 
 absl::StatusOr<v1::MemoryPlan> Offload(const PcgStructure& structure, const MemoryLimits& limits,
-                                          int device, int64_t reserved_bytes,
-                                          RankProgram* program) {
+                                       int device, int64_t reserved_bytes, RankProgram* program) {
   absl::StatusOr<OffloadSettings> settings = OffloadSettingsOf(limits.options);
   if (!settings.ok()) return settings.status();
   OffloadRequest request;
   request.limit = limits.bytes[device];
-  const int64_t extra_workspace = limits.extra_workspace.empty() ? 0 : limits.extra_workspace[device];
-  request.workspace = std::max<int64_t>(0, Workspace(*structure.registry, *program) - extra_workspace);
+  const int64_t extra_workspace =
+      limits.extra_workspace.empty() ? 0 : limits.extra_workspace[device];
+  request.workspace =
+      std::max<int64_t>(0, Workspace(*structure.registry, *program) - extra_workspace);
   request.reserved_bytes = reserved_bytes;
   request.settings = *settings;
   // Tiles share the time of their operator.

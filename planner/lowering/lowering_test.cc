@@ -20,8 +20,7 @@ LoweringOptions Options(double clip = 1.0) {
 }
 
 v1::Plan PlanOf(const Graph& graph, int devices, v1::SearchOptions::Strategy strategy) {
-  absl::StatusOr<v1::Plan> plan =
-      MakePlan(TestProblem(graph, 8, devices), WithStrategy(strategy));
+  absl::StatusOr<v1::Plan> plan = MakePlan(TestProblem(graph, 8, devices), WithStrategy(strategy));
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *plan : v1::Plan();
 }
@@ -58,8 +57,7 @@ int64_t TrainedElements(const Graph& graph) {
 TEST(LowerPlanTest, FixedStrategiesGiveConsistentPrograms) {
   for (const Graph& graph : {Mlp(), Cnn(), Llama(SmallLlama()), Llama(SmallLlama(2, true))}) {
     for (int devices : {1, 2, 4}) {
-      for (auto strategy :
-           {v1::SearchOptions::DATA_PARALLEL, v1::SearchOptions::SINGLE_DEVICE}) {
+      for (auto strategy : {v1::SearchOptions::DATA_PARALLEL, v1::SearchOptions::SINGLE_DEVICE}) {
         absl::StatusOr<LoweredPlan> lowered =
             LowerPlan(TestRegistry(), graph, PlanOf(graph, devices, strategy), Options());
         ASSERT_TRUE(lowered.ok()) << lowered.status();
@@ -414,11 +412,11 @@ TEST(LowerPlanTest, NormsThatShareRunningStatisticsMustSplitEqually) {
 TEST(LowerPlanTest, RefusesAnOptimizerWithoutName) {
   const Graph graph = Mlp();
   LoweringOptions options;
-  EXPECT_EQ(LowerPlan(TestRegistry(), graph, PlanOf(graph, 1, v1::SearchOptions::SINGLE_DEVICE),
-                      options)
-                .status()
-                .code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      LowerPlan(TestRegistry(), graph, PlanOf(graph, 1, v1::SearchOptions::SINGLE_DEVICE), options)
+          .status()
+          .code(),
+      absl::StatusCode::kInvalidArgument);
 }
 
 TEST(LowerServingTest, OneDeviceWithDynamicRows) {

@@ -125,7 +125,8 @@ class ViewBuilder {
           return;
       }
       const auto next = std::upper_bound(writers_[other].begin(), writers_[other].end(), step);
-      if (next != writers_[other].end()) inputs_valid_until = std::min(inputs_valid_until, *next + 1);
+      if (next != writers_[other].end())
+        inputs_valid_until = std::min(inputs_valid_until, *next + 1);
     }
     if (outputs != 1) return;
     tensor->producer = step;
@@ -155,7 +156,8 @@ class ReturnOrder {
   const std::vector<const Eviction*>& At(int step) const { return by_step_[step]; }
 
  private:
-  void Add(const Eviction& eviction, const std::vector<const Eviction*>& made, std::set<int>* done) {
+  void Add(const Eviction& eviction, const std::vector<const Eviction*>& made,
+           std::set<int>* done) {
     if (!done->insert(eviction.tensor).second) return;
     for (int t : view_.problem.tensors[eviction.tensor].from) {
       for (const Eviction* other : made) {
@@ -222,7 +224,7 @@ class Rewriter {
 
   void Run() {
     const std::vector<v1::Instruction> original(program_.program().instructions().begin(),
-                                                   program_.program().instructions().end());
+                                                program_.program().instructions().end());
     const int steps = static_cast<int>(original.size());
     for (step_ = 0; step_ < steps; ++step_) {
       for (const Eviction* a : return_order_.At(step_)) {
@@ -276,9 +278,9 @@ class Rewriter {
   const OffloadSettings& settings_;
   RankProgram& program_;
   std::vector<std::vector<const Eviction*>> evictions_;  // by step
-  std::vector<std::vector<int>> buffers_;             // by tensor
-  std::vector<int> current_;                          // by original buffer: its current replacement
-  std::map<int, int> slots_;                          // by tensor
+  std::vector<std::vector<int>> buffers_;                // by tensor
+  std::vector<int> current_;  // by original buffer: its current replacement
+  std::map<int, int> slots_;  // by tensor
   int step_ = 0;
   std::vector<v1::Instruction> out_;
   std::vector<int> points_;
@@ -290,7 +292,8 @@ std::string NodeAt(const RankProgram& program, int step) {
 
 // Lists the resident tensors if nothing more can be evicted: "a.grad (4096), b (1024) and 3 smaller
 // ones".
-std::string DescribeResident(const View& view, const OffloadPlan& plan, const RankProgram& program) {
+std::string DescribeResident(const View& view, const OffloadPlan& plan,
+                             const RankProgram& program) {
   std::map<int, std::string> names;  // by tensor
   for (int b = 0; b < program.program().buffers_size(); ++b) {
     const int t = view.tensor_of_allocation[program.allocation_of(b)];
@@ -355,8 +358,7 @@ absl::StatusOr<OffloadSettings> OffloadSettingsOf(const v1::MemoryOptions& optio
   return settings;
 }
 
-absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request,
-                                                 RankProgram* program) {
+absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request, RankProgram* program) {
   program->MergePrologue();
   View view = ViewBuilder(*program).Make(request);
   const int64_t fixed = view.problem.fixed_bytes;

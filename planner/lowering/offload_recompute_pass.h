@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "espalier/v1/plan.pb.h"
 #include "planner/lowering/rank_program.h"
 #include "planner/memory/offload_recompute.h"
-#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
@@ -18,7 +18,7 @@ absl::Status CheckBatchTiles(int tiles, const std::string& field);
 absl::StatusOr<OffloadSettings> OffloadSettingsOf(const v1::MemoryOptions& options);
 
 struct OffloadRequest {
-  int64_t limit = 0;           // bytes of the device
+  int64_t limit = 0;  // bytes of the device
   // of them reserved for kernels' workspace if the program is rewritten
   int64_t workspace = 0;
   int64_t reserved_bytes = 0;  // as in RankProgram::Finish
@@ -28,7 +28,6 @@ struct OffloadRequest {
 
 // Rewrites a complete program whose arena would exceed the limit. Returns ResourceExhausted, with
 // the operator and the bytes, if that is not enough; the program is then unchanged.
-absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request,
-                                                 RankProgram* program);
+absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request, RankProgram* program);
 
 }  // namespace espalier

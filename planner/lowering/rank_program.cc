@@ -57,7 +57,7 @@ int RankProgram::AddAlias(const std::string& name, const TensorSpec& spec, int b
 }
 
 int RankProgram::AddSubBuffer(const std::string& name, const TensorSpec& spec, int buffer,
-                            int64_t begin_bytes) {
+                              int64_t begin_bytes) {
   return AddBuffer(name, spec, kind(buffer), allocation_of_[buffer],
                    offset_in_allocation_[buffer] + begin_bytes);
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/tensor/view.h"
 #include "espalier/v1/program.pb.h"
+#include "ops/tensor/view.h"
 
 namespace espalier {
 
@@ -31,7 +31,8 @@ class RankProgram {
   int AddAlias(const std::string& name, const TensorSpec& spec, int buffer);
 
   // Adds a view of the memory of `buffer` from `begin_bytes` on.
-  int AddSubBuffer(const std::string& name, const TensorSpec& spec, int buffer, int64_t begin_bytes);
+  int AddSubBuffer(const std::string& name, const TensorSpec& spec, int buffer,
+                   int64_t begin_bytes);
 
   // Reinterprets the buffer's bytes as `spec`.
   void SetSpec(int index, const TensorSpec& spec);
@@ -103,7 +104,7 @@ class RankProgram {
   std::vector<int64_t> allocation_bytes_;
   std::vector<int> allocation_users_;
   std::vector<v1::BufferKind> kind_of_;  // by allocation
-  std::vector<int> allocation_of_;          // by buffer
+  std::vector<int> allocation_of_;       // by buffer
   std::vector<int64_t> offset_in_allocation_;
   std::set<int> kept_;
   std::map<int, int> held_until_;

@@ -23,14 +23,13 @@ absl::Status CheckDegrees(const ServingDegrees& degrees) {
   }
   if (degrees.ranks() <= kMaxRanks) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("tensor_parallel x pipeline_parallel is ",
-                                                 degrees.ranks(), "; accepted: up to ",
-                                                 kMaxRanks));
+                                                 degrees.ranks(), "; accepted: up to ", kMaxRanks));
 }
 
 // Returns the graph with its named outputs as results of nodes of their own, and the biases of
 // `apart` added by nodes of their own.
 absl::StatusOr<Graph> Prepare(const OpRegistry& registry, const Graph& given,
-                               const std::set<std::string>& apart) {
+                              const std::set<std::string>& apart) {
   Graph graph;
   graph.name = given.name;
   graph.metadata = given.metadata;
@@ -299,10 +298,11 @@ class Sharder {
 }  // namespace
 
 absl::StatusOr<ShardedServing> ShardServingGraph(const OpRegistry& registry, const Graph& graph,
-                                       const ServingDegrees& degrees) {
+                                                 const ServingDegrees& degrees) {
   if (absl::Status status = CheckDegrees(degrees); !status.ok()) return status;
   Graph whole = graph;
-  absl::StatusOr<ReplicatedParameters> replicated = ReplicateKvHeads(degrees.tensor_parallel, &whole);
+  absl::StatusOr<ReplicatedParameters> replicated =
+      ReplicateKvHeads(degrees.tensor_parallel, &whole);
   if (!replicated.ok()) return replicated.status();
   // Which biases block a split is known only after sharding everything.
   std::set<std::string> apart;
@@ -336,7 +336,7 @@ absl::StatusOr<std::vector<NodeConfig>> ShardServing(const PcgStructure& structu
 }
 
 std::vector<NodeId> BiasesBlockingSplits(const PcgStructure& structure,
-                                   const std::vector<NodeConfig>& configs) {
+                                         const std::vector<NodeConfig>& configs) {
   const Graph& graph = structure.graph();
   std::vector<NodeId> found;
   for (NodeId n : structure.LiveNodes()) {

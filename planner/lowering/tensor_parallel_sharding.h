@@ -19,12 +19,12 @@ namespace espalier {
 struct ShardedServing {
   PcgStructure structure;
   std::vector<NodeConfig> configs;  // by forward node, empty for dead ones
-  ReplicatedParameters replicated;      // in the structure's graph, not the given one
+  ReplicatedParameters replicated;  // in the structure's graph, not the given one
 };
 
 // Performs all steps below. Errors as LowerServing. REQUIRES: `graph` is bound.
 absl::StatusOr<ShardedServing> ShardServingGraph(const OpRegistry& registry, const Graph& graph,
-                                       const ServingDegrees& degrees);
+                                                 const ServingDegrees& degrees);
 
 // Returns configurations by forward node, empty for dead ones. `structure` is BuildServingStructure
 // of a graph whose named outputs are results of "identity" nodes that nothing else reads; these run
@@ -35,6 +35,6 @@ absl::StatusOr<std::vector<NodeConfig>> ShardServing(const PcgStructure& structu
 // Returns the nodes whose bias alone prevents a split along the operand that `configs` have split;
 // the caller splits them into a product and a sum.
 std::vector<NodeId> BiasesBlockingSplits(const PcgStructure& structure,
-                                   const std::vector<NodeConfig>& configs);
+                                         const std::vector<NodeConfig>& configs);
 
 }  // namespace espalier

@@ -71,8 +71,8 @@ int64_t MinResidentBytes(const std::set<ParameterUse>& partial, const RankProgra
   return MinWeightBudget(ParametersOf(program, partial).parameters);
 }
 
-absl::StatusOr<int64_t> RunWeightStreamingPass(const std::set<ParameterUse>& partial, int64_t budget,
-                                         RankProgram* program) {
+absl::StatusOr<int64_t> RunWeightStreamingPass(const std::set<ParameterUse>& partial,
+                                               int64_t budget, RankProgram* program) {
   program->MergePrologue();
   const auto [buffers, parameters] = ParametersOf(*program, partial);
   const absl::StatusOr<WeightStreamingPlan> plan = PlanWeightStreaming(parameters, budget);
@@ -82,7 +82,7 @@ absl::StatusOr<int64_t> RunWeightStreamingPass(const std::set<ParameterUse>& par
   }
   if (plan->buffer_bytes == 0) return 0;
   const std::vector<v1::Instruction> before(program->program().instructions().begin(),
-                                               program->program().instructions().end());
+                                            program->program().instructions().end());
   const int double_buffer = program->Allocate(plan->buffer_bytes);
   std::vector<std::vector<int>> arriving(before.size());  // by step
   for (size_t p = 0; p < parameters.size(); ++p) {

@@ -28,7 +28,7 @@ int64_t MinResidentBytes(const std::set<ParameterUse>& partial, const RankProgra
 // bytes; a swap_in brings each of the others. Returns the bytes that every step copies. Returns
 // ResourceExhausted, with the least sufficient budget, if `budget` is too small; the program is
 // then unchanged.
-absl::StatusOr<int64_t> RunWeightStreamingPass(const std::set<ParameterUse>& partial, int64_t budget,
-                                         RankProgram* program);
+absl::StatusOr<int64_t> RunWeightStreamingPass(const std::set<ParameterUse>& partial,
+                                               int64_t budget, RankProgram* program);
 
 }  // namespace espalier

@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/machine/topology.h"
 #include "espalier/v1/program.pb.h"
+#include "planner/machine/topology.h"
 
 namespace espalier {
 

@@ -25,10 +25,10 @@ absl::Status Bad(const char* list, int index, const std::string& what) {
 absl::Status AddTo(std::vector<std::pair<double, double>>* curve, double bytes, double seconds,
                    const char* list, int index) {
   if (!IsAmount(bytes) || !IsAmount(seconds) || seconds > kMaxTaskSeconds) {
-    return Bad(list, index,
-               absl::StrCat("bytes ", bytes, ", seconds ", seconds,
-                            "; both must be 0 or more and finite, and seconds at most ",
-                            kMaxTaskSeconds));
+    return Bad(
+        list, index,
+        absl::StrCat("bytes ", bytes, ", seconds ", seconds,
+                     "; both must be 0 or more and finite, and seconds at most ", kMaxTaskSeconds));
   }
   const auto at = std::lower_bound(
       curve->begin(), curve->end(), bytes,

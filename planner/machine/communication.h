@@ -26,7 +26,7 @@ class CommunicationModel {
   static absl::StatusOr<CommunicationModel> Create(const v1::CommunicationProfile& profile);
 
   struct Message {
-    double send = 0;  // time for which the sender is busy; 0: until the message has arrived
+    double send = 0;     // time for which the sender is busy; 0: until the message has arrived
     double receive = 0;  // from the send's end, while the receiver waits
   };
   // Returns nothing if no message was measured.

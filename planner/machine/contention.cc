@@ -53,8 +53,9 @@ std::vector<double> ContentionModel::Collectives(const std::vector<Group>& group
 }
 
 // Messages of one round; a device takes part in one of them.
-void ContentionModel::AddRound(const std::vector<Message>& messages, const std::vector<int>& members,
-                          std::vector<double>* seconds) const {
+void ContentionModel::AddRound(const std::vector<Message>& messages,
+                               const std::vector<int>& members,
+                               std::vector<double>* seconds) const {
   if (members.size() == 1) {
     const Message& m = messages[members[0]];
     (*seconds)[members[0]] = topology_.TransferSeconds(m.from, m.to, m.bytes);

@@ -29,8 +29,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/machine/topology.h"
 #include "espalier/v1/cluster.pb.h"
+#include "planner/machine/topology.h"
 
 namespace espalier {
 

@@ -7,15 +7,15 @@
 
 #include <cstdint>
 
-#include "planner/planner.h"
 #include "espalier/v1/program.pb.h"
+#include "planner/planner.h"
 
 namespace espalier {
 
 // Accepted ranges of machine rates and measurements. Values beyond them lack a unit, and times
 // would overflow (planner/simulator/task.h).
-inline constexpr double kMinRate = 1e6;          // bytes/s of memory, flop/s
-inline constexpr double kMinLinkRate = 1e5;      // bytes/s: 1 Mbit/s is a link
+inline constexpr double kMinRate = 1e6;           // bytes/s of memory, flop/s
+inline constexpr double kMinLinkRate = 1e5;       // bytes/s: 1 Mbit/s is a link
 inline constexpr double kMaxLatencySeconds = 10;  // of a message; of starting an operator
 inline constexpr double kMaxTaskSeconds = 1e4;    // of one operator, message or collective
 

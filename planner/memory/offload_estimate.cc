@@ -113,9 +113,10 @@ class Estimator {
     std::vector<Candidate>& all = candidates_;
     all.clear();
     const auto add = [&](int idle, int extends, double seconds) {
-      const bool recomputes = extends < 0 && CanRecompute(idle) && seconds == Idle(idle).recompute_seconds;
-      all.push_back(
-          {idle, extends, recomputes, (seconds + kMinSeconds) / static_cast<double>(Idle(idle).bytes)});
+      const bool recomputes =
+          extends < 0 && CanRecompute(idle) && seconds == Idle(idle).recompute_seconds;
+      all.push_back({idle, extends, recomputes,
+                     (seconds + kMinSeconds) / static_cast<double>(Idle(idle).bytes)});
     };
     for (size_t t = 0; t < taken_.size(); ++t) {
       const Taken& taken = taken_[t];
@@ -293,7 +294,8 @@ class Estimator {
 
 }  // namespace
 
-OffloadEstimate EstimateOffload(const OffloadEstimateProblem& problem, const OffloadSettings& settings) {
+OffloadEstimate EstimateOffload(const OffloadEstimateProblem& problem,
+                                const OffloadSettings& settings) {
   return Estimator(problem, settings).Run();
 }
 

@@ -38,6 +38,7 @@ struct OffloadEstimate {
 };
 
 // Callers apply the settings' distances between uses through `can_swap`.
-OffloadEstimate EstimateOffload(const OffloadEstimateProblem& problem, const OffloadSettings& settings);
+OffloadEstimate EstimateOffload(const OffloadEstimateProblem& problem,
+                                const OffloadSettings& settings);
 
 }  // namespace espalier

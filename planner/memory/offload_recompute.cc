@@ -86,8 +86,8 @@ class Planner {
     plan->failing_step = failing_step;
     plan->problem = absl::StrCat(
         "step ", failing_step, " needs ", all ? live_[failing_step] : bytes, " bytes of ", limit_,
-        ", and nothing more of it can be evicted: its operands, and what is always resident (", fixed_,
-        " bytes), must be there at once");
+        ", and nothing more of it can be evicted: its operands, and what is always resident (",
+        fixed_, " bytes), must be there at once");
   }
 
   double CopySeconds(int tensor) const {
@@ -218,7 +218,8 @@ class Planner {
   // Everything that the producer reads must be resident and unchanged before `before`, without its
   // lifetime being extended.
   bool CanRecompute(const OffloadTensor& tensor, const Eviction& eviction) const {
-    if (tensor.producer < 0 || tensor.last_write != tensor.producer || eviction.before >= tensor.inputs_valid_until) {
+    if (tensor.producer < 0 || tensor.last_write != tensor.producer ||
+        eviction.before >= tensor.inputs_valid_until) {
       return false;
     }
     return std::all_of(tensor.from.begin(), tensor.from.end(),
@@ -344,7 +345,7 @@ class Planner {
   std::vector<OffloadTensor> tensors_;
   const int64_t fixed_, limit_;
   const int steps_;
-  std::vector<bool> on_host_;                           // by tensor: it has space on the host
+  std::vector<bool> on_host_;  // by tensor: it has space on the host
   // by tensor: its evictions, as (after, before)
   std::vector<std::vector<std::pair<int, int>>> gaps_;
   std::vector<Decision> decisions_;

@@ -18,8 +18,8 @@ namespace espalier {
 // One tensor's memory over its lifetime.
 struct OffloadTensor {
   int64_t bytes = 0;
-  std::vector<int> uses;   // steps that touch it, ascending; alive from the first to the last
-  int last_write = 0;      // step
+  std::vector<int> uses;  // steps that touch it, ascending; alive from the first to the last
+  int last_write = 0;     // step
   bool can_swap = false;  // it can be copied to the host as a whole
   // The step that computes it, if it can run again (-1: it cannot). It reads the tensors `from`;
   // its inputs have the same contents for all steps before `inputs_valid_until`.
@@ -62,7 +62,7 @@ struct Eviction {
 
 struct OffloadPlan {
   std::vector<Eviction> evictions;  // by `before`
-  int64_t peak_bytes = 0;         // including fixed_bytes
+  int64_t peak_bytes = 0;           // including fixed_bytes
   int64_t host_bytes = 0;
   double seconds = 0;  // of all steps, including recomputation and waiting
   // Empty if the step fits; otherwise what prevents it, with the step in `failing_step`.

@@ -67,7 +67,8 @@ int64_t Replay(const OffloadProblem& problem, const OffloadPlan& plan) {
       EXPECT_GE(tensor.producer, 0);
       EXPECT_EQ(a.back, a.before);
       EXPECT_LT(a.before, tensor.inputs_valid_until);
-      for (int t : tensor.from) EXPECT_TRUE(resident(t, a.before)) << "recomputed from an evicted tensor";
+      for (int t : tensor.from)
+        EXPECT_TRUE(resident(t, a.before)) << "recomputed from an evicted tensor";
     } else {
       EXPECT_TRUE(tensor.can_swap);
       if (!a.copies_out) {

@@ -143,8 +143,8 @@ class Streamer {
 
 }  // namespace
 
-absl::StatusOr<WeightStreamingPlan> PlanWeightStreaming(const std::vector<StreamableWeight>& parameters,
-                                      int64_t budget) {
+absl::StatusOr<WeightStreamingPlan> PlanWeightStreaming(
+    const std::vector<StreamableWeight>& parameters, int64_t budget) {
   return Streamer(parameters).Plan(budget);
 }
 

@@ -39,8 +39,8 @@ struct WeightStreamingPlan {
 // over the steps, so that computation hides the copies. Parameters used by several steps stay
 // resident, and so do the smallest, up to a hundredth of all bytes. Returns ResourceExhausted, with
 // the least sufficient budget, if there is no plan.
-absl::StatusOr<WeightStreamingPlan> PlanWeightStreaming(const std::vector<StreamableWeight>& parameters,
-                                      int64_t budget);
+absl::StatusOr<WeightStreamingPlan> PlanWeightStreaming(
+    const std::vector<StreamableWeight>& parameters, int64_t budget);
 
 // Returns the least budget for which PlanWeightStreaming succeeds.
 int64_t MinWeightBudget(const std::vector<StreamableWeight>& parameters);

@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "espalier/v1/program.pb.h"
 #include "ops/tensor/contiguous.h"
 #include "planner/memory/arena.h"
 #include "planner/pcg/layout.h"
-#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 

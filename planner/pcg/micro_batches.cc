@@ -184,8 +184,9 @@ std::vector<int> BatchAxes(const PcgStructure& structure) {
 }
 
 std::vector<std::pair<ValueId, int>> AccumulatedGradients(const PcgStructure& structure,
-                                             const Placement& placement, LayoutTable& layouts,
-                                             const Position& position) {
+                                                          const Placement& placement,
+                                                          LayoutTable& layouts,
+                                                          const Position& position) {
   const int end = static_cast<int>(structure.positions.size());
   const auto is_gradient = [&](ValueId v) {
     return v != kNoValue && !structure.slots_of_value[v].empty() &&

@@ -33,7 +33,8 @@ std::vector<int> BatchAxes(const PcgStructure& structure);
 // Returns the results of `position` that accumulate over micro-batches: gradients of parameters,
 // each with the layout in which it is accumulated.
 std::vector<std::pair<ValueId, int>> AccumulatedGradients(const PcgStructure& structure,
-                                             const Placement& placement, LayoutTable& layouts,
-                                             const Position& position);
+                                                          const Placement& placement,
+                                                          LayoutTable& layouts,
+                                                          const Position& position);
 
 }  // namespace espalier

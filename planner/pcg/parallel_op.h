@@ -9,8 +9,8 @@
 
 #include <vector>
 
-#include "planner/pcg/layout.h"
 #include "espalier/v1/plan.pb.h"
+#include "planner/pcg/layout.h"
 
 namespace espalier {
 

@@ -36,7 +36,7 @@ std::vector<Segment> SegmentsOf(const PcgStructure& structure, const std::vector
 }  // namespace
 
 std::vector<int> PipelineStagesOf(const PcgStructure& structure, const Placement& placement,
-                          LayoutTable& layouts, int num_devices) {
+                                  LayoutTable& layouts, int num_devices) {
   std::vector<int> parent(num_devices);
   std::iota(parent.begin(), parent.end(), 0);
   for (NodeId n : structure.LiveNodes()) {
@@ -60,7 +60,7 @@ std::vector<int> PipelineStagesOf(const PcgStructure& structure, const Placement
 }
 
 std::vector<ScheduleItem> MakePipelineSchedule(const PcgStructure& structure,
-                                       const std::vector<int>& stages) {
+                                               const std::vector<int>& stages) {
   const int count = structure.micro_batches;
   if (count == 1) return {{0, static_cast<int>(structure.positions.size()), 0}};
   const std::vector<Segment> segments = SegmentsOf(structure, stages);

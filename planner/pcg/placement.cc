@@ -98,20 +98,20 @@ int Resolve(const PcgStructure& structure, const Placement& placement, LayoutTab
 }
 
 bool IsSharded(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
-           const LayoutRef& ref) {
+               const LayoutRef& ref) {
   return ref.mode == LayoutRef::kSharded &&
          Resolve(structure, placement, layouts, ref) != Plain(placement, ref);
 }
 
-bool GatheredForEachUse(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
-                    ValueId value) {
+bool GatheredForEachUse(const PcgStructure& structure, const Placement& placement,
+                        LayoutTable& layouts, ValueId value) {
   return structure.casts_parameter[value] ||
          (structure.graph().value(value).kind == ValueKind::kParameter &&
           IsSharded(structure, placement, layouts, structure.base[value]));
 }
 
 absl::Status CheckRunningStatistics(const PcgStructure& structure, const Placement& placement,
-                             LayoutTable& layouts) {
+                                    LayoutTable& layouts) {
   const Graph& graph = structure.graph();
   for (ValueId v = 0; v < static_cast<ValueId>(structure.base.size()); ++v) {
     const Value& value = graph.value(v);

@@ -52,16 +52,16 @@ int Resolve(const PcgStructure& structure, const Placement& placement, LayoutTab
 
 // Returns whether `ref` asks for sharding among replicas (ZeRO) and its layout allows it.
 bool IsSharded(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
-           const LayoutRef& ref);
+               const LayoutRef& ref);
 
 // Returns whether each use of `value` gathers its own copy (ZeRO stage 3), which is dropped
 // afterwards.
-bool GatheredForEachUse(const PcgStructure& structure, const Placement& placement, LayoutTable& layouts,
-                    ValueId value);
+bool GatheredForEachUse(const PcgStructure& structure, const Placement& placement,
+                        LayoutTable& layouts, ValueId value);
 
 // Returns InvalidArgument, with both operators' names, if two operators keep a running statistic
 // (batch norm's) in different layouts: their copies would be updated a different number of times.
 absl::Status CheckRunningStatistics(const PcgStructure& structure, const Placement& placement,
-                             LayoutTable& layouts);
+                                    LayoutTable& layouts);
 
 }  // namespace espalier

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/pcg/layout.h"
 #include "espalier/v1/program.pb.h"
+#include "planner/pcg/layout.h"
 
 namespace espalier {
 

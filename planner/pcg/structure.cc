@@ -238,8 +238,8 @@ class Builder {
       PcgStructure::GradientShard shard{UpdateRef(of), base};
       Position position{Position::kScatter, kNoNode, kNoNode, static_cast<int>(out_.slots.size())};
       position.outputs = {shard.target};
-      AddSlot(v,
-              {shard.target.node, false, static_cast<int>(out_.gradient_shards.size()), LayoutRef::kGradientShard});
+      AddSlot(v, {shard.target.node, false, static_cast<int>(out_.gradient_shards.size()),
+                  LayoutRef::kGradientShard});
       position.last_slot = static_cast<int>(out_.slots.size());
       out_.gradient_shards.push_back(std::move(shard));
       out_.positions.push_back(std::move(position));
@@ -314,7 +314,8 @@ class Builder {
       if (ref.mode == LayoutRef::kParameterSum) {
         for (const LayoutRef& c : out_.sums[ref.index].contributions) all.push_back(c.node);
       }
-      if (ref.mode == LayoutRef::kGradientShard) all.push_back(out_.gradient_shards[ref.index].base.node);
+      if (ref.mode == LayoutRef::kGradientShard)
+        all.push_back(out_.gradient_shards[ref.index].base.node);
       return all;
     };
     for (size_t v = 0; v < out_.base.size(); ++v) {

@@ -31,9 +31,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "espalier/v1/program.pb.h"
 #include "ops/graph/autodiff.h"
 #include "planner/pcg/node_config.h"
-#include "espalier/v1/program.pb.h"
 
 namespace espalier {
 
@@ -41,10 +41,10 @@ struct LayoutRef {
   enum Mode {
     kPlain,
     kDual,
-    kReduced,  // plain, or its dual if that has partial sums: what a reader needs of a result
-    kParameterSum,  // `index` into PcgStructure::sums
-    kSharded,       // plain, sharded among its replicas
-    kGradientShard,         // `index` into PcgStructure::gradient_shards
+    kReduced,        // plain, or its dual if that has partial sums: what a reader needs of a result
+    kParameterSum,   // `index` into PcgStructure::sums
+    kSharded,        // plain, sharded among its replicas
+    kGradientShard,  // `index` into PcgStructure::gradient_shards
   };
   NodeId node = kNoNode;  // forward node
   bool output = false;
@@ -112,7 +112,7 @@ struct PcgStructure {
   std::vector<GradientShard> gradient_shards;
   // by value: ZeRO stage 3, a cast of a trained parameter
   std::vector<bool> casts_parameter;
-  std::vector<GradientInfo> gradients;  // in the order in which they become ready
+  std::vector<GradientInfo> gradients;                   // in the order in which they become ready
   std::vector<std::pair<std::string, ValueId>> reports;  // "loss" and the metrics
   std::vector<std::pair<std::string, ValueId>> outputs;  // serving: what is computed
   std::vector<v1::DynamicDimension> dynamic;  // serving, by value: how dimension 0 changes

@@ -122,7 +122,8 @@ class Observer {
       const std::vector<int>& group = instances[0].first;
       const bool one_group = std::all_of(instances.begin(), instances.end(),
                                          [&](const Instance& i) { return i.first == group; });
-      if (!one_group || reported.ranks != static_cast<int>(group.size()) || group.size() < 2) continue;
+      if (!one_group || reported.ranks != static_cast<int>(group.size()) || group.size() < 2)
+        continue;
       double predicted = 0;
       for (const Instance& one : instances) {
         const int n = static_cast<int>(group.size());
@@ -164,9 +165,8 @@ class Observer {
 }  // namespace
 
 absl::StatusOr<std::vector<PredictionError>> CalibrateCommunication(
-    const std::vector<v1::Program>& programs,
-    const std::vector<std::vector<OperatorTime>>& times, const std::vector<v1::Device>& devices,
-    v1::CommunicationProfile* profile) {
+    const std::vector<v1::Program>& programs, const std::vector<std::vector<OperatorTime>>& times,
+    const std::vector<v1::Device>& devices, v1::CommunicationProfile* profile) {
   if (profile->messages().empty() || CpuContention(devices).needed()) {
     return std::vector<PredictionError>();
   }

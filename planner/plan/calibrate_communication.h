@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "planner/plan/calibrate_operators.h"
 #include "espalier/v1/cluster.pb.h"
 #include "espalier/v1/program.pb.h"
+#include "planner/plan/calibrate_operators.h"
 
 namespace espalier {
 
@@ -25,8 +25,7 @@ namespace espalier {
 // messages; the next job then measures one. Returns InvalidArgument for an invalid profile or a
 // program whose instructions name no buffer or group.
 absl::StatusOr<std::vector<PredictionError>> CalibrateCommunication(
-    const std::vector<v1::Program>& programs,
-    const std::vector<std::vector<OperatorTime>>& times, const std::vector<v1::Device>& devices,
-    v1::CommunicationProfile* profile);
+    const std::vector<v1::Program>& programs, const std::vector<std::vector<OperatorTime>>& times,
+    const std::vector<v1::Device>& devices, v1::CommunicationProfile* profile);
 
 }  // namespace espalier

@@ -38,8 +38,7 @@ class CalibrateCommunicationTest : public ::testing::Test {
   // A profile of `devices` devices with some samples.
   std::vector<v1::Program> DataParallel(int devices) {
     PlanProblem problem = TestProblem(graph_, 256, devices);
-    const v1::Plan plan =
-        MakePlan(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL)).value();
+    const v1::Plan plan = MakePlan(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL)).value();
     LoweringOptions options;
     options.optimizer = problem.optimizer;
     return LowerPlan(TestRegistry(), graph_, plan, options)->training;
@@ -48,8 +47,8 @@ class CalibrateCommunicationTest : public ::testing::Test {
   // The times that ranks report if every all-reduce takes `seconds` once all ranks have entered and
   // each rank waits that long before.
   static std::vector<std::vector<OperatorTime>> Reported(const std::vector<v1::Program>& programs,
-                                                     double seconds,
-                                                     const std::vector<double>& waits) {
+                                                         double seconds,
+                                                         const std::vector<double>& waits) {
     std::vector<std::vector<OperatorTime>> times(programs.size());
     for (size_t r = 0; r < programs.size(); ++r) {
       std::set<std::string> nodes;
@@ -80,8 +79,8 @@ TEST_F(CalibrateCommunicationTest, LearnsSlowCollectivesWithoutWaiting) {
   const double of_two = Predicts(Collective::ALL_REDUCE, 2, bytes);
   const double message = CommunicationModel::Create(profile_)->MessageSeconds(bytes)->receive;
   // Each rank but the last waits a second.
-  auto drifts =
-      CalibrateCommunication(programs, Reported(programs, 5e-3, {1, 1, 0, 1}), Devices(4), &profile_);
+  auto drifts = CalibrateCommunication(programs, Reported(programs, 5e-3, {1, 1, 0, 1}), Devices(4),
+                                       &profile_);
   ASSERT_TRUE(drifts.ok()) << drifts.status();
   ASSERT_FALSE(drifts->empty());
   double measured = 0, predicted = 0;
@@ -105,7 +104,8 @@ TEST_F(CalibrateCommunicationTest, ConvergesOverEqualRuns) {
   std::vector<PredictionError> drifts;
   for (int run = 0; run < 12; ++run) {
     drifts =
-        CalibrateCommunication(programs, Reported(programs, 3e-3, {0, 0.5}), Devices(2), &profile_).value();
+        CalibrateCommunication(programs, Reported(programs, 3e-3, {0, 0.5}), Devices(2), &profile_)
+            .value();
   }
   double measured = 0, predicted = 0;
   for (const PredictionError& drift : drifts) {
@@ -161,8 +161,8 @@ TEST_F(CalibrateCommunicationTest, ReceiveTimesOnlyFallSendTimesAreUsed) {
   EXPECT_NEAR(after.send, 1.5 * before.send, 1e-12);
   EXPECT_EQ(after.receive, before.receive);
   // Waiting cannot exceed the smallest time.
-  drifts = CalibrateCommunication(Pipe(), {{}, {{"stage", "receive", 0.5 * before.receive}}}, Devices(2),
-                            &profile_);
+  drifts = CalibrateCommunication(Pipe(), {{}, {{"stage", "receive", 0.5 * before.receive}}},
+                                  Devices(2), &profile_);
   ASSERT_TRUE(drifts.ok()) << drifts.status();
   EXPECT_EQ(drifts->size(), 1);
   EXPECT_NEAR(CommunicationModel::Create(profile_)->MessageSeconds(1e6)->receive,
@@ -172,7 +172,9 @@ TEST_F(CalibrateCommunicationTest, ReceiveTimesOnlyFallSendTimesAreUsed) {
 TEST_F(CalibrateCommunicationTest, OneDisturbedRunHasLimitedEffect) {
   const std::vector<v1::Program> programs = DataParallel(2);
   const double before = Predicts(Collective::ALL_REDUCE, 2, 1e6);
-  ASSERT_TRUE(CalibrateCommunication(programs, Reported(programs, 1e9, {0, 0}), Devices(2), &profile_).ok());
+  ASSERT_TRUE(
+      CalibrateCommunication(programs, Reported(programs, 1e9, {0, 0}), Devices(2), &profile_)
+          .ok());
   EXPECT_LT(Predicts(Collective::ALL_REDUCE, 2, 1e6), 5 * before);
 }
 
@@ -195,7 +197,8 @@ TEST_F(CalibrateCommunicationTest, ProgramWithoutBuffersIsAnError) {
   std::vector<v1::Program> programs = Pipe();
   programs[1].mutable_instructions(2)->mutable_receive()->set_buffer(7);
   const absl::Status status =
-      CalibrateCommunication(programs, {{}, {{"stage", "receive", 1}}}, Devices(2), &profile_).status();
+      CalibrateCommunication(programs, {{}, {{"stage", "receive", 1}}}, Devices(2), &profile_)
+          .status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()),
               ::testing::HasSubstr("program of rank 1: instruction 2: buffer 7 of 1"));

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "espalier/v1/plan.pb.h"
 #include "planner/cost/measured_cost.h"
 #include "planner/planner.h"
-#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 

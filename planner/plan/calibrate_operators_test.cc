@@ -157,8 +157,8 @@ TEST_F(CalibrateOperatorsTest, InvalidTimesAndOtherPlansAreIgnored) {
   EXPECT_EQ(cost_.size(), 0u);
   // A plan of another graph.
   const Graph other = Mlp(64);
-  EXPECT_TRUE(
-      absl::IsInvalidArgument(CalibrateOperators(TestRegistry(), other, plan, {}, &cost_).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      CalibrateOperators(TestRegistry(), other, plan, {}, &cost_).status()));
 }
 
 }  // namespace

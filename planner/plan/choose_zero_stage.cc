@@ -21,7 +21,7 @@ bool Faster(const absl::StatusOr<v1::Plan>& a, const absl::StatusOr<v1::Plan>& b
 
 // Plans of stages 1 and up.
 std::vector<absl::StatusOr<v1::Plan>> HigherStages(const PlanProblem& problem,
-                                                      const v1::SearchOptions& options) {
+                                                   const v1::SearchOptions& options) {
   std::vector<absl::StatusOr<v1::Plan>> plans(kLastStage, absl::ResourceExhaustedError(""));
   ForEachApart(problem, kLastStage, [&](int i, const OwnProblem& own) {
     plans[i] = MakePlanAtZeroStage(*own, options, i + 1);
@@ -40,8 +40,7 @@ void ShowOtherStages(const std::vector<absl::StatusOr<v1::Plan>>& plans, size_t 
   }
 }
 
-absl::StatusOr<v1::Plan> AnyStage(const PlanProblem& problem,
-                                     const v1::SearchOptions& options) {
+absl::StatusOr<v1::Plan> AnyStage(const PlanProblem& problem, const v1::SearchOptions& options) {
   const double begin = problem.seconds ? problem.seconds() : 0;
   bool memory_is_short = false;
   std::vector<absl::StatusOr<v1::Plan>> plans;
@@ -81,7 +80,7 @@ absl::StatusOr<v1::Plan> AnyStage(const PlanProblem& problem,
 }  // namespace
 
 absl::StatusOr<v1::Plan> MakePlanOfGraph(const PlanProblem& problem,
-                                            const v1::SearchOptions& options) {
+                                         const v1::SearchOptions& options) {
   if (options.has_zero_stage()) {
     absl::Status status = CheckZeroStage(options.zero_stage(), "search.zero_stage");
     if (!status.ok()) return status;

@@ -10,8 +10,8 @@
 #include "planner/pcg/micro_batches.h"
 #include "planner/pcg/operator_sequence.h"
 #include "planner/plan/megatron_sharding.h"
-#include "planner/search/search.h"
 #include "planner/search/pipeline_partition.h"
+#include "planner/search/search.h"
 
 namespace espalier {
 namespace {
@@ -90,8 +90,8 @@ std::string ToString(const MeshShape& shape) {
 }
 
 MeshPlanner::MeshPlanner(const PlanProblem& problem, int num_devices,
-                         const v1::MemoryOptions& memory, const SpaceOptions& space,
-                         int64_t budget, Share share)
+                         const v1::MemoryOptions& memory, const SpaceOptions& space, int64_t budget,
+                         Share share)
     : problem_(problem),
       num_devices_(num_devices),
       memory_(memory),
@@ -186,8 +186,7 @@ absl::StatusOr<std::vector<NodeConfig>> MeshPlanner::SearchGroup(const PlanProbl
     }
     return configs;
   }
-  if (shape.sharing == MeshShape::Sharing::kMegatron)
-    return MegatronSharding(structure, tensor);
+  if (shape.sharing == MeshShape::Sharing::kMegatron) return MegatronSharding(structure, tensor);
   const bool mixed = shape.sharing == MeshShape::Sharing::kMixed;
   SpaceOptions options = space_;
   options.num_devices = tensor;
@@ -289,7 +288,8 @@ absl::StatusOr<MeshPlanner::Group> MeshPlanner::MakeGroup(const PlanProblem& pro
     group.kept_bytes += group.parameter_bytes.back();
   }
   for (const PcgStructure::GradientInfo& g : structure.gradients) {
-    group.states = std::max<double>(group.states, planning.costs().OptimizerMemoryOf(g.parameter).alike);
+    group.states =
+        std::max<double>(group.states, planning.costs().OptimizerMemoryOf(g.parameter).alike);
   }
   const std::vector<int64_t> peak = simulator.EstimateMemory();
   const double most = static_cast<double>(*std::max_element(peak.begin(), peak.end()));
@@ -465,7 +465,7 @@ absl::StatusOr<MeshPlan> MeshPlanner::Best(const std::vector<MeshShape>& shapes,
   int made = 0, by_hand = 0;
   size_t next = 0;     // of order
   size_t best_at = 0;  // in it
-  absl::Mutex mutex;  // guards best and the counters
+  absl::Mutex mutex;   // guards best and the counters
   while (next < order.size() && !(best.ok() && problem_.stop && problem_.stop())) {
     const bool fits = best.ok() && best->fits;
     std::vector<MeshShape> batch;

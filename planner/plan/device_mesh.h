@@ -29,8 +29,8 @@ struct MeshShape {
   // How the devices of a replica share its operators.
   enum class Sharing {
     kTensorParallel,  // searched; samples stay whole
-    kMixed,  // searched; samples may be split, too
-    kMegatron,  // Megatron-LM's scheme (megatron_sharding.h)
+    kMixed,           // searched; samples may be split, too
+    kMegatron,        // Megatron-LM's scheme (megatron_sharding.h)
   };
   int stages = 1;
   int data = 1;
@@ -48,13 +48,13 @@ struct MeshPlan {
   std::unique_ptr<Planning> planning;
   Placement placement;
   Picoseconds cost = 0;  // simulated, including the memory penalty
-  bool fits = false;  // as estimated; with EnableOffloadPenalty, if offload makes it fit
+  bool fits = false;     // as estimated; with EnableOffloadPenalty, if offload makes it fit
 };
 
 struct MeshEstimate {
   MeshShape shape;
   double seconds = 0;
-  double bytes = 0;  // per device, approximate
+  double bytes = 0;       // per device, approximate
   double kept_bytes = 0;  // of `bytes`: held during the whole step
 };
 
@@ -102,9 +102,9 @@ class MeshPlanner {
     std::vector<double> seconds;   // by operator of the sequence
     std::vector<double> crossing;  // activation bytes in front of each operator
     std::vector<double> parameter_bytes;
-    double kept_bytes = 0;  // parameters, per device
+    double kept_bytes = 0;        // parameters, per device
     double activation_bytes = 0;  // activations, per device
-    double states = 0;  // optimizer states per parameter
+    double states = 0;            // optimizer states per parameter
   };
 
   using TemplateKey = std::pair<int, MeshShape::Sharing>;     // tensor

@@ -13,11 +13,11 @@
 #include "planner/parallel.h"
 #include "planner/pcg/micro_batches.h"
 #include "planner/plan/at_zero_stage.h"
-#include "planner/proto/plan_proto.h"
 #include "planner/plan/device_mesh.h"
 #include "planner/plan/operator_search.h"
 #include "planner/plan/pipeline_plan.h"
 #include "planner/plan/planning.h"
+#include "planner/proto/plan_proto.h"
 #include "planner/search/pipeline_partition.h"
 
 namespace espalier {
@@ -171,8 +171,8 @@ constexpr int kMeshesMade = 4;
 // Returns the best mesh that fits, of one ZeRO stage or of all; nullopt if there is none or
 // FlexFlow's own search is selected.
 absl::StatusOr<std::optional<Pipeline>> FindMesh(const PlanProblem& problem,
-                                                 const v1::SearchOptions& options,
-                                                 int num_devices, std::vector<int> zero_stages) {
+                                                 const v1::SearchOptions& options, int num_devices,
+                                                 std::vector<int> zero_stages) {
   if (num_devices == 1 || options.alpha() > 0) return std::optional<Pipeline>();
   SpaceOptions space;
   space.parameter_parallel = !options.disable_parameter_parallel();
@@ -202,8 +202,8 @@ absl::StatusOr<std::optional<Pipeline>> FindMesh(const PlanProblem& problem,
 }  // namespace
 
 absl::StatusOr<v1::Plan> MakePlanAtZeroStage(const PlanProblem& problem,
-                                            const v1::SearchOptions& options, int zero_stage,
-                                            bool* memory_is_short) {
+                                             const v1::SearchOptions& options, int zero_stage,
+                                             bool* memory_is_short) {
   if (absl::Status status = CheckProblem(problem, options); !status.ok()) return status;
   const double begin = problem.seconds ? problem.seconds() : 0;
   int num_devices = static_cast<int>(problem.machine.devices.size());

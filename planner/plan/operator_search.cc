@@ -104,9 +104,10 @@ class OperatorSearch {
     absl::StatusOr<Placement> found = Find(&top_placements, &simulator);
     if (!found.ok()) return found.status();
     // Nothing faster was ruled out by size.
-    const bool ample = simulator.cost() == simulator.time() &&
-                       std::none_of(top_placements.all().begin(), top_placements.all().end(),
-                                    [&](const RankedPlacement& r) { return r.time < simulator.time(); });
+    const bool ample =
+        simulator.cost() == simulator.time() &&
+        std::none_of(top_placements.all().begin(), top_placements.all().end(),
+                     [&](const RankedPlacement& r) { return r.time < simulator.time(); });
     absl::StatusOr<Candidate> first = planning_.Evaluate("searched", *found);
     if (!first.ok()) return first.status();
     plans->best = *std::move(first);

@@ -15,9 +15,9 @@
 namespace espalier {
 
 struct SearchedPlans {
-  Candidate best;  // refused if nothing fits
+  Candidate best;                 // refused if nothing fits
   std::vector<Candidate> others;  // alternatives to report: they fit and are slower
-  bool memory_is_short = false;  // memory limited the choice
+  bool memory_is_short = false;   // memory limited the choice
 };
 
 // Searches from `starts`, at least one. Nodes with devices in `pinned` (by node; may be empty) keep

@@ -61,8 +61,8 @@ class Slicer {
     double seconds = planning_.SecondsOf(n, planning_.table().Get(n, config));
     // Gradients are reduced once for all micro-batches.
     if (config.devices.size() > 1 && sequence_.ParameterBytes(op) > 0) {
-      seconds += planning_.costs().Collective(v1::CollectiveInstruction::ALL_REDUCE,
-                                              config.devices, sequence_.ParameterBytes(op)) /
+      seconds += planning_.costs().Collective(v1::CollectiveInstruction::ALL_REDUCE, config.devices,
+                                              sequence_.ParameterBytes(op)) /
                  structure_.micro_batches;
     }
     return seconds;
@@ -77,7 +77,7 @@ struct Found {
   Pipeline pipeline;
   Placement placement;
   Picoseconds cost = 0;  // including the memory penalty
-  double seconds = 0;  // without it
+  double seconds = 0;    // without it
 };
 
 absl::Status TooManyStages(int stages, int num_devices, const std::string& operators) {
@@ -95,7 +95,8 @@ absl::StatusOr<Found> Try(const PlanProblem& problem, int num_devices,
   found.pipeline.planning = *std::move(planning);
   Planning& made = *found.pipeline.planning;
   Slicer slicer(made);
-  PipelinePartitionProblem partition = slicer.Problem(options.pipeline_stages(), AllDevicesEqual(made.machine()));
+  PipelinePartitionProblem partition =
+      slicer.Problem(options.pipeline_stages(), AllDevicesEqual(made.machine()));
   partition.stop = problem.stop;
   const std::vector<PipelineStage> stages = PartitionPipeline(partition);
   if (stages.empty() && problem.stop && problem.stop()) {
@@ -125,8 +126,8 @@ absl::StatusOr<Pipeline> PlanPipeline(const PlanProblem& problem, int num_device
   std::vector<int> counts = {stages, 2 * stages, 4 * stages, 8 * stages};
   if (options.has_micro_batches()) counts = {options.micro_batches()};
   const double of_stage = (num_devices + stages - 1) / stages;
-  DropTooLongPrograms(static_cast<double>(problem.graph->nodes().size()) * of_stage, most_instructions,
-               &counts);
+  DropTooLongPrograms(static_cast<double>(problem.graph->nodes().size()) * of_stage,
+                      most_instructions, &counts);
   std::vector<absl::StatusOr<Found>> tried(counts.size());
   ForEachApart(problem, static_cast<int>(counts.size()), [&](int i, const OwnProblem& own) {
     tried[i] =

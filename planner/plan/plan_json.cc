@@ -1,11 +1,10 @@
 // ExportPlan and ImportPlan (planner.h).
-#include "nlohmann/json.hpp"
-
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "planner/planner.h"
 
 namespace espalier {

@@ -20,12 +20,12 @@ namespace espalier {
 namespace {
 
 constexpr int kLastZeroStage = 3;
-constexpr int kFewDevices = 16;  // searches placements; on more devices, meshes
-constexpr int kPlacements = 12;  // placements at each stage
-constexpr int kMeshes = 8;  // meshes: the fastest, and as many with the least memory
-constexpr int kMeshBudget = 500;  // proposals
-constexpr double kSame = 1e-6;    // of a step's time
-constexpr double kMostOffloaded = 2000;                  // operators times devices
+constexpr int kFewDevices = 16;          // searches placements; on more devices, meshes
+constexpr int kPlacements = 12;          // placements at each stage
+constexpr int kMeshes = 8;               // meshes: the fastest, and as many with the least memory
+constexpr int kMeshBudget = 500;         // proposals
+constexpr double kSame = 1e-6;           // of a step's time
+constexpr double kMostOffloaded = 2000;  // operators times devices
 constexpr double kOffloaded[] = {0.8, 0.6, 0.45, 0.35};  // of a plan's memory
 
 struct Point {

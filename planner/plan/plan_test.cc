@@ -397,8 +397,7 @@ TEST(MakePlanTest, VerySlowDevicesDoNotOverflowTimes) {
   const Graph graph = Mlp(1 << 16, 4096, 4096, 16);
   PlanProblem problem = TestProblem(graph, 1 << 16, 2, 0);
   for (v1::Device& device : problem.machine.devices) device.set_matmul_flops(10);
-  for (const auto strategy :
-       {v1::SearchOptions::SINGLE_DEVICE, v1::SearchOptions::DATA_PARALLEL}) {
+  for (const auto strategy : {v1::SearchOptions::SINGLE_DEVICE, v1::SearchOptions::DATA_PARALLEL}) {
     EXPECT_GT(Made(problem, WithStrategy(strategy)).prediction().step_seconds(), 1e4);
   }
   problem.machine.link.set_latency_seconds(std::numeric_limits<double>::quiet_NaN());
@@ -553,11 +552,12 @@ class ImportedPlanTest : public testing::Test {
     EXPECT_NE(MessageOf(status).find(words), std::string::npos) << status;
   }
   Graph graph_ = Mlp();
-  v1::Plan plan_ =
-      Made(TestProblem(graph_, 8, 2), WithStrategy(v1::SearchOptions::DATA_PARALLEL));
+  v1::Plan plan_ = Made(TestProblem(graph_, 8, 2), WithStrategy(v1::SearchOptions::DATA_PARALLEL));
 };
 
-TEST_F(ImportedPlanTest, ValidPlanIsAccepted) { EXPECT_EQ(Import(graph_, plan_), absl::OkStatus()); }
+TEST_F(ImportedPlanTest, ValidPlanIsAccepted) {
+  EXPECT_EQ(Import(graph_, plan_), absl::OkStatus());
+}
 
 TEST_F(ImportedPlanTest, OfAnotherGraphIsRefusedWithBothFingerprints) {
   const absl::Status status = Import(Cnn(), plan_);

@@ -8,10 +8,10 @@
 #include "planner/cost/analytic_cost.h"
 #include "planner/parallel.h"
 #include "planner/plan/at_zero_stage.h"
-#include "planner/proto/plan_proto.h"
 #include "planner/plan/plan_pareto.h"
-#include "planner/search/joint_search.h"
+#include "planner/proto/plan_proto.h"
 #include "planner/search/apply_rewrites.h"
+#include "planner/search/joint_search.h"
 
 namespace espalier {
 namespace {
@@ -54,15 +54,14 @@ absl::Status CheckRewriteOptions(const v1::SearchOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::Plan> PlanGraph(const PlanProblem& problem,
-                                      const v1::SearchOptions& options) {
+absl::StatusOr<v1::Plan> PlanGraph(const PlanProblem& problem, const v1::SearchOptions& options) {
   return options.memory_search() ? MakeParetoPlan(problem, options)
                                  : MakePlanOfGraph(problem, options);
 }
 
 // An imported plan with rewrites: used as it is, or as a starting point.
 absl::StatusOr<v1::Plan> PlanRewritten(const PlanProblem& problem,
-                                          const v1::SearchOptions& options) {
+                                       const v1::SearchOptions& options) {
   const v1::Plan& imported = options.imported();
   if (absl::Status s = CheckPlanIsFor(*problem.graph, imported); !s.ok()) return s;
   const absl::StatusOr<Graph> graph = RewrittenGraph(*problem.registry, *problem.graph, imported);
@@ -80,8 +79,7 @@ absl::StatusOr<v1::Plan> PlanRewritten(const PlanProblem& problem,
   return plan;
 }
 
-absl::StatusOr<JointResult> Rewrites(const PlanProblem& problem,
-                                     const v1::SearchOptions& options) {
+absl::StatusOr<JointResult> Rewrites(const PlanProblem& problem, const v1::SearchOptions& options) {
   absl::StatusOr<std::vector<RewriteRule>> rules =
       RulesWith(*problem.registry, options.substitutions());
   if (!rules.ok()) return rules.status();
@@ -102,7 +100,7 @@ absl::StatusOr<JointResult> Rewrites(const PlanProblem& problem,
 }
 
 absl::StatusOr<v1::Plan> PlanWithRewrites(const PlanProblem& problem,
-                                             const v1::SearchOptions& options) {
+                                          const v1::SearchOptions& options) {
   const double begin = problem.seconds ? problem.seconds() : 0;
   absl::StatusOr<v1::Plan> plain = absl::UnknownError("");
   absl::StatusOr<JointResult> found = absl::UnknownError("");
@@ -146,12 +144,10 @@ absl::StatusOr<v1::Plan> PlanWithRewrites(const PlanProblem& problem,
 
 }  // namespace
 
-absl::StatusOr<v1::Plan> MakePlan(const PlanProblem& problem,
-                                     const v1::SearchOptions& options) {
+absl::StatusOr<v1::Plan> MakePlan(const PlanProblem& problem, const v1::SearchOptions& options) {
   if (absl::Status s = CheckRewriteOptions(options); !s.ok()) return s;
-  const bool imported =
-      options.strategy() == v1::SearchOptions::IMPORTED ||
-      (options.strategy() == v1::SearchOptions::SEARCH && options.has_imported());
+  const bool imported = options.strategy() == v1::SearchOptions::IMPORTED ||
+                        (options.strategy() == v1::SearchOptions::SEARCH && options.has_imported());
   if (problem.registry != nullptr && problem.graph != nullptr) {
     if (imported && options.imported().rewrites_size() > 0) return PlanRewritten(problem, options);
     if (options.rewrite_budget() > 0) return PlanWithRewrites(problem, options);

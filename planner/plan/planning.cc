@@ -138,7 +138,8 @@ double Planning::Instructions(const Placement& placement) const {
 }
 
 bool Planning::PriceMemory(const Placement& placement, Simulator* simulator) const {
-  const absl::StatusOr<OffloadSettings> settings = OffloadSettingsOf(memory_);  // Make has checked them
+  const absl::StatusOr<OffloadSettings> settings =
+      OffloadSettingsOf(memory_);  // Make has checked them
   if (!settings.ok() || !(settings->swap || settings->recompute) ||
       Instructions(placement) > kMostLowered) {
     return false;

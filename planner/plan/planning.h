@@ -20,7 +20,7 @@ struct Candidate {
   std::string name;
   Placement placement;
   v1::Prediction prediction;
-  std::string refused;  // why it cannot run; empty if it can
+  std::string refused;        // why it cannot run; empty if it can
   bool lacks_memory = false;  // the reason for `refused`; otherwise more memory would not help
   std::vector<v1::MemoryPlan> memory;  // by device; empty if everything fits without swaps
   int batch_tiles = 1;
@@ -30,7 +30,7 @@ struct Candidate {
 struct StepConfig {
   int zero_stage = 0;
   int micro_batches = 1;
-  int batch_tiles = 1;  // at least that many (MemoryOptions.max_batch_tiles)
+  int batch_tiles = 1;      // at least that many (MemoryOptions.max_batch_tiles)
   bool only_costs = false;  // only for costs, not for plans (SplitBatchForCosts)
 };
 

@@ -1,7 +1,7 @@
 // SimulatePlan and its renderings (planner.h).
-#include "planner/proto/plan_proto.h"
 #include "planner/plan/planning.h"
 #include "planner/planner.h"
+#include "planner/proto/plan_proto.h"
 #include "planner/report/dot.h"
 #include "planner/report/html.h"
 #include "planner/search/apply_rewrites.h"

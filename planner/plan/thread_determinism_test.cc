@@ -1,6 +1,4 @@
 // Plans and calibration do not depend on the number of search threads.
-#include "planner/parallel.h"
-
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 
 #include "planner/cost/analytic_cost.h"
 #include "planner/cost/measured_cost.h"
+#include "planner/parallel.h"
 #include "planner/testing/graphs.h"
 
 namespace espalier {

@@ -5,9 +5,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "espalier/v1/plan.pb.h"
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
-#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 

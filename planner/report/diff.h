@@ -77,18 +77,18 @@ struct AlternativeChange {
 
 struct PlanDiff {
   std::vector<TextPair> identity;  // graph, format: only differences
-  std::vector<TextPair> step;  // stages, micro-batches, ZeRO, swaps ...: only differences
+  std::vector<TextPair> step;      // stages, micro-batches, ZeRO, swaps ...: only differences
   int64_t batch_a = 0, batch_b = 0;
-  std::vector<DeviceChange> devices;  // only differences, by index
+  std::vector<DeviceChange> devices;      // only differences, by index
   std::vector<OperatorChange> operators;  // only differences, in the order of A, then of B
   int operators_a = 0, operators_b = 0;
   // Operators with equal split and placement but different predicted time.
   int retimed = 0;
-  double retimed_seconds = 0;  // sum of the differences, B minus A
-  std::vector<ParallelChange> parallel;  // only differences
+  double retimed_seconds = 0;                   // sum of the differences, B minus A
+  std::vector<ParallelChange> parallel;         // only differences
   std::vector<NumberPair> prediction;           // all of them
   std::vector<AlternativeChange> alternatives;  // only differences
-  std::vector<TextPair> search;  // settings and outcome: only differences
+  std::vector<TextPair> search;                 // settings and outcome: only differences
 
   bool equal() const;  // nothing differs
 };

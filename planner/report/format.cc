@@ -115,8 +115,7 @@ std::string KindText(v1::ParallelOperator::Kind kind) {
 
 std::string KindText(v1::Device::Kind kind) {
   if (kind == v1::Device::KIND_UNSPECIFIED) return "device";
-  return v1::Device::Kind_IsValid(kind) ? v1::Device::Kind_Name(kind)
-                                           : absl::StrCat("kind ", kind);
+  return v1::Device::Kind_IsValid(kind) ? v1::Device::Kind_Name(kind) : absl::StrCat("kind ", kind);
 }
 
 std::string OperatorRow::Name() const {

@@ -105,8 +105,7 @@ TEST(FormatTest, LayerNumbersAreFound) {
   EXPECT_EQ(SplitNumber("..").Pattern(), "..");
 }
 
-v1::OperatorPlan* Add(const std::string& node, const std::vector<int>& devices,
-                         v1::Plan* plan) {
+v1::OperatorPlan* Add(const std::string& node, const std::vector<int>& devices, v1::Plan* plan) {
   v1::OperatorPlan* op = plan->add_operators();
   op->set_node(node);
   op->set_op("linear");

@@ -16,11 +16,11 @@ constexpr int kTaskKinds = TimelineTask::kUpdate + 1;
 // One task, or several consecutive ones that are too short to draw.
 struct GanttBar {
   TimelineTask::Kind kind = TimelineTask::kForward;  // of several: the kind with the most time
-  double begin = 0, end = 0;  // seconds, including gaps between the tasks
+  double begin = 0, end = 0;                         // seconds, including gaps between the tasks
   double bytes = 0;
   int64_t tasks = 0;
   std::array<double, kTaskKinds> seconds{};  // by kind, without gaps
-  const TimelineTask* first = nullptr;  // in the timeline, which must outlive the bar
+  const TimelineTask* first = nullptr;       // in the timeline, which must outlive the bar
   const TimelineTask* last = nullptr;
 
   double busy() const;

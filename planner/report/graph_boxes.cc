@@ -140,7 +140,7 @@ class Builder {
   }
 
   const std::vector<const v1::ParallelOperator*>* ChangesOf(const std::string& tensor,
-                                                               const std::string& consumer) const {
+                                                            const std::string& consumer) const {
     const auto it = changes_.find({tensor, consumer});
     return it == changes_.end() ? nullptr : &it->second;
   }

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "espalier/v1/plan.pb.h"
 #include "ops/graph/graph.h"
 #include "planner/report/machine_views.h"
-#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
@@ -20,24 +20,24 @@ struct GraphBox {
   double seconds = 0;
   int count = 0;                   // operators
   std::vector<std::string> notes;  // layout conversions of parameters, inputs and gradients
-  double parameter_bytes = 0;  // moved by these conversions per step
+  double parameter_bytes = 0;      // moved by these conversions per step
 };
 
 struct GraphEdge {
   int from = 0, to = 0;
-  bool to_next_layer = false;  // a back edge in a drawing of repeated layers
+  bool to_next_layer = false;      // a back edge in a drawing of repeated layers
   std::string change;              // "combine", "combine + partition"; empty: none
-  double bytes = 0;  // moved by the conversion per step
+  double bytes = 0;                // moved by the conversion per step
   std::vector<std::string> notes;  // tensors and their conversions
 };
 
 struct BoxGraph {
-  std::vector<GraphBox> boxes;  // in topological order, except for edges to the next layer
+  std::vector<GraphBox> boxes;   // in topological order, except for edges to the next layer
   std::vector<GraphEdge> edges;  // one per pair of boxes
   ViewTable views;
   bool collapsed = false;  // repeated layers share a box
   int operators = 0;       // of the forward graph
-  int left_out = 0;  // of these, omitted because there are too many
+  int left_out = 0;        // of these, omitted because there are too many
   int edges_left_out = 0;
   int unknown = 0;  // operators of the plan that the graph does not have
 };

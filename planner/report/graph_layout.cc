@@ -15,8 +15,8 @@ namespace {
 constexpr double kMargin = 16;
 constexpr double kLayerGap = 34;  // between layers, without labels
 constexpr double kGutter = 28;    // between columns, without lines
-constexpr double kLane = 9;  // between parallel lines
-constexpr int kMaxLanes = 12;  // beyond that, lines share a lane
+constexpr double kLane = 9;       // between parallel lines
+constexpr int kMaxLanes = 12;     // beyond that, lines share a lane
 constexpr double kMinColumnHeight = 640;
 constexpr double kCorner = 7;
 
@@ -47,8 +47,8 @@ std::string Curve(double x0, double y0, double x1, double y1) {
 
 struct Column {
   int first_layer = 0, last_layer = 0;  // [first, last)
-  double min_x = 0, max_x = 0;  // in the layered layout
-  double shift = 0;  // from there to the page
+  double min_x = 0, max_x = 0;          // in the layered layout
+  double shift = 0;                     // from there to the page
   double right() const { return max_x + shift; }
 };
 

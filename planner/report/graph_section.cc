@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "planner/report/graph_boxes.h"
 #include "planner/report/format.h"
+#include "planner/report/graph_boxes.h"
 #include "planner/report/graph_layout.h"
 #include "planner/report/markup.h"
 #include "planner/report/sections.h"
@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kBoxColumns = 27;  // of the name, in the font of the style
+constexpr size_t kBoxColumns = 27;   // of the name, in the font of the style
 constexpr size_t kTextColumns = 31;  // of the smaller lines
 constexpr size_t kLabelColumns = 30;
 constexpr size_t kHoverColumns = 120;

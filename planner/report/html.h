@@ -3,9 +3,9 @@
 
 #include <string>
 
+#include "espalier/v1/plan.pb.h"
 #include "ops/graph/graph.h"
 #include "planner/report/timeline.h"
-#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 

@@ -10,7 +10,7 @@ namespace espalier {
 
 // An item of a layer: a box, or the point where a line passes through the layer.
 struct LayerItem {
-  int box = -1;  // -1: a line passes through
+  int box = -1;     // -1: a line passes through
   int source = -1;  // box where the line starts
   int layer = 0;
   double width = 0;

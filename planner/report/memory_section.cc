@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "planner/report/axis.h"
 #include "planner/report/format.h"
+#include "planner/report/machine_views.h"
 #include "planner/report/markup.h"
 #include "planner/report/sections.h"
-#include "planner/report/machine_views.h"
 
 namespace espalier {
 namespace {

@@ -10,9 +10,9 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "planner/report/graph_boxes.h"
 #include "planner/report/diff.h"
 #include "planner/report/format.h"
+#include "planner/report/graph_boxes.h"
 #include "planner/report/html.h"
 #include "planner/report/testing.h"
 #include "planner/testing/graphs.h"
@@ -106,8 +106,7 @@ TEST(SearchedPlanTest, StepSettingsAreShownEverywhere) {
 TEST(SearchedPlanTest, DotGraphsAreComplete) {
   const Graph graph = Mlp(64, 64);
   const PlanProblem problem = TestProblem(graph, 64, 4);
-  absl::StatusOr<v1::Plan> plan =
-      MakePlan(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL));
+  absl::StatusOr<v1::Plan> plan = MakePlan(problem, WithStrategy(v1::SearchOptions::DATA_PARALLEL));
   ASSERT_TRUE(plan.ok()) << plan.status();
   absl::StatusOr<std::shared_ptr<const Timeline>> timeline = SimulatePlan(problem, *plan);
   ASSERT_TRUE(timeline.ok()) << timeline.status();

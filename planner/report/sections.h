@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "espalier/v1/plan.pb.h"
 #include "ops/graph/graph.h"
 #include "planner/report/timeline.h"
-#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 

@@ -7,16 +7,16 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "espalier/v1/plan.pb.h"
 #include "ops/graph/graph.h"
 #include "planner/report/timeline.h"
-#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 
 struct Element {
   std::string name;
   std::map<std::string, std::string> attributes;  // with entities resolved
-  std::string text;  // including that of child elements
+  std::string text;                               // including that of child elements
   int parent = -1;                                // in the list; -1: the root
 
   std::string Attribute(const std::string& attribute) const;  // "" without it

@@ -14,7 +14,7 @@ struct TimelineTask {
   int device = 0;
   double begin = 0, end = 0;  // seconds from the start of the step
   bool communicates = false;  // with other devices
-  double bytes = 0;  // sent or received by this task, all devices together
+  double bytes = 0;           // sent or received by this task, all devices together
   std::string node;           // of the plan; of a reshard: the consumer
 };
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "espalier/v1/plan.pb.h"
 #include "ops/graph/graph.h"
 #include "ops/rewrite/rule.h"
-#include "espalier/v1/plan.pb.h"
 
 namespace espalier {
 

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMostLayouts = 16;  // at the input or output of a segment
 constexpr int kMostNodes = 1000;
 constexpr int kMostConfigs = 16;  // per operator
-constexpr size_t kAtOnce = 16;  // graphs evaluated in parallel
+constexpr size_t kAtOnce = 16;    // graphs evaluated in parallel
 
 // A tried graph.
 struct Tried {

@@ -26,8 +26,8 @@ struct Variant {
 
 struct Variants {
   std::vector<Variant> variants;  // the original segment first
-  int entries = 1, exits = 1;  // number of input and output layouts
-  int64_t graphs = 0;  // graphs tried
+  int entries = 1, exits = 1;     // number of input and output layouts
+  int64_t graphs = 0;             // graphs tried
 };
 
 absl::StatusOr<Variants> SearchSegment(const PlanProblem& problem,

@@ -9,8 +9,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "planner/pcg/gradient_buckets.h"
-#include "planner/search/variable_elimination.h"
 #include "planner/search/pareto_front.h"
+#include "planner/search/variable_elimination.h"
 
 namespace espalier {
 namespace {
@@ -154,7 +154,8 @@ class SerialSteps {
     for (int g : gradients_of_[node]) {
       const ValueId parameter = structure_.gradients[g].parameter;
       const LayoutRef& stored = structure_.base[parameter];
-      bytes += most(entry->inputs[stored.index], parameter, 2 + costs_.OptimizerMemoryOf(parameter).alike);
+      bytes += most(entry->inputs[stored.index], parameter,
+                    2 + costs_.OptimizerMemoryOf(parameter).alike);
     }
     return bytes;
   }
@@ -269,8 +270,8 @@ class SerialSteps {
   std::vector<bool> outside_;                             // by node; see SegmentBoundaries
   const int boundaries_;                                  // the first variables
   std::vector<std::vector<const ConfigEntry*>> choices_;  // by node; of `other` first
-  std::vector<int> counts_;  // number of choices, by variable
-  std::vector<std::vector<int>> gradients_of_;  // of the parameters in the node's layout
+  std::vector<int> counts_;                               // number of choices, by variable
+  std::vector<std::vector<int>> gradients_of_;            // of the parameters in the node's layout
   absl::flat_hash_map<const TaskList*, double> spans_;
   std::vector<Picoseconds> clocks_;
 };
@@ -286,9 +287,9 @@ absl::StatusOr<Placement> EliminationPlacement(const SearchSpace& space, ConfigT
 }
 
 absl::StatusOr<std::vector<ParetoPlacement>> ParetoPlacements(const SearchSpace& space,
-                                                             ConfigTable& table, CostTables& costs,
-                                                             const Placement& other, int most,
-                                                             const std::function<bool()>& stop) {
+                                                              ConfigTable& table, CostTables& costs,
+                                                              const Placement& other, int most,
+                                                              const std::function<bool()>& stop) {
   SegmentBoundaries around;
   around.most_configs = kParetoConfigs;
   absl::StatusOr<std::vector<ParetoPlacement>> front =

@@ -51,7 +51,7 @@ struct SegmentBoundaries {
   };
   std::vector<Boundary> boundaries;
   std::vector<NodeId> nodes;  // further nodes without a choice
-  int most_configs = 64;  // per operator
+  int most_configs = 64;      // per operator
 };
 
 // Returns the least sum, in picoseconds, for each combination of boundary choices, the first

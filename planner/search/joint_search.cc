@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/rewrite/match.h"
-#include "planner/search/best_first.h"
 #include "planner/search/apply_rewrites.h"
+#include "planner/search/best_first.h"
 #include "planner/search/segments.h"
 #include "planner/simulator/task.h"
 
@@ -72,7 +72,7 @@ std::vector<int> Choose(const std::vector<const Variants*>& sequence, bool first
 using Names = std::map<std::string, std::string>;
 
 v1::Rewrite ToRewrite(const RewriteRule& rule, const Graph& graph, const Names& names,
-                         const std::vector<NodeId>& nodes) {
+                      const std::vector<NodeId>& nodes) {
   const auto name_of = [&](NodeId node) {
     const std::string& name = graph.node(node).name;
     const auto found = names.find(name);

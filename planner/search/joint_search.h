@@ -26,10 +26,10 @@
 namespace espalier {
 
 struct JointOptions {
-  int budget = 0;  // graphs tried per distinct segment
-  double alpha = 1.05;   // at least 1
-  int least_nodes = 10;  // per segment
-  SpaceOptions space;    // num_devices of the machine
+  int budget = 0;                                 // graphs tried per distinct segment
+  double alpha = 1.05;                            // at least 1
+  int least_nodes = 10;                           // per segment
+  SpaceOptions space;                             // num_devices of the machine
   std::function<void(double fraction)> progress;  // optional
   // Optional: polled every few graphs. Once true, the search returns the best so far.
   std::function<bool()> stop;
@@ -39,10 +39,10 @@ struct JointResult {
   Graph graph;
   std::vector<v1::Rewrite> rewrites;  // that lead to `graph`, in order
   int segments = 0;
-  int different = 0;  // distinct segments
+  int different = 0;   // distinct segments
   int64_t graphs = 0;  // tried
-  double before = 0;  // seconds of a serial step of the original graph on one group
-  double after = 0;  // seconds of a serial step of `graph` on one group
+  double before = 0;   // seconds of a serial step of the original graph on one group
+  double after = 0;    // seconds of a serial step of `graph` on one group
 };
 
 // The most devices that the segment search considers.

@@ -11,8 +11,8 @@
 #include "ops/graph/builder.h"
 #include "planner/cost/analytic_cost.h"
 #include "planner/search/apply_rewrites.h"
-#include "planner/testing/small_problems.h"
 #include "planner/testing/graphs.h"
+#include "planner/testing/small_problems.h"
 
 namespace espalier {
 namespace {

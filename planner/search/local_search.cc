@@ -14,8 +14,8 @@ class LocalSearch {
 
   absl::StatusOr<LocalSearchResult> Run() {
     using Neighborhood = void (LocalSearch::*)(NodeId);
-    constexpr Neighborhood kAll[] = {&LocalSearch::Alone, &LocalSearch::EqualNodes, &LocalSearch::WithFollowers,
-                                      &LocalSearch::WithEachNeighbour};
+    constexpr Neighborhood kAll[] = {&LocalSearch::Alone, &LocalSearch::EqualNodes,
+                                     &LocalSearch::WithFollowers, &LocalSearch::WithEachNeighbour};
     size_t widest = 0;
     while (widest < std::size(kAll)) {
       const Neighborhood neighbourhood = kAll[widest];
@@ -112,7 +112,7 @@ class LocalSearch {
 }  // namespace
 
 absl::StatusOr<LocalSearchResult> RunLocalSearch(Moves& moves, Simulator* simulator, int64_t budget,
-                                      TopPlacements* top_placements) {
+                                                 TopPlacements* top_placements) {
   return LocalSearch(moves, simulator, budget, top_placements).Run();
 }
 

@@ -20,6 +20,6 @@ struct LocalSearchResult {
 // after every improvement. Leaves `simulator` at the result. Offers every accepted placement to
 // `top_placements`, unless null.
 absl::StatusOr<LocalSearchResult> RunLocalSearch(Moves& moves, Simulator* simulator, int64_t budget,
-                                      TopPlacements* top_placements = nullptr);
+                                                 TopPlacements* top_placements = nullptr);
 
 }  // namespace espalier

@@ -11,7 +11,7 @@ namespace {
 // probability 1/e.
 constexpr double kHot = 0.1;
 constexpr double kCold = 0.001;
-constexpr int kReturns = 10;  // to the best placement
+constexpr int kReturns = 10;        // to the best placement
 constexpr int64_t kAskEvery = 256;  // proposals between polls of `stop`
 
 // Draws the acceptance threshold in advance, so that simulation can stop as soon as rejection is

@@ -92,7 +92,8 @@ void Moves::Draw(const Placement& placement, Random* random, Changes* changes) {
   } else {
     const SearchSpace::Choice choice = space_.DrawChoice(node, random);
     if (kind < kPropagate + kAllAlike) {
-      for (NodeId alike : space_.EqualNodes(node)) changes->emplace_back(alike, Entry(alike, choice));
+      for (NodeId alike : space_.EqualNodes(node))
+        changes->emplace_back(alike, Entry(alike, choice));
     } else {
       changes->emplace_back(node, Entry(node, choice));
       if (kind < kPropagate + kAllAlike + kTogether) Gather(index, choice, random, changes);

@@ -6,8 +6,8 @@
 
 #include "gtest/gtest.h"
 #include "planner/cost/analytic_cost.h"
-#include "planner/search/local_search.h"
 #include "planner/search/elimination.h"
+#include "planner/search/local_search.h"
 #include "planner/testing/exhaustive_search.h"
 #include "planner/testing/small_problems.h"
 

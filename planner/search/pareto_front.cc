@@ -227,8 +227,8 @@ class Eliminator {
 }  // namespace
 
 std::vector<ParetoPoint> ParetoFront(const std::vector<int>& choices, const std::vector<int>& given,
-                                    const std::vector<Factor>& times,
-                                    const std::vector<std::vector<double>>& memory, int most) {
+                                     const std::vector<Factor>& times,
+                                     const std::vector<std::vector<double>>& memory, int most) {
   Eliminator eliminator(choices, given, most);
   for (const Factor& factor : times) {
     ParetoFactor front{factor.variables, {}};

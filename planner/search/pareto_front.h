@@ -22,7 +22,7 @@ struct ParetoPoint {
 // exceeds `most` points, drops those closest to others in memory: the points that remain are
 // achievable, but a better one between them may be lost.
 std::vector<ParetoPoint> ParetoFront(const std::vector<int>& choices, const std::vector<int>& given,
-                                    const std::vector<Factor>& times,
-                                    const std::vector<std::vector<double>>& memory, int most);
+                                     const std::vector<Factor>& times,
+                                     const std::vector<std::vector<double>>& memory, int most);
 
 }  // namespace espalier

@@ -133,7 +133,8 @@ std::vector<PipelineStage> PartitionPipeline(const PipelinePartitionProblem& pro
   return stages;
 }
 
-double SlowestPipelineStage(const PipelinePartitionProblem& problem, const std::vector<PipelineStage>& stages) {
+double SlowestPipelineStage(const PipelinePartitionProblem& problem,
+                            const std::vector<PipelineStage>& stages) {
   std::set<int> counts;
   for (const PipelineStage& stage : stages) counts.insert(stage.devices);
   Seconds seconds(problem, {counts.begin(), counts.end()});

@@ -48,6 +48,7 @@ struct PipelinePartitionProblem {
 std::vector<PipelineStage> PartitionPipeline(const PipelinePartitionProblem& problem);
 
 // The seconds of the slowest stage.
-double SlowestPipelineStage(const PipelinePartitionProblem& problem, const std::vector<PipelineStage>& stages);
+double SlowestPipelineStage(const PipelinePartitionProblem& problem,
+                            const std::vector<PipelineStage>& stages);
 
 }  // namespace espalier

@@ -66,7 +66,8 @@ TEST(PartitionPipeline, FindsTheOptimumOfRandomSequences) {
     }
     EXPECT_EQ(op, problem.operators);
     EXPECT_EQ(device, problem.devices);
-    EXPECT_DOUBLE_EQ(SlowestPipelineStage(problem, stages), BestOfAll(problem)) << "round " << round;
+    EXPECT_DOUBLE_EQ(SlowestPipelineStage(problem, stages), BestOfAll(problem))
+        << "round " << round;
   }
 }
 

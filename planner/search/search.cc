@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "planner/search/branch_placement.h"
-#include "planner/search/local_search.h"
 #include "planner/search/elimination.h"
+#include "planner/search/local_search.h"
 
 namespace espalier {
 namespace {
@@ -74,8 +74,8 @@ absl::StatusOr<McmcResult> FindPlacement(const SearchSpace& space, ConfigTable& 
     best.proposals += found->proposals;
     best.accepted += found->accepted;
     const bool stop = options.stop && options.stop();
-    absl::StatusOr<LocalSearchResult> descent =
-        RunLocalSearch(moves, simulator, stop ? 0 : LocalSearchBudget(budget), options.top_placements);
+    absl::StatusOr<LocalSearchResult> descent = RunLocalSearch(
+        moves, simulator, stop ? 0 : LocalSearchBudget(budget), options.top_placements);
     if (!descent.ok()) return descent.status();
     best.proposals += descent->proposals;
     best.accepted += descent->accepted;

@@ -48,7 +48,7 @@ class Elimination {
   Factor Fix(const Factor& f, int variable) const;
 
   const std::vector<int> choices_, given_;
-  std::vector<Factor> factors_;  // empty once eliminated
+  std::vector<Factor> factors_;               // empty once eliminated
   std::vector<std::vector<int>> factors_of_;  // by variable
   std::vector<Step> steps_;
 };

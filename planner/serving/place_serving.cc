@@ -284,9 +284,9 @@ class PlacementSearch {
       }
       // Prevented by mixed kinds of devices, not by memory.
       if (eligible >= cut.degrees.ranks()) return absl::OkStatus();
-      why = absl::StrCat("needs ", readable(most), " on each of ", cut.degrees.ranks(),
-                         " workers of one kind; ", eligible, " have them left, and the most that one ",
-                         "has left is ", readable(largest));
+      why = absl::StrCat(
+          "needs ", readable(most), " on each of ", cut.degrees.ranks(), " workers of one kind; ",
+          eligible, " have them left, and the most that one ", "has left is ", readable(largest));
     }
     const std::pair key(-static_cast<int>(m), most);
     if (!closest_.has_value() || key < *closest_) {
@@ -338,12 +338,14 @@ class PlacementSearch {
 
 }  // namespace
 
-absl::StatusOr<PredictedPlacement> PredictPlacement(const ServingProblem& problem, const PlacedModel& model,
-                                        const ServingDegrees& degrees,
-                                        const std::vector<int>& devices) {
+absl::StatusOr<PredictedPlacement> PredictPlacement(const ServingProblem& problem,
+                                                    const PlacedModel& model,
+                                                    const ServingDegrees& degrees,
+                                                    const std::vector<int>& devices) {
   absl::StatusOr<MemoryNeeds> needs = MemoryNeedsOf(problem, model, degrees);
   if (!needs.ok()) return needs.status();
-  PredictedPlacement placed{.degrees = degrees, .devices = devices, .bytes = std::move(needs->bytes)};
+  PredictedPlacement placed{
+      .degrees = degrees, .devices = devices, .bytes = std::move(needs->bytes)};
   absl::Status status = SetLatency(problem, model, needs->streamed, &placed);
   if (!status.ok()) return status;
   return placed;

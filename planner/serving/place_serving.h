@@ -48,9 +48,9 @@ struct PlacedModel {
 
 struct ServingProblem {
   const OpRegistry* registry = nullptr;
-  std::vector<PlacedModel> models;   // the LLM, then the SSMs
-  Machine machine;                   // the workers; without a topology
-  std::optional<v1::Device> own;  // the coordinator's process; none: no model runs there
+  std::vector<PlacedModel> models;  // the LLM, then the SSMs
+  Machine machine;                  // the workers; without a topology
+  std::optional<v1::Device> own;    // the coordinator's process; none: no model runs there
   // Extra seconds of a step on workers: messages between coordinator and workers, without their
   // bytes over `machine.link`.
   double remote_seconds = 0;
@@ -78,9 +78,9 @@ struct PredictedPlacement {
 
 struct ServingChoice {
   std::vector<PredictedPlacement> models;  // as in the problem; of a rejected choice the LLM only
-  int concurrent_steps = 1;            // of the LLM
-  double llm_seconds = 0;           // per round; with concurrent steps, of one share
-  double draft_seconds = 0;         // per round, of all SSMs
+  int concurrent_steps = 1;                // of the LLM
+  double llm_seconds = 0;                  // per round; with concurrent steps, of one share
+  double draft_seconds = 0;                // per round, of all SSMs
   double tokens_per_second = 0;
   std::string refused;  // why it cannot run, with bytes; empty if it can
 };
@@ -88,9 +88,10 @@ struct ServingChoice {
 // Predicts one model alone, on these devices in this order (none: the coordinator's process, with
 // degrees of 1). Ignores memory limits. Returns InvalidArgument if the model cannot be split this
 // way.
-absl::StatusOr<PredictedPlacement> PredictPlacement(const ServingProblem& problem, const PlacedModel& model,
-                                        const ServingDegrees& degrees,
-                                        const std::vector<int>& devices);
+absl::StatusOr<PredictedPlacement> PredictPlacement(const ServingProblem& problem,
+                                                    const PlacedModel& model,
+                                                    const ServingDegrees& degrees,
+                                                    const std::vector<int>& devices);
 
 // Rejects a model on a device (or in the coordinator's process) whose remaining memory is smaller
 // than its largest part, and a split whose weights cannot stream through their budget.

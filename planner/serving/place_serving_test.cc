@@ -241,7 +241,8 @@ TEST_F(PlaceServingTest, ConcurrentStepsMakePipelinesFaster) {
   const auto rate = [&](const PredictedPlacement& llm, const PredictedPlacement& ssm) {
     return 1 / RoundLatencyOf(problem_, {llm, ssm}).seconds;
   };
-  const auto placed = [&](size_t m, const ServingDegrees& degrees, const std::vector<int>& devices) {
+  const auto placed = [&](size_t m, const ServingDegrees& degrees,
+                          const std::vector<int>& devices) {
     const auto found = PredictPlacement(problem_, problem_.models[m], degrees, devices);
     EXPECT_TRUE(found.ok()) << found.status();
     return *found;

@@ -27,7 +27,8 @@ double WireBytes(const Graph& step) {
 // Predicts one step on the devices of `machine`.
 absl::StatusOr<StepTimes> Simulate(const ServingProblem& problem, const Graph& step,
                                    const ServingDegrees& degrees, const Machine& machine) {
-  const absl::StatusOr<ShardedServing> sharded = ShardServingGraph(*problem.registry, step, degrees);
+  const absl::StatusOr<ShardedServing> sharded =
+      ShardServingGraph(*problem.registry, step, degrees);
   if (!sharded.ok()) return sharded.status();
   ConfigTable table(sharded->structure);
   // The tables also hold training costs, which are not used.
@@ -77,16 +78,18 @@ bool DraftsInCoordinator(absl::Span<const PredictedPlacement> placements) {
 }
 
 // All models take their steps in sequence.
-double SequentialSeconds(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements) {
+double SequentialSeconds(const ServingProblem& problem,
+                         absl::Span<const PredictedPlacement> placements) {
   double seconds = 0;
-  for (size_t m = 0; m < placements.size(); ++m) seconds += placements[m].seconds * problem.models[m].steps;
+  for (size_t m = 0; m < placements.size(); ++m)
+    seconds += placements[m].seconds * problem.models[m].steps;
   return seconds;
 }
 
 }  // namespace
 
 absl::StatusOr<MemoryNeeds> MemoryNeedsOf(const ServingProblem& problem, const PlacedModel& model,
-                                  const ServingDegrees& degrees) {
+                                          const ServingDegrees& degrees) {
   const absl::StatusOr<std::vector<v1::Program>> programs =
       LowerServing(*problem.registry, *model.full, degrees,
                    {.resident_weight_bytes = model.resident_weight_bytes});
@@ -103,14 +106,14 @@ absl::StatusOr<MemoryNeeds> MemoryNeedsOf(const ServingProblem& problem, const P
 }
 
 absl::Status SetLatency(const ServingProblem& problem, const PlacedModel& model,
-                      const std::vector<int64_t>& streamed, PredictedPlacement* placed) {
+                        const std::vector<int64_t>& streamed, PredictedPlacement* placed) {
   const ServingDegrees& degrees = placed->degrees;
   Machine machine;
   machine.link = problem.machine.link;
   machine.communication = problem.machine.communication;
   const int there = static_cast<int>(problem.machine.devices.size());
   if (placed->own() ? !problem.own.has_value() || degrees.ranks() != 1
-                  : static_cast<int>(placed->devices.size()) != degrees.ranks()) {
+                    : static_cast<int>(placed->devices.size()) != degrees.ranks()) {
     return absl::InvalidArgumentError(absl::StrCat("placement: ", placed->devices.size(),
                                                    " devices for ", degrees.ranks(), " ranks"));
   }
@@ -143,14 +146,16 @@ absl::Status SetLatency(const ServingProblem& problem, const PlacedModel& model,
   for (int groups = std::min(least, Groups(model)); groups <= std::min(most, Groups(model));
        ++groups) {
     if (groups < 2) continue;
-    const absl::StatusOr<StepTimes> times = times_of(*model.concurrent[static_cast<size_t>(groups) - 2]);
+    const absl::StatusOr<StepTimes> times =
+        times_of(*model.concurrent[static_cast<size_t>(groups) - 2]);
     if (!times.ok()) return times.status();
     placed->concurrent[groups] = *times;
   }
   return absl::OkStatus();
 }
 
-RoundLatency RoundLatencyOf(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements) {
+RoundLatency RoundLatencyOf(const ServingProblem& problem,
+                            absl::Span<const PredictedPlacement> placements) {
   const PredictedPlacement& llm = placements[0];
   RoundLatency round;
   if (llm.own() || llm.concurrent.empty() || !DraftsInCoordinator(placements)) {
@@ -172,8 +177,10 @@ RoundLatency RoundLatencyOf(const ServingProblem& problem, absl::Span<const Pred
   return round;
 }
 
-double MinRoundLatency(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements) {
-  return std::min(RoundLatencyOf(problem, placements).seconds, SequentialSeconds(problem, placements));
+double MinRoundLatency(const ServingProblem& problem,
+                       absl::Span<const PredictedPlacement> placements) {
+  return std::min(RoundLatencyOf(problem, placements).seconds,
+                  SequentialSeconds(problem, placements));
 }
 
 }  // namespace espalier

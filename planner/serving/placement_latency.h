@@ -19,22 +19,24 @@ struct MemoryNeeds {
 // Returns InvalidArgument if the model cannot be split this way; ResourceExhausted if its weights
 // cannot stream through their budget.
 absl::StatusOr<MemoryNeeds> MemoryNeedsOf(const ServingProblem& problem, const PlacedModel& model,
-                                  const ServingDegrees& degrees);
+                                          const ServingDegrees& degrees);
 
 // Sets `seconds` and `concurrent` of `placed`, whose degrees and devices are given. Returns
 // InvalidArgument for devices that do not exist.
 absl::Status SetLatency(const ServingProblem& problem, const PlacedModel& model,
-                      const std::vector<int64_t>& streamed, PredictedPlacement* placed);
+                        const std::vector<int64_t>& streamed, PredictedPlacement* placed);
 
 // The latency of a round of the first models, the LLM first; the others are not yet placed.
 struct RoundLatency {
-  int concurrent_steps = 1;                      // of the LLM
+  int concurrent_steps = 1;                   // of the LLM
   double seconds = 0;                         // until every request has had its step
   double llm_seconds = 0, draft_seconds = 0;  // of one of the concurrent steps
 };
-RoundLatency RoundLatencyOf(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements);
+RoundLatency RoundLatencyOf(const ServingProblem& problem,
+                            absl::Span<const PredictedPlacement> placements);
 
 // Lower bound for the rounds of any placement that adds models.
-double MinRoundLatency(const ServingProblem& problem, absl::Span<const PredictedPlacement> placements);
+double MinRoundLatency(const ServingProblem& problem,
+                       absl::Span<const PredictedPlacement> placements);
 
 }  // namespace espalier

@@ -95,12 +95,13 @@ double CostTables::Transfers(const std::vector<std::pair<int, int>>& ends, doubl
   return ToSeconds(longest);
 }
 
-double CostTables::Collective(v1::CollectiveInstruction::Kind kind,
-                              const std::vector<int>& ranks, double bytes) {
+double CostTables::Collective(v1::CollectiveInstruction::Kind kind, const std::vector<int>& ranks,
+                              double bytes) {
   return ConcurrentCollectives({{kind, &ranks, bytes}})[0];
 }
 
-std::vector<double> CostTables::ConcurrentCollectives(const std::vector<ContentionModel::Group>& groups) {
+std::vector<double> CostTables::ConcurrentCollectives(
+    const std::vector<ContentionModel::Group>& groups) {
   constexpr double kUnknown = -1;
   bool all_known = true;
   std::vector<double> seconds(groups.size(), 0);
@@ -127,7 +128,8 @@ std::vector<double> CostTables::ConcurrentCollectives(const std::vector<Contenti
   return seconds;
 }
 
-std::vector<double> CostTables::CollectivesInOrder(const std::vector<ContentionModel::Group>& groups) {
+std::vector<double> CostTables::CollectivesInOrder(
+    const std::vector<ContentionModel::Group>& groups) {
   if (topology_ == nullptr) return ConcurrentCollectives(groups);
   RoundScheduler rounds(topology_->num_devices());
   std::vector<std::vector<int>> members;  // by round

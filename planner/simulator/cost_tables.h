@@ -110,12 +110,12 @@ class CostTables {
   CostModel& cost_;
   v1::Optimizer optimizer_;
   UpdateChoice update_;
-  std::vector<OptimizerMemory> kept_;              // by value
-  std::vector<v1::Device> devices_;  // with defaults
+  std::vector<OptimizerMemory> kept_;   // by value
+  std::vector<v1::Device> devices_;     // with defaults
   std::vector<double> update_factors_;  // by device
   v1::Link link_;
   std::shared_ptr<const Topology> topology_;                 // replaces link_
-  std::optional<ContentionModel> contention_;                   // on topology_
+  std::optional<ContentionModel> contention_;                // on topology_
   std::shared_ptr<const CommunicationModel> communication_;  // measured; takes precedence
   CpuContention cpu_contention_;
 

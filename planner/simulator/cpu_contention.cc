@@ -132,7 +132,8 @@ class CpuContentionRun {
     const Task& task = TaskOf(work);
     work_[work].begin = Now();
     const bool hands_over = task.is_buffered() && !IsReceipt(work);
-    running_.push_back({work, static_cast<double>(hands_over ? task.send_duration : task.duration), 1});
+    running_.push_back(
+        {work, static_cast<double>(hands_over ? task.send_duration : task.duration), 1});
     ForEachLoad(work, [this](int host, double threads) { load_[host] += threads; });
     changed_ = true;
   }
@@ -211,7 +212,7 @@ class CpuContentionRun {
 };
 
 Picoseconds CpuContention::Run(const std::vector<const Task*>& tasks,
-                             std::vector<TaskSpan>* spans) const {
+                               std::vector<TaskSpan>* spans) const {
   return CpuContentionRun(*this, tasks).Run(spans);
 }
 

@@ -9,8 +9,8 @@
 
 #include <vector>
 
-#include "planner/simulator/task.h"
 #include "espalier/v1/cluster.pb.h"
+#include "planner/simulator/task.h"
 
 namespace espalier {
 

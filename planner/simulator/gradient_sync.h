@@ -41,8 +41,8 @@ void Simulator::ForEachSyncTask(RunTask run, RunGroup all_reduce) {
     }
     if (norm_ranks_.size() > 1) {
       all_reduce(norm_ranks_,
-                 ToPicoseconds(costs_.Collective(v1::CollectiveInstruction::ALL_REDUCE,
-                                                 norm_ranks_, sizeof(float))),
+                 ToPicoseconds(costs_.Collective(v1::CollectiveInstruction::ALL_REDUCE, norm_ranks_,
+                                                 sizeof(float))),
                  sizeof(float));
     }
   }

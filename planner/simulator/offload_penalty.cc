@@ -1,20 +1,19 @@
 // Simulator: the estimated cost of swaps and recomputation on devices over their memory. A function
 // of the placement alone, whatever changes led to it.
-#include "planner/memory/offload_estimate.h"
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "ops/optimizer/optimizer.h"
+#include "planner/memory/offload_estimate.h"
 #include "planner/memory/workspace.h"
 #include "planner/simulator/schedule.h"
 
 namespace espalier {
 namespace {
 
-constexpr int kMinIdlePoints = 6;             // program points; shorter idle times are not used
+constexpr int kMinIdlePoints = 6;     // program points; shorter idle times are not used
 constexpr double kForward = 1.0 / 3;  // forward share of an operator's time, as in lowering
 
 }  // namespace
@@ -31,9 +30,9 @@ struct Simulator::IdleValue {
 
 struct Simulator::OffloadSteps {
   std::vector<std::pair<int, int>> points;  // in order, with their micro-batches
-  std::vector<int> of;                       // by micro-batch and point: index into `points`
-  std::vector<double> seconds;               // by position, on each of its devices
-  int count = 0;                             // points of one micro-batch
+  std::vector<int> of;                      // by micro-batch and point: index into `points`
+  std::vector<double> seconds;              // by position, on each of its devices
+  int count = 0;                            // points of one micro-batch
 
   int Of(int micro_batch, int point) const { return of[micro_batch * count + point]; }
 };
@@ -80,8 +79,8 @@ void Simulator::EnableOffloadPenalty(const OffloadSettings& settings) {
     if (!structure_.base[v].present() || structure_.slots_of_value[v].empty()) continue;
     const std::vector<int>& slots = structure_.slots_of_value[v];
     const bool parameter = structure_.graph().value(v).kind == ValueKind::kParameter;
-    const int first =
-        parameter ? ReshardPoint(structure_.slots[slots[0]].position) : ComputePoint(position_of_value_[v]);
+    const int first = parameter ? ReshardPoint(structure_.slots[slots[0]].position)
+                                : ComputePoint(position_of_value_[v]);
     int last = first;
     for (int s : slots) last = std::max(last, uses_of_slot_[s].back());
     if (last - first > kMinIdlePoints) idle_values_.push_back(v);
@@ -253,7 +252,7 @@ void Simulator::AddIdle(ValueId v, std::vector<IdleValue>* idle) {
 }
 
 OffloadEstimate Simulator::OffloadEstimateOf(int device, const OffloadSteps& steps,
-                           const std::vector<IdleValue>& idle) {
+                                             const std::vector<IdleValue>& idle) {
   OffloadEstimateProblem problem;
   problem.limit = costs_.device(device).memory_bytes() - Workspace(device);
   int first = -1, last = -1;  // steps over the limit

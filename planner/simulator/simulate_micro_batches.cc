@@ -1,8 +1,7 @@
 // Simulator: steps with several micro-batches.
-#include "planner/pcg/micro_batches.h"
-
 #include <algorithm>
 
+#include "planner/pcg/micro_batches.h"
 #include "planner/simulator/schedule.h"
 
 namespace espalier {
@@ -44,10 +43,10 @@ void Simulator::RunMicroBatches(Picoseconds* clocks) {
     for (const Task& task : tasks) RunTask(task, clocks);
   };
   ForEachScheduled([&](const TaskList& tasks, int) { run(tasks); },
-                    [&](int p, int micro_batch) {
-                      run(*position_tasks_[p]);
-                      for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) run(*tasks);
-                    });
+                   [&](int p, int micro_batch) {
+                     run(*position_tasks_[p]);
+                     for (const TaskList* tasks : AccumulationsOf(p, micro_batch)) run(*tasks);
+                   });
 }
 
 }  // namespace espalier

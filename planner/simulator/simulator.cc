@@ -5,8 +5,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "planner/simulator/schedule.h"
 #include "planner/simulator/gradient_sync.h"
+#include "planner/simulator/schedule.h"
 
 namespace espalier {
 namespace {
@@ -117,7 +117,8 @@ absl::Status Simulator::RebuildValue(ValueId v) {
   bool changed = false;
   // Whether `layout`, which `ref` denotes, has changed.
   const auto update = [&](const LayoutRef& ref, int* layout) {
-    const bool of_several = ref.mode == LayoutRef::kParameterSum || ref.mode == LayoutRef::kGradientShard;
+    const bool of_several =
+        ref.mode == LayoutRef::kParameterSum || ref.mode == LayoutRef::kGradientShard;
     if (node_stamp_[ref.node] != stamp_ && !of_several) return false;
     const int now = Resolved(ref);
     return std::exchange(*layout, now) != now;
@@ -280,9 +281,9 @@ Picoseconds Simulator::BusiestDevice(const std::vector<Picoseconds>& sync) const
 void Simulator::FindSyncBusy(std::vector<Picoseconds>* busy) {
   busy->assign(devices_, 0);
   ForEachSyncTask([&](const Task& task, SyncPhase, int) { AddBusy(task, busy->data()); },
-           [&](const std::vector<int>& ranks, Picoseconds duration, double) {
-             for (int device : ranks) (*busy)[device] += duration;
-           });
+                  [&](const std::vector<int>& ranks, Picoseconds duration, double) {
+                    for (int device : ranks) (*busy)[device] += duration;
+                  });
 }
 
 void Simulator::Undo::Clear() {
@@ -358,7 +359,8 @@ void Simulator::ExtendRemaining(int row) {
       before(task.group.data(), task.group.size(), task.duration, remaining);
     } else if (task.is_buffered()) {
       remaining[task.peer] += task.duration;
-      remaining[task.device] = std::max(remaining[task.device], remaining[task.peer]) + task.send_duration;
+      remaining[task.device] =
+          std::max(remaining[task.device], remaining[task.peer]) + task.send_duration;
     } else {
       before(pair, task.peer >= 0 ? 2 : 1, task.duration, remaining);
     }
@@ -372,9 +374,9 @@ void Simulator::ExtendRemaining(int row) {
     };
     std::vector<TailStep> steps;
     ForEachSyncTask([&](const Task& task, SyncPhase, int) { steps.push_back({&task}); },
-             [&](const std::vector<int>& ranks, Picoseconds duration, double) {
-               steps.push_back({nullptr, ranks.data(), ranks.size(), duration});
-             });
+                    [&](const std::vector<int>& ranks, Picoseconds duration, double) {
+                      steps.push_back({nullptr, ranks.data(), ranks.size(), duration});
+                    });
     Picoseconds* remaining = &remaining_[count * devices_];
     std::fill(remaining, remaining + devices_, 0);
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
@@ -407,11 +409,11 @@ void Simulator::ExtendRemaining(int row) {
 // Runs what follows the backward pass, from these clocks on.
 Picoseconds Simulator::RunGradientSync(Picoseconds* clocks) {
   ForEachSyncTask([&](const Task& task, SyncPhase, int) { RunTask(task, clocks); },
-           [&](const std::vector<int>& ranks, Picoseconds duration, double) {
-             Picoseconds start = 0;
-             for (int device : ranks) start = std::max(start, clocks[device]);
-             for (int device : ranks) clocks[device] = start + duration;
-           });
+                  [&](const std::vector<int>& ranks, Picoseconds duration, double) {
+                    Picoseconds start = 0;
+                    for (int device : ranks) start = std::max(start, clocks[device]);
+                    for (int device : ranks) clocks[device] = start + duration;
+                  });
   return *std::max_element(clocks, clocks + devices_);
 }
 
@@ -437,10 +439,10 @@ Picoseconds Simulator::ContendedTime() {
     }
   }
   ForEachSyncTask([&](const Task& task, SyncPhase, int) { add(task); },
-           [&](const std::vector<int>& ranks, Picoseconds duration, double) {
-             contended_collectives_.push_back({ranks[0], -1, ranks, duration});
-             add(contended_collectives_.back());
-           });
+                  [&](const std::vector<int>& ranks, Picoseconds duration, double) {
+                    contended_collectives_.push_back({ranks[0], -1, ranks, duration});
+                    add(contended_collectives_.back());
+                  });
   return costs_.cpu_contention().Run(contended_tasks_, nullptr);
 }
 
@@ -498,9 +500,9 @@ absl::Status Simulator::CheckTimes() {
   }
   total *= structure_.micro_batches;
   ForEachSyncTask([&](const Task& task, SyncPhase, int) { add(task); },
-           [&](const std::vector<int>&, Picoseconds duration, double) {
-             total += static_cast<double>(duration);
-           });
+                  [&](const std::vector<int>&, Picoseconds duration, double) {
+                    total += static_cast<double>(duration);
+                  });
   if (total <= static_cast<double>(kMaxStepPicoseconds)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "a step's tasks take ", total * 1e-12, " seconds or more, all devices together; at most ",
@@ -670,11 +672,13 @@ Picoseconds Simulator::Penalty(Picoseconds limit) {
   Picoseconds penalty = 0;
   for (int d = 0; d < devices_; ++d) {
     const int64_t bytes = over(d, peak[d]);
-    if (bytes > 0 && (!offload_penalty_ || over(d, kept_[d]) > 0)) penalty += OverflowPenalty(d, bytes);
+    if (bytes > 0 && (!offload_penalty_ || over(d, kept_[d]) > 0))
+      penalty += OverflowPenalty(d, bytes);
   }
   can_fit_ = penalty == 0;
-  return offload_penalty_ && penalty < limit - time_ ? penalty + OffloadPenalty(peak, limit - penalty)
-                                            : penalty;
+  return offload_penalty_ && penalty < limit - time_
+             ? penalty + OffloadPenalty(peak, limit - penalty)
+             : penalty;
 }
 
 }  // namespace espalier

@@ -32,13 +32,13 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "planner/memory/offload_recompute.h"
 #include "planner/memory/offload_estimate.h"
+#include "planner/memory/offload_recompute.h"
 #include "planner/pcg/gradient_buckets.h"
 #include "planner/pcg/pipeline_schedule.h"
 #include "planner/report/timeline.h"
-#include "planner/simulator/max_plus.h"
 #include "planner/simulator/cost_tables.h"
+#include "planner/simulator/max_plus.h"
 
 namespace espalier {
 
@@ -188,8 +188,8 @@ class Simulator {
   // offload_penalty.cc
   struct IdleValue;
   struct OffloadSteps;
-  // The slowest device's estimated offload time, plus OverflowPenalty for bytes that it cannot free.
-  // Exact below `limit` - time_.
+  // The slowest device's estimated offload time, plus OverflowPenalty for bytes that it cannot
+  // free. Exact below `limit` - time_.
   Picoseconds OffloadPenalty(const std::vector<int64_t>& peak, Picoseconds limit);
   double SecondsOfPosition(int p);
   int64_t Workspace(int device);
@@ -197,7 +197,8 @@ class Simulator {
   bool CanRecompute(ValueId v, int point, absl::InlinedVector<ValueId, 4>* from) const;
   void FindIdle(std::vector<IdleValue>* idle);
   void AddIdle(ValueId v, std::vector<IdleValue>* idle);
-  OffloadEstimate OffloadEstimateOf(int device, const OffloadSteps& steps, const std::vector<IdleValue>& idle);
+  OffloadEstimate OffloadEstimateOf(int device, const OffloadSteps& steps,
+                                    const std::vector<IdleValue>& idle);
 
   const PcgStructure& structure_;
   ConfigTable& table_;
@@ -224,7 +225,8 @@ class Simulator {
   std::vector<MaxPlusMatrix> segments_;  // consecutive positions, of the accepted placement
   // Rows with one number per device: a row before each segment, and one after the last.
   std::vector<Picoseconds> clocks_;  // of the accepted placement: rows up to clocks_known_
-  std::vector<Picoseconds> remaining_;   // time to the end of the step: rows from remaining_known_ on
+  std::vector<Picoseconds>
+      remaining_;  // time to the end of the step: rows from remaining_known_ on
   int clocks_known_ = 0, remaining_known_ = 0;
   Picoseconds time_ = 0;
   Picoseconds penalty_ = 0;
@@ -235,7 +237,7 @@ class Simulator {
   OffloadSettings offload_settings_;
   // program points, including uses of views of the value
   std::vector<std::vector<int>> uses_of_slot_;
-  std::vector<ValueId> idle_values_;            // that may be idle for long
+  std::vector<ValueId> idle_values_;   // that may be idle for long
   std::vector<ValueId> root_;          // by value: the value whose memory it shares, or itself
   std::vector<int> narrow_positions_;  // positions whose kernels need workspace
 
@@ -257,20 +259,20 @@ class Simulator {
   std::vector<int> node_stamp_, value_stamp_, position_stamp_, segment_stamp_;
   int stamp_ = 0;
   GradientBuckets buckets_;
-  std::vector<ContentionModel::Group> reductions_;   // scratch of ForEachSyncTask
-  std::vector<int> stages_;                     // by position; of schedule_
-  std::vector<bool> crossing_;                  // by slot; see CrossStageSlots
-  std::vector<ScheduleItem> schedule_;          // with micro-batches
-  std::vector<const TaskList*> accumulations_;  // scratch of AccumulationsOf
-  std::vector<Picoseconds> scratch_;            // one row
-  std::vector<const Task*> contended_tasks_;       // scratch of ContendedTime
-  std::deque<Task> contended_collectives_;         // scratch of ContendedTime
-  std::vector<bool> takes_part_;                // scratch of ForEachSyncTask
-  std::vector<int> norm_ranks_;                 // scratch of ForEachSyncTask
-  std::vector<int> starts_;                     // see FindGradientStarts
-  std::vector<int64_t> kept_;                   // by device; see FindMemoryChanges
-  std::vector<int64_t> total_;                // by device: everything ever held, except kept_
-  std::vector<std::vector<int64_t>> change_;  // by device; see FindMemoryChanges
+  std::vector<ContentionModel::Group> reductions_;  // scratch of ForEachSyncTask
+  std::vector<int> stages_;                         // by position; of schedule_
+  std::vector<bool> crossing_;                      // by slot; see CrossStageSlots
+  std::vector<ScheduleItem> schedule_;              // with micro-batches
+  std::vector<const TaskList*> accumulations_;      // scratch of AccumulationsOf
+  std::vector<Picoseconds> scratch_;                // one row
+  std::vector<const Task*> contended_tasks_;        // scratch of ContendedTime
+  std::deque<Task> contended_collectives_;          // scratch of ContendedTime
+  std::vector<bool> takes_part_;                    // scratch of ForEachSyncTask
+  std::vector<int> norm_ranks_;                     // scratch of ForEachSyncTask
+  std::vector<int> starts_;                         // see FindGradientStarts
+  std::vector<int64_t> kept_;                       // by device; see FindMemoryChanges
+  std::vector<int64_t> total_;                      // by device: everything ever held, except kept_
+  std::vector<std::vector<int64_t>> change_;        // by device; see FindMemoryChanges
   // the part of change_ that later micro-batches lack
   std::vector<std::vector<int64_t>> gradient_change_;
 };

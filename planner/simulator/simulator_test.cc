@@ -200,8 +200,7 @@ TEST(SimulatorTest, OffloadPenaltyIsAboutWhatLoweringAdds) {
       if (!programs.ok()) continue;
       ++compared;
       double added = 0;
-      for (const v1::MemoryPlan& plan : made.memory)
-        added = std::max(added, plan.added_seconds());
+      for (const v1::MemoryPlan& plan : made.memory) added = std::max(added, plan.added_seconds());
       const double step = ToSeconds(simulator.time());
       const double real = step + added, estimate = ToSeconds(simulator.cost());
       relieved += added > 0.01 * step;

@@ -3,8 +3,8 @@
 #include <deque>
 
 #include "planner/machine/topology.h"
-#include "planner/simulator/schedule.h"
 #include "planner/simulator/gradient_sync.h"
+#include "planner/simulator/schedule.h"
 
 namespace espalier {
 namespace {

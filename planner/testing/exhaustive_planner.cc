@@ -56,8 +56,8 @@ absl::StatusOr<bool> SomethingFits(const SmallProblem& small, const v1::SearchOp
 }  // namespace
 
 absl::StatusOr<ExhaustivePlan> PlanExhaustively(const PlanProblem& problem,
-                                                  const v1::SearchOptions& options,
-                                                  const std::vector<int>& stages) {
+                                                const v1::SearchOptions& options,
+                                                const std::vector<int>& stages) {
   ExhaustivePlan best;
   std::vector<std::unique_ptr<Planning>> plannings;
   std::vector<Tried> all;
@@ -108,7 +108,8 @@ absl::StatusOr<LowMemoryProblem> MakeLowMemoryProblem(uint64_t seed, double most
   const int devices = tall ? 2 : 2 + static_cast<int>(seed / 4 % 2);
   tight.options.set_disable_attribute_parallel(tall);
   for (int operators = kMostOperators; operators > 0; --operators) {
-    small = tall ? ActivationHeavyProblem(seed, operators) : RandomProblem(seed / 4, devices, operators);
+    small = tall ? ActivationHeavyProblem(seed, operators)
+                 : RandomProblem(seed / 4, devices, operators);
     absl::StatusOr<std::unique_ptr<Planning>> made = MakeAt(small.Problem(), tight.options, 0);
     if (absl::IsInvalidArgument(made.status())) return tight;  // a prefix without parameters
     if (!made.ok()) return made.status();

@@ -16,15 +16,15 @@ struct ExhaustivePlan {
   double seconds = 0;  // of a step
   int zero_stage = 0;
   bool made_to_fit = false;  // with swaps or recomputation
-  int64_t placements = 0;  // over all stages
+  int64_t placements = 0;    // over all stages
   int64_t lowered = 0;  // number of these that were lowered: those that would be faster if they fit
   int64_t peak_bytes = 0;  // on the device that needs most
 };
 
 // Searches the options' search space and memory options at ZeRO `stages`. Errors as MakePlan.
 absl::StatusOr<ExhaustivePlan> PlanExhaustively(const PlanProblem& problem,
-                                                  const v1::SearchOptions& options,
-                                                  const std::vector<int>& stages);
+                                                const v1::SearchOptions& options,
+                                                const std::vector<int>& stages);
 
 // A random problem whose devices have less memory than its fastest plan needs.
 struct LowMemoryProblem {
@@ -32,9 +32,9 @@ struct LowMemoryProblem {
   // Position of the limit between the least memory in which data parallelism or one device fits, at
   // any ZeRO stage, and the need of the fastest plan.
   double part = 0;
-  bool is_low = false;  // there is such a range; otherwise the rest is not set
+  bool is_low = false;        // there is such a range; otherwise the rest is not set
   v1::SearchOptions options;  // search options with the memory limit
-  double ample_seconds = 0;  // of the fastest plan
+  double ample_seconds = 0;   // of the fastest plan
   ExhaustivePlan optimum;
 };
 

@@ -43,8 +43,9 @@ absl::Status ForEachPlacement(const PcgStructure& structure, const SearchSpace& 
   }
 }
 
-absl::StatusOr<ExhaustivePlacement> PlaceExhaustively(const PcgStructure& structure, const SearchSpace& space,
-                                    ConfigTable& table, Simulator* simulator) {
+absl::StatusOr<ExhaustivePlacement> PlaceExhaustively(const PcgStructure& structure,
+                                                      const SearchSpace& space, ConfigTable& table,
+                                                      Simulator* simulator) {
   ExhaustivePlacement best;
   absl::Status status = ForEachPlacement(structure, space, table, simulator, [&] {
     if (++best.placements > 1 && simulator->cost() >= best.cost) return absl::OkStatus();

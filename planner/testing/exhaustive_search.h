@@ -26,7 +26,8 @@ absl::Status ForEachPlacement(const PcgStructure& structure, const SearchSpace& 
                               const std::function<absl::Status()>& visit);
 
 // `simulator` may hold any placement and is left at any.
-absl::StatusOr<ExhaustivePlacement> PlaceExhaustively(const PcgStructure& structure, const SearchSpace& space,
-                                    ConfigTable& table, Simulator* simulator);
+absl::StatusOr<ExhaustivePlacement> PlaceExhaustively(const PcgStructure& structure,
+                                                      const SearchSpace& space, ConfigTable& table,
+                                                      Simulator* simulator);
 
 }  // namespace espalier

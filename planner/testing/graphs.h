@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "ops/graph/builder.h"
 #include "models/llama.h"
+#include "ops/graph/builder.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 

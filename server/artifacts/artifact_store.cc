@@ -315,7 +315,8 @@ std::unique_ptr<ArtifactUpload> ArtifactStore::BeginRetry(const std::string& nam
 absl::StatusOr<v1::Artifact> ArtifactStore::RegisterStaged(
     const std::string& staging_folder, const std::string& name, v1::Artifact::Kind kind,
     std::map<std::string, std::string> metadata, bool replace,
-    const IdempotencyRecordFactory& make_idempotency_record, const std::function<absl::Status()>& go_on) {
+    const IdempotencyRecordFactory& make_idempotency_record,
+    const std::function<absl::Status()>& go_on) {
   absl::Status status = CheckArtifactName(name);
   if (!status.ok()) return status;
   absl::StatusOr<std::vector<std::string>> files = FilesBeneath(staging_folder);
@@ -348,8 +349,8 @@ absl::StatusOr<v1::Artifact> ArtifactStore::RegisterStaged(
   return installed;
 }
 
-absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact artifact,
-                                    bool replace, const IdempotencyRecord* idempotency_record,
+absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact artifact, bool replace,
+                                    const IdempotencyRecord* idempotency_record,
                                     v1::Artifact* installed) {
   absl::Status status = SyncFolders(*files_, staging);
   if (!status.ok()) return status;
@@ -379,7 +380,8 @@ absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact art
   return absl::OkStatus();
 }
 
-absl::Status ArtifactStore::Delete(const std::string& name, const IdempotencyRecord* idempotency_record) {
+absl::Status ArtifactStore::Delete(const std::string& name,
+                                   const IdempotencyRecord* idempotency_record) {
   absl::StatusOr<v1::Artifact> artifact = Find(name);
   if (!artifact.ok()) return artifact.status();
   std::optional<Entry> deleted;  // its files are removed without the lock
@@ -491,7 +493,8 @@ absl::Status ArtifactUpload::CheckSha256(const std::string& hex) {
                                           ", expected ", absl::CHexEscape(hex), "; send it again"));
 }
 
-absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(const IdempotencyRecordFactory& make_idempotency_record) {
+absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(
+    const IdempotencyRecordFactory& make_idempotency_record) {
   absl::Status status = FinishFile();
   if (!status.ok()) return status;
   if (sums_.empty()) {
@@ -506,7 +509,8 @@ absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(const IdempotencyRecordFacto
   if (make_idempotency_record != nullptr) idempotency_record = make_idempotency_record(artifact_);
   v1::Artifact installed;
   status = store_->Install(staging_, artifact_, replace_,
-                           make_idempotency_record != nullptr ? &idempotency_record : nullptr, &installed);
+                           make_idempotency_record != nullptr ? &idempotency_record : nullptr,
+                           &installed);
   if (!status.ok()) return status;
   staging_.clear();
   return installed;

@@ -22,10 +22,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "espalier/v1/models.pb.h"
 #include "base/clock.h"
-#include "server/store/job_store.h"
 #include "base/file_system.h"
+#include "espalier/v1/models.pb.h"
+#include "server/store/job_store.h"
 
 namespace espalier {
 
@@ -99,12 +99,11 @@ class ArtifactStore {
   // Registers all files of a staging folder as an artifact, durably. Returns AlreadyExists if the
   // artifact exists and not `replace`. `go_on` is called after the files have been hashed, which
   // takes a while: if it returns an error, that is returned and nothing has changed.
-  absl::StatusOr<v1::Artifact> RegisterStaged(const std::string& staging_folder, const std::string& name,
-                                        v1::Artifact::Kind kind,
-                                        std::map<std::string, std::string> metadata,
-                                        bool replace = true,
-                                        const IdempotencyRecordFactory& make_idempotency_record = nullptr,
-                                        const std::function<absl::Status()>& go_on = nullptr);
+  absl::StatusOr<v1::Artifact> RegisterStaged(
+      const std::string& staging_folder, const std::string& name, v1::Artifact::Kind kind,
+      std::map<std::string, std::string> metadata, bool replace = true,
+      const IdempotencyRecordFactory& make_idempotency_record = nullptr,
+      const std::function<absl::Status()>& go_on = nullptr);
 
  private:
   friend class ArtifactUpload;
@@ -149,7 +148,8 @@ class ArtifactUpload {
   absl::Status CheckSha256(const std::string& hex);
   // Registers the artifact; durable once this returns.
   using IdempotencyRecordFactory = ArtifactStore::IdempotencyRecordFactory;
-  absl::StatusOr<v1::Artifact> Commit(const IdempotencyRecordFactory& make_idempotency_record = nullptr);
+  absl::StatusOr<v1::Artifact> Commit(
+      const IdempotencyRecordFactory& make_idempotency_record = nullptr);
   // Instead of Commit. Returns InvalidArgument unless the files are those of `artifact`.
   absl::Status CheckMatches(const v1::Artifact& artifact);
 
@@ -163,8 +163,8 @@ class ArtifactUpload {
   v1::Artifact artifact_;
   int64_t bytes_ = 0;
   bool replace_ = false;
-  std::string staging_;  // empty: nothing is stored
-  bool open_ = false;  // a file is started but not finished
+  std::string staging_;                 // empty: nothing is stored
+  bool open_ = false;                   // a file is started but not finished
   std::unique_ptr<WritableFile> file_;  // null if nothing is stored
   std::string file_name_;
   std::string last_sum_;

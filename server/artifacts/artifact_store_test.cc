@@ -8,10 +8,10 @@
 #include <optional>
 #include <sstream>
 
-#include "base/testing/fake_clock.h"
 #include "base/sha256.h"
-#include "server/store/sqlite_store.h"
+#include "base/testing/fake_clock.h"
 #include "base/testing/faulty_file_system.h"
+#include "server/store/sqlite_store.h"
 
 namespace espalier {
 namespace {
@@ -229,7 +229,8 @@ TEST_F(ArtifactsTest, AdoptRegistersAStagedFolder) {
   auto staging = artifacts_->MakeStagingFolder();
   ASSERT_TRUE(staging.ok());
   std::ofstream(*staging + "/model.safetensors") << "weights";
-  auto artifact = artifacts_->RegisterStaged(*staging, "m", v1::Artifact::MODEL, {{"family", "llama"}});
+  auto artifact =
+      artifacts_->RegisterStaged(*staging, "m", v1::Artifact::MODEL, {{"family", "llama"}});
   ASSERT_TRUE(artifact.ok()) << artifact.status();
   Reopen();
   EXPECT_EQ(Content("m", "model.safetensors"), "weights");

@@ -69,9 +69,10 @@ absl::Status CopyFile(FileSystem& files, const std::string& from, const std::str
 }
 
 absl::Status CopyModelAssets(FileSystem& files, const v1::Artifact& artifact,
-                               const std::string& from, const std::string& to) {
+                             const std::string& from, const std::string& to) {
   for (const std::string& file : artifact.files()) {
-    if (file == "config.json" || file == "graph.pb" || file == kDistillationReport || IsWeights(file)) {
+    if (file == "config.json" || file == "graph.pb" || file == kDistillationReport ||
+        IsWeights(file)) {
       continue;
     }
     const size_t slash = file.rfind('/');

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "espalier/v1/models.pb.h"
 #include "base/file_system.h"
+#include "espalier/v1/models.pb.h"
 
 namespace espalier {
 
@@ -20,6 +20,6 @@ absl::Status CopyFile(FileSystem& files, const std::string& from, const std::str
 // tokenizer_config.json from its metadata; a tokenizer that cannot be converted is left out with a
 // warning.
 absl::Status CopyModelAssets(FileSystem& files, const v1::Artifact& artifact,
-                               const std::string& from, const std::string& to);
+                             const std::string& from, const std::string& to);
 
 }  // namespace espalier

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/conformance/gguf_files.h"
 #include "models/weights/weight_files.h"
+#include "tests/conformance/gguf_files.h"
 
 namespace espalier {
 namespace {

@@ -9,15 +9,15 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "ops/kernel/packed_weights.h"
 #include "models/model.h"
 #include "models/quantize.h"
+#include "models/weights/weight_files.h"
+#include "ops/kernel/packed_weights.h"
 #include "planner/planner.h"
 #include "server/artifacts/model_assets.h"
 #include "worker/device/device.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/runner/save_weights.h"
-#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {
@@ -78,7 +78,8 @@ absl::StatusOr<WeightFormat> FormatOf(const v1::QuantizeRequest& request) {
 
 absl::StatusOr<v1::Artifact> QuantizeArtifact(
     const v1::QuantizeRequest& request, const QuantizeTools& tools,
-    const QuantizeProgress& progress, const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record) {
+    const QuantizeProgress& progress,
+    const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record) {
   const absl::StatusOr<WeightFormat> format = FormatOf(request);
   if (!format.ok()) return format.status();
   if (absl::Status status = CheckArtifactName(request.out()); !status.ok()) {
@@ -117,10 +118,10 @@ absl::StatusOr<v1::Artifact> QuantizeArtifact(
   if (!status.ok()) return status;
   absl::StatusOr<v1::Artifact> artifact =
       tools.artifacts->RegisterStaged(*staging, request.out(), v1::Artifact::MODEL,
-                             {{"family", model->facts.family},
-                              {"weights", Name(*format)},
-                              {"quantized_from", request.name()}},
-                             request.replace(), make_idempotency_record);
+                                      {{"family", model->facts.family},
+                                       {"weights", Name(*format)},
+                                       {"quantized_from", request.name()}},
+                                      request.replace(), make_idempotency_record);
   if (artifact.ok()) std::move(discard).Cancel();
   return artifact;
 }

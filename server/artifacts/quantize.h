@@ -6,10 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/schema/registry.h"
-#include "espalier/v1/models.pb.h"
-#include "server/artifacts/artifact_store.h"
 #include "base/file_system.h"
+#include "espalier/v1/models.pb.h"
+#include "ops/schema/registry.h"
+#include "server/artifacts/artifact_store.h"
 
 namespace espalier {
 
@@ -31,6 +31,7 @@ using QuantizeProgress = std::function<absl::Status(int64_t done, int64_t total)
 // ArtifactUpload::Commit.
 absl::StatusOr<v1::Artifact> QuantizeArtifact(
     const v1::QuantizeRequest& request, const QuantizeTools& tools,
-    const QuantizeProgress& progress, const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record);
+    const QuantizeProgress& progress,
+    const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record);
 
 }  // namespace espalier

@@ -22,8 +22,8 @@ namespace {
 
 constexpr int kMaxSsms = 16;
 constexpr int kMaxPrompts = 1 << 17;
-constexpr int kMaxTokens = 1 << 16;  // of a prompt, and of a continuation
-constexpr int64_t kMaxAllTokens = 1 << 25;  // of all prompts and continuations
+constexpr int kMaxTokens = 1 << 16;           // of a prompt, and of a continuation
+constexpr int64_t kMaxAllTokens = 1 << 25;    // of all prompts and continuations
 constexpr int64_t kMaxPromptBytes = 1 << 28;  // of the file
 constexpr int64_t kMaxSoftLabels = 1 << 26;   // of all continuations
 
@@ -42,7 +42,8 @@ absl::Status InRange(const std::string& name, int64_t value, int64_t most) {
 }
 
 // Checks single fields and fills in defaults.
-absl::StatusOr<v1::DistillationSpec> Complete(const OpRegistry& operators, v1::DistillationSpec spec) {
+absl::StatusOr<v1::DistillationSpec> Complete(const OpRegistry& operators,
+                                              v1::DistillationSpec spec) {
   if (absl::Status s = CheckArtifactName(spec.name()); !s.ok()) return Field("name", s);
   if (spec.llm().empty()) return Field("llm", "names no artifact");
   if (spec.prompts().empty()) return Field("prompts", "names no artifact");
@@ -102,7 +103,8 @@ absl::StatusOr<v1::DistillationSpec> Complete(const OpRegistry& operators, v1::D
   return spec;
 }
 
-absl::StatusOr<ModelDescription> Describe(const DistillationDependencies& tools, const std::string& artifact) {
+absl::StatusOr<ModelDescription> Describe(const DistillationDependencies& tools,
+                                          const std::string& artifact) {
   absl::StatusOr<v1::Artifact> found = tools.artifacts->Find(artifact);
   if (!found.ok()) return found.status();
   if (found->kind() != v1::Artifact::MODEL) {
@@ -121,7 +123,8 @@ absl::Status SameSize(const std::string& llm, const ModelDescription& large, con
                                                  "; an SSM must have the LLM's"));
 }
 
-absl::Status LongEnough(const std::string& model, int64_t positions, const v1::DistillationSpec& spec) {
+absl::Status LongEnough(const std::string& model, int64_t positions,
+                        const v1::DistillationSpec& spec) {
   // One more than trained on: scoring needs a position for the next token.
   const int64_t needed = int64_t{spec.prompt_tokens()} + spec.continuation_tokens() + 1;
   if (positions >= needed) return absl::OkStatus();
@@ -186,8 +189,8 @@ absl::StatusOr<std::vector<std::string>> Outputs(const DistillationDependencies&
 }
 
 absl::StatusOr<v1::DistillationPrompts> ReadPrompts(const DistillationDependencies& tools,
-                                                const v1::DistillationSpec& spec,
-                                                const Tokenizer& tokenizer) {
+                                                    const v1::DistillationSpec& spec,
+                                                    const Tokenizer& tokenizer) {
   absl::StatusOr<std::string> path = tools.artifacts->SingleFile(spec.prompts());
   if (!path.ok()) return path.status();
   absl::StatusOr<std::string> bytes = ReadWholeFile(*tools.files, *path, kMaxPromptBytes);
@@ -195,7 +198,7 @@ absl::StatusOr<v1::DistillationPrompts> ReadPrompts(const DistillationDependenci
   const PromptLimits limits{.max_tokens = spec.prompt_tokens(), .max_prompts = spec.max_prompts()};
   absl::StatusOr<std::vector<std::vector<int>>> read =
       spec.prompt_format() == v1::DistillationSpec::TEXT ? PromptsOfText(*bytes, tokenizer, limits)
-                                                     : PromptsOfList(*bytes, tokenizer, limits);
+                                                         : PromptsOfList(*bytes, tokenizer, limits);
   if (!read.ok()) return read.status();
   const int64_t count = static_cast<int64_t>(read->size());
   const int64_t held_out = std::max<int64_t>(
@@ -228,7 +231,8 @@ absl::StatusOr<v1::DistillationPrompts> ReadPrompts(const DistillationDependenci
 
 }  // namespace
 
-absl::StatusOr<CheckedDistillation> CheckDistillationSpec(const DistillationDependencies& tools, const v1::DistillationSpec& given) {
+absl::StatusOr<CheckedDistillation> CheckDistillationSpec(const DistillationDependencies& tools,
+                                                          const v1::DistillationSpec& given) {
   absl::StatusOr<v1::DistillationSpec> spec = Complete(*tools.operators, given);
   if (!spec.ok()) return spec.status();
   absl::StatusOr<ModelDescription> llm = Describe(tools, spec->llm());

@@ -8,7 +8,7 @@
 namespace espalier {
 
 struct CheckedDistillation {
-  v1::DistillationSpec spec;  // with defaults filled in
+  v1::DistillationSpec spec;        // with defaults filled in
   v1::DistillationPrompts prompts;  // tokens of the LLM; held-out prompts separate
   std::vector<std::string> outputs;
 };
@@ -16,6 +16,7 @@ struct CheckedDistillation {
 // Errors name the field and the artifact: NotFound if it does not exist; InvalidArgument if its
 // vocabulary differs from the LLM's, if its context is too short for prompt and continuation, or if
 // the job would overwrite it.
-absl::StatusOr<CheckedDistillation> CheckDistillationSpec(const DistillationDependencies& tools, const v1::DistillationSpec& spec);
+absl::StatusOr<CheckedDistillation> CheckDistillationSpec(const DistillationDependencies& tools,
+                                                          const v1::DistillationSpec& spec);
 
 }  // namespace espalier

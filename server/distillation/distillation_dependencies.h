@@ -5,14 +5,14 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/file_system.h"
 #include "ops/schema/registry.h"
 #include "server/artifacts/artifact_store.h"
-#include "base/clock.h"
 #include "server/inference/models/model_server.h"
 #include "server/jobs/job_runner.h"
 #include "server/store/job_store.h"
 #include "serving/models/model_description.h"
-#include "base/file_system.h"
 
 namespace espalier {
 

@@ -12,8 +12,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "ops/graph/graph_proto.h"
 #include "models/distillation.h"
+#include "ops/graph/graph_proto.h"
 #include "proto/states.h"
 #include "server/artifacts/model_assets.h"
 #include "server/distillation/teacher_continuations.h"
@@ -27,8 +27,8 @@ namespace {
 constexpr absl::Duration kWatch = absl::Milliseconds(100);
 // between writes of continuations, at least
 constexpr absl::Duration kWriteDown = absl::Seconds(2);
-constexpr int kWriting = 20;  // writes take at most 1/20 of the time
-constexpr int kAtOnce = 8;  // concurrent requests of scoring and measuring
+constexpr int kWriting = 20;                   // writes take at most 1/20 of the time
+constexpr int kAtOnce = 8;                     // concurrent requests of scoring and measuring
 constexpr int kRows = 512, kMostRows = 65536;  // rows of one of their steps
 
 std::vector<DistillationPrompt> PlainPrompts(
@@ -85,13 +85,17 @@ v1::DraftMeasure MeasureOf(const DraftEfficiency& worth) {
 
 }  // namespace
 
-std::string DistillationPromptsBlob(const std::string& id) { return absl::StrCat("distillation/", id); }
+std::string DistillationPromptsBlob(const std::string& id) {
+  return absl::StrCat("distillation/", id);
+}
 
 absl::Duration PauseBetweenWrites(absl::Duration taken) {
   return std::max(kWriteDown, (kWriting - 1) * taken);
 }
 
-std::string DistillationRun::RoundName(int k) const { return absl::StrCat(job_.id(), ".round-", k + 1); }
+std::string DistillationRun::RoundName(int k) const {
+  return absl::StrCat(job_.id(), ".round-", k + 1);
+}
 
 DistillationProgress DistillationRun::ProgressOf(const std::string& stage) {
   return
@@ -123,8 +127,9 @@ absl::Status DistillationRun::SavePrompts() {
 
 absl::Status DistillationRun::MakeContinuations() {
   const int64_t all = prompts_.prompts_size();
-  const int64_t before = std::count_if(prompts_.prompts().begin(), prompts_.prompts().end(),
-                                       [](const v1::DistillationPrompt& p) { return p.continued(); });
+  const int64_t before =
+      std::count_if(prompts_.prompts().begin(), prompts_.prompts().end(),
+                    [](const v1::DistillationPrompt& p) { return p.continued(); });
   if (before < all) {
     int64_t saved = before;
     absl::Time next = absl::Now() + kWriteDown;
@@ -158,7 +163,7 @@ absl::Status DistillationRun::SubmitTraining(int k) {
   const v1::DistillationStart& start = boost.ssms(k);
   v1::DistilledSsm* ssm = job_.mutable_ssms(k);
   const DistillationRound round = MakeRound(PlainPrompts(prompts_.prompts(), boost.soft_labels()),
-                                     boost.sample_tokens(), boost.soft_labels());
+                                            boost.sample_tokens(), boost.soft_labels());
   ssm->set_samples(round.samples);
   ssm->set_rows(round.rows);
   if (round.rows == 0) {
@@ -310,8 +315,8 @@ absl::Status DistillationRun::Score(int k) {
   return Save();
 }
 
-absl::StatusOr<DraftEfficiency> DistillationRun::MeasureEfficiency(const ModelServer::Prepared& models,
-                                           const std::vector<int>& ssms, const std::string& stage) {
+absl::StatusOr<DraftEfficiency> DistillationRun::MeasureEfficiency(
+    const ModelServer::Prepared& models, const std::vector<int>& ssms, const std::string& stage) {
   std::vector<ModelRunner*> runners;
   for (const int ssm : ssms) runners.push_back(models.parts.ssms[static_cast<size_t>(ssm)].get());
   std::vector<std::vector<int>> prompts;
@@ -334,7 +339,7 @@ absl::Status DistillationRun::Measure() {
   request.set_max_sequence_length(spec.prompt_tokens() + spec.continuation_tokens());
   request.set_max_requests_per_batch(kAtOnce);
   *request.mutable_expansion() = spec.expansion();
-  std::vector<int> before, after;  // indices into the request's SSMs
+  std::vector<int> before, after;          // indices into the request's SSMs
   std::map<int, int> before_of, after_of;  // by SSM
   for (int k = 0; k < spec.ssms_size(); ++k) {
     if (job_.ssms(k).skipped()) continue;
@@ -355,7 +360,8 @@ absl::Status DistillationRun::Measure() {
   if (!models.ok()) return models.status();
   const auto measure = [&](const std::vector<int>& ssms, const std::string& stage,
                            v1::DraftMeasure* out) {
-    absl::StatusOr<DraftEfficiency> worth = MeasureEfficiency(*models, ssms, absl::StrCat("measuring ", stage));
+    absl::StatusOr<DraftEfficiency> worth =
+        MeasureEfficiency(*models, ssms, absl::StrCat("measuring ", stage));
     if (worth.ok()) *out = MeasureOf(*worth);
     return worth.status();
   };
@@ -418,13 +424,15 @@ absl::Status DistillationRun::Report(int k) {
   if (!google::protobuf::util::MessageToJsonString(report, &json, print).ok()) {
     return absl::InternalError("the report of a boost-tuning has no JSON");
   }
-  absl::Status status = WriteFileAtomically(*tools_.files, JoinPath(*staging, kDistillationReport), json);
+  absl::Status status =
+      WriteFileAtomically(*tools_.files, JoinPath(*staging, kDistillationReport), json);
   if (!status.ok()) return status;
   std::map<std::string, std::string> metadata(artifact->metadata().begin(),
                                               artifact->metadata().end());
   metadata["boost"] = job_.id();
   status =
-      tools_.artifacts->RegisterStaged(*staging, name, v1::Artifact::MODEL, std::move(metadata)).status();
+      tools_.artifacts->RegisterStaged(*staging, name, v1::Artifact::MODEL, std::move(metadata))
+          .status();
   if (status.ok()) std::move(discard).Cancel();
   return status;
 }

@@ -53,7 +53,8 @@ class DistillationRun {
   absl::Status Score(int k);
   absl::Status Measure();
   absl::StatusOr<DraftEfficiency> MeasureEfficiency(const ModelServer::Prepared& models,
-                                   const std::vector<int>& ssms, const std::string& stage);
+                                                    const std::vector<int>& ssms,
+                                                    const std::string& stage);
   absl::Status Report(int k);
   absl::Status CleanUp();
   std::string RoundName(int k) const;

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/file_system.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/artifacts/artifact_store.h"
-#include "server/distillation/distillation_runner.h"
-#include "base/clock.h"
 #include "server/coordinator.h"
+#include "server/distillation/distillation_runner.h"
 #include "serving/testing/letter_tokenizer.h"
-#include "base/file_system.h"
 
 namespace espalier {
 namespace {
@@ -66,7 +66,8 @@ class DistillationRunTest : public ::testing::Test {
     for (const int token : {3, 4, 5, 6}) prompt->add_continuation(token);
     prompt->set_continued(true);
     EXPECT_TRUE(
-        tools_.store->PutBlob(DistillationPromptsBlob("boost-1"), prompts.SerializeAsString()).ok());
+        tools_.store->PutBlob(DistillationPromptsBlob("boost-1"), prompts.SerializeAsString())
+            .ok());
   }
 
   std::vector<v1::JobState> Training() {
@@ -93,10 +94,11 @@ class DistillationRunTest : public ::testing::Test {
 };
 
 TEST_F(DistillationRunTest, ACancelledRunSubmitsNoTraining) {
-  DistillationRun run(tools_, job_,
-               {.save = [](const v1::DistillationJob&) { return absl::OkStatus(); },
-                .progress = [](const std::string&, int64_t,
-                               int64_t) { return absl::CancelledError("it was cancelled"); }});
+  DistillationRun run(
+      tools_, job_,
+      {.save = [](const v1::DistillationJob&) { return absl::OkStatus(); },
+       .progress = [](const std::string&, int64_t,
+                      int64_t) { return absl::CancelledError("it was cancelled"); }});
   EXPECT_TRUE(absl::IsCancelled(run.Run()));
   EXPECT_THAT(Training(), IsEmpty());
 }
@@ -113,15 +115,15 @@ TEST_F(DistillationRunTest, TrainingSubmittedDuringCancelIsCancelledAndResumed) 
 
   bool known = false;
   DistillationRun again(tools_, job_,
-                 {.save =
-                      [&](const v1::DistillationJob& job) {
-                        known = !job.ssms(0).job_id().empty();
-                        return absl::OkStatus();
-                      },
-                  .progress =
-                      [&](const std::string&, int64_t, int64_t) {
-                        return known ? absl::UnavailableError("stopping") : absl::OkStatus();
-                      }});
+                        {.save =
+                             [&](const v1::DistillationJob& job) {
+                               known = !job.ssms(0).job_id().empty();
+                               return absl::OkStatus();
+                             },
+                         .progress =
+                             [&](const std::string&, int64_t, int64_t) {
+                               return known ? absl::UnavailableError("stopping") : absl::OkStatus();
+                             }});
   const absl::Status status = again.Run();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   ASSERT_EQ(Training().size(), 1u) << "it is the same one";

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/states.h"
-#include "server/distillation/distillation_run.h"
 #include "server/distillation/check_distillation_spec.h"
+#include "server/distillation/distillation_run.h"
 #include "server/store/idempotency.h"
 
 namespace espalier {
@@ -86,7 +86,7 @@ absl::Status DistillationRunner::Write(const v1::DistillationJob& job) {
 }
 
 absl::Status DistillationRunner::Submit(const v1::SubmitDistillationRequest& request,
-                                 v1::DistillationReply* reply) {
+                                        v1::DistillationReply* reply) {
   const std::string& key = request.idempotency_key();
   if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
   const std::string sum = RequestSha256(request);
@@ -117,8 +117,8 @@ absl::Status DistillationRunner::Submit(const v1::SubmitDistillationRequest& req
   job.set_created_unix_ms(tools_.clock->NowUnixMillis());
   job.set_idempotency_key(key);
   if (!key.empty()) job.set_request_sha256(sum);
-  absl::Status status =
-      tools_.store->PutBlob(DistillationPromptsBlob(job.id()), checked->prompts.SerializeAsString());
+  absl::Status status = tools_.store->PutBlob(DistillationPromptsBlob(job.id()),
+                                              checked->prompts.SerializeAsString());
   if (status.ok()) status = Write(job);
   if (!status.ok()) return status;
   spdlog::info("boost id={} state=queued llm=\"{}\" ssms={} prompts={}", job.id(),
@@ -127,7 +127,8 @@ absl::Status DistillationRunner::Submit(const v1::SubmitDistillationRequest& req
   return absl::OkStatus();
 }
 
-absl::Status DistillationRunner::Get(const v1::DistillationRequest& request, v1::DistillationReply* reply) {
+absl::Status DistillationRunner::Get(const v1::DistillationRequest& request,
+                                     v1::DistillationReply* reply) {
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<v1::DistillationJob*> job = Find(request.id());
   if (!job.ok()) return job.status();
@@ -141,7 +142,8 @@ absl::Status DistillationRunner::List(v1::ListDistillationsReply* reply) {
   return absl::OkStatus();
 }
 
-absl::Status DistillationRunner::Cancel(const v1::DistillationRequest& request, v1::DistillationReply* reply) {
+absl::Status DistillationRunner::Cancel(const v1::DistillationRequest& request,
+                                        v1::DistillationReply* reply) {
   std::string training;
   {
     absl::MutexLock lock(&mutex_);
@@ -170,7 +172,8 @@ absl::Status DistillationRunner::Cancel(const v1::DistillationRequest& request, 
   return absl::OkStatus();
 }
 
-absl::Status DistillationRunner::Resume(const v1::DistillationRequest& request, v1::DistillationReply* reply) {
+absl::Status DistillationRunner::Resume(const v1::DistillationRequest& request,
+                                        v1::DistillationReply* reply) {
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<v1::DistillationJob*> job = Find(request.id());
   if (!job.ok()) return job.status();
@@ -207,13 +210,15 @@ absl::Status DistillationRunner::Resume(const v1::DistillationRequest& request, 
 }
 
 bool DistillationRunner::HasWork() const {
-  return stopping_ || std::any_of(records_.jobs().begin(), records_.jobs().end(),
-                                  [](const v1::DistillationJob& job) { return !IsOver(job.state()); });
+  return stopping_ ||
+         std::any_of(records_.jobs().begin(), records_.jobs().end(),
+                     [](const v1::DistillationJob& job) { return !IsOver(job.state()); });
 }
 
 const v1::DistillationJob* DistillationRunner::Next() {
-  const auto next = std::find_if(records_.jobs().begin(), records_.jobs().end(),
-                                 [](const v1::DistillationJob& job) { return !IsOver(job.state()); });
+  const auto next =
+      std::find_if(records_.jobs().begin(), records_.jobs().end(),
+                   [](const v1::DistillationJob& job) { return !IsOver(job.state()); });
   return next == records_.jobs().end() ? nullptr : &*next;
 }
 

@@ -15,32 +15,35 @@ using v1::DistillationRequest;
 
 class DistillationService final : public v1::Distillation::Service {
  public:
-  DistillationService(CallInterceptor* interceptor, DistillationRunner* runner) : interceptor_(*interceptor), runner_(*runner) {}
+  DistillationService(CallInterceptor* interceptor, DistillationRunner* runner)
+      : interceptor_(*interceptor), runner_(*runner) {}
 
-  grpc::Status SubmitDistillation(ServerContext* context, const v1::SubmitDistillationRequest* request,
-                           DistillationReply* reply) override {
+  grpc::Status SubmitDistillation(ServerContext* context,
+                                  const v1::SubmitDistillationRequest* request,
+                                  DistillationReply* reply) override {
     return interceptor_.Handle(context, "Distillation/SubmitDistillation",
-                         [&] { return runner_.Submit(*request, reply); });
+                               [&] { return runner_.Submit(*request, reply); });
   }
   grpc::Status GetDistillation(ServerContext* context, const DistillationRequest* request,
-                        DistillationReply* reply) override {
+                               DistillationReply* reply) override {
     return interceptor_.Handle(context, "Distillation/GetDistillation",
-                         [&] { return runner_.Get(*request, reply); });
+                               [&] { return runner_.Get(*request, reply); });
   }
   grpc::Status ListDistillations(ServerContext* context, const v1::ListDistillationsRequest*,
-                          v1::ListDistillationsReply* reply) override {
-    return interceptor_.Handle(context, "Distillation/ListDistillations", [&] { return runner_.List(reply); });
+                                 v1::ListDistillationsReply* reply) override {
+    return interceptor_.Handle(context, "Distillation/ListDistillations",
+                               [&] { return runner_.List(reply); });
   }
   grpc::Status CancelDistillation(ServerContext* context, const DistillationRequest* request,
-                           DistillationReply* reply) override {
+                                  DistillationReply* reply) override {
     return interceptor_.Handle(
         context, "Distillation/CancelDistillation", [&] { return runner_.Cancel(*request, reply); },
         CallKind::kShort);
   }
   grpc::Status ResumeDistillation(ServerContext* context, const DistillationRequest* request,
-                           DistillationReply* reply) override {
+                                  DistillationReply* reply) override {
     return interceptor_.Handle(context, "Distillation/ResumeDistillation",
-                         [&] { return runner_.Resume(*request, reply); });
+                               [&] { return runner_.Resume(*request, reply); });
   }
 
  private:
@@ -50,7 +53,8 @@ class DistillationService final : public v1::Distillation::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> NewDistillationService(CallInterceptor* interceptor, DistillationRunner* runner) {
+std::unique_ptr<grpc::Service> NewDistillationService(CallInterceptor* interceptor,
+                                                      DistillationRunner* runner) {
   return std::make_unique<DistillationService>(interceptor, runner);
 }
 

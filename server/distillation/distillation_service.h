@@ -13,6 +13,7 @@ class DistillationRunner;
 class CallInterceptor;
 
 // Both must outlive the service.
-std::unique_ptr<grpc::Service> NewDistillationService(CallInterceptor* interceptor, DistillationRunner* runner);
+std::unique_ptr<grpc::Service> NewDistillationService(CallInterceptor* interceptor,
+                                                      DistillationRunner* runner);
 
 }  // namespace espalier

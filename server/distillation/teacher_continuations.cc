@@ -14,9 +14,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "models/quantize.h"
+#include "models/weights/native_format.h"
 #include "ops/quantized/quantize_graph.h"
 #include "server/inference/models/async_engine.h"
-#include "models/weights/native_format.h"
 
 namespace espalier {
 namespace {
@@ -80,7 +80,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const DistillationDepend
 }
 
 absl::StatusOr<std::unique_ptr<AsyncEngine>> LoadBeside(const DistillationDependencies& tools,
-                                                       const v1::DistillationSpec& spec) {
+                                                        const v1::DistillationSpec& spec) {
   v1::ServeModelRequest request;
   request.set_artifact(spec.llm());
   request.set_weights(spec.weights());
@@ -97,8 +97,8 @@ absl::StatusOr<std::unique_ptr<AsyncEngine>> LoadBeside(const DistillationDepend
 class ContinuationRun {
  public:
   // `name`: of the model. Does not keep its engine alive.
-  ContinuationRun(std::weak_ptr<AsyncEngine> host, std::string name, const v1::DistillationSpec& spec,
-         v1::DistillationPrompts* prompts)
+  ContinuationRun(std::weak_ptr<AsyncEngine> host, std::string name,
+                  const v1::DistillationSpec& spec, v1::DistillationPrompts* prompts)
       : host_(std::move(host)), name_(std::move(name)), spec_(spec), prompts_(*prompts) {}
   ~ContinuationRun() {
     const std::shared_ptr<AsyncEngine> host = host_.lock();
@@ -193,7 +193,8 @@ class ContinuationRun {
   const std::string name_;
   const v1::DistillationSpec& spec_;
   v1::DistillationPrompts& prompts_;
-  const std::shared_ptr<EventQueue> inbox_ = std::make_shared<EventQueue>();  // outlives a cancelled request
+  const std::shared_ptr<EventQueue> inbox_ =
+      std::make_shared<EventQueue>();  // outlives a cancelled request
   std::deque<int> waiting_;
   std::map<int, AsyncEngine::Ticket> open_;
   std::map<int, v1::DistillationPrompt> arrived_;  // results not taken yet
@@ -210,7 +211,8 @@ absl::Status Continue(const DistillationDependencies& tools, const v1::Distillat
   if (*served != nullptr) {
     const std::string name = (*served)->description.name();
     AsyncEngine* const engine = (*served)->engine.get();
-    const std::weak_ptr<AsyncEngine> host = std::shared_ptr<AsyncEngine>(*std::move(served), engine);
+    const std::weak_ptr<AsyncEngine> host =
+        std::shared_ptr<AsyncEngine>(*std::move(served), engine);
     return ContinuationRun(host, name, spec, prompts).Run(listener);
   }
   absl::StatusOr<std::unique_ptr<AsyncEngine>> loaded = LoadBeside(tools, spec);

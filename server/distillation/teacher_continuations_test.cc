@@ -6,9 +6,9 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/clock.h"
 #include "server/inference/models/model_server.h"
 #include "server/store/sqlite_store.h"
 #include "serving/testing/fake_model_runner.h"

@@ -22,7 +22,8 @@ constexpr char kJson[] = "application/json";
 class CompletionResponse : public std::enable_shared_from_this<CompletionResponse> {
  public:
   CompletionResponse(openai::Head head, openai::Request request, size_t prompts,
-         std::shared_ptr<HttpResponder> responder, const std::shared_ptr<SerializationThread>& large)
+                     std::shared_ptr<HttpResponder> responder,
+                     const std::shared_ptr<SerializationThread>& large)
       : head_(std::move(head)),
         request_(std::move(request)),
         per_prompt_(std::max(1, request_.generate.n())),
@@ -43,8 +44,8 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
   }
 
   BatchListener Listener() {
-    return [self = shared_from_this()](
-               int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+    return [self = shared_from_this()](int prompt, const absl::StatusOr<v1::GenerateReply>& reply,
+                                       bool last) {
       const auto step = [self](int prompt, const absl::StatusOr<v1::GenerateReply>& reply,
                                bool last) {
         self->mutex_.AssertHeld();
@@ -144,7 +145,7 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
   // `logprobs` and `prompt_logprobs` may ask for different numbers of alternatives.
   static std::vector<v1::TokenLogprobs> OfPrompt(const v1::GenerateReply& reply, int top) {
     std::vector<v1::TokenLogprobs> out = {reply.prompt_logprobs().begin(),
-                                             reply.prompt_logprobs().end()};
+                                          reply.prompt_logprobs().end()};
     for (v1::TokenLogprobs& token : out) {
       if (token.top_size() > top) token.mutable_top()->DeleteSubrange(top, token.top_size() - top);
     }
@@ -282,8 +283,8 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
 
   absl::Mutex mutex_;
   std::vector<ChoiceState> choices_;  // used under mutex_
-  v1::Usage usage_;                // used under mutex_: prompts that have ended
-  v1::Usage so_far_;               // used under mutex_: running count by replies
+  v1::Usage usage_;                   // used under mutex_: prompts that have ended
+  v1::Usage so_far_;                  // used under mutex_: running count by replies
   std::set<int> counted_;             // used under mutex_: prompts in so_far_
   std::shared_ptr<Generation> running_ ABSL_GUARDED_BY(mutex_);
   std::string new_ ABSL_GUARDED_BY(mutex_);  // stream data not written yet
@@ -362,15 +363,16 @@ void Generate(openai::Kind kind, const HttpRequest& http, const RouteContext& co
   if (asked.has_prompt_logprobs()) {
     request.generate.set_prompt_logprobs(asked.prompt_logprobs());
   }
-  auto answer = std::make_shared<CompletionResponse>(std::move(head), std::move(request), prompts.size(),
-                                         responder, context.serialization_thread);
+  auto answer = std::make_shared<CompletionResponse>(
+      std::move(head), std::move(request), prompts.size(), responder, context.serialization_thread);
   const BatchListener listener = answer->Listener();
   absl::StatusOr<std::shared_ptr<Generation>> generation =
       kind == openai::Kind::kCompletion
           ? StartBatch(asked, prompts, *model, context.models, context.metrics, listener)
           : StartGeneration(asked, *model, context.models, context.metrics,
-                            [listener](const absl::StatusOr<v1::GenerateReply>& reply,
-                                       bool last) { listener(0, reply, last); });
+                            [listener](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+                              listener(0, reply, last);
+                            });
   if (!generation.ok()) {
     answer->Fail(generation.status());
     return;

@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "server/http/serialization_thread.h"
 #include "server/http/http_server.h"
 #include "server/http/openai_request.h"
+#include "server/http/serialization_thread.h"
 #include "server/inference/models/model_server.h"
 
 namespace espalier {
@@ -17,7 +17,7 @@ struct RouteContext {
   ModelServer* models = nullptr;
   ServingMetrics* metrics = nullptr;  // optional
   const Clock* clock = nullptr;
-  std::string id;                       // request ID, as in the answer's header
+  std::string id;  // request ID, as in the answer's header
   // null: answers are serialized on the engine's thread
   std::shared_ptr<SerializationThread> serialization_thread;
 };

@@ -13,8 +13,8 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "gtest/gtest.h"
 #include "base/testing/fake_clock.h"
+#include "gtest/gtest.h"
 #include "server/http/responses/responses_route.h"
 #include "server/store/sqlite_store.h"
 #include "serving/testing/fake_model_runner.h"
@@ -89,7 +89,10 @@ class CompletionsRouteTest : public testing::Test {
     http.body = absl::StrCat(R"({"model": "m", "seed": 1, )", fields, "}");
     const auto client = std::make_shared<Client>();
     Generate(openai::Kind::kCompletion, http,
-             {.models = &*models_, .clock = &clock_, .id = absl::StrCat(++number_), .serialization_thread = large},
+             {.models = &*models_,
+              .clock = &clock_,
+              .id = absl::StrCat(++number_),
+              .serialization_thread = large},
              client);
     return client;
   }

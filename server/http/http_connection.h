@@ -29,9 +29,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "server/http/response_stream.h"
 #include "server/http/http_message.h"
 #include "server/http/http_server.h"
+#include "server/http/response_stream.h"
 
 namespace espalier {
 
@@ -122,11 +122,11 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
   static constexpr bool kSecure = !std::is_same_v<Stream, boost::beast::tcp_stream>;
-  static constexpr std::chrono::seconds kCloseTimeout{1};  // for an orderly close
+  static constexpr std::chrono::seconds kCloseTimeout{1};        // for an orderly close
   static constexpr std::chrono::seconds kHangUpPollInterval{1};  // while input is paused
   static constexpr size_t kReadBytes = 4096;
-  static constexpr size_t kMaxPipelinedBytes = 64 << 10;   // read ahead of later requests
-  static constexpr size_t kWriteSliceBytes = 256 << 10;  // written per write_timeout
+  static constexpr size_t kMaxPipelinedBytes = 64 << 10;  // read ahead of later requests
+  static constexpr size_t kWriteSliceBytes = 256 << 10;   // written per write_timeout
 
   static std::chrono::nanoseconds Chrono(absl::Duration d) { return absl::ToChronoNanoseconds(d); }
 
@@ -195,7 +195,8 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
       reason = RejectionFor(error);
     }
     if (reason.status != 0) {
-      host_.OnRejected(std::string(parser.get().method_string()), reason.status, absl::Now() - start);
+      host_.OnRejected(std::string(parser.get().method_string()), reason.status,
+                       absl::Now() - start);
       *refusal = RejectionPart(reason);
     }
     co_return !error && !refusal->has_value();
@@ -221,7 +222,8 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
     bool wants = buffer_.size() == 0;
     for (size_t all = 0; !*error && !(whole ? parser.is_done() : parser.is_header_done());) {
       if (wants) {
-        const size_t room = std::min(whole ? kMaxPipelinedBytes : kReadBytes, buffer_.max_size() - buffer_.size());
+        const size_t room =
+            std::min(whole ? kMaxPipelinedBytes : kReadBytes, buffer_.max_size() - buffer_.size());
         if (room == 0) {
           *error = http::error::buffer_overflow;
           co_return;
@@ -298,7 +300,8 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
 
   // Notices a disconnect while the answer is produced. Bytes that arrive belong to a pipelined
   // request and stay in the buffer.
-  static Awaitable<> Watch(std::shared_ptr<Connection> self, std::shared_ptr<ResponseStream> response) {
+  static Awaitable<> Watch(std::shared_ptr<Connection> self,
+                           std::shared_ptr<ResponseStream> response) {
     Error error;
     while (!error && !response->closed()) {
       if (self->buffer_.size() < kMaxPipelinedBytes) {
@@ -352,8 +355,8 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
 
   // Writes the answer. Returns false if the connection must be closed.
   Awaitable<bool> Answer(HttpRequest request, ResponseFraming framing) {
-    response_ =
-        std::make_shared<ResponseStream>(options_.max_unsent_bytes, [weak = this->weak_from_this()] {
+    response_ = std::make_shared<ResponseStream>(
+        options_.max_unsent_bytes, [weak = this->weak_from_this()] {
           if (auto self = weak.lock()) {
             boost::asio::post(self->stream_.get_executor(), [self] { self->OnWake(); });
           }
@@ -367,7 +370,8 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
       } else if (response_->Pop(&part)) {
         // A HEAD request for a stream gets the headers alone.
         unwanted = part.kind == ResponseStream::Part::kHeader && framing.head;
-        done = part.kind == ResponseStream::Part::kComplete || part.kind == ResponseStream::Part::kEnd || unwanted;
+        done = part.kind == ResponseStream::Part::kComplete ||
+               part.kind == ResponseStream::Part::kEnd || unwanted;
         good = co_await WritePart(std::move(part), &framing);
       } else {
         if (!watching_) StartWatch();
@@ -458,9 +462,9 @@ class Connection : public ConnectionBase, public std::enable_shared_from_this<Co
   uint64_t requests_ = 0;
   uint64_t current_request_ = 0;  // number of the request being read; 0: none
   bool timed_out_ = false;
-  size_t reserved_bytes_ = 0;       // for the body being read
-  bool over_budget_ = false;  // the server had no budget for the body
-  bool rejected_ = false;  // answered a request without reading all of it
+  size_t reserved_bytes_ = 0;  // for the body being read
+  bool over_budget_ = false;   // the server had no budget for the body
+  bool rejected_ = false;      // answered a request without reading all of it
   const HttpServerOptions& options_;
   ConnectionHost& host_;
   std::string peer_;

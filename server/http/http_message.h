@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/http/response_stream.h"
 #include "server/http/http_server.h"
+#include "server/http/response_stream.h"
 
 namespace espalier {
 
@@ -106,7 +106,8 @@ HttpRequest ToHttpRequest(const Request& request, const std::string& peer) {
 }
 
 // Serializes status line and headers. `now` becomes the Date header.
-inline std::string SerializeHeader(const ResponseStream::Part& part, const ResponseFraming& form, absl::Time now) {
+inline std::string SerializeHeader(const ResponseStream::Part& part, const ResponseFraming& form,
+                                   absl::Time now) {
   namespace http = boost::beast::http;
   http::response<http::empty_body> message{static_cast<http::status>(part.status), form.version};
   message.set(http::field::server, "espalier");

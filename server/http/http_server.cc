@@ -21,9 +21,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "server/http/response_stream.h"
 #include "server/http/handler_pool.h"
 #include "server/http/http_connection.h"
+#include "server/http/response_stream.h"
 
 namespace espalier {
 namespace {
@@ -214,10 +214,11 @@ class Server : public HttpServer, public ConnectionHost {
       }
       // Safe when SetCertificates replaces the context: OpenSSL counts references from connections.
       if (const std::shared_ptr<asio::ssl::context> tls = Tls()) {
-        Spawn(
-            std::make_shared<Connection<TlsStream>>(TlsStream(std::move(socket), *tls), options_, *this));
+        Spawn(std::make_shared<Connection<TlsStream>>(TlsStream(std::move(socket), *tls), options_,
+                                                      *this));
       } else {
-        Spawn(std::make_shared<Connection<PlainStream>>(PlainStream(std::move(socket)), options_, *this));
+        Spawn(std::make_shared<Connection<PlainStream>>(PlainStream(std::move(socket)), options_,
+                                                        *this));
       }
     }
   }

@@ -64,9 +64,9 @@ struct HttpCertificates {
 
 struct HttpServerOptions {
   std::string address = "127.0.0.1";
-  uint16_t port = 0;        // 0: any
-  int threads = 2;          // that serve connections; never block
-  int handler_threads = 0;  // 0: the number of cores, but at least 4
+  uint16_t port = 0;                     // 0: any
+  int threads = 2;                       // that serve connections; never block
+  int handler_threads = 0;               // 0: the number of cores, but at least 4
   size_t max_waiting_requests = 1024;    // queued for a handler thread
   size_t max_waiting_bytes = 512 << 20;  // of queued bodies; at least max_body_bytes
   // Called before a body is read. After a rejection the connection is closed. Null: all are
@@ -89,7 +89,7 @@ struct HttpServerOptions {
   size_t max_unsent_bytes = 8 << 20;  // of one stream; a client that does not read is disconnected
   // of all answers; beyond it new requests get `overloaded`
   size_t max_all_unsent_bytes = 1 << 30;
-  absl::Duration read_timeout = absl::Seconds(30);  // for one whole request, from its first byte
+  absl::Duration read_timeout = absl::Seconds(30);   // for one whole request, from its first byte
   absl::Duration idle_timeout = absl::Seconds(120);  // between requests
   absl::Duration write_timeout = absl::Seconds(30);  // for each 256 KiB of an answer
   HttpCertificates certificates;

@@ -16,7 +16,8 @@ using json = nlohmann::ordered_json;
 
 void ReadCompletion(JsonReader& reader, Request* request) {
   v1::GenerateRequest& generate = request->generate;
-  ReadTextsOrTokens(reader, "prompt", kMaxPrompts, [&] { return &request->prompts.emplace_back(); });
+  ReadTextsOrTokens(reader, "prompt", kMaxPrompts,
+                    [&] { return &request->prompts.emplace_back(); });
   bool echo = false;
   reader.Bool("echo", &echo);
   generate.set_echo(echo);

@@ -41,10 +41,10 @@ void ReadRequestIdHeader(const std::map<std::string, std::string>& headers, std:
 
 // Requests of /tokenize and /detokenize.
 struct TokenizeRequest {
-  std::string model;                // empty: the only model
+  std::string model;             // empty: the only model
   v1::GenerateRequest generate;  // text or chat
-  std::vector<int> tokens;          // for /detokenize
-  bool token_strings = false;       // also return each token's string
+  std::vector<int> tokens;       // for /detokenize
+  bool token_strings = false;    // also return each token's string
 };
 std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* request);
 std::optional<Error> ParseDetokenize(const std::string& body, TokenizeRequest* request);

@@ -16,16 +16,15 @@ namespace {
 using json = nlohmann::ordered_json;
 
 json UsageJson(const v1::Usage& usage) {
-  json out = {
-      {"prompt_tokens", usage.prompt_tokens()},
-      {"completion_tokens", usage.completion_tokens()},
-      {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
-      {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
-      // completion_tokens does not include rejected draft tokens.
-      {"completion_tokens_details",
-       {{"accepted_prediction_tokens", usage.accepted_tokens()},
-        {"rejected_prediction_tokens", usage.drafted_tokens() - usage.accepted_tokens()}}},
-      {"speculation", SpeculationJson(usage)}};
+  json out = {{"prompt_tokens", usage.prompt_tokens()},
+              {"completion_tokens", usage.completion_tokens()},
+              {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
+              {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
+              // completion_tokens does not include rejected draft tokens.
+              {"completion_tokens_details",
+               {{"accepted_prediction_tokens", usage.accepted_tokens()},
+                {"rejected_prediction_tokens", usage.drafted_tokens() - usage.accepted_tokens()}}},
+              {"speculation", SpeculationJson(usage)}};
   if (usage.has_reasoning_tokens()) {
     out["completion_tokens_details"]["reasoning_tokens"] = usage.reasoning_tokens();
   }

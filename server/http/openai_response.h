@@ -36,8 +36,8 @@ struct ChoicePart {
   std::vector<int> prompt_tokens, tokens;
   bool with_tokens = false;
   bool tokens_as_ids = false;  // logprobs show "token_id:7" in place of text
-  int text_offset = 0;  // characters of the choice before this part (completions' logprobs)
-  std::string finish_reason;  // empty: null
+  int text_offset = 0;         // characters of the choice before this part (completions' logprobs)
+  std::string finish_reason;   // empty: null
   // The stop string or token that ended it, if any.
   std::string stop_string;
   int stop_token = -1;

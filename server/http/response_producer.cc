@@ -30,7 +30,8 @@ void WriteEvents(const std::vector<std::string>& events, int64_t after, HttpResp
   responder.Write(std::move(all));
 }
 
-ResponseProducer::ResponseProducer(ResponseProducerOptions options, std::shared_ptr<HttpResponder> responder)
+ResponseProducer::ResponseProducer(ResponseProducerOptions options,
+                                   std::shared_ptr<HttpResponder> responder)
     : options_(std::move(options)),
       tasks_(options_.serialization_thread),
       formatter_(*options_.formatter),

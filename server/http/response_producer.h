@@ -15,11 +15,11 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
-#include "server/http/serialization_thread.h"
-#include "server/http/response_formatter.h"
 #include "server/http/completions_route.h"
 #include "server/http/http_server.h"
 #include "server/http/in_progress_response.h"
+#include "server/http/response_formatter.h"
+#include "server/http/serialization_thread.h"
 #include "server/inference/requests/generation.h"
 
 namespace espalier {
@@ -32,14 +32,15 @@ struct ResponseProducerOptions {
   // Called at the end unless the response was dropped: the final object and, for a background
   // stream, all events. May be null; must not call the producer.
   std::function<void(nlohmann::ordered_json object, std::vector<std::string> events)> ended;
-  size_t stored_values = 0;  // JSON values that `ended` visits in addition
-  size_t envelope_bytes = 0;   // repeated in the first and last events
+  size_t stored_values = 0;   // JSON values that `ended` visits in addition
+  size_t envelope_bytes = 0;  // repeated in the first and last events
   const Clock* clock = nullptr;
   // Serializes large replies. Null: the engine's thread does.
   std::weak_ptr<SerializationThread> serialization_thread;
 };
 
-class ResponseProducer : public InProgressResponse, public std::enable_shared_from_this<ResponseProducer> {
+class ResponseProducer : public InProgressResponse,
+                         public std::enable_shared_from_this<ResponseProducer> {
  public:
   // A background client is answered by Accept, any other by the first reply.
   ResponseProducer(ResponseProducerOptions options, std::shared_ptr<HttpResponder> responder);
@@ -65,9 +66,9 @@ class ResponseProducer : public InProgressResponse, public std::enable_shared_fr
   void OnClientGone(const HttpResponder* responder);
 
   const ResponseProducerOptions options_;
-  TaskSequence tasks_;                 // replies, in order
-  std::atomic<size_t> values_seen_ = 0;    // logprobs so far
-  std::atomic<bool> started_ = false;  // the first reply has come
+  TaskSequence tasks_;                   // replies, in order
+  std::atomic<size_t> values_seen_ = 0;  // logprobs so far
+  std::atomic<bool> started_ = false;    // the first reply has come
 
   absl::Mutex mutex_;
   ResponseFormatter& formatter_ ABSL_GUARDED_BY(mutex_);

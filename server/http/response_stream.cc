@@ -9,7 +9,7 @@ ResponseStream::ResponseStream(size_t max_unsent, std::function<void()> wake)
     : max_unsent_(max_unsent), wake_(std::move(wake)) {}
 
 void ResponseStream::CountTowards(std::shared_ptr<std::atomic<int>> open,
-                       std::shared_ptr<std::atomic<size_t>> unsent) {
+                                  std::shared_ptr<std::atomic<size_t>> unsent) {
   absl::MutexLock lock(&mutex_);
   if (closed_) return;
   ++*open;
@@ -117,20 +117,20 @@ void ResponseStream::Close(bool notify, bool wake) {
 StreamResponder::~StreamResponder() {
   if (!response_->TestAndSetStarted()) {
     response_->Push({ResponseStream::Part::kComplete,
-                    500,
-                    "application/json",
-                    R"({"error":{"message":"the request was dropped","type":"server_error"}})",
-                    {}});
+                     500,
+                     "application/json",
+                     R"({"error":{"message":"the request was dropped","type":"server_error"}})",
+                     {}});
   } else if (streaming_ && !ended_) {
     response_->Push({ResponseStream::Part::kAborted, 200, "", "", {}});
   }
 }
 
 void StreamResponder::Send(int status, std::string content_type, std::string body,
-                             Headers headers) {
+                           Headers headers) {
   if (response_->TestAndSetStarted()) return;
-  response_->Push({ResponseStream::Part::kComplete, status, std::move(content_type), std::move(body),
-                  std::move(headers)});
+  response_->Push({ResponseStream::Part::kComplete, status, std::move(content_type),
+                   std::move(body), std::move(headers)});
 }
 
 void StreamResponder::StartStream(int status, std::string content_type, Headers headers) {

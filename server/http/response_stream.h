@@ -30,7 +30,8 @@ class ResponseStream {
   ResponseStream(size_t max_unsent, std::function<void()> wake);
 
   // Counts this response in `open` and its queued bytes in `unsent` until it closes.
-  void CountTowards(std::shared_ptr<std::atomic<int>> open, std::shared_ptr<std::atomic<size_t>> unsent);
+  void CountTowards(std::shared_ptr<std::atomic<int>> open,
+                    std::shared_ptr<std::atomic<size_t>> unsent);
   void Push(Part part);
   bool TestAndSetStarted();  // returns whether it was called before
   void OnClose(std::function<void()> closed);
@@ -58,11 +59,11 @@ class ResponseStream {
   bool largest_gone_ ABSL_GUARDED_BY(mutex_) = false;
   bool overflow_ ABSL_GUARDED_BY(mutex_) = false;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // no more parts are accepted
-  bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;    // closed before the answer was complete
-  std::shared_ptr<std::atomic<int>> open_requests_ ABSL_GUARDED_BY(mutex_);  // null: not counted
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;       // no more parts are accepted
+  bool client_gone_ ABSL_GUARDED_BY(mutex_) = false;  // closed before the answer was complete
+  std::shared_ptr<std::atomic<int>> open_requests_ ABSL_GUARDED_BY(mutex_);     // null: not counted
   std::shared_ptr<std::atomic<size_t>> server_unsent_ ABSL_GUARDED_BY(mutex_);  // null: not counted
-  size_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // queued or being sent
+  size_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;    // queued or being sent
   size_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the part popped last
   std::function<void()> on_close_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);  // null once closed
@@ -70,7 +71,8 @@ class ResponseStream {
 
 class StreamResponder : public HttpResponder {
  public:
-  explicit StreamResponder(std::shared_ptr<ResponseStream> response) : response_(std::move(response)) {}
+  explicit StreamResponder(std::shared_ptr<ResponseStream> response)
+      : response_(std::move(response)) {}
   ~StreamResponder() override;
 
   void Send(int status, std::string content_type, std::string body, Headers headers) override;

@@ -28,7 +28,7 @@ inline absl::Status FieldError(absl::string_view field, absl::string_view messag
 // ResourceExhausted, which would tell the client that the queue is full, into InvalidArgument:
 // retrying cannot help.
 inline absl::Status InvalidContent(absl::string_view field, absl::string_view what,
-                               const absl::Status& status) {
+                                   const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return InField(field, status);
   return FieldError(field, absl::StrCat(status.message(), "; shorten the ", what));
 }

@@ -53,8 +53,8 @@ void AddHead(const OpDef& def, ValueId prediction, ValueId labels, const std::st
 }  // namespace
 
 absl::Status AddLossAndMetrics(const OpRegistry& registry, const std::string& loss,
-                        const std::vector<std::string>& metrics, int64_t batch, DType labels,
-                        Graph* graph) {
+                               const std::vector<std::string>& metrics, int64_t batch, DType labels,
+                               Graph* graph) {
   const OpDef* def = registry.Find(loss);
   if (def == nullptr || !def->is_loss) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -17,7 +17,7 @@ constexpr char kLabelsInput[] = "labels";
 // and shape; a loss without a second input needs none. Returns InvalidArgument for an unknown loss
 // or metric, and for a model without outputs or with an input named "labels".
 absl::Status AddLossAndMetrics(const OpRegistry& registry, const std::string& loss,
-                        const std::vector<std::string>& metrics, int64_t batch, DType labels,
-                        Graph* graph);
+                               const std::vector<std::string>& metrics, int64_t batch, DType labels,
+                               Graph* graph);
 
 }  // namespace espalier

@@ -192,7 +192,7 @@ AttemptEnd Attempt::Run() {
 }
 
 CalibratedPlanner::CalibrationReport Attempt::Calibrate(const Graph& graph, const v1::Plan& plan,
-                                     const std::vector<v1::Program>& programs) {
+                                                        const std::vector<v1::Program>& programs) {
   const std::vector<v1::Device> devices = this->devices();
   CalibratedPlanner::Run run{&graph, &plan, &programs, &devices, {}};
   {

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "base/file_system.h"
 #include "planner/planner.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/jobs/attempt_end.h"
@@ -22,7 +23,6 @@
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/store/job_store.h"
-#include "base/file_system.h"
 
 namespace espalier {
 
@@ -41,9 +41,9 @@ struct AttemptTask {
   JobRecord record;  // with spec
   int32_t attempt = 0;
   std::vector<Member> members;  // by rank
-  WorkerMemory enough;  // workers of the last attempt that found a plan
+  WorkerMemory enough;          // workers of the last attempt that found a plan
   std::string checkpoint_root;  // of the job
-  std::string checkpoint;  // folder to resume from; empty: none
+  std::string checkpoint;       // folder to resume from; empty: none
 };
 
 struct PlanFacts {
@@ -59,8 +59,7 @@ class AttemptObserver {
   virtual ~AttemptObserver() = default;
   virtual void OnPlanned(const std::string& job_id, int32_t attempt, const PlanFacts& facts) = 0;
   virtual void OnRunning(const std::string& job_id, int32_t attempt) = 0;
-  virtual void OnStep(const std::string& job_id, int32_t attempt,
-                      const v1::StepReport& report) = 0;
+  virtual void OnStep(const std::string& job_id, int32_t attempt, const v1::StepReport& report) = 0;
   // Called when the checkpoint's manifest is durable.
   virtual void OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
                             const std::string& directory) = 0;
@@ -104,7 +103,7 @@ class Attempt {
       ABSL_LOCKS_EXCLUDED(mutex_);
   AttemptEnd Finish(const Graph& model, int64_t total_steps);
   CalibratedPlanner::CalibrationReport Calibrate(const Graph& graph, const v1::Plan& plan,
-                              const std::vector<v1::Program>& programs)
+                                                 const std::vector<v1::Program>& programs)
       ABSL_LOCKS_EXCLUDED(report_mutex_);
 
   void OnEvent(size_t rank, const v1::RunEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -134,7 +133,7 @@ class Attempt {
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool rank_failed_ ABSL_GUARDED_BY(mutex_) = false;  // some rank failed or was lost
-  std::vector<Rank> ranks_;  // fields except `client` guarded by mutex_
+  std::vector<Rank> ranks_;                           // fields except `client` guarded by mutex_
 };
 
 }  // namespace espalier

@@ -18,7 +18,7 @@ struct AttemptEnd {
   std::string reason;
   std::map<std::string, double> evaluation;  // kFinished
   std::string output_model;
-  std::vector<int64_t> measured_peak_bytes;  // by rank
+  std::vector<int64_t> measured_peak_bytes;          // by rank
   CalibratedPlanner::CalibrationReport calibration;  // of a finished run
 
   static AttemptEnd Stopped();

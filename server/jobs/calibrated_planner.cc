@@ -65,17 +65,16 @@ v1::Link DefaultLink() {
   return link;
 }
 
-CalibratedPlanner::CalibratedPlanner(const OpRegistry* registry, JobStore* store, double measure_seconds,
-                   int search_threads)
+CalibratedPlanner::CalibratedPlanner(const OpRegistry* registry, JobStore* store,
+                                     double measure_seconds, int search_threads)
     : registry_(registry),
       store_(store),
       measure_seconds_(measure_seconds),
       threads_(search_threads),
-      cost_(&analytic_,
-            [this](const OpDef& def, const NodeTypes& shard, const v1::Device& device) {
-              mutex_.AssertHeld();
-              return MeasureOn(def, shard, device);
-            }) {
+      cost_(&analytic_, [this](const OpDef& def, const NodeTypes& shard, const v1::Device& device) {
+        mutex_.AssertHeld();
+        return MeasureOn(def, shard, device);
+      }) {
   absl::MutexLock lock(&mutex_);
   absl::MutexLock communication_lock(&communication_mutex_);
   absl::Status status;
@@ -103,7 +102,7 @@ std::shared_ptr<const CommunicationModel> CalibratedPlanner::Communication(
 }
 
 void CalibratedPlanner::RecordCommunication(const std::vector<v1::Device>& devices,
-                                   const v1::CommunicationProfile& profile) {
+                                            const v1::CommunicationProfile& profile) {
   absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(profile);
   if (!model.ok()) {
     spdlog::warn("what workers measured of messages is dropped: {}", model.status().ToString());
@@ -168,8 +167,9 @@ void CalibratedPlanner::SaveTimes() {
   if (!status.ok()) spdlog::warn("operator times were not saved: {}", status.ToString());
 }
 
-std::optional<CostModel::Times> CalibratedPlanner::MeasureOn(const OpDef& def, const NodeTypes& shard,
-                                                    const v1::Device& device) {
+std::optional<CostModel::Times> CalibratedPlanner::MeasureOn(const OpDef& def,
+                                                             const NodeTypes& shard,
+                                                             const v1::Device& device) {
   if (current_ == nullptr || seconds_left_ <= 0) return std::nullopt;
   auto it = current_->measure_on.find(device.model());
   if (it == current_->measure_on.end()) return std::nullopt;
@@ -228,7 +228,7 @@ void CalibratedPlanner::EndTurn() {
 }
 
 absl::StatusOr<v1::Plan> CalibratedPlanner::MakeExclusive(const Request& request,
-                                                 std::unique_ptr<Simulation>* simulation) {
+                                                          std::unique_ptr<Simulation>* simulation) {
   if (absl::Status s = WaitForTurn(request); !s.ok()) return s;
   const absl::Cleanup end_turn = [this] { EndTurn(); };
   absl::MutexLock lock(&mutex_);
@@ -281,7 +281,7 @@ absl::StatusOr<v1::Plan> CalibratedPlanner::MakeExclusive(const Request& request
 }
 
 absl::StatusOr<v1::Plan> CalibratedPlanner::Make(const Request& request,
-                                           std::shared_ptr<const Timeline>* timeline) {
+                                                 std::shared_ptr<const Timeline>* timeline) {
   if (absl::Status s = ProveSubstitutions(*registry_, request.search); !s.ok()) return s;
   const bool keeps = !request.keep_page_as.empty(), asked = timeline != nullptr;
   std::unique_ptr<Simulation> simulation;

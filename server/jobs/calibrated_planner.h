@@ -36,7 +36,7 @@ class CalibratedPlanner {
   // Measures operators for at most `measure_seconds` per plan. `search_threads` as for
   // SearchThreads.
   CalibratedPlanner(const OpRegistry* registry, JobStore* store, double measure_seconds,
-           int search_threads = 0);
+                    int search_threads = 0);
 
   struct Request {
     const Graph* graph = nullptr;  // bound
@@ -60,12 +60,11 @@ class CalibratedPlanner {
   // true before the request's turn. If `timeline` is not null, stores the plan's simulated step in
   // it.
   absl::StatusOr<v1::Plan> Make(const Request& request,
-                                   std::shared_ptr<const Timeline>* timeline = nullptr);
+                                std::shared_ptr<const Timeline>* timeline = nullptr);
 
   // Returns the cost model of messages and collectives that ranks on these devices have measured,
   // or null if they have not.
-  std::shared_ptr<const CommunicationModel> Communication(
-      const std::vector<v1::Device>& devices);
+  std::shared_ptr<const CommunicationModel> Communication(const std::vector<v1::Device>& devices);
   // Stores a measured profile. An implausible one is logged and dropped.
   void RecordCommunication(const std::vector<v1::Device>& devices,
                            const v1::CommunicationProfile& profile);
@@ -79,7 +78,7 @@ class CalibratedPlanner {
   };
   struct CalibrationReport {
     std::vector<PredictionError> drifts;  // sorted by SortByError
-    bool includes_transfers = false;  // some drifts are of messages or collectives
+    bool includes_transfers = false;      // some drifts are of messages or collectives
   };
   // Updates the stored times from a job's steps (CalibrateOperators, CalibrateCommunication), and
   // returns the operators, messages and collectives whose times differ from the prediction. A run

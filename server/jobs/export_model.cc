@@ -83,11 +83,12 @@ absl::Status ExportModel(const ModelExport& what, std::string* no_onnx) {
   if (status.ok() && !known) status = WriteOnnx(what, *staging, no_onnx);
   if (status.ok()) status = go_on();
   if (status.ok()) {
-    status = what.artifacts
-                 ->RegisterStaged(*staging, what.name, v1::Artifact::MODEL,
-                         {{"job", what.job_id}, {"family", known ? family->second : "graph"}},
-                         /*replace=*/true, /*make_idempotency_record=*/nullptr, go_on)
-                 .status();
+    status =
+        what.artifacts
+            ->RegisterStaged(*staging, what.name, v1::Artifact::MODEL,
+                             {{"job", what.job_id}, {"family", known ? family->second : "graph"}},
+                             /*replace=*/true, /*make_idempotency_record=*/nullptr, go_on)
+            .status();
   }
   if (!status.ok()) {
     std::error_code ignored;

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/file_system.h"
 #include "ops/graph/graph.h"
 #include "server/artifacts/artifact_store.h"
-#include "base/file_system.h"
 
 namespace espalier {
 
@@ -15,7 +15,7 @@ struct ModelExport {
   FileSystem* files;
   ArtifactStore* artifacts;
   const OpRegistry* registry;
-  const Graph* model;  // as submitted
+  const Graph* model;                // as submitted
   std::string checkpoint_directory;  // with the trained parameters
   std::string job_id;
   std::string name;                // of the artifact

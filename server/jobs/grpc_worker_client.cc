@@ -4,10 +4,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "base/net/authenticated_channel.h"
+#include "base/net/grpc_status.h"
 #include "espalier/v1/worker.grpc.pb.h"
 #include "server/jobs/worker_client.h"
-#include "base/net/grpc_status.h"
-#include "base/net/authenticated_channel.h"
 
 namespace espalier {
 namespace {
@@ -18,7 +18,7 @@ class GrpcWorkerClient : public WorkerClient {
       : stub_(v1::Worker::NewStub(channel)) {}
 
   absl::StatusOr<v1::LoadProgramReply> LoadProgram(const v1::LoadProgramRequest& request,
-                                                      absl::Duration timeout) override {
+                                                   absl::Duration timeout) override {
     Call call(this, timeout);
     v1::LoadProgramReply reply;
     absl::Status status = FromGrpc(stub_->LoadProgram(&call.context, request, &reply));
@@ -36,7 +36,7 @@ class GrpcWorkerClient : public WorkerClient {
   }
 
   absl::StatusOr<v1::StartServingReply> StartServing(const v1::StartServingRequest& request,
-                                                        absl::Duration timeout) override {
+                                                     absl::Duration timeout) override {
     Call call(this, timeout);
     v1::StartServingReply reply;
     absl::Status status = FromGrpc(stub_->StartServing(&call.context, request, &reply));
@@ -54,7 +54,7 @@ class GrpcWorkerClient : public WorkerClient {
   }
 
   absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
-                                              absl::Duration timeout) override {
+                                           absl::Duration timeout) override {
     Call call(this, timeout);
     v1::MeasureReply reply;
     absl::Status status = FromGrpc(stub_->Measure(&call.context, request, &reply));

@@ -9,8 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "models/model.h"
 #include "base/file_system.h"
+#include "models/model.h"
 #include "models/weights/weight_files.h"
 
 namespace espalier {

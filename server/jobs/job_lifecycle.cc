@@ -51,8 +51,7 @@ absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleE
 
   switch (event.kind) {
     case JobEventKind::kWorkersReady:
-      if ((life.state != v1::QUEUED && life.state != v1::RECOVERING) ||
-          life.attempt_running) {
+      if ((life.state != v1::QUEUED && life.state != v1::RECOVERING) || life.attempt_running) {
         return decision;
       }
       if (life.state == v1::QUEUED) next.state = v1::PLANNING;

@@ -23,25 +23,25 @@ namespace espalier {
 
 struct JobLifecycle {
   v1::JobState state = v1::QUEUED;
-  bool attempt_running = false;  // attempt number `attempts` holds threads and workers
-  int32_t attempts = 0;  // started so far; also the latest attempt's number
-  int64_t checkpoint_step = 0;  // of the latest durable checkpoint
-  bool attempt_progressed = false;  // this attempt made a checkpoint durable
+  bool attempt_running = false;           // attempt number `attempts` holds threads and workers
+  int32_t attempts = 0;                   // started so far; also the latest attempt's number
+  int64_t checkpoint_step = 0;            // of the latest durable checkpoint
+  bool attempt_progressed = false;        // this attempt made a checkpoint durable
   int32_t attempts_without_progress = 0;  // attempts lost since the last progress
-  std::string failures;  // reasons of those attempts, one per line
+  std::string failures;                   // reasons of those attempts, one per line
 
   bool operator==(const JobLifecycle&) const = default;
 };
 
 enum class JobEventKind {
-  kWorkersReady,  // workers are reserved for the next attempt
+  kWorkersReady,   // workers are reserved for the next attempt
   kRunning,        // the programs are loaded and the first step begins
   kCheckpointed,   // `step`: a checkpoint is durable
-  kWorkersLost,  // the attempt lost a worker; `reason`
+  kWorkersLost,    // the attempt lost a worker; `reason`
   kTooFewWorkers,  // no plan fits into the remaining workers; `reason`
   kAttemptFailed,  // the attempt failed by the job's own error; `reason`
-  kFinished,  // all steps are done and the model is registered
-  kStopped,  // the attempt ended on request
+  kFinished,       // all steps are done and the model is registered
+  kStopped,        // the attempt ended on request
   kCancel,         // a person
   kResume,         // a person
   kRestart,        // the coordinator was started again
@@ -49,8 +49,7 @@ enum class JobEventKind {
 
 struct JobLifecycleEvent {
   JobEventKind kind;
-  int32_t attempt =
-      0;  // of attempt events; stale if it is not the current attempt
+  int32_t attempt = 0;  // of attempt events; stale if it is not the current attempt
   int64_t step = 0;
   std::string reason;
 };
@@ -65,7 +64,7 @@ enum class JobAction {
 struct JobDecision {
   JobLifecycle life;
   std::vector<JobAction> actions;
-  std::string error;  // for the job's record if it has just FAILED
+  std::string error;    // for the job's record if it has just FAILED
   std::string message;  // for the job's log; may be empty
 };
 

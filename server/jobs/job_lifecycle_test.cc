@@ -20,7 +20,8 @@ struct Row {
   std::vector<JobAction> actions;
 };
 
-JobLifecycle In(v1::JobState state, bool attempt_running, int attempts = 1, int64_t checkpoint = 0) {
+JobLifecycle In(v1::JobState state, bool attempt_running, int attempts = 1,
+                int64_t checkpoint = 0) {
   JobLifecycle life;
   life.state = state;
   life.attempt_running = attempt_running;
@@ -56,49 +57,42 @@ INSTANTIATE_TEST_SUITE_P(
             v1::RECOVERING, kBegin},
         Row{"ResumedWaitsForItsOldAttempt", In(v1::QUEUED, true), Of(Kind::kWorkersReady),
             v1::QUEUED, kNothing},
-        Row{"RunningNeedsNoWorkers", In(v1::RUNNING, true), Of(Kind::kWorkersReady),
-            v1::RUNNING, kNothing},
-        Row{"PlanningRuns", In(v1::PLANNING, true), Of(Kind::kRunning), v1::RUNNING,
+        Row{"RunningNeedsNoWorkers", In(v1::RUNNING, true), Of(Kind::kWorkersReady), v1::RUNNING,
             kNothing},
+        Row{"PlanningRuns", In(v1::PLANNING, true), Of(Kind::kRunning), v1::RUNNING, kNothing},
         Row{"RecoveryEnds", In(v1::RECOVERING, true, 2), Of(Kind::kRunning, 2), v1::RUNNING,
             kNothing},
-        Row{"StaleRunning", In(v1::RECOVERING, true, 2), Of(Kind::kRunning, 1),
-            v1::RECOVERING, kNothing},
-        Row{"RunningLosesWorker", In(v1::RUNNING, true), Of(Kind::kWorkersLost),
-            v1::RECOVERING, kRelease},
-        Row{"PlanningLosesWorker", In(v1::PLANNING, true), Of(Kind::kWorkersLost),
-            v1::RECOVERING, kRelease},
+        Row{"StaleRunning", In(v1::RECOVERING, true, 2), Of(Kind::kRunning, 1), v1::RECOVERING,
+            kNothing},
+        Row{"RunningLosesWorker", In(v1::RUNNING, true), Of(Kind::kWorkersLost), v1::RECOVERING,
+            kRelease},
+        Row{"PlanningLosesWorker", In(v1::PLANNING, true), Of(Kind::kWorkersLost), v1::RECOVERING,
+            kRelease},
         Row{"StaleLoss", In(v1::RUNNING, true, 3), Of(Kind::kWorkersLost, 2), v1::RUNNING,
             kNothing},
-        Row{"OwnFaultFailsAtOnce", In(v1::RUNNING, true), Of(Kind::kAttemptFailed),
-            v1::FAILED, kRelease},
-        Row{"TooFewWorkersAreWaitedFor", In(v1::RECOVERING, true, 2),
-            Of(Kind::kTooFewWorkers, 2), v1::RECOVERING, kRelease},
+        Row{"OwnFaultFailsAtOnce", In(v1::RUNNING, true), Of(Kind::kAttemptFailed), v1::FAILED,
+            kRelease},
+        Row{"TooFewWorkersAreWaitedFor", In(v1::RECOVERING, true, 2), Of(Kind::kTooFewWorkers, 2),
+            v1::RECOVERING, kRelease},
         Row{"Finishes", In(v1::RUNNING, true), Of(Kind::kFinished), v1::SUCCEEDED, kRelease},
-        Row{"CancelQueued", In(v1::QUEUED, false, 0), Of(Kind::kCancel), v1::CANCELLED,
-            kNothing},
+        Row{"CancelQueued", In(v1::QUEUED, false, 0), Of(Kind::kCancel), v1::CANCELLED, kNothing},
         Row{"CancelRunning",
             In(v1::RUNNING, true),
             Of(Kind::kCancel),
             v1::CANCELLED,
             {JobAction::kStopAttempt}},
-        Row{"CancelTwice", In(v1::CANCELLED, true), Of(Kind::kCancel), v1::CANCELLED,
-            kNothing},
+        Row{"CancelTwice", In(v1::CANCELLED, true), Of(Kind::kCancel), v1::CANCELLED, kNothing},
         Row{"CancelledThenFinishedStaysCancelled", In(v1::CANCELLED, true), Of(Kind::kFinished),
             v1::CANCELLED, kRelease},
-        Row{"CancelledAttemptEnds", In(v1::CANCELLED, true), Of(Kind::kStopped),
-            v1::CANCELLED, kRelease},
-        Row{"ResumedAttemptEnds", In(v1::QUEUED, true), Of(Kind::kStopped), v1::QUEUED,
+        Row{"CancelledAttemptEnds", In(v1::CANCELLED, true), Of(Kind::kStopped), v1::CANCELLED,
             kRelease},
+        Row{"ResumedAttemptEnds", In(v1::QUEUED, true), Of(Kind::kStopped), v1::QUEUED, kRelease},
         Row{"ResumeFailed", In(v1::FAILED, false), Of(Kind::kResume), v1::QUEUED, kNothing},
-        Row{"ResumeCancelled", In(v1::CANCELLED, false), Of(Kind::kResume), v1::QUEUED,
-            kNothing},
-        Row{"RestartRunning", In(v1::RUNNING, false), Of(Kind::kRestart), v1::RECOVERING,
-            kNothing},
+        Row{"ResumeCancelled", In(v1::CANCELLED, false), Of(Kind::kResume), v1::QUEUED, kNothing},
+        Row{"RestartRunning", In(v1::RUNNING, false), Of(Kind::kRestart), v1::RECOVERING, kNothing},
         Row{"RestartPlanning", In(v1::PLANNING, false), Of(Kind::kRestart), v1::RECOVERING,
             kNothing},
-        Row{"RestartQueued", In(v1::QUEUED, false, 0), Of(Kind::kRestart), v1::QUEUED,
-            kNothing},
+        Row{"RestartQueued", In(v1::QUEUED, false, 0), Of(Kind::kRestart), v1::QUEUED, kNothing},
         Row{"RestartSucceeded", In(v1::SUCCEEDED, false), Of(Kind::kRestart), v1::SUCCEEDED,
             kNothing}),
     [](const auto& info) { return info.param.what; });
@@ -181,9 +175,9 @@ TEST(JobLifecycle, HoldsItsInvariantsUnderRandomEvents) {
     JobLifecycle life;
     for (int i = 0; i < 100; ++i) {
       const JobLifecycleEvent event{.kind = static_cast<Kind>(random() % 11),
-                               .attempt = life.attempts - static_cast<int>(random() % 2),
-                               .step = static_cast<int64_t>(random() % 100),
-                               .reason = "r"};
+                                    .attempt = life.attempts - static_cast<int>(random() % 2),
+                                    .step = static_cast<int64_t>(random() % 100),
+                                    .reason = "r"};
       auto decision = Decide(life, event, {.max_attempts_without_progress = 3});
       if (!decision.ok()) continue;
       const JobLifecycle& next = decision->life;

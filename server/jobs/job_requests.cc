@@ -47,7 +47,8 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
   return idempotency_.RunOnce(
       kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
         const v1::TrainingSpec& spec = request.spec();
-        absl::StatusOr<PreparedJob> prepared = PrepareJob(*tools_.registry, *tools_.artifacts, spec);
+        absl::StatusOr<PreparedJob> prepared =
+            PrepareJob(*tools_.registry, *tools_.artifacts, spec);
         if (!prepared.ok()) return prepared.status();
         if (!spec.output_model().empty()) {
           absl::StatusOr<v1::Artifact> taken = tools_.artifacts->Find(spec.output_model());
@@ -75,7 +76,8 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
         write.job = job->record;
         write.create = true;
         if (!request.idempotency_key().empty()) {
-          write.idempotency_record = MakeIdempotencyRecord(kMethod, request.idempotency_key(), request, *reply);
+          write.idempotency_record =
+              MakeIdempotencyRecord(kMethod, request.idempotency_key(), request, *reply);
         }
         absl::Status status = store_->Write(id, write);
         if (!status.ok()) {
@@ -152,7 +154,7 @@ absl::Status JobRunner::List(v1::ListJobsReply* reply) {
 
 template <typename Request, typename Reply>
 absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, const Request& request,
-                               Reply* reply) {
+                                     Reply* reply) {
   return idempotency_.RunOnce(
       method, request.idempotency_key(), request, reply, [&]() -> absl::Status {
         absl::MutexLock lock(&mutex_);
@@ -164,7 +166,8 @@ absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, cons
         *reply->mutable_job() = (*job)->record.job;
         reply->mutable_job()->clear_plan();
         if (!request.idempotency_key().empty()) {
-          (*job)->pending.idempotency_record = MakeIdempotencyRecord(method, request.idempotency_key(), request, *reply);
+          (*job)->pending.idempotency_record =
+              MakeIdempotencyRecord(method, request.idempotency_key(), request, *reply);
           (*job)->dirty = true;  // to store the idempotency record even if nothing else changed
         }
         return Flush(*job);

@@ -232,7 +232,8 @@ void JobRunner::Loop() {
         busy = busy || job->attempt != nullptr;
         // Only once the job's end is durable: until then a restarted coordinator needs the
         // checkpoint.
-        if (IsOver(job->life.state) && job->attempt == nullptr && !job->dirty && !job->checkpoints_removed) {
+        if (IsOver(job->life.state) && job->attempt == nullptr && !job->dirty &&
+            !job->checkpoints_removed) {
           job->checkpoints_removed = true;
           over.emplace_back(JobFolder(id), job->record.checkpoint_dir);
         }
@@ -268,9 +269,9 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
     job->attempt.reset();
     job->attempt_over = false;
     JobLifecycleEvent event{.kind = JobEventKind::kStopped,
-                       .attempt = job->life.attempts,
-                       .step = 0,
-                       .reason = end.reason};
+                            .attempt = job->life.attempts,
+                            .step = 0,
+                            .reason = end.reason};
     switch (end.kind) {
       case AttemptEnd::kFinished:
         event.kind = JobEventKind::kFinished;
@@ -345,8 +346,7 @@ void JobRunner::OnRunning(const std::string& job_id, int32_t attempt) {
   Wake();
 }
 
-void JobRunner::OnStep(const std::string& job_id, int32_t attempt,
-                       const v1::StepReport& report) {
+void JobRunner::OnStep(const std::string& job_id, int32_t attempt, const v1::StepReport& report) {
   metrics_->JobStep(report.seconds());
   absl::MutexLock lock(&mutex_);
   Job& job = *jobs_.at(job_id);

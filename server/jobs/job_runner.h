@@ -72,7 +72,7 @@ class JobRunner : public AttemptObserver {
     JobWrite pending;  // not yet durable
     bool dirty = false;
     absl::Time retry_at = absl::InfinitePast();
-    int64_t version = 0;  // of the durable record; watchers wait for a change
+    int64_t version = 0;     // of the durable record; watchers wait for a change
     int workers_before = 0;  // of the last attempt; a recovering job waits for as many
     WorkerMemory enough;     // of the last attempt that had a plan
     std::vector<WorkerMemory> insufficient;  // of later attempts that found no plan
@@ -97,12 +97,14 @@ class JobRunner : public AttemptObserver {
 
   // Cancel and Resume: applies an event that a client requests.
   template <typename Request, typename Reply>
-  absl::Status ApplyRequest(const char* method, JobEventKind kind, const Request& request, Reply* reply);
+  absl::Status ApplyRequest(const char* method, JobEventKind kind, const Request& request,
+                            Reply* reply);
 
   void Loop();
   absl::StatusOr<Job*> Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Applies the event in memory and marks the job dirty.
-  absl::Status Apply(Job* job, const JobLifecycleEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Apply(Job* job, const JobLifecycleEvent& event)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Flush(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndAttempts(std::vector<std::thread>* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WatchLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

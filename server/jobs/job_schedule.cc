@@ -68,7 +68,9 @@ bool JobRunner::TryStart(Job* job) {
   std::vector<Member> members = choose(idle);
   const absl::Duration waited = clock_->Now() - job->recovering_since;
   if (job->life.state == v1::RECOVERING && job->life.attempts_without_progress > 0 &&
-      waited < std::min(kMaxBackoff, kInitialBackoff * (1 << std::min(job->life.attempts_without_progress, 10)))) {
+      waited <
+          std::min(kMaxBackoff,
+                   kInitialBackoff * (1 << std::min(job->life.attempts_without_progress, 10)))) {
     return false;
   }
   if (job->life.state == v1::RECOVERING &&

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "ops/schema/op_def.h"
 #include "espalier/v1/program.pb.h"
+#include "ops/schema/op_def.h"
 
 namespace espalier {
 

@@ -43,12 +43,11 @@ absl::Status CheckDevice(const std::string& field, const v1::Device& device) {
 // Fills in the devices to plan for: those of a machine model, those that the request names, or the
 // live workers.
 absl::Status PlannerRequestHandler::FillMachine(const v1::PlanRequest& request,
-                                    CalibratedPlanner::Request* plan) const {
+                                                CalibratedPlanner::Request* plan) const {
   Machine& machine = plan->machine;
   if (request.has_link()) {
     const double rate = request.link().bandwidth();
-    absl::Status s =
-        rate == 0 ? absl::OkStatus() : CheckRate("link.bandwidth", rate, kMinLinkRate);
+    absl::Status s = rate == 0 ? absl::OkStatus() : CheckRate("link.bandwidth", rate, kMinLinkRate);
     if (s.ok()) s = CheckLatency("link.latency_seconds", request.link().latency_seconds());
     if (!s.ok()) return s;
   }
@@ -106,7 +105,7 @@ absl::Status PlannerRequestHandler::FillMachine(const v1::PlanRequest& request,
 }
 
 absl::Status PlannerRequestHandler::Make(const v1::PlanRequest& request, const Stop& stop,
-                             v1::PlanReply* reply) {
+                                         v1::PlanReply* reply) {
   absl::StatusOr<PlannedGraph> made = Make(request, stop, /*with_timeline=*/false);
   if (!made.ok()) return made.status();
   *reply->mutable_plan() = std::move(made->plan);
@@ -142,8 +141,8 @@ absl::StatusOr<Graph> PlannerRequestHandler::GraphOf(const v1::PlanRequest& requ
   return GraphToPlan(*registry_, *graph, PrecisionOf(request.precision()));
 }
 
-absl::StatusOr<PlannerRequestHandler::PlannedGraph> PlannerRequestHandler::Make(const v1::PlanRequest& request, const Stop& stop,
-                                                bool with_timeline) {
+absl::StatusOr<PlannerRequestHandler::PlannedGraph> PlannerRequestHandler::Make(
+    const v1::PlanRequest& request, const Stop& stop, bool with_timeline) {
   absl::StatusOr<Graph> graph = GraphOf(request);
   if (!graph.ok()) return graph.status();
   PlannedGraph made;
@@ -193,9 +192,10 @@ absl::StatusOr<v1::Job> PlannerRequestHandler::JobWithPlan(const std::string& jo
 }
 
 absl::Status PlannerRequestHandler::Explain(const v1::ExplainRequest& request, const Stop& stop,
-                                v1::ExplainReply* reply) {
+                                            v1::ExplainReply* reply) {
   if (request.of_case() == v1::ExplainRequest::kPlan) {
-    absl::StatusOr<PlannedGraph> made = Make(request.plan(), stop, request.page() || request.task_graph());
+    absl::StatusOr<PlannedGraph> made =
+        Make(request.plan(), stop, request.page() || request.task_graph());
     if (!made.ok()) return made.status();
     if (request.page()) reply->set_page(RenderPlanPage(made->plan, made->graph, *made->timeline));
     if (request.task_graph()) reply->set_task_graph(RenderTaskGraph(*made->timeline));
@@ -227,7 +227,8 @@ absl::Status PlannerRequestHandler::Explain(const v1::ExplainRequest& request, c
   return absl::OkStatus();
 }
 
-absl::Status PlannerRequestHandler::Export(const v1::ExportRequest& request, v1::ExportReply* reply) {
+absl::Status PlannerRequestHandler::Export(const v1::ExportRequest& request,
+                                           v1::ExportReply* reply) {
   absl::StatusOr<v1::Job> job = JobWithPlan(request.job_id());
   if (!job.ok()) return job.status();
   absl::StatusOr<std::string> json = ExportPlan(job->plan());
@@ -237,7 +238,7 @@ absl::Status PlannerRequestHandler::Export(const v1::ExportRequest& request, v1:
 }
 
 absl::Status PlannerRequestHandler::Import(const v1::ImportRequest& request, const Stop& stop,
-                               v1::ImportReply* reply) {
+                                           v1::ImportReply* reply) {
   absl::StatusOr<v1::Plan> plan = ImportPlan(request.json());
   if (!plan.ok()) return plan.status();
   if (request.graph().nodes_size() == 0) {
@@ -280,7 +281,7 @@ absl::Status PlannerRequestHandler::Profile(v1::ProfileReply* reply) {
 }
 
 absl::Status PlannerRequestHandler::Machines(const v1::MachinesRequest& request,
-                                 v1::MachinesReply* reply) {
+                                             v1::MachinesReply* reply) {
   for (const MachinePreset& preset : MachinePresets()) {
     v1::MachinesReply::Preset* out = reply->add_presets();
     out->set_name(preset.name);

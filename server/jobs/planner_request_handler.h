@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/graph/graph.h"
 #include "espalier/v1/plan.pb.h"
+#include "ops/graph/graph.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/jobs/calibrated_planner.h"
 #include "server/jobs/worker_client.h"
@@ -22,8 +22,9 @@ namespace espalier {
 class PlannerRequestHandler {
  public:
   // All pointers must outlive the handler.
-  PlannerRequestHandler(const OpRegistry* registry, CalibratedPlanner* planner, const ArtifactStore* artifacts,
-            WorkerRegistry* workers, JobStore* store, WorkerDialer dial)
+  PlannerRequestHandler(const OpRegistry* registry, CalibratedPlanner* planner,
+                        const ArtifactStore* artifacts, WorkerRegistry* workers, JobStore* store,
+                        WorkerDialer dial)
       : registry_(registry),
         planner_(planner),
         artifacts_(artifacts),
@@ -38,8 +39,7 @@ class PlannerRequestHandler {
   absl::Status Explain(const v1::ExplainRequest& request, const Stop& stop,
                        v1::ExplainReply* reply);
   absl::Status Export(const v1::ExportRequest& request, v1::ExportReply* reply);
-  absl::Status Import(const v1::ImportRequest& request, const Stop& stop,
-                      v1::ImportReply* reply);
+  absl::Status Import(const v1::ImportRequest& request, const Stop& stop, v1::ImportReply* reply);
   absl::Status Diff(const v1::DiffRequest& request, v1::DiffReply* reply);
   absl::Status Profile(v1::ProfileReply* reply);
   absl::Status Machines(const v1::MachinesRequest& request, v1::MachinesReply* reply);
@@ -52,7 +52,7 @@ class PlannerRequestHandler {
     std::shared_ptr<const Timeline> timeline;  // null unless requested
   };
   absl::StatusOr<PlannedGraph> Make(const v1::PlanRequest& request, const Stop& stop,
-                            bool with_timeline);
+                                    bool with_timeline);
   absl::StatusOr<Graph> GraphOf(const v1::PlanRequest& request) const;  // bound; what is planned
   absl::Status FillMachine(const v1::PlanRequest& request, CalibratedPlanner::Request* plan) const;
   absl::StatusOr<v1::Job> JobWithPlan(const std::string& job_id) const;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/file_system.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/graph/precision.h"
 #include "ops/onnx/cpu_evaluator.h"
@@ -16,7 +17,6 @@
 #include "ops/rewrite/fuse.h"
 #include "server/jobs/add_loss_and_metrics.h"
 #include "server/jobs/init_model.h"
-#include "base/file_system.h"
 #include "storage/npz.h"
 
 namespace espalier {
@@ -236,8 +236,8 @@ absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const Artif
 }
 
 std::vector<v1::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& registry,
-                                                             const ArtifactStore& artifacts,
-                                                             const v1::TrainingSpec& spec) {
+                                                          const ArtifactStore& artifacts,
+                                                          const v1::TrainingSpec& spec) {
   std::vector<v1::DryRunReply::Unsupported> found;
   if (spec.model_case() == v1::TrainingSpec::kOnnxArtifact) {
     std::string folder;
@@ -273,15 +273,15 @@ DType PrecisionOf(v1::DataType precision) {
 }
 
 absl::Status CheckPrecision(v1::DataType precision, const std::string& field) {
-  if (precision == v1::DATA_TYPE_UNSPECIFIED || precision == v1::F32 ||
-      precision == v1::BF16 || precision == v1::F16) {
+  if (precision == v1::DATA_TYPE_UNSPECIFIED || precision == v1::F32 || precision == v1::BF16 ||
+      precision == v1::F16) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(field, ": F32, BF16 and F16 are accepted"));
 }
 
 absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                    const v1::TrainingSpec& spec) {
+                                       const v1::TrainingSpec& spec) {
   absl::Status status = CheckSpec(registry, spec);
   if (!status.ok()) return status;
   absl::StatusOr<std::shared_ptr<const Dataset>> dataset =

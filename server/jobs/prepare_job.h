@@ -9,17 +9,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ops/graph/graph.h"
 #include "espalier/v1/training.pb.h"
+#include "ops/graph/graph.h"
 #include "server/artifacts/artifact_store.h"
 #include "storage/dataset.h"
 
 namespace espalier {
 
 struct PreparedJob {
-  Graph model;  // as submitted, with its loss
-  Graph graph;  // bound; what is planned and trained
-  v1::Optimizer optimizer;  // with defaults filled in
+  Graph model;                                 // as submitted, with its loss
+  Graph graph;                                 // bound; what is planned and trained
+  v1::Optimizer optimizer;                     // with defaults filled in
   std::map<std::string, std::string> columns;  // graph input -> dataset column
   int64_t total_steps = 0;
   int64_t parameters = 0;
@@ -48,8 +48,8 @@ absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const Artif
 // Returns all unsupported operators of the spec's model, each kind once; none if the model cannot
 // be read.
 std::vector<v1::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& registry,
-                                                             const ArtifactStore& artifacts,
-                                                             const v1::TrainingSpec& spec);
+                                                          const ArtifactStore& artifacts,
+                                                          const v1::TrainingSpec& spec);
 
 // Maps F32 and unspecified to kF32, which leaves the graph's own types.
 DType PrecisionOf(v1::DataType precision);
@@ -63,6 +63,6 @@ absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound
 
 // Does every check that needs no workers. Errors name the node, input or column.
 absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                    const v1::TrainingSpec& spec);
+                                       const v1::TrainingSpec& spec);
 
 }  // namespace espalier

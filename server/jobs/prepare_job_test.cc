@@ -34,9 +34,9 @@ class AddLossAndMetricsTest : public ::testing::Test {
 
 TEST_F(AddLossAndMetricsTest, ClassificationGetsOneLabelPerRowLossAndMetric) {
   Graph graph = Model();
-  ASSERT_TRUE(
-      AddLossAndMetrics(registry_, "sparse_categorical_crossentropy", {"accuracy"}, 8, DType::kI64, &graph)
-          .ok());
+  ASSERT_TRUE(AddLossAndMetrics(registry_, "sparse_categorical_crossentropy", {"accuracy"}, 8,
+                                DType::kI64, &graph)
+                  .ok());
   ASSERT_TRUE(BindAndInfer(registry_, 8, &graph).ok());
   const Value& labels = graph.value(graph.FindValue(kLabelsInput));
   EXPECT_EQ(labels.kind, ValueKind::kInput);
@@ -61,8 +61,9 @@ TEST_F(AddLossAndMetricsTest, ErrorsNameWhatIsWrongAndWhatThereIs) {
   Graph graph = Model();
   EXPECT_THAT(Error(AddLossAndMetrics(registry_, "hinge", {}, 8, DType::kI32, &graph)),
               ::testing::AllOf(HasSubstr("hinge"), HasSubstr("mean_squared_error")));
-  EXPECT_THAT(Error(AddLossAndMetrics(registry_, "mean_squared_error", {"f1"}, 8, DType::kI32, &graph)),
-              ::testing::AllOf(HasSubstr("f1"), HasSubstr("accuracy")));
+  EXPECT_THAT(
+      Error(AddLossAndMetrics(registry_, "mean_squared_error", {"f1"}, 8, DType::kI32, &graph)),
+      ::testing::AllOf(HasSubstr("f1"), HasSubstr("accuracy")));
   GraphBuilder builder(registry_, "fixed");
   builder.Output("y", builder.Op("relu", {builder.Input("x", DType::kF32, {1, 6})}));
   Graph fixed = *builder.Build();

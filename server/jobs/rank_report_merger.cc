@@ -40,7 +40,7 @@ std::optional<v1::StepReport> RankReportMerger::AddStep(int rank, const v1::Step
 }
 
 std::optional<v1::StepReport> RankReportMerger::AddEvaluation(int rank,
-                                                          const v1::StepReport& report) {
+                                                              const v1::StepReport& report) {
   evaluation_[rank] = report;
   return Complete(evaluation_);
 }

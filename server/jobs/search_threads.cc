@@ -38,7 +38,7 @@ void SearchThreads::ForEach(int count, const std::function<void(int)>& work) {
         run();
         GiveBack();
       });
-    // no more threads available: the existing ones do the rest
+      // no more threads available: the existing ones do the rest
     } catch (const std::system_error&) {
       GiveBack();
       break;

@@ -12,8 +12,8 @@ WorkerMemory MemoryOfMembers(absl::Span<const Member> members) {
   return MemoryOf(devices);
 }
 
-std::vector<Member> SelectLargestWorkers(const std::vector<Member>& members, const WorkerMemory& enough,
-                                   size_t most) {
+std::vector<Member> SelectLargestWorkers(const std::vector<Member>& members,
+                                         const WorkerMemory& enough, size_t most) {
   const auto bytes = [&members](size_t i) { return members[i].device.memory_bytes(); };
   const auto of = [&members](const std::vector<size_t>& chosen) {
     std::vector<Member> out;

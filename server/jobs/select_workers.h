@@ -14,7 +14,7 @@ WorkerMemory MemoryOfMembers(absl::Span<const Member> members);
 // Returns the largest of `members`, at most `most`, in their original order. Leaves out workers
 // smaller than the smallest that sufficed before (`enough`) if the others are enough: one small
 // worker can make every plan infeasible.
-std::vector<Member> SelectLargestWorkers(const std::vector<Member>& members, const WorkerMemory& enough,
-                                   size_t most);
+std::vector<Member> SelectLargestWorkers(const std::vector<Member>& members,
+                                         const WorkerMemory& enough, size_t most);
 
 }  // namespace espalier

@@ -18,7 +18,8 @@ std::vector<std::string> Chosen(const std::vector<std::pair<std::string, int64_t
     members.back().device.set_memory_bytes(bytes);
   }
   std::vector<std::string> names;
-  for (const Member& member : SelectLargestWorkers(members, enough, most)) names.push_back(member.name);
+  for (const Member& member : SelectLargestWorkers(members, enough, most))
+    names.push_back(member.name);
   return names;
 }
 

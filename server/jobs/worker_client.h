@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "espalier/v1/worker.pb.h"
 #include "base/net/api_keys.h"
 #include "base/net/transport_security.h"
+#include "espalier/v1/worker.pb.h"
 
 namespace espalier {
 
@@ -33,18 +33,18 @@ class WorkerClient {
  public:
   virtual ~WorkerClient() = default;
 
-  virtual absl::StatusOr<v1::LoadProgramReply> LoadProgram(
-      const v1::LoadProgramRequest& request, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<v1::LoadProgramReply> LoadProgram(const v1::LoadProgramRequest& request,
+                                                           absl::Duration timeout) = 0;
   // Calls `on_event` for each event; returns the stream's final status.
   virtual absl::Status Run(const v1::RunRequest& request,
                            const std::function<void(const v1::RunEvent&)>& on_event) = 0;
-  virtual absl::StatusOr<v1::StartServingReply> StartServing(
-      const v1::StartServingRequest& request, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<v1::StartServingReply> StartServing(const v1::StartServingRequest& request,
+                                                             absl::Duration timeout) = 0;
   // The stream must not outlive the client.
   virtual std::unique_ptr<ServingStream> ServingSteps() = 0;
   virtual absl::Status Stop(const v1::StopRequest& request, absl::Duration timeout) = 0;
   virtual absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
-                                                      absl::Duration timeout) = 0;
+                                                   absl::Duration timeout) = 0;
   // Cancels all current and future calls except Stop.
   virtual void Cancel() = 0;
 };

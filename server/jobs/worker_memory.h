@@ -9,10 +9,10 @@
 namespace espalier {
 
 struct WorkerMemory {
-  int workers = 0;  // 0: unknown
-  int64_t bytes = 0;  // total
+  int workers = 0;       // 0: unknown
+  int64_t bytes = 0;     // total
   int64_t smallest = 0;  // bytes of the smallest worker
-  int64_t largest = 0;  // bytes of the largest worker
+  int64_t largest = 0;   // bytes of the largest worker
 
   bool operator==(const WorkerMemory&) const = default;
 };

@@ -33,9 +33,7 @@ TEST(WorkerMemory, SmallerLargestWorkerIsLessDespiteMoreTotal) {
   EXPECT_TRUE(IsLessInAny(Of({60, 60}), Of({100, 20})));
 }
 
-TEST(WorkerMemory, NothingIsLessThanUnknown) {
-  EXPECT_FALSE(IsLessInAny(Of({1}), WorkerMemory()));
-}
+TEST(WorkerMemory, NothingIsLessThanUnknown) { EXPECT_FALSE(IsLessInAny(Of({1}), WorkerMemory())); }
 
 }  // namespace
 }  // namespace espalier

@@ -26,7 +26,8 @@ void Rendezvous::Begin(const std::string& job_id, uint64_t attempt) {
 void Rendezvous::End(const std::string& job_id, std::optional<uint64_t> attempt) {
   absl::MutexLock lock(&mutex_);
   auto it = key_spaces_.find(job_id);
-  if (it == key_spaces_.end() || it->second->attempt != attempt.value_or(it->second->attempt)) return;
+  if (it == key_spaces_.end() || it->second->attempt != attempt.value_or(it->second->attempt))
+    return;
   it->second->over = true;
   key_spaces_.erase(it);
   changed_.SignalAll();
@@ -40,7 +41,7 @@ void Rendezvous::EndAll() {
 }
 
 absl::StatusOr<std::shared_ptr<Rendezvous::KeySpace>> Rendezvous::Find(const std::string& job_id,
-                                                                   uint64_t attempt) {
+                                                                       uint64_t attempt) {
   auto it = key_spaces_.find(job_id);
   if (it == key_spaces_.end() || it->second->attempt != attempt) return Over(job_id, attempt);
   return it->second;

@@ -193,9 +193,9 @@ std::vector<v1::WorkerInfo> WorkerRegistry::List() const {
     info.set_address(worker.member.address);
     info.set_host(worker.member.host);
     *info.mutable_device() = worker.member.device;
-    info.set_state(Expired(worker)        ? v1::WorkerInfo::DEAD
+    info.set_state(Expired(worker)              ? v1::WorkerInfo::DEAD
                    : worker.assignments.empty() ? v1::WorkerInfo::IDLE
-                                          : v1::WorkerInfo::BUSY);
+                                                : v1::WorkerInfo::BUSY);
     info.set_seconds_since_heartbeat(absl::ToDoubleSeconds(clock_->Now() - worker.last_heartbeat));
     info.set_job_id(JobsOf(worker));
     sorted.emplace_back(worker.member.lease.epoch(), std::move(info));
@@ -249,11 +249,13 @@ std::optional<int64_t> WorkerRegistry::BytesFor(const Worker& worker, const std:
 }
 
 std::string WorkerRegistry::JobsOf(const Worker& worker) {
-  return absl::StrJoin(worker.assignments, ", ",
-                       [](std::string* out, const Assignment& assignment) { out->append(assignment.job_id); });
+  return absl::StrJoin(
+      worker.assignments, ", ",
+      [](std::string* out, const Assignment& assignment) { out->append(assignment.job_id); });
 }
 
-std::vector<WorkerRegistry::AvailableWorker> WorkerRegistry::AvailableFor(const std::string& group) const {
+std::vector<WorkerRegistry::AvailableWorker> WorkerRegistry::AvailableFor(
+    const std::string& group) const {
   std::vector<AvailableWorker> available;
   {
     absl::MutexLock lock(&mutex_);
@@ -263,14 +265,16 @@ std::vector<WorkerRegistry::AvailableWorker> WorkerRegistry::AvailableFor(const 
       available.push_back({worker.member, *bytes, !worker.assignments.empty()});
     }
   }
-  std::sort(available.begin(), available.end(), [](const AvailableWorker& a, const AvailableWorker& b) {
-    return std::tuple(a.shared, a.member.name, a.member.lease.epoch()) <
-           std::tuple(b.shared, b.member.name, b.member.lease.epoch());
-  });
+  std::sort(available.begin(), available.end(),
+            [](const AvailableWorker& a, const AvailableWorker& b) {
+              return std::tuple(a.shared, a.member.name, a.member.lease.epoch()) <
+                     std::tuple(b.shared, b.member.name, b.member.lease.epoch());
+            });
   return available;
 }
 
-absl::Status WorkerRegistry::Assign(const std::vector<Member>& members, const Assignment& assignment) {
+absl::Status WorkerRegistry::Assign(const std::vector<Member>& members,
+                                    const Assignment& assignment) {
   {
     absl::MutexLock lock(&mutex_);
     for (const Member& member : members) {
@@ -300,11 +304,12 @@ void WorkerRegistry::Release(const std::string& job_id, std::optional<uint64_t> 
     for (auto& [id, worker] : workers_) {
       auto& assignments = worker.assignments;
       assignments.erase(std::remove_if(assignments.begin(), assignments.end(),
-                                 [&](const Assignment& assignment) {
-                                   return assignment.job_id == job_id &&
-                                          assignment.attempt == attempt.value_or(assignment.attempt);
-                                 }),
-                  assignments.end());
+                                       [&](const Assignment& assignment) {
+                                         return assignment.job_id == job_id &&
+                                                assignment.attempt ==
+                                                    attempt.value_or(assignment.attempt);
+                                       }),
+                        assignments.end());
     }
   }
   Changed();

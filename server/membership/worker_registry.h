@@ -17,8 +17,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "espalier/v1/cluster.pb.h"
 #include "base/clock.h"
+#include "espalier/v1/cluster.pb.h"
 
 namespace espalier {
 
@@ -73,7 +73,7 @@ class WorkerRegistry {
     std::string job_id;
     // Jobs of one group may share a worker as far as its memory allows. Empty: exclusive.
     std::string group;
-    int64_t bytes = 0;  // memory per worker; ignored if exclusive
+    int64_t bytes = 0;     // memory per worker; ignored if exclusive
     uint64_t attempt = 0;  // of the job
   };
   // A worker available to a group, with the bytes that other jobs leave free.
@@ -101,7 +101,7 @@ class WorkerRegistry {
     absl::Time last_heartbeat;
     bool dead = false;
     std::vector<Assignment> assignments;  // if several, of one group
-    v1::JoinRequest request;  // the join request
+    v1::JoinRequest request;              // the join request
     v1::Link link;
   };
 

@@ -18,12 +18,13 @@ std::string CodeName(absl::StatusCode code) { return absl::StatusCodeToString(co
 
 }  // namespace
 
-absl::Status CallInterceptor::Check(const std::string& method, const std::string& authorization) const {
+absl::Status CallInterceptor::Check(const std::string& method,
+                                    const std::string& authorization) const {
   return authorize_ ? authorize_(method, authorization) : absl::OkStatus();
 }
 
 absl::Status CallInterceptor::Run(grpc::ServerContext* context, const std::string& method,
-                        const std::function<absl::Status()>& body, CallKind kind) {
+                                  const std::function<absl::Status()>& body, CallKind kind) {
   const int counted = kind == CallKind::kBounded ? 1 : 0;
   const absl::Cleanup over = [&] { open_ -= counted; };
   if ((open_ += counted) > options_.max_calls && counted > 0) {
@@ -42,7 +43,7 @@ absl::Status CallInterceptor::Run(grpc::ServerContext* context, const std::strin
 }
 
 grpc::Status CallInterceptor::Handle(grpc::ServerContext* context, const std::string& method,
-                           const std::function<absl::Status()>& body, CallKind kind) {
+                                     const std::function<absl::Status()>& body, CallKind kind) {
   const auto start = std::chrono::steady_clock::now();
   std::string authorization;
   auto it = context->client_metadata().find("authorization");

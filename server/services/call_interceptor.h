@@ -3,7 +3,8 @@
 // absl::Status and call them through it:
 //
 //   grpc::Status Get(grpc::ServerContext* context, const Request* request, Reply* reply) override {
-//     return interceptor_.Handle(context, "Training/Get", [&] { return jobs_.Get(*request, reply); });
+//     return interceptor_.Handle(context, "Training/Get", [&] { return jobs_.Get(*request, reply);
+//     });
 //   }
 #pragma once
 
@@ -34,7 +35,7 @@ enum class CallKind {
 
 struct CallInterceptorOptions {
   bool open_probes = false;
-  int max_calls = 512;  // concurrent kBounded calls
+  int max_calls = 512;                     // concurrent kBounded calls
   absl::Duration idle = absl::Minutes(5);  // see StreamIdleTimeout
 };
 

@@ -108,8 +108,8 @@ class ClusterService : public v1::Cluster::Service {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeClusterService(
-    CallInterceptor* interceptor, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
-    std::function<void(v1::ClusterStatusReply*)> status) {
+    CallInterceptor* interceptor, WorkerRegistry* workers, Rendezvous* rendezvous,
+    double heartbeat_seconds, std::function<void(v1::ClusterStatusReply*)> status) {
   return std::make_unique<ClusterService>(interceptor, workers, rendezvous, heartbeat_seconds,
                                           std::move(status));
 }

@@ -49,7 +49,8 @@ class ModelsService : public v1::Models::Service {
 
   grpc::Status Get(ServerContext* context, const v1::DownloadRequest* request,
                    grpc::ServerWriter<v1::DownloadReply>* writer) override {
-    return interceptor_.Handle(context, "Models/Get", [&] { return Send(context, *request, writer); });
+    return interceptor_.Handle(context, "Models/Get",
+                               [&] { return Send(context, *request, writer); });
   }
 
   grpc::Status Delete(ServerContext* context, const v1::DeleteArtifactRequest* request,
@@ -72,8 +73,8 @@ class ModelsService : public v1::Models::Service {
  private:
   // Returns true if the call was already made under its key; `reply` is then its answer.
   absl::StatusOr<bool> FindRecordedReply(const std::string& method, const std::string& key,
-                                const google::protobuf::MessageLite& request,
-                                google::protobuf::MessageLite* reply) {
+                                         const google::protobuf::MessageLite& request,
+                                         google::protobuf::MessageLite* reply) {
     if (key.empty()) return false;
     if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
     const IdempotencyRecord probe = MakeIdempotencyRecord(method, key, request, *reply);
@@ -109,8 +110,7 @@ class ModelsService : public v1::Models::Service {
           return MakeIdempotencyRecord(kQuantize, key, request, answer);
         };
       }
-      absl::StatusOr<v1::Artifact> artifact =
-          QuantizeArtifact(request, tools_, progress, remember);
+      absl::StatusOr<v1::Artifact> artifact = QuantizeArtifact(request, tools_, progress, remember);
       if (!artifact.ok()) return artifact.status();
       *reply.mutable_artifact() = *std::move(artifact);
     }
@@ -257,8 +257,8 @@ class ModelsService : public v1::Models::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor, const QuantizeTools& tools,
-                                                 JobStore* store) {
+std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor,
+                                                 const QuantizeTools& tools, JobStore* store) {
   return std::make_unique<ModelsService>(interceptor, tools, store);
 }
 

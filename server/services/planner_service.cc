@@ -26,30 +26,33 @@ std::function<bool()> StopOf(ServerContext* context) {
 
 class PlannerService : public v1::Planner::Service {
  public:
-  PlannerService(CallInterceptor* interceptor, PlannerRequestHandler* plans) : interceptor_(*interceptor), plans_(*plans) {}
+  PlannerService(CallInterceptor* interceptor, PlannerRequestHandler* plans)
+      : interceptor_(*interceptor), plans_(*plans) {}
 
   grpc::Status MakePlan(ServerContext* context, const v1::PlanRequest* request,
                         v1::PlanReply* reply) override {
     return interceptor_.Handle(context, "Planner/MakePlan",
-                         [&] { return plans_.Make(*request, StopOf(context), reply); });
+                               [&] { return plans_.Make(*request, StopOf(context), reply); });
   }
   grpc::Status Explain(ServerContext* context, const v1::ExplainRequest* request,
                        v1::ExplainReply* reply) override {
     return interceptor_.Handle(context, "Planner/Explain",
-                         [&] { return plans_.Explain(*request, StopOf(context), reply); });
+                               [&] { return plans_.Explain(*request, StopOf(context), reply); });
   }
   grpc::Status Export(ServerContext* context, const v1::ExportRequest* request,
                       v1::ExportReply* reply) override {
-    return interceptor_.Handle(context, "Planner/Export", [&] { return plans_.Export(*request, reply); });
+    return interceptor_.Handle(context, "Planner/Export",
+                               [&] { return plans_.Export(*request, reply); });
   }
   grpc::Status Import(ServerContext* context, const v1::ImportRequest* request,
                       v1::ImportReply* reply) override {
     return interceptor_.Handle(context, "Planner/Import",
-                         [&] { return plans_.Import(*request, StopOf(context), reply); });
+                               [&] { return plans_.Import(*request, StopOf(context), reply); });
   }
   grpc::Status Diff(ServerContext* context, const v1::DiffRequest* request,
                     v1::DiffReply* reply) override {
-    return interceptor_.Handle(context, "Planner/Diff", [&] { return plans_.Diff(*request, reply); });
+    return interceptor_.Handle(context, "Planner/Diff",
+                               [&] { return plans_.Diff(*request, reply); });
   }
   grpc::Status Profile(ServerContext* context, const v1::ProfileRequest*,
                        v1::ProfileReply* reply) override {
@@ -58,7 +61,7 @@ class PlannerService : public v1::Planner::Service {
   grpc::Status Machines(ServerContext* context, const v1::MachinesRequest* request,
                         v1::MachinesReply* reply) override {
     return interceptor_.Handle(context, "Planner/Machines",
-                         [&] { return plans_.Machines(*request, reply); });
+                               [&] { return plans_.Machines(*request, reply); });
   }
 
  private:
@@ -68,7 +71,8 @@ class PlannerService : public v1::Planner::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor, PlannerRequestHandler* plans) {
+std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor,
+                                                  PlannerRequestHandler* plans) {
   return std::make_unique<PlannerService>(interceptor, plans);
 }
 

@@ -24,12 +24,13 @@ struct QuantizeTools;
 
 // All arguments must outlive the service.
 std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* interceptor, JobRunner* jobs);
-std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor, PlannerRequestHandler* plans);
-std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor, const QuantizeTools& tools,
-                                                 JobStore* store);
+std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor,
+                                                  PlannerRequestHandler* plans);
+std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor,
+                                                 const QuantizeTools& tools, JobStore* store);
 // `status` fills in the fields that the registry does not know.
 std::unique_ptr<grpc::Service> MakeClusterService(
-    CallInterceptor* interceptor, WorkerRegistry* workers, Rendezvous* rendezvous, double heartbeat_seconds,
-    std::function<void(v1::ClusterStatusReply*)> status);
+    CallInterceptor* interceptor, WorkerRegistry* workers, Rendezvous* rendezvous,
+    double heartbeat_seconds, std::function<void(v1::ClusterStatusReply*)> status);
 
 }  // namespace espalier

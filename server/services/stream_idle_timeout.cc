@@ -9,7 +9,8 @@
 
 namespace espalier {
 
-StreamIdleTimeout::StreamIdleTimeout(absl::Duration limit) : limit_(limit), thread_([this] { Scan(); }) {}
+StreamIdleTimeout::StreamIdleTimeout(absl::Duration limit)
+    : limit_(limit), thread_([this] { Scan(); }) {}
 
 StreamIdleTimeout::~StreamIdleTimeout() {
   {

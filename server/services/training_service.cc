@@ -12,15 +12,18 @@ using grpc::ServerContext;
 
 class TrainingService : public v1::Training::Service {
  public:
-  TrainingService(CallInterceptor* interceptor, JobRunner* jobs) : interceptor_(*interceptor), jobs_(*jobs) {}
+  TrainingService(CallInterceptor* interceptor, JobRunner* jobs)
+      : interceptor_(*interceptor), jobs_(*jobs) {}
 
   grpc::Status Submit(ServerContext* context, const v1::SubmitRequest* request,
                       v1::SubmitReply* reply) override {
-    return interceptor_.Handle(context, "Training/Submit", [&] { return jobs_.Submit(*request, reply); });
+    return interceptor_.Handle(context, "Training/Submit",
+                               [&] { return jobs_.Submit(*request, reply); });
   }
   grpc::Status DryRun(ServerContext* context, const v1::DryRunRequest* request,
                       v1::DryRunReply* reply) override {
-    return interceptor_.Handle(context, "Training/DryRun", [&] { return jobs_.DryRun(*request, reply); });
+    return interceptor_.Handle(context, "Training/DryRun",
+                               [&] { return jobs_.DryRun(*request, reply); });
   }
   grpc::Status Watch(ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::JobEvent>* writer) override {
@@ -50,7 +53,8 @@ class TrainingService : public v1::Training::Service {
   }
   grpc::Status Resume(ServerContext* context, const v1::ResumeRequest* request,
                       v1::ResumeReply* reply) override {
-    return interceptor_.Handle(context, "Training/Resume", [&] { return jobs_.Resume(*request, reply); });
+    return interceptor_.Handle(context, "Training/Resume",
+                               [&] { return jobs_.Resume(*request, reply); });
   }
 
  private:

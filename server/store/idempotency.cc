@@ -29,8 +29,8 @@ std::string RequestSha256(const google::protobuf::MessageLite& request) {
 }
 
 IdempotencyRecord MakeIdempotencyRecord(const std::string& method, const std::string& key,
-                    const google::protobuf::MessageLite& request,
-                    const google::protobuf::MessageLite& reply) {
+                                        const google::protobuf::MessageLite& request,
+                                        const google::protobuf::MessageLite& reply) {
   return {method, key, RequestSha256(request), reply.SerializeAsString()};
 }
 
@@ -41,9 +41,9 @@ absl::Status CheckIdempotencyKey(const std::string& key) {
 }
 
 absl::Status Idempotency::RunOnce(const std::string& method, const std::string& key,
-                               const google::protobuf::MessageLite& request,
-                               google::protobuf::MessageLite* reply,
-                               const std::function<absl::Status()>& body) {
+                                  const google::protobuf::MessageLite& request,
+                                  google::protobuf::MessageLite* reply,
+                                  const std::function<absl::Status()>& body) {
   if (key.empty()) return body();
   if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);

@@ -18,8 +18,8 @@ std::string RequestSha256(const google::protobuf::MessageLite& request);
 
 // Returns the record that makes `reply` the answer to `request` under `key`.
 IdempotencyRecord MakeIdempotencyRecord(const std::string& method, const std::string& key,
-                    const google::protobuf::MessageLite& request,
-                    const google::protobuf::MessageLite& reply);
+                                        const google::protobuf::MessageLite& request,
+                                        const google::protobuf::MessageLite& reply);
 
 // Returns InvalidArgument if the key is too long to be stored.
 absl::Status CheckIdempotencyKey(const std::string& key);
@@ -34,9 +34,9 @@ class Idempotency {
   // otherwise runs `body`, which must write MakeIdempotencyRecord(...) in the transaction that
   // makes its effect durable. A failed call is not recorded and may be repeated under its key.
   absl::Status RunOnce(const std::string& method, const std::string& key,
-                    const google::protobuf::MessageLite& request,
-                    google::protobuf::MessageLite* reply,
-                    const std::function<absl::Status()>& body);
+                       const google::protobuf::MessageLite& request,
+                       google::protobuf::MessageLite* reply,
+                       const std::function<absl::Status()>& body);
 
  private:
   const JobStore* const store_;

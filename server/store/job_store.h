@@ -26,7 +26,7 @@ struct JobRecord {
   // Path of the last durable checkpoint (server/jobs/checkpoint_folders.h); empty if none.
   std::string checkpoint_dir;
   int32_t attempts_without_progress = 0;  // since the last progress
-  std::string failures;  // reasons of those attempts, one per line
+  std::string failures;                   // reasons of those attempts, one per line
 };
 
 // The outcome of a mutating call, so that a repeated call gets the same answer.
@@ -40,7 +40,7 @@ struct IdempotencyRecord {
 // Changes of one job that are written in one transaction.
 struct JobWrite {
   std::optional<JobRecord> job;  // without spec and plan, unless the flags below say so
-  bool create = false;  // the job must not exist; also writes spec and plan
+  bool create = false;           // the job must not exist; also writes spec and plan
   bool with_plan = false;
   // applied first: deletes reports of this and later steps
   std::optional<int64_t> drop_reports_from;
@@ -84,14 +84,17 @@ class JobStore {
   // Returns a number greater than all previous ones, across restarts.
   virtual absl::StatusOr<uint64_t> NextEpoch() = 0;
 
-  virtual absl::Status PutArtifact(const ArtifactRecord& record, const IdempotencyRecord* idempotency_record) = 0;
-  virtual absl::Status DeleteArtifact(const std::string& name, const IdempotencyRecord* idempotency_record) = 0;
+  virtual absl::Status PutArtifact(const ArtifactRecord& record,
+                                   const IdempotencyRecord* idempotency_record) = 0;
+  virtual absl::Status DeleteArtifact(const std::string& name,
+                                      const IdempotencyRecord* idempotency_record) = 0;
   virtual absl::StatusOr<std::vector<ArtifactRecord>> Artifacts() const = 0;
 
   // Served models by name, which are served again after a restart.
   virtual absl::Status PutServed(const v1::ServeModelRequest& request,
                                  const IdempotencyRecord* idempotency_record) = 0;
-  virtual absl::Status DeleteServed(const std::string& name, const IdempotencyRecord* idempotency_record) = 0;
+  virtual absl::Status DeleteServed(const std::string& name,
+                                    const IdempotencyRecord* idempotency_record) = 0;
   virtual absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const = 0;
 
   // Named opaque values, such as measured operator times (planner/cost/measured_cost.h).

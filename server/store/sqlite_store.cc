@@ -170,7 +170,8 @@ absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& wr
     const std::string body = job.SerializeAsString();
     absl::Status status;
     if (write.create) {
-      status = Sql("INSERT INTO jobs(id, spec, plan, job, checkpoint_dir, attempts_without_progress, failures) "
+      status = Sql("INSERT INTO jobs(id, spec, plan, job, checkpoint_dir, "
+                   "attempts_without_progress, failures) "
                    "VALUES(?,?,?,?,?,?,?)")
                    .Bind(job_id)
                    .Bind(spec)
@@ -181,7 +182,8 @@ absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& wr
                    .Bind(write.job->failures)
                    .Run();
     } else {
-      status = Sql("UPDATE jobs SET job=?, checkpoint_dir=?, attempts_without_progress=?, failures=? WHERE id=?")
+      status = Sql("UPDATE jobs SET job=?, checkpoint_dir=?, attempts_without_progress=?, "
+                   "failures=? WHERE id=?")
                    .Bind(body)
                    .Bind(write.job->checkpoint_dir)
                    .Bind(write.job->attempts_without_progress)
@@ -217,13 +219,15 @@ absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& wr
         Sql("INSERT INTO log(job, body) VALUES(?,?)").Bind(job_id).Bind(message).Run();
     if (!status.ok()) return status;
   }
-  return write.idempotency_record.has_value() ? InsertIdempotencyRecord(*write.idempotency_record) : absl::OkStatus();
+  return write.idempotency_record.has_value() ? InsertIdempotencyRecord(*write.idempotency_record)
+                                              : absl::OkStatus();
 }
 
 absl::StatusOr<JobRecord> SqliteStore::Get(const std::string& job_id) const {
   absl::MutexLock lock(&mutex_);
   Statement& query =
-      Sql("SELECT job, spec, plan, checkpoint_dir, attempts_without_progress, failures FROM jobs WHERE id=?");
+      Sql("SELECT job, spec, plan, checkpoint_dir, attempts_without_progress, failures FROM jobs "
+          "WHERE id=?");
   ScopedStatementReset use(&query);
   absl::StatusOr<bool> row = query.Bind(job_id).Step();
   if (!row.ok()) return row.status();
@@ -243,7 +247,8 @@ absl::StatusOr<JobRecord> SqliteStore::Get(const std::string& job_id) const {
 absl::StatusOr<std::vector<JobRecord>> SqliteStore::List() const {
   absl::MutexLock lock(&mutex_);
   Statement& query =
-      Sql("SELECT job, spec, checkpoint_dir, attempts_without_progress, failures FROM jobs ORDER BY number");
+      Sql("SELECT job, spec, checkpoint_dir, attempts_without_progress, failures FROM jobs ORDER "
+          "BY number");
   ScopedStatementReset use(&query);
   std::vector<JobRecord> records;
   while (true) {
@@ -325,7 +330,8 @@ absl::StatusOr<uint64_t> SqliteStore::NextEpoch() {
   return value;
 }
 
-absl::Status SqliteStore::PutArtifact(const ArtifactRecord& record, const IdempotencyRecord* idempotency_record) {
+absl::Status SqliteStore::PutArtifact(const ArtifactRecord& record,
+                                      const IdempotencyRecord* idempotency_record) {
   return InTransaction([&]() -> absl::Status {
     mutex_.AssertHeld();
     absl::Status status = Sql("INSERT OR REPLACE INTO artifacts(name, body, folder) VALUES(?,?,?)")
@@ -338,7 +344,8 @@ absl::Status SqliteStore::PutArtifact(const ArtifactRecord& record, const Idempo
   });
 }
 
-absl::Status SqliteStore::DeleteArtifact(const std::string& name, const IdempotencyRecord* idempotency_record) {
+absl::Status SqliteStore::DeleteArtifact(const std::string& name,
+                                         const IdempotencyRecord* idempotency_record) {
   return InTransaction([&]() -> absl::Status {
     mutex_.AssertHeld();
     absl::Status status = Sql("DELETE FROM artifacts WHERE name=?").Bind(name).Run();
@@ -377,7 +384,8 @@ absl::Status SqliteStore::PutServed(const v1::ServeModelRequest& request,
   });
 }
 
-absl::Status SqliteStore::DeleteServed(const std::string& name, const IdempotencyRecord* idempotency_record) {
+absl::Status SqliteStore::DeleteServed(const std::string& name,
+                                       const IdempotencyRecord* idempotency_record) {
   return InTransaction([&]() -> absl::Status {
     mutex_.AssertHeld();
     absl::Status status = Sql("DELETE FROM served WHERE name=?").Bind(name).Run();

@@ -33,16 +33,19 @@ class SqliteStore : public JobStore {
   absl::StatusOr<std::vector<JobRecord>> List() const override;
   absl::StatusOr<std::vector<JobLogEntry>> Log(const std::string& job_id, int64_t after_sequence,
                                                int64_t from_step, int limit) const override;
-  absl::StatusOr<std::optional<std::string>> FindReply(const std::string& method,
-                                                    const std::string& key,
-                                                    const std::string& request_hash) const override;
+  absl::StatusOr<std::optional<std::string>> FindReply(
+      const std::string& method, const std::string& key,
+      const std::string& request_hash) const override;
   absl::StatusOr<uint64_t> NextEpoch() override;
-  absl::Status PutArtifact(const ArtifactRecord& record, const IdempotencyRecord* idempotency_record) override;
-  absl::Status DeleteArtifact(const std::string& name, const IdempotencyRecord* idempotency_record) override;
+  absl::Status PutArtifact(const ArtifactRecord& record,
+                           const IdempotencyRecord* idempotency_record) override;
+  absl::Status DeleteArtifact(const std::string& name,
+                              const IdempotencyRecord* idempotency_record) override;
   absl::StatusOr<std::vector<ArtifactRecord>> Artifacts() const override;
   absl::Status PutServed(const v1::ServeModelRequest& request,
                          const IdempotencyRecord* idempotency_record) override;
-  absl::Status DeleteServed(const std::string& name, const IdempotencyRecord* idempotency_record) override;
+  absl::Status DeleteServed(const std::string& name,
+                            const IdempotencyRecord* idempotency_record) override;
   absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const override;
   absl::Status PutBlob(const std::string& name, const std::string& value) override;
   absl::StatusOr<std::string> GetBlob(const std::string& name) const override;
@@ -56,7 +59,8 @@ class SqliteStore : public JobStore {
   Statement& Sql(const std::string& sql) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteJob(const std::string& job_id, const JobWrite& write)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status InsertIdempotencyRecord(const IdempotencyRecord& idempotency_record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status InsertIdempotencyRecord(const IdempotencyRecord& idempotency_record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Runs `body` between BEGIN and COMMIT; rolls back if it fails.
   template <typename Body>

@@ -337,7 +337,8 @@ TEST_F(StoreTest, RepeatedCallGetsFirstAnswerChangedOneIsRefused) {
     return idempotency.RunOnce(method, body.idempotency_key(), body, reply, [&] {
       reply->set_job_id("job-" + std::to_string(++runs));
       JobWrite write = Create(reply->job_id());
-      write.idempotency_record = MakeIdempotencyRecord(method, body.idempotency_key(), body, *reply);
+      write.idempotency_record =
+          MakeIdempotencyRecord(method, body.idempotency_key(), body, *reply);
       return store_->Write(reply->job_id(), write);
     });
   };

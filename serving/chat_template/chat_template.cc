@@ -21,8 +21,8 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Create(
   return std::shared_ptr<const ChatTemplate>(std::move(format));
 }
 
-absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Replace(const ChatTemplate* own,
-                                                                      const std::string& source) {
+absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Replace(
+    const ChatTemplate* own, const std::string& source) {
   TokenizerConfig config;
   if (own != nullptr) config.special_tokens = own->special_tokens_;
   config.chat_templates["default"] = source;

@@ -32,7 +32,7 @@ class ChatTemplate {
 
   // Uses `source` instead of all other templates, with the special tokens of `own` (may be null).
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Replace(const ChatTemplate* own,
-                                                                   const std::string& source);
+                                                                     const std::string& source);
 
   // Returns the prompt, with special tokens spelled out: encode it with parse_special and without
   // add_special. With tools, prefers a template named tool_use, as transformers does. Returns

@@ -1,10 +1,10 @@
 // Bounds and errors; tests/conformance/chat_templates_test.py compares with Jinja2.
-#include "serving/chat_template/jinja_template.h"
+#include "serving/chat_template/chat_template.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "serving/chat_template/chat_template.h"
+#include "serving/chat_template/jinja_template.h"
 #include "serving/chat_template/plain_chat_template.h"
 
 namespace espalier {

@@ -326,7 +326,7 @@ std::vector<Value> Evaluator::Iterate(const Value& value) {
 }
 
 BoundArguments::BoundArguments(Evaluator& evaluator, std::string function, Arguments arguments,
-               std::vector<std::string> names)
+                               std::vector<std::string> names)
     : evaluator_(evaluator),
       function_(std::move(function)),
       values_(names.size()),

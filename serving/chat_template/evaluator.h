@@ -137,7 +137,7 @@ class Evaluator {
 class BoundArguments {
  public:
   BoundArguments(Evaluator& evaluator, std::string function, Arguments arguments,
-         std::vector<std::string> names);
+                 std::vector<std::string> names);
   bool Has(size_t i) const { return i < values_.size() && given_[i]; }
   // Undefined if the argument is absent.
   const Value& operator[](size_t i) const { return values_[i]; }

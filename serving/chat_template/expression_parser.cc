@@ -14,8 +14,8 @@ NodePtr ExpressionParser::TupleOrOne(bool with_if) {
   NodePtr tuple = Make(NodeType::kTuple);
   tuple->children.push_back(std::move(first));
   while (TakeSign(",")) {
-    if (Current().type == Type::kCloseBlock || Current().type == Type::kCloseOutput || IsSign(")") ||
-        IsSign("="))
+    if (Current().type == Type::kCloseBlock || Current().type == Type::kCloseOutput ||
+        IsSign(")") || IsSign("="))
       break;
     tuple->children.push_back(one());
   }
@@ -263,7 +263,8 @@ void ExpressionParser::CallArguments(Node* node) {
       node->spread = Expression();
     } else if (TakeSign("**")) {
       node->spread_named = Expression();
-    } else if (Current().type == Type::kName && Peek(1).type == Type::kSign && Peek(1).text == "=") {
+    } else if (Current().type == Type::kName && Peek(1).type == Type::kSign &&
+               Peek(1).text == "=") {
       std::string name = ExpectName();
       Next();
       node->named.emplace_back(std::move(name), Expression());

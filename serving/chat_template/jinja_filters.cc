@@ -136,7 +136,7 @@ Value Indent(Evaluator& e, Arguments a) {
 
 Value ToJsonFilter(Evaluator& e, Arguments a) {
   BoundArguments read(e, "tojson", std::move(a),
-              {"value", "ensure_ascii", "indent", "separators", "sort_keys"});
+                      {"value", "ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style;
   style.ensure_ascii = read.Bool(1, false);
   if (read.Has(2) && !read[2].IsNone()) {
@@ -377,7 +377,8 @@ Value Sum(Evaluator& e, Arguments a) {
   BoundArguments read(e, "sum", std::move(a), {"iterable", "attribute", "start"});
   Value sum = read.Has(2) ? read[2] : Value::Of(int64_t{0});
   for (const Value& item : e.Iterate(read[0])) {
-    sum = e.Binary("+", sum, read.Has(1) && !read[1].IsNone() ? AttributePath(e, item, read[1]) : item);
+    sum = e.Binary("+", sum,
+                   read.Has(1) && !read[1].IsNone() ? AttributePath(e, item, read[1]) : item);
     if (!e.ok()) return Value();
   }
   return sum;
@@ -385,7 +386,8 @@ Value Sum(Evaluator& e, Arguments a) {
 
 // min and max.
 Value MinOrMax(Evaluator& e, Arguments a, bool most) {
-  BoundArguments read(e, most ? "max" : "min", std::move(a), {"value", "case_sensitive", "attribute"});
+  BoundArguments read(e, most ? "max" : "min", std::move(a),
+                      {"value", "case_sensitive", "attribute"});
   std::vector<Value> items = e.Iterate(read[0]);
   if (items.empty()) return Value::Undefined_("No aggregated item, sequence was empty: it");
   const bool by = read.Has(2) && !read[2].IsNone();
@@ -492,7 +494,8 @@ const std::map<std::string, Filter>& Filters() {
       {"map", Map},
       {"max", [](Evaluator& e, Arguments a) { return MinOrMax(e, std::move(a), true); }},
       {"min", [](Evaluator& e, Arguments a) { return MinOrMax(e, std::move(a), false); }},
-      {"reject", [](Evaluator& e, Arguments a) { return SelectOrReject(e, std::move(a), false, false); }},
+      {"reject",
+       [](Evaluator& e, Arguments a) { return SelectOrReject(e, std::move(a), false, false); }},
       {"rejectattr",
        [](Evaluator& e, Arguments a) { return SelectOrReject(e, std::move(a), true, false); }},
       {"replace", Replace},
@@ -502,8 +505,10 @@ const std::map<std::string, Filter>& Filters() {
        [](Evaluator& e, Arguments a) {
          return TextBy(e, std::move(a), [](const std::string& s) { return s; });
        }},
-      {"select", [](Evaluator& e, Arguments a) { return SelectOrReject(e, std::move(a), false, true); }},
-      {"selectattr", [](Evaluator& e, Arguments a) { return SelectOrReject(e, std::move(a), true, true); }},
+      {"select",
+       [](Evaluator& e, Arguments a) { return SelectOrReject(e, std::move(a), false, true); }},
+      {"selectattr",
+       [](Evaluator& e, Arguments a) { return SelectOrReject(e, std::move(a), true, true); }},
       {"sort", SortFilter},
       {"string",
        [](Evaluator& e, Arguments a) {

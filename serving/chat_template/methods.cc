@@ -225,7 +225,8 @@ Value Partition(Evaluator& e, const std::string& text, Arguments arguments, bool
   if (!e.ok()) return Value();
   if (separator.empty()) return e.Fail("empty separator");
   if (!e.Work(SearchSteps(text, separator))) return Value();
-  const size_t at = from_right ? FindLastSubstring(text, separator) : FindSubstring(text, separator);
+  const size_t at =
+      from_right ? FindLastSubstring(text, separator) : FindSubstring(text, separator);
   std::vector<Value> parts;
   if (at == std::string::npos) {
     const Value nothing = Value::Of(std::string());

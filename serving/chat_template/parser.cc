@@ -32,7 +32,8 @@ class StatementParser : public ExpressionParser {
       } else if (Current().type == Type::kOpenOutput) {
         Next();
         block->children.push_back(With(NodeType::kOutput, "", TupleOrOne(true)));
-        if (Current().type != Type::kCloseOutput) Fail(absl::StrCat("expected }}, found ", DescribeCurrent()));
+        if (Current().type != Type::kCloseOutput)
+          Fail(absl::StrCat("expected }}, found ", DescribeCurrent()));
         Next();
       } else if (Current().type == Type::kOpenBlock) {
         Next();
@@ -49,12 +50,14 @@ class StatementParser : public ExpressionParser {
   }
 
   void CloseBlock() {
-    if (Current().type != Type::kCloseBlock) return Fail(absl::StrCat("expected %}, found ", DescribeCurrent()));
+    if (Current().type != Type::kCloseBlock)
+      return Fail(absl::StrCat("expected %}, found ", DescribeCurrent()));
     Next();
   }
   // Consumes the end tag of a block: its name and %}.
   void EndOf(absl::string_view name) {
-    if (!TakeName(name)) return Fail(absl::StrCat("expected ", name, ", found ", DescribeCurrent()));
+    if (!TakeName(name))
+      return Fail(absl::StrCat("expected ", name, ", found ", DescribeCurrent()));
     CloseBlock();
   }
 

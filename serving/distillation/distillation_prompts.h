@@ -10,7 +10,7 @@
 namespace espalier {
 
 struct PromptLimits {
-  int max_tokens = 32;  // of a prompt; longer ones lose their first tokens
+  int max_tokens = 32;    // of a prompt; longer ones lose their first tokens
   int max_prompts = 512;  // the first ones of a list; evenly spaced ones of a text
 };
 

@@ -16,7 +16,8 @@ int LeftOf(const DistillationPrompt& prompt, int width) {
 }
 
 // Adds the soft labels of token `t` of the continuation, from index `at` on.
-void AddSoftLabels(const DistillationPrompt& prompt, size_t t, size_t at, DistillationRound* round) {
+void AddSoftLabels(const DistillationPrompt& prompt, size_t t, size_t at,
+                   DistillationRound* round) {
   const size_t last = at + static_cast<size_t>(round->soft) - 1;
   bool drawn_is_among = false;
   if (t < prompt.likely.size()) {
@@ -50,7 +51,8 @@ int64_t CountLeft(absl::Span<const DistillationPrompt> prompts, int width) {
   return count;
 }
 
-int64_t MarkLearned(const std::vector<bool>& agrees, int width, int ssm, DistillationPrompt* prompt) {
+int64_t MarkLearned(const std::vector<bool>& agrees, int width, int ssm,
+                    DistillationPrompt* prompt) {
   const int samples = SamplesOf(*prompt, width);
   prompt->learned_by.resize(samples, 0);
   int64_t marked = 0;

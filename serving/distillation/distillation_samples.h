@@ -42,7 +42,8 @@ int64_t CountLeft(absl::Span<const DistillationPrompt> prompts, int width);
 
 // Marks the unlearned samples whose tokens all agree, and returns their number. `agrees`: by token
 // of the continuation, whether SSM number `ssm` would generate it after all tokens before it.
-int64_t MarkLearned(const std::vector<bool>& agrees, int width, int ssm, DistillationPrompt* prompt);
+int64_t MarkLearned(const std::vector<bool>& agrees, int width, int ssm,
+                    DistillationPrompt* prompt);
 
 // The training data of one SSM: one example per prompt with an unlearned sample.
 struct DistillationRound {
@@ -51,7 +52,7 @@ struct DistillationRound {
   int64_t rows = 0;
   int64_t columns = 0;  // of the longest prompt, learned or not: all rounds train the same graph
   int64_t samples = 0;
-  std::vector<int32_t> tokens;   // [rows, columns]
+  std::vector<int32_t> tokens;  // [rows, columns]
   // [rows, columns]: the next token if it is in an unlearned sample, else kIgnored
   std::vector<int32_t> targets;
   // Soft labels, [rows, columns, soft]: tokens, and weights of their negative log-probability such
@@ -64,6 +65,7 @@ struct DistillationRound {
   std::vector<float> soft_weights;
 };
 // `likely`: how many of the LLM's most probable tokens are labels; 0: the next token only.
-DistillationRound MakeRound(absl::Span<const DistillationPrompt> prompts, int width, int likely = 0);
+DistillationRound MakeRound(absl::Span<const DistillationPrompt> prompts, int width,
+                            int likely = 0);
 
 }  // namespace espalier

@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "serving/distillation/evaluate_drafts.h"
 #include "serving/distillation/distillation_prompts.h"
 #include "serving/distillation/distillation_samples.h"
+#include "serving/distillation/evaluate_drafts.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"
 
@@ -82,14 +82,16 @@ TEST(DistillationSamples, SoftLabelsAreTheLikelyTokensAndTheDrawnOneBeyondThem) 
 
 // The expectation of the weighted sum of any function of the token is its mean under the LLM.
 TEST(DistillationSamples, SoftLabelsEstimateTheWholeDistributionWithoutBias) {
-  const std::vector<double> distribution = {0.4, 0.3, 0.2, 0.1};  // of tokens 0 to 3; two of them likely
+  const std::vector<double> distribution = {0.4, 0.3, 0.2,
+                                            0.1};  // of tokens 0 to 3; two of them likely
   double mean = 0, expected = 0;
   for (int drawn = 0; drawn < 4; ++drawn) {
     const std::vector<DistillationPrompt> prompts = {{{0}, {drawn}, {}, {{{0, 0.4f}, {1, 0.3f}}}}};
     const DistillationRound round = MakeRound(prompts, 1, 2);
     for (size_t i = 0; i < round.soft_tokens.size(); ++i) {
       const double value = 1 + round.soft_tokens[i] * round.soft_tokens[i];
-      mean += distribution[static_cast<size_t>(drawn)] * static_cast<double>(round.soft_weights[i]) * value;
+      mean += distribution[static_cast<size_t>(drawn)] *
+              static_cast<double>(round.soft_weights[i]) * value;
     }
     expected += distribution[static_cast<size_t>(drawn)] * (1 + drawn * drawn);
   }

@@ -16,9 +16,9 @@ struct Question {
 
 // Runs `count` requests, no more than fit at once, and passes on their events by index.
 absl::Status RunRequests(Engine& engine, int64_t count, int at_once,
-                    const std::function<Question(int64_t)>& question,
-                    const std::function<void(int64_t, const RequestEvent&)>& take,
-                    const DistillationProgress& progress) {
+                         const std::function<Question(int64_t)>& question,
+                         const std::function<void(int64_t, const RequestEvent&)>& take,
+                         const DistillationProgress& progress) {
   std::map<RequestId, int64_t> open;
   int64_t asked = 0, done = 0;
   while (done < count) {
@@ -81,17 +81,16 @@ absl::StatusOr<std::vector<std::vector<bool>>> ScoreContinuations(
       agrees[p].push_back(event.prompt_logprobs[t].rank == 1);
     }
   };
-  absl::Status status = RunRequests(**engine, static_cast<int64_t>(asked.size()), options.max_requests,
-                               question, take, progress);
+  absl::Status status = RunRequests(**engine, static_cast<int64_t>(asked.size()),
+                                    options.max_requests, question, take, progress);
   if (!status.ok()) return status;
   return agrees;
 }
 
-absl::StatusOr<DraftEfficiency> MeasureDrafts(ModelRunner* llm, const std::vector<ModelRunner*>& ssms,
-                                         const Tokenizer& tokenizer, const EngineOptions& options,
-                                         absl::Span<const std::vector<int>> prompts, int tokens,
-                                         const SamplingParameters& sampling,
-                                         const DistillationProgress& progress) {
+absl::StatusOr<DraftEfficiency> MeasureDrafts(
+    ModelRunner* llm, const std::vector<ModelRunner*>& ssms, const Tokenizer& tokenizer,
+    const EngineOptions& options, absl::Span<const std::vector<int>> prompts, int tokens,
+    const SamplingParameters& sampling, const DistillationProgress& progress) {
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(llm, ssms, &tokenizer, options);
   if (!engine.ok()) return engine.status();
   DraftEfficiency worth;
@@ -109,8 +108,8 @@ absl::StatusOr<DraftEfficiency> MeasureDrafts(ModelRunner* llm, const std::vecto
     worth.drafted += event.usage.drafted_tokens;
     worth.accepted += event.usage.accepted_tokens;
   };
-  absl::Status status = RunRequests(**engine, static_cast<int64_t>(prompts.size()), options.max_requests,
-                               question, take, progress);
+  absl::Status status = RunRequests(**engine, static_cast<int64_t>(prompts.size()),
+                                    options.max_requests, question, take, progress);
   if (!status.ok()) return status;
   return worth;
 }

@@ -38,10 +38,9 @@ struct DraftEfficiency {
 
 // Generates outputs for the prompts with the merged trees of all SSMs. Prompt i is sampled with
 // seed sampling.seed + i.
-absl::StatusOr<DraftEfficiency> MeasureDrafts(ModelRunner* llm, const std::vector<ModelRunner*>& ssms,
-                                         const Tokenizer& tokenizer, const EngineOptions& options,
-                                         absl::Span<const std::vector<int>> prompts, int tokens,
-                                         const SamplingParameters& sampling,
-                                         const DistillationProgress& progress);
+absl::StatusOr<DraftEfficiency> MeasureDrafts(
+    ModelRunner* llm, const std::vector<ModelRunner*>& ssms, const Tokenizer& tokenizer,
+    const EngineOptions& options, absl::Span<const std::vector<int>> prompts, int tokens,
+    const SamplingParameters& sampling, const DistillationProgress& progress);
 
 }  // namespace espalier

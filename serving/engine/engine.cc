@@ -85,7 +85,7 @@ void Engine::PlanSpeculation() {
 }
 
 RequestId Engine::PrefixProducer(const Request& request, int known,
-                              const SchedulerInput& before) const {
+                                 const SchedulerInput& before) const {
   const absl::Span<const int> wanted = CacheablePrefix(request);
   for (const auto* views : {&before.running, &before.waiting}) {
     for (const RequestView& view : *views) {
@@ -228,7 +228,8 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
     work[i].slots = *std::move(scratch);
     const absl::Span<const int32_t> slots = kv_.slots(request.id());
     std::vector<SequenceRows::Row>& rows = sequences[i].rows;
-    const int32_t row_output = RunnerCanSample(request, tree) ? RunnerBatch::kToken : RunnerBatch::kLogits;
+    const int32_t row_output =
+        RunnerCanSample(request, tree) ? RunnerBatch::kToken : RunnerBatch::kLogits;
     for (int position = first; position < end; ++position) {
       rows.push_back({.token = request.tokens()[position],
                       .position = position,
@@ -270,10 +271,10 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
     sequences[i].adapter = chosen.adapter;
     if (chosen.embed) continue;
     sequences[i].metadata = {.sampling = chosen.sampling,
-                         .coupled = UsesCoupledSampling(chosen, options_.speculation.sampled),
-                         .edits = SequenceEditsOf(request.logits_processor()),
-                         .logprobs = chosen.logprobs,
-                         .prompt_logprobs = chosen.prompt_logprobs};
+                             .coupled = UsesCoupledSampling(chosen, options_.speculation.sampled),
+                             .edits = SequenceEditsOf(request.logits_processor()),
+                             .logprobs = chosen.logprobs,
+                             .prompt_logprobs = chosen.prompt_logprobs};
   }
   return pipeline_.Begin(sequences);
 }
@@ -437,14 +438,15 @@ void Engine::Embed(Entry& entry, const float* hidden) {
                                   [](float value) { return std::isfinite(value); });
   request.Finish(finite ? FinishReason::kStop : FinishReason::kError);
   EmitEvent(entry,
-         finite ? absl::OkStatus()
+            finite
+                ? absl::OkStatus()
                 : absl::InternalError("the model's hidden state holds values that are no numbers"),
-         finite ? std::move(embedding) : std::vector<float>());
+            finite ? std::move(embedding) : std::vector<float>());
   Retire(request.id());
 }
 
-absl::Status Engine::CommitTokens(Entry& entry, Work& work, const Verification& verification, int index,
-                              const StepOutput& logits) {
+absl::Status Engine::CommitTokens(Entry& entry, Work& work, const Verification& verification,
+                                  int index, const StepOutput& logits) {
   Request& request = *entry.request;
   const RequestId id = request.id();
   Usage& usage = request.usage();
@@ -487,7 +489,8 @@ absl::Status Engine::CommitTokens(Entry& entry, Work& work, const Verification& 
       ++statistics_.accepted_by_depth[i];
     }
   }
-  speculator_->CountNgramTokens(work.tree, absl::MakeConstSpan(verification.path).subspan(0, accepted_nodes));
+  speculator_->CountNgramTokens(work.tree,
+                                absl::MakeConstSpan(verification.path).subspan(0, accepted_nodes));
   EmitEvent(entry);
   std::vector<int32_t> accepted;
   for (size_t i = 0; i < accepted_nodes; ++i) {

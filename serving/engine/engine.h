@@ -29,11 +29,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "serving/runner/model_runner.h"
-#include "serving/runner/batch_builder.h"
 #include "serving/engine/speculator.h"
 #include "serving/kv/kv_cache.h"
 #include "serving/request/request.h"
+#include "serving/runner/batch_builder.h"
+#include "serving/runner/model_runner.h"
 #include "serving/scheduler/scheduler.h"
 #include "serving/speculative/expansion.h"
 #include "serving/speculative/token_tree.h"
@@ -46,30 +46,29 @@ namespace espalier {
 struct EngineOptions {
   Expansion expansion;  // of each SSM; no effect without SSMs
   SpeculationOptions speculation;
-  bool prefix_cache = true;  // requests share KV slots of common prefixes
-  int max_requests = 16;  // running concurrently
+  bool prefix_cache = true;        // requests share KV slots of common prefixes
+  int max_requests = 16;           // running concurrently
   int max_tokens_per_batch = 256;  // rows of one LLM step; reduced to the runner's limit
-  int max_queue = 256;  // waiting requests
+  int max_queue = 256;             // waiting requests
   int max_sequence_length = 0;  // prompt and output; 0: as much as the model and its KV cache allow
   // LLM steps in flight at most; 0: as many as the runner supports. Tuned speculation measures
   // steps and needs 1.
   int concurrent_steps = 0;
   // Monotonic clock, for the times in Usage (0 without it) and for tuning.
-  std::function<double()>
-      seconds;
+  std::function<double()> seconds;
 };
 
 struct RequestEvent {
   RequestId id = 0;
   std::vector<int> tokens;  // new tokens
-  std::string text;  // new text, whole characters
+  std::string text;         // new text, whole characters
   bool finished = false;
   FinishReason reason = FinishReason::kNone;
   absl::Status error;                          // if reason is kError
   StopCause stop;                              // if reason is kStop
-  std::vector<TokenLogprobs> logprobs;  // of `tokens`, if requested
+  std::vector<TokenLogprobs> logprobs;         // of `tokens`, if requested
   std::vector<TokenLogprobs> prompt_logprobs;  // in the first event with tokens, if requested
-  std::vector<float> embedding;  // in the last event, if requested
+  std::vector<float> embedding;                // in the last event, if requested
   double seconds_since_last = 0;  // since the previous event with tokens; 0 in the first one
   Usage usage;                    // if finished
 };
@@ -80,20 +79,20 @@ struct EngineStatistics {
   int64_t steps = 0;
   int64_t llm_batches = 0;
   int64_t ssm_batches = 0;
-  int64_t rows = 0;                 // of the LLM
-  int64_t prompt_tokens = 0;  // computed, including recomputation after preemption
-  int64_t whole_prompt_tokens = 0;  // of requests whose prompt was processed, cached or not
+  int64_t rows = 0;                  // of the LLM
+  int64_t prompt_tokens = 0;         // computed, including recomputation after preemption
+  int64_t whole_prompt_tokens = 0;   // of requests whose prompt was processed, cached or not
   int64_t cached_prompt_tokens = 0;  // of these, tokens found in the prefix cache
   int64_t generated_tokens = 0;
   int64_t verifications = 0;  // per request and step, with or without a tree
-  int64_t trees = 0;  // of these, with drafted tokens
+  int64_t trees = 0;          // of these, with drafted tokens
   int64_t drafted_tokens = 0;
   int64_t accepted_tokens = 0;
   std::vector<int64_t> drafted_by_depth;  // index 0: depth 1
   std::vector<int64_t> accepted_by_depth;
   int64_t preemptions = 0;
   int64_t prefix_query_tokens = 0;  // of prompts, looked up in the prefix cache
-  int64_t cached_tokens = 0;  // of these, found and not recomputed
+  int64_t cached_tokens = 0;        // of these, found and not recomputed
   SpeculationStatistics speculation;
   HistogramCounts step_tokens;  // steps by prompt tokens computed plus tokens generated
   std::map<FinishReason, int64_t> finished;
@@ -146,7 +145,7 @@ class Engine {
   int concurrent_steps() const { return concurrent_steps_; }
   int adapters() const { return limits_.adapters; }
   int embedding_size() const { return limits_.hidden; }  // 0: not available
-  int context() const { return context_; }  // tokens of prompt and output together
+  int context() const { return context_; }               // tokens of prompt and output together
   EngineStatistics statistics() const;
   // Returns Internal if a KV slot is leaked, has two owners, or belongs to a request that is not
   // running.
@@ -156,7 +155,7 @@ class Engine {
   struct Entry {
     std::unique_ptr<Request> request;
     double arrived = 0;
-    bool admitted = false;  // at any time
+    bool admitted = false;   // at any time
     double last_tokens = 0;  // time of the last event with tokens
     int64_t last_step = 0;
     bool busy = false;  // the step that yields its next token is in flight
@@ -165,7 +164,7 @@ class Engine {
     Assignment assignment;
     TokenTree tree;              // what the LLM verifies
     std::vector<int32_t> slots;  // of the tree's nodes from 1 on
-    int end = 0;  // tokens in the KV cache after this step, without the tree
+    int end = 0;                 // tokens in the KV cache after this step, without the tree
     int prompt_rows = 0;  // leading rows whose logits are needed for prompt log-probabilities
   };
   // An LLM step in flight. Its requests may end meanwhile.
@@ -201,12 +200,12 @@ class Engine {
   void CountPrompt(const Usage& usage);
   void Embed(Entry& entry, const float* hidden);
   absl::Status CommitTokens(Entry& entry, Work& work, const Verification& verification, int index,
-                        const StepOutput& logits);
+                            const StepOutput& logits);
   void ExpireRequests();
   void ResetLostCache();
   void FailRunning(const absl::Status& status);
   void EmitEvent(Entry& entry, const absl::Status& error = absl::OkStatus(),
-              std::vector<float> embedding = {});
+                 std::vector<float> embedding = {});
   void ReleaseSlots(RequestId id);
   void Retire(RequestId id);
   double Now() const { return options_.seconds ? options_.seconds() : 0; }
@@ -220,9 +219,9 @@ class Engine {
   KvCache kv_;
   uint64_t cache_generation_;  // of the LLM's cache that kv_ describes
   std::unique_ptr<Speculator> speculator_;
-  BatchPipeline pipeline_;  // the rows of in_flight_, in the same order
+  BatchPipeline pipeline_;              // the rows of in_flight_, in the same order
   std::deque<InFlightStep> in_flight_;  // oldest first
-  StepOutput logits_;  // of the last step that ended; its memory is reused
+  StepOutput logits_;                   // of the last step that ended; its memory is reused
   RequestId next_id_ = 1;
   std::map<RequestId, Entry> requests_;
   std::deque<RequestId> waiting_;  // by rank: priority, then age

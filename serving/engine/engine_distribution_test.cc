@@ -29,7 +29,7 @@ const std::vector<int>& Prompt() {
 using Rules = std::shared_ptr<const LogitsProcessorOptions>;
 
 std::vector<double> ExpectedDistribution(const FakeModel& model, const SamplingParameters& sampling,
-                                const Rules& rules) {
+                                         const Rules& rules) {
   std::vector<double> distribution(kCells, 1);
   for (int cell = 0; cell < kCells; ++cell) {
     std::vector<int> path = Prompt();
@@ -108,9 +108,9 @@ std::vector<int> Answers(const FakeModel& llm, const std::vector<FakeModel>& ssm
   }
   const bool always = !ssms.empty() && !speculation.tune;
   // The SSM applies no logits processors here, so fewer of its drafts are accepted with them.
-  EXPECT_GT(accepted, always                         ? draws / (rules != nullptr ? 8 : 4)
+  EXPECT_GT(accepted, always                        ? draws / (rules != nullptr ? 8 : 4)
                       : speculation.ngram.depth > 0 ? 100
-                                                     : -1);
+                                                    : -1);
   return cells;
 }
 
@@ -122,7 +122,8 @@ std::vector<int64_t> Counts(absl::Span<const int> cells) {
 
 // Chi-square statistic of the outputs against `distribution`; degrees of freedom in *freedom. 1e9
 // if an output has probability zero.
-double ChiSquare(absl::Span<const int> cells, const std::vector<double>& distribution, int* freedom) {
+double ChiSquare(absl::Span<const int> cells, const std::vector<double>& distribution,
+                 int* freedom) {
   const std::vector<int64_t> counts = Counts(cells);
   double sum = 0;
   *freedom = -1;
@@ -196,7 +197,11 @@ TEST_P(AnswerDistribution, OutputsFollowTheModelsDistribution) {
        {.tune = true, .sampled = SampledDrafting::kCoupled}},
       {"n-gram drafts alone", {}, "", {.temperature = 0.7}, {.ngram = {.depth = 2}}},
       {"n-gram drafts and draws", {Near()}, "2,1", {.temperature = 1}, {.ngram = {.depth = 3}}},
-      {"n-gram drafts, tuned", {Near()}, "", {.temperature = 1}, {.tune = true, .ngram = {.depth = 3}}},
+      {"n-gram drafts, tuned",
+       {Near()},
+       "",
+       {.temperature = 1},
+       {.tune = true, .ngram = {.depth = 3}}},
       {"min_p and typical",
        {Near(), Far()},
        "2,2",
@@ -215,12 +220,16 @@ TEST_P(AnswerDistribution, OutputsFollowTheModelsDistribution) {
        {.logit_bias = {{0, 1.0f}, {3, -0.7f}}, .bad_words = {{0, 1}, {2, 2}, {1, 3, 0}}}},
       {"allowed tokens", {Near()}, "2,2", {.temperature = 1}, {}, {.allowed = {3, 1, 0}}}};
   const DistributionCase& distribution = cases[GetParam()];
-  const Rules rules = GetParam() < 13 ? nullptr : std::make_shared<LogitsProcessorOptions>(distribution.logits_processor);
+  const Rules rules = GetParam() < 13
+                          ? nullptr
+                          : std::make_shared<LogitsProcessorOptions>(distribution.logits_processor);
   int freedom = 0;
-  const double chi = ChiSquare(Answers(Llm(), distribution.ssms, distribution.expansion, distribution.sampling, rules,
-                                       distribution.speculation, GetParam() < 4 ? kDraws : kDraws / 2),
-                               ExpectedDistribution(Llm(), distribution.sampling, rules), &freedom);
-  EXPECT_LT(chi, Threshold(freedom)) << distribution.name << " with " << freedom << " degrees of freedom";
+  const double chi =
+      ChiSquare(Answers(Llm(), distribution.ssms, distribution.expansion, distribution.sampling,
+                        rules, distribution.speculation, GetParam() < 4 ? kDraws : kDraws / 2),
+                ExpectedDistribution(Llm(), distribution.sampling, rules), &freedom);
+  EXPECT_LT(chi, Threshold(freedom))
+      << distribution.name << " with " << freedom << " degrees of freedom";
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AnswerDistribution, ::testing::Range(0, 17));
@@ -248,7 +257,8 @@ TEST_P(AnswerDistributionLong, TotalVariationFallsWithTheRootOfTheDraws) {
   const DistributionCase& distribution = GetParam();
   const std::vector<double> expected = ExpectedDistribution(Llm(), distribution.sampling, nullptr);
   const std::vector<int> cells =
-      Answers(Llm(), distribution.ssms, distribution.expansion, distribution.sampling, nullptr, distribution.speculation, kLongDraws);
+      Answers(Llm(), distribution.ssms, distribution.expansion, distribution.sampling, nullptr,
+              distribution.speculation, kLongDraws);
   for (int draws = kLongDraws / 100; draws <= kLongDraws; draws *= 10) {
     const std::vector<int64_t> counts = Counts(absl::MakeConstSpan(cells).first(draws));
     double variation = 0, of_chance = 0;
@@ -266,17 +276,18 @@ TEST_P(AnswerDistributionLong, TotalVariationFallsWithTheRootOfTheDraws) {
   EXPECT_LT(chi, Threshold(freedom));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AnswerDistributionLong,
-                         ::testing::Values(DistributionCase{"TreeOfTwo",
-                                                   {Near(), Far()},
-                                                   "2,2",
-                                                   {.temperature = 1, .top_p = 0.8, .top_k = 3}},
-                                           DistributionCase{"Tuned",
-                                                   {Near(), Far()},
-                                                   "",
-                                                   {.temperature = 0.8},
-                                                   {.tune = true, .ngram = {.depth = 3}}}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, AnswerDistributionLong,
+    ::testing::Values(DistributionCase{"TreeOfTwo",
+                                       {Near(), Far()},
+                                       "2,2",
+                                       {.temperature = 1, .top_p = 0.8, .top_k = 3}},
+                      DistributionCase{"Tuned",
+                                       {Near(), Far()},
+                                       "",
+                                       {.temperature = 0.8},
+                                       {.tune = true, .ngram = {.depth = 3}}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace espalier

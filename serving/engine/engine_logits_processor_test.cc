@@ -56,7 +56,8 @@ TEST(EngineLogitsProcessor, GreedyTreesMatchIncrementalDecodingUnderEveryProcess
       std::vector<RequestId> ids;
       for (const std::vector<int>& prompt : prompts) {
         ids.push_back(*harness.engine().Submit(
-            prompt, {.max_tokens = kAnswer, .logits_processor = std::make_shared<LogitsProcessorOptions>(rules)}));
+            prompt, {.max_tokens = kAnswer,
+                     .logits_processor = std::make_shared<LogitsProcessorOptions>(rules)}));
       }
       harness.RunToEnd();
       for (size_t i = 0; i < prompts.size(); ++i) {
@@ -80,8 +81,8 @@ TEST(EngineLogitsProcessor, ProcessorsThatMaskAllTokensFailOnlyTheirRequest) {
     std::vector<RequestId> good, bad;
     for (const std::vector<int>& prompt : RandomPrompts(6, 12, kVocabulary, 3)) {
       good.push_back(*harness.engine().Submit(prompt, {.max_tokens = kAnswer}));
-      bad.push_back(
-          *harness.engine().Submit(prompt, {.max_tokens = kAnswer, .logits_processor = dead, .logprobs = 1}));
+      bad.push_back(*harness.engine().Submit(
+          prompt, {.max_tokens = kAnswer, .logits_processor = dead, .logprobs = 1}));
     }
     harness.RunToEnd();
     for (const RequestId id : bad) {
@@ -98,7 +99,8 @@ TEST(EngineLogitsProcessor, AnSsmEqualToTheLlmIsAlwaysAcceptedUnderAnyProcessor)
   for (const LogitsProcessorOptions& rules : RuleCases()) {
     for (const double temperature : {0.0, 0.8}) {
       for (const SampledDrafting sampled :
-           {SampledDrafting::kIndependent, SampledDrafting::kWithoutReplacement, SampledDrafting::kCoupled}) {
+           {SampledDrafting::kIndependent, SampledDrafting::kWithoutReplacement,
+            SampledDrafting::kCoupled}) {
         EngineHarness harness(kVocabulary);
         harness.SetLlm(Llm());
         harness.AddSsm(Llm());
@@ -115,7 +117,8 @@ TEST(EngineLogitsProcessor, AnSsmEqualToTheLlmIsAlwaysAcceptedUnderAnyProcessor)
           ASSERT_TRUE(harness.engine()
                           .Submit(prompt, {.max_tokens = 21,  // 1, and 4 times 4 + 1
                                            .sampling = {.temperature = temperature, .seed = ++seed},
-                                           .logits_processor = std::make_shared<LogitsProcessorOptions>(rules)})
+                                           .logits_processor =
+                                               std::make_shared<LogitsProcessorOptions>(rules)})
                           .ok());
         }
         harness.RunToEnd();
@@ -269,7 +272,8 @@ TEST(EngineEnds, AStopTokenEndsInsideAPathAndHasNoTextUnlessIncluded) {
 TEST(EngineEnds, NothingEndsBeforeMinTokens) {
   const std::vector<int> all = GreedyContinuation(Llm(), {1, 2, 3}, 40);
   const int eos = all[2];
-  const auto rules = std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.min_tokens = 6});
+  const auto rules =
+      std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.min_tokens = 6});
   const Answer answer = Generate({.max_tokens = 12, .logits_processor = rules}, {eos});
   ASSERT_GE(answer.tokens.size(), 6u);
   EXPECT_EQ(std::count(answer.tokens.begin(), answer.tokens.begin() + 6, eos), 0);
@@ -304,7 +308,8 @@ TEST(EngineRowOutputs, FullLogitsAreCopiedOnlyWhereTheyAreNeeded) {
   RequestOptions reported = greedy, ruled = greedy, sampled = greedy, asked = greedy;
   RequestOptions undrafted = greedy, all = greedy;
   reported.logprobs = 0;
-  ruled.logits_processor = std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.repetition_penalty = 1.4});
+  ruled.logits_processor =
+      std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.repetition_penalty = 1.4});
   sampled.sampling.temperature = 1;
   undrafted.sampling.temperature = 1;
   undrafted.speculate = false;

@@ -14,9 +14,9 @@ constexpr int kVocabulary = 12;
 
 FakeModel Llm() { return HashModel(1, kVocabulary, 5); }
 
-std::unique_ptr<EngineHarness> MakeHarness(int kv_slots, int max_rows, int ssms,
-                                           int concurrent_steps = 1,
-                                           SampledDrafting sampled = SampledDrafting::kIndependent) {
+std::unique_ptr<EngineHarness> MakeHarness(
+    int kv_slots, int max_rows, int ssms, int concurrent_steps = 1,
+    SampledDrafting sampled = SampledDrafting::kIndependent) {
   auto harness = std::make_unique<EngineHarness>(kVocabulary, std::vector<int>{0});
   harness->limits().kv_slots = kv_slots;
   harness->limits().max_positions = 80;
@@ -97,7 +97,8 @@ TEST_P(RandomWorkload, OutputsDoNotDependOnBatchOrderOrPreemption) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sampled, RandomWorkload,
-                         ::testing::Values(SampledDrafting::kIndependent, SampledDrafting::kCoupledIfSeeded,
+                         ::testing::Values(SampledDrafting::kIndependent,
+                                           SampledDrafting::kCoupledIfSeeded,
                                            SampledDrafting::kCoupled));
 
 // With n-gram drafts: seeded requests use coupled sampling, others draw, and the drafts depend on

@@ -166,9 +166,9 @@ bool Engine::EvictFromQueue(int priority) {
     if (entry.admitted || options.admission_guaranteed()) continue;
     entry.request->Finish(FinishReason::kError);
     EmitEvent(entry, absl::ResourceExhaustedError(
-                      absl::StrCat(waiting,
-                                   " requests are waiting, which is the limit, and one "
-                                   "of higher priority arrived: try again later")));
+                         absl::StrCat(waiting,
+                                      " requests are waiting, which is the limit, and one "
+                                      "of higher priority arrived: try again later")));
     Retire(*last);
     return true;
   }
@@ -238,9 +238,9 @@ void Engine::ExpireRequests() {
   for (const RequestId id : late) {
     Entry& entry = requests_.at(id);
     entry.request->Finish(FinishReason::kError);
-    EmitEvent(entry, absl::DeadlineExceededError(
-                      absl::StrCat("the request's time is over: ", entry.request->emitted(),
-                                   " tokens in ", entry.request->options().timeout_seconds, " s")));
+    EmitEvent(entry, absl::DeadlineExceededError(absl::StrCat(
+                         "the request's time is over: ", entry.request->emitted(), " tokens in ",
+                         entry.request->options().timeout_seconds, " s")));
     Retire(id);
   }
 }

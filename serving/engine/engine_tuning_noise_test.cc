@@ -63,8 +63,8 @@ TEST(TuningOnABusyMachine, ChoosesAboutWhatIsBestOnAQuietOne) {
   }
 }
 
-// Of requests of which only the distribution matters; what is drawn is luck, so rates of fixed shapes are
-// means.
+// Of requests of which only the distribution matters; what is drawn is luck, so rates of fixed
+// shapes are means.
 TEST(TuningOnABusyMachine, DrawsAboutAsManyTokensAsIsBestOnAQuietOne) {
   constexpr int kDraws = 8;
   // The quickstart's pair: milliseconds of the LLM by rows, as they were measured.

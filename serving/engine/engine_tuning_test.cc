@@ -71,9 +71,10 @@ TEST(TunedEngine, AnSsmCostsHardlyAnythingWhereNgramDraftsKnow) {
       const Outcome alone = Serve(machine, -1, load, options, "", 0, 8, Circling());
       const Outcome both = Serve(machine, 0.9, load, options, "", 0, 8, Circling());
       EXPECT_EQ(both.answers, alone.answers);
-      std::printf("%-9s load %2d: n-gram drafts alone %8.1f, with an SSM %8.1f; at first %8.1f, %8.1f\n",
-                  machine.name, load, alone.tokens_per_second, both.tokens_per_second,
-                  alone.second_quarter, both.second_quarter);
+      std::printf(
+          "%-9s load %2d: n-gram drafts alone %8.1f, with an SSM %8.1f; at first %8.1f, %8.1f\n",
+          machine.name, load, alone.tokens_per_second, both.tokens_per_second, alone.second_quarter,
+          both.second_quarter);
       EXPECT_GT(both.second_quarter, 0.95 * alone.second_quarter)
           << machine.name << ", load " << load;
       EXPECT_GT(both.tokens_per_second, 0.97 * alone.tokens_per_second)

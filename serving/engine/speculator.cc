@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
     Ssm ssm;
     ssm.learned.acceptance[kIndependent] = AcceptanceEstimator::OfDraws();
     ssm.drafter = std::make_unique<SsmDrafter>(*out->setup_.ssms[i], static_cast<int>(i),
-                                            out->setup_.expansion, out->setup_.share_prefixes);
+                                               out->setup_.expansion, out->setup_.share_prefixes);
     ssm.limit = std::min({limits.max_positions, limits.kv_slots - tree, limits.max_context_slots});
     ssm.generation = out->setup_.ssms[i]->cache_generation();
     out->ssms_.push_back(std::move(ssm));
@@ -209,8 +209,7 @@ void Speculator::Commit(const Request& request, absl::Span<const int> accepted, 
     if (request.length() > ssm.limit) ssm.drafter->Release(request.id());
   }
   if (options_.ngram.depth == 0) return;
-  Learn(ngram_learned_, state.ngram_factor, request,
-        ngram_.Commit(request.id(), accepted, next));
+  Learn(ngram_learned_, state.ngram_factor, request, ngram_.Commit(request.id(), accepted, next));
 }
 
 void Speculator::CountNgramTokens(const TokenTree& tree, absl::Span<const int> path) {
@@ -279,8 +278,9 @@ void Speculator::ObserveStep(int tokens, double seconds) {
         {.tokens = worth,
          .seconds = seconds,
          .expected = plain_rate_ * (with_ssm_ ? gain_ : 1),
-         .likely =
-             with_ssm_ && expected_tokens_ > 0 ? plain_tokens_ + (expected_tokens_ - plain_tokens_) * SsmToken() : 0,
+         .likely = with_ssm_ && expected_tokens_ > 0
+                       ? plain_tokens_ + (expected_tokens_ - plain_tokens_) * SsmToken()
+                       : 0,
          .catching_up = prefill_seconds_,
          .settling = prefilling_});
   }
@@ -288,11 +288,11 @@ void Speculator::ObserveStep(int tokens, double seconds) {
     // Against whatever SSMs do without them. What an SSM catches up for these few steps is not
     // what it would cost there in the long run.
     ngram_gate_.Observe(load_.decoding, with_ngram_,
-                           {.tokens = static_cast<double>(tokens),
-                            .seconds = with_ngram_ ? seconds : seconds - prefill_seconds_,
-                            .expected = StepGoodput(load_, llm_latency_),
-                            .catching_up = with_ngram_ ? prefill_seconds_ : 0,
-                            .settling = with_ngram_ && prefilling_});
+                        {.tokens = static_cast<double>(tokens),
+                         .seconds = with_ngram_ ? seconds : seconds - prefill_seconds_,
+                         .expected = StepGoodput(load_, llm_latency_),
+                         .catching_up = with_ngram_ ? prefill_seconds_ : 0,
+                         .settling = with_ngram_ && prefilling_});
   }
 }
 

@@ -21,25 +21,25 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "serving/runner/model_runner.h"
 #include "serving/request/request.h"
+#include "serving/runner/model_runner.h"
 #include "serving/scheduler/scheduler.h"
 #include "serving/speculative/acceptance_estimator.h"
-#include "serving/speculative/warmup_steps.h"
-#include "serving/speculative/step_latency_model.h"
-#include "serving/speculative/ssm_drafter.h"
+#include "serving/speculative/draft_policy.h"
 #include "serving/speculative/expansion.h"
+#include "serving/speculative/exploration_schedule.h"
 #include "serving/speculative/ngram_drafter.h"
 #include "serving/speculative/speculation_gate.h"
-#include "serving/speculative/exploration_schedule.h"
+#include "serving/speculative/ssm_drafter.h"
+#include "serving/speculative/step_latency_model.h"
 #include "serving/speculative/token_tree.h"
-#include "serving/speculative/draft_policy.h"
+#include "serving/speculative/warmup_steps.h"
 
 namespace espalier {
 
 // How sampled requests are drafted and verified. The output always has the LLM's distribution.
 enum class SampledDrafting {
-  kIndependent,  // independent draws, verified by rejection_sampling.h
+  kIndependent,         // independent draws, verified by rejection_sampling.h
   kWithoutReplacement,  // draws that all differ, verified in the same way
   // Gumbel coupling (sampling/gumbel_coupling.h): drafter and LLM use the same noise. The tokens of
   // a seed then equal those of incremental decoding, whatever is drafted. Trees may have any shape.
@@ -67,11 +67,11 @@ struct SpeculationOptions {
 
 struct SpeculationStatistics {
   std::vector<absl::Status> ssm_status;  // errors of disabled SSMs
-  std::vector<int64_t> ssm_drafts;  // trees requested of each SSM
-  std::vector<int> ssm_limits;  // longest sequence that each SSM drafts for
+  std::vector<int64_t> ssm_drafts;       // trees requested of each SSM
+  std::vector<int> ssm_limits;           // longest sequence that each SSM drafts for
   int64_t ngram_drafted = 0, ngram_accepted = 0;
   int64_t tuned_off = 0;  // steps without SSM drafts, by choice
-  int64_t withheld = 0;  // of these, because drafting yielded less than plain steps
+  int64_t withheld = 0;   // of these, because drafting yielded less than plain steps
   int64_t probes = 0;
   std::vector<DraftChoice> choices;  // the latest of each SSM
 };
@@ -80,7 +80,7 @@ struct SpeculationStatistics {
 struct DraftWork {
   const Request& request;
   const Assignment& assignment;
-  int end = 0;  // tokens in the LLM's KV cache after this step, without the tree
+  int end = 0;      // tokens in the LLM's KV cache after this step, without the tree
   TokenTree& tree;  // holds the root; the draft is added
 };
 
@@ -152,7 +152,7 @@ class Speculator {
   };
   struct Ssm {
     std::unique_ptr<SsmDrafter> drafter;
-    int limit = 0;  // longest sequence that it drafts for
+    int limit = 0;            // longest sequence that it drafts for
     uint64_t generation = 0;  // of the cache that the drafter describes
     bool calibrated = false;
     absl::Status status;
@@ -210,11 +210,13 @@ class Speculator {
   DraftBounds Bounds() const;
   // The requests that the SSM can draft for, the most promising first; `kinds` counts them by kind.
   std::vector<DraftCandidate> CandidatesFor(int ssm, absl::Span<const Request* const> decoding,
-                                   double missed, std::array<int, kKinds>* kinds);
+                                            double missed, std::array<int, kKinds>* kinds);
   std::vector<const Request*> Offered(int ssm, absl::Span<const Request* const> decoding);
   bool MayDraft(int ssm, const Request& request);
   // Masks for tree nodes would delay all other requests.
-  static bool ConstraintTooSlow(const Request& request) { return request.logits_processor().costly(); }
+  static bool ConstraintTooSlow(const Request& request) {
+    return request.logits_processor().costly();
+  }
   // Measured over estimated goodput of steps with this kind of requests.
   double Correction(Kind kind) const;
   void NoteCovered(absl::Span<const Request* const> decoding, const StepLoad& load);
@@ -231,7 +233,7 @@ class Speculator {
   // Tokens per second of steps with the chosen drafts.
   double LongRunRate() const;
   bool LevelPays(Ssm& ssm, DraftValue& value, int depth, absl::Span<const double> chances,
-                   absl::Span<const double> drafted);
+                 absl::Span<const double> drafted);
   double LeastSum(Ssm& ssm, DraftValue& value, int depth, size_t level, size_t drafted);
   void DraftBySsm(int ssm, std::vector<DraftWork>& work);
   void PruneTrees(std::vector<DraftWork>& work, double drafting);
@@ -255,17 +257,17 @@ class Speculator {
   StepLoad load_;  // of the coming step
   // In the coming step: the n-gram drafter drafts, an SSM drafts, an SSM is only probed.
   bool with_ngram_ = false, with_ssm_ = false, with_probe_ = false;
-  bool covered_ = false;  // n-gram drafts leave no request to the SSMs
+  bool covered_ = false;     // n-gram drafts leave no request to the SSMs
   double plain_tokens_ = 0;  // expected in the step without SSMs
   // recent rate at which an n-gram draft appears one step after there was none
   double covered_next_ = 0;
-  double yield_ = 1;  // recent tokens per request and step
-  bool prefilling_ = false;  // a draft was due, but its SSM had too much to prefill
+  double yield_ = 1;            // recent tokens per request and step
+  bool prefilling_ = false;     // a draft was due, but its SSM had too much to prefill
   double prefill_seconds_ = 0;  // of the step: SSM prefill that is not repeated
-  bool prefers_draws_ = true;  // for unseeded requests
-  double gain_ = 1;  // expected rate with the chosen drafts over that without
-  double trial_cost_ = 0;  // seconds that a trial may lose
-  double plain_rate_ = 0;  // expected tokens per second without SSM drafts
+  bool prefers_draws_ = true;   // for unseeded requests
+  double gain_ = 1;             // expected rate with the chosen drafts over that without
+  double trial_cost_ = 0;       // seconds that a trial may lose
+  double plain_rate_ = 0;       // expected tokens per second without SSM drafts
   // Of steps with drafts: tokens, and the estimate for their time. Decaying sums.
   double yielded_ = 1, expected_ = 1;
   // The same for steps with requests of one kind only.
@@ -273,24 +275,24 @@ class Speculator {
     double tokens = 0, expected = 0, steps = 0;
   };
   std::map<int, std::array<Yield, kKinds>> yields_;  // by SpeculationGate::LoadBucket of the load
-  Kind most_ = kGreedy;  // of most requests of the step
-  bool alike_ = false;  // all requests of the step have this kind
+  Kind most_ = kGreedy;                              // of most requests of the step
+  bool alike_ = false;                               // all requests of the step have this kind
   double expected_tokens_ = 0;  // of the step, by the chances of the trees; 0: unknown
-  double overhead_ = 1;  // DraftBounds::overhead of the last drafts
+  double overhead_ = 1;         // DraftBounds::overhead of the last drafts
   int64_t steps_ = 0;
   int64_t chosen_at_ = -1;  // step
   int chosen_for_ = -1;     // decoding requests
-  int chosen_of_ = 0;  // of these, candidates
+  int chosen_of_ = 0;       // of these, candidates
   int64_t choices_ = 0;
   int64_t idle_steps_ = 0;    // since an SSM drafted
-  WarmupSteps warmup_;  // of steps without prompts
+  WarmupSteps warmup_;        // of steps without prompts
   double probe_credit_ = 0;   // seconds
-  double probe_cost_ = 0;  // estimate for the last probe
+  double probe_cost_ = 0;     // estimate for the last probe
   double plain_seconds_ = 0;  // of the last step without SSMs
-  int64_t probe_turn_ = 0;  // the SSM of the next probe
+  int64_t probe_turn_ = 0;    // the SSM of the next probe
   double last_step_seconds_ = 0;
   ExplorationSchedule ngram_exploration_, ssm_exploration_;
-  double price_scale_ = 1;  // price of time in this step, relative to others
+  double price_scale_ = 1;     // price of time in this step, relative to others
   size_t explored_nodes_ = 0;  // nodes of a step that explores a size; 0: no exploration
   SpeculationStatistics statistics_;
 };

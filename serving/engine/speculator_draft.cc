@@ -15,8 +15,8 @@ namespace {
 constexpr double kOverheadStep = 0.05;
 constexpr double kMostOverhead = 1.5;
 constexpr int kLookAhead = 3;  // levels
-// What a level must be worth, in what it takes: of its tokens the n-gram drafts of the steps to come
-// would have known some.
+// What a level must be worth, in what it takes: of its tokens the n-gram drafts of the steps to
+// come would have known some.
 constexpr double kLevel = 1.1;
 constexpr double kCandidate = 0.5;  // of the price: what rows cost is an average
 
@@ -56,7 +56,8 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
 // The correction is limited: beyond, drafting itself is in doubt (speculation_gate.h).
 double Speculator::LongRunRate() const {
   return price_scale_ * plain_rate_ * gain_ *
-         std::clamp(yielded_ / expected_, SpeculationGate::kLeastGain, 1 / SpeculationGate::kLeastGain);
+         std::clamp(yielded_ / expected_, SpeculationGate::kLeastGain,
+                    1 / SpeculationGate::kLeastGain);
 }
 
 // Seconds of one level of this many rows.
@@ -69,8 +70,8 @@ double Speculator::LevelSeconds(const Ssm& ssm, int rows) const {
 // Whether the best that could be verified with this level's children, or theirs and so on, is worth
 // more than what was drafted by more than the SSM's time. Where rows cost by the block, it takes
 // several levels to fill one.
-bool Speculator::LevelPays(Ssm& ssm, DraftValue& value, int depth,
-                             absl::Span<const double> chances, absl::Span<const double> drafted) {
+bool Speculator::LevelPays(Ssm& ssm, DraftValue& value, int depth, absl::Span<const double> chances,
+                           absl::Span<const double> drafted) {
   if (ssm.kind == kIndependent) {
     return std::accumulate(chances.begin(), chances.end(), 0.0) >
            LeastSum(ssm, value, depth, chances.size(), drafted.size());
@@ -130,7 +131,7 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
   }
   std::vector<SsmDrafter::DraftRequest> jobs;
   int prefill_tokens = setup_.max_rows;  // rows that this step may spend on running behind
-  int rows = 0, once = 0;          // that it spends, and of them those that no later step will need
+  int rows = 0, once = 0;  // that it spends, and of them those that no later step will need
   // After its own tree, an SSM has not run the last token, nor the one before if it was a leaf.
   const int usual = ssms() > 1 || with_ngram_ ? options_.max_depth + 1 : 2;
   for (DraftWork& item : work) {
@@ -244,13 +245,13 @@ void Speculator::PruneTrees(std::vector<DraftWork>& work, double drafting) {
                    [](const Node& a, const Node& b) { return a.chance > b.chance; });
   std::vector<double> chances;
   for (const Node& node : nodes) chances.push_back(node.chance);
-  const size_t kept = explored_nodes_ > 0 ? std::min(explored_nodes_, nodes.size())
-                      : !with_probe_
-                          ? DraftValue(load, llm_latency_, LongRunRate()).Of(chances).nodes
-                          : ChooseNodes(load, llm_latency_, chances, static_cast<int>(chances.size()));
+  const size_t kept =
+      explored_nodes_ > 0 ? std::min(explored_nodes_, nodes.size())
+      : !with_probe_      ? DraftValue(load, llm_latency_, LongRunRate()).Of(chances).nodes
+                     : ChooseNodes(load, llm_latency_, chances, static_cast<int>(chances.size()));
   if (prompt_rows == 0) {
-    expected_tokens_ =
-        std::accumulate(chances.begin(), chances.begin() + static_cast<int64_t>(kept), expected_tokens_);
+    expected_tokens_ = std::accumulate(
+        chances.begin(), chances.begin() + static_cast<int64_t>(kept), expected_tokens_);
   }
   if (kept == nodes.size()) return;
   std::vector<std::vector<bool>> keep(work.size());

@@ -31,7 +31,8 @@ constexpr double kTransitions = 128;  // that are remembered
 constexpr double kLenient = 0.7;      // SSMs draft more than seems to pay, if time costs less
 constexpr double kFree = 0.01;        // the size is given: time hardly matters
 constexpr double kCheap = 0.125;      // of a step: a level of which more can be drafted
-constexpr double kCovered = 0.5;      // chance of an n-gram draft beside which an SSM has little to add:
+constexpr double kCovered =
+    0.5;  // chance of an n-gram draft beside which an SSM has little to add:
 constexpr double kBesideNgramDrafts = 2;  // it must be worth so many times the SSM's levels
 constexpr int kLowPool = 8;  // of an SSM's slots: below this share idle requests lose theirs
 
@@ -52,8 +53,7 @@ void Speculator::Plan(absl::Span<const Request* const> decoding, int prompt_rows
     StateOf(*request).depth = std::max(0, request->Remaining(context) - 1);
   }
   const bool compares = options_.tune && prompt_rows == 0 && !decoding.empty();
-  with_ngram_ =
-      options_.ngram.depth > 0 && !(compares && ngram_gate_.ShouldSkip(load_.decoding));
+  with_ngram_ = options_.ngram.depth > 0 && !(compares && ngram_gate_.ShouldSkip(load_.decoding));
   with_ssm_ = with_probe_ = prefilling_ = covered_ = false;
   prefill_seconds_ = expected_tokens_ = 0;
   price_scale_ = 1;
@@ -71,9 +71,9 @@ void Speculator::PlanNgramDrafts(absl::Span<const Request* const> decoding) {
     State& state = StateOf(*request);
     state.ngram =
         ngram_.Draft(request->id(), request->tokens(), state.depth,
-                      options_.ngram.depth * options_.ngram.branches,
-                      &ngram_learned_.acceptance[KindOf(*request)], state.ngram_factor.failing(),
-                      &request->logits_processor(), request->options().cache_salt);
+                     options_.ngram.depth * options_.ngram.branches,
+                     &ngram_learned_.acceptance[KindOf(*request)], state.ngram_factor.failing(),
+                     &request->logits_processor(), request->options().cache_salt);
   }
 }
 
@@ -89,9 +89,9 @@ void Speculator::PruneNgramDrafts(absl::Span<const Request* const> decoding, Ste
   load->nodes = ChooseNodes(*load, llm_latency_, chances, most);
   if (load->other_rows == 0 && ngram_exploration_.Due()) {
     const int best = std::exchange(load->nodes, 0);
-    load->nodes = NodesToExplore(*load, llm_latency_,
-                             absl::MakeSpan(chances).first(std::min<size_t>(most, chances.size())),
-                             best, ngram_exploration_.tries());
+    load->nodes = NodesToExplore(
+        *load, llm_latency_, absl::MakeSpan(chances).first(std::min<size_t>(most, chances.size())),
+        best, ngram_exploration_.tries());
   }
   for (int i = 0; i < load->nodes; ++i) load->gain += chances[i];
   const double least = load->nodes > 0 ? chances[load->nodes - 1] : 2;
@@ -160,8 +160,9 @@ void Speculator::NoteCovered(absl::Span<const Request* const> decoding, const St
   }
 }
 
-// The share of what the SSM's chain is worth that n-gram drafts leave, where they are wrong; 0 if that is
-// not worth the levels. Where they are right, the SSM's tokens are mostly theirs, and cost no rows.
+// The share of what the SSM's chain is worth that n-gram drafts leave, where they are wrong; 0 if
+// that is not worth the levels. Where they are right, the SSM's tokens are mostly theirs, and cost
+// no rows.
 double Speculator::AddedBeside(const Ssm& ssm, absl::Span<const double> known, double level,
                                double row) const {
   double chance = 1, worth = 0, adds = 0, net = 0, most = 0, share = 0;
@@ -192,8 +193,10 @@ DraftBounds Speculator::Bounds() const {
           .overhead = overhead_};
 }
 
-std::vector<DraftCandidate> Speculator::CandidatesFor(int ssm, absl::Span<const Request* const> decoding,
-                                             double missed, std::array<int, kKinds>* kinds) {
+std::vector<DraftCandidate> Speculator::CandidatesFor(int ssm,
+                                                      absl::Span<const Request* const> decoding,
+                                                      double missed,
+                                                      std::array<int, kKinds>* kinds) {
   std::vector<DraftCandidate> out;
   for (const Request* request : Offered(ssm, decoding)) {
     const int behind = request->length() - 1 - ssms_[ssm].drafter->kv().length(request->id());
@@ -215,7 +218,8 @@ void Speculator::Prefer(absl::Span<const Request* const> decoding, const StepLoa
     std::array<int, kKinds> kinds{};
     const std::vector<DraftCandidate> offers = CandidatesFor(s, decoding, 1, &kinds);
     const auto rate = [&](Kind kind, const DraftBounds& bounds) {
-      return ChooseDraft(load, llm_latency_, ssm.cost, ssm.learned.acceptance[kind], offers, bounds, 0)
+      return ChooseDraft(load, llm_latency_, ssm.cost, ssm.learned.acceptance[kind], offers, bounds,
+                         0)
           .rate;
     };
     drawing = std::max(drawing, rate(kIndependent, chain));

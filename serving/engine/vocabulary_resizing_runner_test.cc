@@ -24,10 +24,11 @@ FakeModel Narrow(const FakeModel& model, int vocabulary) {
 std::vector<int> Answer(int vocabulary, int of_ssm, double temperature, int64_t* accepted) {
   const FakeModel model = HashModel(1, vocabulary, 5);
   FakeModelRunner llm(FakeModelRunner::LargeLimits(vocabulary), model);
-  VocabularyResizingRunner ssm(std::make_unique<FakeModelRunner>(
-                           FakeModelRunner::LargeLimits(of_ssm),
-                           of_ssm < vocabulary ? Narrow(model, of_ssm) : HashModel(1, of_ssm, 5)),
-                       vocabulary);
+  VocabularyResizingRunner ssm(
+      std::make_unique<FakeModelRunner>(
+          FakeModelRunner::LargeLimits(of_ssm),
+          of_ssm < vocabulary ? Narrow(model, of_ssm) : HashModel(1, of_ssm, 5)),
+      vocabulary);
   const LetterTokenizer tokenizer(vocabulary, {});
   auto engine = Engine::Create(&llm, {&ssm}, &tokenizer, {.expansion = *Expansion::Parse("2,1,1")});
   EXPECT_TRUE(engine.ok()) << engine.status();

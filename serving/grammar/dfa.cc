@@ -50,10 +50,10 @@ class Nfa : public ThompsonBuilder {
       }
     }
     // Nodes with only epsilons do not distinguish sets.
-    set.erase(
-        std::remove_if(set.begin(), set.end(),
-                       [this](int32_t n) { return nodes_[n].to < 0 && !nodes_[n].epsilons.empty(); }),
-        set.end());
+    set.erase(std::remove_if(
+                  set.begin(), set.end(),
+                  [this](int32_t n) { return nodes_[n].to < 0 && !nodes_[n].epsilons.empty(); }),
+              set.end());
     std::sort(set.begin(), set.end());
     return set;
   }

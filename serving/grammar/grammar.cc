@@ -58,9 +58,9 @@ Expression RuleCall(absl::string_view name) {
 absl::Status GrammarBudget::ChargeParts(int64_t count) {
   parts -= count;
   if (parts >= 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("all together is made of more than ", GrammarBudget().parts,
-                   " alternatives and characters; make it smaller"));
+  return absl::InvalidArgumentError(absl::StrCat("all together is made of more than ",
+                                                 GrammarBudget().parts,
+                                                 " alternatives and characters; make it smaller"));
 }
 
 int64_t CountParts(const Expression& e) {
@@ -111,7 +111,8 @@ void Rename(const std::string& prefix, bool share_json, Expression* e) {
 
 }  // namespace
 
-Expression ImportRules(Grammar other, const std::string& prefix, bool share_json, Grammar* grammar) {
+Expression ImportRules(Grammar other, const std::string& prefix, bool share_json,
+                       Grammar* grammar) {
   for (auto& [name, rule] : other.rules) {
     Rename(prefix, share_json, &rule);
     const bool shared = share_json && absl::StartsWith(name, "json-");

@@ -13,7 +13,7 @@ Expression Comma() { return Sequence({Literal(","), RuleCall("json-space")}); }
 }  // namespace
 
 std::optional<JsonSchemaConverter::Items> JsonSchemaConverter::ItemsOf(const Json& schema,
-                                                           const std::string& place) {
+                                                                       const std::string& place) {
   Items out;
   out.least = Count(schema, "minItems", 0, place);
   out.most = Count(schema, "maxItems", -1, place);
@@ -45,8 +45,8 @@ std::optional<JsonSchemaConverter::Items> JsonSchemaConverter::ItemsOf(const Jso
 
 Expression JsonSchemaConverter::Array(const Json& schema, const std::string& place, int depth) {
   RejectOtherKeywords(schema, place,
-       {"type", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems",
-        "contains", "minContains", "maxContains"});
+                      {"type", "items", "prefixItems", "additionalItems", "minItems", "maxItems",
+                       "uniqueItems", "contains", "minContains", "maxContains"});
   const std::optional<Items> items = ItemsOf(schema, place);
   if (!items) return {};
   const bool unique = schema.contains("uniqueItems") && schema["uniqueItems"] != false &&

@@ -58,7 +58,8 @@ std::set<std::string> ConstantsOf(const Json& property) {
 
 // The properties that a branch requires, and the `tag`, with the constants to which they are
 // restricted.
-std::map<std::string, std::set<std::string>> RequiredConstantsOf(const Json& branch, const Json& tag) {
+std::map<std::string, std::set<std::string>> RequiredConstantsOf(const Json& branch,
+                                                                 const Json& tag) {
   std::map<std::string, std::set<std::string>> out;
   const auto properties = branch.find("properties"), required = branch.find("required");
   if (properties == branch.end() || !properties->is_object()) return out;
@@ -159,7 +160,7 @@ Json JsonSchemaConverter::Resolved(const Json& schema, const std::string& place)
 }
 
 std::shared_ptr<const Json> JsonSchemaConverter::ResolvedShared(const Json& schema,
-                                                         const std::string& place) {
+                                                                const std::string& place) {
   const Json* at = &schema;
   std::vector<Json> beside;
   int hops = 0;
@@ -170,8 +171,9 @@ std::shared_ptr<const Json> JsonSchemaConverter::ResolvedShared(const Json& sche
     at = pointer == "#" || pointer.substr(0, 2) == "#/" ? Find(pointer) : nullptr;
     if (at == nullptr || ++hops > kMaxHops) {
       Fail(absl::StrCat(place, "/$ref"),
-           at == nullptr ? "it must refer to an existing place in this schema, such as \"#/$defs/name\""
-                         : "it leads back to itself");
+           at == nullptr
+               ? "it must refer to an existing place in this schema, such as \"#/$defs/name\""
+               : "it leads back to itself");
       return std::make_shared<const Json>(Json::object());
     }
   }
@@ -188,7 +190,7 @@ Json JsonSchemaConverter::Merged(const Json& a, const Json& b, const std::string
 }
 
 Json JsonSchemaConverter::ChargeMerge(absl::StatusOr<Json> merged, const Json& a, const Json& b,
-                            const std::string& place) {
+                                      const std::string& place) {
   if (!merged.ok()) {
     Fail(place, merged.status().message());
     return Json::object();
@@ -246,7 +248,7 @@ Expression JsonSchemaConverter::AllOf(const Json& schema, const std::string& pla
 }
 
 Expression JsonSchemaConverter::AnyOf(const Json& schema, const std::string& key,
-                                const std::string& place, int depth) {
+                                      const std::string& place, int depth) {
   const Json& given = schema[key];
   const std::string here = absl::StrCat(place, "/", key);
   if (!given.is_array() || given.empty()) {
@@ -313,7 +315,7 @@ Expression JsonSchemaConverter::AnyOf(const Json& schema, const std::string& key
 // Treats "oneOf" as "anyOf", which requires that no value satisfies two branches: by their types
 // and constants, or by the constants of a property that all require.
 void JsonSchemaConverter::CheckExclusive(const std::vector<std::shared_ptr<const Json>>& branches,
-                                   const Json& tag, const std::string& place) {
+                                         const Json& tag, const std::string& place) {
   if (!status_.ok() || branches.size() == 1) return;
   for (const std::shared_ptr<const Json>& branch : branches) {
     if (!branch->is_object()) return Fail(place, "it must be a list of schemas");

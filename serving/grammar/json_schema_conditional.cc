@@ -26,8 +26,8 @@ Json AllowAnyProperty(Json schema) {
 
 }  // namespace
 
-std::optional<std::vector<JsonSchemaConverter::Json>> JsonSchemaConverter::Negated(const Json& schema,
-                                                                       const std::string& place) {
+std::optional<std::vector<JsonSchemaConverter::Json>> JsonSchemaConverter::Negated(
+    const Json& schema, const std::string& place) {
   auto resolve = [&](const Json& one) { return Resolved(one, place); };
   absl::StatusOr<std::vector<Json>> negated = NegateSchema(schema, resolve);
   if (negated.ok() && status_.ok()) return *std::move(negated);
@@ -35,8 +35,9 @@ std::optional<std::vector<JsonSchemaConverter::Json>> JsonSchemaConverter::Negat
   return std::nullopt;
 }
 
-std::optional<JsonSchemaConverter::Json> JsonSchemaConverter::TryMerged(const Json& a, const Json& b,
-                                                            const std::string& place) {
+std::optional<JsonSchemaConverter::Json> JsonSchemaConverter::TryMerged(const Json& a,
+                                                                        const Json& b,
+                                                                        const std::string& place) {
   if (!status_.ok()) return std::nullopt;
   const Json left = a.is_object() && a.contains("$ref") ? Resolved(a, place) : a;
   const Json right = b.is_object() && b.contains("$ref") ? Resolved(b, place) : b;
@@ -50,7 +51,8 @@ std::optional<JsonSchemaConverter::Json> JsonSchemaConverter::TryMerged(const Js
   return status_.ok() ? std::optional(std::move(merged)) : std::nullopt;
 }
 
-Expression JsonSchemaConverter::OneOfThese(const std::vector<Json>& schemas, const std::string& place) {
+Expression JsonSchemaConverter::OneOfThese(const std::vector<Json>& schemas,
+                                           const std::string& place) {
   std::vector<Expression> ways;
   for (const Json& schema : schemas) ways.push_back(SharedRule(schema, place));
   if (ways.empty()) Fail(place, "no value satisfies it and the keywords beside it");

@@ -65,7 +65,7 @@ Expression JsonSchemaConverter::Unique(const Items& items, const std::string& pl
 }
 
 Expression JsonSchemaConverter::Counted(const Json& schema, const Items& items,
-                                  const std::string& place) {
+                                        const std::string& place) {
   const std::string here = absl::StrCat(place, "/contains");
   const Json& kind = schema["contains"];
   const int least = Count(schema, "minContains", 1, place);

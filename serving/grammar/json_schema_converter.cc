@@ -95,7 +95,7 @@ std::string JsonSchemaConverter::NewRule(Expression body) {
 }
 
 Expression JsonSchemaConverter::Rules(const Dfa& texts, absl::string_view kind,
-                                const std::function<Expression(const CodePoints&)>& form) {
+                                      const std::function<Expression(const CodePoints&)>& form) {
   if (grammar_.rules.size() + static_cast<size_t>(texts.size()) > kMaxRules) {
     Fail("#", absl::StrCat("it needs more than ", kMaxRules, " rules"));
     return {};
@@ -105,7 +105,7 @@ Expression JsonSchemaConverter::Rules(const Dfa& texts, absl::string_view kind,
 }
 
 void JsonSchemaConverter::RejectOtherKeywords(const Json& schema, const std::string& place,
-                         const std::set<std::string>& known) {
+                                              const std::set<std::string>& known) {
   for (const auto& [key, value] : schema.items()) {
     if (known.count(key) > 0 || IsAnnotation(key)) continue;
     Fail(absl::StrCat(place, "/", key), "this keyword is not supported here; leave it out");
@@ -113,7 +113,7 @@ void JsonSchemaConverter::RejectOtherKeywords(const Json& schema, const std::str
 }
 
 int JsonSchemaConverter::Count(const Json& schema, const char* key, int fallback,
-                         const std::string& place) {
+                               const std::string& place) {
   if (!schema.contains(key)) return fallback;
   const Json& value = schema[key];
   const double number = value.is_number() ? value.get<double>() : -1;
@@ -172,7 +172,8 @@ std::string JsonSchemaConverter::ImpliedType(const Json& schema) {
   return "";
 }
 
-JsonSchemaConverter::Json JsonSchemaConverter::OnlyOfType(const Json& schema, const std::string& type) {
+JsonSchemaConverter::Json JsonSchemaConverter::OnlyOfType(const Json& schema,
+                                                          const std::string& type) {
   Json out = schema;
   for (const auto& [other, keys] : KeywordsByType()) {
     for (const std::string& key : keys) {
@@ -185,7 +186,7 @@ JsonSchemaConverter::Json JsonSchemaConverter::OnlyOfType(const Json& schema, co
 
 // Keywords of other types do not apply to a value, so each type takes its own.
 Expression JsonSchemaConverter::OfSeveralTypes(const Json& schema, const Json& types,
-                                         const std::string& place, int depth) {
+                                               const std::string& place, int depth) {
   std::set<std::string> used = {"type"};
   std::vector<Expression> parts;
   std::set<Json> seen;
@@ -211,7 +212,7 @@ Expression JsonSchemaConverter::OfSeveralTypes(const Json& schema, const Json& t
 }
 
 Expression JsonSchemaConverter::Typed(const Json& schema, const std::string& type,
-                                const std::string& place, int depth) {
+                                      const std::string& place, int depth) {
   if (type == "object") return Object(schema, place, depth);
   if (type == "array") return Array(schema, place, depth);
   if (type == "string") return String(schema, place);
@@ -231,7 +232,7 @@ Expression JsonSchemaConverter::Typed(const Json& schema, const std::string& typ
 }
 
 std::vector<JsonSchemaConverter::Json> JsonSchemaConverter::Enumerated(const Json& schema,
-                                                           const std::string& place) {
+                                                                       const std::string& place) {
   const Json type = schema.value("type", Json());
   const Json only = schema.value("enum", Json());
   const Json constant = schema.contains("const") ? Json::array({schema["const"]}) : Json::array();

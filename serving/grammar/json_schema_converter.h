@@ -39,7 +39,8 @@ class JsonSchemaConverter {
   Expression Rules(const Dfa& texts, absl::string_view kind,
                    const std::function<Expression(const CodePoints&)>& form);
   // Fails if a key is neither among `known` nor an annotation.
-  void RejectOtherKeywords(const Json& schema, const std::string& place, const std::set<std::string>& known);
+  void RejectOtherKeywords(const Json& schema, const std::string& place,
+                           const std::set<std::string>& known);
   // A non-negative count, or `fallback` if it is absent.
   int Count(const Json& schema, const char* key, int fallback, const std::string& place);
   Expression Schema(const Json& schema, const std::string& place, int depth);
@@ -72,7 +73,8 @@ class JsonSchemaConverter {
                       const std::string& place);
   // The conjunction of both schemas; {} after an error.
   Json Merged(const Json& a, const Json& b, const std::string& place);
-  Json ChargeMerge(absl::StatusOr<Json> merged, const Json& a, const Json& b, const std::string& place);
+  Json ChargeMerge(absl::StatusOr<Json> merged, const Json& a, const Json& b,
+                   const std::string& place);
   // A call of the rule of a derived schema, one that is not in the document. Equal schemas share
   // it.
   Expression SharedRule(const Json& schema, const std::string& place);

@@ -28,7 +28,8 @@ absl::Status NoCommonValue(const std::string& key, absl::string_view what) {
 }
 
 absl::Status Both(const std::string& key) {
-  return Error(key, "it occurs in several schemas that apply at once, which is not supported; merge them");
+  return Error(
+      key, "it occurs in several schemas that apply at once, which is not supported; merge them");
 }
 
 // {"allOf": [a, b]}, merged later.
@@ -207,7 +208,8 @@ class Merge {
       if (value < mine) mine = value;
     } else if (key == "type") {
       mine = CommonTypes(mine, value);
-      if (mine.is_array() && mine.empty()) return NoCommonValue(key, "the types exclude each other");
+      if (mine.is_array() && mine.empty())
+        return NoCommonValue(key, "the types exclude each other");
     } else if (key == "enum") {
       if (!mine.is_array() || !value.is_array()) return Error(key, "it must be a list");
       Json common = Json::array();
@@ -297,10 +299,10 @@ class Merge {
           // Without checking whether the property is possible.
           properties.emplace_back(name, std::move(joined));
         } else if (needed) {
-          return NoCommonValue("required",
-                         absl::StrCat("\"", name,
-                                      "\" is required, and additionalProperties of another schema "
-                                      "is false"));
+          return NoCommonValue(
+              "required", absl::StrCat("\"", name,
+                                       "\" is required, and additionalProperties of another schema "
+                                       "is false"));
         }
       }
     }

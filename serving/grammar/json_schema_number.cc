@@ -15,8 +15,8 @@ constexpr int64_t kMostDigits = 999'999'999'999'999'999;
 }  // namespace
 
 // Reads the bound as an integer, rounded towards the inside of the range.
-bool JsonSchemaConverter::IntegerBound(const Json& schema, const char* key, const std::string& place,
-                                 bool up, int64_t* out) {
+bool JsonSchemaConverter::IntegerBound(const Json& schema, const char* key,
+                                       const std::string& place, bool up, int64_t* out) {
   if (!schema.contains(key)) return false;
   const Json& value = schema[key];
   const double number = value.is_number() ? value.get<double>() : NAN;
@@ -35,8 +35,9 @@ bool JsonSchemaConverter::IntegerBound(const Json& schema, const char* key, cons
 }
 
 Expression JsonSchemaConverter::Integer(const Json& schema, const std::string& place) {
-  RejectOtherKeywords(schema, place,
-       {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "not"});
+  RejectOtherKeywords(
+      schema, place,
+      {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "not"});
   int64_t low = -kMostDigits, high = kMostDigits, bound = 0;
   bool bounded =
       // these need a regular expression of the texts
@@ -80,7 +81,7 @@ Expression JsonSchemaConverter::Integer(const Json& schema, const std::string& p
 }
 
 std::optional<Bound> JsonSchemaConverter::NumberBound(const Json& schema, bool low,
-                                                const std::string& place) {
+                                                      const std::string& place) {
   std::optional<Bound> best;
   double best_at = 0;
   for (const bool exclusive : {false, true}) {
@@ -103,8 +104,9 @@ std::optional<Bound> JsonSchemaConverter::NumberBound(const Json& schema, bool l
 }
 
 Expression JsonSchemaConverter::Number(const Json& schema, const std::string& place) {
-  RejectOtherKeywords(schema, place,
-       {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"});
+  RejectOtherKeywords(
+      schema, place,
+      {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"});
   const std::optional<Bound> low = NumberBound(schema, true, place);
   const std::optional<Bound> high = NumberBound(schema, false, place);
   if (!status_.ok()) return {};
@@ -123,7 +125,7 @@ Expression JsonSchemaConverter::Number(const Json& schema, const std::string& pl
 }
 
 Expression JsonSchemaConverter::Multiples(const Json& schema, Expression numbers,
-                                    const std::string& place) {
+                                          const std::string& place) {
   if (!schema.contains("multipleOf") || !status_.ok()) return numbers;
   const Json& given = schema["multipleOf"];
   const std::string here = absl::StrCat(place, "/multipleOf");

@@ -18,9 +18,9 @@ Expression Comma() { return Sequence({Literal(","), RuleCall("json-space")}); }
 
 Expression JsonSchemaConverter::Object(const Json& schema, const std::string& place, int depth) {
   RejectOtherKeywords(schema, place,
-       {"type", "properties", "required", "additionalProperties", "patternProperties",
-        "propertyNames", "minProperties", "maxProperties", "unevaluatedProperties",
-        "dependentRequired"});
+                      {"type", "properties", "required", "additionalProperties",
+                       "patternProperties", "propertyNames", "minProperties", "maxProperties",
+                       "unevaluatedProperties", "dependentRequired"});
   if (schema.contains("dependentRequired")) return Dependent(schema, place);
   // No property is unevaluated here.
   if (schema.contains("unevaluatedProperties") && schema["unevaluatedProperties"] != false) {
@@ -87,12 +87,12 @@ Expression JsonSchemaConverter::Object(const Json& schema, const std::string& pl
 }
 
 std::string JsonSchemaConverter::Pair(Expression key, Expression value) {
-  return NewRule(
-      Sequence({WithSpaces({std::move(key), Literal(":"), std::move(value)}), RuleCall("json-space")}));
+  return NewRule(Sequence(
+      {WithSpaces({std::move(key), Literal(":"), std::move(value)}), RuleCall("json-space")}));
 }
 
 void JsonSchemaConverter::CheckNames(const Json& schema, const std::vector<std::string>& names,
-                               const std::string& place) {
+                                     const std::string& place) {
   if (!status_.ok() || names.empty()) return;
   const auto accepts = [&](const Dfa& texts, const std::string& name) {
     budget_.steps -= static_cast<int64_t>(name.size());
@@ -129,7 +129,8 @@ Dfa JsonSchemaConverter::KeyTexts(const Json& schema, const std::string& place) 
     Fail(place, "it must be a schema of strings");
     return {};
   }
-  RejectOtherKeywords(resolved, place, {"type", "pattern", "format", "minLength", "maxLength", "enum", "const"});
+  RejectOtherKeywords(resolved, place,
+                      {"type", "pattern", "format", "minLength", "maxLength", "enum", "const"});
   if (resolved.contains("type") && resolved["type"] != "string") {
     Fail(absl::StrCat(place, "/type"), "names are strings");
   }
@@ -137,8 +138,8 @@ Dfa JsonSchemaConverter::KeyTexts(const Json& schema, const std::string& place) 
 }
 
 std::vector<Expression> JsonSchemaConverter::OtherPairs(const Json& schema, const Json& additional,
-                                                  const std::vector<std::string>& names,
-                                                  const std::string& place, int depth) {
+                                                        const std::vector<std::string>& names,
+                                                        const std::string& place, int depth) {
   std::vector<Expression> pairs;
   const Json patterns = schema.value("patternProperties", Json::object());
   if (!patterns.is_object()) {
@@ -196,7 +197,7 @@ std::vector<Expression> JsonSchemaConverter::OtherPairs(const Json& schema, cons
 }
 
 Expression JsonSchemaConverter::KeyExcept(const std::vector<std::string>& names,
-                                    const std::string& place) {
+                                          const std::string& place) {
   if (names.empty()) return RuleCall("json-string");
   size_t bytes = 0;
   for (const std::string& name : names) {
@@ -212,7 +213,7 @@ Expression JsonSchemaConverter::KeyExcept(const std::vector<std::string>& names,
 }
 
 std::optional<Expression> JsonSchemaConverter::Others(const std::string& pair, int count,
-                                                const Counts& counts) {
+                                                      const Counts& counts) {
   const int missing = std::max(0, counts.least - count);
   if (pair.empty()) return missing == 0 ? std::optional(Literal("")) : std::nullopt;
   // They might have the same name, and then would be one property.
@@ -226,8 +227,9 @@ std::optional<Expression> JsonSchemaConverter::Others(const std::string& pair, i
   return missing > 0 ? std::move(all) : Optional(std::move(all));
 }
 
-std::string JsonSchemaConverter::Members(const std::vector<Member>& members, const std::string& other,
-                                   const Counts& counts, const std::string& place) {
+std::string JsonSchemaConverter::Members(const std::vector<Member>& members,
+                                         const std::string& other, const Counts& counts,
+                                         const std::string& place) {
   // Counts beyond this need not be distinguished: whether there is any property, and the bounds.
   const int last = counts.most >= 0 ? counts.most : std::max(1, counts.least);
   const auto reached = [&](size_t i) { return std::min<int64_t>(last, static_cast<int64_t>(i)); };

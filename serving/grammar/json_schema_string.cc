@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "serving/grammar/json_grammar.h"
-#include "serving/grammar/regex.h"
 #include "serving/grammar/json_schema_converter.h"
 #include "serving/grammar/json_schema_merge.h"
+#include "serving/grammar/regex.h"
 
 namespace espalier {
 namespace {
@@ -55,7 +55,7 @@ Expression AnyCharacters(int least, int most) {
 }  // namespace
 
 std::optional<Expression> JsonSchemaConverter::Pattern(const Json& schema, const char* key,
-                                                 const std::string& place) {
+                                                       const std::string& place) {
   const std::string here = absl::StrCat(place, "/", key);
   if (!schema[key].is_string()) {
     Fail(here, "it must be a string");
@@ -129,7 +129,8 @@ Dfa JsonSchemaConverter::StringTexts(const Json& schema, const std::string& plac
 }
 
 Expression JsonSchemaConverter::String(const Json& schema, const std::string& place) {
-  RejectOtherKeywords(schema, place, {"type", "pattern", "format", "minLength", "maxLength", "not"});
+  RejectOtherKeywords(schema, place,
+                      {"type", "pattern", "format", "minLength", "maxLength", "not"});
   const bool sized = schema.contains("minLength") || schema.contains("maxLength");
   const bool pattern = schema.contains("pattern"), format = schema.contains("format");
   if (static_cast<int>(sized) + pattern + format > 1 || schema.contains("not")) {

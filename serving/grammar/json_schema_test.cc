@@ -226,7 +226,8 @@ TEST(JsonSchema, AcceptsDiscriminatedUnionsByReference) {
 }
 
 TEST(JsonSchema, KeywordsBesideRefApply) {
-  GrammarMatcher tree = Schema(R"({"$ref": "#/$defs/node", "required": ["name"], "description": "root",
+  GrammarMatcher tree =
+      Schema(R"({"$ref": "#/$defs/node", "required": ["name"], "description": "root",
       "$defs": {"node": {"type": "object", "additionalProperties": false,
                 "properties": {"name": {"$ref": "#/$defs/name", "maxLength": 4},
                                "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}},
@@ -240,7 +241,8 @@ TEST(JsonSchema, KeywordsBesideRefApply) {
 }
 
 TEST(JsonSchema, NotExcludesValues) {
-  GrammarMatcher word = Schema(R"({"type": "string", "maxLength": 3, "not": {"enum": ["no", "nö", 3]}})");
+  GrammarMatcher word =
+      Schema(R"({"type": "string", "maxLength": 3, "not": {"enum": ["no", "nö", 3]}})");
   for (const char* text : {R"("")", R"("n")", R"("not")", R"("nö!")"})
     EXPECT_TRUE(word.Accepts(text));
   for (const char* text : {R"("no")", R"("nö")", R"("n\u00f6")", R"("four")"}) {
@@ -402,7 +404,8 @@ TEST(JsonSchema, FormatsAcceptOnlyTheirTexts) {
                {"uri", "https://example.com:80/a/b%20c?q=1#x", "example.com"},
                {"email", "a.b@example.org", "a.b@"}};
   for (const auto& [format, good, bad] : cases) {
-    GrammarMatcher language = Schema(absl::StrCat(R"({"type": "string", "format": ")", format, "\"}"));
+    GrammarMatcher language =
+        Schema(absl::StrCat(R"({"type": "string", "format": ")", format, "\"}"));
     EXPECT_TRUE(language.Accepts(absl::StrCat("\"", good, "\""))) << format << " " << good;
     EXPECT_FALSE(language.Accepts(absl::StrCat("\"", bad, "\""))) << format << " " << bad;
   }
@@ -471,7 +474,8 @@ TEST(JsonSchema, NamesWithEscapesDoNotAffectOtherKeys) {
 }
 
 TEST(JsonSchema, OneOfAcceptsBranchesWithDisjointValues) {
-  GrammarMatcher levels = Schema(R"({"oneOf": [{"const": "low", "title": "Low"}, {"enum": ["mid", 1]},
+  GrammarMatcher levels =
+      Schema(R"({"oneOf": [{"const": "low", "title": "Low"}, {"enum": ["mid", 1]},
       {"const": "high"}, {"const": null}, {"type": "boolean"}]})");
   ASSERT_TRUE(levels.status.ok()) << levels.status;
   for (const char* text : {R"("low")", R"("mid")", "1", "null", "true"}) {

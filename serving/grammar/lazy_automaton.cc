@@ -25,10 +25,11 @@ int32_t LazyAutomaton::Push(int32_t after, int32_t below) {
   if (added) {
     const Frame& under = frames_[below];
     const auto [representative, first] =
-        representatives_.try_emplace(Item{node.representative, under.representative}, static_cast<int32_t>(representatives_.size() + 1));
+        representatives_.try_emplace(Item{node.representative, under.representative},
+                                     static_cast<int32_t>(representatives_.size() + 1));
     bytes_ += static_cast<int64_t>(sizeof(Frame) + (first ? 4 : 2) * sizeof(Item));
-    frames_.push_back(
-        {after, below, under.depth + 1, representative->second, std::min(node.copies_left, under.copies_left)});
+    frames_.push_back({after, below, under.depth + 1, representative->second,
+                       std::min(node.copies_left, under.copies_left)});
   }
   return it->second;
 }
@@ -88,7 +89,8 @@ int LazyAutomaton::Intern(Items items, bool accepting) {
   return it->second;
 }
 
-absl::Status LazyAutomaton::CheckAmbiguity(std::shared_ptr<const Automaton> automaton, int64_t most) {
+absl::Status LazyAutomaton::CheckAmbiguity(std::shared_ptr<const Automaton> automaton,
+                                           int64_t most) {
   const std::vector<Automaton::Node>& nodes = automaton->nodes;
   const int32_t start = automaton->start;
   std::vector<bool> known(nodes.size(), false), landed(nodes.size(), false);
@@ -102,7 +104,8 @@ absl::Status LazyAutomaton::CheckAmbiguity(std::shared_ptr<const Automaton> auto
   bool accepting = false;
   const auto land = [&](int32_t node) {
     // A copy has as many items as its representative.
-    if (landed[node] || nodes[node].representative != node || table.work_ >= most) return absl::OkStatus();
+    if (landed[node] || nodes[node].representative != node || table.work_ >= most)
+      return absl::OkStatus();
     landed[node] = true;
     items.clear();
     return table.EpsilonClosure({{node, 0}}, &items, &accepting);

@@ -157,7 +157,8 @@ TEST_F(HostileGrammars, LargePatternsAreRefusedBeforeAllocation) {
   }
   {
     const Cost cost("characters", 3, 300);
-    const GrammarMatcher dots = Schema(absl::StrCat(R"({"pattern":"^)", Times(100'000, "."), "$\"}"));
+    const GrammarMatcher dots =
+        Schema(absl::StrCat(R"({"pattern":"^)", Times(100'000, "."), "$\"}"));
     EXPECT_THAT(std::string(dots.status.message()), HasSubstr("made of more than"));
     const GrammarMatcher both = Regex(Times(900'000, "."));
     EXPECT_THAT(std::string(both.status.message()), HasSubstr("regex: at byte"));
@@ -182,8 +183,9 @@ TEST_F(HostileGrammars, LongNamesAreNotComparedWithThousandsOfPatterns) {
     absl::StrAppend(&patterns, i > 0 ? "," : "", "\"x", i, "\":{}");
   }
   const Cost cost("names", 5, 600);
-  const GrammarMatcher language = Schema(absl::StrCat(R"({"properties":{")", Times(900'000, "a"),
-                                                R"(":{}},"patternProperties":{)", patterns, "}}"));
+  const GrammarMatcher language =
+      Schema(absl::StrCat(R"({"properties":{")", Times(900'000, "a"),
+                          R"(":{}},"patternProperties":{)", patterns, "}}"));
   EXPECT_FALSE(language.status.ok());
 }
 
@@ -210,15 +212,16 @@ TEST_F(HostileGrammars, FormatsShareOneBudget) {
   const Cost cost("formats", 5, 300);
   EXPECT_TRUE(Schema(schema).status.ok());
   const GrammarMatcher many({.kind = StructuredOutput::kXgrammarStructuralTag,
-                       .text = absl::StrCat(R"({"type":"or","elements":[)", format,
-                                            Times(3'000, "," + format), "]}")});
+                             .text = absl::StrCat(R"({"type":"or","elements":[)", format,
+                                                  Times(3'000, "," + format), "]}")});
   EXPECT_THAT(std::string(many.status.message()), HasSubstr("made of more than"));
   StructuralTag formed{.layout = StructuralTag::kSingleSection};
   formed.sections = {{.open = "<", .close = ">"}};
   for (int i = 0; i < 1000; ++i) {
     formed.sections[0].items.push_back({.begin = absl::StrCat("i", i), .schema = schema});
   }
-  EXPECT_FALSE(GrammarMatcher({.kind = StructuredOutput::kStructuralTag, .structural_tag = formed}).status.ok());
+  EXPECT_FALSE(GrammarMatcher({.kind = StructuredOutput::kStructuralTag, .structural_tag = formed})
+                   .status.ok());
 }
 
 TEST_F(HostileGrammars, LongListsAreScannedOnce) {
@@ -248,8 +251,9 @@ TEST_F(HostileGrammars, LongListsAreScannedOnce) {
   }
   {
     const Cost cost("long names", 2, 100);
-    GrammarMatcher language = Schema(absl::StrCat(R"({"properties":{)", absl::StrJoin(names, ":{},"),
-                                            R"(:{}},"additionalProperties":{"type":"null"}})"));
+    GrammarMatcher language =
+        Schema(absl::StrCat(R"({"properties":{)", absl::StrJoin(names, ":{},"),
+                            R"(:{}},"additionalProperties":{"type":"null"}})"));
     EXPECT_TRUE(language.Accepts(R"({"aab":null})")) << language.status;
   }
   std::string branches;

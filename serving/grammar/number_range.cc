@@ -62,8 +62,8 @@ void AddNaturals(int64_t low, int64_t high, absl::string_view sign, const Suffix
 using RemainingDigits = std::optional<std::string>;
 
 // Up to `most` digits behind a point; at least one unless `none`.
-std::optional<Expression> Fractions(RemainingDigits low, bool above, const RemainingDigits& high, bool below, int most,
-                                    bool none) {
+std::optional<Expression> Fractions(RemainingDigits low, bool above, const RemainingDigits& high,
+                                    bool below, int most, bool none) {
   if (low && low->empty() && !above) low = std::nullopt;  // nothing is less
   if (!low && !high) {
     if (none) return Repeat(Digit(), 0, most);
@@ -99,8 +99,8 @@ std::optional<Expression> Fractions(RemainingDigits low, bool above, const Remai
 }
 
 // As Fractions, with the point; or nothing.
-std::optional<Expression> FractionBetween(const RemainingDigits& low, bool above, const RemainingDigits& high, bool below,
-                                 int most) {
+std::optional<Expression> FractionBetween(const RemainingDigits& low, bool above,
+                                          const RemainingDigits& high, bool below, int most) {
   std::vector<Expression> ways;
   const bool none = (!low || (low->empty() && !above)) && (!high || !high->empty() || !below);
   if (none) ways.push_back(Literal(""));
@@ -120,11 +120,14 @@ int64_t Whole(const Decimal& decimal) {
 void AddMagnitudes(const Bound& low, const std::optional<Bound>& high, int places,
                    absl::string_view sign, std::vector<Expression>* out) {
   const int64_t from = Whole(low.at), to = high ? Whole(high->at) : kLargest + 1;
-  const auto max_places = [places](int digits) { return std::min(places, kMaxDecimalDigits - digits); };
+  const auto max_places = [places](int digits) {
+    return std::min(places, kMaxDecimalDigits - digits);
+  };
   const auto add = [&](int64_t whole, const RemainingDigits& least, const RemainingDigits& most) {
     const std::string digits = absl::StrCat(whole);
-    std::optional<Expression> behind = FractionBetween(least, low.exclusive, most, high && high->exclusive,
-                                              max_places(static_cast<int>(digits.size())));
+    std::optional<Expression> behind =
+        FractionBetween(least, low.exclusive, most, high && high->exclusive,
+                        max_places(static_cast<int>(digits.size())));
     if (behind) out->push_back(Sequence({Literal(absl::StrCat(sign, digits)), *behind}));
   };
   if (from > to || from > kLargest) return;

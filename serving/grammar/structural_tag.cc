@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
 #include "serving/grammar/dfa.h"
-#include "serving/grammar/json_schema.h"
 #include "serving/grammar/json_grammar.h"
+#include "serving/grammar/json_schema.h"
 #include "serving/tokenizer/utf8_stream.h"
 
 namespace espalier {
@@ -120,8 +120,8 @@ class Builder {
     if (text_.layout == StructuralTag::kTagsOnly) {
       any = NewRule(std::move(any));
       const int more = text_.most < 0 ? -1 : text_.most - 1;
-      any =
-          Sequence({ShortWhitespace(), any, Repeat(Sequence({ShortWhitespace(), any}), 0, more), ShortWhitespace()});
+      any = Sequence({ShortWhitespace(), any, Repeat(Sequence({ShortWhitespace(), any}), 0, more),
+                      ShortWhitespace()});
     } else if (text_.layout != StructuralTag::kSingleSection && status_.ok()) {
       Expression free = FreeTextWithout(text_.triggers, "text");
       any = NewRule(std::move(any));
@@ -178,8 +178,8 @@ class Builder {
       const bool triggered =
           std::any_of(text_.triggers.begin(), text_.triggers.end(),
                       [&](const std::string& t) { return absl::StartsWith(begin, t); });
-      const bool free =
-          text_.layout == StructuralTag::kTextAndTags || text_.layout == StructuralTag::kTextThenTags;
+      const bool free = text_.layout == StructuralTag::kTextAndTags ||
+                        text_.layout == StructuralTag::kTextThenTags;
       if (free && !triggered) {
         Fail(absl::StrCat("it begins with '", begin.substr(0, 40), "', which no trigger does"));
       }
@@ -187,7 +187,8 @@ class Builder {
       absl::StrAppend(&place_, ", '", begin.substr(0, 100), "'");
       const auto [known, added] = items_.try_emplace(item);
       if (added) {
-        known->second = NewRule(Sequence({CheckedLiteral(item.begin), ItemContent(item), CheckedLiteral(item.end)}));
+        known->second = NewRule(
+            Sequence({CheckedLiteral(item.begin), ItemContent(item), CheckedLiteral(item.end)}));
       }
       items.push_back(known->second);
       place_ = outer;
@@ -225,9 +226,9 @@ class Builder {
     for (auto field = item.fields.rbegin(); field != item.fields.rend() && status_.ok(); ++field) {
       const std::string outer = place_;
       absl::StrAppend(&place_, ", '", field->begin, "'");
-      const Expression value =
-          NewRule(Sequence({CheckedLiteral(field->begin), Value(field->schema, field->syntax, field->end),
-                            CheckedLiteral(field->end)}));
+      const Expression value = NewRule(
+          Sequence({CheckedLiteral(field->begin), Value(field->schema, field->syntax, field->end),
+                    CheckedLiteral(field->end)}));
       place_ = outer;
       Expression here = Sequence({value, later});
       Expression behind = Sequence({CheckedLiteral(item.separator), value, later});
@@ -277,7 +278,8 @@ class Builder {
     if (python) {
       for (auto& [name, rule] : value->rules) ToPythonConstants(&rule);
     }
-    return ImportRules(*std::move(value), absl::StrCat("value ", rules_++, " "), !python, &grammar_);
+    return ImportRules(*std::move(value), absl::StrCat("value ", rules_++, " "), !python,
+                       &grammar_);
   }
 
   const StructuralTag& text_;
@@ -296,8 +298,8 @@ absl::StatusOr<Grammar> StructuralTagGrammar(const StructuralTag& text, GrammarB
 }
 
 absl::StatusOr<Expression> TextExcluding(const std::vector<std::string>& excluded,
-                                       const std::string& name, Grammar* grammar,
-                                       GrammarBudget* budget, int most) {
+                                         const std::string& name, Grammar* grammar,
+                                         GrammarBudget* budget, int most) {
   const Expression one = OneOf({{0, kLastCodePoint}});
   if (excluded.empty()) return Repeat(one, 0, most);
   const Expression any = Repeat(one, 0);

@@ -14,8 +14,8 @@ namespace espalier {
 // How a value is written.
 enum class ValueSyntax {
   kJson,
-  kPython,  // JSON with True, False and None
-  kUnquoted,   // strings without quotes, up to `end`; other values as JSON
+  kPython,    // JSON with True, False and None
+  kUnquoted,  // strings without quotes, up to `end`; other values as JSON
 };
 
 // One value of an item: `begin`, the value, `end`.
@@ -39,11 +39,10 @@ struct TagItem {
 
   std::string begin;
   Kind kind = kValue;
-  std::string schema;               // kValue: JSON schema of the value
+  std::string schema;            // kValue: JSON schema of the value
   std::vector<TagField> fields;  // kFields: in this order
-  std::string separator;            // between fields or keywords
-  std::string
-      end;  // kAnything and unquoted values do not contain it, surrounding whitespace aside
+  std::string separator;         // between fields or keywords
+  std::string end;  // kAnything and unquoted values do not contain it, surrounding whitespace aside
 
   auto operator<=>(const TagItem&) const = default;
 };
@@ -61,10 +60,10 @@ struct TagSection {
 
 struct StructuralTag {
   enum Layout {
-    kSingleSection,     // the text is one section
-    kTagsOnly,    // one or more sections with optional whitespace between and around
-    kTextThenTags,  // free text, then at most one section
-    kTextAndTags,        // free text with any number of sections
+    kSingleSection,  // the text is one section
+    kTagsOnly,       // one or more sections with optional whitespace between and around
+    kTextThenTags,   // free text, then at most one section
+    kTextAndTags,    // free text with any number of sections
   };
 
   Layout layout = kTextAndTags;
@@ -84,7 +83,7 @@ absl::StatusOr<Grammar> StructuralTagGrammar(const StructuralTag& text, GrammarB
 // whose names begin with `name`. REQUIRES: none is empty. Returns InvalidArgument if the excluded
 // or the limit are too large.
 absl::StatusOr<Expression> TextExcluding(const std::vector<std::string>& excluded,
-                                       const std::string& name, Grammar* grammar,
-                                       GrammarBudget* budget, int most = -1);
+                                         const std::string& name, Grammar* grammar,
+                                         GrammarBudget* budget, int most = -1);
 
 }  // namespace espalier

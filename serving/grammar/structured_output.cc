@@ -96,7 +96,8 @@ std::strong_ordering StructuredOutput::operator<=>(const StructuredOutput& other
   const std::strong_ordering order = own(*this) <=> own(other);
   if (order != 0) return order;
   return std::lexicographical_compare_three_way(alternatives.begin(), alternatives.end(),
-                                                other.alternatives.begin(), other.alternatives.end());
+                                                other.alternatives.begin(),
+                                                other.alternatives.end());
 }
 
 absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
@@ -110,7 +111,7 @@ absl::StatusOr<Grammar> GrammarOf(const StructuredOutput& output) {
       if (!other.ok()) return other;
       // All rules get a prefix: a user's grammar may define json-string differently.
       forms.push_back(ImportRules(*std::move(other), absl::StrCat("otherwise ", forms.size(), " "),
-                            /*share_json=*/false, &*grammar));
+                                  /*share_json=*/false, &*grammar));
     }
     grammar->rules["one of the forms"] = Choice(std::move(forms));
     grammar->root = "one of the forms";

@@ -13,20 +13,28 @@ namespace espalier {
 
 // Reasoning before the structured part: any text up to `close`, which is optional unless begun.
 struct ReasoningPrefix {
-  std::string open;    // an answer that begins with other text has no reasoning
-  std::string close;   // empty: there is no reasoning
+  std::string open;        // an answer that begins with other text has no reasoning
+  std::string close;       // empty: there is no reasoning
   bool in_prompt = false;  // the prompt already contains `open`
 
   auto operator<=>(const ReasoningPrefix&) const = default;
 };
 
 struct StructuredOutput {
-  enum Kind { kRegex, kJsonSchema, kJsonObject, kGbnf, kChoice, kStructuralTag, kXgrammarStructuralTag };
+  enum Kind {
+    kRegex,
+    kJsonSchema,
+    kJsonObject,
+    kGbnf,
+    kChoice,
+    kStructuralTag,
+    kXgrammarStructuralTag
+  };
 
   Kind kind = kJsonObject;
   std::string text;                  // kRegex, kJsonSchema, kGbnf, kXgrammarStructuralTag
   std::vector<std::string> choices;  // kChoice
-  StructuralTag structural_tag;                 // kStructuralTag
+  StructuralTag structural_tag;      // kStructuralTag
   ReasoningPrefix reasoning;
   std::vector<StructuredOutput> alternatives;  // also accepted; their own `reasoning` is ignored
 

@@ -92,16 +92,17 @@ void ThinkingBudget::UpdatePhase(Position& at) const {
   const size_t kept = std::max<size_t>(reasoning_.close.size() - 1, kMaxContinuationBytes);
   if (at.text.size() > kept) at.text.erase(0, at.text.size() - kept);
   const int beyond = at.tokens - tokens_;
-  const bool over = beyond >= kMaxContinuationBytes || (beyond >= 0 && !EndsInsideCharacter(at.text));
+  const bool over =
+      beyond >= kMaxContinuationBytes || (beyond >= 0 && !EndsInsideCharacter(at.text));
   if (over) at.phase = Position::kClosing;
 }
 
-absl::StatusOr<TokenConstraint::StateRef> ThinkingBudget::After(const StateRef& position, int token) {
+absl::StatusOr<TokenConstraint::StateRef> ThinkingBudget::After(const StateRef& position,
+                                                                int token) {
   const auto& before = static_cast<const Position&>(*position);
   if (before.phase == Position::kClosing && token != closing_[before.closing]) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("token ", token,
-                     " does not close the reasoning, which has reached its limit"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token ", token, " does not close the reasoning, which has reached its limit"));
   }
   StateRef inner;
   if (inner_ != nullptr) {

@@ -33,7 +33,7 @@ class ThinkingBudget : public TokenConstraint {
   struct Position;
 
   ThinkingBudget(ReasoningPrefix reasoning, int tokens, std::shared_ptr<const Tokenizer> tokenizer,
-                std::shared_ptr<TokenConstraint> inner)
+                 std::shared_ptr<TokenConstraint> inner)
       : reasoning_(std::move(reasoning)),
         tokens_(tokens),
         tokenizer_(std::move(tokenizer)),

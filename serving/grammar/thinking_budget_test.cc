@@ -104,7 +104,8 @@ TEST(ThinkingBudget, OnlyTheClosingTagFollowsAFullBudget) {
       {true, 1, {lead, tail, a}, false},
   };
   for (const auto& c : cases) {
-    auto budget = ThinkingBudget::Create({"<t>", "</t>", c.in_prompt}, c.tokens, tokenizer, nullptr);
+    auto budget =
+        ThinkingBudget::Create({"<t>", "</t>", c.in_prompt}, c.tokens, tokenizer, nullptr);
     ASSERT_TRUE(budget.ok());
     EXPECT_EQ(AllowsSequence(**budget, c.answer, vocabulary), c.may)
         << testing::PrintToString(c.answer) << " within " << c.tokens;
@@ -116,8 +117,7 @@ TEST(ThinkingBudget, ClosingTagOfSeveralTokensIsForcedWhole) {
       std::make_shared<TextTokenizer>(std::vector<std::string>{"a", "b", "c", "d"});
   auto budget = *ThinkingBudget::Create({"ab", "cd", true}, 2, tokenizer, nullptr);
   EXPECT_TRUE(AllowsSequence(*budget, {0, 0, 2, 3, 0, 0, 0}, 5));
-  EXPECT_TRUE(
-      AllowsSequence(*budget, {0, 2, 2, 3, 0, 0, 0}, 5));  // a started tag does not count
+  EXPECT_TRUE(AllowsSequence(*budget, {0, 2, 2, 3, 0, 0, 0}, 5));  // a started tag does not count
   EXPECT_TRUE(AllowsSequence(*budget, {2, 3, 0, 0, 0}, 5));
   EXPECT_FALSE(AllowsSequence(*budget, {0, 0, 2, 2}, 5));
   EXPECT_FALSE(AllowsSequence(*budget, {0, 0, 3}, 5));
@@ -130,7 +130,7 @@ TEST(ThinkingBudget, InnerConstraintAppliesAfterTheBudget) {
   auto masker = *TokenMasker::Create(*BuildAutomaton(*GrammarOf(form)),
                                      std::make_shared<TokenTrie>(tokenizer), tokenizer.eos());
   auto budget = *ThinkingBudget::Create(form.reasoning, 2,
-                                       std::make_shared<LetterTokenizer>(tokenizer), masker);
+                                        std::make_shared<LetterTokenizer>(tokenizer), masker);
   const auto ids = [&](const char* text) { return tokenizer.Encode(text); };
   EXPECT_TRUE(AllowsSequence(*budget, ids("agcdfeef"), kVocabulary - 1));
   EXPECT_TRUE(AllowsSequence(*budget, ids("cdff"), kVocabulary - 1));
@@ -148,7 +148,8 @@ TEST(ThinkingBudget, TokenTreesRespectTheBudgetAndChangeNoAnswer) {
   constexpr int kMost = 5;
   const auto tokenizer = std::make_shared<LetterTokenizer>(kVocabulary, std::vector<int>{kEos});
   auto logits_processor = std::make_shared<LogitsProcessorOptions>();
-  logits_processor->constraint = *ThinkingBudget::Create({"ab", "cd", true}, kMost, tokenizer, nullptr);
+  logits_processor->constraint =
+      *ThinkingBudget::Create({"ab", "cd", true}, kMost, tokenizer, nullptr);
   for (const double temperature : {0.0, 1.0}) {
     std::vector<std::vector<int>> plain;
     for (const char* expansion : {"", "2,2,1", "1,1,1,1,1,1"}) {

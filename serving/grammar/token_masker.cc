@@ -60,7 +60,7 @@ struct TokenMasker::Position : public TokenConstraint::State {
 
   static std::shared_ptr<const Position> Of(const std::shared_ptr<CacheEpoch>& epoch, int state) {
     return std::make_shared<const Position>(epoch, state, epoch->table.accepting(state),
-                                      epoch->table.complete(state));
+                                            epoch->table.complete(state));
   }
 
   std::shared_ptr<CacheEpoch> epoch;  // null: the start, in any epoch
@@ -73,7 +73,8 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> TokenMasker::Create(
     std::vector<int> eos) {
   std::shared_ptr<TokenMasker> masker(
       new TokenMasker(std::move(automaton), std::move(trie), std::move(eos)));
-  if (absl::Status status = LazyAutomaton::CheckAmbiguity(masker->automaton_, kMaxCheck); !status.ok()) {
+  if (absl::Status status = LazyAutomaton::CheckAmbiguity(masker->automaton_, kMaxCheck);
+      !status.ok()) {
     return status;
   }
   masker->epoch_ = std::make_shared<CacheEpoch>(masker->automaton_);
@@ -90,7 +91,8 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> TokenMasker::Create(
   return masker;
 }
 
-absl::StatusOr<std::shared_ptr<const TokenMasker::Position>> TokenMasker::ToCurrentEpoch(const StateRef& position) {
+absl::StatusOr<std::shared_ptr<const TokenMasker::Position>> TokenMasker::ToCurrentEpoch(
+    const StateRef& position) {
   auto at = std::static_pointer_cast<const Position>(position);
   if (epoch_->table.bytes() + epoch_->mask_bytes > kMaxEpochBytes) {
     epoch_ = std::make_shared<CacheEpoch>(automaton_);
@@ -123,8 +125,8 @@ absl::StatusOr<TokenConstraint::StateRef> TokenMasker::After(const StateRef& pos
   return Position::Of(epoch_, state);
 }
 
-absl::StatusOr<TokenBitmask> TokenMasker::WalkTrie(CacheEpoch& epoch, int state, const TokenBitmask* base,
-                                           int agreed) {
+absl::StatusOr<TokenBitmask> TokenMasker::WalkTrie(CacheEpoch& epoch, int state,
+                                                   const TokenBitmask* base, int agreed) {
   TokenBitmask set = base != nullptr ? *base : TokenBitmask();
   LazyAutomaton& table = epoch.table;
   const int64_t limit = table.work() + kMaxWork;
@@ -180,7 +182,8 @@ absl::StatusOr<TokenBitmaskRef> TokenMasker::ComputeMask(CacheEpoch& epoch, int 
   }
   epoch.mask_bytes += static_cast<int64_t>(set->size() * sizeof(uint64_t));
   auto mask = std::make_shared<const TokenBitmask>(*std::move(set));
-  if (base.mask == nullptr || equivalence.max_bytes > base.left) base = {mask, equivalence.max_bytes};
+  if (base.mask == nullptr || equivalence.max_bytes > base.left)
+    base = {mask, equivalence.max_bytes};
   return mask;
 }
 

@@ -43,7 +43,8 @@ class TokenMasker : public TokenConstraint {
   absl::StatusOr<TokenBitmaskRef> ComputeMask(CacheEpoch& epoch, int state);
   // Computes the mask of `state`. `base`, if not null, is the mask of a state that accepts the same
   // continuations of up to `agreed` bytes.
-  absl::StatusOr<TokenBitmask> WalkTrie(CacheEpoch& epoch, int state, const TokenBitmask* base, int agreed);
+  absl::StatusOr<TokenBitmask> WalkTrie(CacheEpoch& epoch, int state, const TokenBitmask* base,
+                                        int agreed);
 
   std::shared_ptr<const Automaton> automaton_;
   std::shared_ptr<const TokenTrie> trie_;

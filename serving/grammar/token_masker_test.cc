@@ -57,8 +57,9 @@ bool Fits(LazyAutomaton& table, absl::string_view text) {
 absl::Status Mask(TokenMasker& masker, const TokenConstraint::StateRef& place,
                   absl::Span<float> logits) {
   const absl::StatusOr<TokenBitmaskRef> permitted = masker.AllowedTokens(place);
-  ApplyLogitEdits({}, {.permitted = permitted.ok() ? *permitted : std::make_shared<const TokenBitmask>()},
-             logits);
+  ApplyLogitEdits(
+      {}, {.permitted = permitted.ok() ? *permitted : std::make_shared<const TokenBitmask>()},
+      logits);
   return permitted.status();
 }
 
@@ -134,7 +135,8 @@ TEST(TokenMasker, StopTokensAreAllowedWhereTheAnswerMayEnd) {
   const WordTokenizer tokenizer({"a", "b", "stop"});
   const int end = tokenizer.eos()[0];
   auto logits_processor = std::make_shared<LogitsProcessorOptions>();
-  logits_processor->constraint = MaskerOf({.kind = StructuredOutput::kRegex, .text = "(ab)*"}, tokenizer);
+  logits_processor->constraint =
+      MaskerOf({.kind = StructuredOutput::kRegex, .text = "(ab)*"}, tokenizer);
   LogitsProcessor answer(logits_processor, {}, {end, 2});
   for (const bool whole : {true, false, true}) {
     const RowLogitEdits edits = *answer.EditsAfter({});
@@ -370,7 +372,8 @@ TEST(TokenMasker, VocabularyThatCannotContinueIsAnError) {
   const WordTokenizer tokenizer({"a", "b"});
   const auto masker = MaskerOf({.kind = StructuredOutput::kRegex, .text = "ac"}, tokenizer);
   const auto place = *masker->After(masker->Start(), 0);
-  EXPECT_THAT(std::string(masker->AllowedTokens(place).status().message()), HasSubstr("vocabulary"));
+  EXPECT_THAT(std::string(masker->AllowedTokens(place).status().message()),
+              HasSubstr("vocabulary"));
   EXPECT_FALSE(masker->After(place, 1).ok());
   EXPECT_FALSE(masker->After(place, 77).ok());
 }
@@ -381,13 +384,14 @@ constexpr int kEos = 4;
 FakeModel Llm() { return HashModel(1, kVocabulary, 2); }
 
 std::shared_ptr<const LogitsProcessorOptions> Under(std::shared_ptr<TokenMasker> masker) {
-  return std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.constraint = std::move(masker)});
+  return std::make_shared<LogitsProcessorOptions>(
+      LogitsProcessorOptions{.constraint = std::move(masker)});
 }
 
 // The distribution of answers by definition: for each prefix, the model's distribution over the
 // tokens that can follow, renormalized.
-void AddDistribution(const std::vector<std::string>& language, std::vector<int> path, std::string answer,
-            double probability, std::map<std::string, double>* law) {
+void AddDistribution(const std::vector<std::string>& language, std::vector<int> path,
+                     std::string answer, double probability, std::map<std::string, double>* law) {
   std::vector<float> logits = Llm()(path);
   double mass = 0;
   std::vector<double> p(kVocabulary, 0);
@@ -413,8 +417,8 @@ void AddDistribution(const std::vector<std::string>& language, std::vector<int> 
     }
     std::vector<int> longer = path;
     longer.push_back(token);
-    AddDistribution(language, longer, answer + static_cast<char>('a' + token), probability * p[token] / mass,
-           law);
+    AddDistribution(language, longer, answer + static_cast<char>('a' + token),
+                    probability * p[token] / mass, law);
   }
 }
 
@@ -443,7 +447,8 @@ TEST(StructuredGeneration, SamplesTheMaskedDistributionUnderEveryTree) {
         SamplingParameters sampling{.temperature = 1, .seed = static_cast<uint64_t>(submitted)};
         ASSERT_TRUE(
             harness.engine()
-                .Submit(prompt, {.max_tokens = 20, .sampling = sampling, .logits_processor = Under(masker)})
+                .Submit(prompt,
+                        {.max_tokens = 20, .sampling = sampling, .logits_processor = Under(masker)})
                 .ok());
       }
       ASSERT_TRUE(harness.engine().Step().ok());
@@ -492,7 +497,8 @@ TEST(StructuredGeneration, GreedyAnswersMatchTheGrammarWithAndWithoutTrees) {
     ASSERT_TRUE(harness.Start({}, expansion).ok());
     std::vector<RequestId> ids;
     for (const auto& prompt : RandomPrompts(100, 10, kVocabulary, 3)) {
-      ids.push_back(*harness.engine().Submit(prompt, {.max_tokens = 200, .logits_processor = Under(masker)}));
+      ids.push_back(
+          *harness.engine().Submit(prompt, {.max_tokens = 200, .logits_processor = Under(masker)}));
     }
     harness.RunToEnd();
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -549,7 +555,8 @@ TEST(StructuredGeneration, EmptyLanguageEndsAtOnce) {
 }
 
 // Drafted and accepted tokens of 40 answers whose tokens the grammar mostly determines.
-std::pair<int64_t, int64_t> DraftedAndAccepted(const FakeModel* ssm, double temperature, bool ngram) {
+std::pair<int64_t, int64_t> DraftedAndAccepted(const FakeModel* ssm, double temperature,
+                                               bool ngram) {
   const LetterTokenizer tokenizer(kVocabulary, {kEos});
   const auto masker =
       MaskerOf({.kind = StructuredOutput::kRegex, .text = "(abcd){6}[ab]{2}(dcba){6}"}, tokenizer);

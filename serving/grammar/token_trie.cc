@@ -31,9 +31,11 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, absl::Span<const int> shown)
     for (; path.size() > depth; path.pop_back()) {
       Node& node = nodes_[path.back()];
       node.end = static_cast<int32_t>(nodes_.size());
-      const int32_t max_token_bytes = std::max(node.max_token_bytes, static_cast<int32_t>(path.size()));
+      const int32_t max_token_bytes =
+          std::max(node.max_token_bytes, static_cast<int32_t>(path.size()));
       node.max_token_bytes = max_token_bytes;
-      int32_t& above = path.size() > 1 ? nodes_[path[path.size() - 2]].max_token_bytes : max_token_bytes_;
+      int32_t& above =
+          path.size() > 1 ? nodes_[path[path.size() - 2]].max_token_bytes : max_token_bytes_;
       above = std::max(above, max_token_bytes);
     }
   };

@@ -11,10 +11,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
-#include "serving/grammar/structural_tag.h"
 #include "serving/grammar/gbnf.h"
 #include "serving/grammar/json_schema.h"
 #include "serving/grammar/regex.h"
+#include "serving/grammar/structural_tag.h"
 
 namespace espalier {
 namespace {
@@ -153,8 +153,8 @@ class FormatBuilder {
       if (good) marks.push_back(list[i].get<std::string>());
     }
     if (!good) {
-      Fail(node, absl::StrCat("field '", name, "' must be a list of strings of 1 to ",
-                              kMaxTagBytes, " bytes"));
+      Fail(node, absl::StrCat("field '", name, "' must be a list of strings of 1 to ", kMaxTagBytes,
+                              " bytes"));
     }
     return marks;
   }
@@ -207,7 +207,7 @@ class FormatBuilder {
   Expression Adopted(const Node& node, absl::StatusOr<Grammar> grammar, bool share_json) {
     if (!grammar.ok()) return Fail(node, grammar.status().message());
     return ImportRules(*std::move(grammar), absl::StrCat("format ", rules_++, " "), share_json,
-                 &grammar_);
+                       &grammar_);
   }
 
   // Free text of at most `most` characters; -1: unbounded.
@@ -249,7 +249,8 @@ class FormatBuilder {
 
   Expression AnyText(const Node& node) {
     const bool limited = node.json.contains("max_chars") && !node.json["max_chars"].is_null();
-    return FreeText(node, BoundedTexts(node, "excludes"), limited ? Count(node, "max_chars", 0) : -1);
+    return FreeText(node, BoundedTexts(node, "excludes"),
+                    limited ? Count(node, "max_chars", 0) : -1);
   }
 
   Expression InOrder(const Node& node) { return Sequence(List(node, "elements")); }
@@ -344,7 +345,8 @@ class FormatBuilder {
 
 }  // namespace
 
-absl::StatusOr<Grammar> ParseXgrammarStructuralTag(absl::string_view format, GrammarBudget* budget) {
+absl::StatusOr<Grammar> ParseXgrammarStructuralTag(absl::string_view format,
+                                                   GrammarBudget* budget) {
   absl::StatusOr<Json> json = ParseBoundedJson<Json>(format, kRequestJson);
   if (!json.ok()) {
     return absl::InvalidArgumentError(

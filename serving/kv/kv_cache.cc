@@ -389,7 +389,7 @@ void KvCache::Touch(int block) {
 }
 
 void KvCache::CacheBlocks(SequenceId id, absl::Span<const int> tokens, const KvNamespace& space,
-                      bool whole) {
+                          bool whole) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end()) return;
   Sequence& sequence = it->second;

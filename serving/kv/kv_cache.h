@@ -53,21 +53,21 @@ class KvCache {
 
   struct Statistics {
     int slots = 0;
-    int used = 0;  // by sequences, each slot once; includes scratch
+    int used = 0;       // by sequences, each slot once; includes scratch
     int peak_used = 0;  // since construction
-    int cached = 0;  // in blocks that no sequence uses now; counted as free
+    int cached = 0;     // in blocks that no sequence uses now; counted as free
     int sequences = 0;
     int64_t committed_total = 0;  // slots appended to sequences, ever
-    int64_t scratch_total = 0;  // scratch slots taken, ever
-    int64_t attached_total = 0;  // slots that sequences took from blocks, ever
-    int64_t evicted_total = 0;  // blocks, ever
+    int64_t scratch_total = 0;    // scratch slots taken, ever
+    int64_t attached_total = 0;   // slots that sequences took from blocks, ever
+    int64_t evicted_total = 0;    // blocks, ever
   };
 
   // A full or partial block. A partial one is not used as a whole by a sequence, and has no
   // children.
   struct BlockTimes {
     HistogramCounts lifetime;  // of evicted blocks: since insertion
-    HistogramCounts idle;  // of evicted blocks: since a sequence last attached or released them
+    HistogramCounts idle;      // of evicted blocks: since a sequence last attached or released them
     // of attached blocks: since a sequence last attached or released them
     HistogramCounts reuse_gaps;
     BlockTimes();
@@ -111,7 +111,7 @@ class KvCache {
   // Slots may change, so do not call between running a batch and its commit. A sequence has the
   // same namespace in all calls. `whole`: also enters the tokens after the last full block.
   void CacheBlocks(SequenceId id, absl::Span<const int> tokens, const KvNamespace& space = {},
-               bool whole = false);
+                   bool whole = false);
 
   // Drops all blocks that no sequence uses, because their content is lost.
   void ResetPrefixCache();
@@ -151,9 +151,9 @@ class KvCache {
     int parent = -1;  // the previous full block, or its namespace
     std::vector<int> tokens;
     std::vector<int32_t> slots;
-    int users = 0;  // sequences that list it
+    int users = 0;     // sequences that list it
     int children = 0;  // blocks that continue it
-    int depth = 0;  // blocks before it
+    int depth = 0;     // blocks before it
     int64_t last_use = 0;
     double entered = 0, touched = 0;  // times, as of SetTime
   };
@@ -172,7 +172,7 @@ class KvCache {
     auto operator<=>(const Continuation&) const = default;
   };
   struct Owners {
-    int all = 0;  // owners
+    int all = 0;     // owners
     int active = 0;  // of these: sequences, and blocks that sequences use
   };
 
@@ -187,7 +187,7 @@ class KvCache {
   // over its ownership.
   int NewBlock(int parent, absl::Span<const int> tokens, absl::Span<const int32_t> slots,
                int users);
-  void Own(int32_t slot);  // for a sequence
+  void Own(int32_t slot);     // for a sequence
   void Disown(int32_t slot);  // for a sequence
   void Use(int block);
   void Unuse(int block);
@@ -210,14 +210,14 @@ class KvCache {
   std::vector<Block> blocks_;
   std::vector<int> unused_blocks_;  // free entries of blocks_
   std::vector<Space> spaces_;
-  std::vector<int> unused_spaces_;  // their roots
+  std::vector<int> unused_spaces_;                               // their roots
   absl::flat_hash_map<std::pair<int, std::string>, int> roots_;  // of the namespaces with blocks
   absl::flat_hash_map<uint64_t, std::vector<int>> index_;        // by Key
   std::set<Continuation> continuations_;                         // all blocks
   std::set<IdleKey> evictable_;                                  // no users, no children
   std::vector<Owners> owners_;                                   // by slot
-  int idle_slots_ = 0;  // with owners, none of them active
-  int64_t clock_ = 0;  // logical time, for last_use
+  int idle_slots_ = 0;                                           // with owners, none of them active
+  int64_t clock_ = 0;                                            // logical time, for last_use
   double now_ = 0;
   BlockTimes block_times_;
   int peak_used_ = 0;

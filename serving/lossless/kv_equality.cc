@@ -159,7 +159,8 @@ class KvCheck {
 
 }  // namespace
 
-absl::StatusOr<LosslessCheck> CheckKv(RecordingModelRunner& llm, const std::vector<ModelRunner*>& ssms,
+absl::StatusOr<LosslessCheck> CheckKv(RecordingModelRunner& llm,
+                                      const std::vector<ModelRunner*>& ssms,
                                       const Tokenizer& tokenizer, EngineOptions engine,
                                       const LosslessOptions& options) {
   return KvCheck(llm, tokenizer, options).Run(ssms, std::move(engine));

@@ -15,7 +15,8 @@ namespace espalier {
 // `engine`: how the SSMs draft for the recorded LLM. If none of their drafts is accepted, the
 // outputs are generated again with a drafter that knows them, in a small fixed tree. Errors as
 // VerifyLossless.
-absl::StatusOr<LosslessCheck> CheckKv(RecordingModelRunner& llm, const std::vector<ModelRunner*>& ssms,
+absl::StatusOr<LosslessCheck> CheckKv(RecordingModelRunner& llm,
+                                      const std::vector<ModelRunner*>& ssms,
                                       const Tokenizer& tokenizer, EngineOptions engine,
                                       const LosslessOptions& options);
 

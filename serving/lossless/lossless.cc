@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/lossless/uncached_logits.h"
 #include "serving/lossless/kv_equality.h"
 #include "serving/lossless/recording_model_runner.h"
+#include "serving/lossless/uncached_logits.h"
 #include "serving/sampling/distribution.h"
 #include "serving/speculative/outcome_enumerator.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kExact = 1e-9;  // tolerance of the enumeration: sums of many products of doubles
 constexpr double kQuantile = 4.753;  // of the normal distribution: exceeded with probability 1e-6
-constexpr double kFewest = 8;  // expected count of a cell; rarer ones are pooled
+constexpr double kFewest = 8;        // expected count of a cell; rarer ones are pooled
 constexpr double kProbeShare = 0.2;  // of the time, where tuning finds that drafts do not pay
 
 using Path = std::vector<int>;
@@ -75,10 +75,14 @@ class Verifier {
  public:
   Verifier(ModelRunner& llm, std::vector<ModelRunner*> ssms, const Tokenizer& tokenizer,
            const LosslessOptions& options)
-      : recorder_(llm), llm_(llm), ssms_(std::move(ssms)), tokenizer_(tokenizer), options_(options) {
+      : recorder_(llm),
+        llm_(llm),
+        ssms_(std::move(ssms)),
+        tokenizer_(tokenizer),
+        options_(options) {
     sampling_ = {.temperature = options.temperature, .top_k = options.distribution_top_k};
-    logits_processor_ = std::make_shared<const LogitsProcessorOptions>(
-        LogitsProcessorOptions{.repetition_penalty = 1.1, .presence_penalty = 0.2, .frequency_penalty = 0.2});
+    logits_processor_ = std::make_shared<const LogitsProcessorOptions>(LogitsProcessorOptions{
+        .repetition_penalty = 1.1, .presence_penalty = 0.2, .frequency_penalty = 0.2});
   }
 
   absl::StatusOr<LosslessReport> Run() {
@@ -144,7 +148,9 @@ class Verifier {
   // Checks of outputs that must be equal, with any drafter.
   enum class IdentityCheck { kGreedy, kSeeds, kPenalties };
   static const char* NameOf(IdentityCheck check) {
-    return check == IdentityCheck::kGreedy ? "greedy" : check == IdentityCheck::kSeeds ? "seeds" : "penalties";
+    return check == IdentityCheck::kGreedy  ? "greedy"
+           : check == IdentityCheck::kSeeds ? "seeds"
+                                            : "penalties";
   }
 
   // How outputs are generated. Incremental decoding returns all logits, and so does speculation
@@ -152,8 +158,8 @@ class Verifier {
   enum class GenerationMode { kIncremental, kAllLogits, kServed };
 
   // Generates full-length outputs for the prompts. `done` tokens of `total` came before.
-  absl::StatusOr<std::vector<Path>> Answers(Engine& engine, IdentityCheck check, GenerationMode way, int64_t done,
-                                            int64_t total) {
+  absl::StatusOr<std::vector<Path>> Answers(Engine& engine, IdentityCheck check, GenerationMode way,
+                                            int64_t done, int64_t total) {
     recorder_.watching = way != GenerationMode::kServed;
     std::vector<Path> answers(options_.prompts.size());
     std::map<RequestId, size_t> index;
@@ -232,8 +238,8 @@ class Verifier {
   }
 
   // The first different output becomes the check's detail.
-  absl::Status Compare(const std::vector<Path>& expected, const std::vector<Path>& found, GenerationMode way,
-                       LosslessCheck* check) {
+  absl::Status Compare(const std::vector<Path>& expected, const std::vector<Path>& found,
+                       GenerationMode way, LosslessCheck* check) {
     check->cases += static_cast<int64_t>(found.size());
     for (size_t i = 0; i < found.size() && check->passed; ++i) {
       if (found[i] == expected[i]) continue;
@@ -246,7 +252,8 @@ class Verifier {
       check->detail = absl::StrCat(
           "the answer to prompt ", i, " differs at token ", place,
           ", where the LLM's two best logits are ", *margin, " apart; tokens were chosen ",
-          way == GenerationMode::kServed ? "as in service, where the logits are" : "from shown logits");
+          way == GenerationMode::kServed ? "as in service, where the logits are"
+                                         : "from shown logits");
     }
     return absl::OkStatus();
   }
@@ -277,7 +284,8 @@ class Verifier {
         const size_t last = first == 0 ? std::min<size_t>(2, drafts.size()) : first + 1;
         std::vector<ModelDistributions*> sources;
         for (size_t s = first; s < last; ++s) sources.push_back(&drafts[s]);
-        if (absl::Status told = ReportProgress("enumeration", check.cases, 0); !told.ok()) return told;
+        if (absl::Status told = ReportProgress("enumeration", check.cases, 0); !told.ok())
+          return told;
         const auto deviation =
             Deviation(target, sources, *expected, length, without_replacement, &check.cases);
         if (!deviation.ok()) return deviation.status();
@@ -297,7 +305,8 @@ class Verifier {
     return path;
   }
 
-  absl::StatusOr<double> Deviation(ModelDistributions& target, const std::vector<ModelDistributions*>& sources,
+  absl::StatusOr<double> Deviation(ModelDistributions& target,
+                                   const std::vector<ModelDistributions*>& sources,
                                    const std::map<Path, double>& expected, int length,
                                    bool without_replacement, int64_t* cases) {
     std::map<Path, long double> found;
@@ -359,7 +368,8 @@ class Verifier {
 
   absl::Status AnswerDistribution() {
     ModelDistributions target(llm_, options_.prompts[0], sampling_);
-    const absl::StatusOr<std::map<Path, double>> expected = target.Answers(options_.distribution_tokens);
+    const absl::StatusOr<std::map<Path, double>> expected =
+        target.Answers(options_.distribution_tokens);
     if (!expected.ok()) return expected.status();
     auto engine = NewEngine(true, options_.engine.speculation.sampled);
     if (!engine.ok()) return engine.status();
@@ -388,7 +398,8 @@ class Verifier {
         answers.erase(event.id);
         ++finished;
       }
-      if (absl::Status told = ReportProgress("distribution", finished, options_.draws); !told.ok()) return told;
+      if (absl::Status told = ReportProgress("distribution", finished, options_.draws); !told.ok())
+        return told;
     }
     const EngineStatistics statistics = (*engine)->statistics();
     if (absl::Status status = SsmStatus(statistics); !status.ok()) return status;

@@ -39,10 +39,10 @@ struct LosslessOptions {
   // How to draft: expansion, best-first trees, n-gram drafts, tuning, limits.
   EngineOptions engine;
   std::vector<std::vector<int>> prompts;  // at least one, each shorter than the context
-  int answer = 48;  // tokens of greedy and seeded outputs
-  int draws = 20000;  // outputs of the distribution check
-  int distribution_tokens = 3;  // of each of these outputs; 1 to 4
-  int distribution_top_k = 3;                      // 2 to 5
+  int answer = 48;                        // tokens of greedy and seeded outputs
+  int draws = 20000;                      // outputs of the distribution check
+  int distribution_tokens = 3;            // of each of these outputs; 1 to 4
+  int distribution_top_k = 3;             // 2 to 5
   double temperature = 1;
   // Called between steps (optional). If it returns an error, VerifyLossless returns that.
   std::function<absl::Status(const LosslessProgress&)> progress;

@@ -8,7 +8,7 @@
 namespace espalier {
 
 absl::StatusOr<std::vector<float>> UncachedLogits(ModelRunner& runner,
-                                               const std::vector<int>& tokens) {
+                                                  const std::vector<int>& tokens) {
   std::vector<int32_t> slots(tokens.size());
   std::iota(slots.begin(), slots.end(), 0);
   SequenceRows sequence{.slots = slots};

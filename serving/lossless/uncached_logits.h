@@ -10,6 +10,7 @@ namespace espalier {
 
 // Returns the logits after `tokens`, computed from scratch in slots 0, 1, ... Errors are the
 // runner's.
-absl::StatusOr<std::vector<float>> UncachedLogits(ModelRunner& runner, const std::vector<int>& tokens);
+absl::StatusOr<std::vector<float>> UncachedLogits(ModelRunner& runner,
+                                                  const std::vector<int>& tokens);
 
 }  // namespace espalier

@@ -11,18 +11,21 @@ namespace {
 // Includes tokens that only the tokenizer file has.
 int Tokens(const ModelDescription& model) {
   const int has = model.tokenizer->vocabulary();
-  return model.omitted_added_tokens.empty() ? has : std::max(has, model.omitted_added_tokens.rbegin()->first + 1);
+  return model.omitted_added_tokens.empty()
+             ? has
+             : std::max(has, model.omitted_added_tokens.rbegin()->first + 1);
 }
 
 std::string Bytes(const ModelDescription& model, int id) {
   const auto omitted_added_tokens = model.omitted_added_tokens.find(id);
-  return omitted_added_tokens == model.omitted_added_tokens.end() ? model.tokenizer->TokenBytes(id) : omitted_added_tokens->second;
+  return omitted_added_tokens == model.omitted_added_tokens.end() ? model.tokenizer->TokenBytes(id)
+                                                                  : omitted_added_tokens->second;
 }
 
 }  // namespace
 
 absl::Status CheckSameVocabulary(const std::string& llm, const ModelDescription& large,
-                            const std::string& ssm, const ModelDescription& small) {
+                                 const std::string& ssm, const ModelDescription& small) {
   const int wanted = Tokens(large), has = Tokens(small);
   if (wanted != has) {
     return absl::InvalidArgumentError(absl::StrCat("'", ssm, "' has a vocabulary of ", has,

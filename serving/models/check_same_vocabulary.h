@@ -13,6 +13,6 @@ namespace espalier {
 // then no draft would ever be accepted; models with one tokenizer may differ in size
 // (vocabulary_resizing_runner.h).
 absl::Status CheckSameVocabulary(const std::string& llm, const ModelDescription& large,
-                            const std::string& ssm, const ModelDescription& small);
+                                 const std::string& ssm, const ModelDescription& small);
 
 }  // namespace espalier

@@ -96,7 +96,8 @@ absl::Status AddTokenizer(const TokenizerFiles& files, ModelDescription* model) 
     spdlog::warn(
         "{} of tokenizer.json's added tokens are text only, the first of them \"{}\" of id {}: "
         "config.json has a vocab_size of {}",
-        model->omitted_added_tokens.size(), absl::CHexEscape(spelling.substr(0, 60)), id, vocabulary);
+        model->omitted_added_tokens.size(), absl::CHexEscape(spelling.substr(0, 60)), id,
+        vocabulary);
   }
   const absl::StatusOr<TokenizerConfig> config = ReadTokenizerConfig(files);
   if (!config.ok()) return config.status();

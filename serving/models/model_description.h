@@ -24,7 +24,7 @@ struct ModelDescription {
   // Spellings of tokenizer.json's added tokens that the model's matrices have no rows for, by id.
   std::map<int, std::string> omitted_added_tokens;
   std::shared_ptr<const ChatTemplate> chat;  // null: the plain form, of models of our own training
-  GenerationConfig generation;  // defaults for requests
+  GenerationConfig generation;               // defaults for requests
 };
 
 // Returns the errors of ReadModel, LoadTokenizer and ChatFormat, which name the field. Returns

@@ -52,7 +52,7 @@ class DeepSeek : public ToolCallParser {
     return {std::string(kBegin), std::string(kEnd), std::string(kSeparator)};
   }
   std::vector<ToolCall> ParseSection(absl::string_view inside,
-                             const std::vector<Tool>& tools) const override {
+                                     const std::vector<Tool>& tools) const override {
     std::vector<ToolCall> calls;
     for (;;) {
       inside = absl::StripLeadingAsciiWhitespace(inside);
@@ -73,13 +73,14 @@ class DeepSeek : public ToolCallParser {
     }
   }
   std::optional<ToolCallStart> ParseCallStart(absl::string_view inside,
-                                 const std::vector<Tool>& tools) const override {
+                                              const std::vector<Tool>& tools) const override {
     const size_t tag = inside.find(kBegin);
     if (tag == absl::string_view::npos) return std::nullopt;
     const size_t behind = tag + kBegin.size();
     const auto begin = NameOf(inside.substr(behind));
     if (!begin || FindTool(begin->first, tools) == nullptr) return std::nullopt;
-    return ToolCallStart{std::string(begin->first), behind + begin->second, NewJsonArgumentsParser()};
+    return ToolCallStart{std::string(begin->first), behind + begin->second,
+                         NewJsonArgumentsParser()};
   }
   size_t EndOfCall(absl::string_view text) const override {
     absl::string_view rest = text;

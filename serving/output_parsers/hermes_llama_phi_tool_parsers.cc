@@ -11,8 +11,9 @@ class JsonToolCallParser : public ToolCallParser {
  public:
   // A template matches if it contains one of `template_markers`. `structural_tag` lacks the items
   // of its sections.
-  JsonToolCallParser(const char* name, std::vector<std::string> template_markers, std::vector<Section> sections,
-            const char* arguments, StructuralTag structural_tag)
+  JsonToolCallParser(const char* name, std::vector<std::string> template_markers,
+                     std::vector<Section> sections, const char* arguments,
+                     StructuralTag structural_tag)
       : name_(name),
         template_markers_(std::move(template_markers)),
         sections_(std::move(sections)),
@@ -28,11 +29,11 @@ class JsonToolCallParser : public ToolCallParser {
   }
   std::vector<Section> sections() const override { return sections_; }
   std::vector<ToolCall> ParseSection(absl::string_view inside,
-                             const std::vector<Tool>& tools) const override {
+                                     const std::vector<Tool>& tools) const override {
     return ParseJsonCalls(inside, tools);
   }
   std::optional<ToolCallStart> ParseCallStart(absl::string_view inside,
-                                 const std::vector<Tool>& tools) const override {
+                                              const std::vector<Tool>& tools) const override {
     return ParseJsonCallStart(inside, tools);
   }
   bool allows_untagged_calls() const override {
@@ -41,7 +42,8 @@ class JsonToolCallParser : public ToolCallParser {
   }
   StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
     StructuralTag structural_tag = structural_tag_;
-    for (TagSection& section : structural_tag.sections) section.items = JsonCallItems(tools, arguments_);
+    for (TagSection& section : structural_tag.sections)
+      section.items = JsonCallItems(tools, arguments_);
     return structural_tag;
   }
 
@@ -57,30 +59,30 @@ class JsonToolCallParser : public ToolCallParser {
 
 // <tool_call>{"name": "f", "arguments": {...}}</tool_call>
 const ToolCallParser& HermesToolCallParser() {
-  static const auto* tool_parser =
-      new JsonToolCallParser("hermes", {"<tool_call>"}, {{"<tool_call>", "</tool_call>"}}, "arguments",
-                    {.sections = {{.open = "<tool_call>\n", .close = "\n</tool_call>"}},
-                     .triggers = {"<tool_call>"}});
+  static const auto* tool_parser = new JsonToolCallParser(
+      "hermes", {"<tool_call>"}, {{"<tool_call>", "</tool_call>"}}, "arguments",
+      {.sections = {{.open = "<tool_call>\n", .close = "\n</tool_call>"}},
+       .triggers = {"<tool_call>"}});
   return *tool_parser;
 }
 
 // <|python_tag|>{"name": "f", "parameters": {...}}; {...}. Usually without the tag: then the whole
 // answer is calls.
 const ToolCallParser& LlamaToolCallParser() {
-  static const auto* tool_parser =
-      new JsonToolCallParser("llama3_json", {"<|python_tag|>"}, {{"<|python_tag|>", ""}}, "parameters",
-                    {.layout = StructuralTag::kTextThenTags,
-                     .sections = {{.separator = "; ", .most = -1},
-                                  {.open = "<|python_tag|>", .separator = "; ", .most = -1}},
-                     .triggers = {"{\"name\": ", "<|python_tag|>"}});
+  static const auto* tool_parser = new JsonToolCallParser(
+      "llama3_json", {"<|python_tag|>"}, {{"<|python_tag|>", ""}}, "parameters",
+      {.layout = StructuralTag::kTextThenTags,
+       .sections = {{.separator = "; ", .most = -1},
+                    {.open = "<|python_tag|>", .separator = "; ", .most = -1}},
+       .triggers = {"{\"name\": ", "<|python_tag|>"}});
   return *tool_parser;
 }
 
 // <|tool_call|>[{"name": "f", "arguments": {...}}]<|/tool_call|>, or functools[...].
 const ToolCallParser& PhiToolCallParser() {
   static const auto* tool_parser = new JsonToolCallParser(
-      "phi4_mini_json", {"<|tool|>", "functools"}, {{"<|tool_call|>", "<|/tool_call|>"}, {"functools", ""}},
-      "arguments",
+      "phi4_mini_json", {"<|tool|>", "functools"},
+      {{"<|tool_call|>", "<|/tool_call|>"}, {"functools", ""}}, "arguments",
       {.layout = StructuralTag::kTextThenTags,
        .sections =
            {{.open = "<|tool_call|>[", .separator = ", ", .most = -1, .close = "]<|/tool_call|>"},

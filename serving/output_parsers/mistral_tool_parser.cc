@@ -37,7 +37,7 @@ class Mistral : public ToolCallParser {
     return {std::string(kArguments), std::string(kId)};
   }
   std::vector<ToolCall> ParseSection(absl::string_view inside,
-                             const std::vector<Tool>& tools) const override {
+                                     const std::vector<Tool>& tools) const override {
     inside = absl::StripAsciiWhitespace(inside);
     const size_t brace = inside.find('{');
     if (brace == absl::string_view::npos) return {};
@@ -49,7 +49,7 @@ class Mistral : public ToolCallParser {
     return {{std::string(name), std::string(inside.substr(brace))}};
   }
   std::optional<ToolCallStart> ParseCallStart(absl::string_view inside,
-                                 const std::vector<Tool>& tools) const override {
+                                              const std::vector<Tool>& tools) const override {
     const size_t brace = inside.find('{');
     if (brace == absl::string_view::npos) return std::nullopt;
     const absl::string_view name = NameOf(inside.substr(0, brace));
@@ -58,22 +58,22 @@ class Mistral : public ToolCallParser {
   }
   StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
     // No text may follow: it would count as part of the last call.
-    StructuralTag structural_tag{.layout = StructuralTag::kTextThenTags, .triggers = {std::string(kCalls)}};
+    StructuralTag structural_tag{.layout = StructuralTag::kTextThenTags,
+                                 .triggers = {std::string(kCalls)}};
     if (!v11_) {
       for (const char* blank : {" ", ""}) {
         structural_tag.sections.push_back({.open = absl::StrCat(kCalls, blank, "["),
-                                 .items = JsonCallItems(tools, "arguments"),
-                                 .separator = ", ",
-                                 .most = -1,
-                                 .close = "]"});
+                                           .items = JsonCallItems(tools, "arguments"),
+                                           .separator = ", ",
+                                           .most = -1,
+                                           .close = "]"});
       }
       return structural_tag;
     }
-    TagSection section{
-        .open = std::string(kCalls), .separator = std::string(kCalls), .most = -1};
+    TagSection section{.open = std::string(kCalls), .separator = std::string(kCalls), .most = -1};
     for (const Tool& tool : tools) {
-      section.items.push_back(
-          {.begin = absl::StrCat(tool.name, kArguments), .schema = DumpJson(ArgumentsSchema(tool))});
+      section.items.push_back({.begin = absl::StrCat(tool.name, kArguments),
+                               .schema = DumpJson(ArgumentsSchema(tool))});
     }
     structural_tag.sections.push_back(std::move(section));
     return structural_tag;

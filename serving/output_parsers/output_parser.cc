@@ -172,9 +172,10 @@ bool OutputParser::StopAtExtraCall() {
 bool OutputParser::ParseCallsIncrementally(size_t end, OutputDelta* out) {
   if (!arguments_) {
     const absl::string_view inside = absl::string_view(buffer_).substr(0, end);
-    std::optional<ToolCallStart> begin = options_.choice == ToolChoice::kRequired
-                                         ? ParseJsonCallStart(inside, options_.tools)
-                                         : options_.tool_parser->ParseCallStart(inside, options_.tools);
+    std::optional<ToolCallStart> begin =
+        options_.choice == ToolChoice::kRequired
+            ? ParseJsonCallStart(inside, options_.tools)
+            : options_.tool_parser->ParseCallStart(inside, options_.tools);
     if (!begin || StopAtExtraCall()) return false;
     const int index = next_index_++;
     out->calls.push_back({index, ToolCallId(index), begin->name, "", out->text.size()});
@@ -213,8 +214,8 @@ bool OutputParser::AddCalls(std::vector<ToolCall> calls, OutputDelta* out) {
   for (ToolCall& call : calls) {
     if (StopAtExtraCall()) break;
     const int index = next_index_++;
-    out->calls.push_back(
-        {index, ToolCallId(index), std::move(call.name), std::move(call.arguments), out->text.size()});
+    out->calls.push_back({index, ToolCallId(index), std::move(call.name), std::move(call.arguments),
+                          out->text.size()});
   }
   return !calls.empty();
 }
@@ -226,8 +227,9 @@ std::vector<ToolCall> OutputParser::ParseCalls(absl::string_view text) const {
 }
 
 bool OutputParser::AddRemainder(absl::string_view rest, OutputDelta* out) {
-  rest.remove_prefix(options_.choice == ToolChoice::kRequired ? EndOfJsonCall(rest)
-                                                              : options_.tool_parser->EndOfCall(rest));
+  rest.remove_prefix(options_.choice == ToolChoice::kRequired
+                         ? EndOfJsonCall(rest)
+                         : options_.tool_parser->EndOfCall(rest));
   rest.remove_prefix(std::min(rest.find_first_not_of(" \t\r\n}];,"), rest.size()));
   if (rest.empty()) return true;
   std::vector<ToolCall> calls = ParseCalls(rest);

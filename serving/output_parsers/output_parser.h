@@ -30,7 +30,7 @@ struct OutputParserOptions {
   // kAuto: the content may be JSON, which is no call unless the tool parser allows untagged calls.
   bool text_is_constrained = false;
   bool single_call = false;  // keep the first call; the answer ends where a second one begins
-  std::string named_tool;        // kNamed: the tool
+  std::string named_tool;    // kNamed: the tool
   std::string id;            // prefix of the tool call ids
   uint64_t short_id = 0;  // seed of ids of nine letters and digits, see ToolCallParser::short_ids
 };
@@ -94,7 +94,7 @@ class OutputParser {
   State state_ = State::kUndecided;
   const ToolCallParser::Section* section_ = nullptr;
   std::string buffer_;
-  bool after_call_ = false;                     // with nothing but whitespace since
+  bool after_call_ = false;                         // with nothing but whitespace since
   std::unique_ptr<ToolArgumentsParser> arguments_;  // of the call in progress
   int streamed_calls_ = 0;  // calls of this section, or untagged answer, that were streamed
   int next_index_ = 0;

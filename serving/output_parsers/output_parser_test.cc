@@ -241,12 +241,14 @@ TEST(OutputParser, FindsCallsInEveryFormat) {
 
 // Streaming must not change whether there is a call.
 TEST(OutputParser, TextThatBeginsWithABracketIsStreamed) {
-  for (const ToolCallParser* tool_parser : {&HermesToolCallParser(), &LlamaToolCallParser(), &PythonicToolCallParser()}) {
+  for (const ToolCallParser* tool_parser :
+       {&HermesToolCallParser(), &LlamaToolCallParser(), &PythonicToolCallParser()}) {
     for (const std::string begin :
          {"[1", "[ \"a\"", "[[1", "[]", "[fg(", "[h", "{\"answer\"", "[{\"answer\"", "{}", "{1",
           "[{\"names\"", "{\"names\\n", "{\"x\\u0041\""}) {
       SCOPED_TRACE(absl::StrCat(tool_parser->name(), " ", begin));
-      OutputParserOptions options{.tool_parser = tool_parser, .tools = Tools(), .choice = ToolChoice::kAuto};
+      OutputParserOptions options{
+          .tool_parser = tool_parser, .tools = Tools(), .choice = ToolChoice::kAuto};
       OutputParser parser(options);
       EXPECT_EQ(parser.Append(begin).text, begin);
       EXPECT_EQ(parser.Append(" and so on").text, " and so on");
@@ -254,7 +256,8 @@ TEST(OutputParser, TextThatBeginsWithABracketIsStreamed) {
     for (const std::string begin : {"[", "[ ", "[[", "[f", "[f (", "{", "{\"na",
                                     "[[{\"name\": ", "{\"parameters\"", "{\"\\u006e"}) {
       SCOPED_TRACE(absl::StrCat(tool_parser->name(), " ", begin));
-      OutputParserOptions options{.tool_parser = tool_parser, .tools = Tools(), .choice = ToolChoice::kAuto};
+      OutputParserOptions options{
+          .tool_parser = tool_parser, .tools = Tools(), .choice = ToolChoice::kAuto};
       OutputParser parser(options);
       EXPECT_EQ(parser.Append(begin).text, "") << "it may become a call";
       EXPECT_EQ(parser.Finish().text, begin);

@@ -26,7 +26,7 @@ class Pythonic : public ToolCallParser {
     return {{kOpen, kClose}, {"<|python_start|>", "<|python_end|>"}, {"<|python_tag|>", ""}};
   }
   std::vector<ToolCall> ParseSection(absl::string_view inside,
-                             const std::vector<Tool>& tools) const override {
+                                     const std::vector<Tool>& tools) const override {
     std::vector<ToolCall> calls;
     PythonLiteralParser parser(inside);
     const bool list = parser.Take('[');
@@ -46,7 +46,7 @@ class Pythonic : public ToolCallParser {
     return calls;
   }
   std::vector<ToolCall> ParseUntagged(absl::string_view answer,
-                                  const std::vector<Tool>& tools) const override {
+                                      const std::vector<Tool>& tools) const override {
     std::vector<ToolCall> calls = ParseSection(answer, tools);
     return calls.empty() ? ParseJsonCalls(answer, tools) : calls;
   }
@@ -56,9 +56,9 @@ class Pythonic : public ToolCallParser {
     TagSection section{.separator = ", ", .most = -1};
     for (const Tool& tool : tools) {
       TagItem item{.begin = absl::StrCat(tool.name, "("),
-                      .kind = tool.strict ? TagItem::kFields : TagItem::kKeywords,
-                      .separator = ", ",
-                      .end = ")"};
+                   .kind = tool.strict ? TagItem::kFields : TagItem::kKeywords,
+                   .separator = ", ",
+                   .end = ")"};
       if (tool.strict) item.fields = ParameterFields(tool, "", "=", "", ValueSyntax::kPython);
       section.items.push_back(std::move(item));
     }
@@ -72,7 +72,8 @@ class Pythonic : public ToolCallParser {
       if (*open != '\0') structural_tag.triggers.push_back(open);
     }
     // Without a tag, the tool's name distinguishes a call from a list.
-    for (const Tool& tool : tools) structural_tag.triggers.push_back(absl::StrCat("[", tool.name, "("));
+    for (const Tool& tool : tools)
+      structural_tag.triggers.push_back(absl::StrCat("[", tool.name, "("));
     return structural_tag;
   }
 };

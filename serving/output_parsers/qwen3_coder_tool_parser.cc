@@ -134,8 +134,8 @@ class XmlParameterParser : public ToolArgumentsParser {
     if (whole) {
       if (absl::EndsWith(value, "\n")) value.remove_suffix(1);
     } else {
-      value.remove_suffix(
-          std::max(PartialTagOverlap(value, kEnd), PartialTagOverlap(value, absl::StrCat("\n", kEnd))));
+      value.remove_suffix(std::max(PartialTagOverlap(value, kEnd),
+                                   PartialTagOverlap(value, absl::StrCat("\n", kEnd))));
       value.remove_suffix(IncompleteCharacterBytes(value));
     }
     if (is_text) {
@@ -178,11 +178,11 @@ class Qwen3Coder : public ToolCallParser {
   std::vector<Section> sections() const override { return {{"<tool_call>", "</tool_call>"}}; }
   // All calls are streamed by ParseCallStart.
   std::vector<ToolCall> ParseSection(absl::string_view inside,
-                             const std::vector<Tool>& tools) const override {
+                                     const std::vector<Tool>& tools) const override {
     return {};
   }
   std::optional<ToolCallStart> ParseCallStart(absl::string_view inside,
-                                 const std::vector<Tool>& tools) const override {
+                                              const std::vector<Tool>& tools) const override {
     absl::string_view rest = inside, before, name;
     if (!TakeUpTo(kFunction, &rest, &before) || !absl::StripAsciiWhitespace(before).empty() ||
         !TakeUpTo(">", &rest, &name)) {
@@ -191,7 +191,7 @@ class Qwen3Coder : public ToolCallParser {
     const Tool* tool = FindTool(absl::StripAsciiWhitespace(name), tools);
     if (tool == nullptr) return std::nullopt;
     return ToolCallStart{tool->name, inside.size() - rest.size(),
-                     std::make_unique<XmlParameterParser>(tool->parameters)};
+                         std::make_unique<XmlParameterParser>(tool->parameters)};
   }
   size_t EndOfCall(absl::string_view text) const override {
     // Skips text that is no parameter.
@@ -202,10 +202,11 @@ class Qwen3Coder : public ToolCallParser {
     TagSection section{.open = "<tool_call>\n", .close = "\n</tool_call>"};
     for (const Tool& tool : tools) {
       TagItem item{.begin = absl::StrCat("<function=", tool.name, ">\n"),
-                      .kind = tool.strict ? TagItem::kFields : TagItem::kAnything,
-                      .end = "</function>"};
+                   .kind = tool.strict ? TagItem::kFields : TagItem::kAnything,
+                   .end = "</function>"};
       if (tool.strict) {
-        item.fields = ParameterFields(tool, "<parameter=", ">\n", "\n</parameter>\n", ValueSyntax::kUnquoted);
+        item.fields =
+            ParameterFields(tool, "<parameter=", ">\n", "\n</parameter>\n", ValueSyntax::kUnquoted);
       }
       section.items.push_back(std::move(item));
     }

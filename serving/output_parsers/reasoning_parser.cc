@@ -24,8 +24,7 @@ bool EndsInReasoning(absl::string_view prompt, const ReasoningTags& tags) {
 
 ReasoningParser::ReasoningParser(ReasoningTags tags, bool begins_inside)
     : tags_(std::move(tags)),
-      state_(tags_.empty() ? State::kDone : (begins_inside ? State::kInside : State::kUndecided)) {
-}
+      state_(tags_.empty() ? State::kDone : (begins_inside ? State::kInside : State::kUndecided)) {}
 
 void ReasoningParser::AppendReasoning(absl::string_view text, std::string* reasoning) {
   if (!has_reasoning_) text = absl::StripLeadingAsciiWhitespace(text);
@@ -64,7 +63,8 @@ void ReasoningParser::Append(absl::string_view text, std::string* reasoning, std
       buffer_.erase(0, sure.size());
       return;
     }
-    AppendReasoning(absl::StripTrailingAsciiWhitespace(absl::string_view(buffer_).substr(0, close)), reasoning);
+    AppendReasoning(absl::StripTrailingAsciiWhitespace(absl::string_view(buffer_).substr(0, close)),
+                    reasoning);
     buffer_.erase(0, close + tags_.close.size());
     state_ = State::kAfter;
   }
@@ -77,7 +77,8 @@ void ReasoningParser::Append(absl::string_view text, std::string* reasoning, std
 
 void ReasoningParser::Finish(std::string* reasoning, std::string* rest) {
   if (state_ == State::kUndecided) absl::StrAppend(rest, buffer_);
-  if (state_ == State::kInside) AppendReasoning(absl::StripTrailingAsciiWhitespace(buffer_), reasoning);
+  if (state_ == State::kInside)
+    AppendReasoning(absl::StripTrailingAsciiWhitespace(buffer_), reasoning);
   buffer_.clear();
 }
 

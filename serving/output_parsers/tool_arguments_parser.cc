@@ -49,7 +49,9 @@ class JsonArgumentsParser : public ToolArgumentsParser {
 
 }  // namespace
 
-std::unique_ptr<ToolArgumentsParser> NewJsonArgumentsParser() { return std::make_unique<JsonArgumentsParser>(); }
+std::unique_ptr<ToolArgumentsParser> NewJsonArgumentsParser() {
+  return std::make_unique<JsonArgumentsParser>();
+}
 
 size_t PartialTagOverlap(absl::string_view text, absl::string_view word) {
   for (size_t n = std::min(text.size(), word.size() - 1); n > 0; --n) {

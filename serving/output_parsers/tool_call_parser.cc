@@ -54,8 +54,9 @@ const ToolCallParser& ToolCallParserFor(absl::string_view chat_template) {
   // Order matters: Qwen3-Coder shares Hermes' tags, and templates for pythonic calls mention
   // Llama's tag.
   for (const ToolCallParser* tool_parser :
-       {&Qwen3CoderToolCallParser(), &MistralArgsToolCallParser(), &MistralToolCallParser(), &PhiToolCallParser(), &PythonicToolCallParser(),
-        &DeepSeekV3ToolCallParser(), &DeepSeekV31ToolCallParser(), &LlamaToolCallParser()}) {
+       {&Qwen3CoderToolCallParser(), &MistralArgsToolCallParser(), &MistralToolCallParser(),
+        &PhiToolCallParser(), &PythonicToolCallParser(), &DeepSeekV3ToolCallParser(),
+        &DeepSeekV31ToolCallParser(), &LlamaToolCallParser()}) {
     if (tool_parser->MatchesTemplate(chat_template)) return *tool_parser;
   }
   return HermesToolCallParser();
@@ -76,7 +77,8 @@ std::vector<ToolCall> ParseJsonCalls(absl::string_view text, const std::vector<T
   return calls;
 }
 
-std::optional<ToolCallStart> ParseJsonCallStart(absl::string_view text, const std::vector<Tool>& tools) {
+std::optional<ToolCallStart> ParseJsonCallStart(absl::string_view text,
+                                                const std::vector<Tool>& tools) {
   size_t at = 0;
   const auto skip = [&](absl::string_view characters) {
     while (at < text.size() && absl::StrContains(characters, text[at])) ++at;
@@ -153,8 +155,8 @@ std::vector<TagItem> JsonCallItems(const std::vector<Tool>& tools, absl::string_
 }
 
 std::vector<TagField> ParameterFields(const Tool& tool, absl::string_view before_name,
-                                  absl::string_view behind_name, absl::string_view end,
-                                  ValueSyntax syntax) {
+                                      absl::string_view behind_name, absl::string_view end,
+                                      ValueSyntax syntax) {
   std::vector<TagField> fields;
   const Json properties =
       tool.parameters.is_object() ? tool.parameters.value("properties", Json()) : Json();

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "serving/output_parsers/tool_arguments_parser.h"
 #include "serving/grammar/structural_tag.h"
+#include "serving/output_parsers/tool_arguments_parser.h"
 
 namespace espalier {
 
@@ -40,7 +40,8 @@ struct ToolCallStart {
 
 // Parses the head of the next JSON call whose name precedes its arguments. `text` may begin with
 // what closes the call before it. Returns nullopt if the text is incomplete or is anything else.
-std::optional<ToolCallStart> ParseJsonCallStart(absl::string_view text, const std::vector<Tool>& tools);
+std::optional<ToolCallStart> ParseJsonCallStart(absl::string_view text,
+                                                const std::vector<Tool>& tools);
 
 // `text` follows the arguments of a JSON call. Returns where the enclosing object ends, which may
 // have more members. Returns 0 if it does not end.
@@ -66,16 +67,16 @@ class ToolCallParser {
   // Parses the complete text of a section. Returns the calls in order, or an empty vector for
   // anything else, such as a call of an unknown tool.
   virtual std::vector<ToolCall> ParseSection(absl::string_view inside,
-                                     const std::vector<Tool>& tools) const = 0;
+                                             const std::vector<Tool>& tools) const = 0;
   // Parses an answer that is calls as a whole, without tags.
   virtual std::vector<ToolCall> ParseUntagged(absl::string_view answer,
-                                          const std::vector<Tool>& tools) const {
+                                              const std::vector<Tool>& tools) const {
     return ParseJsonCalls(answer, tools);
   }
   // Parses the head of the next call in a section if its arguments can be streamed. See
   // ParseJsonCallStart.
   virtual std::optional<ToolCallStart> ParseCallStart(absl::string_view inside,
-                                         const std::vector<Tool>& tools) const {
+                                                      const std::vector<Tool>& tools) const {
     return std::nullopt;
   }
   // `text` follows the arguments of a call that ParseCallStart returned. Returns where the call
@@ -108,16 +109,16 @@ std::vector<TagItem> JsonCallItems(const std::vector<Tool>& tools, absl::string_
 // The parameters by name, for formats that do not write an object. Each is written as
 // `before_name`, name, `behind_name`, value, `end`.
 std::vector<TagField> ParameterFields(const Tool& tool, absl::string_view before_name,
-                                  absl::string_view behind_name, absl::string_view end,
-                                  ValueSyntax syntax);
+                                      absl::string_view behind_name, absl::string_view end,
+                                      ValueSyntax syntax);
 
 // hermes_llama_phi_tool_parsers.cc; also Qwen 2.5 and 3
 const ToolCallParser& HermesToolCallParser();
-const ToolCallParser& LlamaToolCallParser();  // hermes_llama_phi_tool_parsers.cc; since Llama 3.1
-const ToolCallParser& PhiToolCallParser();  // hermes_llama_phi_tool_parsers.cc; Phi-4-mini
-const ToolCallParser& MistralToolCallParser();         // mistral_tool_parser.cc
-const ToolCallParser& MistralArgsToolCallParser();     // mistral_tool_parser.cc; with [ARGS]
-const ToolCallParser& Qwen3CoderToolCallParser();       // qwen3_coder_tool_parser.cc
+const ToolCallParser& LlamaToolCallParser();    // hermes_llama_phi_tool_parsers.cc; since Llama 3.1
+const ToolCallParser& PhiToolCallParser();      // hermes_llama_phi_tool_parsers.cc; Phi-4-mini
+const ToolCallParser& MistralToolCallParser();  // mistral_tool_parser.cc
+const ToolCallParser& MistralArgsToolCallParser();  // mistral_tool_parser.cc; with [ARGS]
+const ToolCallParser& Qwen3CoderToolCallParser();   // qwen3_coder_tool_parser.cc
 // pythonic_tool_parser.cc; Llama 3.2 and 4, ToolACE, LFM2
 const ToolCallParser& PythonicToolCallParser();
 // deepseek_tool_parser.cc; V3, R1 and models distilled from it

@@ -8,9 +8,9 @@
 #include <random>
 #include <utility>
 
+#include "serving/grammar/grammar_test_util.h"
 #include "serving/output_parsers/output_parser.h"
 #include "serving/output_parsers/reasoning_parser.h"
-#include "serving/grammar/grammar_test_util.h"
 
 namespace espalier {
 namespace {
@@ -23,7 +23,8 @@ TEST(ToolCallParser, IsChosenByTheChatTemplate) {
       {"for each call return <tool_call>\n{\"name\": <function-name>}\n</tool_call>", "hermes"},
       {"<tool_call>\n<function=example>\n<parameter=p>\nv\n</parameter></function>", "qwen3_coder"},
       {"[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}", "mistral_args"},
-      {"a python list: [func_name1(params_name1=params_value1)] {{ '<|python_tag|>' }}", "pythonic"},
+      {"a python list: [func_name1(params_name1=params_value1)] {{ '<|python_tag|>' }}",
+       "pythonic"},
       {"{{ '<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + '\\n```json\\n' }}",
        "deepseek_v3"},
       {"{{ '<｜tool▁call▁begin｜>' + tool['function']['name'] + '<｜tool▁sep｜>' }}",
@@ -33,7 +34,8 @@ TEST(ToolCallParser, IsChosenByTheChatTemplate) {
       {"{{- \"<|python_tag|>\" + tool_call.name + \".call(\" }}", "llama3_json"},
       {"{{ message['content'] }}", "hermes"},
       {"", "hermes"}};
-  for (const auto& [source, name] : cases) EXPECT_STREQ(ToolCallParserFor(source).name(), name) << source;
+  for (const auto& [source, name] : cases)
+    EXPECT_STREQ(ToolCallParserFor(source).name(), name) << source;
 }
 
 TEST(ToolCallParser, InvalidOrTooDeepJsonIsNoCall) {
@@ -67,9 +69,10 @@ TEST(ToolCallParser, StructuralTagTextsParseAsCalls) {
       {"loose", Json::parse(R"({"type": "object", "properties": {"x": {"type": "number"}}})"),
        false},
       {"empty", nullptr, true}};
-  const ToolCallParser* styles[] = {&HermesToolCallParser(),  &LlamaToolCallParser(),       &PhiToolCallParser(),
-                               &MistralToolCallParser(), &MistralArgsToolCallParser(), &Qwen3CoderToolCallParser(),
-                               &PythonicToolCallParser(),  &DeepSeekV3ToolCallParser(),    &DeepSeekV31ToolCallParser()};
+  const ToolCallParser* styles[] = {
+      &HermesToolCallParser(),   &LlamaToolCallParser(),       &PhiToolCallParser(),
+      &MistralToolCallParser(),  &MistralArgsToolCallParser(), &Qwen3CoderToolCallParser(),
+      &PythonicToolCallParser(), &DeepSeekV3ToolCallParser(),  &DeepSeekV31ToolCallParser()};
   std::mt19937 random(7);
   for (const ToolCallParser* tool_parser : styles) {
     SCOPED_TRACE(tool_parser->name());
@@ -84,7 +87,8 @@ TEST(ToolCallParser, StructuralTagTextsParseAsCalls) {
       const std::string text = calls.Random(random);
       if (text.empty()) continue;  // too long
       SCOPED_TRACE(text);
-      OutputParserOptions options{.tool_parser = tool_parser, .tools = tools, .choice = ToolChoice::kAuto};
+      OutputParserOptions options{
+          .tool_parser = tool_parser, .tools = tools, .choice = ToolChoice::kAuto};
       OutputParser parser(options);
       const OutputDelta begin = parser.Append(text), end = parser.Finish();
       ASSERT_EQ(begin.text + end.text, "");
@@ -145,7 +149,8 @@ TEST(ToolCallParser, StructuralTagAllowsWhatModelsWrite) {
   };
   for (const auto& test : cases) {
     SCOPED_TRACE(test.tool_parser->name());
-    GrammarMatcher language({.kind = StructuredOutput::kStructuralTag, .structural_tag = test.tool_parser->MakeStructuralTag(tools)});
+    GrammarMatcher language({.kind = StructuredOutput::kStructuralTag,
+                             .structural_tag = test.tool_parser->MakeStructuralTag(tools)});
     for (const std::string& text : test.good) EXPECT_TRUE(language.Accepts(text)) << text;
     for (const std::string& text : test.bad) EXPECT_FALSE(language.Accepts(text)) << text;
   }
@@ -157,11 +162,12 @@ TEST(ToolCallParser, UnsupportedKeywordIsNamed) {
                             "pattern": "a+"}}})"),
        true}};
   const GrammarMatcher coder(
-      {.kind = StructuredOutput::kStructuralTag, .structural_tag = Qwen3CoderToolCallParser().MakeStructuralTag(tools)});
+      {.kind = StructuredOutput::kStructuralTag,
+       .structural_tag = Qwen3CoderToolCallParser().MakeStructuralTag(tools)});
   EXPECT_THAT(coder.status.ToString(), HasSubstr("'<parameter=s>"));
   EXPECT_THAT(coder.status.ToString(), HasSubstr("'pattern' is not supported"));
-  const GrammarMatcher hermes(
-      {.kind = StructuredOutput::kStructuralTag, .structural_tag = HermesToolCallParser().MakeStructuralTag(tools)});
+  const GrammarMatcher hermes({.kind = StructuredOutput::kStructuralTag,
+                               .structural_tag = HermesToolCallParser().MakeStructuralTag(tools)});
   EXPECT_TRUE(hermes.status.ok()) << hermes.status;
 }
 

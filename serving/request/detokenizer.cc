@@ -48,8 +48,8 @@ class AfterPromptDecoder : public StreamDecoder {
 }  // namespace
 
 std::unique_ptr<StreamDecoder> NewDetokenizer(const Tokenizer& tokenizer,
-                                                absl::Span<const int> prompt, bool show_special,
-                                                const std::vector<int>& shown) {
+                                              absl::Span<const int> prompt, bool show_special,
+                                              const std::vector<int>& shown) {
   std::unique_ptr<StreamDecoder> decoder = tokenizer.NewStreamDecoder(show_special, shown);
   if (prompt.empty() || tokenizer.IsSpecial(prompt.back())) return decoder;
   const std::vector<int>& eos = tokenizer.eos();

@@ -15,7 +15,7 @@ namespace espalier {
 // of most chat prompts, and after an end of sequence a new text starts. `tokenizer` must outlive
 // the result.
 std::unique_ptr<StreamDecoder> NewDetokenizer(const Tokenizer& tokenizer,
-                                                absl::Span<const int> prompt, bool show_special,
-                                                const std::vector<int>& shown);
+                                              absl::Span<const int> prompt, bool show_special,
+                                              const std::vector<int>& shown);
 
 }  // namespace espalier

@@ -75,9 +75,9 @@ absl::Status ValidateOptions(const RequestOptions& options, int vocabulary) {
   if (options.logits_processor == nullptr) return status;
   status.Update(ValidateLogitsProcessor(*options.logits_processor, vocabulary));
   if (options.logits_processor->min_tokens > options.max_tokens) {
-    status.Update(
-        absl::InvalidArgumentError(absl::StrCat("min_tokens is ", options.logits_processor->min_tokens,
-                                                ", more than max_tokens, ", options.max_tokens)));
+    status.Update(absl::InvalidArgumentError(
+        absl::StrCat("min_tokens is ", options.logits_processor->min_tokens,
+                     ", more than max_tokens, ", options.max_tokens)));
   }
   if (options.logits_processor->constraint != nullptr && options.ignore_eos) {
     status.Update(absl::InvalidArgumentError(
@@ -93,8 +93,8 @@ Request::Request(RequestId id, std::vector<int> prompt, RequestOptions options,
       tokenizer_(tokenizer),
       tokens_(std::move(prompt)),
       taken_(static_cast<int>(tokens_.size())),
-      decoder_(NewDetokenizer(tokenizer, tokens_, options_.show_special_tokens,
-                                options_.shown_tokens)),
+      decoder_(
+          NewDetokenizer(tokenizer, tokens_, options_.show_special_tokens, options_.shown_tokens)),
       stops_(options_.stop, options_.include_stop),
       logits_processor_(options_.logits_processor, tokens_, Enders(options_, tokenizer)) {
   usage_.prompt_tokens = static_cast<int>(tokens_.size());
@@ -163,7 +163,8 @@ bool Request::Finish(FinishReason reason) {
 void Request::AddText(const std::string& piece) {
   // The output cannot end before min_tokens, so its text until then is neither searched nor held
   // back.
-  const int min_tokens = options_.logits_processor != nullptr ? options_.logits_processor->min_tokens : 0;
+  const int min_tokens =
+      options_.logits_processor != nullptr ? options_.logits_processor->min_tokens : 0;
   text_ += emitted() < min_tokens ? piece : stops_.Append(piece);
 }
 

@@ -18,8 +18,8 @@
 #include "absl/types/span.h"
 #include "serving/request/stop_strings.h"
 #include "serving/sampling/distribution.h"
-#include "serving/sampling/logprobs.h"
 #include "serving/sampling/logits_processor.h"
+#include "serving/sampling/logprobs.h"
 #include "serving/tokenizer/tokenizer.h"
 
 namespace espalier {
@@ -43,20 +43,20 @@ struct RequestOptions {
   // drafted. If false, only its distribution is guaranteed.
   bool reproducible = true;
   std::shared_ptr<const LogitsProcessorOptions> logits_processor;  // null: none
-  std::vector<int> stop_token_ids;  // end the output, as an end of sequence does
-  bool include_stop = false;  // the stop string or token is part of the text
+  std::vector<int> stop_token_ids;   // end the output, as an end of sequence does
+  bool include_stop = false;         // the stop string or token is part of the text
   bool show_special_tokens = false;  // special tokens have text
-  std::vector<int> shown_tokens;  // special tokens that have text anyway
-  int logprobs = -1;  // most probable tokens reported per output token; -1: none
-  int prompt_logprobs = -1;  // the same per prompt token, from the second on
-  int priority = 0;  // lower ones first
+  std::vector<int> shown_tokens;     // special tokens that have text anyway
+  int logprobs = -1;                 // most probable tokens reported per output token; -1: none
+  int prompt_logprobs = -1;          // the same per prompt token, from the second on
+  int priority = 0;                  // lower ones first
   // Shared by the requests of one API call, which are useless without each other. The engine sets
   // it when one of them starts; from then on none of them is refused or evicted from the queue.
   // Null: the request is alone.
   std::shared_ptr<std::atomic<bool>> group_started;
   double timeout_seconds = 0;  // from arrival; 0: none
-  int adapter = -1;  // index of a LoRA adapter of the LLM; -1: none
-  std::string cache_salt;  // prefix caching only among requests with the same salt
+  int adapter = -1;            // index of a LoRA adapter of the LLM; -1: none
+  std::string cache_salt;      // prefix caching only among requests with the same salt
   // Returns only the prompt's embedding: the LLM's hidden state at the last token. The request ends
   // with kStop; generation options have no effect.
   bool embed = false;
@@ -70,10 +70,10 @@ absl::Status ValidateOptions(const RequestOptions& options, int vocabulary);
 
 struct Usage {
   int prompt_tokens = 0;
-  int cached_tokens = 0;  // of the prompt, found in the prefix cache
-  int completion_tokens = 0;  // including an end-of-sequence token
-  int drafted_tokens = 0;  // tree nodes that the LLM verified
-  int accepted_tokens = 0;  // of these, accepted
+  int cached_tokens = 0;       // of the prompt, found in the prefix cache
+  int completion_tokens = 0;   // including an end-of-sequence token
+  int drafted_tokens = 0;      // tree nodes that the LLM verified
+  int accepted_tokens = 0;     // of these, accepted
   int verification_steps = 0;  // LLM steps that yielded tokens, except the prompt's
   double seconds_to_first_token = 0;
   double seconds = 0;

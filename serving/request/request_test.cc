@@ -107,7 +107,9 @@ TEST_F(RequestTest, AStopStringInFlushedTextIsTheFinishReason) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.text);
-    RequestOptions options{.max_tokens = c.logits_processor ? 6 : 4, .stop = c.stop, .logits_processor = c.logits_processor};
+    RequestOptions options{.max_tokens = c.logits_processor ? 6 : 4,
+                           .stop = c.stop,
+                           .logits_processor = c.logits_processor};
     Request request(1, {2}, options, *bytes);
     request.Admit();
     for (const int token : c.tokens) {

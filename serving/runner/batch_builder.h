@@ -21,19 +21,19 @@ struct SequenceRows {
     int32_t token = 0;
     int32_t position = 0;
     int32_t slot = 0;
-    int32_t prefix = 0;  // slots of the sequence that the row attends to
+    int32_t prefix = 0;              // slots of the sequence that the row attends to
     std::vector<int32_t> ancestors;  // of tree nodes: slots on the path from the root, its own last
     bool wants_logits = false;
-    bool wants_hidden = false;  // REQUIRES: wants_logits
+    bool wants_hidden = false;                  // REQUIRES: wants_logits
     int32_t row_output = RunnerBatch::kLogits;  // see RunnerBatch::row_outputs
-    int32_t next_prompt_tokens = -1;  // see RunnerBatch::next_prompt_tokens
+    int32_t next_prompt_tokens = -1;            // see RunnerBatch::next_prompt_tokens
     RowLogitEdits edits;  // in addition to the sequence's, unless row_output is kLogits
   };
 
   absl::Span<const int32_t> slots;  // of the whole sequence, including the rows of this step
-  int adapter = -1;  // of all rows; -1: none
-  SamplingMetadata metadata;  // for rows whose row_output is not kLogits
-  std::vector<Row> rows;  // a row comes after all rows that it attends to
+  int adapter = -1;                 // of all rows; -1: none
+  SamplingMetadata metadata;        // for rows whose row_output is not kLogits
+  std::vector<Row> rows;            // a row comes after all rows that it attends to
 };
 
 // The logit edits of a sequence, for SamplingMetadata; null if the processor is inactive.

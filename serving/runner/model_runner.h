@@ -12,16 +12,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "serving/sampling/sampler.h"
 #include "serving/sampling/logit_edits.h"
 #include "serving/sampling/logprobs.h"
+#include "serving/sampling/sampler.h"
 
 namespace espalier {
 
 // How the next tokens of a sequence are sampled.
 struct SamplingMetadata {
   SamplingParameters sampling;  // greedy by default
-  bool coupled = false;  // see SampleToken
+  bool coupled = false;         // see SampleToken
   // Applied to the logits before sampling; null: none.
   std::shared_ptr<const SequenceLogitEdits> edits;
   // Number of most probable tokens reported with a sampled token and with a prompt token; -1: no
@@ -43,7 +43,7 @@ struct RunnerBatch {
   // Per row.
   std::vector<int32_t> tokens;
   std::vector<int32_t> positions;  // for rotary embedding: position in the sequence, not the slot
-  std::vector<int32_t> slots;  // where K and V of the row are written; all different
+  std::vector<int32_t> slots;      // where K and V of the row are written; all different
   std::vector<int32_t> row_sequence;  // index into the sequences below
   std::vector<int32_t> row_prefix;
   std::vector<int32_t> ancestor_start;  // rows + 1 offsets into ancestor_slots
@@ -51,12 +51,12 @@ struct RunnerBatch {
   std::vector<int32_t> ancestor_slots;
   std::vector<int32_t> row_adapter;  // index of a LoRA adapter, -1: none; empty: none for all rows
   // Per sequence.
-  std::vector<int32_t> sequence_start;   // sequences + 1 offsets into sequence_slots
-  std::vector<int32_t> sequence_slots;  // by position, including the rows of this step
+  std::vector<int32_t> sequence_start;              // sequences + 1 offsets into sequence_slots
+  std::vector<int32_t> sequence_slots;              // by position, including the rows of this step
   std::vector<SamplingMetadata> sequence_sampling;  // empty: all greedy
 
   std::vector<int32_t> logit_rows;  // rows whose outputs are needed, ascending
-  bool wants_hidden = false;  // their hidden states, too
+  bool wants_hidden = false;        // their hidden states, too
   // Per entry of logit_rows, the output: kLogits (all logits), kToken (a token sampled with the
   // sequence's metadata), kPromptLogprob (the log-probability of the next prompt token), or n > 0
   // (the n most probable tokens). Empty: kLogits for all. See row_outputs.h.
@@ -97,9 +97,9 @@ struct RunnerLimits {
   int max_context_slots = 0;   // sequence_slots of one batch
   int max_ancestor_slots = 0;  // ancestor_slots of one batch
   int max_positions = 0;       // longest sequence
-  int adapters = 0;  // number of LoRA adapters
-  int hidden = 0;  // size of a hidden state; 0: not available
-  int concurrent_steps = 1;  // steps in flight at most
+  int adapters = 0;            // number of LoRA adapters
+  int hidden = 0;              // size of a hidden state; 0: not available
+  int concurrent_steps = 1;    // steps in flight at most
 };
 
 class ModelRunner {

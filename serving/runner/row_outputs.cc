@@ -37,7 +37,8 @@ class Path {
 
 const SamplingMetadata& MetadataOf(const RunnerBatch& batch, int row) {
   static const SamplingMetadata kPlain;
-  return batch.sequence_sampling.empty() ? kPlain : batch.sequence_sampling[batch.row_sequence[row]];
+  return batch.sequence_sampling.empty() ? kPlain
+                                         : batch.sequence_sampling[batch.row_sequence[row]];
 }
 
 // The output of one row; no choices if sampling failed.
@@ -63,7 +64,7 @@ class RowSampler {
     absl::Span<const float> edited = logits;
     if (!Edit(i, logits, metadata, &edited)) return {};
     return row_output == RunnerBatch::kToken ? Token(row, logits, edited, metadata)
-                                       : Best(row, row_output, edited, metadata);
+                                             : Best(row, row_output, edited, metadata);
   }
 
  private:
@@ -75,11 +76,11 @@ class RowSampler {
     edited_.assign(logits.begin(), logits.end());
     *edited = edited_;
     return ApplyLogitEdits(*metadata.edits, batch_.row_edits.empty() ? kNone : batch_.row_edits[i],
-                      absl::MakeSpan(edited_));
+                           absl::MakeSpan(edited_));
   }
 
   RowSample Token(int row, absl::Span<const float> logits, absl::Span<const float> edited,
-             const SamplingMetadata& metadata) {
+                  const SamplingMetadata& metadata) {
     const absl::StatusOr<int> token =
         SampleToken(edited, metadata.sampling, metadata.coupled, batch_.positions[row] + 1);
     if (!token.ok()) return {};
@@ -89,7 +90,8 @@ class RowSampler {
     return sample;
   }
 
-  RowSample Best(int row, int count, absl::Span<const float> logits, const SamplingMetadata& metadata) const {
+  RowSample Best(int row, int count, absl::Span<const float> logits,
+                 const SamplingMetadata& metadata) const {
     absl::StatusOr<std::vector<TokenProbability>> best =
         metadata.sampling.greedy()
             ? TopTokens(logits, count)
@@ -98,7 +100,8 @@ class RowSampler {
     return {.choices = *std::move(best)};
   }
 
-  RowSample PromptLogprob(size_t i, absl::Span<const float> logits, const SamplingMetadata& metadata) const {
+  RowSample PromptLogprob(size_t i, absl::Span<const float> logits,
+                          const SamplingMetadata& metadata) const {
     const int token = batch_.next_prompt_tokens[i];
     TokenLogprobs logprobs = LogprobsOf(logits, token, std::max(metadata.prompt_logprobs, 0));
     if (std::isnan(logprobs.logprob)) return {};
@@ -116,8 +119,8 @@ class RowSampler {
 
 absl::Status Bad(const std::string& what) { return absl::InvalidArgumentError(what); }
 
-absl::Status CheckChoices(const std::vector<TokenProbability>& choices, int row_output, int vocabulary,
-                          size_t row) {
+absl::Status CheckChoices(const std::vector<TokenProbability>& choices, int row_output,
+                          int vocabulary, size_t row) {
   const size_t most = row_output < 0 ? 1 : static_cast<size_t>(row_output);
   if (choices.size() > most) {
     return Bad(
@@ -159,19 +162,23 @@ absl::Status CheckRowOutputs(const RunnerBatch& batch, int vocabulary) {
   const size_t rows = batch.logit_rows.size();
   const size_t sequences = batch.sequence_start.empty() ? 0 : batch.sequence_start.size() - 1;
   absl::Status status = check_size("row_outputs", batch.row_outputs.size(), "logit_rows", rows);
-  status.Update(check_size("next_prompt_tokens", batch.next_prompt_tokens.size(), "logit_rows", rows));
+  status.Update(
+      check_size("next_prompt_tokens", batch.next_prompt_tokens.size(), "logit_rows", rows));
   status.Update(check_size("row_edits", batch.row_edits.size(), "logit_rows", rows));
-  status.Update(check_size("sequence_sampling", batch.sequence_sampling.size(), "sequences", sequences));
+  status.Update(
+      check_size("sequence_sampling", batch.sequence_sampling.size(), "sequences", sequences));
   if (!status.ok()) return status;
   for (size_t i = 0; i < batch.row_outputs.size(); ++i) {
     const int row_output = batch.row_outputs[i];
     if (row_output < RunnerBatch::kPromptLogprob || row_output > vocabulary) {
-      return Bad(absl::StrCat("row_outputs[", i, "] is ", row_output, "; accepted: -2 to ", vocabulary));
+      return Bad(
+          absl::StrCat("row_outputs[", i, "] is ", row_output, "; accepted: -2 to ", vocabulary));
     }
     if (row_output != RunnerBatch::kPromptLogprob) continue;
     const int token = batch.next_prompt_tokens.empty() ? -1 : batch.next_prompt_tokens[i];
     if (token < 0 || token >= vocabulary) {
-      return Bad(absl::StrCat("next_prompt_tokens[", i, "] is ", token, " in a vocabulary of ", vocabulary));
+      return Bad(absl::StrCat("next_prompt_tokens[", i, "] is ", token, " in a vocabulary of ",
+                              vocabulary));
     }
   }
   for (size_t i = 0; i < batch.sequence_sampling.size(); ++i) {
@@ -179,11 +186,12 @@ absl::Status CheckRowOutputs(const RunnerBatch& batch, int vocabulary) {
     absl::Status of_metadata = ValidateSampling(metadata.sampling);
     for (const int count : {metadata.logprobs, metadata.prompt_logprobs}) {
       if (count < -1 || count > kMaxTopLogprobs) {
-        of_metadata.Update(Bad(absl::StrCat("log-probabilities of ", count, " tokens; accepted: -1 to ",
-                                        kMaxTopLogprobs)));
+        of_metadata.Update(Bad(absl::StrCat("log-probabilities of ", count,
+                                            " tokens; accepted: -1 to ", kMaxTopLogprobs)));
       }
     }
-    if (!of_metadata.ok()) return Bad(absl::StrCat("sequence_sampling[", i, "]: ", of_metadata.message()));
+    if (!of_metadata.ok())
+      return Bad(absl::StrCat("sequence_sampling[", i, "]: ", of_metadata.message()));
   }
   return absl::OkStatus();
 }
@@ -197,9 +205,10 @@ void SampleRows(const RunnerBatch& batch, RunnerOutput* logits, const ForEach& f
     return absl::MakeConstSpan(logits->values.data() + i * vocabulary, vocabulary);
   };
   logits->choices.resize(batch.logit_rows.size());
-  const bool reported = !batch.next_prompt_tokens.empty() ||
-                        std::any_of(batch.sequence_sampling.begin(), batch.sequence_sampling.end(),
-                                    [](const SamplingMetadata& metadata) { return metadata.logprobs >= 0; });
+  const bool reported =
+      !batch.next_prompt_tokens.empty() ||
+      std::any_of(batch.sequence_sampling.begin(), batch.sequence_sampling.end(),
+                  [](const SamplingMetadata& metadata) { return metadata.logprobs >= 0; });
   if (reported) logits->logprobs.resize(batch.logit_rows.size());
   std::vector<std::vector<size_t>> row_outputs(batch.sequence_start.size() - 1);  // by sequence
   for (size_t i = 0; i < batch.row_outputs.size(); ++i) {
@@ -232,7 +241,7 @@ void SampleRows(const RunnerBatch& batch, RunnerOutput* logits, const ForEach& f
 }
 
 absl::Status CheckRunnerOutput(size_t rows, absl::Span<const int32_t> row_outputs, int vocabulary,
-                         const RunnerOutput& logits) {
+                               const RunnerOutput& logits) {
   size_t with_logits = rows;
   if (!logits.choices.empty()) {
     if (logits.choices.size() != rows) {
@@ -240,7 +249,8 @@ absl::Status CheckRunnerOutput(size_t rows, absl::Span<const int32_t> row_output
     }
     for (size_t i = 0; i < rows; ++i) {
       const int row_output = row_outputs.empty() ? RunnerBatch::kLogits : row_outputs[i];
-      if (absl::Status s = CheckChoices(logits.choices[i], row_output, vocabulary, i); !s.ok()) return s;
+      if (absl::Status s = CheckChoices(logits.choices[i], row_output, vocabulary, i); !s.ok())
+        return s;
       if (!logits.choices[i].empty()) --with_logits;
     }
   }

@@ -33,6 +33,6 @@ void SampleRows(const RunnerBatch& batch, RunnerOutput* logits, const ForEach& f
 // Returns InvalidArgument if `logits` does not hold what `row_outputs` requests for this number of
 // rows.
 absl::Status CheckRunnerOutput(size_t rows, absl::Span<const int32_t> row_outputs, int vocabulary,
-                         const RunnerOutput& logits);
+                               const RunnerOutput& logits);
 
 }  // namespace espalier

@@ -49,7 +49,8 @@ absl::Span<const float> Row(const RunnerOutput& logits, int row) {
 TEST(RowOutputs, NodesOffTheSampledPathAreNotSampled) {
   for (const bool shared : {false, true}) {
     for (uint32_t seed = 0; seed < 60; ++seed) {
-      const SamplingMetadata metadata{{.temperature = seed % 3 * 0.7, .top_k = 5, .seed = seed}, shared};
+      const SamplingMetadata metadata{{.temperature = seed % 3 * 0.7, .top_k = 5, .seed = seed},
+                                      shared};
       const RunnerOutput all = Logits(5, seed);
       const auto chosen = [&](int row, int64_t position) {
         return *SampleToken(Row(all, row), metadata.sampling, shared, position);
@@ -123,10 +124,10 @@ TEST(RowOutputs, EditsApplyBeforeSamplingAndAfterLogprobs) {
     edits->repetition_penalty = 1.3;
     for (int token = 0; token < kVocabulary; token += 2) edits->penalties.push_back({token, 0.5});
     const SamplingMetadata metadata{.sampling = {.temperature = seed % 2 * 0.9, .seed = seed},
-                         .coupled = true,
-                         .edits = edits,
-                         .logprobs = 3,
-                         .prompt_logprobs = 2};
+                                    .coupled = true,
+                                    .edits = edits,
+                                    .logprobs = 3,
+                                    .prompt_logprobs = 2};
     RunnerBatch batch = Tree({1, 2, 3, 4, 5});
     batch.sequence_sampling = {metadata};
     batch.row_edits.resize(5);
@@ -138,7 +139,8 @@ TEST(RowOutputs, EditsApplyBeforeSamplingAndAfterLogprobs) {
       row.penalties = {{4, 1.5}, {7, 2.5}};
     }
     // Rows 3 and 4 are children of tokens that are not sampled.
-    batch.row_outputs = {RunnerBatch::kPromptLogprob, 4, RunnerBatch::kLogits, 2, RunnerBatch::kToken};
+    batch.row_outputs = {RunnerBatch::kPromptLogprob, 4, RunnerBatch::kLogits, 2,
+                         RunnerBatch::kToken};
     batch.next_prompt_tokens = {11, -1, -1, -1, -1};
     ASSERT_TRUE(CheckRowOutputs(batch, kVocabulary).ok()) << CheckRowOutputs(batch, kVocabulary);
     const RunnerOutput all = Logits(5, seed);
@@ -180,7 +182,8 @@ TEST(RowOutputs, ARowWithAllTokensMaskedKeepsItsLogits) {
   batch.row_outputs[1] = 2;
   batch.sequence_sampling = {{.edits = std::make_shared<SequenceLogitEdits>(), .logprobs = 0}};
   batch.row_edits.resize(5);
-  batch.row_edits[0].permitted = batch.row_edits[1].permitted = std::make_shared<const TokenBitmask>();
+  batch.row_edits[0].permitted = batch.row_edits[1].permitted =
+      std::make_shared<const TokenBitmask>();
   const RunnerOutput all = Logits(5, 2);
   RunnerOutput given = all;
   SampleRows(batch, &given);
@@ -193,8 +196,8 @@ TEST(RowOutputs, ARowWithAllTokensMaskedKeepsItsLogits) {
 
 TEST(RowOutputs, RowsWithNanKeepTheirLogits) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), INFINITY}) {
-    for (const int row_output :
-         {static_cast<int>(RunnerBatch::kToken), static_cast<int>(RunnerBatch::kPromptLogprob), 2}) {
+    for (const int row_output : {static_cast<int>(RunnerBatch::kToken),
+                                 static_cast<int>(RunnerBatch::kPromptLogprob), 2}) {
       RunnerBatch batch = Tree({1, 2, 3, 4, 5});
       batch.row_outputs.assign(5, row_output);
       if (row_output == RunnerBatch::kPromptLogprob) batch.next_prompt_tokens.assign(5, 3);

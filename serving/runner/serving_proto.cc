@@ -23,8 +23,7 @@ void EachArray(Batch& batch, Visitor&& visit) {
   visit(batch.tokens, &v1::ServingStep::tokens, &v1::ServingStep::mutable_tokens);
   visit(batch.positions, &v1::ServingStep::positions, &v1::ServingStep::mutable_positions);
   visit(batch.slots, &v1::ServingStep::slots, &v1::ServingStep::mutable_slots);
-  visit(batch.row_sequence, &v1::ServingStep::row_sequence,
-        &v1::ServingStep::mutable_row_sequence);
+  visit(batch.row_sequence, &v1::ServingStep::row_sequence, &v1::ServingStep::mutable_row_sequence);
   visit(batch.row_prefix, &v1::ServingStep::row_prefix, &v1::ServingStep::mutable_row_prefix);
   visit(batch.ancestor_start, &v1::ServingStep::ancestor_start,
         &v1::ServingStep::mutable_ancestor_start);
@@ -35,10 +34,10 @@ void EachArray(Batch& batch, Visitor&& visit) {
   visit(batch.sequence_slots, &v1::ServingStep::sequence_slots,
         &v1::ServingStep::mutable_sequence_slots);
   visit(batch.logit_rows, &v1::ServingStep::logit_rows, &v1::ServingStep::mutable_logit_rows);
-  visit(batch.row_adapter, &v1::ServingStep::row_adapter,
-        &v1::ServingStep::mutable_row_adapter);
+  visit(batch.row_adapter, &v1::ServingStep::row_adapter, &v1::ServingStep::mutable_row_adapter);
   visit(batch.row_outputs, &v1::ServingStep::row_outputs, &v1::ServingStep::mutable_row_outputs);
-  visit(batch.next_prompt_tokens, &v1::ServingStep::next_prompt_tokens, &v1::ServingStep::mutable_next_prompt_tokens);
+  visit(batch.next_prompt_tokens, &v1::ServingStep::next_prompt_tokens,
+        &v1::ServingStep::mutable_next_prompt_tokens);
 }
 
 using Getter = const Field& (v1::ServingStep::*)() const;
@@ -323,11 +322,11 @@ absl::Status TakeBatch(const v1::ServingStep& step, RunnerBatch* batch) {
   for (const v1::SamplingMetadata& from : step.sequence_sampling()) {
     SamplingMetadata& metadata = batch->sequence_sampling.emplace_back();
     metadata.sampling = {.temperature = from.temperature(),
-                     .top_p = from.top_p(),
-                     .top_k = from.top_k(),
-                     .seed = from.seed(),
-                     .min_p = from.min_p(),
-                     .typical_p = from.typical_p()};
+                         .top_p = from.top_p(),
+                         .top_k = from.top_k(),
+                         .seed = from.seed(),
+                         .min_p = from.min_p(),
+                         .typical_p = from.typical_p()};
     metadata.coupled = from.coupled();
     metadata.logprobs = from.has_logprobs() ? from.logprobs() : -1;
     metadata.prompt_logprobs = from.has_prompt_logprobs() ? from.prompt_logprobs() : -1;

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "espalier/v1/worker.pb.h"
 #include "models/lora.h"
 #include "models/model.h"
-#include "espalier/v1/worker.pb.h"
 #include "serving/runner/model_runner.h"
 
 namespace espalier {

@@ -36,11 +36,11 @@ TEST(ServingProto, ABatchComesBackAsItWas) {
   edits->repetition_penalty = 1.25;
   edits->penalties = {{5, 0.5}, {6, 0}};
   batch.sequence_sampling = {{},
-                         {.sampling = {.temperature = 0.5, .top_k = 3, .seed = 9, .min_p = 0.1},
-                          .coupled = true,
-                          .edits = edits,
-                          .logprobs = 0,
-                          .prompt_logprobs = 5}};
+                             {.sampling = {.temperature = 0.5, .top_k = 3, .seed = 9, .min_p = 0.1},
+                              .coupled = true,
+                              .edits = edits,
+                              .logprobs = 0,
+                              .prompt_logprobs = 5}};
   batch.row_edits = {
       {}, {.permitted = set, .forbidden = {8}, .penalties = {{5, 0.75}}}, {.permitted = set}};
   v1::ServingStep step;

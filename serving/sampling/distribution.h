@@ -19,7 +19,7 @@ struct SamplingParameters {
   double top_p = 1;        // (0, 1]; 1: off
   int top_k = 0;           // 0: off
   uint64_t seed = 0;
-  double min_p = 0;  // [0, 1]: least probability, relative to the most probable token's; 0: off
+  double min_p = 0;      // [0, 1]: least probability, relative to the most probable token's; 0: off
   double typical_p = 1;  // (0, 1]; 1: off
 
   bool greedy() const { return temperature == 0; }

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "serving/sampling/distribution.h"
 #include "serving/sampling/counter_rng.h"
+#include "serving/sampling/distribution.h"
 #include "serving/sampling/vocab_simd.h"
 
 namespace espalier {
@@ -82,7 +82,7 @@ class ExponentialRace {
       const absl::Span<const double> block = weights.subspan(at, together_);
       const int token = first + static_cast<int>(at);
       const int count = EarlyArrivals(clocks_.begin(), token, block.data(),
-                                    static_cast<int>(block.size()), first_.back().rings, early);
+                                      static_cast<int>(block.size()), first_.back().rings, early);
       for (int i = 0; i < count; ++i) Enter(token + early[i], block[static_cast<size_t>(early[i])]);
       at += block.size();
       together_ = std::min(2 * together_, kMostTogether);

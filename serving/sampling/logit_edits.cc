@@ -38,7 +38,8 @@ bool Contains(const TokenBitmask& set, int token) {
   return word < set.size() && (set[word] >> (static_cast<size_t>(token) % kBits) & 1) != 0;
 }
 
-bool ApplyLogitEdits(const SequenceLogitEdits& answer, const RowLogitEdits& row, absl::Span<float> logits) {
+bool ApplyLogitEdits(const SequenceLogitEdits& answer, const RowLogitEdits& row,
+                     absl::Span<float> logits) {
   const auto has = [&](int32_t token) {
     return token >= 0 && static_cast<size_t>(token) < logits.size();
   };

@@ -29,7 +29,7 @@ struct TokenPenalty {
 
 // For all rows of a sequence in one step.
 struct SequenceLogitEdits {
-  TokenBitmaskRef permitted;                          // null: all
+  TokenBitmaskRef permitted;                      // null: all
   std::vector<std::pair<int32_t, float>> biases;  // -infinity: masked
   // Positive logits of tokens with a penalty are divided by it, negative ones multiplied.
   double repetition_penalty = 1;
@@ -38,13 +38,14 @@ struct SequenceLogitEdits {
 
 // For one row, in addition to its sequence's.
 struct RowLogitEdits {
-  TokenBitmaskRef permitted;                // null: all
-  std::vector<int32_t> forbidden;  // removed from `permitted`
+  TokenBitmaskRef permitted;            // null: all
+  std::vector<int32_t> forbidden;       // removed from `permitted`
   std::vector<TokenPenalty> penalties;  // each token once; replaces the sequence's
 };
 
 // Applies masks, then biases, then penalties. Ignores tokens beyond the logits. Returns false if
 // all tokens are masked.
-bool ApplyLogitEdits(const SequenceLogitEdits& answer, const RowLogitEdits& row, absl::Span<float> logits);
+bool ApplyLogitEdits(const SequenceLogitEdits& answer, const RowLogitEdits& row,
+                     absl::Span<float> logits);
 
 }  // namespace espalier

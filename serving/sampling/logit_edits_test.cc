@@ -50,8 +50,8 @@ TEST(LogitEdits, MasksIntersectAndForbiddenTokensAreRemoved) {
 
 TEST(LogitEdits, ARowPenaltyReplacesTheSequencePenalty) {
   const SequenceLogitEdits answer{.biases = {{0, 1.0f}, {9, 1.0f}},
-                           .repetition_penalty = 2,
-                           .penalties = {{0, 1}, {1, 1}, {9, 1}}};
+                                  .repetition_penalty = 2,
+                                  .penalties = {{0, 1}, {1, 1}, {9, 1}}};
   std::vector<float> logits = {3, 4, 5, -6};
   EXPECT_TRUE(ApplyLogitEdits(answer, {.penalties = {{1, 3}, {3, 0}}}, absl::MakeSpan(logits)));
   EXPECT_EQ(logits, (std::vector<float>{4 / 2 - 1, 4 / 2 - 3, 5, -12}));

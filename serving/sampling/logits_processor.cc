@@ -68,8 +68,8 @@ absl::Status ValidateLogitsProcessor(const LogitsProcessorOptions& options, int 
   return status;
 }
 
-LogitsProcessor::LogitsProcessor(std::shared_ptr<const LogitsProcessorOptions> options, absl::Span<const int> prompt,
-                         std::vector<int> enders)
+LogitsProcessor::LogitsProcessor(std::shared_ptr<const LogitsProcessorOptions> options,
+                                 absl::Span<const int> prompt, std::vector<int> enders)
     : options_(std::move(options)), enders_(std::move(enders)) {
   active_ = options_ != nullptr &&
             (options_->penalizes() || options_->min_tokens > 0 || !options_->logit_bias.empty() ||
@@ -230,7 +230,8 @@ absl::StatusOr<RowLogitEdits> LogitsProcessor::EditsAfter(absl::Span<const int> 
   return edits;
 }
 
-absl::Status LogitsProcessor::Apply(absl::Span<const int> path, float* logits, int vocabulary) const {
+absl::Status LogitsProcessor::Apply(absl::Span<const int> path, float* logits,
+                                    int vocabulary) const {
   if (!active_) return absl::OkStatus();
   const absl::StatusOr<RowLogitEdits> row = EditsAfter(path);
   if (!row.ok()) return row.status();

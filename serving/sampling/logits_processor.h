@@ -24,9 +24,9 @@ struct LogitsProcessorOptions {
   // For tokens in prompt or output: positive logits are divided by it, negative ones multiplied
   // (CTRL, arXiv:1909.05858).
   double repetition_penalty = 1;
-  double presence_penalty = 0;  // subtracted once for tokens in the output
+  double presence_penalty = 0;   // subtracted once for tokens in the output
   double frequency_penalty = 0;  // subtracted for each occurrence in the output
-  int min_tokens = 0;  // of the output, before it may end
+  int min_tokens = 0;            // of the output, before it may end
   std::vector<std::pair<int, float>> logit_bias;
   std::vector<int> allowed;                 // empty: all
   std::vector<std::vector<int>> bad_words;  // the last token of a word never follows the others
@@ -44,8 +44,8 @@ absl::Status ValidateLogitsProcessor(const LogitsProcessorOptions& options, int 
 class LogitsProcessor {
  public:
   // `options` may be null. `enders`: the tokens that end the output (end of sequence, stop tokens).
-  LogitsProcessor(std::shared_ptr<const LogitsProcessorOptions> options, absl::Span<const int> prompt,
-              std::vector<int> enders);
+  LogitsProcessor(std::shared_ptr<const LogitsProcessorOptions> options,
+                  absl::Span<const int> prompt, std::vector<int> enders);
 
   // False if Apply changes nothing.
   bool active() const { return active_; }
@@ -92,15 +92,15 @@ class LogitsProcessor {
 
   std::shared_ptr<const LogitsProcessorOptions> options_;
   std::vector<int> enders_;
-  TokenBitmaskRef allowed_;                                      // null: all
+  TokenBitmaskRef allowed_;  // null: all
   // the last argument and result of WithEnders
   mutable std::pair<TokenBitmaskRef, TokenBitmaskRef> with_enders_;
-  std::vector<int> never_;  // bad words of one token, sorted
+  std::vector<int> never_;       // bad words of one token, sorted
   std::vector<size_t> phrases_;  // the other bad words
   bool active_;
   std::vector<int> answer_;
   absl::flat_hash_map<int, Seen> seen_;  // only with penalties
-  TokenConstraint::StateRef state_;  // null: no constraint, or the output has ended
+  TokenConstraint::StateRef state_;      // null: no constraint, or the output has ended
 };
 
 }  // namespace espalier

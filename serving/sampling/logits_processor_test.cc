@@ -62,11 +62,11 @@ TEST(LogitsProcessorOptions, APathCountsLikeOutputTokens) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 500; ++trial) {
     const LogitsProcessorOptions rules = {.repetition_penalty = 1.3,
-                              .presence_penalty = 0.4,
-                              .frequency_penalty = 0.3,
-                              .min_tokens = 3,
-                              .logit_bias = {{1, 0.7f}},
-                              .bad_words = {{0, 1}, {2, 2, 0}}};
+                                          .presence_penalty = 0.4,
+                                          .frequency_penalty = 0.3,
+                                          .min_tokens = 3,
+                                          .logit_bias = {{1, 0.7f}},
+                                          .bad_words = {{0, 1}, {2, 2, 0}}};
     std::vector<int> history(random() % 8);
     for (int& token : history) token = random() % 5;
     std::vector<float> logits(6);
@@ -83,9 +83,9 @@ TEST(LogitsProcessorOptions, APathCountsLikeOutputTokens) {
 TEST(LogitsProcessorOptions, AllowsSaysOfEachTokenWhatApplyDoes) {
   std::mt19937 random(4);
   const LogitsProcessorOptions rules = {.min_tokens = 3,
-                            .logit_bias = {{1, 0.7f}},
-                            .allowed = {0, 1, 2, 4, 5},
-                            .bad_words = {{0, 1}, {2, 2, 0}, {4}}};
+                                        .logit_bias = {{1, 0.7f}},
+                                        .allowed = {0, 1, 2, 4, 5},
+                                        .bad_words = {{0, 1}, {2, 2, 0}, {4}}};
   for (int trial = 0; trial < 500; ++trial) {
     LogitsProcessor ruled(std::make_shared<LogitsProcessorOptions>(rules), {}, {5});
     for (int i = static_cast<int>(random() % 3); i > 0; --i) {
@@ -104,7 +104,8 @@ TEST(LogitsProcessorOptions, AllowsSaysOfEachTokenWhatApplyDoes) {
 TEST(LogitsProcessorOptions, AllowedTokensAreAllowedWhereverTheyAreInALargeVocabulary) {
   constexpr int kTokens = 300;
   const std::vector<int> allowed = {0, 63, 64, 127, 200};
-  const LogitsProcessor ruled(std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.allowed = allowed}), {}, {});
+  const LogitsProcessor ruled(
+      std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.allowed = allowed}), {}, {});
   for (int token = 0; token < kTokens; ++token) {
     EXPECT_EQ(ruled.Allows({}, token),
               std::find(allowed.begin(), allowed.end(), token) != allowed.end())
@@ -113,8 +114,9 @@ TEST(LogitsProcessorOptions, AllowedTokensAreAllowedWhereverTheyAreInALargeVocab
 }
 
 TEST(LogitsProcessorOptions, ExcludingEverythingIsAnError) {
-  LogitsProcessor ruled(std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.allowed = {1}, .bad_words = {{1}}}),
-                    {}, {});
+  LogitsProcessor ruled(std::make_shared<LogitsProcessorOptions>(
+                            LogitsProcessorOptions{.allowed = {1}, .bad_words = {{1}}}),
+                        {}, {});
   float logits[] = {0, 0};
   const absl::Status status = ruled.Apply({}, logits, 2);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -137,7 +139,8 @@ TEST(ValidateLogitsProcessor, NamesFieldAndValue) {
                {{.allowed = {-1}}, "allowed_token_ids"},
                {{.bad_words = {{9}}}, "bad_words"}};
   for (const auto& test : cases) {
-    EXPECT_THAT(std::string(ValidateLogitsProcessor(test.logits_processor, 4).message()), HasSubstr(test.word));
+    EXPECT_THAT(std::string(ValidateLogitsProcessor(test.logits_processor, 4).message()),
+                HasSubstr(test.word));
   }
 }
 

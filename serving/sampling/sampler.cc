@@ -137,9 +137,10 @@ absl::StatusOr<std::vector<TokenProbability>> TopTokens(absl::Span<const float> 
   return out;
 }
 
-absl::StatusOr<std::vector<TokenProbability>> CoupledTopTokens(absl::Span<const float> logits, int count,
-                                                       const SamplingParameters& sampling,
-                                                       int64_t position) {
+absl::StatusOr<std::vector<TokenProbability>> CoupledTopTokens(absl::Span<const float> logits,
+                                                               int count,
+                                                               const SamplingParameters& sampling,
+                                                               int64_t position) {
   ExponentialRace race(sampling.seed, static_cast<uint64_t>(position), std::max(count, kRunners));
   if (absl::Status s = Run(logits, sampling, &race); !s.ok()) return s;
   std::vector<TokenProbability> out;

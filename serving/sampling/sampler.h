@@ -25,8 +25,9 @@ absl::StatusOr<std::vector<TokenProbability>> TopTokens(absl::Span<const float> 
 // For coupled sampling: returns the first `count` arrivals of the exponential race at `position`
 // (gumbel_coupling.h), with their probabilities given the arrival times. Errors as
 // SamplingDistribution.
-absl::StatusOr<std::vector<TokenProbability>> CoupledTopTokens(absl::Span<const float> logits, int count,
-                                                       const SamplingParameters& sampling,
-                                                       int64_t position);
+absl::StatusOr<std::vector<TokenProbability>> CoupledTopTokens(absl::Span<const float> logits,
+                                                               int count,
+                                                               const SamplingParameters& sampling,
+                                                               int64_t position);
 
 }  // namespace espalier

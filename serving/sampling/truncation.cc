@@ -76,7 +76,8 @@ class Truncation {
   void MinP(double share) {
     if (share <= 0) return;
     if (!listed_) ListFrom(share);
-    std::erase_if(left_, [&](const TokenProbability& choice) { return choice.probability < share; });
+    std::erase_if(left_,
+                  [&](const TokenProbability& choice) { return choice.probability < share; });
   }
 
   void Typical(double share) {
@@ -123,7 +124,9 @@ class Truncation {
     const auto logit = static_cast<float>(highest_ + temperature_ * std::log(least));
     List(TokensAtLeast(logits_, vocabulary_, std::nextafter(logit, -INFINITY)));
   }
-  void ListAll() { List(TokensAtLeast(logits_, vocabulary_, std::numeric_limits<float>::lowest())); }
+  void ListAll() {
+    List(TokensAtLeast(logits_, vocabulary_, std::numeric_limits<float>::lowest()));
+  }
 
   double Mass() const {
     double mass = 0;
@@ -154,7 +157,8 @@ class Truncation {
     std::sort(at(begin), at(end), before);
     while (begin < end && (begin == 0 || sum < wanted)) sum += order[begin++].probability;
     if (begin == order.size()) return;
-    std::erase_if(left_, [&](const TokenProbability& choice) { return !before(choice, order[begin]); });
+    std::erase_if(left_,
+                  [&](const TokenProbability& choice) { return !before(choice, order[begin]); });
   }
 
   const float* const logits_;
@@ -168,7 +172,7 @@ class Truncation {
 }  // namespace
 
 absl::StatusOr<std::vector<TokenProbability>> PossibleTokens(const float* logits, int vocabulary,
-                                                        const SamplingParameters& parameters) {
+                                                             const SamplingParameters& parameters) {
   const absl::StatusOr<int> best = Argmax(logits, vocabulary);
   if (!best.ok()) return best.status();
   if (parameters.greedy() || logits[*best] == -INFINITY) return {{{*best, 1}}};

@@ -17,6 +17,6 @@ struct TokenProbability {
 // Returns the tokens of SamplingDistribution with positive probability, by rising id. If nothing is
 // cut, all tokens with positive probability. Errors as Argmax.
 absl::StatusOr<std::vector<TokenProbability>> PossibleTokens(const float* logits, int vocabulary,
-                                                        const SamplingParameters& parameters);
+                                                             const SamplingParameters& parameters);
 
 }  // namespace espalier

@@ -13,7 +13,7 @@ inline constexpr uint64_t kClockMix[] = {0xBF58476D1CE4E5B9, 0x94D049BB133111EB}
 inline constexpr uint64_t kClockOne = 0x3FF0000000000000;  // the bits of 1.0
 
 struct LogitMax {
-  int token = 0;  // the lowest of equals
+  int token = 0;         // the lowest of equals
   bool numbers = false;  // no logit is NaN or +infinity; if false, `token` is undefined
 };
 LogitMax FindLogitMax(const float* logits, int vocabulary);

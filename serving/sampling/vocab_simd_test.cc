@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "serving/sampling/logprobs.h"
 #include "serving/sampling/gumbel_coupling.h"
+#include "serving/sampling/logprobs.h"
 
 namespace espalier {
 namespace {

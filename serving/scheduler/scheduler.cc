@@ -189,7 +189,8 @@ class Planner {
           if (pool == 0) unclaimed -= other->idle_prefix_slots;
         }
       }
-      unclaimed -= KnownNeed(view, static_cast<int>(pool)) + (pool == 0 ? view.idle_prefix_slots : 0);
+      unclaimed -=
+          KnownNeed(view, static_cast<int>(pool)) + (pool == 0 ? view.idle_prefix_slots : 0);
       const int spare = SpareSlots(input_.total_slots[pool]);
       if (!alive_.empty() && view.computed[pool] >= 0 && unclaimed < spare) return false;
     }

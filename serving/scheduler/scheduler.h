@@ -32,10 +32,10 @@ namespace espalier {
 struct RequestView {
   int64_t id = 0;
   int length = 0;             // tokens so far
-  bool started = false;  // has emitted a token
+  bool started = false;       // has emitted a token
   std::vector<int> computed;  // by pool: tokens in its KV cache; -1: does not use the pool
-  bool busy = false;  // running, in a step in flight: it gets no work
-  bool in_flight = false;  // has rows in a step in flight
+  bool busy = false;          // running, in a step in flight: it gets no work
+  bool in_flight = false;     // has rows in a step in flight
   int tree_nodes = 0;         // the most that it can draft now
   bool tree_may_shrink = true;
   int64_t last_step = 0;  // in which it last decoded
@@ -72,7 +72,7 @@ struct SchedulerInput {
 
 struct Assignment {
   int64_t id = 0;
-  int rows = 0;  // of its own tokens, from the first one not computed
+  int rows = 0;        // of its own tokens, from the first one not computed
   int tree_nodes = 0;  // in addition
   bool decodes = false;
 };

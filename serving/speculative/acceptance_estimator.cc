@@ -80,7 +80,9 @@ void AcceptanceEstimator::ObserveProbability(const DraftTrial& trial) {
 
 void AcceptanceEstimator::ObserveRank(const DraftTrial& trial) {
   const int depth = std::clamp(trial.depth, 1, kDepths) - 1;
-  const double hit = trial.expected_acceptance >= 0 ? trial.expected_acceptance : trial.accepted ? 1 : 0;
+  const double hit = trial.expected_acceptance >= 0 ? trial.expected_acceptance
+                     : trial.accepted               ? 1
+                                                    : 0;
   if (trial.rank >= kRanks) return;
   by_rank_[depth][trial.rank].Add(1, hit);
   known_[trial.rank] = false;
@@ -134,7 +136,8 @@ double AcceptanceEstimator::OfRank(int depth, int rank) const {
   return values[std::clamp(depth, 1, kDepths) - 1];
 }
 
-std::vector<AcceptanceEstimator::Node> AcceptanceEstimator::BestNodes(int depth, int count, int ranks) const {
+std::vector<AcceptanceEstimator::Node> AcceptanceEstimator::BestNodes(int depth, int count,
+                                                                      int ranks) const {
   std::vector<Node> out;
   // Value, parent, depth, rank. A node's next sibling and its first child enter when it leaves.
   using Entry = std::tuple<double, int, int, int>;

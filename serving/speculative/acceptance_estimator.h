@@ -15,7 +15,7 @@ namespace espalier {
 // verified.
 struct DraftTrial {
   int depth = 1;           // of the candidate
-  int rank = 0;  // among its siblings, by this drafter
+  int rank = 0;            // among its siblings, by this drafter
   double probability = 0;  // by the drafter
   bool accepted = false;
   double expected_acceptance = -1;  // of a candidate that was not made, instead of `accepted`
@@ -103,8 +103,8 @@ class AcceptanceEstimator {
   bool draws_ = false;
   int64_t steps_ = 0;
   std::array<std::array<Rate, kBins>, kRankClasses> by_probability_;
-  std::array<std::array<double, kBins>, kRankClasses> probability_values_;  // of these
-  std::array<std::array<FailureOdds, kDepthClasses>, kRankClasses> by_depth_;   // beside these
+  std::array<std::array<double, kBins>, kRankClasses> probability_values_;     // of these
+  std::array<std::array<FailureOdds, kDepthClasses>, kRankClasses> by_depth_;  // beside these
   std::array<std::array<Rate, kRanks>, kDepths> by_rank_;
   mutable std::array<std::array<double, kDepths>, kRanks> rank_values_{};
   mutable std::array<bool, kRanks> known_{};  // rank_values_, by rank

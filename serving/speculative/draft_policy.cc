@@ -33,7 +33,8 @@ class LevelRows {
 
 // What a row of the trees costs in tokens that the time would yield otherwise, on average. (Not at
 // the margin: a good choice ends before a stair, where the next row is dear and the last was free.)
-double Price(const StepLoad& before, const StepLoad& with, const StepLatencyModel& llm, double rate) {
+double Price(const StepLoad& before, const StepLoad& with, const StepLatencyModel& llm,
+             double rate) {
   const int rows = with.nodes - before.nodes;
   StepLoad tree = with;
   tree.drafting = before.drafting;
@@ -89,9 +90,10 @@ double StepGoodput(const StepLoad& load, const StepLatencyModel& llm) {
   return seconds > 0 ? (load.decoding + load.gain) / seconds : 0;
 }
 
-DraftChoice ChooseDraft(const StepLoad& load, const StepLatencyModel& llm, const StepLatencyModel& ssm,
-                        const AcceptanceEstimator& acceptance, absl::Span<const DraftCandidate> offers,
-                        const DraftBounds& bounds, double margin) {
+DraftChoice ChooseDraft(const StepLoad& load, const StepLatencyModel& llm,
+                        const StepLatencyModel& ssm, const AcceptanceEstimator& acceptance,
+                        absl::Span<const DraftCandidate> offers, const DraftBounds& bounds,
+                        double margin) {
   DraftChoice best;
   best.rate = StepGoodput(load, llm);
   if (load.decoding == 0 || best.rate <= 0 || offers.empty()) return best;

@@ -23,10 +23,10 @@ namespace espalier {
 // A step before anything more is drafted.
 struct StepLoad {
   int decoding = 0;     // requests that yield at least one token
-  int other_rows = 0;  // of prompts
-  double context = 0;  // mean positions that a tree row attends to
-  int nodes = 0;  // of existing trees
-  double gain = 0;  // expected tokens of these
+  int other_rows = 0;   // of prompts
+  double context = 0;   // mean positions that a tree row attends to
+  int nodes = 0;        // of existing trees
+  double gain = 0;      // expected tokens of these
   double drafting = 0;  // seconds spent on these
 };
 
@@ -36,36 +36,37 @@ double StepSeconds(const StepLoad& load, const StepLatencyModel& llm, int nodes)
 double StepGoodput(const StepLoad& load, const StepLatencyModel& llm);
 
 struct DraftChoice {
-  int requests = 0;    // the first so many of the ones offered; 0: do not draft
-  int depth = 0;       // levels
-  int nodes = 0;       // expected per request
-  double rate = 0;     // expected tokens per second of the step
-  double gain = 0;     // expected tokens of all the trees
-  double seconds = 0;  // of drafting
-  int prefill_tokens = 0;    // tokens that the SSM has not run yet, of these requests
-  double price = 0;    // what a row costs, in expected tokens; 0 without requests
+  int requests = 0;        // the first so many of the ones offered; 0: do not draft
+  int depth = 0;           // levels
+  int nodes = 0;           // expected per request
+  double rate = 0;         // expected tokens per second of the step
+  double gain = 0;         // expected tokens of all the trees
+  double seconds = 0;      // of drafting
+  int prefill_tokens = 0;  // tokens that the SSM has not run yet, of these requests
+  double price = 0;        // what a row costs, in expected tokens; 0 without requests
 };
 
 // A request that can be drafted for.
 struct DraftCandidate {
-  double factor = 1;  // its acceptance relative to the average
-  int prefill_tokens = 0;   // tokens that the SSM has not run yet
+  double factor = 1;       // its acceptance relative to the average
+  int prefill_tokens = 0;  // tokens that the SSM has not run yet
 };
 
 struct DraftBounds {
-  int depth = 8;                   // at most
-  int nodes = 32;                  // per request, at most
+  int depth = 8;                            // at most
+  int nodes = 32;                           // per request, at most
   int ranks = AcceptanceEstimator::kRanks;  // children of a node, at most
-  int rows = 256;                  // of the step, at most
-  double horizon = 64;             // steps over which the cost of catching up is spread
-  double overhead = 1;             // what drafting takes, over what the SSM's own steps do
+  int rows = 256;                           // of the step, at most
+  double horizon = 64;                      // steps over which the cost of catching up is spread
+  double overhead = 1;                      // what drafting takes, over what the SSM's own steps do
 };
 
 // `offers`: best first; all are taken except much worse ones. Returns a choice without requests,
 // with the rate of the load alone, unless drafting is better by `margin` (a fraction of the rate).
-DraftChoice ChooseDraft(const StepLoad& load, const StepLatencyModel& llm, const StepLatencyModel& ssm,
-                        const AcceptanceEstimator& acceptance, absl::Span<const DraftCandidate> offers,
-                        const DraftBounds& bounds, double margin);
+DraftChoice ChooseDraft(const StepLoad& load, const StepLatencyModel& llm,
+                        const StepLatencyModel& ssm, const AcceptanceEstimator& acceptance,
+                        absl::Span<const DraftCandidate> offers, const DraftBounds& bounds,
+                        double margin);
 
 // The value of a tree, less the value of the time it takes in other steps. Ignores the trees of
 // `load` and their drafting.

@@ -19,8 +19,8 @@ constexpr int kTryRows = 16;
 
 bool IsFarExploration(int turn) { return turn % kFarEvery == 0; }
 
-int NodesToExplore(StepLoad load, const StepLatencyModel& llm, absl::Span<const double> chances, int best,
-               int turn, int unit) {
+int NodesToExplore(StepLoad load, const StepLatencyModel& llm, absl::Span<const double> chances,
+                   int best, int turn, int unit) {
   std::vector<std::pair<int, double>> rates;
   const int most = static_cast<int>(chances.size());
   const bool far = IsFarExploration(turn);

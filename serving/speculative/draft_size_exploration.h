@@ -3,8 +3,8 @@
 #pragma once
 
 #include "absl/types/span.h"
-#include "serving/speculative/step_latency_model.h"
 #include "serving/speculative/draft_policy.h"
+#include "serving/speculative/step_latency_model.h"
 
 namespace espalier {
 
@@ -17,7 +17,7 @@ bool IsFarExploration(int turn);
 // `chances`: of the candidates, descending; `best`: the best known number. Near explorations vary
 // the number; a far one takes the most promising number above `best`. Returns `best` if there is
 // nothing to explore. Numbers are multiples of `unit`.
-int NodesToExplore(StepLoad load, const StepLatencyModel& llm, absl::Span<const double> chances, int best,
-               int turn, int unit = 1);
+int NodesToExplore(StepLoad load, const StepLatencyModel& llm, absl::Span<const double> chances,
+                   int best, int turn, int unit = 1);
 
 }  // namespace espalier

@@ -26,9 +26,7 @@ class Expansion {
 
   int depth() const { return static_cast<int>(children_.size()); }
   // Children of each node at `depth`; 0: the root.
-  int children(int depth) const {
-    return children_[depth];
-  }
+  int children(int depth) const { return children_[depth]; }
   int width(int depth) const { return widths_[depth]; }  // nodes at `depth` + 1
   // Nodes of the tree cut at `depth` levels below the root.
   int nodes(int depth) const;

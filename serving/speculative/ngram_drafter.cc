@@ -13,8 +13,8 @@ double Guess(int length) { return length / (length + 1.5); }
 }  // namespace
 
 TokenTree NgramDrafter::Draft(int64_t request, absl::Span<const int> tokens, int depth,
-                               int max_nodes, const AcceptanceEstimator* acceptance, double failing,
-                               const LogitsProcessor* rules, absl::string_view salt) {
+                              int max_nodes, const AcceptanceEstimator* acceptance, double failing,
+                              const LogitsProcessor* rules, absl::string_view salt) {
   State& state = requests_[request];
   if (state.salt != salt) state.salt = std::string(salt);
   state.index.Append(tokens.subspan(static_cast<size_t>(state.index.size())));
@@ -46,8 +46,8 @@ TokenTree NgramDrafter::Draft(int64_t request, absl::Span<const int> tokens, int
           for (const int sibling : state.tree.children(node)) {
             left -= state.tree.chance(sibling) / state.tree.chance(node);
           }
-          const double share =
-              std::min({ScaleFailureOdds(worth, failing), std::max(left, 0.0), AcceptanceEstimator::kMost});
+          const double share = std::min(
+              {ScaleFailureOdds(worth, failing), std::max(left, 0.0), AcceptanceEstimator::kMost});
           state.tree.Propose(node, token, kSource, nullptr, {}, state.tree.chance(node) * share);
           state.probabilities.push_back(guess);
         }
@@ -59,7 +59,7 @@ TokenTree NgramDrafter::Draft(int64_t request, absl::Span<const int> tokens, int
 }
 
 std::vector<DraftTrial> NgramDrafter::Commit(int64_t request, absl::Span<const int> accepted,
-                                         int next) {
+                                             int next) {
   std::vector<DraftTrial> trials;
   const auto it = requests_.find(request);
   if (it == requests_.end()) return trials;

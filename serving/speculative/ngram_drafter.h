@@ -24,8 +24,8 @@
 namespace espalier {
 
 struct NgramOptions {
-  int depth = 0;  // longest continuation in tokens; 0: off
-  int branches = 2;  // continuations per draft
+  int depth = 0;               // longest continuation in tokens; 0: off
+  int branches = 2;            // continuations per draft
   int history_tokens = 65536;  // of earlier outputs; 0: none
 };
 
@@ -43,8 +43,8 @@ class NgramDrafter {
   // `rules` (null: none) mask are not drafted. `salt`: the request's cache salt, the same in all
   // calls; only outputs of requests with this salt are used.
   TokenTree Draft(int64_t request, absl::Span<const int> tokens, int depth, int max_nodes,
-                  const AcceptanceEstimator* acceptance, double failing, const LogitsProcessor* rules = nullptr,
-                  absl::string_view salt = "");
+                  const AcceptanceEstimator* acceptance, double failing,
+                  const LogitsProcessor* rules = nullptr, absl::string_view salt = "");
 
   // As SsmDrafter::Commit: which candidates of the last draft were right.
   std::vector<DraftTrial> Commit(int64_t request, absl::Span<const int> accepted, int next);

@@ -18,7 +18,7 @@ class NgramIndex {
   static constexpr int kEnd = -1;  // between texts; no match and no continuation crosses it
 
   struct Match {
-    int next = 0;  // position of the token that followed
+    int next = 0;    // position of the token that followed
     int length = 0;  // matching tokens before it, as far as compared
   };
 

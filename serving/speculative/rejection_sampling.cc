@@ -12,7 +12,8 @@ namespace {
 // The distribution of a proposal: q without the tokens drawn before it, renormalized.
 class ProposalDistribution {
  public:
-  explicit ProposalDistribution(const Proposal& proposal) : q_(*proposal.drawn_from), taken_(proposal.taken) {
+  explicit ProposalDistribution(const Proposal& proposal)
+      : q_(*proposal.drawn_from), taken_(proposal.taken) {
     double gone = 0;
     for (const int token : taken_) gone += q_[token];
     scale_ = taken_.empty() ? 1 : 1 / (1 - gone);
@@ -46,8 +47,9 @@ class ProposalDistribution {
 
 class TraversalVerifier {
  public:
-  TraversalVerifier(const TokenTree& tree, const std::function<absl::StatusOr<Distribution>(int)>& target,
-            VerificationRng& rng)
+  TraversalVerifier(const TokenTree& tree,
+                    const std::function<absl::StatusOr<Distribution>(int)>& target,
+                    VerificationRng& rng)
       : tree_(tree), target_(target), rng_(rng) {}
 
   // Returns the accepted node at or below `node`, which is reached with this probability; -1 if

@@ -32,7 +32,7 @@ struct Ssm {
   std::function<int(const Path&)> draws = nullptr;
   // Drops drawn first tokens, and all below, depending on the token: a deliberate error.
   std::function<bool(const Path&)> drops = nullptr;
-  bool chosen = false;  // beam tokens instead of draws
+  bool chosen = false;       // beam tokens instead of draws
   bool mislabelled = false;  // beam tokens, labeled as drawn: a deliberate error
   bool without_replacement = false;
   bool forgetful = false;  // without replacement, but not labeled so: a deliberate error
@@ -95,7 +95,8 @@ TokenTree DraftAll(const Ssm& ssm, int source, OutcomeEnumerator& branching) {
 
 // The largest difference between the distribution of the first `length` tokens and the product of
 // the targets. Shorter outputs are continued by the target, as later steps do.
-double Deviation(const TokenModel& target, const std::vector<Ssm>& ssms, int vocabulary, int length) {
+double Deviation(const TokenModel& target, const std::vector<Ssm>& ssms, int vocabulary,
+                 int length) {
   std::map<Path, long double> distribution;
   OutcomeEnumerator branching;
   do {
@@ -183,8 +184,9 @@ TEST(RejectionSampling, TwoSsmsThatShareNodes) {
     const Ssm a{RandomModel(seed + 50, 3), {2, 1}}, b{RandomModel(seed + 90, 3), {1, 1}};
     EXPECT_LT(Deviation(p, {a, b}, 3, 3), kExact);
     const TokenModel p4 = RandomModel(seed, 4);
-    EXPECT_LT(Deviation(p4, {{RandomModel(seed + 7, 4), {2}}, {RandomModel(seed + 8, 4), {2}}}, 4, 2),
-              kExact);
+    EXPECT_LT(
+        Deviation(p4, {{RandomModel(seed + 7, 4), {2}}, {RandomModel(seed + 8, 4), {2}}}, 4, 2),
+        kExact);
   }
 }
 
@@ -221,14 +223,18 @@ TEST(RejectionSampling, DrawsWithoutReplacement) {
     const TokenModel p = RandomModel(seed, 3);
     for (const std::vector<int>& shape :
          {std::vector<int>{1}, {2}, {3}, {5}, {2, 1}, {1, 2}, {2, 2}}) {
-      const Ssm ssm{.distribution = RandomModel(seed + 60, 3), .children = shape, .without_replacement = true};
+      const Ssm ssm{.distribution = RandomModel(seed + 60, 3),
+                    .children = shape,
+                    .without_replacement = true};
       EXPECT_LT(Deviation(p, {ssm}, 3, static_cast<int>(shape.size()) + 1), kExact);
     }
     // Beside draws with replacement, and where the supports are cut.
-    const Ssm a{.distribution = RandomModel(seed + 60, 3), .children = {2, 1}, .without_replacement = true};
+    const Ssm a{
+        .distribution = RandomModel(seed + 60, 3), .children = {2, 1}, .without_replacement = true};
     const Ssm b{.distribution = RandomModel(seed + 70, 3), .children = {2}};
     EXPECT_LT(Deviation(p, {a, b}, 3, 3), kExact);
-    const Ssm cut{.distribution = RandomModel(seed, 4, 0.7), .children = {4}, .without_replacement = true};
+    const Ssm cut{
+        .distribution = RandomModel(seed, 4, 0.7), .children = {4}, .without_replacement = true};
     EXPECT_LT(Deviation(RandomModel(seed + 9, 4, 0.8), {cut}, 4, 2), kExact);
   }
   const Ssm disjoint{
@@ -250,22 +256,25 @@ TEST(RejectionSampling, HowManyAreDrawnMayDependOnThePathToThem) {
                     .draws = draws,
                     .without_replacement = without_replacement};
       EXPECT_LT(Deviation(p, {ssm}, 3, 4), kExact);
-      const Ssm chosen{.distribution = RandomModel(seed + 20, 3), .children = {1, 1}, .chosen = true};
+      const Ssm chosen{
+          .distribution = RandomModel(seed + 20, 3), .children = {1, 1}, .chosen = true};
       EXPECT_LT(Deviation(p, {chosen, ssm}, 3, 3), kExact);
     }
   }
 }
 
 TEST(RejectionSampling, DetectsDrawsDroppedByTheirTokens) {
-  const Ssm wrong{.distribution = RandomModel(120, 3), .children = {1}, .drops = [](const Path& path) {
-                    return path.back() == 2;
-                  }};
+  const Ssm wrong{.distribution = RandomModel(120, 3),
+                  .children = {1},
+                  .drops = [](const Path& path) { return path.back() == 2; }};
   EXPECT_GT(Deviation(RandomModel(1, 3), {wrong}, 3, 1), 0.003);
 }
 
 TEST(RejectionSampling, DetectsDrawsWithoutReplacementTakenAsIndependent) {
-  const Ssm wrong{
-      .distribution = RandomModel(120, 3), .children = {2}, .without_replacement = true, .forgetful = true};
+  const Ssm wrong{.distribution = RandomModel(120, 3),
+                  .children = {2},
+                  .without_replacement = true,
+                  .forgetful = true};
   EXPECT_GT(Deviation(RandomModel(1, 3), {wrong}, 3, 1), 0.003);
 }
 
@@ -285,7 +294,8 @@ TEST(RejectionSampling, AWholeVocabularyWithoutReplacementIsNeverRejected) {
 
 // The enumeration detects bias: the two classical mistakes.
 TEST(RejectionSampling, DetectsBeamTokensTakenAsDrawn) {
-  const Ssm wrong{.distribution = RandomModel(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
+  const Ssm wrong{
+      .distribution = RandomModel(120, 3), .children = {2}, .chosen = true, .mislabelled = true};
   EXPECT_GT(Deviation(RandomModel(1, 3), {wrong}, 3, 1), 0.01);
 }
 
@@ -310,7 +320,8 @@ TEST(RejectionSampling, DetectsAProposalLostInMerging) {
 
 // Multi-step speculative sampling (SpecInfer, section 4.3), token by token from the root. Returns
 // the number of accepted nodes.
-int AcceptedStepByStep(const TokenTree& tree, const TokenModel& target, OutcomeEnumerator& branching) {
+int AcceptedStepByStep(const TokenTree& tree, const TokenModel& target,
+                       OutcomeEnumerator& branching) {
   int node = 0;
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
@@ -352,16 +363,16 @@ Lengths Accepted(const TokenModel& target, const std::vector<Ssm>& ssms) {
     } while (branching.Next());
     return static_cast<double>(sum);
   };
-  return {.here = mean([&](const TokenTree& tree, OutcomeEnumerator& branching) {
-            EnumeratedRng rng(branching);
-            return static_cast<int>(
-                VerifySampled(
-                    tree, [&](int node) { return target(PathTo(tree, node)); }, rng)
-                    ->path.size());
-          }),
-          .step_by_step = mean([&](const TokenTree& tree, OutcomeEnumerator& branching) {
-            return AcceptedStepByStep(tree, target, branching);
-          })};
+  return {
+      .here = mean([&](const TokenTree& tree, OutcomeEnumerator& branching) {
+        EnumeratedRng rng(branching);
+        return static_cast<int>(VerifySampled(
+                                    tree, [&](int node) { return target(PathTo(tree, node)); }, rng)
+                                    ->path.size());
+      }),
+      .step_by_step = mean([&](const TokenTree& tree, OutcomeEnumerator& branching) {
+        return AcceptedStepByStep(tree, target, branching);
+      })};
 }
 
 // The example of Sun et al. 2025, section 2: token-by-token verification accepts 10/9; knowing the

@@ -15,7 +15,8 @@ struct Arm {
 };
 
 // Steps of one load by a machine with these arms; the share of steps that drafted.
-double Drafted(SpeculationGate& gate, int load, Arm with, Arm without, int steps, double noise = 0) {
+double Drafted(SpeculationGate& gate, int load, Arm with, Arm without, int steps,
+               double noise = 0) {
   std::mt19937 random(1);
   std::uniform_real_distribution<double> factor(1 - noise, 1 + noise);
   int drafted = 0;
@@ -24,9 +25,9 @@ double Drafted(SpeculationGate& gate, int load, Arm with, Arm without, int steps
     drafted += drafts;
     const Arm& arm = drafts ? with : without;
     gate.Observe(load, drafts,
-                   {.tokens = std::floor(arm.tokens * load),
-                    .seconds = arm.seconds * factor(random),
-                    .expected = static_cast<double>(load)});
+                 {.tokens = std::floor(arm.tokens * load),
+                  .seconds = arm.seconds * factor(random),
+                  .expected = static_cast<double>(load)});
   }
   return static_cast<double>(drafted) / steps;
 }
@@ -67,9 +68,9 @@ TEST(SpeculationGate, ACorrectedEstimateDoesNotStopDraftingThatPays) {
     const bool drafts = !gate.ShouldSkip(1, gain * wrong);
     if (i >= 800) drafted += drafts;
     gate.Observe(1, drafts,
-                   {.tokens = drafts ? 3.0 : 1.0,
-                    .seconds = drafts ? 3 / gain : 1,
-                    .expected = drafts ? gain : 1 / wrong});
+                 {.tokens = drafts ? 3.0 : 1.0,
+                  .seconds = drafts ? 3 / gain : 1,
+                  .expected = drafts ? gain : 1 / wrong});
   }
   EXPECT_GT(drafted, 2100);
 }
@@ -88,9 +89,9 @@ TEST(SpeculationGate, WarmupStepsAreNotComparedForLong) {
       // Of the way that wins.
       const double cold = drafts != (gain > 1) ? 1 : since == 0 ? 1.4 : since == 1 ? 1.12 : 1;
       gate.Observe(4, drafts,
-                     {.tokens = drafts ? 6.0 : 4.0,
-                      .seconds = cold * (drafts ? 1.5 / gain : 1),
-                      .expected = drafts ? 4 * 1.02 : 4});
+                   {.tokens = drafts ? 6.0 : 4.0,
+                    .seconds = cold * (drafts ? 1.5 / gain : 1),
+                    .expected = drafts ? 4 * 1.02 : 4});
     }
     if (gain < 1) {
       EXPECT_LT(drafted, 2000) << gain;
@@ -112,11 +113,11 @@ TEST(SpeculationGate, PrefillOnlyStepsDoNotStopDrafting) {
     drafted += drafts;
     const double yield = drafts && !settling ? 3 : 1;
     gate.Observe(64, drafts,
-                   {.tokens = 64 * yield,
-                    .seconds = drafts ? (settling ? 1.6 : 2.5) : 1,
-                    .expected = 64,
-                    .catching_up = settling ? 0.6 : 0,
-                    .settling = settling});
+                 {.tokens = 64 * yield,
+                  .seconds = drafts ? (settling ? 1.6 : 2.5) : 1,
+                  .expected = 64,
+                  .catching_up = settling ? 0.6 : 0,
+                  .settling = settling});
   }
   EXPECT_GT(drafted, 2700);
 }
@@ -146,7 +147,7 @@ TEST(SpeculationGate, ASlowPeriodChangesNoDecision) {
       const double took = drafts ? seconds : 1;
       (drafts ? drafting : all) += took;
       gate.Observe(4, drafts,
-                     {.tokens = drafts ? 8.0 : 4.0, .seconds = slow * took, .expected = 4});
+                   {.tokens = drafts ? 8.0 : 4.0, .seconds = slow * took, .expected = 4});
     }
     all += drafting;
     if (seconds < 2) {
@@ -192,9 +193,9 @@ TEST(SpeculationGate, GrowingContextsDoNotStopDrafting) {
     const bool drafts = !gate.ShouldSkip(4, 1.1);
     drafted += drafts;
     gate.Observe(4, drafts,
-                   {.tokens = drafts ? 11.0 : 4.0,
-                    .seconds = slower * (drafts ? 2.5 : 1),
-                    .expected = (drafts ? 4.4 : 4) / slower});
+                 {.tokens = drafts ? 11.0 : 4.0,
+                  .seconds = slower * (drafts ? 2.5 : 1),
+                  .expected = (drafts ? 4.4 : 4) / slower});
   }
   EXPECT_GT(drafted, 0.97 * kSteps);
 }
@@ -239,10 +240,10 @@ TEST(SpeculationGate, PrefillTimeIsSpreadOverLaterSteps) {
     const double once = drafts && behind ? 8 : 0;
     behind = !drafts;
     gate.Observe(1, drafts,
-                   {.tokens = drafts ? 3.0 : 1.0,
-                    .seconds = (drafts ? 1.5 : 1) + once,
-                    .expected = 1,
-                    .catching_up = once});
+                 {.tokens = drafts ? 3.0 : 1.0,
+                  .seconds = (drafts ? 1.5 : 1) + once,
+                  .expected = 1,
+                  .catching_up = once});
   }
   EXPECT_GT(drafted, 950);
 }
@@ -257,10 +258,10 @@ TEST(SpeculationGate, NoiseAloneDoesNotStopDrafting) {
     drafted += drafts;
     const double lucky = random() % 2 == 0 ? 1 : 5;  // 3 on average
     gate.Observe(1, drafts,
-                   {.tokens = drafts ? lucky : 1.0,
-                    .seconds = drafts ? 2.8 : 1,
-                    .expected = drafts ? 1.05 : 1,
-                    .likely = drafts ? 3.0 : 0});
+                 {.tokens = drafts ? lucky : 1.0,
+                  .seconds = drafts ? 2.8 : 1,
+                  .expected = drafts ? 1.05 : 1,
+                  .likely = drafts ? 3.0 : 0});
   }
   EXPECT_GT(drafted, 0.97 * 8000);
 }
@@ -282,9 +283,9 @@ TEST(SpeculationGate, AFewBadComparisonsDoNotRefuteTheEstimate) {
       before = drafts;
       drafted += drafts;
       gate.Observe(4, drafts,
-                     {.tokens = drafts ? 10.0 : 4.0,
-                      .seconds = slow * (drafts ? 2.5 / 1.08 : 1),
-                      .expected = drafts ? 4.32 : 4});
+                   {.tokens = drafts ? 10.0 : 4.0,
+                    .seconds = slow * (drafts ? 2.5 / 1.08 : 1),
+                    .expected = drafts ? 4.32 : 4});
     }
   }
   EXPECT_GT(drafted, 0.8 * kRuns * kSteps);
@@ -304,9 +305,9 @@ TEST(SpeculationGate, AnEarlyLossIsRetriedSoon) {
       drafted += drafts && i >= kSteps / 2;
       const double gain = i < 150 ? 0.85 : 1.08;
       gate.Observe(16, drafts,
-                     {.tokens = drafts ? 40.0 : 16.0,
-                      .seconds = std::exp(noise(random)) * (drafts ? 2.5 / gain : 1),
-                      .expected = drafts ? 16 * 1.05 : 16});
+                   {.tokens = drafts ? 40.0 : 16.0,
+                    .seconds = std::exp(noise(random)) * (drafts ? 2.5 / gain : 1),
+                    .expected = drafts ? 16 * 1.05 : 16});
     }
   }
   EXPECT_GT(drafted, 0.9 * kRuns * kSteps / 2);
@@ -320,10 +321,10 @@ TEST(SpeculationGate, RepeatedLossesRefuteTheEstimate) {
     const bool drafts = !gate.ShouldSkip(1, 1.3);
     drafted += drafts;
     gate.Observe(1, drafts,
-                   {.tokens = drafts ? 2.0 : 1.0,
-                    .seconds = drafts ? 2.3 : 1,
-                    .expected = drafts ? 1.3 : 1,
-                    .likely = drafts ? 3.0 : 0});
+                 {.tokens = drafts ? 2.0 : 1.0,
+                  .seconds = drafts ? 2.3 : 1,
+                  .expected = drafts ? 1.3 : 1,
+                  .likely = drafts ? 3.0 : 0});
   }
   EXPECT_LT(drafted, 800);
 }

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "serving/sampling/sampler.h"
 #include "serving/sampling/counter_rng.h"
+#include "serving/sampling/sampler.h"
 
 namespace espalier {
 namespace {
@@ -46,14 +46,15 @@ double WorthOfDraw(const BestFirst& how, const Distribution& q, int depth) {
 
 // A lower bound of WorthOfDraw.
 double LeastWorth(const BestFirst& how, int depth) {
-  return how.acceptance == nullptr ? 0 : ScaleFailureOdds(how.acceptance->Least(depth, 0), how.failing);
+  return how.acceptance == nullptr ? 0
+                                   : ScaleFailureOdds(how.acceptance->Least(depth, 0), how.failing);
 }
 
 // Remaining mass of a distribution below which nothing more is drawn from it.
 constexpr double kLeast = 1e-9;
 
 absl::StatusOr<Distribution> RejectionSampling(absl::Span<const float> logits,
-                                        const SamplingParameters& sampling) {
+                                               const SamplingParameters& sampling) {
   return SamplingDistribution(logits.data(), static_cast<int>(logits.size()), sampling);
 }
 
@@ -179,7 +180,8 @@ absl::Status SsmDrafter::Prefill(absl::Span<const DraftRequest> jobs) {
                                    .wants_logits = job.depth > 0 && position + 1 == length,
                                    .row_output = RowOutputOf(job, 0)});
     }
-    if (job.logits_processor != nullptr) AddRowEdits(*job.logits_processor, {}, &sequences[i].rows.back());
+    if (job.logits_processor != nullptr)
+      AddRowEdits(*job.logits_processor, {}, &sequences[i].rows.back());
     sequences[i].metadata = MetadataOf(job);
   }
   // After all calls of Append, which may move the slot lists.
@@ -257,9 +259,10 @@ SsmDrafter::DraftTree::Next SsmDrafter::NextOf(size_t job, size_t row) const {
 }
 
 // Returns the best `width` tokens by the request's sampling method.
-absl::StatusOr<std::vector<TokenProbability>> SsmDrafter::BestOf(const DraftTree::Next& next, int width,
-                                                         const SamplingParameters& sampling,
-                                                         int position) {
+absl::StatusOr<std::vector<TokenProbability>> SsmDrafter::BestOf(const DraftTree::Next& next,
+                                                                 int width,
+                                                                 const SamplingParameters& sampling,
+                                                                 int position) {
   if (!next.best.empty()) {
     const auto best = next.best.subspan(0, static_cast<size_t>(std::max(width, 0)));
     return std::vector<TokenProbability>(best.begin(), best.end());
@@ -280,8 +283,8 @@ void SsmDrafter::Rule(const DraftRequest& job, DraftTree& draft) const {
     if (next.best.empty()) {
       std::vector<float>& logits = draft.ruled[kept];
       logits.assign(next.logits.begin(), next.logits.end());
-      const absl::Status status = job.logits_processor->Apply(draft.tree.PathTo(draft.frontier[i]),
-                                                   logits.data(), static_cast<int>(logits.size()));
+      const absl::Status status = job.logits_processor->Apply(
+          draft.tree.PathTo(draft.frontier[i]), logits.data(), static_cast<int>(logits.size()));
       if (!status.ok()) continue;
       next.logits = logits;
     }
@@ -338,17 +341,17 @@ absl::Status SsmDrafter::ExpandByBeam(int width, DraftTree& draft) {
   return absl::OkStatus();
 }
 
-void SsmDrafter::DrawChildren(const DraftRequest& job, int depth, size_t i, int count, Distribution q,
-                           DraftTree& draft) const {
+void SsmDrafter::DrawChildren(const DraftRequest& job, int depth, size_t i, int count,
+                              Distribution q, DraftTree& draft) const {
   const auto whole = std::make_shared<const Distribution>(std::move(q));
   Distribution left;  // without tokens drawn before; empty: none
-  double rest = 1;  // remaining mass of q
+  double rest = 1;    // remaining mass of q
   const int parent = draft.frontier[i];
   const int root = static_cast<int>(job.tokens.size()) - 1;
   std::vector<int> taken;
   for (int j = 0; j < count; ++j) {
-    const double uniform = RequestUniform(job.sampling.seed, RngStream::kDraft, source_, root,
-                                          DrawIndex(depth, i, j));
+    const double uniform =
+        RequestUniform(job.sampling.seed, RngStream::kDraft, source_, root, DrawIndex(depth, i, j));
     const int token = SampleFrom(left.empty() ? *whole : left, uniform);
     const double chance =
         draft.tree.chance(parent) * WorthOf(job.best_first, (*whole)[token], depth + 1, j);
@@ -449,8 +452,9 @@ absl::Status SsmDrafter::MergeIntoTree(const DraftRequest& job) const {
   return job.tree->Merge(draft.tree.Keep(keep));
 }
 
-absl::StatusOr<std::vector<DraftTrial>> SsmDrafter::Commit(int64_t request, absl::Span<const int> accepted,
-                                                   int next) {
+absl::StatusOr<std::vector<DraftTrial>> SsmDrafter::Commit(int64_t request,
+                                                           absl::Span<const int> accepted,
+                                                           int next) {
   std::vector<DraftTrial> trials;
   const auto it = drafts_.find(request);
   if (it == drafts_.end()) return trials;
@@ -462,7 +466,8 @@ absl::StatusOr<std::vector<DraftTrial>> SsmDrafter::Commit(int64_t request, absl
     const int token = in_path ? accepted[i] : next;
     if (token < 0) break;
     if (draft.nodes[node].expected_acceptance >= 0) {
-      trials.push_back({.depth = i + 1, .expected_acceptance = draft.nodes[node].expected_acceptance});
+      trials.push_back(
+          {.depth = i + 1, .expected_acceptance = draft.nodes[node].expected_acceptance});
     }
     int rank = 0;
     for (const int child : draft.tree.children(node)) {

@@ -21,23 +21,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "serving/runner/model_runner.h"
-#include "serving/runner/batch_builder.h"
 #include "serving/kv/kv_cache.h"
+#include "serving/runner/batch_builder.h"
+#include "serving/runner/model_runner.h"
 #include "serving/sampling/distribution.h"
 #include "serving/sampling/logits_processor.h"
 #include "serving/speculative/acceptance_estimator.h"
-#include "serving/speculative/step_latency_model.h"
 #include "serving/speculative/expansion.h"
+#include "serving/speculative/step_latency_model.h"
 #include "serving/speculative/token_tree.h"
 
 namespace espalier {
 
 // How a best-first tree grows.
 struct BestFirst {
-  int width = 0;  // nodes that one level runs, and children per node; 0: not best-first
-  double price = 0;  // nodes with a smaller chance (draws with a smaller expectation) are omitted
-  double parent = 0;  // nodes with a smaller chance get no children
+  int width = 0;       // nodes that one level runs, and children per node; 0: not best-first
+  double price = 0;    // nodes with a smaller chance (draws with a smaller expectation) are omitted
+  double parent = 0;   // nodes with a smaller chance get no children
   bool draws = false;  // sampled requests draw a chain instead of using coupled sampling
   // Calibrates the SSM's probabilities (null: taken as they are); `failing` multiplies this
   // request's odds of failure.
@@ -50,11 +50,11 @@ class SsmDrafter {
   struct DraftRequest {
     int64_t request = 0;
     absl::Span<const int> tokens;  // of the request; the last one is the root if depth > 0
-    int prefill = 0;  // run the SSM over tokens[0, prefill); all tokens if depth > 0
-    int depth = 0;  // levels to draft; 0: only prefill
+    int prefill = 0;               // run the SSM over tokens[0, prefill); all tokens if depth > 0
+    int depth = 0;                 // levels to draft; 0: only prefill
     absl::string_view cache_salt;  // prefixes are shared with requests of the same salt only
-    int max_nodes = 0;  // limit, except for draws in the expansion's shape
-    SamplingParameters sampling;  // greedy: beam search; otherwise draws
+    int max_nodes = 0;             // limit, except for draws in the expansion's shape
+    SamplingParameters sampling;   // greedy: beam search; otherwise draws
     // Applied to the SSM's logits as to the LLM's, so that no masked token is drafted and draws
     // follow the distribution that they claim. Null: none.
     const LogitsProcessor* logits_processor = nullptr;
@@ -73,7 +73,7 @@ class SsmDrafter {
   // Decides whether a best-first level of this depth (from 1) is run, by the acceptance chances of
   // its nodes and of all nodes drafted so far, these included. The first level always runs.
   using LevelPays = std::function<bool(int depth, absl::Span<const double> chances,
-                                         absl::Span<const double> drafted)>;
+                                       absl::Span<const double> drafted)>;
 
   // Runs all requests, level by level. After an error, the SSM's state of these requests and their
   // trees are unchanged.
@@ -83,7 +83,7 @@ class SsmDrafter {
   // last draft, `next` the token after it (-1: unknown). Returns which candidates beside those
   // tokens were right, verified or not.
   absl::StatusOr<std::vector<DraftTrial>> Commit(int64_t request, absl::Span<const int> accepted,
-                                            int next = -1);
+                                                 int next = -1);
 
   // Forgets the request.
   void Release(int64_t request);
@@ -99,7 +99,7 @@ class SsmDrafter {
   struct Node {
     int slot = -1;  // of the SSM's K and V; -1: not run
     double log_probability = 0;
-    double probability = 0;     // given its parent
+    double probability = 0;  // given its parent
     // of the child that was not drawn; -1: a child was drawn, or the node was not run
     double expected_acceptance = -1;
     std::vector<int32_t> path;  // slots from depth 1 to the node
@@ -127,9 +127,10 @@ class SsmDrafter {
   static SamplingMetadata MetadataOf(const DraftRequest& job);
   // The outputs of the `row`-th requested row.
   DraftTree::Next NextOf(size_t job, size_t row) const;
-  static absl::StatusOr<std::vector<TokenProbability>> BestOf(const DraftTree::Next& next, int width,
-                                                         const SamplingParameters& sampling,
-                                                         int position);
+  static absl::StatusOr<std::vector<TokenProbability>> BestOf(const DraftTree::Next& next,
+                                                              int width,
+                                                              const SamplingParameters& sampling,
+                                                              int position);
   void Rule(const DraftRequest& job, DraftTree& draft) const;
   absl::Status Expand(const DraftRequest& job, int depth);
   absl::Status ExpandByBeam(int width, DraftTree& draft);

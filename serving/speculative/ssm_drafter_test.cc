@@ -22,13 +22,14 @@ class SsmDrafterTest : public ::testing::Test {
   // With any number of nodes.
   TokenTree BestFirstTree(SsmDrafter& drafter, int64_t request, int depth, const BestFirst& how) {
     TokenTree tree(tokens_.back());
-    const std::vector<SsmDrafter::DraftRequest> jobs = {{.request = request,
-                                             .tokens = tokens_,
-                                             .prefill = static_cast<int>(tokens_.size()),
-                                             .depth = depth,
-                                             .max_nodes = 1000,
-                                             .best_first = how,
-                                             .tree = &tree}};
+    const std::vector<SsmDrafter::DraftRequest> jobs = {
+        {.request = request,
+         .tokens = tokens_,
+         .prefill = static_cast<int>(tokens_.size()),
+         .depth = depth,
+         .max_nodes = 1000,
+         .best_first = how,
+         .tree = &tree}};
     EXPECT_TRUE(drafter.Draft(jobs).ok());
     return tree;
   }
@@ -86,11 +87,11 @@ TEST_F(SsmDrafterTest, DrawsCarryTheDistributionTheyCameFrom) {
   TokenTree tree(4);
   const SamplingParameters sampling = {.temperature = 0.7, .top_p = 0.9, .seed = 5};
   const std::vector<SsmDrafter::DraftRequest> jobs = {{.request = 1,
-                                           .tokens = tokens_,
-                                           .prefill = 4,
-                                           .depth = 2,
-                                           .sampling = sampling,
-                                           .tree = &tree}};
+                                                       .tokens = tokens_,
+                                                       .prefill = 4,
+                                                       .depth = 2,
+                                                       .sampling = sampling,
+                                                       .tree = &tree}};
   ASSERT_TRUE(drafter.Draft(jobs).ok());
   ASSERT_EQ(tree.proposals(0).size(), 4u);
   const std::vector<float> logits = model_(tokens_);
@@ -113,11 +114,11 @@ TEST_F(SsmDrafterTest, CommitsThePartOfTheAcceptedPathThatItRan) {
       TokenTree tree(4);
       ASSERT_TRUE(drafter
                       .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
-                                                        .tokens = tokens_,
-                                                        .prefill = 4,
-                                                        .depth = 3,
-                                                        .max_nodes = 100,
-                                                        .tree = &tree}})
+                                                                    .tokens = tokens_,
+                                                                    .prefill = 4,
+                                                                    .depth = 3,
+                                                                    .max_nodes = 100,
+                                                                    .tree = &tree}})
                       .ok());
       std::vector<int> path;
       int node = 0;
@@ -143,11 +144,11 @@ TEST_F(SsmDrafterTest, CommitsThePartOfTheAcceptedPathThatItRan) {
       SsmDrafter other(runner_, 0, Shape("2,1,1"));
       const auto job = [&](TokenTree* out) {
         return std::vector<SsmDrafter::DraftRequest>{{.request = 1,
-                                          .tokens = longer,
-                                          .prefill = static_cast<int>(longer.size()),
-                                          .depth = 3,
-                                          .max_nodes = 100,
-                                          .tree = out}};
+                                                      .tokens = longer,
+                                                      .prefill = static_cast<int>(longer.size()),
+                                                      .depth = 3,
+                                                      .max_nodes = 100,
+                                                      .tree = out}};
       };
       ASSERT_TRUE(drafter.Draft(job(&again)).ok());
       // Both drafters use the same slot numbers, so the other one may write only now.
@@ -164,9 +165,10 @@ TEST_F(SsmDrafterTest, CommitsThePartOfTheAcceptedPathThatItRan) {
 
 TEST_F(SsmDrafterTest, AFailedRunLeavesTheCacheAsItWas) {
   SsmDrafter drafter(runner_, 0, Shape("2,1,1"));
-  ASSERT_TRUE(
-      drafter.Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1, .tokens = tokens_, .prefill = 2}})
-          .ok());
+  ASSERT_TRUE(drafter
+                  .Draft(std::vector<SsmDrafter::DraftRequest>{
+                      {.request = 1, .tokens = tokens_, .prefill = 2}})
+                  .ok());
   EXPECT_EQ(drafter.kv().length(1), 2);
   runner_.FailFrom(3);  // within the tree
   TokenTree tree(4);
@@ -222,12 +224,12 @@ TEST_F(SsmDrafterTest, BestFirstTreesHoldTheMostProbableContinuationsOfAll) {
       SsmDrafter drafter(runner_, 0, Expansion());
       TokenTree tree(4);
       const std::vector<SsmDrafter::DraftRequest> jobs = {{.request = 1,
-                                               .tokens = tokens_,
-                                               .prefill = 4,
-                                               .depth = depth,
-                                               .max_nodes = nodes,
-                                               .best_first = {.width = 64},
-                                               .tree = &tree}};
+                                                           .tokens = tokens_,
+                                                           .prefill = 4,
+                                                           .depth = depth,
+                                                           .max_nodes = nodes,
+                                                           .best_first = {.width = 64},
+                                                           .tree = &tree}};
       ASSERT_TRUE(drafter.Draft(jobs).ok());
       const auto all = Continuations(model_, tokens_, depth);
       const int expected = std::min(nodes, static_cast<int>(all.size()));
@@ -275,13 +277,13 @@ TEST_F(SsmDrafterTest, CouplingMakesTheSampleOfAnEqualModelTheFirstCandidate) {
     TokenTree tree(4);
     ASSERT_TRUE(drafter
                     .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
-                                                      .tokens = tokens_,
-                                                      .prefill = 4,
-                                                      .depth = 3,
-                                                      .max_nodes = 1000,
-                                                      .sampling = sampling,
-                                                      .best_first = {.width = 1},
-                                                      .tree = &tree}})
+                                                                  .tokens = tokens_,
+                                                                  .prefill = 4,
+                                                                  .depth = 3,
+                                                                  .max_nodes = 1000,
+                                                                  .sampling = sampling,
+                                                                  .best_first = {.width = 1},
+                                                                  .tree = &tree}})
                     .ok());
     std::vector<int> path = tokens_;
     for (int node = 0; tree.children(node).size() == 1;) {
@@ -306,13 +308,13 @@ TEST_F(SsmDrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
     const SamplingParameters sampling = {.temperature = 0.7, .seed = seed};
     ASSERT_TRUE(drafter
                     .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
-                                                      .tokens = tokens_,
-                                                      .prefill = 4,
-                                                      .depth = 5,
-                                                      .max_nodes = 4,
-                                                      .sampling = sampling,
-                                                      .best_first = how,
-                                                      .tree = &tree}})
+                                                                  .tokens = tokens_,
+                                                                  .prefill = 4,
+                                                                  .depth = 5,
+                                                                  .max_nodes = 4,
+                                                                  .sampling = sampling,
+                                                                  .best_first = how,
+                                                                  .tree = &tree}})
                     .ok());
     std::vector<int> path = tokens_;
     for (int node = 0; node < tree.size(); ++node) {
@@ -327,7 +329,8 @@ TEST_F(SsmDrafterTest, AChainOfDrawsGoesOnAsLongAsTheNextOneIsExpectedToPay) {
       if (!goes_on) break;
       EXPECT_EQ(*tree.proposals(node)[0].drawn_from, q);
       const int token = tree.token(node + 1);
-      EXPECT_NEAR(tree.chance(node + 1), chance * std::min(q[token], AcceptanceEstimator::kMost), 1e-12);
+      EXPECT_NEAR(tree.chance(node + 1), chance * std::min(q[token], AcceptanceEstimator::kMost),
+                  1e-12);
       small += tree.chance(node + 1) < how.price;
       path.push_back(token);
     }
@@ -346,13 +349,13 @@ TEST_F(SsmDrafterTest, AnOmittedDrawCountsWithItsExpectedAcceptance) {
   const BestFirst how = {.width = 4, .price = 0.99, .draws = true};
   ASSERT_TRUE(drafter
                   .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
-                                                    .tokens = tokens_,
-                                                    .prefill = 4,
-                                                    .depth = 3,
-                                                    .max_nodes = 4,
-                                                    .sampling = {.temperature = 1},
-                                                    .best_first = how,
-                                                    .tree = &tree}})
+                                                                .tokens = tokens_,
+                                                                .prefill = 4,
+                                                                .depth = 3,
+                                                                .max_nodes = 4,
+                                                                .sampling = {.temperature = 1},
+                                                                .best_first = how,
+                                                                .tree = &tree}})
                   .ok());
   EXPECT_EQ(tree.drafted(), 0);
   const std::vector<DraftTrial> trials = *drafter.Commit(1, {}, 3);
@@ -382,12 +385,13 @@ TEST_F(SsmDrafterTest, DrawsBelowAnotherRootAreOtherDraws) {
     TokenTree trees[] = {TokenTree(4), TokenTree(5)};
     std::vector<int> tokens = tokens_;
     for (int64_t i = 0; i < 2; ++i) {
-      const std::vector<SsmDrafter::DraftRequest> jobs = {{.request = i,
-                                               .tokens = tokens,
-                                               .prefill = static_cast<int>(tokens.size()),
-                                               .depth = 2,
-                                               .sampling = {.temperature = 1, .seed = seed},
-                                               .tree = &trees[i]}};
+      const std::vector<SsmDrafter::DraftRequest> jobs = {
+          {.request = i,
+           .tokens = tokens,
+           .prefill = static_cast<int>(tokens.size()),
+           .depth = 2,
+           .sampling = {.temperature = 1, .seed = seed},
+           .tree = &trees[i]}};
       ASSERT_TRUE(drafter.Draft(jobs).ok());
       tokens.push_back(5);
     }
@@ -402,34 +406,35 @@ TEST_F(SsmDrafterTest, DrawsBelowAnotherRootAreOtherDraws) {
 // of a draw includes the logits processors.
 TEST_F(SsmDrafterTest, DraftsRespectLogitsProcessors) {
   const LogitsProcessorOptions rules = {.frequency_penalty = 1.5,
-                            .logit_bias = {{2, 1.0f}},
-                            .allowed = {0, 2, 3, 5},
-                            .bad_words = {{2, 3}, {5, 5}, {0, 2}}};
+                                        .logit_bias = {{2, 1.0f}},
+                                        .allowed = {0, 2, 3, 5},
+                                        .bad_words = {{2, 3}, {5, 5}, {0, 2}}};
   LogitsProcessor answer(std::make_shared<LogitsProcessorOptions>(rules), tokens_, {});
   const SamplingParameters sampled = {.temperature = 0.9, .seed = 5};
   for (const bool draws : {false, true}) {
     for (const auto& [width, by_draws] : {std::pair{0, false}, {3, false}, {3, true}}) {
       SsmDrafter drafter(runner_, 0, Shape("3,3,2"));
       TokenTree tree(4);
-      ASSERT_TRUE(
-          drafter
-              .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
-                                                .tokens = tokens_,
-                                                .prefill = 4,
-                                                .depth = 3,
-                                                .max_nodes = 40,
-                                                .sampling = draws ? sampled : SamplingParameters(),
-                                                .logits_processor = &answer,
-                                                .best_first = {.width = width, .draws = by_draws},
-                                                .tree = &tree}})
-              .ok());
+      ASSERT_TRUE(drafter
+                      .Draft(std::vector<SsmDrafter::DraftRequest>{
+                          {.request = 1,
+                           .tokens = tokens_,
+                           .prefill = 4,
+                           .depth = 3,
+                           .max_nodes = 40,
+                           .sampling = draws ? sampled : SamplingParameters(),
+                           .logits_processor = &answer,
+                           .best_first = {.width = width, .draws = by_draws},
+                           .tree = &tree}})
+                      .ok());
       EXPECT_GT(tree.drafted(), draws ? 2 : 5);
       for (int node = 0; node < tree.size(); ++node) {
         std::vector<int> path = tokens_;
         for (const int token : tree.PathTo(node)) path.push_back(token);
         std::vector<float> logits = model_(path);
         ASSERT_TRUE(answer.Apply(tree.PathTo(node), logits.data(), kVocabulary).ok());
-        const Distribution distribution = *SamplingDistribution(logits.data(), kVocabulary, sampled);
+        const Distribution distribution =
+            *SamplingDistribution(logits.data(), kVocabulary, sampled);
         for (const Proposal& proposal : tree.proposals(node)) {
           const int token = tree.token(proposal.node);
           EXPECT_TRUE(answer.Allows(tree.PathTo(node), token));
@@ -446,19 +451,19 @@ TEST_F(SsmDrafterTest, DraftsRespectLogitsProcessors) {
 
 // A node after which nothing may follow has no children; the rest of the tree stays.
 TEST_F(SsmDrafterTest, ANodeWithAllTokensMaskedGetsNoChildren) {
-  LogitsProcessor answer(
-      std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{.allowed = {0, 1}, .bad_words = {{0, 0}, {0, 1}}}),
-      tokens_, {});
+  LogitsProcessor answer(std::make_shared<LogitsProcessorOptions>(LogitsProcessorOptions{
+                             .allowed = {0, 1}, .bad_words = {{0, 0}, {0, 1}}}),
+                         tokens_, {});
   SsmDrafter drafter(runner_, 0, Shape("2,2,2"));
   TokenTree tree(4);
   ASSERT_TRUE(drafter
                   .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
-                                                    .tokens = tokens_,
-                                                    .prefill = 4,
-                                                    .depth = 3,
-                                                    .max_nodes = 100,
-                                                    .logits_processor = &answer,
-                                                    .tree = &tree}})
+                                                                .tokens = tokens_,
+                                                                .prefill = 4,
+                                                                .depth = 3,
+                                                                .max_nodes = 100,
+                                                                .logits_processor = &answer,
+                                                                .tree = &tree}})
                   .ok());
   EXPECT_EQ(tree.drafted(), 6);
   for (int node = 1; node < tree.size(); ++node) {
@@ -471,12 +476,12 @@ TEST_F(SsmDrafterTest, CandidatesNotVerifiedCountForAcceptance) {
   TokenTree tree(4);
   ASSERT_TRUE(drafter
                   .Draft(std::vector<SsmDrafter::DraftRequest>{{.request = 1,
-                                                    .tokens = tokens_,
-                                                    .prefill = 4,
-                                                    .depth = 1,
-                                                    .max_nodes = 1,
-                                                    .best_first = {.width = 3},
-                                                    .tree = &tree}})
+                                                                .tokens = tokens_,
+                                                                .prefill = 4,
+                                                                .depth = 1,
+                                                                .max_nodes = 1,
+                                                                .best_first = {.width = 3},
+                                                                .tree = &tree}})
                   .ok());
   ASSERT_EQ(tree.drafted(), 1);
   const std::vector<float> logits = model_(tokens_);
@@ -501,14 +506,15 @@ TEST_F(SsmDrafterTest, NanLogitsAreAnError) {
       });
       SsmDrafter drafter(broken, 0, Shape("2,2"));
       TokenTree tree(4);
-      const std::vector<SsmDrafter::DraftRequest> jobs = {{.request = 1,
-                                               .tokens = tokens_,
-                                               .prefill = 4,
-                                               .depth = 2,
-                                               .max_nodes = 9,
-                                               .sampling = {.temperature = greedy ? 0.0 : 1.0},
-                                               .best_first = {.width = width},
-                                               .tree = &tree}};
+      const std::vector<SsmDrafter::DraftRequest> jobs = {
+          {.request = 1,
+           .tokens = tokens_,
+           .prefill = 4,
+           .depth = 2,
+           .max_nodes = 9,
+           .sampling = {.temperature = greedy ? 0.0 : 1.0},
+           .best_first = {.width = width},
+           .tree = &tree}};
       EXPECT_EQ(drafter.Draft(jobs).code(), absl::StatusCode::kInternal);
       EXPECT_EQ(tree.drafted(), 0);
     }

@@ -38,9 +38,7 @@ class TokenTree {
   bool drawn(int node) const;
   int token(int node) const { return nodes_[node].token; }
   // Less than `node`; -1 for the root.
-  int parent(int node) const {
-    return nodes_[node].parent;
-  }
+  int parent(int node) const { return nodes_[node].parent; }
   int depth(int node) const { return nodes_[node].depth; }
   absl::Span<const int> children(int node) const { return nodes_[node].children; }
   // Tokens from below the root to `node`.

@@ -13,16 +13,16 @@ namespace espalier {
 
 struct NoisyNeighbor {
   double slower = 1.4;  // slowdown while it is active
-  double idle = 1;  // mean seconds
-  double busy = 1;  // mean seconds
+  double idle = 1;      // mean seconds
+  double busy = 1;      // mean seconds
 };
 
 class NoisyMachine {
  public:
   struct Options {
     std::vector<NoisyNeighbor> neighbors = {{1.3, 0.06, 0.02}, {1.4, 3, 3}};
-    double jitter = 0.03;  // standard deviation of the logarithm of each time
-    double interrupted = 0.005;  // probability per step
+    double jitter = 0.03;         // standard deviation of the logarithm of each time
+    double interrupted = 0.005;   // probability per step
     double interruption = 0.005;  // seconds
   };
 

@@ -48,8 +48,8 @@ class PipelinedModelRunner : public ModelRunner {
   }
 
   int open() const { return static_cast<int>(begun_.size()); }  // steps in flight
-  int most() const { return most_; }  // most steps in flight at once
-  int64_t steps() const { return steps_; }  // steps begun
+  int most() const { return most_; }                            // most steps in flight at once
+  int64_t steps() const { return steps_; }                      // steps begun
   int64_t together() const { return together_; }  // of these, while others were in flight
 
  private:

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "serving/tokenizer/byte_trie.h"
 #include "base/json/json_reader.h"
+#include "serving/tokenizer/byte_trie.h"
 #include "serving/tokenizer/normalizer.h"
 #include "serving/tokenizer/token_model.h"
 

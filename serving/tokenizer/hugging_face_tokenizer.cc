@@ -119,8 +119,8 @@ std::vector<int> HuggingFaceTokenizer::Encode(absl::string_view text) const {
   return tokens.ok() ? *std::move(tokens) : std::vector<int>();
 }
 
-absl::StatusOr<std::vector<int>> HuggingFaceTokenizer::TryEncode(absl::string_view text,
-                                                              const EncodeOptions& options) const {
+absl::StatusOr<std::vector<int>> HuggingFaceTokenizer::TryEncode(
+    absl::string_view text, const EncodeOptions& options) const {
   if (text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the text has ", text.size(), " bytes, accepted are ", kMaxTextBytes));
@@ -147,7 +147,7 @@ absl::StatusOr<std::vector<int>> HuggingFaceTokenizer::TryEncode(absl::string_vi
 }
 
 absl::Status HuggingFaceTokenizer::EncodeText(absl::string_view text, bool at_start, bool special,
-                                           std::vector<int>* tokens) const {
+                                              std::vector<int>* tokens) const {
   std::string normalized;
   if (normalizer_ != nullptr) {
     normalized = std::string(text);
@@ -169,7 +169,7 @@ absl::Status HuggingFaceTokenizer::EncodeText(absl::string_view text, bool at_st
 }
 
 absl::Status HuggingFaceTokenizer::EncodeNormalized(absl::string_view text, bool at_start,
-                                                 std::vector<int>* tokens) const {
+                                                    std::vector<int>* tokens) const {
   if (pre_tokenizer_ == nullptr) return model_->Tokenize(text, tokens);
   Words words{std::string(text), {{0, text.size(), at_start}}};
   if (absl::Status status = pre_tokenizer_->Apply(&words); !status.ok()) return status;

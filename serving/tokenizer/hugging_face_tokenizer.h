@@ -52,7 +52,9 @@ class HuggingFaceTokenizer : public Tokenizer {
   std::string TokenBytes(int token) const override;
   bool IsSpecial(int token) const override { return added_.IsSpecial(token); }
   int TokenId(absl::string_view spelling) const override;
-  const std::map<int, std::string>& omitted_added_tokens() const { return added_.omitted_added_tokens(); }
+  const std::map<int, std::string>& omitted_added_tokens() const {
+    return added_.omitted_added_tokens();
+  }
 
  private:
   class Stream;

@@ -7,8 +7,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "serving/tokenizer/byte_level_alphabet.h"
-#include "serving/tokenizer/precompiled_charsmap.h"
 #include "serving/tokenizer/pattern.h"
+#include "serving/tokenizer/precompiled_charsmap.h"
 #include "serving/tokenizer/unicode.h"
 
 namespace espalier {

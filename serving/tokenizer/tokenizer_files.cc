@@ -7,8 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "serving/tokenizer/generation_config.h"
 #include "base/json/json_reader.h"
+#include "serving/tokenizer/generation_config.h"
 #include "serving/tokenizer/hugging_face_tokenizer.h"
 
 namespace espalier {
@@ -176,7 +176,8 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(
     }
   }
   (*tokenizer)->SetBosAndEos(bos, std::move(eos));
-  if (absl::Status status = SetPrefixAndSuffix(*config, tokenizer->get()); !status.ok()) return status;
+  if (absl::Status status = SetPrefixAndSuffix(*config, tokenizer->get()); !status.ok())
+    return status;
   if (omitted_added_tokens != nullptr) *omitted_added_tokens = missing;
   return std::shared_ptr<const Tokenizer>(*std::move(tokenizer));
 }

@@ -1,7 +1,5 @@
 // What low-rank adapters cost: steps of one LLaMA of random weights without adapters, and with
 // eight of them of which the rows choose none, one, or each its own.
-#include "models/lora.h"
-
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -11,6 +9,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "models/lora.h"
 #include "models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
@@ -77,7 +76,7 @@ absl::StatusOr<Model> Make(const OpRegistry& registry, bool adapted) {
   if (absl::Status s = BindAndInfer(registry, 1, &serving->graph); !s.ok()) return s;
   if (adapted) {
     const std::vector<LoraAdapter> adapters(static_cast<size_t>(absl::GetFlag(FLAGS_adapters)),
-                                        EveryLayer(serving->graph));
+                                            EveryLayer(serving->graph));
     absl::StatusOr<LoraModel> with = AddLoraAdapters(registry, *std::move(serving), adapters);
     if (!with.ok()) return with.status();
     serving = std::move(with->model);

@@ -14,8 +14,8 @@
 #include "ops/graph/builder.h"
 #include "ops/operators/register_all.h"
 #include "ops/rewrite/fuse.h"
-#include "planner/testing/small_problems.h"
 #include "planner/testing/graphs.h"
+#include "planner/testing/small_problems.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
 

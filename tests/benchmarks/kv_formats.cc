@@ -141,8 +141,8 @@ absl::Status Run(Report* report) {
       const double bytes = static_cast<double>(models[m].runner->kv_cache_bytes());
       const double step = Median(load.times[m].step), attention = Median(load.times[m].attention);
       const double read = bytes * load.context / (kMostContext + kMostRows);
-      report->Row({Text(KvCacheDTypeName(kKvFormats[m])), Number(bytes / 1e6, 1), Number(step * 1e3, 2),
-                   Number(1 / step, 1), Number(attention * 1e3, 2),
+      report->Row({Text(KvCacheDTypeName(kKvFormats[m])), Number(bytes / 1e6, 1),
+                   Number(step * 1e3, 2), Number(1 / step, 1), Number(attention * 1e3, 2),
                    Number(read / attention / 1e9, 1), Number(f32 / step, 2)});
     }
   }

@@ -26,9 +26,9 @@
 #include "ops/operators/register_all.h"
 #include "ops/tensor/half_conversion.h"
 #include "planner/planner.h"
+#include "storage/safetensors.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
-#include "storage/safetensors.h"
 #include "worker/runner/program_model_runner.h"
 
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");

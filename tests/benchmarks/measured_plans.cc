@@ -19,7 +19,7 @@ struct Recipe {
 };
 
 absl::StatusOr<v1::Plan> Searched(PlanProblem& problem, v1::SearchOptions::Strategy strategy,
-                                     int stages = 0, int micro_batches = 1) {
+                                  int stages = 0, int micro_batches = 1) {
   v1::SearchOptions options;
   options.set_strategy(strategy);
   options.set_zero_stage(0);

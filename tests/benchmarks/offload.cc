@@ -187,7 +187,8 @@ absl::Status Measure(Report* report) {
   status.Update(add("offload, tuned", *streaming, "", true));
   const char* longest = "1,1,1,1,1,1,1,1";
   status.Update(add("offload, sequence of 8", *streaming, longest, false));
-  status.Update(add("offload, sequence of 8 and n-gram drafts", *streaming, longest, false, kNgram));
+  status.Update(
+      add("offload, sequence of 8 and n-gram drafts", *streaming, longest, false, kNgram));
   status.Update(add("offload, tuned with n-gram drafts", *streaming, "", true, kNgram));
   status.Update(add("resident", *resident, "", false));
   status.Update(add("resident, tree <1,1,3,1,1>", *resident, "1,1,3,1,1", false));

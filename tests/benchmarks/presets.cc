@@ -232,7 +232,8 @@ absl::Status Run(Report* report) {
   }
   report->Note(
       "f32 weights and activations, Adam, analytic operator costs at the preset's rates. Megatron: "
-      "the best of all 3D meshes of pipeline stages, replicas and tensor-parallel parts with its own way of sharing operators, "
+      "the best of all 3D meshes of pipeline stages, replicas and tensor-parallel parts with its "
+      "own way of sharing operators, "
       "ZeRO stages 0 and 1. ZeRO: the fastest of stages 1 to 3. A plan that does not fit is given "
       "by what it needs.");
   return absl::OkStatus();

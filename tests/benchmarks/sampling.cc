@@ -11,10 +11,10 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "serving/sampling/sampler.h"
 #include "serving/sampling/distribution.h"
-#include "serving/sampling/logprobs.h"
 #include "serving/sampling/gumbel_coupling.h"
+#include "serving/sampling/logprobs.h"
+#include "serving/sampling/sampler.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
 

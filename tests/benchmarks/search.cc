@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "ops/operators/register_all.h"
 #include "planner/machine/topology.h"
-#include "planner/search/local_search.h"
 #include "planner/search/elimination.h"
+#include "planner/search/local_search.h"
 #include "tests/benchmarks/measured_machine.h"
 #include "tests/benchmarks/ranks.h"
 #include "tests/benchmarks/report.h"
@@ -93,7 +93,8 @@ absl::StatusOr<Chain> RunChain(const PlanProblem& problem, bool full_only, int64
     absl::StatusOr<McmcResult> result =
         RunMcmc(moves, &simulator, {.budget = proposals - LocalSearchBudget(proposals)});
     if (!result.ok()) return result.status();
-    absl::StatusOr<LocalSearchResult> descent = RunLocalSearch(moves, &simulator, LocalSearchBudget(proposals));
+    absl::StatusOr<LocalSearchResult> descent =
+        RunLocalSearch(moves, &simulator, LocalSearchBudget(proposals));
     if (!descent.ok()) return descent.status();
     chain = {Seconds() - start, simulator.cost(), result->proposals + descent->proposals,
              result->accepted + descent->accepted};

@@ -71,7 +71,8 @@ absl::StatusOr<Comparison> Compare(const Make& make) {
     CostTables costs(*structure, table, problem.machine, cost, problem.optimizer);
     Simulator simulator(*structure, table, costs);
     const double begin = Seconds();
-    absl::StatusOr<ExhaustivePlacement> optimum = PlaceExhaustively(*structure, space, table, &simulator);
+    absl::StatusOr<ExhaustivePlacement> optimum =
+        PlaceExhaustively(*structure, space, table, &simulator);
     if (!optimum.ok()) return optimum.status();
     c.enumeration_seconds = Seconds() - begin;
     c.optimum = ToSeconds(optimum->cost);
@@ -265,7 +266,7 @@ absl::Status Run(Report* report) {
     random.push_back(*std::move(c));
   }
   const std::pair<const char*, v1::Link> links[] = {{"1 Gb/s", MakeLink(1.25e8, 100e-6)},
-                                                       {"100 Gb/s", MakeLink(1.25e10, 5e-6)}};
+                                                    {"100 Gb/s", MakeLink(1.25e10, 5e-6)}};
   for (const std::string& model : ModelsWithFirstLayers()) {
     for (int devices = 2; devices <= 4; ++devices) {
       for (const auto& [link_name, link] : links) {

@@ -6,14 +6,14 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "ops/cpu/dtype/convert.h"
+#include "base/file_system.h"
 #include "models/model.h"
+#include "models/weights/weight_files.h"
+#include "ops/cpu/dtype/convert.h"
 #include "ops/tensor/shape.h"
 #include "planner/cost/analytic_cost.h"
 #include "tests/benchmarks/workload.h"
 #include "tests/plans/in_process_training.h"
-#include "base/file_system.h"
-#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

@@ -64,7 +64,7 @@ constexpr int kPrompt = 64;
 constexpr int kMostRequests = 64;
 constexpr int kRows = 832;                     // 64 trees of <1,1,3,1,1>
 constexpr int kSlots = 16384;                  // of each engine's KV cache
-constexpr int kNgram = 6;                     // tokens
+constexpr int kNgram = 6;                      // tokens
 constexpr int kFirst = 8;                      // tokens of each request that do not count
 constexpr int kTurnTokens = 64;                // of all requests, but
 constexpr int kLeastTurn = 8, kMostTurn = 32;  // of each of them
@@ -288,7 +288,8 @@ absl::StatusOr<Mode> MakeMode(const Way& way, int number, Models& models,
   options.prefix_cache = false;  // a prompt comes again in other rounds
   options.speculation.tune = way.tuned;
   options.speculation.ngram.depth = way.ngram;
-  options.speculation.sampled = way.tuned ? SampledDrafting::kCoupledIfSeeded : SampledDrafting::kIndependent;
+  options.speculation.sampled =
+      way.tuned ? SampledDrafting::kCoupledIfSeeded : SampledDrafting::kIndependent;
   options.seconds = Seconds;
   std::vector<ModelRunner*> ssms;
   if (way.ssm) ssms.push_back(&mode.ssm->counting);

@@ -26,7 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 absl::StatusOr<v1::Program> SingleDeviceProgram(const OpRegistry& registry, const Workload& work,
-                                                   const v1::Device& device) {
+                                                const v1::Device& device) {
   AnalyticCost cost;
   PlanProblem problem;
   problem.registry = &registry;
@@ -59,8 +59,7 @@ absl::Status Serve() {
   absl::StatusOr<Workload> work = MakeWorkload(registry, absl::GetFlag(FLAGS_workload));
   if (!work.ok()) return work.status();
   std::unique_ptr<Device> device = NewCpuDevice({absl::GetFlag(FLAGS_threads), 0});
-  absl::StatusOr<v1::Program> program =
-      SingleDeviceProgram(registry, *work, device->description());
+  absl::StatusOr<v1::Program> program = SingleDeviceProgram(registry, *work, device->description());
   if (!program.ok()) return program.status();
   BatchLoaderOptions loading;
   loading.batch_size = work->batch;

@@ -47,7 +47,7 @@ absl::Status FillCnn(const OpRegistry& registry, Workload* work) {
   if (!graph.ok()) return graph.status();
   work->graph = *std::move(graph);
   absl::Status s = AddLossAndMetrics(registry, "sparse_categorical_crossentropy", {"accuracy"},
-                              work->batch, DType::kI64, &work->graph);
+                                     work->batch, DType::kI64, &work->graph);
   if (!s.ok()) return s;
   work->columns["labels"] = "y";
   absl::StatusOr<std::string> npz = ReadFile("tests/data/digits.npz");

@@ -7,11 +7,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "ops/graph/graph.h"
-#include "models/llama.h"
 #include "espalier/v1/program.pb.h"
-#include "tests/benchmarks/seconds.h"
+#include "models/llama.h"
+#include "ops/graph/graph.h"
 #include "storage/dataset.h"
+#include "tests/benchmarks/seconds.h"
 
 namespace espalier {
 

@@ -17,8 +17,8 @@
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "tests/conformance/family_model.h"
-#include "worker/runner/lora_adapters.h"
 #include "worker/runner/in_process_model_runner.h"
+#include "worker/runner/lora_adapters.h"
 #include "worker/runner/program_model_runner.h"
 
 namespace espalier {
@@ -113,7 +113,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
 
   // With all adapters, over several devices, each of which reads its parts of them by folder.
   absl::StatusOr<std::unique_ptr<InProcessModelRunner>> Ranks(const ServingDegrees& degrees,
-                                                        const RunnerLimits& limits) {
+                                                              const RunnerLimits& limits) {
     absl::StatusOr<Adapted> built = Build(adapters_, WeightFormat::kF32);
     if (!built.ok()) return built.status();
     AddImplicitSources(built->model.graph, &built->model.weights);

@@ -17,13 +17,13 @@
 #include "absl/strings/str_replace.h"
 #include "models/model.h"
 #include "models/quantize.h"
+#include "models/weights/weight_files.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
-#include "tests/conformance/family_model.h"
 #include "storage/safetensors.h"
+#include "tests/conformance/family_model.h"
 #include "worker/runner/in_process_model_runner.h"
 #include "worker/runner/program_model_runner.h"
-#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {
@@ -176,8 +176,9 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   // Null, and no failure, exactly where the heads cannot be shared out to so many devices.
-  std::unique_ptr<InProcessModelRunner> Cut(const ServingDegrees& degrees, const RunnerLimits& limits,
-                                      DType kv_cache_dtype = DType::kF32) {
+  std::unique_ptr<InProcessModelRunner> Cut(const ServingDegrees& degrees,
+                                            const RunnerLimits& limits,
+                                            DType kv_cache_dtype = DType::kF32) {
     auto ranks = Ranks(degrees, limits, kv_cache_dtype);
     if (HeadsOf(GetParam()).Divide(degrees.tensor_parallel)) {
       EXPECT_TRUE(ranks.ok()) << ranks.status();
@@ -191,8 +192,8 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
 
   // Over as many devices; an error if the model cannot be cut so.
   absl::StatusOr<std::unique_ptr<InProcessModelRunner>> Ranks(const ServingDegrees& degrees,
-                                                        const RunnerLimits& limits,
-                                                        DType kv_cache_dtype = DType::kF32) {
+                                                              const RunnerLimits& limits,
+                                                              DType kv_cache_dtype = DType::kF32) {
     const absl::StatusOr<ServingModel> serving = Build(WeightFormat::kF32, kv_cache_dtype);
     if (!serving.ok()) return serving.status();
     absl::StatusOr<std::vector<v1::Program>> programs =

@@ -12,13 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "models/model.h"
 #include "models/quantize.h"
+#include "models/weights/weight_files.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "serving/lossless/lossless.h"
 #include "serving/testing/letter_tokenizer.h"
 #include "tests/conformance/family_model.h"
 #include "worker/runner/program_model_runner.h"
-#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {
@@ -45,7 +45,8 @@ class FamilyLosslessTest : public ::testing::TestWithParam<FamilyCase> {
   }
 
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Runner(const std::string& folder,
-                                                             WeightFormat format, DType kv_cache_dtype) {
+                                                             WeightFormat format,
+                                                             DType kv_cache_dtype) {
     const absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder);
     if (!config.ok()) return config.status();
     const absl::StatusOr<LanguageModel> model = ReadModel(*config);

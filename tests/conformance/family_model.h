@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "serving/runner/model_runner.h"
 #include "base/file_system.h"
+#include "serving/runner/model_runner.h"
 
 namespace espalier {
 

@@ -17,16 +17,16 @@
 #include "models/distillation.h"
 #include "models/model.h"
 #include "models/quantize.h"
+#include "models/weights/weight_files.h"
 #include "ops/onnx/cpu_evaluator.h"
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic_cost.h"
 #include "planner/planner.h"
+#include "storage/checkpoint.h"
 #include "tests/conformance/family_model.h"
 #include "tests/plans/in_process_training.h"
-#include "storage/checkpoint.h"
 #include "worker/executor/executor.h"
 #include "worker/runner/program_model_runner.h"
-#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {

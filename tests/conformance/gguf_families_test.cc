@@ -14,15 +14,15 @@
 #include "absl/strings/str_cat.h"
 #include "models/model.h"
 #include "models/quantize.h"
-#include "ops/operators/register_all.h"
-#include "planner/planner.h"
-#include "tests/conformance/family_model.h"
-#include "tests/conformance/gguf_files.h"
-#include "storage/safetensors.h"
-#include "worker/runner/program_model_runner.h"
 #include "models/weights/gguf.h"
 #include "models/weights/native_format.h"
 #include "models/weights/weight_files.h"
+#include "ops/operators/register_all.h"
+#include "planner/planner.h"
+#include "storage/safetensors.h"
+#include "tests/conformance/family_model.h"
+#include "tests/conformance/gguf_files.h"
+#include "worker/runner/program_model_runner.h"
 
 namespace espalier {
 namespace {

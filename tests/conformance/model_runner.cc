@@ -12,10 +12,10 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
-#include "tests/conformance/onnx_training.h"
 #include "base/file_system.h"
+#include "nlohmann/json.hpp"
 #include "storage/safetensors.h"
+#include "tests/conformance/onnx_training.h"
 
 ABSL_FLAG(std::string, model, "", "the ONNX file");
 ABSL_FLAG(std::string, data, "", "the .npz: a column by graph input, and \"labels\"");

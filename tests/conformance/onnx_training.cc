@@ -67,8 +67,8 @@ class InOrder : public BatchSource {
 };
 
 absl::StatusOr<v1::Program> SingleDeviceProgram(const OpRegistry& registry, const Graph& graph,
-                                                   int64_t batch, const v1::Optimizer& optimizer,
-                                                   const v1::Device& device) {
+                                                int64_t batch, const v1::Optimizer& optimizer,
+                                                const v1::Device& device) {
   AnalyticCost cost;
   PlanProblem problem;
   problem.registry = &registry;
@@ -147,7 +147,8 @@ absl::StatusOr<std::unique_ptr<OnnxTraining>> OnnxTraining::Create(
   importing.evaluator = CpuEvaluator();
   absl::StatusOr<Graph> graph = ImportOnnx(registry, *onnx, importing);
   if (!graph.ok()) return At("import", graph.status());
-  absl::Status status = AddLossAndMetrics(registry, options.loss, {}, options.batch, DType::kI64, &*graph);
+  absl::Status status =
+      AddLossAndMetrics(registry, options.loss, {}, options.batch, DType::kI64, &*graph);
   if (!status.ok()) return At("loss", status);
   status = BindAndInfer(registry, options.batch, &*graph);
   if (!status.ok()) return At("shapes", status);

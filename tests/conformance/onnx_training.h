@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "espalier/v1/program.pb.h"
 #include "ops/graph/graph.h"
 #include "ops/tensor/shape.h"
-#include "espalier/v1/program.pb.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"
 
@@ -36,7 +36,8 @@ struct NamedTensor {
 
 class OnnxTraining {
  public:
-  // Errors are those of the importer, AddLossAndMetrics, the planner or the executor, with the stage.
+  // Errors are those of the importer, AddLossAndMetrics, the planner or the executor, with the
+  // stage.
   static absl::StatusOr<std::unique_ptr<OnnxTraining>> Create(const OnnxTrainingOptions& options);
 
   // The next step.

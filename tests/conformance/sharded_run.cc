@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "planner/pcg/node_config.h"
 #include "planner/pcg/layout.h"
+#include "planner/pcg/node_config.h"
 
 namespace espalier::conformance {
 namespace {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "models/weights/weight_files.h"
 #include "serving/tokenizer/tokenizer_files.h"
 #include "tests/conformance/serve.h"
-#include "models/weights/weight_files.h"
 
 namespace espalier::conformance {
 namespace {

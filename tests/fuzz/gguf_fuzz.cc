@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "models/model.h"
-#include "serving/tokenizer/tokenizer_files.h"
-#include "tests/fuzz/memory_file_system.h"
 #include "models/weights/gguf.h"
 #include "models/weights/gguf_model.h"
 #include "models/weights/gguf_tokenizer.h"
+#include "serving/tokenizer/tokenizer_files.h"
+#include "tests/fuzz/memory_file_system.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace espalier;

@@ -20,15 +20,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   StructuredOutput output{.kind = kinds[data[0] % 5], .text = text};
   if (output.kind == StructuredOutput::kStructuralTag) {
     // A schema, its trigger, and the style of its values.
-    const ValueSyntax syntaxes[] = {ValueSyntax::kJson, ValueSyntax::kPython, ValueSyntax::kUnquoted};
+    const ValueSyntax syntaxes[] = {ValueSyntax::kJson, ValueSyntax::kPython,
+                                    ValueSyntax::kUnquoted};
     const std::string mark = text.substr(0, data[0] / 15 % 8);
     output.structural_tag.triggers = {mark};
     output.structural_tag.sections = {{.open = mark,
-                               .items = {{.kind = TagItem::kFields,
-                                          .fields = {{.begin = "a=",
-                                                      .schema = text.substr(mark.size()),
-                                                      .syntax = syntaxes[data[0] / 5 % 3],
-                                                      .end = ";"}}}}}};
+                                       .items = {{.kind = TagItem::kFields,
+                                                  .fields = {{.begin = "a=",
+                                                              .schema = text.substr(mark.size()),
+                                                              .syntax = syntaxes[data[0] / 5 % 3],
+                                                              .end = ";"}}}}}};
   }
   if (output.kind == StructuredOutput::kChoice) {
     output.choices = {text, text.substr(0, size / 2)};
@@ -36,8 +37,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (data[0] >= 128) {
     StructuredOutput either{.kind = StructuredOutput::kStructuralTag};
-    either.structural_tag = {.layout = StructuralTag::kTagsOnly,
-                     .sections = {{.open = "<", .items = {{.schema = "{}"}}, .close = ">"}}};
+    either.structural_tag = {
+        .layout = StructuralTag::kTagsOnly,
+        .sections = {{.open = "<", .items = {{.schema = "{}"}}, .close = ">"}}};
     either.alternatives = {std::move(output)};
     output = std::move(either);
   }

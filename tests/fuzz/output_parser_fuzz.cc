@@ -40,9 +40,10 @@ std::string Read(const OutputParserOptions& options, const std::string& answer, 
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  const ToolCallParser* const styles[] = {&HermesToolCallParser(),  &LlamaToolCallParser(),     &MistralToolCallParser(),
-                                     &PhiToolCallParser(),     &Qwen3CoderToolCallParser(), &PythonicToolCallParser(),
-                                     &DeepSeekV3ToolCallParser()};
+  const ToolCallParser* const styles[] = {&HermesToolCallParser(),     &LlamaToolCallParser(),
+                                          &MistralToolCallParser(),    &PhiToolCallParser(),
+                                          &Qwen3CoderToolCallParser(), &PythonicToolCallParser(),
+                                          &DeepSeekV3ToolCallParser()};
   const ToolChoice choices[] = {ToolChoice::kAuto, ToolChoice::kAuto, ToolChoice::kNone,
                                 ToolChoice::kRequired};
   OutputParserOptions options;

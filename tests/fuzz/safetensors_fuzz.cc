@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/fuzz/memory_file_system.h"
 #include "storage/safetensors.h"
+#include "tests/fuzz/memory_file_system.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace espalier;

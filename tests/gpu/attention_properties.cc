@@ -9,8 +9,8 @@
 namespace espalier::gpu_check {
 namespace {
 
-// Checks that a token's attention has the same bits as the next token of its sequence, in a token tree,
-// and in a batch with others.
+// Checks that a token's attention has the same bits as the next token of its sequence, in a token
+// tree, and in a batch with others.
 std::string CheckAttentionBatchInvariance(Backend& cuda, DType dtype, int32_t tokens) {
   const int64_t dim = 64, heads = 4, kv_heads = 2, slots = 2 * tokens + 56;
   const int32_t own = 2 * tokens, other = own + 22;  // slots, beside the sequence's odd ones
@@ -105,8 +105,8 @@ std::vector<HostTensor> MixedInputs(const MixedBatch& batch, const std::vector<H
   return inputs;
 }
 
-// Checks that batched rows of prompts, trees and single tokens have the same bits as each alone, and,
-// unless the cache is int8, that they do not depend on later tokens of their sequence.
+// Checks that batched rows of prompts, trees and single tokens have the same bits as each alone,
+// and, unless the cache is int8, that they do not depend on later tokens of their sequence.
 std::string MixedRowsAreEachAlone(Backend& cuda, const MixedAttention& how) {
   const MixedBatch batch = MixedBatch::Make();
   const int64_t rows = batch.rows(), width = how.kv_heads * how.dim;
@@ -178,8 +178,8 @@ std::string MixedRowsAreEachAlone(Backend& cuda, const MixedAttention& how) {
 void CheckAttention(Backend& cuda, const AddVerdict& add) {
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (int32_t tokens : {100, 255, 256, 3000}) {
-      add(std::string("batch-invariant paged_attention ") + Name(dtype) + ", " + std::to_string(tokens) +
-              " tokens",
+      add(std::string("batch-invariant paged_attention ") + Name(dtype) + ", " +
+              std::to_string(tokens) + " tokens",
           CheckAttentionBatchInvariance(cuda, dtype, tokens));
     }
   }

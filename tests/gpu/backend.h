@@ -1,4 +1,5 @@
-// Runs one kernel of one backend on host tensors: CPU kernels directly, CUDA kernels via device memory.
+// Runs one kernel of one backend on host tensors: CPU kernels directly, CUDA kernels via device
+// memory.
 #pragma once
 
 #include <cstdint>

@@ -69,7 +69,8 @@ class Bench {
     if (!error.empty()) return 1;
     const auto run = [&](int times) {
       const auto start = std::chrono::steady_clock::now();
-      for (int i = 0; i < times && error.empty(); ++i) Check(plugin_->LaunchGraph(device_, graph_id));
+      for (int i = 0; i < times && error.empty(); ++i)
+        Check(plugin_->LaunchGraph(device_, graph_id));
       Check(plugin_->Synchronize(device_));
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
              (times * kRecorded);
@@ -115,10 +116,11 @@ void Linear(CudaPlugin* plugin, int device, std::string* error) {
           *error = bench.error;
           return;
         }
-        std::printf("%-28s %8ld %8ld %8ld %12.1f %12.2f\n",
-                    (std::string(Name(dtype)) + (stable ? ", batch-invariant" : ", cuBLAS")).c_str(),
-                    static_cast<long>(rows), static_cast<long>(in), static_cast<long>(out),
-                    seconds * 1e6, 2.0 * rows * in * out / seconds * 1e-12);
+        std::printf(
+            "%-28s %8ld %8ld %8ld %12.1f %12.2f\n",
+            (std::string(Name(dtype)) + (stable ? ", batch-invariant" : ", cuBLAS")).c_str(),
+            static_cast<long>(rows), static_cast<long>(in), static_cast<long>(out), seconds * 1e6,
+            2.0 * rows * in * out / seconds * 1e-12);
       }
     }
   }
@@ -152,7 +154,8 @@ void Quantized(CudaPlugin* plugin, int device, std::string* error) {
   }
 }
 
-// Queries of attention: tokens of that many sequences, the last tokens of a prompt, or a token tree.
+// Queries of attention: tokens of that many sequences, the last tokens of a prompt, or a token
+// tree.
 enum class Attending { kSequences, kPrompt, kTree };
 
 void PagedAttention(CudaPlugin* plugin, int device, std::string* error) {

@@ -7,7 +7,8 @@
 
 namespace espalier::gpu_check {
 
-// Prints a table for each operator whose name contains `only`. Returns an error, or an empty string.
+// Prints a table for each operator whose name contains `only`. Returns an error, or an empty
+// string.
 std::string RunBench(CudaPlugin* plugin, int device, const std::string& only);
 
 }  // namespace espalier::gpu_check

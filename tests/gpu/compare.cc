@@ -59,8 +59,8 @@ HostTensor Fill(const TensorSpec& spec, const Content& content, std::mt19937_64*
   return tensor;
 }
 
-// Returns the tolerance. Both backends round once at the end; before that they sum `length` terms in
-// different orders, and may round operands of products to the element type.
+// Returns the tolerance. Both backends round once at the end; before that they sum `length` terms
+// in different orders, and may round operands of products to the element type.
 std::string Compare(const std::string& what, const HostTensor& expected, const HostTensor& found,
                     double length, double slack, DType rounded_to, double* worst) {
   const int64_t n = expected.spec.num_elements();

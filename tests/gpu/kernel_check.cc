@@ -71,8 +71,8 @@ class Tally {
   int passed_ = 0, failed_ = 0;
 };
 
-// Checks that every operator and gradient of the CPU has a CUDA kernel. Operators without a case here
-// have theirs in tests/conformance/cases, which run.sh also runs on the GPU.
+// Checks that every operator and gradient of the CPU has a CUDA kernel. Operators without a case
+// here have theirs in tests/conformance/cases, which run.sh also runs on the GPU.
 void CheckCoverage(const OpRegistry& ops, const Backend& cpu, const Backend& cuda, Tally* tally) {
   for (const OpDef* def : ops.All()) {
     std::string missing;

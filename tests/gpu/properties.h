@@ -1,5 +1,6 @@
-// Properties that a comparison with the CPU does not show: that serving kernels are batch-invariant, that
-// Synchronize returns faults, and the plug-in's own copies, fills and collectives.
+// Properties that a comparison with the CPU does not show: that serving kernels are
+// batch-invariant, that Synchronize returns faults, and the plug-in's own copies, fills and
+// collectives.
 #pragma once
 
 #include <vector>

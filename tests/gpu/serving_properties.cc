@@ -31,8 +31,8 @@ KernelSpec ProductSpec(int bits, int64_t out, const std::vector<HostTensor>& inp
 }
 
 // Checks that every row of a product has the same bits, alone or in any batch.
-std::string CheckProductBatchInvariance(Backend& cuda, DType dtype, const Weights& weights, int64_t in,
-                               int64_t out) {
+std::string CheckProductBatchInvariance(Backend& cuda, DType dtype, const Weights& weights,
+                                        int64_t in, int64_t out) {
   const int64_t most = 300;
   const HostTensor x = Random(dtype, {most, in}, 1), weight = WeightOf(weights, out, in, 2);
   const HostTensor bias = Random(dtype, {out}, 3);
@@ -55,7 +55,8 @@ std::string CheckProductBatchInvariance(Backend& cuda, DType dtype, const Weight
   return "";
 }
 
-// Checks that matrices multiplied by one kernel with the same rows give the same bits as each alone.
+// Checks that matrices multiplied by one kernel with the same rows give the same bits as each
+// alone.
 std::string SeveralAreEachAlone(Backend& cuda, DType dtype, const Weights& weights, int64_t rows) {
   const int64_t in = 320;
   const HostTensor x = Random(dtype, {rows, in}, 1), absent;
@@ -83,7 +84,8 @@ std::string SeveralAreEachAlone(Backend& cuda, DType dtype, const Weights& weigh
 }
 
 // Checks that batch-invariant linear agrees with cuBLAS.
-std::string BatchInvariantLinearMatchesCublas(Backend& cuda, DType dtype, int64_t rows, int64_t in, int64_t out) {
+std::string BatchInvariantLinearMatchesCublas(Backend& cuda, DType dtype, int64_t rows, int64_t in,
+                                              int64_t out) {
   std::vector<HostTensor> inputs = {Random(dtype, {rows, in}, 1), Random(dtype, {out, in}, 2),
                                     Random(dtype, {out}, 3)};
   std::vector<HostTensor> plain = {HostTensor::Zeros(TensorSpec::Whole({dtype, {rows, out}}))};
@@ -114,7 +116,8 @@ void CheckServing(Backend& cuda, const AddVerdict& add) {
     }
     for (const Weights& weights : formats) {
       const std::string what = type + " with weights of " + weights.Name();
-      add("batch-invariant product, " + what, CheckProductBatchInvariance(cuda, dtype, weights, 512, 200));
+      add("batch-invariant product, " + what,
+          CheckProductBatchInvariance(cuda, dtype, weights, 512, 200));
       add("batch-invariant product, " + what + ", wide",
           CheckProductBatchInvariance(cuda, dtype, weights, 992, 3500));
       add("batch-invariant product, " + what + ", odd sizes",

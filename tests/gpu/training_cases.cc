@@ -65,7 +65,8 @@ void AddUpdates(std::vector<Case>* cases) {
   }
 }
 
-// Mixed precision as WithPrecision builds it: f32 operands with narrow ones, and dynamic loss scaling.
+// Mixed precision as WithPrecision builds it: f32 operands with narrow ones, and dynamic loss
+// scaling.
 void AddMixedPrecision(std::vector<Case>* cases) {
   for (DType t : {kBF16, kF16}) {
     for (int64_t rows : {1, 64, 200}) {

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
+#include "base/clock.h"
 #include "ops/graph/graph_proto.h"
 #include "planner/testing/graphs.h"
-#include "base/clock.h"
 #include "server/store/sqlite_store.h"
 
 namespace espalier {
@@ -22,13 +22,12 @@ class IdleWorker : public WorkerClient {
  public:
   explicit IdleWorker(absl::Notification* asked) : asked_(asked) {}
 
-  absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest&,
-                                              absl::Duration) override {
+  absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest&, absl::Duration) override {
     if (!asked_->HasBeenNotified()) asked_->Notify();
     return absl::UnavailableError("idle");
   }
   absl::StatusOr<v1::LoadProgramReply> LoadProgram(const v1::LoadProgramRequest&,
-                                                      absl::Duration) override {
+                                                   absl::Duration) override {
     return absl::UnavailableError("idle");
   }
   absl::Status Run(const v1::RunRequest&,
@@ -36,7 +35,7 @@ class IdleWorker : public WorkerClient {
     return absl::UnavailableError("idle");
   }
   absl::StatusOr<v1::StartServingReply> StartServing(const v1::StartServingRequest&,
-                                                        absl::Duration) override {
+                                                     absl::Duration) override {
     return absl::UnavailableError("idle");
   }
   std::unique_ptr<ServingStream> ServingSteps() override { return nullptr; }

@@ -8,17 +8,17 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
+#include "base/clock.h"
+#include "base/file_system.h"
 #include "gtest/gtest.h"
 #include "ops/graph/builder.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/operators/register_all.h"
 #include "planner/machine/presets.h"
 #include "server/artifacts/artifact_store.h"
-#include "base/clock.h"
 #include "server/jobs/planner_request_handler.h"
 #include "server/membership/worker_registry.h"
 #include "server/store/sqlite_store.h"
-#include "base/file_system.h"
 
 namespace espalier {
 namespace {
@@ -250,8 +250,7 @@ TEST_F(PlanRequestTest, ErrorsNamePlaceNumbersAndRemedy) {
        {"micro_batches is 1073741824", "1 to 4096"}},
       {"a plan of more parts than a step can have",
        [&] {
-         v1::PlanRequest request =
-             WithPlan([](v1::Plan* plan) { plan->set_micro_batches(5000); });
+         v1::PlanRequest request = WithPlan([](v1::Plan* plan) { plan->set_micro_batches(5000); });
          return request;
        }(),
        Code::kInvalidArgument,
@@ -261,9 +260,8 @@ TEST_F(PlanRequestTest, ErrorsNamePlaceNumbersAndRemedy) {
        Code::kInvalidArgument,
        {"devices[1].memory_bandwidth is 900", "at least 1e+06"}},
       {"an overhead that is no number",
-       Changed([](v1::PlanRequest* r) {
-         r->mutable_devices(1)->set_op_overhead_seconds(0.0 / 0.0);
-       }),
+       Changed(
+           [](v1::PlanRequest* r) { r->mutable_devices(1)->set_op_overhead_seconds(0.0 / 0.0); }),
        Code::kInvalidArgument,
        {"devices[1].op_overhead_seconds", "0 to 10 seconds"}},
       {"a link that takes forever",

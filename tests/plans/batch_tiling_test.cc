@@ -75,8 +75,7 @@ class BatchTilingTest : public ::testing::Test {
     return MakePlan(problem, search);
   }
 
-  absl::StatusOr<TrainingRun> Train(const v1::Plan& plan, int steps = 1,
-                                    uint64_t data_seed = 0) {
+  absl::StatusOr<TrainingRun> Train(const v1::Plan& plan, int steps = 1, uint64_t data_seed = 0) {
     TrainingRunOptions options;
     options.steps = steps;
     options.batch_size = kBatch;

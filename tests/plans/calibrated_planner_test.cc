@@ -24,7 +24,7 @@ namespace {
 class OddWorker : public WorkerClient {
  public:
   absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
-                                              absl::Duration timeout) override {
+                                           absl::Duration timeout) override {
     EXPECT_EQ(running_++, 0);
     ++asked_;
     v1::MeasureReply reply;
@@ -44,7 +44,7 @@ class OddWorker : public WorkerClient {
   int asked() const { return asked_; }
 
   absl::StatusOr<v1::LoadProgramReply> LoadProgram(const v1::LoadProgramRequest&,
-                                                      absl::Duration) override {
+                                                   absl::Duration) override {
     return absl::UnimplementedError("only measures");
   }
   absl::Status Run(const v1::RunRequest&,
@@ -52,7 +52,7 @@ class OddWorker : public WorkerClient {
     return absl::UnimplementedError("only measures");
   }
   absl::StatusOr<v1::StartServingReply> StartServing(const v1::StartServingRequest&,
-                                                        absl::Duration) override {
+                                                     absl::Duration) override {
     return absl::UnimplementedError("only measures");
   }
   std::unique_ptr<ServingStream> ServingSteps() override { return nullptr; }
@@ -117,7 +117,7 @@ TEST_F(CalibratedPlannerTest, RunCalibratesCollectivesForOtherCoordinators) {
   const std::vector<v1::Device> devices = TestMachine(2).devices;
   const auto seconds = [&](CalibratedPlanner& planner) {
     return *planner.Communication(devices)->CollectiveSeconds(v1::CollectiveInstruction::ALL_REDUCE,
-                                                           2, 1e6);
+                                                              2, 1e6);
   };
   double learnt = 0;
   {

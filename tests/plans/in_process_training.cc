@@ -199,7 +199,7 @@ Choice SamplesByParameters(int index, const SplitRule& rule) {
 }
 
 absl::StatusOr<v1::Plan> WithZeroStage(const PlanProblem& problem,
-                                        const absl::StatusOr<v1::Plan>& plan, int stage) {
+                                       const absl::StatusOr<v1::Plan>& plan, int stage) {
   if (!plan.ok()) return plan.status();
   v1::SearchOptions imported;
   imported.set_strategy(v1::SearchOptions::IMPORTED);

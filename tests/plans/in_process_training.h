@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "espalier/v1/plan.pb.h"
 #include "ops/graph/graph.h"
 #include "planner/planner.h"
-#include "espalier/v1/plan.pb.h"
 #include "storage/dataset.h"
 
 namespace espalier {
@@ -69,6 +69,6 @@ Choice SamplesByParameters(int index, const SplitRule& rule);
 
 // Returns `plan` at another ZeRO stage, with new predictions.
 absl::StatusOr<v1::Plan> WithZeroStage(const PlanProblem& problem,
-                                        const absl::StatusOr<v1::Plan>& plan, int stage);
+                                       const absl::StatusOr<v1::Plan>& plan, int stage);
 
 }  // namespace espalier

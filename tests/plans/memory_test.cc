@@ -25,7 +25,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
 
   // `memory` is in bytes per device.
   absl::StatusOr<v1::Plan> PlanFor(int devices, int64_t memory,
-                                      const v1::MemoryOptions& options = {}) {
+                                   const v1::MemoryOptions& options = {}) {
     PlanProblem problem;
     problem.registry = &registry_;
     problem.graph = &job_.graph;
@@ -133,7 +133,9 @@ TEST_P(MemoryTest, SlowHostAndEarlyUpdatesGiveTheSameBits) {
   EXPECT_GE(ExpectSameBits(1, slow, "slow host, no clipping"), 2);
 }
 
-TEST_P(MemoryTest, SeveralDevicesGiveTheSameBits) { EXPECT_GE(ExpectSameBits(2, {}, "data parallel"), 1); }
+TEST_P(MemoryTest, SeveralDevicesGiveTheSameBits) {
+  EXPECT_GE(ExpectSameBits(2, {}, "data parallel"), 1);
+}
 
 TEST_P(MemoryTest, ZeroReplicasGiveTheSameBits) {
   for (int stage : {1, 2, 3}) {

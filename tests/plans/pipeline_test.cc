@@ -248,8 +248,7 @@ TEST(PipelineErrors, NameTheObstacle) {
   EXPECT_NE(error(2, 7, search).find("cannot be cut into 7 micro-batches"), std::string::npos);
   EXPECT_NE(error(0, -1, search).find("search.micro_batches is -1"), std::string::npos);
   EXPECT_NE(error(-2, 0, search).find("search.pipeline_stages is -2"), std::string::npos);
-  EXPECT_NE(error(2, 0, v1::SearchOptions::DATA_PARALLEL).find("leave one out"),
-            std::string::npos);
+  EXPECT_NE(error(2, 0, v1::SearchOptions::DATA_PARALLEL).find("leave one out"), std::string::npos);
 }
 
 }  // namespace

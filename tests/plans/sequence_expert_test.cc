@@ -108,19 +108,19 @@ TEST_F(ManualPlanTest, SequenceParallel) {
     int others = 0;
     absl::StatusOr<v1::Plan> plan =
         ManualPlan(Problem(devices),
-                     [&, samples = samples, stretches = stretches](
-                         int, const Node& node, const SplitRule& rule) -> Choice {
-                       const Axis* sequence = AxisOfSize(rule, kSequence);
-                       if (sequence == nullptr) return {{}, {0}};
-                       if (node.op == "attention") {
-                         attention.insert(node.name);
-                       } else {
-                         ++others;
-                       }
-                       Choice choice{{{sequence->name, stretches}}, FirstDevices(devices)};
-                       if (samples > 1) choice.degrees[rule.axes[0].name] = samples;
-                       return choice;
-                     });
+                   [&, samples = samples, stretches = stretches](int, const Node& node,
+                                                                 const SplitRule& rule) -> Choice {
+                     const Axis* sequence = AxisOfSize(rule, kSequence);
+                     if (sequence == nullptr) return {{}, {0}};
+                     if (node.op == "attention") {
+                       attention.insert(node.name);
+                     } else {
+                       ++others;
+                     }
+                     Choice choice{{{sequence->name, stretches}}, FirstDevices(devices)};
+                     if (samples > 1) choice.degrees[rule.axes[0].name] = samples;
+                     return choice;
+                   });
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(attention.size(), 3u);
     EXPECT_EQ(3 + others, plan->operators_size()) << "some operator has no sequence";

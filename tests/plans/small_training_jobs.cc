@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/graph/builder.h"
 #include "models/llama.h"
+#include "ops/graph/builder.h"
 #include "ops/onnx/import.h"
 #include "server/jobs/add_loss_and_metrics.h"
 
@@ -30,7 +30,7 @@ absl::StatusOr<SmallTrainingJob> DigitsCnn(const OpRegistry& registry) {
   if (!graph.ok()) return graph.status();
   job.graph = *std::move(graph);
   absl::Status status = AddLossAndMetrics(registry, "sparse_categorical_crossentropy", {"accuracy"},
-                                   job.batch, DType::kI64, &job.graph);
+                                          job.batch, DType::kI64, &job.graph);
   if (status.ok()) status = BindAndInfer(registry, job.batch, &job.graph);
   if (!status.ok()) return status;
   absl::StatusOr<std::string> digits = ReadFile("tests/data/digits.npz");
@@ -78,8 +78,8 @@ absl::StatusOr<SmallTrainingJob> DeepCnn(const OpRegistry& registry, int layers,
   return job;
 }
 
-absl::StatusOr<SmallTrainingJob> SmallLlama(const OpRegistry& registry, int layers, int64_t sequence,
-                                    int64_t batch) {
+absl::StatusOr<SmallTrainingJob> SmallLlama(const OpRegistry& registry, int layers,
+                                            int64_t sequence, int64_t batch) {
   SmallTrainingJob job;
   job.batch = batch;
   LlamaConfig config;

@@ -29,6 +29,6 @@ absl::StatusOr<SmallTrainingJob> DeepCnn(const OpRegistry& registry, int layers,
 
 // A LLaMA on the bytes of Genesis.
 absl::StatusOr<SmallTrainingJob> SmallLlama(const OpRegistry& registry, int layers = 2,
-                                    int64_t sequence = 16, int64_t batch = 8);
+                                            int64_t sequence = 16, int64_t batch = 8);
 
 }  // namespace espalier

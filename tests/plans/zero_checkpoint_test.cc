@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "base/file_system.h"
 #include "gtest/gtest.h"
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic_cost.h"
+#include "storage/manifest.h"
 #include "tests/plans/in_process_training.h"
 #include "tests/plans/small_training_jobs.h"
-#include "base/file_system.h"
-#include "storage/manifest.h"
 #include "worker/collective/in_process_communicator.h"
 #include "worker/device/device.h"
 #include "worker/training_job.h"

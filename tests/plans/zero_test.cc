@@ -115,9 +115,9 @@ TEST_P(Zero, EveryStageGivesTheLossCurveOfOneDevice) {
     const TrainingRun single = Train(PlanAt(1, 0));
     ASSERT_FALSE(single.losses.empty());
     EXPECT_LT(single.losses.back(), 0.98 * single.losses.front());
-    const auto two_by_two = ManualPlan(
-        Problem(4),
-        [](int index, const Node&, const SplitRule& r) { return SamplesByParameters(index, r); });
+    const auto two_by_two = ManualPlan(Problem(4), [](int index, const Node&, const SplitRule& r) {
+      return SamplesByParameters(index, r);
+    });
     for (int stage : {1, 2, 3}) {
       const std::string what = optimizer.name() + ", stage " + std::to_string(stage);
       for (int devices : {2, 4}) {

@@ -99,7 +99,8 @@ class GreedyIdentity : public ::testing::Test {
   // `resident`: the fraction of the parameters that stays on the device.
   std::unique_ptr<ProgramModelRunner> Runner(const LlamaConfig& config,
                                              const Parameters& parameters,
-                                             DType kv_cache_dtype = DType::kF32, double resident = 1) {
+                                             DType kv_cache_dtype = DType::kF32,
+                                             double resident = 1) {
     ServingShape shape;
     shape.kv_cache_dtype = kv_cache_dtype;
     shape.max_rows = 320;

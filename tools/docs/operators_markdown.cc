@@ -1,4 +1,5 @@
-// Writes docs/reference/operators.md from the operator registry. Reads one JSON object from standard input:
+// Writes docs/reference/operators.md from the operator registry. Reads one JSON object from
+// standard input:
 //   {"examples": {"softmax": {"attributes": {...}, "inputs": [null | {"dtype": "f32", "dims": [2,
 //   3]}]}},
 //    "cuda": ["softmax", ...], "onnx_tests": "contents of onnx_node_tests.txt"}
@@ -141,7 +142,8 @@ std::string Reason(std::string text) {
 void PrintOnnx(const OpRegistry& registry, const std::string& tests) {
   std::map<std::string, Counts> operators;
   for (const std::string& name : SupportedOnnxOperators(registry)) operators[name];
-  for (const auto& [name, reason] : UnsupportedOnnxOperators()) operators[name].reasons.insert(reason);
+  for (const auto& [name, reason] : UnsupportedOnnxOperators())
+    operators[name].reasons.insert(reason);
   int passed = 0, total = 0, float_passed = 0, floats = 0;
   for (absl::string_view line : absl::StrSplit(tests, '\n', absl::SkipEmpty())) {
     const std::vector<std::string> fields = absl::StrSplit(line, '\t');

@@ -315,7 +315,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& opt
     std::unique_ptr<ShmTransport> shm;
     if (options.share_memory && options.size > 1) {
       auto connected = ShmTransport::Connect(options.rank, options.size, store,
-                                          options.connect_timeout, options.timeout);
+                                             options.connect_timeout, options.timeout);
       if (!connected.ok()) return connected.status();
       shm = *std::move(connected);
     }

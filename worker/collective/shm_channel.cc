@@ -46,7 +46,7 @@ struct Part {
 struct ShmChannel::Shared {
   struct Direction {
     alignas(kLine) std::atomic<uint64_t> written;  // parts, by the sender
-    std::atomic<uint32_t> needs_space;                 // by the sender: waits for space
+    std::atomic<uint32_t> needs_space;             // by the sender: waits for space
     alignas(kLine) std::atomic<uint64_t> read;     // by the receiver
     alignas(kLine) Part parts[kParts];
   };
@@ -55,7 +55,7 @@ struct ShmChannel::Shared {
     std::atomic<uint32_t> asleep;
   };
   Direction directions[2];  // by the side that sends
-  Futex futexes[2];            // by the side that waits
+  Futex futexes[2];         // by the side that waits
   alignas(4096) char rings[2][kRingBytes];
 };
 

@@ -149,7 +149,9 @@ struct RankInfo {
 
 std::string Key(int rank) { return absl::StrCat("host/", rank); }
 // Key of whether the higher rank connected to the lower one.
-std::string ConnectedKey(int lower, int higher) { return absl::StrCat("host/", lower, "/", higher); }
+std::string ConnectedKey(int lower, int higher) {
+  return absl::StrCat("host/", lower, "/", higher);
+}
 
 std::string Encode(const RankInfo& info) {
   return absl::StrCat(info.identity, " ", info.name, " ", absl::BytesToHexString(info.secret));
@@ -186,8 +188,8 @@ absl::Status ConnectToPeer(int peer, const RankInfo& info, int rank, Channels* c
 }
 
 // Accepts all higher ranks of the host, in order of arrival.
-absl::Status AcceptPeers(int listener, const RankInfo& mine, std::vector<int> awaited, absl::Time deadline,
-                    Channels* channels) {
+absl::Status AcceptPeers(int listener, const RankInfo& mine, std::vector<int> awaited,
+                         absl::Time deadline, Channels* channels) {
   while (!awaited.empty()) {
     const std::string what = absl::StrCat("waiting for rank ", awaited.front(), " of this host");
     if (absl::Status s = WaitToRead(listener, deadline, what.c_str()); !s.ok()) return s;
@@ -218,10 +220,10 @@ absl::Status AcceptPeers(int listener, const RankInfo& mine, std::vector<int> aw
 }  // namespace
 
 absl::StatusOr<Channels> ConnectShmChannels(int rank, int size, RendezvousStore& store,
-                                 absl::Duration timeout) {
+                                            absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   RankInfo mine{HostIdentity(), "espalier-" + absl::BytesToHexString(RandomBytes(8)),
-            RandomBytes(kSecretBytes)};
+                RandomBytes(kSecretBytes)};
   absl::StatusOr<Descriptor> listener = Listen(mine.name, size);
   // If the host forbids this, its ranks communicate over the network.
   const bool can = !mine.identity.empty() && mine.secret.size() == kSecretBytes && listener.ok();
@@ -249,7 +251,8 @@ absl::StatusOr<Channels> ConnectShmChannels(int rank, int size, RendezvousStore&
     if (!said.ok()) return said.status();
     if (*said == "yes") awaited.push_back(peer);
   }
-  if (absl::Status s = AcceptPeers(listener->get(), mine, awaited, deadline, &channels); !s.ok()) return s;
+  if (absl::Status s = AcceptPeers(listener->get(), mine, awaited, deadline, &channels); !s.ok())
+    return s;
   return channels;
 }
 

@@ -18,7 +18,7 @@ namespace espalier {
 
 // Returns channels by rank; null where there is none. See ShmTransport::Connect.
 absl::StatusOr<std::vector<std::unique_ptr<ShmChannel>>> ConnectShmChannels(int rank, int size,
-                                                                    RendezvousStore& store,
-                                                                    absl::Duration timeout);
+                                                                            RendezvousStore& store,
+                                                                            absl::Duration timeout);
 
 }  // namespace espalier

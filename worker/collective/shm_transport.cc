@@ -26,17 +26,17 @@ absl::Status Gone(int peer) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Connect(int rank, int size,
-                                                              RendezvousStore& store,
-                                                              absl::Duration rendezvous_timeout,
-                                                              absl::Duration timeout) {
+absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Connect(
+    int rank, int size, RendezvousStore& store, absl::Duration rendezvous_timeout,
+    absl::Duration timeout) {
   auto channels = ConnectShmChannels(rank, size, store, rendezvous_timeout);
   if (!channels.ok()) return channels.status();
   std::unique_ptr<ShmTransport> all(new ShmTransport(size, timeout));
   all->channels_ = *std::move(channels);
   const auto ranks = 1 + std::count_if(all->channels_.begin(), all->channels_.end(),
                                        [](const auto& channel) { return channel != nullptr; });
-  if (ranks <= static_cast<int64_t>(std::thread::hardware_concurrency())) all->spin_time_ = kSpinTime;
+  if (ranks <= static_cast<int64_t>(std::thread::hardware_concurrency()))
+    all->spin_time_ = kSpinTime;
   return all;
 }
 

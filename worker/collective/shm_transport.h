@@ -27,9 +27,9 @@ class ShmTransport {
   // network namespace; containers do not matter. Returns DeadlineExceeded, naming the rank or its
   // missing key, if a rank is absent after `rendezvous_timeout`. `timeout` limits each later wait.
   static absl::StatusOr<std::unique_ptr<ShmTransport>> Connect(int rank, int size,
-                                                            RendezvousStore& store,
-                                                            absl::Duration rendezvous_timeout,
-                                                            absl::Duration timeout);
+                                                               RendezvousStore& store,
+                                                               absl::Duration rendezvous_timeout,
+                                                               absl::Duration timeout);
 
   bool IsLocal(int peer) const { return channels_[peer] != nullptr; }
 
@@ -57,7 +57,8 @@ class ShmTransport {
     int64_t done = 0;
   };
 
-  ShmTransport(int size, absl::Duration timeout) : timeout_(timeout), channels_(size), peers_(size) {}
+  ShmTransport(int size, absl::Duration timeout)
+      : timeout_(timeout), channels_(size), peers_(size) {}
 
   // Waits for `peer` once. Returns DeadlineExceeded after the deadline, Cancelled after Abort. Sets
   // `is_gone` if nothing more can arrive.
@@ -69,7 +70,7 @@ class ShmTransport {
     std::map<uint64_t, std::deque<std::vector<char>>> unexpected;  // by tag
   };
   const absl::Duration timeout_;
-  absl::Duration spin_time_;                            // before sleeping on the futex
+  absl::Duration spin_time_;                           // before sleeping on the futex
   std::vector<std::unique_ptr<ShmChannel>> channels_;  // by rank; null: remote, or self
   std::vector<Peer> peers_;
   int64_t pending_bytes_ = 0;

@@ -9,13 +9,13 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/machine_memory.h"
 #include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/layout/copy_box.h"
 #include "ops/cpu/register_all.h"
 #include "ops/cpu/threading/thread_team.h"
-#include "ops/cpu/layout/copy_box.h"
 #include "worker/device/copy_thread.h"
 #include "worker/device/device.h"
-#include "base/machine_memory.h"
 
 namespace espalier {
 namespace {
@@ -101,7 +101,8 @@ class CpuDevice : public Device {
             absl::StrCat("the system has no ", bytes, " bytes of memory: ", std::strerror(errno)));
       }
       // Steps stream through weights: huge pages reduce TLB misses. Only a hint.
-      if (bytes >= kHugePageThreshold) (void)madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+      if (bytes >= kHugePageThreshold)
+        (void)madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
     }
     return std::make_unique<DeviceMemory>(this, data, bytes);
   }
@@ -143,7 +144,8 @@ class CpuDevice : public Device {
                                              int64_t bytes) override {
     return copies_.Begin(destination, host, bytes);
   }
-  absl::StatusOr<uint64_t> BeginReadToDevice(void* destination, const std::vector<FileRange>& ranges,
+  absl::StatusOr<uint64_t> BeginReadToDevice(void* destination,
+                                             const std::vector<FileRange>& ranges,
                                              int64_t bytes) override {
     return copies_.Begin([=, &ranges] { return ReadRanges(ranges, bytes, destination); });
   }

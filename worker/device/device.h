@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/file_system.h"
+#include "espalier/v1/cluster.pb.h"
 #include "ops/cuda/runtime/plugin.h"
 #include "ops/kernel/kernel.h"
-#include "espalier/v1/cluster.pb.h"
-#include "base/file_system.h"
 #include "worker/device/host_memory.h"
 #include "worker/device/memory_budget.h"
 
@@ -22,8 +22,8 @@ class Device;
 
 // Threads that run the parallel loops of kernels, in addition to the calling one.
 enum class KernelThreads {
-  kOpenMp,  // the team of the libraries that kernels call
-  kThreadTeam,     // for kernels without such libraries (serving): cheaper fork and join
+  kOpenMp,      // the team of the libraries that kernels call
+  kThreadTeam,  // for kernels without such libraries (serving): cheaper fork and join
 };
 
 // A zeroed block of device memory, aligned to 64 bytes. Freed by the destructor; the device must

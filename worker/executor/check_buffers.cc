@@ -85,7 +85,8 @@ std::vector<std::string> FindTensorNames(const v1::Program& program) {
 }
 
 // True if shard `a` of a parameter is, in region and in address, a contiguous part of shard `b`.
-bool IsContiguousIn(const v1::Program& program, const std::vector<TensorSpec>& specs, int a, int b) {
+bool IsContiguousIn(const v1::Program& program, const std::vector<TensorSpec>& specs, int a,
+                    int b) {
   if (specs[a].dtype != specs[b].dtype || specs[a].global != specs[b].global) return false;
   const std::optional<int64_t> begin =
       ContiguousOffset({specs[a].offset, specs[a].dims}, {specs[b].offset, specs[b].dims});
@@ -105,8 +106,9 @@ void FindContiguousShards(const v1::Program& program, CheckedProgram* checked) {
       continue;
     }
     std::vector<int>& earlier = shards[checked->tensor_names[i]];
-    const auto found = std::find_if(earlier.begin(), earlier.end(),
-                                    [&](int j) { return IsContiguousIn(program, checked->specs, i, j); });
+    const auto found = std::find_if(earlier.begin(), earlier.end(), [&](int j) {
+      return IsContiguousIn(program, checked->specs, i, j);
+    });
     if (found == earlier.end()) {
       earlier.push_back(i);
     } else {
@@ -117,8 +119,7 @@ void FindContiguousShards(const v1::Program& program, CheckedProgram* checked) {
 
 absl::Status CheckBuffer(const v1::Program& program, const v1::Buffer& buffer,
                          const TensorSpec& spec, bool is_alias) {
-  if (!v1::BufferKind_IsValid(buffer.kind()) ||
-      buffer.kind() == v1::BUFFER_KIND_UNSPECIFIED) {
+  if (!v1::BufferKind_IsValid(buffer.kind()) || buffer.kind() == v1::BUFFER_KIND_UNSPECIFIED) {
     return BadProgram("it has no kind");
   }
   if (buffer.offset_bytes() < 0 || buffer.offset_bytes() % 64 != 0) {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ops/tensor/view.h"
 #include "espalier/v1/program.pb.h"
+#include "ops/tensor/view.h"
 
 namespace espalier {
 

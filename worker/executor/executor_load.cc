@@ -27,17 +27,20 @@ absl::Status Executor::State::Prepare() {
   swap_dependencies_ = FindSwapDependencies(program_, memory_);
   tickets_.assign(program_.instructions_size(), 0);
   instructions_.resize(program_.instructions_size());
-  const std::vector<int> group_size = MultiTensorGroups(program_, memory_, swap_dependencies_, device.kernels());
+  const std::vector<int> group_size =
+      MultiTensorGroups(program_, memory_, swap_dependencies_, device.kernels());
   for (size_t i = 0; i < group_size.size(); ++i) instructions_[i].group_size = group_size[i];
   for (int i = 0; i < program_.instructions_size(); ++i) {
-    if (absl::Status s = PrepareInstruction(i); !s.ok()) return AnnotateError(s, Describe(program_, i));
+    if (absl::Status s = PrepareInstruction(i); !s.ok())
+      return AnnotateError(s, Describe(program_, i));
   }
   if (workspace_bytes_ > 0) {
     absl::StatusOr<std::unique_ptr<DeviceMemory>> space = device.Allocate(workspace_bytes_);
     if (!space.ok()) return AnnotateError(space.status(), "kernels' workspace");
     workspace_ = *std::move(space);
   }
-  if (GraphCapturer* graph_capturer = device.graph_capturer(); graph_capturer != nullptr && CanCaptureSteps()) {
+  if (GraphCapturer* graph_capturer = device.graph_capturer();
+      graph_capturer != nullptr && CanCaptureSteps()) {
     step_graphs_ = std::make_unique<StepGraphCache>(graph_capturer);
   }
   return device.Synchronize();

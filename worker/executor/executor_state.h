@@ -12,8 +12,8 @@
 #include "ops/kernel/kernel.h"
 #include "worker/executor/check_program.h"
 #include "worker/executor/executor.h"
-#include "worker/executor/program_memory.h"
 #include "worker/executor/graph_capture.h"
+#include "worker/executor/program_memory.h"
 #include "worker/executor/swap_dependencies.h"
 
 namespace espalier {
@@ -49,7 +49,9 @@ class Executor::State {
   const std::vector<FileRange>& files(int i) const { return memory_.files(i); }
   // The host slot of a streamed parameter, to read or write between steps. REQUIRES: IsStreamed(i).
   absl::StatusOr<char*> StreamedData(int i) { return memory_.LoadIntoSlot(i); }
-  void SetBackingFiles(int i, std::vector<FileRange> runs) { memory_.SetBackingFiles(i, std::move(runs)); }
+  void SetBackingFiles(int i, std::vector<FileRange> runs) {
+    memory_.SetBackingFiles(i, std::move(runs));
+  }
 
   const v1::Program& program() const { return program_; }
   const TensorSpec& spec(int i) const { return checked_.specs[i]; }

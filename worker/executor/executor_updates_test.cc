@@ -164,8 +164,8 @@ TEST_F(ExecutorTest, FusesOnlySimilarDisjointUpdates) {
     EXPECT_TRUE(checked.ok()) << checked.status();
     ProgramMemory memory;
     EXPECT_TRUE(memory.Place(program, *checked, device_.get(), nullptr).ok());
-    std::vector<int> counts =
-        MultiTensorGroups(program, memory, FindSwapDependencies(program, memory), device_->kernels());
+    std::vector<int> counts = MultiTensorGroups(
+        program, memory, FindSwapDependencies(program, memory), device_->kernels());
     return std::vector<int>(counts.begin() + 3, counts.end());
   };
   using Counts = std::vector<int>;

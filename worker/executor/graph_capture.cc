@@ -28,7 +28,7 @@ absl::Status StepGraphCache::Run(const DynamicSizes& sizes,
 }
 
 absl::Status StepGraphCache::Capture(const Sizes& sizes,
-                                    const std::function<absl::Status()>& enqueue) {
+                                     const std::function<absl::Status()>& enqueue) {
   absl::Status status = graph_capturer_->BeginCapture();
   if (!status.ok()) return status;
   status = enqueue();

@@ -17,8 +17,8 @@ namespace espalier {
 // Not thread-safe: used on the device's thread.
 class StepGraphCache {
  public:
-  static constexpr int64_t kMaxRows = 128;  // longer steps hide their launch cost
-  static constexpr size_t kMaxGraphs = 256;   // the least recently used is evicted
+  static constexpr int64_t kMaxRows = 128;   // longer steps hide their launch cost
+  static constexpr size_t kMaxGraphs = 256;  // the least recently used is evicted
 
   explicit StepGraphCache(GraphCapturer* graph_capturer) : graph_capturer_(graph_capturer) {}
   ~StepGraphCache();

@@ -162,8 +162,8 @@ uint64_t NameHash(const std::string& name) {
   return hash;
 }
 
-absl::Status Initialize(const v1::Initializer& initializer, const std::string& name,
-                        uint64_t seed, const TensorSpec& spec, void* host) {
+absl::Status Initialize(const v1::Initializer& initializer, const std::string& name, uint64_t seed,
+                        const TensorSpec& spec, void* host) {
   const int64_t count = spec.num_elements();
   if (!IsFloat(spec.dtype)) {
     if (initializer.kind() != Kind::ZEROS && initializer.kind() != Kind::ONES) {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "ops/tensor/view.h"
 #include "espalier/v1/graph.pb.h"
+#include "ops/tensor/view.h"
 
 namespace espalier {
 
@@ -18,7 +18,7 @@ uint64_t NameHash(const std::string& name);
 // Box-Muller over Philox; GLOROT_UNIFORM has half width sqrt(6 / (fan in + fan out)) of the whole
 // tensor, whose layout is [out, in, spatial...]. Returns InvalidArgument for a random initializer
 // of an integer tensor.
-absl::Status Initialize(const v1::Initializer& initializer, const std::string& name,
-                        uint64_t seed, const TensorSpec& spec, void* host);
+absl::Status Initialize(const v1::Initializer& initializer, const std::string& name, uint64_t seed,
+                        const TensorSpec& spec, void* host);
 
 }  // namespace espalier

@@ -145,8 +145,8 @@ TEST(InitializeTest, FollowsSeedAndName) {
 }
 
 TEST(InitializeTest, AnySplitStartsTheSame) {
-  for (auto kind : {v1::Initializer::NORMAL, v1::Initializer::UNIFORM,
-                    v1::Initializer::GLOROT_UNIFORM}) {
+  for (auto kind :
+       {v1::Initializer::NORMAL, v1::Initializer::UNIFORM, v1::Initializer::GLOROT_UNIFORM}) {
     v1::Initializer initializer;
     initializer.set_kind(kind);
     initializer.set_scale(0.02);

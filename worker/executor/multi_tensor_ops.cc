@@ -88,7 +88,7 @@ bool Overlap(const ProgramMemory& memory, int a, int b) {
 
 // True if `writer` writes memory that `other` reads or writes.
 bool Conflicts(const ProgramMemory& memory, const v1::ComputeInstruction& writer,
-              const v1::ComputeInstruction& other) {
+               const v1::ComputeInstruction& other) {
   return std::any_of(writer.outputs().begin(), writer.outputs().end(), [&](int written) {
     const auto overlaps = [&](int b) { return Overlap(memory, written, b); };
     return std::any_of(other.inputs().begin(), other.inputs().end(), overlaps) ||
@@ -97,8 +97,8 @@ bool Conflicts(const ProgramMemory& memory, const v1::ComputeInstruction& writer
 }
 
 // Returns the size of the group of compute instructions that starts at `first`.
-int GroupComputes(const v1::Program& program, const ProgramMemory& memory, const SwapDependencies& dependencies,
-                 const KernelRegistry& kernels, int first) {
+int GroupComputes(const v1::Program& program, const ProgramMemory& memory,
+                  const SwapDependencies& dependencies, const KernelRegistry& kernels, int first) {
   const v1::ComputeInstruction& one = program.instructions(first).compute();
   const std::vector<std::string>* const may_differ = kernels.HorizontalFusion(one.op());
   if (may_differ == nullptr || !program.batch_invariant()) return 1;
@@ -107,7 +107,8 @@ int GroupComputes(const v1::Program& program, const ProgramMemory& memory, const
     const v1::ComputeInstruction& next = program.instructions(end).compute();
     if (next.op() != one.op() || next.inputs(0) != one.inputs(0) ||
         next.inputs_size() != one.inputs_size() || next.outputs_size() != one.outputs_size() ||
-        !Equal(next.attributes(), one.attributes(), *may_differ) || !dependencies.before[end].empty()) {
+        !Equal(next.attributes(), one.attributes(), *may_differ) ||
+        !dependencies.before[end].empty()) {
       break;
     }
     bool apart = true;
@@ -123,7 +124,8 @@ int GroupComputes(const v1::Program& program, const ProgramMemory& memory, const
 }  // namespace
 
 std::vector<int> MultiTensorGroups(const v1::Program& program, const ProgramMemory& memory,
-                                   const SwapDependencies& dependencies, const KernelRegistry& kernels) {
+                                   const SwapDependencies& dependencies,
+                                   const KernelRegistry& kernels) {
   const int n = program.instructions_size();
   std::vector<int> counts(n, 1);
   for (int first = 0; first < n; first += counts[first]) {

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "ops/kernel/kernel.h"
 #include "espalier/v1/program.pb.h"
+#include "ops/kernel/kernel.h"
 #include "worker/executor/program_memory.h"
 #include "worker/executor/swap_dependencies.h"
 
@@ -20,6 +20,7 @@ namespace espalier {
 //   (KernelRegistry::SupportsHorizontalFusion), nothing that one writes overlaps what another
 //   reads or writes, and only the first depends on a swap.
 std::vector<int> MultiTensorGroups(const v1::Program& program, const ProgramMemory& memory,
-                                   const SwapDependencies& dependencies, const KernelRegistry& kernels);
+                                   const SwapDependencies& dependencies,
+                                   const KernelRegistry& kernels);
 
 }  // namespace espalier

@@ -57,7 +57,8 @@ class ExecutorProductsTest : public ExecutorTest {
     EXPECT_TRUE(checked.ok()) << checked.status();
     ProgramMemory memory;
     EXPECT_TRUE(memory.Place(program, *checked, device_.get(), nullptr).ok());
-    return MultiTensorGroups(program, memory, FindSwapDependencies(program, memory), device_->kernels());
+    return MultiTensorGroups(program, memory, FindSwapDependencies(program, memory),
+                             device_->kernels());
   }
 
   // Outputs after a step; every matrix has finite numbers.

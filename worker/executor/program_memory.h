@@ -53,7 +53,7 @@ class ProgramMemory {
   bool sharing_ = false;
   std::unique_ptr<DeviceMemory> arena_;
   std::vector<std::unique_ptr<HostMemory>> host_slots_;  // null: not allocated
-  std::vector<std::vector<FileRange>> files_;              // by buffer
+  std::vector<std::vector<FileRange>> files_;            // by buffer
   char* base_ = nullptr;                                 // own or shared arena
   std::vector<char*> shared_;  // by buffer: parameter of `shared`, or null
   std::vector<char*> places_;

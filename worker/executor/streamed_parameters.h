@@ -24,7 +24,8 @@ class StreamedParameterChecker {
   StreamedParameterChecker(const v1::Program& program, const std::vector<int>& streamed_slot)
       : program_(program),
         streamed_slot_(streamed_slot),
-        any_(std::any_of(streamed_slot.begin(), streamed_slot.end(), [](int slot) { return slot >= 0; })) {}
+        any_(std::any_of(streamed_slot.begin(), streamed_slot.end(),
+                         [](int slot) { return slot >= 0; })) {}
 
   // Requires that a streamed parameter has its own slot, is read only after its swap_in, and is
   // never written.

@@ -8,8 +8,8 @@
 namespace espalier {
 
 absl::StatusOr<std::unique_ptr<InProcessModelRunner>> InProcessModelRunner::Create(
-    const std::vector<v1::Program>& programs, const std::string& folder,
-    const RunnerLimits& limits, int max_output_rows, const WeightMap& weights) {
+    const std::vector<v1::Program>& programs, const std::string& folder, const RunnerLimits& limits,
+    int max_output_rows, const WeightMap& weights) {
   std::unique_ptr<InProcessModelRunner> all(new InProcessModelRunner());
   all->limits_ = limits;
   all->communicators_ =

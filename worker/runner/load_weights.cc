@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "models/weights/weight_files.h"
 #include "ops/cpu/dtype/convert.h"
 #include "ops/quantized/pack.h"
 #include "worker/runner/program_model_runner.h"
-#include "models/weights/weight_files.h"
 
 namespace espalier {
 namespace {
@@ -229,14 +229,14 @@ class Loader {
     const int64_t size = static_cast<int64_t>(SizeOf(spec.dtype));
     std::vector<FileRange> runs;
     bool fits = true;
-    absl::Status status =
-        ForBox(source, BoxRanges(spec.global, spec.offset, spec.dims), [&](int64_t begin, int64_t n) {
+    absl::Status status = ForBox(
+        source, BoxRanges(spec.global, spec.offset, spec.dims), [&](int64_t begin, int64_t n) {
           const std::optional<WeightFiles::Place> place = files_.PlaceOf(piece_name_);
           fits = fits && !piece_->transposed && place.has_value() && place->dtype == spec.dtype;
           if (fits) {
             AddRange({place->file, place->offset + (piece_->begin * piece_row_ + begin) * size,
-                    n * size},
-                   &runs);
+                      n * size},
+                     &runs);
           }
           return absl::OkStatus();
         });
@@ -244,7 +244,8 @@ class Loader {
     const int64_t count = static_cast<int64_t>(runs.size());
     int64_t bytes = 0;
     for (const FileRange& run : runs) bytes += run.bytes;
-    if (!fits || bytes != spec.bytes() || (count > 1 && bytes / count < kMinRangeBytes)) return false;
+    if (!fits || bytes != spec.bytes() || (count > 1 && bytes / count < kMinRangeBytes))
+      return false;
     status = executor_.SetBackingFiles(index, std::move(runs));
     if (!status.ok()) return status;
     return true;
@@ -382,7 +383,8 @@ class Loader {
     const int64_t in = piece_->dims[0], out = piece_->dims[1];
     if (transposed_.empty()) {
       transposed_.resize(static_cast<size_t>(in * out));
-      if (absl::Status s = files_.Read(piece_name_, 0, in * out, transposed_.data()); !s.ok()) return s;
+      if (absl::Status s = files_.Read(piece_name_, 0, in * out, transposed_.data()); !s.ok())
+        return s;
     }
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = (begin + i) / in, column = (begin + i) % in;

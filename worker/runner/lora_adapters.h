@@ -9,11 +9,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/lora.h"
 #include "base/file_system.h"
+#include "models/lora.h"
+#include "models/weights/weight_files.h"
 #include "worker/executor/executor.h"
 #include "worker/runner/weight_load_options.h"
-#include "models/weights/weight_files.h"
 
 namespace espalier {
 

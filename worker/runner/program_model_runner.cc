@@ -76,7 +76,8 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Create(
 
 absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::CreateRank(
     const v1::Program& program, const std::string& folder, const RunnerLimits& limits,
-    int max_output_rows, Device* device, const WeightMap& weights, const WeightLoadOptions& loading) {
+    int max_output_rows, Device* device, const WeightMap& weights,
+    const WeightLoadOptions& loading) {
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> made;
   const absl::Status status = loading.Turn([&] {
     made = Make(program, device);

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "models/model.h"
 #include "espalier/v1/program.pb.h"
+#include "models/model.h"
 #include "serving/runner/model_runner.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"

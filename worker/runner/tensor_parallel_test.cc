@@ -11,10 +11,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "ops/graph/graph_proto.h"
-#include "ops/kernel/packed_weights.h"
 #include "models/llama.h"
 #include "models/quantize.h"
+#include "ops/graph/graph_proto.h"
+#include "ops/kernel/packed_weights.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "storage/safetensors.h"
@@ -104,7 +104,7 @@ class TensorParallelTest : public testing::Test {
   }
 
   std::vector<v1::Program> Programs(const ServingModel& serving, const ServingDegrees& degrees,
-                                       int64_t resident_weight_bytes = 0) {
+                                    int64_t resident_weight_bytes = 0) {
     auto programs = LowerServing(registry_, serving.graph, degrees,
                                  {.resident_weight_bytes = resident_weight_bytes});
     EXPECT_TRUE(programs.ok()) << programs.status();
@@ -112,10 +112,10 @@ class TensorParallelTest : public testing::Test {
   }
 
   absl::StatusOr<std::unique_ptr<InProcessModelRunner>> Ranks(const ServingModel& serving,
-                                                        const ServingDegrees& degrees,
-                                                        int64_t resident_weight_bytes = 0) {
+                                                              const ServingDegrees& degrees,
+                                                              int64_t resident_weight_bytes = 0) {
     return InProcessModelRunner::Create(Programs(serving, degrees, resident_weight_bytes), folder_,
-                                  Limits(), 8, serving.weights);
+                                        Limits(), 8, serving.weights);
   }
 
   static RunnerLimits Limits() {
@@ -256,7 +256,8 @@ TEST_F(TensorParallelTest, PackedMatricesAreSplitBetweenGroups) {
                     .ok());
     ModelFacts facts;
     facts.packed_bits = bits;
-    absl::StatusOr<ServingModel> packed = ToServingFormat(registry_, Build(config), facts, std::nullopt);
+    absl::StatusOr<ServingModel> packed =
+        ToServingFormat(registry_, Build(config), facts, std::nullopt);
     ASSERT_TRUE(packed.ok()) << packed.status();
     AddImplicitSources(packed->graph, &packed->weights);
     for (const ServingDegrees& degrees : {ServingDegrees{2, 1}, {4, 1}, {2, 2}}) {
@@ -355,15 +356,13 @@ TEST_F(TensorParallelTest, EachRankHoldsItsShareOfWeightsAndCache) {
     SCOPED_TRACE(absl::StrCat(degrees.tensor_parallel, " x ", degrees.pipeline_parallel));
     int64_t cache = 0;
     for (const v1::Program& program : Programs(serving, degrees)) {
-      EXPECT_EQ(BytesOf(program, v1::PERSISTENT) * degrees.ranks(),
-                BytesOf(whole, v1::PERSISTENT));
+      EXPECT_EQ(BytesOf(program, v1::PERSISTENT) * degrees.ranks(), BytesOf(whole, v1::PERSISTENT));
       cache += BytesOf(program, v1::PERSISTENT);
       // Norms are on all devices of a stage; embedding table and logits are at the ends of the
       // pipeline.
       const double share = degrees.pipeline_parallel > 1 ? 1.4 : 1.02;
-      EXPECT_LE(
-          static_cast<double>(BytesOf(program, v1::PARAMETER_SHARD)),
-          share * static_cast<double>(BytesOf(whole, v1::PARAMETER_SHARD)) / degrees.ranks());
+      EXPECT_LE(static_cast<double>(BytesOf(program, v1::PARAMETER_SHARD)),
+                share * static_cast<double>(BytesOf(whole, v1::PARAMETER_SHARD)) / degrees.ranks());
     }
     EXPECT_EQ(cache, BytesOf(whole, v1::PERSISTENT));
   }

@@ -1,5 +1,7 @@
 // Draft trees may exceed the 64 nodes of a bit mask: a tree of hundreds of nodes, deeper than a KV
 // block, gives each node the bits of decoding its path token by token.
+#include "serving/speculative/token_tree.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,7 +13,6 @@
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "serving/runner/batch_builder.h"
-#include "serving/speculative/token_tree.h"
 #include "worker/executor/initialize.h"
 #include "worker/runner/program_model_runner.h"
 

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "ops/graph/graph_proto.h"
 #include "models/llama.h"
+#include "ops/graph/graph_proto.h"
 #include "ops/operators/register_all.h"
 #include "ops/program/buffer_accesses.h"
 #include "ops/quantized/quantize_graph.h"

@@ -11,14 +11,22 @@ namespace {
 
 std::vector<FlagSpec> LoadFlags() {
   return {
-      {"requests", FlagType::kInt, "N", "number of requests (32)", 0, 1, 1 << 24, false, {"num-prompts"}},
+      {"requests",
+       FlagType::kInt,
+       "N",
+       "number of requests (32)",
+       0,
+       1,
+       1 << 24,
+       false,
+       {"num-prompts"}},
       {"request-rate", FlagType::kNumber, "R",
        "requests per second, each sent at its scheduled time even if others are running, and "
        "timed from then even if it had to wait (all at once, timed from when they are sent)",
        0, 1e-3, 1e6},
       {"burstiness", FlagType::kNumber, "B",
-       "shape of the gamma distribution of gaps: 1 is a Poisson process, less is burstier (1)",
-       0, 1e-3, 1e6},
+       "shape of the gamma distribution of gaps: 1 is a Poisson process, less is burstier (1)", 0,
+       1e-3, 1e6},
       {"max-concurrency",
        FlagType::kInt,
        "N",
@@ -28,7 +36,8 @@ std::vector<FlagSpec> LoadFlags() {
        4096,
        false,
        {"concurrency"}},
-      {"prompt-length", FlagType::kInt, "BYTES", "maximum length of a prompt; whole characters "
+      {"prompt-length", FlagType::kInt, "BYTES",
+       "maximum length of a prompt; whole characters "
        "(64)",
        0, 1, 1 << 24},
       {"prompts-from", FlagType::kText, "FILE", "take prompts from this text (UTF-8)"},
@@ -59,7 +68,8 @@ std::vector<FlagSpec> LoadFlags() {
       {"metric-percentiles", FlagType::kText, "PERCENTS", "percentiles of each time (90,99)"},
       {"save-result", FlagType::kSwitch, "", "also write the --json output to a file"},
       {"result-dir", FlagType::kText, "DIR", "folder of --save-result (the working directory)"},
-      {"result-filename", FlagType::kText, "FILE", "file name of --save-result (from rate, model "
+      {"result-filename", FlagType::kText, "FILE",
+       "file name of --save-result (from rate, model "
        "and date)"},
       {"save-detailed", FlagType::kSwitch, "", "include times, text and error of every request"},
       {"http", FlagType::kSwitch, "", "use the OpenAI API instead of gRPC"},
@@ -71,8 +81,8 @@ std::vector<FlagSpec> SpeedFlags() {
       {"pp", FlagType::kInt, "N", "time the processing of a prompt of N tokens", 0, 1, 1 << 20,
        true},
       {"tg", FlagType::kInt, "N", "time the generation of N tokens", 0, 1, 1 << 20, true},
-      {"pg", FlagType::kText, "P,N", "time both together: a prompt of P tokens, then N tokens", 0, 0,
-       0, true},
+      {"pg", FlagType::kText, "P,N", "time both together: a prompt of P tokens, then N tokens", 0,
+       0, 0, true},
       {"depth", FlagType::kInt, "N", "preceding tokens of context (0)", 0, 0, 1 << 20, true},
       {"repetitions", FlagType::kInt, "N", "repetitions of each row (5)", 0, 1, 1000},
       {"output", FlagType::kText, "FORM", "table, csv, json, jsonl, md or sql (table)", 'o'},
@@ -91,7 +101,7 @@ absl::Status Run(Context& context) {
     if (!flags.Has(other.name)) continue;
     return UsageError(speed ? absl::StrCat("--", other.name,
                                            " applies to load tests; --pp, --tg and --pg run a "
-       "single request")
+                                           "single request")
                             : absl::StrCat("--", other.name, " goes with --pp, --tg or --pg"));
   }
   return speed ? RunSingleRequest(context) : RunLoad(context);
@@ -152,8 +162,7 @@ absl::StatusOr<v1::ServedModel> BenchModel(Context& context) {
       known.empty() ? "none is (see 'espalier serve')" : absl::StrCat("served are: ", known)));
 }
 
-void SetRandomPrompt(uint64_t seed, int64_t count, int vocabulary,
-                     v1::GenerateRequest* request) {
+void SetRandomPrompt(uint64_t seed, int64_t count, int vocabulary, v1::GenerateRequest* request) {
   v1::TokenList* tokens = request->mutable_tokens();
   tokens->clear_ids();
   for (int64_t i = 0; i < count; ++i) {
@@ -177,8 +186,9 @@ Command BenchCommand() {
   c.flags.insert(c.flags.end(),
                  {{"no-speculation", FlagType::kSwitch, "", "without token trees"},
                   {"temperature", FlagType::kNumber, "T", "0 is greedy (0)", 0, 0, 100},
-                  {"logprobs", FlagType::kInt, "N", "request log-probabilities, with N "
-       "alternatives (none)",
+                  {"logprobs", FlagType::kInt, "N",
+                   "request log-probabilities, with N "
+                   "alternatives (none)",
                    0, 0, 64}});
   for (FlagSpec& flag : SamplingFlags()) {
     if (flag.name == "temperature") continue;

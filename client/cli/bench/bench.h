@@ -27,7 +27,7 @@ absl::StatusOr<v1::ServedModel> BenchModel(Context& context);
 // that prefix caches miss.
 void SetRandomPrompt(uint64_t seed, int64_t count, int vocabulary, v1::GenerateRequest* request);
 
-absl::Status RunLoad(Context& context);   // load.cc
+absl::Status RunLoad(Context& context);           // load.cc
 absl::Status RunSingleRequest(Context& context);  // single_request.cc
 
 }  // namespace espalier

@@ -36,7 +36,7 @@ absl::Status Connect(Context& context) {
 }
 
 absl::StatusOr<LoadResult> Send(Context& context, const BenchPrompts& prompts,
-                                 const v1::GenerateRequest& base) {
+                                const v1::GenerateRequest& base) {
   const ParsedFlags& flags = context.flags();
   const int64_t total = flags.Int("requests", 32);
   const double rate = flags.Number("request-rate", 0);
@@ -45,26 +45,27 @@ absl::StatusOr<LoadResult> Send(Context& context, const BenchPrompts& prompts,
   std::mutex mutex;  // guards the printer and `done`
   ProgressPrinter printer(context.env().out, context.terminal(), context.env().seconds);
   int64_t done = 0;
-  const auto schedule = RunSchedule(
-      Arrivals(total, rate, flags.Number("burstiness", 1),
-               static_cast<uint64_t>(flags.Int("seed", 0))),
-      flags.Int("max-concurrency", kMaxConcurrency), context.env().seconds, [&](int64_t i, double due) {
-        v1::GenerateRequest request = base;
-        prompts.Fill(i, &request);
-        const double late = rate > 0 ? std::max(0.0, context.env().seconds() - due) : 0;
-        auto got = BenchGenerate(context, request);
-        LoadRequestResult& answer = outcome.answers[static_cast<size_t>(i)];
-        answer.status = got.status();
-        if (got.ok()) answer.generation = *std::move(got);
-        CountFrom(late, &answer);
-        if (context.json()) return;
-        const std::lock_guard<std::mutex> lock(mutex);
-        Progress p;
-        p.unit = "request";
-        p.done = static_cast<double>(++done);
-        p.total = static_cast<double>(total);
-        printer.Update(p);
-      });
+  const auto schedule =
+      RunSchedule(Arrivals(total, rate, flags.Number("burstiness", 1),
+                           static_cast<uint64_t>(flags.Int("seed", 0))),
+                  flags.Int("max-concurrency", kMaxConcurrency), context.env().seconds,
+                  [&](int64_t i, double due) {
+                    v1::GenerateRequest request = base;
+                    prompts.Fill(i, &request);
+                    const double late = rate > 0 ? std::max(0.0, context.env().seconds() - due) : 0;
+                    auto got = BenchGenerate(context, request);
+                    LoadRequestResult& answer = outcome.answers[static_cast<size_t>(i)];
+                    answer.status = got.status();
+                    if (got.ok()) answer.generation = *std::move(got);
+                    CountFrom(late, &answer);
+                    if (context.json()) return;
+                    const std::lock_guard<std::mutex> lock(mutex);
+                    Progress p;
+                    p.unit = "request";
+                    p.done = static_cast<double>(++done);
+                    p.total = static_cast<double>(total);
+                    printer.Update(p);
+                  });
   if (!schedule.ok()) return schedule.status();
   outcome.max_concurrent = schedule->max_concurrent;
   outcome.seconds = schedule->seconds;

@@ -32,9 +32,9 @@ class BenchPrompts {
   std::string WindowOf(size_t i) const;
 
   std::string text_;
-  size_t window_ = 0;  // at most, in bytes
+  size_t window_ = 0;                   // at most, in bytes
   std::vector<DatasetPrompt> dataset_;  // empty: none
-  bool own_lengths_ = false;  // use the dataset's output lengths
+  bool own_lengths_ = false;            // use the dataset's output lengths
   int64_t random_tokens_ = 0;           // 0: no random tokens
   int vocabulary_ = 0;
   uint64_t seed_ = 0;  // for random tokens

@@ -44,8 +44,8 @@ struct Figures {
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
   int64_t drafted = 0, accepted = 0, steps = 0;
   int64_t completed = 0;
-  int64_t in_time = 0;  // requests within the goodput limits
-  int64_t late = 0;  // requests that waited for others to end
+  int64_t in_time = 0;       // requests within the goodput limits
+  int64_t late = 0;          // requests that waited for others to end
   double latest = 0;         // seconds
   std::vector<Stats> times;  // indexed as kTimes
 
@@ -172,8 +172,8 @@ absl::StatusOr<LoadReportOptions> LoadReportOptions::Of(const ParsedFlags& flags
   return options;
 }
 
-Json LoadJson(const LoadResult& outcome, const LoadReportOptions& options,
-              const ParsedFlags& flags, bool detailed) {
+Json LoadJson(const LoadResult& outcome, const LoadReportOptions& options, const ParsedFlags& flags,
+              bool detailed) {
   const Figures f = FiguresOf(outcome, options.limits);
   Json json;
   json["date"] = absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone());

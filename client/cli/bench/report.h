@@ -18,7 +18,7 @@ namespace espalier {
 struct LoadRequestResult {
   absl::Status status;
   Generation generation;  // if OK
-  double late = 0;  // seconds between scheduled start and sending
+  double late = 0;        // seconds between scheduled start and sending
 };
 
 struct LoadResult {
@@ -32,9 +32,9 @@ struct LoadResult {
 
 // What to report: --percentile-metrics, --metric-percentiles and --goodput.
 struct LoadReportOptions {
-  std::vector<int> times;  // indexes into the known times, ascending
+  std::vector<int> times;           // indexes into the known times, ascending
   std::vector<double> percentiles;  // 0 to 100
-  std::vector<double> limits;  // seconds, by index of a time; infinity: no limit
+  std::vector<double> limits;       // seconds, by index of a time; infinity: no limit
   bool goodput = false;
 
   // Usage errors name the flag and what it accepts.

@@ -16,7 +16,8 @@ namespace {
 // Threads that run arrived requests in order; grows up to the highest concurrency needed.
 class RequestThreads {
  public:
-  RequestThreads(int64_t most, const std::function<void(int64_t)>& work) : most_(most), work_(work) {}
+  RequestThreads(int64_t most, const std::function<void(int64_t)>& work)
+      : most_(most), work_(work) {}
 
   // Admits one more request; starts a thread if none is idle, up to the limit.
   absl::Status Arrive() {

@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 struct Test {
   int64_t prompt = 0;    // tokens to process; 0: none
   int64_t generate = 0;  // tokens to generate after the first one; 0: none
-  int64_t depth = 0;  // tokens of preceding context
+  int64_t depth = 0;     // tokens of preceding context
 
   std::string name() const {
     std::string name;
@@ -82,7 +82,8 @@ class Bench {
     }
     if (sample.tokens > 0 && sample.seconds > 0) return sample;
     return absl::InternalError(absl::StrCat("the coordinator reports ", sample.tokens,
-                                            " tokens in ", sample.seconds, " s, which gives no rate"));
+                                            " tokens in ", sample.seconds,
+                                            " s, which gives no rate"));
   }
 
  private:

@@ -8,7 +8,7 @@ namespace espalier {
 struct Stats {
   double mean = 0;
   double deviation = 0;  // sample standard deviation (n - 1); 0 for a single value
-  double spread = 0;  // population standard deviation (n), as numpy.std
+  double spread = 0;     // population standard deviation (n), as numpy.std
   double median = 0;
   std::vector<double> sorted;
 

@@ -1,15 +1,15 @@
-// Batch-invariant softmax attention of a block of queries that share all keys but the last ones: each
-// key and value is loaded and widened once for several queries. A query's sums do not depend on the
-// other queries: key number j of its list has a fixed position in them, a product is DotTile's, and
-// even and odd keys of the weighted sum of values are accumulated apart.
+// Batch-invariant softmax attention of a block of queries that share all keys but the last ones:
+// each key and value is loaded and widened once for several queries. A query's sums do not depend
+// on the other queries: key number j of its list has a fixed position in them, a product is
+// DotTile's, and even and odd keys of the weighted sum of values are accumulated apart.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#include "ops/cpu/gemm/dot_tile.h"
 #include "ops/cpu/attention/kv_cache_formats.h"
+#include "ops/cpu/gemm/dot_tile.h"
 #include "ops/cpu/simd/f32_math.h"
 
 namespace espalier::attention_block {
@@ -17,7 +17,7 @@ namespace espalier::attention_block {
 using kv::LoadWide;
 using kv::Wide;
 
-constexpr int64_t kMaxQueries = 8;  // of a block
+constexpr int64_t kMaxQueries = 8;   // of a block
 constexpr int64_t kKeysAtOnce = 32;  // keys that stay in L1 while all queries use them
 constexpr int64_t kKeysAhead = 32;   // prefetch distance of keys, and of values
 
@@ -67,8 +67,8 @@ struct Block {
   float* sums;         // [count, 2, dim]
 };
 
-// Prefetches n elements into L2. Slots are scattered, so the hardware prefetcher does not help; L1 has
-// too few lines in flight for the latency of memory.
+// Prefetches n elements into L2. Slots are scattered, so the hardware prefetcher does not help; L1
+// has too few lines in flight for the latency of memory.
 template <typename C>
 ESPALIER_INLINE void PrefetchElements(const C* p, int64_t n) {
   const char* bytes = reinterpret_cast<const char*>(p);
@@ -76,7 +76,8 @@ ESPALIER_INLINE void PrefetchElements(const C* p, int64_t n) {
   for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(bytes + at, 0, 2);
 }
 
-// Addresses and scales of up to kKeysAtOnce consecutive keys, or values, found once for all queries.
+// Addresses and scales of up to kKeysAtOnce consecutive keys, or values, found once for all
+// queries.
 template <typename C>
 struct KvTile {
   int64_t begin, size;
@@ -141,8 +142,8 @@ ESPALIER_INLINE void Products(const Block<C>& b, const KvTile<C>& p, int64_t at)
   }
 }
 
-// Adds the weighted values of a portion to vectors d to d + P of the sums of queries `at` to `at` + R.
-// REQUIRES: the portion begins at an even key.
+// Adds the weighted values of a portion to vectors d to d + P of the sums of queries `at` to `at` +
+// R. REQUIRES: the portion begins at an even key.
 template <int W, int R, int P, typename C>
 ESPALIER_INLINE void Weigh(const Block<C>& b, const KvTile<C>& p, int64_t at, int64_t d) {
   using namespace simd;

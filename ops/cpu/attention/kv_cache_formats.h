@@ -1,6 +1,6 @@
-// Element formats of the KV cache besides f32: bf16, f16, int8 with scales. simd::DotTile reads them
-// W at a time as f32 by LoadWide. Inline assembly is used where the intrinsic needs a target attribute,
-// which an inlined template cannot have, and the compiler's own code is longer.
+// Element formats of the KV cache besides f32: bf16, f16, int8 with scales. simd::DotTile reads
+// them W at a time as f32 by LoadWide. Inline assembly is used where the intrinsic needs a target
+// attribute, which an inlined template cannot have, and the compiler's own code is longer.
 #pragma once
 
 #include <cmath>
@@ -61,9 +61,9 @@ inline void Narrow(float x, float* to) { *to = x; }
 inline void Narrow(float x, BFloat16* to) { to->bits = F32ToBF16(x); }
 inline void Narrow(float x, Half* to) { to->bits = F32ToF16(x); }
 
-// Stores one head of one slot, n elements, rounded to nearest. Only ScaledInt8 uses `scale`: a 127th of
-// the largest magnitude. If that is not finite, or too small, all elements become 0 and the scale
-// carries the result: 0 times NaN or an infinity is NaN.
+// Stores one head of one slot, n elements, rounded to nearest. Only ScaledInt8 uses `scale`: a
+// 127th of the largest magnitude. If that is not finite, or too small, all elements become 0 and
+// the scale carries the result: 0 times NaN or an infinity is NaN.
 template <typename C>
 void StoreHead(const float* x, int64_t n, C* to, float* /*scale*/) {
   for (int64_t i = 0; i < n; ++i) Narrow(x[i], to + i);

@@ -14,9 +14,9 @@ namespace espalier {
 void ToF32(DType from, const void* source, float* destination, int64_t n);
 void FromF32(DType to, const float* source, void* destination, int64_t n);
 
-// Returns a factory that accepts what `inner` accepts and, where any operand is bf16 or f16, runs the
-// f32 kernel on copies in the workspace: widens the operands, computes, and rounds results to nearest
-// even. Inputs listed in `written` are converted back, too (for kernels that write inputs).
+// Returns a factory that accepts what `inner` accepts and, where any operand is bf16 or f16, runs
+// the f32 kernel on copies in the workspace: widens the operands, computes, and rounds results to
+// nearest even. Inputs listed in `written` are converted back, too (for kernels that write inputs).
 KernelFactory ViaF32(KernelFactory inner, std::vector<int> written = {});
 
 }  // namespace espalier

@@ -1,17 +1,17 @@
 // The rows of x and of the weights both run along k, so dot products read the weights in place: no
 // packed copy doubles their memory or goes stale. Register tiles of R rows by C outputs keep the
 // arithmetic units busy (R + C loads for R * C multiply-adds); DotTile fixes the order of summation
-// for every tile shape. One row streams the weights at memory speed; several rows reuse them from L1.
-// Weights in bf16 use AMX where the CPU has it (batch_invariant_linear_amx.h).
+// for every tile shape. One row streams the weights at memory speed; several rows reuse them from
+// L1. Weights in bf16 use AMX where the CPU has it (batch_invariant_linear_amx.h).
 #include "ops/cpu/gemm/batch_invariant_linear.h"
 
 #include <algorithm>
 
-#include "ops/cpu/simd/amx.h"
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/gemm/dot_tile.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/gemm/batch_invariant_linear_amx.h"
+#include "ops/cpu/gemm/dot_tile.h"
+#include "ops/cpu/simd/amx.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {
@@ -128,7 +128,9 @@ struct ColumnsMixed {
 
 }  // namespace
 
-void BatchInvariantLinear(const BatchInvariantLinearArgs& args) { BatchInvariantLinear({&args, 1}); }
+void BatchInvariantLinear(const BatchInvariantLinearArgs& args) {
+  BatchInvariantLinear({&args, 1});
+}
 
 void BatchInvariantLinear(std::span<const BatchInvariantLinearArgs> products) {
   const BatchInvariantLinearArgs& first = products[0];
@@ -140,7 +142,8 @@ void BatchInvariantLinear(std::span<const BatchInvariantLinearArgs> products) {
   // Threads take whole groups of outputs, so that few tiles are partial.
   constexpr int64_t kGroup = 16;
   std::vector<int64_t> groups;
-  for (const BatchInvariantLinearArgs& args : products) groups.push_back((args.out + kGroup - 1) / kGroup);
+  for (const BatchInvariantLinearArgs& args : products)
+    groups.push_back((args.out + kGroup - 1) / kGroup);
   ParallelArrays(groups, kGroup * first.in * (3 + first.rows) / 4,
                  [&](size_t which, int64_t begin, int64_t end) {
                    const BatchInvariantLinearArgs& args = products[which];

@@ -10,8 +10,8 @@
 #include "ops/cpu/threading/parallel.h"
 #include "ops/tensor/half_conversion.h"
 
-// 64-byte registers spill to memory aligned to 64 bytes, which the stack of GCC 12's AddressSanitizer
-// is not (GCC bug 110027).
+// 64-byte registers spill to memory aligned to 64 bytes, which the stack of GCC 12's
+// AddressSanitizer is not (GCC bug 110027).
 #define ESPALIER_TILES ESPALIER_AMX __attribute__((no_sanitize("address")))
 
 namespace espalier {
@@ -28,8 +28,8 @@ struct alignas(64) Line {
   uint16_t numbers[kChunk];
 };
 
-// x packed into AMX tiles: for every 16 rows (fewer at the end), for every chunk, for every bf16 part,
-// element [pair of inputs][row][2].
+// x packed into AMX tiles: for every 16 rows (fewer at the end), for every chunk, for every bf16
+// part, element [pair of inputs][row][2].
 struct PackedRows {
   int64_t rows, in, chunks;
   int parts;
@@ -91,8 +91,8 @@ PackedRows Pack(const BatchInvariantLinearArgs& args) {
   return out;
 }
 
-// A panel: M tiles of outputs by N tiles of rows. AMX tile registers (must be literals): 0 to 3 hold
-// sums, 4 and 5 weights, 6 and 7 rows of x.
+// A panel: M tiles of outputs by N tiles of rows. AMX tile registers (must be literals): 0 to 3
+// hold sums, 4 and 5 weights, 6 and 7 rows of x.
 struct Panel {
   const BatchInvariantLinearArgs& args;
   const PackedRows& x;
@@ -207,8 +207,8 @@ amx::TileShapes ShapesOf(const Panel& p, int m, int n) {
 }
 
 // Outputs [begin, end).
-ESPALIER_TILES void RunOutputs(const BatchInvariantLinearArgs& args, const PackedRows& x, int64_t begin,
-                               int64_t end) {
+ESPALIER_TILES void RunOutputs(const BatchInvariantLinearArgs& args, const PackedRows& x,
+                               int64_t begin, int64_t end) {
   const int64_t tiles = (args.rows + kTile - 1) / kTile;
   const int64_t block =
       std::max<int64_t>(2 * kTile, kBlockBytes / (2 * std::max<int64_t>(1, args.in)) / 32 * 32);

@@ -52,7 +52,7 @@ struct Problem {
                             add = Bytes(bias.data(), out, dtype);
     std::vector<char> to(static_cast<size_t>((end - begin) * out) * SizeOf(dtype));
     BatchInvariantLinear({dtype, end - begin, in, out, from.data(), weight_bytes.data(), add.data(),
-                  to.data(), weight_dtype});
+                          to.data(), weight_dtype});
     std::vector<float> y(static_cast<size_t>((end - begin) * out));
     for (size_t i = 0; i < y.size(); ++i) {
       uint16_t narrow = 0;
@@ -125,8 +125,8 @@ TEST(BatchInvariantLinear, IsBatchInvariantForEveryNumberOfRows) {
   }
 }
 
-// Includes subnormals, infinities and NaN, in whole vectors and in the remainder. One number at a time, since 0
-// times a non-finite number is NaN.
+// Includes subnormals, infinities and NaN, in whole vectors and in the remainder. One number at a
+// time, since 0 times a non-finite number is NaN.
 TEST(BatchInvariantLinear, ConvertsEveryF16Exactly) {
   constexpr int64_t kIn = 37;
   for (int64_t number = 0; number < 1 << 16; ++number) {
@@ -135,7 +135,8 @@ TEST(BatchInvariantLinear, ConvertsEveryF16Exactly) {
     x[number % kIn] = 1;
     weight[number % kIn] = static_cast<uint16_t>(number);
     float y = 0;
-    BatchInvariantLinear({DType::kF32, 1, kIn, 1, x.data(), weight.data(), nullptr, &y, DType::kF16});
+    BatchInvariantLinear(
+        {DType::kF32, 1, kIn, 1, x.data(), weight.data(), nullptr, &y, DType::kF16});
     const float expected = F16ToF32(weight[number % kIn]);
     ASSERT_EQ(std::isnan(y), std::isnan(expected)) << number;
     if (!std::isnan(y)) {

@@ -1,7 +1,7 @@
 // Batch-invariant dot products of rows with rows, each in one fixed order: lane j of a vector of W
 // partial sums accumulates elements j, j + W, j + 2W, ... by fused multiply-add (where the CPU has
-// it), and the lanes are added by the tree of simd::SumEach. A product's bits depend on its two rows
-// alone, not on how many are computed together.
+// it), and the lanes are added by the tree of simd::SumEach. A product's bits depend on its two
+// rows alone, not on how many are computed together.
 #pragma once
 
 #include <algorithm>
@@ -58,8 +58,8 @@ ESPALIER_INLINE Float<W> LoadWide(const Half* p) {
   }
 }
 
-// As LoadWide, for a loop that is bound by memory: running further ahead of the prefetches costs 3 to
-// 10 % of the bandwidth. Here GCC 12 widens sixteen bf16 elements in five instructions.
+// As LoadWide, for a loop that is bound by memory: running further ahead of the prefetches costs 3
+// to 10 % of the bandwidth. Here GCC 12 widens sixteen bf16 elements in five instructions.
 template <int W, typename T>
 ESPALIER_INLINE Float<W> LoadMemoryBound(const T* p) {
   return LoadWide<W>(p);

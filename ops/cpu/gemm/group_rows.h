@@ -1,5 +1,5 @@
-// Sorts rows by a key (their expert or LoRA adapter), so that the weights of a key are read once for
-// all of its rows (grouped GEMM).
+// Sorts rows by a key (their expert or LoRA adapter), so that the weights of a key are read once
+// for all of its rows (grouped GEMM).
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace espalier {
 
 class RowsByGroup {
  public:
-  // Counting sort of rows 0 to rows - 1 by keys[row] in [first, last]; stable. Returns -1, or the first
-  // row whose key lies outside.
+  // Counting sort of rows 0 to rows - 1 by keys[row] in [first, last]; stable. Returns -1, or the
+  // first row whose key lies outside.
   int64_t Sort(const int32_t* keys, int64_t rows, int64_t first, int64_t last) {
     first_ = first;
     start_.assign(static_cast<size_t>(last - first + 2), 0);

@@ -1,12 +1,12 @@
-// Arguments of BatchInvariantLinear from the operands of one or several instructions of linear, or of
-// quantized_linear with unpacked weights, that share x (KernelRegistry::TakesSeveral).
+// Arguments of BatchInvariantLinear from the operands of one or several instructions of linear, or
+// of quantized_linear with unpacked weights, that share x (KernelRegistry::TakesSeveral).
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
-#include "ops/cpu/layout/rows.h"
 #include "ops/cpu/gemm/batch_invariant_linear.h"
+#include "ops/cpu/layout/rows.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <limits>
 
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/gemm/quantized_gemm.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {
@@ -54,8 +54,8 @@ void QuantizeGroup(const float* x, int64_t n, const QuantizedRows& to, int64_t g
   to.scaled_sum[group] = steps.scale * static_cast<float>(sum);
 }
 
-// QuantizeGroup with intrinsics: the compiler's code takes twice as long, and nothing else runs while
-// a single row is quantized.
+// QuantizeGroup with intrinsics: the compiler's code takes twice as long, and nothing else runs
+// while a single row is quantized.
 ESPALIER_AVX2 void QuantizeGroupAvx2(const float* x, int64_t n, const QuantizedRows& to,
                                      int64_t group) {
   float padded[kPackGroup];

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/cpu/simd/amx.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/gemm/quantized_gemm_amx.h"
+#include "ops/cpu/simd/amx.h"
 #include "ops/cpu/simd/simd.h"
 #include "ops/cpu/simd/vectorize.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/tensor/half_conversion.h"
 
 namespace espalier {
@@ -136,8 +136,8 @@ ESPALIER_VNNI void TileVnni(const Tile& t, float* sums) {
   for (int r = 0; r < R; ++r) _mm512_storeu_ps(sums + r * kPackOutputs, total[r]);
 }
 
-// Adds the four products of unsigned and signed bytes of each word. REQUIRES: the sum of two fits 16
-// bits (vpmaddubsw).
+// Adds the four products of unsigned and signed bytes of each word. REQUIRES: the sum of two fits
+// 16 bits (vpmaddubsw).
 ESPALIER_AVX2 inline __m256i AddDots(__m256i sum, __m256i u, __m256i s) {
   const __m256i pairs = _mm256_maddubs_epi16(u, s);
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
@@ -300,7 +300,7 @@ QuantizedIsa BestQuantizedIsa() {
 }
 
 void QuantizedGemm(QuantizedIsa isa, const PackedWeights& shape, const uint8_t* weights,
-                      const QuantizedRows& x, int64_t begin, int64_t end, float* y) {
+                   const QuantizedRows& x, int64_t begin, int64_t end, float* y) {
   if (isa == QuantizedIsa::kAmx && x.rows >= (shape.bits == 4 ? kFewestAmxRows4 : kFewestAmxRows)) {
     return QuantizedGemmAmx(shape, weights, x, begin, end, y);
   }

@@ -1,6 +1,7 @@
 // Batch-invariant products of rows in int8 with packed weights (ops/kernel/packed_weights.h). Sums
-// within a group of 32 inputs are integers, hence exact; groups are added in f32 from first to last.
-// So every element has the same bits, whatever the number of rows, of threads and the row's position.
+// within a group of 32 inputs are integers, hence exact; groups are added in f32 from first to
+// last. So every element has the same bits, whatever the number of rows, of threads and the row's
+// position.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +38,6 @@ void QuantizeRows(QuantizedIsa isa, const float* x, int64_t in, const QuantizedR
 
 // Computes y[r, o] = x[r] . weight[o], f32[rows, out], for the outputs of blocks [begin, end).
 void QuantizedGemm(QuantizedIsa isa, const PackedWeights& shape, const uint8_t* weights,
-                      const QuantizedRows& x, int64_t begin, int64_t end, float* y);
+                   const QuantizedRows& x, int64_t begin, int64_t end, float* y);
 
 }  // namespace espalier

@@ -6,8 +6,8 @@
 
 #include "ops/cpu/simd/amx.h"
 
-// 64-byte registers spill to memory aligned to 64 bytes, which the stack of GCC 12's AddressSanitizer
-// is not (GCC bug 110027).
+// 64-byte registers spill to memory aligned to 64 bytes, which the stack of GCC 12's
+// AddressSanitizer is not (GCC bug 110027).
 #define ESPALIER_TILES ESPALIER_AMX __attribute__((no_sanitize("address")))
 
 namespace espalier {
@@ -18,9 +18,9 @@ constexpr int64_t kTileBytes = kPackGroup * kPackOutputs;  // of a group of weig
 // Prefetch distance of the weights, in bytes.
 constexpr int64_t kAhead = 2048;
 
-// Per group of k, for 16 rows: their scales, and their corrections. With 8 bits a correction is -128
-// times the sum of the row (weights are stored with 128 added), with 4 bits the sum times the scale,
-// to be multiplied by the weights' minima. Rows that do not exist have zeros.
+// Per group of k, for 16 rows: their scales, and their corrections. With 8 bits a correction is
+// -128 times the sum of the row (weights are stored with 128 added), with 4 bits the sum times the
+// scale, to be multiplied by the weights' minima. Rows that do not exist have zeros.
 struct RowTile {
   const int8_t* q;
   const float* scale;    // [groups][16]
@@ -60,8 +60,8 @@ ESPALIER_TILES void RunTile(const PackedWeights& shape, const uint8_t* block, co
   for (int r = 0; r < kRows; ++r) total[r] = _mm512_setzero_ps();
   const int64_t groups = shape.groups(), stride = groups * kPackGroup;
   // Double-buffered: the products of one group are computed while those of the other are added.
-  // AMX tile registers (must be literals): 0 sums, 2 rows of x; 3 and 5 the same for the last, partial
-  // rows; 6 weights.
+  // AMX tile registers (must be literals): 0 sums, 2 rows of x; 3 and 5 the same for the last,
+  // partial rows; 6 weights.
   const auto multiply = [&](int64_t g) ESPALIER_TILES {
     const uint8_t* const weights = kFourBits ? tiles + g * kTileBytes : block + shape.numbers_at(g);
     if (prefetch) {
@@ -173,7 +173,7 @@ ESPALIER_TILES void Run(const PackedWeights& shape, const uint8_t* weights, cons
 }  // namespace
 
 void QuantizedGemmAmx(const PackedWeights& shape, const uint8_t* weights, const QuantizedRows& x,
-                         int64_t begin, int64_t end, float* y) {
+                      int64_t begin, int64_t end, float* y) {
   if (x.rows == 0 || begin >= end) return;
   if (shape.bits == 4) {
     Run<true>(shape, weights, x, begin, end, y);

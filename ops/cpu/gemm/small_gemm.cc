@@ -7,7 +7,8 @@ namespace {
 
 using simd::Float;
 
-// Computes R rows by P vectors of C in registers. Broadcasts elements of A, so A may have any strides.
+// Computes R rows by P vectors of C in registers. Broadcasts elements of A, so A may have any
+// strides.
 template <int W, int R, int P>
 ESPALIER_INLINE void Tile(const SmallGemmArgs& g, int64_t i, int64_t j) {
   Float<W> acc[R][P] = {};

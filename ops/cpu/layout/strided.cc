@@ -8,9 +8,9 @@
 namespace espalier {
 namespace {
 
-// Transposes a block: target[i * target_stride + j] = source[j * source_stride + i]. Goes tile by tile
-// through a buffer, so that each cache line of either side is touched once: with strides that are
-// powers of two the lines of a tile compete for one set of the cache.
+// Transposes a block: target[i * target_stride + j] = source[j * source_stride + i]. Goes tile by
+// tile through a buffer, so that each cache line of either side is touched once: with strides that
+// are powers of two the lines of a tile compete for one set of the cache.
 template <typename T>
 void TransposeBlock(const T* source, int64_t source_stride, T* target, int64_t target_stride,
                     int64_t i_count, int64_t j_count) {

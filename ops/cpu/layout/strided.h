@@ -10,8 +10,8 @@
 
 namespace espalier {
 
-// A nest of at least one loop over `dims`; operand k moves by strides[k][d] per step of loop d. Merge
-// makes it: it drops loops of one step and merges loops that are contiguous for all operands.
+// A nest of at least one loop over `dims`; operand k moves by strides[k][d] per step of loop d.
+// Merge makes it: it drops loops of one step and merges loops that are contiguous for all operands.
 struct LoopNest {
   Dims dims;
   std::vector<Dims> strides;
@@ -57,8 +57,8 @@ void ForRows(const LoopNest& nest, int64_t begin, int64_t end, const F& f) {
   }
 }
 
-// Copies target[...] = source[...] over `dims`, elements of `size` bytes (1, 2, 4 or 8). The pointers
-// point to element 0.
+// Copies target[...] = source[...] over `dims`, elements of `size` bytes (1, 2, 4 or 8). The
+// pointers point to element 0.
 void CopyStrided(const Dims& dims, size_t size, const void* source, const Dims& source_strides,
                  void* target, const Dims& target_strides);
 

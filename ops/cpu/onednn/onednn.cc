@@ -4,8 +4,8 @@
 #include <cstring>
 #include <dnnl.hpp>
 
-#include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/onednn/post_ops.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {

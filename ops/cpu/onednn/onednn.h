@@ -1,5 +1,5 @@
-// The wrapper of oneDNN: an engine and a stream per kernel, and matrix multiplication. dnnl.hpp is slow
-// to compile, so only the few files that need other primitives include it.
+// The wrapper of oneDNN: an engine and a stream per kernel, and matrix multiplication. dnnl.hpp is
+// slow to compile, so only the few files that need other primitives include it.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,13 @@ struct GemmSpec {
   Activation activation = Activation::kNone;  // of the result; not with accumulate
 };
 
-// f32 C = activation(A B (+ bias)) by oneDNN's matmul primitive, created once and run many times. Not
-// batch-invariant: the summation order depends on the shape and on the number of threads at creation.
+// f32 C = activation(A B (+ bias)) by oneDNN's matmul primitive, created once and run many times.
+// Not batch-invariant: the summation order depends on the shape and on the number of threads at
+// creation.
 class Gemm {
  public:
-  // Returns null and sets *error to oneDNN's message on failure. Empty problems (a zero in the spec)
-  // are allowed.
+  // Returns null and sets *error to oneDNN's message on failure. Empty problems (a zero in the
+  // spec) are allowed.
   static std::unique_ptr<Gemm> Make(const GemmSpec& spec, std::string* error);
   virtual ~Gemm() = default;
   virtual size_t workspace_bytes() const = 0;

@@ -1,5 +1,6 @@
-// Intel Advanced Matrix Extensions (AMX): eight tile registers of 16 rows of 64 bytes, and products of
-// tiles. A thread must configure the tiles before use; the configuration sets the shape of each tile.
+// Intel Advanced Matrix Extensions (AMX): eight tile registers of 16 rows of 64 bytes, and products
+// of tiles. A thread must configure the tiles before use; the configuration sets the shape of each
+// tile.
 #pragma once
 
 #include <immintrin.h>
@@ -13,8 +14,8 @@
 
 namespace espalier::amx {
 
-// Whether this CPU has AMX-INT8 and AMX-BF16 and the operating system permits their use. The first call
-// requests permission.
+// Whether this CPU has AMX-INT8 and AMX-BF16 and the operating system permits their use. The first
+// call requests permission.
 bool Available();
 
 // Intel SDM, volume 1, 18.5: palette 1.

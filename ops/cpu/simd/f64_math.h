@@ -1,5 +1,6 @@
-// Elementary functions of f32 computed in f64, because f32 arithmetic would lose digits: their error is
-// far below an f32 rounding error. As in f32_math.h there are no branches, tables or library calls.
+// Elementary functions of f32 computed in f64, because f32 arithmetic would lose digits: their
+// error is far below an f32 rounding error. As in f32_math.h there are no branches, tables or
+// library calls.
 #pragma once
 
 #include <bit>
@@ -9,8 +10,8 @@
 
 namespace espalier {
 
-// Returns e^x; keeps NaN. Where the result is outside the range of f32 it is outside that range here,
-// too. Relative error below 1e-11.
+// Returns e^x; keeps NaN. Where the result is outside the range of f32 it is outside that range
+// here, too. Relative error below 1e-11.
 inline double ExpF64(double x) {
   x = x > 709.0 ? 709.0 : x;
   x = x < -708.0 ? -708.0 : x;
@@ -139,8 +140,8 @@ inline float FastAtanh(float x) {
   return static_cast<float>(std::abs(v) < 1e-2 ? near : far);
 }
 
-// Trigonometric functions for angles within +-kAngleLimit: beyond it the multiple of pi / 2 that the
-// range reduction subtracts has too many bits.
+// Trigonometric functions for angles within +-kAngleLimit: beyond it the multiple of pi / 2 that
+// the range reduction subtracts has too many bits.
 constexpr float kAngleLimit = 0x1p20f;
 
 struct Angle {

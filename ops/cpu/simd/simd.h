@@ -1,11 +1,11 @@
-// SIMD vectors of W floats (GCC's vector extension) and dispatch by instruction set at run time. The
-// programs are compiled for plain x86-64; a kernel writes its inner loop as
+// SIMD vectors of W floats (GCC's vector extension) and dispatch by instruction set at run time.
+// The programs are compiled for plain x86-64; a kernel writes its inner loop as
 //
 //   template <int W> struct SumRows { static ESPALIER_INLINE void Run(const float* x, ...) {...} };
 //   simd::Dispatch<SumRows>(x, ...);
 //
-// and gets it compiled for W = 16 (AVX-512), 8 (AVX2 with FMA) and 4 (SSE2). Everything that Run calls
-// must be ESPALIER_INLINE, and it must contain no lambda: neither would inherit the target.
+// and gets it compiled for W = 16 (AVX-512), 8 (AVX2 with FMA) and 4 (SSE2). Everything that Run
+// calls must be ESPALIER_INLINE, and it must contain no lambda: neither would inherit the target.
 #pragma once
 
 #include <cstdint>
@@ -181,8 +181,8 @@ __attribute__((noinline)) void RunSse2(Args... args) {
   Body::Run(args...);
 }
 
-// Runs Body<W>::Run(args...) with the widest W that this CPU supports. `Local` works around GCC, which
-// merges instances over templates of the same name in the unnamed namespaces of two files.
+// Runs Body<W>::Run(args...) with the widest W that this CPU supports. `Local` works around GCC,
+// which merges instances over templates of the same name in the unnamed namespaces of two files.
 template <template <int> class Body, typename Local = Body<4>, typename... Args>
 void Dispatch(Args... args) {
   static const Isa isa = BestIsa();

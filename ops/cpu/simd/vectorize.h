@@ -1,7 +1,7 @@
-// Auto-vectorized loops with the vector width chosen at run time. The binary is built for plain x86-64;
-// code passed to Vectorize is also compiled for AVX2 and AVX-512. For loops over plain formulas; kernels
-// that manage registers by hand use simd.h. (GCC's target_clones would do the same through ifuncs,
-// which run before the sanitizers are ready.)
+// Auto-vectorized loops with the vector width chosen at run time. The binary is built for plain
+// x86-64; code passed to Vectorize is also compiled for AVX2 and AVX-512. For loops over plain
+// formulas; kernels that manage registers by hand use simd.h. (GCC's target_clones would do the
+// same through ifuncs, which run before the sanitizers are ready.)
 #pragma once
 
 #include "ops/cpu/simd/simd.h"
@@ -24,8 +24,8 @@ __attribute__((noinline, flatten, target("avx2,fma"))) auto RunAvx2(F f, Args...
 
 }  // namespace vectorize_internal
 
-// Returns f(args...). `f` must be a function object (a lambda), so that it can be inlined, and must mark
-// its loops `#pragma omp simd`. Arguments are copied: pass pointers and numbers.
+// Returns f(args...). `f` must be a function object (a lambda), so that it can be inlined, and must
+// mark its loops `#pragma omp simd`. Arguments are copied: pass pointers and numbers.
 template <typename F, typename... Args>
 auto Vectorize(F f, Args... args) {
   switch (simd::BestIsa()) {

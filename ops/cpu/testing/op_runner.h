@@ -184,7 +184,8 @@ class OpRunner {
     for (int i : Expand(op, gradient.differentiable, inputs.size())) {
       const bool present = i < static_cast<int>(inputs.size()) && inputs[i].present();
       results.push_back(present ? Zeros(inputs[i].type.dtype, inputs[i].type.dims) : TestTensor{});
-      for (char& byte : results.back().bytes) byte = 0x7f;  // reveals elements that the kernel does not write
+      for (char& byte : results.back().bytes)
+        byte = 0x7f;  // reveals elements that the kernel does not write
     }
     const KernelStatus status =
         RunKernel(op + "_grad", types.attributes, &operands, &results, options);
@@ -263,7 +264,8 @@ class OpRunner {
   }
 
  private:
-  // Expands the positions of a Gradient: a variadic input stands for all positions from its index on.
+  // Expands the positions of a Gradient: a variadic input stands for all positions from its index
+  // on.
   std::vector<int> Expand(const std::string& op, const std::vector<int>& indices,
                           size_t inputs) const {
     const std::vector<Arity>& arity = definition(op).inputs;

@@ -2,8 +2,8 @@
 
 #include <omp.h>
 
-#include "ops/cpu/threading/work_stealing_ranges.h"
 #include "ops/cpu/threading/thread_team.h"
+#include "ops/cpu/threading/work_stealing_ranges.h"
 
 // libgomp is not instrumented: these annotations tell ThreadSanitizer about its fork and join. The
 // function itself is not instrumented, because the compiler hands over variables before the first

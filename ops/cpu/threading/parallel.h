@@ -1,5 +1,5 @@
-// Parallel loops. They run on OpenMP's threads, which oneDNN uses, too, or on the calling thread's own
-// ThreadTeam if it asked for one (thread_team.h). The worker sets the number of threads with
+// Parallel loops. They run on OpenMP's threads, which oneDNN uses, too, or on the calling thread's
+// own ThreadTeam if it asked for one (thread_team.h). The worker sets the number of threads with
 // omp_set_num_threads in the thread that makes and runs the kernels (the setting is per thread).
 // Threads steal work from each other, so a thread that starts late does less.
 #pragma once
@@ -21,8 +21,8 @@ int MaxThreads();
 using SharedBody = void (*)(const void* f, int64_t begin, int64_t end, int part);
 void ParallelShared(int64_t n, int parts, const void* f, SharedBody body);
 
-// Calls f(begin, end, part) for ranges that cover [0, n), n < 2^31, from at most `parts` threads. All
-// calls by one thread have the same `part`, numbered from 0. The ranges depend on timing.
+// Calls f(begin, end, part) for ranges that cover [0, n), n < 2^31, from at most `parts` threads.
+// All calls by one thread have the same `part`, numbered from 0. The ranges depend on timing.
 template <typename F>
 void ParallelShared(int64_t n, int parts, const F& f) {
   ParallelShared(n, parts, &f, [](const void* body, int64_t begin, int64_t end, int part) {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "ops/cpu/threading/work_stealing_ranges.h"
 #include "ops/cpu/threading/thread_team.h"
+#include "ops/cpu/threading/work_stealing_ranges.h"
 
 namespace espalier {
 namespace {

@@ -1,6 +1,6 @@
-// Distributes indices over threads by work stealing: each thread takes from the front of its own range
-// and, when that is empty, from the backs of the others'. A thread that arrives late, or never, delays
-// nothing but what it has taken. Every index is handed out exactly once.
+// Distributes indices over threads by work stealing: each thread takes from the front of its own
+// range and, when that is empty, from the backs of the others'. A thread that arrives late, or
+// never, delays nothing but what it has taken. Every index is handed out exactly once.
 #pragma once
 
 #include <algorithm>
@@ -37,8 +37,8 @@ class WorkStealingRanges {
  private:
   static constexpr int kFew = 16;
 
-  // A thread takes 1 / kShare of what is left of a range: less toward the end, so that threads finish
-  // together (guided scheduling).
+  // A thread takes 1 / kShare of what is left of a range: less toward the end, so that threads
+  // finish together (guided scheduling).
   static constexpr int64_t kShare = 8;
 
   struct alignas(64) Range {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/gemm/bf16x3_split.cuh"
+#include "ops/cuda/math/numeric.cuh"
 
 namespace espalier {
 namespace cuda_paged_attention {
@@ -50,7 +50,8 @@ struct KvVector8 {
     }
   }
   // Packs element e of this key and of the key `next`, by plane.
-  __device__ __forceinline__ void Pair(const KvVector8& next, int e, uint32_t (&pair)[kPlanes]) const {
+  __device__ __forceinline__ void Pair(const KvVector8& next, int e,
+                                       uint32_t (&pair)[kPlanes]) const {
     if constexpr (std::is_same_v<C, __nv_bfloat16>) {
       pair[0] = __byte_perm(words[e / 2], next.words[e / 2], e % 2 == 0 ? 0x5410 : 0x7632);
     } else {

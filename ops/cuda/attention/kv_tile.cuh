@@ -1,5 +1,5 @@
-// A warp's part of paged_attention_kernel.cuh: softmax attention of 16 queries over a tile of 64 keys
-// on tensor cores.
+// A warp's part of paged_attention_kernel.cuh: softmax attention of 16 queries over a tile of 64
+// keys on tensor cores.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 
 #include "ops/cuda/attention/kv_fragments.cuh"
 #include "ops/cuda/attention/query_tile.cuh"
-#include "ops/cuda/runtime/ptx.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/ptx.cuh"
 
 namespace espalier {
 namespace cuda_paged_attention {
@@ -59,8 +59,8 @@ struct Attention {
 template <int kDim>
 struct SharedMemoryLayout {
   static constexpr int kQuery = kDim / kChunk * 2 * kQueryPlanes * 512;
-  // Of a warp, one after the other in the same memory: dot products with ancestors and, for int8, the
-  // scales of their values; softmax weights; results, in rows padded against bank conflicts.
+  // Of a warp, one after the other in the same memory: dot products with ancestors and, for int8,
+  // the scales of their values; softmax weights; results, in rows padded against bank conflicts.
   static constexpr int kStride = kDim + 8;
   static constexpr int kAncestors = QueryTile::kQueries * kKvTileKeys * 4;
   static constexpr int kWeights = kKvTileKeys / kMmaValueKeys * kQueryPlanes * 512;
@@ -77,8 +77,9 @@ __device__ __forceinline__ float Weight(float score, float top) {
 
 // Writes the A fragments of a tile's queries to shared memory: [chunks][2 halves][planes] of
 // mma.m16n8k16 operands. With groupID g = lane / 4 and threadID_in_group t = lane % 4 (PTX ISA,
-// "Matrix fragments for mma.m16n8k16"), a lane holds queries g and g + 8, elements 8 t to 8 t + 7 of
-// a chunk, four per half. PTX assigns other k indices to these registers; keys use the same order.
+// "Matrix fragments for mma.m16n8k16"), a lane holds queries g and g + 8, elements 8 t to 8 t + 7
+// of a chunk, four per half. PTX assigns other k indices to these registers; keys use the same
+// order.
 template <typename T, typename C, int kDim>
 __device__ __forceinline__ void SplitQueries(const Attention<T, C>& a, const QueryTile& tile,
                                              uint4* queries) {
@@ -105,9 +106,11 @@ __device__ __forceinline__ void SplitQueries(const Attention<T, C>& a, const Que
     }
 #pragma unroll
     for (int p = 0; p < kQueryPlanes; ++p) {
-      queries[(i * kQueryPlanes + p) * 32 + lane] = make_uint4(
-          TruncatePairToBf16(numbers[0][0], numbers[0][1]), TruncatePairToBf16(numbers[1][0], numbers[1][1]),
-          TruncatePairToBf16(numbers[0][2], numbers[0][3]), TruncatePairToBf16(numbers[1][2], numbers[1][3]));
+      queries[(i * kQueryPlanes + p) * 32 + lane] =
+          make_uint4(TruncatePairToBf16(numbers[0][0], numbers[0][1]),
+                     TruncatePairToBf16(numbers[1][0], numbers[1][1]),
+                     TruncatePairToBf16(numbers[0][2], numbers[0][3]),
+                     TruncatePairToBf16(numbers[1][2], numbers[1][3]));
 #pragma unroll
       for (int high = 0; high < 2; ++high) {
 #pragma unroll
@@ -122,8 +125,9 @@ __device__ __forceinline__ void SplitQueries(const Attention<T, C>& a, const Que
 template <typename T, typename C, int kDim, bool kWhole>
 class KvTile {
  public:
-  __device__ __forceinline__ KvTile(const Attention<T, C>& a, const QueryTile& tile, const Keys* keys,
-                                   const QueryTileKeys& all, const uint4* queries, uint8_t* memory)
+  __device__ __forceinline__ KvTile(const Attention<T, C>& a, const QueryTile& tile,
+                                    const Keys* keys, const QueryTileKeys& all,
+                                    const uint4* queries, uint8_t* memory)
       : a_(a),
         tile_(tile),
         keys_(keys),
@@ -161,8 +165,9 @@ class KvTile {
     return first_ < all_.end && first_ + kKvTileKeys > all_.begin;
   }
 
-  // Computes the tile's softmax: writes each query's maximum to most[kQueries], its sum of weights to
-  // sum[kQueries], and its weighted sum of values to the warp's shared memory, [kQueries][kStride].
+  // Computes the tile's softmax: writes each query's maximum to most[kQueries], its sum of weights
+  // to sum[kQueries], and its weighted sum of values to the warp's shared memory,
+  // [kQueries][kStride].
   __device__ __forceinline__ void Run(float* most, float* sum) const {
     float scores[kTiles][4] = {};
     if (first_ < all_.prefix) {
@@ -183,8 +188,8 @@ class KvTile {
     for (int d = 0; d < kDim / 64; ++d) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float* const to =
-            results + (g_ + i / 2 * 8) * SharedMemoryLayout<kDim>::kStride + 64 * d + 16 * t_ + i % 2 * 8;
+        float* const to = results + (g_ + i / 2 * 8) * SharedMemoryLayout<kDim>::kStride + 64 * d +
+                          16 * t_ + i % 2 * 8;
 #pragma unroll
         for (int e = 0; e < 8; e += 4) {
           *reinterpret_cast<float4*>(to + e) = make_float4(
@@ -239,7 +244,7 @@ class KvTile {
 #pragma unroll
             for (int n = 0; n < kTurns; ++n) {
               MmaM16N8K16Bf16(x[planes.wide], low[n][planes.narrow], high[n][planes.narrow],
-                           dots[n0 + n]);
+                              dots[n0 + n]);
             }
           }
         }
@@ -278,8 +283,8 @@ class KvTile {
     return AncestorDots(query) + QueryTile::kQueries * kKvTileKeys;
   }
 
-  // Each row has its own ancestors in the token tree: multiplies eight keys of a row's list with all
-  // queries and keeps the products of that row.
+  // Each row has its own ancestors in the token tree: multiplies eight keys of a row's list with
+  // all queries and keeps the products of that row.
   __device__ __forceinline__ void DotsWithAncestors() const {
     uint32_t rows =
         RowsWhere([&](const Keys& k) { return k.HasAncestors(first_, first_ + kKvTileKeys); });
@@ -408,8 +413,7 @@ class KvTile {
       }
       Each(scores, [&](int half, int key, bool seen, bool in_sequence, float& score) {
         if (!seen) return;
-        score *=
-            in_sequence ? scales[key / kMmaKeys][key % 2] : AncestorScales(g_ + 8 * half)[key];
+        score *= in_sequence ? scales[key / kMmaKeys][key % 2] : AncestorScales(g_ + 8 * half)[key];
       });
     }
     __syncwarp();  // all lanes have read the memory that is overwritten
@@ -521,7 +525,7 @@ class KvTile {
 #pragma unroll
           for (int e = 0; e < kTurns; ++e) {
             MmaM16N8K16Bf16(weights[planes.wide], first[e][planes.narrow], second[e][planes.narrow],
-                         sums[e]);
+                            sums[e]);
           }
         }
 #pragma unroll

@@ -1,12 +1,13 @@
 // Batch-invariant attention over the paged KV cache on tensor cores. Key number j of a row's list
-// (prefix, then ancestors) always has the same position in the same sums, so a result does not depend
-// on the batch, on the slots, or on whether a key is of the sequence or an ancestor in a token tree.
+// (prefix, then ancestors) always has the same position in the same sums, so a result does not
+// depend on the batch, on the slots, or on whether a key is of the sequence or an ancestor in a
+// token tree.
 //
-// A warp computes 16 queries over a tile of 64 keys (KvTile) with its own softmax; four warps cover a
-// group of four tiles. Tiles, then groups, are merged in order by online softmax (Milakov and
-// Gimelshein, "Online normalizer calculation for softmax", 2018). One block goes through all groups,
-// or, where blocks are too few, several share them and the last one merges (split-KV: Dao et al.,
-// "Flash-Decoding", 2023).
+// A warp computes 16 queries over a tile of 64 keys (KvTile) with its own softmax; four warps cover
+// a group of four tiles. Tiles, then groups, are merged in order by online softmax (Milakov and
+// Gimelshein, "Online normalizer calculation for softmax", 2018). One block goes through all
+// groups, or, where blocks are too few, several share them and the last one merges (split-KV: Dao
+// et al., "Flash-Decoding", 2023).
 //
 // f32 and f16 operands are split into bf16 numbers (gemm/bf16x3_split.cuh), so results have f32
 // precision. An int8 cache is multiplied as integers; its scales are applied to the products.
@@ -17,8 +18,8 @@
 
 #include "ops/cuda/attention/kv_tile.cuh"
 #include "ops/cuda/attention/query_tile.cuh"
-#include "ops/cuda/runtime/ptx.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/ptx.cuh"
 
 namespace espalier {
 namespace cuda_paged_attention {
@@ -47,10 +48,13 @@ struct OnlineSoftmax {
 // Blocks per multiprocessor, limited by registers.
 constexpr int BlocksPerMultiprocessor(int dim) { return dim <= 64 ? 3 : dim <= 128 ? 2 : 1; }
 
-// A block takes the queries of one tile and every gridDim.y-th group of keys. kDim >= dim of a head.
+// A block takes the queries of one tile and every gridDim.y-th group of keys. kDim >= dim of a
+// head.
 template <typename T, typename C, int kDim, bool kWhole>
-__global__ void __launch_bounds__(kBlock, BlocksPerMultiprocessor(kDim)) PagedAttentionKernel(Attention<T, C> a) {
-  constexpr int kValues = kDim / (kBlock / QueryTile::kQueries);  // of a query, that a thread merges
+__global__ void __launch_bounds__(kBlock, BlocksPerMultiprocessor(kDim))
+    PagedAttentionKernel(Attention<T, C> a) {
+  constexpr int kValues =
+      kDim / (kBlock / QueryTile::kQueries);  // of a query, that a thread merges
   constexpr int kEvery = kDim / kValues;
   uint4* const shared = DynamicSharedMemory();
   __shared__ Keys keys[QueryTile::kQueries];
@@ -75,7 +79,7 @@ __global__ void __launch_bounds__(kBlock, BlocksPerMultiprocessor(kDim)) PagedAt
 
   uint8_t* const memory = reinterpret_cast<uint8_t*>(shared) + SharedMemoryLayout<kDim>::kQuery;
   KvTile<T, C, kDim, kWhole> kv_tile(a, tile, keys, all, shared,
-                                  memory + warp * SharedMemoryLayout<kDim>::kOfWarp);
+                                     memory + warp * SharedMemoryLayout<kDim>::kOfWarp);
   const auto find = [&](int group) { kv_tile.Find(group * kGroup + warp * kKvTileKeys); };
   find(first_group + part);
   WaitOnDependentGrids();

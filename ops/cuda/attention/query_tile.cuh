@@ -1,12 +1,12 @@
-// Which keys of the paged KV cache the rows of a batch see, and how queries are grouped into tiles of
-// 16 for tensor cores.
+// Which keys of the paged KV cache the rows of a batch see, and how queries are grouped into tiles
+// of 16 for tensor cores.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
-#include "ops/cuda/runtime/device_fault.h"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/device_fault.h"
 
 namespace espalier {
 namespace cuda_paged_attention {
@@ -51,8 +51,8 @@ struct Batch {
   }
 };
 
-// The keys that one row sees: numbers `begin` to `size` - 1 of its list, which holds `prefix` keys of
-// the sequence and then the row's ancestors. Empty after a fault in the tables.
+// The keys that one row sees: numbers `begin` to `size` - 1 of its list, which holds `prefix` keys
+// of the sequence and then the row's ancestors. Empty after a fault in the tables.
 struct Keys {
   const int32_t* sequence;
   const int32_t* ancestors;
@@ -120,8 +120,8 @@ struct QueryTile {
   int rows;     // 0: another block has this tile
   int head, heads, kv_head, of_tile;
 
-  // The tile of block `block`: one of the TilesOfRow() of row `block` / TilesOfRow(). To be called by
-  // all lanes of a warp.
+  // The tile of block `block`: one of the TilesOfRow() of row `block` / TilesOfRow(). To be called
+  // by all lanes of a warp.
   __device__ static QueryTile Of(const Batch& b, Heads h, uint32_t block) {
     QueryTile tile;
     const auto tiles_of_row = static_cast<uint32_t>(h.TilesOfRow());
@@ -147,8 +147,8 @@ struct QueryTile {
   }
 
  private:
-  // Number of rows of the tile that begins at `row`; 0 if the tile begins before `row`. Rows of a tile
-  // belong to one sequence, and all or none have ancestors.
+  // Number of rows of the tile that begins at `row`; 0 if the tile begins before `row`. Rows of a
+  // tile belong to one sequence, and all or none have ancestors.
   __device__ static int RowsFrom(const Batch& b, int64_t row, int most) {
     if (most == 1) return 1;
     const int lane = static_cast<int>(threadIdx.x % 32),

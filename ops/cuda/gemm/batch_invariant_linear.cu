@@ -1,14 +1,14 @@
 // f16 and bf16 GEMM by 16x16x16 wmma: element (i, j) of y starts at 0 and accumulates k = 0..15,
-// 16..31, ... in this order. The tile shape depends on the number of rows; it decides which elements
-// a block computes, never the order of summation of an element.
+// 16..31, ... in this order. The tile shape depends on the number of rows; it decides which
+// elements a block computes, never the order of summation of an element.
 #include <cuda_pipeline.h>
 #include <mma.h>
 
 #include <cstdint>
 
-#include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/gemm/batch_invariant_linear.h"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 
 namespace espalier {
 namespace {
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(Tile::kThreadCount)
   for (int s = 0; s < Tile::kStages - 1; ++s) load(s);
   for (int64_t step = 0; step < steps; ++step) {
     __pipeline_wait_prior(Tile::kStages - 2);
-    // All threads' copies of this stage have arrived, and no thread still reads the stage that `load`
-    // overwrites.
+    // All threads' copies of this stage have arrived, and no thread still reads the stage that
+    // `load` overwrites.
     __syncthreads();
     load(step + Tile::kStages - 1);
     const T* a = stages + step % Tile::kStages * Tile::kStageElements;

@@ -1,5 +1,5 @@
-// Batch-invariant y = x weight^T + bias in bf16 or f16 (f32: mixed_input_gemm.h). Every element of y
-// is summed in one order, whatever the number of rows, so a row's result does not depend on its
+// Batch-invariant y = x weight^T + bias in bf16 or f16 (f32: mixed_input_gemm.h). Every element of
+// y is summed in one order, whatever the number of rows, so a row's result does not depend on its
 // batch. cuBLAS chooses its order by the shape.
 #pragma once
 

@@ -37,7 +37,8 @@ __device__ __forceinline__ void Widen(uint32_t pair, uint32_t& first, uint32_t& 
 }
 
 // Which plane products to accumulate for (sum of kPlanes terms) x (sum of three terms): those of at
-// least 2^-24 of the largest, smallest first. Of(n) gives the planes of the n-th of kCount products.
+// least 2^-24 of the largest, smallest first. Of(n) gives the planes of the n-th of kCount
+// products.
 template <int kPlanes>
 struct SplitProducts {
   struct Planes {

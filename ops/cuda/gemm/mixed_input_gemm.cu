@@ -1,15 +1,15 @@
 // The order of summation of every element: k is cut into chunks of 32, and the chunks into kSplitK
 // slices. The tensor cores sum within a chunk; chunks are added in order to their slice's sum, and
-// slices from first to last. SkinnyKernel (few rows) and MultistageKernel (many rows) differ only in
-// which warp computes what.
+// slices from first to last. SkinnyKernel (few rows) and MultistageKernel (many rows) differ only
+// in which warp computes what.
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cuda/runtime/register.h"
-#include "ops/cuda/gemm/quantize_group.cuh"
-#include "ops/cuda/gemm/mixed_input_gemm_fragments.cuh"
 #include "ops/cuda/gemm/mixed_input_gemm.h"
+#include "ops/cuda/gemm/mixed_input_gemm_fragments.cuh"
 #include "ops/cuda/gemm/mixed_input_gemm_multistage.cuh"
+#include "ops/cuda/gemm/quantize_group.cuh"
+#include "ops/cuda/runtime/register.h"
 
 namespace espalier {
 namespace mixed_input_gemm {
@@ -210,7 +210,7 @@ int64_t Chunks(int64_t in) { return (in + kChunk - 1) / kChunk; }
 // Blocks read up to the padded number of rows; the workspace holds anything there.
 int64_t Padded(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows * kBlockRows; }
 
-constexpr int64_t kEnoughBlocks = 128;  // that fill a GPU's multiprocessors
+constexpr int64_t kEnoughBlocks = 128;   // that fill a GPU's multiprocessors
 constexpr int64_t kMaxSkinnyRows = 192;  // above it, MultistageKernel
 
 size_t WorkspaceBytes(GemmWeightFormat kind, int64_t rows, int64_t in) {
@@ -227,18 +227,18 @@ KernelStatus Prepare(const MixedInputGemm& p, uint8_t* data, cudaStream_t stream
     return ForEach(p.rows * chunks * kChunk / 4, SplitRows{p.x, p.in, chunks, data}, stream, p.op);
   }
   const int64_t blocks = (p.rows * chunks + kWarps - 1) / kWarps;
-  return LaunchWithPdl(QuantizeRows, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream,
-                           p.op, p.x, p.rows, p.in, chunks, data);
+  return LaunchWithPdl(QuantizeRows, dim3(static_cast<unsigned>(blocks)), kThreads, 0, stream, p.op,
+                       p.x, p.rows, p.in, chunks, data);
 }
 
 template <GemmWeightFormat kind, int kTiles, int kOut>
 KernelStatus LaunchSkinny(const MixedInputGemm& p, const Matrices& m, const PackedX& x,
-                       cudaStream_t stream) {
+                          cudaStream_t stream) {
   constexpr int64_t kRows = kTiles * kTileRows;
   const dim3 grid(static_cast<unsigned>((p.rows + kRows - 1) / kRows),
                   static_cast<unsigned>((m.tiles + kOut - 1) / kOut));
   return LaunchWithPdl(SkinnyKernel<kind, kTiles, kOut>, grid, kThreads, 0, stream, p.op, m, x,
-                           p.activation);
+                       p.activation);
 }
 
 int64_t Across(const Matrices& m) { return (m.tiles + kWarps - 1) / kWarps; }
@@ -246,7 +246,7 @@ int64_t Down(const MixedInputGemm& p) { return (p.rows + kBlockRows - 1) / kBloc
 
 template <GemmWeightFormat kind>
 KernelStatus LaunchMultistage(const MixedInputGemm& p, const Matrices& m, const PackedX& x,
-                        cudaStream_t stream) {
+                              cudaStream_t stream) {
   constexpr size_t kBytes = MultistageShape<kind>::kBytes;
   const auto kernel = MultistageKernel<kind>;
   ESPALIER_KERNEL_RETURN_IF_ERROR(
@@ -258,7 +258,8 @@ KernelStatus LaunchMultistage(const MixedInputGemm& p, const Matrices& m, const 
 }
 
 template <GemmWeightFormat kind>
-KernelStatus Choose(const MixedInputGemm& p, const Matrices& m, const PackedX& x, cudaStream_t stream) {
+KernelStatus Choose(const MixedInputGemm& p, const Matrices& m, const PackedX& x,
+                    cudaStream_t stream) {
   if constexpr (kind != GemmWeightFormat::kF32) {
     if (m.whole && p.rows > kMaxSkinnyRows && Across(m) * Down(p) >= kEnoughBlocks) {
       return LaunchMultistage<kind>(p, m, x, stream);
@@ -277,7 +278,8 @@ size_t MixedInputGemmWorkspace(GemmWeightFormat kind, int64_t rows, int64_t in) 
   return mixed_input_gemm::WorkspaceBytes(kind, rows, in);
 }
 
-KernelStatus RunMixedInputGemm(const MixedInputGemm& problem, void* workspace, cudaStream_t stream) {
+KernelStatus RunMixedInputGemm(const MixedInputGemm& problem, void* workspace,
+                               cudaStream_t stream) {
   using namespace mixed_input_gemm;
   Matrices m{};
   m.in = problem.in;
@@ -285,7 +287,7 @@ KernelStatus RunMixedInputGemm(const MixedInputGemm& problem, void* workspace, c
   for (int i = 0; i < problem.count; ++i) {
     const MixedInputGemmWeight& product = problem.products[i];
     m.matrices[i] = {static_cast<const uint8_t*>(product.weights), product.bias, product.y,
-                   product.out, m.tiles};
+                     product.out, m.tiles};
     m.tiles += (product.out + kTileOutputs - 1) / kTileOutputs;
     m.whole = m.whole && reinterpret_cast<uintptr_t>(product.weights) % 16 == 0;
   }
@@ -309,7 +311,7 @@ KernelStatus RunMixedInputGemm(const MixedInputGemm& problem, void* workspace, c
 }
 
 KernelStatus RunMixedInputGemm(const char* op, GemmWeightFormat kind, Activation activation,
-                            const KernelArgs& args) {
+                               const KernelArgs& args) {
   const size_t count = args.outputs.size(), each = args.inputs.size() / count;
   const TensorView& x = args.inputs[0];
   for (size_t first = 0; first < count; first += MixedInputGemm::kMaxProducts) {

@@ -18,10 +18,10 @@ namespace espalier {
 
 enum class GemmWeightFormat { kF32, kBF16, kF16, kPacked8, kPacked4 };
 
-// One weight matrix and its output. REQUIRES: no kernel of the same step writes the weights. Kernels
-// read them before WaitOnDependentGrids (ptx.cuh), while the previous kernel may still run. A kernel
-// cannot check who wrote its operands; only serving programs use this GEMM, and their weights are
-// parameters (ServingBuilder::Linear).
+// One weight matrix and its output. REQUIRES: no kernel of the same step writes the weights.
+// Kernels read them before WaitOnDependentGrids (ptx.cuh), while the previous kernel may still run.
+// A kernel cannot check who wrote its operands; only serving programs use this GEMM, and their
+// weights are parameters (ServingBuilder::Linear).
 struct MixedInputGemmWeight {
   const void* weights = nullptr;  // [out, in], or packed (ops/kernel/packed_weights.h)
   const float* bias = nullptr;    // [out], or null
@@ -50,6 +50,6 @@ KernelStatus RunMixedInputGemm(const MixedInputGemm& problem, void* workspace, c
 // Takes the operands of a kernel: inputs x, weight, bias (may be absent), repeated for each of the
 // outputs.
 KernelStatus RunMixedInputGemm(const char* op, GemmWeightFormat kind, Activation activation,
-                            const KernelArgs& args);
+                               const KernelArgs& args);
 
 }  // namespace espalier

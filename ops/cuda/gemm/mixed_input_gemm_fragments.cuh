@@ -3,8 +3,8 @@
 //
 // A is a tile of weights (16 outputs), B a tile of x (8 rows), C their 16 x 8 sums. With groupID
 // g = lane / 4 and threadID_in_group t = lane % 4, a lane holds outputs g and g + 8 of A and row g
-// of B, at inputs 8 t to 8 t + 7 of a chunk. PTX assigns other k indices to these registers, but the
-// sum over k only needs A and B to agree. A lane's C holds outputs g, g, g + 8, g + 8 of rows
+// of B, at inputs 8 t to 8 t + 7 of a chunk. PTX assigns other k indices to these registers, but
+// the sum over k only needs A and B to agree. A lane's C holds outputs g, g, g + 8, g + 8 of rows
 // 2 t, 2 t + 1, 2 t, 2 t + 1.
 #pragma once
 
@@ -13,11 +13,11 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ops/cuda/math/activation.cuh"
-#include "ops/cuda/runtime/launch.cuh"
-#include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/gemm/bf16x3_split.cuh"
 #include "ops/cuda/gemm/mixed_input_gemm.h"
+#include "ops/cuda/math/activation.cuh"
+#include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/kernel/packed_weights.h"
 
 namespace espalier {
@@ -25,8 +25,8 @@ namespace mixed_input_gemm {
 
 constexpr int kWarps = kThreads / 32;
 constexpr int kSplitK = 8;
-constexpr int kChunk = 32;    // of k
-constexpr int kTileRows = 8;  // n of an mma: rows of x
+constexpr int kChunk = 32;        // of k
+constexpr int kTileRows = 8;      // n of an mma: rows of x
 constexpr int kTileOutputs = 16;  // m of an mma: outputs
 constexpr int kBlockRows = 64;    // of a block, at most
 
@@ -58,7 +58,7 @@ struct PackedX {
 // c = a b in int8, converted to float: exact below 2^22 in magnitude. The accumulator starts at the
 // bits of 1.5 * 2^23, whose unit in the last place is 1, so its bits are a float at the end.
 __device__ __forceinline__ void MmaM16N8K32I8(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                           float (&c)[4]) {
+                                              float (&c)[4]) {
   constexpr int kBits = 0x4b400000;
   int d[4];
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -119,9 +119,9 @@ struct SplitInputs {
 };
 
 // How to multiply with weights of one format. Cursor: a lane's position in a tile of weights, at an
-// even chunk. Load: reads the lane's part of the n-th chunk from there. Unpack: turns that into an A
-// fragment. Step (kSteps in order): issues one mma with eight rows. Finish: adds the chunk's result
-// to `sums`. For weights in shared memory see Stage (mixed_input_gemm_stages.cuh).
+// even chunk. Load: reads the lane's part of the n-th chunk from there. Unpack: turns that into an
+// A fragment. Step (kSteps in order): issues one mma with eight rows. Finish: adds the chunk's
+// result to `sums`. For weights in shared memory see Stage (mixed_input_gemm_stages.cuh).
 template <GemmWeightFormat kind>
 struct WeightLayout;
 
@@ -170,9 +170,10 @@ struct WeightLayout<GemmWeightFormat::kPacked8> {
   static constexpr int kGroup = kTileOutputs * kChunk, kUnit = 64 + 2 * kGroup;  // bytes
   struct Cursor : PackedCursor {
     Cursor() = default;
-    __device__ __forceinline__ Cursor(const Matrices& m, const WeightMatrix& matrix, int64_t tile, int lane)
-        : PackedCursor({8, matrix.out, m.in}, matrix, tile, 2 * (lane % 4) * kTileOutputs + lane / 4,
-                       lane % 2 * 8 + lane / 4) {}
+    __device__ __forceinline__ Cursor(const Matrices& m, const WeightMatrix& matrix, int64_t tile,
+                                      int lane)
+        : PackedCursor({8, matrix.out, m.in}, matrix, tile,
+                       2 * (lane % 4) * kTileOutputs + lane / 4, lane % 2 * 8 + lane / 4) {}
     __device__ __forceinline__ void Advance(int chunks) { Move(chunks / 2 * kUnit); }
   };
 
@@ -224,7 +225,8 @@ struct WeightLayout<GemmWeightFormat::kPacked4> {
   static constexpr int kUnit = 64 + kTileOutputs * kChunk / 2;  // bytes of a chunk
   struct Cursor : PackedCursor {
     Cursor() = default;
-    __device__ __forceinline__ Cursor(const Matrices& m, const WeightMatrix& matrix, int64_t tile, int lane)
+    __device__ __forceinline__ Cursor(const Matrices& m, const WeightMatrix& matrix, int64_t tile,
+                                      int lane)
         : PackedCursor({4, matrix.out, m.in}, matrix, tile, lane % 4 * kTileOutputs + lane / 4,
                        lane % 4 * 8 + lane / 4) {}
     __device__ __forceinline__ void Advance(int chunks) { Move(chunks * kUnit); }
@@ -272,8 +274,8 @@ struct WeightLayout<GemmWeightFormat::kPacked4> {
   }
 };
 
-// A lane's position in outputs g and g + 8 of a tile in f32, bf16 or f16. Outputs beyond the last are
-// clamped to the last.
+// A lane's position in outputs g and g + 8 of a tile in f32, bf16 or f16. Outputs beyond the last
+// are clamped to the last.
 template <typename T>
 struct RowCursor {
   const T* low;
@@ -462,8 +464,9 @@ __device__ __forceinline__ float Activate(Activation activation, float x) {
 }
 
 // Epilogue: adds the bias, applies the activation and stores one element of y.
-__device__ __forceinline__ void Finish(const WeightMatrix& matrix, const PackedX& x, Activation activation,
-                                       int64_t row, int64_t output, float sum) {
+__device__ __forceinline__ void Finish(const WeightMatrix& matrix, const PackedX& x,
+                                       Activation activation, int64_t row, int64_t output,
+                                       float sum) {
   if (row >= x.rows || output >= matrix.out) return;
   if (matrix.bias != nullptr) sum += matrix.bias[output];
   matrix.y[row * matrix.out + output] = Activate(activation, sum);

@@ -1,8 +1,8 @@
-// Kernel of mixed_input_gemm.cu for many rows: a multistage pipeline (as CUTLASS's MmaMultistage). A
-// block computes 128 outputs of 64 rows. Weights and x arrive in shared memory several stages ahead
-// of their use, and the fragments of a chunk are loaded while the chunk before it is multiplied.
-// REQUIRES: Matrices::whole, and weights that are not f32: splitting f32 weights is most of the work,
-// and SkinnyKernel splits each weight once.
+// Kernel of mixed_input_gemm.cu for many rows: a multistage pipeline (as CUTLASS's MmaMultistage).
+// A block computes 128 outputs of 64 rows. Weights and x arrive in shared memory several stages
+// ahead of their use, and the fragments of a chunk are loaded while the chunk before it is
+// multiplied. REQUIRES: Matrices::whole, and weights that are not f32: splitting f32 weights is
+// most of the work, and SkinnyKernel splits each weight once.
 #pragma once
 
 #include <algorithm>
@@ -34,8 +34,8 @@ struct MultistageShape {
   static constexpr size_t kBytes = size_t{kStages} * kStage;
 };
 
-// Grid: (blocks of rows, groups of 8 output tiles), so that blocks that read the same weights run at
-// about the same time.
+// Grid: (blocks of rows, groups of 8 output tiles), so that blocks that read the same weights run
+// at about the same time.
 template <GemmWeightFormat kind>
 __global__ void __launch_bounds__(kThreads, 1)
     MultistageKernel(Matrices m, PackedX x, Activation activation) {

@@ -1,7 +1,7 @@
-// Shared-memory stages of weights for mixed_input_gemm_multistage.cuh. A stage holds a few chunks of a
-// tile of 16 outputs. One warp copies stages with cp.async ahead of their use; any warp then loads
-// A fragments from there without bank conflicts, as WeightLayout::Load does from global memory.
-// REQUIRES: Matrices::whole.
+// Shared-memory stages of weights for mixed_input_gemm_multistage.cuh. A stage holds a few chunks
+// of a tile of 16 outputs. One warp copies stages with cp.async ahead of their use; any warp then
+// loads A fragments from there without bank conflicts, as WeightLayout::Load does from global
+// memory. REQUIRES: Matrices::whole.
 #pragma once
 
 #include <cuda_pipeline.h>
@@ -22,8 +22,9 @@ struct Stage;
 template <GemmWeightFormat kind, typename T>
 struct RowStage {
   static constexpr int kChunks = 2;
-  static constexpr int kPieces = 4;                                // 16-byte pieces of a row's chunk
-  static constexpr int kLine = 64, kPlane = kTileOutputs * kLine;  // bytes of a row's chunk, and of a chunk
+  static constexpr int kPieces = 4;  // 16-byte pieces of a row's chunk
+  static constexpr int kLine = 64,
+                       kPlane = kTileOutputs * kLine;  // bytes of a row's chunk, and of a chunk
   static constexpr int kBytes = kChunks * kPlane;
   static_assert(sizeof(T) * kChunk == kLine);
 
@@ -33,7 +34,8 @@ struct RowStage {
     const T* next[kRows];
     int chunk, chunks, at;
 
-    __device__ __forceinline__ Source(const Matrices& m, const WeightMatrix& matrix, int64_t tile, int lane)
+    __device__ __forceinline__ Source(const Matrices& m, const WeightMatrix& matrix, int64_t tile,
+                                      int lane)
         : chunk(0), chunks(static_cast<int>((m.in + kChunk - 1) / kChunk)) {
       const int part = lane % kPieces, first_output = lane / kPieces;
 #pragma unroll
@@ -75,8 +77,8 @@ struct Stage<GemmWeightFormat::kBF16> : RowStage<GemmWeightFormat::kBF16, __nv_b
 template <>
 struct Stage<GemmWeightFormat::kF16> : RowStage<GemmWeightFormat::kF16, __half> {};
 
-// Units of packed weights as lines of 64 bytes, kPitch bytes apart: one line of scales, then lines of
-// the words of 16 outputs.
+// Units of packed weights as lines of 64 bytes, kPitch bytes apart: one line of scales, then lines
+// of the words of 16 outputs.
 template <int kBits, int kPitchBytes>
 struct PackedStage {
   static constexpr int kChunks = kStageChunks, kPitch = kPitchBytes;
@@ -89,7 +91,8 @@ struct PackedStage {
     const uint8_t* next;
     int left, at, lane;  // bytes from `next` to the block's end
 
-    __device__ __forceinline__ Source(const Matrices& m, const WeightMatrix& matrix, int64_t tile, int lane)
+    __device__ __forceinline__ Source(const Matrices& m, const WeightMatrix& matrix, int64_t tile,
+                                      int lane)
         : lane(lane) {
       const PackedWeights shape{kBits, matrix.out, m.in};
       next = matrix.weights + tile * shape.block_bytes() + 16 * lane;

@@ -2,11 +2,11 @@
 // mixtures of experts: quantizes rows to int8 and computes blocks of 16 outputs.
 #pragma once
 
-#include "ops/cuda/runtime/launch.cuh"
+#include "ops/cuda/gemm/quantize_group.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/math/reduce.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/runtime/register.h"
-#include "ops/cuda/gemm/quantize_group.cuh"
 #include "ops/kernel/packed_weights.h"
 
 namespace espalier {
@@ -43,9 +43,9 @@ __device__ __forceinline__ int DotBytes(uint32_t weights, uint32_t x, int sum) {
   return result;
 }
 
-// Returns the sum over the groups of this warp for output lane % 16 of a block; the warps of a thread
-// block take groups round-robin. The two halves of a warp take the first and the second half of a
-// group's words; their integer sums are added exactly.
+// Returns the sum over the groups of this warp for output lane % 16 of a block; the warps of a
+// thread block take groups round-robin. The two halves of a warp take the first and the second half
+// of a group's words; their integer sums are added exactly.
 template <bool kFourBits>
 __device__ float SumPackedGroups(const PackedWeights& shape, const uint8_t* block,
                                  const QuantizedActivations& x, int64_t row) {
@@ -109,7 +109,7 @@ inline KernelStatus Round(const KernelArgs& args, const char* op, const Quantize
   const TensorView& x = args.inputs[0];
   const int64_t blocks = (to.rows * to.groups + kPackedWarps - 1) / kPackedWarps;
   QuantizeRows<<<static_cast<unsigned>(blocks), kThreads, 0, StreamOf(args)>>>(x.as<float>(),
-                                                                            x.dims().back(), to);
+                                                                               x.dims().back(), to);
   return LaunchStatus(op);
 }
 

@@ -2,8 +2,8 @@
 // activation (attribute `activation`).
 #pragma once
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/kernel/activation.h"
 
 namespace espalier {

@@ -82,8 +82,8 @@ KernelStatus DispatchInteger(DType dtype, const char* op, Function function) {
   }
 }
 
-// Type of sums and products of T: f32 for floating-point types, unsigned for integers, so that overflow
-// wraps.
+// Type of sums and products of T: f32 for floating-point types, unsigned for integers, so that
+// overflow wraps.
 template <typename T>
 struct Compute {
   using Type = float;

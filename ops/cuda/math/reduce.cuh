@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/cuda/runtime/launch.cuh"
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/runtime/cuda_status.h"
+#include "ops/cuda/runtime/launch.cuh"
 #include "ops/tensor/shape.h"
 
 namespace espalier {
@@ -34,7 +34,8 @@ __device__ __forceinline__ typename Op::Type WarpReduce(typename Op::Type value)
   return value;
 }
 
-// Reduces over all threads of the block (a multiple of 32, at most 1024); returns the result to all.
+// Reduces over all threads of the block (a multiple of 32, at most 1024); returns the result to
+// all.
 template <typename Op>
 __device__ __forceinline__ typename Op::Type BlockReduce(typename Op::Type value) {
   __shared__ typename Op::Type parts[32];
@@ -80,8 +81,8 @@ struct ReduceShape {
     ReduceShape shape;
     int64_t stride = 1;
     int last = -1;  // 0: the previous dimension was kept, 1: summed
-    // From the innermost dimension outwards, merges adjacent dimensions of one kind. Builds the list
-    // reversed, then reverses it.
+    // From the innermost dimension outwards, merges adjacent dimensions of one kind. Builds the
+    // list reversed, then reverses it.
     for (size_t i = dims.size(); i-- > 0;) {
       const int64_t size = dims[i];
       const int kind = summed_dims[i] ? 1 : 0;
@@ -121,8 +122,8 @@ struct ReduceShape {
   }
 };
 
-// value(i) is the term at element i of the tensor; store(o, sum) stores result o. With several chunks the
-// results go to partial[chunk * outputs + o] instead.
+// value(i) is the term at element i of the tensor; store(o, sum) stores result o. With several
+// chunks the results go to partial[chunk * outputs + o] instead.
 template <typename Op, typename Value, typename Store>
 __global__ void __launch_bounds__(kThreads)
     ReduceColumnsKernel(ReduceShape shape, Value value, Store store, typename Op::Type* partial,
@@ -178,7 +179,8 @@ __global__ void __launch_bounds__(kThreads)
 // `workspace` holds shape.WorkspaceBytes<Op>(batch_invariant) bytes.
 template <typename Op = SumOp, typename Value, typename Store>
 KernelStatus Reduce(const ReduceShape& shape, const Value& value, const Store& store,
-                    void* workspace, cudaStream_t stream, const char* op, bool batch_invariant = false) {
+                    void* workspace, cudaStream_t stream, const char* op,
+                    bool batch_invariant = false) {
   if (shape.outputs == 0) return KernelStatus::Ok();
   const int64_t chunks = shape.Chunks(batch_invariant);
   const int64_t chunk_size = (shape.count + chunks - 1) / chunks;

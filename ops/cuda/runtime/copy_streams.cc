@@ -21,7 +21,7 @@ KernelStatus CopyStreams::TakeEvent(cudaEvent_t* event) {
 }
 
 KernelStatus CopyStreams::Begin(void* destination, const void* source, int64_t bytes,
-                               cudaMemcpyKind kind, cudaStream_t stream, uint64_t* ticket) {
+                                cudaMemcpyKind kind, cudaStream_t stream, uint64_t* ticket) {
   cudaStream_t& side = kind == cudaMemcpyHostToDevice ? to_device_ : to_host_;
   if (side == nullptr) {
     ESPALIER_KERNEL_RETURN_IF_ERROR(

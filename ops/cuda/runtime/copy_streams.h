@@ -19,8 +19,8 @@ class CopyStreams {
   CopyStreams(const CopyStreams&) = delete;
   CopyStreams& operator=(const CopyStreams&) = delete;
 
-  // Enqueues a copy that begins when the work now on `stream` has ended. Returns at once if the host
-  // memory is page-locked; otherwise waits.
+  // Enqueues a copy that begins when the work now on `stream` has ended. Returns at once if the
+  // host memory is page-locked; otherwise waits.
   KernelStatus Begin(void* destination, const void* source, int64_t bytes, cudaMemcpyKind kind,
                      cudaStream_t stream, uint64_t* ticket);
   // Makes work enqueued on `stream` from now on wait for that copy. A ticket can be used once.

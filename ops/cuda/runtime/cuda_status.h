@@ -21,8 +21,8 @@ inline KernelStatus CudaStatus(cudaError_t result, const char* what) {
                              cudaGetErrorString(result));
 }
 
-// Returns an error if the launch just made had a bad configuration. Failures while the kernel runs are
-// returned by the device's next Synchronize.
+// Returns an error if the launch just made had a bad configuration. Failures while the kernel runs
+// are returned by the device's next Synchronize.
 inline KernelStatus LaunchStatus(const char* op) { return CudaStatus(cudaGetLastError(), op); }
 
 }  // namespace espalier

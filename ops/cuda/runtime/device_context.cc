@@ -3,8 +3,8 @@
 #include <new>
 
 #include "ops/cuda/runtime/cublas_status.h"
-#include "ops/cuda/runtime/cudnn_status.h"
 #include "ops/cuda/runtime/cuda_status.h"
+#include "ops/cuda/runtime/cudnn_status.h"
 
 namespace espalier {
 namespace {

@@ -1,6 +1,6 @@
-// Per-device state of the plug-in: the stream, library handles, CUDA graphs, copy streams, and the fault
-// record where kernels report input that is out of range. The plug-in creates it once and passes it to
-// the kernels that need it.
+// Per-device state of the plug-in: the stream, library handles, CUDA graphs, copy streams, and the
+// fault record where kernels report input that is out of range. The plug-in creates it once and
+// passes it to the kernels that need it.
 #pragma once
 
 #include <cublas_v2.h>
@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "ops/cuda/runtime/copy_streams.h"
 #include "ops/cuda/runtime/device_fault.h"
 #include "ops/cuda/runtime/graph_capture.h"
-#include "ops/cuda/runtime/copy_streams.h"
 #include "ops/cuda/runtime/pinned_staging.h"
 #include "ops/kernel/kernel.h"
 
@@ -29,8 +29,8 @@ class DeviceContext {
   DeviceContext(const DeviceContext&) = delete;
   DeviceContext& operator=(const DeviceContext&) = delete;
 
-  // Makes this device current in the calling thread; the first call creates the stream and the fault
-  // record. Thread-safe.
+  // Makes this device current in the calling thread; the first call creates the stream and the
+  // fault record. Thread-safe.
   KernelStatus Enter();
 
   int ordinal() const { return ordinal_; }
@@ -44,8 +44,8 @@ class DeviceContext {
   static constexpr int64_t kArrivals = int64_t{1} << 16;
   uint32_t* arrivals() const { return arrivals_; }
 
-  // Return handles bound to `stream`. cuBLAS computes f32 in f32 (no TF32) and accumulates f16 and bf16
-  // in f32; its workspace is fixed, so that results repeat bit for bit.
+  // Return handles bound to `stream`. cuBLAS computes f32 in f32 (no TF32) and accumulates f16 and
+  // bf16 in f32; its workspace is fixed, so that results repeat bit for bit.
   KernelStatus Cublas(void* stream, cublasHandle_t* handle);
   KernelStatus Cudnn(void* stream, cudnnHandle_t* handle);
 

@@ -1,6 +1,6 @@
-// Reports of invalid input from device code. The first thread that finds an index out of range writes a
-// record into host memory; the device's next Synchronize turns it into an error. The kernel continues
-// with a valid value.
+// Reports of invalid input from device code. The first thread that finds an index out of range
+// writes a record into host memory; the device's next Synchronize turns it into an error. The
+// kernel continues with a valid value.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cuda/runtime/ptx.cuh"
 #include "ops/cuda/runtime/cuda_status.h"
+#include "ops/cuda/runtime/ptx.cuh"
 
 namespace espalier {
 
@@ -15,17 +15,18 @@ inline cudaStream_t StreamOf(const KernelArgs& args) {
   return static_cast<cudaStream_t>(args.stream);
 }
 
-// Returns the number of blocks of kThreads threads for n elements, at most 2^16: kernels loop over the
-// rest.
+// Returns the number of blocks of kThreads threads for n elements, at most 2^16: kernels loop over
+// the rest.
 inline unsigned BlocksFor(int64_t n) {
   return static_cast<unsigned>(std::min<int64_t>((n + kThreads - 1) / kThreads, int64_t{1} << 16));
 }
 
-// Launches a kernel that may begin before the previous one ends: see LaunchDependentGrids (ptx.cuh).
+// Launches a kernel that may begin before the previous one ends: see LaunchDependentGrids
+// (ptx.cuh).
 template <typename... Parameters, typename... Arguments>
 KernelStatus LaunchWithPdl(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
-                               size_t shared_bytes, cudaStream_t stream, const char* op,
-                               const Arguments&... arguments) {
+                           size_t shared_bytes, cudaStream_t stream, const char* op,
+                           const Arguments&... arguments) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

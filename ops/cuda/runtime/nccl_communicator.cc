@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "ops/cuda/runtime/nccl_status.h"
 #include "ops/cuda/runtime/cuda_status.h"
+#include "ops/cuda/runtime/nccl_status.h"
 
 namespace espalier {
 namespace {

@@ -41,7 +41,7 @@ KernelStatus PinnedStaging::Prepare() {
 }
 
 KernelStatus PinnedStaging::ToDevice(void* destination, const void* source, int64_t bytes,
-                                    cudaStream_t stream) {
+                                     cudaStream_t stream) {
   ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare());
   if (used_ + bytes > kHalfBytes) {
     Half& full = halves_[half_];
@@ -66,7 +66,7 @@ KernelStatus PinnedStaging::ToDevice(void* destination, const void* source, int6
 }
 
 KernelStatus PinnedStaging::ToHost(void* destination, const void* source, int64_t bytes,
-                                  cudaStream_t stream) {
+                                   cudaStream_t stream) {
   ESPALIER_KERNEL_RETURN_IF_ERROR(Prepare());
   ESPALIER_KERNEL_RETURN_IF_ERROR(
       CudaStatus(cudaMemcpyAsync(from_device_, source, static_cast<size_t>(bytes),

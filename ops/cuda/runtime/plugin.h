@@ -86,9 +86,9 @@ class CudaPlugin {
                                     int64_t bytes) = 0;
   virtual KernelStatus CopyToHost(int device, void* host_destination, const void* device_source,
                                   int64_t bytes) = 0;
-  // Asynchronous copies between AllocateHost's memory and the device, on one copy stream per direction.
-  // A copy begins when all work enqueued before it has ended. Work enqueued after AwaitCopy begins when
-  // the copy with that ticket has ended.
+  // Asynchronous copies between AllocateHost's memory and the device, on one copy stream per
+  // direction. A copy begins when all work enqueued before it has ended. Work enqueued after
+  // AwaitCopy begins when the copy with that ticket has ended.
   virtual KernelStatus BeginCopyToDevice(int device, void* device_destination,
                                          const void* host_source, int64_t bytes,
                                          uint64_t* ticket) = 0;
@@ -102,9 +102,9 @@ class CudaPlugin {
   virtual KernelStatus Fill(int device, void* device_destination, DType dtype, int64_t count,
                             double value) = 0;
 
-  // CUDA graphs. Between BeginCapture and EndCapture the work that this thread enqueues on the device's
-  // stream is captured, not run; EndCapture ends the capture even if something failed. LaunchGraph
-  // enqueues the captured work with the same arguments.
+  // CUDA graphs. Between BeginCapture and EndCapture the work that this thread enqueues on the
+  // device's stream is captured, not run; EndCapture ends the capture even if something failed.
+  // LaunchGraph enqueues the captured work with the same arguments.
   virtual KernelStatus BeginCapture(int device) = 0;
   virtual KernelStatus EndCapture(int device, uint64_t* graph_id) = 0;
   virtual KernelStatus LaunchGraph(int device, uint64_t graph_id) = 0;

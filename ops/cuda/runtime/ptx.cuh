@@ -10,10 +10,10 @@
 
 namespace espalier {
 
-// Programmatic dependent launch (PDL), PTX griddepcontrol. A kernel launched by LaunchWithPdl may begin
-// before the previous kernels end. It must call WaitOnDependentGrids, which returns when they have
-// ended, before it touches what kernels of the same step write. LaunchDependentGrids lets the next
-// kernel begin as soon as all blocks of this one have called it.
+// Programmatic dependent launch (PDL), PTX griddepcontrol. A kernel launched by LaunchWithPdl may
+// begin before the previous kernels end. It must call WaitOnDependentGrids, which returns when they
+// have ended, before it touches what kernels of the same step write. LaunchDependentGrids lets the
+// next kernel begin as soon as all blocks of this one have called it.
 __device__ __forceinline__ void LaunchDependentGrids() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -34,11 +34,11 @@ __device__ __forceinline__ uint4* DynamicSharedMemory() {
 // c += a b for bf16 a[16, 16] and b[16, 8]; kFirst: c = a b. Fragments as PTX defines them for
 // mma.m16n8k16 (PTX ISA, "Matrix fragments for mma.m16n8k16"): with groupID g = lane / 4 and
 // threadID_in_group t = lane % 4, a lane holds rows g and g + 8 of a and column g of b, at
-// k = 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, and columns 2 t and 2 t + 1 of c. wgmma gives the same bits
-// (measured on an H200).
+// k = 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, and columns 2 t and 2 t + 1 of c. wgmma gives the same
+// bits (measured on an H200).
 template <bool kFirst = false>
 __device__ __forceinline__ void MmaM16N8K16Bf16(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                             float (&c)[4]) {
+                                                float (&c)[4]) {
   if constexpr (kFirst) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
         "{%8,%9}, {%10,%10,%10,%10};"

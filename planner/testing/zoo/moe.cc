@@ -74,13 +74,15 @@ class Mixture {
     before = b_.Op("multiply", {before, chosen}, {}, name + ".before.chosen");
     before = b_.Op("reduce_sum", {before}, {{"axes", Ints{2}}}, name + ".place");
     before = b_.Op("cast", {before}, {{"to", "i32"}}, name + ".place.integer");
-    const ValueId place = b_.Op("one_hot", {before}, {{"depth", capacity_}}, name + ".place.one_hot");
+    const ValueId place =
+        b_.Op("one_hot", {before}, {{"depth", capacity_}}, name + ".place.one_hot");
     const ValueId slots =
         b_.Op("multiply",
               {b_.Op("unsqueeze", {chosen}, {{"axes", Ints{3}}}, name + ".chosen.column"),
                b_.Op("unsqueeze", {place}, {{"axes", Ints{2}}}, name + ".place.row")},
               {}, name + ".slots");
-    return b_.Op("reshape", {slots}, {{"shape", Ints{0, kChoices, sequence_, experts_ * capacity_}}},
+    return b_.Op("reshape", {slots},
+                 {{"shape", Ints{0, kChoices, sequence_, experts_ * capacity_}}},
                  name + ".slots.by_choice");
   }
 
@@ -107,9 +109,11 @@ class Mixture {
     x = b_.Op("gelu", {x}, {}, name + ".gelu");
     x = b_.Op("batch_matmul", {x, l_.Weight(name + ".down.weight", {experts_, inner, hidden_})}, {},
               name + ".down");
-    x = b_.Op("reshape", {x}, {{"shape", Ints{experts_, -1, capacity_, hidden_}}}, name + ".by_group");
+    x = b_.Op("reshape", {x}, {{"shape", Ints{experts_, -1, capacity_, hidden_}}},
+              name + ".by_group");
     x = b_.Op("transpose", {x}, {{"perm", Ints{1, 0, 2, 3}}}, name + ".from_experts");
-    return b_.Op("reshape", {x}, {{"shape", Ints{0, experts_ * capacity_, hidden_}}}, name + ".slots");
+    return b_.Op("reshape", {x}, {{"shape", Ints{0, experts_ * capacity_, hidden_}}},
+                 name + ".slots");
   }
 
   // GShard's balance loss: the mean over experts of (share of first choices * mean probability),

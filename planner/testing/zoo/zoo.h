@@ -17,10 +17,10 @@ namespace espalier {
 
 struct ZooModel {
   std::string name;
-  std::string source;  // publication, and the choices it leaves open
+  std::string source;                // publication, and the choices it leaves open
   int64_t published_parameters = 0;  // trainable ones
-  double parameter_tolerance = 0;  // allowed relative deviation from it
-  int64_t batch_per_device = 0;  // a typical one
+  double parameter_tolerance = 0;    // allowed relative deviation from it
+  int64_t batch_per_device = 0;      // a typical one
   // Not bound: dimension 0 of its inputs is -1. The registry must outlive the call only.
   std::function<absl::StatusOr<Graph>(const OpRegistry&)> build;
 };

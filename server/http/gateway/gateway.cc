@@ -14,8 +14,8 @@
 #include "server/http/openai_request.h"
 #include "server/http/openai_response.h"
 #include "server/http/request_id.h"
-#include "server/inference/services/open_inference.h"
 #include "server/inference/requests/tokenization.h"
+#include "server/inference/services/open_inference.h"
 
 namespace espalier {
 namespace {
@@ -188,7 +188,7 @@ const Gateway::RegisteredRoute* Gateway::FindRoute(const std::string& path) cons
 }
 
 Gateway::Responder Gateway::Metered(const HttpRequest& request, const RegisteredRoute* known,
-                                  const std::string& id, Responder responder) const {
+                                    const std::string& id, Responder responder) const {
   responder = WithRequestId(std::move(responder), id);
   if (options_.metrics == nullptr) return responder;
   return std::make_shared<MeteredResponder>(std::move(responder), MethodLabel(request.method),
@@ -209,10 +209,11 @@ bool Gateway::Quick(const HttpRequest& request) const {
 
 void Gateway::Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
   const RegisteredRoute* known = FindRoute(request.path);
-  SendError(*Metered(request, known, IdOf(request), std::move(responder)),
-            absl::UnavailableError("the server is overloaded: too many requests or bytes are queued; try "
-                                   "again later"),
-            ErrorFormatterFor(known));
+  SendError(
+      *Metered(request, known, IdOf(request), std::move(responder)),
+      absl::UnavailableError("the server is overloaded: too many requests or bytes are queued; try "
+                             "again later"),
+      ErrorFormatterFor(known));
 }
 
 void Gateway::OnRejected(const std::string& method, int status, absl::Duration after) const {
@@ -231,7 +232,8 @@ bool Gateway::Admit(const HttpRequest& header,
   return Admit(header, known, *Metered(header, known, IdOf(header), responder));
 }
 
-bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known, HttpResponder& responder) const {
+bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known,
+                    HttpResponder& responder) const {
   const bool open = options_.open_probes && known != nullptr && known->probe;
   const std::string method = header.method == "HEAD" ? "GET" : header.method;
   // Authorize first, before revealing which routes exist.

@@ -92,9 +92,10 @@ class Gateway {
   const RegisteredRoute* FindRoute(const std::string& path) const;
   // Wraps `responder`: adds the request ID header and records the metrics.
   Responder Metered(const HttpRequest& request, const RegisteredRoute* known, const std::string& id,
-                  Responder responder) const;
+                    Responder responder) const;
   std::string IdOf(const HttpRequest& request) const;
-  bool Admit(const HttpRequest& header, const RegisteredRoute* known, HttpResponder& responder) const;
+  bool Admit(const HttpRequest& header, const RegisteredRoute* known,
+             HttpResponder& responder) const;
   RouteContext Context(const Call& request);
   ResponsesContext ForResponses(const Call& request);
 
@@ -123,7 +124,8 @@ class Gateway {
 
   const GatewayOptions options_;
   const std::shared_ptr<ResponseStore> responses_;
-  const std::shared_ptr<SerializationThread> serialization_thread_ = std::make_shared<SerializationThread>();
+  const std::shared_ptr<SerializationThread> serialization_thread_ =
+      std::make_shared<SerializationThread>();
   std::map<std::string, RegisteredRoute> routes_;  // by name
   mutable std::atomic<int64_t> counter_ = 0;
 };

@@ -50,7 +50,8 @@ void MessagesFormatter::Open(json block) {
   Emit("content_block_start", {{"index", content_.size() - 1}, {"content_block", content_.back()}});
 }
 
-void MessagesFormatter::AddDelta(const char* delta_type, const char* field, const std::string& text) {
+void MessagesFormatter::AddDelta(const char* delta_type, const char* field,
+                                 const std::string& text) {
   text_ += text;
   if (!streams()) return;
   Emit("content_block_delta",

@@ -3,8 +3,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/http/testing/split_replies.h"
 #include "server/http/testing/parse_sse.h"
+#include "server/http/testing/split_replies.h"
 
 namespace espalier::anthropic {
 namespace {

@@ -57,8 +57,7 @@ void ReadTool(const json& tool, const std::string& place, JsonReader& outer,
 }
 
 // Converts to the chat format and lets its reader check consistency.
-void ReadChoice(JsonReader& reader, const std::vector<std::string>& names,
-                v1::ChatPrompt* chat) {
+void ReadChoice(JsonReader& reader, const std::vector<std::string>& names, v1::ChatPrompt* chat) {
   const json* choice = reader.Find("tool_choice");
   if (choice == nullptr || reader.error()) return;
   if (!choice->is_object()) {

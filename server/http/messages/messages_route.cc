@@ -6,11 +6,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/http/response_producer.h"
 #include "server/http/json_reader.h"
-#include "server/http/messages/messages_formatter.h"
 #include "server/http/messages/messages_error.h"
+#include "server/http/messages/messages_formatter.h"
 #include "server/http/messages/messages_request.h"
+#include "server/http/response_producer.h"
 #include "server/inference/requests/generation.h"
 #include "serving/chat_template/chat_template.h"
 
@@ -61,8 +61,8 @@ void CreateMessage(const HttpRequest& http, const RouteContext& context,
   options.clock = context.clock;
   options.serialization_thread = context.serialization_thread;
   const auto producer = std::make_shared<ResponseProducer>(std::move(options), responder);
-  absl::StatusOr<std::shared_ptr<Generation>> generation =
-      StartGeneration(generate, prepared.model, context.models, context.metrics, producer->Listener());
+  absl::StatusOr<std::shared_ptr<Generation>> generation = StartGeneration(
+      generate, prepared.model, context.models, context.metrics, producer->Listener());
   if (!generation.ok()) {
     SendError(*responder, generation.status(), &anthropic::ErrorJson);
     return;

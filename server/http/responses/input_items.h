@@ -46,7 +46,8 @@ std::optional<Error> ResolveReferences(const FindItem& find, nlohmann::ordered_j
 
 // Gives a new ID to each item whose ID occurs in `before` or earlier in `items`. IDs must be
 // unique, because they are the cursor by which items are paged.
-void MakeIdsUnique(const nlohmann::ordered_json& before, ItemIds* ids, nlohmann::ordered_json* items);
+void MakeIdsUnique(const nlohmann::ordered_json& before, ItemIds* ids,
+                   nlohmann::ordered_json* items);
 
 // Appends the conversation to `chat` as turns. Consecutive reasoning, text and calls of the
 // assistant become one turn, as templates expect. Fails if an output answers no earlier call.

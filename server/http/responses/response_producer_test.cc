@@ -7,11 +7,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"
+#include "base/testing/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/testing/fake_clock.h"
-#include "server/http/responses/responses_formatter.h"
 #include "server/http/responses/response_store.h"
+#include "server/http/responses/responses_formatter.h"
 
 namespace espalier {
 namespace {
@@ -103,7 +103,8 @@ class ResponseProducerTest : public ::testing::Test {
                   background);
   }
 
-  std::shared_ptr<ResponseProducer> MakeOf(std::unique_ptr<ResponseFormatter> writer, bool background) {
+  std::shared_ptr<ResponseProducer> MakeOf(std::unique_ptr<ResponseFormatter> writer,
+                                           bool background) {
     ResponseProducerOptions options;
     options.formatter = std::move(writer);
     options.serialization_thread = serialization_thread_;

@@ -43,7 +43,7 @@ class ResponseStore {
   void End(const std::string& id, StoredResponse response);
 
   struct Found {
-    std::shared_ptr<InProgressResponse> running;          // or
+    std::shared_ptr<InProgressResponse> running;  // or
     std::shared_ptr<const StoredResponse> ended;  // or neither
   };
   Found Find(const std::string& id, const std::string& owner);

@@ -67,12 +67,12 @@ class ResponsesFormatter : public ResponseFormatter {
   bool over_ = false;
   nlohmann::ordered_json output_ = nlohmann::ordered_json::array();  // the last one may be open
   Open open_ = Open::kNone;
-  std::string text_;                           // text or arguments of the open item
-  nlohmann::ordered_json logprobs_;            // of the open message
+  std::string text_;                        // text or arguments of the open item
+  nlohmann::ordered_json logprobs_;         // of the open message
   std::vector<v1::TokenLogprobs> waiting_;  // tokens whose text has not come yet
-  int64_t waiting_at_ = 0;  // offset of the first of them in the message's text
-  size_t skipped_ = 0;      // lower bound on their bytes in reasoning or calls
-  bool hidden_ = false;     // some of their bytes may be such
+  int64_t waiting_at_ = 0;                  // offset of the first of them in the message's text
+  size_t skipped_ = 0;                      // lower bound on their bytes in reasoning or calls
+  bool hidden_ = false;                     // some of their bytes may be such
   nlohmann::ordered_json error_, incomplete_, usage_, completed_at_;
 };
 

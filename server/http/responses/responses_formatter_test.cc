@@ -3,8 +3,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/http/testing/split_replies.h"
 #include "server/http/testing/parse_sse.h"
+#include "server/http/testing/split_replies.h"
 
 namespace espalier::openai {
 namespace {
@@ -36,7 +36,7 @@ void AddCall(v1::GenerateReply* reply, int index, const std::string& id, const s
 // Reasoning, text and two calls, split at arbitrary places.
 std::vector<v1::GenerateReply> Replies() {
   std::vector<v1::GenerateReply> replies = {Reply("hm", ""), Reply(", so", "Let"),
-                                               Reply("", " me see"), Reply("", "")};
+                                            Reply("", " me see"), Reply("", "")};
   AddCall(&replies[3], 0, "a", "rain", "");
   AddCall(&replies[3], 0, "", "", "{\"city\":");
   replies.push_back(Reply("", ""));

@@ -13,9 +13,9 @@ namespace espalier::openai {
 
 struct ResponsesRequest {
   v1::GenerateRequest generate;  // all but the turns of the chat
-  std::string instructions;         // apply to this answer only
-  std::string previous;             // previous_response_id; empty: none
-  nlohmann::ordered_json items;     // "input"; see ReadInput
+  std::string instructions;      // apply to this answer only
+  std::string previous;          // previous_response_id; empty: none
+  nlohmann::ordered_json items;  // "input"; see ReadInput
   bool stream = false;
   bool background = false;
   std::optional<bool> store;

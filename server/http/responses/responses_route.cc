@@ -9,13 +9,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "server/http/response_producer.h"
+#include "base/random_id.h"
 #include "server/http/json_reader.h"
-#include "server/http/responses/truncate_conversation.h"
+#include "server/http/response_producer.h"
 #include "server/http/responses/responses_formatter.h"
 #include "server/http/responses/responses_request.h"
+#include "server/http/responses/truncate_conversation.h"
 #include "server/inference/requests/generation.h"
-#include "base/random_id.h"
 
 namespace espalier {
 namespace {
@@ -74,8 +74,8 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
   if (!request.previous.empty()) {
     const ResponseStore::Found found = context.store->Find(request.previous, owner);
     if (found.ended == nullptr || found.ended->conversation_dropped) {
-      openai::Error error =
-          found.ended == nullptr ? ResponseNotFound(request.previous) : ConversationDropped(*found.ended);
+      openai::Error error = found.ended == nullptr ? ResponseNotFound(request.previous)
+                                                   : ConversationDropped(*found.ended);
       if (found.running != nullptr) error.message = "the response to go on from has not ended";
       error.http_status = found.running != nullptr ? 409 : 404;
       error.param = "previous_response_id";
@@ -165,7 +165,8 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
                             .include_reasoning = request.include_reasoning};
   const std::string owner = OwnerOf(http);
   ResponseProducerOptions options;
-  options.formatter = std::make_unique<openai::ResponsesFormatter>(std::move(head), ids, request.stream);
+  options.formatter =
+      std::make_unique<openai::ResponsesFormatter>(std::move(head), ids, request.stream);
   options.background = request.background;
   options.clock = context.generate.clock;
   options.serialization_thread = context.generate.serialization_thread;
@@ -197,7 +198,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
 }
 
 void CountResponseInputTokens(const HttpRequest& http, const ResponsesContext& context,
-                        Responder responder) {
+                              Responder responder) {
   openai::ItemIds ids("");
   PreparedRequest prepared;
   if (const auto error = Read(http, context, &ids, &prepared)) {
@@ -298,7 +299,7 @@ void CancelResponse(const HttpRequest& http, const std::string& id, ResponseStor
 }
 
 void ListResponseInputItems(const HttpRequest& http, const std::string& id, ResponseStore& store,
-                       Responder responder) {
+                            Responder responder) {
   Query query;
   if (const auto error = ReadQuery(http, {"limit", "order", "after"}, &query)) {
     SendError(*responder, *error);

@@ -22,7 +22,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context,
 
 // POST /v1/responses/input_tokens: counts the prompt tokens of such a request.
 void CountResponseInputTokens(const HttpRequest& http, const ResponsesContext& context,
-                        std::shared_ptr<HttpResponder> responder);
+                              std::shared_ptr<HttpResponder> responder);
 
 // On one response: GET, DELETE, POST .../cancel, GET .../input_items.
 void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
@@ -32,6 +32,6 @@ void DeleteResponse(const HttpRequest& http, const std::string& id, ResponseStor
 void CancelResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
                     std::shared_ptr<HttpResponder> responder);
 void ListResponseInputItems(const HttpRequest& http, const std::string& id, ResponseStore& store,
-                       std::shared_ptr<HttpResponder> responder);
+                            std::shared_ptr<HttpResponder> responder);
 
 }  // namespace espalier

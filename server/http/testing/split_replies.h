@@ -25,7 +25,7 @@ inline std::vector<AnswerPart> TextsBetweenCalls() {
 // Splits before characters `first` and `second`. Each character is a token whose logprob is its
 // negated index.
 inline std::vector<v1::GenerateReply> SplitIntoReplies(const std::vector<AnswerPart>& parts,
-                                                    size_t first, size_t second) {
+                                                       size_t first, size_t second) {
   std::vector<v1::GenerateReply> replies(1);
   size_t at = 0;
   int index = -1;

@@ -9,20 +9,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/graph/graph_proto.h"
+#include "base/machine_memory.h"
 #include "models/model.h"
 #include "models/quantize.h"
-#include "planner/planner.h"
-#include "server/inference/placement/choose_placement.h"
-#include "serving/runner/vocabulary_resizing_runner.h"
-#include "serving/models/check_same_vocabulary.h"
-#include "worker/device/device.h"
-#include "base/machine_memory.h"
-#include "worker/measure.h"
-#include "worker/runner/program_model_runner.h"
 #include "models/weights/additional_templates.h"
 #include "models/weights/native_format.h"
 #include "models/weights/weight_files.h"
+#include "ops/graph/graph_proto.h"
+#include "planner/planner.h"
+#include "server/inference/placement/choose_placement.h"
+#include "serving/models/check_same_vocabulary.h"
+#include "serving/runner/vocabulary_resizing_runner.h"
+#include "worker/device/device.h"
+#include "worker/measure.h"
+#include "worker/runner/program_model_runner.h"
 
 namespace espalier {
 namespace {
@@ -92,11 +92,12 @@ std::vector<std::string> TensorsOf(const std::string& parameter, const WeightMap
 
 // Adds to an out-of-memory error how to make the KV cache smaller.
 absl::Status LoadError(const std::string& artifact, const ServingShape& shape,
-                    const absl::Status& status) {
+                       const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return InArtifact(artifact, status);
-  return InArtifact(artifact, absl::ResourceExhaustedError(absl::StrCat(
-                          status.message(), "; its KV cache is for ", shape.kv_slots,
-                          " tokens: kv_cache_tokens or max_sequence_length make it smaller")));
+  return InArtifact(artifact,
+                    absl::ResourceExhaustedError(absl::StrCat(
+                        status.message(), "; its KV cache is for ", shape.kv_slots,
+                        " tokens: kv_cache_tokens or max_sequence_length make it smaller")));
 }
 
 }  // namespace
@@ -136,8 +137,8 @@ absl::StatusOr<std::vector<ArtifactLoader::ModelToLoad>> ArtifactLoader::Describ
     if (!shape.ok()) return InArtifact(artifact, shape.status());
     if (!parts.empty()) {
       const ModelToLoad& large = parts[0];
-      absl::Status same =
-          CheckSameVocabulary(large.artifact, large.model.description, artifact, model->description);
+      absl::Status same = CheckSameVocabulary(large.artifact, large.model.description, artifact,
+                                              model->description);
       if (!same.ok()) return same;
     }
     if (facts.short_positions > 0 && shape->max_positions > facts.short_positions) {
@@ -169,7 +170,8 @@ absl::StatusOr<std::vector<ArtifactLoader::ModelToLoad>> ArtifactLoader::Describ
   return parts;
 }
 
-absl::StatusOr<ServingModel> ArtifactLoader::Build(const ModelToLoad& part, const ServingShape& shape,
+absl::StatusOr<ServingModel> ArtifactLoader::Build(const ModelToLoad& part,
+                                                   const ServingShape& shape,
                                                    const LoraAdapters& adapters,
                                                    LoraAdapters::Parameters* adapted,
                                                    int64_t* parameters) const {
@@ -271,9 +273,10 @@ absl::StatusOr<v1::Device> ArtifactLoader::MeasureThisProcess() {
   return *this_process_;
 }
 
-absl::Status ArtifactLoader::DecidePlacement(const std::vector<ModelToLoad>& parts, const LoraAdapters& adapters,
-                                    const Expansion& expansion, const Placement& placement,
-                                    int64_t resident_weight_bytes, Loaded* loaded) {
+absl::Status ArtifactLoader::DecidePlacement(const std::vector<ModelToLoad>& parts,
+                                             const LoraAdapters& adapters,
+                                             const Expansion& expansion, const Placement& placement,
+                                             int64_t resident_weight_bytes, Loaded* loaded) {
   const int ssms = static_cast<int>(parts.size()) - 1;
   const int requests = placement.expected_requests;
   PlacementRequest request;
@@ -282,7 +285,8 @@ absl::Status ArtifactLoader::DecidePlacement(const std::vector<ModelToLoad>& par
     request.workers = options_.cluster.workers->Idle();
     request.link = options_.cluster.workers->MeasuredLink();
   }
-  const int most = placement.concurrent_steps > 0 ? placement.concurrent_steps : kMaxConcurrentSteps;
+  const int most =
+      placement.concurrent_steps > 0 ? placement.concurrent_steps : kMaxConcurrentSteps;
   const int shares = std::min({requests, most, static_cast<int>(request.workers.size())});
   // Per model: the largest step, an expected one, and steps for shares of the requests.
   std::deque<ServingModel> built;
@@ -385,8 +389,8 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
   if (!given.ok()) return given.status();
   loaded.placements = placement.models;
   if (placement.models.empty()) {
-    absl::Status chosen =
-        DecidePlacement(parts, *given, expansion, placement, formats.resident_weight_bytes, &loaded);
+    absl::Status chosen = DecidePlacement(parts, *given, expansion, placement,
+                                          formats.resident_weight_bytes, &loaded);
     if (!chosen.ok()) return chosen;
   }
   if (loaded.placements.size() != parts.size()) {

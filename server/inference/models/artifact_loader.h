@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/file_system.h"
+#include "models/weights/native_format.h"
 #include "ops/schema/registry.h"
 #include "planner/planner.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/inference/models/model_server.h"
 #include "server/inference/remote/remote_model_runner.h"
 #include "server/inference/remote/serving_session.h"
-#include "base/file_system.h"
 #include "worker/device/memory_budget.h"
 #include "worker/runner/lora_adapters.h"
-#include "models/weights/native_format.h"
 
 namespace espalier {
 
@@ -63,22 +63,24 @@ class ArtifactLoader : public ModelLoader {
     Described model;
     ServingShape shape;
     WeightFormat format = WeightFormat::kF32;  // the most frequent format of its weights
-    std::shared_ptr<const NativeFormats> own;     // per weight; null: uniform, or packed
+    std::shared_ptr<const NativeFormats> own;  // per weight; null: uniform, or packed
   };
-  absl::StatusOr<Loaded> LoadSized(const std::vector<ModelToLoad>& parts, const Expansion& expansion,
-                                   const Formats& formats, const Placement& placement);
+  absl::StatusOr<Loaded> LoadSized(const std::vector<ModelToLoad>& parts,
+                                   const Expansion& expansion, const Formats& formats,
+                                   const Placement& placement);
   absl::StatusOr<std::vector<ModelToLoad>> DescribeAll(const std::string& llm,
-                                                const std::vector<std::string>& ssms,
-                                                const ServingSize& size, const Expansion& expansion,
-                                                const Formats& formats) const;
+                                                       const std::vector<std::string>& ssms,
+                                                       const ServingSize& size,
+                                                       const Expansion& expansion,
+                                                       const Formats& formats) const;
   // Sets `adapted` to the parameters that `adapters` fill.
   absl::StatusOr<ServingModel> Build(const ModelToLoad& part, const ServingShape& shape,
                                      const LoraAdapters& adapters,
                                      LoraAdapters::Parameters* adapted, int64_t* parameters) const;
   // Chooses where the models run; sets placements and candidates.
   absl::Status DecidePlacement(const std::vector<ModelToLoad>& parts, const LoraAdapters& adapters,
-                      const Expansion& expansion, const Placement& placement,
-                      int64_t resident_weight_bytes, Loaded* loaded);
+                               const Expansion& expansion, const Placement& placement,
+                               int64_t resident_weight_bytes, Loaded* loaded);
   // Returns this process as a device, measured once.
   absl::StatusOr<v1::Device> MeasureThisProcess();
   struct Local {

@@ -33,18 +33,18 @@ RequestEvent LastEvent(absl::Status why) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AsyncEngine>> AsyncEngine::Create(EngineParts parts,
-                                                               EngineOptions options) {
+                                                                 EngineOptions options) {
   std::vector<ModelRunner*> ssms;
   for (const auto& ssm : parts.ssms) ssms.push_back(ssm.get());
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(parts.llm.get(), ssms, parts.tokenizer.get(), options);
   if (!engine.ok()) return engine.status();
   return std::unique_ptr<AsyncEngine>(new AsyncEngine(std::move(parts), *std::move(engine),
-                                                    options.max_requests, options.max_queue));
+                                                      options.max_requests, options.max_queue));
 }
 
 AsyncEngine::AsyncEngine(EngineParts parts, std::unique_ptr<Engine> engine, int max_requests,
-                       int max_queue)
+                         int max_queue)
     : parts_(std::move(parts)),
       max_requests_(max_requests),
       max_queue_(std::max(1, max_queue)),
@@ -71,7 +71,7 @@ AsyncEngine::~AsyncEngine() {
 }
 
 absl::StatusOr<AsyncEngine::Ticket> AsyncEngine::Submit(SharedPrompt prompt, RequestOptions options,
-                                                      Listener listener) {
+                                                        Listener listener) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return end_status_;
   const Ticket ticket = next_ticket_++;
@@ -79,7 +79,8 @@ absl::StatusOr<AsyncEngine::Ticket> AsyncEngine::Submit(SharedPrompt prompt, Req
   if (submitted_ >= max_queue_ && !options.admission_guaranteed()) {
     auto last = inbox_.end();
     for (auto one = inbox_.begin(); one != inbox_.end(); ++one) {
-      if (one->cancel || one->options.admission_guaranteed() || one->options.priority <= options.priority)
+      if (one->cancel || one->options.admission_guaranteed() ||
+          one->options.priority <= options.priority)
         continue;
       if (last == inbox_.end() || one->options.priority >= last->options.priority) last = one;
     }

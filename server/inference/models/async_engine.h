@@ -47,7 +47,7 @@ class AsyncEngine {
   using Ticket = int64_t;
 
   static absl::StatusOr<std::unique_ptr<AsyncEngine>> Create(EngineParts parts,
-                                                            EngineOptions options);
+                                                             EngineOptions options);
   // Ends all requests with Unavailable and joins the threads.
   ~AsyncEngine();
 
@@ -137,11 +137,11 @@ class AsyncEngine {
   mutable absl::Mutex mutex_;
   std::vector<Command> inbox_ ABSL_GUARDED_BY(mutex_);
   std::vector<Rejection> rejections_ ABSL_GUARDED_BY(mutex_);  // not delivered yet
-  int submitted_ ABSL_GUARDED_BY(mutex_) = 0;            // requests in the inbox
+  int submitted_ ABSL_GUARDED_BY(mutex_) = 0;                  // requests in the inbox
   // infinite: no step runs
   absl::Time step_began_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status end_status_ ABSL_GUARDED_BY(mutex_);   // once stopping
+  absl::Status end_status_ ABSL_GUARDED_BY(mutex_);  // once stopping
   bool loop_ended_ ABSL_GUARDED_BY(mutex_) = false;  // no more steps
   Ticket next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   int open_count_ ABSL_GUARDED_BY(mutex_) = 0;

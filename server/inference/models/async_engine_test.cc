@@ -17,7 +17,7 @@ namespace {
 constexpr int kVocabulary = 20;
 
 std::unique_ptr<AsyncEngine> Host(int max_queue = 256, FakeModelRunner** llm = nullptr,
-                                 FakeModel model = HashModel(1, kVocabulary)) {
+                                  FakeModel model = HashModel(1, kVocabulary)) {
   EngineParts parts;
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
   auto runner = std::make_unique<FakeModelRunner>(FakeModelRunner::LargeLimits(kVocabulary),

@@ -30,7 +30,7 @@ absl::Status Stopping() {
 
 // The part of a description that follows from the request alone.
 v1::ServedModel DescribeRequest(const v1::ServeModelRequest& request,
-                                   const std::vector<v1::ModelPlacement>& placements) {
+                                const std::vector<v1::ModelPlacement>& placements) {
   v1::ServedModel description;
   description.set_name(request.name());
   description.set_artifact(request.artifact());
@@ -60,9 +60,8 @@ v1::ServedModel DescribeRequest(const v1::ServeModelRequest& request,
 
 // Returns whether any model runs on workers.
 bool OnWorkers(const std::vector<v1::ModelPlacement>& placements) {
-  return std::any_of(placements.begin(), placements.end(), [](const v1::ModelPlacement& place) {
-    return place.tensor_parallel() > 0;
-  });
+  return std::any_of(placements.begin(), placements.end(),
+                     [](const v1::ModelPlacement& place) { return place.tensor_parallel() > 0; });
 }
 
 bool SameRequest(v1::ServeModelRequest known, const v1::ServeModelRequest& asked) {
@@ -130,8 +129,9 @@ absl::StatusOr<int> AdapterIndex(const v1::ServedModel& model, const std::string
                                  : absl::StrCat("it has: ", absl::StrJoin(names, ", "))));
 }
 
-absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(
-    const v1::ServeModelRequest& request, const std::string& name, bool may_wait) {
+absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(const v1::ServeModelRequest& request,
+                                                             const std::string& name,
+                                                             bool may_wait) {
   absl::StatusOr<Expansion> expansion =
       Expansion::Create({request.expansion().begin(), request.expansion().end()});
   if (!expansion.ok()) return expansion.status();
@@ -328,8 +328,7 @@ absl::StatusOr<v1::ServedModel> ModelServer::Serve(const v1::ServeModelRequest& 
   return Admit(&*request, /*restores=*/false);
 }
 
-absl::StatusOr<v1::ServedModel> ModelServer::Admit(v1::ServeModelRequest* request,
-                                                      bool restores) {
+absl::StatusOr<v1::ServedModel> ModelServer::Admit(v1::ServeModelRequest* request, bool restores) {
   const std::string& name = request->name();
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = Load(request, /*may_wait=*/restores);
   absl::MutexLock lock(&mutex_);  // released before an unwanted model is destroyed

@@ -15,9 +15,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "ops/quantized/quantize_graph.h"
-#include "espalier/v1/inference.pb.h"
 #include "base/clock.h"
+#include "espalier/v1/inference.pb.h"
+#include "ops/quantized/quantize_graph.h"
 #include "server/inference/models/async_engine.h"
 #include "server/inference/models/grammar_cache.h"
 #include "server/inference/models/serving_metrics.h"
@@ -52,11 +52,11 @@ class ModelLoader {
 
   struct Loaded {
     EngineParts parts;
-    int64_t parameters = 0;                             // of the LLM
-    int64_t kv_cache_tokens = 0;                        // of the LLM
+    int64_t parameters = 0;       // of the LLM
+    int64_t kv_cache_tokens = 0;  // of the LLM
     // smaller than useful, to fit the memory
     bool kv_cache_reduced = false;
-    WeightFormat format = WeightFormat::kF32;           // of the LLM
+    WeightFormat format = WeightFormat::kF32;        // of the LLM
     std::function<void(v1::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
     // Placements of the LLM, then of the SSMs; and the candidates, if this loader chose.
     std::vector<v1::ModelPlacement> placements;
@@ -73,7 +73,7 @@ class ModelLoader {
     // Of the LLM, then the SSMs. Named workers are preferred. Empty: the loader chooses.
     std::vector<v1::ModelPlacement> models;
     int expected_requests = 1;  // concurrent requests to plan for
-    int concurrent_steps = 0;      // limit on the LLM's concurrent steps; 0: its stages
+    int concurrent_steps = 0;   // limit on the LLM's concurrent steps; 0: its stages
     bool may_wait = false;      // for workers; until then requests fail
     // size that fit before, used if ServingSize gives none; 0: unknown
     int fitted_kv_cache_tokens = 0;
@@ -134,7 +134,7 @@ class ModelServer {
     v1::ServeModelRequest request;  // with defaults and the LLM's format filled in
     EngineParts parts;
     EngineOptions options;
-    int64_t parameters = 0;                             // of the LLM
+    int64_t parameters = 0;                          // of the LLM
     std::function<void(v1::ServedModel*)> describe;  // as in LoadedModel, while `parts` live
     v1::SamplingOptions sampling_defaults;
     int64_t kv_cache_tokens = 0;
@@ -186,7 +186,7 @@ class ModelServer {
 
  private:
   struct Entry {
-    v1::ServeModelRequest request;    // as stored
+    v1::ServeModelRequest request;       // as stored
     std::shared_ptr<LoadedModel> model;  // null: to be restored
     absl::Status failure;                // last failure to load
     absl::Time next_retry = absl::InfinitePast();
@@ -200,11 +200,10 @@ class ModelServer {
   // Called when the last reference to a model is gone.
   void OnModelDestroyed(const std::string& name);
   // Workers hold the model under `name`. The next three REQUIRE the load slot.
-  absl::StatusOr<Prepared> LoadParts(const v1::ServeModelRequest& request,
-                                     const std::string& name, bool may_wait);
+  absl::StatusOr<Prepared> LoadParts(const v1::ServeModelRequest& request, const std::string& name,
+                                     bool may_wait);
   // Loads a model. Records in the request the chosen placement and the KV cache size that fits.
-  absl::StatusOr<std::shared_ptr<LoadedModel>> Load(v1::ServeModelRequest* request,
-                                                    bool may_wait);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> Load(v1::ServeModelRequest* request, bool may_wait);
   // Loads a model and serves it, unless it was unserved meanwhile. `restores`: the store has it
   // already.
   absl::StatusOr<v1::ServedModel> Admit(v1::ServeModelRequest* request, bool restores);
@@ -224,7 +223,7 @@ class ModelServer {
   mutable absl::Mutex mutex_;
   std::map<std::string, Entry> models_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> unloading_ ABSL_GUARDED_BY(mutex_);  // unserved, not destroyed yet
-  bool loading_ ABSL_GUARDED_BY(mutex_) = false;           // the load slot is taken
+  bool loading_ ABSL_GUARDED_BY(mutex_) = false;             // the load slot is taken
   // The model being loaded for serving; empty if there is none or it has been unserved.
   std::string loading_name_ ABSL_GUARDED_BY(mutex_);
   uint64_t seeds_ ABSL_GUARDED_BY(mutex_) = 0;

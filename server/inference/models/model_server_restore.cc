@@ -55,7 +55,8 @@ bool ModelServer::WaitForNextRetry(std::string* name) {
   for (;;) {
     const Entry* next = nullptr;
     for (const auto& [known, entry] : models_) {
-      if (entry.model != nullptr || (next != nullptr && entry.next_retry >= next->next_retry)) continue;
+      if (entry.model != nullptr || (next != nullptr && entry.next_retry >= next->next_retry))
+        continue;
       next = &entry;
       *name = known;
     }

@@ -59,7 +59,8 @@ absl::Status CheckConcurrentSteps(const v1::ServeModelRequest& request, bool ssm
   if (steps <= 1) return absl::OkStatus();
   if (request.workers() == kAutoWorkers) {
     return absl::InvalidArgumentError(
-        "field 'concurrent_steps': where 'workers' is auto there are as many as stages, or 1; leave "
+        "field 'concurrent_steps': where 'workers' is auto there are as many as stages, or 1; "
+        "leave "
         "it "
         "out, or give 1");
   }
@@ -70,7 +71,8 @@ absl::Status CheckConcurrentSteps(const v1::ServeModelRequest& request, bool ssm
   }
   if (request.tune_speculation()) {
     return absl::InvalidArgumentError(
-        "field 'concurrent_steps': with 'tune_speculation', which measures steps, it can only be 1");
+        "field 'concurrent_steps': with 'tune_speculation', which measures steps, it can only be "
+        "1");
   }
   if (ssms_on_workers) {
     return absl::InvalidArgumentError(
@@ -152,8 +154,7 @@ std::vector<v1::ModelPlacement> PlacementsOf(const v1::ServeModelRequest& reques
   llm.set_pipeline_parallel(request.pipeline_parallel());
   ssm.set_tensor_parallel(request.ssm_tensor_parallel());
   ssm.set_pipeline_parallel(request.ssm_pipeline_parallel());
-  std::vector<v1::ModelPlacement> all(static_cast<size_t>(request.ssm_artifacts_size()) + 1,
-                                         ssm);
+  std::vector<v1::ModelPlacement> all(static_cast<size_t>(request.ssm_artifacts_size()) + 1, ssm);
   all[0] = llm;
   return all;
 }
@@ -174,8 +175,7 @@ absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest
         "shape that is given; leave one of them out");
   }
   const bool wants_ngram = request.tune_speculation() && !request.has_ngram_depth();
-  const bool drafts =
-      !request.ssm_artifacts().empty() || request.ngram_depth() > 0 || wants_ngram;
+  const bool drafts = !request.ssm_artifacts().empty() || request.ngram_depth() > 0 || wants_ngram;
   if (request.has_tune_speculation() && !drafts) {
     return absl::InvalidArgumentError(
         "field 'tune_speculation' chooses drafts, but there is neither an SSM nor a ngram_depth");
@@ -193,8 +193,8 @@ absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest
     return absl::InvalidArgumentError("field 'ssm_weights': 'ssm_artifacts' names no SSM");
   }
   if (request.ngram_depth() < 0 || request.ngram_depth() > kMaxNgramDepth) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "field 'ngram_depth' is ", request.ngram_depth(), ", expected 0 to ", kMaxNgramDepth));
+    return absl::InvalidArgumentError(absl::StrCat("field 'ngram_depth' is ", request.ngram_depth(),
+                                                   ", expected 0 to ", kMaxNgramDepth));
   }
   for (const std::string* format : {&request.weights(), &request.ssm_weights()}) {
     if (absl::Status known = WeightFormatOf(*format).status(); !known.ok()) return known;

@@ -105,9 +105,9 @@ struct ServingMetrics::Families {
         accepted_per_position(MakeCounter(registry, "spec_decode_num_accepted_tokens_per_pos_total",
                                           "Tree nodes accepted, by depth from 0.")),
         ngram_drafted(MakeCounter(registry, "spec_decode_num_ngram_draft_tokens_total",
-                                   "Tree nodes verified that the n-gram drafter proposed.")),
+                                  "Tree nodes verified that the n-gram drafter proposed.")),
         ngram_accepted(MakeCounter(registry, "spec_decode_num_ngram_accepted_tokens_total",
-                                    "Tree nodes accepted that the n-gram drafter proposed.")),
+                                   "Tree nodes accepted that the n-gram drafter proposed.")),
         tuned_off(MakeCounter(registry, "spec_decode_num_tuned_off_steps_total",
                               "Steps without any SSM because none would have paid.")),
         ssm_active(MakeGauge(registry, "spec_decode_ssm_active",
@@ -181,7 +181,8 @@ void ServingMetrics::MonitoredModel::IncreaseTo(Counter& counter, int64_t total)
   known = std::max(known, total);
 }
 
-void ServingMetrics::MonitoredModel::IncreaseTo(Histogram& histogram, const HistogramCounts& total) {
+void ServingMetrics::MonitoredModel::IncreaseTo(Histogram& histogram,
+                                                const HistogramCounts& total) {
   HistogramCounts& known = seen_sizes.try_emplace(&histogram, total.bounds()).first->second;
   std::vector<double> more;
   for (size_t i = 0; i < total.counts().size(); ++i) {
@@ -252,7 +253,7 @@ void ServingMetrics::Collect() {
          {std::pair{"local_compute", s.whole_prompt_tokens - s.cached_prompt_tokens},
           std::pair{"local_cache_hit", s.cached_prompt_tokens}}) {
       watched.IncreaseTo(f.prompt_tokens_by_source.Add({{"model_name", name}, {"source", source}}),
-                      tokens);
+                         tokens);
     }
     watched.IncreaseTo(f.prompt_tokens_computed.Add(labels), s.prompt_tokens);
     watched.IncreaseTo(f.generation_tokens.Add(labels), s.generated_tokens);
@@ -313,7 +314,7 @@ void ServingMetrics::CollectSpeculation(const std::string& name, const EngineSta
                                        std::pair{&f.accepted_per_position, &s.accepted_by_depth}}) {
     for (size_t d = 0; d < counts->size(); ++d) {
       watched->IncreaseTo(family->Add({{"model_name", name}, {"position", absl::StrCat(d)}}),
-                       (*counts)[d]);
+                          (*counts)[d]);
     }
   }
   watched->IncreaseTo(f.ngram_drafted.Add(labels), s.speculation.ngram_drafted);
@@ -359,8 +360,7 @@ void ServingMetrics::RequestProgressed(const std::string& model, const RequestEv
   between->Observe(event.seconds_since_last);
 }
 
-void ServingMetrics::RequestFinished(const std::string& model,
-                                     const v1::GenerateRequest& request,
+void ServingMetrics::RequestFinished(const std::string& model, const v1::GenerateRequest& request,
                                      const RequestEvent& event) {
   Families& f = *families_;
   const prometheus::Labels labels = {{"model_name", model}};
@@ -389,8 +389,8 @@ void ServingMetrics::RequestFinished(const std::string& model,
   if (request.max_tokens() > 0) f.wanted_sizes.Add(labels, kTokens).Observe(request.max_tokens());
 }
 
-void ServingMetrics::AnswersFinished(const std::string& model,
-                                     const v1::GenerateRequest& request, int longest) {
+void ServingMetrics::AnswersFinished(const std::string& model, const v1::GenerateRequest& request,
+                                     int longest) {
   if (longest == 0) return;
   const prometheus::Labels labels = {{"model_name", model}};
   families_->wanted_answers.Add(labels, kAnswers).Observe(std::max(1, request.n()));

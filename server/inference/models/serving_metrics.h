@@ -49,8 +49,7 @@ class ServingMetrics {
                        const RequestEvent& event);
   // Records the end of all answers of one request; `longest` is the most tokens of one answer.
   // Records nothing if it is 0.
-  void AnswersFinished(const std::string& model, const v1::GenerateRequest& request,
-                       int longest);
+  void AnswersFinished(const std::string& model, const v1::GenerateRequest& request, int longest);
   // Records one HTTP request by its route.
   void HttpAnswered(const std::string& method, const std::string& route, int status,
                     double seconds);
@@ -71,7 +70,8 @@ class ServingMetrics {
     void IncreaseTo(prometheus::Counter& counter, int64_t total);
     void IncreaseTo(prometheus::Histogram& histogram, const HistogramCounts& total);
   };
-  void CollectSizes(const std::string& name, const EngineStatistics& statistics, MonitoredModel* watched);
+  void CollectSizes(const std::string& name, const EngineStatistics& statistics,
+                    MonitoredModel* watched);
   void CollectAdapters(const std::string& name, const EngineStatistics& statistics,
                        MonitoredModel* watched);
   void CollectSpeculation(const std::string& name, const EngineStatistics& statistics,

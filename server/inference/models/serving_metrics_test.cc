@@ -12,8 +12,8 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/inference/requests/generation.h"
 #include "server/inference/models/model_server.h"
+#include "server/inference/requests/generation.h"
 #include "server/metrics/metrics.h"
 #include "serving/testing/fake_model_runner.h"
 #include "serving/testing/letter_tokenizer.h"
@@ -70,12 +70,13 @@ std::shared_ptr<LoadedModel> Model(const ModelOptions& given = {}) {
 }
 
 void Answer(AsyncEngine& engine, std::vector<int> prompt, int tokens) {
-  const auto ticket =
-      engine.Submit(std::move(prompt), {.max_tokens = tokens, .ignore_eos = true},
-                  [](const RequestEvent& event) { EXPECT_TRUE(event.error.ok()) << event.error; });
+  const auto ticket = engine.Submit(
+      std::move(prompt), {.max_tokens = tokens, .ignore_eos = true},
+      [](const RequestEvent& event) { EXPECT_TRUE(event.error.ok()) << event.error; });
   ASSERT_TRUE(ticket.ok());
   // Statistics are updated after the events.
-  while (engine.open() > 0 || engine.statistics().running > 0) absl::SleepFor(absl::Milliseconds(1));
+  while (engine.open() > 0 || engine.statistics().running > 0)
+    absl::SleepFor(absl::Milliseconds(1));
 }
 
 class MetricsTest : public ::testing::Test {
@@ -169,11 +170,10 @@ TEST_F(MetricsTest, ARequestIsCountedOnceHoweverManyAnswersItHas) {
   for (const int best_of : {3, 5}) {
     request.set_best_of(best_of);
     absl::Notification done;
-    const auto running =
-        StartGeneration(request, model, &models, &serving_,
-                        [&](const absl::StatusOr<v1::GenerateReply>&, bool last) {
-                          if (last) done.Notify();
-                        });
+    const auto running = StartGeneration(request, model, &models, &serving_,
+                                         [&](const absl::StatusOr<v1::GenerateReply>&, bool last) {
+                                           if (last) done.Notify();
+                                         });
     ASSERT_TRUE(running.ok()) << running.status();
     done.WaitForNotification();
   }
@@ -210,7 +210,8 @@ TEST_F(MetricsTest, EmbeddingsHaveALatencyAndNoAnswer) {
   EXPECT_EQ(Value("espalier_request_prompt_tokens_sum" + m), 3);
   EXPECT_EQ(Value("espalier_time_to_first_token_seconds_count" + m), -1);
   EXPECT_EQ(Value("espalier_request_generation_tokens_count" + m), -1);
-  while (model->engine->statistics().whole_prompt_tokens == 0) absl::SleepFor(absl::Milliseconds(1));
+  while (model->engine->statistics().whole_prompt_tokens == 0)
+    absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(Value("espalier_prompt_tokens_total" + m), 3);
 }
 
@@ -289,9 +290,9 @@ TEST_F(MetricsTest, SsmKvUsageRisesAndReturnsToZero) {
   EXPECT_EQ(Value(usage), 0);
   absl::Notification over;
   const auto ticket = model->engine->Submit({1, 2, 3}, {.max_tokens = 1000, .ignore_eos = true},
-                                          [&](const RequestEvent& event) {
-                                            if (event.finished) over.Notify();
-                                          });
+                                            [&](const RequestEvent& event) {
+                                              if (event.finished) over.Notify();
+                                            });
   ASSERT_TRUE(ticket.ok());
   while (Value(usage) <= 0) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_LE(Value(usage), 1);

@@ -19,7 +19,8 @@ constexpr double kRemoteStepOverheadSeconds = 3e-4;
 // displayed tokens per second but does not change their order.
 constexpr double kAssumedAcceptanceRate = 0.6;
 
-v1::ModelPlacement PlacementOf(const PredictedPlacement& placed, const std::vector<Member>& workers) {
+v1::ModelPlacement PlacementOf(const PredictedPlacement& placed,
+                               const std::vector<Member>& workers) {
   v1::ModelPlacement place;
   if (placed.own()) return place;
   place.set_tensor_parallel(placed.degrees.tensor_parallel);

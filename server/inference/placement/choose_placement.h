@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "espalier/v1/inference.pb.h"
 #include "models/model.h"
 #include "ops/schema/registry.h"
 #include "planner/planner.h"
 #include "planner/serving/place_serving.h"
-#include "espalier/v1/inference.pb.h"
 #include "server/membership/worker_registry.h"
 #include "serving/speculative/expansion.h"
 
@@ -34,9 +34,9 @@ struct PlacementRequest {
   const OpRegistry* registry = nullptr;
   std::vector<PlacedModel> models;                          // the LLM, then the SSMs
   std::vector<Member> workers;                              // idle ones
-  v1::Link link;                                         // between workers
+  v1::Link link;                                            // between workers
   std::shared_ptr<const CommunicationModel> communication;  // optional: measured
-  std::optional<v1::Device> own;                         // this process as a device
+  std::optional<v1::Device> own;                            // this process as a device
   double tokens_per_round = 1;
 };
 

@@ -110,10 +110,10 @@ absl::Status RemoteModelRunner::TooFewWorkers(
       ++roomy;
       continue;
     }
-    others.push_back(absl::StrCat(
-        id, " has ", candidate.bytes, " bytes",
-        candidate.shared ? absl::StrCat(" left beside what it holds of '", model_.group->name(), "'")
-                    : ""));
+    others.push_back(absl::StrCat(id, " has ", candidate.bytes, " bytes",
+                                  candidate.shared ? absl::StrCat(" left beside what it holds of '",
+                                                                  model_.group->name(), "'")
+                                                   : ""));
   }
   for (const v1::WorkerInfo& worker : cluster_.workers->List()) {
     if (worker.state() == v1::WorkerInfo::BUSY && named.count(worker.worker_id()) == 0) {

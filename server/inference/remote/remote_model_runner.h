@@ -47,7 +47,8 @@ class RemoteModelRunner : public ModelRunner {
   RemoteModelRunner(ServingCluster cluster, RemoteModel model)
       : cluster_(std::move(cluster)), model_(std::move(model)) {}
   absl::StatusOr<std::vector<Member>> ChooseWorkers(int64_t bytes) const;
-  absl::Status TooFewWorkers(int64_t bytes, const std::vector<WorkerRegistry::AvailableWorker>& available) const;
+  absl::Status TooFewWorkers(int64_t bytes,
+                             const std::vector<WorkerRegistry::AvailableWorker>& available) const;
   bool is_llm() const { return model_.group != nullptr && !model_.drafts; }
   // Adds the model's name and state to a session's error, for Begin and End.
   absl::Status Explain(const absl::Status& status);

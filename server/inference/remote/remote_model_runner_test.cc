@@ -18,8 +18,8 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/testing/fake_clock.h"
-#include "serving/testing/fake_model_runner.h"
 #include "serving/runner/serving_proto.h"
+#include "serving/testing/fake_model_runner.h"
 
 namespace espalier {
 namespace {
@@ -69,7 +69,7 @@ class ScriptedClient : public WorkerClient {
   explicit ScriptedClient(std::shared_ptr<ScriptedWorker> worker) : worker_(std::move(worker)) {}
 
   absl::StatusOr<v1::StartServingReply> StartServing(const v1::StartServingRequest& request,
-                                                        absl::Duration) override {
+                                                     absl::Duration) override {
     absl::MutexLock lock(&worker_->mutex);
     if (absl::Status s = Answer(); !s.ok()) return s;
     ++worker_->loadings;
@@ -101,15 +101,14 @@ class ScriptedClient : public WorkerClient {
   }
 
   absl::StatusOr<v1::LoadProgramReply> LoadProgram(const v1::LoadProgramRequest&,
-                                                      absl::Duration) override {
+                                                   absl::Duration) override {
     return absl::UnimplementedError("");
   }
   absl::Status Run(const v1::RunRequest&,
                    const std::function<void(const v1::RunEvent&)>&) override {
     return absl::UnimplementedError("");
   }
-  absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest&,
-                                              absl::Duration) override {
+  absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest&, absl::Duration) override {
     return absl::UnimplementedError("");
   }
 

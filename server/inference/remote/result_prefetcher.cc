@@ -4,7 +4,8 @@
 
 namespace espalier {
 
-ResultPrefetcher::ResultPrefetcher(ServingStream* stream) : stream_(stream), thread_([this] { Run(); }) {}
+ResultPrefetcher::ResultPrefetcher(ServingStream* stream)
+    : stream_(stream), thread_([this] { Run(); }) {}
 
 ResultPrefetcher::~ResultPrefetcher() { thread_.join(); }
 

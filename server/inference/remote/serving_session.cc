@@ -165,7 +165,8 @@ void ServingSession::Watch() {
   }
   {
     absl::MutexLock lock(&mutex_);
-    if (step_started_.empty() || absl::Now() - step_started_.front() < cluster_.step_timeout) return;
+    if (step_started_.empty() || absl::Now() - step_started_.front() < cluster_.step_timeout)
+      return;
   }
   Break(absl::StrCat("a step has taken longer than ", absl::FormatDuration(cluster_.step_timeout)));
 }

@@ -64,14 +64,14 @@ class ServingGroup {
 
 // What is loaded on the workers.
 struct RemoteModel {
-  std::string name;                      // as served
-  std::string folder;                    // of its files, visible to the workers
+  std::string name;                   // as served
+  std::string folder;                 // of its files, visible to the workers
   std::vector<v1::Program> programs;  // by rank
   // Worker IDs by rank, used if all are available. Empty: the fastest available.
   std::vector<std::string> preferred;
   // Null: shares no workers.
   std::shared_ptr<ServingGroup> group;
-  bool drafts = false;        // an SSM of the group
+  bool drafts = false;          // an SSM of the group
   bool prefers_shared = false;  // prefers the group's workers to idle ones
   WeightMap weights;
   // LoRA adapters: their folders, and the parameters that they fill.
@@ -162,7 +162,7 @@ class ServingSession {
   std::unique_ptr<ResultPrefetcher> reader_ ABSL_GUARDED_BY(step_mutex_);
   uint64_t steps_ = 0;
   std::deque<OpenStep> open_;  // used by the stepping thread
-  v1::ServingStep step_;    // these two are reused across steps
+  v1::ServingStep step_;       // these two are reused across steps
   v1::ServingResult result_;
 
   absl::Mutex step_mutex_;  // held during a step, and while the session starts and ends

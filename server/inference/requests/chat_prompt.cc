@@ -12,11 +12,11 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/json/bounded_json.h"
-#include "server/inference/requests/chat_fields.h"
 #include "server/inference/field_error.h"
+#include "server/inference/requests/chat_fields.h"
 #include "server/inference/requests/tool_choice.h"
-#include "serving/chat_template/python_string.h"
 #include "serving/chat_template/plain_chat_template.h"
+#include "serving/chat_template/python_string.h"
 
 namespace espalier {
 namespace {
@@ -24,7 +24,8 @@ namespace {
 using json = nlohmann::ordered_json;
 
 // Error text of serving/chat_template/operators.cc.
-constexpr absl::string_view kDictConcatenationError = "unsupported operand types for +: 'str' and 'dict'";
+constexpr absl::string_view kDictConcatenationError =
+    "unsupported operand types for +: 'str' and 'dict'";
 constexpr absl::string_view kAssistantNext = "\nassistant:";
 
 ChatMessage PlainTurn(const v1::ChatTurn& turn) {
@@ -48,8 +49,8 @@ absl::StatusOr<json> Parsed(const std::string& text, absl::string_view field) {
 
 // Message format that a template expects.
 struct MessageFormat {
-  bool distinguishes_null = false;      // see TestsForNullContent
-  bool text_arguments = false;  // see ConcatenatesArguments
+  bool distinguishes_null = false;  // see TestsForNullContent
+  bool text_arguments = false;      // see ConcatenatesArguments
   // The template supports the developer role. Others drop or reject such turns, so they become
   // system turns.
   bool supports_developer = false;
@@ -192,12 +193,12 @@ absl::Status SetEffort(const std::string& effort, absl::string_view source, json
 
 // Renders with the model's template. Special tokens are spelled out in the text.
 absl::StatusOr<std::string> RenderTemplate(const v1::ChatPrompt& chat, const ChatTemplate& format,
-                                      const Clock* clock) {
+                                           const Clock* clock) {
   ChatRequest request;
   const std::string& source = format.Source(ToolChoiceOf(chat) != ToolChoice::kNone);
   MessageFormat form{.distinguishes_null = TestsForNullContent(source),
-                   .text_arguments = ConcatenatesArguments(source),
-                   .supports_developer = absl::StrContains(source, "developer")};
+                     .text_arguments = ConcatenatesArguments(source),
+                     .supports_developer = absl::StrContains(source, "developer")};
   absl::StatusOr<json> messages = MessagesOf(chat, form);
   if (!messages.ok()) return messages.status();
   request.messages = *std::move(messages);

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "espalier/v1/inference.pb.h"
 #include "base/clock.h"
+#include "espalier/v1/inference.pb.h"
+#include "serving/chat_template/chat_template.h"
 #include "serving/output_parsers/reasoning_parser.h"
 #include "serving/output_parsers/tool_call_parser.h"
-#include "serving/chat_template/chat_template.h"
 #include "serving/tokenizer/tokenizer.h"
 
 namespace espalier {

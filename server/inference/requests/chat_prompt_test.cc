@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/testing/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/testing/fake_clock.h"
 #include "server/inference/field_error.h"
 #include "serving/tokenizer/byte_tokenizer.h"
 

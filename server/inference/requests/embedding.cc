@@ -90,10 +90,12 @@ v1::Embedding ToEmbedding(const std::vector<float>& hidden, const v1::EmbedReque
   return out;
 }
 
-class EmbeddingGeneration : public Generation, public std::enable_shared_from_this<EmbeddingGeneration> {
+class EmbeddingGeneration : public Generation,
+                            public std::enable_shared_from_this<EmbeddingGeneration> {
  public:
-  EmbeddingGeneration(v1::EmbedRequest request, const ModelServer::Target& target, RequestOptions options,
-          std::vector<std::vector<int>> inputs, ServingMetrics* metrics, EmbeddingListener listener)
+  EmbeddingGeneration(v1::EmbedRequest request, const ModelServer::Target& target,
+                      RequestOptions options, std::vector<std::vector<int>> inputs,
+                      ServingMetrics* metrics, EmbeddingListener listener)
       : request_(std::move(request)),
         name_(target.model->description.name()),
         model_(target.model),
@@ -233,8 +235,9 @@ absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(v1::EmbedRequest requ
   options.priority = request.priority();
   options.cache_salt = request.cache_salt();
   options.timeout_seconds = request.timeout_seconds();
-  auto running = std::make_shared<EmbeddingGeneration>(std::move(request), target, std::move(options),
-                                           std::move(inputs), metrics, std::move(listener));
+  auto running =
+      std::make_shared<EmbeddingGeneration>(std::move(request), target, std::move(options),
+                                            std::move(inputs), metrics, std::move(listener));
   status = running->Start();
   if (!status.ok()) return status;
   return running;

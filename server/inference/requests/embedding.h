@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "espalier/v1/inference.pb.h"
-#include "server/inference/requests/generation.h"
 #include "server/inference/models/model_server.h"
+#include "server/inference/requests/generation.h"
 
 namespace espalier {
 

@@ -69,8 +69,8 @@ v1::EmbedRequest Request(int inputs) {
 }
 
 absl::StatusOr<v1::EmbedReply> Ask(const v1::EmbedRequest& request,
-                                      const ModelServer::Target& target,
-                                      absl::Notification* cancelled = nullptr) {
+                                   const ModelServer::Target& target,
+                                   absl::Notification* cancelled = nullptr) {
   struct Shared {
     absl::StatusOr<v1::EmbedReply> reply;
     absl::Notification done;
@@ -134,10 +134,10 @@ TEST(Embedding, MomentarilyFullQueueFailsNothingSubmitted) {
   std::thread meanwhile([&] {
     began->WaitForNotification();
     const auto ticket = target.model->engine->Submit(std::vector<int>{1}, {.max_tokens = 1},
-                                                   [&](const RequestEvent& event) {
-                                                     EXPECT_TRUE(event.error.ok()) << event.error;
-                                                     if (event.finished) other.Notify();
-                                                   });
+                                                     [&](const RequestEvent& event) {
+                                                       EXPECT_TRUE(event.error.ok()) << event.error;
+                                                       if (event.finished) other.Notify();
+                                                     });
     EXPECT_TRUE(ticket.ok());
     gate->Notify();
   });

@@ -14,11 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "server/inference/requests/chat_prompt.h"
 #include "server/inference/field_error.h"
+#include "server/inference/models/sampling_defaults.h"
+#include "server/inference/requests/chat_prompt.h"
 #include "server/inference/requests/generation_options.h"
 #include "server/inference/requests/prompt_generation.h"
-#include "server/inference/models/sampling_defaults.h"
 #include "server/inference/requests/tool_choice.h"
 #include "serving/output_parsers/output_parser.h"
 
@@ -111,7 +111,7 @@ absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const Loaded
 namespace {
 
 OutputParserOptions ToOutputParserOptions(const v1::GenerateRequest& request, const Prompt& prompt,
-                              std::vector<Tool> tools, ModelServer* models) {
+                                          std::vector<Tool> tools, ModelServer* models) {
   const v1::ChatPrompt& chat = request.chat();
   OutputParserOptions options;
   if (!chat.reasoning_in_text()) {
@@ -132,7 +132,7 @@ OutputParserOptions ToOutputParserOptions(const v1::GenerateRequest& request, co
 
 // Upper bound for a prompt of `length` tokens and its answers.
 int64_t CountLogprobs(const v1::GenerateRequest& request, const RequestOptions& options,
-                   size_t length, int context) {
+                      size_t length, int context) {
   const auto each = [](int top) -> int64_t { return top < 0 ? 0 : std::max(1, top); };
   const int64_t prompt = static_cast<int64_t>(length);
   const int64_t answer = std::min<int64_t>(options.max_tokens, context - prompt);
@@ -150,7 +150,7 @@ absl::Status CheckLogprobs(const RequestOptions& options, int64_t logprobs) {
 }
 
 GenerationContext ContextOf(v1::GenerateRequest request, RequestOptions options,
-                     const std::shared_ptr<LoadedModel>& model, ServingMetrics* metrics) {
+                            const std::shared_ptr<LoadedModel>& model, ServingMetrics* metrics) {
   const bool has_request_stops = request.stop_size() > 0;
   // The request lives as long as its answers; drop large fields that `options` covers or that are
   // no longer needed.
@@ -192,7 +192,8 @@ class Batch : public Generation, public std::enable_shared_from_this<Batch> {
 
   Batch(GenerationContext context, std::deque<Waiting> waiting, BatchListener listener)
       : context_(std::move(context)),
-        max_concurrent_prompts_(MaxConcurrentPrompts(*context_.engine, AnswersPerPrompt(*context_.request))),
+        max_concurrent_prompts_(
+            MaxConcurrentPrompts(*context_.engine, AnswersPerPrompt(*context_.request))),
         listener_(std::move(listener)),
         waiting_(std::move(waiting)) {}
 
@@ -310,10 +311,11 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const v1::GenerateRe
   const uint64_t seed = SeedOf(request, models);
   std::string echo = request.echo() ? EchoOf(request, prompt->tokens, *model) : "";
   std::optional<OutputParserOptions> parser_options;
-  if (request.has_chat()) parser_options = ToOutputParserOptions(request, *prompt, std::move(tools), models);
+  if (request.has_chat())
+    parser_options = ToOutputParserOptions(request, *prompt, std::move(tools), models);
   const auto run =
       NewPromptGeneration(ContextOf(std::move(request), *std::move(options), model, metrics),
-                       std::move(listener), std::move(echo), parser_options);
+                          std::move(listener), std::move(echo), parser_options);
   absl::Status status = run->Submit(std::move(prompt->tokens), seed, absl::Now());
   if (!status.ok()) return status;
   return run;

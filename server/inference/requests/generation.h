@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "espalier/v1/inference.pb.h"
-#include "server/inference/requests/chat_prompt.h"
 #include "server/inference/models/model_server.h"
+#include "server/inference/requests/chat_prompt.h"
 
 namespace espalier {
 
@@ -58,8 +58,8 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const v1::GenerateRe
 // Same for several prompts of one request, which is checked and stored once; each of `prompts` has
 // only a text or tokens. Submits only as many at once as the queue holds, and the next as these
 // end. An error ends all of them. Cancelled prompts that were not submitted get no reply.
-using BatchListener = std::function<void(
-    int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last_of_prompt)>;
+using BatchListener = std::function<void(int prompt, const absl::StatusOr<v1::GenerateReply>& reply,
+                                         bool last_of_prompt)>;
 absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
     const v1::GenerateRequest& request, const std::vector<v1::GenerateRequest>& prompts,
     std::shared_ptr<LoadedModel> model, ModelServer* models, ServingMetrics* metrics,

@@ -89,8 +89,7 @@ inline void Finish(const v1::GenerateRequest& request, std::shared_ptr<LoadedMod
   answers->done.WaitForNotification();
 }
 
-inline std::string TextOf(const v1::GenerateRequest& request,
-                          std::shared_ptr<LoadedModel> model) {
+inline std::string TextOf(const v1::GenerateRequest& request, std::shared_ptr<LoadedModel> model) {
   Answers answers;
   Finish(request, std::move(model), &answers);
   EXPECT_TRUE(answers.error.ok()) << answers.error;

@@ -15,7 +15,8 @@ namespace {
 constexpr int kDefaultMaxTokens = 16;
 
 // A word has different tokens at the start of a text and after a space; bans both.
-absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer, LogitsProcessorOptions* rules) {
+absl::Status AddBadWord(const std::string& word, const Tokenizer& tokenizer,
+                        LogitsProcessorOptions* rules) {
   if (word.empty()) return FieldError("bad_words", "bad_words: a word is empty");
   if (word.size() > kMaxBadWordBytes) {
     return FieldError("bad_words", absl::StrCat("bad_words: a word has ", word.size(),
@@ -117,7 +118,7 @@ ReasoningPrefix ReasoningPrefixOf(const Prompt& prompt) {
 // Permits reasoning before the constrained part. Reasoning that counts as answer text falls under
 // the constraint, unless the prompt has opened it.
 StructuredOutput AllowReasoningBefore(const Prompt& prompt, const v1::GenerateRequest& request,
-                        StructuredOutput constraint) {
+                                      StructuredOutput constraint) {
   if (prompt.begins_in_reasoning ||
       (!prompt.reasoning.empty() && !request.chat().reasoning_in_text())) {
     constraint.reasoning = ReasoningPrefixOf(prompt);
@@ -127,7 +128,7 @@ StructuredOutput AllowReasoningBefore(const Prompt& prompt, const v1::GenerateRe
 
 // Returns the special tokens that delimit parts of a chat's answer.
 std::vector<int> SpecialTokensShown(const v1::GenerateRequest& request, const Prompt& prompt,
-                         const Tokenizer& tokenizer) {
+                                    const Tokenizer& tokenizer) {
   std::vector<std::string> marks;
   if (!prompt.reasoning.empty()) marks = {prompt.reasoning.open, prompt.reasoning.close};
   if (request.has_chat() && ToolChoiceOf(request.chat()) == ToolChoice::kAuto) {
@@ -135,7 +136,8 @@ std::vector<int> SpecialTokensShown(const v1::GenerateRequest& request, const Pr
       marks.push_back(section.open);
       if (!section.close.empty()) marks.push_back(section.close);
     }
-    for (std::string& mark : prompt.tool_parser->inner_special_tokens()) marks.push_back(std::move(mark));
+    for (std::string& mark : prompt.tool_parser->inner_special_tokens())
+      marks.push_back(std::move(mark));
   }
   std::vector<int> tokens;
   for (const std::string& mark : marks) {
@@ -149,9 +151,10 @@ std::vector<int> SpecialTokensShown(const v1::GenerateRequest& request, const Pr
 
 // Compiles the constraint on the whole answer. Null: unconstrained.
 absl::StatusOr<std::shared_ptr<TokenMasker>> CompileConstraint(const v1::GenerateRequest& request,
-                                                    const LoadedModel& model, const Prompt& prompt,
-                                                    const std::vector<Tool>& tools,
-                                                    const std::vector<int>& shown) {
+                                                               const LoadedModel& model,
+                                                               const Prompt& prompt,
+                                                               const std::vector<Tool>& tools,
+                                                               const std::vector<int>& shown) {
   absl::StatusOr<std::optional<StructuredOutput>> content = ContentConstraint(request);
   if (!content.ok()) return content.status();
   std::optional<StructuredOutput> constraint = *content;
@@ -170,7 +173,8 @@ absl::StatusOr<std::shared_ptr<TokenMasker>> CompileConstraint(const v1::Generat
     const absl::StatusOr<Grammar> text = GrammarOf(**content);
     if (!text.ok()) return InField("response_format", text.status());
   }
-  if (!masker.ok()) return InField(constraint == *content ? "response_format" : "tools", masker.status());
+  if (!masker.ok())
+    return InField(constraint == *content ? "response_format" : "tools", masker.status());
   return masker;
 }
 
@@ -212,13 +216,14 @@ absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> ToLogitsProcessorO
     absl::Status status = AddBadWord(word, model.engine->tokenizer(), rules.get());
     if (!status.ok()) return status;
   }
-  absl::StatusOr<std::shared_ptr<TokenMasker>> constraint = CompileConstraint(request, model, prompt, tools, shown);
+  absl::StatusOr<std::shared_ptr<TokenMasker>> constraint =
+      CompileConstraint(request, model, prompt, tools, shown);
   if (!constraint.ok()) return constraint.status();
   rules->constraint = *std::move(constraint);
   if (request.chat().has_thinking_token_budget() && !prompt.reasoning.empty()) {
     auto budget =
         ThinkingBudget::Create(ReasoningPrefixOf(prompt), request.chat().thinking_token_budget(),
-                              model.engine->shared_tokenizer(), std::move(rules->constraint));
+                               model.engine->shared_tokenizer(), std::move(rules->constraint));
     if (!budget.ok()) return InField("thinking_token_budget", budget.status());
     rules->constraint = *std::move(budget);
   }
@@ -242,8 +247,8 @@ absl::Status CheckSpeculation(const v1::GenerateRequest& request, const LoadedMo
 }
 
 absl::StatusOr<RequestOptions> ToRequestOptions(const v1::GenerateRequest& request,
-                                         const LoadedModel& model, const Prompt& prompt,
-                                         const std::vector<Tool>& tools) {
+                                                const LoadedModel& model, const Prompt& prompt,
+                                                const std::vector<Tool>& tools) {
   const absl::StatusOr<int> adapter = AdapterIndex(model.description, request.adapter());
   if (!adapter.ok()) return adapter.status();
   const GenerationConfig* const config = ConfigOf(model);
@@ -292,8 +297,8 @@ absl::StatusOr<RequestOptions> ToRequestOptions(const v1::GenerateRequest& reque
   options.sampling.top_k = sampling.top_k();
   options.sampling.min_p = sampling.min_p();
   options.sampling.typical_p = sampling.typical_p() == 0 ? 1 : sampling.typical_p();
-  absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> rules =
-      ToLogitsProcessorOptions(request, model, prompt, tools, options.shown_tokens, options.max_tokens);
+  absl::StatusOr<std::shared_ptr<const LogitsProcessorOptions>> rules = ToLogitsProcessorOptions(
+      request, model, prompt, tools, options.shown_tokens, options.max_tokens);
   if (!rules.ok()) return rules.status();
   options.logits_processor = *std::move(rules);
   return options;

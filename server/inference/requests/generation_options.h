@@ -3,8 +3,8 @@
 
 #include "absl/status/statusor.h"
 #include "espalier/v1/inference.pb.h"
-#include "server/inference/requests/chat_prompt.h"
 #include "server/inference/models/model_server.h"
+#include "server/inference/requests/chat_prompt.h"
 #include "serving/request/request.h"
 
 namespace espalier {
@@ -16,7 +16,7 @@ absl::Status CheckSpeculation(const v1::GenerateRequest& request, const LoadedMo
 
 // Returns all options but the seed. `tools`: tools that the model may call. Errors name the field.
 absl::StatusOr<RequestOptions> ToRequestOptions(const v1::GenerateRequest& request,
-                                         const LoadedModel& model, const Prompt& prompt,
-                                         const std::vector<Tool>& tools);
+                                                const LoadedModel& model, const Prompt& prompt,
+                                                const std::vector<Tool>& tools);
 
 }  // namespace espalier

@@ -155,12 +155,14 @@ TEST(Generation, OnlyAnExplicitSeedIsReproducible) {
     const auto model = Model(256, {}, sampled);
     return TextOf(request, model);
   };
-  EXPECT_EQ(answer(seeded, SampledDrafting::kCoupledIfSeeded), answer(seeded, SampledDrafting::kCoupled));
+  EXPECT_EQ(answer(seeded, SampledDrafting::kCoupledIfSeeded),
+            answer(seeded, SampledDrafting::kCoupled));
   EXPECT_NE(answer(seeded, SampledDrafting::kCoupledIfSeeded),
             answer(seeded, SampledDrafting::kWithoutReplacement));
   EXPECT_EQ(answer(silent, SampledDrafting::kCoupledIfSeeded),
             answer(silent, SampledDrafting::kWithoutReplacement));
-  EXPECT_NE(answer(silent, SampledDrafting::kCoupledIfSeeded), answer(silent, SampledDrafting::kCoupled));
+  EXPECT_NE(answer(silent, SampledDrafting::kCoupledIfSeeded),
+            answer(silent, SampledDrafting::kCoupled));
 }
 
 TEST(Generation, NAnswersDifferAndTheFirstEqualsASingleAnswer) {
@@ -309,16 +311,15 @@ TEST(Generation, EchoBringsThePromptAndItsLogprobs) {
   absl::Notification done;
   std::string text;
   ModelServer models({});
-  auto generation =
-      StartGeneration(request, model, &models, nullptr,
-                      [&](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
-                        ASSERT_TRUE(reply.ok()) << reply.status();
-                        text += reply->text();
-                        prompt.insert(prompt.end(), reply->prompt_logprobs().begin(),
-                                      reply->prompt_logprobs().end());
-                        EXPECT_EQ(reply->tokens_size(), 0);
-                        if (last) done.Notify();
-                      });
+  auto generation = StartGeneration(request, model, &models, nullptr,
+                                    [&](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+                                      ASSERT_TRUE(reply.ok()) << reply.status();
+                                      text += reply->text();
+                                      prompt.insert(prompt.end(), reply->prompt_logprobs().begin(),
+                                                    reply->prompt_logprobs().end());
+                                      EXPECT_EQ(reply->tokens_size(), 0);
+                                      if (last) done.Notify();
+                                    });
   ASSERT_TRUE(generation.ok());
   done.WaitForNotification();
   EXPECT_EQ(text, "abc");

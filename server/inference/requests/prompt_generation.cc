@@ -31,10 +31,11 @@ v1::TokenLogprobs LogprobsToProto(const TokenLogprobs& logprobs, const Tokenizer
   return out;
 }
 
-class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_from_this<PromptGenerationImpl> {
+class PromptGenerationImpl : public PromptGeneration,
+                             public std::enable_shared_from_this<PromptGenerationImpl> {
  public:
-  PromptGenerationImpl(const GenerationContext& context, GenerationListener listener, std::string echo,
-          const std::optional<OutputParserOptions>& parser_options)
+  PromptGenerationImpl(const GenerationContext& context, GenerationListener listener,
+                       std::string echo, const std::optional<OutputParserOptions>& parser_options)
       : shared_request_(context.request),
         request_(*shared_request_),
         options_(context.options),
@@ -116,8 +117,8 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
     std::optional<OutputParser> parser;  // of a chat
     bool in_reasoning = false;
     bool begun = false;
-    bool stopped_early = false;            // cancelled, since the rest would be dropped
-    v1::GenerateReply whole;  // collected for best_of
+    bool stopped_early = false;  // cancelled, since the rest would be dropped
+    v1::GenerateReply whole;     // collected for best_of
     double logprobs = 0;         // sum
     int tokens = 0;
 
@@ -165,7 +166,8 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
     if (event.finished) Count(event.usage);
     Answer& answer = answers_[index];
     v1::GenerateReply reply = ReplyOf(event, &answer);
-    if (answer.parser && answer.parser->done() && !answer.stopped_early && !event.finished) StopEarly(index);
+    if (answer.parser && answer.parser->done() && !answer.stopped_early && !event.finished)
+      StopEarly(index);
     if (!selects_best()) {
       reply.set_index(index);
       Send(std::move(reply), finished_ == static_cast<int>(answers_.size()));
@@ -271,8 +273,9 @@ class PromptGenerationImpl : public PromptGeneration, public std::enable_shared_
   void SendBest() {
     std::vector<int> order(answers_.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-    std::stable_sort(order.begin(), order.end(),
-                     [this](int a, int b) { return answers_[a].mean_logprob() > answers_[b].mean_logprob(); });
+    std::stable_sort(order.begin(), order.end(), [this](int a, int b) {
+      return answers_[a].mean_logprob() > answers_[b].mean_logprob();
+    });
     for (int i = 0; i < n_; ++i) {
       v1::GenerateReply& reply = answers_[order[i]].whole;
       reply.set_index(i);
@@ -338,10 +341,11 @@ size_t AnswersPerPrompt(const v1::GenerateRequest& request) {
   return static_cast<size_t>(std::max({1, request.n(), request.best_of()}));
 }
 
-std::shared_ptr<PromptGeneration> NewPromptGeneration(const GenerationContext& context,
-                                                GenerationListener listener, std::string echo,
-                                                const std::optional<OutputParserOptions>& parser_options) {
-  return std::make_shared<PromptGenerationImpl>(context, std::move(listener), std::move(echo), parser_options);
+std::shared_ptr<PromptGeneration> NewPromptGeneration(
+    const GenerationContext& context, GenerationListener listener, std::string echo,
+    const std::optional<OutputParserOptions>& parser_options) {
+  return std::make_shared<PromptGenerationImpl>(context, std::move(listener), std::move(echo),
+                                                parser_options);
 }
 
 }  // namespace espalier

@@ -18,11 +18,11 @@ namespace espalier {
 // Shared by all prompts of a request, since it may be large.
 struct GenerationContext {
   std::shared_ptr<const v1::GenerateRequest> request;  // without fields that `options` covers
-  std::shared_ptr<const RequestOptions> options;          // all but the seed
-  bool has_request_stops = false;          // stop strings are the request's, not the model's
+  std::shared_ptr<const RequestOptions> options;       // all but the seed
+  bool has_request_stops = false;    // stop strings are the request's, not the model's
   std::weak_ptr<LoadedModel> model;  // weak: must not keep an unloaded model alive
   std::string model_name;
-  AsyncEngine* engine = nullptr;         // of the model
+  AsyncEngine* engine = nullptr;      // of the model
   ServingMetrics* metrics = nullptr;  // optional
 };
 
@@ -37,8 +37,8 @@ class PromptGeneration : public Generation {
 size_t AnswersPerPrompt(const v1::GenerateRequest& request);
 
 // `echo` precedes each answer. `parser_options`: for chats, how to parse the output.
-std::shared_ptr<PromptGeneration> NewPromptGeneration(const GenerationContext& context,
-                                                GenerationListener listener, std::string echo,
-                                                const std::optional<OutputParserOptions>& parser_options);
+std::shared_ptr<PromptGeneration> NewPromptGeneration(
+    const GenerationContext& context, GenerationListener listener, std::string echo,
+    const std::optional<OutputParserOptions>& parser_options);
 
 }  // namespace espalier

@@ -15,7 +15,7 @@ constexpr int kMaxTokenStrings = 1 << 20;  // in one reply: each takes some hund
 }  // namespace
 
 absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
-                                              const ModelServer& models) {
+                                           const ModelServer& models) {
   if (request.text().size() > kMaxTokenizeBytes) {
     return FieldError("prompt", absl::StrCat("field 'text' has ", request.text().size(),
                                              " bytes, expected at most ", kMaxTokenizeBytes));
@@ -49,7 +49,7 @@ absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
 }
 
 absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
-                                                  const ModelServer& models) {
+                                               const ModelServer& models) {
   if (request.tokens_size() > kMaxDetokenizeTokens) {
     return FieldError("tokens", absl::StrCat("field 'tokens' has ", request.tokens_size(),
                                              " entries, expected at most ", kMaxDetokenizeTokens));

@@ -101,8 +101,8 @@ absl::StatusOr<std::vector<Tool>> ToolsOf(const v1::ChatPrompt& chat) {
     return FieldError("tool_choice",
                       absl::StrCat("tool_choice is ", chat.tool_choice(), ", which is not known"));
   }
-  const bool wanted = chat.tool_choice() == v1::TOOL_CHOICE_REQUIRED ||
-                      chat.tool_choice() == v1::TOOL_CHOICE_NAMED;
+  const bool wanted =
+      chat.tool_choice() == v1::TOOL_CHOICE_REQUIRED || chat.tool_choice() == v1::TOOL_CHOICE_NAMED;
   if (wanted && chat.tools().empty()) {
     return FieldError("tool_choice", "tool_choice wants a call, but there are no tools");
   }
@@ -148,18 +148,21 @@ absl::StatusOr<std::optional<StructuredOutput>> AnswerConstraint(
     }
     case ToolChoice::kRequired:
       constraint.structural_tag = {.layout = StructuralTag::kSingleSection,
-                     .sections = {{.open = "[",
-                                   .items = JsonCallItems(bound, "arguments"),
-                                   .separator = ", ",
-                                   .most = -1,
-                                   .close = "]"}}};
+                                   .sections = {{.open = "[",
+                                                 .items = JsonCallItems(bound, "arguments"),
+                                                 .separator = ", ",
+                                                 .most = -1,
+                                                 .close = "]"}}};
       break;
     default:
       constraint.structural_tag = tool_parser.MakeStructuralTag(tools);
-      if (absl::Status status = CheckFields(constraint.structural_tag, tools); !status.ok()) return status;
+      if (absl::Status status = CheckFields(constraint.structural_tag, tools); !status.ok())
+        return status;
       if (content) {
-        constraint.structural_tag.layout = constraint.structural_tag.layout == StructuralTag::kTextThenTags ? StructuralTag::kSingleSection
-                                                                           : StructuralTag::kTagsOnly;
+        constraint.structural_tag.layout =
+            constraint.structural_tag.layout == StructuralTag::kTextThenTags
+                ? StructuralTag::kSingleSection
+                : StructuralTag::kTagsOnly;
         constraint.alternatives = {*content};
       }
   }

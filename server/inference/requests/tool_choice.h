@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "espalier/v1/inference.pb.h"
-#include "serving/output_parsers/output_parser.h"
 #include "serving/grammar/structured_output.h"
+#include "serving/output_parsers/output_parser.h"
 
 namespace espalier {
 

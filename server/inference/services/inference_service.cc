@@ -14,15 +14,15 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/net/authenticated_channel.h"
+#include "base/random_id.h"
 #include "espalier/v1/inference.grpc.pb.h"
+#include "server/inference/models/model_server.h"
 #include "server/inference/requests/embedding.h"
 #include "server/inference/requests/generation.h"
-#include "server/inference/services/lossless_verification.h"
-#include "server/inference/models/model_server.h"
 #include "server/inference/requests/tokenization.h"
-#include "base/random_id.h"
+#include "server/inference/services/lossless_verification.h"
 #include "server/services/call_interceptor.h"
-#include "base/net/authenticated_channel.h"
 
 namespace espalier {
 namespace {
@@ -98,13 +98,13 @@ class InferenceService final : public v1::Inference::Service {
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateReply>* writer) override {
     return interceptor_->Handle(context, "Inference/Generate",
-                          [&] { return DoGenerate(context, *request, writer); });
+                                [&] { return DoGenerate(context, *request, writer); });
   }
 
   grpc::Status Embed(grpc::ServerContext* context, const v1::EmbedRequest* request,
                      v1::EmbedReply* reply) override {
     return interceptor_->Handle(context, "Inference/Embed",
-                          [&] { return DoEmbed(context, *request, reply); });
+                                [&] { return DoEmbed(context, *request, reply); });
   }
 
   grpc::Status Cancel(grpc::ServerContext* context, const v1::CancelGenerateRequest* request,
@@ -167,7 +167,7 @@ class InferenceService final : public v1::Inference::Service {
                               const v1::VerifyLosslessRequest* request,
                               grpc::ServerWriter<v1::VerifyLosslessReply>* writer) override {
     return interceptor_->Handle(context, "Inference/VerifyLossless",
-                          [&] { return DoVerify(context, *request, writer); });
+                                [&] { return DoVerify(context, *request, writer); });
   }
 
  private:
@@ -260,7 +260,8 @@ class InferenceService final : public v1::Inference::Service {
     }
     const auto over = [&] {
       absl::MutexLock lock(&shared->mutex);
-      return shared->mutex.AwaitWithTimeout(absl::Condition(&shared->done), kDisconnectPollInterval);
+      return shared->mutex.AwaitWithTimeout(absl::Condition(&shared->done),
+                                            kDisconnectPollInterval);
     };
     for (bool cancelled = false; !over();) {
       if (cancelled || !context->IsCancelled()) continue;
@@ -347,7 +348,8 @@ class InferenceService final : public v1::Inference::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models, CallInterceptor* interceptor,
+std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models,
+                                                   CallInterceptor* interceptor,
                                                    ServingMetrics* metrics) {
   return std::make_unique<InferenceService>(models, interceptor, metrics);
 }

@@ -14,7 +14,8 @@ class ModelServer;
 class ServingMetrics;
 
 // All pointers must outlive the service. `metrics` may be null.
-std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models, CallInterceptor* interceptor,
+std::unique_ptr<grpc::Service> NewInferenceService(ModelServer* models,
+                                                   CallInterceptor* interceptor,
                                                    ServingMetrics* metrics);
 
 }  // namespace espalier

@@ -91,8 +91,8 @@ v1::LosslessReport ReportOf(const LosslessReport& report) {
 }  // namespace
 
 absl::StatusOr<v1::LosslessReport> RunLosslessVerification(const v1::VerifyLosslessRequest& request,
-                                                    ModelServer* models, const Clock& clock,
-                                                    const LosslessListener& listener) {
+                                                           ModelServer* models, const Clock& clock,
+                                                           const LosslessListener& listener) {
   if (request.models().ssm_artifacts().empty() && request.models().ngram_depth() == 0 &&
       !request.models().tune_speculation()) {
     return absl::InvalidArgumentError(

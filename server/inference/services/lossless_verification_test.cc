@@ -5,9 +5,9 @@
 
 #include <functional>
 
+#include "espalier/v1/inference.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "espalier/v1/inference.grpc.pb.h"
 #include "server/inference/services/inference_service.h"
 #include "server/metrics/metrics.h"
 #include "server/services/call_interceptor.h"
@@ -80,7 +80,7 @@ class LosslessVerificationTest : public ::testing::Test {
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
     stub_ = v1::Inference::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
-                                                          grpc::InsecureChannelCredentials()));
+                                                       grpc::InsecureChannelCredentials()));
   }
   ~LosslessVerificationTest() override { server_->Shutdown(); }
 
@@ -116,9 +116,10 @@ TEST_F(LosslessVerificationTest, LosslessPairPassesAndReportsProgress) {
   EXPECT_TRUE(report.passed()) << report.DebugString();
   std::vector<std::string> names;
   for (const auto& check : report.checks()) names.push_back(check.name());
-  EXPECT_THAT(names, ElementsAre("greedy", "seeds", "penalties", "enumeration", "distribution", "KV"));
-  EXPECT_THAT(stages,
-              ElementsAre("loading", "greedy", "seeds", "penalties", "enumeration", "distribution", "KV"));
+  EXPECT_THAT(names,
+              ElementsAre("greedy", "seeds", "penalties", "enumeration", "distribution", "KV"));
+  EXPECT_THAT(stages, ElementsAre("loading", "greedy", "seeds", "penalties", "enumeration",
+                                  "distribution", "KV"));
   EXPECT_GT(report.accepted_per_step(), 0.1);
   EXPECT_EQ(report.models().parameters(), 1234);
   EXPECT_EQ(report.models().max_sequence_length(), 96);
@@ -156,7 +157,8 @@ TEST_F(LosslessVerificationTest, UnsupportedRequestsAreRejectedByName) {
                 HasSubstr("'answer_tokens'"));
   }
   EXPECT_THAT(refused([](auto* r) { r->set_draws(7); }), HasSubstr("draws is 7"));
-  EXPECT_THAT(refused([](auto* r) { r->set_distribution_top_k(9); }), HasSubstr("distribution_top_k is 9"));
+  EXPECT_THAT(refused([](auto* r) { r->set_distribution_top_k(9); }),
+              HasSubstr("distribution_top_k is 9"));
   EXPECT_THAT(refused([](auto* r) { r->set_temperature(-1); }), HasSubstr("temperature is -1"));
   EXPECT_THAT(refused([](auto* r) { r->set_prompts(1, ""); }), HasSubstr("prompts[1] has 0"));
   EXPECT_THAT(refused([](auto* r) { r->set_prompts(2, std::string(60, 'a')); }),

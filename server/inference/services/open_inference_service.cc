@@ -15,9 +15,12 @@ namespace {
 
 class OpenInferenceService final : public inference::GRPCInferenceService::Service {
  public:
-  OpenInferenceService(const ModelServer* models, CallInterceptor* interceptor, std::function<bool()> ready,
-                       std::string version)
-      : models_(*models), interceptor_(*interceptor), ready_(std::move(ready)), version_(std::move(version)) {}
+  OpenInferenceService(const ModelServer* models, CallInterceptor* interceptor,
+                       std::function<bool()> ready, std::string version)
+      : models_(*models),
+        interceptor_(*interceptor),
+        ready_(std::move(ready)),
+        version_(std::move(version)) {}
 
   grpc::Status ServerLive(grpc::ServerContext* context, const inference::ServerLiveRequest*,
                           inference::ServerLiveResponse* response) override {
@@ -86,7 +89,8 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, CallInterceptor* interceptor,
+std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models,
+                                                       CallInterceptor* interceptor,
                                                        std::function<bool()> ready,
                                                        std::string version) {
   return std::make_unique<OpenInferenceService>(models, interceptor, std::move(ready),

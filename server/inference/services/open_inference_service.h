@@ -16,7 +16,8 @@ class ModelServer;
 
 // `models` and `interceptor` must outlive the service. `ready`: whether requests are admitted;
 // null: always.
-std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models, CallInterceptor* interceptor,
+std::unique_ptr<grpc::Service> NewOpenInferenceService(const ModelServer* models,
+                                                       CallInterceptor* interceptor,
                                                        std::function<bool()> ready,
                                                        std::string version);
 

@@ -1,5 +1,5 @@
-// Runs the paged attention kernel without a GPU: tests its results, and that they do not depend on the
-// batch or on how blocks split the keys.
+// Runs the paged attention kernel without a GPU: tests its results, and that they do not depend on
+// the batch or on how blocks split the keys.
 #include <cmath>
 #include <limits>
 #include <random>
@@ -63,7 +63,8 @@ struct Result {
   FaultRecord fault;
 };
 
-// Runs attention of the batch's rows, whose queries begin at index `first`, with `parts` blocks per tile.
+// Runs attention of the batch's rows, whose queries begin at index `first`, with `parts` blocks per
+// tile.
 template <typename C>
 Result Attend(const Inputs<C>& in, const MixedBatch& batch, int first, int parts) {
   const MixedAttention& how = in.how;
@@ -72,7 +73,8 @@ Result Attend(const Inputs<C>& in, const MixedBatch& batch, int first, int parts
   result.y.assign(static_cast<size_t>(rows * how.heads * how.dim), -7e30f);
   std::vector<float> partials(static_cast<size_t>(rows * how.heads * groups * (how.dim + 2)));
   int32_t claimed = 0;
-  const auto heads = QueryTile::Heads::Of(static_cast<int>(how.heads), static_cast<int>(how.kv_heads));
+  const auto heads =
+      QueryTile::Heads::Of(static_cast<int>(how.heads), static_cast<int>(how.kv_heads));
   std::vector<uint32_t> arrivals(static_cast<size_t>(rows * heads.TilesOfRow()));
   const Attention<float, C> attention{
       in.q.data() + first * how.heads * how.dim,
@@ -93,10 +95,10 @@ Result Attend(const Inputs<C>& in, const MixedBatch& batch, int first, int parts
       {1 / std::sqrt(static_cast<float>(how.dim)), how.softcap, nullptr, false, how.window}};
   const auto launch = [&](auto dim, auto whole) {
     constexpr int kDim = decltype(dim)::value;
-    result.error =
-        emulation::Launch({static_cast<uint32_t>(arrivals.size()), static_cast<uint32_t>(parts), 1},
-                          kBlock, SharedMemoryLayout<kDim>::kAll,
-                          [&] { PagedAttentionKernel<float, C, kDim, decltype(whole)::value>(attention); });
+    result.error = emulation::Launch(
+        {static_cast<uint32_t>(arrivals.size()), static_cast<uint32_t>(parts), 1}, kBlock,
+        SharedMemoryLayout<kDim>::kAll,
+        [&] { PagedAttentionKernel<float, C, kDim, decltype(whole)::value>(attention); });
   };
   if (how.dim % 8 != 0) {
     launch(std::integral_constant<int, kMaxDim>(), std::false_type());
