@@ -25,7 +25,7 @@ def chat(turns, **fields):
     return pb.ChatPrompt(turns=[pb.ChatTurn(**turn) for turn in turns], **fields)
 
 
-class BothDoorsTest(unittest.TestCase):
+class GrpcHttpParityTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         os.environ["ESPALIER_TOKEN"] = KEY
