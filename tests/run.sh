@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Builds and tests everything. The last line is "N passed, N failed", with ", N skipped" where some were;
-# the exit status is 0 only if nothing failed.
+# Builds and tests everything. Prints the seconds of each phase and the ten slowest test targets; the last line is
+# "N passed, N failed", with ", N skipped" where some were. The exit status is 0 only if nothing failed.
 #
 #   tests/run.sh                  as CI does, with --config=release
+#   tests/run.sh --quick          without installing, CUDA and the tests that take long: the inner loop
 #   tests/run.sh --asan           under AddressSanitizer and UndefinedBehaviorSanitizer
 #   tests/run.sh --tsan           under ThreadSanitizer
 #   tests/run.sh --config=NAME    with another configuration of .bazelrc
@@ -11,9 +12,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-config=release
+config=release quick=no
 for arg in "$@"; do
   case $arg in
+    --quick) quick=yes ;;
     --asan | --tsan) config=${arg#--} ;;
     --config=?*) config=${arg#--config=} ;;
     -h | --help)
@@ -21,7 +23,7 @@ for arg in "$@"; do
       exit 0
       ;;
     *)
-      echo "run.sh: unknown option $arg (known: --asan, --tsan, --config=NAME)" >&2
+      echo "run.sh: unknown option $arg (known: --quick, --asan, --tsan, --config=NAME)" >&2
       exit 2
       ;;
   esac
@@ -30,6 +32,8 @@ done
 read -ra startup <<< "${ESPALIER_BAZEL_STARTUP:-}"
 quiet=(--noshow_progress --noshow_loading_progress --ui_event_filters=-info,-debug)
 passed=0 failed=0 skipped=0 cached=0 targets=0
+phases=() times=$(mktemp -t espalier-times.XXXXXX)
+trap 'rm -f "$times"' EXIT
 
 say() { echo "[${SECONDS}s] $*"; }
 
@@ -38,7 +42,10 @@ step() {
   local name=$1
   shift
   say "$name"
-  if "$@"; then return 0; fi
+  local begin=$SECONDS status=0
+  "$@" || status=$?
+  phases+=("$((SECONDS - begin)) $name")
+  if [ "$status" -eq 0 ]; then return 0; fi
   say "$name: FAILED"
   failed=$((failed + 1))
   return 1
@@ -53,13 +60,14 @@ bazel_() {
 # run_tests TARGETS...: adds to the counts.
 run_tests() {
   say "test $* ($config)"
-  local events status=0 p f s c t
+  local events status=0 begin=$SECONDS p f s c t
   events=$(mktemp -t espalier-tests.XXXXXX)
   bazel_ test --test_output=errors --local_test_jobs=2 --build_event_json_file="$events" "$@" || status=$?
-  read -r p f s c t < <(tools/count_tests.py "$events") || { p=0 f=1 s=0 c=0 t=0; }
+  read -r p f s c t < <(tools/count_tests.py "$events" "$times") || { p=0 f=1 s=0 c=0 t=0; }
   rm -f "$events"
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   cached=$((cached + c)) targets=$((targets + t))
+  phases+=("$((SECONDS - begin)) test $*")
   # 3: some tests failed, and they were counted. 4: there are no tests. 1: something did not build, and that was counted.
   case $status in
     0 | 4) ;;
@@ -70,21 +78,27 @@ run_tests() {
 }
 
 finish() {
+  echo "seconds of each phase:"
+  printf '  %s\n' "${phases[@]}"
+  if [ -s "$times" ]; then
+    echo "the slowest test targets, in seconds:"
+    sort -rn "$times" | head -n 10 | sed 's/^/  /'
+  fi
   local line="$passed passed, $failed failed"
   if [ "$skipped" -gt 0 ]; then line+=", $skipped skipped"; fi
   echo "$line"
   [ "$failed" -eq 0 ]
 }
 
-step "install" deploy/install.sh --tests || { finish; exit 1; }
+[ $quick = yes ] || step "install" deploy/install.sh --tests || { finish; exit 1; }
 step "format" tools/format.sh --check || true
 step "structure" tools/structure/check_includes.py || true
 build_ok=yes
 step "build //... ($config)" bazel_ build //... || build_ok=no
 
 nvcc=${CUDA_PATH:-/usr/local/cuda}/bin/nvcc
-case $config in
-  asan | tsan) ;;
+case $quick-$config in
+  yes-* | no-asan | no-tsan) ;;
   *)
     if [ -x "$nvcc" ]; then
       step "build //ops/cuda/... ($config, cuda)" bazel_ build --config=cuda //ops/cuda/... || true
@@ -93,6 +107,10 @@ case $config in
     ;;
 esac
 
-run_tests //...
+if [ $quick = yes ]; then
+  run_tests --test_size_filters=small //...
+else
+  run_tests //...
+fi
 say "done; the results of $cached of $targets test targets came from the cache"
 finish

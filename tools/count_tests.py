@@ -1,6 +1,9 @@
 #!/usr/bin/python3
 """Counts the test cases of one `bazel test`, from its --build_event_json_file.
 
+    count_tests.py EVENTS [TIMES]
+
+Appends "SECONDS LABEL" of each target that ran, all shards together, to the file TIMES.
 Prints "PASSED FAILED SKIPPED CACHED TARGETS": numbers of cases, of targets with a cached result, and of all
 targets. A GoogleTest program counts by its cases; any other test counts as one, plus the cases that Python's
 unittest skipped (if all were skipped, none passed). A test that failed without a failed case (crash, time-out)
@@ -45,7 +48,7 @@ def skips(path):
     return sum(map(int, skipped)), sum(map(int, ran))
 
 
-def main(events):
+def main(events, times=None):
     # The last attempt of each shard of each run of each target. The target identifies the
     # configuration: this is one invocation.
     results = {}
@@ -59,12 +62,15 @@ def main(events):
 
     total = [0, 0, 0]
     cached = {}
+    seconds = {}
     for (label, _, _), result in results.items():
         status = result.get("status", "NO_STATUS")
         if status in NOT_RUN:
             continue
         cached[label] = cached.get(label, True) and bool(
             result.get("cachedLocally") or result.get("executionInfo", {}).get("cachedRemotely"))
+        if not cached[label]:
+            seconds[label] = seconds.get(label, 0) + int(result.get("testAttemptDurationMillis", 0)) / 1000
         counts, python = [0, 0, 0], (0, 0)
         for output in result.get("testActionOutput", []):
             path = urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path)
@@ -82,7 +88,11 @@ def main(events):
             if python[0] == python[1]:
                 counts[0] = 0
         total = [a + b for a, b in zip(total, counts)]
+    if times is not None:
+        with open(times, "a") as file:
+            for label, taken in seconds.items():
+                print(f"{taken:.1f} {label}", file=file)
     print(*total, sum(cached.values()), len(cached))
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

@@ -28,7 +28,10 @@ class CountTests(unittest.TestCase):
                         outputs.append({"name": name, "uri": "file://" + path.replace(" ", "%20")})
                     file.write(json.dumps({"id": {"testResult": {"label": label, "shard": number + 1}}, "testResult": {
                         "status": "PASSED", "testActionOutput": outputs, **more}}) + "\n")
-            said = subprocess.run([sys.executable, PROGRAM, events], capture_output=True, text=True, check=True).stdout
+            times = os.path.join(folder, "times")
+            said = subprocess.run([sys.executable, PROGRAM, events, times], capture_output=True, text=True, check=True).stdout
+            with open(times, encoding="utf-8") as file:
+                self.times = file.read()
         return [int(word) for word in said.split()]
 
     def test_what_unittest_skipped_has_not_passed(self):
@@ -49,6 +52,11 @@ class CountTests(unittest.TestCase):
         self.assertEqual(self.count(("//a:a", ONE, "", near), ("//a:b", ONE, "", far), ("//a:c", ONE, "", {}))[3:], [2, 3])
         # One of two shards ran.
         self.assertEqual(self.count(("//a:a", ONE, "", near), ("//a:a", ONE, "", {}))[3:], [0, 1])
+
+    def test_seconds_of_targets_that_ran_add_up_over_shards(self):
+        took = {"testAttemptDurationMillis": "1500"}
+        self.count(("//a:a", ONE, "", took), ("//a:a", ONE, "", took), ("//a:b", ONE, "", {"cachedLocally": True}))
+        self.assertEqual(self.times, "3.0 //a:a\n")
 
 
 if __name__ == "__main__":
