@@ -17,7 +17,7 @@
 #include "models/llama.h"
 #include "ops/operators/register_all.h"
 #include "ops/quantized/quantize_graph.h"
-#include "tests/benchmarks/one_token_each.h"
+#include "tests/benchmarks/dummy_batch.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
 #include "tests/benchmarks/serving_models.h"
@@ -82,9 +82,9 @@ class OpenMpDevice : public Device {
 };
 
 // Threads that compute, and touch no memory, while this lives.
-class Neighbours {
+class BackgroundThreads {
  public:
-  explicit Neighbours(int count) {
+  explicit BackgroundThreads(int count) {
     for (int i = 0; i < count; ++i) {
       threads_.emplace_back([this] {
         volatile uint64_t x = 1;
@@ -92,7 +92,7 @@ class Neighbours {
       });
     }
   }
-  ~Neighbours() {
+  ~BackgroundThreads() {
     stop_ = true;
     for (std::thread& thread : threads_) thread.join();
   }
@@ -132,7 +132,7 @@ absl::StatusOr<Subject> Make(const OpRegistry& registry, const std::string& name
 // those of this one to wake.
 absl::Status Measure(ServedModel& model, int rows, std::vector<double>* ms) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  const RunnerBatch batch = OneTokenEach(rows);
+  const RunnerBatch batch = DummyBatch(rows);
   RunnerOutput logits;
   for (int i = 0; i < 3; ++i) {
     if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
@@ -176,7 +176,7 @@ absl::Status Run(Report* report) {
       for (const int rows : kRows) {
         std::vector<double> ms[2], ratios, of_means;
         for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
-          const Neighbours neighbours(busy);
+          const BackgroundThreads neighbours(busy);
           std::vector<double> turn[2];
           for (int k = 0; k < 2; ++k) {
             const int own = (round + k) % 2;

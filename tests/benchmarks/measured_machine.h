@@ -12,7 +12,7 @@
 #include "planner/cost/profile.h"
 #include "planner/machine/communication.h"
 #include "planner/planner.h"
-#include "tests/benchmarks/ranks.h"
+#include "tests/benchmarks/rank_processes.h"
 #include "worker/device/device.h"
 
 namespace espalier {

@@ -23,7 +23,7 @@
 #include "planner/report/timeline.h"
 #include "tests/benchmarks/measured_machine.h"
 #include "tests/benchmarks/measured_plans.h"
-#include "tests/benchmarks/ranks.h"
+#include "tests/benchmarks/rank_processes.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/workload.h"
 
@@ -350,13 +350,13 @@ absl::Status Run(Report* report) {
   if (!path.empty()) std::ofstream(path, std::ios::binary) << (*machine)->Profile();
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
     for (Comparison& plan : all) {
-      RanksOptions options;
+      RankProcessOptions options;
       options.workload = plan.model;
       options.batch = BatchOf(plan.model);
       options.warmup = 2;
       options.steps = absl::GetFlag(FLAGS_steps);
       options.profiled_steps = 2;
-      absl::StatusOr<RanksResult> result = RunRanks(plan.plan.plan, options);
+      absl::StatusOr<RankProcessResult> result = TrainInRankProcesses(plan.plan.plan, options);
       if (!result.ok()) return result.status();
       plan.medians.push_back(result->median_seconds);
       plan.profiles = std::move(result->profiles);

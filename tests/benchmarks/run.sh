@@ -3,7 +3,7 @@
 # and DATE.json beside it. Takes about eight minutes on two cores; run it on a machine that does nothing else.
 #
 #   tests/benchmarks/run.sh                  all of them
-#   tests/benchmarks/run.sh --only=decoding  one: predicted_vs_measured, training_throughput, decoding, search,
+#   tests/benchmarks/run.sh --only=decode_throughput  one: predicted_vs_measured, training_throughput, decode_throughput, search_speed,
 #                                            search_optimality
 #   tests/benchmarks/run.sh --out=FILE       the text somewhere else (FILE.json beside it)
 #   tests/benchmarks/run.sh --wait=MINUTES   first waits, at most so long, for a load below 1
@@ -13,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-benchmarks=(predicted_vs_measured training_throughput decoding search search_optimality)
+benchmarks=(predicted_vs_measured training_throughput decode_throughput search_speed search_optimality)
 out=docs/benchmarks/$(date -u +%F).md
 wait_minutes=0
 note=

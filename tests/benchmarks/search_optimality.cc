@@ -123,7 +123,7 @@ void Distribution(const std::string& name, const std::vector<Comparison>& all, R
                Number(1e3 * seconds / n, 0), Number(placements / enumeration, 0)});
 }
 
-struct Tight {
+struct MemoryLimitedComparison {
   bool is_low = false;
   std::string name;
   int devices = 0;
@@ -137,11 +137,11 @@ struct Tight {
   double ratio() const { return found / optimum.seconds; }
 };
 
-absl::StatusOr<Tight> CompareTight(uint64_t seed) {
+absl::StatusOr<MemoryLimitedComparison> CompareMemoryLimited(uint64_t seed) {
   absl::StatusOr<LowMemoryProblem> tight =
       MakeLowMemoryProblem(seed, absl::GetFlag(FLAGS_memory_placements));
   if (!tight.ok()) return tight.status();
-  Tight t;
+  MemoryLimitedComparison t;
   t.is_low = tight->is_low;
   if (!t.is_low) return t;
   t.name = tight->small.name;
@@ -176,18 +176,18 @@ absl::StatusOr<Tight> CompareTight(uint64_t seed) {
   return t;
 }
 
-void TightDistribution(const std::string& name, const std::vector<Tight>& all, Report* report) {
+void ReportMemoryLimited(const std::string& name, const std::vector<MemoryLimitedComparison>& all, Report* report) {
   if (all.empty()) return;
   const double n = static_cast<double>(all.size());
   const auto part = [&](auto holds) {
     return Number(100.0 * static_cast<double>(std::count_if(all.begin(), all.end(), holds)) / n, 1);
   };
   const auto within = [&](double bound) {
-    return part([bound](const Tight& t) { return t.found > 0 && t.ratio() <= bound + 1e-9; });
+    return part([bound](const MemoryLimitedComparison& t) { return t.found > 0 && t.ratio() <= bound + 1e-9; });
   };
   double worst = 1, placements = 0, lowered = 0, seconds = 0;
   int none = 0;
-  for (const Tight& t : all) {
+  for (const MemoryLimitedComparison& t : all) {
     worst = std::max(worst, t.ratio());
     none += t.found == 0;
     placements += static_cast<double>(t.optimum.placements);
@@ -196,16 +196,16 @@ void TightDistribution(const std::string& name, const std::vector<Tight>& all, R
   }
   report->Row({Text(name), Number(n, 0), within(1), within(1.01), within(1.05), within(1.1),
                Number(worst, 3), Number(none, 0),
-               part([](const Tight& t) { return t.optimum.made_to_fit; }),
-               part([](const Tight& t) { return t.optimum.zero_stage > 0; }),
+               part([](const MemoryLimitedComparison& t) { return t.optimum.made_to_fit; }),
+               part([](const MemoryLimitedComparison& t) { return t.optimum.zero_stage > 0; }),
                Number(placements / n, 0), Number(lowered / n, 0), Number(1e3 * seconds / n, 0)});
 }
 
-absl::Status RunTight(Report* report) {
-  std::vector<Tight> all;
+absl::Status RunMemoryLimited(Report* report) {
+  std::vector<MemoryLimitedComparison> all;
   int ample = 0;
   for (int i = 0; i < absl::GetFlag(FLAGS_memory); ++i) {
-    absl::StatusOr<Tight> t = CompareTight(i);
+    absl::StatusOr<MemoryLimitedComparison> t = CompareMemoryLimited(i);
     if (!t.ok()) return t.status();
     if (t->is_low) {
       all.push_back(*std::move(t));
@@ -220,27 +220,27 @@ absl::Status RunTight(Report* report) {
        "no plan", "optimum swaps or recomputes %", "optimum has ZeRO %", "placements, mean",
        "lowered, mean", "plan ms, mean"});
   for (double part : {0.0, 0.2, 0.4, 0.6, 0.8}) {
-    std::vector<Tight> some;
-    for (const Tight& t : all) {
+    std::vector<MemoryLimitedComparison> some;
+    for (const MemoryLimitedComparison& t : all) {
       if (t.part == part) some.push_back(t);
     }
-    TightDistribution(absl::StrCat(100 * part, " %"), some, report);
+    ReportMemoryLimited(absl::StrCat(100 * part, " %"), some, report);
   }
-  TightDistribution("all", all, report);
+  ReportMemoryLimited("all", all, report);
   report->Note(absl::StrCat(
       "Memory: of the way from the least in which data parallelism or one device fits, at any ZeRO "
       "stage, to what the fastest placement needs; ",
       ample,
       " problems without such a way are left out. Optimum: every placement of the search space at "
       "stages 0 to 3 that would be faster if it fitted is lowered and made to fit."));
-  std::stable_sort(all.begin(), all.end(), [](const Tight& a, const Tight& b) {
+  std::stable_sort(all.begin(), all.end(), [](const MemoryLimitedComparison& a, const MemoryLimitedComparison& b) {
     return (a.found == 0 ? 1e9 : a.ratio()) > (b.found == 0 ? 1e9 : b.ratio());
   });
   report->Table("The worst",
                 {"problem", "devices", "memory %", "ample ms", "optimum ms", "its ZeRO",
                  "made to fit", "found ms", "ZeRO", "made to fit", "ratio"});
   for (size_t i = 0; i < all.size() && i < 10; ++i) {
-    const Tight& t = all[i];
+    const MemoryLimitedComparison& t = all[i];
     report->Row({Text(t.name), Number(t.devices, 0), Number(100 * t.part, 0),
                  Number(1e3 * t.ample, 3), Number(1e3 * t.optimum.seconds, 3),
                  Number(t.optimum.zero_stage, 0), Text(t.optimum.made_to_fit ? "yes" : "no"),
@@ -312,7 +312,7 @@ int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   espalier::Report report("search_optimality");
   const bool tight = absl::GetFlag(FLAGS_memory) > 0;
-  const absl::Status status = tight ? espalier::RunTight(&report) : espalier::Run(&report);
+  const absl::Status status = tight ? espalier::RunMemoryLimited(&report) : espalier::Run(&report);
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;

@@ -102,7 +102,7 @@ double Rate(const Run& run) { return run.tokens / run.seconds; }
 
 // Half the width of a notch (McGill, Tukey and Larsen 1978): medians whose notches do not meet
 // differ, at about 95 %.
-double Notch(std::vector<double> values) {
+double NotchHalfWidth(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t n = values.size();
   const auto quantile = [&](double share) {
@@ -242,7 +242,7 @@ struct Way {
 };
 
 // Incremental decoding first.
-std::vector<Way> Wanted() {
+std::vector<Way> RequestedModes() {
   std::vector<Way> ways = {{"incremental", "", false, false, 0}};
   for (const std::string& widths : absl::GetFlag(FLAGS_shapes)) {
     const std::string expansion = absl::StrReplaceAll(widths, {{"-", ","}});
@@ -381,7 +381,7 @@ const Mode& BestFixed(const std::vector<Mode>& modes, int load, int parity) {
 
 // Round by round. Even rounds are compared with what was best in odd ones, and odd with even:
 // whoever is chosen for a round's own luck is not as fast as it was there.
-void AgainstFixed(const std::vector<Mode>& modes, const std::vector<int>& loads, Report* report) {
+void CompareWithFixedShapes(const std::vector<Mode>& modes, const std::vector<int>& loads, Report* report) {
   std::vector<std::string> columns = {"requests", "best fixed"};
   for (const Mode& mode : modes) {
     if (mode.tuned) columns.insert(columns.end(), {mode.name, "+-"});
@@ -395,13 +395,13 @@ void AgainstFixed(const std::vector<Mode>& modes, const std::vector<int>& loads,
       std::vector<double> ratios = mode.ratios.at(load);
       for (size_t i = 0; i < ratios.size(); ++i) ratios[i] /= rivals[i % 2]->ratios.at(load)[i];
       row.push_back(Number(Median(ratios), 3));
-      row.push_back(Number(Notch(ratios), 3));
+      row.push_back(Number(NotchHalfWidth(ratios), 3));
     }
     report->Row(row);
   }
 }
 
-void Tell(const std::vector<Mode>& modes, const std::vector<int>& loads, Report* report) {
+void ReportResults(const std::vector<Mode>& modes, const std::vector<int>& loads, Report* report) {
   std::vector<std::string> columns = {"requests"};
   for (const Mode& mode : modes) columns.push_back(mode.name);
   const auto table = [&](const std::string& title, int digits, auto value) {
@@ -432,8 +432,8 @@ void Tell(const std::vector<Mode>& modes, const std::vector<int>& loads, Report*
   table("Against incremental decoding in the same rounds", 3,
         [](const Mode& mode, int load) { return Median(mode.ratios.at(load)); });
   table("Uncertainty of these medians, +-", 3,
-        [](const Mode& mode, int load) { return Notch(mode.ratios.at(load)); });
-  AgainstFixed(modes, loads, report);
+        [](const Mode& mode, int load) { return NotchHalfWidth(mode.ratios.at(load)); });
+  CompareWithFixedShapes(modes, loads, report);
   runs("Rows of an LLM step", 1, [](const Run& r, int) { return r.llm_rows / r.llm_steps; });
   runs("SSM steps per LLM step", 2, [](const Run& r, int) { return r.ssm_steps / r.llm_steps; });
   runs("Rows of an SSM step", 1,
@@ -461,7 +461,7 @@ absl::Status Measure(Report* report) {
   }
   auto tokenizer = ByteTokenizer::Create();
   if (!tokenizer.ok()) return tokenizer.status();
-  const std::vector<Way> ways = Wanted();
+  const std::vector<Way> ways = RequestedModes();
   absl::StatusOr<Models> models = MakeModels(registry, static_cast<int>(ways.size()));
   if (!models.ok()) return models.status();
   absl::Status status = ReportStepTimes(
@@ -474,7 +474,7 @@ absl::Status Measure(Report* report) {
   }
   if (status.ok()) status = Warm(modes, *loads, **tokenizer, text);
   if (status.ok()) status = Rounds(modes, *loads, **tokenizer, text);
-  if (status.ok()) Tell(modes, *loads, report);
+  if (status.ok()) ReportResults(modes, *loads, report);
   return status;
 }
 

@@ -1,7 +1,7 @@
 #include "tests/benchmarks/step_times.h"
 
 #include "absl/strings/str_cat.h"
-#include "tests/benchmarks/one_token_each.h"
+#include "tests/benchmarks/dummy_batch.h"
 #include "tests/benchmarks/seconds.h"
 
 namespace espalier {
@@ -12,7 +12,7 @@ constexpr int kRepeats = 15;
 
 absl::Status Time(ModelRunner& runner, int rows, std::vector<double>* milliseconds) {
   RunnerOutput logits;
-  const RunnerBatch batch = OneTokenEach(rows);
+  const RunnerBatch batch = DummyBatch(rows);
   const double start = Seconds();
   absl::Status status = runner.Step(batch, &logits);
   milliseconds->push_back((Seconds() - start) * 1e3);

@@ -21,8 +21,8 @@
 #include "ops/operators/register_all.h"
 #include "ops/quantized/quantize_graph.h"
 #include "planner/planner.h"
-#include "tests/benchmarks/bandwidth.h"
-#include "tests/benchmarks/onednn_products.h"
+#include "tests/benchmarks/memory_bandwidth.h"
+#include "tests/benchmarks/onednn_matmul.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/serving_models.h"
 #include "tests/benchmarks/workload.h"
@@ -182,7 +182,7 @@ absl::StatusOr<double> StepSeconds(Model& model, const RunnerBatch& batch, int r
 // copies of an array that no cache holds.
 absl::StatusOr<std::function<absl::StatusOr<double>()>> Yardstick(Device* device, int64_t bytes) {
   if (!OnGpu()) {
-    auto array = std::make_shared<ReadArray>(absl::GetFlag(FLAGS_threads), bytes);
+    auto array = std::make_shared<ReadBandwidthArray>(absl::GetFlag(FLAGS_threads), bytes);
     return std::function<absl::StatusOr<double>()>(
         [array]() -> absl::StatusOr<double> { return array->Read(); });
   }
@@ -303,11 +303,11 @@ absl::Status Run(Report* report) {
   std::vector<std::vector<std::vector<double>>> seconds(
       models.size(), std::vector<std::vector<double>>(batches.size()));
   std::vector<Decoding> decoding(models.size());
-  std::vector<std::pair<ProductType, OneDnnProduct>> rivals;
-  std::map<ProductType, std::vector<double>> reached;
-  for (const ProductType type : {ProductType::kF32, ProductType::kBf16, ProductType::kInt8}) {
+  std::vector<std::pair<MatmulType, OneDnnMatmul>> rivals;
+  std::map<MatmulType, std::vector<double>> reached;
+  for (const MatmulType type : {MatmulType::kF32, MatmulType::kBf16, MatmulType::kInt8}) {
     if (OnGpu()) break;
-    auto rival = OneDnnProduct::Make(type, kMostRows, Config().intermediate_size,
+    auto rival = OneDnnMatmul::Make(type, kMostRows, Config().intermediate_size,
                                      Config().hidden_size, absl::GetFlag(FLAGS_threads));
     if (!rival.ok()) return rival.status();
     if (rival->has_value()) rivals.emplace_back(type, **std::move(rival));

@@ -11,7 +11,7 @@ namespace espalier {
 namespace {
 
 // Overhead of a step on workers: a gRPC message out and one back, with the waking of threads. An
-// estimate; tests/benchmarks/serving_on_workers.py measures the difference between one worker and
+// estimate; tests/benchmarks/serving_placements.py measures the difference between one worker and
 // this process.
 constexpr double kRemoteStepOverheadSeconds = 3e-4;
 

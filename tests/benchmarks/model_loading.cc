@@ -110,7 +110,7 @@ struct Loaded {
 };
 
 // Of this process, from now on: Linux forgets its peak at our wish.
-void ForgetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+void ResetPeakMemory() { std::ofstream("/proc/self/clear_refs") << "5"; }
 double StatusMB(const std::string& field) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -158,7 +158,7 @@ absl::StatusOr<Loaded> Load(const OpRegistry& registry, const std::string& folde
   if (!program.ok()) return program.status();
   std::unique_ptr<Device> device = NewCpuDevice({2, int64_t{1} << 33});
   const std::string path = JoinPath(folder, "model.safetensors");
-  ForgetPeak();
+  ResetPeakMemory();
   const double before = StatusMB("VmRSS"), start = Seconds();
   auto runner = ProgramModelRunner::Create(*program, way.read == Way::kPieces ? folder : "",
                                            kPositions, device.get(), serving->weights);
@@ -190,7 +190,7 @@ absl::StatusOr<Loaded> Load(const OpRegistry& registry, const std::string& folde
 }
 
 // `work` in a process of its own.
-absl::StatusOr<Loaded> Apart(const std::function<absl::StatusOr<Loaded>()>& work) {
+absl::StatusOr<Loaded> RunInChildProcess(const std::function<absl::StatusOr<Loaded>()>& work) {
   int ends[2];
   if (pipe(ends) != 0) return absl::UnavailableError("pipe failed");
   const pid_t child = fork();
@@ -220,7 +220,7 @@ absl::Status Measure(Report* report) {
   for (const DType file : {DType::kF32, DType::kBF16}) {
     const std::string folder = JoinPath(base, file == DType::kF32 ? "f32" : "bf16");
     // The writing, too: what it takes must not count.
-    const absl::StatusOr<Loaded> written = Apart([&]() -> absl::StatusOr<Loaded> {
+    const absl::StatusOr<Loaded> written = RunInChildProcess([&]() -> absl::StatusOr<Loaded> {
       absl::Status s = WriteModel(registry, folder, file);
       if (!s.ok()) return s;
       return Loaded();
@@ -240,7 +240,7 @@ absl::Status Measure(Report* report) {
               {"int4 from bf16", file, WeightFormat::kInt4}};
     }
     for (const Way& way : ways) {
-      const absl::StatusOr<Loaded> loaded = Apart([&] { return Load(registry, folder, way); });
+      const absl::StatusOr<Loaded> loaded = RunInChildProcess([&] { return Load(registry, folder, way); });
       if (!loaded.ok()) return loaded.status();
       report->Row({Text(way.name), Number(loaded->parameter_mb, 0), Number(loaded->peak_mb, 0),
                    Number(loaded->peak_mb / loaded->parameter_mb, 3), Number(loaded->seconds, 2)});

@@ -10,26 +10,26 @@
 
 namespace espalier {
 
-enum class ProductType { kF32, kBf16, kInt8 };  // kBf16: sums in f32; kInt8: u8 by s8, sums in s32
-std::string Name(ProductType type);
+enum class MatmulType { kF32, kBf16, kInt8 };  // kBf16: sums in f32; kInt8: u8 by s8, sums in s32
+std::string Name(MatmulType type);
 
 // c[m, n] = a[m, k] b[k, n], b in the layout that oneDNN likes best.
-class OneDnnProduct {
+class OneDnnMatmul {
  public:
   // nullopt if oneDNN has no kernel of this type for this processor (but one for reference, or
   // none). Internal with oneDNN's words.
-  static absl::StatusOr<std::optional<OneDnnProduct>> Make(ProductType type, int64_t m, int64_t n,
+  static absl::StatusOr<std::optional<OneDnnMatmul>> Make(MatmulType type, int64_t m, int64_t n,
                                                            int64_t k, int threads);
-  OneDnnProduct(OneDnnProduct&&) noexcept;
-  OneDnnProduct& operator=(OneDnnProduct&&) noexcept;
-  ~OneDnnProduct();
+  OneDnnMatmul(OneDnnMatmul&&) noexcept;
+  OneDnnMatmul& operator=(OneDnnMatmul&&) noexcept;
+  ~OneDnnMatmul();
 
   // Floating-point (or whole-number) operations per second, in 1e9: the median of ten runs.
   absl::StatusOr<double> Gflops();
 
  private:
   struct State;
-  explicit OneDnnProduct(std::unique_ptr<State> state);
+  explicit OneDnnMatmul(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -1,4 +1,4 @@
-#include "tests/benchmarks/onednn_products.h"
+#include "tests/benchmarks/onednn_matmul.h"
 
 #include <omp.h>
 
@@ -20,14 +20,14 @@ struct Types {
   memory::data_type a, b, c;
 };
 
-Types TypesOf(ProductType type) {
+Types TypesOf(MatmulType type) {
   using Type = memory::data_type;
   switch (type) {
-    case ProductType::kF32:
+    case MatmulType::kF32:
       return {Type::f32, Type::f32, Type::f32};
-    case ProductType::kBf16:
+    case MatmulType::kBf16:
       return {Type::bf16, Type::bf16, Type::f32};
-    case ProductType::kInt8:
+    case MatmulType::kInt8:
       return {Type::u8, Type::s8, Type::s32};
   }
   return {};
@@ -45,19 +45,19 @@ void Fill(memory& to, dnnl::engine& engine, dnnl::stream& stream) {
 
 }  // namespace
 
-std::string Name(ProductType type) {
+std::string Name(MatmulType type) {
   switch (type) {
-    case ProductType::kF32:
+    case MatmulType::kF32:
       return "f32";
-    case ProductType::kBf16:
+    case MatmulType::kBf16:
       return "bf16";
-    case ProductType::kInt8:
+    case MatmulType::kInt8:
       return "int8";
   }
   return "";
 }
 
-struct OneDnnProduct::State {
+struct OneDnnMatmul::State {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   dnnl::matmul::primitive_desc chosen;
@@ -67,12 +67,12 @@ struct OneDnnProduct::State {
   int threads = 1;
 };
 
-OneDnnProduct::OneDnnProduct(std::unique_ptr<State> state) : state_(std::move(state)) {}
-OneDnnProduct::OneDnnProduct(OneDnnProduct&&) noexcept = default;
-OneDnnProduct& OneDnnProduct::operator=(OneDnnProduct&&) noexcept = default;
-OneDnnProduct::~OneDnnProduct() = default;
+OneDnnMatmul::OneDnnMatmul(std::unique_ptr<State> state) : state_(std::move(state)) {}
+OneDnnMatmul::OneDnnMatmul(OneDnnMatmul&&) noexcept = default;
+OneDnnMatmul& OneDnnMatmul::operator=(OneDnnMatmul&&) noexcept = default;
+OneDnnMatmul::~OneDnnMatmul() = default;
 
-absl::StatusOr<std::optional<OneDnnProduct>> OneDnnProduct::Make(ProductType type, int64_t m,
+absl::StatusOr<std::optional<OneDnnMatmul>> OneDnnMatmul::Make(MatmulType type, int64_t m,
                                                                  int64_t n, int64_t k,
                                                                  int threads) {
   omp_set_num_threads(threads);
@@ -87,7 +87,7 @@ absl::StatusOr<std::optional<OneDnnProduct>> OneDnnProduct::Make(ProductType typ
   try {
     state->chosen = dnnl::matmul::primitive_desc(wanted, state->engine, /*allow_empty=*/true);
     if (!state->chosen || absl::StartsWith(state->chosen.impl_info_str(), "ref")) {
-      return std::optional<OneDnnProduct>();
+      return std::optional<OneDnnMatmul>();
     }
     state->product = dnnl::matmul(state->chosen);
     state->a = memory(state->chosen.src_desc(), state->engine);
@@ -98,10 +98,10 @@ absl::StatusOr<std::optional<OneDnnProduct>> OneDnnProduct::Make(ProductType typ
   } catch (const dnnl::error& error) {
     return absl::InternalError(absl::StrCat("oneDNN, ", Name(type), ": ", error.message));
   }
-  return std::optional<OneDnnProduct>(OneDnnProduct(std::move(state)));
+  return std::optional<OneDnnMatmul>(OneDnnMatmul(std::move(state)));
 }
 
-absl::StatusOr<double> OneDnnProduct::Gflops() {
+absl::StatusOr<double> OneDnnMatmul::Gflops() {
   omp_set_num_threads(state_->threads);
   std::vector<double> seconds;
   try {

@@ -2,7 +2,7 @@
 """What a round takes where models are served, beside what --workers=auto predicts: coordinator's process, one worker, two
 of them, alone and with a small model that drafts.
 
-    bazel run --config=release //tests/benchmarks:serving_on_workers
+    bazel run --config=release //tests/benchmarks:serving_placements
 
 Real processes on loopback, one thread for each. The model (hidden 512, 8 layers, 8 heads, 4 KV heads, intermediate
 1408, 47 MB of f32 weights) and the small one (hidden 256, 2 layers) are trained for one step: what they say is of no

@@ -2,7 +2,7 @@
 """A model in two stages under load: one step at a time, and as many steps at once as there are stages; beside it one worker and
 two that share each layer.
 
-    bazel run --config=release //tests/benchmarks:pipeline_load
+    bazel run --config=release //tests/benchmarks:pipeline_parallel_serving
 
 Real processes on loopback, one thread for each worker. The model (hidden 512, 8 layers, 8 heads, 4 KV heads, intermediate 1408,
 47 MB of f32 weights) is trained for one step: what it says is of no interest, only that all ways of serving it say the same.

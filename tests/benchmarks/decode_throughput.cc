@@ -16,7 +16,7 @@
 #include "ops/operators/register_all.h"
 #include "serving/engine/engine.h"
 #include "serving/tokenizer/byte_tokenizer.h"
-#include "tests/benchmarks/bandwidth.h"
+#include "tests/benchmarks/memory_bandwidth.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/serving_models.h"
 #include "tests/benchmarks/workload.h"

@@ -12,16 +12,16 @@
 
 namespace espalier {
 
-struct PictureJob {
+struct ImageWorkload {
   std::string name, description;
   std::shared_ptr<const Dataset> dataset;
 };
 
 // "resnet50", "unet3d" or "unet3d_group_norm". Run from the repository.
-absl::StatusOr<PictureJob> MakePictureJob(const std::string& name);
+absl::StatusOr<ImageWorkload> MakeImageWorkload(const std::string& name);
 
 // Its training graph, bound to `batch`.
-absl::StatusOr<Graph> PictureGraph(const OpRegistry& registry, const std::string& name,
+absl::StatusOr<Graph> ImageModelGraph(const OpRegistry& registry, const std::string& name,
                                    int64_t batch);
 
 // A dataset of the first `count` examples alone. `nudged`: every second pixel is the next number

@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-struct RanksOptions {
+struct RankProcessOptions {
   std::string workload;
   int64_t batch = 0;  // 0: the workload's own
   int warmup = 3;
@@ -21,7 +21,7 @@ struct RanksOptions {
   int threads = 1;
 };
 
-struct RanksResult {
+struct RankProcessResult {
   double median_seconds = 0;  // of a step; of the slowest rank
   double first_loss = 0, last_loss = 0;
   // By rank: seconds per step by operator ("linear_grad", "all_reduce"), from steps run for this
@@ -29,7 +29,7 @@ struct RanksResult {
   std::vector<std::map<std::string, double>> profiles;
 };
 
-absl::StatusOr<RanksResult> RunRanks(const v1::Plan& plan, const RanksOptions& options);
+absl::StatusOr<RankProcessResult> TrainInRankProcesses(const v1::Plan& plan, const RankProcessOptions& options);
 
 // What messages and collectives take between `world` such processes.
 absl::StatusOr<v1::CommunicationProfile> MeasureCommunicationBetweenRanks(int world);

@@ -1,4 +1,4 @@
-#include "tests/benchmarks/bandwidth.h"
+#include "tests/benchmarks/memory_bandwidth.h"
 
 #include <sys/mman.h>
 
@@ -35,9 +35,9 @@ __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3"))) uin
 
 }  // namespace
 
-void ReadArray::Free::operator()(char* data) const { std::free(data); }
+void ReadBandwidthArray::Free::operator()(char* data) const { std::free(data); }
 
-ReadArray::ReadArray(int threads, int64_t bytes)
+ReadBandwidthArray::ReadBandwidthArray(int threads, int64_t bytes)
     : threads_(threads),
       pieces_((bytes + kPiece - 1) / kPiece),
       data_(static_cast<char*>(std::aligned_alloc(
@@ -49,7 +49,7 @@ ReadArray::ReadArray(int threads, int64_t bytes)
   });
 }
 
-double ReadArray::Read(int64_t times) {
+double ReadBandwidthArray::Read(int64_t times) {
   std::atomic<uint64_t> total = 0;
   const double start = Seconds();
   for (int64_t i = 0; i < times; ++i) {
@@ -65,7 +65,7 @@ double ReadArray::Read(int64_t times) {
 
 double ReadBandwidth(int threads, int64_t bytes) {
   constexpr int kPasses = 7;
-  ReadArray array(threads, bytes);
+  ReadBandwidthArray array(threads, bytes);
   const int64_t times = std::max<int64_t>(1, (int64_t{1} << 30) / bytes);
   double best = 0;
   for (int pass = 0; pass < kPasses; ++pass) best = std::max(best, array.Read(times));

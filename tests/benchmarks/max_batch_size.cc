@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic_cost.h"
-#include "tests/benchmarks/picture_jobs.h"
+#include "tests/benchmarks/image_workloads.h"
 #include "tests/benchmarks/report.h"
 #include "tests/plans/in_process_training.h"
 
@@ -78,7 +78,7 @@ std::vector<Variant> VariantsOf(const std::string& model) {
 
 class Bench {
  public:
-  Bench(const OpRegistry& registry, PictureJob job) : registry_(registry), job_(std::move(job)) {
+  Bench(const OpRegistry& registry, ImageWorkload job) : registry_(registry), job_(std::move(job)) {
     optimizer_.set_name("sgd");
     optimizer_.mutable_learning_rate()->set_peak(0.002);
     (*optimizer_.mutable_attributes())["momentum"].set_f(0.9);
@@ -145,7 +145,7 @@ class Bench {
     return high;
   }
 
-  const PictureJob& job() const { return job_; }
+  const ImageWorkload& job() const { return job_; }
 
  private:
   struct Prepared {
@@ -155,7 +155,7 @@ class Bench {
   };
 
   absl::StatusOr<Prepared> Prepare(const Variant& v, int64_t batch, int64_t memory) {
-    absl::StatusOr<Graph> graph = PictureGraph(registry_, job_.name, batch);
+    absl::StatusOr<Graph> graph = ImageModelGraph(registry_, job_.name, batch);
     if (!graph.ok()) return graph.status();
     Prepared prepared;
     prepared.graph = *std::move(graph);
@@ -184,7 +184,7 @@ class Bench {
   }
 
   const OpRegistry& registry_;
-  const PictureJob job_;
+  const ImageWorkload job_;
   v1::Optimizer optimizer_;
   AnalyticCost cost_;
 };
@@ -275,7 +275,7 @@ absl::Status Run(Report* report) {
   Rows batches, losses;
   std::string models;
   for (const std::string& name : absl::GetFlag(FLAGS_models)) {
-    absl::StatusOr<PictureJob> job = MakePictureJob(name);
+    absl::StatusOr<ImageWorkload> job = MakeImageWorkload(name);
     if (!job.ok()) return job.status();
     absl::StrAppend(&models, name, ": ", job->description, ". ");
     Bench bench(registry, *std::move(job));

@@ -9,9 +9,9 @@ namespace espalier {
 
 // An array of `bytes` that `threads` threads read together: those that compute the kernels which
 // the calling thread runs (ops/cpu/threading/parallel.h).
-class ReadArray {
+class ReadBandwidthArray {
  public:
-  ReadArray(int threads, int64_t bytes);
+  ReadBandwidthArray(int threads, int64_t bytes);
 
   // Bytes per second of reading all of it `times` times.
   double Read(int64_t times = 1);

@@ -2,7 +2,7 @@
 """Requests against a model of a large vocabulary on one worker: what it takes that each token's logits, or only the token, go
 to the coordinator.
 
-    bazel run --config=release //tests/benchmarks:sampled_on_workers [-- --before=DIR]
+    bazel run --config=release //tests/benchmarks:worker_side_sampling [-- --before=DIR]
 
 Real processes on loopback, of --threads each. The model (hidden 64, 2 layers, a vocabulary of 128,256) is trained for one step:
 what it says is of no interest. Answers of 32 tokens after prompts of 32: greedy, sampled (temperature 1), with a repetition

@@ -1,4 +1,4 @@
-#include "tests/benchmarks/picture_jobs.h"
+#include "tests/benchmarks/image_workloads.h"
 
 #include <algorithm>
 #include <cmath>
@@ -127,10 +127,10 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Volumes(const Digits& digits) {
 
 }  // namespace
 
-absl::StatusOr<PictureJob> MakePictureJob(const std::string& name) {
+absl::StatusOr<ImageWorkload> MakeImageWorkload(const std::string& name) {
   absl::StatusOr<Digits> digits = LoadDigits();
   if (!digits.ok()) return digits.status();
-  PictureJob job;
+  ImageWorkload job;
   job.name = name;
   const bool images = name == "resnet50";
   auto dataset = images ? Images(*digits) : Volumes(*digits);
@@ -145,7 +145,7 @@ absl::StatusOr<PictureJob> MakePictureJob(const std::string& name) {
   return job;
 }
 
-absl::StatusOr<Graph> PictureGraph(const OpRegistry& registry, const std::string& name,
+absl::StatusOr<Graph> ImageModelGraph(const OpRegistry& registry, const std::string& name,
                                    int64_t batch) {
   absl::StatusOr<Graph> graph = absl::InvalidArgumentError(
       absl::StrCat("model '", name, "'; accepted: resnet50, unet3d, unet3d_group_norm"));

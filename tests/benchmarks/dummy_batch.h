@@ -6,7 +6,7 @@
 namespace espalier {
 
 // The first token of `rows` sequences; every row's logits are wanted.
-inline RunnerBatch OneTokenEach(int rows) {
+inline RunnerBatch DummyBatch(int rows) {
   RunnerBatch batch;
   batch.ancestor_start.assign(static_cast<size_t>(rows) + 1, 0);
   batch.sequence_start.push_back(0);

@@ -13,7 +13,7 @@
 #include "models/quantize.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
-#include "tests/benchmarks/one_token_each.h"
+#include "tests/benchmarks/dummy_batch.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
 #include "worker/device/device.h"
@@ -97,7 +97,7 @@ absl::StatusOr<Model> Make(const OpRegistry& registry, bool adapted) {
 
 // `adapters` is how many of them there are for the rows to choose from.
 RunnerBatch Batch(int rows, int adapters) {
-  RunnerBatch batch = OneTokenEach(rows);
+  RunnerBatch batch = DummyBatch(rows);
   for (int r = 0; r < rows && adapters > 0; ++r) batch.row_adapter.push_back(r % adapters);
   return batch;
 }

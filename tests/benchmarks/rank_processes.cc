@@ -1,4 +1,4 @@
-#include "tests/benchmarks/ranks.h"
+#include "tests/benchmarks/rank_processes.h"
 
 #include <spawn.h>
 #include <sys/wait.h>
@@ -160,7 +160,7 @@ absl::StatusOr<std::vector<Json>> RunProcesses(int world, const Json& task) {
 
 }  // namespace
 
-absl::StatusOr<RanksResult> RunRanks(const v1::Plan& plan, const RanksOptions& options) {
+absl::StatusOr<RankProcessResult> TrainInRankProcesses(const v1::Plan& plan, const RankProcessOptions& options) {
   absl::StatusOr<std::string> text = ExportPlan(plan);
   if (!text.ok()) return text.status();
   const Json task = {{"workload", options.workload},
@@ -172,7 +172,7 @@ absl::StatusOr<RanksResult> RunRanks(const v1::Plan& plan, const RanksOptions& o
                      {"threads", options.threads}};
   absl::StatusOr<std::vector<Json>> ranks = RunProcesses(plan.devices_size(), task);
   if (!ranks.ok()) return ranks.status();
-  RanksResult result;
+  RankProcessResult result;
   for (const Json& rank : *ranks) {
     const std::vector<double> seconds = rank["seconds"], losses = rank["losses"];
     result.median_seconds = std::max(result.median_seconds, Median(seconds));

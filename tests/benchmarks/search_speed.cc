@@ -16,7 +16,7 @@
 #include "planner/search/elimination.h"
 #include "planner/search/local_search.h"
 #include "tests/benchmarks/measured_machine.h"
-#include "tests/benchmarks/ranks.h"
+#include "tests/benchmarks/rank_processes.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/workload.h"
 

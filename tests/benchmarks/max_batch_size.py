@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The largest batch that trains within a memory limit, with and without memory planning, and what it costs.
 
-    tests/benchmarks/largest_batch.py --programs build/bin [--memory-mib 64] [--rounds 3]
+    tests/benchmarks/max_batch_size.py --programs build/bin [--memory-mib 64] [--rounds 3]
 
 One worker with that limit trains LLaMAs of several depths. Batches are found by doubling and halving, with the planner's
 own refusal as the judge; then both batches train a few steps in turns, and the median time of an example is compared.
