@@ -244,7 +244,7 @@ absl::Status Measure(Report* report) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  espalier::Report report("decoding");
+  espalier::Report report("decode_throughput");
   if (absl::Status status = espalier::Measure(&report); !status.ok()) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;

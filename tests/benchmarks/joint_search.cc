@@ -21,7 +21,7 @@
 
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
-ABSL_FLAG(int, random, 60, "random graphs");
+ABSL_FLAG(int, random_graphs, 60, "number of random graphs");
 ABSL_FLAG(std::string, devices, "2,4,8", "of the blocks; empty: no blocks");
 ABSL_FLAG(int, operators, 8, "of each random graph");
 ABSL_FLAG(int64_t, budget, 0,
@@ -141,7 +141,7 @@ absl::Status RunRandom(Report* report) {
   std::map<std::string, int> rules;
   double before = 0, after = 0;
   int64_t graphs = 0;
-  for (int seed = 0; seed < absl::GetFlag(FLAGS_random); ++seed) {
+  for (int seed = 0; seed < absl::GetFlag(FLAGS_random_graphs); ++seed) {
     const SmallProblem problem = RandomProblem(seed, 2 + seed % 3, absl::GetFlag(FLAGS_operators));
     absl::StatusOr<Outcome> outcome = Compare(problem);
     if (!outcome.ok()) return outcome.status();
@@ -208,7 +208,7 @@ absl::Status RunBlocks(Report* report) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  espalier::Report report("joint");
+  espalier::Report report("joint_search");
   for (const auto& run : {espalier::RunRandom, espalier::RunBlocks}) {
     if (absl::Status status = run(&report); !status.ok()) {
       std::fprintf(stderr, "%s\n", status.ToString().c_str());

@@ -27,7 +27,7 @@
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(int, threads, 2, "of the model");
-ABSL_FLAG(int, busy, 2, "threads that compute beside it in half of the turns");
+ABSL_FLAG(int, background_threads, 2, "busy threads beside the model, in half of the rounds");
 ABSL_FLAG(int, layers, 6, "of the wide model; all else is LLaMA 1B's");
 ABSL_FLAG(int, rounds, 9, "turns");
 ABSL_FLAG(int, steps, 30, "in each turn");
@@ -168,7 +168,7 @@ absl::Status Run(Report* report) {
     if (!subject.ok()) return subject.status();
     subjects.push_back(*std::move(subject));
   }
-  for (const int busy : {0, absl::GetFlag(FLAGS_busy)}) {
+  for (const int busy : {0, absl::GetFlag(FLAGS_background_threads)}) {
     report->Table(
         busy == 0 ? std::string("Alone") : absl::StrCat("Beside ", busy, " threads that compute"),
         {"model", "rows", "OpenMP: ms", "mean", "own: ms", "mean", "own / OpenMP", "of the means"});
@@ -205,7 +205,7 @@ absl::Status Run(Report* report) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  espalier::Report report("kernel threads");
+  espalier::Report report("kernel_threads");
   if (absl::Status status = espalier::Run(&report); !status.ok()) {
     std::fprintf(stderr, "kernel_threads: %s\n", status.ToString().c_str());
     return 1;

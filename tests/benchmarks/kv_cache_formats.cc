@@ -160,7 +160,7 @@ absl::Status Run(Report* report) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  espalier::Report report("KV formats");
+  espalier::Report report("kv_cache_formats");
   if (absl::Status status = espalier::Run(&report); !status.ok()) {
     std::fprintf(stderr, "kv_formats: %s\n", status.ToString().c_str());
     return 1;

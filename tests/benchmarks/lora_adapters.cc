@@ -160,7 +160,7 @@ absl::Status Run(Report* report) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  espalier::Report report("adapters");
+  espalier::Report report("lora_adapters");
   if (absl::Status status = espalier::Run(&report); !status.ok()) {
     std::fprintf(stderr, "adapters: %s\n", status.ToString().c_str());
     return 1;

@@ -33,9 +33,9 @@ ABSL_FLAG(std::string, machine, "h200-cluster", "a preset");
 ABSL_FLAG(std::string, devices, "1,8,64,1024", "how many");
 ABSL_FLAG(std::string, models, "", "names, with commas; empty: all");
 ABSL_FLAG(int64_t, budget, 2000, "proposals of each search within a group of devices");
-ABSL_FLAG(int, exact, 10, "candidates that are simulated whole");
+ABSL_FLAG(int, full_simulations, 10, "mesh candidates to simulate fully");
 ABSL_FLAG(int, threads, 0, "that search at one time; 0: as many as there are cores");
-ABSL_FLAG(int, whole, 0, "on at most so many devices the search over all operators, too");
+ABSL_FLAG(int, operator_search_max_devices, 0,\n          "also run the per-operator search on at most this many devices");
 
 namespace espalier {
 namespace {
@@ -159,7 +159,7 @@ absl::Status RunModel(const OpRegistry& registry, const ZooModel& model, int dev
   problem.for_each = [&threads](int count, const std::function<void(int)>& work) {
     threads.ForEach(count, work);
   };
-  const int exact = absl::GetFlag(FLAGS_exact);
+  const int exact = absl::GetFlag(FLAGS_full_simulations);
 
   std::optional<Found> data, zero, hand, ours;
   {
@@ -185,7 +185,7 @@ absl::Status RunModel(const OpRegistry& registry, const ZooModel& model, int dev
     shapes.insert(shapes.end(), more.begin(), more.end());
   }
   Keep(planner.Best(shapes, exact), &ours);
-  if (devices <= absl::GetFlag(FLAGS_whole)) {
+  if (devices <= absl::GetFlag(FLAGS_operator_search_max_devices)) {
     if (absl::Status s = KeepWhole(problem, &ours); !s.ok()) return s;
   }
   const double seconds = Seconds() - start;
@@ -244,7 +244,7 @@ absl::Status Run(Report* report) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  espalier::Report report("presets");
+  espalier::Report report("machine_presets");
   if (absl::Status status = espalier::Run(&report); !status.ok()) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;

@@ -301,7 +301,7 @@ absl::Status Run(Report* report) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  espalier::Report report("largest_batch");
+  espalier::Report report("max_batch_size");
   if (absl::Status status = espalier::Run(&report); !status.ok()) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;

@@ -36,7 +36,7 @@ ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(std::string, folder, "", "where the model is written; empty: a temporary one");
 ABSL_FLAG(int, hidden, 2048, "of the model");
 ABSL_FLAG(int, layers, 6, "of the model");
-ABSL_FLAG(double, resident, 0.4, "part of the weights that stays, where the others stream");
+ABSL_FLAG(double, resident_fraction, 0.4, "fraction of the weights that is not streamed");
 
 namespace espalier {
 namespace {
@@ -151,7 +151,7 @@ absl::StatusOr<Loaded> Load(const OpRegistry& registry, const std::string& folde
   out.parameter_mb = static_cast<double>(ParameterBytes(serving->graph)) / kMB;
   ServingLowering lowering;
   if (way.streams) {
-    out.parameter_mb *= absl::GetFlag(FLAGS_resident);
+    out.parameter_mb *= absl::GetFlag(FLAGS_resident_fraction);
     lowering.resident_weight_bytes = static_cast<int64_t>(out.parameter_mb * kMB);
   }
   const absl::StatusOr<v1::Program> program = LowerServing(registry, serving->graph, lowering);
@@ -259,7 +259,7 @@ absl::Status Measure(Report* report) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  espalier::Report report("loading");
+  espalier::Report report("model_loading");
   if (absl::Status status = espalier::Measure(&report); !status.ok()) {
     std::fprintf(stderr, "loading: %s\n", status.ToString().c_str());
     return 1;

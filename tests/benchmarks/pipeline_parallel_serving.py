@@ -29,10 +29,10 @@ PROMPT = 768
 def main():
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--rounds", type=int, default=5)
-    flags.add_argument("--loads", default="1,4,16,32")
+    flags.add_argument("--concurrency", default="1,4,16,32")
     flags.add_argument("--ngram", type=int, default=0)
     flags = flags.parse_args()
-    loads = [int(load) for load in flags.loads.split(",")]
+    loads = [int(load) for load in flags.concurrency.split(",")]
     rates = {way: {what: [] for what in [*loads, "prompt"]} for way in WAYS}
     with Cluster() as cluster:
         job = cluster.train(f"--model={MODEL}", "-d", os.path.join(DATA, "genesis.txt"), "--sequence-length=16", "-b", "2",

@@ -1,6 +1,6 @@
 // How close the search comes to the optimum, on problems so small that all placements can be tried:
 // random graphs on 2 to 4 devices, and the first layers of real models. The search is what MakePlan
-// does by default. With --memory: on devices that have less memory than the fastest plan needs,
+// does by default. With --low_memory_problems: on devices that have less memory than the fastest plan needs,
 // against the fastest of all placements at all ZeRO stages, each made to fit by swaps and
 // recomputation.
 #include <algorithm>
@@ -21,10 +21,10 @@
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(int, graphs, 240, "random ones");
-ABSL_FLAG(double, placements, 1'000'000,
+ABSL_FLAG(double, max_placements, 1'000'000,
           "at most so many of a problem; larger ones lose operators");
-ABSL_FLAG(int, memory, 0, "random problems on devices with too little memory, instead of all else");
-ABSL_FLAG(double, memory_placements, 3000, "likewise: at most so many of a problem at one stage");
+ABSL_FLAG(int, low_memory_problems, 0,\n          "instead of all else, this many random problems on devices with too little memory");
+ABSL_FLAG(double, max_low_memory_placements, 3000,\n          "maximum placements of a --low_memory_problems problem at one ZeRO stage");
 ABSL_FLAG(int64_t, budget, 0, "of each plan; 0: the planner's own choice");
 ABSL_FLAG(uint64_t, seed, 0, "of the search");
 ABSL_FLAG(bool, verbose, false, "a line for each problem on standard error");
@@ -65,7 +65,7 @@ absl::StatusOr<Comparison> Compare(const Make& make) {
     c.operators = static_cast<double>(structure->LiveNodes().size());
     const SearchSpace space(*structure, {.num_devices = c.devices});
     c.placements = CountPlacements(space);
-    if (c.placements > absl::GetFlag(FLAGS_placements) && operators > 1) continue;
+    if (c.placements > absl::GetFlag(FLAGS_max_placements) && operators > 1) continue;
 
     ConfigTable table(*structure);
     CostTables costs(*structure, table, problem.machine, cost, problem.optimizer);
@@ -139,7 +139,7 @@ struct MemoryLimitedComparison {
 
 absl::StatusOr<MemoryLimitedComparison> CompareMemoryLimited(uint64_t seed) {
   absl::StatusOr<LowMemoryProblem> tight =
-      MakeLowMemoryProblem(seed, absl::GetFlag(FLAGS_memory_placements));
+      MakeLowMemoryProblem(seed, absl::GetFlag(FLAGS_max_low_memory_placements));
   if (!tight.ok()) return tight.status();
   MemoryLimitedComparison t;
   t.is_low = tight->is_low;
@@ -204,7 +204,7 @@ void ReportMemoryLimited(const std::string& name, const std::vector<MemoryLimite
 absl::Status RunMemoryLimited(Report* report) {
   std::vector<MemoryLimitedComparison> all;
   int ample = 0;
-  for (int i = 0; i < absl::GetFlag(FLAGS_memory); ++i) {
+  for (int i = 0; i < absl::GetFlag(FLAGS_low_memory_problems); ++i) {
     absl::StatusOr<MemoryLimitedComparison> t = CompareMemoryLimited(i);
     if (!t.ok()) return t.status();
     if (t->is_low) {
@@ -311,7 +311,7 @@ absl::Status Run(Report* report) {
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   espalier::Report report("search_optimality");
-  const bool tight = absl::GetFlag(FLAGS_memory) > 0;
+  const bool tight = absl::GetFlag(FLAGS_low_memory_problems) > 0;
   const absl::Status status = tight ? espalier::RunMemoryLimited(&report) : espalier::Run(&report);
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());

@@ -195,7 +195,7 @@ absl::Status Run(Report* report) {
 int main(int argc, char** argv) {
   if (espalier::IsRankProcess(argc, argv)) return espalier::RankMain(argc, argv);
   absl::ParseCommandLine(argc, argv);
-  espalier::Report report("search");
+  espalier::Report report("search_speed");
   if (absl::Status status = espalier::Run(&report); !status.ok()) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;

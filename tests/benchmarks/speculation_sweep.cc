@@ -40,18 +40,18 @@ ABSL_FLAG(int, threads, 2, "of the models");
 ABSL_FLAG(int, train_steps, 100, "of the LLM and of the SSM before; 0: random weights");
 ABSL_FLAG(int, rounds, 15, "that count");
 ABSL_FLAG(
-    int, warm_steps, 2000,
+    int, warmup_steps, 2000,
     "of the tuned modes at each load before: learning from nothing happens once in a server's "
     "life");
 ABSL_FLAG(int, tokens, 96, "of each answer");
 ABSL_FLAG(double, temperature, 0, "of all requests");
-ABSL_FLAG(bool, seeded, false,
+ABSL_FLAG(bool, reproducible, false,
           "requests must be reproducible: tuned drafts share the answers' noise");
-ABSL_FLAG(std::string, loads, "1,2,4,8,16,32,64", "requests at once");
+ABSL_FLAG(std::string, concurrency, "1,2,4,8,16,32,64", "numbers of concurrent requests");
 ABSL_FLAG(std::string, llm, "", "folder of the LLM; empty: the quickstart's sizes, trained here");
 ABSL_FLAG(std::string, ssm, "", "folder of the SSM, likewise");
 ABSL_FLAG(std::string, text, "", "file whose last tenth the prompts are from; empty: Genesis");
-ABSL_FLAG(std::vector<std::string>, shapes,
+ABSL_FLAG(std::vector<std::string>, tree_shapes,
           std::vector<std::string>({"1-1-1-1", "1-1-3-1-1", "2-1-1"}),
           "fixed trees, their widths with '-' between them");
 ABSL_FLAG(std::vector<std::string>, modes, {},
@@ -127,7 +127,7 @@ absl::Status Begin(Mode& mode, const Tokenizer& tokenizer, const std::string& te
     request.ignore_eos = true;
     request.sampling.temperature = absl::GetFlag(FLAGS_temperature);
     request.sampling.seed = number;
-    request.reproducible = absl::GetFlag(FLAGS_seeded);
+    request.reproducible = absl::GetFlag(FLAGS_reproducible);
     auto id = mode.engine->Submit(tokenizer.Encode(text.substr(at, kPrompt)), request);
     if (!id.ok()) return id.status();
     mode.requests.push_back(*id);
@@ -244,7 +244,7 @@ struct Way {
 // Incremental decoding first.
 std::vector<Way> RequestedModes() {
   std::vector<Way> ways = {{"incremental", "", false, false, 0}};
-  for (const std::string& widths : absl::GetFlag(FLAGS_shapes)) {
+  for (const std::string& widths : absl::GetFlag(FLAGS_tree_shapes)) {
     const std::string expansion = absl::StrReplaceAll(widths, {{"-", ","}});
     const bool chain = expansion.find_first_not_of("1,") == std::string::npos;
     const std::string name = absl::StrCat(chain ? "sequence <" : "tree <", expansion, ">");
@@ -301,11 +301,11 @@ absl::StatusOr<Mode> MakeMode(const Way& way, int number, Models& models,
 
 absl::StatusOr<std::vector<int>> Loads() {
   std::vector<int> loads;
-  for (const absl::string_view text : absl::StrSplit(absl::GetFlag(FLAGS_loads), ',')) {
+  for (const absl::string_view text : absl::StrSplit(absl::GetFlag(FLAGS_concurrency), ',')) {
     int load = 0;
     if (!absl::SimpleAtoi(text, &load) || load < 1 || load > kMostRequests) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--loads has \"", text, "\", expected 1 to ", kMostRequests));
+          absl::StrCat("--concurrency has \"", text, "\", expected 1 to ", kMostRequests));
     }
     loads.push_back(load);
   }
@@ -319,7 +319,7 @@ absl::Status Warm(std::vector<Mode>& modes, const std::vector<int>& loads,
   std::vector<Mode*> all;
   for (Mode& mode : modes) all.push_back(&mode);
   const auto steps = [&] {
-    double least = absl::GetFlag(FLAGS_warm_steps);
+    double least = absl::GetFlag(FLAGS_warmup_steps);
     for (const Mode& mode : modes) {
       if (mode.tuned) least = std::min(least, mode.run.llm_steps);
     }
@@ -327,7 +327,7 @@ absl::Status Warm(std::vector<Mode>& modes, const std::vector<int>& loads,
   };
   for (const int load : loads) {
     for (Mode& mode : modes) mode.run = {};
-    for (int round = 0; steps() < absl::GetFlag(FLAGS_warm_steps); ++round) {
+    for (int round = 0; steps() < absl::GetFlag(FLAGS_warmup_steps); ++round) {
       std::fprintf(stderr, "\r%d requests, learning: %.0f steps   ", load, steps());
       absl::Status status = Round(all, tokenizer, text, load, -1 - round);
       if (!status.ok()) return status;
@@ -425,7 +425,7 @@ void ReportResults(const std::vector<Mode>& modes, const std::vector<int>& loads
       "Prompts of ", kPrompt, " bytes from the held-out tail, ", absl::GetFlag(FLAGS_tokens),
       " tokens each, temperature ", absl::GetFlag(FLAGS_temperature), "; medians of ",
       absl::GetFlag(FLAGS_rounds), " rounds; tuned modes have seen ",
-      absl::GetFlag(FLAGS_warm_steps), " steps of each load before; ",
+      absl::GetFlag(FLAGS_warmup_steps), " steps of each load before; ",
       absl::GetFlag(FLAGS_llm).empty()
           ? absl::StrCat("models trained for ", absl::GetFlag(FLAGS_train_steps), " steps.")
           : "models from folders."));

@@ -379,7 +379,7 @@ absl::Status Run(Report* report) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  espalier::Report report("weight formats");
+  espalier::Report report("weight_formats");
   if (absl::Status status = espalier::Run(&report); !status.ok()) {
     std::fprintf(stderr, "weight_formats: %s\n", status.ToString().c_str());
     return 1;

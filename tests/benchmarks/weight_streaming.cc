@@ -29,7 +29,7 @@ ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(int, threads, 2, "of the models");
 ABSL_FLAG(int, train_steps, 100, "of the LLM and of the SSM before; 0: random weights");
 ABSL_FLAG(int, intermediate, 8192, "neurons of each of the LLM's MLPs");
-ABSL_FLAG(double, resident, 0.2, "part of the LLM's weights that has a place on the device");
+ABSL_FLAG(double, resident_fraction, 0.2, "fraction of the LLM's weights kept on the device");
 ABSL_FLAG(std::string, swap_folder, "", "where streamed weights lie; empty: in memory");
 ABSL_FLAG(int, rounds, 5, "turns");
 ABSL_FLAG(int, tokens, 64, "of each answer");
@@ -146,7 +146,7 @@ absl::Status Measure(Report* report) {
   if (!ssm_weights.ok()) return ssm_weights.status();
   const Parameters weights = Widen(*llm_weights, trained, wide);
   const double bytes = 4.0 * static_cast<double>(CountParameters(wide));
-  const auto budget = static_cast<int64_t>(bytes * absl::GetFlag(FLAGS_resident));
+  const auto budget = static_cast<int64_t>(bytes * absl::GetFlag(FLAGS_resident_fraction));
   absl::StatusOr<ServedModel> resident =
       LoadForServing(registry, wide, weights, shape, threads, {});
   if (!resident.ok()) return resident.status();
@@ -248,7 +248,7 @@ absl::Status Measure(Report* report) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  espalier::Report report("offload");
+  espalier::Report report("weight_streaming");
   if (absl::Status status = espalier::Measure(&report); !status.ok()) {
     std::fprintf(stderr, "offload: %s\n", status.ToString().c_str());
     return 1;

@@ -2,11 +2,11 @@
 """Requests against a model of a large vocabulary on one worker: what it takes that each token's logits, or only the token, go
 to the coordinator.
 
-    bazel run --config=release //tests/benchmarks:worker_side_sampling [-- --before=DIR]
+    bazel run --config=release //tests/benchmarks:worker_side_sampling [-- --baseline=DIR]
 
 Real processes on loopback, of --threads each. The model (hidden 64, 2 layers, a vocabulary of 128,256) is trained for one step:
 what it says is of no interest. Answers of 32 tokens after prompts of 32: greedy, sampled (temperature 1), with a repetition
-penalty, with log-probabilities, and within a regular expression (--ways). DIR holds espalierd and espalier-worker of another
+penalty, with log-probabilities, and within a regular expression (--modes). DIR holds espalierd and espalier-worker of another
 version, which takes turns with this one, first in every other round. A round before these does not count. Medians are printed, and
 those of the ratios of the same round.
 """
@@ -46,20 +46,20 @@ def start(folder, where, threads):
 def main():
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--rounds", type=int, default=5)
-    flags.add_argument("--loads", default="1,4,16")
-    flags.add_argument("--ways", default=",".join(WAYS))
-    flags.add_argument("--before")
+    flags.add_argument("--concurrency", default="1,4,16")
+    flags.add_argument("--modes", default=",".join(WAYS))
+    flags.add_argument("--baseline")
     flags.add_argument("--threads", type=int, default=1)
     flags.add_argument("--coordinator", action="store_true", help="served there, by no worker")
     flags.add_argument("--serve", default="", help="more flags of `espalier serve`, as --ssm=lm")
     flags = flags.parse_args()
-    ways = {way: WAYS[way] for way in flags.ways.split(",")}
-    loads = [int(load) for load in flags.loads.split(",")]
+    ways = {way: WAYS[way] for way in flags.modes.split(",")}
+    loads = [int(load) for load in flags.concurrency.split(",")]
     where = [] if flags.coordinator else ["--tensor-parallel=1"]
     where += flags.serve.split()
     clusters = {"now": start(None, where, flags.threads)}
-    if flags.before:
-        clusters["before"] = start(flags.before, where, flags.threads)
+    if flags.baseline:
+        clusters["baseline"] = start(flags.baseline, where, flags.threads)
     rates = {}
     try:
         for number in range(-1, flags.rounds):
@@ -82,7 +82,7 @@ def main():
     for way in ways:
         for version in clusters:
             print(f"{way + ', ' + version:20}" + "".join(f"{statistics.median(rates[way, load][version]):16.0f}" for load in loads))
-        if flags.before:
+        if flags.baseline:
             ratios = [[a / b for a, b in zip(rates[way, load]["now"], rates[way, load]["before"])] for load in loads]
             print(f"{'  ratio':20}" + "".join(f"{statistics.median(r):9.2f} ± {statistics.stdev(r) if len(r) > 1 else 0:.2f}" for r in ratios))
 
