@@ -22,7 +22,7 @@ constexpr absl::Duration kPoll = absl::Milliseconds(200);
 // A restarted coordinator continues the job.
 constexpr absl::Duration kReconnectTimeout = absl::Minutes(2);
 
-std::string Figure(bool there, const v1::DraftMeasure& measure) {
+std::string Figure(bool there, const v1::DraftStatistics& measure) {
   return there ? absl::StrFormat("%.2f", measure.tokens_per_verification()) : "";
 }
 

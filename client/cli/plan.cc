@@ -21,7 +21,7 @@ absl::Status Explain(Context& context, v1::ExplainRequest request) {
     return UsageError("--include-costs-dot-graph needs --compgraph=FILE");
   }
   request.set_page(flags.Has("html"));
-  if (request.of_case() == v1::ExplainRequest::kPlan) {
+  if (request.source_case() == v1::ExplainRequest::kPlan) {
     request.set_task_graph(flags.Has("taskgraph"));
     request.set_computation_graph(flags.Has("compgraph"));
     request.set_costs_in_graph(flags.Has("include-costs-dot-graph"));

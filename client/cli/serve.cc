@@ -68,7 +68,7 @@ void PrintCandidates(Context& context, const v1::ServedModel& model) {
                FormatSeconds(c.llm_seconds()),
                fits && c.ssms_size() > 0 ? FormatSeconds(c.draft_seconds()) : "",
                fits ? FormatCount(c.tokens_per_second()) : "",
-               FormatBytes(static_cast<double>(c.most_bytes())), Printable(c.refused())});
+               FormatBytes(static_cast<double>(c.peak_device_bytes())), Printable(c.refused())});
   }
   context.out() << "\nplacements by predicted tokens per second (* chosen)\n"
                 << table.Render(context.terminal());

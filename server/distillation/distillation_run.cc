@@ -73,8 +73,8 @@ absl::StatusOr<std::string> ExamplesOf(const DistillationRound& round) {
   return WriteNpz(columns);
 }
 
-v1::DraftMeasure MeasureOf(const DraftEfficiency& worth) {
-  v1::DraftMeasure measure;
+v1::DraftStatistics MeasureOf(const DraftEfficiency& worth) {
+  v1::DraftStatistics measure;
   measure.set_tokens(worth.tokens);
   measure.set_verifications(worth.verifications);
   measure.set_drafted(worth.drafted);
@@ -359,7 +359,7 @@ absl::Status DistillationRun::Measure() {
   absl::StatusOr<ModelServer::Prepared> models = tools_.models->Prepare(request);
   if (!models.ok()) return models.status();
   const auto measure = [&](const std::vector<int>& ssms, const std::string& stage,
-                           v1::DraftMeasure* out) {
+                           v1::DraftStatistics* out) {
     absl::StatusOr<DraftEfficiency> worth =
         MeasureEfficiency(*models, ssms, absl::StrCat("measuring ", stage));
     if (worth.ok()) *out = MeasureOf(*worth);
@@ -373,7 +373,7 @@ absl::Status DistillationRun::Measure() {
     status = measure({before_of[k]}, spec.ssms(k).artifact(), ssm->mutable_before());
     if (!status.ok()) return status;
   }
-  v1::DraftMeasure merged;
+  v1::DraftStatistics merged;
   if (before.size() == after.size()) {
     absl::Status status = measure(before, "all of them before", &merged);
     if (!status.ok()) return status;

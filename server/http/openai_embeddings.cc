@@ -45,7 +45,7 @@ std::optional<Error> ParseEmbeddings(const std::string& body, EmbeddingsRequest*
   bool add_special = true, normalize = true;
   reader.Bool("add_special_tokens", &add_special);
   reader.Bool("normalize", &normalize);
-  embed.set_no_added_tokens(!add_special);
+  embed.set_no_special_tokens(!add_special);
   embed.set_no_normalization(!normalize);
   int most = 0;
   ReadTruncation(reader, &most);

@@ -42,7 +42,7 @@ TEST(OpenAiEmbeddings, FieldsArriveWhereTheyBelong) {
   EXPECT_FALSE(plain.base64);
   EXPECT_EQ(plain.embed.dimensions(), 0);
   EXPECT_FALSE(plain.embed.truncate() || plain.embed.no_normalization() ||
-               plain.embed.no_added_tokens());
+               plain.embed.no_special_tokens());
   const EmbeddingsRequest all =
       Good(R"("input": "a", "encoding_format": "base64", "dimensions": 7, "normalize": false,
               "add_special_tokens": false, "truncate_prompt_tokens": -1)");
@@ -50,7 +50,7 @@ TEST(OpenAiEmbeddings, FieldsArriveWhereTheyBelong) {
   EXPECT_EQ(Good(R"("input": "a", "truncate_prompt_tokens": 5)").embed.truncate_prompt_tokens(), 5);
   EXPECT_TRUE(all.base64);
   EXPECT_EQ(all.embed.dimensions(), 7);
-  EXPECT_TRUE(all.embed.truncate() && all.embed.no_normalization() && all.embed.no_added_tokens());
+  EXPECT_TRUE(all.embed.truncate() && all.embed.no_normalization() && all.embed.no_special_tokens());
 }
 
 TEST(OpenAiEmbeddings, InvalidFieldsAreNamed) {

@@ -146,7 +146,7 @@ std::optional<Error> ParseTokenize(const std::string& body, TokenizeRequest* req
   reader.String("model", false, &request->model);
   bool add_special = true;
   reader.Bool("add_special_tokens", &add_special);
-  request->generate.set_no_added_tokens(!add_special);
+  request->generate.set_no_special_tokens(!add_special);
   reader.Bool("return_token_strs", &request->token_strings);
   if (reader.Find("messages") != nullptr) {
     v1::ChatPrompt* chat = request->generate.mutable_chat();

@@ -503,7 +503,7 @@ TEST(OpenAi, ChatAddsSpecialTokensOnlyOnRequest) {
   // For texts, special tokens are the tokenizer's.
   TokenizeRequest tokenize;
   EXPECT_FALSE(ParseTokenize(R"({"prompt": "x"})", &tokenize));
-  EXPECT_FALSE(tokenize.generate.no_added_tokens());
+  EXPECT_FALSE(tokenize.generate.no_special_tokens());
 }
 
 TEST(OpenAi, ToolsAndToolChoiceAreRead) {

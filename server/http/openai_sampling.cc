@@ -113,7 +113,7 @@ void ReadOutputOptions(JsonReader& reader, v1::GenerateRequest* generate) {
   generate->set_include_stop(include_stop);
   generate->set_ignore_eos(ignore_eos);
   generate->set_show_special_tokens(!skip_special);
-  generate->set_no_added_tokens(!add_special);
+  generate->set_no_special_tokens(!add_special);
   int value = 0;
   if (reader.Find("prompt_logprobs") != nullptr) {
     reader.Integer("prompt_logprobs", 0, 64, &value);

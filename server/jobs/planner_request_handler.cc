@@ -193,7 +193,7 @@ absl::StatusOr<v1::Job> PlannerRequestHandler::JobWithPlan(const std::string& jo
 
 absl::Status PlannerRequestHandler::Explain(const v1::ExplainRequest& request, const Stop& stop,
                                             v1::ExplainReply* reply) {
-  if (request.of_case() == v1::ExplainRequest::kPlan) {
+  if (request.source_case() == v1::ExplainRequest::kPlan) {
     absl::StatusOr<PlannedGraph> made =
         Make(request.plan(), stop, request.page() || request.task_graph());
     if (!made.ok()) return made.status();

@@ -143,7 +143,7 @@ class GrpcHttpParityTest(unittest.TestCase):
                         self.assertAlmostEqual(a, b, places=5)
 
     def test_tokenize(self):
-        cases = [({"prompt": text, "add_special_tokens": special}, dict(text=text, no_added_tokens=not special))
+        cases = [({"prompt": text, "add_special_tokens": special}, dict(text=text, no_special_tokens=not special))
                  for text in ("And God said", "", "h\u00e9 \U0001F600") for special in (True, False)]
         cases.append(({"messages": TURNS}, dict(chat=chat(TURNS))))
         for body, fields in cases:

@@ -344,7 +344,7 @@ void Gateway::Tokenize(const Call& request, Responder responder) {
   } else {
     tokenize.set_text(std::move(*wanted.generate.mutable_text()));
   }
-  tokenize.set_no_added_tokens(wanted.generate.no_added_tokens());
+  tokenize.set_no_special_tokens(wanted.generate.no_special_tokens());
   tokenize.set_return_token_strings(wanted.token_strings);
   const absl::StatusOr<v1::TokenizeReply> reply = espalier::Tokenize(tokenize, *options_.models);
   if (!reply.ok()) return SendError(*responder, reply.status());

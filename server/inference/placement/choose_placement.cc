@@ -98,7 +98,7 @@ absl::StatusOr<PlacementDecision> ChoosePlacement(const PlacementRequest& reques
     candidate.set_llm_seconds(choice.llm_seconds);
     candidate.set_draft_seconds(choice.draft_seconds);
     candidate.set_tokens_per_second(choice.tokens_per_second);
-    candidate.set_most_bytes(most);
+    candidate.set_peak_device_bytes(most);
     candidate.set_refused(choice.refused);
     candidate.set_chosen(decision.candidates.empty());
     decision.candidates.push_back(std::move(candidate));

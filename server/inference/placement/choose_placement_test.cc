@@ -85,7 +85,7 @@ TEST(ChoosePlacement, ReturnsTheBestWorkersAndRankedCandidates) {
   EXPECT_THAT(places->chosen[0].workers(), ElementsAre("w2"));
   const v1::PlacementCandidate& first = places->candidates[0];
   EXPECT_TRUE(first.chosen());
-  EXPECT_GT(first.most_bytes(), 1 << 20);
+  EXPECT_GT(first.peak_device_bytes(), 1 << 20);
   EXPECT_NEAR(first.tokens_per_second() * first.llm_seconds(), 4, 1e-6);
   for (size_t i = 1; i < places->candidates.size(); ++i) {
     EXPECT_FALSE(places->candidates[i].chosen());

@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<int>> TokensOf(const v1::EmbedRequest& request, int i
                                           const LoadedModel& model) {
   const v1::EmbedInput& input = request.inputs(index);
   v1::GenerateRequest prompt;
-  prompt.set_no_added_tokens(request.no_added_tokens());
+  prompt.set_no_special_tokens(request.no_special_tokens());
   prompt.set_truncate_prompt_tokens(request.truncate() ? model.engine->context()
                                                        : request.truncate_prompt_tokens());
   if (input.input_case() == v1::EmbedInput::kTokens) {

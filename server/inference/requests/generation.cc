@@ -90,7 +90,7 @@ absl::StatusOr<Prompt> PromptOf(const v1::GenerateRequest& request, const Loaded
     prompt.tokens = {request.tokens().ids().begin(), request.tokens().ids().end()};
   } else {
     absl::StatusOr<std::vector<int>> tokens = model.engine->tokenizer().TryEncode(
-        request.text(), {.add_special = !request.no_added_tokens(), .parse_special = true});
+        request.text(), {.add_special = !request.no_special_tokens(), .parse_special = true});
     if (!tokens.ok()) return InvalidContent("prompt", "text", tokens.status());
     prompt.tokens = *std::move(tokens);
   }
@@ -335,7 +335,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
   for (v1::GenerateRequest prompt : prompts) {
     // All fields that PromptOf reads; others may be large.
     prompt.set_max_tokens(request.max_tokens());
-    prompt.set_no_added_tokens(request.no_added_tokens());
+    prompt.set_no_special_tokens(request.no_special_tokens());
     prompt.set_truncate_prompt_tokens(request.truncate_prompt_tokens());
     absl::StatusOr<Prompt> read = PromptOf(prompt, *model);
     if (!read.ok()) return read.status();

@@ -23,7 +23,7 @@ absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
   const absl::StatusOr<ModelServer::Target> target = models.ResolveOrOnly(request.model());
   if (!target.ok()) return target.status();
   v1::GenerateRequest generate;
-  generate.set_no_added_tokens(request.no_added_tokens());
+  generate.set_no_special_tokens(request.no_special_tokens());
   if (request.has_chat()) {
     *generate.mutable_chat() = request.chat();
   } else {
