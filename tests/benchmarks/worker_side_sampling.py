@@ -83,7 +83,7 @@ def main():
         for version in clusters:
             print(f"{way + ', ' + version:20}" + "".join(f"{statistics.median(rates[way, load][version]):16.0f}" for load in loads))
         if flags.baseline:
-            ratios = [[a / b for a, b in zip(rates[way, load]["now"], rates[way, load]["before"])] for load in loads]
+            ratios = [[a / b for a, b in zip(rates[way, load]["now"], rates[way, load]["baseline"])] for load in loads]
             print(f"{'  ratio':20}" + "".join(f"{statistics.median(r):9.2f} ± {statistics.stdev(r) if len(r) > 1 else 0:.2f}" for r in ratios))
 
 
