@@ -64,7 +64,7 @@ class CheckpointTest : public testing::Test {
     Manifest manifest;
     manifest.job_id = "j1";
     manifest.steps_done = 40;
-    manifest.plan_fingerprint = "abc";
+    manifest.graph_fingerprint = "abc";
     for (int rank = 0; rank < 2; ++rank) {
       std::vector<CheckpointEntry> entries = {
           {"w", Shard({3, 4}, {rank * 3, 0}, {6, 4}), false},
@@ -317,7 +317,7 @@ TEST_F(CheckpointTest, BadManifestsAreRefusedByField) {
   EXPECT_EQ(read("{").code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(read("{\"format_version\":2}").code(), absl::StatusCode::kFailedPrecondition);
   const absl::Status escape = read(
-      "{\"format_version\":1,\"job_id\":\"j\",\"steps_done\":1,\"plan_fingerprint\":\"\","
+      "{\"format_version\":1,\"job_id\":\"j\",\"steps_done\":1,\"graph_fingerprint\":\"\","
       "\"files\":[{\"name\":\"../x\",\"sha256\":\"\",\"bytes\":1}]}");
   EXPECT_NE(std::string(escape.message()).find("files[0]"), std::string::npos) << escape;
 }

@@ -74,7 +74,7 @@ absl::Status WriteManifest(FileSystem& files, const std::string& directory,
   out["format_version"] = manifest.format_version;
   out["job_id"] = manifest.job_id;
   out["steps_done"] = manifest.steps_done;
-  out["plan_fingerprint"] = manifest.plan_fingerprint;
+  out["graph_fingerprint"] = manifest.graph_fingerprint;
   out["files"] = json::array();
   for (const ManifestFile& file : manifest.files) {
     if (!PlainName(file.name)) {
@@ -116,8 +116,8 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& dire
   }
   if (!text_of(in, "job_id", &manifest.job_id)) return Damaged(path, "job_id");
   if (!integer(in, "steps_done", &manifest.steps_done)) return Damaged(path, "steps_done");
-  if (!text_of(in, "plan_fingerprint", &manifest.plan_fingerprint)) {
-    return Damaged(path, "plan_fingerprint");
+  if (!text_of(in, "graph_fingerprint", &manifest.graph_fingerprint)) {
+    return Damaged(path, "graph_fingerprint");
   }
   if (!in.contains("files") || !in["files"].is_array()) return Damaged(path, "files");
   std::set<std::string> names;

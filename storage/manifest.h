@@ -26,7 +26,7 @@ struct Manifest {
   int format_version = 1;
   std::string job_id;
   int64_t steps_done = 0;  // the next step to run
-  std::string plan_fingerprint;
+  std::string graph_fingerprint;
   std::vector<ManifestFile> files;  // one per rank, by rank
 };
 

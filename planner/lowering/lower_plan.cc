@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
       /*made=*/nullptr, tiles);
   if (!programs.ok()) return programs.status();
   for (v1::Program& program : *programs) {
-    program.set_plan_fingerprint(plan.graph_fingerprint());
+    program.set_graph_fingerprint(plan.graph_fingerprint());
   }
   return programs;
 }

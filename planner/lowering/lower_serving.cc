@@ -118,7 +118,7 @@ absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph
   program.set_name(absl::StrCat(graph.name, "/serving"));
   program.set_host_bytes(streamed_bytes);
   program.set_batch_invariant(true);
-  program.set_plan_fingerprint(GraphFingerprint(given));
+  program.set_graph_fingerprint(GraphFingerprint(given));
   for (const auto& [name, value] : graph.outputs) {
     (*program.mutable_outputs())[name] = buffers[value];
   }

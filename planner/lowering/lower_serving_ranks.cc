@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const
     program.set_host_bytes((*streamed)[programs.size()]);
     program.set_name(absl::StrCat(given.name, "/serving"));
     program.set_batch_invariant(true);
-    program.set_plan_fingerprint(fingerprint);
+    program.set_graph_fingerprint(fingerprint);
     for (const auto& [name, buffer] : outputs[programs.size()]) {
       (*program.mutable_outputs())[name] = buffer;
     }

@@ -211,7 +211,7 @@ void Attempt::FailRank(size_t rank, const absl::Status& status) {
 
 std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
                                         const std::string& init_folder) {
-  plan_fingerprint_ = lowered.training[0].plan_fingerprint();
+  graph_fingerprint_ = lowered.training[0].graph_fingerprint();
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     threads.emplace_back([this, r, &lowered, &init_folder] {
@@ -410,7 +410,7 @@ absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
       Manifest manifest;
       manifest.job_id = job_id;
       manifest.steps_done = checkpoint.steps_done;
-      manifest.plan_fingerprint = plan_fingerprint_;
+      manifest.graph_fingerprint = graph_fingerprint_;
       manifest.files = checkpoint.files;
       absl::Status status = WriteManifest(*tools_.files, checkpoint.directory, manifest);
       if (!status.ok()) return status;

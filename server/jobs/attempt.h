@@ -117,7 +117,7 @@ class Attempt {
   const AttemptTask task_;
   AttemptObserver* const observer_;
   bool measure_communication_ = false;
-  std::string plan_fingerprint_;
+  std::string graph_fingerprint_;
 
   // Held while an event is merged, written and reported to the observer. Stop and WorkerLost never
   // take it, as the observer may call them meanwhile.
