@@ -1,5 +1,5 @@
-// The planner's public interface: from a graph to a plan, and from a plan to programs. Pure
-// functions of their arguments.
+// The planner's public interface: makes a plan for a graph, and lowers plans to programs. All
+// functions depend on their arguments only.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,16 @@ class CommunicationModel;
 class Topology;
 struct Timeline;  // planner/report/timeline.h
 
+// The devices to plan for, and the network between them.
 struct Machine {
   std::vector<v1::Device> devices;  // device i is rank i
-  // Between any two devices, if there is no topology.
+  // The link between any two devices, if `topology` is null.
   v1::Link link;
-  // The machine of a machine file, whose first devices are `devices`; it may have more.
+  // The machine of a machine file. Its first devices are `devices`; it may have more. May be null.
   std::shared_ptr<const Topology> topology;
-  std::string name;  // of that machine
-  // Measured times of messages and collectives between these devices; what is missing comes from
-  // `topology` or `link`.
+  std::string name;  // of the machine file's machine
+  // Measured times of messages and collectives between these devices. Times that are not measured
+  // come from `topology` or `link`. May be null.
   std::shared_ptr<const CommunicationModel> communication;
 };
 
@@ -50,14 +51,15 @@ class CostModel {
                                         const v1::Device& device) {
     return std::nullopt;
   }
-  // Returns a copy with the present knowledge, to be used by another thread while this one is used
-  // and learns; null if the model has no forks and must not be shared by threads. The copy must not
-  // outlive this.
+  // Returns a copy with the current measurements, for use by another thread while this model is used
+  // and adds measurements. Returns null if the model supports no forks; it must then not be shared
+  // by threads. The copy must not outlive this.
   virtual std::unique_ptr<CostModel> Fork() { return nullptr; }
   // Merges what a fork of this model has measured. Not thread-safe.
   virtual void Join(const CostModel& fork) {}
 };
 
+// The input of MakePlan. Pointers must outlive the call.
 struct PlanProblem {
   const OpRegistry* registry = nullptr;
   const Graph* graph = nullptr;  // bound and inferred
@@ -65,8 +67,8 @@ struct PlanProblem {
   Machine machine;
   v1::Optimizer optimizer;  // its state counts towards memory
   CostModel* cost = nullptr;
-  std::function<void(double fraction)> progress;  // optional
-  std::function<double()> seconds;                // optional clock, only to report search time
+  std::function<void(double fraction)> progress;  // optional; fraction of the search done
+  std::function<double()> seconds;                // optional clock, to report the search time
   // Optional: once true, searches end with the best plan so far. Called by all threads.
   std::function<bool()> stop;
   // Optional: calls work(0) to work(count - 1), in parallel if it can, and returns when all are
@@ -85,6 +87,7 @@ absl::StatusOr<v1::Plan> MakePlan(const PlanProblem& problem, const v1::SearchOp
 // The identity of a bound graph: a hash of operators, attributes, shapes and names.
 std::string GraphFingerprint(const Graph& graph);
 
+// Options of LowerPlan.
 struct LoweringOptions {
   v1::Optimizer optimizer;
   uint64_t seed = 0;
@@ -102,14 +105,15 @@ inline int BatchTilesOf(const v1::Plan& plan) {
   return plan.batch_tiles() > 0 ? plan.batch_tiles() : 1;
 }
 
-// Memory limits of devices and the allowed means: swaps, recomputation, batch tiles.
+// Memory limits of devices, and which methods may be used to meet them: swaps, recomputation, batch
+// tiles.
 struct MemoryLimits {
   std::vector<int64_t> bytes;  // by device; 0, or empty: no limit
   // Additional memory for kernels' workspace, but not for the program; empty: none.
   std::vector<int64_t> extra_workspace;
   v1::MemoryOptions options;
-  // Operator of the plan -> predicted seconds of one micro-batch, forward and backward, which
-  // copies can overlap with.
+  // Operator of the plan -> predicted seconds of one micro-batch, forward and backward; copies can
+  // overlap with them.
   std::map<std::string, double> node_seconds;
   std::vector<double> overhead_seconds;  // by device: per operator; empty: none
 
@@ -122,6 +126,7 @@ struct MemoryLimits {
   }
 };
 
+// The programs of a plan.
 struct LoweredPlan {
   std::vector<v1::Program> training;  // by rank; unused devices have no instructions
   std::vector<v1::Program>
@@ -133,6 +138,7 @@ struct LoweredPlan {
 absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& graph,
                                       const v1::Plan& plan, const LoweringOptions& options);
 
+// Options of LowerServing.
 struct ServingLowering {
   // Limit on parameters in device memory. The rest is kept on the host and swapped in ahead of its
   // use (planner/memory/weight_streaming.h). 0: no limit.
