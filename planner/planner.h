@@ -51,9 +51,9 @@ class CostModel {
                                         const v1::Device& device) {
     return std::nullopt;
   }
-  // Returns a copy with the current measurements, for use by another thread while this model is used
-  // and adds measurements. Returns null if the model supports no forks; it must then not be shared
-  // by threads. The copy must not outlive this.
+  // Returns a copy with the current measurements, for use by another thread while this model is
+  // used and adds measurements. Returns null if the model supports no forks; it must then not be
+  // shared by threads. The copy must not outlive this.
   virtual std::unique_ptr<CostModel> Fork() { return nullptr; }
   // Merges what a fork of this model has measured. Not thread-safe.
   virtual void Join(const CostModel& fork) {}

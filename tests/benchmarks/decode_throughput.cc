@@ -1,6 +1,6 @@
-// Decoding tokens/s of the quickstart's LLM, incrementally and with token trees, against the memory
-// bandwidth measured with the same threads. The models are trained first, in this process, so that
-// drafts are accepted as often as they would be.
+// Decode tokens/s of the quickstart's LLM, incrementally and with token tree speculation, compared
+// with the memory bandwidth of the same threads. The models are trained first, in this process, so
+// that the acceptance rate of drafts is realistic.
 #include <algorithm>
 #include <cstdio>
 #include <map>

@@ -1,11 +1,11 @@
-// The smallest batch of so many rows.
+// A decode batch for benchmarks.
 #pragma once
 
 #include "serving/runner/model_runner.h"
 
 namespace espalier {
 
-// The first token of `rows` sequences; every row's logits are wanted.
+// Returns a batch with the first token of `rows` sequences, with logits for each row.
 inline RunnerBatch DummyBatch(int rows) {
   RunnerBatch batch;
   batch.ancestor_start.assign(static_cast<size_t>(rows) + 1, 0);

@@ -1,5 +1,5 @@
-// The joint search over rewrites and placements against the search over placements of the fused
-// graph: simulated step times, on random graphs and on blocks of published models. Nothing is run.
+// Joint search over graph rewrites and placements (Unity) against placement search of the fused
+// graph: simulated step times of random graphs and of blocks of published models. Runs no model.
 #include <algorithm>
 #include <cstdio>
 #include <map>

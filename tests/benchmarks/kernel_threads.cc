@@ -1,6 +1,6 @@
-// Steps of serving programs with the loops of their kernels on a team of the thread's own
-// (ops/cpu/threading/thread_team.h), as they run, and on OpenMP's threads: alone, and beside
-// threads that keep as many cores busy. Models have random weights.
+// Step times of serving programs with kernels on a private thread team
+// (ops/cpu/threading/thread_team.h), as in production, and on OpenMP threads: alone, and beside
+// busy background threads. Models have random weights.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -1,6 +1,6 @@
-// Decoding behind long contexts with a KV cache of 32, 16 and 8 bits: one LLaMA with matrices of 4
-// bits and, unless told otherwise, as many key heads as query heads, so that the cache, not the
-// weights, is most of what a step reads. Caches hold random keys and values.
+// Decoding after long contexts with KV caches of 32, 16 and 8 bits. The LLaMA has int4 weights and
+// by default as many KV heads as query heads, so that a step reads mostly the cache, not the
+// weights. Caches hold random keys and values.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -162,7 +162,7 @@ int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   espalier::Report report("kv_cache_formats");
   if (absl::Status status = espalier::Run(&report); !status.ok()) {
-    std::fprintf(stderr, "kv_formats: %s\n", status.ToString().c_str());
+    std::fprintf(stderr, "kv_cache_formats: %s\n", status.ToString().c_str());
     return 1;
   }
   return report.Print(absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_json_file));

@@ -1,5 +1,5 @@
-// What low-rank adapters cost: steps of one LLaMA of random weights without adapters, and with
-// eight of them of which the rows choose none, one, or each its own.
+// The cost of LoRA adapters: step times of a LLaMA with random weights without adapters, and with
+// eight adapters, of which the rows use none, one, or one each.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -22,10 +22,10 @@
 ABSL_FLAG(bool, json, false, "print JSON instead of tables");
 ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(int, threads, 2, "");
-ABSL_FLAG(int, layers, 4, "of the model; all else is LLaMA 1B's");
-ABSL_FLAG(int, rank, 16, "of the adapters, which change every linear layer");
+ABSL_FLAG(int, layers, 4, "layers of the model, otherwise as LLaMA 1B");
+ABSL_FLAG(int, rank, 16, "rank of the adapters of every linear layer");
 ABSL_FLAG(int, adapters, 8, "");
-ABSL_FLAG(std::string, weights, "f32", "how the model's matrices are kept");
+ABSL_FLAG(std::string, weights, "f32", "weight format of the model's matrices");
 ABSL_FLAG(int, rounds, 7, "turns");
 
 namespace espalier {
@@ -162,7 +162,7 @@ int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   espalier::Report report("lora_adapters");
   if (absl::Status status = espalier::Run(&report); !status.ok()) {
-    std::fprintf(stderr, "adapters: %s\n", status.ToString().c_str());
+    std::fprintf(stderr, "lora_adapters: %s\n", status.ToString().c_str());
     return 1;
   }
   return report.Print(absl::GetFlag(FLAGS_json), absl::GetFlag(FLAGS_json_file));

@@ -1,7 +1,6 @@
-// Plans for machines that are not here: simulated step times of published models on a preset, ours
-// against data parallelism, ZeRO and a mesh made by hand as Megatron-LM's users do, with the
-// seconds and the memory of the search. Nothing is run; all four are simulated by the same
-// simulator.
+// Plans for large machines: simulated step times of published models on a machine preset, of the
+// planner's plan against data parallelism, ZeRO and a hand-made Megatron-LM mesh, with time and
+// memory of the search. Runs no model; one simulator predicts all four.
 #include "planner/machine/presets.h"
 
 #include <sys/resource.h>

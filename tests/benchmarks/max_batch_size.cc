@@ -1,9 +1,8 @@
-// The largest batch of a ResNet-50 and of a 3D U-Net that trains within a memory limit, with and
-// without memory planning, and what it costs; and what less memory does to the losses: nothing, or
-// the rounding of sums where the batch goes in slices. Memory is planned through the options that
-// jobs have (MemoryOptions). Batches are found by doubling and halving with the planner's refusal
-// as the judge. Planning uses stated rates, not measured ones, so that batches repeat. (LLaMAs:
-// largest_batch.py.)
+// The largest batch of ResNet-50 and 3D U-Net that trains within a memory limit, with and without
+// memory planning (MemoryOptions), and its cost in time. Also checks that memory planning changes
+// losses by nothing, or by rounding of sums if the batch is tiled. Finds batches by doubling and
+// bisection on whether the planner succeeds. Planning uses nominal rates, not measured ones, so
+// that batches are reproducible. LLaMAs: max_batch_size.py.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// The machine as the planner sees it when everything is measured: a CPU device's rates, messages
-// and collectives between processes, and operator times.
+// A planner Machine of measured values: a CPU device's rates, messages and collectives between
+// processes, and operator times.
 #pragma once
 
 #include <map>
@@ -19,22 +19,22 @@ namespace espalier {
 
 class MeasuredMachine {
  public:
-  // Calibrates a device of `threads` threads and what up to `ranks` processes say to each other
-  // (1: nothing, and devices are as if each had a host of its own). What the profile file says
-  // (planner/cost/profile.h; empty: no file) is not measured again.
+  // Calibrates a device of `threads` threads, and communication between up to `ranks` processes (1:
+  // none; each device then has its own host). Values in the profile file (planner/cost/profile.h;
+  // empty: no file) are not measured again.
   static absl::StatusOr<std::unique_ptr<MeasuredMachine>> Make(int threads, int ranks,
                                                                const std::string& profile = "");
-  // All that has been measured, as such a file.
+  // Returns all measurements as a profile file.
   std::string Profile() const;
 
-  // `count` devices like the one measured; what they say to each other is what as many processes
-  // do: ranks that share cores wait for each other in another way.
+  // Returns `count` devices like the measured one, with the communication times of `count`
+  // processes: these depend on the count because ranks share cores.
   Machine Devices(int count) const;
   const v1::Device& device() const { return calibrated_; }
   // By the number of ranks, from 2 on.
   const std::map<int, v1::CommunicationProfile>& communication() const { return communication_; }
 
-  // Operators are measured when first met, as the coordinator has workers do it.
+  // Measures operators on first use, as workers do for the coordinator.
   MeasuredCost* cost() { return &measured_; }
   double measuring_seconds() const { return measuring_seconds_; }
 

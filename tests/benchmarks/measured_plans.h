@@ -1,4 +1,4 @@
-// The plans whose predicted and measured steps predicted_vs_measured.cc compares.
+// The plans whose predicted and measured step times predicted_vs_measured.cc compares.
 #pragma once
 
 #include <string>
@@ -16,14 +16,14 @@ struct NamedPlan {
   v1::Plan plan;
 };
 
-// What `work` is planned as on `devices` of `machine`, without a plan to begin from.
+// Returns the planning problem of `work` on `devices` devices of `machine`.
 PlanProblem ProblemOf(const OpRegistry& registry, const Workload& work, MeasuredMachine& machine,
                       int devices);
 
-// Of 1 to `max_devices` devices: one alone, with and without swaps; every kind of axis split; two
-// kinds at once; operators dealt out to devices; halves behind each other, and as a pipeline where
-// the model can be cut into micro-batches; shared-out optimisers and parameters. Left out are
-// plans that come out as earlier ones, and what cannot be made to fit into less memory.
+// Returns plans for 1 to `max_devices` devices: a single device, with and without swaps; each kind
+// of axis partitioned; two kinds at once; operators placed on different devices; two stages,
+// pipelined if the model allows micro-batches; ZeRO stages. Omits duplicates, and low-memory
+// variants that do not fit.
 absl::StatusOr<std::vector<NamedPlan>> MeasuredPlans(const OpRegistry& registry,
                                                      const Workload& work, MeasuredMachine& machine,
                                                      int max_devices);

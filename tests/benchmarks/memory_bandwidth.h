@@ -1,5 +1,5 @@
-// How fast threads of this machine read memory: the yardstick of decoding, which reads all weights
-// for every token.
+// Measures memory read bandwidth, the upper bound of decoding speed: decoding reads all weights for
+// every token.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace espalier {
 
-// An array of `bytes` that `threads` threads read together: those that compute the kernels which
-// the calling thread runs (ops/cpu/threading/parallel.h).
+// An array of `bytes` that `threads` kernel threads of the calling thread read in parallel
+// (ops/cpu/threading/parallel.h).
 class ReadBandwidthArray {
  public:
   ReadBandwidthArray(int threads, int64_t bytes);
 
-  // Bytes per second of reading all of it `times` times.
+  // Reads the array `times` times and returns bytes per second.
   double Read(int64_t times = 1);
 
  private:
@@ -27,8 +27,8 @@ class ReadBandwidthArray {
   uint64_t total_ = 0;
 };
 
-// The best of several passes over such an array, each of a GiB at least, as in STREAM. An array
-// that fits a cache measures that cache.
+// Returns the best bandwidth of several passes of at least 1 GiB each, as in STREAM. With an array
+// that fits into a cache, measures that cache.
 double ReadBandwidth(int threads, int64_t bytes);
 
 }  // namespace espalier

@@ -1,7 +1,6 @@
-// What loading a model takes of the machine's memory, and how long: the peak of a process that
-// loads it, against the memory that its parameters take. Each way in a process of its own. Beside
-// our way, bounded reads, stand the two others: the whole file mapped and copied from there, and
-// the whole file read first.
+// Peak memory and time of loading a model, compared with the size of its parameters. Compares
+// bounded reads, the production method, with copying from a mapped file and with reading the whole
+// file first, each in its own process.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
-// oneDNN's own matrix products: what a prompt could reach if its rows' results might depend on how
-// many rows there are, and on the number of threads.
+// oneDNN matrix multiplications, as a reference for prefill: their results may depend on the number
+// of rows and threads (they are not batch-invariant).
 #pragma once
 
 #include <memory>
@@ -10,21 +10,21 @@
 
 namespace espalier {
 
-enum class MatmulType { kF32, kBf16, kInt8 };  // kBf16: sums in f32; kInt8: u8 by s8, sums in s32
+enum class MatmulType { kF32, kBf16, kInt8 };  // kBf16: f32 accumulation; kInt8: u8 x s8, s32
 std::string Name(MatmulType type);
 
-// c[m, n] = a[m, k] b[k, n], b in the layout that oneDNN likes best.
+// c[m, n] = a[m, k] b[k, n], with b in oneDNN's preferred layout.
 class OneDnnMatmul {
  public:
-  // nullopt if oneDNN has no kernel of this type for this processor (but one for reference, or
-  // none). Internal with oneDNN's words.
+  // Returns nullopt if oneDNN has no optimized kernel of this type for this processor; Internal
+  // with oneDNN's message on its errors.
   static absl::StatusOr<std::optional<OneDnnMatmul>> Make(MatmulType type, int64_t m, int64_t n,
                                                            int64_t k, int threads);
   OneDnnMatmul(OneDnnMatmul&&) noexcept;
   OneDnnMatmul& operator=(OneDnnMatmul&&) noexcept;
   ~OneDnnMatmul();
 
-  // Floating-point (or whole-number) operations per second, in 1e9: the median of ten runs.
+  // Returns 1e9 operations per second, the median of ten runs.
   absl::StatusOr<double> Gflops();
 
  private:

@@ -1,12 +1,13 @@
-// Runs single operators and training steps of ONNX files on demand, so that operators_vs_pytorch.py
-// can take turns with PyTorch. Reads one JSON request per line and answers with one line each:
+// Runs single operators and training steps of ONNX files on request, so that
+// operators_vs_pytorch.py can alternate with PyTorch. Reads one JSON request per line and writes one
+// line each:
 //   {"op": "linear", "attributes": {...}, "inputs": [null | tensor, ...], "backward": bool}
 //   {"model": "m.onnx", "data": "m.npz", "batch": 4, "loss": "..."}        (SGD with momentum 0.9)
-//     {"ready": true}: this is what runs from now on
+//     {"ready": true}: selected for the following runs
 //   {"run": 20}
-//     {"seconds": of the 20 together, "peak_bytes": of a model's device memory}
+//     {"seconds": of the 20 runs, "peak_bytes": of a model's device memory}
 //   {"error": "..."}
-// With "backward" the gradient alone is run. See tests/conformance/json.h for tensors; "data" may
+// With "backward", runs the gradient only. See tests/conformance/json.h for tensors; "data" may
 // be a number, the value of every element.
 #include <algorithm>
 #include <cstdlib>

@@ -1,7 +1,7 @@
-// Predicted against measured step time: many plans of four models, one process and one thread per
-// device, connected as workers of one host are. The planner is given what a coordinator has: the
-// devices' calibration, messages and collectives as measured, and operators measured alone. Nothing
-// is fitted to the plans that are compared.
+// Predicted against measured step times of many plans of four models, with one process and one
+// thread per device, connected like workers of one host. The planner has what a coordinator has:
+// calibrated devices, and measured messages, collectives and single operators. Nothing is fitted to
+// the compared plans.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

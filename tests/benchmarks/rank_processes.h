@@ -14,7 +14,7 @@ namespace espalier {
 
 struct RankProcessOptions {
   std::string workload;
-  int64_t batch = 0;  // 0: the workload's own
+  int64_t batch = 0;  // 0: the workload's default
   int warmup = 3;
   int steps = 15;
   int profiled_steps = 3;
@@ -24,17 +24,18 @@ struct RankProcessOptions {
 struct RankProcessResult {
   double median_seconds = 0;  // of a step; of the slowest rank
   double first_loss = 0, last_loss = 0;
-  // By rank: seconds per step by operator ("linear_grad", "all_reduce"), from steps run for this
-  // alone. Communication includes waiting for peers.
+  // By rank: seconds per step by operator ("linear_grad", "all_reduce"), from separate profiled
+  // steps. Communication includes waiting for peers.
   std::vector<std::map<std::string, double>> profiles;
 };
 
 absl::StatusOr<RankProcessResult> TrainInRankProcesses(const v1::Plan& plan, const RankProcessOptions& options);
 
-// What messages and collectives take between `world` such processes.
+// Measures messages and collectives between `world` processes.
 absl::StatusOr<v1::CommunicationProfile> MeasureCommunicationBetweenRanks(int world);
 
-// What a process started by the above does instead of its own main. False if this is none of them.
+// A process started by the functions above runs RankMain instead of its own main. IsRankProcess
+// returns whether this is one.
 bool IsRankProcess(int argc, char** argv);
 int RankMain(int argc, char** argv);
 

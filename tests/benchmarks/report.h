@@ -1,4 +1,4 @@
-// What a benchmark found: tables of text (Markdown) for people, JSON for machines.
+// The results of a benchmark as Markdown tables and JSON.
 #pragma once
 
 #include <string>
@@ -19,16 +19,16 @@ class Report {
  public:
   explicit Report(std::string name) : name_(std::move(name)) {}
 
-  // A new table. Rows have one cell per column.
+  // Begins a table. Rows have one cell per column.
   void Table(const std::string& title, std::vector<std::string> columns);
   void Row(std::vector<Cell> cells);
-  // A line below the current table.
+  // Adds a line below the current table.
   void Note(const std::string& text);
 
   std::string Markdown() const;
   std::string Json() const;
-  // `json`: false, the tables to standard output; true, the JSON. `file`: where the JSON goes
-  // besides; empty: nowhere. Returns the exit status.
+  // Prints the tables, or the JSON if `json`, to standard output, and writes the JSON to `file` if
+  // not empty. Returns the exit status.
   int Print(bool json, const std::string& file) const;
 
  private:

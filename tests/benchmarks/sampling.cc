@@ -1,6 +1,5 @@
-// What the host does with one row of logits, by the size of the vocabulary: the choice of a token,
-// and of a draft's candidates. One thread; the fastest of some runs, so that what else runs here
-// hardly counts.
+// Host time per row of logits by vocabulary size: sampling a token, and choosing draft candidates.
+// One thread; the fastest of several runs, to exclude other load.
 #include <algorithm>
 #include <cstdio>
 #include <functional>

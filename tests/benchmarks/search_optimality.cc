@@ -1,8 +1,7 @@
-// How close the search comes to the optimum, on problems so small that all placements can be tried:
-// random graphs on 2 to 4 devices, and the first layers of real models. The search is what MakePlan
-// does by default. With --low_memory_problems: on devices that have less memory than the fastest plan needs,
-// against the fastest of all placements at all ZeRO stages, each made to fit by swaps and
-// recomputation.
+// Optimality of MakePlan's default search on problems small enough for exhaustive search: random
+// graphs on 2 to 4 devices, and the first layers of real models. With --low_memory_problems: on
+// devices that have less memory than the fastest plan needs, against the fastest of all placements
+// at all ZeRO stages, each made to fit by swaps and recomputation.
 #include <algorithm>
 #include <cstdio>
 #include <string>

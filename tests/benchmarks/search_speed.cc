@@ -1,6 +1,6 @@
-// The search: how fast it tries placements, with full and with delta simulation, how long a plan
-// takes, and what is predicted to be gained over data parallelism and over one device. The device
-// is this machine's, calibrated with one thread; links are stated.
+// Speed of the plan search: proposals per second with full and delta simulation, time per plan, and
+// predicted speedup over data parallelism and a single device. Devices are this machine's,
+// calibrated with one thread; links are nominal.
 #include "planner/search/search.h"
 
 #include <cstdio>

@@ -1,10 +1,11 @@
+// A monotonic clock.
 #pragma once
 
 #include <chrono>
 
 namespace espalier {
 
-// Monotonic.
+// Returns seconds since an arbitrary origin.
 inline double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

@@ -1,5 +1,5 @@
-// The models that serving benchmarks run: trained in this process, so that drafts are accepted as
-// often as they would be, and loaded into runners that count what they do.
+// Models for serving benchmarks. They are trained in this process, so that the acceptance rate of
+// drafts is realistic, and loaded into runners that count steps.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ namespace espalier {
 
 using Parameters = std::map<std::string, std::vector<char>>;
 
-// Passes steps on and counts them.
+// Forwards steps to another runner and counts them.
 class CountingRunner : public ModelRunner {
  public:
   explicit CountingRunner(ModelRunner* inner) : inner_(inner) {}
@@ -42,42 +42,43 @@ struct ServedModel {
   std::unique_ptr<Device> device;
   std::unique_ptr<ProgramModelRunner> runner;
   std::unique_ptr<CountingRunner> counting;
-  double weight_bytes = 0;  // read for every row of tokens: all but the embedding table
+  double weight_bytes = 0;  // read per step: all weights except the embedding table
 };
 
-// LLaMA 1B's layers, so many of them, with a small vocabulary.
+// Returns a LLaMA with `layers` layers of the size of LLaMA 1B's and a small vocabulary.
 LlamaConfig WideLlama(int layers);
 
-// "llm" or "ssm" (workload.h) after so many steps, the loss printed on stderr; nothing for 0 steps.
+// Trains "llm" or "ssm" (workload.h) and prints the loss to stderr. Returns no parameters for 0
+// steps.
 absl::StatusOr<Parameters> TrainForServing(const OpRegistry& registry, const std::string& name,
                                            int steps, int threads);
 
-// Random weights where there are no parameters.
+// Loads a model. Empty `parameters` mean random weights.
 absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const std::string& name,
                                            const Parameters& parameters, const ServingShape& shape,
                                            int threads);
-// The same for any LLaMA. `swap_folder`: see CpuDeviceOptions.
+// As above, for any LLaMA. `swap_folder`: see CpuDeviceOptions.
 absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const LlamaConfig& config,
                                            const Parameters& parameters, const ServingShape& shape,
                                            int threads, const ServingLowering& lowering,
                                            const std::string& swap_folder = "");
 
-// The same on that device, its matrices in `format`; weights are what FillAtRandom makes them.
+// As above, on `device`, with matrices in `format` and weights from FillAtRandom.
 absl::StatusOr<ServedModel> LoadForServing(const OpRegistry& registry, const LlamaConfig& config,
                                            const ServingShape& shape, WeightFormat format,
                                            const ServingLowering& lowering,
                                            std::unique_ptr<Device> device);
 
-// Weights and KV caches get values at random, in any format.
+// Fills weights and KV caches with random values, in any format.
 absl::Status FillAtRandom(ServedModel& model);
 
-// A model from its folder (Hugging Face's layout, as `espalier models download` writes it). Only
-// the byte tokenizer is known here: FailedPrecondition for a model with another one.
+// Loads a model folder in Hugging Face layout (as `espalier models download` writes it). Returns
+// FailedPrecondition if its tokenizer is not the byte tokenizer.
 absl::StatusOr<ServedModel> LoadFolderForServing(const OpRegistry& registry,
                                                  const std::string& folder,
                                                  const ServingShape& shape, int threads);
 
-// The text on which they were trained (all but its last tenth), from the repository's root.
+// Returns the training text; the last tenth is held out. REQUIRES: runs in the repository's root.
 std::string ServingText();
 
 }  // namespace espalier

@@ -1,5 +1,5 @@
-// A part of a runner's KV slots as a runner of its own: engines that each have one can take turns
-// at every step, and none finds its requests' keys and values written over.
+// A range of a runner's KV slots as a separate runner, so that several engines can alternate steps
+// on one model without overwriting each other's KV cache.
 #pragma once
 
 #include "serving/runner/model_runner.h"
@@ -19,7 +19,7 @@ class SlotRangeRunner : public ModelRunner {
  private:
   ModelRunner* inner_;
   const int first_, slots_;
-  RunnerBatch moved_;  // its memory serves every step
+  RunnerBatch moved_;  // reused in every step
 };
 
 }  // namespace espalier

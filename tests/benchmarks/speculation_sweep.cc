@@ -1,11 +1,10 @@
-// Speculation over the load: tokens/s of 1 to 64 requests at once, decoded incrementally, with
-// chains, with trees of a fixed shape, and with speculation that tunes itself. The engines live
-// through all rounds, as a server does: what the tuned ones learn stays.
+// Speculative decoding by load: tokens/s of 1 to 64 concurrent requests, decoded incrementally,
+// with draft chains, with trees of fixed shape, and with self-tuning speculation. Engines persist
+// over all rounds, as in a server, so tuned modes keep what they learned.
 //
-// In a round all modes decode the same prompts, and take turns after every few tokens: what slows
-// the machine for longer than some milliseconds slows all of them alike, and a round's rates are
-// compared with that round's rate of incremental decoding alone. Requests do not end meanwhile: the
-// load stays.
+// In a round all modes decode the same prompts and alternate after every few tokens, so that
+// disturbances longer than some milliseconds affect all modes equally. Rates are compared with the
+// same round's incremental rate. Requests do not end within a round, so the load is constant.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -41,12 +40,12 @@ ABSL_FLAG(int, train_steps, 100, "of the LLM and of the SSM before; 0: random we
 ABSL_FLAG(int, rounds, 15, "that count");
 ABSL_FLAG(
     int, warmup_steps, 2000,
-    "of the tuned modes at each load before: learning from nothing happens once in a server's "
-    "life");
+    "warmup steps of the tuned modes at each load, since a server learns from nothing only "
+    "once");
 ABSL_FLAG(int, tokens, 96, "of each answer");
 ABSL_FLAG(double, temperature, 0, "of all requests");
 ABSL_FLAG(bool, reproducible, false,
-          "requests must be reproducible: tuned drafts share the answers' noise");
+          "requests must be reproducible: tuned drafts share the sampling noise of the LLM");
 ABSL_FLAG(std::string, concurrency, "1,2,4,8,16,32,64", "numbers of concurrent requests");
 ABSL_FLAG(std::string, llm, "", "folder of the LLM; empty: the quickstart's sizes, trained here");
 ABSL_FLAG(std::string, ssm, "", "folder of the SSM, likewise");
@@ -100,8 +99,8 @@ struct Mode {
 
 double Rate(const Run& run) { return run.tokens / run.seconds; }
 
-// Half the width of a notch (McGill, Tukey and Larsen 1978): medians whose notches do not meet
-// differ, at about 95 %.
+// Half the width of a box plot's notch (McGill, Tukey and Larsen 1978): medians whose notches do
+// not overlap differ with about 95 % confidence.
 double NotchHalfWidth(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t n = values.size();
@@ -113,8 +112,8 @@ double NotchHalfWidth(std::vector<double> values) {
   return 1.57 * (quantile(0.75) - quantile(0.25)) / std::sqrt(static_cast<double>(n));
 }
 
-// Requests with the round's prompts, run until each has yielded a few tokens: tuned SSMs run the
-// prompts when they begin to draft, others beside the LLM.
+// Starts requests with the round's prompts and runs them until each has a few tokens: tuned SSMs
+// prefill when they begin to draft, other SSMs together with the LLM.
 absl::Status Begin(Mode& mode, const Tokenizer& tokenizer, const std::string& text, int load,
                    int round) {
   for (int i = 0; i < load; ++i) {

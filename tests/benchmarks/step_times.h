@@ -1,4 +1,4 @@
-// What a step of a model takes by its rows: what a tuner of speculation has to know.
+// Step times by number of rows, the input of speculation tuning.
 #pragma once
 
 #include <map>
@@ -11,8 +11,8 @@
 
 namespace espalier {
 
-// Adds a table: medians of runs of the same size, and of runs with other sizes between them, for
-// each runner by its name. Writes the runners' KV slots. Errors of the runners.
+// Adds a table with, per named runner, median step times of runs of one size, and of runs
+// alternating with other sizes. Overwrites the runners' KV slots. Returns errors of the runners.
 absl::Status ReportStepTimes(const std::vector<std::pair<std::string, ModelRunner*>>& runners,
                              Report* report);
 

@@ -1,6 +1,6 @@
-// Training steps on demand, so that training_throughput.py can take turns with another program.
-// Reads lines from standard input: "run N" answers the seconds of N steps and the last loss;
-// "profile N" the seconds per step by operator, over N steps. End of input ends it.
+// Runs training steps on request, so that training_throughput.py can alternate with another
+// program. Reads commands from standard input until its end: "run N" prints the seconds of N steps
+// and the last loss; "profile N" prints seconds per step by operator over N steps.
 #include <cstdio>
 #include <iostream>
 #include <map>

@@ -1,7 +1,7 @@
-// Decoding and reading prompts with weights of 32, 16, 8 and 4 bits: one LLaMA of random weights,
-// run by the serving executor. A step for one row reads all matrices once, so its time is held
-// against what the same threads read from an array of that size; on a GPU, against a copy within
-// its memory, which counts as read and written.
+// Decode and prefill with weights of 32, 16, 8 and 4 bits of a LLaMA with random weights, run by
+// the serving executor. A step of one row reads all matrices once, so its time is compared with the
+// same threads reading an array of that size; on a GPU, with a device-to-device copy, counted as
+// read and written.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

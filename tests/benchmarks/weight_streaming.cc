@@ -1,7 +1,6 @@
-// Decoding with weights that stream in from the host, alone and with token trees: each copy of the
-// weights then verifies a whole tree. The LLM predicts as the quickstart's trained one does, so
-// that drafts are accepted as often, and is as large as wanted: its MLPs have further neurons,
-// which are computed and whose outputs have weight 0.
+// Decoding with weights streamed from host memory, with and without token tree speculation, where
+// one transfer of the weights verifies a whole tree. The LLM is the quickstart's trained one, so
+// that the acceptance rate is realistic, enlarged by MLP neurons whose outputs have weight 0.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

@@ -1,5 +1,4 @@
-// The models that are measured, by name, so that processes can agree on one without passing it
-// along.
+// The benchmarks' training workloads by name, so that processes can refer to them.
 #pragma once
 
 #include <map>
