@@ -193,7 +193,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   std::vector<int32_t> tokens_;
 };
 
-TEST_P(AdapterLogitsTest, AreThoseOfPeftAndDoNotDependOnTheBatch) {
+TEST_P(AdapterLogitsTest, MatchPeftAndAreBatchInvariant) {
   const auto runner = Runner(adapters_);
   ASSERT_NE(runner, nullptr);
   EXPECT_EQ(runner->limits().adapters, static_cast<int>(adapters_.size()));
@@ -221,7 +221,7 @@ TEST_P(AdapterLogitsTest, AreThoseOfPeftAndDoNotDependOnTheBatch) {
   ExpectMixedIsAlone(*runner, alone);
 }
 
-TEST_P(AdapterLogitsTest, StandBesideMatricesInFewerBits) {
+TEST_P(AdapterLogitsTest, WorkWithQuantizedMatrices) {
   for (const auto& [format, limit] :
        {std::pair{WeightFormat::kBF16, 0.2f}, std::pair{WeightFormat::kInt8, 0.3f}}) {
     const auto runner = Runner(adapters_, format);
@@ -241,7 +241,7 @@ TEST_P(AdapterLogitsTest, StandBesideMatricesInFewerBits) {
 }
 
 // Each device has its parts of A and B, cut as the matrix that they change is cut.
-TEST_P(AdapterLogitsTest, DoNotDependOnHowTheModelIsCut) {
+TEST_P(AdapterLogitsTest, MatchUnderModelParallelism) {
   const auto whole = Runner(adapters_);
   ASSERT_NE(whole, nullptr);
   const auto bytes_of = [](ProgramModelRunner& runner) {
@@ -284,7 +284,7 @@ TEST_P(AdapterLogitsTest, DoNotDependOnHowTheModelIsCut) {
 }
 
 // What says which rows of which tensor a parameter has comes to a worker from outside.
-TEST_P(AdapterLogitsTest, RowsThatTheFilesDoNotHaveAreRefused) {
+TEST_P(AdapterLogitsTest, RejectsRowsMissingFromFiles) {
   const auto runner = Runner(adapters_);
   ASSERT_NE(runner, nullptr);
   absl::StatusOr<Adapted> built = Build(adapters_, WeightFormat::kF32);
@@ -315,7 +315,7 @@ TEST_P(AdapterLogitsTest, RowsThatTheFilesDoNotHaveAreRefused) {
   EXPECT_TRUE(files->Load(built->parameters, runner->executor()).ok());
 }
 
-TEST_P(AdapterLogitsTest, FilesThatDoNotFitAreRefusedByName) {
+TEST_P(AdapterLogitsTest, RejectsMismatchedFilesByName) {
   const json& first = GetParam()["adapters"][0];
   const json config = first["config"], tensors = first["tensors"];
   const std::string a = tensors.begin().key();  // ...lora_A.weight

@@ -221,7 +221,7 @@ class ChatTemplatesTest(unittest.TestCase):
             with self.subTest(template=template):
                 self.check(template, VARIABLES)
 
-    def test_what_never_ends_is_an_error(self):
+    def test_endless_loops_are_errors(self):
         for template, expected in [
                 ("{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}", "RESOURCE_EXHAUSTED"),
                 ("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "RESOURCE_EXHAUSTED"),
@@ -237,7 +237,7 @@ class ChatTemplatesTest(unittest.TestCase):
                 reply = self.ours(template, {})
                 self.assertIn(expected or "done", reply.get("error" if expected else "text", str(reply)))
 
-    def test_errors_say_the_line(self):
+    def test_errors_name_the_line(self):
         reply = self.ours("a\nb\n{{ raise_exception('just so') }}", {})
         self.assertIn("line 3: just so", reply["error"])
         self.assertIn("line 2", self.ours("\n{% unknown %}", {})["error"])

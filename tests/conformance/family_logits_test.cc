@@ -261,7 +261,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
   int max_positions_ = 0;
 };
 
-TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
+TEST_P(FamilyLogitsTest, MatchTransformers) {
   const int n = static_cast<int>(tokens_.size());
   auto runner = Runner();
   ASSERT_NE(runner, nullptr);
@@ -323,7 +323,7 @@ TEST_P(FamilyLogitsTest, AreThoseOfTransformers) {
 // In fewer bits: logits near those of transformers, and still the same bits token by token and in a
 // tree, which greedy identity rests on. How near is measured by the spread of the logits; 8 and 4
 // bits round x too, and a mixture may choose another expert.
-TEST_P(FamilyLogitsTest, QuantisedAreNearAndDoNotDependOnTheBatch) {
+TEST_P(FamilyLogitsTest, QuantizedAreCloseAndBatchInvariant) {
   const int n = static_cast<int>(tokens_.size()), prefix = n / 2;
   double mean = 0, spread = 0;
   for (const float value : expected_) mean += value / static_cast<double>(expected_.size());
@@ -357,7 +357,7 @@ TEST_P(FamilyLogitsTest, QuantisedAreNearAndDoNotDependOnTheBatch) {
 }
 
 // What embeddings are made of.
-TEST_P(FamilyLogitsTest, HiddenStatesAreTransformersLastOnes) {
+TEST_P(FamilyLogitsTest, HiddenStatesMatchTransformers) {
   std::ifstream file("tests/conformance/hidden_states.json");
   const json states = json::parse(file);
   const std::vector<float> expected = DecodeFloats(states.at(GetParam().name()).get<std::string>());
@@ -379,7 +379,7 @@ TEST_P(FamilyLogitsTest, HiddenStatesAreTransformersLastOnes) {
 
 // Cut over two and four devices: the same numbers but for the rounding of sums, in one piece, token
 // by token and in a tree.
-TEST_P(FamilyLogitsTest, DoNotDependOnHowTheModelIsCut) {
+TEST_P(FamilyLogitsTest, MatchUnderModelParallelism) {
   const int n = static_cast<int>(tokens_.size()), prefix = n / 2;
   auto alone = Runner();
   ASSERT_NE(alone, nullptr);
@@ -415,7 +415,7 @@ TEST_P(FamilyLogitsTest, DoNotDependOnHowTheModelIsCut) {
 
 // With fewer bits a sum that is rounded otherwise may be kept as the next number: still less than
 // what the format itself does to the logits. Stages alone change no sum.
-TEST_P(FamilyLogitsTest, CutModelsKeepKeysAndValuesInFewerBits) {
+TEST_P(FamilyLogitsTest, ModelParallelismWorksWithQuantizedKvCache) {
   const int n = static_cast<int>(tokens_.size());
   auto wide = Runner();
   ASSERT_NE(wide, nullptr);

@@ -297,7 +297,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
   Tensors batch_;
 };
 
-TEST_P(FamilyTraining, BeginsAndEndsWithTheLogitsThatAreServed) {
+TEST_P(FamilyTraining, LogitsMatchServingBeforeAndAfterTraining) {
   const absl::StatusOr<Graph> graph = Training();
   ASSERT_TRUE(graph.ok()) << graph.status();
   const Tensors before = ReadFolder(*files_, folder_);
@@ -323,7 +323,7 @@ TEST_P(FamilyTraining, BeginsAndEndsWithTheLogitsThatAreServed) {
 }
 
 // The loss of soft labels is the cross entropy that their weights ask for.
-TEST_P(FamilyTraining, SoftLabelsWeighTheNegativeLogProbabilitiesOfTheirTokens) {
+TEST_P(FamilyTraining, SoftLabelLossIsWeightedCrossEntropy) {
   constexpr int kSoft = 3;
   const absl::StatusOr<Graph> graph = Training(kSoft);
   ASSERT_TRUE(graph.ok()) << graph.status();
@@ -368,7 +368,7 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyTraining, ::testing::ValuesIn(Cases(/*mixtur
 
 class MixtureTraining : public ::testing::TestWithParam<FamilyCase> {};
 
-TEST_P(MixtureTraining, IsRefusedByItsFamily) {
+TEST_P(MixtureTraining, RejectsMoeFamilies) {
   OpRegistry registry;
   RegisterAllOperators(registry);
   const absl::StatusOr<LanguageModel> model = ReadModel(GetParam()["config"].dump());

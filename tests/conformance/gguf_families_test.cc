@@ -143,7 +143,7 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
 
 class GgufFamiliesTest : public ::testing::TestWithParam<FamilyCase>, public GgufModels {};
 
-TEST_P(GgufFamiliesTest, LogitsAreThoseOfTheSameModelFromSafetensors) {
+TEST_P(GgufFamiliesTest, LogitsMatchSafetensors) {
   const json& gguf_case = GetParam().data;
   const FamilyCase family = FamilyOf(gguf_case, ReadFamilyCases("tests/conformance/families.json"));
   const DrawnTensors drawn = DrawTensors(family);
@@ -163,7 +163,7 @@ TEST_P(GgufFamiliesTest, LogitsAreThoseOfTheSameModelFromSafetensors) {
 
 // Numbers that the file keeps in fewer bits are what they mean there, and go on to the format in
 // which they are served by the same way as those of any file.
-TEST_P(GgufFamiliesTest, NumbersInFewerBitsAreWhatTheyMean) {
+TEST_P(GgufFamiliesTest, QuantizedTensorsMatchDequantized) {
   const json& gguf_case = GetParam().data;
   if (absl::StrContains(gguf_case["tensors"].dump(), "\"values\"")) return;  // see above
   const FamilyCase family = FamilyOf(gguf_case, ReadFamilyCases("tests/conformance/families.json"));
@@ -257,7 +257,7 @@ class GgufPartsTest : public ::testing::Test, public GgufModels {
   const FamilyCase family_ = FamilyOf(case_, ReadFamilyCases("tests/conformance/families.json"));
 };
 
-TEST_F(GgufPartsTest, AreTheModelThatWasCut) {
+TEST_F(GgufPartsTest, SplitFilesMatchWholeModel) {
   const std::vector<GgufEntry> all = GgufEntries(case_, DrawTensors(family_));
   const std::string whole = WriteGguf(case_["metadata"], all);
   const std::string parts = WriteParts("parts", Cut());
@@ -271,7 +271,7 @@ TEST_F(GgufPartsTest, AreTheModelThatWasCut) {
             Logits(whole, family_, WeightFormat::kF32));
 }
 
-TEST_F(GgufPartsTest, ThatDoNotFitAreRefusedByName) {
+TEST_F(GgufPartsTest, RejectsMismatchedSplitFilesByName) {
   EXPECT_EQ(Error("good", [](Parts&) {}), "");
   EXPECT_THAT(Error("missing", [](Parts& p) { p[1].metadata = json(); }),
               HasSubstr("model-00002-of-00003.gguf' is missing; accepted: all of them"));
@@ -331,7 +331,7 @@ class GgufExpertsTest : public ::testing::Test, public GgufModels {
   }
 };
 
-TEST_F(GgufExpertsTest, TensorsThatDoNotFitTheMixtureAreRefusedByName) {
+TEST_F(GgufExpertsTest, RejectsMismatchedExpertTensorsByName) {
   EXPECT_EQ(Error("mixtral", [](json*, std::vector<GgufEntry>*) {}), "");
   EXPECT_THAT(Error("mixtral", Shaped("blk.1.ffn_up_exps.weight", {3, 40, 24})),
               HasSubstr("'blk.1.ffn_up_exps.weight' has shape [3, 40, 24]; accepted: [4,"));
@@ -354,7 +354,7 @@ TEST_F(GgufExpertsTest, TensorsThatDoNotFitTheMixtureAreRefusedByName) {
               HasSubstr("'blk.2.ffn_gate_inp.weight' is missing"));
 }
 
-TEST_F(GgufExpertsTest, MetadataThatIsNotReadIsRefusedByKey) {
+TEST_F(GgufExpertsTest, RejectsUnsupportedMetadataByKey) {
   for (const bool configuration : {false, true}) {
     const auto error = [&](const std::string& name, const std::string& key, const json& value) {
       return Error(name, With(key, value), configuration);
@@ -391,7 +391,7 @@ TEST_F(GgufExpertsTest, MetadataThatIsNotReadIsRefusedByKey) {
 }
 
 // Weights of the chosen experts that are not made to add up to 1: the file may say so.
-TEST_F(GgufExpertsTest, WeightsThatAreNotNormalisedAreHonoured) {
+TEST_F(GgufExpertsTest, HonorsUnnormalizedRouterWeights) {
   const json gguf_case = CaseOf("qwen3moe");
   FamilyCase family = FamilyOf(gguf_case, ReadFamilyCases("tests/conformance/families.json"));
   const DrawnTensors drawn = DrawTensors(family);
@@ -408,7 +408,7 @@ TEST_F(GgufExpertsTest, WeightsThatAreNotNormalisedAreHonoured) {
 
 // Any part of any expert, in types whose blocks are longer than what is asked for; never its
 // neighbour's numbers; and where the file holds them as memory does it says where.
-TEST_F(GgufExpertsTest, AnExpertIsItsPartOfTheTensor) {
+TEST_F(GgufExpertsTest, ExpertIsSliceOfMergedTensor) {
   constexpr int64_t kExperts = 3, kOut = 2, kIn = 256, kEach = kOut * kIn;
   json metadata = CaseOf("mixtral")["metadata"];
   metadata["llama.expert_count"] = {"UINT32", kExperts};

@@ -194,7 +194,7 @@ class OnnxImportTest(unittest.TestCase):
         self.assertNotIn("error", answer)
         return from_json(answer["results"]["y"])
 
-    def test_functions_are_written_out(self):
+    def test_onnx_functions_are_inlined(self):
         scaled = helper.make_function(
             "own", "Scaled", ["a", "b"], ["c"],
             [helper.make_node("Constant", [], ["k"], value_float=3.0), helper.make_node("Mul", ["a", "k"], ["t"]),
@@ -234,7 +234,7 @@ class OnnxImportTest(unittest.TestCase):
                  helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT), helper.make_node("Div", ["x", "f"], ["y"])]
         self.refused(self.model(nodes, [zero]), "'y'", "depends on the batch")
 
-    def test_damaged_bytes_never_kill_the_process(self):
+    def test_corrupt_files_do_not_crash(self):
         torch.manual_seed(3)
         whole = bytearray(open(os.path.join(DATA, "digits_cnn.onnx"), "rb").read())
         small = [i for i in range(4000)] + [len(whole) - 1 - i for i in range(1500)]

@@ -47,10 +47,10 @@ class OnnxNodeTest(unittest.TestCase):
     def setUpClass(cls):
         cls.results = run()
 
-    def test_none_fails(self):
+    def test_no_node_test_fails(self):
         self.assertEqual({n: r for n, r in self.results.items() if r[0] == "failed"}, {})
 
-    def test_as_expected(self):
+    def test_results_match_expectations_file(self):
         self.maxDiff = None
         expected = {name: fields[0] for name, fields in read(EXPECTED).items()}
         now = {name: fields[0] for name, fields in self.results.items()}

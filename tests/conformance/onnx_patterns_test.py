@@ -84,7 +84,7 @@ def modules():
 
 
 class OnnxPatternsTest(unittest.TestCase):
-    def test_of_several_opsets(self):
+    def test_node_tests_of_several_opsets(self):
         warnings.simplefilter("ignore")
         torch.manual_seed(4)
         run = Runner("onnx_runner")

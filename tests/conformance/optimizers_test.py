@@ -125,7 +125,7 @@ class OptimizersTest(unittest.TestCase):
                         lambda p: Adafactor(p, RATE, 0.1), sums, shape)
 
 
-    def test_step_0_moves_nothing(self):
+    def test_step_0_changes_nothing(self):
         """What loss scaling asks for where gradients overflowed."""
         p = torch.randn(7, 5, dtype=torch.float64).float().double()
         infinite = torch.full((7, 5), math.inf, dtype=torch.float64)
@@ -148,7 +148,7 @@ class OptimizersTest(unittest.TestCase):
                 if inputs[i] is not None:
                     self.assertTrue(torch.equal(from_json(after[i]).double(), inputs[i]), f"{op} input {i}")
 
-    def test_overflow_halves_the_loss_scale_and_quiet_steps_double_it(self):
+    def test_loss_scale_halves_on_overflow_and_grows_back(self):
         state = self.zeros(3)
         hyper = torch.tensor([RATE, 1], dtype=torch.float64)
         seen = []

@@ -95,7 +95,7 @@ class TokenizersTest(unittest.TestCase):
             for text, pieces in zip(texts, reply["pieces"]):  # JSON carries valid UTF-8 alone
                 self.assertEqual("".join(pieces), text)
 
-    def test_inside_a_gguf_they_are_the_same(self):
+    def test_gguf_tokenizers_match(self):
         """The library's tokenizer, written as llama.cpp's converter would, read back from there alone."""
         tekken = tokenizer_models.split_style(tokenizer_models.TEKKEN, ignore_merges=True)
         styles = {"gpt-2": tokenizer_models.gpt2, "starcoder": tokenizer_models.starcoder,
@@ -123,7 +123,7 @@ class TokenizersTest(unittest.TestCase):
                 self.assertEqual(self.runner(load_folder=folder)["bos"], 1)
                 self.check("gguf llama", Tokenizer.from_str(text))
 
-    def test_a_gguf_that_cannot_be_followed_is_refused_by_name(self):
+    def test_unsupported_gguf_tokenizers_are_rejected_by_name(self):
         tokenizer = tokenizer_models.gpt2(self.training[:500])
         with tempfile.TemporaryDirectory() as folder:
             for entries, words in (({"pre": "chameleon"}, ("tokenizer.ggml.pre", "chameleon", "llama-bpe")),
@@ -137,7 +137,7 @@ class TokenizersTest(unittest.TestCase):
                 for word in words:
                     self.assertIn(word, str(raised.exception))
 
-    def test_bytes_that_are_no_text_are_encoded(self):
+    def test_invalid_utf8_is_encoded(self):
         tokenizer = tokenizer_models.gpt2(self.training[:500])
         self.load(tokenizer)
         chance = random.Random(11)
@@ -147,14 +147,14 @@ class TokenizersTest(unittest.TestCase):
             ids = self.runner(encode_hex=data.hex())["ids"]
             self.assertEqual(ids, tokenizer.encode(data.decode(errors="replace")).ids)
 
-    def test_streams_hold_back_no_more_than_a_character(self):
+    def test_streaming_holds_back_at_most_one_character(self):
         tokenizer = tokenizer_models.gpt2(self.training[:500])
         self.load(tokenizer)
         text = "plain words, " * 20
         pieces = self.runner(decode=[tokenizer.encode(text).ids])["pieces"][0]
         self.assertTrue(all(pieces[:-1]), "a token of ASCII leaves at once")
 
-    def test_token_bytes_are_what_a_token_adds(self):
+    def test_token_bytes_match_decoded_text(self):
         for style in ("gpt2", "gemma"):
             tokenizer = tokenizer_models.STYLES[style](self.training[:1000])
             self.load(tokenizer)
@@ -178,7 +178,7 @@ class TokenizersTest(unittest.TestCase):
         data["model"]["vocab"] = {c: i for i, c in enumerate(map(chr, (*range(0xd800), *range(0xe000, 0x30000))))}
         return Tokenizer.from_str(json.dumps(data))
 
-    def test_every_code_point_is_normalised_alike(self):
+    def test_normalizers_match_on_every_code_point(self):
         texts = ["a" + c for c in self.code_points()]
         tokenizer = self.vocabulary()
         for normalizer in (normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(),
@@ -190,7 +190,7 @@ class TokenizersTest(unittest.TestCase):
                 theirs = [e.ids for e in tokenizer.encode_batch_fast(texts)]
                 self.first_difference(str(normalizer), texts, self.runner(encode=texts)["ids"], theirs)
 
-    def test_every_code_point_is_cut_alike(self):
+    def test_pre_tokenizers_match_on_every_code_point(self):
         points = self.code_points()
         for splitter in (pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation("removed"), pre_tokenizers.WhitespaceSplit(),
                          pre_tokenizers.Digits(), pre_tokenizers.BertPreTokenizer(), pre_tokenizers.UnicodeScripts(),
@@ -213,7 +213,7 @@ class TokenizersTest(unittest.TestCase):
         theirs = [e.ids for e in tokenizer.encode_batch_fast(texts)]
         self.first_difference(str(splitter), texts, self.runner(encode=texts)["ids"], theirs)
 
-    def test_decoders_join_alike(self):
+    def test_decoders_match(self):
         spellings = ["▁a", "▁", "▁▁b", "c", "<0xE6>", "<0xBC>", "<0xA2>", "<0xFF>", "<0x41>", "##d", " .", " do not", "e</w>",
                      "|", "<pad>", "f ", " g", "  h  ", "Ġi", "é", "漢", "Ģ", "<s>"]
         chains = [None, decoders.ByteLevel(), decoders.Metaspace(), decoders.Metaspace(prepend_scheme="never"),
@@ -235,7 +235,7 @@ class TokenizersTest(unittest.TestCase):
             ours = self.runner(decode=sequences, show_special=True)["texts"]
             self.first_difference(str(chain), [str(ids) for ids in sequences], ours, theirs)
 
-    def test_what_is_unknown_is_refused_by_name_and_place(self):
+    def test_unknown_components_are_rejected_by_name(self):
         good = json.loads(tokenizer_models.gpt2(self.training[:200]).to_str())
 
         def refused(change, *expected):
@@ -256,7 +256,7 @@ class TokenizersTest(unittest.TestCase):
                                                   "invert": False}), "pre_tokenizer.pattern", "group without an end")
         refused(lambda d: d.pop("model"), "model")
 
-    def test_a_pattern_without_end_is_an_error_not_a_hang(self):
+    def test_catastrophic_regex_is_an_error_not_a_hang(self):
         data = json.loads(tokenizer_models.gpt2(self.training[:200]).to_str())
         data["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
         self.runner(load={"tokenizer_json": json.dumps(data)})
@@ -264,7 +264,7 @@ class TokenizersTest(unittest.TestCase):
         self.assertIn("RESOURCE_EXHAUSTED", reply[0])
         self.assertIsInstance(reply[1], list)
 
-    def test_ends_come_from_all_files(self):
+    def test_eos_tokens_come_from_all_files(self):
         tokenizer = tokenizer_models.STYLES["qwen2"](self.training[:200])
         end, other = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
         reply = self.load(tokenizer, tokenizer_config_json=json.dumps({"eos_token": {"content": "<|im_end|>"}}),

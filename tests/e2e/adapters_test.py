@@ -94,7 +94,7 @@ class AdaptersTest(unittest.TestCase):
         choice = self.complete(model, max_tokens=0, echo=True, logprobs=0)
         return np.array(choice["logprobs"]["token_logprobs"][1:])
 
-    def test_each_answers_as_the_model_into_which_it_is_merged(self):
+    def test_adapter_matches_merged_model(self):
         plain = self.scores("llm")
         for adapter, whole in (("poet", "whole-poet"), ("clerk", "whole-clerk")):
             self.cluster.run("serve", whole)
@@ -104,7 +104,7 @@ class AdaptersTest(unittest.TestCase):
             self.assertGreater(np.abs(self.scores(adapter) - plain).max(), 0.1)
             self.cluster.run("unserve", whole)
 
-    def test_workers_have_their_parts_of_each(self):
+    def test_adapters_are_sharded_over_workers(self):
         for flags in (["--tensor-parallel=2"], ["--pipeline-parallel=2"]):
             self.cluster.run("serve", "base", "--name=far", "--adapter=far-poet=poems", "--adapter=far-clerk=forms",
                              "--ssm=base", "--expansion=1,2,1", *flags)
@@ -116,14 +116,14 @@ class AdaptersTest(unittest.TestCase):
                 self.assertEqual(with_trees["text"], self.complete(far, speculation=False)["text"])
             self.cluster.run("unserve", "far")
 
-    def test_trees_of_a_draft_without_adapters_change_nothing(self):
+    def test_speculation_with_base_model_ssm_is_lossless(self):
         for model in ("llm", "poet", "clerk"):
             with_trees = self.complete(model)
             self.assertEqual(with_trees["text"], self.complete(model, speculation=False)["text"])
         out = self.cluster.run("generate", "llm", "--adapter=poet", "And God said", "--max-tokens=30", "--compare")
         self.assertTrue(out["identical"], out)
 
-    def test_the_prefix_cache_keeps_them_apart(self):
+    def test_prefix_cache_is_per_adapter(self):
         prompt = "And the earth was without form, and void; and darkness was upon the face of the deep."
 
         def answer(model):
@@ -139,7 +139,7 @@ class AdaptersTest(unittest.TestCase):
             self.assertGreater(cached, 0)
             self.assertEqual(again, first[model])
 
-    def test_they_are_listed_under_their_model(self):
+    def test_adapters_are_listed_under_their_model(self):
         models = {m["id"]: m for m in json.loads(self.cluster.get("/v1/models")[1])["data"]}
         self.assertEqual({m: models[m]["parent"] for m in ("llm", "poet", "clerk")},
                          {"llm": None, "poet": "llm", "clerk": "llm"})
@@ -151,7 +151,7 @@ class AdaptersTest(unittest.TestCase):
         lines = self.cluster.cli("generate", *args, "--max-tokens=24", "--ignore-eos", "--temperature=0", "--json").stdout
         return json.loads(lines.strip().splitlines()[-1])["done"]["text"]
 
-    def test_grpc_and_http_choose_alike(self):
+    def test_grpc_and_http_select_the_same_adapter(self):
         prompt = "In the beginning God created the heaven"
         for adapter in ("poet", "clerk"):
             expected = self.complete(adapter)["text"]
@@ -174,7 +174,7 @@ class AdaptersTest(unittest.TestCase):
         for part in parts:
             self.assertIn(part, caught.exception.err)
 
-    def test_what_cannot_be_served_is_named(self):
+    def test_invalid_adapters_are_rejected_by_name(self):
         for name, change, word in (
                 ("dora", {"use_dora": True}, "use_dora"), ("biases", {"bias": "lora_only"}, "bias"),
                 ("ia3", {"peft_type": "IA3"}, "peft_type"), ("saved", {"modules_to_save": ["lm_head"]}, "modules_to_save"),
@@ -197,7 +197,7 @@ class AdaptersTest(unittest.TestCase):
             self.cluster.cli("serve", "base", "--name=poet")
         self.assertIn("already the name of an adapter", caught.exception.err)
 
-    def test_zz_they_come_back_after_a_crash(self):
+    def test_zz_adapters_are_restored_after_a_crash(self):
         before = self.complete("clerk")["text"]
         self.cluster.kill(self.cluster.daemon)
         self.cluster.start_daemon()

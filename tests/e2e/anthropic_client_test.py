@@ -64,7 +64,7 @@ class AnthropicClientTest(unittest.TestCase):
         Message.model_validate(json.loads(raw.text()), strict=False)
         return raw.parse()
 
-    def test_whole(self):
+    def test_message(self):
         answer = self.ask(metadata={"user_id": "me"})
         self.assertEqual(answer.id, f"msg_{answer._request_id}")
         self.assertEqual((answer.type, answer.role, answer.model), ("message", "assistant", "thinker"))
@@ -97,7 +97,7 @@ class AnthropicClientTest(unittest.TestCase):
         self.assertEqual((answer.stop_reason, answer.stop_sequence), (whole.stop_reason, whole.stop_sequence))
         self.assertEqual(answer.usage.output_tokens, whole.usage.output_tokens)
 
-    def test_calls(self):
+    def test_tool_calls(self):
         asked = {"messages": RAIN, "tools": [WEATHER]}
         answer = self.ask(**asked)
         self.assertEqual(answer.stop_reason, "tool_use")
@@ -115,7 +115,7 @@ class AnthropicClientTest(unittest.TestCase):
         with self.assertRaisesRegex(anthropic.BadRequestError, "no tool_use"):
             self.ask(messages=RAIN + [{"role": "user", "content": [result]}], tools=[WEATHER])
 
-    def test_which_tools(self):
+    def test_tool_choice(self):
         for choice, name in [({"type": "tool", "name": "wind"}, "wind"),
                              ({"type": "any", "disable_parallel_tool_use": True}, None)]:
             answer = self.ask(tools=[WEATHER, WIND], tool_choice=choice)
@@ -128,18 +128,18 @@ class AnthropicClientTest(unittest.TestCase):
         strict = json.loads(json.dumps({**WEATHER, "strict": True}).replace("Ur", "Eden"))
         self.assertIn(self.ask(messages=RAIN, tools=[strict]).content[0].input["city"], ("Eden", "Haran"))
 
-    def test_an_answer_that_has_begun_is_gone_on_with(self):
+    def test_assistant_prefill_is_continued(self):
         thinking, text = self.ask(messages=[*WHO, {"role": "assistant", "content": "<think>\nhm, w"}]).content
         self.assertEqual((thinking.thinking, text.text), ("ho", "Noah."))
 
-    def test_forms(self):
+    def test_content_formats(self):
         schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 6}}, "required": ["name"],
                   "additionalProperties": False}
         answer = self.ask(output_config={"format": {"type": "json_schema", "schema": schema}}, temperature=1,
                           extra_body={"seed": 1})
         self.assertEqual(list(json.loads(answer.content[-1].text)), ["name"])
 
-    def test_counting(self):
+    def test_count_tokens(self):
         asked = {"system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]}
         answer = self.ask(**asked)
         count = self.client.messages.count_tokens(model="thinker", messages=WHO, **asked)
@@ -159,7 +159,7 @@ class AnthropicClientTest(unittest.TestCase):
             self.ask(model="nobody")
         self.assertEqual(caught.exception.body["error"]["type"], "not_found_error")
 
-    def test_keys(self):
+    def test_api_keys(self):
         by_token = self.open(auth_token=KEY)
         self.assertEqual(by_token.messages.create(**self.fields()).content[-1].text, "Noah.")
         for stranger in (self.open(api_key="sk-stranger-0123456789"), self.open(auth_token="sk-stranger-0123456789")):
@@ -169,7 +169,7 @@ class AnthropicClientTest(unittest.TestCase):
                     call()
                 self.assertEqual(caught.exception.body["error"]["type"], "authentication_error")
 
-    def test_a_full_queue_says_when_to_come_again(self):
+    def test_a_full_queue_returns_retry_after(self):
         def ask(_):
             try:
                 return self.client.messages.create(**self.fields(max_tokens=400, stop_sequences=[], temperature=1,

@@ -68,7 +68,7 @@ class ApiKeysTest(unittest.TestCase):
         self.cluster.wait(lambda: "stay in use" in self.log(), 20, "the log says so")
         self.assertEqual((self.status(NEW), self.status(OLD)), (200, 401))
 
-    def test_keys_admit_and_do_not_separate(self):
+    def test_keys_authenticate_but_do_not_isolate_users(self):
         """As --help of --api-key-file says: whoever shows a key has all jobs and artifacts."""
         self.change(OLD, NEW)
         self.train(OLD, "theirs")

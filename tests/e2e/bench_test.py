@@ -82,7 +82,7 @@ class BenchTest(unittest.TestCase):
             self.assertGreaterEqual(tells[0], low - 1e-6)
             self.assertLessEqual(tells[2], high + 1e-6)
 
-    def test_figures_of_a_load_agree_with_each_other_and_with_the_daemon(self):
+    def test_load_metrics_are_consistent_and_match_the_daemon(self):
         names = ("generation_tokens_total", "prompt_tokens_total", "prompt_tokens_cached_total",
                  "request_success_total", "time_to_first_token_seconds_count", "request_params_n_count")
         for way in ([], ["--http"]):
@@ -104,7 +104,7 @@ class BenchTest(unittest.TestCase):
                               f"the daemon has counted {want}")
         self.assertGreaterEqual(done["cached_input_tokens"], 12 * 48)  # of 64 and more, asked a second time
 
-    def test_a_rate_is_kept_and_what_waits_is_timed_from_when_it_was_due(self):
+    def test_request_rate_is_kept_and_latency_counts_from_due_time(self):
         flags = ("--requests=20", "--request-rate=40", "--max-tokens=8", "--save-detailed", "--seed=5")
         free = self.cluster.run("bench", "big", *flags)
         self.check_load(free, 20, 8)
@@ -116,7 +116,7 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(bound["late_requests"], 10)
         self.assertGreater(max(bound["e2els"]), 0.7 * bound["duration"])
 
-    def test_prompts_are_those_that_were_asked_for(self):
+    def test_prompts_match_the_flags(self):
         text = self.path("languages.txt", LANGUAGES * 5)
         done = self.cluster.run("bench", "big", "--requests=30", "--prompt-length=40", f"--prompts-from={text}",
                                 "--max-tokens=4", "--save-detailed")
@@ -137,7 +137,7 @@ class BenchTest(unittest.TestCase):
         extra = done["input_lens"][0] - done["output_lens"][0]  # tokens that the tokenizer adds
         self.assertEqual(done["input_lens"], [extra + n for n in done["output_lens"]])
 
-    def test_rows_of_one_request_alone_agree_with_each_other(self):
+    def test_single_request_rows_are_consistent(self):
         artifacts = self.cluster.run("models")["artifacts"]
         size = next(int(a["bytes"]) for a in artifacts if a["name"] == "big")
         rows = self.cluster.run("bench", "big", "--pp=32", "--tg=16", "--pg=32,16", "--repetitions=3", "--no-speculation")
@@ -157,14 +157,14 @@ class BenchTest(unittest.TestCase):
         for nanoseconds, rate in zip(row["samples_ns"], row["samples_ts"]):
             self.assertAlmostEqual(nanoseconds * 1e-9 * rate, 8, delta=0.01)
 
-    def test_a_model_on_workers_says_where_it_runs(self):
+    def test_report_names_the_workers_of_the_model(self):
         self.cluster.run("serve", "big", "--name=there", "--tensor-parallel=1")
         row = self.cluster.run("bench", "there", "--tg=4", "--repetitions=1")[0]
         self.assertEqual((row["backends"], row["n_threads"], row["drafts"]), ("CPU", 1, "none"))
         self.assertTrue(row["cpu_info"])
         self.cluster.run("unserve", "there")
 
-    def test_rows_can_be_read_by_what_reads_such_forms(self):
+    def test_csv_and_json_output_parse(self):
         def rows(form):
             return self.cluster.cli("bench", "big", "--tg=4", "--tg=8", "--repetitions=1", "-o", form).stdout
         self.assertEqual([int(row["n_gen"]) for row in csv.DictReader(io.StringIO(rows("csv")))], [4, 8])
@@ -177,7 +177,7 @@ class BenchTest(unittest.TestCase):
         found = base.execute("SELECT n_gen, typeof(avg_ts), n_threads FROM espalier_bench ORDER BY n_gen").fetchall()
         self.assertEqual(found, [(4, "real", None)] * 2 + [(8, "real", None)] * 2)
 
-    def test_a_request_that_fails_is_counted_and_the_rest_is_told(self):
+    def test_failed_requests_are_counted_and_the_rest_reported(self):
         mixed = self.path("mixed.jsonl", json.dumps({"prompt": "x"}) + "\n" + json.dumps({"prompt": "x" * 1000}) + "\n")
         with self.assertRaises(Failed) as caught:
             self.cluster.run("bench", "big", "--requests=4", f"--dataset-path={mixed}", "--max-tokens=4")

@@ -48,7 +48,7 @@ class BoostTuning(unittest.TestCase):
         return sum(float(line.split()[-1]) for line in self.cluster.get("/metrics")[1].splitlines()
                    if line.startswith("espalier_generation_tokens_total") and f'"{model}"' in line)
 
-    def test_1_two_models_in_turn_and_the_coordinator_dies_twice(self):
+    def test_1_two_ssms_survive_two_coordinator_crashes(self):
         cluster = self.cluster
         # So many steps that even the second one, which has few samples, can be met in its middle; so small that the first one
         # leaves it something to learn.
@@ -85,7 +85,7 @@ class BoostTuning(unittest.TestCase):
         self.assertTrue(out["identical"], out)
         cluster.run("unserve", "llm")
 
-    def test_2_prompts_of_a_list_one_random_model_and_an_llm_that_is_served(self):
+    def test_2_json_prompts_random_ssm_and_served_llm(self):
         cluster = self.cluster
         with open(TEXT) as file:
             text = file.read()
@@ -124,7 +124,7 @@ class BoostTuning(unittest.TestCase):
         self.assertEqual(done.returncode, code, done.stderr)
         self.assertIn(what, done.stderr)
 
-    def test_4_what_is_wrong_is_named_before_anything_runs(self):
+    def test_4_invalid_specs_are_rejected_before_running(self):
         before = len(self.boosts())
         some = ("-d", TEXT, "--continuation-tokens=8")
         self.refused("which SSMs?", "llm", *some, code=2)
@@ -182,7 +182,7 @@ class BoostTuning(unittest.TestCase):
                                                    "merges": []}}, file)
         self.cluster.cli("models", "upload", name, folder)
 
-    def test_6_tokenizers_are_compared_token_by_token_and_go_along(self):
+    def test_6_tokenizers_are_compared_and_copied(self):
         cluster = self.cluster
         # How byte-level vocabularies spell bytes.
         plain = [*range(33, 127), *range(161, 173), *range(174, 256)]

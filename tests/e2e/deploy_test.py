@@ -158,12 +158,12 @@ class DeployTest(unittest.TestCase):
         cls.texts = {name: read(os.path.join(MANIFESTS, name)) for name in os.listdir(MANIFESTS)}
         cls.entrypoint = image()[0][0]
 
-    def test_manifests_hold_together(self):
+    def test_manifests_are_consistent(self):
         self.assertTrue(self.texts)
         for name, text in self.texts.items():
             self.assertEqual(faults(load(text), PROGRAMS, self.entrypoint), [], name)
 
-    def test_every_mistake_is_found(self):
+    def test_manifest_checks_find_every_mistake(self):
         made = 0
         for text in self.texts.values():
             for what, change, said in mistakes(load(text)):
@@ -193,7 +193,7 @@ class DeployTest(unittest.TestCase):
             self.assertIn(flag, done.stdout)
             self.assertEqual(done.returncode, 0)
 
-    def test_output_that_nobody_gets_is_a_failure(self):
+    def test_failed_write_to_stdout_is_an_error(self):
         with open("/dev/full", "w") as full:
             done = subprocess.run([PROGRAMS["espalier"], "help"], stdout=full, stderr=subprocess.PIPE, text=True,
                                   timeout=60)
@@ -236,7 +236,7 @@ class DeployTest(unittest.TestCase):
                         self.assertEqual(cluster.get("/metrics", token="")[0], 401)
         self.assertGreaterEqual(asked, 2)
 
-    def test_prometheus_is_sent_where_metrics_are(self):
+    def test_prometheus_scrapes_the_metrics_port(self):
         for text in self.texts.values():
             for document, _, pod in pods_of(load(text)):
                 notes = document["spec"]["template"]["metadata"].get("annotations", {})
@@ -254,7 +254,7 @@ class DeployTest(unittest.TestCase):
                                   capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
-    def test_promtool_sees_a_coordinator_go_however_it_is_scraped(self):
+    def test_promtool_alert_fires_when_coordinator_is_down(self):
         alert = next(rule for group in yaml.safe_load(read(os.path.join(DEPLOY, "prometheus", "rules.yml")))["groups"]
                      for rule in group["rules"] if rule.get("alert") == "EspalierCoordinatorDown")
 
@@ -282,7 +282,7 @@ class DeployTest(unittest.TestCase):
             done = subprocess.run([PROMTOOL, "test", "rules", file.name], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
-    def test_promtool_understands_what_dashboards_ask_for(self):
+    def test_promtool_parses_dashboard_queries(self):
         rules = [{"record": f"panel:{i}", "expr": expression} for i, (_, expression) in enumerate(
             question for dashboard in dashboards.load().values() for question in dashboards.expressions_of(dashboard))]
         self.assertGreater(len(rules), 20)
@@ -292,7 +292,7 @@ class DeployTest(unittest.TestCase):
             done = subprocess.run([PROMTOOL, "check", "rules", file.name], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
-    def test_dashboards_can_be_read(self):
+    def test_dashboards_are_valid(self):
         for name, dashboard in dashboards.load().items():
             for word in ("uid", "title", "schemaVersion"):
                 self.assertTrue(dashboard[word], name)

@@ -88,7 +88,7 @@ class DrainTest(unittest.TestCase):
             self.assertTrue(reader.begun.wait(60), "it has not begun")
         return readers
 
-    def test_what_runs_is_answered_whole_and_nothing_new_is_taken(self):
+    def test_drain_finishes_running_and_rejects_new_requests(self):
         self.restart("--drain-seconds=120")
         status, alone = self.cluster.request("POST", "/v1/completions", self.body(600))
         self.assertEqual(status, 200, alone)
@@ -122,7 +122,7 @@ class DrainTest(unittest.TestCase):
         self.assertEqual(replies[-1].usage.completion_tokens, 600 * ANSWERS)
         self.assertEqual(self.cluster.daemon.wait(30), 0)
 
-    def test_who_would_go_on_is_cut_off_and_told_so(self):
+    def test_drain_timeout_cancels_running_requests(self):
         self.restart("--drain-seconds=1")
         readers = self.begin(4000)
         begin = time.time()

@@ -37,14 +37,14 @@ class FaultsTest(unittest.TestCase):
         self.assertEqual(sorted(self.curve), list(range(STEPS)))
         self.assertLess(self.curve[STEPS - 1], 0.75 * self.curve[0])
 
-    def test_a_worker_is_killed_and_the_rest_go_on(self):
+    def test_job_continues_after_a_worker_is_killed(self):
         with Cluster() as cluster:
             job = cluster.train(*JOB)
             cluster.wait_for_step(job, 40)
             cluster.kill(cluster.workers[1])
             self.check(cluster, job, more_attempts=1)
 
-    def test_all_workers_are_killed_and_new_ones_come(self):
+    def test_job_continues_on_new_workers_after_all_are_killed(self):
         with Cluster() as cluster:
             job = cluster.train(*JOB)
             cluster.wait_for_step(job, 20)
@@ -54,7 +54,7 @@ class FaultsTest(unittest.TestCase):
                 cluster.start_worker()
             self.check(cluster, job, more_attempts=1)
 
-    def test_the_coordinator_is_killed_and_started_again(self):
+    def test_job_continues_after_the_coordinator_is_killed(self):
         with Cluster() as cluster:
             job = cluster.train(*JOB)
             cluster.wait_for_step(job, 40)

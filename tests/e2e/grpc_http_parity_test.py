@@ -208,14 +208,14 @@ class GrpcHttpParityTest(unittest.TestCase):
                 self.assertEqual(status, HTTP_STATUS[code], answer)
                 self.assertEqual(answer["error"]["message"], message)
 
-    def test_values_that_no_enum_has(self):
+    def test_unknown_enum_values(self):
         for field, request in [("speculation", pb.GenerateRequest(model="big", text="x", speculation=77)),
                                ("tool_choice", pb.GenerateRequest(model="big", chat=chat(TURNS, tool_choice=77)))]:
             code, message = error_of(lambda: self.rpc.Generate(request))
             self.assertEqual(code, Code.INVALID_ARGUMENT, message)
             self.assertIn(field, message)
 
-    def test_what_only_one_form_can_say(self):
+    def test_fields_of_one_protocol_only(self):
         """Equal codes; the words are of the form in which it was said."""
         for path, body, method, request in [
                 ("/v1/completions", dict(prompt="x", top_p=2), "Generate", pb.GenerateRequest(text="x", sampling=dict(top_p=2))),
@@ -239,7 +239,7 @@ class GrpcHttpParityTest(unittest.TestCase):
         self.assertEqual(code, Code.INVALID_ARGUMENT)
         self.assertIn("8388608", message)
 
-    def test_keys(self):
+    def test_api_keys(self):
         with Calls(self.cluster.grpc, "Inference", "the-key-of-a-stranger") as stranger:
             for call in (lambda: stranger.Tokenize(pb.TokenizeRequest(text="x")),
                          lambda: stranger.Detokenize(pb.DetokenizeRequest(tokens=[1]))):
@@ -250,7 +250,7 @@ class GrpcHttpParityTest(unittest.TestCase):
     def long(self, **fields):
         return self.rpc.Generate(pb.GenerateRequest(model="big", text="And", max_tokens=1000, ignore_eos=True, n=8, **fields))
 
-    def test_only_who_knows_the_id_and_has_the_key_can_cancel(self):
+    def test_cancel_requires_request_id_and_same_key(self):
         ids = []
         for _ in range(2):
             replies = self.long()
@@ -263,7 +263,7 @@ class GrpcHttpParityTest(unittest.TestCase):
             self.assertIn("cancelled", {reply.finish_reason for reply in replies})
         self.assertEqual(len({id[:16] for id in ids}), 2)
 
-    def test_ids_that_callers_choose(self):
+    def test_client_chosen_request_ids(self):
         replies = self.long(request_id="mine")
         self.assertEqual(next(replies).request_id, "mine")
         code, message = error_of(lambda: self.long(request_id="mine"))

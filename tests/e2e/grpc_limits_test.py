@@ -74,7 +74,7 @@ class GrpcLimitsTest(unittest.TestCase):
             return error
         return None
 
-    def test_calls_beyond_the_bound_are_refused_and_the_daemon_goes_on(self):
+    def test_calls_beyond_the_limit_are_rejected(self):
         inference = self.open("Inference")
         held = self.hold(CALLS)
         self.cluster.wait(lambda: self.refused(inference) is not None, 10, "all calls are held")
@@ -102,7 +102,7 @@ class GrpcLimitsTest(unittest.TestCase):
             self.assertEqual(one.end()[0], Code.INVALID_ARGUMENT)
         self.cluster.wait(lambda: self.refused(inference) is None, 10, "there is room again")
 
-    def test_streams_beyond_the_bound_wait_at_the_client(self):
+    def test_streams_beyond_the_limit_wait_at_the_client(self):
         models = self.open("Models")
         held = [Held(models) for _ in range(STREAMS)]
         time.sleep(0.5)
@@ -114,7 +114,7 @@ class GrpcLimitsTest(unittest.TestCase):
         for one in held[1:]:
             one.end()
 
-    def test_a_flood_of_calls_has_few_threads(self):
+    def test_many_calls_use_few_threads(self):
         held = self.hold(300)
         codes = [one.end() for one in held]
         refused = [details for code, details in codes if code == Code.RESOURCE_EXHAUSTED]
@@ -133,13 +133,13 @@ class GrpcLimitsTest(unittest.TestCase):
         self.assertLess(most, 400 << 10)
         self.open("Inference").ListServed(inference_pb2.ListServedRequest())
 
-    def test_large_messages_go_through_a_small_memory_one_by_one(self):
+    def test_large_messages_are_serialized_by_the_memory_limit(self):
         for _ in range(3):
             code, message = error_of(lambda: self.open("Inference").Generate(
                 inference_pb2.GenerateRequest(model="nobody", text="x" * (32 << 20))))
             self.assertEqual(code, Code.NOT_FOUND, message)
 
-    def test_streams_that_stand_still_are_cancelled(self):
+    def test_idle_streams_are_cancelled(self):
         with Cluster(workers=0, daemon_flags=["--grpc-idle-seconds=2", "--grpc-max-calls=1"]) as cluster, \
                 Calls(cluster.grpc, "Models") as models:
             def room():
@@ -177,7 +177,7 @@ class GrpcLimitsTest(unittest.TestCase):
                 cluster.wait(lambda: not room(), 10, "the download holds its call")
                 cluster.wait(room, 20, "the download is cut off")
 
-    def test_bounds_of_no_sense_are_refused(self):
+    def test_invalid_limits_are_rejected(self):
         for flag in ("--grpc-max-calls=0", "--grpc-max-calls=-5", "--grpc-max-streams=0", "--grpc-memory-bytes=1000",
                      "--grpc-idle-seconds=0"):
             process = self.cluster.spawn("espalierd", f"--data-dir={self.cluster.folder}/other", "--listen=127.0.0.1:0",

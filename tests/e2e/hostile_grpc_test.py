@@ -67,7 +67,7 @@ class HostileGrpcTest(unittest.TestCase):
     def artifacts(self):
         return [a.name for a in self.models.List(models_pb2.ListArtifactsRequest()).artifacts]
 
-    def test_packed_messages_are_not_unpacked(self):
+    def test_compressed_messages_are_rejected(self):
         before = self.daemon("VmRSS")
         for algorithm in (grpc.Compression.Gzip, grpc.Compression.Deflate):
             for size in (1 << 10, 400 << 20):
@@ -83,14 +83,14 @@ class HostileGrpcTest(unittest.TestCase):
             self.assertIn(connection.status(stream), (Code.INTERNAL.value[0], Code.UNIMPLEMENTED.value[0]))
         self.assertLess(self.daemon("VmHWM"), before + (200 << 10))
 
-    def test_a_message_of_one_byte_too_many(self):
+    def test_message_one_byte_too_large(self):
         code, message = error_of(lambda: self.inference.Serve(text_of(LIMIT)))
         self.assertEqual((code, message), (Code.INVALID_ARGUMENT, "field 'artifact' is empty"))
         code, message = error_of(lambda: self.inference.Serve(text_of(LIMIT + 1)))
         self.assertEqual(code, Code.RESOURCE_EXHAUSTED)
         self.assertIn(str(LIMIT), message)
 
-    def test_a_length_that_lies(self):
+    def test_wrong_message_length(self):
         for length in (0xFFFFFFFF, LIMIT + 1, 100):
             for ends, expected in ((True, Code.INTERNAL), (False, Code.DEADLINE_EXCEEDED)):
                 with self.subTest(length=length, ends=ends), raw.Connection(self.cluster.grpc) as connection:
@@ -98,7 +98,7 @@ class HostileGrpcTest(unittest.TestCase):
                     connection.send(raw.frame(raw.DATA, raw.END_STREAM if ends else 0, stream, raw.message(b"abc", length)))
                     self.assertIn(connection.status(stream), (expected.value[0], "RST_STREAM"))
 
-    def test_groups_in_groups(self):
+    def test_deeply_nested_groups(self):
         """An unknown field is a group: the parser follows it, up to 100 levels."""
         begin, end = varint(900 << 3 | 3), varint(900 << 3 | 4)
         for depth, code in ((99, Code.INVALID_ARGUMENT), (101, Code.INTERNAL), (10_000, Code.INTERNAL),
@@ -106,23 +106,23 @@ class HostileGrpcTest(unittest.TestCase):
             got, message = error_of(lambda: self.inference.Serve(begin * depth + end * depth))
             self.assertEqual(got, code, (depth, message))
 
-    def test_strings_that_are_no_utf8(self):
+    def test_invalid_utf8(self):
         for text in (b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"a\xf5"):
             request = b"\x0a" + varint(len(text)) + text  # the model's name
             self.assertEqual(error_of(lambda: self.inference.Generate(request))[0], Code.INTERNAL)
             self.assertEqual(error_of(lambda: self.inference.Cancel(request))[0], Code.INTERNAL)
 
-    def test_values_that_no_enum_has(self):
+    def test_unknown_enum_values(self):
         for kind in (77, -1):
             upload = models_pb2.UploadRequest(header=models_pb2.UploadHeader(name="x", kind=kind))
             self.assertEqual(error_of(lambda: self.models.Upload(iter([upload])))[0], Code.INVALID_ARGUMENT)
 
-    def test_an_upload_of_nothing(self):
+    def test_empty_upload(self):
         code, message = error_of(lambda: self.models.Upload(iter([])))
         self.assertEqual(code, Code.INVALID_ARGUMENT)
         self.assertIn("header", message)
 
-    def test_an_upload_whose_message_is_too_large(self):
+    def test_upload_with_too_large_message(self):
         large = models_pb2.UploadRequest(header=models_pb2.UploadHeader(name="x" * LIMIT))
         self.assertEqual(error_of(lambda: self.models.Upload(iter([large])))[0], Code.RESOURCE_EXHAUSTED)
 
@@ -137,7 +137,7 @@ class HostileGrpcTest(unittest.TestCase):
         yield from self.parts(name)
         self.over.wait(60)
 
-    def test_an_upload_that_breaks_off_is_not_kept(self):
+    def test_interrupted_upload_is_dropped(self):
         self.over = threading.Event()
         self.assertEqual(error_of(lambda: self.models.Upload(self.begun("late"), timeout=1))[0], Code.DEADLINE_EXCEEDED)
         # Such as a file's name that is no UTF-8.
@@ -172,7 +172,7 @@ class HostileGrpcTest(unittest.TestCase):
         self.assertEqual(self.artifacts(), ["whole"])
         self.models.Delete(models_pb2.DeleteArtifactRequest(name="whole"))
 
-    def test_thousands_of_streams_that_are_reset(self):
+    def test_rapid_stream_reset(self):
         threads, memory = self.daemon("Threads"), self.daemon("VmRSS")
         begin = time.time()
         with raw.Connection(self.cluster.grpc) as connection:
@@ -203,7 +203,7 @@ class HostileGrpcTest(unittest.TestCase):
         self.assertLess(more, 40 * streams + (100 << 10))
         self.cluster.wait(lambda: self.daemon("Threads") < threads + 60, 30, "the threads have gone")
 
-    def test_metadata_without_end(self):
+    def test_endless_metadata(self):
         for metadata in ([("a-header", "x" * 100_000)], [(f"header-{i}", "x" * 100) for i in range(1000)],
                          [("a-header", "x" * (17 << 10))]):
             with Calls(self.cluster.grpc, "Inference") as calls:
@@ -226,7 +226,7 @@ class HostileGrpcTest(unittest.TestCase):
                 pass
         self.assertLess(self.daemon("VmRSS"), 600 << 10)
 
-    def test_deadlines_that_have_passed(self):
+    def test_expired_deadlines(self):
         self.over = threading.Event()
         for timeout in (0, -1):
             self.assertEqual(error_of(lambda: self.models.Upload(self.begun("late"), timeout=timeout))[0],
@@ -247,7 +247,7 @@ class HostileGrpcTest(unittest.TestCase):
                 connection.send(raw.frame(raw.DATA, raw.END_STREAM, stream, raw.message(b"\x0a\x01x")))
                 self.assertEqual(connection.status(stream), Code.NOT_FOUND.value[0])
 
-    def test_frames_of_no_sense(self):
+    def test_malformed_frames(self):
         for data in (b"\0" * 9, b"\xff" * 100, raw.frame(raw.DATA, 0, 0, b"x"), raw.frame(raw.HEADERS, 4, 2, b""),
                      raw.frame(raw.WINDOW_UPDATE, 0, 0, b"\0\0\0\0"), raw.frame(raw.SETTINGS, 0, 0, b"\0\1\2"),
                      raw.frame(raw.HEADERS, raw.END_HEADERS, 1, b"\xff\xff\xff\xff\xff\xff\xff")):

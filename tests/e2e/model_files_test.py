@@ -187,7 +187,7 @@ class ModelFilesTest(unittest.TestCase):
         self.assertEqual(answer["usage"]["completion_tokens"], 12)
         return answer["choices"][0]["text"]
 
-    def test_a_sharded_folder_is_served_and_half_precision_says_nearly_the_same(self):
+    def test_sharded_model_is_served_and_half_precision_is_close(self):
         exact = weights()
         self.upload("exact", exact)
         self.cluster.cli("serve", "exact")
@@ -200,7 +200,7 @@ class ModelFilesTest(unittest.TestCase):
         self.assertEqual(self.cluster.run("serve", "wide")["weights"], "f32")
         self.assertEqual(self.complete("half"), self.complete("wide"))
 
-    def test_matrices_are_kept_as_the_files_have_them_unless_it_is_said(self):
+    def test_weight_format_defaults_to_that_of_the_files(self):
         tensors = {name: bf16(value) for name, value in weights().items()}
         self.upload("brain", tensors)
         self.upload("brain-wide", {name: (value.astype(np.uint32) << 16).view(np.float32)
@@ -220,7 +220,7 @@ class ModelFilesTest(unittest.TestCase):
         self.assertEqual(status, 200, text)
         return np.array(json.loads(text)["choices"][0]["logprobs"]["token_logprobs"][1:])
 
-    def test_matrices_in_fewer_bits_say_nearly_the_same(self):
+    def test_quantized_weights_are_close(self):
         self.upload("matrices", weights())
         self.cluster.cli("serve", "matrices")
         whole = self.prompt_logprobs("matrices")
@@ -234,7 +234,7 @@ class ModelFilesTest(unittest.TestCase):
             self.assertLess(worst, most)
         self.refused("matrices", "int3", "int4", flags=["--weights=int3", "--name=other"])
 
-    def test_a_mixture_in_fewer_bits_says_nearly_the_same_and_speculates_losslessly(self):
+    def test_quantized_moe_is_close_and_speculation_is_lossless(self):
         self.upload("mixture", mixture(), **MIXTURE)
         self.cluster.cli("serve", "mixture")
         whole = self.prompt_logprobs("mixture")
@@ -259,7 +259,7 @@ class ModelFilesTest(unittest.TestCase):
                                   "--ssm-weights=int4", "--expansion=1,2,1", "--draws=2000")
         self.assertTrue(report["passed"], report)
 
-    def test_weights_that_are_no_numbers_end_requests_or_are_refused_where_they_are_packed(self):
+    def test_nan_weights_end_requests_or_fail_quantization(self):
         tensors = weights()
         tensors["model.layers.0.mlp.up_proj.weight"][3, 5] = np.nan
         self.upload("broken", tensors)
@@ -349,7 +349,7 @@ class ModelFilesTest(unittest.TestCase):
         self.cluster.cli("models", "upload", "strange", os.path.join(alone, "model.gguf"))
         self.refused("strange", "tokenizer.ggml.pre", "chameleon")
 
-    def test_blocks_of_a_gguf_stay_as_few_bits_as_they_are(self):
+    def test_gguf_blocks_keep_their_bits(self):
         """In files with blocks of 4 bits some matrices have 8."""
         exact = {name: value for name, value in weights(64).items() if "_norm" not in name or "layernorm" in name}
         sizes = {"context_length": 128, "embedding_length": HIDDEN, "block_count": 2, "feed_forward_length": 64,
@@ -381,7 +381,7 @@ class ModelFilesTest(unittest.TestCase):
             self.assertLess(np.abs(own - true).max(), 0.01)
             self.assertGreater(np.abs(int4 - true).max(), 4 * np.abs(own - true).max(), "all in 4 bits")
 
-    def test_answers_are_the_same_however_they_are_drafted(self):
+    def test_every_draft_source_is_lossless(self):
         self.upload("drafted", weights())
         self.cluster.cli("serve", "drafted", "--no-prefix-cache")
         plain = self.complete("drafted")
@@ -408,7 +408,7 @@ class ModelFilesTest(unittest.TestCase):
         self.assertEqual(both.returncode, 2)
         self.assertIn("not both", both.stderr)
 
-    def test_answers_are_the_same_however_weights_and_keys_are_kept(self):
+    def test_speculation_is_lossless_in_every_weight_and_kv_format(self):
         self.upload("kept", weights())
         self.cluster.cli("serve", "kept")
         plain = self.complete("kept")
@@ -432,7 +432,7 @@ class ModelFilesTest(unittest.TestCase):
         self.refused("kept", "fp4", "int8", flags=["--kv-cache=fp4", "--name=other"])
         self.refused("kept", "resident_weight_bytes", flags=["--resident-weights=1000", "--name=other"])
 
-    def test_an_artifact_packed_once_says_what_packing_at_every_load_says(self):
+    def test_quantized_artifact_matches_quantizing_at_load(self):
         self.upload("unpacked", weights())
         for weights_format in ("int8", "int4"):
             at_load, once = "at-load-" + weights_format, "once-" + weights_format
@@ -451,7 +451,7 @@ class ModelFilesTest(unittest.TestCase):
         with open(self.cluster.logs[0], errors="replace") as log:
             return [line for line in log if all(part in line for part in ("warn", *parts))]
 
-    def test_longrope_goes_by_the_longest_sequence_that_is_served(self):
+    def test_longrope_depends_on_the_served_sequence_length(self):
         scaling = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "attention_factor": 1.0}
         self.upload("long", weights(), rope_scaling=scaling, original_max_position_embeddings=64)
         self.upload("as-short", weights())
@@ -467,7 +467,7 @@ class ModelFilesTest(unittest.TestCase):
         np.testing.assert_allclose(self.prompt_logprobs("long-short"), by_short, atol=1e-5)
         np.testing.assert_allclose(self.prompt_logprobs("long"), by_long, atol=1e-5)
 
-    def test_dynamic_scaling_changes_nothing_unless_longer_sequences_are_asked_for(self):
+    def test_dynamic_ntk_applies_to_longer_sequences_only(self):
         positions = CONFIG["max_position_embeddings"]
         self.upload("not-scaled", weights())
         self.upload("dynamic", weights(), rope_scaling={"rope_type": "dynamic", "factor": 4.0})
@@ -480,7 +480,7 @@ class ModelFilesTest(unittest.TestCase):
         self.assertGreater(np.abs(self.prompt_logprobs("dynamic-long") - plain).max(), 1e-4)
         self.assertIn(f"max_sequence_length of {positions}", self.warnings("artifact dynamic")[0])
 
-    def test_what_a_generation_config_says_in_vain_is_told(self):
+    def test_ignored_generation_config_fields_are_reported(self):
         folder = os.path.join(self.folder.name, "wordy")
         write_model(folder, weights())
         with open(os.path.join(folder, "generation_config.json"), "w") as file:
@@ -494,7 +494,7 @@ class ModelFilesTest(unittest.TestCase):
         self.assertEqual(self.cluster.run("serve", "wordy")["ignored_generation_fields"], ["max_length", "num_beams"])
         self.assertEqual(len(self.warnings("model wordy", "max_length, num_beams, which have no effect")), 1)
 
-    def test_speculation_is_proven_lossless_before_anything_is_served(self):
+    def test_verify_lossless_before_serving(self):
         self.upload("proven", weights())
         small = os.path.join(self.folder.name, "small")
         write_model(small, {name: value * 1.1 for name, value in weights().items()})
@@ -512,7 +512,7 @@ class ModelFilesTest(unittest.TestCase):
         self.assertFalse([name for name in names if name.startswith("borrowed-")])
         self.assertEqual(self.cluster.cli("verify-lossless", "--llm=proven", "--ssm=nobody", check=False).returncode, 4)
 
-    def test_a_small_model_that_would_stop_drafting_unnoticed_is_refused(self):
+    def test_ssm_with_short_context_is_rejected(self):
         self.upload("far", weights())
         self.upload("near", weights(), max_position_embeddings=8)
         for flags in ([], ["--expansion=1,1,1"], ["--ngram=0"]):
@@ -531,7 +531,7 @@ class ModelFilesTest(unittest.TestCase):
         self.assertIn("the prompt has ", text)
         self.assertIn("at most 8", text)
 
-    def test_a_small_model_of_another_vocabulary_is_refused(self):
+    def test_ssm_with_another_vocabulary_is_rejected(self):
         self.upload("target", weights())
         more = weights()
         more["model.embed_tokens.weight"] = np.zeros((300, HIDDEN), np.float32)
@@ -559,7 +559,7 @@ class ModelFilesTest(unittest.TestCase):
         for part in parts if flags else (name, *parts):
             self.assertIn(part, caught.exception.err)
 
-    def test_what_is_wrong_with_a_folder_is_named(self):
+    def test_invalid_folders_are_rejected_by_name(self):
         missing = weights()
         del missing["model.layers.1.self_attn.q_norm.weight"]
         self.upload("missing", missing)

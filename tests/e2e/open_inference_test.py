@@ -58,7 +58,7 @@ class OpenInferenceTest(unittest.TestCase):
         status, text = self.cluster.get(path, token)
         return status, json.loads(text)
 
-    def test_live_ready_and_metadata_are_the_same_by_both_ways(self):
+    def test_health_and_metadata_match_over_http_and_grpc(self):
         self.assertEqual(self.get("/v2/health/live"), (200, {"live": True}))
         self.assertTrue(self.rpc.ServerLive(pb.ServerLiveRequest()).live)
         self.assertEqual(self.get("/v2/health/ready"), (200, {"ready": True}))
@@ -78,7 +78,7 @@ class OpenInferenceTest(unittest.TestCase):
             self.assertEqual(self.get(path + "/ready"), (200, {"name": "big", "ready": True}))
             self.assertTrue(self.rpc.ModelReady(pb.ModelReadyRequest(name="big", version=version)).ready)
 
-    def test_models_and_versions_that_there_are_not(self):
+    def test_unknown_models_and_versions(self):
         for name, version, path in (("nobody", "", "nobody"), ("nobody", "1", "nobody/versions/1"),
                                     ("big", "2", "big/versions/2"), ("big", "1/ready/1", "big/versions/1/ready/1")):
             for tail, call in (("", lambda: self.rpc.ModelMetadata(pb.ModelMetadataRequest(name=name, version=version))),
@@ -104,7 +104,7 @@ class OpenInferenceTest(unittest.TestCase):
                 for path in ("/v2", "/v2/models/big", "/v2/models/big/ready", "/v2/models/big/versions/1/ready"):
                     self.assertEqual(self.get(path, token)[0], 401)
 
-    def test_inference_says_what_to_use_instead(self):
+    def test_inference_is_unimplemented_with_a_hint(self):
         # With a tensor in it, of which the message knows nothing.
         request = pb.ModelInferRequest(model_name="big", id="1").SerializeToString() + b"\x2a\x06\x0a\x04text"
         code, message = error_of(lambda: self.rpc.ModelInfer(request))
@@ -121,7 +121,7 @@ class OpenInferenceTest(unittest.TestCase):
         self.assertEqual(body["ready"], self.rpc.ServerReady(pb.ServerReadyRequest()).ready)
         return answer["ready"], body["ready"]
 
-    def test_a_model_is_ready_while_its_workers_are_there(self):
+    def test_model_readiness_follows_its_workers(self):
         self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=1")
         self.assertEqual(self.ready("far"), (True, True))
         self.cluster.kill(self.cluster.workers[-1])

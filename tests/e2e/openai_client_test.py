@@ -283,7 +283,7 @@ class OpenAiClientTest(unittest.TestCase):
 
     FORMED = {"model": "big", "messages": ASK, "max_tokens": 300, "temperature": 1, "seed": 3}
 
-    def test_parse(self):
+    def test_chat_parse_helper(self):
         person = self.client.chat.completions.parse(response_format=Person, **self.FORMED).choices[0].message.parsed
         self.assertIsInstance(person, Person)
         tool = openai.pydantic_function_tool(Weather, name="weather")
@@ -351,7 +351,7 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual(vector, self.embed("Noah").data[0].embedding)
         self.assertLessEqual({"big", "other"}, names)
 
-    def test_an_error_in_the_midst_of_a_stream(self):
+    def test_error_within_a_stream(self):
         for call, prompt in ((self.client.chat.completions.create, {"messages": ASK}),
                              (self.client.completions.create, {"prompt": "And God said"})):
             self.cluster.run("serve", "big", "--name=brief")
@@ -404,7 +404,7 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertIn(arguments["city"], ("Ur", "Haran"))
         self.assertIn(arguments["days"], range(1, 10))
 
-    def test_thoughts_and_calls_that_the_model_chooses(self):
+    def test_reasoning_and_automatic_tool_calls(self):
         cluster = self.cluster
         serve_thinker(cluster)
         fields = {"model": "thinker", "temperature": 0, "stop": ["\nend"], "max_tokens": 200, "messages": ASK}
@@ -529,7 +529,7 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual([e.embedding for e in lists.data], [e.embedding for e in answer.data[:3]])
         self.assertNotEqual(answer.data[0].embedding, answer.data[1].embedding)
 
-    def test_embeddings_of_fewer_dimensions(self):
+    def test_embeddings_with_dimensions(self):
         whole, short = self.embed("Noah").data[0].embedding, self.embed("Noah", dimensions=5).data[0].embedding
         self.assertEqual(len(short), 5)
         length = sum(x * x for x in whole[:5]) ** 0.5
@@ -543,7 +543,7 @@ class OpenAiClientTest(unittest.TestCase):
         long = self.embed("Noah" * 300, extra_body={"truncate_prompt_tokens": -1})
         self.assertEqual(long.usage.prompt_tokens, 1024)
 
-    def test_embeddings_beside_answers(self):
+    def test_embeddings_concurrent_with_generation(self):
         expected = self.complete(max_tokens=200, extra_body={"ignore_eos": True}).choices[0].text
         vector = self.embed("And Abraham").data[0].embedding
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -565,7 +565,7 @@ class OpenAiClientTest(unittest.TestCase):
         with self.assertRaises(openai.NotFoundError):
             self.client.models.retrieve("nobody")
 
-    def test_a_worker_without_a_key_is_turned_away(self):
+    def test_worker_without_a_key_is_rejected(self):
         process = self.cluster.spawn("espalier-worker", f"--coordinator={self.cluster.grpc}", "--name=stranger")
         self.assertEqual(process.wait(timeout=60), 1)
         with open(self.cluster.logs[-1]) as log:
@@ -594,7 +594,7 @@ class OpenAiClientTest(unittest.TestCase):
             self.complete(max_tokens=400, extra_body={"timeout": 0.001, "ignore_eos": True})
         self.assertEqual(caught.exception.status_code, 504)
 
-    def test_keys(self):
+    def test_api_keys(self):
         stranger = self.open("sk-stranger-0123456789")
         for call in (lambda: stranger.models.list(), lambda: stranger.completions.create(model="big", prompt="x"),
                      lambda: stranger.chat.completions.create(model="big", messages=ASK)):
@@ -609,7 +609,7 @@ class OpenAiClientTest(unittest.TestCase):
         os.environ["ESPALIER_TOKEN"] = KEY
         self.cluster.cli("generate", "big", "x", "--max-tokens=2")
 
-    def test_a_full_queue_says_when_to_come_again(self):
+    def test_a_full_queue_returns_retry_after(self):
         def ask(_):
             try:
                 return self.complete(model="other", max_tokens=400, extra_body={"ignore_eos": True})
@@ -649,7 +649,7 @@ class OpenAiClientTest(unittest.TestCase):
         self.assertEqual(metadata["name"], "big")
         self.assertEqual(metadata["inputs"][0]["datatype"], "BYTES")
 
-    def test_ids_and_tiers(self):
+    def test_request_ids_and_service_tiers(self):
         answer = self.chat(extra_body={"request_id": "mine-1"})
         self.assertEqual([answer.id, answer._request_id], ["chatcmpl-mine-1", "mine-1"])
         answer = self.chat(extra_headers={"X-Request-Id": "a proxy's=/+|"})  # overlooked
@@ -676,7 +676,7 @@ class OpenAiClientTest(unittest.TestCase):
             self.assertEqual({c.usage.prompt_tokens for c in chunks}, {chunks[-1].usage.prompt_tokens})
             self.assertTrue(all(c.usage.total_tokens == c.usage.prompt_tokens + c.usage.completion_tokens for c in chunks))
 
-    def test_tokens_by_their_ids(self):
+    def test_return_token_ids(self):
         by_id = {"extra_body": {"return_tokens_as_token_ids": True}}
         choice = self.complete(logprobs=1, max_tokens=8, **by_id).choices[0]
         self.assertEqual(choice.logprobs.tokens, [f"token_id:{ord(c)}" for c in choice.text])
@@ -684,7 +684,7 @@ class OpenAiClientTest(unittest.TestCase):
         content = self.chat(logprobs=True, top_logprobs=1, max_tokens=8, **by_id).choices[0].logprobs.content
         self.assertTrue(all(t.token == t.top_logprobs[0].token == f"token_id:{t.bytes[0]}" for t in content))
 
-    def test_prompts_that_are_cut(self):
+    def test_truncated_prompts(self):
         short = self.complete("And God said", extra_body={"truncate_prompt_tokens": 4})
         self.assertEqual((short.usage.prompt_tokens, short.choices[0].text),
                          (4, self.complete("said").choices[0].text))
@@ -696,7 +696,7 @@ class OpenAiClientTest(unittest.TestCase):
         cut = self.embed("And God said", extra_body={"truncate_prompt_tokens": 4})
         self.assertEqual((cut.usage.prompt_tokens, cut.data[0].embedding), (4, self.embed("said").data[0].embedding))
 
-    def test_a_chat_that_goes_on_and_echoes(self):
+    def test_chat_continue_final_message_and_echo(self):
         going = {"messages": [*ASK, {"role": "assistant", "content": "Noah w"}]}
         body = {"continue_final_message": True, "add_generation_prompt": False}
         rest = self.chat(extra_body=body, **going).choices[0].message.content

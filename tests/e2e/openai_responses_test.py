@@ -64,7 +64,7 @@ class ResponsesTest(unittest.TestCase):
         Response.model_validate(json.loads(raw.text), strict=False)
         return raw.parse()
 
-    def test_whole(self):
+    def test_response(self):
         answer = self.respond(metadata={"a": "b"}, user="me")
         self.assertTrue(answer.id.startswith("resp_"))
         self.assertEqual((answer.object, answer.status, answer.error), ("response", "completed", None))
@@ -98,13 +98,13 @@ class ResponsesTest(unittest.TestCase):
         self.assertEqual(answer.output[0].content[0].text, "hm, who")
         self.assertEqual(self.client.responses.retrieve(answer.id).output_text, "Noah.")
 
-    def test_cut_off(self):
+    def test_incomplete_response(self):
         answer = self.respond(max_output_tokens=4)
         self.assertEqual((answer.status, answer.incomplete_details.reason), ("incomplete", "max_output_tokens"))
         last = list(self.client.responses.create(**self.fields(max_output_tokens=4, stream=True)))[-1]
         self.assertEqual(last.type, "response.incomplete")
 
-    def test_calls(self):
+    def test_tool_calls(self):
         asked = {"input": "Rain?", "tools": [WEATHER]}
         answer = self.respond(**asked)
         self.assertEqual(answer.status, "completed")
@@ -125,7 +125,7 @@ class ResponsesTest(unittest.TestCase):
             self.respond(input=[output], tools=[WEATHER])
         self.assertEqual(caught.exception.param, "input")
 
-    def test_which_tools(self):
+    def test_tool_choice(self):
         strict = {**WEATHER, "strict": True}
         strict["parameters"] = json.loads(json.dumps(WEATHER["parameters"]).replace("Ur", "Eden"))
         call, = self.respond(input="Rain?", tools=[strict]).output
@@ -143,7 +143,7 @@ class ResponsesTest(unittest.TestCase):
         self.assertEqual({item.type for item in self.respond(input="Rain?", tools=[WEATHER], tool_choice="none").output},
                          {"message"})
 
-    def test_forms(self):
+    def test_text_formats(self):
         answer = self.client.responses.parse(**self.fields(text_format=Person, temperature=1, extra_body={"seed": 1}))
         self.assertIsInstance(answer.output_parsed, Person)
         answer = self.respond(text={"format": {"type": "json_object"}}, temperature=1, extra_body={"seed": 1})
@@ -191,7 +191,7 @@ class ResponsesTest(unittest.TestCase):
         count = self.client.responses.input_tokens.count(model="thinker", input="Rain?", previous_response_id=first.id)
         self.assertEqual(count.input_tokens, second.usage.input_tokens)
 
-    def test_what_is_kept(self):
+    def test_stored_responses(self):
         kept, unkept = self.respond(), self.respond(store=False)
         found = self.client.responses.retrieve(kept.id)
         self.assertEqual(found.output_text, kept.output_text)
@@ -243,7 +243,7 @@ class ResponsesTest(unittest.TestCase):
             self.assertEqual(self.client.responses.retrieve(answer.id).status, status)
         self.assertEqual(self.respond().output_text, "Noah.")  # their places are free
 
-    def test_background_streams_can_be_taken_up_again(self):
+    def test_background_streams_can_be_resumed(self):
         fields = self.fields(background=True, stream=True, **self.LONG)
         seen = []
         with self.client.responses.create(**fields) as stream:

@@ -71,7 +71,7 @@ class ParallelServingTest(unittest.TestCase):
             self.assertGreater(speculation["accepted_tokens"], 0)
             self.assertEqual(text, self.answer(name, prompt, speculation=False)[0])
 
-    def test_answers_are_those_of_the_coordinator_s_process(self):
+    def test_outputs_match_the_coordinator_process(self):
         for flags in (["--tensor-parallel=1"], ["--tensor-parallel=2"], ["--pipeline-parallel=2"],
                       ["--tensor-parallel=2", "--weights=bf16"]):
             with self.subTest(flags):
@@ -84,7 +84,7 @@ class ParallelServingTest(unittest.TestCase):
                     self.check_answers("far", like="near")
                 self.cluster.run("unserve", "far")
 
-    def test_workers_that_serve_are_busy_and_free_again_afterwards(self):
+    def test_workers_are_busy_while_serving_and_idle_afterwards(self):
         served = self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=2")
         self.assertEqual(self.served("far")["state"], "ready")
         workers = self.workers()
@@ -119,7 +119,7 @@ class ParallelServingTest(unittest.TestCase):
             self.assertFalse(thread.is_alive(), "an answer hangs")
         return replies
 
-    def test_a_proof_that_nothing_is_lost_runs_on_workers(self):
+    def test_verify_lossless_runs_on_workers(self):
         for flags in (["--tensor-parallel=1", *DRAFTS, "--ssm-tensor-parallel=1"],
                       ["--tensor-parallel=1", "--ssm=small", "--weights=int8"],
                       ["--tensor-parallel=2", *DRAFTS],
@@ -128,7 +128,7 @@ class ParallelServingTest(unittest.TestCase):
             self.assertTrue(report["passed"], report)
             self.assertEqual(len(report["checks"]), 6, report)
 
-    def test_rules_and_log_probabilities_are_the_same_where_the_logits_are(self):
+    def test_worker_side_sampling_matches(self):
         """A worker puts logits through masks, biases and penalties, and says how probable tokens were."""
         fields = [
             {"logprobs": 3},
@@ -153,7 +153,7 @@ class ParallelServingTest(unittest.TestCase):
             self.assertEqual(replies["split"][i][1]["choices"][0]["text"], expected["text"], question)
         self.assertRegex(replies["far"][4][1]["choices"][0]["text"], "^[a-f ]{8,20}$")
 
-    def test_stages_work_on_several_steps_at_once(self):
+    def test_pipeline_stages_run_concurrent_steps(self):
         with open(os.path.join(DATA, "genesis.txt")) as text:
             long = text.read(190)
         questions = [(prompt, {}) for prompt in (*PROMPTS, long)]
@@ -200,7 +200,7 @@ class ParallelServingTest(unittest.TestCase):
             self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=2", "--concurrent-steps=2")
         self.assertIn("the model has 1 stage", failed.exception.err)
 
-    def test_embeddings_and_kv_caches_in_fewer_bits_are_those_of_the_coordinator_s_process(self):
+    def test_embeddings_and_kv_formats_match_the_coordinator(self):
         def kv_bytes(model):
             text = self.cluster.get("/metrics")[1]
             return float(re.search(rf'espalier_kv_cache_bytes{{model_name="{model}"}} (\S+)', text)[1])
@@ -226,7 +226,7 @@ class ParallelServingTest(unittest.TestCase):
                 self.cluster.run("unserve", "far")
                 self.cluster.run("unserve", "near")
 
-    def test_a_small_model_on_a_worker_drafts_until_it_is_lost_and_again_afterwards(self):
+    def test_ssm_on_a_worker_is_lost_and_restored(self):
         served = self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--ssm-tensor-parallel=1")
         place = served["ssm_placements"][0]
         self.assertEqual((place["state"], len(place["workers"])), ("ready", 1), served)
@@ -254,7 +254,7 @@ class ParallelServingTest(unittest.TestCase):
             self.cluster.run("serve", "big", "--name=other", "--ssm-tensor-parallel=1")
         self.assertIn("'ssm_artifacts' names none", failed.exception.err)
 
-    def test_models_that_share_a_worker_answer_and_come_back_together(self):
+    def test_models_that_share_a_worker_are_restored_together(self):
         served = self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--tensor-parallel=2", "--ssm-tensor-parallel=1")
         shared = served["ssm_placements"][0]["workers"]
         self.assertEqual((len(served["workers"]), len(shared)), (2, 1))
@@ -278,7 +278,7 @@ class ParallelServingTest(unittest.TestCase):
         self.cluster.run("unserve", "far")
         self.assertEqual({w["state"].upper() for w in self.workers().values()}, {"IDLE"})
 
-    def test_weights_that_stream_on_workers_change_no_answer(self):
+    def test_weight_streaming_on_workers_is_exact(self):
         for flags in (["--tensor-parallel=1"], ["--tensor-parallel=2"], ["--pipeline-parallel=2"], ["--workers=auto"]):
             with self.subTest(flags):
                 with self.assertRaises(Failed) as failed:
@@ -290,7 +290,7 @@ class ParallelServingTest(unittest.TestCase):
                 self.check_answers("far")
                 self.cluster.run("unserve", "far")
 
-    def test_a_search_finds_a_place_for_both_models_and_says_why(self):
+    def test_automatic_placement_of_llm_and_ssm(self):
         served = self.cluster.run("serve", "big", "--name=far", *DRAFTS, "--workers=auto", "--expected-requests=2")
         candidates = served["candidates"]
         chosen = [c for c in candidates if c.get("chosen")]
@@ -322,7 +322,7 @@ class ParallelServingTest(unittest.TestCase):
         print(f"two workers' memory: {before} kB, after six more loads {after} kB")
         self.assertLess(after, before + 10_000)
 
-    def test_a_kv_cache_is_as_large_as_fits_the_worker(self):
+    def test_kv_cache_is_sized_to_the_worker(self):
         with Cluster(workers=1) as cluster:
             train(cluster, "only", 16, 1, 3)
             cluster.workers[0].terminate()
@@ -346,7 +346,7 @@ class ParallelServingTest(unittest.TestCase):
                 cluster.run(*far, "--kv-cache-tokens=1000000")
             self.assertIn("kv_cache_tokens or max_sequence_length make it smaller", failed.exception.err)
 
-    def test_what_cannot_be_cut_is_refused_by_name(self):
+    def test_invalid_parallel_degrees_are_rejected_by_name(self):
         with self.assertRaises(Failed) as failed:
             self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=3")
         self.assertIn("2 key and value heads", failed.exception.err)
@@ -361,7 +361,7 @@ class ParallelServingTest(unittest.TestCase):
              "temperature": 0}), {"Content-Type": "application/json"})
         return connection, connection.getresponse()
 
-    def test_a_cancelled_answer_leaves_the_others_alone(self):
+    def test_cancelling_a_request_does_not_affect_others(self):
         self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=2", *DRAFTS)
         for _ in range(3):
             connection, reply = self.stream("far", 200)
@@ -370,7 +370,7 @@ class ParallelServingTest(unittest.TestCase):
             text, _ = self.answer("far", "And Abraham")
             self.assertEqual(text, self.answer("local", "And Abraham")[0])
 
-    def test_the_death_of_a_worker_ends_answers_and_the_model_comes_back(self):
+    def test_worker_death_ends_requests_and_model_is_restored(self):
         self.cluster.run("serve", "big", "--name=far", "--tensor-parallel=2", *DRAFTS)
         expected = self.answer("local", "And Abraham")[0]
         self.answer("far", "And Abraham")  # now in the prefix cache

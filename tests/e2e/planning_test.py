@@ -28,7 +28,7 @@ class PlanningTest(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder.name, name)
 
-    def test_a_job_that_does_not_fit_swaps_and_learns_the_same(self):
+    def test_memory_planning_keeps_losses(self):
         with Cluster(workers=1) as roomy:
             job = roomy.wait_for_job(roomy.train(*JOB))
             self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
@@ -46,7 +46,7 @@ class PlanningTest(unittest.TestCase):
         self.assertEqual(failed["state"].upper(), "FAILED")
         self.assertIn("does not fit", failed["error"])
 
-    def test_batch_tiling_fits_what_swaps_cannot(self):
+    def test_batch_tiling_fits_where_swaps_do_not(self):
         def planned(batch, *flags):
             try:
                 return self.small.run("plan", MODEL, "-b", str(batch), "--single-device", "--devices=1",
@@ -75,7 +75,7 @@ class PlanningTest(unittest.TestCase):
             for step, loss in roomy.losses(whole["id"]).items():
                 self.assertAlmostEqual(same[step], loss, delta=1e-4 * loss)
 
-    def test_a_dry_run_says_what_would_come_of_a_job(self):
+    def test_dry_run_predicts_a_job(self):
         job = ["train", MODEL, f"--dataset={DATA}/genesis.txt", "--steps=500", "-b", "8", "--dry-run"]
         reply = self.small.run(*job)
         self.assertTrue(reply["would_run"])
@@ -121,7 +121,7 @@ class PlanningTest(unittest.TestCase):
         self.assertIn("cast", {op["op"] for op in narrow["operators"]})
         self.assertNotIn("cast", {op["op"] for op in plan["operators"]})
 
-    def test_a_plan_is_edited_pinned_and_searched_on_from(self):
+    def test_edited_pinned_plan_is_a_search_start(self):
         flags = [MODEL, "-b", "64", "--devices=4", "--budget=500"]
         self.small.run("plan", *flags, "--only-data-parallel", f"--export={self.path('edit.json')}")
         with open(self.path("edit.json")) as file:
@@ -138,7 +138,7 @@ class PlanningTest(unittest.TestCase):
         as_it_is = self.small.run("plan", *flags, f"--import={self.path('edit.json')}")["plan"]
         self.assertLessEqual(found["prediction"]["step_seconds"], as_it_is["prediction"]["step_seconds"])
 
-    def test_a_pipeline_learns_what_one_worker_learns(self):
+    def test_pipeline_matches_single_worker(self):
         job = [MODEL, f"--dataset={DATA}/genesis.txt", "--steps=5", "-b", "16", "--seed=4"]
         with Cluster(workers=2) as pair:
             alone = pair.wait_for_job(pair.train(*job, "--single-device"))
@@ -167,7 +167,7 @@ class PlanningTest(unittest.TestCase):
             self.assertLess(int(parts["plan"]["prediction"]["peak_bytes"][0]),
                             int(alone["plan"]["prediction"]["peak_bytes"][0]) / 2)
 
-    def test_what_was_measured_is_planned_with(self):
+    def test_profiles_are_used_in_planning(self):
         job = [MODEL, f"--dataset={DATA}/genesis.txt", "--steps=2", "-b", "16", "--only-data-parallel"]
         with Cluster(workers=2) as pair:
             done = pair.wait_for_job(pair.train(*job))
@@ -196,7 +196,7 @@ class PlanningTest(unittest.TestCase):
                 pair.cli(*plan, f"--profile={self.path('slow.json')}")
             self.assertIn("communication", caught.exception.err)
 
-    def test_what_operators_took_in_a_run_is_planned_with(self):
+    def test_operator_times_of_runs_are_used_in_planning(self):
         job = [MODEL, f"--dataset={DATA}/genesis.txt", "--steps=12", "-b", "8", "--single-device"]
         runs = []
         for _ in range(2):
@@ -211,7 +211,7 @@ class PlanningTest(unittest.TestCase):
         self.assertEqual(set(runs[0].values()), {(1, 1)})
         self.assertEqual(runs[1], {key: (2, 2) for key in runs[0]})
 
-    def test_a_plan_for_machines_that_are_not_there(self):
+    def test_plan_for_a_machine_file(self):
         presets = self.small.run("machines")["presets"]
         self.assertIn("h200-cluster", [p["name"] for p in presets])
         flags = ["plan", MODEL, "-b", "64", "--budget=200"]
@@ -240,7 +240,7 @@ class PlanningTest(unittest.TestCase):
         self.assertEqual(len(same.strip().splitlines()), 1, same)
         self.assertIn("step", self.small.cli("plan", "diff", self.path("a.json"), self.path("b.json")).stdout)
 
-    def test_bad_machines_and_plans_are_refused_with_the_place(self):
+    def test_invalid_machines_and_plans_are_rejected_with_position(self):
         def refused(*words, machine=None, flags=()):
             if machine is not None:
                 with open(self.path("bad.json"), "w") as file:

@@ -96,7 +96,7 @@ class RestoreTest(unittest.TestCase):
         with open(self.cluster.logs[-1]) as log:
             return "espalierd ready" in log.read()
 
-    def test_the_doors_are_open_while_a_model_is_loaded(self):
+    def test_daemon_answers_while_a_model_loads(self):
         self.enlarge()
         self.cluster.start_daemon("/health")
         self.assertEqual(self.cluster.get("/ready")[0], 503)
@@ -116,7 +116,7 @@ class RestoreTest(unittest.TestCase):
         self.assertEqual([self.complete(name)[0] for name in ("large", "small")], [200, 200])
         self.cluster.wait(self.said_ready, 10, "it says so")
 
-    def test_a_load_that_a_client_waits_for_holds_up_no_end(self):
+    def test_shutdown_does_not_wait_for_a_load(self):
         self.cluster.start_daemon()
         self.enlarge()
         loading = lambda: 'espalier_models{state="loading"} 1' in self.cluster.get("/metrics")[1]  # noqa: E731
@@ -135,7 +135,7 @@ class RestoreTest(unittest.TestCase):
         self.assertEqual(sorted(self.states()), ["large", "small"])
         self.assertEqual([self.complete(name)[0] for name in ("large", "small")], [200, 200])
 
-    def test_what_cannot_be_loaded_is_listed_and_can_be_unserved(self):
+    def test_failed_models_are_listed_and_can_be_unserved(self):
         os.remove(os.path.join(self.of_large(), "config.json"))
         self.cluster.start_daemon()
         self.assertEqual(self.cluster.get("/v2/health/ready")[0], 503)
@@ -152,7 +152,7 @@ class RestoreTest(unittest.TestCase):
         self.cluster.start_daemon()
         self.assertEqual(list(self.states()), ["small"])
 
-    def test_what_is_served_comes_back_though_its_artifact_is_gone(self):
+    def test_served_model_is_restored_after_its_artifact_is_deleted(self):
         self.cluster.start_daemon()
         self.cluster.start_worker()
         self.cluster.wait_for_workers(1)
@@ -168,7 +168,7 @@ class RestoreTest(unittest.TestCase):
             self.cluster.run("unserve", name)
         self.assertEqual(glob.glob(os.path.join(self.cluster.folder, "data", "artifacts", "data", "large@*")), [])
 
-    def test_what_no_engine_has_yet_is_answered_before_the_end(self):
+    def test_requests_not_in_an_engine_finish_before_shutdown(self):
         self.cluster.start_daemon()
         body = json.dumps({"model": "small", "prompt": "In the beginning " * 100_000})
         start = time.time()

@@ -81,7 +81,7 @@ class ServingTest(unittest.TestCase):
         self.assertEqual(events[-1], "[DONE]")
         return [json.loads(e) for e in events[:-1]]
 
-    def test_streaming_gives_the_whole_answer_in_parts(self):
+    def test_streamed_parts_concatenate_to_the_output(self):
         body = {"model": "big", "prompt": "And God said", "max_tokens": 60, "temperature": 0, "stream": True,
                 "stream_options": {"include_usage": True}}
         events = self.stream("/v1/completions", body)
@@ -108,14 +108,14 @@ class ServingTest(unittest.TestCase):
         self.assertEqual(answers[0], answers[1])
         self.assertNotEqual(answers[0], answers[2])
 
-    def test_stop_strings_cut_the_answer(self):
+    def test_stop_strings_end_the_output(self):
         whole = self.complete()[1]["choices"][0]["text"]
         stop = whole[10:13]
         cut = self.complete(stop=[stop])[1]["choices"][0]
         self.assertEqual(cut["text"], whole[:whole.index(stop)])
         self.assertEqual(cut["finish_reason"], "stop")
 
-    def test_errors_have_the_shape_that_clients_expect(self):
+    def test_errors_have_openai_format(self):
         for fields, status, word in [
                 ({"model": "nobody"}, 404, "nobody"), ({"max_tokens": -1}, 400, "max_tokens"),
                 ({"prompt": ""}, 400, "prompt"), ({"prompt": "x" * 1000}, 400, "256"),
@@ -138,7 +138,7 @@ class ServingTest(unittest.TestCase):
             self.assertIn("error", json.loads(text))
         self.assertEqual(self.cluster.get("/health")[0], 200)
 
-    def test_a_client_that_goes_away_frees_its_request(self):
+    def test_client_disconnect_cancels_its_request(self):
         # Its answers are so long that they are not over before the client is gone.
         train(self.cluster, "long", 64, 2, 1, positions=8192)
         self.cluster.run("serve", "long", "--max-requests-per-batch=2")
@@ -156,7 +156,7 @@ class ServingTest(unittest.TestCase):
         self.cluster.wait(lambda: value("request_success_total", 'finished_reason="cancelled"') == 1, 20, "it is cancelled")
         self.cluster.wait(lambda: value("num_requests_running", "") == 0, 20, "the request is gone")
 
-    def test_fewer_kv_slots_than_requests_want_change_no_answer(self):
+    def test_kv_cache_preemption_is_exact(self):
         self.cluster.run("serve", "big", "--name=tight", "--ssm=small", "--expansion=1,1,3,1,1", "--kv-cache-tokens=300")
         asked = [{"prompt": p, "temperature": t, "seed": 5, "max_tokens": 90, "ignore_eos": True}
                  for p in ("In the beginning", "And Abraham", "Ge9:", "the LORD said unto") for t in (0, 1)]
@@ -191,7 +191,7 @@ class ServingTest(unittest.TestCase):
                 values[name] = values.get(name, 0) + float(value)
         return types, values
 
-    def test_metrics_have_the_names_and_types_that_dashboards_know(self):
+    def test_metrics_names_and_types(self):
         self.complete()
         body = {"model": "big", "input": "And"}
         self.assertEqual(self.cluster.request("POST", "/v1/embeddings", json.dumps(body))[0], 200)
@@ -208,7 +208,7 @@ class ServingTest(unittest.TestCase):
                 for end in ("_bucket", "_sum", "_count"):
                     self.assertIn(name + end, values)
 
-    def test_dashboards_ask_for_metrics_and_labels_that_there_are(self):
+    def test_dashboards_use_existing_metrics_and_labels(self):
         self.complete()
         labels = {}
         for line in self.cluster.get("/metrics")[1].splitlines():
@@ -279,11 +279,11 @@ class ServingTest(unittest.TestCase):
         # An embedding ends a moment after its prompt.
         self.assertAlmostEqual(sum(parts), whole, delta=0.02)
 
-    def test_the_command_line_compares_both_ways_over_grpc(self):
+    def test_cli_compares_speculation_over_grpc(self):
         out = self.cluster.run("generate", "big", "And God said", "--max-tokens=40", "--compare")
         self.assertTrue(out["identical"], out)
 
-    def test_a_model_can_be_unserved_and_the_daemon_stops_in_order(self):
+    def test_unserve_and_clean_shutdown(self):
         with Cluster(workers=1, daemon_flags=["--serving-memory=20000000"]) as cluster:
             train(cluster, "only", 16, 1, 3)
             # A KV cache as large as fits, unless somebody says how large.
@@ -325,7 +325,7 @@ class ServingTest(unittest.TestCase):
             self.assertTrue(reply.read().decode().rstrip().endswith("[DONE]"))
             self.assertEqual(cluster.daemon.wait(30), 0)
 
-    def test_zz_served_models_come_back_after_a_crash(self):
+    def test_zz_served_models_are_restored_after_a_crash(self):
         before = self.complete()[1]["choices"][0]["text"]
         self.cluster.kill(self.cluster.daemon)
         self.cluster.start_daemon()

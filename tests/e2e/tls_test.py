@@ -225,7 +225,7 @@ class TlsTest(unittest.TestCase):
     def cancelled(self):
         return self.metric(r'request_success_total\S*finished_reason="cancelled"\S*')
 
-    def test_one_connection_takes_many_requests_streamed_and_whole(self):
+    def test_one_connection_serves_many_requests(self):
         connection, texts = self.connection(), []
         for turn in range(6):
             reply = self.completion(connection, 12, stream=turn % 2 == 1)
@@ -240,7 +240,7 @@ class TlsTest(unittest.TestCase):
         self.assertEqual(len(set(texts)), 1, texts)
         self.assertGreater(len(texts[0]), 0)
 
-    def test_many_at_once(self):
+    def test_concurrent_connections(self):
         answers = []
 
         def ask():
@@ -254,7 +254,7 @@ class TlsTest(unittest.TestCase):
         self.assertEqual(len(answers), 24)
         self.assertTrue(all(answer.endswith(b"data: [DONE]\n\n") for answer in answers))
 
-    def test_a_client_that_goes_away_ends_its_request(self):
+    def test_client_disconnect_cancels_its_request(self):
         for stream in (True, False):
             connection, before = self.connection(), self.cancelled()
             # So long that it is not over before it was seen.
@@ -269,7 +269,7 @@ class TlsTest(unittest.TestCase):
             self.cluster.wait(lambda: self.cancelled() > before, 30, "it is cancelled")
             self.cluster.wait(lambda: self.running() == 0, 30, "nothing runs")
 
-    def test_who_speaks_no_tls_or_trusts_another_gets_nothing(self):
+    def test_plaintext_and_untrusting_clients_are_rejected(self):
         host, port = self.cluster.http.split(":")
         plain = http.client.HTTPConnection(host, int(port), timeout=10)
         with self.assertRaises((http.client.HTTPException, OSError)):
@@ -291,7 +291,7 @@ class TlsTest(unittest.TestCase):
         return subprocess.run([PROGRAMS["espalier"], *args], env={**clean, **env}, capture_output=True, text=True,
                               timeout=120)
 
-    def test_the_command_line_speaks_https(self):
+    def test_cli_uses_https(self):
         ask = ("generate", "llm", "In the beginning", "--max-tokens=12", "--temperature=0", "--json")
         url, ca = f"--http-address=https://{self.cluster.http}", f"--ca-file={self.pem.ca}"
         texts = []
@@ -314,7 +314,7 @@ class TlsTest(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0, flags)
             self.assertIn(said, done.stderr)
 
-    def test_a_certificate_for_another_name_is_refused_and_gets_no_key(self):
+    def test_certificate_for_another_name_gets_no_api_key(self):
         for name, san in (("elsewhere", "DNS:elsewhere.example"), ("here", "DNS:localhost")):
             gateway = Gateway(*self.pem.signed(name, f"subjectAltName={san}"))
             try:
@@ -341,7 +341,7 @@ class TlsTest(unittest.TestCase):
             file.write(KEY + "\n")
         return f"--api-key-file={path}"
 
-    def test_workers_off_loopback_speak_tls_and_exchange_no_tensors_in_the_clear(self):
+    def test_workers_off_loopback_require_tls(self):
         flags = [*self.served, self.keys()]
         with unittest.mock.patch.dict(os.environ, ESPALIER_TOKEN=KEY), \
                 Cluster(workers=0, daemon_flags=flags, ca=self.pem.ca) as cluster:
@@ -359,7 +359,7 @@ class TlsTest(unittest.TestCase):
             self.assertEqual(job["state"].upper(), "FAILED", job)
             self.assertIn("not encrypted", json.dumps(job))
 
-    def test_a_worker_that_is_not_trusted_or_trusts_not_stays_out(self):
+    def test_untrusted_and_untrusting_workers_cannot_join(self):
         for flags, said in (
                 ([f"--tls-ca={self.pem.other_ca}", *self.served[:2], self.keys()], "no coordinator answers"),
                 (self.served, "give --api-key-file"),
@@ -372,7 +372,7 @@ class TlsTest(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(said, done.stderr)
 
-    def test_callers_certificates(self):
+    def test_client_certificates(self):
         flags = [*self.served, f"--tls-client-ca={self.pem.ca}"]
         http_port, grpc = free_port(), f"127.0.0.1:{free_port()}"
         daemon = self.cluster.spawn("espalierd", f"--listen={grpc}", f"--http-listen=127.0.0.1:{http_port}",
@@ -413,7 +413,7 @@ class TlsTest(unittest.TestCase):
             daemon.terminate()
             daemon.wait()
 
-    def test_certificates_are_replaced_while_the_daemons_run(self):
+    def test_certificates_are_reloaded(self):
         old, new = (Certificates(os.path.join(self.folder.name, name)) for name in ("old", "new"))
         running = Rotating(self, os.path.join(self.folder.name, "rotating"))
         read = [[pathlib.Path(path).read_text() for path in (pem.server, pem.server_key, pem.ca)]
@@ -463,7 +463,7 @@ class TlsTest(unittest.TestCase):
                 process.kill()
                 process.wait()
 
-    def test_certificates_that_are_wrong(self):
+    def test_invalid_certificates_are_rejected(self):
         pem = self.pem
         expired, expired_key = pem.signed("expired", "subjectAltName=IP:127.0.0.1", days="-1")
         missing = pem.path("nowhere.pem")

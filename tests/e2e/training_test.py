@@ -31,7 +31,7 @@ class TrainingTest(unittest.TestCase):
         self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
         return job
 
-    def test_onnx_runtime_computes_what_was_evaluated(self):
+    def test_onnx_runtime_matches_the_evaluation(self):
         job = self.trained("--epochs=2", "--name=digits")
         self.assertGreater(job["evaluation"]["accuracy"], 0.8)
         with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ class TrainingTest(unittest.TestCase):
         self.assertAlmostEqual(theirs["accuracy"], job["evaluation"]["accuracy"], delta=1e-6)
         self.assertAlmostEqual(theirs["loss"], job["evaluation"]["loss"], delta=1e-4)
 
-    def test_mixed_precision_learns_as_f32_does(self):
+    def test_mixed_precision_converges_like_f32(self):
         wide = self.trained("--epochs=2")
         for precision in ("bf16", "f16"):
             job = self.trained("--epochs=2", f"--precision={precision}")
@@ -52,7 +52,7 @@ class TrainingTest(unittest.TestCase):
             _, reports, _ = self.cluster.job(job["id"])
             self.assertEqual("loss_scale" in reports[0]["values"], precision == "f16")
 
-    def test_a_job_that_was_stopped_goes_on_bit_for_bit(self):
+    def test_resumed_job_is_bit_identical(self):
         more = {"adafactor": [], "lion": ["--lr=1e-3"], "adagrad": [], "rmsprop:momentum=0.9,centered=true": ["--lr=1e-3"],
                 "adam": ["--precision=f16", "--loss-scale=dynamic"]}
         for optimizer, flags in more.items():
