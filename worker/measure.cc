@@ -173,7 +173,8 @@ absl::StatusOr<double> MeasureProgram(const v1::Program& program, int repetition
   // inner caches, except those that the previous operator wrote; some of its code and of the shared
   // workspace is still cached. Evicting everything overestimates gradients of small convolutions by
   // a third; keeping everything underestimates small operators by up to a quarter
-  // (docs/benchmarks). So the result is the mean over back-to-back runs, each on its own operands.
+  // (docs/design/planner.md). So the result is the mean over back-to-back runs, each on its own
+  // operands.
   const int64_t memory = device->description().memory_bytes() / 8;
   const int64_t evicting_bytes =
       std::min<int64_t>(device->is_host() ? 16 << 20 : 256 << 20, memory) / 4 * 4;

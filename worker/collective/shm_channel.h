@@ -3,7 +3,7 @@
 // The sender copies a message into the shared memory and the receiver copies it out; no other
 // thread takes part. A message costs two copies, on the threads that use it, whatever other cores
 // do. With a socket the kernel's thread moves the bytes and competes for a core where all of them
-// compute (docs/benchmarks).
+// compute (docs/design/collectives.md).
 //
 // Each direction has a queue of parts (at most 256 KiB of a message each, so that copying in and
 // out overlap) and a ring buffer. The sender restarts at the buffer's beginning whenever the
