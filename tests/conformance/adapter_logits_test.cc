@@ -1,6 +1,6 @@
-// Models with low-rank adapters have PEFT's logits, and a row has them whatever rows, of whatever
-// adapters, it rides with. adapters.json holds the cases, for models of families.json;
-// make_adapter_golden.py makes it.
+// Models with LoRA adapters have PEFT's logits, and a row's logits do not depend on the other rows
+// of the batch or their adapters. adapters.json (made by make_adapter_golden.py) holds the cases,
+// for models of families.json.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

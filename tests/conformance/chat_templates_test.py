@@ -1,5 +1,5 @@
-"""Our evaluator renders chat templates as Jinja2 does in the sandbox that transformers sets up: templates in the style
-of well-known models over conversations of many shapes, and expressions made at random."""
+"""Our evaluator renders chat templates like Jinja2 in transformers' sandbox: templates in the style of well-known models
+over many kinds of conversations, and random expressions."""
 import glob
 import json
 import os

@@ -1,6 +1,6 @@
-"""A virtual environment for tests that compare with a Python library, made from a file of requirements.
+"""A virtual environment for tests that compare with a Python library, made from a requirements file.
 
-`deploy/install.sh --tests` makes them. A test that does not find its own fails and says so: it may run without network.
+`deploy/install.sh --tests` makes them. A test without its environment fails with a message: tests may run without network.
 """
 import os
 import pwd

@@ -1,7 +1,7 @@
-// Every family's logits and hidden states are those of Hugging Face's transformers, through the
+// Every model family has the logits and hidden states of Hugging Face transformers, through the
 // whole path: folder, config.json, weights by name, graph, lowering, executor, runner.
-// families.json and hidden_states.json hold the cases; make_family_golden.py makes them and says
-// how weights are drawn.
+// families.json and hidden_states.json hold the cases; make_family_golden.py makes them and defines
+// the weights.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// Speculation changes no answer of any family: whatever a family does with positions, windows, caps
-// and experts, an engine that decodes it behind committed tree nodes says what plain decoding says.
-// The models are those of family_logits_test; a small model that drafts is the same one with its
-// matrices made larger, which is right now and then.
+// Speculation is lossless for every family, whatever its positions, windows, soft caps and experts:
+// decoding after committed tree nodes gives the outputs of incremental decoding. The models are
+// those of family_logits_test. The SSM is the same model with enlarged matrices, so that only some
+// drafts are accepted.
 #include <gtest/gtest.h>
 
 #include <algorithm>

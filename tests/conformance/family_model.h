@@ -1,4 +1,4 @@
-// The models of families.json as folders on disk, and batches for their runners.
+// Writes the models of families.json as folders on disk, and makes batches for their runners.
 #pragma once
 
 #include <cstdint>

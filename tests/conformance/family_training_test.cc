@@ -1,7 +1,7 @@
-// Every dense family that is served can be trained: the training graph of a folder computes the
-// serving graph's logits over whole sequences, a few steps on it lower the loss and reach every
-// parameter, and what is written, by the way of a job's checkpoint, is a folder of the same family
-// that serves the trained logits. The cases are those of family_logits_test.
+// Every dense family that can be served can be trained: the training graph of a folder computes the
+// serving graph's logits over whole sequences; a few steps lower the loss and change every
+// parameter; and the folder written from the job's checkpoint serves the trained logits. The cases
+// are those of family_logits_test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// A model from a GGUF file is the one from Hugging Face's folder, whatever llama.cpp's converter
-// did to it: names, metadata, order of rows, experts in one tensor or in many, quantised numbers.
-// gguf_cases.json says what that is (make_gguf_cases.py), families.json holds the models.
+// A model from a GGUF file equals the one from its Hugging Face folder, through llama.cpp's changes
+// of names, metadata, row order, merged expert tensors and quantization. gguf_cases.json (made by
+// make_gguf_cases.py) describes the changes; families.json holds the models.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// GGUF files for tests, of the models that gguf_cases.json describes (make_gguf_cases.py).
+// Writes GGUF files of the models in gguf_cases.json (made by make_gguf_cases.py).
 #pragma once
 
 #include <cstdint>

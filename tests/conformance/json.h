@@ -1,6 +1,6 @@
 // Tensors and attributes as JSON. A tensor is {"dtype": "f32", "dims": [2, 3], "data": [numbers]},
-// an absent one null; bf16 and f16 travel as numbers too, what JSON has no number for as "nan",
-// "inf", "-inf".
+// an absent one null. bf16 and f16 elements are numbers, too; non-finite elements are "nan", "inf",
+// "-inf".
 #pragma once
 
 #include <nlohmann/json.hpp>

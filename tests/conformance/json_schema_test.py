@@ -1,5 +1,5 @@
-"""What our grammars of JSON schemas accept is what the jsonschema library accepts: random texts of each grammar, and
-random documents, under schemas made at random of the keywords that we support."""
+"""Our JSON schema grammars accept what the jsonschema library accepts: random texts of each grammar and random documents,
+with random schemas of the supported keywords."""
 import decimal
 import json
 import os

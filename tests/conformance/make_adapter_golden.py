@@ -1,5 +1,5 @@
-"""Logits of small random models with low-rank adapters, by Hugging Face's PEFT, for adapter_logits_test: run by hand,
-once for each change of the cases, with peft 0.17, transformers 4.57 and torch; the test itself needs none of them.
+"""Computes logits of small random models with LoRA adapters with Hugging Face PEFT, for adapter_logits_test. Run by hand
+after each change of the cases, with peft 0.17, transformers 4.57 and torch; the test needs none of them.
 
     python tests/conformance/make_adapter_golden.py tests/conformance/adapters.json
 

@@ -1,11 +1,11 @@
-"""Logits of Hugging Face's models, small and random, for family_logits_test: run by hand, once for each change of the
-cases, with transformers 4.57 and torch; the test itself needs neither.
+"""Computes logits of small random Hugging Face models for family_logits_test. Run by hand after each change of the cases,
+with transformers 4.57 and torch; the test needs neither.
 
     python tests/conformance/make_family_golden.py tests/conformance/families.json
     python tests/conformance/make_family_golden.py --hidden tests/conformance/hidden_states.json
 
-Weights are not kept: element i of a tensor is mean + scale * u, where u in [-1, 1) is made of the tensor's name and i by
-SplitMix64 (Steele et al. 2014). Both sides compute it.
+Weights are not stored: element i of a tensor is mean + scale * u, where SplitMix64 (Steele et al. 2014) computes u in
+[-1, 1) from the tensor's name and i, here and in the test.
 """
 import base64
 import json

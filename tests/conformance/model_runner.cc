@@ -1,7 +1,7 @@
 // Trains an ONNX file for some steps of SGD and writes what models_test.py compares, as
 // safetensors: "prediction" and "gradient.<parameter>" of the first step, "losses" by step and
-// "parameter.<name>" at the end. Metadata: "nodes" (operator -> count, JSON), "imported" (operators
-// before fusion), "seconds" (of the steps together).
+// "parameter.<name>" after the last. Metadata: "nodes" (operator -> count, JSON), "imported"
+// (operators before fusion), "seconds" (of the steps together).
 #include <chrono>
 #include <cstdio>
 #include <map>

@@ -1,4 +1,4 @@
-"""Graphs written as ONNX files: the ONNX project's checker takes them, ONNX Runtime and we compute the same by them."""
+"""ONNX export: the ONNX project's checker accepts the files, and ONNX Runtime and we compute equal results."""
 import os
 import subprocess
 import sys

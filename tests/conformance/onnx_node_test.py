@@ -1,7 +1,7 @@
 """The ONNX project's backend node tests through our importer and CPU kernels.
 
-onnx_node_tests.txt says what is to be expected of each: passed, or not supported and why. No test may fail: an operator
-is read rightly or refused. To write the file anew: bazel run //tests/conformance:onnx_node_test -- --update=FILE
+onnx_node_tests.txt has the expected result of each: passed, or not supported and why. No test may fail: an operator is
+imported correctly or rejected. To regenerate the file: bazel run //tests/conformance:onnx_node_test -- --update=FILE
 """
 import os
 import subprocess

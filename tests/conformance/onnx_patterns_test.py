@@ -1,4 +1,4 @@
-"""What PyTorch's exporter writes for single modules and functions, read with a symbolic batch and run at several sizes."""
+"""PyTorch's ONNX export of single modules and functions, imported with a symbolic batch and run at several sizes."""
 import os
 import sys
 import tempfile

@@ -3,7 +3,7 @@
 //   {"onnx": "model.onnx", "batch": 2, "feeds": {"x": tensor}}
 // and answers with one line each: {"results": {"y": tensor}} or {"error": "..."}.
 //   {"onnx": "model.onnx", "export": "other.onnx", "weights": "other.bin"}
-// imports the file and writes it anew; the weights go into the second file if it is named.
+// imports the file and exports it again; weights go into "weights" if given.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>

@@ -1,5 +1,5 @@
-// Trains an ONNX file on one CPU device through the planner, the lowering and the executor: what a
-// job of one worker does, in one process. Can keep what a step computes on the way.
+// Trains an ONNX file on one CPU device through planner, lowering and executor, like a job of one
+// worker but in one process. Can keep intermediate values of a step.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-"""Optimisers over many steps: ours beside PyTorch's, or beside the papers' mathematics where PyTorch has none."""
+"""Optimizers over many steps, compared with PyTorch, or with the papers' formulas where PyTorch has none."""
 import math
 import os
 import sys

@@ -1,4 +1,4 @@
-// How the programs here talk to their tests: a line of JSON in, a line of JSON out.
+// The request loop of the runner programs: reads a line of JSON, writes a line of JSON.
 #pragma once
 
 #include <functional>

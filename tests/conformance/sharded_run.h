@@ -1,5 +1,5 @@
-// Runs one operator, whole or cut into parts as its split rule says, and puts the parts' results
-// together again: what a plan that splits the operator computes, on one device.
+// Runs one operator on one device, whole or partitioned by its split rule, and combines the shards'
+// results: computes what a plan with this partition computes.
 #pragma once
 
 #include <map>

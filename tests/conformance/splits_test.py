@@ -1,8 +1,8 @@
-"""Every operator under every splitting that it declares: the parts' results, put together, equal the whole's.
+"""Every operator under every partition that it declares: the combined results of the shards equal the whole operator's.
 
 Forward and gradient of each case in cases/, over each declared axis with degrees 2 and 3 and over pairs of axes.
-Cases are drawn until every axis was divisible often enough. Tolerance as in operators_test; whether the bits are the
-same is reported. Set SEED to repeat a run.
+Cases are drawn until every axis was divisible often enough. Tolerance as in operators_test; bitwise equality is
+reported. Set SEED to repeat a run.
 """
 import collections
 import math

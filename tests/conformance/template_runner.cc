@@ -1,6 +1,6 @@
 // Renders templates for tests/conformance/chat_templates_test.py: {"template": "...", "variables":
-// "JSON text, so that its order stays"} -> {"text": "..."} or {"error": "..."}. strftime_now
-// answers with its format.
+// "JSON text, to keep the order"} -> {"text": "..."} or {"error": "..."}. strftime_now returns its
+// format.
 #include <nlohmann/json.hpp>
 #include <string>
 

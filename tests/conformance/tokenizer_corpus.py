@@ -1,5 +1,5 @@
 """Texts to tokenize: the translations of Debian's iso-codes (names of countries, languages and scripts in 150 languages
-and most scripts), the King James Bible, and Unicode made to hurt."""
+and most scripts), the King James Bible, and adversarial Unicode."""
 import glob
 import gettext
 import os

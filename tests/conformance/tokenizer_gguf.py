@@ -1,5 +1,5 @@
-"""Tokenizers inside GGUF files, as llama.cpp's converter keeps them: a GGUF writer of its own, from the format's
-description (docs/gguf.md of ggml), and the ranking of merges that transformers derives from SentencePiece's scores."""
+"""Writes tokenizers into GGUF files as llama.cpp's converter does: an independent GGUF writer after the format's
+description (docs/gguf.md of ggml), and the merge ranks that transformers derives from SentencePiece's scores."""
 import json
 import os
 import struct

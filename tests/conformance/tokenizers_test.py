@@ -1,5 +1,5 @@
-"""Our tokenizers give the tokens and texts that Hugging Face's `tokenizers` gives: over styles of models, languages and
-Unicode made to hurt; and every code point goes through every normaliser and splitter as it does there."""
+"""Our tokenizers return the tokens and texts of Hugging Face's `tokenizers`, over model styles, languages and adversarial
+Unicode; every code point passes every normalizer and pre-tokenizer with equal results."""
 import json
 import os
 import random

@@ -1,5 +1,5 @@
-"""Low-rank adapters in PEFT's layout through the daemon: uploaded, served, chosen by request over HTTP and gRPC, with
-token trees, and after a crash; and those that cannot be served, each refused by what is wrong with it."""
+"""LoRA adapters in PEFT's layout through the daemon: upload, serving, selection per request over HTTP and gRPC, with
+speculation, and after a crash; invalid adapters are rejected with the reason."""
 import json
 import os
 import sys

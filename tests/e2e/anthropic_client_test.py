@@ -1,4 +1,4 @@
-"""Anthropic's own Python client against a model that has learned two conversations by heart."""
+"""Anthropic's Python client against a model that has memorized two conversations."""
 import concurrent.futures
 import json
 import os

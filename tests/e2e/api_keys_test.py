@@ -1,5 +1,4 @@
-"""API keys that are replaced while the daemons run, in the steps in which one rotates them: no call fails that shows a key of
-the file, and none is answered that shows a key which is no longer there."""
+"""Rotation of API keys while the daemons run: calls with a key in the file succeed, calls with a removed key fail."""
 import os
 import sys
 import tempfile

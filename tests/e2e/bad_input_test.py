@@ -1,4 +1,4 @@
-"""Whatever a user gets wrong gets an error that names the place, and the daemon lives on."""
+"""Invalid user input returns an error that names the place, and the daemon keeps running."""
 import json
 import os
 import shutil

@@ -1,5 +1,5 @@
-"""`espalier bench` of a real daemon, over gRPC and HTTP: its figures agree with each other, with the time that passed,
-and with what the daemon counted."""
+"""`espalier bench` of a real daemon, over gRPC and HTTP: its metrics are consistent with each other, with the elapsed time
+and with the daemon's metrics."""
 import csv
 import io
 import json

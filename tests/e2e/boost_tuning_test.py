@@ -1,4 +1,4 @@
-"""Boost-tuning on real processes: small models that are fitted to what a larger one says draft more of it, whatever dies meanwhile."""
+"""Boost-tuning on real processes: SSMs trained on an LLM's outputs have a higher acceptance rate, also after crashes."""
 import json
 import os
 import sys

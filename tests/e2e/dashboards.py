@@ -1,4 +1,4 @@
-"""What deploy/grafana asks Prometheus for."""
+"""The Prometheus queries of deploy/grafana."""
 import json
 import os
 import re

@@ -1,4 +1,4 @@
-"""deploy/kubernetes and deploy/Containerfile run the programs as these are: flags, ports, probes, names."""
+"""deploy/kubernetes and deploy/Containerfile match the programs: flags, ports, probes, names."""
 import json
 import os
 import re

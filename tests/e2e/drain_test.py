@@ -1,4 +1,4 @@
-"""SIGTERM: what runs is answered to its end, nothing new is taken, and who would never end is cut off and told so."""
+"""Draining on SIGTERM: running requests finish, new ones are rejected, and after the timeout the rest is cancelled."""
 import http.client
 import json
 import os

@@ -1,4 +1,4 @@
-"""kill -9 of a worker and of the coordinator in the middle of a job: it ends, with the undisturbed loss curve."""
+"""kill -9 of workers and of the coordinator during a job: it finishes with the same loss curve."""
 import os
 import sys
 import unittest

@@ -1,4 +1,4 @@
-"""gRPC calls of a service as its .proto file has them, by Debian's python3-grpcio and without generated stubs."""
+"""gRPC calls from the descriptors of a .proto file, with Debian's python3-grpcio and without generated stubs."""
 import grpc
 
 SERVICES = {}  # by name, of the modules that were imported with use()

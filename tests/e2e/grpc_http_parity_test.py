@@ -1,4 +1,4 @@
-"""The same request over HTTP and over gRPC: equal answers, equal errors."""
+"""Equal requests over HTTP and gRPC return equal outputs and errors."""
 import json
 import os
 import sys

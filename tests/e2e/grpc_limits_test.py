@@ -1,4 +1,4 @@
-"""Bounds of gRPC, small ones: what is beyond them is refused with a remedy, and what keeps a daemon going is not."""
+"""Limits of the gRPC server, set small: calls beyond them are rejected with a remedy, essential calls are not."""
 import os
 import queue
 import sys

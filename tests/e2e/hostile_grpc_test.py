@@ -1,4 +1,4 @@
-"""What a hostile gRPC client may send: every call gets its status, and the daemon lives and stays small."""
+"""Hostile gRPC clients: every call gets a status, and the daemon neither crashes nor grows."""
 import gzip
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Small language models of our own training, for tests of serving."""
+"""Trains small language models for serving tests."""
 import json
 import os
 

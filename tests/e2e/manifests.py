@@ -1,7 +1,7 @@
-"""What can be wrong with Kubernetes manifests, found without a cluster.
+"""Checks Kubernetes manifests without a cluster.
 
-faults(documents, ...) gives one line for each thing that a cluster would accept and that would not work: flags that
-the program does not take, ports that nothing listens on, names that nothing has.
+faults(documents, ...) returns one line per mistake that a cluster would accept but that would not work: unknown flags,
+ports that nothing listens on, names that do not exist.
 """
 import re
 import subprocess

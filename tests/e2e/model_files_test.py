@@ -1,5 +1,5 @@
-"""A folder in Hugging Face layout from the disk, through `espalier models upload` and `serve`, to an answer over HTTP;
-and folders that are wrong, each refused by what is wrong with it."""
+"""Model folders in Hugging Face layout and GGUF files, from `espalier models upload` and `serve` to outputs over HTTP;
+invalid folders are rejected with the reason."""
 import json
 import os
 import re

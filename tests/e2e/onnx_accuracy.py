@@ -1,5 +1,5 @@
-"""Accuracy and cross-entropy of an ONNX classifier by ONNX Runtime, on the last part of a dataset, whole batches only.
-Arguments: model.onnx, an .npz with the model's input and "y", the part, the batch size."""
+"""Accuracy and cross-entropy of an ONNX classifier in ONNX Runtime, on the held-out end of a dataset, full batches only.
+Arguments: model.onnx, an .npz with the model's input and "y", the held-out fraction, the batch size."""
 import json
 import sys
 

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over HTTP and gRPC: what is ready, and what there is."""
+"""The Open Inference Protocol over HTTP and gRPC: health and metadata."""
 import json
 import os
 import sys

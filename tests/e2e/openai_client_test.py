@@ -1,4 +1,4 @@
-"""Every call of OpenAI's own Python client, streaming and not, against a served pair of models with keys."""
+"""OpenAI's Python client, streaming and not, against a served LLM and SSM with API keys."""
 import asyncio
 import concurrent.futures
 import copy

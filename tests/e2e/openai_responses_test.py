@@ -1,4 +1,4 @@
-"""The Responses API by OpenAI's own Python client, against a model that has learned two conversations by heart."""
+"""The Responses API with OpenAI's Python client, against a model that has memorized two conversations."""
 import json
 import os
 import sys

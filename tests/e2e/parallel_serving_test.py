@@ -1,5 +1,5 @@
-"""Models served by workers: on one and on two of them, small ones beside them, wherever a search puts them, through
-speculation, the death of a worker, and a new start."""
+"""Serving on workers: tensor and pipeline parallelism, SSMs on workers, automatic placement, speculation, worker death and
+coordinator restart."""
 import http.client
 import json
 import os

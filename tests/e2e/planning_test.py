@@ -1,4 +1,4 @@
-"""Plans on real processes: for machines that are not there, as pages, compared; and jobs that do not fit their workers'
+"""Planning on real processes: plans for other machines, HTML pages, plan diffs, and jobs that exceed their workers'
 memory."""
 import json
 import os

@@ -1,4 +1,4 @@
-"""HTTP/2 frames by hand, for what no gRPC library would send."""
+"""Handwritten HTTP/2 frames, for input that no gRPC library sends."""
 import socket
 import struct
 import time

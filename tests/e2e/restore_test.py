@@ -1,4 +1,4 @@
-"""Starts of the daemon with models to restore, which may take their time or be beyond it, and its end."""
+"""Restoring served models at daemon start, including slow and failing loads, and shutdown meanwhile."""
 import glob
 import json
 import os

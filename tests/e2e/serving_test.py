@@ -1,4 +1,4 @@
-"""Train a pair, serve it, ask over HTTP and gRPC: streaming, errors, cancellation, restart."""
+"""Trains an LLM and an SSM and serves them over HTTP and gRPC: streaming, errors, cancellation, metrics, restart."""
 import concurrent.futures
 import http.client
 import json

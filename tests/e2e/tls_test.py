@@ -1,5 +1,5 @@
-"""TLS on everything that the daemons listen on: HTTP and gRPC, workers off loopback, callers' certificates; and
-certificates that are wrong, each refused by what is wrong with it."""
+"""TLS on all listening ports: HTTP and gRPC, workers off loopback, client certificates, reloading; invalid certificates
+are rejected with the reason."""
 import http.client
 import http.server
 import json

@@ -1,5 +1,5 @@
-"""Jobs on real processes: a trained model is an ONNX file that ONNX Runtime runs, mixed precision trains, and what an
-optimiser keeps comes back after a stop."""
+"""Training on real processes: ONNX Runtime runs the trained model, mixed precision converges, and optimizer state survives
+a restart."""
 import json
 import os
 import subprocess

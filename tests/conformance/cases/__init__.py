@@ -1,10 +1,10 @@
 """The table of cases: one entry per operator, filled by the modules of this package (see `load`).
 
 A case is (attributes, inputs, reference, options): `inputs` are torch tensors (float64 where floating) or None,
-`reference(*inputs)` gives a tensor or a tuple, the same mathematics in PyTorch. Shapes are drawn anew by every call;
-sizes of one and zero come up on purpose. Options: `sum` terms summed, `scale` where the formula amplifies rounding,
+`reference(*inputs)` returns a tensor or a tuple, computed with PyTorch. Every call draws new shapes, including sizes of
+one and zero. Options: `sum` terms summed, `scale` where the formula amplifies rounding,
 `no_gradient` inputs, `forward_only`, `request` (more fields of the request to op_runner, such as {"training": False}),
-`fixed_shape` (the reference holds sizes of this draw: the inputs may not be cut for the test of edges).
+`fixed_shape` (the reference depends on the drawn sizes: inputs must not be cut for edge tests).
 
 `@case(..., splits_only=True)` is for operators that operators_test checks in another way: its reference may be None.
 """

@@ -1,4 +1,4 @@
-"""Operators of the main job."""
+"""Operators of the basic training jobs."""
 import math
 import random
 

@@ -1,4 +1,4 @@
-"""Low-rank adapters beside linear layers, chosen by row."""
+"""LoRA linear layers with an adapter index per row."""
 import random
 
 import torch

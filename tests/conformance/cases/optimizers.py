@@ -1,4 +1,4 @@
-"""Single steps of the optimisers, and penalties. Many steps beside PyTorch's are in optimizers_test."""
+"""Single optimizer steps, and penalties. optimizers_test compares many steps with PyTorch."""
 import math
 import random
 

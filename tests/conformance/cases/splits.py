@@ -1,4 +1,4 @@
-"""Operators whose definition is checked elsewhere (see operators_test): here for the splits alone."""
+"""Operators that operators_test checks in another way: cases for splits_test only."""
 import random
 
 import torch
