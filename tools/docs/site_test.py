@@ -18,9 +18,13 @@ from site_environment import ENVIRONMENT
 
 
 def build(folder: str) -> int:
-    command = [ENVIRONMENT.python(), "-m", "mkdocs", "build", "--strict", "--clean", "--quiet",
+    # Not --quiet: it hides warnings from --strict, too.
+    command = [ENVIRONMENT.python(), "-m", "mkdocs", "build", "--strict", "--clean",
                "--config-file", os.path.join(HERE, "mkdocs.yml"), "--site-dir", folder]
-    return subprocess.run(command, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        print(done.stdout, file=sys.stderr)
+    return done.returncode
 
 
 def main() -> int:
