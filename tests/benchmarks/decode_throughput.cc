@@ -35,7 +35,7 @@ namespace {
 constexpr int kPrompt = 64;
 constexpr int kMaxBatch = 8;
 constexpr int kWarmTokens =
-    4;  // of each answer, before the clock starts: prompts are then computed
+    4;  // tokens of each output before timing starts, to exclude prefill
 
 struct Run {
   double tokens_per_second = 0;
@@ -59,7 +59,7 @@ absl::StatusOr<Run> Decode(ServedModel& llm, ServedModel* ssm, const std::string
   if (!engine.ok()) return engine.status();
   std::map<RequestId, int> emitted;
   for (int i = 0; i < batch; ++i) {
-    // From the held-out tail.
+    // Prompts come from the held-out tail.
     const size_t tail = text.size() / 10 - kPrompt;
     const size_t at = text.size() - text.size() / 10 + (round * kMaxBatch + i) * 977 % tail;
     RequestOptions request;
@@ -72,7 +72,7 @@ absl::StatusOr<Run> Decode(ServedModel& llm, ServedModel* ssm, const std::string
   double start = 0;
   EngineStatistics before;
   bool finished = false;
-  // Until the first answer is complete: all requests are in every step.
+  // Stops when the first output is complete, so that every step has all requests.
   while (!finished) {
     if (absl::Status s = (*engine)->Step(); !s.ok()) return s;
     const double now = Seconds();
@@ -107,7 +107,7 @@ absl::StatusOr<Run> Decode(ServedModel& llm, ServedModel* ssm, const std::string
   return run;
 }
 
-// The widest batch that the runner met, again, by operator.
+// Profiles by operator the largest batch that the runner has run.
 absl::Status AddProfile(ServedModel& model, const std::string& title, Report* report) {
   constexpr int kTimes = 30;
   const RunnerBatch& batch = model.counting->widest;

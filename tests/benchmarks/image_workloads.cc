@@ -80,7 +80,7 @@ Column ColumnOf(const std::string& name, DType dtype, Dims dims, const std::vect
   return column;
 }
 
-// Three colours that are alike.
+// Three similar color channels.
 absl::StatusOr<std::shared_ptr<const Dataset>> Images(const Digits& digits) {
   const int64_t edge = kResNet.edge;
   std::vector<float> pixels;
@@ -99,8 +99,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Images(const Digits& digits) {
       0);
 }
 
-// A digit stands in the volume as a plate, the deeper the larger it is. To be told apart: nothing,
-// its paper, its ink.
+// A digit becomes a plate in the volume, whose depth grows with the digit. Classes: background,
+// paper, ink.
 absl::StatusOr<std::shared_ptr<const Dataset>> Volumes(const Digits& digits) {
   const int64_t edge = kUnet.edge;
   std::vector<float> voxels;

@@ -73,8 +73,8 @@ std::string Names(const std::map<std::string, int>& rules) {
   return names.empty() ? "-" : names;
 }
 
-// The first block with branches of Inception-v3 behind a smaller input; biases and activations in
-// the convolutions, as fusion leaves them where there is no batch norm.
+// The first branching block of Inception-v3 with a smaller input; biases and activations are fused
+// into the convolutions, as fusion does without batch norm.
 SmallProblem InceptionBlock(const v1::Link& link, int devices) {
   GraphBuilder b(TestRegistry(), "inception_block");
   const ValueId x = b.Input("x", DType::kF32, {-1, 192, 35, 35});
@@ -108,8 +108,7 @@ SmallProblem InceptionBlock(const v1::Link& link, int devices) {
   return problem;
 }
 
-// Three blocks that are narrow outside and wide inside, as mixers and adapters are, with the biases
-// where fusion puts them.
+// Three MLP blocks that are narrow outside and wide inside, with fused biases.
 SmallProblem NarrowBlocks(const v1::Link& link, int devices) {
   GraphBuilder b(TestRegistry(), "narrow_blocks");
   ValueId x = b.Input("x", DType::kF32, {-1, 256});

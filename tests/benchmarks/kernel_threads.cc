@@ -38,7 +38,7 @@ namespace {
 constexpr int kRows[] = {1, 8};
 constexpr int kMostRows = 8;
 
-// A CPU device that lets kernels run on OpenMP's threads, whatever the program asks for.
+// A CPU device whose kernels always run on OpenMP threads.
 class OpenMpDevice : public Device {
  public:
   explicit OpenMpDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
@@ -75,13 +75,13 @@ class OpenMpDevice : public Device {
   }
 
  private:
-  // Memory is its own device's: it goes back there.
+  // Returns the memory to the device that allocated it.
   void Free(void*, int64_t) override {}
 
   std::unique_ptr<Device> device_;
 };
 
-// Threads that compute, and touch no memory, while this lives.
+// Threads that compute without memory traffic until destroyed.
 class BackgroundThreads {
  public:
   explicit BackgroundThreads(int count) {
@@ -104,7 +104,7 @@ class BackgroundThreads {
 
 struct Subject {
   std::string name;
-  ServedModel models[2];  // on OpenMP, on its own
+  ServedModel models[2];  // on OpenMP threads, on the thread team
 };
 
 absl::StatusOr<Subject> Make(const OpRegistry& registry, const std::string& name,
@@ -128,8 +128,8 @@ absl::StatusOr<Subject> Make(const OpRegistry& registry, const std::string& name
   return subject;
 }
 
-// Milliseconds of each of some steps. The threads of what ran before are given the time to sleep,
-// those of this one to wake.
+// Measures milliseconds per step. First waits until the previous model's threads sleep, and warms
+// up this one's.
 absl::Status Measure(ServedModel& model, int rows, std::vector<double>* ms) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const RunnerBatch batch = DummyBatch(rows);

@@ -63,7 +63,7 @@ absl::StatusOr<ServedModel> Make(const OpRegistry& registry, DType kv_cache_dtyp
   return model;
 }
 
-// Children of one another behind the context: a chain, as the last branch of a tree.
+// A chain of tree nodes after the context.
 RunnerBatch Batch(int context, int rows) {
   RunnerBatch batch;
   batch.ancestor_start = {0};

@@ -47,7 +47,7 @@ std::string Config() {
       absl::GetFlag(FLAGS_layers), "}");
 }
 
-// For every linear layer but the output.
+// Returns an adapter of every linear layer except the LM head.
 LoraAdapter EveryLayer(const Graph& graph) {
   const int64_t rank = absl::GetFlag(FLAGS_rank);
   LoraAdapter adapter{"adapter", {rank, 2, {}}, {}};
@@ -62,7 +62,7 @@ LoraAdapter EveryLayer(const Graph& graph) {
   return adapter;
 }
 
-// Parameters keep their initial values, which cost what any others do.
+// Parameters keep their initial values, which do not affect speed.
 absl::StatusOr<Model> Make(const OpRegistry& registry, bool adapted) {
   absl::StatusOr<LanguageModel> model = ReadModel(Config());
   if (!model.ok()) return model.status();
@@ -95,7 +95,7 @@ absl::StatusOr<Model> Make(const OpRegistry& registry, bool adapted) {
   return out;
 }
 
-// `adapters` is how many of them there are for the rows to choose from.
+// `adapters`: number of adapters that the rows use in turn.
 RunnerBatch Batch(int rows, int adapters) {
   RunnerBatch batch = DummyBatch(rows);
   for (int r = 0; r < rows && adapters > 0; ++r) batch.row_adapter.push_back(r % adapters);

@@ -52,7 +52,7 @@ int FindAxis(const SplitRule& rule, AxisKind kind, int parts, size_t from = 0) {
 
 // Megatron-LM's tensor parallelism with sequence parallelism (Korthikanti et al., 2022): columns of
 // the first product of a block, heads of the attention, rows of the second product, and everything
-// between along the sequence. What is no transformer: parameters of linear layers, samples else.
+// between along the sequence. Outside transformers: parameters of linear layers, otherwise samples.
 NodeConfig Megatron(const PcgStructure& structure, NodeId n, int tensor) {
   const SplitRule& rule = structure.nodes[n].rule;
   const Node& node = structure.graph().node(n);
@@ -79,7 +79,7 @@ NodeConfig Megatron(const PcgStructure& structure, NodeId n, int tensor) {
 struct Found {
   double seconds = 0;
   bool fits = false;
-  double bytes = 0;  // of the device that needs most
+  double bytes = 0;  // maximum over devices
   std::string name;
 };
 
@@ -95,7 +95,7 @@ Found Measured(const MeshPlan& plan) {
   return found;
 }
 
-// The fastest that fits; of those that do not, the smallest.
+// Keeps the fastest plan that fits, or else the smallest.
 void Keep(const absl::StatusOr<MeshPlan>& plan, std::optional<Found>* best) {
   if (!plan.ok()) return;
   const Found found = Measured(*plan);
@@ -105,7 +105,7 @@ void Keep(const absl::StatusOr<MeshPlan>& plan, std::optional<Found>* best) {
   if (better) *best = found;
 }
 
-// What the search over all operators makes, if that is faster.
+// Keeps the plan of the per-operator search if it is faster.
 absl::Status KeepWhole(const PlanProblem& problem, std::optional<Found>* best) {
   v1::SearchOptions options;
   options.mutable_memory()->set_disable_swap(true);
@@ -172,7 +172,7 @@ absl::Status RunModel(const OpRegistry& registry, const ZooModel& model, int dev
       const std::vector<MeshShape> shapes = by_hand.Shapes(stage, 0);
       std::optional<Found>& replicas = stage == 0 ? data : zero;
       for (const MeshShape& shape : only(shapes, true)) Keep(by_hand.Make(shape), &replicas);
-      // Megatron's users share out the optimizer's state at most.
+      // Megatron-LM partitions the optimizer state at most (ZeRO stage 1).
       if (stage <= 1) Keep(by_hand.Best(only(shapes, false), exact), &hand);
     }
   }

@@ -33,7 +33,7 @@ namespace {
 constexpr int kSlices = 8, kMicroBatches = 8, kLossSteps = 6;
 constexpr int64_t kRoomy = int64_t{1} << 40;
 
-// Without planning the largest batch is then between 4 and 16.
+// With these limits, the largest batch without memory planning is between 4 and 16.
 int64_t BudgetOf(const std::string& model) { return int64_t{model == "resnet50" ? 32 : 256} << 20; }
 
 // One way to train a model.
@@ -42,10 +42,10 @@ struct Variant {
   v1::MemoryOptions memory = {};
   int micro_batches = 1;
   int devices = 1;                   // above 1: data parallel
-  uint64_t order = 0;                // of the examples
+  uint64_t order = 0;                // seed of the order of the examples
   bool nudged = false;               // the examples: see FirstExamples
   int64_t unit = 1;                  // batches are multiples of it
-  int64_t batch = 0;                 // the largest
+  int64_t batch = 0;                 // the largest that fits
   std::vector<double> seconds = {};  // of one example, by round
 };
 
@@ -83,7 +83,7 @@ class Bench {
     (*optimizer_.mutable_attributes())["momentum"].set_f(0.9);
   }
 
-  // ResourceExhausted where it does not fit.
+  // Returns ResourceExhausted if it does not fit.
   absl::Status Check(const Variant& v, int64_t batch, int64_t memory) {
     absl::StatusOr<Prepared> prepared = Prepare(v, batch, memory);
     if (!prepared.ok()) return prepared.status();
@@ -101,10 +101,10 @@ class Bench {
                           dataset == nullptr ? job_.dataset : dataset, prepared->options);
   }
 
-  // The planner does not know what kernels need beside a program that it leaves as it is: where
-  // that does not fit, the batch is made smaller until it does.
+  // The planner does not know the kernel workspace of an unchanged program. If it does not fit,
+  // reduces the batch until it does.
   absl::Status FindLargest(int64_t memory, Variant* v) {
-    int64_t low = 0, high = 1;  // in units: the one fits, the other does not, or is to be tried
+    int64_t low = 0, high = 1;  // in units: `low` fits, `high` does not or is untested
     const int64_t most = job_.dataset->training_examples() / v->unit;
     absl::Status refused;
     for (bool doubling = true; doubling || high - low > 1;) {
@@ -132,7 +132,7 @@ class Bench {
     return low > 0 ? absl::OkStatus() : refused;
   }
 
-  // The least memory, to a twentieth, in which `batch` trains; at most `high`.
+  // Returns the least memory, within 5 %, in which `batch` trains; at most `high`.
   absl::StatusOr<int64_t> LeastMemory(const Variant& v, int64_t batch, int64_t high) {
     int64_t low = 0;
     while (high - low > high / 20) {
@@ -216,9 +216,9 @@ absl::Status Compare(Bench& bench, int64_t budget, Rows* rows) {
   return absl::OkStatus();
 }
 
-// The same batch with all memory and with as little as each variant needs. Each step sees the same
-// examples, so that how far rounding alone leads is what the same program shows for them in another
-// order or with another rounding; and as many devices, with as many parts of every sum.
+// Compares losses with full memory and with the least memory of each variant. Every step sees the
+// same examples. The effect of rounding alone is measured with another order of the examples,
+// another rounding of them, and with several devices, which split every sum.
 absl::Status CompareLosses(Bench& bench, Rows* rows) {
   std::vector<Variant> variants = VariantsOf(bench.job().name);
   const int64_t batch = kSlices;
@@ -248,7 +248,7 @@ absl::Status CompareLosses(Bench& bench, Rows* rows) {
         only_rounded ? kRoomy : bench.LeastMemory(variants[i], batch, *most);
     if (!memory.ok()) return memory.status();
     absl::StatusOr<TrainingRun> run = bench.Train(variants[i], batch, *memory, kLossSteps, data);
-    // Kernels may need more workspace than was kept free for them.
+    // Kernels may need more workspace than was reserved.
     while (absl::IsResourceExhausted(run.status()) && *memory < 4 * *most) {
       *memory += *most / 20;
       run = bench.Train(variants[i], batch, *memory, kLossSteps, data);

@@ -11,8 +11,7 @@
 namespace espalier {
 namespace {
 
-// The coordinator asks for 3: here the planner's error is of interest, not that of a hasty
-// measurement.
+// More than the coordinator's 3, so that measurement errors do not count as the planner's.
 constexpr int kRepetitions = 9;
 
 }  // namespace

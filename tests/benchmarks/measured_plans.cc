@@ -54,7 +54,7 @@ absl::StatusOr<v1::Plan> Mixed(PlanProblem& problem) {
   });
 }
 
-// With a part of the memory that the plan takes, so that it has to swap or recompute.
+// With less memory than the plan needs, so that it must swap or recompute.
 absl::StatusOr<v1::Plan> InLessMemory(PlanProblem& problem, double part) {
   absl::StatusOr<v1::Plan> whole = Searched(problem, v1::SearchOptions::SINGLE_DEVICE);
   if (!whole.ok()) return whole.status();
@@ -152,7 +152,7 @@ PlanProblem ProblemOf(const OpRegistry& registry, const Workload& work, Measured
 absl::StatusOr<std::vector<NamedPlan>> MeasuredPlans(const OpRegistry& registry,
                                                      const Workload& work, MeasuredMachine& machine,
                                                      int max_devices) {
-  // Batch norm's means are of the whole batch.
+  // Batch norm needs the whole batch, so micro-batches are not allowed.
   const bool cuts_batch =
       std::none_of(work.graph.nodes().begin(), work.graph.nodes().end(),
                    [](const Node& node) { return node.op.rfind("batch_norm", 0) == 0; });
@@ -161,13 +161,13 @@ absl::StatusOr<std::vector<NamedPlan>> MeasuredPlans(const OpRegistry& registry,
     if (recipe.devices > max_devices) continue;
     PlanProblem problem = ProblemOf(registry, work, machine, recipe.devices);
     absl::StatusOr<v1::Plan> plan = recipe.make(problem);
-    if (absl::IsResourceExhausted(plan.status())) continue;  // needs the memory that was taken away
+    if (absl::IsResourceExhausted(plan.status())) continue;  // does not fit into less memory
     if (!plan.ok()) {
       return absl::Status(plan.status().code(),
                           absl::StrCat(work.name, ", ", recipe.name, " on ", recipe.devices, ": ",
                                        std::string(plan.status().message())));
     }
-    // A split that no operator has leaves another plan's.
+    // If no operator has the axis, the plan equals an earlier one.
     const bool twin = std::any_of(plans.begin(), plans.end(),
                                   [&](const NamedPlan& other) { return Alike(*plan, other.plan); });
     if (!twin) plans.push_back({absl::StrCat(recipe.devices, ": ", recipe.name), *std::move(plan)});

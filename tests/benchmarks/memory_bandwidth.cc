@@ -14,7 +14,7 @@ namespace espalier {
 namespace {
 
 using Vector = uint64_t __attribute__((vector_size(64)));
-constexpr int64_t kPage = 2 << 20;  // as the CPU device asks for, too
+constexpr int64_t kPage = 2 << 20;  // huge pages, as for the CPU device
 constexpr int64_t kPiece = 64 << 10;
 constexpr int64_t kLanes = 8;  // independent sums, so that additions do not limit the loads
 
@@ -58,7 +58,7 @@ double ReadBandwidthArray::Read(int64_t times) {
     });
   }
   const double seconds = Seconds() - start;
-  // It is kept, so that the reads are not optimised away.
+  // Uses the sum, so that the compiler does not remove the reads.
   total_ += total;
   return static_cast<double>(pieces_ * kPiece * times) / seconds;
 }

@@ -71,7 +71,7 @@ int64_t ParameterBytes(const Graph& graph) {
   return bytes;
 }
 
-// All tensors of the model in one file. Numbers repeat: only their sizes matter here.
+// Writes all tensors of the model into one file. Elements repeat: only sizes matter.
 absl::Status WriteModel(const OpRegistry& registry, const std::string& folder, DType dtype) {
   const absl::StatusOr<ServingModel> serving = Build(registry, WeightFormat::kF32);
   if (!serving.ok()) return serving.status();
@@ -108,7 +108,7 @@ struct Loaded {
   double seconds = 0, peak_mb = 0, parameter_mb = 0;
 };
 
-// Of this process, from now on: Linux forgets its peak at our wish.
+// Resets this process's peak memory (VmHWM) to the current value.
 void ResetPeakMemory() { std::ofstream("/proc/self/clear_refs") << "5"; }
 double StatusMB(const std::string& field) {
   std::ifstream status("/proc/self/status");
@@ -188,7 +188,7 @@ absl::StatusOr<Loaded> Load(const OpRegistry& registry, const std::string& folde
   return out;
 }
 
-// `work` in a process of its own.
+// Runs `work` in a child process.
 absl::StatusOr<Loaded> RunInChildProcess(const std::function<absl::StatusOr<Loaded>()>& work) {
   int ends[2];
   if (pipe(ends) != 0) return absl::UnavailableError("pipe failed");
@@ -218,7 +218,7 @@ absl::Status Measure(Report* report) {
   report->Table("Loading", {"way", "parameters MB", "peak MB", "peak / parameters", "s"});
   for (const DType file : {DType::kF32, DType::kBF16}) {
     const std::string folder = JoinPath(base, file == DType::kF32 ? "f32" : "bf16");
-    // The writing, too: what it takes must not count.
+    // Also writes in a child, so that its memory does not count.
     const absl::StatusOr<Loaded> written = RunInChildProcess([&]() -> absl::StatusOr<Loaded> {
       absl::Status s = WriteModel(registry, folder, file);
       if (!s.ok()) return s;

@@ -33,7 +33,7 @@ Types TypesOf(MatmulType type) {
   return {};
 }
 
-// Numbers like those of activations: zeros and denormals would be faster or slower.
+// Fills with values like activations: zeros and denormals have other speeds.
 void Fill(memory& to, dnnl::engine& engine, dnnl::stream& stream) {
   const memory::dims dims = to.get_desc().dims();
   memory plain({dims, memory::data_type::f32, memory::format_tag::ab}, engine);

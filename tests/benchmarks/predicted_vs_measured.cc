@@ -34,7 +34,7 @@ ABSL_FLAG(std::vector<std::string>, models,
 ABSL_FLAG(std::string, only, "", "only plans whose name contains this");
 ABSL_FLAG(int, workers, 4, "at most; 1 to 4");
 ABSL_FLAG(std::string, profile, "",
-          "a profile file: what it says is not measured again; all that was is written to it");
+          "a profile file: its values are not measured again; all measurements are written to it");
 ABSL_FLAG(
     std::string, results, "",
     "a file that keeps the plans' times, so that models can be run one by one: what it has of "
@@ -51,7 +51,7 @@ int64_t BatchOf(const std::string& model) {
   return model == "cnn" ? 384 : model == "mlp" ? 240 : 12;
 }
 
-// Seconds by what they are spent on.
+// Seconds by kind of work.
 using Parts = std::map<std::string, double>;
 
 // One plan, predicted and measured.
@@ -110,7 +110,7 @@ std::string PartOf(const std::string& op) {
   return op.size() > 5 && op.substr(op.size() - 5) == "_grad" ? "backward" : "forward";
 }
 
-// What the simulated step consists of, by device.
+// Returns the parts of the simulated step by device.
 absl::StatusOr<std::vector<Parts>> PredictedParts(const PlanProblem& problem,
                                                   const v1::Plan& plan) {
   absl::StatusOr<std::shared_ptr<const Timeline>> timeline = SimulatePlan(problem, plan);
@@ -174,7 +174,7 @@ void AddPlanTable(const std::string& title, const std::vector<const Comparison*>
   }
 }
 
-// Where the worst predictions go wrong. Measured communication includes waiting for others.
+// Reports the parts of the worst predictions. Measured communication includes waiting for peers.
 void AddWorst(std::vector<const Comparison*> plans, Report* report) {
   std::sort(plans.begin(), plans.end(), [](const Comparison* a, const Comparison* b) {
     return std::abs(a->error()) > std::abs(b->error());
@@ -203,7 +203,7 @@ void PrintDetails(const Comparison& plan) {
   }
 }
 
-// Where the prediction for one device goes wrong, by operator.
+// Reports predicted and measured times by operator, on one device.
 void AddOperatorTable(const OpRegistry& registry, const Workload& work, const Comparison& single,
                       MeasuredMachine& machine, Report* report) {
   std::map<std::string, double> predicted;
@@ -252,7 +252,7 @@ void AddMachine(const MeasuredMachine& machine, Report* report) {
   const v1::Device& device = machine.device();
   report->Row({Number(device.matmul_flops() / 1e9, 1), Number(device.memory_bandwidth() / 1e9, 2),
                Number(device.op_overhead_seconds() * 1e6, 2)});
-  report->Table("What processes say to each other",
+  report->Table("Communication between processes",
                 {"what", "processes", "ranks", "bytes", "us", "sender us"});
   for (const auto& [world, profile] : machine.communication()) {
     for (const auto& m : profile.messages()) {
@@ -268,7 +268,8 @@ void AddMachine(const MeasuredMachine& machine, Report* report) {
   }
 }
 
-// Replaces what the file has of the models that were run, and adds what it has of others to `all`.
+// Replaces the file's results of the models in `all`, and adds its results of other models to
+// `all`.
 absl::Status MergeResults(const std::string& path, std::vector<Comparison>* all) {
   using Json = nlohmann::json;
   std::ifstream in(path, std::ios::binary);

@@ -42,7 +42,7 @@ std::string Slurp(const fs::path& path) {
   return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
 }
 
-// Keys are files; a key is there once its file has its final name.
+// A rendezvous store of files. A key exists once its file has its final name.
 class FolderStore : public RendezvousStore {
  public:
   explicit FolderStore(fs::path folder) : folder_(std::move(folder)) {}
@@ -124,7 +124,7 @@ absl::StatusOr<Json> MeasureLinks(Communicator* communicator) {
   return Json{{"profile", absl::Base64Escape(profile->SerializeAsString())}};
 }
 
-// Starts `world` processes of this program in a new folder, waits, and returns what each said.
+// Starts `world` processes of this program in a new folder, waits, and returns each one's result.
 absl::StatusOr<std::vector<Json>> RunProcesses(int world, const Json& task) {
   std::string pattern = (fs::temp_directory_path() / "espalier-ranks-XXXXXX").string();
   if (mkdtemp(pattern.data()) == nullptr) return absl::InternalError("no temporary folder");
@@ -219,8 +219,7 @@ int RankMain(int argc, char** argv) {
     return 1;
   }
   std::ofstream(folder / absl::StrCat("result", rank)) << result->dump();
-  // Nobody hangs up before all have read everything: closing a socket that holds unread data resets
-  // it.
+  // Waits until all ranks have read everything: closing a socket with unread data resets it.
   absl::Status done = store.Set(absl::StrCat("done", rank), "");
   for (int peer = 0; peer < world && done.ok(); ++peer) {
     done = store.Get(absl::StrCat("done", peer), absl::Seconds(60)).status();

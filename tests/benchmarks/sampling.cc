@@ -24,7 +24,7 @@ ABSL_FLAG(int, runs, 200, "of each");
 namespace espalier {
 namespace {
 
-// A language model's, about: normal, with some tokens that are likely.
+// Returns logits like a language model's: normal, with some likely tokens.
 std::vector<float> Logits(int vocabulary) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0, 3);

@@ -37,7 +37,7 @@ struct Comparison {
   double operators = 0;
   double placements = 0;
   double optimum = 0;  // seconds
-  double found = 0;    // likewise
+  double found = 0;    // seconds
   double proposals = 0;
   double enumeration_seconds = 0;
   double search_seconds = 0;
@@ -46,7 +46,7 @@ struct Comparison {
 
 constexpr int kMostOperators = 9;
 
-// Compares on the largest beginning of a problem that has few enough placements.
+// Compares on the longest prefix of a problem that has few enough placements.
 template <typename Make>
 absl::StatusOr<Comparison> Compare(const Make& make) {
   for (int operators = kMostOperators; operators > 0; --operators) {
@@ -79,7 +79,7 @@ absl::StatusOr<Comparison> Compare(const Make& make) {
     v1::SearchOptions options;
     if (const int64_t budget = absl::GetFlag(FLAGS_budget); budget > 0) options.set_budget(budget);
     options.set_seed(absl::GetFlag(FLAGS_seed));
-    options.set_micro_batches(1);  // what is enumerated has no others
+    options.set_micro_batches(1);  // exhaustive search has no micro-batches
     absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
     if (!plan.ok()) return plan.status();
     c.found = plan->prediction().step_seconds();

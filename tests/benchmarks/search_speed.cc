@@ -34,7 +34,8 @@ struct Case {
   int devices = 0;
   std::string link_name;
   v1::Link link;
-  // 0: every device has that link; else so many share it, on a host where they have a faster one.
+  // 0: every device has that link; otherwise the number of devices of a host that share it, with a
+  // faster link within the host.
   int per_host = 0;
 };
 
@@ -68,7 +69,7 @@ absl::StatusOr<std::shared_ptr<const Topology>> Hosts(const Case& c, const v1::L
   return std::make_shared<const Topology>(*std::move(made));
 }
 
-// One chain of the search and the way down from it, as in a search of so many proposals.
+// Runs one chain of the search and the descent from it, as in a search with `proposals` proposals.
 absl::StatusOr<Chain> RunChain(const PlanProblem& problem, bool full_only, int64_t proposals) {
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(*problem.registry, *problem.graph, /*forward_only=*/false);
@@ -86,7 +87,7 @@ absl::StatusOr<Chain> RunChain(const PlanProblem& problem, bool full_only, int64
   if (!begin.ok()) return begin.status();
   Moves moves(space, table);
   Chain chain;
-  // The first time fills the tables of costs, which both ways of simulating share.
+  // The first run fills the cost tables that both simulations share.
   for (int time = 0; time < 2; ++time) {
     if (absl::Status s = simulator.Reset(*begin); !s.ok()) return s;
     const double start = Seconds();

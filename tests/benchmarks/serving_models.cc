@@ -18,7 +18,7 @@
 namespace espalier {
 namespace {
 
-// The first elements are normal, and then they repeat: to save time.
+// Normally distributed elements, repeated to save time.
 std::vector<char> Values(DType dtype, int64_t count, float scale) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal(0, scale);
@@ -31,7 +31,7 @@ std::vector<char> Values(DType dtype, int64_t count, float scale) {
     if (IsFloat(dtype)) {
       FromF32(dtype, some.data(), to, n);
     } else {
-      // Whole numbers; of packed weights, any byte below 32, which makes scales that are numbers.
+      // Integers. Bytes of packed weights are below 32, so that scales are finite.
       for (int64_t i = 0; i < n; ++i) to[i] = static_cast<char>(random() % 32);
     }
   }

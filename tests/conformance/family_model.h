@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-// A test's parameter prints as its name alone.
+// Prints a test parameter as its name.
 struct FamilyCase {
   nlohmann::json data;
   const nlohmann::json& operator[](const char* key) const { return data.at(key); }
@@ -20,45 +20,44 @@ struct FamilyCase {
 };
 void PrintTo(const FamilyCase& c, std::ostream* out);
 
-// The list in such a file.
+// Reads the list of cases in a file.
 std::vector<FamilyCase> ReadFamilyCases(const std::string& path);
 
-// A case's attention heads, as its config.json says in its family's words.
+// A case's attention heads, read from its config.json.
 struct FamilyHeads {
   int queries = 0;
-  int keys = 0;  // and values
+  int keys = 0;  // K/V heads
 
-  // Whether they can be shared out to so many devices, each key on several of them if there are
-  // fewer.
+  // Returns whether the heads can be partitioned over this many devices; fewer K/V heads are
+  // replicated.
   bool Divide(int parts) const {
     return queries % parts == 0 && (keys % parts == 0 || parts % keys == 0);
   }
 };
 FamilyHeads HeadsOf(const FamilyCase& c);
 
-// Numbers of little-endian f32 in base64.
+// Decodes base64 of little-endian f32.
 std::vector<float> DecodeFloats(const std::string& base64);
 
-// A tensor's elements, drawn as make_family_golden.py says.
+// Returns a tensor's elements, as make_family_golden.py defines them.
 std::vector<float> DrawValues(const std::string& name, int64_t count, double mean, double scale);
 
-// A safetensors file of {name: [shape, mean, scale]}, drawn as make_family_golden.py says, of the
-// name with `prefix` before it.
+// Returns a safetensors file of {name: [shape, mean, scale]}. Elements are those that
+// make_family_golden.py defines for `prefix` + name.
 absl::Status WriteDrawnTensors(FileSystem& files, const std::string& path,
                                const nlohmann::json& tensors, const std::string& prefix = "");
 
-// config.json and model.safetensors of a case.
+// Writes config.json and model.safetensors of a case.
 absl::Status WriteFamilyFolder(FileSystem& files, const std::string& folder, const FamilyCase& c);
 
-// Batches over sequences of which each has kSequenceSlots slots, none near its place.
+// Batches over sequences with kSequenceSlots slots each, in scattered order.
 constexpr int kSequenceSlots = 96;
 int32_t SlotOf(int position, int sequence = 0);
 
-// Adds a row, whose logits are wanted. `ancestors` as in RunnerBatch.
+// Adds a row with logits. `ancestors` as in RunnerBatch.
 void AddRow(RunnerBatch* batch, int32_t token, int position, int32_t slot, int sequence, int prefix,
             const std::vector<int32_t>& ancestors = {});
-// Adds rows [begin, end) of a sequence, and the sequence, which is the batch's next one and lies in
-// slots of `place`.
+// Adds the batch's next sequence, in the slots of `place`, and its rows [begin, end).
 void AddSequence(RunnerBatch* batch, const std::vector<int32_t>& tokens, int begin, int end,
                  int place = 0);
 

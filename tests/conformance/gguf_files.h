@@ -12,7 +12,7 @@
 
 namespace espalier {
 
-// ggml's numbers of the types that GgufBytes writes.
+// ggml's type numbers of the types that GgufBytes writes.
 enum GgmlType : uint32_t {
   kGgmlF32 = 0,
   kGgmlF16 = 1,
@@ -21,9 +21,9 @@ enum GgmlType : uint32_t {
   kGgmlBF16 = 30
 };
 
-// Numbers as their type holds them. REQUIRES: whole blocks.
+// Encodes numbers in a type. REQUIRES: whole blocks.
 std::string GgufBytes(uint32_t type, const std::vector<float>& values);
-// What such bytes mean; written for this test, from the formats' definition.
+// Decodes such bytes; written for this test from the formats' definition.
 std::vector<float> GgufMeaning(uint32_t type, const std::string& bytes, size_t count);
 
 struct DrawnTensor {
@@ -32,7 +32,7 @@ struct DrawnTensor {
 };
 using DrawnTensors = std::map<std::string, DrawnTensor>;
 
-// The family's case as gguf_cases.json changes it, and its tensors.
+// A case of families.json with the changes of gguf_cases.json, and its tensors.
 FamilyCase FamilyOf(const nlohmann::json& gguf_case, const std::vector<FamilyCase>& families);
 DrawnTensors DrawTensors(const FamilyCase& family);
 
@@ -43,15 +43,15 @@ struct GgufEntry {
   std::string bytes;
 };
 
-// The tensors of the case's file: matrices in `type` if their rows are whole blocks, but for
-// routers, which llama.cpp never quantises.
+// Returns the tensors of the case's file: matrices in `type` if their rows are whole blocks, except
+// for routers, which llama.cpp never quantizes.
 std::vector<GgufEntry> GgufEntries(const nlohmann::json& gguf_case, const DrawnTensors& drawn,
                                    uint32_t type = kGgmlF32);
 
-// The family's tensors with the numbers that such a file keeps of them.
+// Returns the family's tensors after a round trip through such a file's types.
 DrawnTensors AsKept(const nlohmann::json& gguf_case, DrawnTensors drawn, uint32_t type);
 
-// A file of version 3. `metadata`: [type's name, value] by key.
+// Returns a GGUF version 3 file. `metadata`: [type name, value] by key.
 std::string GgufFileOf(const nlohmann::json& metadata, const std::vector<GgufEntry>& tensors);
 
 }  // namespace espalier

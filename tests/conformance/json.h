@@ -17,7 +17,7 @@ using gpu_check::HostTensor;
 HostTensor TensorFromJson(const json& value);
 json ToJson(const HostTensor& tensor);
 
-// A list is one of integers unless it holds a fraction.
+// A list has integers unless it has a fraction.
 Attributes AttributesFromJson(const json& value);
 
 // "sample", "attribute", "parameter", "reduction".

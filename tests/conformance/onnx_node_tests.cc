@@ -37,7 +37,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As the ONNX project's own runner has them.
+// Tolerances of the ONNX project's test runner.
 constexpr double kRelative = 1e-3, kAbsolute = 1e-7;
 constexpr int kSeconds = 20;
 // Integers and small tensors among the inputs may stand for attributes (shapes, axes, bounds).
@@ -54,8 +54,7 @@ std::string ReadFile(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// The data of bf16 tensors says u16. Where it is a result it was cut off, not rounded as ONNX has
-// it.
+// The data files store bf16 as u16. Expected results are truncated, not rounded as ONNX specifies.
 absl::StatusOr<HostTensor> ReadTensorFile(const fs::path& path, const onnx::ValueInfoProto& value,
                                           bool result) {
   onnx::TensorProto tensor;
@@ -83,7 +82,7 @@ double At(const HostTensor& t, int64_t i) {
   return onnx_import::NumbersOf({t.type.dtype, {1}}, t.bytes.substr(i * size, size))[0];
 }
 
-// Empty if they agree.
+// Returns an error message, empty if they agree.
 std::string Compare(const HostTensor& ours, const HostTensor& theirs) {
   if (ours.type != theirs.type) {
     return absl::StrCat("is ", ToString(ours.type), ", expected ", ToString(theirs.type));
@@ -193,7 +192,7 @@ Outcome RunTest(const OpRegistry& registry, const onnx::ModelProto& model, const
   }
 }
 
-// In a child, which writes its outcome into a pipe.
+// Runs in a child process, which writes its outcome to a pipe.
 Outcome Isolated(const OpRegistry& registry, const onnx::ModelProto& model,
                  const std::string& bytes, const fs::path& folder) {
   int ends[2];
@@ -235,7 +234,7 @@ bool IsFloatTest(const onnx::ModelProto& model) {
   return floats;
 }
 
-// The operator that a test is of; tests of a function's body bear the name of the function's test.
+// Returns the operator of a test; tests of a function's body are named after the function's test.
 std::string OperatorOf(const onnx::ModelProto& model, const fs::path& folder) {
   const std::string name = folder.filename();
   const size_t expanded = name.find("_expanded");
@@ -270,7 +269,7 @@ int Main(const fs::path& data, const std::set<std::string>& wanted) {
     std::cout << folder.filename().string() << '\t' << outcome.status << '\t'
               << OperatorOf(model, folder) << '\t' << (IsFloatTest(model) ? "float" : "other")
               << '\t' << absl::StrReplaceAll(outcome.reason, {{"\n", " "}, {"\t", " "}}) << '\n'
-              << std::flush;  // or a child of the next one may write it again
+              << std::flush;  // so that no forked child writes it again
   }
   return folders.empty() ? 1 : 0;
 }

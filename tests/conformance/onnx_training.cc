@@ -27,7 +27,7 @@ absl::Status At(const char* stage, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(stage, ": ", std::string(status.message())));
 }
 
-// The examples in the order of the file: the other side of a comparison reads the same ones.
+// Reads examples in the order of the file, like the reference program.
 class InOrder : public BatchSource {
  public:
   InOrder(std::shared_ptr<const Dataset> dataset, int64_t batch)
@@ -88,7 +88,7 @@ absl::StatusOr<v1::Program> SingleDeviceProgram(const OpRegistry& registry, cons
   return std::move(lowered->training[0]);
 }
 
-// Adds a buffer of its own, beyond the program's, and the instruction that copies `source` there.
+// Adds a buffer beyond the program's, and the instruction that copies `source` there.
 int AddCopy(const std::string& name, int source, v1::Program* program,
             v1::Instruction* instruction) {
   const int index = program->buffers_size();
@@ -112,8 +112,8 @@ int AddCopy(const std::string& name, int source, v1::Program* program,
   return index;
 }
 
-// Scratch memory is used again within a step, so what is to be seen is copied where it is read:
-// the prediction where the loss is computed, each gradient where the optimiser takes it.
+// Scratch memory is reused within a step, so observed values are copied where they are read: the
+// prediction before the loss, each gradient before its update.
 std::map<std::string, int> Observe(const std::string& loss, v1::Program* program) {
   std::map<std::string, int> observed;
   v1::Program out = *program;

@@ -20,7 +20,7 @@ namespace espalier::conformance {
 struct OnnxTrainingOptions {
   std::string model;  // path of the .onnx
   // Path of an .npz with a column for each graph input and one named "labels", in float or i64.
-  // Step s reads examples [s * batch, s * batch + batch), round and round.
+  // Step s reads examples [s * batch, s * batch + batch), modulo the number of examples.
   std::string data;
   int64_t batch = 0;
   std::string loss;
@@ -36,22 +36,20 @@ struct NamedTensor {
 
 class OnnxTraining {
  public:
-  // Errors are those of the importer, AddLossAndMetrics, the planner or the executor, with the
-  // stage.
+  // Returns errors of the importer, AddLossAndMetrics, the planner or the executor, with the stage.
   static absl::StatusOr<std::unique_ptr<OnnxTraining>> Create(const OnnxTrainingOptions& options);
 
-  // The next step.
+  // Runs the next step.
   absl::StatusOr<StepResult> Step(bool profile = false);
 
-  // As it is trained, and how many operators it had before fusion.
+  // The trained graph, and its number of operators before fusion.
   const Graph& graph() const { return graph_; }
   size_t imported_operators() const { return imported_; }
   int64_t measured_peak_bytes() const { return executor_->measured_peak_bytes(); }
 
-  // What was kept of the last step: the prediction as "prediction", the gradient of each trained
-  // parameter under the parameter's name after "gradient.".
+  // Values kept from the last step: "prediction", and "gradient.<parameter>" per trained parameter.
   absl::StatusOr<std::map<std::string, NamedTensor>> Observed();
-  // After "parameter.", those that are not trained included.
+  // "parameter.<name>" of all parameters, including those that are not trained.
   absl::StatusOr<std::map<std::string, NamedTensor>> Parameters();
 
  private:

@@ -7,7 +7,7 @@
 //    "output_gradients": [null | tensor, ...],            (optional)
 //    "split": {"sample": 2, "out": 3}}                    (optional: degrees of the axes to split)
 //   {"outputs": [tensor, ...], "inputs_after": [tensor, ...], "input_gradients": {"0": tensor,
-//   ...}, "summed": whether anything is the sum of several parts}
+//   ...}, "summed": whether any result is a sum over shards}
 //   {"error": "..."}
 // With "axes": true it runs nothing and answers {"axes": [{"name": "sample", "kind": "sample",
 // "size": 4}, ...], "inputs": the axis that each dimension follows, "outputs": [{"dtype": "f32",
@@ -86,7 +86,7 @@ json Answer(const OpRegistry& registry, Backend* backend, const json& request) {
   return answer;
 }
 
-// Null with *error if the options ask for what is not there.
+// Returns null and sets *error if the options are not supported.
 std::unique_ptr<Backend> MakeBackend(int argc, char** argv, std::string* error) {
   std::string device = "cpu", plugin_path;
   for (int i = 1; i < argc; ++i) {

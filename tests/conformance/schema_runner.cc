@@ -27,8 +27,7 @@ absl::StatusOr<bool> Accepts(LazyAutomaton& table, const std::string& text) {
   return *state != LazyAutomaton::kDead && table.accepting(*state);
 }
 
-// A text of the grammar, byte by byte; what closes something comes more often. Empty if it grew too
-// long.
+// Returns a random text of the grammar, preferring closing characters. Empty if it grew too long.
 absl::StatusOr<std::string> RandomText(LazyAutomaton& table, std::mt19937& random) {
   std::string text;
   absl::StatusOr<int> state = table.Start();

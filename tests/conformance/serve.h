@@ -8,8 +8,8 @@ namespace espalier::conformance {
 
 using nlohmann::json;
 
-// Answers every line of standard input with one line, until its end. What `answer` throws becomes
-// {"error": "..."}.
+// Answers every line of standard input with one line, until its end. An exception of `answer`
+// becomes {"error": "..."}.
 void Serve(const std::function<json(const json& request)>& answer);
 
 }  // namespace espalier::conformance

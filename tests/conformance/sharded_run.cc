@@ -27,7 +27,7 @@ void ForEachElement(const Dims& whole, const Region& box, const F& f) {
   }
 }
 
-// The box of a tensor that one part holds.
+// The box of a tensor that one shard holds.
 HostTensor Cut(const HostTensor& whole, const Region& box) {
   if (!whole.present()) return {};
   HostTensor part = HostTensor::Zeros({whole.spec.dtype, box.size, box.start, whole.spec.dims});
@@ -38,7 +38,7 @@ HostTensor Cut(const HostTensor& whole, const Region& box) {
   return part;
 }
 
-// A tensor that is put together from parts.
+// A tensor assembled from shards.
 class Assembly {
  public:
   Assembly(const TensorType& type, Layout layout)
@@ -47,7 +47,7 @@ class Assembly {
         sums_(Sums(layout_) ? whole_.spec.num_elements() : 0),
         known_(sums_.empty() ? whole_.spec.num_elements() : 0) {}
 
-  // Elements that several parts hold are sums of them.
+  // Adds elements that several shards hold.
   static bool Sums(const Layout& layout) {
     return layout.partials > 1 || layout.overlap == Overlap::kSummed;
   }
@@ -56,7 +56,7 @@ class Assembly {
     const Region& box = layout_.shards[part].region;
     return HostTensor::Zeros({whole_.spec.dtype, box.size, box.start, whole_.spec.dims});
   }
-  // False if another part has other bits of the same element.
+  // Returns false if another shard has different bits of an element.
   bool Put(size_t index, const HostTensor& part) {
     const size_t size = SizeOf(whole_.spec.dtype);
     bool same = true;
@@ -85,7 +85,7 @@ class Assembly {
   std::vector<bool> known_;
 };
 
-// All inputs that entry `index` of a Gradient's list stands for.
+// Returns the inputs that entry `index` of a Gradient's list refers to.
 std::vector<int> Expand(const OpDef& def, size_t num_inputs, int index) {
   std::vector<int> all{index};
   if (index < static_cast<int>(def.inputs.size()) && def.inputs[index].variadic) {
@@ -197,7 +197,7 @@ class ShardedRun {
           in.push_back(Present(i) ? part_inputs_[part][i] : HostTensor());
         }
       }
-      // As a plan gives them: results are finished sums, and every part of one has its gradient.
+      // As in a plan: results are complete sums, and every shard of a sum has its gradient.
       for (int k : gradient.needs_outputs) {
         in.push_back(Cut(result_.outputs[k], outputs_[k].shards[part].region));
       }

@@ -16,7 +16,7 @@ using gpu_check::HostTensor;
 
 struct OperatorRun {
   const OpDef* def = nullptr;
-  NodeTypes types;  // of the whole, inferred
+  NodeTypes types;  // of the whole operator, inferred
   std::vector<HostTensor> inputs;
   std::optional<std::vector<HostTensor>> output_gradients;  // none: forward only
   gpu_check::RunOptions options;
@@ -26,9 +26,9 @@ struct OperatorRun {
 
 struct OperatorResult {
   std::vector<HostTensor> outputs;
-  std::vector<HostTensor> inputs_after;       // kernels write some of their inputs
+  std::vector<HostTensor> inputs_after;       // kernels may update inputs
   std::map<int, HostTensor> input_gradients;  // of the differentiable inputs that are present
-  bool summed = false;                        // something above is the sum of several parts
+  bool summed = false;                        // some result is a sum over shards
 };
 
 // Returns an error, or an empty string. It is an error if two replicas of an input differ
