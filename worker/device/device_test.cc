@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/layout/copy_box.h"
 
 namespace espalier {
 namespace {
