@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""What boost-tuning gains with the quickstart's kind of pair: tokens per step of the LLM on prompts that were held out.
+"""Gain of boost-tuning with an LLM and SSM like the quickstart's: tokens per LLM step on held-out prompts.
 
     bazel run --config=release //tests/benchmarks:boost_tuning -- --text=FILE
 
 Real processes on loopback: a coordinator and two workers, one thread for each. LLM and SSM are the quickstart's, trained on the text as there, with
 so many steps as the flags say (the LLM less than there, so that a run takes minutes). Then `espalier boost-tune` with two SSMs from that one; greedy,
-and with --temperatures from the LLM's distribution. One tuned for as many steps as both together says what the second one adds; with --soft-labels
-it is tuned to the LLM's probabilities besides, to those of so many tokens (0: to the tokens that it drew).
+and with --temperatures sampled. A single SSM tuned for as many steps as both shows what the second one adds. With --soft-labels=N it is also tuned
+to the LLM's N most probable tokens (0: to the sampled tokens only).
 """
 import argparse
 import os

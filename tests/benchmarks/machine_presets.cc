@@ -34,7 +34,8 @@ ABSL_FLAG(std::string, models, "", "names, with commas; empty: all");
 ABSL_FLAG(int64_t, budget, 2000, "proposals of each search within a group of devices");
 ABSL_FLAG(int, full_simulations, 10, "mesh candidates to simulate fully");
 ABSL_FLAG(int, threads, 0, "that search at one time; 0: as many as there are cores");
-ABSL_FLAG(int, operator_search_max_devices, 0,\n          "also run the per-operator search on at most this many devices");
+ABSL_FLAG(int, operator_search_max_devices, 0,
+          "also run the per-operator search on at most this many devices");
 
 namespace espalier {
 namespace {

@@ -24,7 +24,7 @@ ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(std::vector<std::string>, models,
           std::vector<std::string>({"resnet50", "unet3d", "unet3d_group_norm"}), "which");
 ABSL_FLAG(int, rounds, 3, "in each of which all batches train in turn; medians are given");
-ABSL_FLAG(int, steps, 2, "that are timed of each training, besides a first one; 0: no training");
+ABSL_FLAG(int, steps, 2, "timed steps of each training, after an untimed one; 0: no training");
 ABSL_FLAG(int, threads, 1, "of the kernels");
 
 namespace espalier {

@@ -3,8 +3,8 @@
 
     tests/benchmarks/max_batch_size.py --programs build/bin [--memory-mib 64] [--rounds 3]
 
-One worker with that limit trains LLaMAs of several depths. Batches are found by doubling and halving, with the planner's
-own refusal as the judge; then both batches train a few steps in turns, and the median time of an example is compared.
+One worker with that limit trains LLaMAs of several depths. Batches are found by doubling and bisection on
+whether the planner succeeds; then both batches train a few steps alternately, and the median time of an example is compared.
 Swapped tensors lie in memory; copies and computation share the cores.
 """
 import argparse

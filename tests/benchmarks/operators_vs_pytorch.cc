@@ -1,5 +1,5 @@
-// Runs single operators and training steps of ONNX files on request, so that operators_vs_pytorch.py
-// alternates with PyTorch. Reads one JSON request per line and writes one line each:
+// Runs single operators and training steps of ONNX files on request, so that
+// operators_vs_pytorch.py can alternate with PyTorch. One JSON request and reply per line:
 //   {"op": "linear", "attributes": {...}, "inputs": [null | tensor, ...], "backward": bool}
 //   {"model": "m.onnx", "data": "m.npz", "batch": 4, "loss": "..."}        (SGD with momentum 0.9)
 //     {"ready": true}: selected for the following runs

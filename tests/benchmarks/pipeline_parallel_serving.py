@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""A model in two stages under load: one step at a time, and as many steps at once as there are stages; beside it one worker and
-two that share each layer.
+"""Pipeline-parallel serving under load: two stages with one step in flight and with one per stage, compared with a single worker
+and with tensor parallelism over two.
 
     bazel run --config=release //tests/benchmarks:pipeline_parallel_serving
 
 Real processes on loopback, one thread for each worker. The model (hidden 512, 8 layers, 8 heads, 4 KV heads, intermediate 1408,
-47 MB of f32 weights) is trained for one step: what it says is of no interest, only that all ways of serving it say the same.
+47 MB of f32 weights) is trained for one step; all ways of serving it must give equal outputs.
 Greedy answers of 32 tokens after prompts of 64; with --ngram, trees of n-gram drafts of up to 4 tokens for each request, which
 make steps of many rows. Then one prompt of 768 tokens, in chunks of 96. All ways take turns; medians are printed, and
 those of the ratios to one step at a time of the same round.

@@ -22,8 +22,10 @@ ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(int, graphs, 240, "random ones");
 ABSL_FLAG(double, max_placements, 1'000'000,
           "at most so many of a problem; larger ones lose operators");
-ABSL_FLAG(int, low_memory_problems, 0,\n          "instead of all else, this many random problems on devices with too little memory");
-ABSL_FLAG(double, max_low_memory_placements, 3000,\n          "maximum placements of a --low_memory_problems problem at one ZeRO stage");
+ABSL_FLAG(int, low_memory_problems, 0,
+          "instead of all else, this many random problems on devices with too little memory");
+ABSL_FLAG(double, max_low_memory_placements, 3000,
+          "maximum placements of a --low_memory_problems problem at one ZeRO stage");
 ABSL_FLAG(int64_t, budget, 0, "of each plan; 0: the planner's own choice");
 ABSL_FLAG(uint64_t, seed, 0, "of the search");
 ABSL_FLAG(bool, verbose, false, "a line for each problem on standard error");

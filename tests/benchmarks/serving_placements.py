@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What a round takes where models are served, beside what --workers=auto predicts: coordinator's process, one worker, two
-of them, alone and with a small model that drafts.
+"""Measured time per round of serving placements, compared with the predictions of --workers=auto: coordinator's process, one
+and two workers, with and without an SSM.
 
     bazel run --config=release //tests/benchmarks:serving_placements
 

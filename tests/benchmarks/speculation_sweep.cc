@@ -48,7 +48,7 @@ ABSL_FLAG(bool, reproducible, false,
           "requests must be reproducible: tuned drafts share the sampling noise of the LLM");
 ABSL_FLAG(std::string, concurrency, "1,2,4,8,16,32,64", "numbers of concurrent requests");
 ABSL_FLAG(std::string, llm, "", "folder of the LLM; empty: the quickstart's sizes, trained here");
-ABSL_FLAG(std::string, ssm, "", "folder of the SSM, likewise");
+ABSL_FLAG(std::string, ssm, "", "folder of the SSM; empty: the quickstart's sizes, trained here");
 ABSL_FLAG(std::string, text, "", "file whose last tenth the prompts are from; empty: Genesis");
 ABSL_FLAG(std::vector<std::string>, tree_shapes,
           std::vector<std::string>({"1-1-1-1", "1-1-3-1-1", "2-1-1"}),
@@ -64,11 +64,11 @@ constexpr int kMostRequests = 64;
 constexpr int kRows = 832;                     // 64 trees of <1,1,3,1,1>
 constexpr int kSlots = 16384;                  // of each engine's KV cache
 constexpr int kNgram = 6;                      // tokens
-constexpr int kFirst = 8;                      // tokens of each request that do not count
-constexpr int kTurnTokens = 64;                // of all requests, but
-constexpr int kLeastTurn = 8, kMostTurn = 32;  // of each of them
-constexpr int kLongest = 4;   // times the mean answer: some texts are drafted better than others
-constexpr int kAnswers = 32;  // of a round, at least
+constexpr int kFirst = 8;                      // untimed first tokens of each request
+constexpr int kTurnTokens = 64;                // tokens per turn, over all requests
+constexpr int kLeastTurn = 8, kMostTurn = 32;  // limits per request
+constexpr int kLongest = 4;   // times the mean output length: acceptance differs by text
+constexpr int kAnswers = 32;  // minimum number of outputs per round
 
 struct Run {
   double tokens = 0, seconds = 0, llm_steps = 0, llm_rows = 0;
@@ -76,7 +76,7 @@ struct Run {
   double llm_seconds = 0, ssm_seconds = 0;  // in the models' own steps
 };
 
-// A model, and the part of its KV cache that is one engine's.
+// A model, and one engine's range of its KV cache.
 struct Share {
   Share(ServedModel& model, int number)
       : range(model.runner.get(), number * kSlots, kSlots), counting(&range) {}
@@ -92,7 +92,7 @@ struct Mode {
   std::unique_ptr<Engine> engine;
   std::map<int, std::vector<Run>> runs;       // by load
   std::map<int, std::vector<double>> ratios;  // rate over that of incremental decoding, by load
-  // Of the present round.
+  // The current round.
   std::vector<RequestId> requests;
   Run run;
 };
@@ -118,7 +118,7 @@ absl::Status Begin(Mode& mode, const Tokenizer& tokenizer, const std::string& te
                    int round) {
   for (int i = 0; i < load; ++i) {
     const uint32_t number = static_cast<uint32_t>(round * kMostRequests + i);
-    // From the held-out tail.
+    // Prompts come from the held-out tail.
     const size_t tail = text.size() / 10 - kPrompt;
     const size_t at = text.size() - text.size() / 10 + static_cast<size_t>(number) * 977 % tail;
     RequestOptions request;
@@ -131,7 +131,7 @@ absl::Status Begin(Mode& mode, const Tokenizer& tokenizer, const std::string& te
     if (!id.ok()) return id.status();
     mode.requests.push_back(*id);
   }
-  std::map<RequestId, int> waiting;  // tokens that are still to come
+  std::map<RequestId, int> waiting;  // tokens left
   for (const RequestId id : mode.requests) waiting[id] = kFirst;
   while (!waiting.empty()) {
     if (absl::Status s = mode.engine->Step(); !s.ok()) return s;
@@ -145,7 +145,7 @@ absl::Status Begin(Mode& mode, const Tokenizer& tokenizer, const std::string& te
   return absl::OkStatus();
 }
 
-// Steps until all its requests together have yielded so many tokens more in this round.
+// Steps until the mode's requests have generated `tokens` tokens in this round.
 absl::Status Decode(Mode& mode, double tokens) {
   mode.llm->counting.Clear();
   mode.ssm->counting.Clear();
@@ -178,7 +178,7 @@ absl::Status End(Mode& mode) {
   return mode.engine->idle() ? absl::OkStatus() : absl::InternalError("cancelled, but not idle");
 }
 
-// One round of these modes at one load; their runs are added to.
+// Runs one round of these modes at one load, and adds to their runs.
 absl::Status Round(absl::Span<Mode* const> modes, const Tokenizer& tokenizer,
                    const std::string& text, int load, int round) {
   for (Mode* mode : modes) {
@@ -187,8 +187,7 @@ absl::Status Round(absl::Span<Mode* const> modes, const Tokenizer& tokenizer,
   const double before = modes[0]->run.tokens;
   const int tokens = absl::GetFlag(FLAGS_tokens);
   const int turn = std::clamp(kTurnTokens / load, kLeastTurn, kMostTurn);
-  // Whoever comes after another way of decoding finds other things in the caches: the order is by
-  // chance.
+  // Random order, because the preceding mode affects CPU caches.
   std::vector<Mode*> order(modes.begin(), modes.end());
   std::mt19937 random(static_cast<uint32_t>(round));
   for (int end = turn; end < tokens + turn; end += turn) {
@@ -233,14 +232,14 @@ absl::StatusOr<Models> MakeModels(const OpRegistry& registry, int modes) {
   return models;
 }
 
-// How a mode drafts. `name` without a shape: of the shape.
+// How a mode drafts. The shape is appended to `name`.
 struct Way {
   std::string name, expansion;
   bool ssm = false, tuned = false;
   int ngram = 0;
 };
 
-// Incremental decoding first.
+// Returns the requested modes, incremental decoding first.
 std::vector<Way> RequestedModes() {
   std::vector<Way> ways = {{"incremental", "", false, false, 0}};
   for (const std::string& widths : absl::GetFlag(FLAGS_tree_shapes)) {
@@ -256,7 +255,7 @@ std::vector<Way> RequestedModes() {
   ways.push_back({"auto", "", true, true, 0});
   ways.push_back({"n-gram and auto", "", true, true, kNgram});
   ways.push_back({"n-gram alone", "", false, true, kNgram});
-  // What the place in the turn does, and chance.
+  // A second incremental mode, to measure the effect of order and noise.
   ways.push_back({"incremental, again", "", false, false, 0});
   const std::vector<std::string> only = absl::GetFlag(FLAGS_modes);
   if (only.empty()) return ways;
@@ -284,7 +283,7 @@ absl::StatusOr<Mode> MakeMode(const Way& way, int number, Models& models,
   options.expansion = *shape;
   options.max_requests = kMostRequests;
   options.max_tokens_per_batch = kRows;
-  options.prefix_cache = false;  // a prompt comes again in other rounds
+  options.prefix_cache = false;  // prompts repeat in other rounds
   options.speculation.tune = way.tuned;
   options.speculation.ngram.depth = way.ngram;
   options.speculation.sampled =
@@ -311,8 +310,8 @@ absl::StatusOr<std::vector<int>> Loads() {
   return loads;
 }
 
-// What the tuned modes learn once in a server's life, at every load: in turns, too, because a model
-// that runs alone finds other things in the caches.
+// Warms up the tuned modes at every load, alternating as in timed rounds, because a model that runs
+// alone finds other CPU cache contents.
 absl::Status Warm(std::vector<Mode>& modes, const std::vector<int>& loads,
                   const Tokenizer& tokenizer, const std::string& text) {
   std::vector<Mode*> all;
@@ -345,7 +344,7 @@ absl::Status Rounds(std::vector<Mode>& modes, const std::vector<int>& loads,
     for (const int load : loads) {
       std::fprintf(stderr, "\rround %d of %d, %d requests   ", round + 1, rounds, load);
       for (Mode& mode : modes) mode.run = {};
-      // As many answers at every load, up to a bound: few tokens say little.
+      // Equally many outputs at every load, up to a bound: few tokens are noisy.
       for (int i = 0; i < std::max(1, kAnswers / load); ++i) {
         absl::Status status = Round(all, tokenizer, text, load, prompts++);
         if (!status.ok()) return status;
@@ -360,8 +359,8 @@ absl::Status Rounds(std::vector<Mode>& modes, const std::vector<int>& loads,
   return absl::OkStatus();
 }
 
-// The fixed mode whose median is the highest in the rounds whose number is `parity` modulo 2, and
-// in all of them if there are no such or if `parity` is -1.
+// Returns the fixed mode with the highest median in the rounds whose number is `parity` modulo 2,
+// or in all rounds if there are none or `parity` is -1.
 const Mode& BestFixed(const std::vector<Mode>& modes, int load, int parity) {
   const auto median = [&](const Mode& mode) {
     const std::vector<double>& all = mode.ratios.at(load);
@@ -378,8 +377,8 @@ const Mode& BestFixed(const std::vector<Mode>& modes, int load, int parity) {
   return *best;
 }
 
-// Round by round. Even rounds are compared with what was best in odd ones, and odd with even:
-// whoever is chosen for a round's own luck is not as fast as it was there.
+// Compares even rounds with the best fixed mode of odd rounds and vice versa, to avoid selection
+// bias.
 void CompareWithFixedShapes(const std::vector<Mode>& modes, const std::vector<int>& loads, Report* report) {
   std::vector<std::string> columns = {"requests", "best fixed"};
   for (const Mode& mode : modes) {

@@ -1,4 +1,4 @@
-"""Megabytes of text a second into tokens, in one thread: ours and Hugging Face's `tokenizers`, in turns, medians.
+"""Tokenization speed in MB/s of one thread: ours and Hugging Face's `tokenizers`, alternating, medians.
 
     bazel run --config=release //tests/benchmarks:tokenizer_speed [-- STYLE...]
 

@@ -74,11 +74,11 @@ struct Model {
   WeightFormat format;
   std::unique_ptr<Device> device;
   std::unique_ptr<ProgramModelRunner> runner;
-  double matrix_bytes = 0;  // that a step reads
+  double matrix_bytes = 0;  // of the matrices that a step reads
   double flops = 0;         // of the matrices, for each row
 };
 
-// Every parameter has normal values; the matrices those of one generator, in any format.
+// Fills every parameter with normal values; matrices get equal values in every format.
 absl::Status Fill(const Graph& graph, Executor& executor, Model* model) {
   for (const Node& node : graph.nodes()) {
     const bool packed = node.op == "quantized_linear";
@@ -88,7 +88,7 @@ absl::Status Fill(const Graph& graph, Executor& executor, Model* model) {
     const int64_t in = graph.value(node.inputs[0]).type.dims.back();
     std::mt19937 random(static_cast<unsigned>(out + in));
     std::normal_distribution<float> normal(0, 0.02f);
-    // Rows repeat, to save time; the bytes in memory are different ones all the same.
+    // Rows repeat to save time; they are still separate memory.
     std::vector<float> values(static_cast<size_t>(out * in));
     const size_t some = std::min(values.size(), size_t{1} << 16);
     for (size_t i = 0; i < values.size(); ++i) {
@@ -140,7 +140,7 @@ absl::StatusOr<Model> Make(const OpRegistry& registry, WeightFormat format) {
   return model;
 }
 
-// `rows` tokens of one sequence behind the context.
+// Returns a batch of `rows` tokens of one sequence after the context.
 RunnerBatch Batch(int rows) {
   const int context = absl::GetFlag(FLAGS_context);
   RunnerBatch batch;
@@ -158,8 +158,7 @@ RunnerBatch Batch(int rows) {
   return batch;
 }
 
-// What the last-level cache holds of the model before it counts in the first step alone, which is
-// not timed.
+// Does not time the first step, which evicts the previous model from the last-level cache.
 absl::StatusOr<double> StepSeconds(Model& model, const RunnerBatch& batch) {
   RunnerOutput logits;
   const double start = Seconds();
@@ -178,8 +177,8 @@ absl::StatusOr<double> StepSeconds(Model& model, const RunnerBatch& batch, int r
   return Median(seconds);
 }
 
-// Bytes per second that the device's memory gives: a pass over `bytes` by the threads, or on a GPU
-// copies of an array that no cache holds.
+// Measures the device's memory bandwidth in bytes/s: a pass over `bytes` by the threads, or on a
+// GPU copies of an array larger than its caches.
 absl::StatusOr<std::function<absl::StatusOr<double>()>> Yardstick(Device* device, int64_t bytes) {
   if (!OnGpu()) {
     auto array = std::make_shared<ReadBandwidthArray>(absl::GetFlag(FLAGS_threads), bytes);
@@ -211,8 +210,8 @@ absl::StatusOr<std::function<absl::StatusOr<double>()>> Yardstick(Device* device
       });
 }
 
-// A step for one row and a pass over an array of as many bytes, in turns: memory that others read,
-// too, changes its pace within seconds.
+// Alternates a step of one row with a pass over an array of equal size: on shared machines memory
+// bandwidth changes within seconds.
 struct Decoding {
   std::vector<double> seconds, readable, share;
 
@@ -233,13 +232,13 @@ struct Decoding {
   }
 };
 
-// Milliseconds of a step, by operator; medians over the steps.
+// Returns milliseconds per step by operator, medians over the steps.
 absl::StatusOr<std::map<std::string, double>> ByOperator(Model& model, const RunnerBatch& batch) {
   const int steps = batch.rows() > kFewRows ? 5 : 21;
   RunnerOutput logits;
   std::map<std::string, std::vector<double>> seconds;
   for (int i = 0; i < steps; ++i) {
-    // Fills the inputs, and what a step leaves in the caches.
+    // Fills the inputs and warms the caches.
     if (absl::Status s = model.runner->Step(batch, &logits); !s.ok()) return s;
     absl::StatusOr<StepResult> result = model.runner->executor().Step(
         0, /*profile=*/true, {batch.rows(), static_cast<int64_t>(batch.logit_rows.size())});
@@ -295,7 +294,7 @@ absl::Status Run(Report* report) {
     absl::StatusOr<Model> model = Make(registry, *format);
     if (!model.ok()) return model.status();
     models.push_back(*std::move(model));
-    // The context's own keys, and memory touched.
+    // Fills the context's KV cache and touches the memory.
     if (absl::Status s = StepSeconds(models.back(), batches.back(), 1).status(); !s.ok()) return s;
     std::fprintf(stderr, "%s: %.0f MB of matrices\n", name.c_str(),
                  models.back().matrix_bytes / 1e6);

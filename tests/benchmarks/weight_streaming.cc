@@ -42,8 +42,8 @@ constexpr int kRows = 320;
 constexpr int kMostRequests = 16;
 constexpr int kNgram = 6;  // tokens, as served by default
 
-// The parameters of the LLM with `more` neurons in each MLP. Rows of gate and up are random, the
-// columns of down that meet them are 0.
+// Returns the LLM's parameters with added neurons in each MLP. Their gate and up rows are random,
+// their down columns 0.
 Parameters Widen(const Parameters& given, const LlamaConfig& from, const LlamaConfig& to) {
   const auto more = static_cast<size_t>(to.intermediate_size - from.intermediate_size);
   const auto hidden = static_cast<size_t>(from.hidden_size);
@@ -80,7 +80,7 @@ struct Mode {
   std::vector<Run> runs;
 };
 
-// Prompts first, untimed; then until the first answer is complete. The rest runs to its end.
+// Prefills untimed, then times until the first output is complete, and finishes the rest untimed.
 absl::StatusOr<Run> Decode(Mode& mode, const Tokenizer& tokenizer, const std::string& text,
                            int round) {
   const int requests = absl::GetFlag(FLAGS_requests), wanted = absl::GetFlag(FLAGS_tokens);
@@ -193,8 +193,8 @@ absl::Status Measure(Report* report) {
   status.Update(add("resident, tree <1,1,3,1,1>", *resident, "1,1,3,1,1", false));
   status.Update(add("resident, tuned", *resident, "", true));
   if (!status.ok()) return status;
-  // One round before the clock counts: the tuned engines learn. Whoever comes after another mode
-  // finds other things in the caches: the order is by chance.
+  // One untimed round for the tuned engines to learn. Random order, because the preceding mode
+  // affects CPU caches.
   std::vector<Mode*> order;
   for (Mode& mode : modes) order.push_back(&mode);
   std::mt19937 random(1);
@@ -218,7 +218,7 @@ absl::Status Measure(Report* report) {
       for (const Run& run : mode.runs) values.push_back(value(run));
       return Median(values);
     };
-    // Ratios within a round: what slows the machine for a while slows both.
+    // Ratios within a round: disturbances affect both modes.
     std::vector<double> ratios;
     for (size_t i = 0; i < mode.runs.size(); ++i) {
       const Run &a = mode.runs[i], &b = modes[0].runs[i];

@@ -1,11 +1,10 @@
 #!/usr/bin/python3
-"""Requests against a model of a large vocabulary on one worker: what it takes that each token's logits, or only the token, go
-to the coordinator.
+"""Throughput of a model with a large vocabulary on one worker that returns logits, or only sampled tokens, to the coordinator.
 
     bazel run --config=release //tests/benchmarks:worker_side_sampling [-- --baseline=DIR]
 
-Real processes on loopback, of --threads each. The model (hidden 64, 2 layers, a vocabulary of 128,256) is trained for one step:
-what it says is of no interest. Answers of 32 tokens after prompts of 32: greedy, sampled (temperature 1), with a repetition
+Real processes on loopback, of --threads each. The model (hidden 64, 2 layers, a vocabulary of 128,256) is trained for one step.
+Outputs of 32 tokens after prompts of 32: greedy, sampled (temperature 1), with a repetition
 penalty, with log-probabilities, and within a regular expression (--modes). DIR holds espalierd and espalier-worker of another
 version, which takes turns with this one, first in every other round. A round before these does not count. Medians are printed, and
 those of the ratios of the same round.

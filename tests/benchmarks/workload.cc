@@ -76,7 +76,7 @@ absl::Status FillLlama(const OpRegistry& registry, Workload* work) {
   return absl::OkStatus();
 }
 
-// Examples of uniform noise with classes in turn: as good as any to time steps with.
+// Examples of uniform noise with alternating classes, sufficient to time steps.
 absl::StatusOr<std::shared_ptr<const Dataset>> Noise(const std::string& input, const Dims& dims,
                                                      int classes) {
   constexpr int64_t kExamples = 512;

@@ -137,7 +137,7 @@ class AdapterLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     return runner.ok() ? *std::move(runner) : nullptr;
   }
 
-  // The whole prompt with one adapter.
+  // Runs the whole prompt with one adapter.
   RunnerOutput Alone(ModelRunner& runner, int adapter) {
     RunnerBatch batch;
     AddSequence(&batch, tokens_, 0, static_cast<int>(tokens_.size()));
@@ -213,7 +213,7 @@ TEST_P(AdapterLogitsTest, MatchPeftAndAreBatchInvariant) {
     const std::vector<float>& own = alone.back().hidden;
     EXPECT_LE(Distance({own.end() - static_cast<int64_t>(hidden.size()), own.end()}, hidden),
               1e-4f);
-    // Beside others or by itself: ranks are padded, nothing else changes.
+    // With or without other adapters: ranks are padded, nothing else changes.
     const auto single = Runner({adapters_[i]});
     ASSERT_NE(single, nullptr);
     EXPECT_EQ(Alone(*single, 0).values, alone.back().values);
@@ -240,7 +240,7 @@ TEST_P(AdapterLogitsTest, WorkWithQuantizedMatrices) {
   }
 }
 
-// Each device has its parts of A and B, cut as the matrix that they change is cut.
+// Each device has shards of A and B, partitioned like the matrix that they change.
 TEST_P(AdapterLogitsTest, MatchUnderModelParallelism) {
   const auto whole = Runner(adapters_);
   ASSERT_NE(whole, nullptr);
@@ -253,7 +253,7 @@ TEST_P(AdapterLogitsTest, MatchUnderModelParallelism) {
     return bytes;
   };
   std::vector<ServingDegrees> cuts = {{2, 1}, {1, 2}, {2, 2}};
-  // Each head of keys and values on several devices.
+  // K/V heads are replicated on several devices.
   const FamilyHeads heads = HeadsOf(base_);
   if (heads.keys < heads.queries) cuts.push_back({heads.queries, 1});
   for (const ServingDegrees& degrees : cuts) {
@@ -283,7 +283,7 @@ TEST_P(AdapterLogitsTest, MatchUnderModelParallelism) {
   }
 }
 
-// What says which rows of which tensor a parameter has comes to a worker from outside.
+// A worker receives the rows of tensors in each parameter from the network, so it must check them.
 TEST_P(AdapterLogitsTest, RejectsRowsMissingFromFiles) {
   const auto runner = Runner(adapters_);
   ASSERT_NE(runner, nullptr);
@@ -335,7 +335,7 @@ TEST_P(AdapterLogitsTest, RejectsMismatchedFilesByName) {
   changed = tensors;
   changed[a][0][1] = changed[a][0][1].get<int>() + 1;
   refused(config, changed, {"'wrong'", a, "expected"});
-  // PEFT's copy of an output layer, which says nothing new.
+  // PEFT's copy of an output layer, which is redundant.
   changed = tensors;
   const std::string module = a.substr(0, a.find(".lora_A"));
   const json copy = {{tensors[b][0][0], tensors[a][0][1]}, 0, 1};
@@ -356,7 +356,7 @@ TEST_P(AdapterLogitsTest, RejectsMismatchedFilesByName) {
   changed = tensors;
   changed["base_model.model.model.embed_tokens.lora_embedding_A"] = {{2, 4}, 0, 1};
   refused(config, changed, {"'wrong'", "lora_embedding_A", "embeddings"});
-  // A target of other families, and one of this model without tensors.
+  // A target module of other families, and one of this model without tensors.
   json more = config;
   more["target_modules"].push_back("k_projection");
   WriteAdapter("more", more, tensors, adapters_[0] + "/");

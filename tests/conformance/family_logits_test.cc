@@ -44,7 +44,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     expected_ = DecodeFloats(c["logits"].get<std::string>());
   }
 
-  // A folder that holds the case "llama" as a GGUF file and nothing else.
+  // Makes a folder with only a GGUF file of the case "llama".
   void UseGguf() {
     folder_ += "-gguf";
     ASSERT_TRUE(files_->CreateDirectories(folder_).ok());
@@ -88,7 +88,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     }
   }
 
-  // Every matrix in `format`.
+  // Converts every matrix to `format`.
   absl::StatusOr<ServingModel> Build(WeightFormat format, DType kv_cache_dtype = DType::kF32) {
     absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder_);
     if (!config.ok()) return config.status();
@@ -175,7 +175,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     folder_ = folder;
   }
 
-  // Null, and no failure, exactly where the heads cannot be shared out to so many devices.
+  // Returns null without a failure exactly if the heads cannot be partitioned over `devices`.
   std::unique_ptr<InProcessModelRunner> Cut(const ServingDegrees& degrees,
                                             const RunnerLimits& limits,
                                             DType kv_cache_dtype = DType::kF32) {
@@ -190,7 +190,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     return nullptr;
   }
 
-  // Over as many devices; an error if the model cannot be cut so.
+  // Runs over several devices. Returns an error if the model cannot be partitioned so.
   absl::StatusOr<std::unique_ptr<InProcessModelRunner>> Ranks(const ServingDegrees& degrees,
                                                               const RunnerLimits& limits,
                                                               DType kv_cache_dtype = DType::kF32) {
@@ -209,8 +209,8 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     return batch;
   }
 
-  // The rows behind `prefix` as a path through a tree that has another branch at each node. Sets
-  // the row of each of them.
+  // Runs the rows after `prefix` as a path through a token tree with another branch at each node.
+  // Sets the row of each.
   RunnerBatch Branches(int prefix, std::vector<int>* row_of) const {
     RunnerBatch batch;
     std::vector<int32_t> path;
@@ -235,7 +235,7 @@ class FamilyLogitsTest : public ::testing::TestWithParam<FamilyCase> {
     return logits;
   }
 
-  // The largest difference of two steps' logits, as a part of the number where that is above 1.
+  // Returns the largest difference of two steps' logits, relative for logits above 1.
   static double Distance(const RunnerOutput& a, const RunnerOutput& b) {
     double worst = a.values.size() == b.values.size() ? 0 : INFINITY;
     for (size_t i = 0; i < std::min(a.values.size(), b.values.size()); ++i) {
@@ -286,7 +286,7 @@ TEST_P(FamilyLogitsTest, MatchTransformers) {
     EXPECT_EQ(Step(*gguf, Rows(0, n)).values, all.values);
   }
 
-  // Those that read images, too, serve their text part.
+  // Multimodal models serve their text part.
   const std::map<std::string, std::string> with_images = {
       {"gemma3", "Gemma3ForConditionalGeneration"},
       {"mistral", "Mistral3ForConditionalGeneration"}};
@@ -302,7 +302,7 @@ TEST_P(FamilyLogitsTest, MatchTransformers) {
     }
   }
 
-  // Decoding token by token: the same bits.
+  // Decoding token by token is bit-identical.
   auto stepwise = Runner();
   ASSERT_NE(stepwise, nullptr);
   for (int i = 0; i < n; ++i) {
@@ -310,7 +310,7 @@ TEST_P(FamilyLogitsTest, MatchTransformers) {
     ExpectSameBits(all, i, one, 0);
   }
 
-  // The second half as a path through a tree that has another branch at each node.
+  // Runs the second half as a path through a token tree with another branch at each node.
   auto tree = Runner();
   ASSERT_NE(tree, nullptr);
   std::vector<int> row_of;
@@ -320,9 +320,9 @@ TEST_P(FamilyLogitsTest, MatchTransformers) {
   for (int i = prefix; i < n; ++i) ExpectSameBits(all, i, branches, row_of[i - prefix]);
 }
 
-// In fewer bits: logits near those of transformers, and still the same bits token by token and in a
-// tree, which greedy identity rests on. How near is measured by the spread of the logits; 8 and 4
-// bits round x too, and a mixture may choose another expert.
+// Quantized logits are close to those of transformers, and bit-identical token by token and in a
+// tree, on which lossless speculation relies. Tolerances are relative to the spread of the logits;
+// 8 and 4 bits also round activations, and an MoE model may choose another expert.
 TEST_P(FamilyLogitsTest, QuantizedAreCloseAndBatchInvariant) {
   const int n = static_cast<int>(tokens_.size()), prefix = n / 2;
   double mean = 0, spread = 0;
@@ -356,7 +356,7 @@ TEST_P(FamilyLogitsTest, QuantizedAreCloseAndBatchInvariant) {
   }
 }
 
-// What embeddings are made of.
+// Embeddings are made of hidden states.
 TEST_P(FamilyLogitsTest, HiddenStatesMatchTransformers) {
   std::ifstream file("tests/conformance/hidden_states.json");
   const json states = json::parse(file);
@@ -373,12 +373,12 @@ TEST_P(FamilyLogitsTest, HiddenStatesMatchTransformers) {
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_NEAR(both.hidden[expected.size() + i], expected[i], 1e-4f) << i;
   }
-  // Nobody pays for them who does not ask.
+  // Hidden states are computed on request only.
   EXPECT_TRUE(Step(*runner, Rows(0, n)).hidden.empty());
 }
 
-// Cut over two and four devices: the same numbers but for the rounding of sums, in one piece, token
-// by token and in a tree.
+// On two and four devices, logits differ by the rounding of sums only: as a whole, token by token
+// and in a tree.
 TEST_P(FamilyLogitsTest, MatchUnderModelParallelism) {
   const int n = static_cast<int>(tokens_.size()), prefix = n / 2;
   auto alone = Runner();
@@ -387,7 +387,7 @@ TEST_P(FamilyLogitsTest, MatchUnderModelParallelism) {
   batch.wants_hidden = true;
   const RunnerOutput all = Step(*alone, batch);
   std::vector<ServingDegrees> cuts = {{2, 1}, {1, 2}, {2, 2}};
-  // Each head of keys and values on several devices.
+  // K/V heads are replicated on several devices.
   const FamilyHeads heads = HeadsOf(GetParam());
   if (heads.keys < heads.queries) cuts.push_back({heads.queries, 1});
   for (const ServingDegrees& degrees : cuts) {
@@ -413,8 +413,8 @@ TEST_P(FamilyLogitsTest, MatchUnderModelParallelism) {
   }
 }
 
-// With fewer bits a sum that is rounded otherwise may be kept as the next number: still less than
-// what the format itself does to the logits. Stages alone change no sum.
+// In a quantized KV cache, a sum that is rounded differently may become the next representable
+// value; the effect is smaller than that of the format itself. Pipeline stages alone change no sum.
 TEST_P(FamilyLogitsTest, ModelParallelismWorksWithQuantizedKvCache) {
   const int n = static_cast<int>(tokens_.size());
   auto wide = Runner();

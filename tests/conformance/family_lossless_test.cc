@@ -24,8 +24,8 @@ namespace espalier {
 namespace {
 
 constexpr int kRequests = 4, kRows = 32;
-constexpr int kAnswer = 36;      // with the prompts, longer than any window
-constexpr double kLarger = 1.6;  // drafts are right about every other time
+constexpr int kAnswer = 36;      // tokens; with the prompts, longer than any sliding window
+constexpr double kLarger = 1.6;  // about half of the drafts are accepted
 
 class FamilyLosslessTest : public ::testing::TestWithParam<FamilyCase> {
  protected:
@@ -105,7 +105,7 @@ class FamilyLosslessTest : public ::testing::TestWithParam<FamilyCase> {
     for (const LosslessCheck& check : report->checks) {
       EXPECT_TRUE(check.passed) << check.name << ": " << check.detail;
     }
-    // Or hardly anything was decoded behind a tree.
+    // Otherwise hardly any token was decoded after a tree.
     EXPECT_GT(report->accepted_per_step, 0.1);
     RecordProperty("accepted_per_step", std::to_string(report->accepted_per_step));
   }

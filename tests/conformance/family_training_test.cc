@@ -61,7 +61,7 @@ std::vector<float> FloatsOf(const std::string& bytes) {
   return values;
 }
 
-// Every tensor of a folder, as f32.
+// Reads every tensor of a folder as f32.
 Tensors ReadFolder(FileSystem& files, const std::string& folder) {
   Tensors tensors;
   const absl::StatusOr<std::unique_ptr<WeightFiles>> weights = OpenWeights(files, folder);
@@ -75,7 +75,7 @@ Tensors ReadFolder(FileSystem& files, const std::string& folder) {
   return tensors;
 }
 
-// The same batch at each step.
+// A dataset with the same batch at each step.
 class OneBatch : public BatchSource {
  public:
   explicit OneBatch(Tensors columns) : columns_(std::move(columns)) {}
@@ -150,14 +150,14 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
     return std::move(training->graph);
   }
 
-  // What the loss is taken of, [kBatch, tokens, vocabulary].
+  // Returns the input of the loss, [kBatch, tokens, vocabulary].
   absl::StatusOr<std::vector<float>> TrainingLogits(const Graph& graph, const Tensors& parameters) {
     const ValueId accuracy = graph.FindOutput("accuracy");
     if (accuracy == kNoValue) return absl::NotFoundError("accuracy");
     return Compute(graph, parameters, graph.node(graph.value(accuracy).producer).inputs[0]);
   }
 
-  // A value of the graph, operator by operator.
+  // Computes a value of the graph, operator by operator.
   absl::StatusOr<std::vector<float>> Compute(const Graph& graph, const Tensors& parameters,
                                              ValueId wanted) {
     std::vector<std::string> bytes(graph.values().size());
@@ -188,7 +188,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
     return absl::NotFoundError("no node computes it");
   }
 
-  // The same by the serving graph.
+  // Computes the logits with the serving graph.
   absl::StatusOr<std::vector<float>> ServedLogits(const std::string& folder) {
     absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder);
     if (!config.ok()) return config.status();
@@ -242,7 +242,7 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
     return std::move(lowered->training[0]);
   }
 
-  // Trains what the folder holds; the result lies in `out`. Fills in the loss of each step.
+  // Trains the folder's model and writes it to `out`. Fills in the loss of each step.
   absl::Status Train(const Graph& graph, const std::string& out, std::vector<double>* losses) {
     const absl::StatusOr<v1::Program> program = TrainingProgram(graph);
     if (!program.ok()) return program.status();
@@ -322,7 +322,7 @@ TEST_P(FamilyTraining, LogitsMatchServingBeforeAndAfterTraining) {
   ExpectEqual(TrainingLogits(*graph, after), ServedLogits(out));
 }
 
-// The loss of soft labels is the cross entropy that their weights ask for.
+// The loss of soft labels is the cross entropy with their weights.
 TEST_P(FamilyTraining, SoftLabelLossIsWeightedCrossEntropy) {
   constexpr int kSoft = 3;
   const absl::StatusOr<Graph> graph = Training(kSoft);

@@ -59,7 +59,7 @@ class GgufModels {
     EXPECT_TRUE(written.ok()) << written;
   }
 
-  // As Hugging Face keeps it.
+  // The model in Hugging Face layout.
   std::string WriteSafetensors(const FamilyCase& family, const DrawnTensors& drawn) {
     const std::string folder = Folder("safetensors");
     Write(folder, "config.json", family["config"].dump());
@@ -82,7 +82,8 @@ class GgufModels {
     return folder;
   }
 
-  // Of a whole sequence in one step; empty, with a failure, for a model that cannot be run.
+  // Returns the logits of a whole sequence in one step. Fails and returns none if the model does
+  // not run.
   std::vector<float> Logits(const std::string& folder, const FamilyCase& family,
                             WeightFormat format) {
     absl::StatusOr<std::vector<float>> logits = TryLogits(folder, family, format);
@@ -130,7 +131,7 @@ class GgufModels {
   OpRegistry registry_;
 };
 
-// The largest difference, as a part of the number where that is above 1.
+// Returns the largest difference, relative for values above 1.
 double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.empty() || a.size() != b.size()) return INFINITY;
   double worst = 0;
@@ -149,7 +150,7 @@ TEST_P(GgufFamiliesTest, LogitsMatchSafetensors) {
   const DrawnTensors drawn = DrawTensors(family);
   const std::string safetensors = WriteSafetensors(family, drawn);
   const std::vector<float> expected = Logits(safetensors, family, WeightFormat::kF32);
-  // Where nothing is changed they are transformers' own.
+  // Without changes, logits are those of transformers.
   if (gguf_case["config"].empty()) {
     EXPECT_LE(Distance(expected, DecodeFloats(family["logits"].get<std::string>())), 1e-4);
   }
@@ -161,8 +162,8 @@ TEST_P(GgufFamiliesTest, LogitsMatchSafetensors) {
   EXPECT_LE(Distance(found, expected), rounded ? 1e-5 : 0);
 }
 
-// Numbers that the file keeps in fewer bits are what they mean there, and go on to the format in
-// which they are served by the same way as those of any file.
+// Quantized tensors of the file have their dequantized values, and are converted to the serving
+// format like those of any file.
 TEST_P(GgufFamiliesTest, QuantizedTensorsMatchDequantized) {
   const json& gguf_case = GetParam().data;
   if (absl::StrContains(gguf_case["tensors"].dump(), "\"values\"")) return;  // see above
@@ -188,7 +189,7 @@ TEST_P(GgufFamiliesTest, QuantizedTensorsMatchDequantized) {
       EXPECT_EQ(Logits(gguf, family, format), expected);
       EXPECT_GT(Distance(expected, exact), 0) << "the type does nothing";
     }
-    // As it is served if nobody says otherwise.
+    // The default weight format.
     const absl::StatusOr<NativeFormats> own = NativeFormats::Read(*NewPosixFileSystem(), gguf);
     ASSERT_TRUE(own.ok()) << own.status();
     const std::map<uint32_t, WeightFormat> expected = {{kGgmlF16, WeightFormat::kF16},
@@ -208,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(All, GgufFamiliesTest, ::testing::ValuesIn(GgufCases())
                            return info.param.name();
                          });
 
-// As llama.cpp's gguf-split cuts a model: metadata in the first file, a third of the tensors in
+// Splits a model like llama.cpp's gguf-split: metadata in the first file, a third of the tensors in
 // each.
 class GgufPartsTest : public ::testing::Test, public GgufModels {
  protected:
@@ -243,7 +244,7 @@ class GgufPartsTest : public ::testing::Test, public GgufModels {
     return folder;
   }
 
-  // What is said of the parts after the change, by their tensors and by their configuration.
+  // Returns the errors for the changed parts, from their tensors and their configuration.
   std::string Error(const std::string& name, const std::function<void(Parts&)>& change) {
     Parts parts = Cut();
     change(parts);
@@ -286,7 +287,7 @@ TEST_F(GgufPartsTest, RejectsMismatchedSplitFilesByName) {
               HasSubstr("' is both in '"));
   EXPECT_THAT(Error("lost", [](Parts& p) { p[2].tensors.pop_back(); }),
               HasSubstr("'split.tensors.count' must be"));
-  // Under a name that says nothing of the others.
+  // With a file name that does not number the parts.
   const std::string folder = Folder("renamed");
   Write(folder, "model.gguf", GgufFileOf(Cut()[0].metadata, Cut()[0].tensors));
   EXPECT_THAT(std::string(OpenWeights(*files_, folder).status().message()),
@@ -297,7 +298,7 @@ class GgufExpertsTest : public ::testing::Test, public GgufModels {
  protected:
   using Change = std::function<void(json* metadata, std::vector<GgufEntry>* tensors)>;
 
-  // What is said of the case's file after the change: by its tensors, or by its configuration.
+  // Returns the error for the changed file, from its tensors or its configuration.
   std::string Error(const std::string& name, const Change& change, bool configuration = false) {
     const json gguf_case = CaseOf(name);
     const FamilyCase family =
@@ -390,7 +391,7 @@ TEST_F(GgufExpertsTest, RejectsUnsupportedMetadataByKey) {
               HasSubstr("'starcoder.attention.head_count_kv' must be 1"));
 }
 
-// Weights of the chosen experts that are not made to add up to 1: the file may say so.
+// The file may specify that weights of the chosen experts are not normalized to sum 1.
 TEST_F(GgufExpertsTest, HonorsUnnormalizedRouterWeights) {
   const json gguf_case = CaseOf("qwen3moe");
   FamilyCase family = FamilyOf(gguf_case, ReadFamilyCases("tests/conformance/families.json"));
@@ -406,8 +407,8 @@ TEST_F(GgufExpertsTest, HonorsUnnormalizedRouterWeights) {
   EXPECT_GT(Distance(found, normalised), 1e-3);
 }
 
-// Any part of any expert, in types whose blocks are longer than what is asked for; never its
-// neighbour's numbers; and where the file holds them as memory does it says where.
+// Reads any part of any expert, also if blocks are longer than the part, and never another expert's
+// elements. If file and memory layout are equal, returns the position in the file.
 TEST_F(GgufExpertsTest, ExpertIsSliceOfMergedTensor) {
   constexpr int64_t kExperts = 3, kOut = 2, kIn = 256, kEach = kOut * kIn;
   json metadata = CaseOf("mixtral")["metadata"];

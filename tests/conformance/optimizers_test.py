@@ -126,7 +126,7 @@ class OptimizersTest(unittest.TestCase):
 
 
     def test_step_0_changes_nothing(self):
-        """What loss scaling asks for where gradients overflowed."""
+        """Loss scaling uses step 0 if gradients overflowed."""
         p = torch.randn(7, 5, dtype=torch.float64).float().double()
         infinite = torch.full((7, 5), math.inf, dtype=torch.float64)
         like = [(p.abs() + k).float().double() for k in (1, 2, 3)]

@@ -139,7 +139,7 @@ def llama2(lines):
 
 
 def mistral(lines):
-    """As llama2, with Metaspace before the first word in place of the normaliser."""
+    """As llama2, with Metaspace before the first word in place of the normalizer."""
     data = byte_fallback(lines)
     data["normalizer"] = None
     data["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
@@ -271,7 +271,7 @@ def words(lines):
 
 
 def added(lines):
-    """Added tokens of every kind over a lowercasing normaliser."""
+    """Added tokens of every kind over a lowercasing normalizer."""
     tokenizer = bert(lines)
     tokenizer.add_tokens([AddedToken("WORD", normalized=True, single_word=True), AddedToken("word", normalized=False),
                           AddedToken("ab", single_word=True, normalized=False),

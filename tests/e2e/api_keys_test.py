@@ -30,7 +30,7 @@ class ApiKeysTest(unittest.TestCase):
         os.rename(self.file + ".new", self.file)
 
     def change(self, *keys):
-        """And waits until the daemon and its worker have read it, as whoever rotates keys has to between two steps."""
+        """Replaces the keys and waits until daemon and worker have read them, as required between steps of a rotation."""
         before = self.log().count("API keys reloaded")
         self.put(*keys)
         self.cluster.wait(lambda: self.log().count("API keys reloaded") == before + 2, 20, "both read the keys again")
@@ -68,7 +68,7 @@ class ApiKeysTest(unittest.TestCase):
         self.assertEqual((self.status(NEW), self.status(OLD)), (200, 401))
 
     def test_keys_authenticate_but_do_not_isolate_users(self):
-        """As --help of --api-key-file says: whoever shows a key has all jobs and artifacts."""
+        """As --help of --api-key-file says: every key has access to all jobs and artifacts."""
         self.change(OLD, NEW)
         self.train(OLD, "theirs")
         os.environ["ESPALIER_TOKEN"] = NEW

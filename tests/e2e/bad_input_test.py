@@ -40,7 +40,7 @@ class BadInputTest(unittest.TestCase):
         return os.path.join(self.folder.name, name)
 
     def refused(self, *words, args):
-        """The command fails, and what it says holds every word; a job may fail later, then its error does."""
+        """Expects the command, or the job that it starts, to fail with an error that has every word."""
         done = self.cluster.cli(*args, check=False)
         self.assertNotEqual(done.returncode, 0, done.stdout)
         said = done.stdout + done.stderr
@@ -84,7 +84,7 @@ class BadInputTest(unittest.TestCase):
         self.refused("npz", args=self.digits_job(self.path("no.npz")))
 
     def test_zip_bomb_npz_is_scanned_in_little_memory(self):
-        """A column of bytes, which become four each when they are held."""
+        """A column of bytes, which take four bytes each in memory."""
         blocks, zeros = 16, bytes(64 << 20)
         text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({blocks << 20}, 8, 8), }}\n".encode()
         header = b"\x93NUMPY\x01\0" + struct.pack("<H", len(text)) + text
@@ -141,7 +141,7 @@ class BadInputTest(unittest.TestCase):
         self.assertIn("--epochs", self.refused("epoch", args=["train", "--epocs=3"]))
 
     def test_deeply_nested_or_endless_requests(self):
-        """Those ended the daemon by its stack, these kept a thread of it for hours."""
+        """Deep nesting overflowed the stack; endless requests occupied a thread for hours."""
         template = self.path("chat.jinja")
         with open(template, "w") as file:
             file.write("{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}"
@@ -225,7 +225,7 @@ class DiskTest(unittest.TestCase):
             self.assertRegex(done.stderr.lower(), "read-?only")
 
     def test_volume_that_turns_read_only_is_reported_and_recovers(self):
-        """As ext4 does it by an error of its disk; by a command none does whose files are being written."""
+        """ext4 does so on a disk error; a command cannot remount a volume whose files are being written."""
         format_disk = shutil.which("mkfs.ext4", path="/usr/sbin:/sbin")
         if format_disk is None:
             self.skipTest("there is no mkfs.ext4")

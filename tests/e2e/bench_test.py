@@ -53,7 +53,7 @@ class BenchTest(unittest.TestCase):
         return [values.get(name, 0) for name in names]
 
     def check_load(self, done, requests, tokens):
-        """What must hold of any --json --save-detailed in which nothing failed and answers have `tokens` each."""
+        """Checks invariants of --json --save-detailed output without failures, with `tokens` tokens per output."""
         self.assertEqual((done["num_prompts"], done["completed"], done["failed"]), (requests, requests, 0))
         self.assertEqual(done["errors"], [""] * requests)
         self.assertEqual(done["output_lens"], [tokens] * requests)

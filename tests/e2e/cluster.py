@@ -32,7 +32,7 @@ class Failed(Exception):
 
 class Cluster:
     def __init__(self, workers=2, lease=3.0, daemon_flags=(), worker_flags=(), ca=None):
-        """ca: PEM file; the daemon, whose flags must say so, is spoken to over TLS."""
+        """ca: PEM file for TLS to the daemon, whose flags must enable TLS."""
         self.ca = ca
         self.folder = tempfile.mkdtemp(prefix="espalier-e2e-")
         self.grpc, self.http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
@@ -115,7 +115,7 @@ class Cluster:
         return done
 
     def run(self, *args):
-        """The one JSON document that a command prints, or the last line of a stream of them."""
+        """Returns the JSON document that a command prints, or the last one of a stream."""
         out = self.cli(*args, "--json").stdout
         try:
             return json.loads(out)
@@ -151,7 +151,7 @@ class Cluster:
         return self.request("GET", path, token=token)
 
     def request(self, method, path, body=None, timeout=120, token=None):
-        """Status and text. `token` is shown as a key; None: the one that the command line shows, "": none."""
+        """Returns status and text. `token`: API key; None: the command line's; "": no key."""
         data = body.encode() if isinstance(body, str) else body
         headers = {"Content-Type": "application/json"}
         if token is None:

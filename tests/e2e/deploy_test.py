@@ -78,7 +78,7 @@ def owner_of(path):
 
 
 def mistakes(documents):
-    """(what is wrong, a change that makes it so, what must be said of it), one for each place where it can be made."""
+    """Returns (mistake, change that makes it, expected message), one per place where it can be made."""
     def pod(d):
         return documents[d]["spec"]["template"]["spec"]
 

@@ -216,7 +216,7 @@ class GrpcHttpParityTest(unittest.TestCase):
             self.assertIn(field, message)
 
     def test_fields_of_one_protocol_only(self):
-        """Equal codes; the words are of the form in which it was said."""
+        """Codes are equal; messages use the field names of each protocol."""
         for path, body, method, request in [
                 ("/v1/completions", dict(prompt="x", top_p=2), "Generate", pb.GenerateRequest(text="x", sampling=dict(top_p=2))),
                 ("/v1/completions", dict(prompt="x", max_tokens=-1), "Generate", pb.GenerateRequest(text="x", max_tokens=-1)),

@@ -59,7 +59,7 @@ class GrpcLimitsTest(unittest.TestCase):
             return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
 
     def hold(self, count):
-        """So many calls at once, on as many connections as that takes."""
+        """Opens this many concurrent calls, on as many connections as needed."""
         held = []
         for _ in range(count):
             if len(held) % STREAMS == 0:
@@ -125,7 +125,7 @@ class GrpcLimitsTest(unittest.TestCase):
         self.open("Inference").ListServed(inference_pb2.ListServedRequest())
 
     def test_memory_is_bounded(self):
-        """A message is taken in whole before its size is looked at."""
+        """gRPC buffers a whole message before it checks the size."""
         code, message = error_of(lambda: self.open("Inference").Generate(b"\x12\x80\x80\x80\xd8\x02" + b"a" * (700 << 20)))
         self.assertEqual(code, Code.RESOURCE_EXHAUSTED, message)
         with open(f"/proc/{self.cluster.daemon.pid}/status") as status:

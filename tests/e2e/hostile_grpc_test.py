@@ -133,7 +133,7 @@ class HostileGrpcTest(unittest.TestCase):
                 models_pb2.UploadRequest(chunk=b"half of it")]
 
     def begun(self, name):
-        """An upload that lacks only its end, and waits with it."""
+        """An upload that is complete except for its end."""
         yield from self.parts(name)
         self.over.wait(60)
 

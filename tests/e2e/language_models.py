@@ -24,7 +24,7 @@ TEMPLATE = ("{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')
 
 
 def serve_thinker(cluster, *flags):
-    """A model that has learned two conversations by heart, in a template of ours; "end" ends its answers."""
+    """Trains a model that has memorized two conversations in a custom chat template; "end" ends its outputs."""
     text, template = (os.path.join(cluster.folder, name) for name in ("learned.txt", "chat.jinja"))
     with open(text, "w") as file:
         file.write(LEARNT * 300)

@@ -80,7 +80,7 @@ def _headless(service):
 
 
 def _takes_flags(program, arguments):
-    """None, or what the program says of arguments that it does not take. --version: it parses them and ends."""
+    """Returns the program's error for unknown arguments, or None. With --version it only parses them."""
     done = subprocess.run([program, *arguments, "--version"], capture_output=True, text=True, timeout=60)
     return None if done.returncode == 0 else (done.stderr + done.stdout).strip()
 

@@ -48,7 +48,7 @@ class OpenInferenceTest(unittest.TestCase):
 
     @staticmethod
     def check_nothing_served(cluster):
-        """Ready for whoever is to serve a model."""
+        """Checks that a cluster that serves no model is ready."""
         for path in ("/ready", "/v2/health/ready"):
             assert cluster.get(path)[0] == 200, path
         with Calls(cluster.grpc, "GRPCInferenceService") as rpc:

@@ -148,7 +148,7 @@ class Rotating:
         return http.client.HTTPSConnection("127.0.0.1", self.http_port, context=context, timeout=30)
 
     def http(self, trusted, shown):
-        """Whether a new connection is accepted, by who believes in `trusted` and is `shown`'s."""
+        """Returns whether a new connection with this trust and client certificate is accepted."""
         connection = self.connection(trusted, shown)
         try:
             return health(connection) == 200
@@ -335,7 +335,7 @@ class TlsTest(unittest.TestCase):
             self.assertEqual(gateway.keys, ["Bearer secret"] if name == "here" else [])
 
     def keys(self):
-        """A file with KEY, which off loopback is wanted besides TLS."""
+        """Returns a file with KEY, which is required off loopback in addition to TLS."""
         path = os.path.join(self.folder.name, "keys")
         with open(path, "w") as file:
             file.write(KEY + "\n")
