@@ -29,6 +29,7 @@ SECONDS_OF_A_BLOCK = 300.0
 END = "end of block, status"
 UNIT = r"(?: ?(?:[kMGT](?:iB)?|[KMGT]?B|ns|us|µs|ms|s|m|%|×|x))?"
 NUMBER = re.compile(r"[+-]?\d[\d.,]*(?:e[+-]?\d+)?" + UNIT + r"(?![A-Za-z\d])")
+ANY_NUMBER = f"{NUMBER.pattern}(?: {NUMBER.pattern})*"  # "1m 05s", too
 
 
 @dataclass
@@ -73,7 +74,7 @@ def pattern_of(line: str) -> re.Pattern[str]:
     parts = []
     for piece in line.strip().split("..."):
         texts = [r"\s+".join(map(re.escape, re.split(r"\s+", text))) for text in NUMBER.split(piece)]
-        parts.append(NUMBER.pattern.join(texts))
+        parts.append(ANY_NUMBER.join(texts))
     return re.compile(r"\s*" + ".*".join(parts) + r"\s*$")
 
 
@@ -180,6 +181,7 @@ class DocsTest(unittest.TestCase):
 class ReadingTest(unittest.TestCase):
     def test_numbers_match_any_number_and_unit(self) -> None:
         self.assertIsNone(first_missing(["this plan  37.7 ms  1.00×  9 B"], "this plan   1.2 s 3.5×  2.5 MiB"))
+        self.assertIsNone(first_missing(["done in 767 ms: 2 steps"], "done in 1m 05s: 20 steps"))
 
     def test_words_and_their_order_must_be_those_printed(self) -> None:
         self.assertEqual(first_missing(["model: lm"], "model: small"), "model: lm")
