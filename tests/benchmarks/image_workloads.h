@@ -24,8 +24,8 @@ absl::StatusOr<ImageWorkload> MakeImageWorkload(const std::string& name);
 absl::StatusOr<Graph> ImageModelGraph(const OpRegistry& registry, const std::string& name,
                                    int64_t batch);
 
-// A dataset of the first `count` examples alone. `nudged`: every second pixel is the next number
-// that there is, as another rounding would have it.
+// Returns a dataset of the first `count` examples. `nudged`: moves every second pixel by one ULP, as
+// different rounding would.
 absl::StatusOr<std::shared_ptr<const Dataset>> FirstExamples(const Dataset& dataset, int64_t count,
                                                              bool nudged = false);
 

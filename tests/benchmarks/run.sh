@@ -2,12 +2,12 @@
 # Builds and runs all benchmarks and writes docs/benchmarks/DATE.md, with machine, load, commit and tables,
 # and DATE.json beside it. Takes about eight minutes on two cores; run it on a machine that does nothing else.
 #
-#   tests/benchmarks/run.sh                  all of them
-#   tests/benchmarks/run.sh --only=decode_throughput  one: predicted_vs_measured, training_throughput, decode_throughput, search_speed,
-#                                            search_optimality
+#   tests/benchmarks/run.sh                  all of: predicted_vs_measured, training_throughput,
+#                                            decode_throughput, search_speed, search_optimality
+#   tests/benchmarks/run.sh --only=NAME,...  some of them
 #   tests/benchmarks/run.sh --out=FILE       the text somewhere else (FILE.json beside it)
 #   tests/benchmarks/run.sh --wait=MINUTES   first waits, at most so long, for a load below 1
-#   tests/benchmarks/run.sh --note=TEXT      a sentence on the circumstances, for the head of the text
+#   tests/benchmarks/run.sh --note=TEXT      a remark for the head of the text
 #
 # $ESPALIER_BAZEL_STARTUP holds startup options for Bazel, such as --output_base=DIR.
 set -euo pipefail
