@@ -1,7 +1,7 @@
 """Records what a benchmark measured: updates docs/benchmarks/results/ and appends to docs/benchmarks/history.csv.
 
-    python3 tools/docs/record_benchmark.py offload --machine=zen3-2c --area=speculation \\
-        --command='offload --rounds=5' --configuration='LLM of 156 MB, 1 request' \\
+    python3 tools/docs/record_benchmark.py weight_streaming --machine=zen3-2c --area=speculation \\
+        --command='weight_streaming --rounds=5' --configuration='LLM of 156 MB, 1 request' \\
         'tuned=131.3 tokens/s' 'tuned=3.16 times offload without speculation'
 
 A result is METRIC=VALUE UNIT. A unit "times PEER" makes VALUE the ratio to that peer; given with a value of the same

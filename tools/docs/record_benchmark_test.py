@@ -14,8 +14,8 @@ import record_benchmark
 
 
 def about(**fields: Any) -> dict[str, Any]:
-    return {"benchmark": "offload", "machine": "box", "machine_description": "a box", "area": "speculation", "date": "2026-11-28",
-            "commit": "abc1234", "command": "offload", "configuration": "1 request", **fields}
+    return {"benchmark": "weight_streaming", "machine": "box", "machine_description": "a box", "area": "speculation", "date": "2026-11-28",
+            "commit": "abc1234", "command": "weight_streaming", "configuration": "1 request", **fields}
 
 
 class RecordBenchmarkTest(unittest.TestCase):
@@ -50,8 +50,8 @@ class RecordBenchmarkTest(unittest.TestCase):
         self.record("tuned=1,500.5 tokens/s")
         self.record("tuned=2 tokens/s")
         with open(os.path.join(self.folder, "history.csv")) as file:
-            self.assertEqual(file.read().splitlines()[1:], ["2026-11-28,offload,box,abc1234,tuned: 1 request,1500.5,tokens/s",
-                                                            "2026-11-28,offload,box,abc1234,tuned: 1 request,2,tokens/s"])
+            self.assertEqual(file.read().splitlines()[1:], ["2026-11-28,weight_streaming,box,abc1234,tuned: 1 request,1500.5,tokens/s",
+                                                            "2026-11-28,weight_streaming,box,abc1234,tuned: 1 request,2,tokens/s"])
         benchmarks_markdown.check_history(self.folder)
 
     def test_result_without_unit_is_refused(self) -> None:
