@@ -50,7 +50,8 @@ TEST(OpenAiEmbeddings, FieldsArriveWhereTheyBelong) {
   EXPECT_EQ(Good(R"("input": "a", "truncate_prompt_tokens": 5)").embed.truncate_prompt_tokens(), 5);
   EXPECT_TRUE(all.base64);
   EXPECT_EQ(all.embed.dimensions(), 7);
-  EXPECT_TRUE(all.embed.truncate() && all.embed.no_normalization() && all.embed.no_special_tokens());
+  EXPECT_TRUE(all.embed.truncate() && all.embed.no_normalization() &&
+              all.embed.no_special_tokens());
 }
 
 TEST(OpenAiEmbeddings, InvalidFieldsAreNamed) {

@@ -34,8 +34,7 @@ namespace {
 
 constexpr int kPrompt = 64;
 constexpr int kMaxBatch = 8;
-constexpr int kWarmTokens =
-    4;  // tokens of each output before timing starts, to exclude prefill
+constexpr int kWarmTokens = 4;  // tokens of each output before timing starts, to exclude prefill
 
 struct Run {
   double tokens_per_second = 0;

@@ -146,7 +146,7 @@ absl::StatusOr<ImageWorkload> MakeImageWorkload(const std::string& name) {
 }
 
 absl::StatusOr<Graph> ImageModelGraph(const OpRegistry& registry, const std::string& name,
-                                   int64_t batch) {
+                                      int64_t batch) {
   absl::StatusOr<Graph> graph = absl::InvalidArgumentError(
       absl::StrCat("model '", name, "'; accepted: resnet50, unet3d, unet3d_group_norm"));
   if (name == "resnet50") {

@@ -22,10 +22,10 @@ absl::StatusOr<ImageWorkload> MakeImageWorkload(const std::string& name);
 
 // Its training graph, bound to `batch`.
 absl::StatusOr<Graph> ImageModelGraph(const OpRegistry& registry, const std::string& name,
-                                   int64_t batch);
+                                      int64_t batch);
 
-// Returns a dataset of the first `count` examples. `nudged`: moves every second pixel by one ULP, as
-// different rounding would.
+// Returns a dataset of the first `count` examples. `nudged`: moves every second pixel by one ULP,
+// as different rounding would.
 absl::StatusOr<std::shared_ptr<const Dataset>> FirstExamples(const Dataset& dataset, int64_t count,
                                                              bool nudged = false);
 

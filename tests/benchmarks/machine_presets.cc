@@ -1,8 +1,6 @@
 // Plans for large machines: simulated step times of published models on a machine preset, of the
 // planner's plan against data parallelism, ZeRO and a hand-made Megatron-LM mesh, with time and
 // memory of the search. Runs no model; one simulator predicts all four.
-#include "planner/machine/presets.h"
-
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -20,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic_cost.h"
+#include "planner/machine/presets.h"
 #include "planner/plan/device_mesh.h"
 #include "planner/testing/zoo/zoo.h"
 #include "server/jobs/search_threads.h"

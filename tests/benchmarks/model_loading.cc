@@ -239,7 +239,8 @@ absl::Status Measure(Report* report) {
               {"int4 from bf16", file, WeightFormat::kInt4}};
     }
     for (const Way& way : ways) {
-      const absl::StatusOr<Loaded> loaded = RunInChildProcess([&] { return Load(registry, folder, way); });
+      const absl::StatusOr<Loaded> loaded =
+          RunInChildProcess([&] { return Load(registry, folder, way); });
       if (!loaded.ok()) return loaded.status();
       report->Row({Text(way.name), Number(loaded->parameter_mb, 0), Number(loaded->peak_mb, 0),
                    Number(loaded->peak_mb / loaded->parameter_mb, 3), Number(loaded->seconds, 2)});

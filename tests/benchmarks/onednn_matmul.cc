@@ -73,8 +73,7 @@ OneDnnMatmul& OneDnnMatmul::operator=(OneDnnMatmul&&) noexcept = default;
 OneDnnMatmul::~OneDnnMatmul() = default;
 
 absl::StatusOr<std::optional<OneDnnMatmul>> OneDnnMatmul::Make(MatmulType type, int64_t m,
-                                                                 int64_t n, int64_t k,
-                                                                 int threads) {
+                                                               int64_t n, int64_t k, int threads) {
   omp_set_num_threads(threads);
   const Types types = TypesOf(type);
   auto state = std::make_unique<State>();

@@ -19,7 +19,7 @@ class OneDnnMatmul {
   // Returns nullopt if oneDNN has no optimized kernel of this type for this processor; Internal
   // with oneDNN's message on its errors.
   static absl::StatusOr<std::optional<OneDnnMatmul>> Make(MatmulType type, int64_t m, int64_t n,
-                                                           int64_t k, int threads);
+                                                          int64_t k, int threads);
   OneDnnMatmul(OneDnnMatmul&&) noexcept;
   OneDnnMatmul& operator=(OneDnnMatmul&&) noexcept;
   ~OneDnnMatmul();

@@ -160,7 +160,8 @@ absl::StatusOr<std::vector<Json>> RunProcesses(int world, const Json& task) {
 
 }  // namespace
 
-absl::StatusOr<RankProcessResult> TrainInRankProcesses(const v1::Plan& plan, const RankProcessOptions& options) {
+absl::StatusOr<RankProcessResult> TrainInRankProcesses(const v1::Plan& plan,
+                                                       const RankProcessOptions& options) {
   absl::StatusOr<std::string> text = ExportPlan(plan);
   if (!text.ok()) return text.status();
   const Json task = {{"workload", options.workload},

@@ -29,7 +29,8 @@ struct RankProcessResult {
   std::vector<std::map<std::string, double>> profiles;
 };
 
-absl::StatusOr<RankProcessResult> TrainInRankProcesses(const v1::Plan& plan, const RankProcessOptions& options);
+absl::StatusOr<RankProcessResult> TrainInRankProcesses(const v1::Plan& plan,
+                                                       const RankProcessOptions& options);
 
 // Measures messages and collectives between `world` processes.
 absl::StatusOr<v1::CommunicationProfile> MeasureCommunicationBetweenRanks(int world);

@@ -177,14 +177,17 @@ absl::StatusOr<MemoryLimitedComparison> CompareMemoryLimited(uint64_t seed) {
   return t;
 }
 
-void ReportMemoryLimited(const std::string& name, const std::vector<MemoryLimitedComparison>& all, Report* report) {
+void ReportMemoryLimited(const std::string& name, const std::vector<MemoryLimitedComparison>& all,
+                         Report* report) {
   if (all.empty()) return;
   const double n = static_cast<double>(all.size());
   const auto part = [&](auto holds) {
     return Number(100.0 * static_cast<double>(std::count_if(all.begin(), all.end(), holds)) / n, 1);
   };
   const auto within = [&](double bound) {
-    return part([bound](const MemoryLimitedComparison& t) { return t.found > 0 && t.ratio() <= bound + 1e-9; });
+    return part([bound](const MemoryLimitedComparison& t) {
+      return t.found > 0 && t.ratio() <= bound + 1e-9;
+    });
   };
   double worst = 1, placements = 0, lowered = 0, seconds = 0;
   int none = 0;
@@ -234,9 +237,10 @@ absl::Status RunMemoryLimited(Report* report) {
       ample,
       " problems without such a way are left out. Optimum: every placement of the search space at "
       "stages 0 to 3 that would be faster if it fitted is lowered and made to fit."));
-  std::stable_sort(all.begin(), all.end(), [](const MemoryLimitedComparison& a, const MemoryLimitedComparison& b) {
-    return (a.found == 0 ? 1e9 : a.ratio()) > (b.found == 0 ? 1e9 : b.ratio());
-  });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const MemoryLimitedComparison& a, const MemoryLimitedComparison& b) {
+                     return (a.found == 0 ? 1e9 : a.ratio()) > (b.found == 0 ? 1e9 : b.ratio());
+                   });
   report->Table("The worst",
                 {"problem", "devices", "memory %", "ample ms", "optimum ms", "its ZeRO",
                  "made to fit", "found ms", "ZeRO", "made to fit", "ratio"});

@@ -1,8 +1,6 @@
 // Speed of the plan search: proposals per second with full and delta simulation, time per plan, and
 // predicted speedup over data parallelism and a single device. Devices are this machine's,
 // calibrated with one thread; links are nominal.
-#include "planner/search/search.h"
-
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -15,6 +13,7 @@
 #include "planner/machine/topology.h"
 #include "planner/search/elimination.h"
 #include "planner/search/local_search.h"
+#include "planner/search/search.h"
 #include "tests/benchmarks/measured_machine.h"
 #include "tests/benchmarks/rank_processes.h"
 #include "tests/benchmarks/report.h"

@@ -38,10 +38,9 @@ ABSL_FLAG(std::string, json_file, "", "also write the JSON here");
 ABSL_FLAG(int, threads, 2, "of the models");
 ABSL_FLAG(int, train_steps, 100, "of the LLM and of the SSM before; 0: random weights");
 ABSL_FLAG(int, rounds, 15, "that count");
-ABSL_FLAG(
-    int, warmup_steps, 2000,
-    "warmup steps of the tuned modes at each load, since a server learns from nothing only "
-    "once");
+ABSL_FLAG(int, warmup_steps, 2000,
+          "warmup steps of the tuned modes at each load, since a server learns from nothing only "
+          "once");
 ABSL_FLAG(int, tokens, 96, "of each answer");
 ABSL_FLAG(double, temperature, 0, "of all requests");
 ABSL_FLAG(bool, reproducible, false,
@@ -379,7 +378,8 @@ const Mode& BestFixed(const std::vector<Mode>& modes, int load, int parity) {
 
 // Compares even rounds with the best fixed mode of odd rounds and vice versa, to avoid selection
 // bias.
-void CompareWithFixedShapes(const std::vector<Mode>& modes, const std::vector<int>& loads, Report* report) {
+void CompareWithFixedShapes(const std::vector<Mode>& modes, const std::vector<int>& loads,
+                            Report* report) {
   std::vector<std::string> columns = {"requests", "best fixed"};
   for (const Mode& mode : modes) {
     if (mode.tuned) columns.insert(columns.end(), {mode.name, "+-"});

@@ -307,7 +307,7 @@ absl::Status Run(Report* report) {
   for (const MatmulType type : {MatmulType::kF32, MatmulType::kBf16, MatmulType::kInt8}) {
     if (OnGpu()) break;
     auto rival = OneDnnMatmul::Make(type, kMostRows, Config().intermediate_size,
-                                     Config().hidden_size, absl::GetFlag(FLAGS_threads));
+                                    Config().hidden_size, absl::GetFlag(FLAGS_threads));
     if (!rival.ok()) return rival.status();
     if (rival->has_value()) rivals.emplace_back(type, **std::move(rival));
   }

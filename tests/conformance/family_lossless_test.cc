@@ -116,9 +116,13 @@ class FamilyLosslessTest : public ::testing::TestWithParam<FamilyCase> {
   int vocabulary_ = 0, context_ = 0;
 };
 
-TEST_P(FamilyLosslessTest, TreeSpeculationIsLossless) { ExpectLossless(WeightFormat::kF32, DType::kF32); }
+TEST_P(FamilyLosslessTest, TreeSpeculationIsLossless) {
+  ExpectLossless(WeightFormat::kF32, DType::kF32);
+}
 
-TEST_P(FamilyLosslessTest, TreeSpeculationIsLosslessInInt8) { ExpectLossless(WeightFormat::kInt8, DType::kI8); }
+TEST_P(FamilyLosslessTest, TreeSpeculationIsLosslessInInt8) {
+  ExpectLossless(WeightFormat::kInt8, DType::kI8);
+}
 
 INSTANTIATE_TEST_SUITE_P(All, FamilyLosslessTest,
                          ::testing::ValuesIn(ReadFamilyCases("tests/conformance/families.json")),
