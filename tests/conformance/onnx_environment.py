@@ -10,13 +10,12 @@ sys.path.insert(0, HERE)
 from environment import Environment  # noqa: E402
 
 ENVIRONMENT = Environment("onnx-environment", os.path.join(HERE, "onnx_requirements.txt"))
-find = ENVIRONMENT.find
 python = ENVIRONMENT.python
 
 
 def node_tests():
     """The folder of the backend node tests."""
-    library = os.path.join(find(), "lib", f"python{sys.version_info.major}.{sys.version_info.minor}")
+    library = os.path.join(os.path.dirname(os.path.dirname(python())), "lib", f"python{sys.version_info.major}.{sys.version_info.minor}")
     return os.path.join(library, "site-packages", "onnx", "backend", "test", "data", "node")
 
 
