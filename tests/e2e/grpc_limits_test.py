@@ -97,7 +97,7 @@ class GrpcLimitsTest(unittest.TestCase):
             time.sleep(0.2)
         with self.assertRaises(Failed) as failed:
             self.cluster.cli("models", "list")
-        self.assertIn("grpc_max_calls", failed.exception.err)
+        self.assertIn("--grpc-max-calls", failed.exception.err)
         for one in held:
             self.assertEqual(one.end()[0], Code.INVALID_ARGUMENT)
         self.cluster.wait(lambda: self.refused(inference) is None, 10, "there is room again")

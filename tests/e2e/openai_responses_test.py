@@ -216,7 +216,7 @@ class ResponsesTest(unittest.TestCase):
         for _ in range(60):
             self.respond(metadata={str(i): "x" * 512 for i in range(16)})
         self.client.responses.retrieve(self.respond().id)
-        with self.assertRaisesRegex(openai.NotFoundError, "response_store_bytes"):
+        with self.assertRaisesRegex(openai.NotFoundError, "response-store-bytes"):
             self.client.responses.retrieve(last.id)
 
     LONG = {"temperature": 1, "max_output_tokens": 450, "extra_body": {"ignore_eos": True, "seed": 3}}
