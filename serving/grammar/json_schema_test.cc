@@ -588,7 +588,7 @@ TEST(JsonSchema, ErrorsNameTheKeyword) {
        "no finite text"},
       {R"({"oneOf": [{"type": "string"}, {"type": "string", "minLength": 3}]})", "overlap"},
       {R"({"allOf": [{"type": "string"}, {"type": "integer"}]})", "#/allOf/1: type"},
-      {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})", "pattern: it comes in several"},
+      {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})", "pattern: it occurs in several"},
       {R"({"allOf": [{"not": {}}]})", "#/allOf/0/not"},
       {R"({"allOf": [false, {}]})", "nothing satisfies"},
       {R"({"allOf": [{"properties": {"a": {}}, "additionalProperties": false}, {"required": ["b"],
