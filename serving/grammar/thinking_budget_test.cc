@@ -71,7 +71,7 @@ TEST(ThinkingBudget, OnlyTheClosingTagFollowsAFullBudget) {
   const int open = 0, close = 1, a = 2, blank = 3, less = 4, t = 5, more = 6, slash = 7, part = 8,
             lead = 9, tail = 10, special = 11, vocabulary = 13;
   const struct {
-    bool begun;
+    bool in_prompt;
     int tokens;
     std::vector<int> answer;
     bool may;
