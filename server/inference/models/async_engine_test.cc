@@ -97,7 +97,8 @@ TEST(AsyncEngine, ARequestThatIsNotAdmittedGetsItsErrorAsAnEvent) {
 }
 
 TEST(AsyncEngine, CancelEndsARequestAndTheRestGoOn) {
-  auto engine = Host();
+  HeldModel step;  // held until the cancellation: the fake model would be done before
+  auto engine = Host(256, nullptr, step.model());
   Collected cancelled, other;
   RequestOptions longest;
   longest.max_tokens = 1 << 20;
@@ -106,6 +107,7 @@ TEST(AsyncEngine, CancelEndsARequestAndTheRestGoOn) {
   shorter.max_tokens = 10;
   ASSERT_TRUE(engine->Submit({2}, shorter, other.listener()).ok());
   engine->Cancel(*ticket);
+  step.go_on.Notify();
   ASSERT_TRUE(cancelled.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
   EXPECT_EQ(cancelled.last.reason, FinishReason::kCancelled);
   ASSERT_TRUE(other.done.WaitForNotificationWithTimeout(absl::Seconds(30)));
