@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/http/openai_response.h"
 #include "server/http/request_id.h"
+#include "server/http/send_error.h"
 #include "server/inference/requests/generation.h"
 
 namespace espalier {
@@ -294,41 +295,6 @@ class CompletionResponse : public std::enable_shared_from_this<CompletionRespons
 };
 
 }  // namespace
-
-void SendError(HttpResponder& responder, const openai::Error& error, HttpResponder::Headers headers,
-               ErrorFormatter form) {
-  const bool has_delay = std::any_of(headers.begin(), headers.end(), [](const auto& header) {
-    return header.first == "Retry-After";
-  });
-  if ((error.http_status == 429 || error.http_status == 503) && !has_delay) {
-    headers.emplace_back("Retry-After", "1");
-  }
-  if (error.http_status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
-  responder.Send(error.http_status, kJson, form(error), std::move(headers));
-}
-
-void SendError(HttpResponder& responder, const absl::Status& status, ErrorFormatter form) {
-  HttpResponder::Headers headers;
-  if (const auto delay = status.GetPayload(kRetryAfterPayload)) {
-    headers.emplace_back("Retry-After", std::string(*delay));
-  }
-  SendError(responder, openai::FromStatus(status), std::move(headers), form);
-}
-
-absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const ModelServer& models,
-                                                     v1::GenerateRequest* request) {
-  absl::StatusOr<ModelServer::Target> target = models.Resolve(request->model());
-  if (!target.ok()) return target.status();
-  request->set_adapter(target->adapter);
-  return std::move(target->model);
-}
-
-void SetDefaultTemperature(const LoadedModel& model, v1::GenerateRequest* request) {
-  if (!request->sampling().has_temperature() &&
-      !model.description.sampling_defaults().has_temperature()) {
-    request->mutable_sampling()->set_temperature(1);
-  }
-}
 
 void Generate(openai::Kind kind, const HttpRequest& http, const RouteContext& context,
               std::shared_ptr<HttpResponder> responder) {

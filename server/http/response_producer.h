@@ -15,10 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
-#include "server/http/completions_route.h"
 #include "server/http/http_server.h"
 #include "server/http/in_progress_response.h"
 #include "server/http/response_formatter.h"
+#include "server/http/send_error.h"
 #include "server/http/serialization_thread.h"
 #include "server/inference/requests/generation.h"
 

@@ -5,6 +5,7 @@
 #include "server/http/openai_embeddings.h"
 #include "server/http/openai_request.h"
 #include "server/http/request_id.h"
+#include "server/http/send_error.h"
 #include "server/inference/requests/embedding.h"
 
 namespace espalier {

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/http/completions_route.h"
 #include "server/http/gateway/embeddings_route.h"
 #include "server/http/json_reader.h"
 #include "server/http/messages/messages_error.h"

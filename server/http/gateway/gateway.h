@@ -25,9 +25,10 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
-#include "server/http/completions_route.h"
 #include "server/http/http_server.h"
 #include "server/http/responses/responses_route.h"
+#include "server/http/route_context.h"
+#include "server/http/send_error.h"
 #include "server/inference/models/model_server.h"
 
 namespace espalier {

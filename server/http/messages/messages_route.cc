@@ -11,6 +11,7 @@
 #include "server/http/messages/messages_formatter.h"
 #include "server/http/messages/messages_request.h"
 #include "server/http/response_producer.h"
+#include "server/http/send_error.h"
 #include "server/inference/requests/generation.h"
 #include "serving/chat_template/chat_template.h"
 

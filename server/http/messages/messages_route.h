@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "server/http/completions_route.h"
 #include "server/http/http_server.h"
+#include "server/http/route_context.h"
 
 namespace espalier {
 

@@ -15,6 +15,7 @@
 #include "server/http/responses/responses_formatter.h"
 #include "server/http/responses/responses_request.h"
 #include "server/http/responses/truncate_conversation.h"
+#include "server/http/send_error.h"
 #include "server/inference/requests/generation.h"
 
 namespace espalier {

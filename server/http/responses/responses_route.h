@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "server/http/completions_route.h"
 #include "server/http/http_server.h"
 #include "server/http/responses/response_store.h"
+#include "server/http/route_context.h"
 
 namespace espalier {
 
