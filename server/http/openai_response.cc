@@ -252,14 +252,13 @@ int CharactersOf(const ChoicePart& part) {
   return count;
 }
 
-std::string WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices,
-                        const v1::Usage& usage) {
+json WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices, const v1::Usage& usage) {
   json answer = Frame(head, false);
   answer["choices"] = json::array();
   for (const ChoicePart& part : choices) answer["choices"].push_back(Choice(head, part, false));
   if (!choices.empty()) AddChatPrompt(head, choices[0], &answer);
   answer["usage"] = UsageJson(usage);
-  return Dump(answer);
+  return answer;
 }
 
 std::string RoleChunk(const Head& head, int index, const v1::Usage* so_far) {

@@ -1,4 +1,4 @@
-// Writes OpenAI API answers: whole ones and stream chunks. Pure functions.
+// Writes OpenAI API answers: whole ones as JSON and stream chunks as text. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ struct ChoicePart {
   int stop_token = -1;
 };
 
-std::string WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices,
-                        const v1::Usage& usage);
+nlohmann::ordered_json WholeAnswer(const Head& head, const std::vector<ChoicePart>& choices,
+                                   const v1::Usage& usage);
 
 // Server-sent events, "data: {...}\n\n", in valid UTF-8. `so_far`: usage up to this chunk, if every
 // chunk reports it.

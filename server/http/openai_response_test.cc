@@ -49,8 +49,7 @@ TEST(OpenAiResponse, UsageSaysWhatWasCachedAndWhatOfTheDraftsCame) {
   usage.set_cached_tokens(16);
   usage.set_drafted_tokens(12);
   usage.set_accepted_tokens(7);
-  const json out =
-      json::parse(WholeAnswer({Kind::kChat, "id", 5, "m"}, {Text("x")}, usage))["usage"];
+  const json out = json(WholeAnswer({Kind::kChat, "id", 5, "m"}, {Text("x")}, usage))["usage"];
   EXPECT_EQ(out["total_tokens"], 40);
   EXPECT_EQ(out["prompt_tokens_details"]["cached_tokens"], 16);
   EXPECT_EQ(out["completion_tokens_details"]["accepted_prediction_tokens"], 7);
@@ -66,7 +65,7 @@ TEST(OpenAiResponse, ThoughtsAndCallsStandBesideTheText) {
   call.set_arguments("{}");
   v1::Usage usage = UsageOf(1, 2);
   const Head head{Kind::kChat, "id", 5, "m"};
-  json whole = json::parse(WholeAnswer(head, {part}, usage));
+  json whole = json(WholeAnswer(head, {part}, usage));
   const json message = whole["choices"][0]["message"];
   EXPECT_EQ(message["reasoning_content"], "hm");
   EXPECT_EQ(message["reasoning"], "hm");
@@ -74,7 +73,7 @@ TEST(OpenAiResponse, ThoughtsAndCallsStandBesideTheText) {
   EXPECT_EQ(message["tool_calls"][0]["function"]["name"], "f");
   EXPECT_FALSE(whole["usage"]["completion_tokens_details"].contains("reasoning_tokens"));
   usage.set_reasoning_tokens(2);
-  whole = json::parse(WholeAnswer(head, {Text("x")}, usage));
+  whole = json(WholeAnswer(head, {Text("x")}, usage));
   EXPECT_EQ(whole["usage"]["completion_tokens_details"]["reasoning_tokens"], 2);
   EXPECT_FALSE(whole["choices"][0]["message"].contains("reasoning_content"));
   const json delta = json::parse(Chunk(head, part).substr(6))["choices"][0]["delta"];
@@ -97,11 +96,11 @@ TEST(OpenAiResponse, LogprobsHaveTheShapeOfTheirEndpoint) {
     top->set_logprob(-0.25);
   }
   const json completion =
-      json::parse(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}))["choices"][0];
+      json(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}))["choices"][0];
   EXPECT_EQ(completion["logprobs"]["tokens"], json({"\xc3\xa9", "x"}));
   EXPECT_EQ(completion["logprobs"]["text_offset"], json({10, 11}));
   EXPECT_EQ(completion["logprobs"]["top_logprobs"][1], json({{"x", -0.5}, {"y", -0.25}}));
-  const json chat = json::parse(WholeAnswer({Kind::kChat, "id", 5, "m"}, {part}, {}))["choices"][0];
+  const json chat = json(WholeAnswer({Kind::kChat, "id", 5, "m"}, {part}, {}))["choices"][0];
   const json first = chat["logprobs"]["content"][0];
   EXPECT_EQ(first["bytes"], json({0xC3, 0xA9}));
   EXPECT_EQ(first["top_logprobs"][0]["token"], "y");
@@ -115,7 +114,7 @@ TEST(OpenAiResponse, OffsetsCountCharactersOfTheText) {
     part.logprobs.emplace_back().set_text(text);
     part.logprobs.back().set_rank(part.logprobs.size() == 1 ? 0 : 1);
   }
-  const json completion = json::parse(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}));
+  const json completion = json(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}));
   EXPECT_EQ(completion["choices"][0]["logprobs"]["text_offset"], json({0, 0, 1, 2, 2}));
   EXPECT_EQ(CharactersOf(part), 3);
   // A tokenizer that drops a leading space.
@@ -142,12 +141,12 @@ TEST(OpenAiResponse, TokensMayBeNamedByTheirIds) {
     top->set_text("x");  // the same text, but another token
     top->set_logprob(-0.25);
   }
-  const json completion = json::parse(
-      WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}))["choices"][0]["logprobs"];
+  const json completion =
+      json(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}))["choices"][0]["logprobs"];
   EXPECT_EQ(completion["tokens"], json({"token_id:7", "token_id:8"}));
   EXPECT_EQ(completion["top_logprobs"][1], json({{"token_id:8", -0.5}, {"token_id:9", -0.25}}));
   EXPECT_EQ(completion["text_offset"], json({10, 11}));
-  const json chat = json::parse(
+  const json chat = json(
       WholeAnswer({Kind::kChat, "id", 5, "m"}, {part}, {}))["choices"][0]["logprobs"]["content"][0];
   EXPECT_EQ(chat["token"], "token_id:7");
   EXPECT_EQ(chat["top_logprobs"][0]["token"], "token_id:9");
@@ -162,12 +161,12 @@ TEST(OpenAiResponse, AChatsPromptLogprobsStandAboveItsChoices) {
   v1::TokenLogprobs& token = part.prompt_logprobs.emplace_back();
   token.set_token(7);
   token.set_rank(1);
-  const json chat = json::parse(WholeAnswer({Kind::kChat, "id", 5, "m"}, {part, part}, {}));
+  const json chat = json(WholeAnswer({Kind::kChat, "id", 5, "m"}, {part, part}, {}));
   ASSERT_EQ(chat["prompt_logprobs"].size(), 2);
   EXPECT_TRUE(chat["prompt_logprobs"][0].is_null());
   EXPECT_EQ(chat["prompt_logprobs"][1]["7"]["rank"], 1);
   EXPECT_FALSE(chat["choices"][1].contains("prompt_logprobs"));
-  const json completion = json::parse(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}));
+  const json completion = json(WholeAnswer({Kind::kCompletion, "id", 5, "m"}, {part}, {}));
   EXPECT_FALSE(completion.contains("prompt_logprobs"));
   EXPECT_EQ(completion["choices"][0]["prompt_logprobs"].size(), 2);
 }

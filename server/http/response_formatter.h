@@ -1,5 +1,6 @@
 // Formats one answer for an API: as a stream of events and as a whole object, both from the same
-// calls. Implemented by ResponsesFormatter and MessagesFormatter, driven by ResponseProducer.
+// calls. Implemented once per API (CompletionsFormatter, ResponsesFormatter, MessagesFormatter),
+// driven by ResponseProducer.
 #pragma once
 
 #include <algorithm>
@@ -15,22 +16,30 @@
 
 namespace espalier {
 
-// Not thread-safe.
+// Not thread-safe, except that CountValues may run beside the other calls.
 class ResponseFormatter {
  public:
   // Without `streams`, no events are made.
   explicit ResponseFormatter(bool streams) : streams_(streams) {}
   virtual ~ResponseFormatter() = default;
 
+  // Estimates how many JSON values the calls for a reply will serialize: Add and, if it is the
+  // `last` of all, Finish. Null: Fail. Called for all replies in order, ahead of those calls and
+  // from one thread at a time; shares no state with them.
+  virtual size_t CountValues(const v1::GenerateReply* reply, bool last) { return 0; }
+
   virtual void Queue() {}    // a background response is queued
   virtual void Begin() = 0;  // generation starts
-  virtual void Add(const v1::GenerateReply& reply) = 0;
-  // Exactly one of the following ends it. Finish gets the last reply, which has been added; a
-  // cancelled generation calls Fail instead.
+  // `prompt`: of which of the request's prompts; 0 where the API has only one.
+  virtual void Add(int prompt, const v1::GenerateReply& reply) = 0;
+  // Exactly one of the following ends it. Finish gets the last reply of all, which has been added.
+  // A generation that the server cancelled calls Fail instead, unless shows_cancellation().
   virtual void Finish(const v1::GenerateReply& last, int64_t now_unix_seconds) = 0;
   virtual void Fail(const openai::Error& error) = 0;
   virtual void Cancel() = 0;
 
+  // Whether the API has a finish reason for a generation that the server cancelled.
+  virtual bool shows_cancellation() const { return false; }
   virtual bool over() const = 0;
   virtual nlohmann::ordered_json Object() const = 0;  // in its present state
 

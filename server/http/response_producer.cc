@@ -42,24 +42,40 @@ ResponseProducer::ResponseProducer(ResponseProducerOptions options,
 
 GenerationListener ResponseProducer::Listener() {
   return [self = shared_from_this()](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
-    const auto step = [self](const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
-      self->mutex_.AssertHeld();
-      self->OnReply(reply, last);
-    };
-    // The last event repeats the whole answer, and `ended` traverses it.
-    const size_t listed = reply.ok() ? static_cast<size_t>(reply->logprobs_size()) : 0;
-    const size_t all = self->values_seen_ += listed;
-    // A call closes the text before it, which the closing event repeats.
-    const bool whole = last || (reply.ok() && reply->tool_calls_size() > 0);
-    const bool head = !self->started_.exchange(true) || last;
-    const size_t values = (whole ? all : listed) + (last ? self->options_.stored_values : 0) +
-                          (head ? self->options_.envelope_bytes / kBytesPerValue : 0);
-    const bool large = values > kMaxInlineSize;
-    self->tasks_.Run(large, self->mutex_, step, reply, last);
+    self->Receive(0, reply, last);
   };
 }
 
-void ResponseProducer::Accept(std::shared_ptr<Generation> generation) {
+BatchListener ResponseProducer::ListenerForPrompts() {
+  return [self = shared_from_this()](int prompt, const absl::StatusOr<v1::GenerateReply>& reply,
+                                     bool last_of_prompt) {
+    self->Receive(prompt, reply, last_of_prompt);
+  };
+}
+
+void ResponseProducer::Receive(int prompt, const absl::StatusOr<v1::GenerateReply>& reply,
+                               bool last_of_prompt) {
+  const auto step = [self = shared_from_this()](
+                        int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+    self->mutex_.AssertHeld();
+    self->OnReply(prompt, reply, last);
+  };
+  // An error is the last call of all.
+  const bool last = !reply.ok() || (last_of_prompt && ++prompts_ended_ == options_.prompts);
+  const bool large = CountValues(reply, last) > kMaxInlineSize;
+  tasks_.Run(large, mutex_, step, prompt, reply, last);
+}
+
+size_t ResponseProducer::CountValues(const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+  size_t values = options_.formatter->CountValues(reply.ok() ? &*reply : nullptr, last);
+  if (last) values += options_.stored_values;  // `ended` traverses them
+  if (!std::exchange(started_, true) || last) values += options_.envelope_bytes / kBytesPerValue;
+  return values;
+}
+
+void ResponseProducer::Accept(absl::StatusOr<std::shared_ptr<Generation>> submitted) {
+  if (!submitted.ok()) return Reject(submitted.status());
+  const std::shared_ptr<Generation> generation = *std::move(submitted);
   std::shared_ptr<HttpResponder> client;
   bool over = false;
   {
@@ -111,17 +127,18 @@ void ResponseProducer::Watch(std::shared_ptr<HttpResponder> responder, int64_t a
 }
 
 void ResponseProducer::OnClientGone(const HttpResponder* responder) {
-  if (!options_.background) {
-    Cancel();
-    return;
+  if (concluded_) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    watchers_.erase(std::remove_if(watchers_.begin(), watchers_.end(),
+                                   [&](const auto& watcher) { return watcher.get() == responder; }),
+                    watchers_.end());
   }
-  absl::MutexLock lock(&mutex_);
-  watchers_.erase(std::remove_if(watchers_.begin(), watchers_.end(),
-                                 [&](const auto& watcher) { return watcher.get() == responder; }),
-                  watchers_.end());
+  if (!options_.background) Cancel();
 }
 
 void ResponseProducer::Cancel() {
+  if (concluded_) return;
   std::shared_ptr<Generation> generation;
   {
     absl::MutexLock lock(&mutex_);
@@ -136,32 +153,45 @@ void ResponseProducer::Cancel() {
   if (generation != nullptr) generation->Cancel();
 }
 
-void ResponseProducer::Fail(const absl::Status& status) {
-  // Before the first byte an error sets the status line, afterwards it is an event.
-  if (!options_.background && (!begun_ || !streams())) {
-    formatter_.Cancel();
-    SendError(*watchers_[0], status, options_.error_formatter);
-    watchers_.clear();
-    Conclude(/*keep=*/false);
-    return;
+void ResponseProducer::Reject(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  // An error may have come before.
+  if (options_.background) {
+    Refuse(status);
+  } else if (!formatter_.over()) {
+    Fail(status);
   }
+}
+
+void ResponseProducer::Refuse(const absl::Status& status) {
+  formatter_.Cancel();
+  for (const auto& client : watchers_) SendError(*client, status, options_.error_formatter);
+  watchers_.clear();
+  Conclude(/*keep=*/false);
+}
+
+void ResponseProducer::Fail(const absl::Status& status) {
+  if (!options_.background && (!begun_ || !streams())) return Refuse(status);
   formatter_.Fail(openai::FromStatus(status));
   SendNewEvents();
   Conclude(/*keep=*/true);
 }
 
-void ResponseProducer::OnReply(const absl::StatusOr<v1::GenerateReply>& reply, bool last) {
+void ResponseProducer::OnReply(int prompt, const absl::StatusOr<v1::GenerateReply>& reply,
+                               bool last) {
   if (formatter_.over()) return;
   if (!reply.ok()) return Fail(reply.status());
-  if (last && reply->finish_reason() == "cancelled") {
+  if (last && reply->finish_reason() == "cancelled" && !formatter_.shows_cancellation()) {
     // Not by Cancel, after which the formatter would be over.
     return Fail(absl::UnavailableError("the server ended the answer: its model was unloaded"));
   }
   if (!std::exchange(begun_, true)) {
-    if (streams() && !options_.background) StartEventStream(*watchers_[0]);
+    if (streams() && !options_.background) {
+      for (const auto& client : watchers_) StartEventStream(*client);
+    }
     formatter_.Begin();
   }
-  formatter_.Add(*reply);
+  formatter_.Add(prompt, *reply);
   if (last) formatter_.Finish(*reply, options_.clock->NowUnixMillis() / 1000);
   SendNewEvents();
   if (last) Conclude(/*keep=*/true);
@@ -171,8 +201,9 @@ void ResponseProducer::SendNewEvents() {
   std::vector<std::string> events = formatter_.TakeEvents();
   if (events.empty()) return;
   if (accepted_ && !watchers_.empty()) {
-    const std::string all = absl::StrJoin(events, "");
-    for (const auto& watcher : watchers_) watcher->Write(all);
+    std::string all = absl::StrJoin(events, "");
+    for (size_t i = 1; i < watchers_.size(); ++i) watchers_[i]->Write(all);
+    watchers_[0]->Write(std::move(all));
   }
   if (options_.background) {
     history_.insert(history_.end(), std::make_move_iterator(events.begin()),
@@ -181,6 +212,7 @@ void ResponseProducer::SendNewEvents() {
 }
 
 void ResponseProducer::Conclude(bool keep) {
+  concluded_ = true;
   // The generation refers to this producer, so drop it at the end.
   generation_.reset();
   // Store the response before the client learns of its end: it may fetch it at once.

@@ -1,6 +1,6 @@
-// Produces one API response from one generation: feeds the engine's replies to a ResponseFormatter
-// and sends the result to the client and to watchers. Used by the Responses and Messages APIs;
-// completions_route.cc has its own path, since its answers have several choices.
+// Produces the answer to one request of any generating API: feeds the engine's replies, of one or
+// several prompts, to the API's ResponseFormatter and sends the result to the client and to
+// watchers. A client's disconnect cancels its generation.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "server/http/http_server.h"
@@ -26,6 +27,7 @@ namespace espalier {
 
 struct ResponseProducerOptions {
   std::unique_ptr<ResponseFormatter> formatter;
+  int prompts = 1;  // whose last replies end the answer
   // Answers the client on acceptance; the generation survives its disconnect.
   bool background = false;
   ErrorFormatter error_formatter = &openai::ToJson;
@@ -45,9 +47,12 @@ class ResponseProducer : public InProgressResponse,
   // A background client is answered by Accept, any other by the first reply.
   ResponseProducer(ResponseProducerOptions options, std::shared_ptr<HttpResponder> responder);
 
+  // The listener of the generation; or BatchListener of one with several prompts.
   GenerationListener Listener();
-  // Called once, after submission. REQUIRES: the caller holds the model.
-  void Accept(std::shared_ptr<Generation> generation);
+  BatchListener ListenerForPrompts();
+  // Called once, with the outcome of the submission; sends its error. REQUIRES: the caller holds
+  // the model.
+  void Accept(absl::StatusOr<std::shared_ptr<Generation>> submitted);
 
   nlohmann::ordered_json Snapshot() override;
   bool streams() const override { return options_.formatter->streams(); }
@@ -55,9 +60,17 @@ class ResponseProducer : public InProgressResponse,
   void Cancel() override;
 
  private:
-  void OnReply(const absl::StatusOr<v1::GenerateReply>& reply, bool last)
+  // Queues or runs OnReply, on the engine's thread.
+  void Receive(int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last_of_prompt);
+  // Estimates the cost of OnReply, in JSON values.
+  size_t CountValues(const absl::StatusOr<v1::GenerateReply>& reply, bool last);
+  void OnReply(int prompt, const absl::StatusOr<v1::GenerateReply>& reply, bool last)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Before the first byte an error sets the status line, afterwards it is an event.
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Answers with an error status. Nothing is kept.
+  void Refuse(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Reject(const absl::Status& status);
   // Sends new events in one write; see WriteEvents.
   void SendNewEvents() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Called at the end.
@@ -66,9 +79,13 @@ class ResponseProducer : public InProgressResponse,
   void OnClientGone(const HttpResponder* responder);
 
   const ResponseProducerOptions options_;
-  TaskSequence tasks_;                   // replies, in order
-  std::atomic<size_t> values_seen_ = 0;  // logprobs so far
-  std::atomic<bool> started_ = false;    // the first reply has come
+  TaskSequence tasks_;  // replies, in order
+  // Used by Receive.
+  bool started_ = false;  // the first reply has come
+  int prompts_ended_ = 0;
+
+  // Set under the lock, which the end of a large answer holds for long.
+  std::atomic<bool> concluded_ = false;
 
   absl::Mutex mutex_;
   ResponseFormatter& formatter_ ABSL_GUARDED_BY(mutex_);

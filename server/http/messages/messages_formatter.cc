@@ -86,7 +86,7 @@ void MessagesFormatter::AddCall(const v1::ToolCall& call) {
   if (!call.arguments().empty()) AddDelta("input_json_delta", "partial_json", call.arguments());
 }
 
-void MessagesFormatter::Add(const v1::GenerateReply& reply) {
+void MessagesFormatter::Add(int, const v1::GenerateReply& reply) {
   if (!std::exchange(begun_, true)) {
     usage_ = {{"input_tokens", reply.prompt_tokens_size()}, {"output_tokens", 0}};
     if (streams()) Emit("message_start", {{"message", Object()}});

@@ -24,7 +24,7 @@ class MessagesFormatter : public ResponseFormatter {
   MessagesFormatter(MessageHead head, bool streams);
 
   void Begin() override {}
-  void Add(const v1::GenerateReply& reply) override;
+  void Add(int prompt, const v1::GenerateReply& reply) override;
   void Finish(const v1::GenerateReply& last, int64_t now_unix_seconds) override;
   void Fail(const openai::Error& error) override;
   void Cancel() override { over_ = true; }

@@ -48,7 +48,7 @@ TEST(MessagesFormatterTest, EventsBuildTheWholeMessage) {
   MessagesFormatter streamed(Head(), true), whole(Head(), false);
   for (MessagesFormatter* answer : {&streamed, &whole}) {
     answer->Begin();
-    for (const v1::GenerateReply& reply : Replies()) answer->Add(reply);
+    for (const v1::GenerateReply& reply : Replies()) answer->Add(0, reply);
     answer->Finish(Last("tool_calls"), 0);
     EXPECT_TRUE(answer->over());
   }
@@ -111,7 +111,7 @@ TEST(MessagesFormatterTest, MessageDoesNotDependOnReplySplits) {
   for (size_t first = 0; first < end; ++first) {
     for (size_t second = first; second < end; second += 5) {
       MessagesFormatter answer(Head(), false);
-      for (const auto& reply : SplitIntoReplies(parts, first, second)) answer.Add(reply);
+      for (const auto& reply : SplitIntoReplies(parts, first, second)) answer.Add(0, reply);
       answer.Finish(Last("tool_calls"), 0);
       const json content = answer.Object()["content"];
       ASSERT_EQ(content.size(), parts.size()) << first << ", " << second << ": " << content;
@@ -133,7 +133,7 @@ TEST(MessagesFormatterTest, StopReasons) {
     MessageHead head = Head();
     head.max_tokens = max_tokens;
     MessagesFormatter answer(head, false);
-    answer.Add(last);
+    answer.Add(0, last);
     answer.Finish(last, 0);
     return std::pair{answer.Object()["stop_reason"], answer.Object()["stop_sequence"]};
   };
@@ -149,7 +149,7 @@ TEST(MessagesFormatterTest, HiddenThinkingAndTruncatedCalls) {
   MessageHead head = Head();
   head.include_thinking = false;
   MessagesFormatter answer(head, false);
-  for (size_t i = 0; i < 3; ++i) answer.Add(Replies()[i]);
+  for (size_t i = 0; i < 3; ++i) answer.Add(0, Replies()[i]);
   answer.Finish(Last("length"), 0);
   const json content = answer.Object()["content"];
   ASSERT_EQ(content.size(), 2);
@@ -165,14 +165,14 @@ TEST(MessagesFormatterTest, ArgumentsThatNestWithoutEndAreNoInput) {
   call->set_id("call_1");
   call->set_name("rain");
   call->set_arguments("{\"a\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}");
-  answer.Add(reply);
+  answer.Add(0, reply);
   answer.Finish(Last("tool_calls"), 0);
   EXPECT_EQ(answer.Object()["content"][0]["input"], json::object());
 }
 
 TEST(MessagesFormatterTest, AnErrorInTheMidstIsAnEvent) {
   MessagesFormatter answer(Head(), true);
-  answer.Add(Replies()[0]);
+  answer.Add(0, Replies()[0]);
   answer.Fail({.http_status = 503, .message = "a worker is lost"});
   const std::vector<json> events = ParseSse(answer.TakeEvents());
   EXPECT_EQ(events.back()["error"]["type"], "overloaded_error");

@@ -61,14 +61,10 @@ void CreateMessage(const HttpRequest& http, const RouteContext& context,
   options.error_formatter = &anthropic::ErrorJson;
   options.clock = context.clock;
   options.serialization_thread = context.serialization_thread;
-  const auto producer = std::make_shared<ResponseProducer>(std::move(options), responder);
-  absl::StatusOr<std::shared_ptr<Generation>> generation = StartGeneration(
-      generate, prepared.model, context.models, context.metrics, producer->Listener());
-  if (!generation.ok()) {
-    SendError(*responder, generation.status(), &anthropic::ErrorJson);
-    return;
-  }
-  producer->Accept(*std::move(generation));
+  const auto producer =
+      std::make_shared<ResponseProducer>(std::move(options), std::move(responder));
+  producer->Accept(StartGeneration(generate, prepared.model, context.models, context.metrics,
+                                   producer->Listener()));
 }
 
 void CountMessageTokens(const HttpRequest& http, const RouteContext& context,

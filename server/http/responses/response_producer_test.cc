@@ -109,6 +109,7 @@ class ResponseProducerTest : public ::testing::Test {
     options.formatter = std::move(writer);
     options.serialization_thread = serialization_thread_;
     options.stored_values = stored_values_;
+    options.prompts = prompts_;
     options.background = background;
     options.ended = [this, background](json object, std::vector<std::string> events) {
       StoredResponse ended{"", std::move(object), json::array(), std::move(events)};
@@ -135,6 +136,7 @@ class ResponseProducerTest : public ::testing::Test {
   std::shared_ptr<FakeGeneration> generation_ = std::make_shared<FakeGeneration>();
   std::shared_ptr<SerializationThread> serialization_thread_;  // null unless a test sets it
   size_t stored_values_ = 0;
+  int prompts_ = 1;
 };
 
 TEST_F(ResponseProducerTest, AWholeAnswerComesOnceAndIsKept) {
@@ -394,6 +396,57 @@ TEST_F(ResponseProducerTest, EngineDoesNotWaitForSnapshots) {
   client.join();
   serialization_thread_.reset();
   EXPECT_EQ(client_->Body()["output"][0]["content"][0]["text"], "In order");
+}
+
+// It runs on a thread of the server, on which other connections wait.
+TEST_F(ResponseProducerTest, DisconnectDoesNotWaitForAnAnswerThatIsBeingSerialized) {
+  absl::Notification looked, go;
+  auto run = MakeOf(std::make_unique<SlowFormatter>(&looked, &go), false);
+  const GenerationListener listener = run->Listener();
+  run->Accept(generation_);
+  std::thread engine([&] { listener(Last("all"), true); });
+  looked.WaitForNotification();
+  client_->GoAway();
+  go.Notify();
+  engine.join();
+  EXPECT_EQ(generation_->cancelled, 0) << "it had ended";
+}
+
+TEST_F(ResponseProducerTest, NothingIsSentToAClientThatHasLeft) {
+  for (const bool stream : {false, true}) {
+    client_ = std::make_shared<Client>();
+    generation_ = std::make_shared<FakeGeneration>();
+    auto run = Make(stream, false);
+    run->Accept(generation_);
+    client_->GoAway();
+    EXPECT_EQ(generation_->cancelled, 1);
+    EXPECT_EQ(client_->status(), 0);
+    EXPECT_FALSE(client_->ended());
+  }
+}
+
+TEST_F(ResponseProducerTest, FailedSubmissionIsAStatusAlsoInTheBackground) {
+  for (const bool background : {false, true}) {
+    client_ = std::make_shared<Client>();
+    auto run = Make(true, background);
+    run->Accept(absl::InvalidArgumentError("the prompt is too long"));
+    EXPECT_EQ(client_->status(), 400);
+    EXPECT_THAT(client_->body(), HasSubstr("too long"));
+    EXPECT_TRUE(Stored().is_null());
+  }
+}
+
+// The last replies of all prompts end the answer.
+TEST_F(ResponseProducerTest, RepliesOfSeveralPromptsAreOneAnswer) {
+  prompts_ = 2;
+  auto run = Make(false, false);
+  const BatchListener listener = run->ListenerForPrompts();
+  run->Accept(generation_);
+  listener(1, Last("In "), true);
+  EXPECT_FALSE(client_->ended());
+  listener(0, Text("the "), false);
+  listener(0, Last("end"), true);
+  EXPECT_EQ(client_->Body()["output"][0]["content"][0]["text"], "In the end");
 }
 
 TEST_F(ResponseProducerTest, ACancelledResponseIsKeptAsItWas) {

@@ -47,6 +47,15 @@ void ResponsesFormatter::EmitResponse(const char* type) {
   if (streams()) Emit(type, {{"response", Object()}});
 }
 
+size_t ResponsesFormatter::CountValues(const v1::GenerateReply* reply, bool last) {
+  const size_t listed = reply != nullptr ? static_cast<size_t>(reply->logprobs_size()) : 0;
+  values_seen_ += listed;
+  // The last event repeats the whole answer. A call closes the text before it, which the closing
+  // event repeats.
+  const bool repeats = last || (reply != nullptr && reply->tool_calls_size() > 0);
+  return repeats ? values_seen_ : listed;
+}
+
 void ResponsesFormatter::Queue() {
   status_ = "queued";
   EmitResponse("response.created");
@@ -221,7 +230,7 @@ void ResponsesFormatter::AddCall(const v1::ToolCall& call) {
   Emit("response.function_call_arguments.delta", std::move(fields));
 }
 
-void ResponsesFormatter::Add(const v1::GenerateReply& reply) {
+void ResponsesFormatter::Add(int, const v1::GenerateReply& reply) {
   if (head_.with_logprobs) {
     waiting_.insert(waiting_.end(), reply.logprobs().begin(), reply.logprobs().end());
   }

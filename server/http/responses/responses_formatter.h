@@ -1,6 +1,7 @@
 // Formats an answer for the Responses API: output items, and the events of a stream.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -27,9 +28,10 @@ class ResponsesFormatter : public ResponseFormatter {
  public:
   ResponsesFormatter(ResponseHead head, ItemIds ids, bool streams);
 
+  size_t CountValues(const v1::GenerateReply* reply, bool last) override;
   void Queue() override;
   void Begin() override;
-  void Add(const v1::GenerateReply& reply) override;
+  void Add(int prompt, const v1::GenerateReply& reply) override;
   void Finish(const v1::GenerateReply& last, int64_t now_unix_seconds) override;
   void Fail(const Error& error) override;
   void Cancel() override;
@@ -62,6 +64,7 @@ class ResponsesFormatter : public ResponseFormatter {
 
   const ResponseHead head_;
   ItemIds ids_;
+  size_t values_seen_ = 0;  // used by CountValues only
   int64_t sequence_ = 0;
   std::string status_ = "in_progress";
   bool over_ = false;

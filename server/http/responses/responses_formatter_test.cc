@@ -109,7 +109,7 @@ TEST(ResponsesFormatterTest, EventsBuildTheWholeAnswer) {
   ResponsesFormatter whole(Head(), ItemIds("1"), false);
   for (ResponsesFormatter* answer : {&streamed, &whole}) {
     answer->Begin();
-    for (const v1::GenerateReply& reply : Replies()) answer->Add(reply);
+    for (const v1::GenerateReply& reply : Replies()) answer->Add(0, reply);
     answer->Finish(Last("tool_calls"), 9);
     EXPECT_TRUE(answer->over());
   }
@@ -158,7 +158,7 @@ TEST(ResponsesFormatterTest, ResponseDoesNotDependOnReplySplits) {
     for (size_t second = first; second < end; second += 5) {
       ResponsesFormatter answer(head, ItemIds("1"), false);
       answer.Begin();
-      for (const auto& reply : SplitIntoReplies(parts, first, second)) answer.Add(reply);
+      for (const auto& reply : SplitIntoReplies(parts, first, second)) answer.Add(0, reply);
       answer.Finish(Last("tool_calls"), 9);
       const json output = answer.Object()["output"];
       ASSERT_EQ(output.size(), parts.size()) << first << ", " << second << ": " << output;
@@ -193,8 +193,8 @@ TEST(ResponsesFormatterTest, HeldBackTextKeepsItsLogprobs) {
   for (const v1::GenerateReply& hidden : {Reply(" so", ""), call}) {
     ResponsesFormatter answer(head, ItemIds("1"), false);
     answer.Begin();
-    answer.Add(with_tokens(hidden, {"I", " so", "<end>", "\n\n", "I"}));
-    answer.Add(with_tokens(Reply("", "I am"), {" am"}));
+    answer.Add(0, with_tokens(hidden, {"I", " so", "<end>", "\n\n", "I"}));
+    answer.Add(0, with_tokens(Reply("", "I am"), {" am"}));
     answer.Finish(Last("stop"), 9);
     const json output = answer.Object()["output"];
     const json& logprobs = output.back()["content"][0]["logprobs"];
@@ -207,7 +207,7 @@ TEST(ResponsesFormatterTest, HeldBackTextKeepsItsLogprobs) {
 TEST(ResponsesFormatterTest, AnAnswerThatIsCutOffSaysSo) {
   ResponsesFormatter answer(Head(), ItemIds("1"), true);
   answer.Begin();
-  answer.Add(Reply("", "In the"));
+  answer.Add(0, Reply("", "In the"));
   // In the middle of it.
   EXPECT_EQ(answer.Object()["status"], "in_progress");
   EXPECT_EQ(answer.Object()["output"][0]["status"], "in_progress");
@@ -223,7 +223,7 @@ TEST(ResponsesFormatterTest, AnAnswerThatIsCutOffSaysSo) {
 TEST(ResponsesFormatterTest, FailuresAndCancelsKeepWhatThereIs) {
   ResponsesFormatter failed(Head(), ItemIds("1"), true);
   failed.Begin();
-  failed.Add(Reply("", "In"));
+  failed.Add(0, Reply("", "In"));
   failed.Fail({.http_status = 503, .message = "a worker is lost"});
   EXPECT_EQ(failed.Object()["status"], "failed");
   EXPECT_EQ(failed.Object()["error"]["code"], "server_error");
@@ -247,7 +247,7 @@ TEST(ResponsesFormatterTest, LogprobsAreThoseOfTheText) {
   ResponsesFormatter answer(head, ItemIds("1"), true);
   const auto add = [&](v1::GenerateReply reply, const std::vector<std::string>& tokens) {
     for (const std::string& token : tokens) reply.add_logprobs()->set_text(token);
-    answer.Add(reply);
+    answer.Add(0, reply);
   };
   answer.Begin();
   add(Reply("hm", ""), {"<think>", "hm"});
@@ -281,7 +281,7 @@ TEST(ResponsesFormatterTest, ASpaceThatIsNotShownMovesNoLogprob) {
   v1::GenerateReply reply = Reply("", "In the.");
   for (const char* token : {" In", " the", ".", "\n"}) reply.add_logprobs()->set_text(token);
   answer.Begin();
-  answer.Add(reply);
+  answer.Add(0, reply);
   answer.Finish(Last("stop"), 9);
   const json logprobs = answer.Object()["output"][0]["content"][0]["logprobs"];
   ASSERT_EQ(logprobs.size(), 3);

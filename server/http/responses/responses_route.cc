@@ -185,17 +185,14 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
       }
     };
   }
-  const auto running = std::make_shared<ResponseProducer>(std::move(options), responder);
-  if (request.background) context.store->Start(id, owner, running);
+  const auto producer =
+      std::make_shared<ResponseProducer>(std::move(options), std::move(responder));
+  if (request.background) context.store->Start(id, owner, producer);
   absl::StatusOr<std::shared_ptr<Generation>> generation =
       StartGeneration(request.generate, prepared.model, context.generate.models,
-                      context.generate.metrics, running->Listener());
-  if (!generation.ok()) {
-    if (request.background) context.store->Erase(id, owner);
-    SendError(*responder, generation.status());
-    return;
-  }
-  running->Accept(*std::move(generation));
+                      context.generate.metrics, producer->Listener());
+  if (!generation.ok() && request.background) context.store->Erase(id, owner);
+  producer->Accept(std::move(generation));
 }
 
 void CountResponseInputTokens(const HttpRequest& http, const ResponsesContext& context,
