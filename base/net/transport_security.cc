@@ -46,10 +46,10 @@ absl::StatusOr<TlsPem> ReadPem(const TlsFiles& files) {
     const char* flag;
     const std::string& path;
     std::string* to;
-  } all[] = {{"tls_cert", files.certificate, &out.certificate},
-             {"tls_key", files.key, &out.key},
-             {"tls_ca", files.ca, &out.ca},
-             {"tls_client_ca", files.client_ca, &out.client_ca}};
+  } all[] = {{"tls-cert", files.certificate, &out.certificate},
+             {"tls-key", files.key, &out.key},
+             {"tls-ca", files.ca, &out.ca},
+             {"tls-client-ca", files.client_ca, &out.client_ca}};
   for (const auto& [flag, path, to] : all) {
     absl::StatusOr<std::string> pem = ReadFile(flag, path);
     if (!pem.ok()) return pem.status();
@@ -62,12 +62,12 @@ absl::StatusOr<TlsPem> ReadPem(const TlsFiles& files) {
   if (out.certificate.empty()) return out;
   const openssl::PrivateKey key = openssl::KeyIn(out.key);
   if (key == nullptr) {
-    return Wrong("tls_key", files.key, "holds no private key in PEM form that needs no password");
+    return Wrong("tls-key", files.key, "holds no private key in PEM form that needs no password");
   }
-  const auto own = FirstCertificate("tls_cert", files.certificate, out.certificate);
+  const auto own = FirstCertificate("tls-cert", files.certificate, out.certificate);
   if (!own.ok()) return own.status();
   if (X509_check_private_key(own->get(), key.get()) != 1) {
-    return Wrong("tls_key", files.key,
+    return Wrong("tls-key", files.key,
                  absl::StrCat("is not the key of the first certificate in ", files.certificate));
   }
   return out;
@@ -91,7 +91,7 @@ absl::StatusOr<TransportSecurity> TransportSecurity::Read(const TlsFiles& files)
     return absl::InvalidArgumentError("--tls-cert and --tls-key go together: one of them is given");
   }
   if (!files.client_ca.empty() && files.certificate.empty()) {
-    return Wrong("tls_client_ca", files.client_ca,
+    return Wrong("tls-client-ca", files.client_ca,
                  "callers can only be asked for certificates with --tls-cert and --tls-key");
   }
   absl::StatusOr<TlsPem> pem = ReadPem(files);
