@@ -1,5 +1,5 @@
 // What serving needs to know of a model folder: family, sizes, tokenizer, chat template. Read from
-// the texts of its small files; the worker loads the weights. Model families are in ops/models.
+// the texts of its small files; the worker loads the weights. Model families are in models/.
 #pragma once
 
 #include <map>

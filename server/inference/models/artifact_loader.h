@@ -37,7 +37,7 @@ struct ArtifactLoaderOptions {
       communication;
 };
 
-// Loads folders of all families that ops/models knows. Each model in this process has its own
+// Loads folders of all families that models/ knows. Each model in this process has its own
 // device; all share one memory budget.
 class ArtifactLoader : public ModelLoader {
  public:
