@@ -1,46 +1,22 @@
 #include "worker/training_job.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "storage/checkpoint.h"
-#include "worker/collective/measure_communication.h"
-#include "worker/operator_times.h"
 #include "worker/runner/program_model_runner.h"
+#include "worker/trainer/checkpoint_observer.h"
+#include "worker/trainer/evaluation_observer.h"
+#include "worker/trainer/link_measurement.h"
+#include "worker/trainer/timing_observer.h"
+#include "worker/trainer/trainer.h"
 
 namespace espalier {
 namespace {
 
 constexpr absl::Duration kDefaultPeerTimeout = absl::Seconds(60);
-constexpr uint64_t kLinkTag = ~uint64_t{0};  // not used by the planner
-constexpr int64_t kLinkBytes = 4 << 20;
-// Steps within a run that are timed; the first ones are atypical.
-constexpr int64_t kFirstTimedStep = 5;
-constexpr int64_t kTimedSteps = 3;
-
-bool IsSaved(const Executor& executor, int i) {
-  const v1::BufferKind kind = executor.buffer(i).kind();
-  return (kind == v1::PARAMETER_SHARD || kind == v1::OPTIMIZER_STATE) && !executor.is_alias(i);
-}
-
-class ExecutorSource : public CheckpointSource {
- public:
-  ExecutorSource(Executor& executor, std::vector<int> buffers)
-      : executor_(executor), buffers_(std::move(buffers)) {}
-  absl::Status Read(int entry, std::vector<char>* bytes) override {
-    return executor_.ReadBuffer(buffers_[entry], bytes->data(),
-                                static_cast<int64_t>(bytes->size()));
-  }
-
- private:
-  Executor& executor_;
-  const std::vector<int> buffers_;
-};
 
 }  // namespace
 
@@ -103,7 +79,7 @@ absl::Status TrainingJob::LoadCheckpoint(const std::string& directory) {
   if (!reader.ok()) return reader.status();
   std::vector<char> bytes;
   for (int i = 0; i < training_->num_buffers(); ++i) {
-    if (!IsSaved(*training_, i)) continue;
+    if (!IsCheckpointed(*training_, i)) continue;
     if (options_.cancelled && options_.cancelled()) {
       return absl::CancelledError("stopped while loading");
     }
@@ -151,6 +127,12 @@ bool TrainingJob::has_link() const {
   return has_link_;
 }
 
+void TrainingJob::SetLink(const v1::Link& link) {
+  absl::MutexLock lock(&mutex_);
+  has_link_ = true;
+  link_ = link;
+}
+
 v1::Link TrainingJob::link() const {
   absl::MutexLock lock(&mutex_);
   return link_;
@@ -178,124 +160,7 @@ absl::Status TrainingJob::Connect(bool* met) {
     if (evaluation_ != nullptr) evaluation_->SetCommunicator(communicator_.get());
   }
   *met = true;
-  return MeasureLink();
-}
-
-absl::Status TrainingJob::ReportCommunication(
-    const std::function<absl::Status(const v1::RunEvent&)>& emit) {
-  Communicator* communicator = nullptr;
-  {
-    absl::MutexLock lock(&mutex_);
-    communicator = communicator_.get();
-  }
-  absl::StatusOr<v1::CommunicationProfile> profile =
-      MeasureCommunication(*communicator, *options_.device, {.tag = kLinkTag});
-  if (!profile.ok()) return profile.status();
-  if (communicator->rank() != 0) return absl::OkStatus();
-  v1::RunEvent event;
-  *event.mutable_communication() = *std::move(profile);
-  return emit(event);
-}
-
-// Ping-pong between ranks 0 and 1, which gives the planner's link model latency and bandwidth.
-absl::Status TrainingJob::MeasureLink() {
-  const v1::Program& program = training_->program();
-  Communicator* communicator = nullptr;
-  {
-    absl::MutexLock lock(&mutex_);
-    communicator = communicator_.get();
-  }
-  if (program.rank() > 1 || communicator->on_device()) return absl::OkStatus();
-  const int peer = 1 - program.rank();
-  std::vector<char> message(kLinkBytes);
-  auto round_trip = [&](int64_t bytes) -> absl::StatusOr<double> {
-    double best = 1e9;
-    for (int i = 0; i < 5; ++i) {
-      const absl::Time start = absl::Now();
-      absl::Status s;
-      for (int turn = 0; turn < 2 && s.ok(); ++turn) {
-        s = turn == program.rank() ? communicator->Send(message.data(), bytes, peer, kLinkTag)
-                                   : communicator->Receive(message.data(), bytes, peer, kLinkTag);
-      }
-      if (s.ok()) s = communicator->Flush();
-      if (!s.ok()) return s;
-      best = std::min(best, absl::ToDoubleSeconds(absl::Now() - start));
-    }
-    return best;
-  };
-  absl::StatusOr<double> small = round_trip(8);
-  if (!small.ok()) return small.status();
-  absl::StatusOr<double> large = round_trip(kLinkBytes);
-  if (!large.ok()) return large.status();
-  absl::MutexLock lock(&mutex_);
-  has_link_ = true;
-  link_.set_latency_seconds(*small / 2);
-  link_.set_bandwidth(2.0 * kLinkBytes / std::max(1e-9, *large - *small));
   return absl::OkStatus();
-}
-
-absl::Status TrainingJob::WriteShard(const v1::RunRequest& request, int64_t steps_done,
-                                     const std::function<absl::Status(const v1::RunEvent&)>& emit) {
-  std::vector<CheckpointEntry> entries;
-  std::vector<int> buffers;
-  std::set<std::pair<std::string, Dims>> regions;
-  for (int i = 0; i < training_->num_buffers(); ++i) {
-    if (!IsSaved(*training_, i)) continue;
-    if (training_->buffer(i).saved_elsewhere()) continue;
-    const TensorSpec& spec = training_->spec(i);
-    // Replicas on one rank hold equal values: save one.
-    if (!regions.insert({training_->tensor_name(i), spec.offset}).second) continue;
-    entries.push_back(
-        {training_->tensor_name(i), spec, training_->buffer(i).kind() == v1::OPTIMIZER_STATE});
-    buffers.push_back(i);
-  }
-  // One directory per attempt, so that a stale attempt cannot overwrite a newer one's files.
-  const std::string directory =
-      JoinPath(request.checkpoint_root(),
-               absl::StrCat("step-", steps_done, "-attempt-", attempt_.attempt()));
-  ExecutorSource source(*training_, buffers);
-  absl::StatusOr<ManifestFile> file = WriteCheckpointShard(
-      *options_.files, directory, training_->program().rank(), entries, source);
-  if (!file.ok()) {
-    return absl::Status(file.status().code(),
-                        absl::StrCat("checkpoint after step ", steps_done, ": ",
-                                     std::string(file.status().message())));
-  }
-  v1::RunEvent event;
-  v1::CheckpointShard* shard = event.mutable_shard();
-  shard->set_steps_done(steps_done);
-  shard->set_directory(directory);
-  shard->set_file(file->name);
-  shard->set_sha256(file->sha256);
-  shard->set_bytes(file->bytes);
-  return emit(event);
-}
-
-absl::Status TrainingJob::Evaluate(const v1::RunRequest& request,
-                                   const std::function<absl::Status(const v1::RunEvent&)>& emit) {
-  if (evaluation_ == nullptr) {
-    return absl::FailedPreconditionError(
-        "evaluation was asked for, but the job has no program or no held-out examples for it");
-  }
-  const absl::Time start = absl::Now();
-  const int64_t batches = holdout_data_->steps_per_epoch();
-  std::map<std::string, double> sums;
-  for (int64_t batch = 0; batch < batches; ++batch) {
-    if (absl::Status s = Cancelled(); !s.ok()) return s;
-    absl::StatusOr<StepResult> result = evaluation_->Step(batch);
-    if (!result.ok()) {
-      return absl::Status(result.status().code(),
-                          absl::StrCat("evaluation: ", std::string(result.status().message())));
-    }
-    for (const auto& [name, value] : result->values) sums[name] += value;
-  }
-  v1::RunEvent event;
-  event.mutable_evaluation()->set_step(request.last_step());
-  event.mutable_evaluation()->set_seconds(absl::ToDoubleSeconds(absl::Now() - start));
-  for (const auto& [name, sum] : sums) {
-    (*event.mutable_evaluation()->mutable_values())[name] = sum / static_cast<double>(batches);
-  }
-  return emit(event);
 }
 
 absl::Status TrainingJob::Run(const v1::RunRequest& request,
@@ -318,58 +183,37 @@ absl::Status TrainingJob::Run(const v1::RunRequest& request,
   if (absl::Status s = Cancelled(); !s.ok()) return s;
   bool met = false;
   if (absl::Status s = Connect(&met); !s.ok()) return s;
-  if (met && measure_communication_) {
-    if (absl::Status s = ReportCommunication(emit); !s.ok()) return s;
-  }
-  const int64_t every = request.checkpoint_every_steps();
-  std::vector<std::vector<InstructionTime>> profiles;
-  for (int64_t step = request.first_step(); step < request.last_step(); ++step) {
-    if (absl::Status s = Cancelled(); !s.ok()) return s;
-    const int64_t done_here = step - request.first_step();
-    const bool timed = done_here >= kFirstTimedStep && done_here < kFirstTimedStep + kTimedSteps;
-    const absl::Time start = absl::Now();
-    absl::StatusOr<StepResult> result = training_->Step(step, timed);
-    if (!result.ok()) {
-      if (absl::Status s = Cancelled(); !s.ok()) return s;
-      return result.status();
-    }
-    v1::RunEvent event;
-    v1::StepReport* report = event.mutable_step();
-    report->set_step(step);
-    report->set_seconds(absl::ToDoubleSeconds(absl::Now() - start));
-    for (const auto& [name, value] : result->values) (*report->mutable_values())[name] = value;
-    // Values are summed over ranks, so only one reports it.
-    if (training_->program().rank() == 0) {
-      (*report->mutable_values())["learning_rate"] = result->learning_rate;
-    }
-    if (absl::Status s = emit(event); !s.ok()) return s;
-    if (timed) profiles.push_back(std::move(result->profile));
-    if (profiles.size() == kTimedSteps) {
-      v1::RunEvent times;
-      *times.mutable_operator_times() = MedianStepTimes(profiles);
-      profiles.clear();
-      if (absl::Status s = emit(times); !s.ok()) return s;
-    }
-    const int64_t done = step + 1;
-    const bool due = done == request.last_step() || (every > 0 && done % every == 0);
-    if (due && !request.checkpoint_root().empty()) {
-      if (absl::Status s = WriteShard(request, done, emit); !s.ok()) return s;
-    }
-  }
-  if (request.evaluate_at_end()) {
-    if (absl::Status s = Evaluate(request, emit); !s.ok()) return s;
-  }
-  Communicator* communicator = nullptr;
-  {
-    absl::MutexLock lock(&mutex_);
-    communicator = communicator_.get();
-  }
-  if (communicator != nullptr) {
-    if (absl::Status s = communicator->Flush(); !s.ok()) return s;
-  }
+  if (absl::Status s = Train(request, met, emit); !s.ok()) return s;
   v1::RunEvent event;
   event.set_measured_peak_bytes(measured_peak_bytes());
   return emit(event);
+}
+
+absl::Status TrainingJob::Train(const v1::RunRequest& request, bool met,
+                                const std::function<absl::Status(const v1::RunEvent&)>& emit) {
+  TrainerOptions options;
+  options.executor = training_.get();
+  {
+    absl::MutexLock lock(&mutex_);
+    options.communicator = communicator_.get();
+  }
+  options.begin = request.first_step();
+  options.end = request.last_step();
+  options.emit = emit;
+  options.check_not_stopped = [this] { return Cancelled(); };
+
+  LinkMeasurement link({options.communicator, options_.device, measure_communication_,
+                        [this](const v1::Link& measured) { SetLink(measured); }});
+  TimingObserver timing;
+  CheckpointObserver checkpoint({options_.files, training_.get(), request.checkpoint_root(),
+                                 request.checkpoint_every_steps(), attempt_.attempt()});
+  EvaluationObserver evaluation(evaluation_.get(),
+                                evaluation_ != nullptr ? holdout_data_->steps_per_epoch() : 0);
+  if (met) options.observers.push_back(&link);
+  options.observers.push_back(&timing);
+  options.observers.push_back(&checkpoint);
+  if (request.evaluate_at_end()) options.observers.push_back(&evaluation);
+  return Trainer(std::move(options)).Run();
 }
 
 }  // namespace espalier

@@ -62,13 +62,10 @@ class TrainingJob : public WorkerJob {
   absl::Status LoadCheckpoint(const std::string& directory);
   // Sets `*met` if this call connected the ranks.
   absl::Status Connect(bool* met);
-  absl::Status MeasureLink();
-  // Measures communication; all ranks must call it. Rank 0 emits the profile.
-  absl::Status ReportCommunication(const std::function<absl::Status(const v1::RunEvent&)>& emit);
-  absl::Status WriteShard(const v1::RunRequest& request, int64_t steps_done,
-                          const std::function<absl::Status(const v1::RunEvent&)>& emit);
-  absl::Status Evaluate(const v1::RunRequest& request,
-                        const std::function<absl::Status(const v1::RunEvent&)>& emit);
+  // Runs the request's steps with their observers; `met` if the ranks have just connected.
+  absl::Status Train(const v1::RunRequest& request, bool met,
+                     const std::function<absl::Status(const v1::RunEvent&)>& emit);
+  void SetLink(const v1::Link& link);
   absl::Status Cancelled();
 
   const TrainingJobOptions options_;

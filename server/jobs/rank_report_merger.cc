@@ -8,7 +8,10 @@ namespace espalier {
 
 v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks) {
   v1::StepReport merged;
-  if (!ranks.empty()) merged.set_step(ranks[0].step());
+  if (!ranks.empty()) {
+    merged.set_step(ranks[0].step());
+    *merged.mutable_tensors() = ranks[0].tensors();
+  }
   for (const v1::StepReport& report : ranks) {
     merged.set_seconds(std::max(merged.seconds(), report.seconds()));
     for (const auto& [name, value] : report.values()) {

@@ -16,7 +16,8 @@
 namespace espalier {
 
 // Sums the values over ranks, except "learning_rate", which is the same on all. Seconds are the
-// maximum over ranks.
+// maximum over ranks. Tensors are those of the first report, which is rank 0's: observers attach
+// whole tensors, so the other ranks' would be copies or shards, and a sum of either is wrong.
 v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks);
 
 // Not thread-safe.

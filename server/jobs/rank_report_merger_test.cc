@@ -51,6 +51,20 @@ TEST(RankReportMerger, FinishesAreAppliedToTheMergedValue) {
   EXPECT_DOUBLE_EQ(merge.AddEvaluation(1, Report(0, 20, 0, 1))->values().at("loss"), 5);
 }
 
+TEST(RankReportMerger, TensorsOfRankZeroAreKept) {
+  RankReportMerger merge(2);
+  v1::StepReport first = Report(0, 1, 0.1, 1);
+  v1::StepReport second = first;
+  (*first.mutable_tensors())["probe"].set_data("zero");
+  (*second.mutable_tensors())["probe"].set_data("one");
+  (*second.mutable_tensors())["other"].set_data("one");
+  EXPECT_FALSE(merge.AddStep(1, second).has_value());
+  auto merged = merge.AddStep(0, first);
+  ASSERT_TRUE(merged.has_value());
+  ASSERT_EQ(merged->tensors_size(), 1);
+  EXPECT_EQ(merged->tensors().at("probe").data(), "zero");
+}
+
 TEST(RankReportMerger, ACheckpointIsCompleteWithTheLastShard) {
   RankReportMerger merge(3);
   EXPECT_FALSE(merge.AddShard(2, Shard(10, "d", "c"))->has_value());

@@ -1,4 +1,4 @@
-#include "worker/operator_times.h"
+#include "worker/trainer/operator_times.h"
 
 #include <algorithm>
 #include <map>

@@ -1,0 +1,38 @@
+// Writes a rank's shard of a checkpoint every few steps and after the last one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/file_system.h"
+#include "worker/executor/executor.h"
+#include "worker/trainer/step_observer.h"
+
+namespace espalier {
+
+// True for buffers that checkpoints hold: parameters and optimizer state.
+bool IsCheckpointed(const Executor& executor, int buffer);
+
+struct CheckpointOptions {
+  FileSystem* files = nullptr;   // outlives the observer
+  Executor* executor = nullptr;  // outlives the observer
+  std::string root;              // empty: no checkpoints
+  int64_t every_steps = 0;       // 0: only after the last step
+  uint64_t attempt = 0;
+};
+
+class CheckpointObserver : public StepObserver {
+ public:
+  explicit CheckpointObserver(CheckpointOptions options);
+
+  absl::string_view name() const override { return "checkpoint"; }
+  // Emits the shard once it is durable. Errors name the number of steps done.
+  absl::Status OnStepReported(TrainingRun& run, int64_t step, const StepReports& reports) override;
+
+ private:
+  absl::Status WriteShard(TrainingRun& run, int64_t steps_done);
+
+  const CheckpointOptions options_;
+};
+
+}  // namespace espalier

@@ -1,0 +1,203 @@
+#include "worker/trainer/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "worker/executor/executor_fixture.h"
+#include "worker/trainer/checkpoint_observer.h"
+#include "worker/trainer/timing_observer.h"
+
+namespace espalier {
+namespace {
+
+using Calls = std::vector<std::string>;
+
+// Logs its calls and fails at one of them.
+class LoggingObserver : public StepObserver {
+ public:
+  LoggingObserver(std::string name, Calls* calls, std::string fail_at = "")
+      : name_(std::move(name)), calls_(calls), fail_at_(std::move(fail_at)) {}
+  absl::string_view name() const override { return name_; }
+  absl::Status OnRunBegin(TrainingRun&) override { return Log("run"); }
+  absl::Status OnStepBegin(TrainingRun&, int64_t step, bool*) override {
+    return Log(absl::StrCat("begin ", step));
+  }
+  absl::Status OnStepEnd(TrainingRun&, int64_t step, StepReports&) override {
+    return Log(absl::StrCat("end ", step));
+  }
+  absl::Status OnStepReported(TrainingRun&, int64_t step, const StepReports&) override {
+    return Log(absl::StrCat("reported ", step));
+  }
+  absl::Status OnCheckpoint(TrainingRun&, const v1::CheckpointShard& shard) override {
+    return Log(absl::StrCat("checkpoint ", shard.steps_done()));
+  }
+  absl::Status OnRunEnd(TrainingRun&) override { return Log("run end"); }
+
+ private:
+  absl::Status Log(const std::string& call) {
+    calls_->push_back(absl::StrCat(name_, " ", call));
+    return call == fail_at_ ? absl::AbortedError("planted") : absl::OkStatus();
+  }
+  const std::string name_;
+  Calls* const calls_;
+  const std::string fail_at_;
+};
+
+class TensorObserver : public StepObserver {
+ public:
+  explicit TensorObserver(ReportedTensor tensor) : tensor_(std::move(tensor)) {}
+  absl::string_view name() const override { return "tensor"; }
+  absl::Status OnStepEnd(TrainingRun&, int64_t, StepReports& reports) override {
+    reports.tensors["probe"] = tensor_;
+    return absl::OkStatus();
+  }
+
+ private:
+  const ReportedTensor tensor_;
+};
+
+class TrainerTest : public ExecutorTest {
+ protected:
+  // Reports "x" = 6 * value^2.
+  std::unique_ptr<Executor> Constant(double value) {
+    ProgramWriter w;
+    const int a = w.Buffer("a", {2, 3}), s = w.Buffer("s", {});
+    auto* fill = w.Add("f")->mutable_fill();
+    fill->set_buffer(a);
+    fill->set_value(value);
+    w.Compute("sum_squares", {a}, {s});
+    w.Report(s, "x");
+    auto made = Make(w.program);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return made.ok() ? *std::move(made) : nullptr;
+  }
+  TrainerOptions Options(int64_t begin, int64_t end, std::vector<StepObserver*> observers) {
+    TrainerOptions options;
+    options.executor = executor_.get();
+    options.begin = begin;
+    options.end = end;
+    options.observers = std::move(observers);
+    options.emit = [this](const v1::RunEvent& event) {
+      events_.push_back(event);
+      return absl::OkStatus();
+    };
+    return options;
+  }
+
+  const std::unique_ptr<Executor> executor_ = Constant(2);
+  std::vector<v1::RunEvent> events_;
+  Calls calls_;
+};
+
+TEST_F(TrainerTest, ObserversAreCalledInOrderWithTheSteps) {
+  LoggingObserver a("a", &calls_), b("b", &calls_);
+  EXPECT_EQ(Trainer(Options(3, 5, {&a, &b})).Run(), absl::OkStatus());
+  EXPECT_EQ(calls_, (Calls{"a run", "b run", "a begin 3", "b begin 3", "a end 3", "b end 3",
+                           "a reported 3", "b reported 3", "a begin 4", "b begin 4", "a end 4",
+                           "b end 4", "a reported 4", "b reported 4", "a run end", "b run end"}));
+  ASSERT_EQ(events_.size(), 2u);
+  EXPECT_EQ(events_[1].step().step(), 4);
+  EXPECT_DOUBLE_EQ(events_[1].step().values().at("x"), 24);
+}
+
+TEST_F(TrainerTest, AnObserversErrorEndsTheRunWithItsPlace) {
+  LoggingObserver a("a", &calls_, "end 1"), b("b", &calls_);
+  Trainer trainer(Options(0, 3, {&a, &b}));
+  EXPECT_EQ(trainer.Run(), absl::AbortedError("planted"));
+  EXPECT_EQ(trainer.failed_at(), "a, OnStepEnd of step 1");
+  EXPECT_EQ(calls_.back(), "a end 1");
+  EXPECT_EQ(events_.size(), 1u) << "the report of step 1 is not sent";
+}
+
+TEST_F(TrainerTest, AStopEndsTheRunAtAStepBorder) {
+  LoggingObserver a("a", &calls_);
+  TrainerOptions options = Options(0, 5, {&a});
+  options.check_not_stopped = [this] {
+    return events_.size() < 2 ? absl::OkStatus() : absl::CancelledError("stopped");
+  };
+  EXPECT_EQ(Trainer(options).Run(), absl::CancelledError("stopped"));
+  EXPECT_EQ(calls_.back(), "a reported 1");
+}
+
+TEST_F(TrainerTest, CheckpointsAreWrittenEveryPeriodAndAtTheEnd) {
+  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  CheckpointObserver checkpoint(
+      {files.get(), executor_.get(), absl::StrCat(testing::TempDir(), "/trainer"), 2, 7});
+  LoggingObserver a("a", &calls_);
+  ASSERT_EQ(Trainer(Options(1, 5, {&checkpoint, &a})).Run(), absl::OkStatus());
+  std::vector<int64_t> steps_done;
+  for (const v1::RunEvent& event : events_) {
+    if (!event.has_shard()) continue;
+    steps_done.push_back(event.shard().steps_done());
+    EXPECT_NE(event.shard().directory().find("-attempt-7"), std::string::npos);
+  }
+  EXPECT_EQ(steps_done, (std::vector<int64_t>{2, 4, 5}));
+  EXPECT_EQ(std::count(calls_.begin(), calls_.end(), "a checkpoint 4"), 1);
+}
+
+TEST_F(TrainerTest, OperatorTimesFollowTheThirdTimedStep) {
+  TimingObserver timing;
+  ASSERT_EQ(Trainer(Options(10, 20, {&timing})).Run(), absl::OkStatus());
+  ASSERT_EQ(events_.size(), 11u);
+  EXPECT_EQ(events_[7].step().step(), 17);
+  EXPECT_TRUE(events_[8].has_operator_times());
+}
+
+TEST_F(TrainerTest, AnAttachedTensorIsSentInTheStepsReport) {
+  TensorObserver tensor({DType::kI8, {3}, "abc"});
+  ASSERT_EQ(Trainer(Options(0, 1, {&tensor})).Run(), absl::OkStatus());
+  const absl::StatusOr<ReportedTensor> sent = FromProto(events_[0].step().tensors().at("probe"));
+  ASSERT_TRUE(sent.ok()) << sent.status();
+  EXPECT_EQ(sent->dtype, DType::kI8);
+  EXPECT_EQ(sent->dims, Dims{3});
+  EXPECT_EQ(sent->data, "abc");
+
+  TensorObserver wrong({DType::kF32, {3}, "abc"});
+  const absl::Status refused = Trainer(Options(4, 5, {&wrong})).Run();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(refused.message()).find("'probe' in the report of step 4"),
+            std::string::npos)
+      << refused;
+}
+
+TEST(ReportedTensor, WireFormIsCheckedAgainstTypeAndDimensions) {
+  const auto code = [](ReportedTensor tensor) {
+    return FromProto(ToProto(tensor)).status().code();
+  };
+  EXPECT_EQ(code({DType::kF32, {}, "1234"}), absl::StatusCode::kOk);
+  EXPECT_EQ(code({DType::kF32, {0, 2}, ""}), absl::StatusCode::kOk);
+  for (const ReportedTensor& bad :
+       std::vector<ReportedTensor>{{DType::kInvalid, {1}, "1"},
+                                   {DType::kI8, {-1}, ""},
+                                   {DType::kI8, {2}, "1"},
+                                   {DType::kI64, {int64_t{1} << 40, int64_t{1} << 40}, ""}}) {
+    EXPECT_EQ(code(bad), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(TrainerTest, TwoTrainersRunSideBySideInOneProcess) {
+  const std::unique_ptr<Executor> executors[] = {Constant(1), Constant(3)};
+  std::vector<double> values[2];
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    TrainerOptions options = Options(100 * i, 100 * i + 50, {});
+    options.executor = executors[i].get();
+    options.emit = [&values, i](const v1::RunEvent& event) {
+      values[i].push_back(event.step().values().at("x"));
+      return absl::OkStatus();
+    };
+    threads.emplace_back([options] { EXPECT_EQ(Trainer(options).Run(), absl::OkStatus()); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(values[0], std::vector<double>(50, 6));
+  EXPECT_EQ(values[1], std::vector<double>(50, 54));
+}
+
+}  // namespace
+}  // namespace espalier
