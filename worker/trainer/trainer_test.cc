@@ -65,7 +65,7 @@ class TensorObserver : public StepObserver {
 class TrainerTest : public ExecutorTest {
  protected:
   // Reports "x" = 6 * value^2.
-  std::unique_ptr<Executor> Constant(double value) {
+  std::unique_ptr<Executor> Constant(double value, Device* device) {
     ProgramWriter w;
     const int a = w.Buffer("a", {2, 3}), s = w.Buffer("s", {});
     auto* fill = w.Add("f")->mutable_fill();
@@ -73,7 +73,9 @@ class TrainerTest : public ExecutorTest {
     fill->set_value(value);
     w.Compute("sum_squares", {a}, {s});
     w.Report(s, "x");
-    auto made = Make(w.program);
+    ExecutorOptions options;
+    options.device = device;
+    auto made = Executor::Create(w.program, options);
     EXPECT_TRUE(made.ok()) << made.status();
     return made.ok() ? *std::move(made) : nullptr;
   }
@@ -90,7 +92,7 @@ class TrainerTest : public ExecutorTest {
     return options;
   }
 
-  const std::unique_ptr<Executor> executor_ = Constant(2);
+  const std::unique_ptr<Executor> executor_ = Constant(2, device_.get());
   std::vector<v1::RunEvent> events_;
   Calls calls_;
 };
@@ -182,7 +184,10 @@ TEST(ReportedTensor, WireFormIsCheckedAgainstTypeAndDimensions) {
 }
 
 TEST_F(TrainerTest, TwoTrainersRunSideBySideInOneProcess) {
-  const std::unique_ptr<Executor> executors[] = {Constant(1), Constant(3)};
+  // A device is used by one thread at a time.
+  const std::unique_ptr<Device> other = NewCpuDevice({1, 1 << 20});
+  const std::unique_ptr<Executor> executors[] = {Constant(1, device_.get()),
+                                                 Constant(3, other.get())};
   std::vector<double> values[2];
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {
