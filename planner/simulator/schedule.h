@@ -1,5 +1,5 @@
-// Part of Simulator: visits the positions of a step in schedule order, and numbers the program
-// points at which memory changes.
+// Part of Simulator: visits the positions of a step in schedule order, and the tasks of a position;
+// numbers the program points at which memory changes.
 #pragma once
 
 #include "planner/simulator/simulator.h"
@@ -20,6 +20,16 @@ void Simulator::ForEachPosition(Run run) {
   for (const ScheduleItem& item : schedule_) {
     for (int p = item.first; p < item.last && !item.transfers; ++p) run(p, item.micro_batch);
   }
+}
+
+template <typename Run>
+void Simulator::ForEachTaskOf(int p, Run run) const {
+  const Position& position = structure_.positions[p];
+  for (int s = position.first_slot; s < position.last_slot; ++s) {
+    if (slot_tasks_[s] == nullptr) continue;
+    for (const Task& task : slot_tasks_[s]->tasks) run(task);
+  }
+  for (const Task& task : *position_tasks_[p]) run(task);
 }
 
 template <typename Transfer, typename Run>

@@ -115,6 +115,9 @@ class Simulator {
 
   std::vector<Change> AllOf(const Placement& placement) const;
   absl::Status CheckTimes();  // that the times of a placement can be added up
+  void ClearProposal();
+
+  // rebuild.cc
   int Resolved(const LayoutRef& ref);
   int ElementBytes(ValueId v) const;
   absl::Status RebuildValue(ValueId v);
@@ -131,7 +134,8 @@ class Simulator {
   Picoseconds BusiestDevice(const std::vector<Picoseconds>& sync) const;
   void FindSyncBusy(std::vector<Picoseconds>* busy);
   void Flip();
-  void ClearProposal();
+
+  // sweep.cc
   template <typename Run>
   void ForEachTaskOf(int p, Run run) const;
   void RunPositions(int begin, int end, Picoseconds* clocks) const;
@@ -145,6 +149,7 @@ class Simulator {
   Picoseconds FullTime();
   Picoseconds ContendedTime();
   Picoseconds RunGradientSync(Picoseconds* clocks);
+
   // Calls run(position, micro-batch) in the order of the step.
   template <typename Run>
   void ForEachPosition(Run run);
