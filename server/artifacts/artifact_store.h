@@ -25,15 +25,10 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "espalier/v1/models.pb.h"
+#include "server/artifacts/artifact_names.h"
 #include "server/store/job_store.h"
 
 namespace espalier {
-
-// Accepts [A-Za-z0-9._-]+ of at most 128 characters that does not start with a dot.
-absl::Status CheckArtifactName(const std::string& name);
-// Accepts relative paths of at most 255 characters without "..", ".", empty components, backslashes
-// and control characters.
-absl::Status CheckArtifactFile(const std::string& name);
 
 struct ArtifactLimits {
   int64_t max_files = 10'000;

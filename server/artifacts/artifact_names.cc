@@ -1,0 +1,36 @@
+#include "server/artifacts/artifact_names.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace espalier {
+
+absl::Status CheckArtifactName(const std::string& name) {
+  bool good = !name.empty() && name.size() <= 128 && name[0] != '.';
+  for (char c : name) {
+    good = good &&
+           (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
+  }
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("artifact name '", absl::CHexEscape(name.substr(0, 160)),
+                   "': 1 to 128 of the characters A-Z a-z 0-9 . _ - are accepted, not starting "
+                   "with a dot"));
+}
+
+absl::Status CheckArtifactFile(const std::string& name) {
+  bool good = !name.empty() && name.size() <= 255;
+  for (unsigned char c : name) good = good && c >= 0x20 && c != 0x7f && c != '\\';
+  for (absl::string_view part : absl::StrSplit(name, '/')) {
+    good = good && !part.empty() && part != "." && part != "..";
+  }
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("file name '", absl::CHexEscape(name.substr(0, 300)),
+                   "': a relative path of at most 255 characters without '..', empty parts, "
+                   "backslashes or control characters is accepted"));
+}
+
+}  // namespace espalier
