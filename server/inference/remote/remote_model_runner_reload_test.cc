@@ -1,0 +1,178 @@
+// Tests what follows lost workers, failed loads and waiting.
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "server/inference/remote/remote_model_runner_fixture.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Captures the log. Create and read it while no other thread logs.
+class Log {
+ public:
+  Log() { Sinks().push_back(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)); }
+  ~Log() { Sinks().pop_back(); }
+
+  int Lines(const std::string& with) const {
+    int lines = 0;
+    for (absl::string_view line : absl::StrSplit(text_.str(), '\n')) {
+      lines += absl::StrContains(line, with) ? 1 : 0;
+    }
+    return lines;
+  }
+
+ private:
+  static std::vector<spdlog::sink_ptr>& Sinks() { return spdlog::default_logger()->sinks(); }
+
+  std::ostringstream text_;
+};
+
+TEST_F(RemoteModelRunnerTest, LostWorkerFailsOpenStepsAndModelReloads) {
+  auto first = AddWorker();
+  AddWorker();
+  AddWorker();
+  auto runner = CreatePipeline();
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ((*runner)->cache_generation(), 1u);
+  first->Set(&ScriptedWorker::frozen);
+  ASSERT_TRUE((*runner)->Begin(Row(0)).ok());
+  ASSERT_TRUE((*runner)->Begin(Row(1)).ok());
+  first->Set(&ScriptedWorker::dead);
+  RunnerOutput logits;
+  EXPECT_EQ((*runner)->End(&logits).code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(Within(absl::Seconds(20), [&] {
+    const auto now = (*runner)->placement();
+    return now.state == "ready" && now.workers != std::vector<std::string>{"w1", "w2"};
+  }));
+  // The model is loaded again; open steps belong to the old session.
+  EXPECT_EQ((*runner)->cache_generation(), 1u);
+  EXPECT_EQ((*runner)->End(&logits).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ((*runner)->cache_generation(), 2u);
+  EXPECT_TRUE(StepOf(**runner, 0).ok());
+}
+
+// Regression: requests that came during the first load ended at the next step, as if their cache
+// were lost.
+TEST_F(RemoteModelRunnerTest, LoadBeforeTheFirstStepKeepsTheGeneration) {
+  auto runner = Create(1, /*may_wait=*/true);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ((*runner)->cache_generation(), 0u);
+  AddWorker();
+  ASSERT_TRUE(Within(absl::Seconds(20), [&] { return (*runner)->placement().state == "ready"; }));
+  RunnerOutput logits;
+  EXPECT_TRUE((*runner)->Step(Row(0), &logits).ok());
+  EXPECT_EQ((*runner)->cache_generation(), 0u);
+  EXPECT_TRUE(StepOf(**runner, 1).ok());
+}
+
+TEST_F(RemoteModelRunnerTest, DeadWorkerFailsTheStepAndModelReloadsWithEmptyCache) {
+  AddWorker();
+  auto second = AddWorker();
+  auto runner = Create(2);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  ASSERT_TRUE(StepOf(**runner, 0).ok());
+  const uint64_t generation = (*runner)->cache_generation();
+  second->Set(&ScriptedWorker::dead);
+  RunnerOutput logits;
+  const absl::Status status = (*runner)->Step(Row(1), &logits);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("w2"));
+  // One worker is left: the model shows that it waits, and steps fail at once.
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] {
+    return absl::StrContains((*runner)->placement().state, "waiting: model 'lm' needs 2 idle");
+  })) << (*runner)->placement().state;
+  EXPECT_TRUE((*runner)->placement().workers.empty());
+  EXPECT_EQ(StepOf(**runner, 1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ((*runner)->cache_generation(), generation);
+  AddWorker();
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*runner)->placement().state == "ready"; }));
+  EXPECT_EQ((*runner)->placement().workers, (std::vector<std::string>{"w1", "w3"}));
+  EXPECT_EQ((*runner)->Step(Row(1), &logits).code(), absl::StatusCode::kUnavailable)
+      << "before the generation was asked for";
+  EXPECT_NE((*runner)->cache_generation(), generation);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(StepOf(**runner, i).ok());
+}
+
+TEST_F(RemoteModelRunnerTest, AWorkerWhoseLeaseEndsBetweenStepsIsReplaced) {
+  AddWorker();
+  auto runner = Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  ASSERT_TRUE(StepOf(**runner, 0).ok());
+  const uint64_t generation = (*runner)->cache_generation();
+  clock_.Advance(absl::Seconds(11));
+  AddWorker();
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] {
+    return (*runner)->placement().workers == std::vector<std::string>{"w2"};
+  }));
+  EXPECT_NE((*runner)->cache_generation(), generation);
+  EXPECT_TRUE(StepOf(**runner, 0).ok());
+}
+
+TEST_F(RemoteModelRunnerTest, AModelThatIsStillLoadingCanBeUnloaded) {
+  auto first = AddWorker(), second = AddWorker();
+  second->Set(&ScriptedWorker::frozen);
+  auto runner = Create(2, /*may_wait=*/true);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ(StepOf(**runner, 0).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] { return first->Is(&ScriptedWorker::loaded); }));
+  const absl::Time begin = absl::Now();
+  runner->reset();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+  EXPECT_FALSE(first->Is(&ScriptedWorker::loaded));
+  // The unresponsive worker gets no work before it rejoins.
+  EXPECT_EQ(Idle(), 1);
+}
+
+TEST_F(RemoteModelRunnerTest, FailedLoadBacksOffAndLogsOnce) {
+  const Log log;
+  auto worker = AddWorker();
+  worker->Set(&ScriptedWorker::cannot_load);
+  auto runner = Create(1, /*may_wait=*/true);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  int loadings = 0;
+  ASSERT_TRUE(AwaitFailedLoads(**runner, *worker, ++loadings));
+  EXPECT_THAT((*runner)->placement().state, HasSubstr("model.safetensors is torn"));
+  for (const int seconds : {1, 4, 10, 10}) {
+    SCOPED_TRACE(seconds);
+    Pass(absl::Seconds(seconds) - absl::Milliseconds(1));
+    EXPECT_TRUE(AwaitLooks(**runner));
+    EXPECT_EQ(worker->Is(&ScriptedWorker::loadings), loadings);
+    Pass(absl::Milliseconds(1));
+    ASSERT_TRUE(AwaitFailedLoads(**runner, *worker, ++loadings));
+  }
+  worker->Reset(&ScriptedWorker::cannot_load);
+  Pass(absl::Seconds(10));
+  ASSERT_TRUE(Within(absl::Seconds(10), [&] { return (*runner)->placement().state == "ready"; }));
+  // After a success, the backoff starts anew.
+  auto other = AddWorker();
+  other->Set(&ScriptedWorker::cannot_load);
+  registry_.Suspect(leases_[0]);
+  ASSERT_TRUE(AwaitFailedLoads(**runner, *other, 1));
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(AwaitFailedLoads(**runner, *other, 2));
+  runner->reset();
+  EXPECT_EQ(log.Lines("w1 (n1): model.safetensors is torn"), 1);
+  EXPECT_EQ(log.Lines("w2 (n2): model.safetensors is torn"), 1);
+}
+
+TEST_F(RemoteModelRunnerTest, WaitingModelLoadsOnceWorkersJoin) {
+  auto runner = Create(1, /*may_wait=*/true);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ(StepOf(**runner, 0).code(), absl::StatusCode::kUnavailable);
+  AddWorker();
+  EXPECT_TRUE(Within(absl::Seconds(5), [&] { return (*runner)->placement().state == "ready"; }));
+  EXPECT_TRUE(StepOf(**runner, 0).ok());
+}
+
+}  // namespace
+}  // namespace espalier
