@@ -10,7 +10,7 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Cluster, Failed  # noqa: E402
-from model_files_test import CONFIG, weights, write_model, write_safetensors  # noqa: E402
+from model_files import CONFIG, weights, write_model, write_safetensors  # noqa: E402
 
 ADAPTER = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 6, "bias": "none",
            "target_modules": ["q_proj", "v_proj", "down_proj"], "lora_dropout": 0.1, "inference_mode": True,

@@ -11,7 +11,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Cluster  # noqa: E402
-from model_files_test import CONFIG, VOCABULARY, weights, write_model  # noqa: E402
+from model_files import CONFIG, VOCABULARY, weights, write_model  # noqa: E402
 
 # Some gigabytes of zeros that lie nowhere, which take seconds to be packed in 4 bits.
 H, WIDE, HEADS, LAYERS = 2048, 8192, 16, 24

@@ -17,7 +17,7 @@ import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import DATA, PROGRAMS, Cluster, Failed, free_port  # noqa: E402
-from model_files_test import weights, write_model  # noqa: E402
+from model_files import weights, write_model  # noqa: E402
 
 CNN = os.path.join(DATA, "digits_cnn.onnx")
 DIGITS = os.path.join(DATA, "digits.npz")
