@@ -2,66 +2,21 @@
 
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
-#include "models/kv_cache_dtype.h"
 #include "server/inference/field_error.h"
-#include "server/inference/models/sampling_defaults.h"
 #include "server/inference/models/serve_request.h"
 #include "server/store/idempotency.h"
 
 namespace espalier {
 namespace {
 
-constexpr char kDisabledPrefix[] = "disabled: ";  // followed by the reason
-// Tree size to allow for when speculation is tuned.
-constexpr int kTunedNodes = 40, kTunedDepth = 8;
-
 absl::Status Stopping() {
   return absl::UnavailableError("the daemon is stopping and admits no more requests");
-}
-
-// The part of a description that follows from the request alone.
-v1::ServedModel DescribeRequest(const v1::ServeModelRequest& request,
-                                const std::vector<v1::ModelPlacement>& placements) {
-  v1::ServedModel description;
-  description.set_name(request.name());
-  description.set_artifact(request.artifact());
-  *description.mutable_ssm_artifacts() = request.ssm_artifacts();
-  *description.mutable_expansion() = request.expansion();
-  description.set_weights(request.weights());
-  description.set_ssm_weights(request.ssm_weights());
-  description.set_tune_speculation(request.tune_speculation());
-  description.set_ngram_depth(request.ngram_depth());
-  description.set_no_prefix_cache(request.no_prefix_cache());
-  if (const auto kv_cache_dtype = KvCacheDTypeOf(request.kv_cache()); kv_cache_dtype.ok()) {
-    description.set_kv_cache(KvCacheDTypeName(*kv_cache_dtype));
-  }
-  description.set_resident_weight_bytes(request.resident_weight_bytes());
-  *description.mutable_adapters() = request.adapters();
-  for (size_t m = 0; m < placements.size(); ++m) {
-    if (m > 0) {
-      *description.add_ssm_placements() = placements[m];
-    } else {
-      description.set_tensor_parallel(placements[m].tensor_parallel());
-      description.set_pipeline_parallel(placements[m].pipeline_parallel());
-    }
-  }
-  description.set_generation_config(request.generation_config());
-  return description;
-}
-
-// Returns whether any model runs on workers.
-bool OnWorkers(const std::vector<v1::ModelPlacement>& placements) {
-  return std::any_of(placements.begin(), placements.end(),
-                     [](const v1::ModelPlacement& place) { return place.tensor_parallel() > 0; });
 }
 
 bool SameRequest(v1::ServeModelRequest known, const v1::ServeModelRequest& asked) {
@@ -71,174 +26,6 @@ bool SameRequest(v1::ServeModelRequest known, const v1::ServeModelRequest& asked
 }
 
 }  // namespace
-
-absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens) {
-  const v1::ServedModel now = Describe(model);
-  int longest = 0;
-  for (const v1::ModelPlacement& ssm : now.ssm_placements()) {
-    if (absl::StartsWith(ssm.state(), kDisabledPrefix)) continue;
-    // An SSM drafts after the answer's first token.
-    const auto most = static_cast<size_t>(ssm.draft_tokens());
-    if (most == 0 || prompt_tokens < most) return absl::OkStatus();
-    longest = std::max(longest, ssm.draft_tokens());
-  }
-  if (now.ssm_placements().empty() || now.ngram_depth() > 0) return absl::OkStatus();
-  if (longest > 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the prompt has ", prompt_tokens, " tokens, and the SSMs of model '", now.name(),
-        "' draft for sequences of at most ", longest,
-        "; ask with a shorter prompt, serve it with SSMs of more positions or with n-gram drafts"));
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "model '", now.name(), "' has no SSM that works (", now.ssm_placements(0).state(),
-      "); `espalier unserve ", now.name(), "`, then serve it again"));
-}
-
-v1::ServedModel Describe(const LoadedModel& model) {
-  v1::ServedModel description = model.description;
-  if (model.describe) model.describe(&description);
-  const SpeculationStatistics speculation = model.engine->statistics().speculation;
-  const std::vector<absl::Status>& ssms = speculation.ssm_status;
-  for (int s = 0; s < std::min<int>(ssms.size(), description.ssm_placements_size()); ++s) {
-    v1::ModelPlacement& place = *description.mutable_ssm_placements(s);
-    const int limit = speculation.ssm_limits[s];
-    if (limit < model.engine->context()) place.set_draft_tokens(std::max(1, limit));
-    // An SSM whose workers are away has its own state, and may be ready before the engine notices.
-    const bool away = !place.state().empty() && place.state() != "ready";
-    const bool back = absl::IsUnavailable(ssms[s]) && place.state() == "ready";
-    if (ssms[s].ok() || away || back) continue;
-    place.set_state(absl::StrCat(kDisabledPrefix, ssms[s].message()));
-  }
-  return description;
-}
-
-bool AnswersRequests(const v1::ServedModel& model) {
-  return model.state().empty() || model.state() == "ready";
-}
-
-absl::StatusOr<int> AdapterIndex(const v1::ServedModel& model, const std::string& adapter) {
-  if (adapter.empty()) return -1;
-  std::vector<std::string> names;
-  for (int i = 0; i < model.adapters_size(); ++i) {
-    if (model.adapters(i).name() == adapter) return i;
-    names.push_back(model.adapters(i).name());
-  }
-  return absl::NotFoundError(
-      absl::StrCat("model '", model.name(), "' has no adapter '", adapter, "'; ",
-                   names.empty() ? "it is served with none"
-                                 : absl::StrCat("it has: ", absl::StrJoin(names, ", "))));
-}
-
-absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(const v1::ServeModelRequest& request,
-                                                             const std::string& name,
-                                                             bool may_wait) {
-  absl::StatusOr<Expansion> expansion =
-      Expansion::Create({request.expansion().begin(), request.expansion().end()});
-  if (!expansion.ok()) return expansion.status();
-  ServingSize size;
-  size.max_sequence_length = request.max_sequence_length();
-  size.max_requests = request.max_requests_per_batch();
-  size.max_tokens_per_batch = request.max_tokens_per_batch();
-  size.kv_cache_tokens = static_cast<int>(request.kv_cache_tokens());
-  // A restored model was accepted before, maybe by a version without this check.
-  size.short_ssms = request.short_ssms() || may_wait;
-  const absl::StatusOr<DType> kv_cache_dtype = KvCacheDTypeOf(request.kv_cache());
-  if (!kv_cache_dtype.ok()) return kv_cache_dtype.status();
-  size.kv_cache_dtype = *kv_cache_dtype;
-  if (request.tune_speculation() || request.ngram_depth() > 0) {
-    const int sources = request.ssm_artifacts_size() + (request.ngram_depth() > 0 ? 1 : 0);
-    size.tree_nodes = kTunedNodes * sources + 2 * request.ngram_depth();
-    size.tree_depth = std::max(kTunedDepth, request.ngram_depth());
-  }
-  ModelLoader::Formats formats;
-  formats.resident_weight_bytes = request.resident_weight_bytes();
-  for (const auto& [given, format] : {std::pair{&request.weights(), &formats.llm},
-                                      std::pair{&request.ssm_weights(), &formats.ssms}}) {
-    if (given->empty()) continue;
-    absl::StatusOr<WeightFormat> known = WeightFormatOf(*given);
-    if (!known.ok()) return known.status();
-    *format = *known;
-  }
-  for (const v1::LoraAdapter& adapter : request.adapters()) {
-    formats.adapters.push_back(adapter.artifact());
-  }
-  absl::StatusOr<ModelLoader::Loaded> loaded = options_.loader->Load(
-      request.artifact(), {request.ssm_artifacts().begin(), request.ssm_artifacts().end()}, size,
-      *expansion, formats,
-      {.name = name,
-       .models = PlacementsOf(request),
-       .expected_requests = request.expected_requests() > 0 ? request.expected_requests()
-                                                            : request.max_requests_per_batch(),
-       .concurrent_steps = request.tune_speculation() ? 1 : request.concurrent_steps(),
-       .may_wait = may_wait,
-       .fitted_kv_cache_tokens = static_cast<int>(request.fitted_kv_cache_tokens())});
-  if (!loaded.ok()) return loaded.status();
-  EngineOptions options;
-  options.expansion = *std::move(expansion);
-  options.max_requests = request.max_requests_per_batch();
-  options.max_tokens_per_batch = request.max_tokens_per_batch();
-  options.max_queue = request.max_queue();
-  options.speculation.tune = request.tune_speculation();
-  // Coupled sampling makes a seeded answer independent of the draft tree. On workers always: other
-  // sampling needs full rows of draft logits from them.
-  options.speculation.sampled =
-      OnWorkers(loaded->placements) ? SampledDrafting::kCoupled : SampledDrafting::kCoupledIfSeeded;
-  options.speculation.ngram.depth = request.ngram_depth();
-  // Then requests share nothing, so timing reveals nothing about other requests.
-  if (request.no_prefix_cache()) options.speculation.ngram.history_tokens = 0;
-  options.prefix_cache = !request.no_prefix_cache();
-  options.max_sequence_length = request.max_sequence_length();
-  options.concurrent_steps = request.concurrent_steps();
-  // Relative to a start time, to keep microseconds within a double's precision.
-  options.seconds = [clock = options_.clock, start = options_.clock->Now()] {
-    return absl::ToDoubleSeconds(clock->Now() - start);
-  };
-  Prepared prepared{request, std::move(loaded->parts), std::move(options), loaded->parameters,
-                    std::move(loaded->describe)};
-  prepared.kv_cache_tokens = loaded->kv_cache_tokens;
-  prepared.kv_cache_reduced = loaded->kv_cache_reduced;
-  prepared.placements = std::move(loaded->placements);
-  prepared.candidates = std::move(loaded->candidates);
-  prepared.request.set_weights(Name(loaded->format));
-  if (!request.chat_template().empty()) {
-    auto chat = ChatTemplate::Replace(prepared.parts.chat.get(), request.chat_template());
-    if (!chat.ok()) {
-      return absl::Status(chat.status().code(),
-                          absl::StrCat("field 'chat_template': ", chat.status().message()));
-    }
-    prepared.parts.chat = *std::move(chat);
-  }
-  if (request.generation_config() == "model") {
-    absl::StatusOr<v1::SamplingOptions> sampling = SamplingDefaults(prepared.parts.generation);
-    if (!sampling.ok()) {
-      return absl::Status(
-          sampling.status().code(),
-          absl::StrCat("artifact '", request.artifact(), "': ", sampling.status().message()));
-    }
-    prepared.sampling_defaults = *std::move(sampling);
-    if (const auto& unused = prepared.parts.generation.unused; !unused.empty()) {
-      spdlog::warn("model {}: its generation_config.json has {}, which have no effect",
-                   request.name(), absl::StrJoin(unused, ", "));
-    }
-  }
-  return prepared;
-}
-
-v1::ServedModel ModelServer::Prepared::Describe(int context, absl::Time loaded) const {
-  v1::ServedModel description = DescribeRequest(request, placements);
-  description.set_parameters(parameters);
-  description.set_kv_cache_tokens(kv_cache_tokens);
-  description.set_max_sequence_length(context);
-  description.set_vocabulary(parts.tokenizer->vocabulary());
-  description.mutable_candidates()->Assign(candidates.begin(), candidates.end());
-  description.set_loaded_unix_ms(absl::ToUnixMillis(loaded));
-  *description.mutable_sampling_defaults() = sampling_defaults;
-  if (request.generation_config() == "model") {
-    const std::vector<std::string>& unused = parts.generation.unused;
-    description.mutable_ignored_generation_fields()->Assign(unused.begin(), unused.end());
-  }
-  return description;
-}
 
 absl::Status ModelServer::AcquireLoadSlot(const std::string& name) {
   absl::MutexLock lock(&mutex_);
@@ -272,38 +59,6 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const v1::ServeModelR
   if (absl::Status status = AcquireLoadSlot(name); !status.ok()) return status;
   const absl::Cleanup load_slot = [this] { ReleaseLoadSlot(); };
   return LoadParts(*request, name, /*may_wait=*/false);
-}
-
-absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(v1::ServeModelRequest* request,
-                                                               bool may_wait) {
-  absl::StatusOr<Prepared> prepared = LoadParts(*request, request->name(), may_wait);
-  if (!prepared.ok()) return prepared.status();
-  if (request->workers() == kAutoWorkers) {
-    request->mutable_chosen()->Assign(prepared->placements.begin(), prepared->placements.end());
-  }
-  // Store the size that fits: after a restart the workers, or other models that share this
-  // process's memory, may not be there yet to measure it against.
-  if (request->kv_cache_tokens() == 0 &&
-      (prepared->kv_cache_reduced || OnWorkers(prepared->placements))) {
-    request->set_fitted_kv_cache_tokens(prepared->kv_cache_tokens);
-  }
-  const std::shared_ptr<LoadedModel> model(new LoadedModel,
-                                           [this, name = request->name()](LoadedModel* last) {
-                                             delete last;
-                                             OnModelDestroyed(name);
-                                           });
-  model->description = prepared->Describe(0, options_.clock->Now());
-  absl::StatusOr<std::unique_ptr<AsyncEngine>> engine =
-      AsyncEngine::Create(std::move(prepared->parts), std::move(prepared->options));
-  if (!engine.ok()) return engine.status();
-  model->engine = *std::move(engine);
-  model->describe = std::move(prepared->describe);
-  model->description.set_max_sequence_length(model->engine->context());
-  model->description.set_concurrent_steps(model->engine->concurrent_steps());
-  model->description.set_embeddings(model->engine->embedding_size() > 0);
-  model->grammars = std::make_unique<GrammarCache>(model->engine->shared_tokenizer());
-  model->clock = options_.clock;
-  return model;
 }
 
 absl::StatusOr<v1::ServedModel> ModelServer::Serve(const v1::ServeModelRequest& given) {

@@ -19,31 +19,12 @@
 #include "espalier/v1/inference.pb.h"
 #include "ops/quantized/quantize_graph.h"
 #include "server/inference/models/async_engine.h"
-#include "server/inference/models/grammar_cache.h"
+#include "server/inference/models/loaded_model.h"
 #include "server/inference/models/serving_metrics.h"
 #include "server/store/job_store.h"
 #include "serving/models/model_description.h"
 
 namespace espalier {
-
-// One model with its engine. Immutable except for the engine's state.
-struct LoadedModel {
-  v1::ServedModel description;
-  std::unique_ptr<AsyncEngine> engine;
-  std::unique_ptr<GrammarCache> grammars;
-  const Clock* clock = nullptr;
-  // Adds what changes while the model is served: its workers and their state. Null: nothing.
-  std::function<void(v1::ServedModel*)> describe;
-};
-
-// Describes the present state, including why an SSM has failed.
-v1::ServedModel Describe(const LoadedModel& model);
-// Returns FailedPrecondition, with a remedy, if all of the model's SSMs have failed or have too few
-// positions to draft after a prompt of `prompt_tokens`.
-absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens);
-// Returns whether a model with this description answers requests. One on workers does while they
-// hold it. Absent SSMs only slow it down.
-bool AnswersRequests(const v1::ServedModel& model);
 
 // Loads models from artifacts. An interface, so that tests need no trained model.
 class ModelLoader {
@@ -98,10 +79,6 @@ struct ModelServerOptions {
   // the same name, wait for it.
   absl::Duration release_timeout = absl::Seconds(10);
 };
-
-// Returns the adapter's index, or -1 for the empty name. Returns NotFound, listing the adapters,
-// for an unknown one.
-absl::StatusOr<int> AdapterIndex(const v1::ServedModel& model, const std::string& adapter);
 
 // Thread-safe.
 class ModelServer {
