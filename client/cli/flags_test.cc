@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "client/cli/model_flags.h"
+#include "client/cli/search_flags.h"
 #include "client/cli/training_flags.h"
 
 namespace espalier {

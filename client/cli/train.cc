@@ -9,6 +9,7 @@
 #include "client/cli/model_flags.h"
 #include "client/cli/plan_view.h"
 #include "client/cli/proto_json.h"
+#include "client/cli/search_flags.h"
 #include "client/cli/training_flags.h"
 #include "client/cli/transfer.h"
 #include "client/terminal/table.h"
