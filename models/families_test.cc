@@ -1,11 +1,14 @@
+// Tests which models are read and how they are served.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
-#include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "models/families_fixture.h"
 #include "models/kv_cache_dtype.h"
 #include "models/model.h"
 #include "models/rope.h"
@@ -17,13 +20,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr char kLlama[] =
-    R"("architectures": ["LlamaForCausalLM"], "vocab_size": 16, "hidden_size": 8,
-       "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2)";
-constexpr char kDecoder[] =
-    R"("vocab_size": 16, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
-       "num_attention_heads": 2, "num_key_value_heads": 1)";
 
 absl::Status Read(const std::string& fields) { return ReadModel("{" + fields + "}").status(); }
 
@@ -48,26 +44,6 @@ TEST_P(RefusedTest, UnsupportedSwitchesAreNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("\"") + GetParam().field));
   EXPECT_THAT(std::string(status.message()), HasSubstr("accepted"));
 }
-
-constexpr char kMixtral[] =
-    R"("architectures": ["MixtralForCausalLM"], "vocab_size": 16, "hidden_size": 8,
-       "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2,
-       "num_key_value_heads": 1)";
-constexpr char kOpt[] =
-    R"("architectures": ["OPTForCausalLM"], "vocab_size": 16, "hidden_size": 8, "ffn_dim": 12,
-       "num_hidden_layers": 1, "num_attention_heads": 2)";
-constexpr char kFalcon[] =
-    R"("architectures": ["FalconForCausalLM"], "vocab_size": 16, "hidden_size": 8,
-       "num_hidden_layers": 1, "num_attention_heads": 2)";
-constexpr char kMpt[] =
-    R"("architectures": ["MptForCausalLM"], "vocab_size": 16, "d_model": 8, "n_layers": 1,
-       "n_heads": 2)";
-constexpr char kGpt2[] =
-    R"("architectures": ["GPT2LMHeadModel"], "vocab_size": 16, "n_embd": 8, "n_head": 2)";
-constexpr char kGemma3[] =
-    R"("architectures": ["Gemma3ForCausalLM"], "vocab_size": 16, "hidden_size": 8,
-       "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
-       "num_key_value_heads": 1, "head_dim": 4)";
 
 INSTANTIATE_TEST_SUITE_P(
     All, RefusedTest,
@@ -366,230 +342,6 @@ TEST(BuildServingTest, KvCacheHasRequestedDType) {
   }
   EXPECT_EQ(KvCacheDTypeOf("fp8").status().message(),
             "KV cache format 'fp8', expected f32, f16, bf16 or int8");
-}
-
-// As in vLLM. The default length and the cache size follow from it.
-TEST(ReadModelTest, RopeScalingExtendsContext) {
-  const auto positions = [](const std::string& base, const std::string& scaling) -> int64_t {
-    const auto model = ReadModel("{" + base + R"(, "max_position_embeddings": 64,
-                                 "rope_scaling": {)" +
-                                 scaling + "}}");
-    EXPECT_TRUE(model.ok()) << scaling << ": " << model.status();
-    return model.ok() ? model->facts.max_positions : 0;
-  };
-  EXPECT_EQ(positions(kLlama, R"("rope_type": "default")"), 64);
-  EXPECT_EQ(positions(kLlama, R"("type": "linear", "factor": 4.0)"), 256);
-  EXPECT_EQ(positions(kLlama, R"("type": "linear", "factor": 0.5)"), 64);
-  EXPECT_EQ(positions(kLlama, R"("type": "linear", "factor": 1e300)"), 1 << 30);
-  EXPECT_EQ(positions(kFalcon, R"("type": "linear", "factor": 4.0)"), 256);
-  const std::string yarn = R"("rope_type": "yarn", "factor": 4.0)";
-  EXPECT_EQ(positions(kLlama, yarn), 256);
-  EXPECT_EQ(positions(kLlama, yarn + R"(, "original_max_position_embeddings": 32)"), 128);
-  EXPECT_EQ(positions(kLlama, yarn + R"(, "original_max_position_embeddings": 8)"), 64);
-  // These files state the scaled length.
-  EXPECT_EQ(positions(kLlama, R"("rope_type": "llama3", "factor": 8.0,
-                                 "original_max_position_embeddings": 16)"),
-            64);
-  EXPECT_EQ(positions(kLlama, R"("rope_type": "longrope", "short_factor": [1, 1], "factor": 4.0,
-                                 "long_factor": [4, 8])"),
-            64);
-  EXPECT_EQ(positions(kLlama, R"("rope_type": "dynamic", "factor": 4.0)"), 256);
-  EXPECT_EQ(positions(kLlama, R"("type": "dynamic", "factor": 0.5)"), 64);
-  EXPECT_EQ(positions(kFalcon, R"("type": "dynamic", "factor": 2.0)"), 128);
-  EXPECT_EQ(positions(kGemma3, R"("rope_type": "linear", "factor": 8.0)"), 64);
-  // A sequence that long is built.
-  const auto model = ReadModel(std::string("{") + kLlama + R"(, "max_position_embeddings": 64,
-                               "rope_scaling": {"type": "linear", "factor": 4.0}})");
-  ASSERT_TRUE(model.ok()) << model.status();
-  OpRegistry registry;
-  RegisterAllOperators(registry);
-  EXPECT_TRUE(BuildTraining(registry, *model, 256).ok());
-  EXPECT_FALSE(BuildTraining(registry, *model, 257).ok());
-}
-
-struct RotationRates {
-  double first = 0, second = 0, magnitude = 0;
-};
-// The frequencies of the first two pairs of a model served for so many positions.
-RotationRates Turns(const LanguageModel& model, int max_positions) {
-  OpRegistry registry;
-  RegisterAllOperators(registry);
-  const auto serving = BuildServing(registry, model, {4, 4, 8, 1, 8, 8, max_positions});
-  EXPECT_TRUE(serving.ok()) << serving.status();
-  if (!serving.ok()) return {};
-  for (const Node& node : serving->graph.nodes()) {
-    if (node.op != "rotary") continue;
-    const std::vector<double> frequencies = node.attributes.Floats("frequencies");
-    return {frequencies.at(0), frequencies.at(1), node.attributes.Float("magnitude")};
-  }
-  ADD_FAILURE() << "nothing turns";
-  return {};
-}
-
-// longrope: one set of frequencies for the lifetime of the served model, by its longest sequence.
-TEST(ReadModelTest, LongRopeUsesLongestServedSequence) {
-  const auto model =
-      ReadModel(std::string("{\"architectures\": [\"Phi3ForCausalLM\"], ") + kDecoder +
-                R"(, "max_position_embeddings": 64, "original_max_position_embeddings": 16,
-         "rope_scaling": {"type": "longrope", "short_factor": [1, 1], "long_factor": [4, 8]}})");
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->facts.short_positions, 16);
-  EXPECT_EQ(model->facts.default_positions(), 64);
-  EXPECT_DOUBLE_EQ(Turns(*model, 16).second, 0.01);
-  EXPECT_DOUBLE_EQ(Turns(*model, 17).second, 0.01 / 8);
-  EXPECT_DOUBLE_EQ(Turns(*model, 0).second, 0.01 / 8);
-}
-
-// Phi3Config defaults to 4096 for the original length.
-TEST(ReadModelTest, Phi3LongRopeUsesDefaultOriginalLength) {
-  const std::string scaling =
-      R"(, "max_position_embeddings": 131072, "rope_scaling": {
-           "type": "longrope", "short_factor": [1, 1], "long_factor": [4, 8]}})";
-  const auto model =
-      ReadModel(std::string("{\"architectures\": [\"Phi3ForCausalLM\"], ") + kDecoder + scaling);
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->facts.short_positions, 4096);
-  EXPECT_DOUBLE_EQ(Turns(*model, 4096).second, 0.01);
-  EXPECT_DOUBLE_EQ(Turns(*model, 4097).second, 0.01 / 8);
-  EXPECT_DOUBLE_EQ(Turns(*model, 0).magnitude, std::sqrt(1 + std::log(32.0) / std::log(4096.0)));
-  // Others are as long as the file says.
-  const auto llama = ReadModel(std::string("{") + kLlama + scaling);
-  ASSERT_TRUE(llama.ok()) << llama.status();
-  EXPECT_EQ(llama->facts.short_positions, 131072);
-}
-
-// transformers' _compute_dynamic_ntk_parameters with the longest sequence as seq_len: with two
-// pairs, the base is multiplied by the square of factor * longest / 64 - (factor - 1).
-TEST(ReadModelTest, DynamicScalingUsesLongestServedSequence) {
-  for (const char* base : {kLlama, kFalcon}) {
-    const auto model = ReadModel(std::string("{") + base + R"(, "max_position_embeddings": 64,
-                                 "rope_scaling": {"type": "dynamic", "factor": 4.0}})");
-    ASSERT_TRUE(model.ok()) << model.status();
-    EXPECT_EQ(model->facts.short_positions, 64);
-    EXPECT_EQ(model->facts.default_positions(), 64);
-    for (const auto& [positions, second] :
-         {std::pair{16, 0.01}, {64, 0.01}, {128, 1.0 / 500}, {256, 1.0 / 1300}, {0, 1.0 / 1300}}) {
-      EXPECT_DOUBLE_EQ(Turns(*model, positions).first, 1) << positions;
-      EXPECT_NEAR(Turns(*model, positions).second, second, 1e-15) << positions;
-    }
-  }
-}
-
-// transformers 5 writes one object per type of layers, with all fields inside.
-TEST(ReadModelTest, RopeParametersPerLayerTypeAreRead) {
-  OpRegistry registry;
-  RegisterAllOperators(registry);
-  // The second frequency of the layers' queries.
-  const auto second = [&](const std::string& fields) {
-    std::vector<double> found;
-    const auto model = ReadModel("{" + fields + "}");
-    EXPECT_TRUE(model.ok()) << model.status();
-    if (!model.ok()) return found;
-    const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
-    EXPECT_TRUE(serving.ok()) << serving.status();
-    for (const Node& node : serving->graph.nodes()) {
-      if (node.op == "rotary") found.push_back(node.attributes.Floats("frequencies")[1]);
-    }
-    return found;
-  };
-  const std::string layers =
-      std::string(kGemma3) + R"(, "layer_types": ["sliding_attention", "full_attention"])";
-  EXPECT_THAT(second(layers), ElementsAre(1e-2, 1e-2, 1e-3, 1e-3));
-  EXPECT_THAT(second(layers + R"(, "rope_parameters": {
-                       "full_attention": {"rope_type": "linear", "factor": 8.0,
-                                          "rope_theta": 10000.0},
-                       "sliding_attention": {"rope_type": "default", "rope_theta": 400.0}})"),
-              ElementsAre(0.05, 0.05, 1e-2 / 8, 1e-2 / 8));
-  EXPECT_THAT(second(layers + R"(, "rope_theta": 10000.0, "rope_local_base_freq": 400.0,
-                       "rope_parameters": {"full_attention": {"rope_type": "default"}})"),
-              ElementsAre(0.05, 0.05, 1e-2, 1e-2));
-  EXPECT_THAT(second(layers + R"(, "rope_scaling": {"rope_type": "linear", "factor": 8.0})"),
-              ElementsAre(1e-2, 1e-2, 1e-3 / 8, 1e-3 / 8));
-  // It also says how many of four pairs are rotated.
-  const auto turned = [&](const std::string& more) {
-    const auto model = ReadModel("{" + std::string(kLlama) + R"(, "head_dim": 8, )" + more + "}");
-    EXPECT_TRUE(model.ok()) << model.status();
-    const auto serving = BuildServing(registry, *model, {4, 4, 8, 1, 8, 8});
-    for (const Node& node : serving->graph.nodes()) {
-      if (node.op == "rotary") return node.attributes.Floats("frequencies").size();
-    }
-    return size_t{0};
-  };
-  EXPECT_EQ(turned(R"("rope_theta": 10000.0)"), 4u);
-  EXPECT_EQ(turned(R"("rope_parameters": {"partial_rotary_factor": 0.5})"), 2u);
-  EXPECT_EQ(turned(R"("partial_rotary_factor": 0.25,
-                      "rope_parameters": {"partial_rotary_factor": 0.5})"),
-            2u);
-  EXPECT_EQ(turned(R"("partial_rotary_factor": 0.25, "rope_parameters": {"rope_theta": 5.0})"), 1u);
-}
-
-class BuildTrainingTest : public ::testing::Test {
- protected:
-  BuildTrainingTest() { RegisterAllOperators(registry_); }
-  absl::StatusOr<TrainingModel> Build(const std::string& fields, int64_t length) {
-    const absl::StatusOr<LanguageModel> model = ReadModel("{" + fields + "}");
-    if (!model.ok()) return model.status();
-    return BuildTraining(registry_, *model, length);
-  }
-  Initializer Start(const Graph& graph, const std::string& parameter) {
-    const ValueId value = graph.FindValue(parameter);
-    EXPECT_NE(value, kNoValue) << parameter;
-    return value == kNoValue ? Initializer{} : graph.value(value).initializer;
-  }
-  OpRegistry registry_;
-};
-
-TEST_F(BuildTrainingTest, UntrainableModelsAreRefusedByName) {
-  const auto error = [&](const std::string& fields, int64_t length) {
-    return std::string(Build(fields, length).status().message());
-  };
-  EXPECT_THAT(error(kMixtral, 4), HasSubstr("'mixtral' is a mixture of experts"));
-  EXPECT_THAT(error(std::string(kLlama) + R"(, "quantization_config": {
-                      "quant_method": "espalier", "version": 2, "group_size": 32, "bits": 4})",
-                    4),
-              HasSubstr("packed in 4 bits"));
-  EXPECT_THAT(error(std::string(kOpt) + R"(, "max_position_embeddings": 16)", 17),
-              HasSubstr("examples have 17 tokens; accepted: 1 to 16"));
-  EXPECT_EQ(Build(kOpt, 0).status().code(), absl::StatusCode::kInvalidArgument);
-}
-
-// A new model starts from the authors' initialization, not from zeros that never learn.
-TEST_F(BuildTrainingTest, ParametersHaveGpt2Initialization) {
-  const auto gpt = Build(std::string(kGpt2) + R"(, "n_layer": 8)", 4);
-  ASSERT_TRUE(gpt.ok()) << gpt.status();
-  const Graph& graph = gpt->graph;
-  EXPECT_EQ(Start(graph, "transformer.wte.weight").kind, Initializer::kNormal);
-  EXPECT_DOUBLE_EQ(Start(graph, "transformer.h.7.attn.c_attn.weight").scale, 0.02);
-  EXPECT_DOUBLE_EQ(Start(graph, "transformer.h.7.attn.c_proj.weight").scale, 0.02 / 4);
-  EXPECT_DOUBLE_EQ(Start(graph, "transformer.h.7.mlp.c_proj.weight").scale, 0.02 / 4);
-  EXPECT_EQ(Start(graph, "transformer.h.7.mlp.c_fc.bias").kind, Initializer::kZeros);
-  EXPECT_EQ(Start(graph, "transformer.ln_f.weight").kind, Initializer::kOnes);
-  // Gemma's files hold norm weights minus 1.
-  const auto gemma = Build(kGemma3, 4);
-  ASSERT_TRUE(gemma.ok()) << gemma.status();
-  EXPECT_EQ(Start(gemma->graph, "model.norm.weight").kind, Initializer::kConstant);
-  EXPECT_EQ(Start(gemma->graph, "model.norm.weight").mean, 0);
-}
-
-// Plans and reports name nodes: equal names in all layers but for the number.
-TEST_F(BuildTrainingTest, NodeNamesAreEqualInAllLayers) {
-  for (const std::string& fields :
-       {std::string(kDecoder) + R"(, "architectures": ["MistralForCausalLM"])",
-        std::string(kGpt2) + R"(, "n_layer": 2)"}) {
-    const auto training = Build(fields, 4);
-    ASSERT_TRUE(training.ok()) << training.status();
-    std::multiset<std::string> first, second;
-    for (const Node& node : training->graph.nodes()) {
-      for (const auto& [layer, names] : {std::pair{"0.", &first}, {"1.", &second}}) {
-        for (const std::string& stem : {std::string("layers."), std::string("transformer.h.")}) {
-          if (node.name.rfind(stem + layer, 0) != 0) continue;
-          names->insert(node.name.substr(stem.size() + 2));
-        }
-      }
-    }
-    EXPECT_GT(first.size(), 10u);
-    EXPECT_EQ(first, second);
-  }
 }
 
 TEST(AlibiSlopesTest, MatchDefinitionForAnyNumberOfHeads) {
