@@ -397,7 +397,8 @@ absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
   switch (event.event_case()) {
     case v1::RunEvent::kStep: {
       auto merged = merge_.AddStep(static_cast<int>(rank), event.step());
-      if (merged.has_value()) observer_->OnStep(job_id, task_.attempt, *merged);
+      if (!merged.ok()) return merged.status();
+      if (merged->has_value()) observer_->OnStep(job_id, task_.attempt, **merged);
       return absl::OkStatus();
     }
     case v1::RunEvent::kShard: {

@@ -221,6 +221,8 @@ absl::Status JobRunner::Watch(const v1::WatchRequest& request,
         v1::JobEvent event;
         if (auto* report = std::get_if<v1::StepReport>(&entry.entry)) {
           *event.mutable_step() = std::move(*report);
+          absl::MutexLock lock(&mutex_);
+          recent_tensors_.AddTo(request.job_id(), event.mutable_step());
         } else {
           event.set_message(std::get<std::string>(entry.entry));
         }

@@ -190,6 +190,7 @@ void JobRunner::RollBack(Job* job) {
                                [&](const v1::StepReport& r) { return r.step() >= step; }),
                 reports.end());
   job->pending.drop_reports_from = step;
+  recent_tensors_.DropFrom(job->record.job.id(), step);
   job->record.job.set_steps_done(step);
   job->step_seconds.clear();
 }
@@ -352,6 +353,7 @@ void JobRunner::OnStep(const std::string& job_id, int32_t attempt, const v1::Ste
   Job& job = *jobs_.at(job_id);
   if (attempt != job.life.attempts || IsOver(job.life.state)) return;
   job.pending.reports.push_back(report);
+  recent_tensors_.Take(job_id, &job.pending.reports.back());
   job.record.job.set_steps_done(std::max(job.record.job.steps_done(), report.step() + 1));
   job.step_seconds.push_back(report.seconds());
   if (absl::Now() - job.median_at >= kMedianEvery) {

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "server/jobs/attempt.h"
 #include "server/jobs/job_lifecycle.h"
+#include "server/jobs/recent_tensors.h"
 #include "server/jobs/worker_memory.h"
 #include "server/metrics/metrics.h"
 #include "server/store/idempotency.h"
@@ -53,9 +54,9 @@ class JobRunner : public AttemptObserver {
   absl::Status List(v1::ListJobsReply* reply);
   absl::Status Cancel(const v1::CancelRequest& request, v1::CancelReply* reply);
   absl::Status Resume(const v1::ResumeRequest& request, v1::ResumeReply* reply);
-  // Sends the job's record, its reports and messages so far, then new ones as they come. Returns
-  // when the job is over, `send` returns false, `cancelled` returns true (polled several times a
-  // second) or on Stop.
+  // Sends the job's record, its reports and messages so far, then new ones as they come. Recent
+  // reports have their tensors, older ones only their values. Returns when the job is over, `send`
+  // returns false, `cancelled` returns true (polled several times a second) or on Stop.
   absl::Status Watch(const v1::WatchRequest& request,
                      const std::function<bool(const v1::JobEvent&)>& send,
                      const std::function<bool()>& cancelled);
@@ -64,6 +65,7 @@ class JobRunner : public AttemptObserver {
 
  private:
   static constexpr absl::Duration kStoreRetry = absl::Seconds(1);
+  static constexpr size_t kRecentTensorBytes = 64 << 20;
 
   struct Job {
     int64_t number = 0;
@@ -130,6 +132,7 @@ class JobRunner : public AttemptObserver {
   mutable absl::Mutex mutex_;
   absl::CondVar published_;  // signalled when some job's version changes
   std::map<std::string, std::unique_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+  RecentTensors recent_tensors_ ABSL_GUARDED_BY(mutex_){kRecentTensorBytes};
   int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 

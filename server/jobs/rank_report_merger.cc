@@ -5,18 +5,27 @@
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
+namespace {
+
+int64_t TensorBytes(const v1::StepReport& report) {
+  size_t bytes = 0;
+  for (const auto& [name, tensor] : report.tensors()) bytes += name.size() + tensor.ByteSizeLong();
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
 
 v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks) {
   v1::StepReport merged;
-  if (!ranks.empty()) {
-    merged.set_step(ranks[0].step());
-    *merged.mutable_tensors() = ranks[0].tensors();
-  }
+  if (!ranks.empty()) merged.set_step(ranks[0].step());
   for (const v1::StepReport& report : ranks) {
     merged.set_seconds(std::max(merged.seconds(), report.seconds()));
     for (const auto& [name, value] : report.values()) {
       double& sum = (*merged.mutable_values())[name];
       sum = name == "learning_rate" ? value : sum + value;
+    }
+    for (const auto& [name, tensor] : report.tensors()) {
+      merged.mutable_tensors()->try_emplace(name, tensor);
     }
   }
   return merged;
@@ -34,8 +43,17 @@ std::optional<v1::StepReport> RankReportMerger::Complete(const ByRank& parts) co
   return merged;
 }
 
-std::optional<v1::StepReport> RankReportMerger::AddStep(int rank, const v1::StepReport& report) {
+absl::StatusOr<std::optional<v1::StepReport>> RankReportMerger::AddStep(
+    int rank, const v1::StepReport& report) {
   ByRank& parts = steps_[report.step()];
+  int64_t bytes = TensorBytes(report);
+  for (const auto& [other, part] : parts) bytes += other == rank ? 0 : TensorBytes(part);
+  if (bytes > kMaxStepTensorBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the tensors in the reports of step ", report.step(), " have ", bytes,
+                     " bytes and may have ", kMaxStepTensorBytes,
+                     " over all ranks; attach smaller or fewer tensors"));
+  }
   parts[rank] = report;
   std::optional<v1::StepReport> merged = Complete(parts);
   if (merged.has_value()) steps_.erase(report.step());

@@ -15,9 +15,12 @@
 
 namespace espalier {
 
+// Limit of the tensors in a step's reports, over all ranks (StepReport.tensors).
+inline constexpr int64_t kMaxStepTensorBytes = 4 << 20;
+
 // Sums the values over ranks, except "learning_rate", which is the same on all. Seconds are the
-// maximum over ranks. Tensors are those of the first report, which is rank 0's: observers attach
-// whole tensors, so the other ranks' would be copies or shards, and a sum of either is wrong.
+// maximum over ranks. Tensors are not summed, as they may be copies or other stages' activations:
+// of several reports with a name, the first one's counts.
 v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks);
 
 // Not thread-safe.
@@ -37,8 +40,9 @@ class RankReportMerger {
     std::vector<ManifestFile> files;  // by rank
   };
 
-  // Returns the merged report once the last rank has finished the step.
-  std::optional<v1::StepReport> AddStep(int rank, const v1::StepReport& report);
+  // Returns the merged report once the last rank has finished the step. Returns InvalidArgument if
+  // the step's tensors exceed kMaxStepTensorBytes; the report is then not kept.
+  absl::StatusOr<std::optional<v1::StepReport>> AddStep(int rank, const v1::StepReport& report);
   // Returns the merged report once the last rank has finished the final evaluation.
   std::optional<v1::StepReport> AddEvaluation(int rank, const v1::StepReport& report);
   // Returns the complete checkpoint once the last shard is durable. Returns Internal if the ranks

@@ -28,22 +28,22 @@ v1::CheckpointShard Shard(int64_t steps, const std::string& directory, const std
 
 TEST(RankReportMerger, StepCompletesWithLastRankAndSumsValues) {
   RankReportMerger merge(2);
-  EXPECT_FALSE(merge.AddStep(1, Report(0, 1.5, 0.1, 2)).has_value());
-  EXPECT_FALSE(merge.AddStep(1, Report(1, 1, 0.1, 1)).has_value()) << "rank 1 is a step ahead";
-  auto merged = merge.AddStep(0, Report(0, 0.5, 0.1, 3));
+  EXPECT_FALSE(merge.AddStep(1, Report(0, 1.5, 0.1, 2))->has_value());
+  EXPECT_FALSE(merge.AddStep(1, Report(1, 1, 0.1, 1))->has_value()) << "rank 1 is a step ahead";
+  auto merged = *merge.AddStep(0, Report(0, 0.5, 0.1, 3));
   ASSERT_TRUE(merged.has_value());
   EXPECT_EQ(merged->step(), 0);
   EXPECT_DOUBLE_EQ(merged->values().at("loss"), 2.0);
   EXPECT_DOUBLE_EQ(merged->values().at("learning_rate"), 0.1);
   EXPECT_DOUBLE_EQ(merged->seconds(), 3);
-  EXPECT_EQ(merge.AddStep(0, Report(1, 1, 0.1, 1))->step(), 1);
+  EXPECT_EQ((*merge.AddStep(0, Report(1, 1, 0.1, 1)))->step(), 1);
 }
 
 TEST(RankReportMerger, FinishesAreAppliedToTheMergedValue) {
   RankReportMerger merge(2);
   merge.SetFinishes({{"loss", [](double mean) { return std::sqrt(mean); }}});
-  EXPECT_FALSE(merge.AddStep(0, Report(0, 7, 0.25, 1)).has_value());
-  auto merged = merge.AddStep(1, Report(0, 9, 0.25, 1));
+  EXPECT_FALSE(merge.AddStep(0, Report(0, 7, 0.25, 1))->has_value());
+  auto merged = *merge.AddStep(1, Report(0, 9, 0.25, 1));
   ASSERT_TRUE(merged.has_value());
   EXPECT_DOUBLE_EQ(merged->values().at("loss"), 4) << "the root of the sum, not the sum of roots";
   EXPECT_DOUBLE_EQ(merged->values().at("learning_rate"), 0.25);
@@ -51,18 +51,37 @@ TEST(RankReportMerger, FinishesAreAppliedToTheMergedValue) {
   EXPECT_DOUBLE_EQ(merge.AddEvaluation(1, Report(0, 20, 0, 1))->values().at("loss"), 5);
 }
 
-TEST(RankReportMerger, TensorsOfRankZeroAreKept) {
+TEST(RankReportMerger, LowestRankThatAttachedATensorCounts) {
   RankReportMerger merge(2);
   v1::StepReport first = Report(0, 1, 0.1, 1);
   v1::StepReport second = first;
   (*first.mutable_tensors())["probe"].set_data("zero");
   (*second.mutable_tensors())["probe"].set_data("one");
-  (*second.mutable_tensors())["other"].set_data("one");
-  EXPECT_FALSE(merge.AddStep(1, second).has_value());
-  auto merged = merge.AddStep(0, first);
+  (*second.mutable_tensors())["second stage"].set_data("one");
+  EXPECT_FALSE(merge.AddStep(1, second)->has_value());
+  auto merged = *merge.AddStep(0, first);
   ASSERT_TRUE(merged.has_value());
-  ASSERT_EQ(merged->tensors_size(), 1);
+  ASSERT_EQ(merged->tensors_size(), 2);
   EXPECT_EQ(merged->tensors().at("probe").data(), "zero");
+  EXPECT_EQ(merged->tensors().at("second stage").data(), "one");
+}
+
+TEST(RankReportMerger, TensorsOverTheLimitAreRefusedWithARemedy) {
+  RankReportMerger merge(2);
+  const auto with = [](int64_t step, const std::string& name, int64_t bytes) {
+    v1::StepReport report = Report(step, 1, 0.1, 1);
+    (*report.mutable_tensors())[name].set_data(std::string(static_cast<size_t>(bytes), 'x'));
+    return report;
+  };
+  const auto too_large = merge.AddStep(0, with(3, "a", kMaxStepTensorBytes));
+  EXPECT_EQ(too_large.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(too_large.status().message().find("smaller or fewer"), std::string::npos)
+      << too_large.status();
+  // Each rank's fit, but not both together.
+  EXPECT_TRUE(merge.AddStep(0, with(4, "a", kMaxStepTensorBytes / 2)).ok());
+  EXPECT_FALSE(merge.AddStep(1, with(4, "b", kMaxStepTensorBytes / 2)).ok());
+  // Steps are counted alone.
+  EXPECT_TRUE(merge.AddStep(0, with(5, "a", kMaxStepTensorBytes / 2)).ok());
 }
 
 TEST(RankReportMerger, ACheckpointIsCompleteWithTheLastShard) {

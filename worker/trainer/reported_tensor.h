@@ -1,6 +1,7 @@
 // Tensors in a step's report, and their form on the wire.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -9,6 +10,10 @@
 #include "ops/tensor/shape.h"
 
 namespace espalier {
+
+// Limit of the tensors in one report; the coordinator holds all ranks' reports of a step to it
+// together (StepReport.tensors in training.proto).
+inline constexpr int64_t kMaxReportTensorBytes = 4 << 20;
 
 struct ReportedTensor {
   DType dtype = DType::kInvalid;
