@@ -9,8 +9,11 @@
 //    comes after.
 // 4. OnCheckpoint and OnEvaluation are called when an observer has emitted such an event, before
 //    that Emit returns.
-// 5. The first error ends the run: no other method is called, and Run returns that status.
-// 6. If the step itself fails or the run is stopped, no other method is called.
+// 5. The first error ends the run: of an observer, of the step, of an event, or a stop. All
+//    observers then get OnRunFailed and nothing else, and Run returns the error.
+// 6. The code of an observer's error decides what the coordinator does (server/jobs/attempt_end.h):
+//    InvalidArgument, ResourceExhausted or DataLoss fail the job; Unavailable, Aborted, Cancelled,
+//    DeadlineExceeded or FailedPrecondition count as the loss of a worker, and it tries again.
 // 7. Observers that communicate do so at the same steps on all ranks.
 #pragma once
 
@@ -28,8 +31,9 @@
 namespace espalier {
 
 struct StepReports {
-  std::map<std::string, double> values;           // this rank's share of each sum
-  std::map<std::string, ReportedTensor> tensors;  // the coordinator keeps rank 0's
+  std::map<std::string, double> values;  // this rank's share of each sum
+  // At most kMaxReportTensorBytes. Not summed: of several ranks with a name the lowest counts.
+  std::map<std::string, ReportedTensor> tensors;
   double seconds = 0;
   std::vector<InstructionTime> profile;  // empty unless an observer asked for it
 };
@@ -71,6 +75,8 @@ class StepObserver {
     return absl::OkStatus();
   }
   virtual absl::Status OnRunEnd(TrainingRun&) { return absl::OkStatus(); }
+  // The run has ended early with `status`. Events can no longer be relied on; peers may be gone.
+  virtual void OnRunFailed(TrainingRun&, const absl::Status& /*status*/) {}
 };
 
 }  // namespace espalier

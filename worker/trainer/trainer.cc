@@ -44,17 +44,29 @@ absl::Status Trainer::Report(int64_t step, const StepReports& reports) {
   report->set_step(step);
   report->set_seconds(reports.seconds);
   for (const auto& [name, value] : reports.values) (*report->mutable_values())[name] = value;
+  int64_t tensor_bytes = 0;
   for (const auto& [name, tensor] : reports.tensors) {
     if (absl::Status s = CheckTensor(tensor); !s.ok()) {
       return absl::Status(s.code(), absl::StrCat("tensor '", name, "' in the report of step ", step,
                                                  ": ", s.message()));
+    }
+    tensor_bytes += static_cast<int64_t>(tensor.data.size());
+    if (tensor_bytes > kMaxReportTensorBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the tensors in the report of step ", step, " have more than ", kMaxReportTensorBytes,
+          " bytes with '", name, "'; attach smaller or fewer tensors, or write them to files"));
     }
     (*report->mutable_tensors())[name] = ToProto(tensor);
   }
   return Emit(event);
 }
 
+absl::Status Trainer::Begin() {
+  return Notify("OnRunBegin", [&](StepObserver& o) { return o.OnRunBegin(*this); });
+}
+
 absl::Status Trainer::RunStep(int64_t step) {
+  if (absl::Status stopped = CheckNotStopped(); !stopped.ok()) return stopped;
   bool profile = false;
   absl::Status s = Notify(absl::StrCat("OnStepBegin of step ", step),
                           [&](StepObserver& o) { return o.OnStepBegin(*this, step, &profile); });
@@ -82,16 +94,28 @@ absl::Status Trainer::RunStep(int64_t step) {
                 [&](StepObserver& o) { return o.OnStepReported(*this, step, reports); });
 }
 
-absl::Status Trainer::Run() {
-  absl::Status s = Notify("OnRunBegin", [&](StepObserver& o) { return o.OnRunBegin(*this); });
-  if (!s.ok()) return s;
-  for (int64_t step = options_.begin; step < options_.end; ++step) {
-    if (s = CheckNotStopped(); !s.ok()) return s;
-    if (s = RunStep(step); !s.ok()) return s;
-  }
-  s = Notify("OnRunEnd", [&](StepObserver& o) { return o.OnRunEnd(*this); });
+absl::Status Trainer::End() {
+  absl::Status s = Notify("OnRunEnd", [&](StepObserver& o) { return o.OnRunEnd(*this); });
   if (!s.ok()) return s;
   return options_.communicator != nullptr ? options_.communicator->Flush() : absl::OkStatus();
+}
+
+void Trainer::Fail(const absl::Status& status) {
+  for (StepObserver* observer : options_.observers) observer->OnRunFailed(*this, status);
+}
+
+absl::Status Trainer::RunRange() {
+  if (absl::Status s = Begin(); !s.ok()) return s;
+  for (int64_t step = options_.begin; step < options_.end; ++step) {
+    if (absl::Status s = RunStep(step); !s.ok()) return s;
+  }
+  return End();
+}
+
+absl::Status Trainer::Run() {
+  absl::Status status = RunRange();
+  if (!status.ok()) Fail(status);
+  return status;
 }
 
 }  // namespace espalier

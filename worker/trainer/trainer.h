@@ -34,9 +34,18 @@ class Trainer : private TrainingRun {
  public:
   explicit Trainer(TrainerOptions options);
 
-  // Runs the steps once and then flushes the communicator. Blocks. Returns the status of the first
-  // observer, step or event that failed, unchanged. REQUIRES: called once.
+  // Runs Begin, the steps and End, or after an error Fail. Blocks. Returns the status of the first
+  // observer, step or event that failed, unchanged. REQUIRES: called once, and none of the four
+  // below.
   absl::Status Run();
+
+  // The parts of Run, for a loop that chooses its steps itself, such as a replay: Begin once, then
+  // RunStep for any steps in any order, then End, or Fail with the first error. Each blocks. The
+  // ranks of a job choose the same steps.
+  absl::Status Begin();
+  absl::Status RunStep(int64_t step);
+  absl::Status End();  // also flushes the communicator
+  void Fail(const absl::Status& status);
 
   // After an observer's error, where it was: "checkpoint, OnStepReported of step 3". Else empty.
   const std::string& failed_at() const { return failed_at_; }
@@ -47,7 +56,7 @@ class Trainer : private TrainingRun {
   absl::Status Emit(const v1::RunEvent& event) override;
   absl::Status CheckNotStopped() const override;
 
-  absl::Status RunStep(int64_t step);
+  absl::Status RunRange();
   absl::Status Report(int64_t step, const StepReports& reports);
   // Calls `method` on each observer until one fails, and then sets failed_at_.
   absl::Status Notify(absl::string_view place,

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/executor/executor_fixture.h"
 #include "worker/trainer/checkpoint_observer.h"
+#include "worker/trainer/evaluation_observer.h"
 #include "worker/trainer/timing_observer.h"
 
 namespace espalier {
@@ -37,7 +38,13 @@ class LoggingObserver : public StepObserver {
   absl::Status OnCheckpoint(TrainingRun&, const v1::CheckpointShard& shard) override {
     return Log(absl::StrCat("checkpoint ", shard.steps_done()));
   }
+  absl::Status OnEvaluation(TrainingRun&, const v1::StepReport& report) override {
+    return Log(absl::StrCat("evaluation ", report.step()));
+  }
   absl::Status OnRunEnd(TrainingRun&) override { return Log("run end"); }
+  void OnRunFailed(TrainingRun&, const absl::Status& status) override {
+    calls_->push_back(absl::StrCat(name_, " failed: ", status.message()));
+  }
 
  private:
   absl::Status Log(const std::string& call) {
@@ -113,7 +120,8 @@ TEST_F(TrainerTest, AnObserversErrorEndsTheRunWithItsPlace) {
   Trainer trainer(Options(0, 3, {&a, &b}));
   EXPECT_EQ(trainer.Run(), absl::AbortedError("planted"));
   EXPECT_EQ(trainer.failed_at(), "a, OnStepEnd of step 1");
-  EXPECT_EQ(calls_.back(), "a end 1");
+  EXPECT_EQ(Calls(calls_.end() - 3, calls_.end()),
+            (Calls{"a end 1", "a failed: planted", "b failed: planted"}));
   EXPECT_EQ(events_.size(), 1u) << "the report of step 1 is not sent";
 }
 
@@ -124,7 +132,31 @@ TEST_F(TrainerTest, AStopEndsTheRunAtAStepBorder) {
     return events_.size() < 2 ? absl::OkStatus() : absl::CancelledError("stopped");
   };
   EXPECT_EQ(Trainer(options).Run(), absl::CancelledError("stopped"));
-  EXPECT_EQ(calls_.back(), "a reported 1");
+  EXPECT_EQ(Calls(calls_.end() - 2, calls_.end()), (Calls{"a reported 1", "a failed: stopped"}));
+}
+
+TEST_F(TrainerTest, ACustomLoopChoosesItsSteps) {
+  LoggingObserver a("a", &calls_);
+  Trainer trainer(Options(0, 10, {&a}));
+  ASSERT_EQ(trainer.Begin(), absl::OkStatus());
+  for (int64_t step : {7, 7, 2}) ASSERT_EQ(trainer.RunStep(step), absl::OkStatus());
+  ASSERT_EQ(trainer.End(), absl::OkStatus());
+  ASSERT_EQ(events_.size(), 3u);
+  EXPECT_EQ(events_[1].step().step(), 7);
+  EXPECT_EQ(events_[2].step().step(), 2);
+  EXPECT_EQ(calls_.front(), "a run");
+  EXPECT_EQ(calls_.back(), "a run end");
+}
+
+TEST_F(TrainerTest, EvaluationAtTheEndEmitsTheMean) {
+  EvaluationObserver evaluation(executor_.get(), 4), without(nullptr, 0);
+  LoggingObserver a("a", &calls_);
+  ASSERT_EQ(Trainer(Options(2, 3, {&a, &evaluation})).Run(), absl::OkStatus());
+  ASSERT_TRUE(events_.back().has_evaluation());
+  EXPECT_EQ(events_.back().evaluation().step(), 3);
+  EXPECT_DOUBLE_EQ(events_.back().evaluation().values().at("x"), 24);
+  EXPECT_EQ(calls_.back(), "a evaluation 3");
+  EXPECT_EQ(Trainer(Options(2, 3, {&without})).Run().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(TrainerTest, CheckpointsAreWrittenEveryPeriodAndAtTheEnd) {
@@ -166,6 +198,14 @@ TEST_F(TrainerTest, AnAttachedTensorIsSentInTheStepsReport) {
   EXPECT_NE(std::string(refused.message()).find("'probe' in the report of step 4"),
             std::string::npos)
       << refused;
+
+  TensorObserver large({DType::kI8,
+                        {kMaxReportTensorBytes + 1},
+                        std::string(static_cast<size_t>(kMaxReportTensorBytes) + 1, 'x')});
+  const absl::Status too_large = Trainer(Options(4, 5, {&large})).Run();
+  EXPECT_EQ(too_large.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(too_large.message()).find("smaller or fewer"), std::string::npos)
+      << too_large;
 }
 
 TEST(ReportedTensor, WireFormIsCheckedAgainstTypeAndDimensions) {
