@@ -1,9 +1,10 @@
-// Test helper: starts a server.
+// Test helpers: starts a server, and a handler that repeats requests.
 #pragma once
 
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "server/http/http_server.h"
 
@@ -14,6 +15,12 @@ inline std::unique_ptr<HttpServer> StartServer(HttpHandler handler,
   auto server = HttpServer::Start(std::move(options), std::move(handler));
   EXPECT_TRUE(server.ok()) << server.status();
   return *std::move(server);
+}
+
+// Answers with the request's method, path and body.
+inline void Echo(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+  responder->Send(200, "text/plain",
+                  absl::StrCat(request.method, " ", request.path, " ", request.body));
 }
 
 }  // namespace espalier
