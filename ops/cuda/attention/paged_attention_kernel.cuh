@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "ops/cuda/attention/attention_operands.cuh"
 #include "ops/cuda/attention/kv_tile.cuh"
 #include "ops/cuda/attention/query_tile.cuh"
 #include "ops/cuda/math/numeric.cuh"
