@@ -250,7 +250,8 @@ TEST(ProtoJsonTest, NumbersAreNumbersAndNanIsNamed) {
   (*step.mutable_values())["loss"] = NAN;
   (*step.mutable_values())["accuracy"] = 0.5;
   EXPECT_EQ(Dump(ToJson(step)),
-            R"({"step":1099511627776,"values":{"accuracy":0.5,"loss":"NaN"},"seconds":0.0})");
+            R"({"step":1099511627776,"values":{"accuracy":0.5,"loss":"NaN"},"seconds":0.0,)"
+            R"("tensors":{}})");
 }
 
 }  // namespace
