@@ -296,10 +296,7 @@ absl::StatusOr<bool> Engine::BeginStep() {
   Draft(pending.work);
   pending.begun = Now();
   for (const Work& item : pending.work) {
-    const int own = item.assignment.rows + item.tree.drafted();
-    pending.of_llm.rows += own;
-    pending.of_llm.visible += own * static_cast<double>(item.end);
-    pending.of_llm.context += item.end;
+    pending.rows += item.assignment.rows + item.tree.drafted();
   }
   if (absl::Status status = BeginLlm(pending.work); !status.ok()) return status;
   in_flight_.push_back(std::move(pending));
@@ -323,7 +320,7 @@ absl::Status Engine::EndStep() {
   const double end = Now();
   statistics_.step_tokens.Count(
       static_cast<double>(prompt + statistics_.generated_tokens - generated));
-  speculator_->ObserveLlm(pending.of_llm, end - pending.begun);
+  speculator_->ObserveLlm(pending.rows, end - pending.begun);
   speculator_->ObserveStep(static_cast<int>(statistics_.generated_tokens - generated),
                            end - pending.planned);
   logits_ = *std::move(logits);

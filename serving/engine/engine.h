@@ -170,7 +170,7 @@ class Engine {
   // An LLM step in flight. Its requests may end meanwhile.
   struct InFlightStep {
     std::vector<Work> work;
-    StepWork of_llm;
+    int rows = 0;
     double planned = 0, begun = 0;  // times
   };
 

@@ -184,7 +184,7 @@ TEST_P(AnswerDistribution, OutputsFollowTheModelsDistribution) {
        {.max_nodes = 5, .sampled = SampledDrafting::kCoupled}},
       // The distribution must not depend on when and why trees are drawn, however erratic the
       // choice.
-      {"tuned draws", {Near(), Far()}, "", {.temperature = 1}, {.tune = true}},
+      {"tuned draws", {Near(), Far()}, "", {.temperature = 1}, {.tune = true, .trial_share = 0.3}},
       {"tuned, by seed",
        {Near()},
        "",
@@ -201,7 +201,7 @@ TEST_P(AnswerDistribution, OutputsFollowTheModelsDistribution) {
        {Near()},
        "",
        {.temperature = 1},
-       {.tune = true, .ngram = {.depth = 3}}},
+       {.tune = true, .ngram = {.depth = 3}, .trial_share = 1}},
       {"min_p and typical",
        {Near(), Far()},
        "2,2",
@@ -286,7 +286,7 @@ INSTANTIATE_TEST_SUITE_P(
                                        {Near(), Far()},
                                        "",
                                        {.temperature = 0.8},
-                                       {.tune = true, .ngram = {.depth = 3}}}),
+                                       {.tune = true, .ngram = {.depth = 3}, .trial_share = 1}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -138,10 +138,6 @@ absl::StatusOr<RequestId> Engine::Submit(std::vector<int> prompt, RequestOptions
         waiting_.size(), " requests are waiting, which is the limit: try again later"));
   }
   const RequestId id = next_id_++;
-  // Once and for all: a request's own noise must have no part in how it is used.
-  if (options_.speculation.sampled == SampledDrafting::kCoupledIfSeeded) {
-    options.reproducible = options.reproducible || !speculator_->prefers_draws();
-  }
   if (options.embed) {
     // No SSM takes part, and only the last row's output is needed.
     options.speculate = false;

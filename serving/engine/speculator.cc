@@ -9,12 +9,12 @@
 namespace espalier {
 namespace {
 
-constexpr double kMemory = 64;        // steps
-constexpr double kKindMemory = 512;   // of one kind: what a step yields varies by a third
-constexpr double kIdleMemory = 4096;  // steps without
-constexpr int kFewTrials = 64;
-constexpr double kDrawMemory = 2048;  // trials of shared noise
-constexpr int kTunedNodes = 32;       // of a tree, unless the options say
+constexpr double kMemory = 512;  // steps
+constexpr int kHostMemory = 64;  // steps
+// A step that took the host more than so many times the usual seconds, and some, was interrupted.
+constexpr double kMostHost = 2, kSomeHost = 0.5e-3;
+constexpr double kPriorTokens = 64;
+constexpr int kTunedNodes = 32;  // of a tree, unless the options say
 
 }  // namespace
 
@@ -28,7 +28,9 @@ Speculator::Speculator(Setup setup)
     : setup_(std::move(setup)),
       options_(setup_.options),
       limits_(setup_.llm->limits()),
-      ngram_(options_.ngram) {}
+      ngram_(options_.ngram),
+      ssm_gate_(options_.trial_share),
+      ngram_gate_(options_.trial_share) {}
 
 absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
   const SpeculationOptions& given = setup.options;
@@ -54,9 +56,9 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
                                                      " to ", bound.most));
     }
   }
-  if (!(given.probe_share >= 0 && given.probe_share <= 1)) {
+  if (!(given.trial_share >= 0 && given.trial_share <= 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("speculation.probe_share is ", given.probe_share, ", expected 0 to 1"));
+        absl::StrCat("speculation.trial_share is ", given.trial_share, ", expected 0 to 1"));
   }
   const int vocabulary = setup.llm->limits().vocabulary;
   std::unique_ptr<Speculator> out(new Speculator(std::move(setup)));
@@ -70,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
                                                      vocabulary, ": they must be equal"));
     }
     Ssm ssm;
-    ssm.learned.acceptance[kIndependent] = AcceptanceEstimator::OfDraws();
+    ssm.acceptances[kIndependent] = AcceptanceEstimator::OfDraws();
     ssm.drafter = std::make_unique<SsmDrafter>(*out->setup_.ssms[i], static_cast<int>(i),
                                                out->setup_.expansion, out->setup_.share_prefixes);
     ssm.limit = std::min({limits.max_positions, limits.kv_slots - tree, limits.max_context_slots});
@@ -78,7 +80,7 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
     out->ssms_.push_back(std::move(ssm));
   }
   for (Ssm& ssm : out->ssms_) {
-    if (out->options_.tune) ssm.drafter->Measure(out->setup_.seconds, &ssm.cost);
+    if (out->options_.tune) ssm.drafter->Measure(out->setup_.seconds, &ssm.latency);
   }
   const absl::Status status = out->CalibrateAll();
   if (!status.ok() && !absl::IsUnavailable(status)) return status;
@@ -88,9 +90,9 @@ absl::StatusOr<std::unique_ptr<Speculator>> Speculator::Create(Setup setup) {
 absl::Status Speculator::CalibrateAll() {
   const double budget = options_.calibration_seconds;
   if (!options_.tune || budget <= 0) return absl::OkStatus();
-  const auto calibrate = [&](ModelRunner& runner, StepLatencyModel* cost, bool* done) {
+  const auto calibrate = [&](ModelRunner& runner, StepLatency* latency, bool* done) {
     if (*done) return absl::OkStatus();
-    const absl::Status status = Calibrate(runner, setup_.max_rows, budget, setup_.seconds, cost);
+    const absl::Status status = Calibrate(runner, setup_.max_rows, budget, setup_.seconds, latency);
     *done = status.ok();
     return status;
   };
@@ -99,7 +101,7 @@ absl::Status Speculator::CalibrateAll() {
     const KvCache& kv = ssms_[i].drafter->kv();
     if (!ssms_[i].status.ok() || kv.free_slots() < kv.statistics().slots) continue;
     if (!ssms_[i].calibrated) ssms_[i].drafter->ResetPrefixCache();
-    const absl::Status ssm = calibrate(*setup_.ssms[i], &ssms_[i].cost, &ssms_[i].calibrated);
+    const absl::Status ssm = calibrate(*setup_.ssms[i], &ssms_[i].latency, &ssms_[i].calibrated);
     if (!ssm.ok()) DisableSsm(static_cast<int>(i), ssm);
   }
   return status;
@@ -169,27 +171,15 @@ bool Speculator::TreeMayShrink(const Request& request) const {
   return options_.tune || !Draws(request);
 }
 
-void Speculator::Learn(Learned& learned, RequestAcceptance& factor, const Request& request,
+void Speculator::Learn(Acceptances& acceptances, RequestAcceptance& factor, const Request& request,
                        absl::Span<const DraftTrial> trials) {
-  const Kind kind = KindOf(request);
-  AcceptanceEstimator& acceptance = learned.acceptance[kind];
+  AcceptanceEstimator& acceptance = acceptances[KindOf(request)];
   for (const DraftTrial& trial : trials) {
     if (trial.expected_acceptance < 0) {
       factor.Observe(acceptance.OfProbability(trial.probability, trial.depth, trial.rank),
                      trial.accepted);
     }
     acceptance.Observe(trial);
-    if (kind == kIndependent) learned.draws = std::min(learned.draws + 1, 2.0 * kFewTrials);
-    if (kind != kCoupled || trial.rank > 0) continue;
-    // A draw is right at least as often as what is chosen for shared noise: where that is right in
-    // a share a of all cases, in a to 2 a / (1 + a) of them (Daliri et al. 2025, arXiv 2408.07978).
-    // Of draws that were hardly tried the best is hoped.
-    learned.draws *= 1 - 1 / kDrawMemory;
-    if (learned.draws >= kFewTrials) continue;
-    DraftTrial hoped = trial;
-    const double right = acceptance.OfRank(trial.depth, 0);
-    hoped.expected_acceptance = trial.accepted ? 1 : right / (1 + right);
-    learned.acceptance[kIndependent].ObserveRank(hoped);
   }
   if (trials.empty()) factor.Fade();
 }
@@ -205,11 +195,12 @@ void Speculator::Commit(const Request& request, absl::Span<const int> accepted, 
       DisableSsm(s, trials.status());
       continue;
     }
-    Learn(ssm.learned, state.parts[s].factor, request, *trials);
+    Learn(ssm.acceptances, state.parts[s].factor, request, *trials);
     if (request.length() > ssm.limit) ssm.drafter->Release(request.id());
   }
   if (options_.ngram.depth == 0) return;
-  Learn(ngram_learned_, state.ngram_factor, request, ngram_.Commit(request.id(), accepted, next));
+  Learn(ngram_acceptances_, state.ngram_factor, request,
+        ngram_.Commit(request.id(), accepted, next));
 }
 
 void Speculator::CountNgramTokens(const TokenTree& tree, absl::Span<const int> path) {
@@ -224,76 +215,35 @@ void Speculator::CountNgramTokens(const TokenTree& tree, absl::Span<const int> p
   for (const int node : path) statistics_.ngram_accepted += from_ngram(node);
 }
 
-void Speculator::ObserveLlm(const StepWork& work, double seconds) {
-  last_step_seconds_ = seconds;
+void Speculator::ObserveLlm(int rows, double seconds) {
   // Its cache holds requests, which a calibration would overwrite; it learns from steps instead.
   llm_calibrated_ = true;
-  if (!options_.tune) return;
-  const double before = llm_latency_.pace();
-  // What was run before has left other things in the caches: that is no size's doing. Prompts are
-  // large enough to be seen as they are.
-  const bool decodes = load_.decoding > 0 && load_.other_rows == 0;
-  if (!decodes || !warmup_.Observe(with_ssm_ || with_probe_)) llm_latency_.Observe(work, seconds);
-  // An SSM that is not run gets faster and slower with the LLM.
-  for (Ssm& ssm : ssms_) {
-    if (std::exchange(ssm.batches, ssm.drafter->batches()) == ssm.drafter->batches()) {
-      ssm.cost.Slow(llm_latency_.pace() / before);
-    }
-  }
+  llm_seconds_ = seconds;
+  if (options_.tune && !step_.warming_up) llm_latency_.Observe(rows, seconds);
 }
 
 void Speculator::ObserveStep(int tokens, double seconds) {
-  if (!options_.tune || load_.decoding == 0 || load_.other_rows > 0) return;
-  if (with_probe_) {
-    // What it took beyond the estimate is paid for, too, before the next one.
-    probe_credit_ -= std::max(0.0, seconds - plain_seconds_ - probe_cost_);
-    return;
-  }
-  if (!with_ssm_) plain_seconds_ = seconds;
-  yield_ += (static_cast<double>(tokens) / load_.decoding - yield_) / kMemory;
-  const double worth = with_ssm_ ? plain_tokens_ + (tokens - plain_tokens_) * SsmToken() : tokens;
-  if (with_ssm_ && !prefilling_) {
-    const double likely = seconds * plain_rate_ * gain_;
-    yielded_ += (worth - yielded_) / kMemory;
-    expected_ += (likely - expected_) / kMemory;
-    std::array<Yield, kKinds>& yields = yields_[SpeculationGate::LoadBucket(load_.decoding)];
-    for (int kind = 0; kind < kKinds; ++kind) {
-      Yield& yield = yields[kind];
-      const bool theirs = alike_ && kind == most_;
-      const double keep = 1 - 1 / (theirs ? kKindMemory : kIdleMemory);
-      yield.tokens *= keep;
-      yield.expected *= keep;
-      yield.steps *= keep;
-      if (theirs) {
-        yield.tokens += worth;
-        yield.expected += likely;
-        yield.steps += 1;
-      }
-    }
-  }
-  // Steps that n-gram drafts have to themselves say nothing of those in which SSMs have a part.
-  if (!covered_) {
-    ssm_gates_[most_].Observe(
-        load_.decoding, with_ssm_,
-        {.tokens = worth,
-         .seconds = seconds,
-         .expected = plain_rate_ * (with_ssm_ ? gain_ : 1),
-         .likely = with_ssm_ && expected_tokens_ > 0
-                       ? plain_tokens_ + (expected_tokens_ - plain_tokens_) * SsmToken()
-                       : 0,
-         .catching_up = prefill_seconds_,
-         .settling = prefilling_});
-  }
+  const StepLoad& load = step_.load;
+  if (!options_.tune || load.decoding == 0 || load.other_rows > 0) return;
+  host_steps_ = std::min(host_steps_ + 1, kHostMemory);
+  const double host = std::clamp(seconds - llm_seconds_ - drafting_seconds_, 0.0,
+                                 kMostHost * (host_seconds_ + kSomeHost));
+  host_seconds_ += (host - host_seconds_) / host_steps_;
+  Yield& yield = yields_[step_.with_ssm][step_.with_ngram];
+  yield.tokens += tokens - yield.tokens / kMemory;
+  yield.expected += step_.tokens - yield.expected / kMemory;
+  const double calibrated =
+      step_.tokens * (yield.tokens + kPriorTokens) / (yield.expected + kPriorTokens);
   if (options_.ngram.depth > 0) {
-    // Against whatever SSMs do without them. What an SSM catches up for these few steps is not
-    // what it would cost there in the long run.
-    ngram_gate_.Observe(load_.decoding, with_ngram_,
-                        {.tokens = static_cast<double>(tokens),
-                         .seconds = with_ngram_ ? seconds : seconds - prefill_seconds_,
-                         .expected = StepGoodput(load_, llm_latency_),
-                         .catching_up = with_ngram_ ? prefill_seconds_ : 0,
-                         .settling = with_ngram_ && prefilling_});
+    ngram_gate_.Observe(load.decoding,
+                        {.drafted = step_.with_ngram, .tokens = calibrated, .seconds = seconds});
   }
+  if (ssms_.empty()) return;
+  ssm_gate_.Observe(load.decoding, {.drafted = step_.with_ssm,
+                                    .tokens = calibrated,
+                                    .seconds = seconds,
+                                    .open = step_.open || step_.with_ssm,
+                                    .settling = step_.settling});
 }
 
 void Speculator::Release(const Request& request, bool for_good) {
@@ -306,17 +256,17 @@ void Speculator::Release(const Request& request, bool for_good) {
 void Speculator::DisableSsm(int s, const absl::Status& status) {
   Ssm& ssm = ssms_[s];
   ssm.status = status;
-  ssm.choice = {};
+  ssm.tier = {};
   for (const auto& [id, state] : states_) ssm.drafter->Release(id);
 }
 
 SpeculationStatistics Speculator::statistics() const {
   SpeculationStatistics out = statistics_;
+  out.trials = ssm_gate_.trials() + ngram_gate_.trials();
   for (const Ssm& ssm : ssms_) {
     out.ssm_status.push_back(ssm.status);
     out.ssm_drafts.push_back(ssm.drafts);
     out.ssm_limits.push_back(ssm.limit);
-    out.choices.push_back(ssm.choice);
   }
   return out;
 }

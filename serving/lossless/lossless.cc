@@ -21,7 +21,6 @@ namespace {
 constexpr double kExact = 1e-9;  // tolerance of the enumeration: sums of many products of doubles
 constexpr double kQuantile = 4.753;  // of the normal distribution: exceeded with probability 1e-6
 constexpr double kFewest = 8;        // expected count of a cell; rarer ones are pooled
-constexpr double kProbeShare = 0.2;  // of the time, where tuning finds that drafts do not pay
 
 using Path = std::vector<int>;
 
@@ -131,7 +130,8 @@ class Verifier {
     EngineOptions engine = options_.engine;
     engine.speculation.sampled = sampled;
     engine.max_queue = std::max(engine.max_queue, 256);
-    engine.speculation.probe_share = std::max(engine.speculation.probe_share, kProbeShare);
+    // Trees are to be checked, whether or not they pay.
+    engine.speculation.trial_share = 1;
     return engine;
   }
 

@@ -9,12 +9,15 @@ namespace espalier {
 namespace {
 
 constexpr double kPriorTrials = 4;
+// Of a depth, whose prior is the depth above: a few bad trials of one text must not end deep
+// drafts.
+constexpr double kDeepPriorTrials = 16;
 constexpr double kMemory = 512;        // trials after which an old one counts 1/e
 constexpr double kRequestMemory = 64;  // the same of a request's own
 constexpr double kIdleMemory = 512;    // steps
 constexpr double kFailingPrior = 8;    // information that says: as its chances are
 constexpr int kFadeEvery = 16;         // steps
-constexpr double kFaded = 1 - kFadeEvery / 2048.0;
+constexpr double kFaded = 1 - kFadeEvery / 512.0;
 
 // Bins are one unit of log-odds wide, the lowest around 0.1 %.
 double BinOf(double probability) {
@@ -42,8 +45,8 @@ void FailureOdds::Fade(double keep) {
   value_ = std::exp(logarithm_);
 }
 
-double AcceptanceEstimator::Rate::Shrunk(double prior) const {
-  return (accepted + kPriorTrials * prior) / (trials + kPriorTrials);
+double AcceptanceEstimator::Rate::Shrunk(double prior, double prior_trials) const {
+  return (accepted + prior_trials * prior) / (trials + prior_trials);
 }
 
 void AcceptanceEstimator::Rate::Add(double weight, double hit) {
@@ -74,7 +77,7 @@ void AcceptanceEstimator::ObserveProbability(const DraftTrial& trial) {
   for (const int bin : {low, low + 1}) {
     Rate& rate = by_probability_[rank][bin];
     rate.Add(1 - std::abs(at - bin), trial.accepted ? 1 : 0);
-    probability_values_[rank][bin] = rate.Shrunk(Prior(draws_, rank, bin));
+    probability_values_[rank][bin] = rate.Shrunk(Prior(draws_, rank, bin), kPriorTrials);
   }
 }
 
@@ -129,7 +132,8 @@ double AcceptanceEstimator::OfRank(int depth, int rank) const {
     known_[rank] = true;
     double above = RankPrior(rank);
     for (int d = 0; d < kDepths; ++d) {
-      above = std::min(by_rank_[d][rank].Shrunk(above), kMost);
+      above = std::min(by_rank_[d][rank].Shrunk(above, d == 0 ? kPriorTrials : kDeepPriorTrials),
+                       kMost);
       values[d] = above;
     }
   }

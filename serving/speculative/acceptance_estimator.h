@@ -89,7 +89,7 @@ class AcceptanceEstimator {
   void ObserveProbability(const DraftTrial& trial);
   struct Rate {
     double accepted = 0, trials = 0;
-    double Shrunk(double prior) const;
+    double Shrunk(double prior, double prior_trials) const;
     void Add(double weight, double hit);  // 1: it was one, 0: it was none
   };
   static constexpr int kBins = 14;

@@ -1,11 +1,9 @@
-// Draft policy: which drafts pay. An LLM step yields one token per request for sure; a tree adds
-// rows, which cost time, and expected tokens, the acceptance chances of its nodes. Two decisions
-// maximize goodput, the expected tokens per second of the whole batch:
-// - Before drafting: for how many requests an SSM drafts, how deep and how large, or not at all
-//   (ChooseDraft).
+// Draft policy: which drafts pay, by goodput, the expected tokens per second of a whole batch
+// (SmartSpec, Liu et al. 2024). An LLM step yields one token per request for sure; a tree adds
+// rows, which take time, and expected tokens, the acceptance chances of its nodes. Two choices:
+// - Before drafting: whether an SSM drafts, for which requests, and how large (ChooseDraftTier).
 // - When candidates and their chances are known: how many of them the LLM verifies, the most
-//   probable first across requests (ChooseNodes). The objective is the rate over many steps: where
-//   the long-run rate is known, time is charged at that price (DraftValue; Dinkelbach 1967).
+//   probable first across requests (ChooseNodes).
 //
 // A node's chance is that of its whole path, so it never exceeds its parent's, and the best n nodes
 // are the n most probable ones. Prompt rows in the same step are work that has to be done anyway:
@@ -16,7 +14,7 @@
 
 #include "absl/types/span.h"
 #include "serving/speculative/acceptance_estimator.h"
-#include "serving/speculative/step_latency_model.h"
+#include "serving/speculative/step_latency.h"
 
 namespace espalier {
 
@@ -24,76 +22,66 @@ namespace espalier {
 struct StepLoad {
   int decoding = 0;     // requests that yield at least one token
   int other_rows = 0;   // of prompts
-  double context = 0;   // mean positions that a tree row attends to
   int nodes = 0;        // of existing trees
   double gain = 0;      // expected tokens of these
-  double drafting = 0;  // seconds spent on these
+  double drafting = 0;  // seconds spent on these, and by the host on the step
 };
 
 // Seconds of the step with `nodes` tree rows, without the prompts' share.
-double StepSeconds(const StepLoad& load, const StepLatencyModel& llm, int nodes);
+double StepSeconds(const StepLoad& load, const StepLatency& llm, int nodes);
 // Expected tokens per second of the step as it is.
-double StepGoodput(const StepLoad& load, const StepLatencyModel& llm);
+double Goodput(const StepLoad& load, const StepLatency& llm);
 
-struct DraftChoice {
-  int requests = 0;        // the first so many of the ones offered; 0: do not draft
-  int depth = 0;           // levels
-  int nodes = 0;           // expected per request
-  double rate = 0;         // expected tokens per second of the step
-  double gain = 0;         // expected tokens of all the trees
-  double seconds = 0;      // of drafting
-  int prefill_tokens = 0;  // tokens that the SSM has not run yet, of these requests
-  double price = 0;        // what a row costs, in expected tokens; 0 without requests
-};
-
-// A request that can be drafted for.
-struct DraftCandidate {
-  double factor = 1;       // its acceptance relative to the average
-  int prefill_tokens = 0;  // tokens that the SSM has not run yet
-};
-
-struct DraftBounds {
-  int depth = 8;                            // at most
-  int nodes = 32;                           // per request, at most
-  int ranks = AcceptanceEstimator::kRanks;  // children of a node, at most
-  int rows = 256;                           // of the step, at most
-  double horizon = 64;                      // steps over which the cost of catching up is spread
-  double overhead = 1;                      // what drafting takes, over what the SSM's own steps do
-};
-
-// `offers`: best first; all are taken except much worse ones. Returns a choice without requests,
-// with the rate of the load alone, unless drafting is better by `margin` (a fraction of the rate).
-DraftChoice ChooseDraft(const StepLoad& load, const StepLatencyModel& llm,
-                        const StepLatencyModel& ssm, const AcceptanceEstimator& acceptance,
-                        absl::Span<const DraftCandidate> offers, const DraftBounds& bounds,
-                        double margin);
-
-// The value of a tree, less the value of the time it takes in other steps. Ignores the trees of
-// `load` and their drafting.
-class DraftValue {
+// The trees that an SSM is expected to draft for one request: the most probable nodes, by their
+// depth and rank (Sequoia's positional model, Chen et al. 2024), of a few depths and sizes.
+class DraftShapes {
  public:
-  // `rate`: long-run tokens per second. `llm` must outlive this object and not change.
-  DraftValue(const StepLoad& load, const StepLatencyModel& llm, double rate);
-
-  struct Best {
+  struct Shape {
     int nodes = 0;
-    double tokens = 0;  // expected of them, less what the time they take would yield
+    double gain = 0;        // expected tokens
+    std::vector<int> rows;  // of each run of the SSM, the root's first
   };
-  // The best number of leading candidates; chances are descending.
-  Best Of(absl::Span<const double> chances);
-  // The value, in tokens, of the time that this number of nodes takes.
-  double Price(size_t nodes);
+  DraftShapes() = default;
+  DraftShapes(const AcceptanceEstimator& acceptance, int depth, int nodes, int ranks);
+  const std::vector<Shape>& shapes() const { return shapes_; }
 
  private:
-  StepLoad load_;
-  const StepLatencyModel& llm_;
-  double rate_;
-  std::vector<double> price_;  // by nodes, as far as asked
+  std::vector<Shape> shapes_;
 };
 
-// Returns how many leading candidates to verify, at most `most`; chances are descending. Ignores
+// Requests that an SSM can draft for.
+struct DraftGroup {
+  int requests = 0;
+  double acceptance = 0;    // sum of their acceptances relative to the average
+  double prefill_rows = 0;  // SSM rows that drafting for them adds to an average step
+};
+
+// How one SSM drafts in a step.
+struct DraftTier {
+  int requests = 0;    // 0: it does not draft
+  int nodes = 0;       // expected per request
+  double rate = 0;     // expected tokens per second of the step
+  double gain = 0;     // expected tokens of all its trees
+  double seconds = 0;  // of drafting
+  double price = 0;    // of a row of the trees: expected tokens that its time would yield otherwise
+};
+
+struct DraftCosts {
+  const StepLatency& llm;
+  const StepLatency& ssm;
+  double overhead = 1;  // drafting time over the time of the SSM's steps
+  int max_rows = 0;     // of an LLM step
+};
+
+// Returns the tier with the highest rate; without requests, and with the rate of the load alone, if
+// none is better than `least_gain` times that.
+DraftTier ChooseDraftTier(const StepLoad& load, const DraftCosts& costs, const DraftShapes& shapes,
+                          absl::Span<const DraftGroup> groups, double least_gain);
+
+// Returns how many leading candidates to verify; chances are descending. `rate`: long-run tokens
+// per second at which time is charged (Dinkelbach 1967); 0: maximizes this step's rate. Ignores
 // load.nodes and load.gain.
-int ChooseNodes(const StepLoad& load, const StepLatencyModel& llm, absl::Span<const double> chances,
-                int most);
+int ChooseNodes(const StepLoad& load, const StepLatency& llm, absl::Span<const double> chances,
+                double rate = 0);
 
 }  // namespace espalier

@@ -76,9 +76,9 @@ SsmDrafter::SsmDrafter(ModelRunner& runner, int source, Expansion expansion, boo
       share_prefixes_(share_prefixes),
       kv_(runner.limits().kv_slots) {}
 
-void SsmDrafter::Measure(std::function<double()> seconds, StepLatencyModel* cost) {
+void SsmDrafter::Measure(std::function<double()> seconds, StepLatency* latency) {
   seconds_ = std::move(seconds);
-  cost_ = cost;
+  latency_ = latency;
 }
 
 absl::Status SsmDrafter::Draft(absl::Span<const DraftRequest> jobs, const LevelPays& worth) {
@@ -103,9 +103,9 @@ absl::Status SsmDrafter::Draft(absl::Span<const DraftRequest> jobs, const LevelP
       deeper.push_back(&job);
       for (const int node : draft.frontier) chances.push_back(draft.tree.chance(node));
     }
-    if (cost_ != nullptr && run_.rows > 0) {
-      expected_seconds_ += cost_->Seconds(run_);
-      cost_->Observe(run_, Now() - start);
+    if (latency_ != nullptr && run_rows_ > 0) {
+      expected_seconds_ += latency_->Seconds(run_rows_);
+      if (observes_) latency_->Observe(run_rows_, Now() - start);
     }
     // The last level is not run: its logits are not needed, and the next Prefill computes accepted
     // nodes.
@@ -133,15 +133,9 @@ absl::Status SsmDrafter::Draft(absl::Span<const DraftRequest> jobs, const LevelP
 }
 
 absl::Status SsmDrafter::Run(absl::Span<const SequenceRows> sequences) {
-  run_ = {};
+  run_rows_ = 0;
   for (const SequenceRows& sequence : sequences) {
-    run_.rows += static_cast<int>(sequence.rows.size());
-    int longest = 0;
-    for (const SequenceRows::Row& row : sequence.rows) {
-      run_.visible += row.prefix;
-      longest = std::max(longest, row.prefix);
-    }
-    run_.context += longest;
+    run_rows_ += static_cast<int>(sequence.rows.size());
   }
   absl::StatusOr<StepOutput> result = RunRows(runner_, sequences, std::move(logits_));
   if (!result.ok()) return result.status();

@@ -28,7 +28,7 @@
 #include "serving/sampling/logits_processor.h"
 #include "serving/speculative/acceptance_estimator.h"
 #include "serving/speculative/expansion.h"
-#include "serving/speculative/step_latency_model.h"
+#include "serving/speculative/step_latency.h"
 #include "serving/speculative/token_tree.h"
 
 namespace espalier {
@@ -67,8 +67,10 @@ class SsmDrafter {
   // `source` distinguishes SSMs in proposals and random numbers. `runner` must outlive the drafter.
   SsmDrafter(ModelRunner& runner, int source, Expansion expansion, bool share_prefixes = false);
 
-  // Reports the time of each run to `cost`, by this clock.
-  void Measure(std::function<double()> seconds, StepLatencyModel* cost);
+  // Whether runs are reported: the first steps after others find CPU caches full of other data.
+  void set_observes(bool observes) { observes_ = observes; }
+  // Reports the time of each run to `latency`, by this clock.
+  void Measure(std::function<double()> seconds, StepLatency* latency);
 
   // Decides whether a best-first level of this depth (from 1) is run, by the acceptance chances of
   // its nodes and of all nodes drafted so far, these included. The first level always runs.
@@ -151,9 +153,10 @@ class SsmDrafter {
   absl::flat_hash_map<int64_t, DraftTree> drafts_;
   int64_t batches_ = 0;
   std::function<double()> seconds_;
-  StepLatencyModel* cost_ = nullptr;
+  StepLatency* latency_ = nullptr;
+  bool observes_ = true;
   double expected_seconds_ = 0;
-  StepWork run_;                 // the last Run
+  int run_rows_ = 0;             // of the last Run
   std::vector<double> drafted_;  // best-first: chances of the nodes of the draft, unordered
   StepOutput logits_;
 };
