@@ -27,7 +27,6 @@ bool UsesCoupledSampling(const RequestOptions& request, SampledDrafting drafts) 
 Speculator::Speculator(Setup setup)
     : setup_(std::move(setup)),
       options_(setup_.options),
-      limits_(setup_.llm->limits()),
       ngram_(options_.ngram),
       ssm_gate_(options_.trial_share),
       ngram_gate_(options_.trial_share) {}

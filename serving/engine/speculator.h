@@ -190,7 +190,6 @@ class Speculator {
     bool open = false;        // some candidate is open
     bool settling = false;    // a draft was due, but its SSM had too much to prefill
     bool warming_up = false;  // first steps of a trial
-    Kind kind = kGreedy;      // of most requests
     double rate = 0;          // long-run tokens per second, at which time is charged
     double leniency = 1;      // exploration: time counts so many times less
     double tokens = 0;        // expected, by the trees as they are verified
@@ -239,7 +238,6 @@ class Speculator {
 
   Setup setup_;
   SpeculationOptions& options_;
-  RunnerLimits limits_;
   StepLatency llm_latency_;
   bool llm_calibrated_ = false;
   std::vector<Ssm> ssms_;

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -37,15 +36,15 @@ void Speculator::Draft(std::vector<DraftWork>& work) {
   for (int s = 0; s < ssms(); ++s) {
     if (ssms_[s].status.ok()) DraftBySsm(s, work);
   }
+  if (options_.tune && step_.with_ssm) PruneTrees(work);
   drafting_seconds_ = Now() - start;
   if (!options_.tune || !step_.with_ssm) return;
-  PruneTrees(work);
   double expected = 0;
   for (const Ssm& ssm : ssms_) {
     if (ssm.tier.requests > 0) expected += ssm.drafter->expected_seconds();
   }
   if (expected <= 0) return;
-  const double wrong = (Now() - start) / (overhead_ * expected) - 1;
+  const double wrong = drafting_seconds_ / (overhead_ * expected) - 1;
   overhead_ *= 1 + kOverheadStep * std::clamp(wrong, -1.0, 1.0);
   overhead_ = std::clamp(overhead_, 1.0, kMostOverhead);
 }

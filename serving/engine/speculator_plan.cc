@@ -224,8 +224,10 @@ void Speculator::AssignParts(int s, absl::Span<const Candidate> candidates) {
 
 void Speculator::PlanTuned(absl::Span<const Request* const> decoding) {
   StepLoad& load = step_.load;
-  // Sizes that are never run are never corrected: now and then a step verifies more.
-  if (!decoding.empty() && --explore_in_ <= 0) {
+  if (always_drafts()) {
+    step_.leniency = kTimeIsFree;
+    // Sizes that are never run are never corrected: now and then a step verifies more.
+  } else if (!decoding.empty() && --explore_in_ <= 0) {
     explore_in_ = std::min(kExploreFirst + explorations_++, kExploreLast);
     step_.leniency = kLeniency;
   }
@@ -235,12 +237,13 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding) {
   if (!decoding.empty() && !ssms_.empty()) {
     std::array<int, kKinds> kinds{};
     for (const Request* request : decoding) ++kinds[KindOf(*request)];
-    step_.kind = static_cast<Kind>(std::max_element(kinds.begin(), kinds.end()) - kinds.begin());
+    const auto kind =
+        static_cast<Kind>(std::max_element(kinds.begin(), kinds.end()) - kinds.begin());
     std::vector<std::vector<Candidate>> candidates;
     for (int s = 0; s < ssms(); ++s) {
       Ssm& ssm = ssms_[s];
-      ssm.acceptances[step_.kind].Fade();
-      if (std::exchange(ssm.kind, step_.kind) != step_.kind || steps_ % kChooseEvery == 1) {
+      ssm.acceptances[kind].Fade();
+      if (std::exchange(ssm.kind, kind) != kind || steps_ % kChooseEvery == 1) {
         const int ranks = ssm.kind == kIndependent ? 1 : AcceptanceEstimator::kRanks;
         ssm.shapes = DraftShapes(ssm.acceptance(), options_.max_depth, options_.max_nodes, ranks);
         ssm.tiers.clear();
@@ -254,7 +257,6 @@ void Speculator::PlanTuned(absl::Span<const Request* const> decoding) {
     bool drafts = false, explores = false;
     if (always_drafts()) {
       drafts = true;
-      step_.leniency = kTimeIsFree;
     } else if (gain != 1) {
       // Steps with prompts cannot be compared by the clock, so no trial begins there: instead,
       // explorations draft.
