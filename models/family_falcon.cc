@@ -21,7 +21,7 @@ struct FalconConfig {
 };
 
 // Rows of q (0), k (1) and v (2) in the fused projection.
-FusedRows RowsOf(const FalconConfig& f, const std::string& tensor, int which) {
+FusedRows FalconRows(const FalconConfig& f, const std::string& tensor, int which) {
   const CommonSizes& s = f.sizes;
   const int64_t d = s.head_dim;
   FusedRows rows{tensor, (s.heads + 2 * s.kv_heads) * d, {}};
@@ -38,7 +38,7 @@ ValueId Attention(const FalconConfig& f, ModelBuilder& b, int i, const std::stri
   const CommonSizes& s = f.sizes;
   const auto project = [&](const char* name, int which, int64_t heads) {
     return b.Linear(p + name, x, heads * s.head_dim, s.hidden,
-                    {.bias = f.bias, .fused = RowsOf(f, p + "query_key_value", which)});
+                    {.bias = f.bias, .fused = FalconRows(f, p + "query_key_value", which)});
   };
   ValueId q = project("q", 0, s.heads), k = project("k", 1, s.kv_heads);
   const ValueId v = project("v", 2, s.kv_heads);
@@ -54,7 +54,7 @@ ValueId Attention(const FalconConfig& f, ModelBuilder& b, int i, const std::stri
   return b.Linear(p + "dense", y, s.hidden, s.hidden, {.bias = f.bias, .residual = true});
 }
 
-ValueId Layer(const FalconConfig& f, ModelBuilder& b, int i, ValueId x) {
+ValueId FalconLayer(const FalconConfig& f, ModelBuilder& b, int i, ValueId x) {
   const std::string p = absl::StrCat("transformer.h.", i, ".");
   const int64_t hidden = f.sizes.hidden;
   const auto norm = [&](const char* name, ValueId v) {
@@ -75,11 +75,11 @@ ValueId Layer(const FalconConfig& f, ModelBuilder& b, int i, ValueId x) {
   return b.Add(x, mlp(norm("post_attention_layernorm", x)));
 }
 
-ValueId Build(const FalconConfig& f, ModelBuilder& b) {
+ValueId BuildFalcon(const FalconConfig& f, ModelBuilder& b) {
   const CommonSizes& s = f.sizes;
   const std::string embedding = "transformer.word_embeddings";
   ValueId x = b.TokenEmbedding(embedding, s.vocab_size, s.hidden);
-  for (int64_t i = 0; i < s.layers; ++i) x = Layer(f, b, static_cast<int>(i), x);
+  for (int64_t i = 0; i < s.layers; ++i) x = FalconLayer(f, b, static_cast<int>(i), x);
   x = b.LayerNorm("transformer.ln_f", x, s.hidden, f.epsilon);
   b.Ignore({".rotary_emb.inv_freq", ".maybe_rotary.inv_freq"});
   return b.Logits(x, s.hidden, f.tied ? embedding : "");
@@ -127,7 +127,7 @@ LanguageModel ReadFalcon(ConfigReader& config) {
   if (f.rope.by_length()) model.facts.short_positions = f.rope.short_positions;
   model.facts.dynamic_rope = f.rope.dynamic_factor > 0;
   model.facts.layers = s.layers;
-  model.build = [f](ModelBuilder& builder) { return Build(f, builder); };
+  model.build = [f](ModelBuilder& builder) { return BuildFalcon(f, builder); };
   return model;
 }
 

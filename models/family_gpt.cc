@@ -20,7 +20,7 @@ struct Gpt {
   bool tied = true;
 };
 
-FusedRows RowsOf(const Gpt& g, const std::string& tensor, int which) {
+FusedRows GptRows(const Gpt& g, const std::string& tensor, int which) {
   const CommonSizes& s = g.sizes;
   const int64_t d = s.head_dim;
   FusedRows rows{tensor, (s.heads + 2 * s.kv_heads) * d, {}};
@@ -35,14 +35,14 @@ FusedRows RowsOf(const Gpt& g, const std::string& tensor, int which) {
   return rows;
 }
 
-ValueId Layer(const Gpt& g, ModelBuilder& b, int i, ValueId x) {
+ValueId GptLayer(const Gpt& g, ModelBuilder& b, int i, ValueId x) {
   const CommonSizes& s = g.sizes;
   const std::string p = absl::StrCat("transformer.h.", i, ".");
   ValueId h = b.LayerNorm(p + "ln_1", x, s.hidden, g.epsilon);
   const auto project = [&](const char* name, int which, int64_t heads) {
     return b.Linear(
         p + name, h, heads * s.head_dim, s.hidden,
-        {.bias = true, .transposed = g.transposed, .fused = RowsOf(g, p + "attn.c_attn", which)});
+        {.bias = true, .transposed = g.transposed, .fused = GptRows(g, p + "attn.c_attn", which)});
   };
   const auto linear = [&](const char* name, ValueId v, int64_t out, int64_t in,
                           bool residual = false) {
@@ -62,12 +62,12 @@ ValueId Layer(const Gpt& g, ModelBuilder& b, int i, ValueId x) {
   return b.Add(x, linear("mlp.c_proj", h, s.hidden, g.inner, true));
 }
 
-ValueId Build(const Gpt& g, ModelBuilder& b) {
+ValueId BuildGpt(const Gpt& g, ModelBuilder& b) {
   const CommonSizes& s = g.sizes;
   const std::string embedding = "transformer.wte";
   ValueId x = b.TokenEmbedding(embedding, s.vocab_size, s.hidden);
   x = b.Add(x, b.PositionEmbedding("transformer.wpe", s.max_positions, s.hidden));
-  for (int64_t i = 0; i < s.layers; ++i) x = Layer(g, b, static_cast<int>(i), x);
+  for (int64_t i = 0; i < s.layers; ++i) x = GptLayer(g, b, static_cast<int>(i), x);
   x = b.LayerNorm("transformer.ln_f", x, s.hidden, g.epsilon);
   b.Ignore({".attn.bias", ".attn.masked_bias"});  // older files hold the causal mask
   return b.Logits(x, s.hidden, g.tied ? embedding : "");
@@ -98,7 +98,7 @@ LanguageModel ToModel(Gpt g) {
   model.facts.vocab_size = g.sizes.vocab_size;
   model.facts.max_positions = g.sizes.max_positions;
   model.facts.layers = g.sizes.layers;
-  model.build = [g](ModelBuilder& builder) { return Build(g, builder); };
+  model.build = [g](ModelBuilder& builder) { return BuildGpt(g, builder); };
   return model;
 }
 

@@ -35,7 +35,7 @@ std::vector<float> Slopes(int64_t heads, double bias_max) {
   return slopes;
 }
 
-ValueId Layer(const MptConfig& m, ModelBuilder& b, int i, ValueId x) {
+ValueId MptLayer(const MptConfig& m, ModelBuilder& b, int i, ValueId x) {
   const CommonSizes& s = m.sizes;
   const std::string p = absl::StrCat("transformer.blocks.", i, ".");
   const auto norm = [&](const char* name, ValueId v) {
@@ -67,11 +67,11 @@ ValueId Layer(const MptConfig& m, ModelBuilder& b, int i, ValueId x) {
                            {.residual = true}));
 }
 
-ValueId Build(const MptConfig& m, ModelBuilder& b) {
+ValueId BuildMpt(const MptConfig& m, ModelBuilder& b) {
   const CommonSizes& s = m.sizes;
   const std::string embedding = "transformer.wte";
   ValueId x = b.TokenEmbedding(embedding, s.vocab_size, s.hidden);
-  for (int64_t i = 0; i < s.layers; ++i) x = Layer(m, b, static_cast<int>(i), x);
+  for (int64_t i = 0; i < s.layers; ++i) x = MptLayer(m, b, static_cast<int>(i), x);
   x = b.LayerNorm("transformer.norm_f", x, s.hidden, m.epsilon, true, false);
   return b.Logits(x, s.hidden, m.tied ? embedding : "");
 }
@@ -119,7 +119,7 @@ LanguageModel ReadMpt(ConfigReader& config) {
   model.facts.vocab_size = s.vocab_size;
   model.facts.max_positions = s.max_positions;
   model.facts.layers = s.layers;
-  model.build = [m](ModelBuilder& builder) { return Build(m, builder); };
+  model.build = [m](ModelBuilder& builder) { return BuildMpt(m, builder); };
   return model;
 }
 

@@ -13,7 +13,7 @@ struct Opt {
   bool norm_before = true, final_norm = true, affine = true, bias = true, tied = true;
 };
 
-ValueId Layer(const Opt& o, ModelBuilder& b, int i, ValueId x) {
+ValueId OptLayer(const Opt& o, ModelBuilder& b, int i, ValueId x) {
   const std::string p = absl::StrCat("model.decoder.layers.", i, ".");
   const CommonSizes& s = o.sizes;
   const auto norm = [&](const char* name, ValueId v) {
@@ -36,7 +36,7 @@ ValueId Layer(const Opt& o, ModelBuilder& b, int i, ValueId x) {
   return o.norm_before ? x : norm("final_layer_norm", x);
 }
 
-ValueId Build(const Opt& o, ModelBuilder& b) {
+ValueId BuildOpt(const Opt& o, ModelBuilder& b) {
   const CommonSizes& s = o.sizes;
   const std::string p = "model.decoder.";
   const bool projected = o.embedding != s.hidden;
@@ -44,7 +44,7 @@ ValueId Build(const Opt& o, ModelBuilder& b) {
   if (projected) x = b.Linear(p + "project_in", x, s.hidden, o.embedding);
   x = b.Add(x, b.PositionEmbedding(p + "embed_positions", s.max_positions, s.hidden,
                                    /*skipped=*/2));
-  for (int64_t i = 0; i < s.layers; ++i) x = Layer(o, b, static_cast<int>(i), x);
+  for (int64_t i = 0; i < s.layers; ++i) x = OptLayer(o, b, static_cast<int>(i), x);
   if (o.norm_before && o.final_norm) {
     x = b.LayerNorm(p + "final_layer_norm", x, s.hidden, 1e-5, o.affine, o.affine);
   }
@@ -71,7 +71,7 @@ LanguageModel ReadOpt(ConfigReader& config) {
   model.facts.vocab_size = o.sizes.vocab_size;
   model.facts.max_positions = o.sizes.max_positions;
   model.facts.layers = o.sizes.layers;
-  model.build = [o](ModelBuilder& builder) { return Build(o, builder); };
+  model.build = [o](ModelBuilder& builder) { return BuildOpt(o, builder); };
   return model;
 }
 

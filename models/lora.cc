@@ -20,7 +20,7 @@ constexpr char kWeight[] = ".weight";
 constexpr int64_t kRankMultiple = 16;
 
 // A linear layer and its module.
-struct Layer {
+struct AdaptedLayer {
   std::string module;                             // the module's name in the model's files
   int64_t out = 0, in = 0;                        // of the module
   std::vector<std::pair<int64_t, int64_t>> rows;  // rows of the module that form the layer
@@ -120,7 +120,7 @@ absl::Status CheckTargets(const LoraAdapter& adapter, const std::map<std::string
   return absl::OkStatus();
 }
 
-absl::Status CheckPair(const LoraAdapter& adapter, const Pair& pair, const Layer& layer) {
+absl::Status CheckPair(const LoraAdapter& adapter, const Pair& pair, const AdaptedLayer& layer) {
   const int64_t rank = adapter.config.rank;
   const std::pair<const std::string*, Dims> expected[] = {{&pair.a, {rank, layer.in}},
                                                           {&pair.b, {layer.out, rank}},
@@ -138,7 +138,8 @@ absl::Status CheckPair(const LoraAdapter& adapter, const Pair& pair, const Layer
 }
 
 // Null unless the node is a linear layer whose matrix is a single tensor of the model's files.
-bool FindLayer(const Graph& graph, const WeightMap& weights, const Node& node, Layer* layer) {
+bool FindLayer(const Graph& graph, const WeightMap& weights, const Node& node,
+               AdaptedLayer* layer) {
   if (node.op != "linear" || node.forward != kNoNode) return false;
   const Value& weight = graph.value(node.inputs[1]);
   if (weight.kind != ValueKind::kParameter) return false;
@@ -231,7 +232,7 @@ class LoraBuilder {
         moved_[at] = output;
       }
       graph.AddNode(std::move(node));
-      Layer layer;
+      AdaptedLayer layer;
       if (!FindLayer(given_, weights_, old, &layer)) continue;
       absl::StatusOr<bool> adapted = Adapts(layer);
       if (!adapted.ok()) return adapted.status();
@@ -244,7 +245,7 @@ class LoraBuilder {
   }
 
   // The tensors of adapter i for a layer; null if it has none.
-  const Pair* Find(size_t i, const Layer& layer) {
+  const Pair* Find(size_t i, const AdaptedLayer& layer) {
     for (const std::string& name : TensorNames(layer.module)) {
       const auto found = pairs_[i].find(name);
       if (found == pairs_[i].end()) continue;
@@ -254,7 +255,7 @@ class LoraBuilder {
     return nullptr;
   }
 
-  absl::StatusOr<bool> Adapts(const Layer& layer) {
+  absl::StatusOr<bool> Adapts(const AdaptedLayer& layer) {
     bool any = false;
     for (size_t i = 0; i < adapters_.size(); ++i) {
       const Pair* const pair = Find(i, layer);
@@ -266,7 +267,7 @@ class LoraBuilder {
   }
 
   // y becomes y + lora_linear(x).
-  void Adapt(const Node& old, const Layer& layer, ValueId x) {
+  void Adapt(const Node& old, const AdaptedLayer& layer, ValueId x) {
     const int64_t out = given_.value(old.inputs[1]).type.dims[0];
     std::vector<AdapterMatrix> a(adapters_.size()), b(adapters_.size());
     for (size_t i = 0; i < adapters_.size(); ++i) {

@@ -146,8 +146,9 @@ absl::StatusOr<TrainingModel> TrainingBuilder::Finish(ValueId logits) {
 
 namespace {
 
-absl::StatusOr<TrainingModel> Build(const OpRegistry& registry, const LanguageModel& model,
-                                    int64_t sequence_length, int64_t soft_labels) {
+absl::StatusOr<TrainingModel> BuildTrainingModel(const OpRegistry& registry,
+                                                 const LanguageModel& model,
+                                                 int64_t sequence_length, int64_t soft_labels) {
   const ModelFacts& facts = model.facts;
   if (facts.packed_bits != 0) {
     return absl::UnimplementedError(absl::StrCat(
@@ -180,13 +181,13 @@ absl::StatusOr<TrainingModel> Build(const OpRegistry& registry, const LanguageMo
 
 absl::StatusOr<TrainingModel> BuildTraining(const OpRegistry& registry, const LanguageModel& model,
                                             int64_t sequence_length) {
-  return Build(registry, model, sequence_length, /*soft_labels=*/0);
+  return BuildTrainingModel(registry, model, sequence_length, /*soft_labels=*/0);
 }
 
 absl::StatusOr<TrainingModel> BuildDistillation(const OpRegistry& registry,
                                                 const LanguageModel& model, int64_t sequence_length,
                                                 int64_t soft_labels) {
-  return Build(registry, model, sequence_length, soft_labels);
+  return BuildTrainingModel(registry, model, sequence_length, soft_labels);
 }
 
 }  // namespace espalier

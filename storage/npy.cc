@@ -19,8 +19,8 @@ static_assert(std::endian::native == std::endian::little);
 namespace espalier {
 namespace {
 
-constexpr int64_t kMaxHeader = 65536;
-constexpr int kMaxRank = 8;
+constexpr int64_t kMaxNpyHeader = 65536;
+constexpr int kMaxNpyRank = 8;
 
 struct Header {
   char kind = 0;  // 'f', 'i', 'u', 'b'
@@ -32,7 +32,7 @@ struct Header {
   int64_t count = 0;  // elements
 };
 
-absl::Status Bad(const std::string& name, const std::string& what) {
+absl::Status BadNpy(const std::string& name, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(name, ": ", what));
 }
 
@@ -56,19 +56,20 @@ absl::Status ParseDescr(const std::string& name, const std::string& value, Heade
   const std::string accepted =
       "; accepted: bool, int8 to int64, uint8 to uint64, float16, float32, float64";
   if (value.size() < 2 || (value[0] != '\'' && value[0] != '"')) {
-    return Bad(
+    return BadNpy(
         name, absl::StrCat("'descr' is no simple type (structured arrays are not read)", accepted));
   }
   const size_t end = value.find(value[0], 1);
-  if (end == std::string::npos) return Bad(name, "'descr' does not end");
+  if (end == std::string::npos) return BadNpy(name, "'descr' does not end");
   const std::string descr = value.substr(1, end - 1);
   if (descr.find('O') != std::string::npos) {
-    return Bad(name, absl::StrCat("it holds Python objects, which are never unpickled", accepted));
+    return BadNpy(name,
+                  absl::StrCat("it holds Python objects, which are never unpickled", accepted));
   }
   int size = 0;
   if (descr.size() < 3 || std::string("<>|=").find(descr[0]) == std::string::npos ||
       !absl::SimpleAtoi(descr.substr(2), &size)) {
-    return Bad(name, absl::StrCat("type '", descr, "' is not read", accepted));
+    return BadNpy(name, absl::StrCat("type '", descr, "' is not read", accepted));
   }
   header->kind = descr[1];
   header->size = size;
@@ -77,14 +78,14 @@ absl::Status ParseDescr(const std::string& name, const std::string& value, Heade
                      ((header->kind == 'i' || header->kind == 'u') &&
                       (size == 1 || size == 2 || size == 4 || size == 8)) ||
                      (header->kind == 'f' && (size == 2 || size == 4 || size == 8));
-  if (!known) return Bad(name, absl::StrCat("type '", descr, "' is not read", accepted));
+  if (!known) return BadNpy(name, absl::StrCat("type '", descr, "' is not read", accepted));
   return absl::OkStatus();
 }
 
 absl::Status ParseShape(const std::string& name, const std::string& value, Header* header) {
   const size_t end = value.find(')');
   if (value.empty() || value[0] != '(' || end == std::string::npos) {
-    return Bad(name, "'shape' is no tuple");
+    return BadNpy(name, "'shape' is no tuple");
   }
   size_t at = 1;
   while (at < end) {
@@ -96,14 +97,14 @@ absl::Status ParseShape(const std::string& name, const std::string& value, Heade
     while (stop < end && std::isdigit(static_cast<unsigned char>(value[stop]))) ++stop;
     int64_t extent = 0;
     if (stop == at || !absl::SimpleAtoi(value.substr(at, stop - at), &extent)) {
-      return Bad(name, "'shape' holds something that is no size");
+      return BadNpy(name, "'shape' holds something that is no size");
     }
     header->shape.push_back(extent);
     at = stop;
   }
-  if (header->shape.size() > kMaxRank) {
-    return Bad(name,
-               absl::StrCat("it has ", header->shape.size(), " dimensions; at most ", kMaxRank));
+  if (header->shape.size() > kMaxNpyRank) {
+    return BadNpy(
+        name, absl::StrCat("it has ", header->shape.size(), " dimensions; at most ", kMaxNpyRank));
   }
   return absl::OkStatus();
 }
@@ -199,7 +200,7 @@ absl::Status CheckSigns(const std::string& name, const Header& header, const cha
   for (int64_t i = 0; i < n; ++i) {
     int64_t value;
     std::memcpy(&value, data + 8 * i, 8);
-    if (value < 0) return Bad(name, absl::StrCat("element ", first + i, " is beyond 2^63"));
+    if (value < 0) return BadNpy(name, absl::StrCat("element ", first + i, " is beyond 2^63"));
   }
   return absl::OkStatus();
 }
@@ -208,50 +209,50 @@ absl::Status CheckSigns(const std::string& name, const Header& header, const cha
 absl::StatusOr<Header> ReadHeader(absl::string_view bytes, int64_t total, const std::string& name,
                                   int64_t limit) {
   if (bytes.size() < 10 || std::memcmp(bytes.data(), "\x93NUMPY", 6) != 0) {
-    return Bad(name, "it is no .npy array (it does not begin with \\x93NUMPY)");
+    return BadNpy(name, "it is no .npy array (it does not begin with \\x93NUMPY)");
   }
   const int version = static_cast<unsigned char>(bytes[6]);
   if (version < 1 || version > 3) {
-    return Bad(name, absl::StrCat("format version ", version, "; accepted: 1, 2, 3"));
+    return BadNpy(name, absl::StrCat("format version ", version, "; accepted: 1, 2, 3"));
   }
   const size_t prefix = version == 1 ? 10 : 12;
   uint32_t length = 0;
-  if (bytes.size() < prefix) return Bad(name, "it is cut off inside its header");
+  if (bytes.size() < prefix) return BadNpy(name, "it is cut off inside its header");
   std::memcpy(&length, bytes.data() + 8, version == 1 ? 2 : 4);
-  if (length > kMaxHeader || length > bytes.size() - prefix) {
-    return Bad(name, absl::StrCat("its header claims ", length, " bytes; the file has ",
-                                  static_cast<size_t>(total) - prefix, " more, and at most ",
-                                  kMaxHeader, " are accepted"));
+  if (length > kMaxNpyHeader || length > bytes.size() - prefix) {
+    return BadNpy(name, absl::StrCat("its header claims ", length, " bytes; the file has ",
+                                     static_cast<size_t>(total) - prefix, " more, and at most ",
+                                     kMaxNpyHeader, " are accepted"));
   }
   const std::string text(bytes.data() + prefix, length);
   Header header;
   const std::optional<std::string> descr = After(text, "descr"), shape = After(text, "shape"),
                                    order = After(text, "fortran_order");
   if (!descr || !shape || !order) {
-    return Bad(name, "its header lacks 'descr', 'fortran_order' or 'shape'");
+    return BadNpy(name, "its header lacks 'descr', 'fortran_order' or 'shape'");
   }
   if (absl::Status s = ParseDescr(name, *descr, &header); !s.ok()) return s;
   if (absl::Status s = ParseShape(name, *shape, &header); !s.ok()) return s;
   header.fortran = order->rfind("True", 0) == 0;
   int64_t count = 1, size = 0, wide = 0;
   for (int64_t extent : header.shape) {
-    if (__builtin_mul_overflow(count, extent, &count)) return Bad(name, "'shape' overflows");
+    if (__builtin_mul_overflow(count, extent, &count)) return BadNpy(name, "'shape' overflows");
   }
   if (__builtin_mul_overflow(count, int64_t{header.size}, &size) ||
       __builtin_mul_overflow(count, int64_t{8}, &wide)) {
-    return Bad(name, "'shape' overflows");
+    return BadNpy(name, "'shape' overflows");
   }
   header.begin = static_cast<int64_t>(prefix + length);
   header.count = count;
   const int64_t have = total - header.begin;
   if (size != have) {
-    return Bad(name, absl::StrCat("'shape' ", ToString(header.shape), " needs ", size,
-                                  " bytes of data, the file holds ", have));
+    return BadNpy(name, absl::StrCat("'shape' ", ToString(header.shape), " needs ", size,
+                                     " bytes of data, the file holds ", have));
   }
   // Small integers are widened, so the file may be a quarter of the array's size.
   if (const int64_t values = TensorType{ResultType(header), header.shape}.bytes(); values > limit) {
-    return Bad(name, absl::StrCat("its values take ", values, " bytes in memory, for which ", limit,
-                                  " are left of the limit; split the dataset"));
+    return BadNpy(name, absl::StrCat("its values take ", values, " bytes in memory, for which ",
+                                     limit, " are left of the limit; split the dataset"));
   }
   return header;
 }

@@ -32,7 +32,7 @@ struct Member {
   uint64_t packed = 0, size = 0, offset = 0;
 };
 
-absl::Status Bad(const std::string& what) {
+absl::Status BadNpz(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("npz: ", what));
 }
 
@@ -120,7 +120,7 @@ absl::StatusOr<std::vector<Member>> ReadDirectory(const ByteSource& file) {
     }
   }
   if (end == std::string::npos) {
-    return Bad("no end of a ZIP directory: the file is cut off or no .npz");
+    return BadNpz("no end of a ZIP directory: the file is cut off or no .npz");
   }
   Reader reader(tail, end + 10);
   uint64_t count = reader.Take<uint16_t>();
@@ -131,11 +131,12 @@ absl::StatusOr<std::vector<Member>> ReadDirectory(const ByteSource& file) {
     if (locator.Take<uint32_t>() == kEnd64Locator) {
       locator.Skip(4);
       const uint64_t end64_at = locator.Take<uint64_t>();
-      if (!IsWithin(file, end64_at, kEnd64Bytes)) return Bad("its ZIP64 directory is cut off");
+      if (!IsWithin(file, end64_at, kEnd64Bytes)) return BadNpz("its ZIP64 directory is cut off");
       const absl::StatusOr<std::string> record = ReadPart(file, end64_at, kEnd64Bytes);
       if (!record.ok()) return record.status();
       Reader end64(*record, 0);
-      if (end64.Take<uint32_t>() != kEnd64) return Bad("its ZIP64 directory is not where it says");
+      if (end64.Take<uint32_t>() != kEnd64)
+        return BadNpz("its ZIP64 directory is not where it says");
       end64.Skip(28);
       count = end64.Take<uint64_t>();
       end64.Skip(8);
@@ -143,12 +144,13 @@ absl::StatusOr<std::vector<Member>> ReadDirectory(const ByteSource& file) {
     }
   }
   if (count > kMaxMembers) {
-    return Bad(absl::StrCat("it claims ", count, " members; at most ", kMaxMembers));
+    return BadNpz(absl::StrCat("it claims ", count, " members; at most ", kMaxMembers));
   }
   const uint64_t behind = tail_at + end;
-  if (at > behind) return Bad("its directory is not where it says");
+  if (at > behind) return BadNpz("its directory is not where it says");
   if (behind - at > kMaxDirectory) {
-    return Bad(absl::StrCat("its directory has ", behind - at, " bytes; at most ", kMaxDirectory));
+    return BadNpz(
+        absl::StrCat("its directory has ", behind - at, " bytes; at most ", kMaxDirectory));
   }
   const absl::StatusOr<std::string> directory = ReadPart(file, at, behind - at);
   if (!directory.ok()) return directory.status();
@@ -157,7 +159,7 @@ absl::StatusOr<std::vector<Member>> ReadDirectory(const ByteSource& file) {
   for (uint64_t i = 0; i < count; ++i) {
     Member m;
     if (central.Take<uint32_t>() != kCentralSignature || central.failed) {
-      return Bad(absl::StrCat("directory entry ", i, " is damaged"));
+      return BadNpz(absl::StrCat("directory entry ", i, " is damaged"));
     }
     central.Skip(4);
     const uint16_t flags = central.Take<uint16_t>();
@@ -174,8 +176,8 @@ absl::StatusOr<std::vector<Member>> ReadDirectory(const ByteSource& file) {
     m.name.assign(text.data(), text.size());
     ApplyZip64(central.Text(extra), &m);
     central.Skip(comment);
-    if (central.failed) return Bad(absl::StrCat("directory entry ", i, " is cut off"));
-    if (flags & 1) return Bad(absl::StrCat("member '", m.name, "' is encrypted"));
+    if (central.failed) return BadNpz(absl::StrCat("directory entry ", i, " is cut off"));
+    if (flags & 1) return BadNpz(absl::StrCat("member '", m.name, "' is encrypted"));
     members.push_back(std::move(m));
   }
   return members;
@@ -215,8 +217,8 @@ absl::Status Inflate(const ByteSource& file, uint64_t at, const Member& m, const
     if (!status.ok()) return status;
     if (code == Z_STREAM_END && done == m.size) return absl::OkStatus();
   }
-  return Bad(absl::StrCat("member '", m.name, "': its compressed data is damaged after ", done,
-                          " of ", m.size, " bytes"));
+  return BadNpz(absl::StrCat("member '", m.name, "': its compressed data is damaged after ", done,
+                             " of ", m.size, " bytes"));
 }
 
 // Passes on a stored member in pieces of kPiece bytes.
@@ -233,7 +235,7 @@ absl::Status Copy(const ByteSource& file, uint64_t at, const Member& m, const Si
 
 absl::Status Extract(const ByteSource& file, const Member& m, const Sink& sink) {
   const auto bad = [&](const std::string& what) {
-    return Bad(absl::StrCat("member '", m.name, "': ", what));
+    return BadNpz(absl::StrCat("member '", m.name, "': ", what));
   };
   if (!IsWithin(file, m.offset, kLocalBytes)) {
     return bad("its local header is not where the directory says");
@@ -286,25 +288,27 @@ absl::StatusOr<std::map<std::string, T>> ReadColumns(const ByteSource& file, int
     const std::string place = absl::StrCat("member '", m.name, "'");
     const uint64_t bound = static_cast<uint64_t>(limit);
     if (m.size > bound || (total += m.size) > bound) {
-      return Bad(
+      return BadNpz(
           absl::StrCat(place, " claims ", m.size, " bytes; all members together may have ", limit));
     }
     if (m.packed > static_cast<uint64_t>(file.size) || m.size > m.packed * kMaxRatio + 64) {
-      return Bad(absl::StrCat(place, " claims ", m.size, " bytes from ", m.packed, " compressed"));
+      return BadNpz(
+          absl::StrCat(place, " claims ", m.size, " bytes from ", m.packed, " compressed"));
     }
     const std::string suffix = ".npy";
     if (m.name.size() <= suffix.size() ||
         m.name.compare(m.name.size() - suffix.size(), suffix.size(), suffix) != 0) {
-      return Bad(absl::StrCat(place, " is no .npy array"));
+      return BadNpz(absl::StrCat(place, " is no .npy array"));
     }
     const std::string column = m.name.substr(0, m.name.size() - suffix.size());
-    if (columns.count(column) > 0) return Bad(absl::StrCat("column '", column, "' is there twice"));
+    if (columns.count(column) > 0)
+      return BadNpz(absl::StrCat("column '", column, "' is there twice"));
     absl::StatusOr<T> made = read(column, m, left);
     if (!made.ok()) return made.status();
     left -= made->type.bytes();
     columns.emplace(column, *std::move(made));
   }
-  if (columns.empty()) return Bad("it has no members");
+  if (columns.empty()) return BadNpz("it has no members");
   return columns;
 }
 

@@ -14,9 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxHeader = 100 << 20;  // as in the reference implementation
-constexpr size_t kMaxValues = 1 << 23;     // in a header: a million tensors
-constexpr size_t kMaxRank = 16;
+constexpr int64_t kMaxSafetensorsHeader = 100 << 20;  // as in the reference implementation
+constexpr size_t kMaxValues = 1 << 23;                // in a header: a million tensors
+constexpr size_t kMaxSafetensorsRank = 16;
 
 struct FileType {
   const char* name;
@@ -30,7 +30,7 @@ constexpr FileType kTypes[] = {
     {"U8", DType::kU8, 1},       {"U16", DType::kInvalid, 2},     {"U32", DType::kInvalid, 4},
     {"U64", DType::kInvalid, 8}, {"F8_E4M3", DType::kInvalid, 1}, {"F8_E5M2", DType::kInvalid, 1}};
 
-absl::Status Bad(const std::string& path, const std::string& what) {
+absl::Status BadSafetensors(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("'", path, "': ", what));
 }
 
@@ -40,7 +40,7 @@ absl::Status ParseTensor(const std::string& path, const std::string& name, const
   if (!value.is_object() || !value.contains("dtype") || !value["dtype"].is_string() ||
       !value.contains("shape") || !value["shape"].is_array() || !value.contains("data_offsets") ||
       !value["data_offsets"].is_array() || value["data_offsets"].size() != 2) {
-    return Bad(path, place + "it must have dtype, shape and data_offsets [begin, end]");
+    return BadSafetensors(path, place + "it must have dtype, shape and data_offsets [begin, end]");
   }
   entry->dtype_name = value["dtype"].get<std::string>();
   const FileType* type = nullptr;
@@ -48,32 +48,33 @@ absl::Status ParseTensor(const std::string& path, const std::string& name, const
     if (entry->dtype_name == t.name) type = &t;
   }
   if (type == nullptr)
-    return Bad(path, absl::StrCat(place, "unknown dtype '", entry->dtype_name, "'"));
+    return BadSafetensors(path, absl::StrCat(place, "unknown dtype '", entry->dtype_name, "'"));
   entry->type.dtype = type->dtype;
   int64_t bytes = type->bytes;
-  if (value["shape"].size() > kMaxRank) return Bad(path, place + "too many dimensions");
+  if (value["shape"].size() > kMaxSafetensorsRank)
+    return BadSafetensors(path, place + "too many dimensions");
   for (const json& extent : value["shape"]) {
     if (!extent.is_number_integer() || extent.get<int64_t>() < 0 ||
         (extent.is_number_unsigned() && extent.get<uint64_t>() > uint64_t{1} << 62)) {
-      return Bad(path, place + "its shape must hold sizes");
+      return BadSafetensors(path, place + "its shape must hold sizes");
     }
     entry->type.dims.push_back(extent.get<int64_t>());
     if (__builtin_mul_overflow(bytes, entry->type.dims.back(), &bytes)) {
-      return Bad(path, place + "its size overflows");
+      return BadSafetensors(path, place + "its size overflows");
     }
   }
   for (const json& offset : value["data_offsets"]) {
     if (!offset.is_number_unsigned() ||
         offset.get<uint64_t>() > static_cast<uint64_t>(data_bytes)) {
-      return Bad(path, absl::StrCat(place, "data_offsets must lie within the ", data_bytes,
-                                    " bytes of data"));
+      return BadSafetensors(path, absl::StrCat(place, "data_offsets must lie within the ",
+                                               data_bytes, " bytes of data"));
     }
   }
   const int64_t begin = value["data_offsets"][0].get<int64_t>();
   const int64_t end = value["data_offsets"][1].get<int64_t>();
   if (begin > end || end - begin != bytes) {
-    return Bad(path, absl::StrCat(place, "data_offsets span ", end - begin,
-                                  " bytes, its shape takes ", bytes));
+    return BadSafetensors(path, absl::StrCat(place, "data_offsets span ", end - begin,
+                                             " bytes, its shape takes ", bytes));
   }
   entry->offset = data_start + begin;
   entry->bytes = bytes;
@@ -87,12 +88,13 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(FileSyste
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.Open(path);
   if (!file.ok()) return file.status();
   const int64_t size = (*file)->size();
-  if (size < 8) return Bad(path, "it is too short for a safetensors file");
+  if (size < 8) return BadSafetensors(path, "it is too short for a safetensors file");
   uint64_t header_bytes = 0;
   if (absl::Status s = (*file)->Read(0, 8, &header_bytes); !s.ok()) return s;
-  if (header_bytes > static_cast<uint64_t>(std::min(kMaxHeader, size - 8))) {
-    return Bad(path, absl::StrCat("its header claims ", header_bytes, " bytes; the file has ",
-                                  size - 8, " more, and at most ", kMaxHeader, " are accepted"));
+  if (header_bytes > static_cast<uint64_t>(std::min(kMaxSafetensorsHeader, size - 8))) {
+    return BadSafetensors(
+        path, absl::StrCat("its header claims ", header_bytes, " bytes; the file has ", size - 8,
+                           " more, and at most ", kMaxSafetensorsHeader, " are accepted"));
   }
   std::string text(header_bytes, '\0');
   if (absl::Status s = (*file)->Read(8, static_cast<int64_t>(header_bytes), text.data()); !s.ok()) {
@@ -101,11 +103,12 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(FileSyste
   std::string twice;
   const absl::StatusOr<json> parsed =
       ParseBoundedJson<json>(text, {.depth = 4, .values = kMaxValues}, &twice);
-  if (!parsed.ok()) return Bad(path, absl::StrCat("its header ", parsed.status().message()));
+  if (!parsed.ok())
+    return BadSafetensors(path, absl::StrCat("its header ", parsed.status().message()));
   const json& header = *parsed;
-  if (!header.is_object()) return Bad(path, "its header is no JSON object");
+  if (!header.is_object()) return BadSafetensors(path, "its header is no JSON object");
   // A JSON object would drop one of two equal names.
-  if (!twice.empty()) return Bad(path, absl::StrCat("'", twice, "' is there twice"));
+  if (!twice.empty()) return BadSafetensors(path, absl::StrCat("'", twice, "' is there twice"));
 
   auto result = std::make_unique<SafetensorsFile>();
   result->path_ = path;
@@ -114,9 +117,11 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(FileSyste
   std::vector<std::pair<int64_t, const std::string*>> order;
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") {
-      if (!value.is_object()) return Bad(path, "__metadata__ must map strings to strings");
+      if (!value.is_object())
+        return BadSafetensors(path, "__metadata__ must map strings to strings");
       for (const auto& [key, entry] : value.items()) {
-        if (!entry.is_string()) return Bad(path, "__metadata__ must map strings to strings");
+        if (!entry.is_string())
+          return BadSafetensors(path, "__metadata__ must map strings to strings");
         result->metadata_[key] = entry.get<std::string>();
       }
       continue;
@@ -135,14 +140,15 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(FileSyste
   int64_t expected = data_start;
   for (const auto& [offset, name] : order) {
     if (offset != expected) {
-      return Bad(path, absl::StrCat("tensor '", *name, "' begins at ", offset - data_start,
-                                    ", the one before ends at ", expected - data_start,
-                                    ": no gaps or overlaps are accepted"));
+      return BadSafetensors(path,
+                            absl::StrCat("tensor '", *name, "' begins at ", offset - data_start,
+                                         ", the one before ends at ", expected - data_start,
+                                         ": no gaps or overlaps are accepted"));
     }
     expected += result->tensors_[*name].bytes;
   }
   if (expected != size) {
-    return Bad(path, absl::StrCat(size - expected, " bytes after the last tensor"));
+    return BadSafetensors(path, absl::StrCat(size - expected, " bytes after the last tensor"));
   }
   result->file_ = *std::move(file);
   return result;

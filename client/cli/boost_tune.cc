@@ -31,7 +31,7 @@ std::string StartedFrom(const v1::DistillationStart& start) {
 }
 
 // Shows the results so far.
-void Show(Context& context, const v1::DistillationJob& job) {
+void ShowDistillationJob(Context& context, const v1::DistillationJob& job) {
   if (context.json()) {
     context.Document(ToJson(job));
     return;
@@ -92,7 +92,7 @@ absl::Status Watch(Context& context, Client* client, const std::string& id) {
     absl::SleepFor(kPoll);
   }
   if (!context.json()) printer.Finish();
-  Show(context, job);
+  ShowDistillationJob(context, job);
   if (job.state() == v1::DISTILLATION_SUCCEEDED) return absl::OkStatus();
   return absl::AbortedError(
       absl::StrCat(Printable(job.id()), " ", StateName(job.state()),
@@ -100,7 +100,7 @@ absl::Status Watch(Context& context, Client* client, const std::string& id) {
                    "; espalier boost-tune --resume=", Printable(job.id()), " continues it"));
 }
 
-absl::Status List(Context& context, Client* client) {
+absl::Status ListDistillationJobs(Context& context, Client* client) {
   auto jobs = client->ListDistillations();
   if (!jobs.ok()) return jobs.status();
   if (context.json()) {
@@ -212,7 +212,7 @@ absl::Status Submit(Context& context, Client* client, v1::DistillationSpec spec)
   return detach ? absl::OkStatus() : Watch(context, client, job->id());
 }
 
-absl::Status Run(Context& context) {
+absl::Status RunBoostTune(Context& context) {
   const ParsedFlags& flags = context.flags();
   const int other =
       flags.Has("list") + flags.Has("watch") + flags.Has("cancel") + flags.Has("resume");
@@ -228,11 +228,11 @@ absl::Status Run(Context& context) {
   if (!spec.ok()) return spec.status();
   auto client = context.client();
   if (!client.ok()) return client.status();
-  if (flags.Has("list")) return List(context, *client);
+  if (flags.Has("list")) return ListDistillationJobs(context, *client);
   if (flags.Has("watch")) return Watch(context, *client, flags.Text("watch"));
   if (flags.Has("cancel")) {
     auto job = (*client)->CancelDistillation(flags.Text("cancel"));
-    if (job.ok()) Show(context, *job);
+    if (job.ok()) ShowDistillationJob(context, *job);
     return job.status();
   }
   if (flags.Has("resume")) {
@@ -304,7 +304,7 @@ Command BoostTuneCommand() {
       {"your users' prompts, one model from scratch",
        "espalier boost-tune llm --model=llama:ssm --prompts=prompts.json --steps=500 --lr=3e-3"},
       {"then", "espalier serve llm --ssm=drafts-1 --ssm=drafts-2"}};
-  c.run = Run;
+  c.run = RunBoostTune;
   return c;
 }
 

@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-struct Preset {
+struct DevicePreset {
   const char* name;
   v1::Device::Kind kind;
   const char* model;
@@ -21,7 +21,7 @@ struct Preset {
   double link_latency;
 };
 
-constexpr Preset kPresets[] = {
+constexpr DevicePreset kPresets[] = {
     {"cpu-core", v1::Device::CPU, "one CPU core with AVX-512", 8, 60e9, 8e9, 5e-6, 1.5e9, 60e-6},
     {"cpu-16", v1::Device::CPU, "16 CPU cores with AVX-512", 64, 1e12, 80e9, 1e-5, 3e9, 40e-6},
     {"a100", v1::Device::CUDA, "NVIDIA A100 80 GB", 76, 110e12, 1.7e12, 4e-6, 250e9, 8e-6},
@@ -31,7 +31,7 @@ constexpr Preset kPresets[] = {
 
 std::string Names() {
   return absl::StrJoin(kPresets, ", ",
-                       [](std::string* out, const Preset& p) { out->append(p.name); });
+                       [](std::string* out, const DevicePreset& p) { out->append(p.name); });
 }
 
 }  // namespace
@@ -121,8 +121,8 @@ absl::Status FillDevices(const ParsedFlags& flags, v1::PlanRequest* request) {
     return absl::OkStatus();
   }
   const std::string name = flags.Text("device-preset", "cpu-core");
-  const Preset* preset = nullptr;
-  for (const Preset& p : kPresets) {
+  const DevicePreset* preset = nullptr;
+  for (const DevicePreset& p : kPresets) {
     if (name == p.name) preset = &p;
   }
   if (preset == nullptr) {

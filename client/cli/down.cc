@@ -14,7 +14,7 @@ namespace {
 constexpr double kLeaveSeconds = 30;
 constexpr double kQuietSeconds = 0.5;  // most daemons end at once
 
-absl::Status Run(Context& context) {
+absl::Status RunDown(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   const bool unicode = context.terminal().unicode;
   const double drain = DrainSeconds(context.home());
@@ -74,7 +74,7 @@ Command DownCommand() {
   c.examples = {{"stop it", "espalier down"},
                 {"with requests that may take ten minutes",
                  "espalier up -- --drain-seconds=600; espalier down"}};
-  c.run = Run;
+  c.run = RunDown;
   return c;
 }
 

@@ -36,7 +36,8 @@ double Product(const v1::Embedding& a, const v1::Embedding& b) {
   return sum;
 }
 
-void Show(Context& context, const std::vector<std::string>& texts, const v1::EmbedReply& reply) {
+void ShowEmbeddings(Context& context, const std::vector<std::string>& texts,
+                    const v1::EmbedReply& reply) {
   Table table({{"text", Align::kLeft, true},
                {"numbers", Align::kRight},
                {"first ones"},
@@ -56,7 +57,7 @@ void Show(Context& context, const std::vector<std::string>& texts, const v1::Emb
                 << std::endl;
 }
 
-absl::Status Run(Context& context) {
+absl::Status RunEmbed(Context& context) {
   const absl::StatusOr<std::vector<std::string>> texts = Texts(context);
   if (!texts.ok()) return texts.status();
   const ParsedFlags& flags = context.flags();
@@ -78,7 +79,7 @@ absl::Status Run(Context& context) {
   if (context.json()) {
     context.Document(ToJson(*reply));
   } else {
-    Show(context, *texts, *reply);
+    ShowEmbeddings(context, *texts, *reply);
   }
   return absl::OkStatus();
 }
@@ -98,7 +99,7 @@ Command EmbedCommand() {
   for (FlagSpec& flag : QueueFlags()) c.flags.push_back(std::move(flag));
   c.examples = {{"similarity of two texts", "espalier embed llm \"a king\" \"a queen\""},
                 {"each line of a file", "espalier embed llm - --json < lines.txt"}};
-  c.run = Run;
+  c.run = RunEmbed;
   return c;
 }
 

@@ -33,7 +33,7 @@ int EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-std::string Number(double value) { return absl::StrCat(value); }
+std::string NumberText(double value) { return absl::StrCat(value); }
 
 absl::Status CheckValue(const FlagSpec& spec, const std::string& shown, const std::string& value) {
   if (spec.type == FlagType::kText || spec.type == FlagType::kSwitch) return absl::OkStatus();
@@ -46,9 +46,9 @@ absl::Status CheckValue(const FlagSpec& spec, const std::string& shown, const st
   if (in_range) return absl::OkStatus();
   std::string accepted = whole ? "a whole number" : "a number";
   if (std::isfinite(spec.min) && std::isfinite(spec.max)) {
-    absl::StrAppend(&accepted, " from ", Number(spec.min), " to ", Number(spec.max));
+    absl::StrAppend(&accepted, " from ", NumberText(spec.min), " to ", NumberText(spec.max));
   } else if (std::isfinite(spec.min)) {
-    absl::StrAppend(&accepted, " of at least ", Number(spec.min));
+    absl::StrAppend(&accepted, " of at least ", NumberText(spec.min));
   }
   return UsageError(absl::StrCat(shown, " is \"", Printable(value), "\"; accepted: ", accepted));
 }

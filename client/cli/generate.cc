@@ -67,7 +67,7 @@ absl::StatusOr<Generation> Generate(Context& context, const v1::GenerateRequest&
   return GenerateByGrpc(*client, request, context.env().seconds, piece);
 }
 
-Json Figures(const Generation& g) {
+Json GenerationFigures(const Generation& g) {
   Json json;
   json["text"] = g.text;
   json["finish_reason"] = g.finish_reason;
@@ -108,7 +108,7 @@ absl::Status Once(Context& context, const v1::GenerateRequest& request) {
   }
   if (context.json()) {
     Json line;
-    line["done"] = Figures(*answer);
+    line["done"] = GenerationFigures(*answer);
     context.Line(line);
     return absl::OkStatus();
   }
@@ -163,8 +163,8 @@ absl::Status Compare(Context& context, v1::GenerateRequest request) {
   if (context.json()) {
     Json json;
     json["identical"] = same;
-    json["incremental"] = Figures(answers[0]);
-    json["trees"] = Figures(answers[1]);
+    json["incremental"] = GenerationFigures(answers[0]);
+    json["trees"] = GenerationFigures(answers[1]);
     json["speedup"] = speedup;
     context.Document(json);
   } else {
@@ -196,7 +196,7 @@ absl::Status Compare(Context& context, v1::GenerateRequest request) {
                    at, " on; please report this with the models and the prompt"));
 }
 
-absl::Status Run(Context& context) {
+absl::Status RunGenerate(Context& context) {
   auto request = Request(context);
   if (!request.ok()) return request.status();
   if (context.flags().Has("compare")) {
@@ -233,7 +233,7 @@ Command GenerateCommand() {
                 {"sample", "espalier generate llm --temperature=0.8 --top-p=0.95 --seed=1 \"Now\""},
                 {"structured output", "espalier generate llm --json-schema=@person.json \"Who?\""},
                 {"over HTTP, from a file", "espalier generate llm - --http < prompt.txt"}};
-  c.run = Run;
+  c.run = RunGenerate;
   return c;
 }
 

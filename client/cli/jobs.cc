@@ -28,7 +28,7 @@ std::string StateCell(v1::JobState state, const Style& style) {
   return name;
 }
 
-absl::Status List(Context& context, Client* client) {
+absl::Status ListJobs(Context& context, Client* client) {
   auto jobs = client->ListJobs();
   if (!jobs.ok()) return jobs.status();
   if (context.json()) {
@@ -85,7 +85,7 @@ absl::Status Get(Context& context, Client* client, const std::string& id) {
   return absl::OkStatus();
 }
 
-absl::Status Show(Context& context, const absl::StatusOr<v1::Job>& job) {
+absl::Status ShowJob(Context& context, const absl::StatusOr<v1::Job>& job) {
   if (!job.ok()) return job.status();
   if (context.json()) {
     context.Document(ToJson(*job));
@@ -96,7 +96,7 @@ absl::Status Show(Context& context, const absl::StatusOr<v1::Job>& job) {
   return absl::OkStatus();
 }
 
-absl::Status Run(Context& context) {
+absl::Status RunJobs(Context& context) {
   const auto& args = context.flags().positional();
   const std::string verb = args.empty() ? "list" : args[0];
   const std::vector<std::string> verbs = {"list", "get", "watch", "cancel", "resume"};
@@ -116,11 +116,11 @@ absl::Status Run(Context& context) {
   }
   auto client = context.client();
   if (!client.ok()) return client.status();
-  if (list) return List(context, *client);
+  if (list) return ListJobs(context, *client);
   if (verb == "get") return Get(context, *client, args[1]);
   if (verb == "watch") return WatchJob(&context, args[1], context.flags().Int("print-freq", 0));
-  return Show(context,
-              verb == "cancel" ? (*client)->CancelJob(args[1]) : (*client)->ResumeJob(args[1]));
+  return ShowJob(context,
+                 verb == "cancel" ? (*client)->CancelJob(args[1]) : (*client)->ResumeJob(args[1]));
 }
 
 }  // namespace
@@ -135,7 +135,7 @@ Command JobsCommand() {
   c.examples = {{"list all", "espalier jobs"},
                 {"follow a running job", "espalier jobs watch job-1"},
                 {"resume from the last checkpoint after a failure", "espalier jobs resume job-1"}};
-  c.run = Run;
+  c.run = RunJobs;
   return c;
 }
 

@@ -92,7 +92,7 @@ absl::Status DaemonLog(Context& context) {
   return absl::OkStatus();
 }
 
-absl::Status Run(Context& context) {
+absl::Status RunLogs(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 1, "a job id"); !s.ok()) return s;
   const auto& args = context.flags().positional();
   const ParsedFlags& flags = context.flags();
@@ -118,7 +118,7 @@ Command LogsCommand() {
              {"lines", FlagType::kInt, "N", "lines of the coordinator's log (50)", 'n', 1, 1e9}};
   c.examples = {{"every tenth step of a job", "espalier logs job-1 -p 10"},
                 {"the coordinator's last lines", "espalier logs -n 100"}};
-  c.run = Run;
+  c.run = RunLogs;
   return c;
 }
 

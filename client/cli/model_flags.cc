@@ -16,8 +16,8 @@
 namespace espalier {
 namespace {
 
-LlamaConfig Preset(int64_t hidden, int64_t layers, int64_t heads, int64_t kv_heads,
-                   int64_t intermediate) {
+LlamaConfig LlamaPreset(int64_t hidden, int64_t layers, int64_t heads, int64_t kv_heads,
+                        int64_t intermediate) {
   LlamaConfig c;
   c.hidden_size = hidden;
   c.num_layers = layers;
@@ -32,10 +32,10 @@ LlamaConfig Preset(int64_t hidden, int64_t layers, int64_t heads, int64_t kv_hea
 // Byte-level models with 256 tokens.
 const std::map<std::string, LlamaConfig>& Presets() {
   static const auto* presets = new std::map<std::string, LlamaConfig>{
-      {"tiny", Preset(64, 2, 4, 2, 176)},      // 0.1 M parameters
-      {"ssm", Preset(128, 2, 4, 2, 352)},      // 0.4 M: drafts for llm
-      {"llm", Preset(256, 6, 8, 4, 704)},      // 4.6 M
-      {"medium", Preset(512, 8, 8, 4, 1408)},  // 24 M
+      {"tiny", LlamaPreset(64, 2, 4, 2, 176)},      // 0.1 M parameters
+      {"ssm", LlamaPreset(128, 2, 4, 2, 352)},      // 0.4 M: drafts for llm
+      {"llm", LlamaPreset(256, 6, 8, 4, 704)},      // 4.6 M
+      {"medium", LlamaPreset(512, 8, 8, 4, 1408)},  // 24 M
   };
   return *presets;
 }

@@ -21,7 +21,7 @@ std::string KindName(v1::Artifact::Kind kind) {
   return absl::AsciiStrToLower(v1::Artifact::Kind_Name(kind));
 }
 
-absl::Status Show(Context& context, const v1::Artifact& artifact, const std::string& what) {
+absl::Status ShowModel(Context& context, const v1::Artifact& artifact, const std::string& what) {
   if (context.json()) {
     context.Document(ToJson(artifact));
   } else {
@@ -34,7 +34,7 @@ absl::Status Show(Context& context, const v1::Artifact& artifact, const std::str
   return absl::OkStatus();
 }
 
-absl::Status List(Context& context, Client* client) {
+absl::Status ListModels(Context& context, Client* client) {
   auto artifacts = client->ListArtifacts();
   if (!artifacts.ok()) return artifacts.status();
   if (context.json()) {
@@ -88,7 +88,7 @@ absl::Status Upload(Context& context, Client* client, const std::string& name,
   header.set_replace(context.flags().Has("replace"));
   auto artifact = client->Upload(header, *files, ShowTransfer(context, "upload"));
   if (!artifact.ok()) return artifact.status();
-  return Show(context, *artifact, "uploaded");
+  return ShowModel(context, *artifact, "uploaded");
 }
 
 absl::Status Quantize(Context& context, Client* client, const std::string& name) {
@@ -100,7 +100,7 @@ absl::Status Quantize(Context& context, Client* client, const std::string& name)
   request.set_replace(flags.Has("replace"));
   auto artifact = client->Quantize(request, ShowTransfer(context, "write"));
   if (!artifact.ok()) return artifact.status();
-  return Show(context, *artifact, absl::StrCat("made in ", Printable(request.weights())));
+  return ShowModel(context, *artifact, absl::StrCat("made in ", Printable(request.weights())));
 }
 
 // Checks a subcommand's arguments and flags.
@@ -125,7 +125,7 @@ absl::Status CheckVerb(const Context& context, const std::string& verb) {
   return CheckArguments(context, 2, 2, "NAME");
 }
 
-absl::Status Run(Context& context) {
+absl::Status RunModels(Context& context) {
   const auto& args = context.flags().positional();
   const std::string verb = args.empty() ? "list" : args[0];
   const std::vector<std::string> verbs = {"list", "upload", "download", "quantize", "delete"};
@@ -138,14 +138,14 @@ absl::Status Run(Context& context) {
   if (absl::Status status = CheckVerb(context, verb); !status.ok()) return status;
   auto client = context.client();
   if (!client.ok()) return client.status();
-  if (verb == "list") return List(context, *client);
+  if (verb == "list") return ListModels(context, *client);
   if (verb == "upload") return Upload(context, *client, args[1], args[2]);
   if (verb == "quantize") return Quantize(context, *client, args[1]);
   if (verb == "download") {
     const std::string folder = args.size() > 2 ? args[2] : args[1];
     auto artifact = (*client)->Download(args[1], folder, ShowTransfer(context, "download"));
     if (!artifact.ok()) return artifact.status();
-    return Show(context, *artifact, "downloaded to " + folder);
+    return ShowModel(context, *artifact, "downloaded to " + folder);
   }
   if (absl::Status s = (*client)->DeleteArtifact(args[1]); !s.ok()) return s;
   if (context.json()) {
@@ -180,7 +180,7 @@ Command ModelsCommand() {
                  "espalier models quantize tinyllama --weights=int8 --out=tinyllama-int8"},
                 {"download a trained model: safetensors, and ONNX if ONNX has its operators",
                  "espalier models download cnn ./cnn"}};
-  c.run = Run;
+  c.run = RunModels;
   return c;
 }
 

@@ -57,7 +57,7 @@ json ListIn(const json& object, const char* field) {
   return object.is_object() && found != object.end() && found->is_array() ? *found : json::array();
 }
 
-absl::Status Show(Context& context, const std::vector<std::string>& arguments) {
+absl::Status ShowProfile(Context& context, const std::vector<std::string>& arguments) {
   std::string text;
   if (arguments.size() < 2) {
     auto fetched = Fetch(context);
@@ -116,7 +116,7 @@ absl::Status RunProfile(Context& context) {
   }
   const std::vector<std::string>& arguments = context.flags().positional();
   if (arguments[0] == "export") return Export(context, arguments);
-  if (arguments[0] == "show") return Show(context, arguments);
+  if (arguments[0] == "show") return ShowProfile(context, arguments);
   return UsageError(
       absl::StrCat("profile: \"", Printable(arguments[0]), "\"; accepted: export, show"));
 }

@@ -13,7 +13,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-Json Number(double value) {
+Json JsonNumber(double value) {
   // JSON cannot represent these, and null would hide what happened.
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
@@ -33,9 +33,9 @@ Json One(const Message& m, const Reflection& r, const FieldDescriptor* f, int i)
     case FieldDescriptor::CPPTYPE_UINT64:
       return ESPALIER_GET(UInt64);
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return Number(ESPALIER_GET(Double));
+      return JsonNumber(ESPALIER_GET(Double));
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return Number(ESPALIER_GET(Float));
+      return JsonNumber(ESPALIER_GET(Float));
     case FieldDescriptor::CPPTYPE_BOOL:
       return ESPALIER_GET(Bool);
     case FieldDescriptor::CPPTYPE_STRING:

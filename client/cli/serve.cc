@@ -112,7 +112,7 @@ std::string StateText(const v1::ServedModel& model) {
   return out;
 }
 
-absl::Status List(Context& context, Client* client) {
+absl::Status ListServedModels(Context& context, Client* client) {
   auto models = client->ListServed();
   if (!models.ok()) return models.status();
   if (context.json()) {
@@ -174,7 +174,7 @@ absl::Status RunServe(Context& context) {
   if (absl::Status s = FillServing(flags, &request); !s.ok()) return s;
   auto client = context.client();
   if (!client.ok()) return client.status();
-  if (flags.positional().empty()) return List(context, *client);
+  if (flags.positional().empty()) return ListServedModels(context, *client);
 
   request.set_artifact(flags.positional()[0]);
   request.set_name(flags.Text("name"));

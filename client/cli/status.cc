@@ -28,7 +28,7 @@ std::string Rate(double per_second, const char* unit) {
   return per_second > 0 ? absl::StrCat(FormatCount(per_second), unit) : "";
 }
 
-absl::Status Run(Context& context) {
+absl::Status RunStatus(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   auto client = context.client();
   if (!client.ok()) return client.status();
@@ -92,7 +92,7 @@ Command StatusCommand() {
   c.usage = "status";
   c.examples = {{"for people", "espalier status"},
                 {"for scripts", "espalier status --json | jq '.workers[].state'"}};
-  c.run = Run;
+  c.run = RunStatus;
   return c;
 }
 

@@ -105,7 +105,7 @@ absl::Status ShowDryRun(Context& context, const v1::DryRunReply& reply) {
   return verdict;
 }
 
-absl::Status Run(Context& context) {
+absl::Status RunTrain(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   const ParsedFlags& flags = context.flags();
   if (flags.Has("dry-run") && flags.Has("detach")) {
@@ -202,7 +202,7 @@ Command TrainCommand() {
        "espalier train --onnx=cnn.onnx -d digits.npz --input labels=y -e 10 --dry-run"},
       {"for scripts",
        "espalier train --model=llama:tiny -d book.txt --steps=50 --json | tail -n 1"}};
-  c.run = Run;
+  c.run = RunTrain;
   return c;
 }
 

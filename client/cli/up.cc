@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-absl::Status Run(Context& context) {
+absl::Status RunUp(Context& context) {
   const ParsedFlags& flags = context.flags();
   for (const std::string& extra : flags.positional()) {
     if (extra[0] != '-') {
@@ -102,7 +102,7 @@ Command UpCommand() {
   c.examples = {{"one machine, two workers", "espalier up --local-workers=2"},
                 {"a second coordinator",
                  "espalier up --home=/tmp/second --listen=127.0.0.1:0 --http-listen=127.0.0.1:0"}};
-  c.run = Run;
+  c.run = RunUp;
   return c;
 }
 

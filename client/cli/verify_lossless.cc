@@ -66,7 +66,7 @@ absl::StatusOr<v1::VerifyLosslessRequest> RequestOf(const ParsedFlags& flags) {
   return request;
 }
 
-std::string Figures(const v1::LosslessReport& report, bool unicode) {
+std::string LosslessFigures(const v1::LosslessReport& report, bool unicode) {
   return absl::StrFormat(
       "%.2f drafted tokens accepted per step; the LLM's two best logits never came closer than "
       "%.3g; checked in %s",
@@ -102,7 +102,7 @@ absl::StatusOr<v1::LosslessReport> Prove(Context& context, Client* client,
   return report;
 }
 
-absl::Status Run(Context& context) {
+absl::Status RunVerifyLossless(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   auto request = RequestOf(context.flags());
   if (!request.ok()) return request.status();
@@ -132,7 +132,7 @@ absl::Status Run(Context& context) {
                  Printable(check.detail())});
     }
     context.out() << table.Render(context.terminal())
-                  << Figures(*report, context.terminal().unicode) << "\n";
+                  << LosslessFigures(*report, context.terminal().unicode) << "\n";
     // Print failures in full: the table truncates.
     for (const auto& check : report->checks()) {
       if (check.passed()) continue;
@@ -179,7 +179,7 @@ Command VerifyLosslessCommand() {
       {"local folders, int8 weights, for a CI job",
        "espalier verify-lossless --llm=./llama --ssm=./tiny --weights=int8 --json"},
       {"drafts without a model", "espalier verify-lossless --llm=llm --ngram=8"}};
-  c.run = Run;
+  c.run = RunVerifyLossless;
   return c;
 }
 

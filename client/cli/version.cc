@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-absl::Status Run(Context& context) {
+absl::Status RunVersion(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   if (context.json()) {
     nlohmann::ordered_json json;
@@ -26,7 +26,7 @@ Command VersionCommand() {
   c.name = "version";
   c.summary = "print the version of this program (the coordinator's: espalier status)";
   c.usage = "version";
-  c.run = Run;
+  c.run = RunVersion;
   return c;
 }
 

@@ -38,9 +38,9 @@ int FunctionOf(const std::string& name) {
 }
 
 // One number per function: the next of `given` if the function has one.
-absl::Status Spread(const char* attribute, const std::vector<int>& functions,
-                    const std::vector<double>& given, bool Spelling::*has,
-                    float recurrent::FunctionInfo::*fallback, std::vector<double>* all) {
+absl::Status AssignParameters(const char* attribute, const std::vector<int>& functions,
+                              const std::vector<double>& given, bool Spelling::*has,
+                              float recurrent::FunctionInfo::*fallback, std::vector<double>* all) {
   if (given.empty()) return absl::OkStatus();
   size_t next = 0;
   for (int f : functions) {
@@ -75,10 +75,10 @@ absl::StatusOr<RecurrentActivations> ReadActivations(const std::vector<std::stri
     ours.push_back(kFunctions[functions.back()].name);
   }
   read.names = absl::StrJoin(ours, ",");
-  absl::Status status = Spread("activation_alpha", functions, alpha, &Spelling::alpha,
-                               &recurrent::FunctionInfo::alpha, &read.alpha);
-  status.Update(Spread("activation_beta", functions, beta, &Spelling::beta,
-                       &recurrent::FunctionInfo::beta, &read.beta));
+  absl::Status status = AssignParameters("activation_alpha", functions, alpha, &Spelling::alpha,
+                                         &recurrent::FunctionInfo::alpha, &read.alpha);
+  status.Update(AssignParameters("activation_beta", functions, beta, &Spelling::beta,
+                                 &recurrent::FunctionInfo::beta, &read.beta));
   if (!status.ok()) return status;
   return read;
 }

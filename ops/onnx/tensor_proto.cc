@@ -10,7 +10,7 @@
 namespace espalier::onnx_import {
 namespace {
 
-constexpr int64_t kMaxElements = int64_t{1} << 31;
+constexpr int64_t kMaxInitializerElements = int64_t{1} << 31;
 
 template <typename From, typename To, typename Source>
 void Convert(const Source& source, int64_t n, std::string* out) {
@@ -148,7 +148,7 @@ absl::StatusOr<TensorType> TypeOf(const onnx::TensorProto& tensor) {
   }
   int64_t n = 1;
   for (int64_t dim : tensor.dims()) {
-    if (dim < 0 || (dim > 0 && n > kMaxElements / dim)) {
+    if (dim < 0 || (dim > 0 && n > kMaxInitializerElements / dim)) {
       return Annotate(tensor, absl::InvalidArgumentError(absl::StrCat(
                                   "has a dimension of ", dim, ", or more than 2^31 elements")));
     }

@@ -11,7 +11,7 @@ constexpr int64_t kExactSums = 258;  // products of two bytes whose sum stays be
 
 // Expands a scale or zero point (per tensor, per index of `axis`, or per block along it) to x's
 // shape.
-ValueId Spread(Translator& t, ValueId v, ValueId x, int64_t axis, int64_t block) {
+ValueId BroadcastScale(Translator& t, ValueId v, ValueId x, int64_t axis, int64_t block) {
   if (!t.ok() || NumElements(t.DimsOf(v)) == 1) return t.ok() ? t.Reshape(v, {}) : v;
   const Dims dims = t.DimsOf(x);
   axis = t.Axis(axis, t.RankOf(x));
@@ -34,7 +34,7 @@ ValueId Spread(Translator& t, ValueId v, ValueId x, int64_t axis, int64_t block)
 }
 
 ValueId ZeroPoint(Translator& t, int index, ValueId x, int64_t axis, int64_t block) {
-  return t.HasInput(index) ? Spread(t, t.Cast(t.Input(index), DType::kF32), x, axis, block)
+  return t.HasInput(index) ? BroadcastScale(t, t.Cast(t.Input(index), DType::kF32), x, axis, block)
                            : kNoValue;
 }
 
@@ -63,7 +63,8 @@ void QuantizeLinear(Translator& t) {
   if (!IsByte(to)) return t.Refuse("gives another type than int8 and uint8");
   const int64_t axis = t.Int("axis", 1), block = t.Int("block_size", 0);
   const ValueId wide = t.Cast(x, DType::kF32), zero = ZeroPoint(t, 2, x, axis, block);
-  t.Return(Quantized(t, wide, Spread(t, t.Cast(scale, DType::kF32), x, axis, block), zero, to));
+  t.Return(
+      Quantized(t, wide, BroadcastScale(t, t.Cast(scale, DType::kF32), x, axis, block), zero, to));
 }
 
 void DequantizeLinear(Translator& t) {
@@ -71,7 +72,7 @@ void DequantizeLinear(Translator& t) {
   const int64_t axis = t.Int("axis", 1), block = t.Int("block_size", 0);
   const ValueId centred = Centred(t, x, ZeroPoint(t, 2, x, axis, block));
   const ValueId y =
-      t.Binary("multiply", centred, Spread(t, t.Cast(scale, DType::kF32), x, axis, block));
+      t.Binary("multiply", centred, BroadcastScale(t, t.Cast(scale, DType::kF32), x, axis, block));
   t.Return(t.Cast(y, t.DTypeOf(scale)));
 }
 
@@ -106,7 +107,7 @@ ValueId RowZero(Translator& t, int index, ValueId a) {
   if (!t.HasInput(index)) return kNoValue;
   const ValueId zero = t.Cast(t.Input(index), DType::kF32);
   if (NumElements(t.DimsOf(zero)) == 1) return t.Reshape(zero, {});
-  if (t.RankOf(zero) == 1) return Spread(t, zero, a, t.RankOf(a) - 2, 0);
+  if (t.RankOf(zero) == 1) return BroadcastScale(t, zero, a, t.RankOf(a) - 2, 0);
   return zero;
 }
 

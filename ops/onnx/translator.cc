@@ -13,9 +13,9 @@ const Dims kNoDims;
 
 // Resource limits for small files.
 constexpr int64_t kMaxNodes = 1'000'000;
-constexpr int kMaxDepth = 32;  // nesting of functions and branches
+constexpr int kMaxNesting = 32;  // nesting of functions and branches
 
-constexpr int64_t kMaxElements = int64_t{1} << 46;  // of an input; the operators' limit
+constexpr int64_t kMaxInputElements = int64_t{1} << 46;  // of an input; the operators' limit
 
 constexpr size_t kLargeWeight = 1 << 16;
 
@@ -85,9 +85,9 @@ void Translator::AddInput(const std::string& name, DType dtype, const Dims& dims
   int64_t elements = 1;
   for (int64_t& dim : type.dims) {
     dim = dim < 0 ? symbolic_batch_ : dim;
-    if (dim > 0 && elements > kMaxElements / dim) {
+    if (dim > 0 && elements > kMaxInputElements / dim) {
       const std::string most =
-          symbolic ? absl::StrCat(kMaxElements / symbolic_batch_ / 1'000'000,
+          symbolic ? absl::StrCat(kMaxInputElements / symbolic_batch_ / 1'000'000,
                                   " million elements a sample; export the model with a fixed batch "
                                   "size, which may have more")
                    : "2^46 elements";
@@ -128,8 +128,9 @@ void Translator::TranslateNodes(const google::protobuf::RepeatedPtrField<onnx::N
 }
 
 void Translator::TranslateBody(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
-  if (++depth_ > kMaxDepth) {
-    Refuse(absl::StrCat("functions and branches lie more than ", kMaxDepth, " deep in each other"));
+  if (++depth_ > kMaxNesting) {
+    Refuse(
+        absl::StrCat("functions and branches lie more than ", kMaxNesting, " deep in each other"));
   }
   const onnx::NodeProto* outer = node_;
   const auto count = [&] {

@@ -13,7 +13,7 @@
 namespace espalier {
 namespace {
 
-constexpr int kMaxDepth = 32;  // as in the import
+constexpr int kMaxListedNesting = 32;  // as in the import
 
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
@@ -27,7 +27,7 @@ class Walk {
   }
 
   void Visit(const Nodes& nodes, int depth) {
-    if (depth > kMaxDepth) return;
+    if (depth > kMaxListedNesting) return;
     for (const onnx::NodeProto& node : nodes) {
       const std::string key = Key(node.domain(), node.op_type());
       if (functions_.count({key, node.overload()}) == 0 && read_.count(key) == 0) Add(key, node);

@@ -87,7 +87,7 @@ absl::Status CheckInputs(const OpDef& def, const NodeTypes& types) {
 }
 
 // Splits the parameter's dimensions; every shard has all of the tensors of other shapes.
-SplitRule Split(const NodeTypes& types, bool sum) {
+SplitRule SplitAdafactorUpdate(const NodeTypes& types, bool sum) {
   SplitRule rule;
   const Dims& dims = types.inputs[0].dims;
   const std::vector<int> axes = AddLeadingAxes(dims, dims.size(), &rule);
@@ -102,8 +102,8 @@ SplitRule Split(const NodeTypes& types, bool sum) {
 
 // Takes the first `inputs` of the nine inputs. The result is f32[outputs(parameter)], or the
 // parameter.
-OpDef Make(const std::string& name, const std::string& doc, size_t inputs,
-           std::function<int64_t(const Dims&)> outputs) {
+OpDef MakeAdafactorUpdate(const std::string& name, const std::string& doc, size_t inputs,
+                          std::function<int64_t(const Dims&)> outputs) {
   OpDef def;
   def.name = name;
   def.doc = doc;
@@ -119,7 +119,9 @@ OpDef Make(const std::string& name, const std::string& doc, size_t inputs,
     if (!outputs) return std::vector<TensorType>{types.inputs[0]};
     return std::vector<TensorType>{{DType::kF32, {outputs(types.inputs[0].dims)}}};
   };
-  def.split = [sum = outputs != nullptr](const NodeTypes& types) { return Split(types, sum); };
+  def.split = [sum = outputs != nullptr](const NodeTypes& types) {
+    return SplitAdafactorUpdate(types, sum);
+  };
   def.cost = [](const NodeTypes& types) {
     return Cost{12.0 * static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };
@@ -129,13 +131,14 @@ OpDef Make(const std::string& name, const std::string& doc, size_t inputs,
 }  // namespace
 
 void RegisterAdafactorUpdate(OpRegistry& registry) {
-  registry.Add(Make("adafactor_sums",
-                    "sum of p^2; for matrices then the sums of g^2 + eps1 over each row and over "
-                    "each column, with g = scale * gradient",
-                    kSums, SumsSize));
-  registry.Add(Make("adafactor_norm", "sum of u^2; see adafactor_update", kNorm,
-                    [](const Dims&) { return int64_t{1}; }));
-  OpDef def = Make(
+  registry.Add(MakeAdafactorUpdate(
+      "adafactor_sums",
+      "sum of p^2; for matrices then the sums of g^2 + eps1 over each row and over "
+      "each column, with g = scale * gradient",
+      kSums, SumsSize));
+  registry.Add(MakeAdafactorUpdate("adafactor_norm", "sum of u^2; see adafactor_update", kNorm,
+                                   [](const Dims&) { return int64_t{1}; }));
+  OpDef def = MakeAdafactorUpdate(
       "adafactor_update",
       "b = 1 - t^beta2_decay; rows = b rows + (1 - b) sum_j(g^2 + eps1), columns alike, v_ij = "
       "rows_i columns_j / sum(rows) (vectors: squares = b squares + (1 - b)(g^2 + eps1) = v); u = "

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferAdaptivePool2d(const NodeTypes& types) {
   const InputRef x{"adaptive_pool2d", "x", types.inputs[0]};
   const std::string kind = types.attributes.String("kind");
   const std::vector<int64_t> size = types.attributes.Ints("size");
@@ -38,7 +38,7 @@ void RegisterAdaptivePool2d(OpRegistry& registry) {
   def.types = {DType::kF32, DType::kBF16, DType::kF16};
   def.attributes = {{"kind", AttributeKind::kString, std::nullopt, true, "'max' or 'average'"},
                     {"size", AttributeKind::kInts, std::nullopt, true, "height, width"}};
-  def.infer = Infer;
+  def.infer = InferAdaptivePool2d;
   def.split = SplitPlanes;
   def.cost = [](const NodeTypes& types) {
     return Cost{static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};

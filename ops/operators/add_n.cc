@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferAddN(const NodeTypes& types) {
   ESPALIER_RETURN_IF_ERROR(ExpectNumber("add_n", "x0", types.inputs[0]));
   for (size_t i = 1; i < types.inputs.size(); ++i) {
     const std::string name = absl::StrCat("x", i);
@@ -23,7 +23,7 @@ void RegisterAddN(OpRegistry& registry) {
   def.name = "add_n";
   def.doc = "y = x0 + x1 + ..., in this order";
   def.inputs = {{.name = "x", .variadic = true}};
-  def.infer = Infer;
+  def.infer = InferAddN;
   def.split = SplitAlike;
   def.cost = [](const NodeTypes& types) {
     return Cost{static_cast<double>(types.inputs.size() - 1) *

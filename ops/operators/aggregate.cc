@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kGateValues = 0, kAssign = 1, kGateFull = 2, kExperts = 3;
 
-absl::StatusOr<std::vector<TensorType>> Infer(const std::string& op, bool rows_by_choice,
-                                              const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferAggregate(const std::string& op, bool rows_by_choice,
+                                                       const NodeTypes& types) {
   const InputRef gates{op, "gate_values", types.inputs[kGateValues]};
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(gates));
   ESPALIER_RETURN_IF_ERROR(ExpectRank(gates, 2));
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::string& op, bool rows_b
 
 // `columns`: shards may hold columns. Not for aggregate_spec, whose gradient compares errors of
 // whole rows.
-SplitRule Split(const NodeTypes& types, bool columns) {
+SplitRule SplitAggregate(const NodeTypes& types, bool columns) {
   constexpr int kSample = 0, kColumn = 1;
   SplitRule rule;
   rule.axes = {{"sample", AxisKind::kSample, types.inputs[kGateValues].dims[0]}};
@@ -61,7 +61,7 @@ SplitRule Split(const NodeTypes& types, bool columns) {
   return rule;
 }
 
-OpDef Make(const std::string& name, const std::string& doc, bool rows_by_choice) {
+OpDef MakeAggregate(const std::string& name, const std::string& doc, bool rows_by_choice) {
   OpDef def;
   def.name = name;
   def.doc = absl::StrCat(
@@ -71,8 +71,8 @@ OpDef Make(const std::string& name, const std::string& doc, bool rows_by_choice)
   def.attributes = ExpertAttributes();
   def.attributes.push_back(
       {"lambda_balance", AttributeKind::kFloat, 0.0, false, "weight of the load-balance loss"});
-  def.infer = [=](const NodeTypes& types) { return Infer(name, rows_by_choice, types); };
-  def.split = [=](const NodeTypes& types) { return Split(types, !rows_by_choice); };
+  def.infer = [=](const NodeTypes& types) { return InferAggregate(name, rows_by_choice, types); };
+  def.split = [=](const NodeTypes& types) { return SplitAggregate(types, !rows_by_choice); };
   def.cost = [](const NodeTypes& types) {
     return Cost{2.0 * static_cast<double>(types.inputs[kGateValues].num_elements()) *
                     static_cast<double>(types.inputs[kExperts].dims[1]),
@@ -84,7 +84,7 @@ OpDef Make(const std::string& name, const std::string& doc, bool rows_by_choice)
 }  // namespace
 
 void RegisterAggregate(OpRegistry& registry) {
-  OpDef aggregate = Make(
+  OpDef aggregate = MakeAggregate(
       "aggregate",
       "[N, E]: the sum over a sample's choices of gate value * row; dropped choices count as 0 "
       "(see group_by); the gradient of gate_full is that of "
@@ -97,7 +97,7 @@ void RegisterAggregate(OpRegistry& registry) {
   // FlexFlow's aggregate_spec (src/ops/aggregate_spec): experts specialize, each by its own error,
   // and the gate learns which expert has the least error. Its gradient is this rule, not a
   // derivative.
-  OpDef spec = Make(
+  OpDef spec = MakeAggregate(
       "aggregate_spec",
       "[N * k, E]: the row of each choice, for a loss of each expert's own answer; dropped choices "
       "are 0 (see group_by). On the way back a row's gradient d reaches its expert times the gate "

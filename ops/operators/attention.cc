@@ -5,8 +5,8 @@
 namespace espalier {
 namespace {
 
-absl::Status CheckMask(const InputRef& mask, int64_t batch, int64_t heads, int64_t rows,
-                       int64_t columns) {
+absl::Status CheckAttentionMask(const InputRef& mask, int64_t batch, int64_t heads, int64_t rows,
+                                int64_t columns) {
   ESPALIER_RETURN_IF_ERROR(ExpectDType(mask, {DType::kBool, DType::kF32}));
   const Dims& dims = mask.type.dims;
   if (dims == Dims{rows, columns} || dims == Dims{batch, rows, columns} ||
@@ -19,7 +19,7 @@ absl::Status CheckMask(const InputRef& mask, int64_t batch, int64_t heads, int64
                                            ToString(Dims{batch, heads, rows, columns})));
 }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferAttention(const NodeTypes& types) {
   const InputRef q{"attention", "q", types.inputs[0]};
   const InputRef k{"attention", "k", types.inputs[1]};
   const InputRef v{"attention", "v", types.inputs[2]};
@@ -45,7 +45,8 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   }
   if (types.has_input(3)) {
     const InputRef mask{"attention", "mask", types.inputs[3]};
-    ESPALIER_RETURN_IF_ERROR(CheckMask(mask, batch, heads, q.type.dims[1], k.type.dims[1]));
+    ESPALIER_RETURN_IF_ERROR(
+        CheckAttentionMask(mask, batch, heads, q.type.dims[1], k.type.dims[1]));
   }
   const double scale = types.attributes.Float("scale");
   if (!(scale >= 0)) {
@@ -55,7 +56,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{q.type};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitAttention(const NodeTypes& types) {
   const Dims& q = types.inputs[0].dims;
   const Dims& k = types.inputs[1].dims;
   SplitRule rule;
@@ -82,7 +83,7 @@ SplitRule Split(const NodeTypes& types) {
   return rule;
 }
 
-Cost CostOf(const NodeTypes& types) {
+Cost AttentionCost(const NodeTypes& types) {
   const double pairs = static_cast<double>(types.inputs[0].num_elements()) *
                        static_cast<double>(types.inputs[1].dims[1]);
   return {(types.attributes.Bool("causal") ? 2.0 : 4.0) * pairs, OperandBytes(types)};
@@ -106,15 +107,15 @@ void RegisterAttention(OpRegistry& registry) {
   def.attributes = {{"head_dim", AttributeKind::kInt, std::nullopt, true, "D"},
                     {"causal", AttributeKind::kBool, false, false, "row s sees columns t <= s"},
                     {"scale", AttributeKind::kFloat, 0.0, false, "0: 1/sqrt(D)"}};
-  def.infer = Infer;
-  def.split = Split;
-  def.cost = CostOf;
+  def.infer = InferAttention;
+  def.split = SplitAttention;
+  def.cost = AttentionCost;
   // The backward pass recomputes the probabilities: five products instead of two.
   def.gradient = Gradient{.needs_inputs = {0, 1, 2, 3},
                           .needs_outputs = {},
                           .differentiable = {0, 1, 2},
                           .cost = [](const NodeTypes& types) {
-                            Cost cost = CostOf(types);
+                            Cost cost = AttentionCost(types);
                             return Cost{2.5 * cost.flops, 2 * cost.bytes};
                           }};
   registry.Add(std::move(def));

@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferBatchMatmul(const NodeTypes& types) {
   const InputRef a{"batch_matmul", "a", types.inputs[0]};
   const InputRef b{"batch_matmul", "b", types.inputs[1]};
   ESPALIER_RETURN_IF_ERROR(ExpectRank(a, 3));
@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{{a.type.dtype, {dims[0], dims[1], b.type.dims[2]}}};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitBatchMatmul(const NodeTypes& types) {
   const Dims &a = types.inputs[0].dims, &b = types.inputs[1].dims;
   SplitRule rule;
   rule.axes = {{"sample", AxisKind::kSample, a[0]},
@@ -55,8 +55,8 @@ void RegisterBatchMatmul(OpRegistry& registry) {
   def.attributes = {
       {"a_seq_length_dim", AttributeKind::kInt, int64_t{-1}, false, "of a; -1: none"},
       {"b_seq_length_dim", AttributeKind::kInt, int64_t{-1}, false, "of b; -1: none"}};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferBatchMatmul;
+  def.split = SplitBatchMatmul;
   def.cost = [](const NodeTypes& types) {
     return Cost{2.0 * static_cast<double>(types.outputs[0].num_elements()) *
                     static_cast<double>(types.inputs[0].dims[2]),

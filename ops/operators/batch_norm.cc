@@ -27,7 +27,7 @@ absl::StatusOr<std::vector<TensorType>> InferStats(const NodeTypes& types) {
   return std::vector<TensorType>{{x.type.dtype, {2, x.type.dims[1]}}};
 }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferBatchNorm(const NodeTypes& types) {
   const InputRef x{"batch_norm", "x", types.inputs[0]};
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(x));
   ESPALIER_RETURN_IF_ERROR(ExpectRankAtLeast(x, 2));
@@ -71,7 +71,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{x.type};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitBatchNorm(const NodeTypes& types) {
   SplitRule rule;
   const std::vector<int> map = AddAxes(types.inputs[0].dims, &rule);
   const int channel = map[1];
@@ -142,9 +142,9 @@ void RegisterBatchNorm(OpRegistry& registry) {
       {"activation", AttributeKind::kString, std::string("none"), false,
        "applied to the result: none, relu, relu6 (relu, at most 6)"},
       count};
-  def.infer = Infer;
+  def.infer = InferBatchNorm;
   def.canonicalize = SetCount;
-  def.split = Split;
+  def.split = SplitBatchNorm;
   def.cost = [](const NodeTypes& types) {
     return Cost{2.0 * static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };

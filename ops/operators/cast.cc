@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferCast(const NodeTypes& types) {
   const std::string name = types.attributes.String("to");
   const DType dtype = DTypeFromName(name);
   if (dtype == DType::kInvalid) {
@@ -27,7 +27,7 @@ void RegisterCast(OpRegistry& registry) {
                      .required = true,
                      .doc = "name of the element type"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
+  def.infer = InferCast;
   registry.Add(std::move(def));
 }
 

@@ -16,7 +16,7 @@ AttributeSpec IgnoreIndexAttribute() {
           .doc = "a label that adds nothing to the sum"};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitClassification(const NodeTypes& types) {
   SplitRule rule;
   const Dims& labels = types.inputs[1].dims;
   const std::vector<int> axes = AddLeadingAxes(labels, labels.size(), &rule);
@@ -52,7 +52,7 @@ OpDef MakeClassification(const std::string& name, const std::string& doc) {
   def.canonicalize = [](const NodeTypes& types, Attributes* attributes) {
     attributes->Set("count", types.inputs[1].num_elements());
   };
-  def.split = Split;
+  def.split = SplitClassification;
   return def;
 }
 

@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferClipScale(const NodeTypes& types) {
   const double max_norm = types.attributes.Float("max_norm");
   if (!(max_norm > 0)) {
     return AttributeError("clip_scale", "max_norm", absl::StrCat(max_norm), "a positive number");
@@ -32,7 +32,7 @@ void RegisterClipScale(OpRegistry& registry) {
                      .kind = AttributeKind::kFloat,
                      .required = true,
                      .doc = "largest norm that is left alone"}};
-  def.infer = Infer;
+  def.infer = InferClipScale;
   registry.Add(std::move(def));
 }
 

@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferConcat(const NodeTypes& types) {
   TensorType y = types.inputs[0];
   absl::StatusOr<int> axis = NormalizeAxis("concat", "axis", types.attributes.Int("axis"),
                                            static_cast<int>(y.dims.size()));
@@ -31,7 +31,7 @@ int64_t Axis(const NodeTypes& types) {
   return axis < 0 ? axis + static_cast<int64_t>(types.inputs[0].dims.size()) : axis;
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitConcat(const NodeTypes& types) {
   std::vector<bool> whole(types.inputs[0].dims.size(), false);
   whole[Axis(types)] = true;
   return SplitAllBut(whole, types);
@@ -39,7 +39,7 @@ SplitRule Split(const NodeTypes& types) {
 
 // The gradient may lack inputs that need none, so it reads their sizes from an attribute; the axis
 // is never split.
-void Canonicalize(const NodeTypes& types, Attributes* attributes) {
+void CanonicalizeConcat(const NodeTypes& types, Attributes* attributes) {
   std::vector<int64_t> sizes;
   for (const TensorType& input : types.inputs) sizes.push_back(input.dims[Axis(types)]);
   attributes->Set("sizes", sizes);
@@ -60,9 +60,9 @@ void RegisterConcat(OpRegistry& registry) {
                      .kind = AttributeKind::kInts,
                      .doc = "of the inputs along axis; filled in"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
-  def.canonicalize = Canonicalize;
-  def.split = Split;
+  def.infer = InferConcat;
+  def.canonicalize = CanonicalizeConcat;
+  def.split = SplitConcat;
   def.gradient = Gradient{.differentiable = {0}};
   registry.Add(std::move(def));
 }

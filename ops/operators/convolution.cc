@@ -14,8 +14,8 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-constexpr int64_t kMaxWindow = int64_t{1} << 30;
-constexpr int64_t kMaxPad = int64_t{1} << 40;
+constexpr int64_t kMaxConvolutionWindow = int64_t{1} << 30;
+constexpr int64_t kMaxConvolutionPad = int64_t{1} << 40;
 
 // x, weight and the attributes of both kinds, without the relation of weight's dimensions to x.
 absl::Status ExpectCommon(const std::string& op, int spatial, const NodeTypes& types) {
@@ -44,11 +44,12 @@ absl::Status ExpectInRange(const std::string& op, const NodeTypes& types) {
   const Attributes& a = types.attributes;
   const Dims& weight = types.inputs[1].dims;
   const Ints pads = a.Ints("pads"), dilations = a.Ints("dilations"), strides = a.Ints("strides");
-  const bool good = std::all_of(weight.begin() + 2, weight.end(),
-                                [](int64_t k) { return k >= 1 && k <= kMaxWindow; }) &&
-                    *std::max_element(dilations.begin(), dilations.end()) <= kMaxWindow &&
-                    *std::max_element(strides.begin(), strides.end()) <= kMaxWindow &&
-                    *std::max_element(pads.begin(), pads.end()) <= kMaxPad;
+  const bool good =
+      std::all_of(weight.begin() + 2, weight.end(),
+                  [](int64_t k) { return k >= 1 && k <= kMaxConvolutionWindow; }) &&
+      *std::max_element(dilations.begin(), dilations.end()) <= kMaxConvolutionWindow &&
+      *std::max_element(strides.begin(), strides.end()) <= kMaxConvolutionWindow &&
+      *std::max_element(pads.begin(), pads.end()) <= kMaxConvolutionPad;
   if (good) return absl::OkStatus();
   return OpError(
       op, absl::StrCat("kernel ", ToString(weight), ", strides ", ToString(strides), ", pads ",
@@ -76,8 +77,8 @@ std::vector<ExpectedDim> KernelDims(ExpectedDim first, ExpectedDim second, int s
   return dims;
 }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const std::string& op, int spatial,
-                                              const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferConvolution(const std::string& op, int spatial,
+                                                         const NodeTypes& types) {
   ESPALIER_RETURN_IF_ERROR(ExpectCommon(op, spatial, types));
   ESPALIER_RETURN_IF_ERROR(ExpectActivation(op, types.attributes));
   const TensorType &x = types.inputs[0], &weight = types.inputs[1];
@@ -129,7 +130,7 @@ absl::StatusOr<std::vector<TensorType>> InferTransposed(const std::string& op, i
       return AttributeError(op, "output_padding", ToString(more),
                             absl::StrCat("integers below the strides ", ToString(strides)));
     }
-    if (x.dims[2 + d] > kMaxPad) return OpError(op, "'x' is too large");
+    if (x.dims[2 + d] > kMaxConvolutionPad) return OpError(op, "'x' is too large");
     const int64_t reach = (weight.dims[2 + d] - 1) * dilations[d] + 1;
     const int64_t size = x.dims[2 + d] == 0 ? 0
                                             : (x.dims[2 + d] - 1) * strides[d] + reach + more[d] -
@@ -146,7 +147,7 @@ absl::StatusOr<std::vector<TensorType>> InferTransposed(const std::string& op, i
 }
 
 // `transposed`: dimension 0 of weight is x's channels, and spatial dimensions stay whole.
-SplitRule Split(const NodeTypes& types, bool transposed) {
+SplitRule SplitConvolution(const NodeTypes& types, bool transposed) {
   const Dims& x = types.inputs[0].dims;
   const bool bias = types.has_input(2);
   SplitRule rule;
@@ -185,7 +186,7 @@ SplitRule Split(const NodeTypes& types, bool transposed) {
 }
 
 // Multiply-adds per element of y, or of x if transposed.
-Cost CostOf(const NodeTypes& types, const TensorType& side) {
+Cost ConvolutionCost(const NodeTypes& types, const TensorType& side) {
   const Dims& weight = types.inputs[1].dims;
   double per_element = 2;
   for (size_t d = 1; d < weight.size(); ++d) per_element *= static_cast<double>(weight[d]);
@@ -216,9 +217,11 @@ OpDef MakeConvolution(const std::string& name, int spatial) {
       "x[N, C, spatial...], weight[O, C/groups, kernel...], bias[O]? -> activation of "
       "[N, O, spatial'...] (correlation)";
   def.attributes.push_back(ActivationAttribute());
-  def.infer = [name, spatial](const NodeTypes& types) { return Infer(name, spatial, types); };
-  def.split = [](const NodeTypes& types) { return Split(types, false); };
-  def.cost = [](const NodeTypes& types) { return CostOf(types, types.outputs[0]); };
+  def.infer = [name, spatial](const NodeTypes& types) {
+    return InferConvolution(name, spatial, types);
+  };
+  def.split = [](const NodeTypes& types) { return SplitConvolution(types, false); };
+  def.cost = [](const NodeTypes& types) { return ConvolutionCost(types, types.outputs[0]); };
   def.gradient = Gradient{.needs_inputs = {0, 1, 2},
                           .needs_outputs = {0},
                           .differentiable = {0, 1, 2},
@@ -237,8 +240,8 @@ OpDef MakeTransposedConvolution(const std::string& name, int spatial) {
   def.infer = [name, spatial](const NodeTypes& types) {
     return InferTransposed(name, spatial, types);
   };
-  def.split = [](const NodeTypes& types) { return Split(types, true); };
-  def.cost = [](const NodeTypes& types) { return CostOf(types, types.inputs[0]); };
+  def.split = [](const NodeTypes& types) { return SplitConvolution(types, true); };
+  def.cost = [](const NodeTypes& types) { return ConvolutionCost(types, types.inputs[0]); };
   def.gradient = Gradient{.needs_inputs = {0, 1}, .needs_outputs = {}, .differentiable = {0, 1, 2}};
   return def;
 }

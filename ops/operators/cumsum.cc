@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferCumsum(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
   absl::StatusOr<int> axis = NormalizeAxis("cumsum", "axis", types.attributes.Int("axis"),
                                            static_cast<int>(x.dims.size()));
@@ -35,7 +35,7 @@ void RegisterCumsum(OpRegistry& registry) {
                      .default_value = false,
                      .doc = "sum from the other end"}};
   def.types = ElementTypes("FI");
-  def.infer = Infer;
+  def.infer = InferCumsum;
   def.split = SplitAllButAxis;
   def.cost = [](const NodeTypes& types) {
     return Cost{static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};

@@ -4,7 +4,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferEmbedding(const NodeTypes& types) {
   const InputRef ids{"embedding", "ids", types.inputs[0]};
   const InputRef weight{"embedding", "weight", types.inputs[1]};
   ESPALIER_RETURN_IF_ERROR(ExpectInteger(ids));
@@ -15,7 +15,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{y};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitEmbedding(const NodeTypes& types) {
   const Dims& ids = types.inputs[0].dims;
   const Dims& weight = types.inputs[1].dims;
   SplitRule rule;
@@ -38,8 +38,8 @@ void RegisterEmbedding(OpRegistry& registry) {
   def.name = "embedding";
   def.doc = "ids[...] (i32, i64), weight[V, E] -> row ids[...] of weight [..., E]";
   def.inputs = {{"ids"}, {"weight"}};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferEmbedding;
+  def.split = SplitEmbedding;
   def.cost = [](const NodeTypes& types) {  // reads only the rows that are looked up
     const double y = static_cast<double>(types.outputs[0].bytes());
     return Cost{0, 2 * y + static_cast<double>(types.inputs[0].bytes())};

@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferEmbeddingBag(const NodeTypes& types) {
   const InputRef ids{"embedding_bag", "ids", types.inputs[0]};
   const InputRef weight{"embedding_bag", "weight", types.inputs[1]};
   ESPALIER_RETURN_IF_ERROR(ExpectRankAtLeast(ids, 1));
@@ -23,7 +23,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{y};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitEmbeddingBag(const NodeTypes& types) {
   const Dims& ids = types.inputs[0].dims;
   const Dims& weight = types.inputs[1].dims;
   SplitRule rule;
@@ -52,8 +52,8 @@ void RegisterEmbeddingBag(OpRegistry& registry) {
   def.attributes = {
       {"mode", AttributeKind::kString, std::string("sum"), false, "'sum' or 'average'"},
       {"padding_index", AttributeKind::kInt, int64_t{-1}, false, "an id to leave out; -1: none"}};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferEmbeddingBag;
+  def.split = SplitEmbeddingBag;
   def.cost = [](const NodeTypes& types) {  // reads only the rows that are looked up
     const double rows = static_cast<double>(types.inputs[0].num_elements()) *
                         static_cast<double>(types.inputs[1].dims[1]);

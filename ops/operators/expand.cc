@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferExpand(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
   const Dims shape = types.attributes.Ints("shape");
   ESPALIER_RETURN_IF_ERROR(ExpectInts("expand", "shape", shape, shape.size(), 0));
@@ -16,7 +16,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
 }
 
 // A size that x has already is written as 1, which means the same and allows a split.
-void Canonicalize(const NodeTypes& types, Attributes* attributes) {
+void CanonicalizeExpand(const NodeTypes& types, Attributes* attributes) {
   const Dims& x = types.inputs[0].dims;
   Dims shape = attributes->Ints("shape");
   for (size_t i = 1; i <= std::min(x.size(), shape.size()); ++i) {
@@ -26,7 +26,7 @@ void Canonicalize(const NodeTypes& types, Attributes* attributes) {
   attributes->Set("shape", shape);
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitExpand(const NodeTypes& types) {
   const Dims &x = types.inputs[0].dims, &y = types.outputs[0].dims;
   SplitRule rule;
   std::vector<int> x_axes(x.size(), kNotSplit), y_axes(y.size(), kNotSplit);
@@ -53,9 +53,9 @@ void RegisterExpand(OpRegistry& registry) {
                      .required = true,
                      .doc = "sizes; 1 leaves a dimension of x as it is"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
-  def.canonicalize = Canonicalize;
-  def.split = Split;
+  def.infer = InferExpand;
+  def.canonicalize = CanonicalizeExpand;
+  def.split = SplitExpand;
   def.gradient = Gradient{.differentiable = {0}};
   registry.Add(std::move(def));
 }

@@ -10,20 +10,21 @@
 namespace espalier {
 namespace {
 
-constexpr char kOp[] = "expert_linear";
+constexpr char kExpertLinear[] = "expert_linear";
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
-  const InputRef x{kOp, "x", types.inputs[0]}, weight{kOp, "weight", types.inputs[1]};
+absl::StatusOr<std::vector<TensorType>> InferExpertLinear(const NodeTypes& types) {
+  const InputRef x{kExpertLinear, "x", types.inputs[0]},
+      weight{kExpertLinear, "weight", types.inputs[1]};
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(x));
   if (x.type.dims.size() != 3) ESPALIER_RETURN_IF_ERROR(ExpectRank(x, 2));
   const int64_t in = x.type.dims.back();
   ESPALIER_RETURN_IF_ERROR(ExpectSameDType(weight, x));
   ESPALIER_RETURN_IF_ERROR(
       ExpectShape(weight, {"experts", "out", in}, absl::StrCat("'x' ends in ", in)));
-  return InferExpertRows(kOp, types, weight.type.dims[1]);
+  return InferExpertRows(kExpertLinear, types, weight.type.dims[1]);
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitExpertLinear(const NodeTypes& types) {
   return SplitExpertRows(types, types.inputs[1].dims[1], {kNotSplit, 1, kNotSplit});
 }
 
@@ -31,7 +32,7 @@ SplitRule Split(const NodeTypes& types) {
 
 void RegisterExpertLinear(OpRegistry& registry) {
   OpDef def;
-  def.name = kOp;
+  def.name = kExpertLinear;
   def.doc =
       "x[T, in] or [T, k, in], weight[n, out, in], assign[T, k] (i32), gates[T, k]? -> y[T, k, "
       "out]: row t, j of y is weight[assign[t, j]] times row t (or t, j) of x; with gates [T, "
@@ -39,8 +40,8 @@ void RegisterExpertLinear(OpRegistry& registry) {
   def.inputs = {
       {"x"}, {"weight"}, {.name = "assign", .own_type = true}, {"gates", /*optional=*/true}};
   def.precision = Precision::kNarrow;
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferExpertLinear;
+  def.split = SplitExpertLinear;
   def.cost = [](const NodeTypes& types) {
     const TensorType& weight = types.inputs[1];
     return ExpertRowsCost(

@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferFill(const NodeTypes& types) {
   const Dims dims = types.attributes.Ints("dims");
   for (int64_t dim : dims) {
     if (dim < 0) return AttributeError("fill", "dims", ToString(dims), "sizes of at least 0");
@@ -35,7 +35,7 @@ void RegisterFill(OpRegistry& registry) {
        .default_value = std::string("f32"),
        .doc = "element type"},
   };
-  def.infer = Infer;
+  def.infer = InferFill;
   def.split = SplitAlike;
   registry.Add(std::move(def));
 }

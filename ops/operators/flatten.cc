@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferFlatten(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
   const int64_t rank = static_cast<int64_t>(x.dims.size());
   int64_t axis = types.attributes.Int("axis");
@@ -33,7 +33,7 @@ void RegisterFlatten(OpRegistry& registry) {
                      .default_value = int64_t{1},
                      .doc = "first dimension of the second group"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
+  def.infer = InferFlatten;
   def.split = SplitRegrouped;
   def.gradient = Gradient{.differentiable = {0}};
   def.view = true;

@@ -6,13 +6,13 @@
 namespace espalier {
 namespace {
 
-size_t AxisOf(const NodeTypes& types) {
+size_t GatherAxis(const NodeTypes& types) {
   const int64_t axis = types.attributes.Int("axis");
   return static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(types.inputs[0].dims.size())
                                       : axis);
 }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferGather(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
   const TensorType& indices = types.inputs[1];
   ESPALIER_RETURN_IF_ERROR(ExpectInteger({"gather", "indices", indices}));
@@ -25,8 +25,8 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{{x.dtype, dims}};
 }
 
-SplitRule Split(const NodeTypes& types) {
-  const size_t axis = AxisOf(types), ids = types.inputs[1].dims.size();
+SplitRule SplitGather(const NodeTypes& types) {
+  const size_t axis = GatherAxis(types), ids = types.inputs[1].dims.size();
   SplitRule rule;
   const Dims& y = types.outputs[0].dims;
   const std::vector<int> axes = AddLeadingAxes(y, y.size(), &rule);
@@ -52,8 +52,8 @@ void RegisterGather(OpRegistry& registry) {
                      .default_value = int64_t{0},
                      .doc = "dimension of x that is looked up, from the end if negative"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferGather;
+  def.split = SplitGather;
   def.cost = [](const NodeTypes& types) {
     // Only the rows that are looked up are read.
     return Cost{0, static_cast<double>(2 * types.outputs[0].bytes() + types.inputs[1].bytes())};

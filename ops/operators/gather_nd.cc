@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferGatherNd(const NodeTypes& types) {
   const TensorType &x = types.inputs[0], &indices = types.inputs[1];
   const int64_t batch_dims = types.attributes.Int("batch_dims");
   ESPALIER_RETURN_IF_ERROR(ExpectNdIndices("gather_nd", types, batch_dims));
@@ -14,7 +14,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{y};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitGatherNd(const NodeTypes& types) {
   const Dims &x = types.inputs[0].dims, &y = types.outputs[0].dims;
   const size_t batch_dims = static_cast<size_t>(types.attributes.Int("batch_dims"));
   const size_t places = types.inputs[1].dims.size() - 1;
@@ -45,8 +45,8 @@ void RegisterGatherNd(OpRegistry& registry) {
                      .doc = "leading dimensions that x and indices share"}};
   def.types = ElementTypes("FISB");
   def.onnx = OnnxForm{"GatherND", {{"batch_dims", "batch_dims"}}};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferGatherNd;
+  def.split = SplitGatherNd;
   def.gradient = Gradient{.needs_inputs = {1}, .differentiable = {0}};
   registry.Add(std::move(def));
 }

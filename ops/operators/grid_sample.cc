@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferGridSample(const NodeTypes& types) {
   const InputRef x{"grid_sample", "x", types.inputs[0]};
   const InputRef grid{"grid_sample", "grid", types.inputs[1]};
   ESPALIER_RETURN_IF_ERROR(ExpectRank(x, 4));
@@ -49,7 +49,7 @@ void RegisterGridSample(OpRegistry& registry) {
                      "outside x: zeros, border or reflection"},
                     {"align_corners", AttributeKind::kBool, false, false,
                      "-1 and 1 are the centres of the outermost elements, not their borders"}};
-  def.infer = Infer;
+  def.infer = InferGridSample;
   def.split = [](const NodeTypes& types) {
     const Dims &x = types.inputs[0].dims, &grid = types.inputs[1].dims;
     SplitRule rule;

@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferGroupBy(const NodeTypes& types) {
   const InputRef x{"group_by", "x", types.inputs[0]};
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(x));
   ESPALIER_RETURN_IF_ERROR(ExpectRank(x, 2));
@@ -20,7 +20,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
 }
 
 // The shards of a split batch fill different rows of the outputs: partial sums.
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitGroupBy(const NodeTypes& types) {
   SplitRule rule;
   const std::vector<int> x = AddLeadingAxes(types.inputs[0].dims, 2, &rule);
   rule.inputs = {x, {kNotSplit, kNotSplit}};
@@ -40,8 +40,8 @@ void RegisterGroupBy(OpRegistry& registry) {
   def.inputs = {{"x"}, {"assign"}};
   def.num_outputs = -1;
   def.attributes = ExpertAttributes();
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferGroupBy;
+  def.split = SplitGroupBy;
   def.gradient = Gradient{.needs_inputs = {1}, .differentiable = {0}};
   registry.Add(std::move(def));
 }

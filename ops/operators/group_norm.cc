@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferGroupNorm(const NodeTypes& types) {
   const InputRef x{"group_norm", "x", types.inputs[0]};
   ESPALIER_RETURN_IF_ERROR(ExpectRankAtLeast(x, 2));
   const int64_t groups = types.attributes.Int("groups"), channels = x.type.dims[1];
@@ -32,7 +32,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
 }
 
 // Groups stay whole.
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitGroupNorm(const NodeTypes& types) {
   const Dims& x = types.inputs[0].dims;
   SplitRule rule;
   rule.axes = {{"sample", AxisKind::kSample, x[0]},
@@ -62,8 +62,8 @@ void RegisterGroupNorm(OpRegistry& registry) {
   def.attributes = {
       {"groups", AttributeKind::kInt, std::nullopt, true, "of channels; C: instance norm"},
       {"epsilon", AttributeKind::kFloat, 1e-5, false, "added to the variance"}};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferGroupNorm;
+  def.split = SplitGroupNorm;
   def.cost = [](const NodeTypes& types) {
     return Cost{8.0 * static_cast<double>(types.outputs[0].num_elements()), OperandBytes(types)};
   };

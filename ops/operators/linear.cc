@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferLinear(const NodeTypes& types) {
   const InputRef x{"linear", "x", types.inputs[0]};
   const InputRef weight{"linear", "weight", types.inputs[1]};
   ESPALIER_RETURN_IF_ERROR(ExpectActivation("linear", types.attributes));
@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{y};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitLinear(const NodeTypes& types) {
   const Dims& x = types.inputs[0].dims;
   const Dims& weight = types.inputs[1].dims;
   const bool bias = types.has_input(2);
@@ -58,8 +58,8 @@ void RegisterLinear(OpRegistry& registry) {
   def.inputs = {
       {"x"}, {.name = "weight", .wide = true}, {.name = "bias", .optional = true, .wide = true}};
   def.precision = Precision::kNarrow;
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferLinear;
+  def.split = SplitLinear;
   def.cost = [](const NodeTypes& types) {
     const double in = static_cast<double>(types.inputs[1].dims[1]);
     return Cost{2.0 * static_cast<double>(types.outputs[0].num_elements()) * in,

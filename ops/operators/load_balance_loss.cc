@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferLoadBalanceLoss(const NodeTypes& types) {
   const InputRef gates{"load_balance_loss", "gate_full", types.inputs[0]};
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(gates));
   ESPALIER_RETURN_IF_ERROR(ExpectRank(gates, 2));
@@ -28,7 +28,7 @@ void RegisterLoadBalanceLoss(OpRegistry& registry) {
   def.precision = Precision::kF32;
   def.attributes = {
       {"count", AttributeKind::kInt, int64_t{0}, false, "samples in the whole batch; filled in"}};
-  def.infer = Infer;
+  def.infer = InferLoadBalanceLoss;
   def.canonicalize = [](const NodeTypes& types, Attributes* attributes) {
     if (attributes->Int("count") == 0) attributes->Set("count", types.inputs[0].dims[0]);
   };

@@ -9,12 +9,14 @@
 namespace espalier {
 namespace {
 
-constexpr char kOp[] = "lora_linear";
+constexpr char kLoraLinear[] = "lora_linear";
 
 enum Input { kX, kA, kB, kAdapter };
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
-  const auto input = [&](int i, const char* name) { return InputRef{kOp, name, types.inputs[i]}; };
+absl::StatusOr<std::vector<TensorType>> InferLoraLinear(const NodeTypes& types) {
+  const auto input = [&](int i, const char* name) {
+    return InputRef{kLoraLinear, name, types.inputs[i]};
+  };
   const InputRef x = input(kX, "x"), a = input(kA, "a"), b = input(kB, "b");
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(x));
   ESPALIER_RETURN_IF_ERROR(ExpectRank(x, 2));
@@ -33,7 +35,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{{x.type.dtype, {rows, b.type.dims[1]}}};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitLoraLinear(const NodeTypes& types) {
   constexpr int kSample = 0, kOut = 1, kIn = 2;
   SplitRule rule;
   rule.axes = {{"sample", AxisKind::kSample, types.inputs[kX].dims[0]},
@@ -49,15 +51,15 @@ SplitRule Split(const NodeTypes& types) {
 
 void RegisterLoraLinear(OpRegistry& registry) {
   OpDef def;
-  def.name = kOp;
+  def.name = kLoraLinear;
   def.doc =
       "x[T, in], a[n, r, in], b[n, out, r], adapter[T] (i32) -> y[T, out]: row t of y is "
       "b[adapter[t]] "
       "(a[adapter[t]] x[t]), and 0 where adapter[t] is -1. No gradient";
   def.inputs = {{"x"}, {"a"}, {"b"}, {.name = "adapter", .own_type = true}};
   def.precision = Precision::kNarrow;
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferLoraLinear;
+  def.split = SplitLoraLinear;
   def.cost = [](const NodeTypes& types) {
     const TensorType &x = types.inputs[kX], &b = types.inputs[kB];
     const double rows = static_cast<double>(x.dims[0]);

@@ -20,7 +20,7 @@ Sizes SizesOf(const NodeTypes& types) {
 
 Dims BatchOf(const Dims& dims) { return Dims(dims.begin(), dims.end() - 2); }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferMatmul(const NodeTypes& types) {
   const InputRef a{"matmul", "a", types.inputs[0]};
   const InputRef b{"matmul", "b", types.inputs[1]};
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(a));
@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{y};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitMatmul(const NodeTypes& types) {
   const Dims& y = types.outputs[0].dims;
   const Sizes sizes = SizesOf(types);
   SplitRule rule;
@@ -85,8 +85,8 @@ void RegisterMatmul(OpRegistry& registry) {
   def.attributes = {
       {"transpose_a", AttributeKind::kBool, false, false, "a is given as [..., k, m]"},
       {"transpose_b", AttributeKind::kBool, false, false, "b is given as [..., n, k]"}};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferMatmul;
+  def.split = SplitMatmul;
   def.cost = [](const NodeTypes& types) {
     return Cost{2.0 * static_cast<double>(types.outputs[0].num_elements()) *
                     static_cast<double>(SizesOf(types).k_a),

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferMaxUnpool(const NodeTypes& types) {
   const InputRef x{"max_unpool", "x", types.inputs[0]};
   const InputRef indices{"max_unpool", "indices", types.inputs[1]};
   ESPALIER_RETURN_IF_ERROR(ExpectRank(x, 4));
@@ -40,7 +40,7 @@ void RegisterMaxUnpool(OpRegistry& registry) {
   def.types = {DType::kF32, DType::kBF16, DType::kF16};
   def.attributes = {{"dims", AttributeKind::kInts, std::nullopt, true,
                      "height, width; of four, the first two are those of x or 0"}};
-  def.infer = Infer;
+  def.infer = InferMaxUnpool;
   def.split = SplitPlanes;
   def.gradient = Gradient{.needs_inputs = {1}, .needs_outputs = {}, .differentiable = {0}};
   registry.Add(std::move(def));

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-constexpr char kName[] = "multi_head_attention";
+constexpr char kMultiHeadAttention[] = "multi_head_attention";
 // Indices of the inputs.
 enum { kQ, kK, kV, kWq, kWk, kWv, kWo, kBq, kBk, kBv, kBo, kBiasK, kBiasV, kMask };
 
@@ -31,10 +31,12 @@ const std::vector<Arity>& Inputs() {
   return *inputs;
 }
 
-InputRef At(const NodeTypes& types, int i) { return {kName, Inputs()[i].name, types.inputs[i]}; }
+InputRef At(const NodeTypes& types, int i) {
+  return {kMultiHeadAttention, Inputs()[i].name, types.inputs[i]};
+}
 
-absl::Status CheckMask(const NodeTypes& types, int64_t batch, int64_t heads, int64_t rows,
-                       int64_t columns) {
+absl::Status CheckMultiHeadAttentionMask(const NodeTypes& types, int64_t batch, int64_t heads,
+                                         int64_t rows, int64_t columns) {
   if (!types.has_input(kMask)) return absl::OkStatus();
   ESPALIER_RETURN_IF_ERROR(ExpectDType(At(types, kMask), {DType::kBool, DType::kF32}));
   const Dims& dims = types.inputs[kMask].dims;
@@ -43,9 +45,10 @@ absl::Status CheckMask(const NodeTypes& types, int64_t batch, int64_t heads, int
     return absl::OkStatus();
   }
   return OpError(
-      kName, absl::StrCat("input 'mask' has shape ", ToString(dims), ", expected ",
-                          ToString(Dims{rows, columns}), ", ", ToString(Dims{batch, rows, columns}),
-                          " or ", ToString(Dims{batch, heads, rows, columns})));
+      kMultiHeadAttention,
+      absl::StrCat("input 'mask' has shape ", ToString(dims), ", expected ",
+                   ToString(Dims{rows, columns}), ", ", ToString(Dims{batch, rows, columns}),
+                   " or ", ToString(Dims{batch, heads, rows, columns})));
 }
 
 // A weight has `heads` equal parts along `dim`.
@@ -53,16 +56,16 @@ absl::Status ExpectHeads(const NodeTypes& types, int input, int dim, int64_t hea
   const int64_t size = types.inputs[input].dims[dim];
   if (size > 0 && size % heads == 0) return absl::OkStatus();
   return AttributeError(
-      kName, "heads", std::to_string(heads),
+      kMultiHeadAttention, "heads", std::to_string(heads),
       absl::StrCat("a divisor of dimension ", dim, " of '", Inputs()[input].name, "', ", size));
 }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferMultiHeadAttention(const NodeTypes& types) {
   const int64_t heads = types.attributes.Int("heads");
-  ESPALIER_RETURN_IF_ERROR(ExpectPositive(kName, "heads", heads));
+  ESPALIER_RETURN_IF_ERROR(ExpectPositive(kMultiHeadAttention, "heads", heads));
   const double rate = types.attributes.Float("rate");
   if (!(rate >= 0 && rate < 1)) {
-    return AttributeError(kName, "rate", std::to_string(rate), "a number in [0, 1)");
+    return AttributeError(kMultiHeadAttention, "rate", std::to_string(rate), "a number in [0, 1)");
   }
   const InputRef q = At(types, kQ);
   for (int i = kK; i < kMask; ++i) {
@@ -97,13 +100,13 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
         ExpectShape(At(types, i), {size}, "of the projection that it belongs to"));
   }
   if (types.has_input(kBiasK) != types.has_input(kBiasV)) {
-    return OpError(kName, "inputs 'bias_k' and 'bias_v' must be given together");
+    return OpError(kMultiHeadAttention, "inputs 'bias_k' and 'bias_v' must be given together");
   }
-  ESPALIER_RETURN_IF_ERROR(CheckMask(types, batch, heads, x[1], columns));
+  ESPALIER_RETURN_IF_ERROR(CheckMultiHeadAttentionMask(types, batch, heads, x[1], columns));
   return std::vector<TensorType>{{q.type.dtype, {batch, x[1], out}}};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitMultiHeadAttention(const NodeTypes& types) {
   const Dims& q = types.inputs[kQ].dims;
   SplitRule rule;
   rule.axes = {{"sample", AxisKind::kSample, q[0]}, {"query", AxisKind::kAttribute, q[1]}};
@@ -147,7 +150,7 @@ SplitRule Split(const NodeTypes& types) {
   return rule;
 }
 
-Cost CostOf(const NodeTypes& types) {
+Cost MultiHeadAttentionCost(const NodeTypes& types) {
   const auto elements = [&](int i) { return static_cast<double>(types.inputs[i].num_elements()); };
   const auto rows = [&](int i) { return static_cast<double>(types.inputs[i].dims[0]); };
   const double pairs = elements(kQ) /
@@ -163,7 +166,7 @@ Cost CostOf(const NodeTypes& types) {
 
 void RegisterMultiHeadAttention(OpRegistry& registry) {
   OpDef def;
-  def.name = kName;
+  def.name = kMultiHeadAttention;
   def.doc =
       "q[B, S, E], k[B, T, K], v[B, T, V], wq[H*D, E], wk[H*D, K], wv[H*Dv, V], wo[O, H*Dv], "
       "bq?, bk?, bv?, bo?, bias_k[H*D]?, bias_v[H*Dv]?, mask? -> softmax(Q K^T / sqrt(D) + mask) V "
@@ -177,16 +180,16 @@ void RegisterMultiHeadAttention(OpRegistry& registry) {
       {"causal", AttributeKind::kBool, false, false, "row s sees columns t <= s"},
       {"rate", AttributeKind::kFloat, 0.0, false, "dropout of the softmax, when training"},
       {"add_zero_attn", AttributeKind::kBool, false, false, "K and V get a row of zeros"}};
-  def.infer = Infer;
-  def.split = Split;
-  def.cost = CostOf;
+  def.infer = InferMultiHeadAttention;
+  def.split = SplitMultiHeadAttention;
+  def.cost = MultiHeadAttentionCost;
   def.random = true;
   // The backward pass recomputes everything in between.
   def.gradient = Gradient{.needs_inputs = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13},
                           .needs_outputs = {},
                           .differentiable = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
                           .cost = [](const NodeTypes& types) {
-                            const Cost cost = CostOf(types);
+                            const Cost cost = MultiHeadAttentionCost(types);
                             return Cost{3.0 * cost.flops, 2.0 * cost.bytes};
                           }};
   registry.Add(std::move(def));

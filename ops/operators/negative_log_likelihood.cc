@@ -7,12 +7,12 @@
 namespace espalier {
 namespace {
 
-const char kName[] = "negative_log_likelihood";
+const char kNegativeLogLikelihood[] = "negative_log_likelihood";
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
-  const InputRef scores{kName, "log_probabilities", types.inputs[0]};
-  const InputRef labels{kName, "labels", types.inputs[1]};
-  ESPALIER_RETURN_IF_ERROR(CheckLabelReduction(kName, types.attributes));
+absl::StatusOr<std::vector<TensorType>> InferNegativeLogLikelihood(const NodeTypes& types) {
+  const InputRef scores{kNegativeLogLikelihood, "log_probabilities", types.inputs[0]};
+  const InputRef labels{kNegativeLogLikelihood, "labels", types.inputs[1]};
+  ESPALIER_RETURN_IF_ERROR(CheckLabelReduction(kNegativeLogLikelihood, types.attributes));
   ESPALIER_RETURN_IF_ERROR(ExpectDType(scores, {DType::kF32}));
   ESPALIER_RETURN_IF_ERROR(ExpectInteger(labels));
   ESPALIER_RETURN_IF_ERROR(ExpectRankAtLeast(scores, 2));
@@ -23,18 +23,19 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
                                        absl::StrCat("input 'log_probabilities' has shape ",
                                                     ToString(dims), ", classes in dimension 1")));
   if (dims[1] < 1) {
-    return OpError(kName, absl::StrCat("input 'log_probabilities' has shape ", ToString(dims),
-                                       ", expected at least one class in dimension 1"));
+    return OpError(kNegativeLogLikelihood,
+                   absl::StrCat("input 'log_probabilities' has shape ", ToString(dims),
+                                ", expected at least one class in dimension 1"));
   }
   if (types.has_input(2)) {
-    const InputRef weights{kName, "weights", types.inputs[2]};
+    const InputRef weights{kNegativeLogLikelihood, "weights", types.inputs[2]};
     ESPALIER_RETURN_IF_ERROR(ExpectDType(weights, {DType::kF32}));
     ESPALIER_RETURN_IF_ERROR(ExpectShape(weights, {dims[1]}, "there is one weight per class"));
   }
   return std::vector<TensorType>{LabelLossType(types)};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitNegativeLogLikelihood(const NodeTypes& types) {
   SplitRule rule = SplitLabels(types);
   rule.inputs[0] = rule.inputs[1];
   rule.inputs[0].insert(rule.inputs[0].begin() + 1, kNotSplit);
@@ -45,17 +46,17 @@ SplitRule Split(const NodeTypes& types) {
 
 void RegisterNegativeLogLikelihood(OpRegistry& registry) {
   OpDef def;
-  def.name = kName;
+  def.name = kNegativeLogLikelihood;
   def.doc =
       "log_probabilities[N, C, ...], labels[N, ...], weights[C]?: -weight[label] * "
       "log_probability[label] of every place, reduced; ignored labels add nothing";
   def.inputs = {{"log_probabilities"}, {"labels"}, {"weights", /*optional=*/true}};
   def.attributes = LabelLossAttributes("counted");
-  def.infer = Infer;
+  def.infer = InferNegativeLogLikelihood;
   def.canonicalize = [](const NodeTypes& types, Attributes* attributes) {
     attributes->Set("count", types.inputs[1].num_elements());
   };
-  def.split = Split;
+  def.split = SplitNegativeLogLikelihood;
   // Reads only the elements at the labels.
   def.cost = [](const NodeTypes& types) {
     const double labels = static_cast<double>(types.inputs[1].num_elements());

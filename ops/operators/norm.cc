@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NormOp& op, const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferNorm(const NormOp& op, const NodeTypes& types) {
   const InputRef x{op.name, "x", types.inputs[0]};
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(x));
   ESPALIER_RETURN_IF_ERROR(ExpectRankAtLeast(x, 1));
@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NormOp& op, const NodeTypes&
 }
 
 // Rows stay whole.
-SplitRule Split(const NormOp& op, const NodeTypes& types) {
+SplitRule SplitNorm(const NormOp& op, const NodeTypes& types) {
   const Dims& x = types.inputs[0].dims;
   SplitRule rule;
   std::vector<int> map = AddLeadingAxes(x, x.size() - 1, &rule);
@@ -59,8 +59,8 @@ OpDef MakeNorm(const NormOp& op) {
   def.num_outputs = first;
   def.types = {DType::kF32, DType::kBF16, DType::kF16};
   def.attributes = {{"epsilon", AttributeKind::kFloat, 1e-5, false, "added below the root"}};
-  def.infer = [op](const NodeTypes& types) { return Infer(op, types); };
-  def.split = [op](const NodeTypes& types) { return Split(op, types); };
+  def.infer = [op](const NodeTypes& types) { return InferNorm(op, types); };
+  def.split = [op](const NodeTypes& types) { return SplitNorm(op, types); };
   def.cost = [](const NodeTypes& types) {
     return Cost{8.0 * static_cast<double>(types.outputs[0].num_elements()), OperandBytes(types)};
   };

@@ -6,12 +6,12 @@ namespace espalier {
 namespace {
 
 // The position of the new dimension in y.
-int64_t AxisOf(const NodeTypes& types) {
+int64_t OneHotAxis(const NodeTypes& types) {
   const int64_t axis = types.attributes.Int("axis");
   return axis < 0 ? axis + static_cast<int64_t>(types.inputs[0].dims.size()) + 1 : axis;
 }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferOneHot(const NodeTypes& types) {
   const TensorType& indices = types.inputs[0];
   const int64_t depth = types.attributes.Int("depth");
   ESPALIER_RETURN_IF_ERROR(ExpectPositive("one_hot", "depth", depth));
@@ -28,17 +28,17 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
     return AttributeError("one_hot", "dtype", absl::StrCat("'", name, "'"),
                           "f32, bf16, f16, i32, i64, bool, i8 or u8");
   }
-  y.dims.insert(y.dims.begin() + AxisOf(types), depth);
+  y.dims.insert(y.dims.begin() + OneHotAxis(types), depth);
   return std::vector<TensorType>{y};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitOneHot(const NodeTypes& types) {
   SplitRule rule;
   const Dims& indices = types.inputs[0].dims;
   const std::vector<int> axes = AddLeadingAxes(indices, indices.size(), &rule);
   rule.inputs = {axes};
   rule.outputs = {axes};
-  rule.outputs[0].insert(rule.outputs[0].begin() + AxisOf(types), kNotSplit);
+  rule.outputs[0].insert(rule.outputs[0].begin() + OneHotAxis(types), kNotSplit);
   return rule;
 }
 
@@ -64,8 +64,8 @@ void RegisterOneHot(OpRegistry& registry) {
        .default_value = "f32",
        .doc = "element type of y"}};
   def.types = {DType::kI32, DType::kI64};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferOneHot;
+  def.split = SplitOneHot;
   registry.Add(std::move(def));
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kScale = 2, kHyper = 3, kBuffers = 4;
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitOptimizer(const NodeTypes& types) {
   SplitRule rule;
   const Dims& dims = types.inputs[0].dims;
   const std::vector<int> axes = AddLeadingAxes(dims, dims.size(), &rule);
@@ -69,7 +69,7 @@ OpDef MakeUpdate(const std::string& name, const std::string& doc, const std::vec
     }
     return std::vector<TensorType>{types.inputs[0]};
   };
-  def.split = Split;
+  def.split = SplitOptimizer;
   def.cost = [flops_per_element](const NodeTypes& types) {
     const double elements = static_cast<double>(types.inputs[0].num_elements());
     // Buffers are read (counted among the operands) and written.

@@ -10,13 +10,13 @@ namespace espalier {
 namespace {
 
 // Far beyond any tensor, and far from overflow.
-constexpr int64_t kMaxPad = int64_t{1} << 48;
+constexpr int64_t kMaxPadPad = int64_t{1} << 48;
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferPad(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
   const std::vector<int64_t> pads = types.attributes.Ints("pads");
   const size_t rank = x.dims.size();
-  ESPALIER_RETURN_IF_ERROR(ExpectInts("pad", "pads", pads, 2 * rank, -kMaxPad));
+  ESPALIER_RETURN_IF_ERROR(ExpectInts("pad", "pads", pads, 2 * rank, -kMaxPadPad));
   const std::string mode_name = types.attributes.String("mode");
   PadMode mode;
   if (!PadModeFromName(mode_name, &mode)) {
@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   TensorType y = x;
   for (size_t d = 0; d < rank; ++d) {
     const int64_t begin = pads[d], end = pads[rank + d];
-    if (begin > kMaxPad || end > kMaxPad || x.dims[d] + begin + end < 0) {
+    if (begin > kMaxPadPad || end > kMaxPadPad || x.dims[d] + begin + end < 0) {
       return AttributeError("pad", "pads", ToString(Dims(pads)),
                             absl::StrCat("values that leave dimension ", d, " of size ", x.dims[d],
                                          " with a size from 0 to 2^46"));
@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
 }
 
 // Padding lies at the edges of the whole tensor, so a padded dimension is not split.
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitPad(const NodeTypes& types) {
   const std::vector<int64_t> pads = types.attributes.Ints("pads");
   const size_t rank = types.inputs[0].dims.size();
   std::vector<bool> whole(rank);
@@ -71,8 +71,8 @@ void RegisterPad(OpRegistry& registry) {
                      .default_value = 0.0,
                      .doc = "what mode 'constant' adds"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferPad;
+  def.split = SplitPad;
   def.gradient = Gradient{.differentiable = {0}};
   registry.Add(std::move(def));
 }

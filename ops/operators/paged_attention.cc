@@ -53,7 +53,7 @@ absl::Status CheckCache(const NodeTypes& types, int64_t head_dim) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferPagedAttention(const NodeTypes& types) {
   const auto input = [&](int i) { return InputRef{"paged_attention", kNames[i], types.inputs[i]}; };
   const int64_t head_dim = types.attributes.Int("head_dim");
   ESPALIER_RETURN_IF_ERROR(ExpectPositive("paged_attention", "head_dim", head_dim));
@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{types.inputs[kQ]};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitPagedAttention(const NodeTypes& types) {
   SplitRule rule;
   rule.axes = {
       {"heads", AxisKind::kParameter, types.inputs[kK].dims[1] / types.attributes.Int("head_dim")}};
@@ -165,8 +165,8 @@ void RegisterPagedAttention(OpRegistry& registry) {
                      "relative: slope * (position of the key - that of the row) is added to the "
                      "scaled product; bf16: slope * position of the key, factors and product "
                      "rounded to bf16, is added before scaling, as Falcon was trained"}};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferPagedAttention;
+  def.split = SplitPagedAttention;
   def.cost = [](const NodeTypes& types) {
     // How much of the cache is read is known only at run time; assumes that all rows share one
     // context.

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferPool2d(const NodeTypes& types) {
   const std::string kind = types.attributes.String("kind");
   if (kind != "max" && kind != "average" && kind != "lp") {
     return AttributeError("pool2d", "kind", absl::StrCat("'", kind, "'"),
@@ -37,7 +37,7 @@ void RegisterPool2d(OpRegistry& registry) {
   def.attributes.push_back(
       {"count_include_pad", AttributeKind::kBool, false, false, "average: pads count as zeros"});
   def.attributes.push_back({"p", AttributeKind::kInt, int64_t{2}, false, "lp: the exponent"});
-  def.infer = Infer;
+  def.infer = InferPool2d;
   def.split = [](const NodeTypes& types) {
     SplitRule rule = SplitPlanes(types);
     const Attributes& a = types.attributes;

@@ -11,7 +11,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-constexpr int64_t kMaxWindow = int64_t{1} << 30;
+constexpr int64_t kMaxPoolingWindow = int64_t{1} << 30;
 
 }  // namespace
 
@@ -34,9 +34,9 @@ absl::StatusOr<Dims> WindowedSize(const std::string& op, const NodeTypes& types)
   ESPALIER_RETURN_IF_ERROR(ExpectInts(op, "dilations", dilations, 2, 1));
   for (const auto& [name, values] : {std::pair("kernel", kernel), std::pair("strides", strides),
                                      std::pair("dilations", dilations)}) {
-    if (std::max(values[0], values[1]) <= kMaxWindow) continue;
+    if (std::max(values[0], values[1]) <= kMaxPoolingWindow) continue;
     return AttributeError(op, name, ToString(Dims(values)),
-                          absl::StrCat("integers of at most ", kMaxWindow));
+                          absl::StrCat("integers of at most ", kMaxPoolingWindow));
   }
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(x));
   ESPALIER_RETURN_IF_ERROR(ExpectRank(x, 4));

@@ -11,19 +11,20 @@
 namespace espalier {
 namespace {
 
-constexpr char kOp[] = "quantized_expert_linear";
+constexpr char kQuantizedExpertLinear[] = "quantized_expert_linear";
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
-  const InputRef x{kOp, "x", types.inputs[0]}, weight{kOp, "weight", types.inputs[1]};
+absl::StatusOr<std::vector<TensorType>> InferQuantizedExpertLinear(const NodeTypes& types) {
+  const InputRef x{kQuantizedExpertLinear, "x", types.inputs[0]},
+      weight{kQuantizedExpertLinear, "weight", types.inputs[1]};
   ESPALIER_RETURN_IF_ERROR(ExpectDType(x, {DType::kF32}));
   if (x.type.dims.size() != 3) ESPALIER_RETURN_IF_ERROR(ExpectRank(x, 2));
   ESPALIER_RETURN_IF_ERROR(
       ExpectQuantizedWeight(weight, x.type.dims.back(), types.attributes, "experts"));
-  return InferExpertRows(kOp, types, types.attributes.Int("out"));
+  return InferExpertRows(kQuantizedExpertLinear, types, types.attributes.Int("out"));
 }
 
 // Packed weights can be cut between blocks of outputs.
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitQuantizedExpertLinear(const NodeTypes& types) {
   const int64_t out = types.attributes.Int("out");
   const int64_t unit = types.attributes.Int("bits") == 16 ? 1 : kPackOutputs;
   const int64_t parts = out % unit == 0 ? out / unit : 0;
@@ -34,7 +35,7 @@ SplitRule Split(const NodeTypes& types) {
 
 void RegisterQuantizedExpertLinear(OpRegistry& registry) {
   OpDef def;
-  def.name = kOp;
+  def.name = kQuantizedExpertLinear;
   def.doc =
       "x[T, in] or [T, k, in] f32, weight, assign[T, k] (i32), gates[T, k]? -> y[T, k, out], or "
       "with gates [T, out]: expert_linear. weight is bf16 or f16[n, out, in], or u8[n, blocks, "
@@ -44,8 +45,8 @@ void RegisterQuantizedExpertLinear(OpRegistry& registry) {
   def.attributes = QuantizedWeightAttributes("rows of a whole expert's matrix");
   def.inputs = {
       {"x"}, {"weight"}, {.name = "assign", .own_type = true}, {"gates", /*optional=*/true}};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferQuantizedExpertLinear;
+  def.split = SplitQuantizedExpertLinear;
   def.cost = [](const NodeTypes& types) {
     const TensorType& weight = types.inputs[1];
     return ExpertRowsCost(

@@ -10,17 +10,18 @@
 namespace espalier {
 namespace {
 
-constexpr char kOp[] = "quantized_linear";
+constexpr char kQuantizedLinear[] = "quantized_linear";
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
-  const InputRef x{kOp, "x", types.inputs[0]}, weight{kOp, "weight", types.inputs[1]};
-  ESPALIER_RETURN_IF_ERROR(ExpectActivation(kOp, types.attributes));
+absl::StatusOr<std::vector<TensorType>> InferQuantizedLinear(const NodeTypes& types) {
+  const InputRef x{kQuantizedLinear, "x", types.inputs[0]},
+      weight{kQuantizedLinear, "weight", types.inputs[1]};
+  ESPALIER_RETURN_IF_ERROR(ExpectActivation(kQuantizedLinear, types.attributes));
   ESPALIER_RETURN_IF_ERROR(ExpectDType(x, {DType::kF32}));
   ESPALIER_RETURN_IF_ERROR(ExpectRankAtLeast(x, 1));
   const int64_t in = x.type.dims.back(), out = types.attributes.Int("out");
   ESPALIER_RETURN_IF_ERROR(ExpectQuantizedWeight(weight, in, types.attributes));
   if (types.has_input(2)) {
-    const InputRef bias{kOp, "bias", types.inputs[2]};
+    const InputRef bias{kQuantizedLinear, "bias", types.inputs[2]};
     ESPALIER_RETURN_IF_ERROR(ExpectSameDType(bias, x));
     ESPALIER_RETURN_IF_ERROR(ExpectShape(bias, {out}, absl::StrCat("'out' is ", out)));
   }
@@ -32,7 +33,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
 // Packed weights can be cut between blocks of outputs, and along the inputs where no group
 // straddles a cut: then each group's sum equals the whole matrix's, bit for bit. A box of the bytes
 // is the packed matrix of those inputs.
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitQuantizedLinear(const NodeTypes& types) {
   const Dims& x = types.inputs[0].dims;
   const bool bias = types.has_input(2);
   const int64_t out = types.attributes.Int("out");
@@ -73,7 +74,7 @@ SplitRule Split(const NodeTypes& types) {
 
 void RegisterQuantizedLinear(OpRegistry& registry) {
   OpDef def;
-  def.name = kOp;
+  def.name = kQuantizedLinear;
   def.doc =
       "x[..., in] f32, weight, bias[out]? -> activation of x weight^T + bias [..., out]. weight is "
       "bf16 or f16[out, in], or u8[blocks, block bytes] with 8 or 4 bits in groups of 32 inputs "
@@ -81,8 +82,8 @@ void RegisterQuantizedLinear(OpRegistry& registry) {
   def.attributes = QuantizedWeightAttributes("rows of the whole weight matrix");
   def.attributes.push_back(ActivationAttribute());
   def.inputs = {{"x"}, {"weight"}, {.name = "bias", .optional = true}};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferQuantizedLinear;
+  def.split = SplitQuantizedLinear;
   def.cost = [](const NodeTypes& types) {
     const double in = static_cast<double>(types.inputs[0].dims.back());
     return Cost{2.0 * static_cast<double>(types.outputs[0].num_elements()) * in,

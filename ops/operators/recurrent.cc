@@ -54,9 +54,9 @@ absl::Status CheckAttributes(const std::string& name, Cell cell, const Attribute
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const std::string& name, Cell cell,
-                                              const std::vector<Arity>& arity,
-                                              const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferRecurrent(const std::string& name, Cell cell,
+                                                       const std::vector<Arity>& arity,
+                                                       const NodeTypes& types) {
   ESPALIER_RETURN_IF_ERROR(CheckAttributes(name, cell, types.attributes));
   const auto input = [&](int i) { return InputRef{name, arity[i].name, types.inputs[i]}; };
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(input(kX)));
@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const std::string& name, Cell cell
   return outputs;
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitRecurrent(const NodeTypes& types) {
   SplitRule rule;
   constexpr int kSample = 0, kDirection = 1;
   rule.axes = {{"sample", AxisKind::kSample, types.inputs[kX].dims[1]},
@@ -168,9 +168,9 @@ OpDef MakeRecurrent(Cell cell, const std::string& name, const std::string& onnx,
     def.onnx->attributes["linear_before_reset"] = "linear_before_reset";
   }
   def.infer = [=, inputs = def.inputs](const NodeTypes& types) {
-    return Infer(name, cell, inputs, types);
+    return InferRecurrent(name, cell, inputs, types);
   };
-  def.split = Split;
+  def.split = SplitRecurrent;
   def.cost = [](const NodeTypes& types) {
     const Dims& x = types.inputs[kX].dims;
     const double products = static_cast<double>(types.inputs[kW].num_elements()) +

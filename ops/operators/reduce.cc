@@ -18,7 +18,7 @@ std::vector<bool> Reduced(const NodeTypes& types) {
   return reduced;
 }
 
-SplitRule Split(const NodeTypes& types, bool is_sum) {
+SplitRule SplitReduce(const NodeTypes& types, bool is_sum) {
   const Dims& x = types.inputs[0].dims;
   const std::vector<bool> reduced = Reduced(types);
   const bool keep = types.attributes.Bool("keepdims");
@@ -86,7 +86,7 @@ OpDef MakeReduction(const ReductionOp& op) {
     }
     return std::vector<TensorType>{y};
   };
-  def.split = [is_sum = op.is_sum](const NodeTypes& types) { return Split(types, is_sum); };
+  def.split = [is_sum = op.is_sum](const NodeTypes& types) { return SplitReduce(types, is_sum); };
   def.cost = [](const NodeTypes& types) {
     return Cost{static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };

@@ -7,7 +7,8 @@
 namespace espalier {
 namespace {
 
-OpDef Make(const std::string& name, const std::string& doc, double flops_per_element) {
+OpDef MakeRegularization(const std::string& name, const std::string& doc,
+                         double flops_per_element) {
   OpDef def;
   def.name = name;
   def.doc = doc;
@@ -30,7 +31,7 @@ absl::Status Check(const std::string& name, const NodeTypes& types) {
 }  // namespace
 
 void RegisterRegularization(OpRegistry& registry) {
-  OpDef loss = Make("regularization_loss", "l1 * sum |p| + l2 * sum p^2", 4);
+  OpDef loss = MakeRegularization("regularization_loss", "l1 * sum |p| + l2 * sum p^2", 4);
   loss.infer = [](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
     ESPALIER_RETURN_IF_ERROR(Check("regularization_loss", types));
     return std::vector<TensorType>{{DType::kF32, {}}};
@@ -38,7 +39,7 @@ void RegisterRegularization(OpRegistry& registry) {
   loss.split = [](const NodeTypes& types) { return SplitIntoScalars(types, true); };
   registry.Add(std::move(loss));
 
-  OpDef gradient = Make(
+  OpDef gradient = MakeRegularization(
       "regularize_gradient",
       "parameter, gradient, scale (f32 scalar)? -> gradient + scale * (l1 * sign(p) + 2 * l2 * p)",
       4);

@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferReshape(const NodeTypes& types) {
   const Dims shape = types.attributes.Ints("shape");
   const TensorType& x = types.inputs[0];
   Dims dims = shape;
@@ -90,7 +90,7 @@ void RegisterReshape(OpRegistry& registry) {
                      .required = true,
                      .doc = "sizes; 0 copies the input's dimension, one -1 is inferred"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
+  def.infer = InferReshape;
   def.split = SplitRegrouped;
   def.gradient = Gradient{.differentiable = {0}};
   def.view = true;

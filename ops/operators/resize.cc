@@ -28,7 +28,7 @@ absl::Status ExpectLength(const char* attribute, size_t found, size_t expected) 
                         absl::StrCat(expected, " numbers, or none"));
 }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferResize(const NodeTypes& types) {
   const Attributes& a = types.attributes;
   const TensorType& x = types.inputs[0];
   const size_t rank = x.dims.size();
@@ -118,7 +118,7 @@ void RegisterResize(OpRegistry& registry) {
        "tf_crop_and_resize: starts, then ends, as fractions of x"},
       {"extrapolation", AttributeKind::kFloat, 0.0, false,
        "tf_crop_and_resize: what lies outside x"}};
-  def.infer = Infer;
+  def.infer = InferResize;
   // Unchanged dimensions can be split.
   def.split = [](const NodeTypes& types) {
     std::vector<bool> whole(types.inputs[0].dims.size());

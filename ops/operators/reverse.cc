@@ -9,7 +9,7 @@ absl::StatusOr<std::vector<bool>> Reversed(const NodeTypes& types) {
   return MarkAxes("reverse", types.attributes.Ints("axes"), types.inputs[0].dims.size());
 }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferReverse(const NodeTypes& types) {
   if (auto reversed = Reversed(types); !reversed.ok()) return reversed.status();
   return std::vector<TensorType>{types.inputs[0]};
 }
@@ -26,7 +26,7 @@ void RegisterReverse(OpRegistry& registry) {
                      .required = true,
                      .doc = "dimensions, from the end if negative"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
+  def.infer = InferReverse;
   def.split = [](const NodeTypes& types) { return SplitAllBut(*Reversed(types), types); };
   def.gradient = Gradient{.differentiable = {0}};
   registry.Add(std::move(def));

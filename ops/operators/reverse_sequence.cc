@@ -27,7 +27,7 @@ absl::StatusOr<Roles> RolesOf(const NodeTypes& types) {
   return Roles{*batch, *time};
 }
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferReverseSequence(const NodeTypes& types) {
   const InputRef x{"reverse_sequence", "x", types.inputs[0]};
   const InputRef lengths{"reverse_sequence", "lengths", types.inputs[1]};
   ESPALIER_RETURN_IF_ERROR(ExpectRankAtLeast(x, 2));
@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{x.type};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitReverseSequence(const NodeTypes& types) {
   const Roles roles = *RolesOf(types);
   std::vector<bool> whole(types.inputs[0].dims.size(), false);
   whole[roles.time] = true;
@@ -69,8 +69,8 @@ void RegisterReverseSequence(OpRegistry& registry) {
   def.types = ElementTypes("FISB");
   def.onnx =
       OnnxForm{"ReverseSequence", {{"batch_axis", "batch_axis"}, {"time_axis", "time_axis"}}};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferReverseSequence;
+  def.split = SplitReverseSequence;
   def.gradient = Gradient{.needs_inputs = {1}, .differentiable = {0}};
   registry.Add(std::move(def));
 }

@@ -6,19 +6,20 @@
 namespace espalier {
 namespace {
 
-const char kName[] = "rmsprop_update";
+const char kRmspropUpdate[] = "rmsprop_update";
 
 absl::Status ExpectBuffer(const NodeTypes& types, size_t input, const char* name,
                           const char* needed_for) {
   if (types.has_input(input)) return absl::OkStatus();
-  return OpError(kName, absl::StrCat("input '", name, "' is missing, but attribute ", needed_for));
+  return OpError(kRmspropUpdate,
+                 absl::StrCat("input '", name, "' is missing, but attribute ", needed_for));
 }
 
 }  // namespace
 
 void RegisterRmspropUpdate(OpRegistry& registry) {
   OpDef def = MakeUpdate(
-      kName,
+      kRmspropUpdate,
       "g = scale * gradient + weight_decay * p; v = alpha v + (1 - alpha) g^2; centered: mean = "
       "alpha mean + (1 - alpha) g, v' = v - mean^2; d = g / (sqrt(v') + eps); with momentum: "
       "buffer "
@@ -38,10 +39,11 @@ void RegisterRmspropUpdate(OpRegistry& registry) {
                      .doc = "divide by the deviation; the average is needed"}};
   def.infer = [types_match =
                    def.infer](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
-    ESPALIER_RETURN_IF_ERROR(ExpectInRange(kName, types.attributes, "alpha", 0, 1));
-    ESPALIER_RETURN_IF_ERROR(ExpectInRange(kName, types.attributes, "eps", 0, 1e6));
-    ESPALIER_RETURN_IF_ERROR(ExpectInRange(kName, types.attributes, "weight_decay", 0, 1e6));
-    ESPALIER_RETURN_IF_ERROR(ExpectInRange(kName, types.attributes, "momentum", 0, 1));
+    ESPALIER_RETURN_IF_ERROR(ExpectInRange(kRmspropUpdate, types.attributes, "alpha", 0, 1));
+    ESPALIER_RETURN_IF_ERROR(ExpectInRange(kRmspropUpdate, types.attributes, "eps", 0, 1e6));
+    ESPALIER_RETURN_IF_ERROR(
+        ExpectInRange(kRmspropUpdate, types.attributes, "weight_decay", 0, 1e6));
+    ESPALIER_RETURN_IF_ERROR(ExpectInRange(kRmspropUpdate, types.attributes, "momentum", 0, 1));
     if (types.attributes.Float("momentum") > 0) {
       ESPALIER_RETURN_IF_ERROR(ExpectBuffer(types, 5, "momentum buffer", "'momentum' is above 0"));
     }

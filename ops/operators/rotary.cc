@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferRotary(const NodeTypes& types) {
   const InputRef x{"rotary", "x", types.inputs[0]};
   const int64_t head_dim = types.attributes.Int("head_dim");
   ESPALIER_RETURN_IF_ERROR(ExpectFloat(x));
@@ -50,7 +50,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{x.type};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitRotary(const NodeTypes& types) {
   const Dims& x = types.inputs[0].dims;
   SplitRule rule;
   std::vector<int> map = AddLeadingAxes(x, x.size() - 1, &rule);
@@ -83,8 +83,8 @@ void RegisterRotary(OpRegistry& registry) {
       {"frequencies", AttributeKind::kFloats, std::vector<double>{}, false,
        "radians per position, at most D/2 of them; empty: those of theta"},
       {"magnitude", AttributeKind::kFloat, 1.0, false, "what sines and cosines are multiplied by"}};
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferRotary;
+  def.split = SplitRotary;
   def.cost = [](const NodeTypes& types) {
     return Cost{3.0 * static_cast<double>(types.outputs[0].num_elements()), OperandBytes(types)};
   };

@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferScatterElements(const NodeTypes& types) {
   const InputRef x{"scatter_elements", "x", types.inputs[0]};
   const InputRef indices{"scatter_elements", "indices", types.inputs[1]};
   const InputRef updates{"scatter_elements", "updates", types.inputs[2]};
@@ -34,7 +34,7 @@ void RegisterScatterElements(OpRegistry& registry) {
                      .doc = "dimension of x that is written, from the end if negative"},
                     ReductionAttribute()};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
+  def.infer = InferScatterElements;
   def.split = [](const NodeTypes& types) {
     SplitRule rule = SplitElementIndices(types, /*split_axis=*/false);
     rule.inputs.push_back(rule.inputs[1]);

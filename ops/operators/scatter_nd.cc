@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferScatterNd(const NodeTypes& types) {
   const InputRef x{"scatter_nd", "x", types.inputs[0]};
   const InputRef updates{"scatter_nd", "updates", types.inputs[2]};
   const Dims& indices = types.inputs[1].dims;
@@ -23,7 +23,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
 }
 
 // An update may go anywhere in the indexed dimensions; the others are independent.
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitScatterNd(const NodeTypes& types) {
   const Dims &x = types.inputs[0].dims, &indices = types.inputs[1].dims;
   const size_t rank = types.inputs[2].dims.size(), depth = static_cast<size_t>(indices.back());
   SplitRule rule;
@@ -49,8 +49,8 @@ void RegisterScatterNd(OpRegistry& registry) {
   def.inputs = {{"x"}, {"indices"}, {"updates"}};
   def.attributes = {ReductionAttribute()};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferScatterNd;
+  def.split = SplitScatterNd;
   def.gradient = Gradient{.needs_inputs = {1}, .differentiable = {0, 2}};
   registry.Add(std::move(def));
 }

@@ -9,7 +9,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferSlice(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
   const Attributes& attributes = types.attributes;
   const std::vector<int64_t> axes = attributes.Ints("axes"), starts = attributes.Ints("starts"),
@@ -34,7 +34,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
 }
 
 // Bounds refer to the whole tensor, so a sliced dimension is not split.
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitSlice(const NodeTypes& types) {
   return SplitAllBut(*MarkAxes("slice", types.attributes.Ints("axes"), types.inputs[0].dims.size()),
                      types);
 }
@@ -63,8 +63,8 @@ void RegisterSlice(OpRegistry& registry) {
                      .default_value = std::vector<int64_t>{},
                      .doc = "all 1 if empty; negative: backwards"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferSlice;
+  def.split = SplitSlice;
   def.gradient = Gradient{.differentiable = {0}};
   registry.Add(std::move(def));
 }

@@ -6,9 +6,9 @@
 namespace espalier {
 namespace {
 
-const char kName[] = "sparse_categorical_crossentropy";
+const char kSparseCategoricalCrossentropy[] = "sparse_categorical_crossentropy";
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitSparseCategoricalCrossentropy(const NodeTypes& types) {
   SplitRule rule = SplitLabels(types);
   rule.inputs[0].push_back(kNotSplit);
   return rule;
@@ -18,7 +18,7 @@ SplitRule Split(const NodeTypes& types) {
 
 void RegisterSparseCategoricalCrossentropy(OpRegistry& registry) {
   OpDef def = MakeClassification(
-      kName,
+      kSparseCategoricalCrossentropy,
       "-sum_c t_c weight_c log softmax(logits)_c with t = (1 - label_smoothing) at the label, plus "
       "label_smoothing / C everywhere; its mean over labels, sum, or the values; ignored labels "
       "add "
@@ -31,18 +31,19 @@ void RegisterSparseCategoricalCrossentropy(OpRegistry& registry) {
                             .doc = "in [0, 1): part of the target that is spread evenly"});
   def.infer = [labels =
                    def.infer](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
-    ESPALIER_RETURN_IF_ERROR(CheckLabelReduction(kName, types.attributes));
-    ESPALIER_RETURN_IF_ERROR(ExpectInRange(kName, types.attributes, "label_smoothing", 0, 1));
+    ESPALIER_RETURN_IF_ERROR(CheckLabelReduction(kSparseCategoricalCrossentropy, types.attributes));
+    ESPALIER_RETURN_IF_ERROR(
+        ExpectInRange(kSparseCategoricalCrossentropy, types.attributes, "label_smoothing", 0, 1));
     if (absl::StatusOr<std::vector<TensorType>> scalar = labels(types); !scalar.ok()) return scalar;
     if (types.has_input(2)) {
-      const InputRef weights{kName, "weights", types.inputs[2]};
+      const InputRef weights{kSparseCategoricalCrossentropy, "weights", types.inputs[2]};
       ESPALIER_RETURN_IF_ERROR(ExpectDType(weights, {DType::kF32}));
       ESPALIER_RETURN_IF_ERROR(
           ExpectShape(weights, {types.inputs[0].dims.back()}, "there is one weight per class"));
     }
     return std::vector<TensorType>{LabelLossType(types)};
   };
-  def.split = Split;
+  def.split = SplitSparseCategoricalCrossentropy;
   def.cost = [](const NodeTypes& types) {
     return Cost{15.0 * static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };

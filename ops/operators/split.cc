@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferSplit(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
   absl::StatusOr<int> axis =
       NormalizeAxis("split", "axis", types.attributes.Int("axis"), static_cast<int>(x.dims.size()));
@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return outputs;
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitSplit(const NodeTypes& types) {
   const size_t rank = types.inputs[0].dims.size();
   const int64_t axis = types.attributes.Int("axis");
   std::vector<bool> whole(rank, false);
@@ -52,8 +52,8 @@ void RegisterSplit(OpRegistry& registry) {
        .doc = "from the end if negative"},
       {.name = "sizes", .kind = AttributeKind::kInts, .required = true, .doc = "of the pieces"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferSplit;
+  def.split = SplitSplit;
   def.gradient = Gradient{.differentiable = {0}};
   registry.Add(std::move(def));
 }

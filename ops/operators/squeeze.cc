@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferSqueeze(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
   absl::StatusOr<std::vector<bool>> removed =
       MarkAxes("squeeze", types.attributes.Ints("axes"), x.dims.size());
@@ -37,7 +37,7 @@ void RegisterSqueeze(OpRegistry& registry) {
                      .required = true,
                      .doc = "dimensions of x, from the end if negative"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
+  def.infer = InferSqueeze;
   def.split = SplitRegrouped;
   def.gradient = Gradient{.differentiable = {0}};
   registry.Add(std::move(def));

@@ -5,7 +5,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferSumSquares(const NodeTypes& types) {
   ESPALIER_RETURN_IF_ERROR(ExpectFloat({"sum_squares", "x", types.inputs[0]}));
   return std::vector<TensorType>{{DType::kF32, {}}};
 }
@@ -17,7 +17,7 @@ void RegisterSumSquares(OpRegistry& registry) {
   def.name = "sum_squares";
   def.doc = "f32 scalar: sum of x^2 over all elements";
   def.inputs = {{"x"}};
-  def.infer = Infer;
+  def.infer = InferSumSquares;
   def.split = [](const NodeTypes& types) { return SplitIntoScalars(types, true); };
   def.cost = [](const NodeTypes& types) {
     return Cost{2.0 * static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};

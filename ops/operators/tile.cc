@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferTile(const NodeTypes& types) {
   TensorType y = types.inputs[0];
   const std::vector<int64_t> repeats = types.attributes.Ints("repeats");
   ESPALIER_RETURN_IF_ERROR(ExpectInts("tile", "repeats", repeats, y.dims.size(), 0));
@@ -21,7 +21,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
 }
 
 // A repeated dimension is not split: repeats of a shard are not a shard of the repeats.
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitTile(const NodeTypes& types) {
   std::vector<bool> whole;
   for (int64_t repeat : types.attributes.Ints("repeats")) whole.push_back(repeat != 1);
   return SplitAllBut(whole, types);
@@ -39,8 +39,8 @@ void RegisterTile(OpRegistry& registry) {
                      .required = true,
                      .doc = "one number for each dimension"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferTile;
+  def.split = SplitTile;
   def.gradient = Gradient{.differentiable = {0}};
   registry.Add(std::move(def));
 }

@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferTranspose(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
   const std::vector<int64_t> perm = types.attributes.Ints("perm");
   const int64_t rank = static_cast<int64_t>(x.dims.size());
@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
   return std::vector<TensorType>{{x.dtype, dims}};
 }
 
-SplitRule Split(const NodeTypes& types) {
+SplitRule SplitTranspose(const NodeTypes& types) {
   SplitRule rule;
   const Dims& dims = types.inputs[0].dims;
   const std::vector<int> axes = AddLeadingAxes(dims, dims.size(), &rule);
@@ -48,8 +48,8 @@ void RegisterTranspose(OpRegistry& registry) {
                      .required = true,
                      .doc = "a permutation of the dimensions"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
-  def.split = Split;
+  def.infer = InferTranspose;
+  def.split = SplitTranspose;
   def.gradient = Gradient{.differentiable = {0}};
   registry.Add(std::move(def));
 }

@@ -6,7 +6,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferUnsqueeze(const NodeTypes& types) {
   const TensorType& x = types.inputs[0];
   const std::vector<int64_t> axes = types.attributes.Ints("axes");
   absl::StatusOr<std::vector<bool>> added =
@@ -30,7 +30,7 @@ void RegisterUnsqueeze(OpRegistry& registry) {
                      .required = true,
                      .doc = "dimensions of y, from the end if negative"}};
   def.types = ElementTypes("FISB");
-  def.infer = Infer;
+  def.infer = InferUnsqueeze;
   def.split = SplitRegrouped;
   def.gradient = Gradient{.differentiable = {0}};
   registry.Add(std::move(def));

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-absl::StatusOr<std::vector<TensorType>> Infer(const NodeTypes& types) {
+absl::StatusOr<std::vector<TensorType>> InferWhere(const NodeTypes& types) {
   const TensorType &a = types.inputs[1], &b = types.inputs[2];
   ESPALIER_RETURN_IF_ERROR(ExpectSameDType({"where", "b", b}, {"where", "a", a}));
   absl::StatusOr<Dims> dims = BroadcastDims("where", a.dims, b.dims);
@@ -27,7 +27,7 @@ void RegisterWhere(OpRegistry& registry) {
   def.inputs = {{"condition"}, {"a"}, {"b"}};
   def.types = {DType::kBool};
   def.onnx = OnnxForm{"Where", {}};
-  def.infer = Infer;
+  def.infer = InferWhere;
   def.split = SplitBroadcast;
   def.cost = CostPerElement(0);
   def.gradient = Gradient{.needs_inputs = {0}, .differentiable = {1, 2}};

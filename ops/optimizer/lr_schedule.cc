@@ -26,7 +26,7 @@ double OneCycle(const Schedule& schedule, int64_t step) {
   return HalfCosine(schedule.peak(), schedule.floor(), (s - top) / (last - top));
 }
 
-absl::Status Bad(const char* field, double found, const char* accepted) {
+absl::Status BadSchedule(const char* field, double found, const char* accepted) {
   return absl::InvalidArgumentError(
       absl::StrCat("optimizer.learning_rate.", field, " is ", found, "; accepted: ", accepted));
 }
@@ -62,36 +62,39 @@ double LearningRate(const Schedule& schedule, int64_t step) {
 
 absl::Status CheckSchedule(const Schedule& schedule) {
   if (!Schedule::Kind_IsValid(schedule.kind())) {
-    return Bad("kind", schedule.kind(), "CONSTANT, COSINE, STEP, LINEAR, POLYNOMIAL and ONE_CYCLE");
+    return BadSchedule("kind", schedule.kind(),
+                       "CONSTANT, COSINE, STEP, LINEAR, POLYNOMIAL and ONE_CYCLE");
   }
-  if (!NotNegative(schedule.peak())) return Bad("peak", schedule.peak(), "0 or more");
-  if (!NotNegative(schedule.floor())) return Bad("floor", schedule.floor(), "0 or more");
-  if (!NotNegative(schedule.initial())) return Bad("initial", schedule.initial(), "0 or more");
+  if (!NotNegative(schedule.peak())) return BadSchedule("peak", schedule.peak(), "0 or more");
+  if (!NotNegative(schedule.floor())) return BadSchedule("floor", schedule.floor(), "0 or more");
+  if (!NotNegative(schedule.initial()))
+    return BadSchedule("initial", schedule.initial(), "0 or more");
   if (schedule.warmup_steps() < 0) {
-    return Bad("warmup_steps", static_cast<double>(schedule.warmup_steps()), "0 or more");
+    return BadSchedule("warmup_steps", static_cast<double>(schedule.warmup_steps()), "0 or more");
   }
   if (schedule.total_steps() < 0) {
-    return Bad("total_steps", static_cast<double>(schedule.total_steps()), "0 or more");
+    return BadSchedule("total_steps", static_cast<double>(schedule.total_steps()), "0 or more");
   }
   if (schedule.kind() == Schedule::STEP) {
     if (schedule.step_size() < 1) {
-      return Bad("step_size", static_cast<double>(schedule.step_size()), "1 or more for STEP");
+      return BadSchedule("step_size", static_cast<double>(schedule.step_size()),
+                         "1 or more for STEP");
     }
     if (!(schedule.gamma() > 0) || schedule.gamma() > 1) {
-      return Bad("gamma", schedule.gamma(), "above 0, at most 1, for STEP");
+      return BadSchedule("gamma", schedule.gamma(), "above 0, at most 1, for STEP");
     }
   }
   if (schedule.kind() == Schedule::POLYNOMIAL &&
       (!std::isfinite(schedule.power()) || schedule.power() <= 0)) {
-    return Bad("power", schedule.power(), "above 0 for POLYNOMIAL");
+    return BadSchedule("power", schedule.power(), "above 0 for POLYNOMIAL");
   }
   if (schedule.kind() == Schedule::ONE_CYCLE) {
     if (!(schedule.rise() >= 0) || schedule.rise() >= 1) {
-      return Bad("rise", schedule.rise(), "0 (0.3) or more, below 1");
+      return BadSchedule("rise", schedule.rise(), "0 (0.3) or more, below 1");
     }
     if (schedule.warmup_steps() != 0) {
-      return Bad("warmup_steps", static_cast<double>(schedule.warmup_steps()),
-                 "0 for ONE_CYCLE, which rises by itself");
+      return BadSchedule("warmup_steps", static_cast<double>(schedule.warmup_steps()),
+                         "0 for ONE_CYCLE, which rises by itself");
     }
   }
   return absl::OkStatus();

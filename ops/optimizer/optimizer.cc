@@ -15,7 +15,7 @@
 namespace espalier {
 namespace {
 
-absl::Status Bad(const std::string& field, const std::string& problem) {
+absl::Status BadOptimizer(const std::string& field, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("optimizer.", field, " ", problem));
 }
 
@@ -80,18 +80,19 @@ absl::StatusOr<UpdateChoice> ChooseUpdate(const OpRegistry& registry,
     return update.variant->name == optimizer.name();
   });
   if (found == all.end()) {
-    return Bad("name", absl::StrCat("is '", optimizer.name().substr(0, 100), "'; accepted: ",
-                                    absl::StrJoin(all, ", ", [](std::string* out, const auto& u) {
-                                      absl::StrAppend(out, u.variant->name);
-                                    })));
+    return BadOptimizer("name",
+                        absl::StrCat("is '", optimizer.name().substr(0, 100), "'; accepted: ",
+                                     absl::StrJoin(all, ", ", [](std::string* out, const auto& u) {
+                                       absl::StrAppend(out, u.variant->name);
+                                     })));
   }
   UpdateChoice choice{found->def, found->variant, found->variant->attributes};
   absl::StatusOr<Attributes> given = AttributesFromProto(optimizer.attributes());
-  if (!given.ok()) return Bad("attributes", absl::StrCat(": ", given.status().message()));
+  if (!given.ok()) return BadOptimizer("attributes", absl::StrCat(": ", given.status().message()));
   for (const auto& [name, value] : given->values()) choice.attributes.Set(name, value);
   if (absl::Status s = CheckAttributes(registry, &choice); !s.ok()) {
-    return Bad("attributes",
-               absl::StrCat("of '", optimizer.name(), "': ", std::string(s.message())));
+    return BadOptimizer("attributes",
+                        absl::StrCat("of '", optimizer.name(), "': ", std::string(s.message())));
   }
   return choice;
 }
@@ -100,8 +101,8 @@ absl::Status CheckOptimizer(const OpRegistry& registry, const v1::Optimizer& opt
   if (auto choice = ChooseUpdate(registry, optimizer); !choice.ok()) return choice.status();
   if (absl::Status s = CheckSchedule(optimizer.learning_rate()); !s.ok()) return s;
   if (!std::isfinite(optimizer.clip_norm()) || optimizer.clip_norm() < 0) {
-    return Bad("clip_norm",
-               absl::StrCat("is ", optimizer.clip_norm(), "; accepted: 0 (off) or more"));
+    return BadOptimizer("clip_norm",
+                        absl::StrCat("is ", optimizer.clip_norm(), "; accepted: 0 (off) or more"));
   }
   if (optimizer.has_loss_scale()) {
     const v1::LossScale& scale = optimizer.loss_scale();
@@ -109,19 +110,22 @@ absl::Status CheckOptimizer(const OpRegistry& registry, const v1::Optimizer& opt
     const bool given = scale.initial() != 0;
     if (given && (!(scale.initial() >= 0x1p-24 && scale.initial() <= 0x1p100) ||
                   std::frexp(scale.initial(), &exponent) != 0.5)) {
-      return Bad("loss_scale.initial", absl::StrCat("is ", scale.initial(),
-                                                    "; accepted: a power of two, 2^-24 to 2^100"));
+      return BadOptimizer(
+          "loss_scale.initial",
+          absl::StrCat("is ", scale.initial(), "; accepted: a power of two, 2^-24 to 2^100"));
     }
     if (scale.growth_interval() < 0 || scale.growth_interval() > (1 << 24)) {
-      return Bad("loss_scale.growth_interval",
-                 absl::StrCat("is ", scale.growth_interval(), "; accepted: 0 (fixed) to 2^24"));
+      return BadOptimizer(
+          "loss_scale.growth_interval",
+          absl::StrCat("is ", scale.growth_interval(), "; accepted: 0 (fixed) to 2^24"));
     }
   }
   for (const v1::Regularizer& r : optimizer.regularizers()) {
     for (double factor : {r.l1(), r.l2()}) {
       if (!(factor >= 0) || factor >= 1e6) {
-        return Bad("regularizers", absl::StrCat("has the factor ", factor, " for '", r.parameter(),
-                                                "'; accepted: 0 or more, below 1e6"));
+        return BadOptimizer("regularizers",
+                            absl::StrCat("has the factor ", factor, " for '", r.parameter(),
+                                         "'; accepted: 0 or more, below 1e6"));
       }
     }
   }

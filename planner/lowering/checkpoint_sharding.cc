@@ -18,9 +18,9 @@ struct Holder {
 };
 
 // Ordered by name, so that the result does not depend on the order of the programs' buffers.
-using Region = std::tuple<int, std::string, std::vector<int64_t>, std::vector<int64_t>>;
+using TensorRegion = std::tuple<int, std::string, std::vector<int64_t>, std::vector<int64_t>>;
 
-Region RegionOf(const v1::Buffer& buffer) {
+TensorRegion RegionOf(const v1::Buffer& buffer) {
   const v1::TensorSpec& spec = buffer.spec();
   return {buffer.kind(),
           buffer.name(),
@@ -38,7 +38,7 @@ double SizeOf(const v1::Buffer& buffer) {
 }  // namespace
 
 void ShardCheckpoints(std::vector<v1::Program>* programs) {
-  std::map<Region, std::vector<Holder>> regions;
+  std::map<TensorRegion, std::vector<Holder>> regions;
   for (size_t rank = 0; rank < programs->size(); ++rank) {
     for (v1::Buffer& buffer : *(*programs)[rank].mutable_buffers()) {
       if (buffer.kind() != v1::PARAMETER_SHARD && buffer.kind() != v1::OPTIMIZER_STATE) {

@@ -28,10 +28,12 @@ absl::Status CheckMemory(const v1::Program& program, const v1::Device& device) {
                    "; use a smaller batch, more devices, or split parameters"));
 }
 
-absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const Graph& graph,
-                                               const v1::Plan& plan, const LoweringOptions& options,
-                                               const MemoryLimits& limits, bool forward_only,
-                                               std::vector<int64_t>* kept_bytes) {
+absl::StatusOr<std::vector<v1::Program>> LowerWithLimits(const OpRegistry& registry,
+                                                         const Graph& graph, const v1::Plan& plan,
+                                                         const LoweringOptions& options,
+                                                         const MemoryLimits& limits,
+                                                         bool forward_only,
+                                                         std::vector<int64_t>* kept_bytes) {
   const int tiles = forward_only ? 1 : BatchTilesOf(plan);
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(registry, graph, forward_only, plan.zero_stage());
@@ -91,13 +93,13 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
   LoweredPlan lowered;
   std::vector<int64_t> kept;
   absl::StatusOr<std::vector<v1::Program>> programs =
-      Lower(registry, graph, plan, options, limits, /*forward_only=*/false, &kept);
+      LowerWithLimits(registry, graph, plan, options, limits, /*forward_only=*/false, &kept);
   if (!programs.ok()) return programs.status();
   lowered.training = *std::move(programs);
   // Evaluation runs in training's arena, or in its own if memory allows.
   const std::vector<int64_t> parameters = kept;
   MemoryLimits none;
-  programs = Lower(registry, graph, plan, options, none, /*forward_only=*/true, &kept);
+  programs = LowerWithLimits(registry, graph, plan, options, none, /*forward_only=*/true, &kept);
   if (!programs.ok()) return programs.status();
   bool fits = true;
   limits.extra_workspace.assign(limits.bytes.size(), 0);
@@ -111,7 +113,8 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
   }
   if (!fits) {
     kept = parameters;
-    programs = Lower(registry, graph, plan, options, limits, /*forward_only=*/true, &kept);
+    programs =
+        LowerWithLimits(registry, graph, plan, options, limits, /*forward_only=*/true, &kept);
     if (!programs.ok()) return programs.status();
   }
   lowered.evaluation = *std::move(programs);

@@ -39,9 +39,10 @@ absl::StatusOr<std::vector<int64_t>> Stream(const OpRegistry& registry, const Gr
   return streamed;
 }
 
-absl::StatusOr<std::vector<v1::Program>> Lower(const OpRegistry& registry, const Graph& given,
-                                               const ShardedServing& sharded, int ranks,
-                                               const ServingLowering& serving) {
+absl::StatusOr<std::vector<v1::Program>> LowerForServing(const OpRegistry& registry,
+                                                         const Graph& given,
+                                                         const ShardedServing& sharded, int ranks,
+                                                         const ServingLowering& serving) {
   const PcgStructure& structure = sharded.structure;
   const std::vector<NodeConfig>& configs = sharded.configs;
   ConfigTable table(structure);
@@ -94,7 +95,7 @@ absl::StatusOr<std::vector<v1::Program>> LowerServing(const OpRegistry& registry
   }
   const absl::StatusOr<ShardedServing> sharded = ShardServingGraph(registry, graph, degrees);
   if (!sharded.ok()) return sharded.status();
-  return Lower(registry, graph, *sharded, degrees.ranks(), options);
+  return LowerForServing(registry, graph, *sharded, degrees.ranks(), options);
 }
 
 }  // namespace espalier

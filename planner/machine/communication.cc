@@ -17,7 +17,7 @@ constexpr int kMaxFittedRanks = 1024;
 
 bool IsAmount(double value) { return value >= 0 && std::isfinite(value); }
 
-absl::Status Bad(const char* list, int index, const std::string& what) {
+absl::Status BadListEntry(const char* list, int index, const std::string& what) {
   return absl::InvalidArgumentError(
       absl::StrCat("communication profile: ", list, "[", index, "]: ", what));
 }
@@ -25,7 +25,7 @@ absl::Status Bad(const char* list, int index, const std::string& what) {
 absl::Status AddTo(std::vector<std::pair<double, double>>* curve, double bytes, double seconds,
                    const char* list, int index) {
   if (!IsAmount(bytes) || !IsAmount(seconds) || seconds > kMaxTaskSeconds) {
-    return Bad(
+    return BadListEntry(
         list, index,
         absl::StrCat("bytes ", bytes, ", seconds ", seconds,
                      "; both must be 0 or more and finite, and seconds at most ", kMaxTaskSeconds));
@@ -34,7 +34,8 @@ absl::Status AddTo(std::vector<std::pair<double, double>>* curve, double bytes, 
       curve->begin(), curve->end(), bytes,
       [](const std::pair<double, double>& point, double b) { return point.first < b; });
   if (at != curve->end() && at->first == bytes) {
-    return Bad(list, index, absl::StrCat(bytes, " bytes are there twice; each size must be once"));
+    return BadListEntry(list, index,
+                        absl::StrCat(bytes, " bytes are there twice; each size must be once"));
   }
   curve->insert(at, {bytes, seconds});
   return absl::OkStatus();
@@ -81,11 +82,13 @@ absl::StatusOr<CommunicationModel> CommunicationModel::Create(
     const v1::CommunicationProfile::Collective& c = profile.collectives(i);
     if (c.kind() < v1::CollectiveInstruction::ALL_REDUCE ||
         c.kind() > v1::CollectiveInstruction::BROADCAST) {
-      return Bad("collectives", i, absl::StrCat("kind is ", c.kind(), "; accepted: 1 to 5"));
+      return BadListEntry("collectives", i,
+                          absl::StrCat("kind is ", c.kind(), "; accepted: 1 to 5"));
     }
     if (c.ranks() < 2 || c.ranks() > Topology::kMaxDevices) {
-      return Bad("collectives", i,
-                 absl::StrCat("ranks is ", c.ranks(), "; accepted: 2 to ", Topology::kMaxDevices));
+      return BadListEntry(
+          "collectives", i,
+          absl::StrCat("ranks is ", c.ranks(), "; accepted: 2 to ", Topology::kMaxDevices));
     }
     Group& group = model.groups_[static_cast<Kind>(c.kind())][c.ranks()];
     if (absl::Status s = AddTo(&group.curve, c.bytes(), c.seconds(), "collectives", i); !s.ok()) {

@@ -21,7 +21,7 @@ constexpr int kMaxThreads = 1 << 16;
 // Larger integers are not exact as JSON numbers.
 constexpr int64_t kMaxBytes = int64_t{1} << 53;
 
-absl::Status Bad(const std::string& place, const std::string& what) {
+absl::Status BadPlace(const std::string& place, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("machine: ", place, ": ", what));
 }
 
@@ -35,26 +35,26 @@ absl::Status CheckName(const std::string& place, const std::string& name) {
   bool good = !name.empty() && name.size() <= kMaxNameLength;
   for (char c : name) good = good && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
   if (good) return absl::OkStatus();
-  return Bad(place, absl::StrCat(Shown(name), "; accepted: 1 to ", kMaxNameLength,
-                                 " letters, digits, dots, underscores and hyphens"));
+  return BadPlace(place, absl::StrCat(Shown(name), "; accepted: 1 to ", kMaxNameLength,
+                                      " letters, digits, dots, underscores and hyphens"));
 }
 
 absl::Status CheckText(const std::string& place, const std::string& text) {
   bool good = text.size() <= kMaxTextLength;
   for (char c : text) good = good && !absl::ascii_iscntrl(c);
   if (good) return absl::OkStatus();
-  return Bad(place, absl::StrCat(Shown(text), "; accepted: at most ", kMaxTextLength,
-                                 " bytes without control characters"));
+  return BadPlace(place, absl::StrCat(Shown(text), "; accepted: at most ", kMaxTextLength,
+                                      " bytes without control characters"));
 }
 
 absl::Status CheckPositive(const std::string& place, double value) {
   if (value > 0 && std::isfinite(value)) return absl::OkStatus();
-  return Bad(place, absl::StrCat("is ", value, "; it must be greater than 0 and finite"));
+  return BadPlace(place, absl::StrCat("is ", value, "; it must be greater than 0 and finite"));
 }
 
 absl::Status CheckNotNegative(const std::string& place, double value) {
   if (value >= 0 && std::isfinite(value)) return absl::OkStatus();
-  return Bad(place, absl::StrCat("is ", value, "; it must be 0 or more and finite"));
+  return BadPlace(place, absl::StrCat("is ", value, "; it must be 0 or more and finite"));
 }
 
 struct RateKind {
@@ -70,20 +70,21 @@ absl::Status CheckRate(const std::string& place, double value, const RateKind& k
                        bool optional = false) {
   absl::Status s = optional ? CheckNotNegative(place, value) : CheckPositive(place, value);
   if (!s.ok() || value == 0 || value >= kind.least) return s;
-  return Bad(place, absl::StrCat("is ", value, " a second; it must be at least ", kind.least,
-                                 "; give it with its unit, such as \"", kind.example, "\""));
+  return BadPlace(place, absl::StrCat("is ", value, " a second; it must be at least ", kind.least,
+                                      "; give it with its unit, such as \"", kind.example, "\""));
 }
 
 absl::Status CheckLatency(const std::string& place, double seconds) {
   absl::Status s = CheckNotNegative(place, seconds);
   if (!s.ok() || seconds <= kMaxLatencySeconds) return s;
-  return Bad(place, absl::StrCat("is ", seconds, " seconds; it must be at most ",
-                                 kMaxLatencySeconds, "; give it with its unit, such as \"5 us\""));
+  return BadPlace(place,
+                  absl::StrCat("is ", seconds, " seconds; it must be at most ", kMaxLatencySeconds,
+                               "; give it with its unit, such as \"5 us\""));
 }
 
 absl::Status CheckCount(const std::string& place, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
-  return Bad(place, absl::StrCat("is ", value, "; it must be ", least, " to ", most));
+  return BadPlace(place, absl::StrCat("is ", value, "; it must be ", least, " to ", most));
 }
 
 absl::Status First(std::initializer_list<absl::Status> checks) {
@@ -99,14 +100,15 @@ absl::Status CheckNode(const std::string& place, const MachineNode& node) {
   if (!s.ok()) return s;
   if (node.parent.empty()) {
     if (node.count != 1) {
-      return Bad(place + ".count", absl::StrCat("is ", node.count,
-                                                ", and there is no parent; there is one root, so "
-                                                "it must be 1, or a parent given"));
+      return BadPlace(place + ".count",
+                      absl::StrCat("is ", node.count,
+                                   ", and there is no parent; there is one root, so "
+                                   "it must be 1, or a parent given"));
     }
     if (node.bandwidth != 0 || node.flow_bandwidth != 0 || node.latency_seconds != 0) {
-      return Bad(place,
-                 "has a link (bandwidth, latency_seconds) but no parent; leave the link "
-                 "out, or give the parent");
+      return BadPlace(place,
+                      "has a link (bandwidth, latency_seconds) but no parent; leave the link "
+                      "out, or give the parent");
     }
     return absl::OkStatus();
   }
@@ -115,9 +117,9 @@ absl::Status CheckNode(const std::string& place, const MachineNode& node) {
              CheckLatency(place + ".latency_seconds", node.latency_seconds)});
   if (!s.ok()) return s;
   if (node.flow_bandwidth > node.bandwidth) {
-    return Bad(place + ".flow_bandwidth",
-               absl::StrCat("is ", node.flow_bandwidth,
-                            "; one flow can have at most the bandwidth, ", node.bandwidth));
+    return BadPlace(place + ".flow_bandwidth",
+                    absl::StrCat("is ", node.flow_bandwidth,
+                                 "; one flow can have at most the bandwidth, ", node.bandwidth));
   }
   return absl::OkStatus();
 }
@@ -125,8 +127,8 @@ absl::Status CheckNode(const std::string& place, const MachineNode& node) {
 absl::Status CheckDevices(const std::string& place, const MachineDevices& d) {
   if (absl::Status s = CheckNode(place, d.node); !s.ok()) return s;
   if (d.kind != v1::Device::CPU && d.kind != v1::Device::CUDA) {
-    return Bad(place + ".kind",
-               absl::StrCat("is ", static_cast<int>(d.kind), "; accepted: CPU and CUDA"));
+    return BadPlace(place + ".kind",
+                    absl::StrCat("is ", static_cast<int>(d.kind), "; accepted: CPU and CUDA"));
   }
   absl::Status s =
       First({CheckText(place + ".model", d.model),
@@ -140,8 +142,8 @@ absl::Status CheckDevices(const std::string& place, const MachineDevices& d) {
              CheckRate(place + ".host_bandwidth", d.host_bandwidth, kMemory, /*optional=*/true)});
   if (!s.ok()) return s;
   if ((d.host_memory_bytes > 0) != (d.host_bandwidth > 0)) {
-    return Bad(place,
-               absl::StrCat("host_memory_bytes is ", d.host_memory_bytes, " and host_bandwidth is ",
+    return BadPlace(
+        place, absl::StrCat("host_memory_bytes is ", d.host_memory_bytes, " and host_bandwidth is ",
                             d.host_bandwidth, "; give both or neither"));
   }
   return absl::OkStatus();

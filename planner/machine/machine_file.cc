@@ -24,7 +24,7 @@ constexpr size_t kMaxText = 16 << 20;
 constexpr int kMaxDepth = 8;  // a machine is 3 deep
 constexpr int kFormatVersion = 1;
 
-std::string Shown(const std::string& text) {
+std::string ShownName(const std::string& text) {
   constexpr size_t kShown = 80;
   return absl::StrCat("\"", absl::Utf8SafeCHexEscape(text.substr(0, kShown)),
                       text.size() > kShown ? "..." : "", "\"");
@@ -208,7 +208,7 @@ class Fields {
  private:
   static std::string IsA(const Json& value) {
     if (value.is_number()) return absl::StrCat("is the number ", value.dump());
-    if (value.is_string()) return absl::StrCat("is the text ", Shown(value.get<std::string>()));
+    if (value.is_string()) return absl::StrCat("is the text ", ShownName(value.get<std::string>()));
     return absl::StrCat("is of type ", value.type_name());
   }
 
@@ -248,7 +248,7 @@ void TakeDevices(Fields& fields, MachineDevices* d) {
   if (kind == "cpu") d->kind = v1::Device::CPU;
   if (kind == "cuda") d->kind = v1::Device::CUDA;
   if (d->kind == v1::Device::KIND_UNSPECIFIED) {
-    fields.Fail("kind", absl::StrCat("is ", Shown(kind), "; accepted: \"cpu\", \"cuda\""));
+    fields.Fail("kind", absl::StrCat("is ", ShownName(kind), "; accepted: \"cpu\", \"cuda\""));
   }
   fields.Text("model", kOptional, &d->model);
   fields.Bytes("memory_bytes", kRequired, &d->memory_bytes);

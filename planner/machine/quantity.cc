@@ -59,7 +59,7 @@ constexpr std::array<Unit, 33> kUnits = {{
     {"FLOP/s", QuantityKind::kFlopPerSecond, 1, 1},
 }};
 
-absl::Status Bad(const std::string& text, const char* what, QuantityKind kind) {
+absl::Status BadQuantity(const std::string& text, const char* what, QuantityKind kind) {
   constexpr size_t kShown = 40;
   std::string names;
   for (const Unit& unit : kUnits) {
@@ -89,20 +89,20 @@ const char* BaseUnit(QuantityKind kind) {
 
 absl::StatusOr<double> ParseQuantity(const std::string& text, QuantityKind kind) {
   constexpr size_t kLongest = 64;
-  if (text.size() > kLongest) return Bad(text, "is too long", kind);
+  if (text.size() > kLongest) return BadQuantity(text, "is too long", kind);
   const size_t end = std::min(text.find_first_not_of("0123456789.+-eE"), text.size());
   double number = 0;
   if (!absl::SimpleAtod(text.substr(0, end), &number)) {
-    return Bad(text, "does not begin with a number", kind);
+    return BadQuantity(text, "does not begin with a number", kind);
   }
   const std::string name = text.substr(std::min(text.find_first_not_of(' ', end), text.size()));
   for (const Unit& unit : kUnits) {
     if (unit.kind != kind || name != unit.name) continue;
     const double value = number * unit.times / unit.parts;
-    if (!std::isfinite(value)) return Bad(text, "is too large", kind);
+    if (!std::isfinite(value)) return BadQuantity(text, "is too large", kind);
     return value;
   }
-  return Bad(text, name.empty() ? "has no unit" : "has an unknown unit", kind);
+  return BadQuantity(text, name.empty() ? "has no unit" : "has an unknown unit", kind);
 }
 
 std::string FormatQuantity(double value, QuantityKind kind) {

@@ -18,7 +18,7 @@ std::string Quoted(const std::string& name) {
                       name.size() > kShown ? "..." : "", "\"");
 }
 
-absl::Status Bad(const TopologyNode& node, const std::string& what) {
+absl::Status BadNode(const TopologyNode& node, const std::string& what) {
   return absl::InvalidArgumentError(
       absl::StrCat("topology: ", node.device ? "device " : "node ", Quoted(node.name), ": ", what));
 }
@@ -27,19 +27,19 @@ bool IsRate(double value) { return value > 0 && std::isfinite(value); }
 
 absl::Status CheckLink(const TopologyNode& node) {
   if (!IsRate(node.bandwidth)) {
-    return Bad(node, absl::StrCat("bandwidth is ", node.bandwidth,
-                                  "; it must be bytes/s, greater than 0 and finite"));
+    return BadNode(node, absl::StrCat("bandwidth is ", node.bandwidth,
+                                      "; it must be bytes/s, greater than 0 and finite"));
   }
   if (node.flow_bandwidth != 0 &&
       (!IsRate(node.flow_bandwidth) || node.flow_bandwidth > node.bandwidth)) {
-    return Bad(node,
-               absl::StrCat("flow_bandwidth is ", node.flow_bandwidth,
-                            "; it must be bytes/s, greater than 0 and at most the bandwidth, ",
-                            node.bandwidth, ", or 0 for all of it"));
+    return BadNode(node,
+                   absl::StrCat("flow_bandwidth is ", node.flow_bandwidth,
+                                "; it must be bytes/s, greater than 0 and at most the bandwidth, ",
+                                node.bandwidth, ", or 0 for all of it"));
   }
   if (!(node.latency_seconds >= 0) || !std::isfinite(node.latency_seconds)) {
-    return Bad(node, absl::StrCat("latency is ", node.latency_seconds,
-                                  "; it must be seconds, 0 or more and finite"));
+    return BadNode(node, absl::StrCat("latency is ", node.latency_seconds,
+                                      "; it must be seconds, 0 or more and finite"));
   }
   return absl::OkStatus();
 }
@@ -76,17 +76,17 @@ absl::StatusOr<int> FindParents(const std::vector<TopologyNode>& nodes, std::vec
           absl::StrCat("topology: node ", i, " has no name; every node needs one of its own"));
     }
     if (!index.emplace(nodes[i].name, static_cast<int>(i)).second) {
-      return Bad(nodes[i], "the name is used twice; every node needs one of its own");
+      return BadNode(nodes[i], "the name is used twice; every node needs one of its own");
     }
   }
   int root = -1;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].parent.empty()) {
       if (root >= 0) {
-        return Bad(nodes[i],
-                   absl::StrCat("has no parent, and neither has ", Quoted(nodes[root].name),
-                                ": nothing links them; exactly one node, the root, "
-                                "may have none"));
+        return BadNode(nodes[i],
+                       absl::StrCat("has no parent, and neither has ", Quoted(nodes[root].name),
+                                    ": nothing links them; exactly one node, the root, "
+                                    "may have none"));
       }
       root = static_cast<int>(i);
       parents->push_back(-1);
@@ -94,13 +94,13 @@ absl::StatusOr<int> FindParents(const std::vector<TopologyNode>& nodes, std::vec
     }
     const auto it = index.find(nodes[i].parent);
     if (it == index.end()) {
-      return Bad(nodes[i], absl::StrCat("its parent ", Quoted(nodes[i].parent),
-                                        " does not exist; it must be the name of a node"));
+      return BadNode(nodes[i], absl::StrCat("its parent ", Quoted(nodes[i].parent),
+                                            " does not exist; it must be the name of a node"));
     }
     if (nodes[it->second].device) {
-      return Bad(nodes[i], absl::StrCat("its parent ", Quoted(nodes[i].parent),
-                                        " is a device; devices have nothing below them, so it "
-                                        "must be another node"));
+      return BadNode(nodes[i], absl::StrCat("its parent ", Quoted(nodes[i].parent),
+                                            " is a device; devices have nothing below them, so it "
+                                            "must be another node"));
     }
     if (absl::Status link = CheckLink(nodes[i]); !link.ok()) return link;
     parents->push_back(it->second);

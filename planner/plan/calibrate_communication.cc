@@ -27,7 +27,7 @@ struct Work {
 };
 
 // Measured and predicted seconds of one kind.
-struct Sum {
+struct TransferSum {
   double measured = 0, predicted = 0;
 
   // Bounds on the factor by which times change. A run beyond them was disturbed.
@@ -100,7 +100,7 @@ class Observer {
         if (message.has_value()) predicted += work.sends ? message->send : message->receive;
       }
       if (predicted <= 0) return;
-      Sum& sum = work.sends ? send_ : receive_;
+      TransferSum& sum = work.sends ? send_ : receive_;
       sum.measured += seconds;
       sum.predicted += predicted;
       if (work.sends || seconds < predicted) {
@@ -115,7 +115,7 @@ class Observer {
 
   // Call after all ranks have been added.
   std::vector<PredictionError> Learn(v1::CommunicationProfile* profile) {
-    std::map<std::pair<int, int>, Sum> sums;  // by kind and number of ranks
+    std::map<std::pair<int, int>, TransferSum> sums;  // by kind and number of ranks
     for (const auto& [key, reported] : reported_) {
       const auto& [node, op, instances] = key;
       // All collectives in one group, reported by every rank.
@@ -130,7 +130,7 @@ class Observer {
         predicted += model_.CollectiveSeconds(reported.kind, n, one.second).value_or(0);
       }
       if (predicted <= 0) continue;
-      Sum& sum = sums[{reported.kind, static_cast<int>(group.size())}];
+      TransferSum& sum = sums[{reported.kind, static_cast<int>(group.size())}];
       sum.measured += reported.least;
       sum.predicted += predicted;
       drifts_.push_back(
@@ -158,7 +158,7 @@ class Observer {
 
   const CommunicationModel& model_;
   std::map<std::tuple<std::string, std::string, std::vector<Instance>>, Reported> reported_;
-  Sum send_, receive_;
+  TransferSum send_, receive_;
   std::vector<PredictionError> drifts_;
 };
 

@@ -16,7 +16,7 @@ namespace {
 using TimeByName = std::map<std::pair<std::string, std::string>, double>;  // node and operator
 
 // Of one shape on one kind of device.
-struct Sum {
+struct OperatorSum {
   const OpDef* def = nullptr;
   NodeTypes types;
   const v1::Device* device = nullptr;
@@ -60,8 +60,8 @@ absl::StatusOr<std::vector<PredictionError>> CalibrateOperators(
     const auto found = by_device[device].find({node, op});
     return found == by_device[device].end() ? -1 : found->second;
   };
-  std::map<std::string, double> measured;  // by node
-  std::map<std::string, Sum> sums;         // by what is measured
+  std::map<std::string, double> measured;   // by node
+  std::map<std::string, OperatorSum> sums;  // by what is measured
   for (size_t n = 0; n < configs->size(); ++n) {
     const NodeConfig& config = (*configs)[n];
     if (config.devices.empty()) continue;
@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<PredictionError>> CalibrateOperators(
       const double forward = find(device, name, info.def->name);
       const double backward = find(device, name, info.def->name + "_grad");
       if (forward < 0 && backward < 0) continue;
-      Sum& sum = sums[MeasurementKey(*info.def, types, devices[device])];
+      OperatorSum& sum = sums[MeasurementKey(*info.def, types, devices[device])];
       sum.def = info.def;
       sum.types = types;
       sum.device = &devices[device];

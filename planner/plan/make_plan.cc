@@ -163,7 +163,7 @@ void CopyPins(const v1::Plan& from, v1::Plan* to) {
 // leaves out more.
 constexpr double kMeshGain = 0.95;
 // Up to so many devices the search over all operators covers the meshes of one stage.
-constexpr int kFewDevices = 8;
+constexpr int kMostSearchedDevices = 8;
 // On more devices that search would take minutes and gigabytes, so only meshes are tried.
 constexpr int kManyDevices = 16;
 constexpr int kMeshesMade = 4;
@@ -177,7 +177,7 @@ absl::StatusOr<std::optional<Pipeline>> FindMesh(const PlanProblem& problem,
   SpaceOptions space;
   space.parameter_parallel = !options.disable_parameter_parallel();
   space.attribute_parallel = !options.disable_attribute_parallel();
-  const bool few = num_devices <= kFewDevices;
+  const bool few = num_devices <= kMostSearchedDevices;
   MeshPlanner planner(problem, num_devices, options.memory(), space, few ? 500 : 2000);
   const absl::StatusOr<OffloadSettings> settings = OffloadSettingsOf(options.memory());
   if (!settings.ok()) return settings.status();

@@ -20,7 +20,7 @@ namespace espalier {
 namespace {
 
 constexpr int kLastZeroStage = 3;
-constexpr int kFewDevices = 16;          // searches placements; on more devices, meshes
+constexpr int kMostParetoDevices = 16;   // searches placements; on more devices, meshes
 constexpr int kPlacements = 12;          // placements at each stage
 constexpr int kMeshes = 8;               // meshes: the fastest, and as many with the least memory
 constexpr int kMeshBudget = 500;         // proposals
@@ -53,7 +53,8 @@ class ParetoPlanner {
 
   // Adds a point unless another beats it.
   absl::Status Fill() {
-    if (absl::Status s = devices_ <= kFewDevices ? AddPlacements() : AddMeshes(); !s.ok()) return s;
+    if (absl::Status s = devices_ <= kMostParetoDevices ? AddPlacements() : AddMeshes(); !s.ok())
+      return s;
     KeepPareto();
     if (absl::Status s = AddOffloaded(); !s.ok()) return s;
     KeepPareto();

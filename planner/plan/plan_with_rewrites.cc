@@ -79,7 +79,8 @@ absl::StatusOr<v1::Plan> PlanRewritten(const PlanProblem& problem,
   return plan;
 }
 
-absl::StatusOr<JointResult> Rewrites(const PlanProblem& problem, const v1::SearchOptions& options) {
+absl::StatusOr<JointResult> SearchRewrites(const PlanProblem& problem,
+                                           const v1::SearchOptions& options) {
   absl::StatusOr<std::vector<RewriteRule>> rules =
       RulesWith(*problem.registry, options.substitutions());
   if (!rules.ok()) return rules.status();
@@ -107,7 +108,7 @@ absl::StatusOr<v1::Plan> PlanWithRewrites(const PlanProblem& problem,
   ForEachApart(problem, 2, [&](int i, const OwnProblem& own) {
     // Only the first reports progress.
     if (i == 0) plain = PlanGraph(problem, options);
-    if (i == 1) found = Rewrites(*own, options);
+    if (i == 1) found = SearchRewrites(*own, options);
   });
   if (!plain.ok() && !absl::IsResourceExhausted(plain.status())) return plain;
   if (!found.ok()) return found.status();

@@ -82,7 +82,7 @@ std::string MemoryLines(const v1::Plan& plan) {
 }
 
 // Each rule once, with the operators it was applied to.
-std::string Rewrites(const v1::Plan& plan) {
+std::string RewriteLines(const v1::Plan& plan) {
   std::map<std::string, std::vector<std::string>> places;
   for (const v1::Rewrite& rewrite : plan.rewrites()) {
     places[rewrite.rule()].push_back(rewrite.at());
@@ -139,8 +139,8 @@ std::string RenderPlan(const v1::Plan& plan) {
     absl::StrAppend(&out, "ZeRO stage ", plan.zero_stage(), ": replicas share out ",
                     shared[std::min(plan.zero_stage(), 3) - 1], "\n\n");
   }
-  absl::StrAppend(&out, Rewrites(plan), "Operators\n", Operators(plan), "\nParallel operators\n",
-                  Changes(plan), "\nPredicted, per step\n");
+  absl::StrAppend(&out, RewriteLines(plan), "Operators\n", Operators(plan),
+                  "\nParallel operators\n", Changes(plan), "\nPredicted, per step\n");
   absl::StrAppend(&out, "  ", Pad("", 15), " ", Pad("step", 11), " ", Pad("compute", 11), " ",
                   Pad("communication", 13), " ", Pad("moved", 11), " ", Pad("memory", 11), "\n",
                   PredictionLine("this plan", plan.prediction(), ""));

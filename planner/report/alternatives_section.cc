@@ -15,7 +15,7 @@ namespace espalier {
 namespace {
 
 constexpr int kMaxShown = 24;
-constexpr double kBarLeft = 190, kBarWidth = 640, kRowHeight = 34, kChartWidth = 1040;
+constexpr double kBarLeft = 190, kAlternativeBarWidth = 640, kRowHeight = 34, kChartWidth = 1040;
 
 struct Entry {
   std::string name;
@@ -67,7 +67,7 @@ std::string Verdict(const Entry& entry, const v1::Prediction& own) {
                       SignedSeconds(communication));
 }
 
-std::string TableRow(const Entry& entry, const v1::Prediction& own) {
+std::string AlternativeTableRow(const Entry& entry, const v1::Prediction& own) {
   const v1::Prediction& p = *entry.prediction;
   return absl::StrCat(
       entry.chosen ? "<tr class=\"chosen\">" : "<tr>", "<td>", EscapedShort(entry.name, 60),
@@ -82,7 +82,9 @@ std::string TableRow(const Entry& entry, const v1::Prediction& own) {
 // The step as a pale bar, overlaid with the busiest device's computing and communication.
 std::string ChartRow(const Entry& entry, const v1::Prediction& own, double y, double scale) {
   const v1::Prediction& p = *entry.prediction;
-  auto width = [&](double seconds) { return std::clamp(seconds * scale, 0.0, kBarWidth); };
+  auto width = [&](double seconds) {
+    return std::clamp(seconds * scale, 0.0, kAlternativeBarWidth);
+  };
   const double step = width(p.step_seconds());
   std::string text = ReadableSeconds(p.step_seconds());
   if (!entry.refused.empty()) {
@@ -112,7 +114,7 @@ std::string Chart(const std::vector<Entry>& entries, const v1::Prediction& own) 
   std::string content;
   double y = 0;
   for (const Entry& entry : entries) {
-    content += ChartRow(entry, own, y, kBarWidth / longest);
+    content += ChartRow(entry, own, y, kAlternativeBarWidth / longest);
     y += kRowHeight;
   }
   return absl::StrCat(
@@ -139,7 +141,7 @@ std::string AlternativesSection(const v1::Plan& plan) {
       "<th class=\"num\">ratio</th><th class=\"num\">compute</th><th class=\"num\">"
       "communication</th><th class=\"num\">moved</th><th class=\"num\">memory</th>"
       "<th>verdict</th></tr></thead>\n<tbody>\n");
-  for (const Entry& entry : entries) content += TableRow(entry, own);
+  for (const Entry& entry : entries) content += AlternativeTableRow(entry, own);
   absl::StrAppend(&content, "</tbody></table></div>\n");
   if (entries.size() == 1) content += Note("No alternatives were recorded with this plan.");
   const int more = plan.alternatives_size() + 1 - static_cast<int>(entries.size());

@@ -87,7 +87,7 @@ std::string SideText(const OperatorChange::Side& side) {
 }
 
 // Changes that differ only in the number in the node's name.
-struct Row {
+struct ChangeRow {
   OperatorChange first;
   NumberedName name;
   std::vector<int> numbers;
@@ -98,10 +98,10 @@ struct Row {
   }
 };
 
-std::vector<Row> GroupChanges(const std::vector<OperatorChange>& changes) {
+std::vector<ChangeRow> GroupChanges(const std::vector<OperatorChange>& changes) {
   using Key = std::tuple<int, std::string, std::string, bool, std::string, std::string, std::string,
                          std::string>;
-  std::vector<Row> rows;
+  std::vector<ChangeRow> rows;
   std::map<Key, size_t> index;
   for (const OperatorChange& change : changes) {
     NumberedName name = SplitNumber(change.node);
@@ -110,18 +110,18 @@ std::vector<Row> GroupChanges(const std::vector<OperatorChange>& changes) {
             change.a.op, change.b.op, SideText(change.a), SideText(change.b)};
     const auto [it, inserted] = index.try_emplace(std::move(key), rows.size());
     if (inserted) rows.push_back({change, std::move(name), {}});
-    Row& row = rows[it->second];
+    ChangeRow& row = rows[it->second];
     if (number >= 0) row.numbers.push_back(number);
     row.seconds_a += change.a.seconds;
     row.seconds_b += change.b.seconds;
   }
-  for (Row& row : rows) std::sort(row.numbers.begin(), row.numbers.end());
+  for (ChangeRow& row : rows) std::sort(row.numbers.begin(), row.numbers.end());
   return rows;
 }
 
 std::string Operators(const PlanDiff& diff, absl::string_view a, absl::string_view b) {
   Lines lines = {{"node", "operator", std::string(a), std::string(b), "time"}};
-  for (const Row& row : GroupChanges(diff.operators)) {
+  for (const ChangeRow& row : GroupChanges(diff.operators)) {
     const OperatorChange& change = row.first;
     const bool in_a = change.kind != OperatorChange::kOnlyInB;
     const bool in_b = change.kind != OperatorChange::kOnlyInA;

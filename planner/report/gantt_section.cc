@@ -13,12 +13,12 @@
 namespace espalier {
 namespace {
 
-constexpr double kLeft = 84, kWidth = 1050, kRight = 66;
-constexpr double kLane = 30, kComputeHeight = 14, kCommunicationHeight = 8;
+constexpr double kLeft = 84, kWidth = 1050, kGanttRight = 66;
+constexpr double kLaneHeight = 30, kComputeHeight = 14, kCommunicationHeight = 8;
 constexpr double kSummaryHeight = 44;
 constexpr double kThinnest = 0.3;  // thinner bars would be invisible
 constexpr size_t kNameColumns = 48;
-constexpr size_t kHoverBytes = 400000;  // per drawing
+constexpr size_t kMaxGanttHoverBytes = 400000;  // per drawing
 
 // By TimelineTask::Kind.
 constexpr const char* kClass[kTaskKinds] = {"fwd", "bwd", "rsh", "syn", "upd"};
@@ -101,7 +101,7 @@ std::string DrawSummary(const Gantt& gantt, double y) {
                       Area(gantt.computing, gantt.communicating, y, "rsh"), "</g>\n");
 }
 
-std::string Legend() {
+std::string GanttLegend() {
   std::string out = "<p class=\"legend\">";
   for (int k : {TimelineTask::kForward, TimelineTask::kBackward, TimelineTask::kUpdate,
                 TimelineTask::kReshard, TimelineTask::kGradientSync}) {
@@ -129,17 +129,17 @@ std::string GanttSection(const v1::Plan& plan, const Timeline& timeline) {
     return Section("timeline", heading, Note("There is no timeline to show."));
   }
   const double summary = gantt.computing.empty() ? 0 : kSummaryHeight + 12;
-  const double height = 4 + summary + kLane * static_cast<double>(gantt.lanes.size());
+  const double height = 4 + summary + kLaneHeight * static_cast<double>(gantt.lanes.size());
   std::string content = TimeAxis({kLeft, 0, kWidth, height}, gantt.seconds);
   if (summary > 0) content += DrawSummary(gantt, 4);
-  HoverBudget budget(kHoverBytes);
+  HoverBudget budget(kMaxGanttHoverBytes);
   double y = 4 + summary;
   for (const GanttLane& lane : gantt.lanes) {
     content += DrawLane(lane, y, gantt.seconds, &budget);
-    y += kLane;
+    y += kLaneHeight;
   }
-  std::string out = absl::StrCat(Legend(), Svg(kLeft + kWidth + kRight, height + 22, "gantt",
-                                               "Tasks by device and time", content));
+  std::string out = absl::StrCat(GanttLegend(), Svg(kLeft + kWidth + kGanttRight, height + 22,
+                                                    "gantt", "Tasks by device and time", content));
   if (gantt.other_devices > 0) {
     out += Note(absl::StrCat("Lanes of the ", gantt.lanes.size(), " busiest devices; the other ",
                              gantt.other_devices, " are busy ",

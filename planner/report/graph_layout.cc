@@ -15,7 +15,7 @@ namespace {
 constexpr double kMargin = 16;
 constexpr double kLayerGap = 34;  // between layers, without labels
 constexpr double kGutter = 28;    // between columns, without lines
-constexpr double kLane = 9;       // between parallel lines
+constexpr double kLineGap = 9;    // between parallel lines
 constexpr int kMaxLanes = 12;     // beyond that, lines share a lane
 constexpr double kMinColumnHeight = 640;
 constexpr double kCorner = 7;
@@ -40,7 +40,7 @@ std::string RoundedLine(const std::vector<GraphLayout::Place>& points) {
 }
 
 // Leaves and arrives vertically.
-std::string Curve(double x0, double y0, double x1, double y1) {
+std::string BezierTo(double x0, double y0, double x1, double y1) {
   const double bend = (y1 - y0) * 0.5;
   return absl::StrCat("C", At(x0, y0 + bend), " ", At(x1, y1 - bend), " ", At(x1, y1));
 }
@@ -160,7 +160,7 @@ class Layout {
       lane_of_edge_[e] = lanes_[column_of_[item(edges_[e].from).layer]]++;
     }
   }
-  static double LaneOffset(int lane) { return (std::min(lane, kMaxLanes - 1) + 1) * kLane; }
+  static double LaneOffset(int lane) { return (std::min(lane, kMaxLanes - 1) + 1) * kLineGap; }
 
   void PlaceColumns() {
     int most = 0;
@@ -175,7 +175,7 @@ class Layout {
       x = column.right() + kGutter + lanes;
       double y = above;
       for (int l = column.first_layer; l < column.last_layer; ++l) {
-        top_[l] = y + stack_[l] + (l == column.first_layer ? kLane : kLayerGap);
+        top_[l] = y + stack_[l] + (l == column.first_layer ? kLineGap : kLayerGap);
         y = Bottom(l);
       }
       bottom = std::max(bottom, y);
@@ -192,7 +192,7 @@ class Layout {
     const double x0 = X(a), y0 = Bottom(layer), y1 = top_[layer + 1];
     const double y_straight = y1 - stack_[layer + 1];
     if (!Breaks(layer)) {
-      return absl::StrCat("M", At(x0, y0), Curve(x0, y0, x, y_straight - 4), "L", At(x, y1));
+      return absl::StrCat("M", At(x0, y0), BezierTo(x0, y0, x, y_straight - 4), "L", At(x, y1));
     }
     const double offset = LaneOffset(lane_of_item_.at(a));
     const double gutter = columns_[column_of_[layer]].right() + offset;
@@ -268,7 +268,7 @@ class Layout {
           line.path = Hop(hops[e], ports[e]);
         } else {
           const double x0 = X(edge.from), y0 = Bottom(item(edge.from).layer);
-          line.path = absl::StrCat("M", At(x0, y0), Curve(x0, y0, ports[e], top));
+          line.path = absl::StrCat("M", At(x0, y0), BezierTo(x0, y0, ports[e], top));
         }
         line.label_x = ports[e];
         if (edge.labelled) {

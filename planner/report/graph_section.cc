@@ -20,7 +20,7 @@ constexpr size_t kTextColumns = 31;  // of the smaller lines
 constexpr size_t kLabelColumns = 30;
 constexpr size_t kHoverColumns = 120;
 constexpr int kMaxViews = 40;
-constexpr size_t kHoverBytes = 300000;  // per drawing
+constexpr size_t kMaxGraphHoverBytes = 300000;  // per drawing
 
 std::string Short(const std::string& text) { return EscapedShort(text, kHoverColumns); }
 
@@ -121,7 +121,7 @@ std::string Marker(absl::string_view id) {
 
 std::string Picture(const BoxGraph& graph) {
   const LayoutOptions options;
-  HoverBudget budget(kHoverBytes);
+  HoverBudget budget(kMaxGraphHoverBytes);
   std::vector<LayoutEdge> edges;
   for (const GraphEdge& edge : graph.edges) {
     edges.push_back({edge.from, edge.to, !edge.change.empty() && !edge.to_next_layer});
@@ -154,7 +154,7 @@ std::string Picture(const BoxGraph& graph) {
       "</div>\n");
 }
 
-std::string Legend(const BoxGraph& graph) {
+std::string GraphLegend(const BoxGraph& graph) {
   std::vector<int> operators(graph.views.size(), 0);
   std::vector<double> seconds(graph.views.size(), 0);
   for (const GraphBox& box : graph.boxes) {
@@ -187,7 +187,7 @@ std::string GraphSection(const v1::Plan& plan, const Graph& graph) {
   if (boxes.boxes.empty()) {
     content = Note("There is no graph to show.");
   } else {
-    content = absl::StrCat(Legend(boxes), Picture(boxes));
+    content = absl::StrCat(GraphLegend(boxes), Picture(boxes));
   }
   if (std::any_of(boxes.boxes.begin(), boxes.boxes.end(),
                   [](const GraphBox& box) { return box.count > 1; })) {

@@ -18,13 +18,13 @@ namespace espalier {
 namespace {
 
 constexpr Frame kFrame = {84, 12, 1050, 280};
-constexpr double kRight = 66;
+constexpr double kMemoryRight = 66;
 constexpr size_t kMaxCurves = 16;
 constexpr int kParts = 300;  // intervals to which longer curves are thinned
 constexpr size_t kMaxLimits = 4;
 
 // Devices with equal memory share a curve, as in most plans.
-struct Curve {
+struct PlottedCurve {
   std::vector<int> devices;
   const MemoryCurve* data = nullptr;
   size_t points = 0;
@@ -37,9 +37,9 @@ struct Curve {
 };
 
 // The highest first.
-std::vector<Curve> CurvesOf(const Timeline& timeline) {
+std::vector<PlottedCurve> CurvesOf(const Timeline& timeline) {
   using Key = std::pair<std::vector<double>, std::vector<int64_t>>;
-  std::vector<Curve> curves;
+  std::vector<PlottedCurve> curves;
   std::map<Key, size_t> index;
   for (size_t d = 0; d < timeline.memory.size(); ++d) {
     const MemoryCurve& memory = timeline.memory[d];
@@ -56,7 +56,7 @@ std::vector<Curve> CurvesOf(const Timeline& timeline) {
     curves[it->second].devices.push_back(static_cast<int>(d));
   }
   std::stable_sort(curves.begin(), curves.end(),
-                   [](const Curve& a, const Curve& b) { return a.peak > b.peak; });
+                   [](const PlottedCurve& a, const PlottedCurve& b) { return a.peak > b.peak; });
   return curves;
 }
 
@@ -68,7 +68,7 @@ struct Scale {
 };
 
 // A long curve shows the maximum of each interval, because the peak matters.
-std::string PathOf(const Curve& curve, const Scale& scale) {
+std::string PathOf(const PlottedCurve& curve, const Scale& scale) {
   std::string path;
   auto to = [&](double seconds, int64_t bytes) {
     const std::string x = Coordinate(scale.X(seconds)), y = Coordinate(scale.Y(bytes));
@@ -94,7 +94,7 @@ std::string PathOf(const Curve& curve, const Scale& scale) {
   return absl::StrCat(path, "H", Coordinate(kFrame.left + kFrame.width));
 }
 
-std::string DrawCurve(const Curve& curve, int index, const Scale& scale) {
+std::string DrawCurve(const PlottedCurve& curve, int index, const Scale& scale) {
   return absl::StrCat("<g style=\"--h:", Hue(index), "\"><path class=\"curve",
                       index == 0 ? " highest" : "", "\" d=\"", PathOf(curve, scale), "\">",
                       Hover(absl::StrCat(curve.Name().substr(0, 200), "\npeak ",
@@ -106,7 +106,7 @@ std::string DrawCurve(const Curve& curve, int index, const Scale& scale) {
 }
 
 // Next to the peak, on the side with more space.
-std::string PeakLabel(const Curve& curve, const Scale& scale) {
+std::string PeakLabel(const PlottedCurve& curve, const Scale& scale) {
   const double x = scale.X(curve.peak_seconds);
   const bool left = x > kFrame.left + kFrame.width * 0.6;
   return SvgText(x + (left ? -8 : 8), scale.Y(static_cast<double>(curve.peak)) - 6,
@@ -134,7 +134,7 @@ std::string DrawLimits(const std::set<int64_t>& limits, const Scale& scale) {
   return out + "\n";
 }
 
-std::string Legend(const std::vector<Curve>& curves) {
+std::string MemoryLegend(const std::vector<PlottedCurve>& curves) {
   std::string out = "<p class=\"legend\">";
   for (size_t i = 0; i < curves.size(); ++i) {
     absl::StrAppend(&out, "<span><i class=\"curve\" style=\"--h:", Hue(static_cast<int>(i)),
@@ -149,7 +149,7 @@ std::string Legend(const std::vector<Curve>& curves) {
 
 std::string MemorySection(const Timeline& timeline) {
   const char* const heading = "Memory over the step";
-  std::vector<Curve> curves = CurvesOf(timeline);
+  std::vector<PlottedCurve> curves = CurvesOf(timeline);
   if (curves.empty()) return Section("memory", heading, Note("There is no memory curve to show."));
   const size_t all = curves.size();
   if (all > kMaxCurves) curves.resize(kMaxCurves);
@@ -157,7 +157,7 @@ std::string MemorySection(const Timeline& timeline) {
   Scale scale;
   scale.seconds = std::isfinite(timeline.seconds) ? timeline.seconds : 0;
   std::set<int64_t> limits;
-  for (const Curve& curve : curves) {
+  for (const PlottedCurve& curve : curves) {
     scale.seconds = std::max(scale.seconds, curve.data->seconds[curve.points - 1]);
     if (curve.data->limit > 0 && limits.size() < kMaxLimits) limits.insert(curve.data->limit);
   }
@@ -175,9 +175,10 @@ std::string MemorySection(const Timeline& timeline) {
     content += DrawCurve(curves[i], static_cast<int>(i), scale);
   }
   absl::StrAppend(&content, DrawLimits(limits, scale), PeakLabel(curves[0], scale));
-  std::string out = absl::StrCat(
-      Legend(curves), Svg(kFrame.left + kFrame.width + kRight, kFrame.top + kFrame.height + 24,
-                          "memory", "Memory by device and time", content));
+  std::string out =
+      absl::StrCat(MemoryLegend(curves),
+                   Svg(kFrame.left + kFrame.width + kMemoryRight, kFrame.top + kFrame.height + 24,
+                       "memory", "Memory by device and time", content));
   if (all > kMaxCurves) {
     out += Note(absl::StrCat("The ", kMaxCurves, " curves with the highest peaks; ",
                              all - kMaxCurves, " more stay below them."));

@@ -11,19 +11,21 @@
 namespace espalier {
 namespace {
 
-constexpr size_t kMaxRows = 300;
+constexpr size_t kMaxOperatorRows = 300;
 constexpr size_t kMaxKinds = 60;
-constexpr double kBarWidth = 120;
+constexpr double kOperatorBarWidth = 120;
 
-std::string TableRow(const OperatorRow& row, double longest, double total) {
-  const double width = longest > 0 ? std::clamp(row.seconds / longest, 0.0, 1.0) * kBarWidth : 0;
+std::string OperatorTableRow(const OperatorRow& row, double longest, double total) {
+  const double width =
+      longest > 0 ? std::clamp(row.seconds / longest, 0.0, 1.0) * kOperatorBarWidth : 0;
   return absl::StrCat(
       "<tr><td>", EscapedShort(row.Name(), 64), "</td><td class=\"one\">", EscapedShort(row.op, 32),
       "</td><td class=\"one\">", EscapedShort(row.split, 40), "</td><td class=\"one\">",
       EscapedShort(row.Devices(), 32), "</td><td class=\"num\">", ReadableCount(row.count()),
       "</td><td class=\"num\">", ReadableSeconds(row.seconds), "</td><td class=\"num\">",
       total > 0 ? ReadablePercent(row.seconds / total) : "", "</td><td>",
-      Svg(kBarWidth, 10, "meter", "share", SvgRect(0, 1, width, 8, "used", "")), "</td></tr>\n");
+      Svg(kOperatorBarWidth, 10, "meter", "share", SvgRect(0, 1, width, 8, "used", "")),
+      "</td></tr>\n");
 }
 
 }  // namespace
@@ -39,15 +41,16 @@ std::string OperatorsSection(const v1::Plan& plan) {
       "<div class=\"scroll\"><table>\n<thead><tr><th>node</th><th>operator</th><th>split</th><th>"
       "devices</th><th class=\"num\">count</th><th class=\"num\">time</th><th class=\"num\">share"
       "</th><th></th></tr></thead>\n<tbody>\n";
-  for (size_t i = 0; i < std::min(rows.size(), kMaxRows); ++i) {
-    content += TableRow(rows[i], longest, total);
+  for (size_t i = 0; i < std::min(rows.size(), kMaxOperatorRows); ++i) {
+    content += OperatorTableRow(rows[i], longest, total);
   }
   content += "</tbody></table></div>\n";
-  if (rows.size() > kMaxRows) {
+  if (rows.size() > kMaxOperatorRows) {
     double rest = 0;
-    for (size_t i = kMaxRows; i < rows.size(); ++i) rest += rows[i].seconds;
-    content += Note(absl::StrCat(rows.size() - kMaxRows, " more rows, ", ReadableSeconds(rest),
-                                 " together, are not shown: export the plan to see them."));
+    for (size_t i = kMaxOperatorRows; i < rows.size(); ++i) rest += rows[i].seconds;
+    content +=
+        Note(absl::StrCat(rows.size() - kMaxOperatorRows, " more rows, ", ReadableSeconds(rest),
+                          " together, are not shown: export the plan to see them."));
   }
   content += Note("Time: forward and backward of the slowest part, summed over the row.");
   return Section("operators", "Operators", content);

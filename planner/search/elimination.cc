@@ -18,7 +18,7 @@ namespace {
 // Sums reshard plans between two layouts by pair of devices.
 constexpr double kMostPieces = 2e7;
 // On more than kFewDevices devices, where the search also tries fewer configurations.
-constexpr int kFewDevices = 8;
+constexpr int kManyPiecesDevices = 8;
 constexpr double kFewerPieces = 2e6;
 constexpr int kParetoConfigs = 16;  // per operator
 
@@ -47,7 +47,7 @@ class SerialSteps {
     int kinds = 0;
     for (NodeId n : space.nodes()) kinds += space.EqualNodes(n)[0] == n;
     const double devices = space.num_devices();
-    const double pieces = devices > kFewDevices ? kFewerPieces : kMostPieces;
+    const double pieces = devices > kManyPiecesDevices ? kFewerPieces : kMostPieces;
     const double plans = pieces / (devices * devices);
     const double edges = 4.0 * std::max(1, kinds);
     const size_t most = static_cast<size_t>(

@@ -11,7 +11,7 @@ constexpr double kTogether = 0.15;
 constexpr double kContinue = 0.75;
 constexpr int64_t kMostTogether = 6;
 
-bool Names(const Moves::Changes& changes, NodeId node) {
+bool Changed(const Moves::Changes& changes, NodeId node) {
   return std::any_of(changes.begin(), changes.end(),
                      [node](const Simulator::Change& change) { return change.first == node; });
 }
@@ -53,7 +53,7 @@ void Moves::Propagate(Random* random, Changes* changes) {
   do {
     const auto [node, entry] = changes->back();
     const SearchSpace::Edge* edge = space_.DrawEdge(node, random);
-    if (edge == nullptr || Names(*changes, edge->neighbor)) return;
+    if (edge == nullptr || Changed(*changes, edge->neighbor)) return;
     const ConfigEntry* next = Follow(node, entry, *edge);
     if (next == nullptr) return;
     changes->emplace_back(edge->neighbor, next);

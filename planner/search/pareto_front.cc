@@ -10,7 +10,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMostSums = 200'000;  // per elimination
+constexpr int64_t kMostFrontSums = 200'000;  // per elimination
 
 // A point with its origin: the variable's choice and the point taken of each factor's front.
 struct Pair {
@@ -147,7 +147,7 @@ class Eliminator {
 
   void Eliminate(int variable) {
     const std::vector<int> scope = Scope(variable);
-    const bool fixed = Sums(variable) > kMostSums;
+    const bool fixed = Sums(variable) > kMostFrontSums;
     Step step{variable, factors_of_[variable], 0};
     ParetoFactor made{scope, {}};
     int64_t size = 1;

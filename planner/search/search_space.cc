@@ -10,7 +10,7 @@ namespace {
 
 // On more devices the space leaves out what rarely pays off: operators on volumes alone would have
 // tens of thousands of configurations, and the tables between them take gigabytes.
-constexpr int kFewDevices = 8;
+constexpr int kMostEnumeratedDevices = 8;
 constexpr int kMostAxes = 2;  // axes that an operator splits at once
 
 // Returns all combinations of legal degrees with product at most `most`, of which at most `axes`
@@ -73,7 +73,7 @@ SearchSpace::SearchSpace(const PcgStructure& structure, const SpaceOptions& opti
     } else {
       std::vector<int> current;
       const int axes =
-          options.num_devices > kFewDevices ? kMostAxes : static_cast<int>(legal.size());
+          options.num_devices > kMostEnumeratedDevices ? kMostAxes : static_cast<int>(legal.size());
       Enumerate(legal, 0, 1, options.num_devices, axes, &current, &degrees_[n]);
       if (degrees_[n].size() > 1 || options.num_devices > 1) nodes_.push_back(n);
       const auto [it, inserted] =
@@ -113,7 +113,7 @@ bool SearchSpace::Allowed(const Axis& axis) const {
 std::vector<SearchSpace::Run> SearchSpace::Runs(int parts) const {
   const int n = options_.num_devices;
   std::vector<Run> runs;
-  if (n <= kFewDevices) {
+  if (n <= kMostEnumeratedDevices) {
     for (int stride = 1; stride == 1 || (parts > 1 && (parts - 1) * stride < n); ++stride) {
       runs.push_back({stride, 1, n - (parts - 1) * stride});
     }

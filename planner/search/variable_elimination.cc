@@ -7,7 +7,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMostSums = 4'000'000;  // per elimination
+constexpr int64_t kMostTableSums = 4'000'000;  // per elimination
 
 }  // namespace
 
@@ -83,7 +83,7 @@ double Elimination::Sums(int variable) const {
 }
 
 void Elimination::Eliminate(int variable) {
-  const bool fixed = Sums(variable) > kMostSums;
+  const bool fixed = Sums(variable) > kMostTableSums;
   Step step{variable, Scope(variable), {}};
   std::vector<Factor> taken;
   for (int f : std::exchange(factors_of_[variable], {})) {

@@ -27,9 +27,9 @@ namespace {
 constexpr absl::Duration kWatch = absl::Milliseconds(100);
 // between writes of continuations, at least
 constexpr absl::Duration kWriteDown = absl::Seconds(2);
-constexpr int kWriting = 20;                   // writes take at most 1/20 of the time
-constexpr int kAtOnce = 8;                     // concurrent requests of scoring and measuring
-constexpr int kRows = 512, kMostRows = 65536;  // rows of one of their steps
+constexpr int kWriting = 20;                        // writes take at most 1/20 of the time
+constexpr int kScoredAtOnce = 8;                    // concurrent requests of scoring and measuring
+constexpr int kScoreRows = 512, kMostRows = 65536;  // rows of one of their steps
 
 std::vector<DistillationPrompt> PlainPrompts(
     const google::protobuf::RepeatedPtrField<v1::DistillationPrompt>& prompts, int soft_labels) {
@@ -294,8 +294,8 @@ absl::Status DistillationRun::Score(int k) {
   request.set_generation_config("none");
   request.set_max_sequence_length(job_.spec().prompt_tokens() + job_.spec().continuation_tokens() +
                                   1);
-  request.set_max_requests_per_batch(kAtOnce);
-  request.set_max_tokens_per_batch(kRows);
+  request.set_max_requests_per_batch(kScoredAtOnce);
+  request.set_max_tokens_per_batch(kScoreRows);
   absl::StatusOr<ModelServer::Prepared> model = tools_.models->Prepare(request);
   if (!model.ok()) return model.status();
   absl::StatusOr<std::vector<std::vector<bool>>> agrees =
@@ -337,7 +337,7 @@ absl::Status DistillationRun::Measure() {
   request.set_weights(spec.weights());
   request.set_generation_config("none");
   request.set_max_sequence_length(spec.prompt_tokens() + spec.continuation_tokens());
-  request.set_max_requests_per_batch(kAtOnce);
+  request.set_max_requests_per_batch(kScoredAtOnce);
   *request.mutable_expansion() = spec.expansion();
   std::vector<int> before, after;          // indices into the request's SSMs
   std::map<int, int> before_of, after_of;  // by SSM
@@ -354,8 +354,8 @@ absl::Status DistillationRun::Measure() {
   // Rows for the trees of all SSMs that draft together, and a prompt.
   int nodes = 0, width = 1;
   for (const int children : spec.expansion()) nodes += width *= children;
-  request.set_max_tokens_per_batch(
-      std::clamp(kAtOnce * (1 + nodes * request.ssm_artifacts_size()), kRows, kMostRows));
+  request.set_max_tokens_per_batch(std::clamp(
+      kScoredAtOnce * (1 + nodes * request.ssm_artifacts_size()), kScoreRows, kMostRows));
   absl::StatusOr<ModelServer::Prepared> models = tools_.models->Prepare(request);
   if (!models.ok()) return models.status();
   const auto measure = [&](const std::vector<int>& ssms, const std::string& stage,

@@ -29,8 +29,8 @@ constexpr absl::Duration kRefused =
 constexpr int kLowestPriority = std::numeric_limits<int>::max();
 
 // Concurrent requests of an engine without other users.
-constexpr int kAtOnce = 16;
-constexpr int kRows = 256;
+constexpr int kContinuedAtOnce = 16;
+constexpr int kContinuationRows = 256;
 
 // Passes events from the engine's thread to the caller's.
 class EventQueue {
@@ -86,8 +86,8 @@ absl::StatusOr<std::unique_ptr<AsyncEngine>> LoadBeside(const DistillationDepend
   request.set_weights(spec.weights());
   request.set_generation_config("none");
   request.set_max_sequence_length(spec.prompt_tokens() + spec.continuation_tokens());
-  request.set_max_requests_per_batch(kAtOnce);
-  request.set_max_tokens_per_batch(kRows);
+  request.set_max_requests_per_batch(kContinuedAtOnce);
+  request.set_max_tokens_per_batch(kContinuationRows);
   absl::StatusOr<ModelServer::Prepared> llm = tools.models->Prepare(request);
   if (!llm.ok()) return llm.status();
   return AsyncEngine::Create(std::move(llm->parts), std::move(llm->options));

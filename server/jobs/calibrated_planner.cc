@@ -23,8 +23,8 @@ constexpr absl::Duration kStopPollInterval = absl::Milliseconds(100);
 constexpr int64_t kMaxMeasuredBytes = int64_t{1} << 30;
 
 // REQUIRES: `profiles` were checked when they were stored.
-std::shared_ptr<const CommunicationModel> ModelOf(const CommunicationProfiles& profiles,
-                                                  const std::vector<v1::Device>& devices) {
+std::shared_ptr<const CommunicationModel> CommunicationModelOf(
+    const CommunicationProfiles& profiles, const std::vector<v1::Device>& devices) {
   const auto found = profiles.find(CommunicationKey(devices));
   if (found == profiles.end()) return nullptr;
   absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(found->second);
@@ -98,7 +98,7 @@ std::string CalibratedPlanner::Profile() {
 std::shared_ptr<const CommunicationModel> CalibratedPlanner::Communication(
     const std::vector<v1::Device>& devices) {
   absl::MutexLock lock(&communication_mutex_);
-  return ModelOf(communication_, devices);
+  return CommunicationModelOf(communication_, devices);
 }
 
 void CalibratedPlanner::RecordCommunication(const std::vector<v1::Device>& devices,
@@ -261,7 +261,7 @@ absl::StatusOr<v1::Plan> CalibratedPlanner::MakeExclusive(const Request& request
   problem.optimizer = request.optimizer;
   problem.cost = &cost;
   // The profile is of other devices; a topology describes these and takes precedence.
-  const auto model = ModelOf(told_communication, problem.machine.devices);
+  const auto model = CommunicationModelOf(told_communication, problem.machine.devices);
   if (model != nullptr) problem.machine.communication = model;
   problem.seconds = MonotonicSeconds;
   problem.stop = request.stop;

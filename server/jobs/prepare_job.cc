@@ -94,8 +94,8 @@ absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStor
                             wide ? DType::kI64 : DType::kI32);
 }
 
-absl::StatusOr<Graph> ModelOf(const OpRegistry& registry, const ArtifactStore& artifacts,
-                              const v1::TrainingSpec& spec, const Dataset& dataset) {
+absl::StatusOr<Graph> ModelGraphOf(const OpRegistry& registry, const ArtifactStore& artifacts,
+                                   const v1::TrainingSpec& spec, const Dataset& dataset) {
   switch (spec.model_case()) {
     case v1::TrainingSpec::kGraph:
       return FromProto(registry, spec.graph());
@@ -287,7 +287,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   absl::StatusOr<std::shared_ptr<const Dataset>> dataset =
       OutlineDataset(spec.dataset(), artifacts);
   if (!dataset.ok()) return dataset.status();
-  absl::StatusOr<Graph> graph = ModelOf(registry, artifacts, spec, **dataset);
+  absl::StatusOr<Graph> graph = ModelGraphOf(registry, artifacts, spec, **dataset);
   if (!graph.ok()) return graph.status();
   if (graph->FindOutput("loss") == kNoValue) {
     return absl::InvalidArgumentError(

@@ -15,9 +15,9 @@ namespace {
 // Limits repetition of parts without nodes, which kMaxAutomatonNodes does not see.
 constexpr int64_t kMaxSteps = 4'000'000;
 
-class Builder : public ThompsonBuilder {
+class AutomatonBuilder : public ThompsonBuilder {
  public:
-  explicit Builder(const Grammar& grammar)
+  explicit AutomatonBuilder(const Grammar& grammar)
       : ThompsonBuilder(kMaxAutomatonNodes, kMaxSteps,
                         absl::InvalidArgumentError(
                             absl::StrCat("the grammar needs more than ", kMaxAutomatonNodes,
@@ -365,7 +365,7 @@ class Builder : public ThompsonBuilder {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Automaton>> BuildAutomaton(const Grammar& grammar) {
-  return Builder(grammar).Build();
+  return AutomatonBuilder(grammar).Build();
 }
 
 }  // namespace espalier

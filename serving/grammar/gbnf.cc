@@ -10,13 +10,13 @@
 namespace espalier {
 namespace {
 
-constexpr int kMaxDepth = 100;
-constexpr int kMaxCount = 100'000;
-constexpr size_t kMaxRules = 10'000;
+constexpr int kMaxGbnfDepth = 100;
+constexpr int kMaxGbnfCount = 100'000;
+constexpr size_t kMaxGbnfRules = 10'000;
 
-class Parser {
+class GbnfParser {
  public:
-  Parser(absl::string_view text, GrammarBudget* budget) : text_(text), budget_(budget) {}
+  GbnfParser(absl::string_view text, GrammarBudget* budget) : text_(text), budget_(budget) {}
 
   absl::StatusOr<Grammar> Parse() {
     Grammar grammar;
@@ -34,7 +34,8 @@ class Parser {
       if (!grammar.rules.emplace(name, std::move(body)).second) {
         Fail(absl::StrCat("the rule '", name, "' is given twice"));
       }
-      if (grammar.rules.size() > kMaxRules) Fail(absl::StrCat("more than ", kMaxRules, " rules"));
+      if (grammar.rules.size() > kMaxGbnfRules)
+        Fail(absl::StrCat("more than ", kMaxGbnfRules, " rules"));
     }
     if (!status_.ok()) return status_;
     return grammar;
@@ -77,7 +78,7 @@ class Parser {
 
   Expression Alternatives(int depth) {
     std::vector<Expression> parts;
-    if (depth > kMaxDepth) Fail(absl::StrCat("groups nest deeper than ", kMaxDepth));
+    if (depth > kMaxGbnfDepth) Fail(absl::StrCat("groups nest deeper than ", kMaxGbnfDepth));
     do {
       Space(true);
       parts.push_back(Alternative(depth));
@@ -114,7 +115,7 @@ class Parser {
       } else {
         return atom;
       }
-      if (++quantifiers_ > kMaxCount) Fail("too many repetitions");
+      if (++quantifiers_ > kMaxGbnfCount) Fail("too many repetitions");
       Spend(1);
       atom = Repeat(std::move(atom), least, most);
       if (++run_ > 8) Fail("repetitions of repetitions nest too deep");
@@ -127,10 +128,10 @@ class Parser {
       const size_t begin = at_;
       int64_t value = 0;
       for (; More() && absl::ascii_isdigit(Peek()); ++at_) {
-        value = std::min<int64_t>(value * 10 + (Peek() - '0'), kMaxCount + 1);
+        value = std::min<int64_t>(value * 10 + (Peek() - '0'), kMaxGbnfCount + 1);
       }
       Space(true);
-      if (value > kMaxCount) Fail(absl::StrCat("repeats more than ", kMaxCount, " times"));
+      if (value > kMaxGbnfCount) Fail(absl::StrCat("repeats more than ", kMaxGbnfCount, " times"));
       *out = static_cast<int>(value);
       return at_ > begin;
     };
@@ -259,7 +260,7 @@ class Parser {
 
 absl::StatusOr<Grammar> ParseGbnf(absl::string_view text, GrammarBudget* budget) {
   if (!IsValidUtf8(text)) return absl::InvalidArgumentError("grammar: it is not valid UTF-8");
-  return Parser(text, budget).Parse();
+  return GbnfParser(text, budget).Parse();
 }
 
 }  // namespace espalier

@@ -15,7 +15,7 @@ CodePoints UnescapedPoints() {
   return {{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, kLastCodePoint}};
 }
 
-Expression Digit() { return OneOf({{'0', '9'}}); }
+Expression JsonDigit() { return OneOf({{'0', '9'}}); }
 Expression HexDigit() { return OneOf({{'0', '9'}, {'a', 'f'}, {'A', 'F'}}); }
 
 // The escape of a code point that must be escaped.
@@ -128,15 +128,15 @@ void AddJsonRules(Grammar* grammar) {
                     Sequence({OneOf({{'d', 'd'}, {'D', 'D'}}), OneOf({{'0', '7'}}),
                               Repeat(HexDigit(), 2, 2)})})})});
   rules["json-string"] = Sequence({Literal("\""), Repeat(call("json-char"), 0), Literal("\"")});
-  rules["json-integer"] =
-      Sequence({Optional(Literal("-")),
-                Choice({Literal("0"), Sequence({OneOf({{'1', '9'}}), Repeat(Digit(), 0, 17)})})});
-  rules["json-number"] =
-      Sequence({call("json-integer"), Optional(Sequence({Literal("."), Repeat(Digit(), 1, 18)})),
-                Optional(Sequence({OneOf({{'e', 'e'}, {'E', 'E'}}),
-                                   Optional(OneOf({{'+', '+'}, {'-', '-'}})),
-                                   // Stay within the range of a double.
-                                   Repeat(Digit(), 1, 2)}))});
+  rules["json-integer"] = Sequence(
+      {Optional(Literal("-")),
+       Choice({Literal("0"), Sequence({OneOf({{'1', '9'}}), Repeat(JsonDigit(), 0, 17)})})});
+  rules["json-number"] = Sequence({call("json-integer"),
+                                   Optional(Sequence({Literal("."), Repeat(JsonDigit(), 1, 18)})),
+                                   Optional(Sequence({OneOf({{'e', 'e'}, {'E', 'E'}}),
+                                                      Optional(OneOf({{'+', '+'}, {'-', '-'}})),
+                                                      // Stay within the range of a double.
+                                                      Repeat(JsonDigit(), 1, 2)}))});
   const auto list = [&](Expression element) {
     return Optional(Sequence(
         {element, call("json-space"),

@@ -8,7 +8,7 @@
 namespace espalier {
 namespace {
 
-Expression Comma() { return Sequence({Literal(","), RuleCall("json-space")}); }
+Expression ItemSeparator() { return Sequence({Literal(","), RuleCall("json-space")}); }
 
 }  // namespace
 
@@ -60,7 +60,7 @@ Expression JsonSchemaConverter::Array(const Json& schema, const std::string& pla
   std::vector<Expression> parts = {Literal("["), RuleCall("json-space")};
   const int fixed = static_cast<int>(items->prefix.size());
   for (int i = 0; i < fixed; ++i) {
-    if (i > 0) parts.push_back(Comma());
+    if (i > 0) parts.push_back(ItemSeparator());
     parts.push_back(Schema(items->prefix[i], absl::StrCat(items->prefix_place, "/", i), depth + 1));
     parts.push_back(RuleCall("json-space"));
   }
@@ -68,7 +68,7 @@ Expression JsonSchemaConverter::Array(const Json& schema, const std::string& pla
   const int most = items->most < 0 ? -1 : items->most - fixed;
   if (items->rest != false && most != 0 && status_.ok()) {
     const std::string item = NewRule(Schema(items->rest, items->rest_place, depth + 1));
-    const Expression next = Sequence({Comma(), RuleCall(item), RuleCall("json-space")});
+    const Expression next = Sequence({ItemSeparator(), RuleCall(item), RuleCall("json-space")});
     if (fixed > 0) {
       parts.push_back(Repeat(next, least, most));
     } else {

@@ -10,10 +10,10 @@
 namespace espalier {
 namespace {
 
-constexpr int kMaxDepth = 64;
-constexpr size_t kMaxRules = 20'000;
+constexpr int kMaxSchemaDepth = 64;
+constexpr size_t kMaxSchemaRules = 20'000;
 constexpr int kMaxSchemas = 100'000;
-constexpr int kMaxCount = 100'000;
+constexpr int kMaxSchemaCount = 100'000;
 
 // The keywords that apply to values of one type only.
 const std::map<std::string, std::set<std::string>>& KeywordsByType() {
@@ -83,8 +83,8 @@ void JsonSchemaConverter::Spend(int64_t parts) {
 void JsonSchemaConverter::SetRule(const std::string& name, Expression body) {
   Spend(CountParts(body));
   grammar_.rules[name] = std::move(body);
-  if (grammar_.rules.size() > kMaxRules) {
-    Fail("#", absl::StrCat("it needs more than ", kMaxRules, " rules"));
+  if (grammar_.rules.size() > kMaxSchemaRules) {
+    Fail("#", absl::StrCat("it needs more than ", kMaxSchemaRules, " rules"));
   }
 }
 
@@ -96,8 +96,8 @@ std::string JsonSchemaConverter::NewRule(Expression body) {
 
 Expression JsonSchemaConverter::Rules(const Dfa& texts, absl::string_view kind,
                                       const std::function<Expression(const CodePoints&)>& form) {
-  if (grammar_.rules.size() + static_cast<size_t>(texts.size()) > kMaxRules) {
-    Fail("#", absl::StrCat("it needs more than ", kMaxRules, " rules"));
+  if (grammar_.rules.size() + static_cast<size_t>(texts.size()) > kMaxSchemaRules) {
+    Fail("#", absl::StrCat("it needs more than ", kMaxSchemaRules, " rules"));
     return {};
   }
   Spend(kPartsOfState * texts.size());
@@ -117,15 +117,16 @@ int JsonSchemaConverter::Count(const Json& schema, const char* key, int fallback
   if (!schema.contains(key)) return fallback;
   const Json& value = schema[key];
   const double number = value.is_number() ? value.get<double>() : -1;
-  if (!(number >= 0 && number <= kMaxCount) || number != static_cast<int>(number)) {
-    Fail(absl::StrCat(place, "/", key), absl::StrCat("it must be an integer in 0..", kMaxCount));
+  if (!(number >= 0 && number <= kMaxSchemaCount) || number != static_cast<int>(number)) {
+    Fail(absl::StrCat(place, "/", key),
+         absl::StrCat("it must be an integer in 0..", kMaxSchemaCount));
     return fallback;
   }
   return static_cast<int>(number);
 }
 
 Expression JsonSchemaConverter::Schema(const Json& schema, const std::string& place, int depth) {
-  if (depth > kMaxDepth) Fail(place, absl::StrCat("it nests deeper than ", kMaxDepth));
+  if (depth > kMaxSchemaDepth) Fail(place, absl::StrCat("it nests deeper than ", kMaxSchemaDepth));
   if (++schemas_ > kMaxSchemas) {
     Fail(place, absl::StrCat("it and its parts are more than ", kMaxSchemas, " schemas"));
   }

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMaxKeyBytes = 256;
 constexpr size_t kMaxNameBytes = 16 << 10;  // of all names together
 
-Expression Comma() { return Sequence({Literal(","), RuleCall("json-space")}); }
+Expression PropertySeparator() { return Sequence({Literal(","), RuleCall("json-space")}); }
 
 }  // namespace
 
@@ -220,7 +220,7 @@ std::optional<Expression> JsonSchemaConverter::Others(const std::string& pair, i
   if (missing > 1) return std::nullopt;
   const int most = counts.most < 0 ? -1 : counts.most - count;
   if (missing > 0 && most == 0) return std::nullopt;
-  const Expression next = Sequence({Comma(), RuleCall(pair)});
+  const Expression next = Sequence({PropertySeparator(), RuleCall(pair)});
   if (count > 0) return Repeat(next, missing, most);
   if (most == 0) return Literal("");
   Expression all = Sequence({RuleCall(pair), Repeat(next, 0, most < 0 ? -1 : most - 1)});
@@ -249,7 +249,7 @@ std::string JsonSchemaConverter::Members(const std::vector<Member>& members,
       const std::string& behind = rest[static_cast<size_t>(std::min<int64_t>(count + 1, last))];
       if (room && !behind.empty()) {
         std::vector<Expression> with;
-        if (count > 0) with.push_back(Comma());
+        if (count > 0) with.push_back(PropertySeparator());
         with.push_back(RuleCall(member.pair));
         with.push_back(RuleCall(behind));
         ways.push_back(Sequence(std::move(with)));

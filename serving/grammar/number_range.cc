@@ -13,14 +13,14 @@ namespace {
 
 constexpr int64_t kLargest = 999'999'999'999'999;  // of kMaxDecimalDigits digits
 
-Expression Digit() { return OneOf({{'0', '9'}}); }
+Expression AnyDigit() { return OneOf({{'0', '9'}}); }
 
 // Numbers with the same number of digits, leading zeros included.
 Expression DigitsBetween(absl::string_view low, absl::string_view high) {
   const int length = static_cast<int>(low.size());
   if (low == high) return Literal(low);
   if (low == std::string(length, '0') && high == std::string(length, '9')) {
-    return Repeat(Digit(), length, length);
+    return Repeat(AnyDigit(), length, length);
   }
   if (low[0] == high[0]) {
     return Sequence({Literal(low.substr(0, 1)), DigitsBetween(low.substr(1), high.substr(1))});
@@ -34,7 +34,7 @@ Expression DigitsBetween(absl::string_view low, absl::string_view high) {
   if (low[0] + 1 < high[0]) {
     parts.push_back(
         Sequence({OneOf({{static_cast<uint32_t>(low[0]) + 1, static_cast<uint32_t>(high[0]) - 1}}),
-                  Repeat(Digit(), length - 1, length - 1)}));
+                  Repeat(AnyDigit(), length - 1, length - 1)}));
   }
   parts.push_back(Sequence({Literal(high.substr(0, 1)), DigitsBetween(zeros, high.substr(1))}));
   return Choice(std::move(parts));
@@ -66,8 +66,8 @@ std::optional<Expression> Fractions(RemainingDigits low, bool above, const Remai
                                     bool below, int most, bool none) {
   if (low && low->empty() && !above) low = std::nullopt;  // nothing is less
   if (!low && !high) {
-    if (none) return Repeat(Digit(), 0, most);
-    return most > 0 ? std::optional(Repeat(Digit(), 1, most)) : std::nullopt;
+    if (none) return Repeat(AnyDigit(), 0, most);
+    return most > 0 ? std::optional(Repeat(AnyDigit(), 1, most)) : std::nullopt;
   }
   std::vector<Expression> ways;
   if (none && !low && (!high->empty() || !below)) ways.push_back(Literal(""));
@@ -92,7 +92,7 @@ std::optional<Expression> Fractions(RemainingDigits low, bool above, const Remai
     if (rest) ways.push_back(Sequence({OneOf({{c, c}}), *std::move(rest)}));
   }
   if (!free.empty()) {
-    ways.push_back(Sequence({OneOf(std::move(free)), Repeat(Digit(), 0, most - 1)}));
+    ways.push_back(Sequence({OneOf(std::move(free)), Repeat(AnyDigit(), 0, most - 1)}));
   }
   if (ways.empty()) return std::nullopt;
   return Choice(std::move(ways));

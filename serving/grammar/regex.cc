@@ -10,8 +10,8 @@
 namespace espalier {
 namespace {
 
-constexpr int kMaxDepth = 100;
-constexpr int kMaxCount = 100'000;
+constexpr int kMaxRegexDepth = 100;
+constexpr int kMaxRegexCount = 100'000;
 
 // Code points by dialect. Digits and word characters are ASCII in ECMAScript and Unicode in Python,
 // and the sets of spaces differ. Accepted texts must match in both dialects.
@@ -82,9 +82,9 @@ const CodePoints& AnyButLineEnds() {
   return points;
 }
 
-class Parser {
+class RegexParser {
  public:
-  Parser(absl::string_view pattern, bool search, GrammarBudget* budget)
+  RegexParser(absl::string_view pattern, bool search, GrammarBudget* budget)
       : text_(pattern), search_(search), budget_(budget) {}
 
   absl::StatusOr<Expression> Parse() {
@@ -132,7 +132,7 @@ class Parser {
 
   Expression Alternatives(int depth) {
     std::vector<Expression> parts;
-    if (depth > kMaxDepth) Fail(absl::StrCat("groups nest deeper than ", kMaxDepth));
+    if (depth > kMaxRegexDepth) Fail(absl::StrCat("groups nest deeper than ", kMaxRegexDepth));
     do {
       bool from_start = false, to_end = false;
       parts.push_back(Alternative(depth, &from_start, &to_end));
@@ -198,7 +198,7 @@ class Parser {
       const size_t first = at_;
       int64_t value = 0;
       while (at_ < text_.size() && Peek() >= '0' && Peek() <= '9') {
-        value = std::min<int64_t>(value * 10 + (Peek() - '0'), kMaxCount + 1);
+        value = std::min<int64_t>(value * 10 + (Peek() - '0'), kMaxRegexCount + 1);
         ++at_;
       }
       *out = static_cast<int>(value);
@@ -219,8 +219,8 @@ class Parser {
       at_ = begin;
       return false;
     }
-    if (*least > kMaxCount || *most > kMaxCount) {
-      Fail(absl::StrCat("repeats more than ", kMaxCount, " times"));
+    if (*least > kMaxRegexCount || *most > kMaxRegexCount) {
+      Fail(absl::StrCat("repeats more than ", kMaxRegexCount, " times"));
     } else if (*most >= 0 && *most < *least) {
       Fail("the repetition's bounds are in the wrong order");
     }
@@ -407,7 +407,7 @@ class Parser {
 absl::StatusOr<Expression> ParseRegex(absl::string_view pattern, GrammarBudget* budget,
                                       bool search) {
   if (!IsValidUtf8(pattern)) return absl::InvalidArgumentError("regex: it is not valid UTF-8");
-  return Parser(pattern, search, budget).Parse();
+  return RegexParser(pattern, search, budget).Parse();
 }
 
 }  // namespace espalier

@@ -103,9 +103,10 @@ void ToPythonConstants(Expression* e) {
   for (Expression& part : e->parts) ToPythonConstants(&part);
 }
 
-class Builder {
+class StructuralTagBuilder {
  public:
-  Builder(const StructuralTag& text, GrammarBudget* budget) : text_(text), budget_(budget) {}
+  StructuralTagBuilder(const StructuralTag& text, GrammarBudget* budget)
+      : text_(text), budget_(budget) {}
 
   absl::StatusOr<Grammar> Build() {
     std::vector<Expression> sections;
@@ -294,7 +295,7 @@ class Builder {
 }  // namespace
 
 absl::StatusOr<Grammar> StructuralTagGrammar(const StructuralTag& text, GrammarBudget* budget) {
-  return Builder(text, budget).Build();
+  return StructuralTagBuilder(text, budget).Build();
 }
 
 absl::StatusOr<Expression> TextExcluding(const std::vector<std::string>& excluded,

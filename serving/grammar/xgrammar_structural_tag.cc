@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 using Texts = std::vector<std::string>;
 
 constexpr int kMaxFormats = 4096;
-constexpr size_t kMaxTagBytes = 1024;
+constexpr size_t kMaxXgrammarTagBytes = 1024;
 constexpr int kMaxTimes = 100'000;  // counts of "repeat", and of characters
 
 class FormatBuilder {
@@ -135,8 +135,8 @@ class FormatBuilder {
 
   std::string BoundedText(const Node& node, const char* name) {
     std::string mark = Text(node, name);
-    if (mark.size() > kMaxTagBytes) {
-      Fail(node, absl::StrCat("field '", name, "' has more than ", kMaxTagBytes, " bytes"));
+    if (mark.size() > kMaxXgrammarTagBytes) {
+      Fail(node, absl::StrCat("field '", name, "' has more than ", kMaxXgrammarTagBytes, " bytes"));
     }
     return mark;
   }
@@ -149,12 +149,12 @@ class FormatBuilder {
     bool good = list.is_array() && list.size() <= kMaxFormats;
     for (size_t i = 0; good && i < list.size(); ++i) {
       good = list[i].is_string() && list[i] != "" &&
-             list[i].get_ref<const std::string&>().size() <= kMaxTagBytes;
+             list[i].get_ref<const std::string&>().size() <= kMaxXgrammarTagBytes;
       if (good) marks.push_back(list[i].get<std::string>());
     }
     if (!good) {
-      Fail(node, absl::StrCat("field '", name, "' must be a list of strings of 1 to ", kMaxTagBytes,
-                              " bytes"));
+      Fail(node, absl::StrCat("field '", name, "' must be a list of strings of 1 to ",
+                              kMaxXgrammarTagBytes, " bytes"));
     }
     return marks;
   }

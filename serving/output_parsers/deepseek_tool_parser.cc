@@ -11,8 +11,8 @@ namespace espalier {
 namespace {
 
 // The bars are U+FF5C, the blanks U+2581.
-constexpr char kOpen[] = "<｜tool▁calls▁begin｜>";
-constexpr char kClose[] = "<｜tool▁calls▁end｜>";
+constexpr char kDeepseekOpen[] = "<｜tool▁calls▁begin｜>";
+constexpr char kDeepseekClose[] = "<｜tool▁calls▁end｜>";
 constexpr absl::string_view kBegin = "<｜tool▁call▁begin｜>";
 constexpr absl::string_view kEnd = "<｜tool▁call▁end｜>";
 constexpr absl::string_view kSeparator = "<｜tool▁sep｜>";
@@ -27,7 +27,7 @@ constexpr absl::string_view kFenceEnd = "\n```";
 //   ``` END
 // or, since V3.1, BEGIN f SEPARATOR {...} END.
 // Given what follows BEGIN, returns the name and the offset of the arguments.
-std::optional<std::pair<absl::string_view, size_t>> NameOf(absl::string_view call) {
+std::optional<std::pair<absl::string_view, size_t>> DeepseekCallName(absl::string_view call) {
   const size_t separator = call.find(kSeparator), brace = call.find('{');
   if (brace == absl::string_view::npos || separator > brace) return std::nullopt;
   const size_t behind = separator + kSeparator.size();
@@ -47,7 +47,7 @@ class DeepSeek : public ToolCallParser {
     return absl::StrContains(chat_template, kBegin) &&
            absl::StrContains(chat_template, "```json") == fenced_;
   }
-  std::vector<Section> sections() const override { return {{kOpen, kClose}}; }
+  std::vector<Section> sections() const override { return {{kDeepseekOpen, kDeepseekClose}}; }
   std::vector<std::string> inner_special_tokens() const override {
     return {std::string(kBegin), std::string(kEnd), std::string(kSeparator)};
   }
@@ -62,7 +62,7 @@ class DeepSeek : public ToolCallParser {
       const size_t end = inside.find(kEnd);
       absl::string_view call = inside.substr(0, end);
       inside.remove_prefix(end == absl::string_view::npos ? inside.size() : end + kEnd.size());
-      const std::optional<std::pair<absl::string_view, size_t>> begin = NameOf(call);
+      const std::optional<std::pair<absl::string_view, size_t>> begin = DeepseekCallName(call);
       if (!begin || FindTool(begin->first, tools) == nullptr) return {};
       call = absl::StripTrailingAsciiWhitespace(call.substr(begin->second));
       absl::ConsumeSuffix(&call, "```");
@@ -77,7 +77,7 @@ class DeepSeek : public ToolCallParser {
     const size_t tag = inside.find(kBegin);
     if (tag == absl::string_view::npos) return std::nullopt;
     const size_t behind = tag + kBegin.size();
-    const auto begin = NameOf(inside.substr(behind));
+    const auto begin = DeepseekCallName(inside.substr(behind));
     if (!begin || FindTool(begin->first, tools) == nullptr) return std::nullopt;
     return ToolCallStart{std::string(begin->first), behind + begin->second,
                          NewJsonArgumentsParser()};
@@ -92,8 +92,10 @@ class DeepSeek : public ToolCallParser {
     return text.size() - rest.size();
   }
   StructuralTag MakeStructuralTag(const std::vector<Tool>& tools) const override {
-    TagSection section{
-        .open = kOpen, .separator = fenced_ ? "\n" : "", .most = -1, .close = kClose};
+    TagSection section{.open = kDeepseekOpen,
+                       .separator = fenced_ ? "\n" : "",
+                       .most = -1,
+                       .close = kDeepseekClose};
     for (const Tool& tool : tools) {
       section.items.push_back(
           {.begin = fenced_ ? absl::StrCat(kBegin, kKind, kSeparator, tool.name, "\n", kFence)
@@ -101,7 +103,7 @@ class DeepSeek : public ToolCallParser {
            .schema = DumpJson(ArgumentsSchema(tool)),
            .end = absl::StrCat(fenced_ ? kFenceEnd : "", kEnd)});
     }
-    return {.sections = {std::move(section)}, .triggers = {kOpen}};
+    return {.sections = {std::move(section)}, .triggers = {kDeepseekOpen}};
   }
 
  private:

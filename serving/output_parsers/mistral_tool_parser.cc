@@ -15,7 +15,7 @@ constexpr absl::string_view kArguments = "[ARGS]";
 constexpr absl::string_view kId = "[CALL_ID]";
 
 // `before` is the text between the tag and the arguments.
-absl::string_view NameOf(absl::string_view before) {
+absl::string_view MistralCallName(absl::string_view before) {
   const absl::string_view name = absl::StripSuffix(before, kArguments);
   return absl::StripAsciiWhitespace(name.substr(0, name.find(kId)));
 }
@@ -44,7 +44,7 @@ class Mistral : public ToolCallParser {
     if (brace == 0 || inside[0] == '[') return ParseJsonCalls(inside, tools);
     const absl::StatusOr<nlohmann::ordered_json> arguments =
         ParseBoundedJson<nlohmann::ordered_json>(inside.substr(brace), kRequestJson);
-    const absl::string_view name = NameOf(inside.substr(0, brace));
+    const absl::string_view name = MistralCallName(inside.substr(0, brace));
     if (!arguments.ok() || !arguments->is_object() || FindTool(name, tools) == nullptr) return {};
     return {{std::string(name), std::string(inside.substr(brace))}};
   }
@@ -52,7 +52,7 @@ class Mistral : public ToolCallParser {
                                               const std::vector<Tool>& tools) const override {
     const size_t brace = inside.find('{');
     if (brace == absl::string_view::npos) return std::nullopt;
-    const absl::string_view name = NameOf(inside.substr(0, brace));
+    const absl::string_view name = MistralCallName(inside.substr(0, brace));
     if (FindTool(name, tools) == nullptr) return ParseJsonCallStart(inside, tools);
     return ToolCallStart{std::string(name), brace, NewJsonArgumentsParser()};
   }

@@ -10,8 +10,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kOpen[] = "<|tool_call_start|>";
-constexpr char kClose[] = "<|tool_call_end|>";
+constexpr char kPythonicOpen[] = "<|tool_call_start|>";
+constexpr char kPythonicClose[] = "<|tool_call_end|>";
 
 // [f(a=1, s="x"), g()]: usually the whole answer; between tags for some models (LFM2), behind
 // Llama's tag for others.
@@ -20,10 +20,13 @@ class Pythonic : public ToolCallParser {
   const char* name() const override { return "pythonic"; }
   bool MatchesTemplate(absl::string_view chat_template) const override {
     return absl::StrContains(chat_template, "[func_name1(") ||
-           absl::StrContains(chat_template, "[func1(") || absl::StrContains(chat_template, kOpen);
+           absl::StrContains(chat_template, "[func1(") ||
+           absl::StrContains(chat_template, kPythonicOpen);
   }
   std::vector<Section> sections() const override {
-    return {{kOpen, kClose}, {"<|python_start|>", "<|python_end|>"}, {"<|python_tag|>", ""}};
+    return {{kPythonicOpen, kPythonicClose},
+            {"<|python_start|>", "<|python_end|>"},
+            {"<|python_tag|>", ""}};
   }
   std::vector<ToolCall> ParseSection(absl::string_view inside,
                                      const std::vector<Tool>& tools) const override {
@@ -63,7 +66,7 @@ class Pythonic : public ToolCallParser {
       section.items.push_back(std::move(item));
     }
     for (const auto& [open, close] : {std::pair{"", ""},
-                                      {kOpen, kClose},
+                                      {kPythonicOpen, kPythonicClose},
                                       {"<|python_start|>", "<|python_end|>"},
                                       {"<|python_tag|>", ""}}) {
       section.open = absl::StrCat(open, "[");

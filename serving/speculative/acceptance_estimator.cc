@@ -12,11 +12,11 @@ constexpr double kPriorTrials = 4;
 // Of a depth, whose prior is the depth above: a few bad trials of one text must not end deep
 // drafts.
 constexpr double kDeepPriorTrials = 16;
-constexpr double kMemory = 512;        // trials after which an old one counts 1/e
-constexpr double kRequestMemory = 64;  // the same of a request's own
-constexpr double kIdleMemory = 512;    // steps
-constexpr double kFailingPrior = 8;    // information that says: as its chances are
-constexpr int kFadeEvery = 16;         // steps
+constexpr double kAcceptanceMemory = 512;  // trials after which an old one counts 1/e
+constexpr double kRequestMemory = 64;      // the same of a request's own
+constexpr double kIdleMemory = 512;        // steps
+constexpr double kFailingPrior = 8;        // information that says: as its chances are
+constexpr int kFadeEvery = 16;             // steps
 constexpr double kFaded = 1 - kFadeEvery / 512.0;
 
 // Bins are one unit of log-odds wide, the lowest around 0.1 %.
@@ -50,7 +50,7 @@ double AcceptanceEstimator::Rate::Shrunk(double prior, double prior_trials) cons
 }
 
 void AcceptanceEstimator::Rate::Add(double weight, double hit) {
-  const double keep = 1 - weight / kMemory;
+  const double keep = 1 - weight / kAcceptanceMemory;
   accepted = accepted * keep + weight * hit;
   trials = trials * keep + weight;
 }
@@ -73,7 +73,8 @@ void AcceptanceEstimator::ObserveProbability(const DraftTrial& trial) {
   const int low = std::min(static_cast<int>(at), kBins - 2);
   const int rank = std::min(trial.rank, kRankClasses - 1);
   const int depth = std::clamp(trial.depth, 1, kDepthClasses) - 1;
-  by_depth_[rank][depth].Observe(AtAnyDepth(trial.probability, rank), trial.accepted, kMemory);
+  by_depth_[rank][depth].Observe(AtAnyDepth(trial.probability, rank), trial.accepted,
+                                 kAcceptanceMemory);
   for (const int bin : {low, low + 1}) {
     Rate& rate = by_probability_[rank][bin];
     rate.Add(1 - std::abs(at - bin), trial.accepted ? 1 : 0);

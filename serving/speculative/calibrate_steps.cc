@@ -7,9 +7,9 @@
 namespace espalier {
 namespace {
 
-constexpr int kTurns = 5;    // of all sizes, so that a slow moment affects all of them
-constexpr int kWarmup = 3;   // smallest steps before each turn, after the largest one
-constexpr double kLook = 8;  // doublings may take this fraction of the budget
+constexpr int kTurns = 5;        // of all sizes, so that a slow moment affects all of them
+constexpr int kWarmupSteps = 3;  // smallest steps before each turn, after the largest one
+constexpr double kLook = 8;      // doublings may take this fraction of the budget
 
 // A step of `rows` rows: single tokens of as many sequences, or prompts if there are more rows than
 // sequences.
@@ -80,7 +80,8 @@ absl::Status Calibrate(ModelRunner& runner, int max_rows, double budget_seconds,
   std::vector<std::vector<double>> times(sizes.size());
   const double begin = seconds();
   for (int i = 0; i < kTurns && (i == 0 || seconds() - begin < budget_seconds); ++i) {
-    for (int warmup = 0; warmup < kWarmup && doublings[0].second < budget_seconds / 100; ++warmup) {
+    for (int warmup = 0; warmup < kWarmupSteps && doublings[0].second < budget_seconds / 100;
+         ++warmup) {
       if (absl::Status s = time(sizes[0]); !s.ok()) return s;
     }
     for (size_t size = 0; size < sizes.size(); ++size) {

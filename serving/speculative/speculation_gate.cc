@@ -8,17 +8,17 @@ namespace {
 
 // By which the corrected gain must be better to begin drafting, and worse to end it.
 constexpr double kMargin = 0.02, kEndMargin = 0.01;
-constexpr double kMemory = 32;              // steps
+constexpr double kGainMemory = 32;          // steps
 constexpr double kHope = 0.15;              // of the logarithm of the gain, at first
 constexpr double kHopeSteps = 256;          // until it is gone
 constexpr int kPresentSteps = 16;           // before a trial
 constexpr int kTrialSteps = 8;              // that count
-constexpr int kWarmup = 2;                  // steps of a trial before these
+constexpr int kTrialWarmupSteps = 2;        // steps of a trial before these
 constexpr double kTrialMemory = 16;         // trials
-constexpr double kPriorTrials = 2;          // that the estimate is worth
+constexpr double kPriorGateTrials = 2;      // that the estimate is worth
 constexpr double kDraftTrialWeight = 0.25;  // at least, of a trial of drafts
 constexpr double kFewTrials = 4;            // while there were fewer, plain steps are tried sooner
-constexpr double kInterrupted = 4;          // a step that took longer than so many usual ones
+constexpr double kInterruptedRatio = 4;     // a step that took longer than so many usual ones
 
 int LoadBucket(int load) { return static_cast<int>(std::log2(std::max(load, 1))); }
 
@@ -33,7 +33,7 @@ bool SpeculationGate::ShouldDraft(int load, double gain, double seconds, double 
                                   bool may_try) {
   Bucket& bucket = buckets_[LoadBucket(load)];
   warming_up_ = bucket.in_trial && bucket.warmup > 0;
-  bucket.asked = std::min(bucket.asked + 1, kMemory);
+  bucket.asked = std::min(bucket.asked + 1, kGainMemory);
   bucket.log_gain += (std::log(std::clamp(gain, 0.1, 10.0)) - bucket.log_gain) / bucket.asked;
   if (bucket.in_trial) return !bucket.drafting;
   const double corrected = bucket.log_gain + bucket.correction;
@@ -43,12 +43,12 @@ bool SpeculationGate::ShouldDraft(int load, double gain, double seconds, double 
   if (drafting != bucket.drafting) bucket.present = {};
   bucket.drafting = drafting;
   const double loss = 1 - std::exp(drafting ? -corrected : corrected);  // of a trial's time
-  double cost = (kTrialSteps + kWarmup) * seconds * std::max(loss, kMargin);
+  double cost = (kTrialSteps + kTrialWarmupSteps) * seconds * std::max(loss, kMargin);
   cost = drafting ? cost * std::min(1.0, bucket.trials / kFewTrials) : cost + prefill;
   if (!may_try || bucket.present.steps < kPresentSteps || bucket.credit < cost) return drafting;
   bucket.credit = cost;  // credit for more than one trial is not kept
   bucket.in_trial = true;
-  bucket.warmup = kWarmup;
+  bucket.warmup = kTrialWarmupSteps;
   bucket.trial = {};
   bucket.trial_seconds = 0;
   ++trials_;
@@ -62,14 +62,14 @@ void SpeculationGate::Observe(int load, const Step& step) {
   const bool as_chosen = !step.open || step.drafted == (bucket.drafting != bucket.in_trial);
   double seconds = step.seconds;
   if (const Arm& usual = bucket.present; usual.steps >= kPresentSteps) {
-    seconds = std::min(seconds, kInterrupted * usual.seconds / usual.weight);
+    seconds = std::min(seconds, kInterruptedRatio * usual.seconds / usual.weight);
   }
   if (!bucket.in_trial) {
     if (step.settling || !as_chosen) return;
     Arm& present = bucket.present;
-    present.tokens += step.tokens - present.tokens / kMemory;
-    present.seconds += seconds - present.seconds / kMemory;
-    present.weight += 1 - present.weight / kMemory;
+    present.tokens += step.tokens - present.tokens / kGainMemory;
+    present.seconds += seconds - present.seconds / kGainMemory;
+    present.weight += 1 - present.weight / kGainMemory;
     present.steps += step.open;
     return;
   }
@@ -90,7 +90,7 @@ void SpeculationGate::EndTrial(Bucket& bucket) {
   bucket.trials = std::min(bucket.trials + 1, kTrialMemory);
   // A trial of drafts shows what they are worth now, where the estimates are old.
   const double weight =
-      std::max(1 / (bucket.trials + kPriorTrials), bucket.drafting ? 0 : kDraftTrialWeight);
+      std::max(1 / (bucket.trials + kPriorGateTrials), bucket.drafting ? 0 : kDraftTrialWeight);
   bucket.correction += weight * (measured - bucket.log_gain - bucket.correction);
   bucket.credit -= std::max(0.0, bucket.trial_seconds - bucket.trial.tokens / present);
   bucket.in_trial = false;

@@ -6,11 +6,11 @@
 namespace espalier {
 namespace {
 
-constexpr double kMemory = 32;      // steps of one size
-constexpr double kPaceMemory = 16;  // steps
-constexpr int kTellsPace = 4;       // steps of a size after which it tells the pace
-constexpr int kProven = 16;         // steps of a size after which its time is not doubted
-constexpr double kInterrupted = 2;  // a step that took longer than so many times the expected
+constexpr double kLatencyMemory = 32;   // steps of one size
+constexpr double kPaceMemory = 16;      // steps
+constexpr int kTellsPace = 4;           // steps of a size after which it tells the pace
+constexpr int kProven = 16;             // steps of a size after which its time is not doubted
+constexpr double kInterruptedStep = 2;  // a step that took longer than so many times the expected
 
 }  // namespace
 
@@ -24,10 +24,10 @@ void StepLatency::Observe(int rows, double seconds) {
   Bucket& bucket = buckets_[BucketOf(rows)];
   if (bucket.count >= kTellsPace) {
     const double expected = pace_ * bucket.seconds;
-    seconds = std::clamp(seconds, expected / kInterrupted, expected * kInterrupted);
+    seconds = std::clamp(seconds, expected / kInterruptedStep, expected * kInterruptedStep);
     pace_ *= 1 + (seconds / expected - 1) / kPaceMemory;
   }
-  const double weight = 1 / std::min(static_cast<double>(++bucket.count), kMemory);
+  const double weight = 1 / std::min(static_cast<double>(++bucket.count), kLatencyMemory);
   bucket.rows += weight * (rows - bucket.rows);
   bucket.seconds += weight * (seconds / pace_ - bucket.seconds);
   Pool();
@@ -50,7 +50,7 @@ void StepLatency::Pool() {
       seconds = std::min(seconds, proven->seconds * bucket.rows / proven->rows);
     }
     Run run{bucket.rows, bucket.rows, seconds,
-            std::min(static_cast<double>(bucket.count), kMemory)};
+            std::min(static_cast<double>(bucket.count), kLatencyMemory)};
     while (count > 0 && runs[count - 1].seconds >= run.seconds) {
       const Run& below = runs[--count];
       const double weight = below.weight + run.weight;

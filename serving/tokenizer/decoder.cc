@@ -53,7 +53,7 @@ class BlankSeparated : public PerToken {
   }
 };
 
-class ByteLevel : public DecodeStep {
+class ByteLevelDecoder : public DecodeStep {
  public:
   std::unique_ptr<State> Start(bool fused) const override {
     if (fused) return nullptr;
@@ -160,9 +160,9 @@ class Fuse : public DecodeStep {
 };
 
 // Strips up to `start` and `stop` occurrences of a character from the ends.
-class Strip : public DecodeStep {
+class StripDecoder : public DecodeStep {
  public:
-  Strip(std::string content, int64_t start, int64_t stop)
+  StripDecoder(std::string content, int64_t start, int64_t stop)
       : content_(std::move(content)), start_(start), stop_(stop) {}
 
   std::unique_ptr<State> Start(bool fused) const override {
@@ -194,7 +194,7 @@ class Strip : public DecodeStep {
 
   class Ends : public State {
    public:
-    Ends(const Strip& step, bool fused) : step_(step), fused_(fused), start_(step.start_) {}
+    Ends(const StripDecoder& step, bool fused) : step_(step), fused_(fused), start_(step.start_) {}
     void Push(std::string text, std::vector<std::string>* out) override {
       auto [cut, left] = step_.Cut(std::move(text), start_);
       if (fused_) start_ = left;
@@ -202,7 +202,7 @@ class Strip : public DecodeStep {
     }
 
    private:
-    const Strip& step_;
+    const StripDecoder& step_;
     bool fused_;
     int64_t start_;
   };
@@ -211,9 +211,9 @@ class Strip : public DecodeStep {
   int64_t start_, stop_;
 };
 
-class Metaspace : public PerToken {
+class MetaspaceDecoder : public PerToken {
  public:
-  Metaspace(std::string replacement, bool prepends)
+  MetaspaceDecoder(std::string replacement, bool prepends)
       : replacement_(std::move(replacement)), prepends_(prepends) {}
   std::string Change(std::string text, bool first) const override {
     return absl::StrReplaceAll(text, {{replacement_, first && prepends_ ? "" : " "}});
@@ -234,9 +234,10 @@ std::string Cleanup(std::string text) {
   return text;
 }
 
-class WordPiece : public PerToken {
+class WordPieceDecoder : public PerToken {
  public:
-  WordPiece(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
+  WordPieceDecoder(std::string prefix, bool cleanup)
+      : prefix_(std::move(prefix)), cleanup_(cleanup) {}
   std::string Change(std::string text, bool first) const override {
     if (!first) {
       text = absl::StartsWith(text, prefix_) ? text.substr(prefix_.size()) : " " + text;
@@ -285,9 +286,9 @@ class BpeDecoder : public DecodeStep {
   std::string suffix_;
 };
 
-class Replace : public PerToken {
+class ReplaceDecoder : public PerToken {
  public:
-  Replace(Pattern pattern, std::string content)
+  ReplaceDecoder(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
   // If the pattern backtracks too much, the token is unchanged.
   std::string Change(std::string text, bool) const override {
@@ -366,27 +367,28 @@ std::string OneCharacter(const JsonReader& json, absl::string_view key) {
 }
 
 std::unique_ptr<DecodeStep> MakeStep(const JsonReader& json, const std::string& type) {
-  if (type == "ByteLevel") return std::make_unique<ByteLevel>();
+  if (type == "ByteLevel") return std::make_unique<ByteLevelDecoder>();
   if (type == "ByteFallback") return std::make_unique<ByteFallback>();
   if (type == "Fuse") return std::make_unique<Fuse>();
   if (type == "Strip") {
-    return std::make_unique<Strip>(OneCharacter(json, "content"), json.Int("start", 0, INT32_MAX),
-                                   json.Int("stop", 0, INT32_MAX));
+    return std::make_unique<StripDecoder>(OneCharacter(json, "content"),
+                                          json.Int("start", 0, INT32_MAX),
+                                          json.Int("stop", 0, INT32_MAX));
   }
   if (type == "Metaspace") {
     const bool never =
         json.String("prepend_scheme", "always") == "never" || !json.Bool("add_prefix_space", true);
-    return std::make_unique<Metaspace>(OneCharacter(json, "replacement"), !never);
+    return std::make_unique<MetaspaceDecoder>(OneCharacter(json, "replacement"), !never);
   }
   if (type == "WordPiece") {
-    return std::make_unique<WordPiece>(json.String("prefix"), json.Bool("cleanup"));
+    return std::make_unique<WordPieceDecoder>(json.String("prefix"), json.Bool("cleanup"));
   }
   if (type == "BPEDecoder") return std::make_unique<BpeDecoder>(json.String("suffix"));
   if (type == "Replace") {
     std::optional<Pattern> pattern = ReadPattern(json.Get("pattern"));
     std::string content = json.String("content");
     if (!pattern.has_value()) return nullptr;
-    return std::make_unique<Replace>(*std::move(pattern), std::move(content));
+    return std::make_unique<ReplaceDecoder>(*std::move(pattern), std::move(content));
   }
   if (type == "CTC") {
     return std::make_unique<Ctc>(json.String("pad_token"), json.String("word_delimiter_token"),

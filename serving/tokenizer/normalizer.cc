@@ -17,9 +17,10 @@ namespace {
 // Bytes; every part between special tokens gets the prefix.
 constexpr size_t kMaxPrepended = 4096;  // bytes
 
-class Sequence : public Normalizer {
+class NormalizerSequence : public Normalizer {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<Normalizer>> parts) : parts_(std::move(parts)) {}
+  explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> parts)
+      : parts_(std::move(parts)) {}
   absl::Status Apply(std::string* text, bool* moved) const override {
     for (const auto& part : parts_) {
       if (absl::Status status = part->Apply(text, moved); !status.ok()) return status;
@@ -84,9 +85,9 @@ class StripAccents : public Normalizer {
   }
 };
 
-class Strip : public Normalizer {
+class StripNormalizer : public Normalizer {
  public:
-  Strip(bool left, bool right) : left_(left), right_(right) {}
+  StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
   absl::Status Apply(std::string* text, bool* moved) const override {
     size_t begin = 0, end = text->size();
     while (left_ && begin < end) {
@@ -109,9 +110,9 @@ class Strip : public Normalizer {
   bool left_, right_;
 };
 
-class Replace : public Normalizer {
+class ReplaceNormalizer : public Normalizer {
  public:
-  Replace(Pattern pattern, std::string content)
+  ReplaceNormalizer(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
 
   absl::Status Apply(std::string* text, bool* moved) const override {
@@ -156,19 +157,19 @@ class Prepend : public Normalizer {
   std::string what_;
 };
 
-bool In(char32_t c, char32_t first, char32_t last) { return c >= first && c <= last; }
+bool IsBetween(char32_t c, char32_t first, char32_t last) { return c >= first && c <= last; }
 
 class Nmt : public Normalizer {
  public:
   absl::Status Apply(std::string* text, bool* moved) const override {
     EachCharacter(text, moved, [](char32_t c, std::string* out) {
-      if (In(c, 0x01, 0x08) || c == 0x0B || In(c, 0x0E, 0x1F) || c == 0x7F || c == 0x8F ||
-          c == 0x9F) {
+      if (IsBetween(c, 0x01, 0x08) || c == 0x0B || IsBetween(c, 0x0E, 0x1F) || c == 0x7F ||
+          c == 0x8F || c == 0x9F) {
         return false;
       }
       const bool blank = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
-                         In(c, 0x200B, 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
-                         c == 0xFEFF || c == 0xFFFD;
+                         IsBetween(c, 0x200B, 0x200F) || c == 0x2028 || c == 0x2029 ||
+                         c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
       AppendUtf8(blank ? ' ' : c, out);
       return true;
     });
@@ -213,9 +214,10 @@ class Bert : public Normalizer {
  private:
   // The library's list, including its gap.
   static bool IsIdeograph(char32_t c) {
-    return In(c, 0x4E00, 0x9FFF) || In(c, 0x3400, 0x4DBF) || In(c, 0x20000, 0x2A6DF) ||
-           In(c, 0x2A700, 0x2B73F) || In(c, 0x2B740, 0x2B81F) || In(c, 0x2B920, 0x2CEAF) ||
-           In(c, 0xF900, 0xFAFF) || In(c, 0x2F800, 0x2FA1F);
+    return IsBetween(c, 0x4E00, 0x9FFF) || IsBetween(c, 0x3400, 0x4DBF) ||
+           IsBetween(c, 0x20000, 0x2A6DF) || IsBetween(c, 0x2A700, 0x2B73F) ||
+           IsBetween(c, 0x2B740, 0x2B81F) || IsBetween(c, 0x2B920, 0x2CEAF) ||
+           IsBetween(c, 0xF900, 0xFAFF) || IsBetween(c, 0x2F800, 0x2FA1F);
   }
 
   bool clean_, chinese_, accents_, lowercase_;
@@ -233,7 +235,7 @@ class Precompiled : public Normalizer {
   PrecompiledCharsmap map_;
 };
 
-class ByteLevel : public Normalizer {
+class ByteLevelNormalizer : public Normalizer {
  public:
   absl::Status Apply(std::string* text, bool*) const override {
     std::string out;
@@ -265,7 +267,7 @@ std::unique_ptr<Normalizer> MakeNormalizer(const JsonReader& json) {
     const JsonReader list = json.Get("normalizers");
     for (size_t i = 0; i < list.size() && json.ok(); ++i)
       parts.push_back(MakeNormalizer(list.At(i)));
-    return std::make_unique<Sequence>(std::move(parts));
+    return std::make_unique<NormalizerSequence>(std::move(parts));
   }
   if (type == "NFC") return std::make_unique<Form>(NormalForm::kNfc);
   if (type == "NFD") return std::make_unique<Form>(NormalForm::kNfd);
@@ -274,13 +276,13 @@ std::unique_ptr<Normalizer> MakeNormalizer(const JsonReader& json) {
   if (type == "Lowercase") return std::make_unique<Lowercase>();
   if (type == "StripAccents") return std::make_unique<StripAccents>();
   if (type == "Strip") {
-    return std::make_unique<Strip>(json.Bool("strip_left"), json.Bool("strip_right"));
+    return std::make_unique<StripNormalizer>(json.Bool("strip_left"), json.Bool("strip_right"));
   }
   if (type == "Replace") {
     std::optional<Pattern> pattern = ReadPattern(json.Get("pattern"));
     std::string content = json.String("content");
     if (!pattern.has_value()) return nullptr;
-    return std::make_unique<Replace>(*std::move(pattern), std::move(content));
+    return std::make_unique<ReplaceNormalizer>(*std::move(pattern), std::move(content));
   }
   if (type == "Prepend") {
     std::string text = json.String("prepend");
@@ -296,7 +298,7 @@ std::unique_ptr<Normalizer> MakeNormalizer(const JsonReader& json) {
                                   json.Bool("strip_accents", lowercase), lowercase);
   }
   if (type == "Precompiled") return MakePrecompiled(json);
-  if (type == "ByteLevel") return std::make_unique<ByteLevel>();
+  if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
   json.Unknown(absl::StrCat("type \"", type, "\" is not known"));
   return nullptr;
 }

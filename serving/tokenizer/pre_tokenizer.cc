@@ -107,9 +107,10 @@ void Rewrite(Words* words, Write write) {
   words->text = std::move(text);
 }
 
-class Sequence : public PreTokenizer {
+class PreTokenizerSequence : public PreTokenizer {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<PreTokenizer>> parts) : parts_(std::move(parts)) {}
+  explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> parts)
+      : parts_(std::move(parts)) {}
   absl::Status Apply(Words* words) const override {
     for (const auto& part : parts_) {
       if (absl::Status status = part->Apply(words); !status.ok()) return status;
@@ -141,9 +142,9 @@ class Split : public PreTokenizer {
   bool invert_;
 };
 
-class ByteLevel : public PreTokenizer {
+class ByteLevelPreTokenizer : public PreTokenizer {
  public:
-  ByteLevel(bool add_prefix_space, std::optional<Split> split, bool raw_bytes)
+  ByteLevelPreTokenizer(bool add_prefix_space, std::optional<Split> split, bool raw_bytes)
       : add_prefix_space_(add_prefix_space), split_(std::move(split)), raw_bytes_(raw_bytes) {}
 
   absl::Status Apply(Words* words) const override {
@@ -172,9 +173,9 @@ class ByteLevel : public PreTokenizer {
 
 enum class PrependScheme { kFirst, kNever, kAlways };
 
-class Metaspace : public PreTokenizer {
+class MetaspacePreTokenizer : public PreTokenizer {
  public:
-  Metaspace(std::string replacement, PrependScheme scheme, bool split)
+  MetaspacePreTokenizer(std::string replacement, PrependScheme scheme, bool split)
       : replacement_(std::move(replacement)), scheme_(scheme), split_(split) {}
 
   absl::Status Apply(Words* words) const override {
@@ -308,7 +309,8 @@ std::unique_ptr<PreTokenizer> MakeByteLevel(const JsonReader& json, bool raw_byt
     }
     split.emplace(Pattern(*std::move(regex)), Behavior::kIsolated, false);
   }
-  return std::make_unique<ByteLevel>(json.Bool("add_prefix_space"), std::move(split), raw_bytes);
+  return std::make_unique<ByteLevelPreTokenizer>(json.Bool("add_prefix_space"), std::move(split),
+                                                 raw_bytes);
 }
 
 std::unique_ptr<PreTokenizer> MakeMetaspace(const JsonReader& json) {
@@ -333,7 +335,7 @@ std::unique_ptr<PreTokenizer> MakeMetaspace(const JsonReader& json) {
     json.Invalid("replacement is not one character");
     return nullptr;
   }
-  return std::make_unique<Metaspace>(replacement, scheme, json.Bool("split", true));
+  return std::make_unique<MetaspacePreTokenizer>(replacement, scheme, json.Bool("split", true));
 }
 
 std::unique_ptr<PreTokenizer> MakeSequence(const JsonReader& json, bool raw_bytes) {
@@ -342,7 +344,7 @@ std::unique_ptr<PreTokenizer> MakeSequence(const JsonReader& json, bool raw_byte
   for (size_t i = 0; i < list.size() && json.ok(); ++i) {
     parts.push_back(MakePreTokenizer(list.At(i), raw_bytes));
   }
-  return std::make_unique<Sequence>(std::move(parts));
+  return std::make_unique<PreTokenizerSequence>(std::move(parts));
 }
 
 std::string TypeOf(const nlohmann::json& json) {
@@ -386,7 +388,7 @@ std::unique_ptr<PreTokenizer> MakePreTokenizer(const JsonReader& json, bool raw_
     std::vector<std::unique_ptr<PreTokenizer>> parts;
     parts.push_back(std::make_unique<ByCharacter>(&IsWhitespace, Behavior::kRemoved));
     parts.push_back(std::make_unique<ByCharacter>(&IsBertPunctuation, Behavior::kIsolated));
-    return std::make_unique<Sequence>(std::move(parts));
+    return std::make_unique<PreTokenizerSequence>(std::move(parts));
   }
   if (type == "Digits") {
     return std::make_unique<ByCharacter>(

@@ -17,7 +17,7 @@ uint32_t Load32(const char* at) {
   return value;
 }
 
-bool IsAscii(char c) { return (c & 0x80) == 0; }
+bool IsAsciiByte(char c) { return (c & 0x80) == 0; }
 
 }  // namespace
 
@@ -80,7 +80,7 @@ std::string PrecompiledCharsmap::Apply(absl::string_view text) const {
   };
   for (size_t at = 0; at < text.size();) {
     // ASCII before ASCII is a cluster of its own, except CR LF.
-    if (IsAscii(text[at]) && (at + 1 == text.size() || IsAscii(text[at + 1]))) {
+    if (IsAsciiByte(text[at]) && (at + 1 == text.size() || IsAsciiByte(text[at + 1]))) {
       const size_t length =
           text[at] == '\r' && at + 1 < text.size() && text[at + 1] == '\n' ? 2 : 1;
       cluster(text.substr(at, length));
@@ -89,7 +89,7 @@ std::string PrecompiledCharsmap::Apply(absl::string_view text) const {
     }
     size_t end = at + 1;
     while (end < text.size() &&
-           (!IsAscii(text[end]) || (end + 1 < text.size() && !IsAscii(text[end + 1])))) {
+           (!IsAsciiByte(text[end]) || (end + 1 < text.size() && !IsAsciiByte(text[end + 1])))) {
       ++end;
     }
     const absl::string_view run = text.substr(at, end - at);

@@ -28,7 +28,7 @@ constexpr int64_t kRingBytes = 256 << 20;  // only touched pages take memory
 constexpr int64_t kLine = 64;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-absl::Status Failed(const char* what) {
+absl::Status ChannelError(const char* what) {
   return absl::UnavailableError(
       absl::StrCat("memory shared between ranks of a host: ", what, ": ", std::strerror(errno)));
 }
@@ -63,9 +63,9 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 absl::StatusOr<int> ShmChannel::NewMemory() {
   const int file = memfd_create("espalier-ranks", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (file < 0) return Failed("memfd_create");
+  if (file < 0) return ChannelError("memfd_create");
   if (ftruncate(file, sizeof(Shared)) != 0 || fcntl(file, F_ADD_SEALS, kSeals) != 0) {
-    absl::Status s = Failed("ftruncate, sealing");
+    absl::Status s = ChannelError("ftruncate, sealing");
     close(file);
     return s;
   }
@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<ShmChannel>> ShmChannel::Map(int memory, int sock
                      "; expected ", sizeof(Shared), " bytes, sealed: are both of one version?"));
   }
   void* mapped = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-  absl::Status s = mapped == MAP_FAILED ? Failed("mmap") : absl::OkStatus();
+  absl::Status s = mapped == MAP_FAILED ? ChannelError("mmap") : absl::OkStatus();
   close(memory);
   if (!s.ok()) {
     close(socket);

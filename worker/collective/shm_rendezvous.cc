@@ -50,7 +50,7 @@ class Descriptor {
   int fd_;
 };
 
-absl::Status Failed(const std::string& what) {
+absl::Status RendezvousError(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
@@ -86,7 +86,7 @@ absl::StatusOr<Descriptor> Listen(const std::string& name, int most) {
   if (listener.get() < 0 ||
       bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
       listen(listener.get(), most) != 0) {
-    return Failed("cannot listen for ranks of this host");
+    return RendezvousError("cannot listen for ranks of this host");
   }
   return listener;
 }
@@ -98,7 +98,7 @@ absl::Status WaitToRead(int fd, absl::Time deadline, const char* what) {
     const int ready = poll(&poll_fd, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30)));
     if (ready > 0) return absl::OkStatus();
     if (ready == 0) return absl::DeadlineExceededError(absl::StrCat(what, ": timed out"));
-    if (errno != EINTR) return Failed(what);
+    if (errno != EINTR) return RendezvousError(what);
   }
 }
 
@@ -116,7 +116,7 @@ absl::Status SendGreeting(int socket, const Greeting& greeting, int memory) {
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &memory, sizeof(int));
   if (sendmsg(socket, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(greeting))) {
-    return Failed("cannot greet a rank of this host");
+    return RendezvousError("cannot greet a rank of this host");
   }
   return absl::OkStatus();
 }
@@ -172,7 +172,8 @@ absl::Status ConnectToPeer(int peer, const RankInfo& info, int rank, Channels* c
   const sockaddr_un address = AddressOf(info.name, &length);
   if (socket.get() < 0 ||
       connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    return Failed(absl::StrCat("rank ", peer, ", which is on this host too, does not listen"));
+    return RendezvousError(
+        absl::StrCat("rank ", peer, ", which is on this host too, does not listen"));
   }
   absl::StatusOr<int> memory = ShmChannel::NewMemory();
   if (!memory.ok()) return memory.status();
@@ -196,7 +197,7 @@ absl::Status AcceptPeers(int listener, const RankInfo& mine, std::vector<int> aw
     Descriptor socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
     if (socket.get() < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      return Failed("accepting ranks of this host");
+      return RendezvousError("accepting ranks of this host");
     }
     // Peers greet at once; other processes of the host may see the name and connect without a
     // greeting.

@@ -48,7 +48,7 @@ absl::StatusOr<TensorSpec> SpecOf(const v1::TensorSpec& message) {
   return spec;
 }
 
-bool IsKept(v1::BufferKind kind) {
+bool IsKeptKind(v1::BufferKind kind) {
   return kind != v1::SCRATCH && kind != v1::HOST_INPUT && kind != v1::SCHEDULE;
 }
 
@@ -57,7 +57,7 @@ std::vector<int> FindAliases(const v1::Program& program, const CheckedProgram& c
   std::vector<int> alias_of(checked.specs.size(), -1);
   for (int i = 0; i < program.buffers_size(); ++i) {
     const v1::Buffer& buffer = program.buffers(i);
-    if (!IsKept(buffer.kind()) || checked.streamed_slot[i] >= 0) continue;
+    if (!IsKeptKind(buffer.kind()) || checked.streamed_slot[i] >= 0) continue;
     auto [it, added] = first.try_emplace(
         {buffer.offset_bytes(), checked.specs[i].bytes(), static_cast<int>(buffer.kind())}, i);
     if (!added) alias_of[i] = it->second;
@@ -165,7 +165,7 @@ absl::Status CheckOverlaps(const v1::Program& program, const CheckedProgram& che
   int64_t end_any = 0, end_kept = 0;
   int last_any = -1, last_kept = -1;
   for (int i : order) {
-    const bool kept = IsKept(program.buffers(i).kind()) && checked.streamed_slot[i] < 0;
+    const bool kept = IsKeptKind(program.buffers(i).kind()) && checked.streamed_slot[i] < 0;
     const int other = begin(i) < end_kept ? last_kept : kept && begin(i) < end_any ? last_any : -1;
     if (other >= 0) {
       return BadProgram("buffers '", program.buffers(other).name(), "' and '",

@@ -11,7 +11,7 @@
 namespace espalier {
 namespace {
 
-bool IsKept(const v1::Buffer& buffer) {
+bool IsKeptBuffer(const v1::Buffer& buffer) {
   return buffer.kind() != v1::SCRATCH && buffer.kind() != v1::HOST_INPUT &&
          buffer.kind() != v1::SCHEDULE;
 }
@@ -101,10 +101,10 @@ bool ProgramMemory::FitsBeside(const ProgramMemory& other) const {
     const v1::Buffer& ours = program_->buffers(i);
     const int64_t begin = ours.offset_bytes(), end = begin + bytes(i);
     // What this program keeps must be kept there by the other, too: a literal of both.
-    bool found = !IsKept(ours);
+    bool found = !IsKeptBuffer(ours);
     for (int j = 0; j < other.program_->buffers_size(); ++j) {
       const v1::Buffer& theirs = other.program_->buffers(j);
-      if (!IsKept(theirs)) continue;
+      if (!IsKeptBuffer(theirs)) continue;
       if (ours.kind() == v1::LITERAL && theirs.kind() == v1::LITERAL &&
           ours.name() == theirs.name() && theirs.offset_bytes() == begin &&
           checked_->specs[i] == other.checked_->specs[j]) {

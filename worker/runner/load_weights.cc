@@ -14,7 +14,7 @@ namespace espalier {
 namespace {
 
 // Elements per chunk of reading and converting: the memory that loading needs beyond the weights.
-constexpr int64_t kChunk = 1 << 20;
+constexpr int64_t kReadChunk = 1 << 20;
 
 // Minimum average bytes per contiguous range for which reading from the file in every step is not
 // much slower than copying from memory.
@@ -199,7 +199,7 @@ class Loader {
           piece_end += piece_elements_;
         }
         if (begin >= piece_end) return absl::OkStatus();  // the caller reports what is missing
-        const int64_t n = std::min({count, piece_end - begin, kChunk});
+        const int64_t n = std::min({count, piece_end - begin, kReadChunk});
         if (absl::Status s = take(begin - piece_begin, n); !s.ok()) return s;
         begin += n;
         count -= n;
@@ -212,7 +212,7 @@ class Loader {
     wide_.clear();
     absl::Status status = ForBox(source, runs, [&](int64_t begin, int64_t count) {
       absl::Status read = Read(begin, count);
-      if (!read.ok() || static_cast<int64_t>(wide_.size()) < kChunk) return read;
+      if (!read.ok() || static_cast<int64_t>(wide_.size()) < kReadChunk) return read;
       read = Store(index, source.add, at);
       wide_.clear();
       return read;
@@ -362,10 +362,10 @@ class Loader {
     for (auto [begin, bytes] : runs) {
       while (bytes > 0) {
         const size_t held = read.size();
-        const int64_t n = std::min(bytes, kChunk - static_cast<int64_t>(held));
+        const int64_t n = std::min(bytes, kReadChunk - static_cast<int64_t>(held));
         read.resize(held + static_cast<size_t>(n));
         absl::Status status = files_.ReadBytes(entry->first, begin, n, read.data() + held);
-        if (status.ok() && static_cast<int64_t>(read.size()) == kChunk) status = flush();
+        if (status.ok() && static_cast<int64_t>(read.size()) == kReadChunk) status = flush();
         if (!status.ok()) return status;
         begin += n;
         bytes -= n;

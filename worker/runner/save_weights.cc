@@ -10,16 +10,16 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kChunk = 1 << 20;  // elements tested for a narrower type at a time
+constexpr int64_t kNarrowingChunk = 1 << 20;  // elements tested for a narrower type at a time
 
 // Returns the narrowest type that holds all values bit for bit.
 DType NarrowestType(const float* values, int64_t count) {
-  std::vector<char> narrow(static_cast<size_t>(kChunk * 2));
-  std::vector<float> back(static_cast<size_t>(kChunk));
+  std::vector<char> narrow(static_cast<size_t>(kNarrowingChunk * 2));
+  std::vector<float> back(static_cast<size_t>(kNarrowingChunk));
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     bool exact = true;
-    for (int64_t at = 0; exact && at < count; at += kChunk) {
-      const int64_t part = std::min(kChunk, count - at);
+    for (int64_t at = 0; exact && at < count; at += kNarrowingChunk) {
+      const int64_t part = std::min(kNarrowingChunk, count - at);
       FromF32(dtype, values + at, narrow.data(), part);
       ToF32(dtype, narrow.data(), back.data(), part);
       exact = std::memcmp(values + at, back.data(), static_cast<size_t>(part) * 4) == 0;

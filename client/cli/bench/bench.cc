@@ -93,7 +93,7 @@ bool HasTest(const ParsedFlags& flags) {
   return flags.Has("pp") || flags.Has("tg") || flags.Has("pg");
 }
 
-absl::Status Run(Context& context) {
+absl::Status RunBench(Context& context) {
   if (absl::Status s = CheckArguments(context, 1, 1, "a model's name"); !s.ok()) return s;
   const ParsedFlags& flags = context.flags();
   const bool speed = HasTest(flags);
@@ -204,7 +204,7 @@ Command BenchCommand() {
                  "espalier bench llm --dataset-path=prompts.jsonl --save-result"},
                 {"as llama-bench",
                  "espalier bench llm --pp=512 --tg=128 --pg=512,128 --no-speculation -o md"}};
-  c.run = Run;
+  c.run = RunBench;
   return c;
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kMostTokens = 1 << 20;
+constexpr int64_t kMostOutputTokens = 1 << 20;
 
 // Appends the record's prompt. Returns false if it is in neither format.
 bool AddRecord(const Json& record, std::vector<DatasetPrompt>* out) {
@@ -34,7 +34,7 @@ bool AddRecord(const Json& record, std::vector<DatasetPrompt>* out) {
         tokens != record.end() && !tokens->is_null()) {
       if (!tokens->is_number_integer()) return false;
       prompt.output_tokens = tokens->get<int64_t>();
-      if (prompt.output_tokens < 1 || prompt.output_tokens > kMostTokens) return false;
+      if (prompt.output_tokens < 1 || prompt.output_tokens > kMostOutputTokens) return false;
     }
   }
   if (prompt.text.empty()) return false;

@@ -93,13 +93,13 @@ class Bench {
   uint64_t seed_ = (uint64_t{std::random_device()()} << 32) | std::random_device()();
 };
 
-constexpr int64_t kMostTokens = 1 << 20;
+constexpr int64_t kMostRequestTokens = 1 << 20;
 
 // Parses "N", or "P,N" for both; untested counts stay 0.
 bool ReadTest(const std::string& kind, const std::string& value, Test* test) {
   const std::vector<std::string> parts = absl::StrSplit(value, ',');
   const auto read = [](const std::string& text, int64_t* out) {
-    return absl::SimpleAtoi(text, out) && *out >= 1 && *out <= kMostTokens;
+    return absl::SimpleAtoi(text, out) && *out >= 1 && *out <= kMostRequestTokens;
   };
   if (kind == "pg") {
     return parts.size() == 2 && read(parts[0], &test->prompt) && read(parts[1], &test->generate);

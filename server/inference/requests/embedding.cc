@@ -18,9 +18,10 @@
 namespace espalier {
 namespace {
 
-constexpr double kMinTimeoutSeconds = 1e-6;  // for expired requests; 0 would mean no timeout
+constexpr double kMinEmbedTimeoutSeconds = 1e-6;  // for expired requests; 0 would mean no timeout
 
-absl::Status CheckRequest(const v1::EmbedRequest& request, int size, const std::string& model) {
+absl::Status CheckEmbedRequest(const v1::EmbedRequest& request, int size,
+                               const std::string& model) {
   const int inputs = request.inputs_size();
   if (inputs < 1 || inputs > kMaxEmbedInputs) {
     return absl::InvalidArgumentError(
@@ -139,7 +140,7 @@ class EmbeddingGeneration : public Generation,
     RequestOptions own = options_;
     if (own.timeout_seconds > 0) {
       const double spent = absl::ToDoubleSeconds(absl::Now() - arrival_);
-      own.timeout_seconds = std::max(own.timeout_seconds - spent, kMinTimeoutSeconds);
+      own.timeout_seconds = std::max(own.timeout_seconds - spent, kMinEmbedTimeoutSeconds);
     }
     absl::StatusOr<AsyncEngine::Ticket> ticket = engine_.Submit(
         std::move(inputs_[index]), std::move(own),
@@ -218,7 +219,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartEmbedding(v1::EmbedRequest requ
                                                            EmbeddingListener listener) {
   const LoadedModel& model = *target.model;
   absl::Status status =
-      CheckRequest(request, model.engine->embedding_size(), model.description.name());
+      CheckEmbedRequest(request, model.engine->embedding_size(), model.description.name());
   if (!status.ok()) return status;
   std::vector<std::vector<int>> inputs;
   for (int i = 0; i < request.inputs_size(); ++i) {

@@ -35,7 +35,7 @@ absl::Status CheckQueue(const v1::GenerateRequest& request, int max_queue) {
                                  max_queue, " places (max_queue); ask for fewer answers"));
 }
 
-absl::Status CheckRequest(const v1::GenerateRequest& request, const LoadedModel& model) {
+absl::Status CheckGenerateRequest(const v1::GenerateRequest& request, const LoadedModel& model) {
   for (const auto& [name, value] :
        {std::pair<const char*, int>{"n", request.n()}, {"best_of", request.best_of()}}) {
     if (value < 0 || value > kMaxAnswers) {
@@ -286,7 +286,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartGeneration(const v1::GenerateRe
                                                             GenerationListener listener) {
   v1::GenerateRequest request = given;
   FillSampling(model->description.sampling_defaults(), request.mutable_sampling());
-  if (absl::Status status = CheckRequest(request, *model); !status.ok()) return status;
+  if (absl::Status status = CheckGenerateRequest(request, *model); !status.ok()) return status;
   std::vector<Tool> tools;
   if (request.has_chat()) {
     absl::StatusOr<std::vector<Tool>> known = ToolsOf(request.chat());
@@ -327,7 +327,7 @@ absl::StatusOr<std::shared_ptr<Generation>> StartBatch(
     BatchListener listener) {
   v1::GenerateRequest request = given;
   FillSampling(model->description.sampling_defaults(), request.mutable_sampling());
-  if (absl::Status status = CheckRequest(request, *model); !status.ok()) return status;
+  if (absl::Status status = CheckGenerateRequest(request, *model); !status.ok()) return status;
   absl::StatusOr<RequestOptions> options = ToRequestOptions(request, *model, Prompt(), {});
   if (!options.ok()) return options.status();
   std::deque<Batch::Waiting> waiting;
