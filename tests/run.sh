@@ -93,6 +93,7 @@ finish() {
 [ $quick = yes ] || step "install" deploy/install.sh --tests || { finish; exit 1; }
 step "format" tools/format.sh --check || true
 step "structure" tools/structure/check_includes.py || true
+step "local names" tools/structure/check_local_names.py || true
 build_ok=yes
 step "build //... ($config)" bazel_ build //... || build_ok=no
 

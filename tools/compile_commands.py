@@ -13,7 +13,7 @@ GCC_ONLY = {"-fno-canonical-system-headers"}
 
 root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 os.chdir(root)
-command = ["bazel", "aquery", "--output=jsonproto", "--include_artifacts=false", *sys.argv[1:],
+command = ["bazel", "aquery", "--output=jsonproto", "--include_artifacts=false", "--define=unity=no", *sys.argv[1:],
            "mnemonic('CppCompile', //...)"]
 query = subprocess.run(command, stdout=subprocess.PIPE)
 if query.returncode:
