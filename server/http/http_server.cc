@@ -31,8 +31,6 @@ namespace {
 namespace asio = boost::asio;
 using tcp = asio::ip::tcp;
 using boost::system::error_code;
-using PlainStream = boost::beast::tcp_stream;
-using TlsStream = boost::beast::ssl_stream<boost::beast::tcp_stream>;
 
 class Server : public HttpServer, public ConnectionHost {
  public:
@@ -212,19 +210,16 @@ class Server : public HttpServer, public ConnectionHost {
         co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
         continue;
       }
-      // Safe when SetCertificates replaces the context: OpenSSL counts references from connections.
       if (const std::shared_ptr<asio::ssl::context> tls = Tls()) {
-        Spawn(std::make_shared<Connection<TlsStream>>(TlsStream(std::move(socket), *tls), options_,
-                                                      *this));
+        Spawn(MakeTlsTransport(std::move(socket), *tls));
       } else {
-        Spawn(std::make_shared<Connection<PlainStream>>(PlainStream(std::move(socket)), options_,
-                                                        *this));
+        Spawn(MakeTcpTransport(std::move(socket)));
       }
     }
   }
 
-  template <typename Stream>
-  void Spawn(std::shared_ptr<Connection<Stream>> connection) {
+  void Spawn(std::unique_ptr<HttpTransport> transport) {
+    const auto connection = std::make_shared<Connection>(std::move(transport), options_, *this);
     {
       absl::MutexLock lock(&mutex_);
       // Stop may have run already.
@@ -275,7 +270,7 @@ class Server : public HttpServer, public ConnectionHost {
   std::vector<std::thread> threads_;
   absl::Mutex mutex_;
   std::shared_ptr<asio::ssl::context> tls_ ABSL_GUARDED_BY(mutex_);  // null: no TLS
-  std::set<std::shared_ptr<ConnectionBase>> connections_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<Connection>> connections_ ABSL_GUARDED_BY(mutex_);
   bool accepting_ ABSL_GUARDED_BY(mutex_) = false;  // until the listening socket is closed
 };
 
