@@ -99,8 +99,7 @@ TEST(EngineLogitsProcessor, AnSsmEqualToTheLlmIsAlwaysAcceptedUnderAnyProcessor)
   for (const LogitsProcessorOptions& rules : RuleCases()) {
     for (const double temperature : {0.0, 0.8}) {
       for (const SampledDrafting sampled :
-           {SampledDrafting::kIndependent, SampledDrafting::kWithoutReplacement,
-            SampledDrafting::kCoupled}) {
+           {SampledDrafting::kWithoutReplacement, SampledDrafting::kCoupled}) {
         EngineHarness harness(kVocabulary);
         harness.SetLlm(Llm());
         harness.AddSsm(Llm());

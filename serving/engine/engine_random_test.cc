@@ -16,7 +16,7 @@ FakeModel Llm() { return HashModel(1, kVocabulary, 5); }
 
 std::unique_ptr<EngineHarness> MakeHarness(
     int kv_slots, int max_rows, int ssms, int concurrent_steps = 1,
-    SampledDrafting sampled = SampledDrafting::kIndependent) {
+    SampledDrafting sampled = SampledDrafting::kWithoutReplacement) {
   auto harness = std::make_unique<EngineHarness>(kVocabulary, std::vector<int>{0});
   harness->limits().kv_slots = kv_slots;
   harness->limits().max_positions = 80;
@@ -97,7 +97,7 @@ TEST_P(RandomWorkload, OutputsDoNotDependOnBatchOrderOrPreemption) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sampled, RandomWorkload,
-                         ::testing::Values(SampledDrafting::kIndependent,
+                         ::testing::Values(SampledDrafting::kWithoutReplacement,
                                            SampledDrafting::kCoupledIfSeeded,
                                            SampledDrafting::kCoupled));
 

@@ -39,13 +39,12 @@ namespace espalier {
 
 // How sampled requests are drafted and verified. The output always has the LLM's distribution.
 enum class SampledDrafting {
-  kIndependent,         // independent draws, verified by rejection_sampling.h
-  kWithoutReplacement,  // draws that all differ, verified in the same way
+  kWithoutReplacement,  // draws that differ below a node, verified by rejection_sampling.h
   // Gumbel coupling (sampling/gumbel_coupling.h): drafter and LLM use the same noise. The tokens of
   // a seed then equal those of incremental decoding, whatever is drafted. Trees may have any shape.
   kCoupled,
-  // kCoupled for requests that must be reproducible. For the others independent draws, too, which
-  // are accepted more often.
+  // kCoupled for requests that must be reproducible. For the others kWithoutReplacement, whose
+  // drafts are accepted more often.
   kCoupledIfSeeded,
 };
 
@@ -55,11 +54,11 @@ bool UsesCoupledSampling(const RequestOptions& request, SampledDrafting drafts);
 struct SpeculationOptions {
   bool tune = false;  // requires the engine's clock
   // Nodes of a request's best-first tree, per SSM. 0: the expansion instead, or 32 if tuned.
-  // Requests with independent draws use the expansion, unless tuned.
+  // Requests with draws use the expansion, unless tuned.
   int max_nodes = 0;
   int max_depth = 8;  // of best-first trees
   int max_width = 4;  // nodes of one level of a best-first tree, per request
-  SampledDrafting sampled = SampledDrafting::kIndependent;
+  SampledDrafting sampled = SampledDrafting::kWithoutReplacement;
   NgramOptions ngram;
   double calibration_seconds = 2;  // approximately, per model, if tuned; 0: none
   // Of the time, that steps may lose to find out whether drafts pay. 1: drafts at every step,

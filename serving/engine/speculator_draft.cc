@@ -100,16 +100,13 @@ void Speculator::DraftBySsm(int s, std::vector<DraftWork>& work) {
     State& state = StateOf(request);
     const Part& part = state.parts[s];
     if (options_.tune && !part.drafts) continue;
-    SsmDrafter::DraftRequest job{
-        .request = request.id(),
-        .tokens = request.tokens(),
-        .prefill = item.end,
-        .cache_salt = request.options().cache_salt,
-        .sampling = request.options().sampling,
-        .logits_processor = &request.logits_processor(),
-        .without_replacement = options_.sampled == SampledDrafting::kWithoutReplacement ||
-                               options_.sampled == SampledDrafting::kCoupledIfSeeded,
-        .tree = &item.tree};
+    SsmDrafter::DraftRequest job{.request = request.id(),
+                                 .tokens = request.tokens(),
+                                 .prefill = item.end,
+                                 .cache_salt = request.options().cache_salt,
+                                 .sampling = request.options().sampling,
+                                 .logits_processor = &request.logits_processor(),
+                                 .tree = &item.tree};
     if (assignment.decodes && part.drafts) {
       // The rows beside the n-gram draft are shared by the SSMs; the first ones get the remainder.
       int sources = 0, before = 0;

@@ -59,16 +59,15 @@ TEST(Lossless, PassesForEveryDraftingMethod) {
   FakeModelRunner llm(FakeModelRunner::LargeLimits(kVocabulary), Llm());
   FakeModelRunner a(FakeModelRunner::LargeLimits(kVocabulary), Ssm(0));
   FakeModelRunner b(FakeModelRunner::LargeLimits(kVocabulary), Ssm(1));
-  LosslessOptions tree = Options("1,2,1"), best_first = Options(""), replacement = Options("3,1"),
+  LosslessOptions tree = Options("1,2,1"), best_first = Options(""), wide = Options("3,1"),
                   ngram = Options("1,1"), tuned = Options("2,1");
   best_first.engine.speculation = {.max_nodes = 8, .sampled = SampledDrafting::kCoupled};
-  replacement.engine.speculation.sampled = SampledDrafting::kWithoutReplacement;
   ngram.engine.speculation.ngram.depth = 4;
   tuned.engine.speculation.tune = true;
   tuned.engine.seconds = [&] {
     return static_cast<double>(llm.steps()) + 0.02 * static_cast<double>(a.steps() + b.steps());
   };
-  for (const LosslessOptions& options : {tree, best_first, replacement, ngram, tuned}) {
+  for (const LosslessOptions& options : {tree, best_first, wide, ngram, tuned}) {
     const auto report = VerifyLossless(llm, {&a, &b}, tokenizer, options);
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_TRUE(report->passed()) << Describe(*report);

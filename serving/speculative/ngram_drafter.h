@@ -5,8 +5,8 @@
 // them by exact match.
 //
 // Earlier outputs (ngram_history.h) change the speed of a request, never its tokens, with one
-// exception: beside independent draws (SampledDrafting::kIndependent and kWithoutReplacement),
-// their nodes shift the random numbers, so that only the distribution stays the same.
+// exception: beside draws (SampledDrafting::kWithoutReplacement), their nodes shift the random
+// numbers, so that only the distribution stays the same.
 #pragma once
 
 #include <cstdint>

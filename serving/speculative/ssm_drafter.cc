@@ -352,7 +352,7 @@ void SsmDrafter::DrawChildren(const DraftRequest& job, int depth, size_t i, int 
     const int node = draft.tree.Propose(parent, token, source_, whole, taken, chance);
     draft.nodes.resize(draft.tree.size());
     draft.nodes[node].probability = (*whole)[token];
-    if (!job.without_replacement || j + 1 == count) continue;
+    if (j + 1 == count) break;
     // Whether another draw follows may depend on the draws before it, never on itself.
     taken.push_back(token);
     if (left.empty()) left = *whole;

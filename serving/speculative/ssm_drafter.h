@@ -5,7 +5,7 @@
 //
 // A tree grows level by level in one of four ways:
 // - Beam search in the shape of an expansion (SpecInfer).
-// - Independent draws in that shape, for rejection_sampling.h.
+// - Draws without replacement in that shape, for rejection_sampling.h.
 // - Best-first: the most probable continuations up to a number of nodes, in any shape. A level runs
 //   only nodes that can still be parents of such, because a child is never more probable than its
 //   parent; the result equals popping the best node one by one.
@@ -58,7 +58,6 @@ class SsmDrafter {
     // Applied to the SSM's logits as to the LLM's, so that no masked token is drafted and draws
     // follow the distribution that they claim. Null: none.
     const LogitsProcessor* logits_processor = nullptr;
-    bool without_replacement = false;  // the draws below a node all differ
     // Sampled requests then use coupled sampling (sampling/gumbel_coupling.h), unless it draws.
     BestFirst best_first;
     TokenTree* tree = nullptr;  // the draft is merged into it, if depth > 0

@@ -286,7 +286,7 @@ absl::StatusOr<Mode> MakeMode(const Way& way, int number, Models& models,
   options.speculation.tune = way.tuned;
   options.speculation.ngram.depth = way.ngram;
   options.speculation.sampled =
-      way.tuned ? SampledDrafting::kCoupledIfSeeded : SampledDrafting::kIndependent;
+      way.tuned ? SampledDrafting::kCoupledIfSeeded : SampledDrafting::kWithoutReplacement;
   options.seconds = Seconds;
   std::vector<ModelRunner*> ssms;
   if (way.ssm) ssms.push_back(&mode.ssm->counting);

@@ -206,7 +206,7 @@ TEST_F(GreedyIdentity, LosslessChecksPassForTrainedModels) {
   };
   for (const Way& way : std::vector<Way>{
            {"tree", "1,2,1", {}},
-           {"without replacement", "3,1", {.sampled = SampledDrafting::kWithoutReplacement}},
+           {"one level", "3,1", {}},
            {"best first", "", {.max_nodes = 12, .sampled = SampledDrafting::kCoupled}},
            {"tuned, with n-gram drafts",
             "",

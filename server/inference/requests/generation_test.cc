@@ -89,7 +89,7 @@ TEST(Generation, GenerationConfigSuppliesSamplingDefaults) {
 
 TEST(Generation, FailedSsmIsReportedWithSpeculationOn) {
   for (const bool fails : {false, true}) {
-    const auto model = Model(256, {}, SampledDrafting::kIndependent, fails ? 3 : 0);
+    const auto model = Model(256, {}, SampledDrafting::kWithoutReplacement, fails ? 3 : 0);
     model->description.add_ssm_artifacts("small");
     model->description.add_ssm_placements();
     v1::GenerateRequest request = Request("abc", 12);
@@ -112,7 +112,7 @@ TEST(Generation, FailedSsmIsReportedWithSpeculationOn) {
 }
 
 TEST(Generation, PromptBeyondSsmPositionsIsRejectedWithSpeculationOn) {
-  const auto model = Model(256, {}, SampledDrafting::kIndependent, 0, /*ssm_positions=*/8);
+  const auto model = Model(256, {}, SampledDrafting::kWithoutReplacement, 0, /*ssm_positions=*/8);
   model->description.add_ssm_artifacts("short");
   model->description.add_ssm_placements();
   EXPECT_EQ(Describe(*model).ssm_placements(0).draft_tokens(), 8);
