@@ -15,8 +15,8 @@
 // clock that it is given. Speculation never changes the output: greedy output equals incremental
 // decoding token for token, sampled output has exactly the LLM's distribution. The output of a
 // request depends on its own tokens, options and seed only, not on the batch. One exception: with
-// SampledDrafting::kIndependent or kWithoutReplacement, n-gram drafts and tuning depend on other
-// requests, so the tokens of a seed may, too (their distribution does not).
+// SampledDrafting::kWithoutReplacement, n-gram drafts and tuning depend on other requests, so the
+// tokens of a seed may, too (their distribution does not).
 #pragma once
 
 #include <cstdint>
@@ -185,6 +185,7 @@ class Engine {
   RequestId PrefixProducer(const Request& request, int known, const SchedulerInput& before) const;
   bool Decodes(const Entry& entry) const;
   bool UsesPrefixCache(const Request& request) const;
+  static KvNamespace NamespaceOf(const Request& request);
   void Enqueue(RequestId id, std::deque<RequestId>& queue);
   // Evicts one waiting request for a new one of this priority. Returns false if none may be
   // evicted.
