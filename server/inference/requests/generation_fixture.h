@@ -18,9 +18,10 @@ namespace espalier {
 
 inline constexpr int kVocabulary = 20;
 
-inline std::shared_ptr<LoadedModel> Model(int max_queue = 256, GenerationConfig generation = {},
-                                          SampledDrafting sampled = SampledDrafting::kWithoutReplacement,
-                                          int64_t ssm_fails = 0, int ssm_positions = 0) {
+inline std::shared_ptr<LoadedModel> Model(
+    int max_queue = 256, GenerationConfig generation = {},
+    SampledDrafting sampled = SampledDrafting::kWithoutReplacement, int64_t ssm_fails = 0,
+    int ssm_positions = 0) {
   EngineParts parts;
   parts.generation = std::move(generation);
   parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
