@@ -1,14 +1,12 @@
 // One connection of the HTTP server: reads requests one by one and writes their answers. Only
-// http_server.cc includes this header, because Boost.Beast is slow to compile.
+// the HTTP server itself includes this header, because Boost.Beast is slow to compile.
 #pragma once
 
-#include <array>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>

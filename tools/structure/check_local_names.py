@@ -27,16 +27,14 @@ def local_functions(text):
     text = DIRECTIVES.sub("", COMMENTS_AND_TEXTS.sub('""', text))
     names = set()
     for match in UNNAMED.finditer(text):
-        depth, declarations, begin = 1, [], match.end()
-        outer = ""
-        for character in text[begin:]:
+        depth, outer = 1, ""
+        for character in text[match.end():]:
             depth += {"{": 1, "}": -1}.get(character, 0)
             if depth == 0:
                 break
             if depth == 1:
                 outer += ";" if character == "}" else character
-        declarations = [d.strip() for d in outer.split(";")]
-        for declaration in declarations:
+        for declaration in outer.split(";"):
             declaration = TEMPLATE.sub("", declaration).strip()
             if TYPE.search(declaration) or "operator" in declaration or "=" in declaration.split("(")[0]:
                 continue
