@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kMultiHeadAttention[] = "multi_head_attention";
 // Indices of the inputs.
-enum { kQ, kK, kV, kWq, kWk, kWv, kWo, kBq, kBk, kBv, kBo, kBiasK, kBiasV, kMask };
+enum { kQuery, kKey, kValue, kWq, kWk, kWv, kWo, kBq, kBk, kBv, kBo, kBiasK, kBiasV, kMask };
 
 const std::vector<Arity>& Inputs() {
   static const auto* inputs =
@@ -67,18 +67,18 @@ absl::StatusOr<std::vector<TensorType>> InferMultiHeadAttention(const NodeTypes&
   if (!(rate >= 0 && rate < 1)) {
     return AttributeError(kMultiHeadAttention, "rate", std::to_string(rate), "a number in [0, 1)");
   }
-  const InputRef q = At(types, kQ);
-  for (int i = kK; i < kMask; ++i) {
+  const InputRef q = At(types, kQuery);
+  for (int i = kKey; i < kMask; ++i) {
     if (types.has_input(i)) ESPALIER_RETURN_IF_ERROR(ExpectSameDType(At(types, i), q));
   }
-  for (int i = kQ; i <= kV; ++i) ESPALIER_RETURN_IF_ERROR(ExpectRank(At(types, i), 3));
+  for (int i = kQuery; i <= kValue; ++i) ESPALIER_RETURN_IF_ERROR(ExpectRank(At(types, i), 3));
   for (int i = kWq; i <= kWo; ++i) ESPALIER_RETURN_IF_ERROR(ExpectRank(At(types, i), 2));
-  const Dims &x = q.type.dims, &k = types.inputs[kK].dims, &v = types.inputs[kV].dims;
+  const Dims &x = q.type.dims, &k = types.inputs[kKey].dims, &v = types.inputs[kValue].dims;
   const int64_t batch = x[0], columns = k[1];
-  ESPALIER_RETURN_IF_ERROR(ExpectShape(At(types, kK), {batch, "T", "K"},
+  ESPALIER_RETURN_IF_ERROR(ExpectShape(At(types, kKey), {batch, "T", "K"},
                                        absl::StrCat("'q' holds ", batch, " sequences")));
   ESPALIER_RETURN_IF_ERROR(
-      ExpectShape(At(types, kV), {batch, columns, "V"}, absl::StrCat("'k' is ", ToString(k))));
+      ExpectShape(At(types, kValue), {batch, columns, "V"}, absl::StrCat("'k' is ", ToString(k))));
   ESPALIER_RETURN_IF_ERROR(ExpectHeads(types, kWq, 0, heads));
   ESPALIER_RETURN_IF_ERROR(ExpectHeads(types, kWv, 0, heads));
   const int64_t inner = types.inputs[kWq].dims[0], value = types.inputs[kWv].dims[0];
@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<TensorType>> InferMultiHeadAttention(const NodeTypes&
 }
 
 SplitRule SplitMultiHeadAttention(const NodeTypes& types) {
-  const Dims& q = types.inputs[kQ].dims;
+  const Dims& q = types.inputs[kQuery].dims;
   SplitRule rule;
   rule.axes = {{"sample", AxisKind::kSample, q[0]}, {"query", AxisKind::kAttribute, q[1]}};
   int heads = kNotSplit;
@@ -153,11 +153,11 @@ SplitRule SplitMultiHeadAttention(const NodeTypes& types) {
 Cost MultiHeadAttentionCost(const NodeTypes& types) {
   const auto elements = [&](int i) { return static_cast<double>(types.inputs[i].num_elements()); };
   const auto rows = [&](int i) { return static_cast<double>(types.inputs[i].dims[0]); };
-  const double pairs = elements(kQ) /
-                       static_cast<double>(std::max<int64_t>(1, types.inputs[kQ].dims[2])) *
-                       static_cast<double>(types.inputs[kK].dims[1]);
-  const double projections = elements(kQ) * rows(kWq) + elements(kK) * rows(kWk) +
-                             elements(kV) * rows(kWv) +
+  const double pairs = elements(kQuery) /
+                       static_cast<double>(std::max<int64_t>(1, types.inputs[kQuery].dims[2])) *
+                       static_cast<double>(types.inputs[kKey].dims[1]);
+  const double projections = elements(kQuery) * rows(kWq) + elements(kKey) * rows(kWk) +
+                             elements(kValue) * rows(kWv) +
                              static_cast<double>(types.outputs[0].num_elements()) * rows(kWv);
   return {2.0 * (projections + pairs * (rows(kWq) + rows(kWv))), OperandBytes(types)};
 }

@@ -3,7 +3,7 @@
 _PRECOMPILED = "//tools/build:precompiled"
 
 # Sources of one object.
-_UNITY = 8
+_UNITY = 16
 
 def _with_header(precompiled, srcs, copts, deps):
     if not srcs or not precompiled:
