@@ -1,5 +1,6 @@
 #include "base/machine_memory.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,5 +54,7 @@ int64_t MachineMemory(const std::string& root) {
 }
 
 int64_t DefaultMemoryLimit() { return MachineMemory() / 4 * 3; }
+
+void ReturnFreeMemory() { malloc_trim(0); }
 
 }  // namespace espalier

@@ -14,4 +14,8 @@ int64_t MachineMemory(const std::string& root = "");
 // Returns the default memory limit of programs: three quarters of it.
 int64_t DefaultMemoryLimit();
 
+// Gives the heap's free pages back to the system. glibc keeps most of them, in an arena for each
+// thread that ever allocated; call this after work that took much memory.
+void ReturnFreeMemory();
+
 }  // namespace espalier

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace espalier {
 namespace {
@@ -74,6 +78,32 @@ TEST_F(MachineMemoryTest, UnparsableLimitsAreIgnored) {
     Write("/sys/fs/cgroup/a/memory.max", text);
     EXPECT_EQ(MachineMemory(root_), machine_) << text;
   }
+}
+
+// Bytes of this process in physical memory.
+int64_t Resident() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * sysconf(_SC_PAGE_SIZE);
+}
+
+TEST_F(MachineMemoryTest, FreePagesAreGivenBack) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers have their own heap";
+#endif
+  const int64_t before = Resident();
+  // Blocks that the heap keeps: too small for a mapping of their own, with one in use above them.
+  std::vector<std::unique_ptr<char[]>> blocks;
+  for (int i = 0; i < 4096; ++i) {
+    blocks.push_back(std::make_unique<char[]>(64 << 10));
+    std::memset(blocks.back().get(), 1, 64 << 10);
+  }
+  const std::unique_ptr<char[]> last = std::move(blocks.back());
+  blocks.clear();
+  EXPECT_GT(Resident() - before, 200 * kMiB);
+  ReturnFreeMemory();
+  EXPECT_LT(Resident() - before, 32 * kMiB);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -93,6 +94,8 @@ struct LoweringOptions {
   uint64_t seed = 0;
   // Graph input -> data set column for LoadBatch.
   std::map<std::string, std::string> columns;
+  // Constants of more bytes become STORED buffers, whose values are not in the program.
+  int64_t max_literal_bytes = std::numeric_limits<int64_t>::max();
 };
 
 // The number of batch tiles (MemoryOptions.max_batch_tiles), with the default for 0. Tiling changes

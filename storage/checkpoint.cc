@@ -192,16 +192,20 @@ absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& s
       copy.destination_start[d] = begin - spec.offset[d];
     }
     if (!meets) continue;
-    bytes.resize(static_cast<size_t>(piece.entry->bytes));
+    // The usual case, without a second copy in memory: the piece is the region.
+    const bool is_region = copy.size == spec.dims && copy.size == piece.entry->type.dims;
+    if (!is_region) bytes.resize(static_cast<size_t>(piece.entry->bytes));
+    char* const data = is_region ? static_cast<char*>(host) : bytes.data();
     Shard& shard = *piece.shard;
     const int64_t begin = piece.entry->offset;
     absl::Status s = HashUpTo(begin, shard);  // hash skipped bytes
-    if (s.ok()) s = shard.file->Read(*piece.entry, 0, piece.entry->bytes, bytes.data());
+    if (s.ok()) s = shard.file->Read(*piece.entry, 0, piece.entry->bytes, data);
     if (!s.ok()) return s;
     if (shard.hashed == begin) {
-      shard.hash.Add(bytes.data(), piece.entry->bytes);
+      shard.hash.Add(data, piece.entry->bytes);
       shard.hashed += piece.entry->bytes;
     }
+    if (is_region) return absl::OkStatus();
     copy.source = bytes.data();
     copy.destination = host;
     copy.dtype = spec.dtype;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/checkpoint.h"
 #include "worker/runner/program_model_runner.h"
+#include "worker/stored_values.h"
 #include "worker/trainer/checkpoint_observer.h"
 #include "worker/trainer/evaluation_observer.h"
 #include "worker/trainer/link_measurement.h"
@@ -43,6 +44,7 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
   ExecutorOptions executor;
   executor.device = options.device;
   executor.source = job->training_data_.get();
+  executor.fills_stored = true;
   absl::StatusOr<std::unique_ptr<Executor>> training =
       Executor::Create(request.program(), executor);
   if (!training.ok()) return training.status();
@@ -61,6 +63,15 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
     if (!evaluation.ok()) return evaluation.status();
     job->evaluation_ = *std::move(evaluation);
   }
+  const bool from_elsewhere = !request.checkpoint_dir().empty() || !request.init_folder().empty();
+  absl::Status stored = LoadStoredValues(*options.files, request.values_folder(), !from_elsewhere,
+                                         options.cancelled, *job->training_);
+  // Evaluation reads the parameters of training.
+  if (stored.ok() && job->evaluation_ != nullptr) {
+    stored = LoadStoredValues(*options.files, request.values_folder(), /*parameters=*/false,
+                              options.cancelled, *job->evaluation_);
+  }
+  if (!stored.ok()) return stored;
   if (!request.checkpoint_dir().empty()) {
     if (absl::Status s = job->LoadCheckpoint(request.checkpoint_dir()); !s.ok()) return s;
   } else if (!request.init_folder().empty()) {

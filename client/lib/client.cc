@@ -4,6 +4,7 @@
 #include <random>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -99,6 +100,12 @@ absl::Status Client::Impl::FromGrpc(const grpc::Status& status) const {
     return absl::DeadlineExceededError(
         absl::StrCat("the coordinator at ", address, " did not answer in time: ", text));
   }
+  if (code == absl::StatusCode::kResourceExhausted &&
+      absl::StrContains(text, "message larger than max")) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("one message would be too large: ", text,
+                     "; a graph's values travel with it, so give a large model as an ONNX file"));
+  }
   if (code == absl::StatusCode::kUnauthenticated) {
     return absl::UnauthenticatedError(absl::StrCat(
         text, "; at the command line: --token-file=FILE, ESPALIER_TOKEN_FILE or ESPALIER_TOKEN"));
@@ -160,8 +167,9 @@ absl::StatusOr<std::string> Client::Submit(const v1::TrainingSpec& spec, const s
   v1::SubmitRequest request;
   *request.mutable_spec() = spec;
   request.set_idempotency_key(key.empty() ? NewIdempotencyKey() : key);
+  // The coordinator reads the whole model and checks the whole dataset first.
   auto reply = Call<v1::SubmitReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Submit,
-                                     request, impl_->options.call_timeout);
+                                     request, impl_->options.plan_timeout);
   if (!reply.ok()) return reply.status();
   return reply->job_id();
 }

@@ -40,7 +40,7 @@ struct ClientOptions {
   std::string key_pem;
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration call_timeout = absl::Seconds(30);
-  absl::Duration plan_timeout = absl::Minutes(10);   // MakePlan, Explain, DryRun
+  absl::Duration plan_timeout = absl::Minutes(10);   // Submit, MakePlan, Explain, DryRun
   absl::Duration serve_timeout = absl::Minutes(10);  // Serve loads a model
   absl::Duration retry_for = absl::Seconds(10);      // while UNAVAILABLE
   absl::Duration watch_retry_for = absl::Minutes(2);

@@ -63,6 +63,16 @@ TEST(ConnectTest, AddressWithoutAPortIsRefused) {
   }
 }
 
+TEST_F(ClientTest, GraphTooLargeForAMessageIsRefusedWithRemedy) {
+  v1::TrainingSpec spec;
+  spec.mutable_graph()->add_values()->set_data(std::string(65 << 20, '\1'));
+  for (const absl::Status& refused :
+       {client_->Submit(spec).status(), client_->DryRun(spec).status()}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("ONNX file"));
+  }
+}
+
 TEST_F(ClientTest, UnavailableFromCoordinatorIsNotUnreachable) {
   ClientOptions options;
   options.retry_for = absl::ZeroDuration();

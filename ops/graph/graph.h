@@ -41,7 +41,8 @@ struct Initializer {
     kHeNormal,
     kConstant,
     kTruncatedNormal,
-    kOrthogonal
+    kOrthogonal,
+    kStored
   } kind = kZeros;
   double scale = 0;  // standard deviation (kNormal) or half width (kUniform)
   double mean = 0;

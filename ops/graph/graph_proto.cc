@@ -100,6 +100,9 @@ absl::StatusOr<Value> ValueFromProto(const v1::Value& message) {
   if (!v1::Initializer::Kind_IsValid(message.initializer().kind())) {
     return fail("field 'initializer.kind' is unknown");
   }
+  if (message.initializer().kind() == v1::Initializer::STORED) {
+    return fail("field 'initializer.kind' is STORED, which a graph cannot be; give 'data'");
+  }
   value.initializer = FromProto(message.initializer());
   value.constant = message.data();
   if (value.kind == ValueKind::kConstant && value.constant.empty()) {

@@ -100,6 +100,10 @@ TEST_F(GraphTest, MalformedMessagesAreRefusedWithLocation) {
       {"topological", [](v1::Graph* g) { g->mutable_nodes()->SwapElements(0, 1); }},
       {"already", [](v1::Graph* g) { g->mutable_nodes(0)->set_outputs(0, 0); }},
       {"kind", [](v1::Graph* g) { g->mutable_values(0)->clear_kind(); }},
+      {"give 'data'",
+       [](v1::Graph* g) {
+         g->mutable_values(1)->mutable_initializer()->set_kind(v1::Initializer::STORED);
+       }},
       {"dtype", [](v1::Graph* g) { g->mutable_values(0)->mutable_type()->clear_dtype(); }},
       {"dims", [](v1::Graph* g) { g->mutable_values(0)->mutable_type()->set_dims(0, -7); }},
       {"value index", [](v1::Graph* g) { g->mutable_outputs(0)->set_value(999); }},

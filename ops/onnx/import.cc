@@ -176,7 +176,7 @@ absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelPro
 
 }  // namespace
 
-absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& bytes,
+absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
                                  const ImportOptions& options) {
   onnx::ModelProto model;
   if (!model.ParseFromString(bytes) || !model.has_graph()) {
@@ -185,6 +185,7 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& 
                      " bytes are no complete ONNX model: the file is cut short, damaged or of "
                      "another format"));
   }
+  bytes = std::string();
   absl::StatusOr<int> opset = OpsetOf(model);
   if (!opset.ok()) return opset.status();
   absl::StatusOr<Graph> graph =

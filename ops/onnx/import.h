@@ -47,7 +47,7 @@ struct ImportOptions {
   int64_t max_constant_bytes = int64_t{1} << 30;
 };
 
-// Converts the bytes of an ONNX model to a graph.
+// Converts the bytes of an ONNX model to a graph. Frees them before it makes the graph.
 //  - The first dimension of an input may be symbolic: it becomes the batch (-1).
 //  - Floating-point initializers become trainable parameters under their own names, except running
 //    statistics of batch normalization, which are not trainable. Other constants become constants.
@@ -57,7 +57,7 @@ struct ImportOptions {
 // Returns InvalidArgument that names the node, operator, tensor or attribute that is wrong and what
 // would be accepted; Unimplemented that names the unsupported operator, form of an operator or
 // opset.
-absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, const std::string& bytes,
+absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
                                  const ImportOptions& options = {});
 
 // An operator that ImportOnnx does not support with any attributes.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "ops/rewrite/match.h"
 
 namespace espalier {
@@ -84,6 +85,14 @@ absl::StatusOr<Graph> Fuse(const OpRegistry& registry, const Graph& graph,
   if (!rules.ok()) return rules.status();
   if (!with_choices) std::erase_if(*rules, [](const RewriteRule& r) { return !r.choice.empty(); });
   return Rewrite(registry, graph, *rules, applied);
+}
+
+std::string DescribeFused(const std::map<std::string, int>& applied) {
+  std::map<std::string, int> rules;
+  for (const auto& [name, count] : applied) rules[name.substr(0, name.find('('))] += count;
+  return absl::StrCat("fused: ", absl::StrJoin(rules, ", ", [](std::string* out, const auto& rule) {
+                        absl::StrAppend(out, rule.first, " ", rule.second);
+                      }));
 }
 
 }  // namespace espalier

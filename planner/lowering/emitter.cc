@@ -391,6 +391,7 @@ int Emitter::LoadShard(ValueId value, const TensorSpec& spec, const std::string&
     }
     case ValueKind::kParameter: {
       const int buffer = rank->AddBuffer(v.name, spec, v1::PARAMETER_SHARD);
+      *rank->buffer(buffer)->mutable_initializer() = ToProto(v.initializer);
       rank->buffer(buffer)->set_literal(v.constant);
       return buffer;
     }
@@ -398,8 +399,12 @@ int Emitter::LoadShard(ValueId value, const TensorSpec& spec, const std::string&
       return rank->AddBuffer(v.name, spec, v1::PERSISTENT);
     default: {
       const int buffer = rank->AddBuffer(v.name, spec, v1::LITERAL);
-      rank->buffer(buffer)->set_literal(
-          Slice(v.constant, {v.type.dtype, spec.global}, {spec.offset, spec.dims}));
+      if (static_cast<int64_t>(v.constant.size()) > options_.max_literal_bytes) {
+        rank->buffer(buffer)->mutable_initializer()->set_kind(v1::Initializer::STORED);
+      } else {
+        rank->buffer(buffer)->set_literal(
+            Slice(v.constant, {v.type.dtype, spec.global}, {spec.offset, spec.dims}));
+      }
       return buffer;
     }
   }

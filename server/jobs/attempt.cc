@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ops/rewrite/fuse.h"
 #include "server/jobs/export_model.h"
 #include "server/jobs/prepare_job.h"
+#include "server/jobs/stored_values.h"
 
 namespace espalier {
 namespace {
@@ -80,19 +83,6 @@ void Attempt::WorkerLost(const std::string& worker_id, const std::string& reason
   changed_.SignalAll();
 }
 
-namespace {
-
-// "fused: attention 4, gelu_erf 4"; variants of a rule are counted together.
-std::string FusedMessage(const std::map<std::string, int>& fused) {
-  std::map<std::string, int> rules;
-  for (const auto& [name, count] : fused) rules[name.substr(0, name.find('('))] += count;
-  return absl::StrCat("fused: ", absl::StrJoin(rules, ", ", [](std::string* out, const auto& rule) {
-                        absl::StrAppend(out, rule.first, " ", rule.second);
-                      }));
-}
-
-}  // namespace
-
 AttemptEnd Attempt::Run() {
   const v1::TrainingSpec& spec = task_.record.job.spec();
   absl::StatusOr<PreparedJob> prepared = PrepareJob(*tools_.registry, *tools_.artifacts, spec);
@@ -102,7 +92,7 @@ AttemptEnd Attempt::Run() {
     merge_.SetFinishes(prepared->finishes);
   }
   if (!prepared->fused.empty() && task_.attempt == 1) {
-    observer_->OnMessage(task_.record.job.id(), FusedMessage(prepared->fused));
+    observer_->OnMessage(task_.record.job.id(), DescribeFused(prepared->fused));
   }
   PlanFacts facts;
   facts.parameters = prepared->parameters;
@@ -161,6 +151,7 @@ AttemptEnd Attempt::Run() {
   options.optimizer = prepared->optimizer;
   options.seed = spec.seed();
   options.columns = prepared->columns;
+  options.max_literal_bytes = kMaxLiteralBytes;
   absl::StatusOr<LoweredPlan> lowered =
       LowerPlan(*tools_.registry, prepared->graph, *plan, options);
   if (too_few(lowered.status())) {
@@ -176,10 +167,19 @@ AttemptEnd Attempt::Run() {
                                          " programs for ", ranks_.size(), " workers")));
   }
 
+  if (!task_.checkpoint.empty() || prepared->init_folder.has_value()) {
+    prepared->initial_values.clear();
+  }
+  absl::StatusOr<StoredValues> stored = StoredValues::Write(
+      *tools_.files, absl::StrCat(task_.checkpoint_root, "/values-", task_.attempt),
+      task_.record.job.id(), prepared->graph, std::move(prepared->initial_values));
+  if (!stored.ok()) return AttemptEnd::Failed(stored.status());
   measure_communication_ = ranks_.size() > 1 && request.machine.communication == nullptr;
   tools_.rendezvous->Begin(task_.record.job.id(), static_cast<uint64_t>(task_.attempt));
-  std::optional<AttemptEnd> end =
-      Load(*lowered, prepared->init_folder.has_value() ? prepared->init_folder->path() : "");
+  std::optional<AttemptEnd> end = Load(
+      *lowered,
+      {prepared->init_folder.has_value() ? prepared->init_folder->path() : "", stored->folder()});
+  stored->Remove();  // all ranks have read them, or will not
   if (!end.has_value()) {
     observer_->OnRunning(task_.record.job.id(), task_.attempt);
     end = RunSteps(facts.total_steps, spec.dataset().holdout_fraction() > 0);
@@ -209,12 +209,11 @@ void Attempt::FailRank(size_t rank, const absl::Status& status) {
   changed_.SignalAll();
 }
 
-std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
-                                        const std::string& init_folder) {
+std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered, const LoadFolders& folders) {
   graph_fingerprint_ = lowered.training[0].graph_fingerprint();
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    threads.emplace_back([this, r, &lowered, &init_folder] {
+    threads.emplace_back([this, r, &lowered, &folders] {
       // A worker that survived a restart of the coordinator may still run the previous attempt.
       if (task_.attempt > 1) {
         v1::StopRequest stop;
@@ -229,7 +228,8 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered,
       *request.mutable_dataset() = task_.record.job.spec().dataset();
       request.set_batch_size(task_.record.job.spec().batch_size());
       request.set_checkpoint_dir(task_.checkpoint);
-      request.set_init_folder(init_folder);
+      request.set_init_folder(folders.init);
+      request.set_values_folder(folders.values);
       request.set_peer_timeout_seconds(kPeerTimeoutSeconds);
       request.set_measure_communication(measure_communication_);
       absl::Status status = ranks_[r].client->LoadProgram(request, kLoadTimeout).status();

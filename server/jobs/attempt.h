@@ -93,11 +93,17 @@ class Attempt {
     int64_t peak_bytes = 0;
   };
 
+  // From which the ranks load; empty: none.
+  struct LoadFolders {
+    std::string init;    // LoadProgramRequest.init_folder
+    std::string values;  // LoadProgramRequest.values_folder
+  };
+
   std::string Describe(size_t rank) const;
   v1::Attempt AttemptMessage(size_t rank) const;
 
   // Load and RunSteps return the attempt's end, or nullopt if it continues.
-  std::optional<AttemptEnd> Load(const LoweredPlan& lowered, const std::string& init_folder)
+  std::optional<AttemptEnd> Load(const LoweredPlan& lowered, const LoadFolders& folders)
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<AttemptEnd> RunSteps(int64_t total_steps, bool evaluate)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -19,7 +19,7 @@ constexpr char kCommunicationBlob[] = "communication";  // a profile without ope
 constexpr int kRepetitions = 3;
 // Interval at which a waiting request polls its `stop`.
 constexpr absl::Duration kStopPollInterval = absl::Milliseconds(100);
-// Larger programs are not measured: sending them would itself use up the budget.
+// Larger programs are not measured: filling their operands would itself use up the budget.
 constexpr int64_t kMaxMeasuredBytes = int64_t{1} << 30;
 
 // REQUIRES: `profiles` were checked when they were stored.

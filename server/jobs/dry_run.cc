@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/jobs/prepare_job.h"
+#include "server/jobs/stored_values.h"
 
 namespace espalier {
 namespace {
@@ -65,6 +66,7 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
   if (!prepared.ok()) return stop(prepared.status());
   reply->set_total_steps(prepared->total_steps);
   reply->set_parameters(prepared->parameters);
+  prepared->initial_values.clear();
   if (!devices.ok()) return;
 
   request.graph = &prepared->graph;
@@ -83,6 +85,7 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
   options.optimizer = prepared->optimizer;
   options.seed = spec.seed();
   options.columns = prepared->columns;
+  options.max_literal_bytes = kMaxLiteralBytes;
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(*tools.registry, prepared->graph, *plan, options);
   if (!lowered.ok()) stop(lowered.status());
   for (int rank = 0; rank < plan->devices_size(); ++rank) {

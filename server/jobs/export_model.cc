@@ -20,7 +20,9 @@ constexpr char kWeights[] = "model.safetensors";
 absl::Status WriteGraph(const ModelExport& what, const std::string& folder) {
   v1::Graph message = ToProto(*what.model);
   for (v1::Value& value : *message.mutable_values()) {
-    if (value.kind() == v1::PARAMETER) value.clear_data();
+    if (value.kind() != v1::PARAMETER) continue;
+    value.clear_data();
+    if (value.initializer().kind() == v1::Initializer::STORED) value.clear_initializer();
   }
   return WriteFileAtomically(*what.files, JoinPath(folder, "graph.pb"),
                              message.SerializeAsString());

@@ -5,8 +5,10 @@
 #include <utility>
 #include <variant>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/machine_memory.h"
 #include "proto/states.h"
 #include "server/jobs/dry_run.h"
 #include "server/jobs/job_runner.h"
@@ -44,6 +46,7 @@ absl::StatusOr<JobRunner::Job*> JobRunner::Find(const std::string& job_id) {
 
 absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply* reply) {
   constexpr char kMethod[] = "Training/Submit";
+  const absl::Cleanup give_back = [] { ReturnFreeMemory(); };  // of the model, which was read
   return idempotency_.RunOnce(
       kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
         const v1::TrainingSpec& spec = request.spec();
@@ -97,6 +100,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
 
 absl::Status JobRunner::DryRun(const v1::DryRunRequest& request, v1::DryRunReply* reply) {
   espalier::DryRun(tools_, request.spec(), reply);
+  ReturnFreeMemory();
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/machine_memory.h"
 #include "proto/states.h"
 #include "server/jobs/checkpoint_folders.h"
 
@@ -242,6 +243,7 @@ void JobRunner::Loop() {
       if (!stopping_) Schedule();
     }
     for (std::thread& thread : finished) thread.join();
+    if (!finished.empty()) ReturnFreeMemory();
     // Without the lock, as removing large files takes time. Only this thread starts attempts, so no
     // attempt can begin meanwhile.
     for (const auto& [folder, keep] : over) RemoveCheckpoints(folder, keep);

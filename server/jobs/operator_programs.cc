@@ -43,8 +43,7 @@ class Builder {
       buffer->mutable_initializer()->set_kind(v1::Initializer::UNIFORM);
       buffer->mutable_initializer()->set_scale(0.1);
     } else {
-      buffer->set_kind(v1::LITERAL);
-      buffer->set_literal(std::string(static_cast<size_t>(type.bytes()), '\0'));
+      buffer->set_kind(v1::PERSISTENT);  // zeros
     }
     return index;
   }

@@ -9,6 +9,7 @@
 #include "planner/machine/rates.h"
 #include "planner/report/diff.h"
 #include "server/jobs/prepare_job.h"
+#include "server/jobs/stored_values.h"
 
 namespace espalier {
 namespace {
@@ -136,6 +137,7 @@ absl::StatusOr<Graph> PlannerRequestHandler::GraphOf(const v1::PlanRequest& requ
                                 request.batch_size(), DType::kI64)
            : FromProto(*registry_, request.graph());
   if (!graph.ok()) return graph.status();
+  TakeInitialValues(&*graph);  // a plan does not depend on them
   status = BindAndInfer(*registry_, request.batch_size(), &*graph);
   if (!status.ok()) return status;
   return GraphToPlan(*registry_, *graph, PrecisionOf(request.precision()));

@@ -17,6 +17,7 @@
 #include "ops/rewrite/fuse.h"
 #include "server/jobs/add_loss_and_metrics.h"
 #include "server/jobs/init_model.h"
+#include "server/jobs/stored_values.h"
 #include "storage/npz.h"
 
 namespace espalier {
@@ -225,7 +226,7 @@ absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const Artif
   options.evaluator = CpuEvaluator();
   absl::StatusOr<std::string> bytes = ReadOnnx(artifacts, name, &options.folder);
   if (!bytes.ok()) return bytes.status();
-  absl::StatusOr<Graph> graph = ImportOnnx(registry, *bytes, options);
+  absl::StatusOr<Graph> graph = ImportOnnx(registry, *std::move(bytes), options);
   if (!graph.ok()) {
     return absl::Status(graph.status().code(),
                         absl::StrCat("ONNX artifact '", name, "': ", graph.status().message()));
@@ -294,6 +295,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
         "the graph has no output named 'loss', which is what training minimises");
   }
   PreparedJob job;
+  job.initial_values = TakeInitialValues(&*graph);
   job.model = *graph;
   if (!spec.init_artifact().empty()) {
     absl::StatusOr<ArtifactFolder> folder =

@@ -17,8 +17,11 @@
 namespace espalier {
 
 struct PreparedJob {
-  Graph model;                                 // as submitted, with its loss
-  Graph graph;                                 // bound; what is planned and trained
+  Graph model;  // as submitted, with its loss
+  Graph graph;  // bound; what is planned and trained
+  // Initial values of the parameters, which neither graph holds (TakeInitialValues). Workers read
+  // them unless there is an init_folder.
+  std::vector<Value> initial_values;
   v1::Optimizer optimizer;                     // with defaults filled in
   std::map<std::string, std::string> columns;  // graph input -> dataset column
   int64_t total_steps = 0;

@@ -132,7 +132,12 @@ absl::Status CheckBuffer(const v1::Program& program, const v1::Buffer& buffer,
   }
   const int64_t whole = NumElements(spec.global) * static_cast<int64_t>(SizeOf(spec.dtype));
   const int64_t literal = static_cast<int64_t>(buffer.literal().size());
-  if (buffer.kind() == v1::LITERAL && !is_alias && literal != spec.bytes()) {
+  const bool stored = buffer.initializer().kind() == v1::Initializer::STORED;
+  if (stored && buffer.kind() != v1::LITERAL && buffer.kind() != v1::PARAMETER_SHARD) {
+    return BadProgram("only literals and parameters can be STORED");
+  }
+  if (stored && literal != 0) return BadProgram("it is STORED, but also has a literal");
+  if (buffer.kind() == v1::LITERAL && !is_alias && !stored && literal != spec.bytes()) {
     return BadProgram("its literal has ", literal, " bytes; ", ToString(spec.type()), " takes ",
                       spec.bytes());
   }

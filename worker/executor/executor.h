@@ -31,6 +31,9 @@ struct ExecutorOptions {
   Communicator* communicator = nullptr;
   BatchSource* source = nullptr;  // required if the program loads batches
   bool training = true;           // for dropout and batch norm
+  // The caller writes all buffers whose initializer is STORED before the first step
+  // (worker/stored_values.h). Otherwise programs with such buffers are refused.
+  bool fills_stored = false;
   // Reads parameters (by tensor and region) from that executor, which must outlive this one, so
   // that evaluation sees the trained values. Also shares its arena if this program fits into memory
   // that the other does not keep between steps; the planner lays out evaluation programs

@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "worker/executor/executor_state.h"
 #include "worker/executor/multi_tensor_ops.h"
@@ -15,6 +16,12 @@ absl::Status Executor::State::Prepare() {
   if (checked_.needs_source && options_.source == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("program '", program_.name(), "' loads batches but was given no dataset"));
+  }
+  for (const v1::Buffer& buffer : program_.buffers()) {
+    if (options_.fills_stored || buffer.initializer().kind() != v1::Initializer::STORED) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("buffer '", buffer.name(), "' of program '", program_.name(),
+                     "' is STORED: its value comes from a folder, which is not read here"));
   }
   const ProgramMemory* shared =
       options_.share_parameters != nullptr ? &options_.share_parameters->state_->memory_ : nullptr;

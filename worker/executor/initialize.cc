@@ -165,6 +165,10 @@ uint64_t NameHash(const std::string& name) {
 absl::Status Initialize(const v1::Initializer& initializer, const std::string& name, uint64_t seed,
                         const TensorSpec& spec, void* host) {
   const int64_t count = spec.num_elements();
+  if (initializer.kind() == Kind::STORED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter '", name, "' is STORED: its value is in a folder"));
+  }
   if (!IsFloat(spec.dtype)) {
     if (initializer.kind() != Kind::ZEROS && initializer.kind() != Kind::ONES) {
       return absl::InvalidArgumentError(absl::StrCat("parameter '", name, "' is ", Name(spec.dtype),

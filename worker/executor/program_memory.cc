@@ -132,7 +132,9 @@ absl::Status ProgramMemory::FillBuffer(int i) {
   const v1::Buffer& buffer = program_->buffers(i);
   const TensorSpec& shard = checked_->specs[i];
   if (shared_[i] != nullptr || checked_->alias_of[i] >= 0) return absl::OkStatus();
+  const bool stored = buffer.initializer().kind() == v1::Initializer::STORED;
   if (buffer.kind() == v1::LITERAL) {
+    if (stored) return absl::OkStatus();
     return device_->CopyToDevice(data(i), buffer.literal().data(), bytes(i));
   }
   if (buffer.kind() != v1::PARAMETER_SHARD) return absl::OkStatus();
@@ -140,6 +142,7 @@ absl::Status ProgramMemory::FillBuffer(int i) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the training program has no parameter of this name and region ", ToString(shard.type())));
   }
+  if (stored) return absl::OkStatus();
   // New memory is zero, and uses no physical pages until touched.
   if (buffer.literal().empty() && buffer.initializer().kind() == v1::Initializer::ZEROS) {
     return absl::OkStatus();

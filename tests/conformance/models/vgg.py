@@ -1,14 +1,14 @@
-"""VGG-11 (Simonyan and Zisserman 2014, configuration A)."""
+"""VGG-11 and VGG-16 (Simonyan and Zisserman 2014, configurations A and D)."""
 from torch import nn
 
 from . import Model, calm, classes, images
 
-BLOCKS = [(64, 1), (128, 1), (256, 2), (512, 2), (512, 2)]
+WIDTHS = [64, 128, 256, 512, 512]
 
 
-def vgg11(divide=1, pooled=7, outputs=1000, dropout=0.5):
+def vgg(blocks, divide=1, pooled=7, outputs=1000, dropout=0.5):
     modules, channels = [], 3
-    for width, convolutions in BLOCKS:
+    for width, convolutions in zip(WIDTHS, blocks):
         for _ in range(convolutions):
             modules += [nn.Conv2d(channels, width // divide, 3, padding=1), nn.ReLU()]
             channels = width // divide
@@ -18,6 +18,14 @@ def vgg11(divide=1, pooled=7, outputs=1000, dropout=0.5):
         *modules, nn.AdaptiveAvgPool2d(pooled), nn.Flatten(),
         nn.Linear(channels * pooled * pooled, dense), nn.ReLU(), nn.Dropout(dropout),
         nn.Linear(dense, dense), nn.ReLU(), nn.Dropout(dropout), nn.Linear(dense, outputs)))
+
+
+def vgg11(**options):
+    return vgg([1, 1, 2, 2, 2], **options)
+
+
+def vgg16(**options):
+    return vgg([2, 2, 3, 3, 3], **options)
 
 
 MODELS = [
