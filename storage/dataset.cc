@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <utility>
@@ -84,9 +85,15 @@ absl::Status Dataset::SetParts(int64_t examples, double holdout_fraction) {
   return absl::OkStatus();
 }
 
+std::string Dataset::NpyColumn(const std::string& file) {
+  return std::filesystem::path(file).stem().string();
+}
+
 absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromNpz(absl::string_view bytes,
-                                                                double holdout_fraction) {
-  absl::StatusOr<std::map<std::string, Array>> arrays = ParseNpz(bytes);
+                                                                double holdout_fraction,
+                                                                const std::string& npy_column) {
+  absl::StatusOr<std::map<std::string, Array>> arrays =
+      ParseNpz(bytes, kMaxDatasetBytes, npy_column);
   if (!arrays.ok()) return arrays.status();
   auto dataset = std::make_shared<Dataset>();
   for (auto& [name, array] : *arrays) {
@@ -98,9 +105,10 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::FromNpz(absl::string_vie
   return dataset;
 }
 
-absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::SummaryOfNpz(const ByteSource& file,
-                                                                     double holdout_fraction) {
-  const absl::StatusOr<std::map<std::string, ArraySummary>> arrays = SummarizeNpz(file);
+absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::SummaryOfNpz(
+    const ByteSource& file, double holdout_fraction, const std::string& npy_column) {
+  const absl::StatusOr<std::map<std::string, ArraySummary>> arrays =
+      SummarizeNpz(file, kMaxDatasetBytes, npy_column);
   if (!arrays.ok()) return arrays.status();
   auto dataset = std::make_shared<Dataset>();
   for (const auto& [name, array] : *arrays) {

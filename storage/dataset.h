@@ -27,9 +27,10 @@ struct Column {
 // Immutable and thread-safe. The last `holdout_fraction` of the examples is held out.
 class Dataset {
  public:
-  // Every member is a column; all must have equally many examples.
-  static absl::StatusOr<std::shared_ptr<const Dataset>> FromNpz(absl::string_view bytes,
-                                                                double holdout_fraction);
+  // Every member is a column; all must have equally many examples. An .npy has one column,
+  // `npy_column`.
+  static absl::StatusOr<std::shared_ptr<const Dataset>> FromNpz(
+      absl::string_view bytes, double holdout_fraction, const std::string& npy_column = "array");
   // From columns in memory, with equally many examples, at least one.
   static absl::StatusOr<std::shared_ptr<const Dataset>> FromColumns(std::vector<Column> columns,
                                                                     double holdout_fraction);
@@ -40,11 +41,14 @@ class Dataset {
 
   // Like FromNpz and FromText without values, to check a file without training on it; holds a few
   // megabytes. Read must not be called.
-  static absl::StatusOr<std::shared_ptr<const Dataset>> SummaryOfNpz(const ByteSource& file,
-                                                                     double holdout_fraction);
+  static absl::StatusOr<std::shared_ptr<const Dataset>> SummaryOfNpz(
+      const ByteSource& file, double holdout_fraction, const std::string& npy_column = "array");
   static absl::StatusOr<std::shared_ptr<const Dataset>> SummaryOfText(int64_t bytes,
                                                                       int64_t sequence_length,
                                                                       double holdout_fraction);
+
+  // The column of an .npy: the file's name without folder and extension.
+  static std::string NpyColumn(const std::string& file);
 
   int64_t examples() const { return examples_; }
   int64_t training_examples() const { return training_examples_; }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "storage/npy.h"
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Locator = 0x07064b50, kEnd64 = 0x06064b50,
                    kCentralSignature = 0x02014b50, kLocalSignature = 0x04034b50;
+constexpr absl::string_view kNpyMagic = "\x93NUMPY";
 constexpr size_t kMaxMembers = 10000;
 constexpr uint64_t kMaxDirectory = 16 << 20;            // bytes
 constexpr uint64_t kLocalBytes = 30, kEnd64Bytes = 56;  // sizes of the records' fixed parts
@@ -312,9 +314,29 @@ absl::StatusOr<std::map<std::string, T>> ReadColumns(const ByteSource& file, int
   return columns;
 }
 
+absl::StatusOr<ArraySummary> SummarizeNpy(const ByteSource& file, const std::string& name,
+                                          int64_t limit) {
+  NpyScanner scan(PlaceOf(name), file.size, limit);
+  const uint64_t size = static_cast<uint64_t>(file.size);
+  for (uint64_t at = 0; at < size; at += kPiece) {
+    const absl::StatusOr<std::string> piece = ReadPart(file, at, std::min(kPiece, size - at));
+    if (!piece.ok()) return piece.status();
+    if (absl::Status status = scan.Take(*piece); !status.ok()) return status;
+  }
+  return scan.Finish();
+}
+
 }  // namespace
 
-absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes, int64_t limit) {
+absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes, int64_t limit,
+                                                      const std::string& npy_name) {
+  if (absl::StartsWith(bytes, kNpyMagic)) {
+    absl::StatusOr<Array> array = ParseNpy(bytes, PlaceOf(npy_name), limit);
+    if (!array.ok()) return array.status();
+    std::map<std::string, Array> columns;
+    columns.emplace(npy_name, *std::move(array));
+    return columns;
+  }
   const ByteSource file = SourceOf(bytes);
   return ReadColumns<Array>(
       file, limit,
@@ -331,7 +353,16 @@ absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes, i
 }
 
 absl::StatusOr<std::map<std::string, ArraySummary>> SummarizeNpz(const ByteSource& file,
-                                                                 int64_t limit) {
+                                                                 int64_t limit,
+                                                                 const std::string& npy_name) {
+  const absl::StatusOr<std::string> start =
+      ReadPart(file, 0, std::min<uint64_t>(kNpyMagic.size(), static_cast<uint64_t>(file.size)));
+  if (!start.ok()) return start.status();
+  if (*start == kNpyMagic) {
+    absl::StatusOr<ArraySummary> array = SummarizeNpy(file, npy_name, limit);
+    if (!array.ok()) return array.status();
+    return std::map<std::string, ArraySummary>{{npy_name, *array}};
+  }
   return ReadColumns<ArraySummary>(
       file, limit,
       [&](const std::string& column, const Member& m,

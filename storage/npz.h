@@ -44,13 +44,16 @@ absl::StatusOr<Array> ParseNpy(absl::string_view bytes, const std::string& name,
                                int64_t limit = kMaxDatasetBytes);
 
 // Returns all members by name without ".npy". Reads stored and deflated members and ZIP64, and
-// verifies checksums. `limit` bounds the bytes of all members together, and of all arrays.
+// verifies checksums. `limit` bounds the bytes of all members together, and of all arrays. A file
+// that is an .npy itself gives one array, `npy_name`.
 absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes,
-                                                      int64_t limit = kMaxDatasetBytes);
+                                                      int64_t limit = kMaxDatasetBytes,
+                                                      const std::string& npy_name = "array");
 
 // Like ParseNpz, with the same errors, without keeping values: reads the whole file but holds only
 // a few megabytes, however large it inflates.
-absl::StatusOr<std::map<std::string, ArraySummary>> SummarizeNpz(const ByteSource& file,
-                                                                 int64_t limit = kMaxDatasetBytes);
+absl::StatusOr<std::map<std::string, ArraySummary>> SummarizeNpz(
+    const ByteSource& file, int64_t limit = kMaxDatasetBytes,
+    const std::string& npy_name = "array");
 
 }  // namespace espalier

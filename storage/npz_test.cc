@@ -224,6 +224,32 @@ TEST(SummarizeNpz, GivesTheErrorsOfParseNpz) {
   }
 }
 
+TEST(SummarizeNpz, ReadsAnArrayThatIsInNoArchive) {
+  const std::string x = Npy(Describe("<f4", "(300000, 2)"), Bytes(std::vector<float>(600'000, 3)));
+  const auto arrays = ParseNpz(x, kMaxDatasetBytes, "x");
+  ASSERT_TRUE(arrays.ok()) << arrays.status();
+  int64_t most = 0;
+  const auto outlines = SummarizeNpz(SourceOf(x, &most), kMaxDatasetBytes, "x");
+  ASSERT_TRUE(outlines.ok()) << outlines.status();
+  EXPECT_LE(most, 1 << 20);
+  for (const TensorType& type : {arrays->at("x").type, outlines->at("x").type}) {
+    EXPECT_EQ(type, (TensorType{DType::kF32, {300'000, 2}}));
+  }
+  const std::string column = Dataset::NpyColumn("/data/rows.of.images.npy");
+  EXPECT_EQ(column, "rows.of.images");
+  const auto dataset = Dataset::FromNpz(x, 0, column);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_EQ((*dataset)->examples(), 300'000);
+  EXPECT_TRUE((*dataset)->Find(column).ok());
+  const std::string small = Npy(Describe("<f4", "(2,)"), Bytes<float>({1, 2}));
+  for (size_t cut = 6; cut < small.size(); ++cut) {
+    const std::string part = small.substr(0, cut);
+    const absl::Status parsed = ParseNpz(part).status();
+    EXPECT_FALSE(parsed.ok()) << cut;
+    EXPECT_EQ(SummarizeNpz(SourceOf(part)).status(), parsed);
+  }
+}
+
 // Bytes become 4 bytes each: the limit must count converted values.
 TEST(SummarizeNpz, LimitCountsConvertedValues) {
   const std::string x = Npy(Describe("|u1", "(300000,)"), std::string(300'000, '\x01'));

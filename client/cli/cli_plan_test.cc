@@ -170,12 +170,32 @@ TEST_F(CliTest, DryRunListsAllProblemsAndQueuesNothing) {
   reply.set_total_steps(1000);
   reply.set_step_seconds(0.01);
   reply.set_total_seconds(10);
-  const std::vector<std::string> train = {
-      "train", "--model=llama:tiny", "-d", home_ + "/text.txt", "--steps=3", "--dry-run"};
+  reply.mutable_trained()->set_tensors(1);
+  reply.mutable_trained()->set_elements(12);
+  reply.mutable_trained()->set_other_tensors(2);
+  reply.mutable_trained()->set_other_elements(6);
+  v1::ParameterUse* use = reply.add_parameter_uses();
+  use->set_name("mean\x1b");
+  use->mutable_type()->set_dtype(v1::F32);
+  use->mutable_type()->add_dims(3);
+  use->set_reason("named like a buffer");
+  reply.add_notes("the file holds no Dropout");
+  std::vector<std::string> train = {"train",     "--model=llama:tiny", "-d", home_ + "/text.txt",
+                                    "--steps=3", "--dry-run"};
   EXPECT_EQ(Run(train), kExitOk) << err_.str();
   EXPECT_THAT(out_.str(), HasSubstr("64.0 MiB"));
   EXPECT_THAT(out_.str(), HasSubstr("1000 steps of 10.0 ms: 10.0 s"));
   EXPECT_THAT(out_.str(), HasSubstr("nothing was queued"));
+  EXPECT_THAT(out_.str(),
+              HasSubstr("trains 1 tensor, 12 elements; 2 tensors, 6 elements, are not trained"));
+  EXPECT_THAT(out_.str(), HasSubstr("note: the file holds no Dropout"));
+  EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("named like a buffer")));
+  train.push_back("--verbose");
+  EXPECT_EQ(Run(train), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("mean\uFFFD      f32[3]  no       named like a buffer"));
+  train.pop_back();
+  EXPECT_EQ(Run({"train", "--model=llama:tiny", "-d", home_ + "/text.txt", "--verbose"}),
+            kExitUsage);
   reply.add_problems("operator 'Foo' is not supported");
   reply.add_problems("operator 'Bar' is not supported");
   EXPECT_EQ(Run(train), kExitFailed);

@@ -108,6 +108,9 @@ TEST(TrainingFlagsTest, FillTheSpec) {
                                            "labels=y",
                                            "--budget=100",
                                            "--alpha=0.05",
+                                           "--freeze=conv*",
+                                           "--freeze=norm.bias",
+                                           "--train-only=*",
                                            "--disable-attribute-parallel"}),
                                      &spec);
   ASSERT_TRUE(status.ok()) << status;
@@ -127,6 +130,10 @@ TEST(TrainingFlagsTest, FillTheSpec) {
   EXPECT_TRUE(spec.search().disable_attribute_parallel());
   EXPECT_FALSE(spec.search().disable_parameter_parallel());
   EXPECT_EQ(spec.output_model(), "cnn");
+  ASSERT_EQ(spec.freeze_size(), 2);
+  EXPECT_EQ(spec.freeze(1), "norm.bias");
+  ASSERT_EQ(spec.train_only_size(), 1);
+  EXPECT_EQ(spec.train_only(0), "*");
 }
 
 TEST(TrainingFlagsTest, PipelinesAndMicroBatches) {

@@ -70,7 +70,10 @@ std::vector<FlagSpec> ModelFlags() {
       {"model", FlagType::kText, "MODEL",
        "llama:PRESET, llama:KEY=VALUE,... or FILE.json, a config.json; presets: " + PresetNames()},
       {"graph", FlagType::kText, "FILE", "use a graph protobuf instead (see the client library)"},
-      {"onnx", FlagType::kText, "FILE", "use an ONNX file instead"},
+      {"onnx", FlagType::kText, "FILE",
+       "use an ONNX file instead, with its weights inside or beside it, a folder that holds one, "
+       "or "
+       "artifact:NAME"},
       {"sequence-length", FlagType::kInt, "N", "tokens per text example (128)", 0, 1, 1 << 20},
       {"loss", FlagType::kText, "LOSS",
        "for ONNX (sparse_categorical_crossentropy): " + absl::StrJoin(losses, ", ")},
@@ -183,7 +186,8 @@ absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags) {
   }
   if (flags.Has("onnx")) {
     choice.onnx_path = flags.Text("onnx");
-    if (!std::ifstream(choice.onnx_path))
+    const bool local = !absl::StartsWith(choice.onnx_path, "artifact:");
+    if (local && !std::ifstream(choice.onnx_path))
       return UsageError(absl::StrCat("cannot read ", choice.onnx_path));
     choice.sequence_length = static_cast<int>(flags.Int("sequence-length", 0));
     return choice;

@@ -16,7 +16,7 @@ std::vector<FlagSpec> ModelFlags();
 
 struct ModelChoice {
   v1::Graph graph;
-  std::string onnx_path;    // if set, used instead of `graph`
+  std::string onnx_path;    // if set, used instead of `graph`; for OnnxArtifact (onnx_files.h)
   int sequence_length = 0;  // of a language model built locally; 0: unknown
 };
 

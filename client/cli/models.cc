@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/cli/command.h"
+#include "client/cli/onnx_files.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/transfer.h"
 #include "client/terminal/table.h"
@@ -80,7 +81,7 @@ absl::Status Upload(Context& context, Client* client, const std::string& name,
                     const std::string& path) {
   auto kind = KindOf(context.flags(), path);
   if (!kind.ok()) return kind.status();
-  auto files = FilesOf(path);
+  auto files = *kind == v1::Artifact::ONNX ? OnnxFilesOf(path) : FilesOf(path);
   if (!files.ok()) return files.status();
   v1::UploadHeader header;
   header.set_name(name);

@@ -5,6 +5,7 @@
 #include "client/cli/command.h"
 #include "client/cli/devices.h"
 #include "client/cli/model_flags.h"
+#include "client/cli/onnx_files.h"
 #include "client/cli/plan_view.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/search_flags.h"
@@ -176,7 +177,7 @@ absl::Status RunPlan(Context& context) {
   }
   auto client = context.client();
   if (!client.ok()) return client.status();
-  auto name = UploadOnce(context, *client, model->onnx_path, v1::Artifact::ONNX);
+  auto name = OnnxArtifact(context, *client, model->onnx_path);
   if (!name.ok()) return name.status();
   plan->set_onnx_artifact(*name);
   LossAndMetrics loss_and_metrics = ChooseLossAndMetrics(flags);

@@ -7,9 +7,11 @@
 #include "client/cli/command.h"
 #include "client/cli/job_view.h"
 #include "client/cli/model_flags.h"
+#include "client/cli/onnx_files.h"
 #include "client/cli/plan_view.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/search_flags.h"
+#include "client/cli/trained_view.h"
 #include "client/cli/training_flags.h"
 #include "client/cli/transfer.h"
 #include "client/terminal/table.h"
@@ -44,7 +46,7 @@ absl::Status FillDataset(Context& context, Client* client, v1::Dataset* dataset)
 
 absl::Status FillOnnx(Context& context, Client* client, const std::string& path,
                       v1::TrainingSpec* spec) {
-  auto name = UploadOnce(context, client, path, v1::Artifact::ONNX);
+  auto name = OnnxArtifact(context, client, path);
   if (!name.ok()) return name.status();
   spec->set_onnx_artifact(*name);
   LossAndMetrics loss_and_metrics = ChooseLossAndMetrics(context.flags());
@@ -58,6 +60,14 @@ absl::Status ExportPlanOf(Client* client, const std::string& job_id, const std::
   auto json = client->ExportPlan(job_id);
   if (!json.ok()) return json.status();
   return WriteFile(path, *json);
+}
+
+// Shows what a DryRunReply or SubmitReply says of the model.
+template <typename Reply>
+void ShowTrained(std::ostream& out, const Reply& reply) {
+  const std::string trained = DescribeTrained(reply.trained());
+  if (!trained.empty()) out << trained << "\n";
+  for (const std::string& note : reply.notes()) out << "note: " << Printable(note, true) << "\n";
 }
 
 // Shows the dry run; fails if the job would not run.
@@ -85,6 +95,10 @@ absl::Status ShowDryRun(Context& context, const v1::DryRunReply& reply) {
   for (const std::string& problem : reply.problems()) {
     out << "problem: " << Printable(problem, true) << "\n";
   }
+  ShowTrained(out, reply);
+  if (context.flags().Has("verbose")) {
+    out << RenderParameterUses(reply.parameter_uses(), context.terminal());
+  }
   if (reply.has_plan()) {
     out << RenderPlanSummary(reply.plan(), context.terminal());
     Table table({{"device"}, {"needs", Align::kRight}, {"has", Align::kRight}, {"", {}, true}});
@@ -110,6 +124,9 @@ absl::Status RunTrain(Context& context) {
   const ParsedFlags& flags = context.flags();
   if (flags.Has("dry-run") && flags.Has("detach")) {
     return UsageError("--dry-run queues nothing, so there is nothing to --detach from");
+  }
+  if (flags.Has("verbose") && !flags.Has("dry-run")) {
+    return UsageError("--verbose goes with --dry-run: it lists all parameters");
   }
   if (flags.Has("detach") && flags.Has("export-strategy")) {
     return UsageError(
@@ -146,26 +163,26 @@ absl::Status RunTrain(Context& context) {
     auto reply = (*client)->DryRun(spec);
     return reply.ok() ? ShowDryRun(context, *reply) : reply.status();
   }
-  auto job_id = (*client)->Submit(spec);
-  if (!job_id.ok()) return job_id.status();
+  auto submitted = (*client)->Submit(spec);
+  if (!submitted.ok()) return submitted.status();
+  const std::string& job_id = submitted->job_id();
 
   if (context.json()) {
-    nlohmann::ordered_json line;
-    line["job_id"] = *job_id;
-    context.Line(line);
+    context.Line(ToJson(*submitted));
   } else {
-    context.out() << "submitted job " << context.style().Bold(Printable(*job_id))
+    ShowTrained(context.out(), *submitted);
+    context.out() << "submitted job " << context.style().Bold(Printable(job_id))
                   << (flags.Has("detach") ? "" : "; Ctrl-C leaves it running") << "\n";
     if (flags.Has("detach")) {
-      context.out() << "watch it: espalier jobs watch " << Printable(*job_id) << "\n"
-                    << "stop it:  espalier jobs cancel " << Printable(*job_id) << "\n";
+      context.out() << "watch it: espalier jobs watch " << Printable(job_id) << "\n"
+                    << "stop it:  espalier jobs cancel " << Printable(job_id) << "\n";
     }
     context.out().flush();
   }
   if (flags.Has("detach")) return absl::OkStatus();
-  if (absl::Status s = WatchJob(&context, *job_id, flags.Int("print-freq", 0)); !s.ok()) return s;
+  if (absl::Status s = WatchJob(&context, job_id, flags.Int("print-freq", 0)); !s.ok()) return s;
   if (!flags.Has("export-strategy")) return absl::OkStatus();
-  return ExportPlanOf(*client, *job_id, flags.Text("export-strategy"));
+  return ExportPlanOf(*client, job_id, flags.Text("export-strategy"));
 }
 
 }  // namespace
@@ -189,6 +206,8 @@ Command TrainCommand() {
   c.flags.push_back({"dry-run", FlagType::kSwitch, "",
                      "only check and plan: show whether it fits, how long it would take, and "
                      "every unsupported operator; exit code 1 if it would not run"});
+  c.flags.push_back({"verbose", FlagType::kSwitch, "",
+                     "with --dry-run: list every parameter, whether it is trained, and why"});
   c.examples = {
       {"a byte-level language model",
        "espalier train --model=llama:llm -d book.txt --steps=400 -b 16 --name=llm"},
@@ -198,6 +217,8 @@ Command TrainCommand() {
        "espalier train --graph=mlp.pb -d data.npz -e 5 -b 64 -p 10 --budget 1000 --alpha 0.05"},
       {"continue training a model on other data",
        "espalier train --init=llm -d letters.txt --lr=3e-4 --steps=100 --name=letters"},
+      {"train only the last layer",
+       "espalier train --onnx=cnn.onnx -d digits.npz --input labels=y -e 10 --train-only='fc.*'"},
       {"would it run, and how long?",
        "espalier train --onnx=cnn.onnx -d digits.npz --input labels=y -e 10 --dry-run"},
       {"for scripts",

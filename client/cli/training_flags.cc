@@ -43,6 +43,12 @@ std::vector<FlagSpec> TrainingFlags() {
       {"checkpoint-every", FlagType::kInt, "N",
        "steps between checkpoints (only the last; five lost workers with none between end a job)",
        0, 0, 1e12},
+      {"freeze", FlagType::kText, "PATTERN",
+       "do not train parameters of this name; * stands for any characters", 0, 0, 0, true},
+      {"train-only", FlagType::kText, "PATTERN",
+       "of the parameters that would be trained, train only those of this name; a name without * "
+       "is trained in any case",
+       0, 0, 0, true},
       {"name", FlagType::kText, "NAME", "name of the job and of the trained model"},
   };
   const std::vector<FlagSpec> optimizer = OptimizerFlags();
@@ -70,6 +76,8 @@ absl::Status FillTraining(const ParsedFlags& flags, v1::TrainingSpec* spec) {
   auto precision = ChoosePrecision(flags);
   if (!precision.ok()) return precision.status();
   spec->set_precision(*precision);
+  for (const std::string& pattern : flags.Values("freeze")) spec->add_freeze(pattern);
+  for (const std::string& pattern : flags.Values("train-only")) spec->add_train_only(pattern);
   spec->mutable_dataset()->set_holdout_fraction(flags.Number("holdout", 0.1));
   for (const std::string& pair : flags.Values("input")) {
     const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));

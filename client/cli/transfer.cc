@@ -34,8 +34,16 @@ TransferProgress ShowTransfer(Context& context, const std::string& what) {
 
 absl::StatusOr<std::string> UploadOnce(Context& context, Client* client, const std::string& path,
                                        v1::Artifact::Kind kind) {
+  const std::string name = std::filesystem::path(path).filename().string();
+  return UploadOnce(context, client, std::vector<LocalFile>{{name, path}}, kind);
+}
+
+absl::StatusOr<std::string> UploadOnce(Context& context, Client* client,
+                                       const std::vector<LocalFile>& files,
+                                       v1::Artifact::Kind kind) {
+  const std::string& path = files[0].path;
   bool uploaded = false;
-  auto name = client->EnsureUploaded(path, kind, ShowTransfer(context, "upload"), &uploaded);
+  auto name = client->EnsureUploaded(files, kind, ShowTransfer(context, "upload"), &uploaded);
   if (!name.ok()) {
     // A missing local file is a usage error.
     return name.status().code() == absl::StatusCode::kNotFound &&

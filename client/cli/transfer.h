@@ -14,7 +14,12 @@ namespace espalier {
 // must outlive it.
 TransferProgress ShowTransfer(Context& context, const std::string& what);
 
-// Client::EnsureUploaded with progress and one line about the outcome.
+// Client::EnsureUploaded with progress and one line about the outcome. The first file gives the
+// artifact its name.
+absl::StatusOr<std::string> UploadOnce(Context& context, Client* client,
+                                       const std::vector<LocalFile>& files,
+                                       v1::Artifact::Kind kind);
+// For one file.
 absl::StatusOr<std::string> UploadOnce(Context& context, Client* client, const std::string& path,
                                        v1::Artifact::Kind kind);
 

@@ -62,15 +62,16 @@ absl::Status Train(const std::string& address, const std::string& dataset) {
 
   auto job = (*client)->Submit(spec);
   if (!job.ok()) return job.status();
-  absl::Status watched = (*client)->Watch(*job, 0, [](const espalier::v1::JobEvent& event) {
-    if (event.has_step() && event.step().step() % 20 == 0) {
-      std::printf("step %lld  loss %.4f\n", static_cast<long long>(event.step().step()),
-                  event.step().values().at("loss"));
-    }
-    return true;
-  });
+  absl::Status watched =
+      (*client)->Watch(job->job_id(), 0, [](const espalier::v1::JobEvent& event) {
+        if (event.has_step() && event.step().step() % 20 == 0) {
+          std::printf("step %lld  loss %.4f\n", static_cast<long long>(event.step().step()),
+                      event.step().values().at("loss"));
+        }
+        return true;
+      });
   if (!watched.ok()) return watched;
-  auto reply = (*client)->GetJob(*job);
+  auto reply = (*client)->GetJob(job->job_id());
   if (!reply.ok()) return reply.status();
   if (reply->job().state() != espalier::v1::SUCCEEDED)
     return absl::AbortedError(reply->job().error());

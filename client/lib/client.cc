@@ -163,15 +163,14 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 
-absl::StatusOr<std::string> Client::Submit(const v1::TrainingSpec& spec, const std::string& key) {
+absl::StatusOr<v1::SubmitReply> Client::Submit(const v1::TrainingSpec& spec,
+                                               const std::string& key) {
   v1::SubmitRequest request;
   *request.mutable_spec() = spec;
   request.set_idempotency_key(key.empty() ? NewIdempotencyKey() : key);
   // The coordinator reads the whole model and checks the whole dataset first.
-  auto reply = Call<v1::SubmitReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Submit,
-                                     request, impl_->options.plan_timeout);
-  if (!reply.ok()) return reply.status();
-  return reply->job_id();
+  return Call<v1::SubmitReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Submit, request,
+                               impl_->options.plan_timeout);
 }
 
 absl::StatusOr<v1::GetJobReply> Client::GetJob(const std::string& job_id, bool with_reports) {

@@ -4,7 +4,7 @@
 //   v1::TrainingSpec spec;
 //   *spec.mutable_graph() = ToProto(*graph);           // ops/graph/builder.h makes graphs
 //   auto job = (*client)->Submit(spec);
-//   (*client)->Watch(*job, 0, [](const v1::JobEvent& e) { ...; return true; });
+//   (*client)->Watch(job->job_id(), 0, [](const v1::JobEvent& e) { ...; return true; });
 //
 // Calls carry a deadline. While the coordinator is UNAVAILABLE, read-only calls and calls with an
 // idempotency key (all others but Generate) are retried for up to ClientOptions::retry_for.
@@ -77,7 +77,7 @@ class Client {
 
   // Training. An empty key is replaced by a random one; pass one to make Submit idempotent across
   // processes.
-  absl::StatusOr<std::string> Submit(const v1::TrainingSpec& spec, const std::string& key = "");
+  absl::StatusOr<v1::SubmitReply> Submit(const v1::TrainingSpec& spec, const std::string& key = "");
   // Checks and plans the job without queueing it.
   absl::StatusOr<v1::DryRunReply> DryRun(const v1::TrainingSpec& spec);
   // Calls `event` with the job's current state, then with all its reports and, if `follow`, with
@@ -112,8 +112,14 @@ class Client {
                                       const std::vector<LocalFile>& files,
                                       const TransferProgress& progress = nullptr,
                                       Canceller* canceller = nullptr);
-  // Uploads one file under a name derived from `stem` and its content, unless it exists; returns
-  // the name. `uploaded` (optional) is set if it was sent.
+  // Uploads files under a name derived from the first one's name and their content, unless it
+  // exists; returns the name. `uploaded` (optional) is set if they were sent. REQUIRES: at least
+  // one file.
+  absl::StatusOr<std::string> EnsureUploaded(const std::vector<LocalFile>& files,
+                                             v1::Artifact::Kind kind,
+                                             const TransferProgress& progress = nullptr,
+                                             bool* uploaded = nullptr);
+  // The same for one file.
   absl::StatusOr<std::string> EnsureUploaded(const std::string& path, v1::Artifact::Kind kind,
                                              const TransferProgress& progress = nullptr,
                                              bool* uploaded = nullptr);

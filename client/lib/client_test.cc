@@ -97,7 +97,7 @@ TEST_F(ClientTest, SubmitCarriesAKeyAndTheToken) {
   ASSERT_TRUE(client.ok());
   auto job = (*client)->Submit({});
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(*job, "job-1");
+  EXPECT_EQ(job->job_id(), "job-1");
   ASSERT_TRUE((*client)->Submit({}, "mine").ok());
   ASSERT_EQ(fake_.state()->submits.size(), 2u);
   EXPECT_EQ(fake_.state()->submits[0].idempotency_key().size(), 32u);

@@ -38,6 +38,8 @@ class FakeTraining : public v1::Training::Service {
                                     : std::string(found->second.data(), found->second.size()));
     s_.submits.push_back(*request);
     reply->set_job_id(s_.job.id());
+    *reply->mutable_trained() = s_.dry_run.trained();
+    *reply->mutable_notes() = s_.dry_run.notes();
     return Status::OK;
   }
   Status DryRun(ServerContext*, const v1::DryRunRequest*, v1::DryRunReply* reply) override {

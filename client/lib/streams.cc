@@ -310,11 +310,24 @@ absl::StatusOr<v1::Artifact> Client::Upload(const v1::UploadHeader& header,
 absl::StatusOr<std::string> Client::EnsureUploaded(const std::string& path, v1::Artifact::Kind kind,
                                                    const TransferProgress& progress,
                                                    bool* uploaded) {
+  const std::string name = std::filesystem::path(path).filename().string();
+  return EnsureUploaded(std::vector<LocalFile>{{name, path}}, kind, progress, uploaded);
+}
+
+absl::StatusOr<std::string> Client::EnsureUploaded(const std::vector<LocalFile>& files,
+                                                   v1::Artifact::Kind kind,
+                                                   const TransferProgress& progress,
+                                                   bool* uploaded) {
   if (uploaded != nullptr) *uploaded = false;
-  if (auto size = SizeOfFile(path); !size.ok()) return size.status();
-  auto sum = Sha256OfFile(path);
-  if (!sum.ok()) return sum.status();
-  const std::string name = absl::StrCat(ArtifactStem(path), "-", sum->substr(0, 16));
+  std::string sums;
+  for (const LocalFile& file : files) {
+    if (auto size = SizeOfFile(file.path); !size.ok()) return size.status();
+    auto sum = Sha256OfFile(file.path);
+    if (!sum.ok()) return sum.status();
+    sums = files.size() == 1 ? *sum : absl::StrCat(sums, file.name, "\n", *sum, "\n");
+  }
+  if (files.size() > 1) sums = Sha256Hex(sums);
+  const std::string name = absl::StrCat(ArtifactStem(files[0].path), "-", sums.substr(0, 16));
   auto known = ListArtifacts();
   if (!known.ok()) return known.status();
   for (const v1::Artifact& artifact : *known) {
@@ -323,8 +336,7 @@ absl::StatusOr<std::string> Client::EnsureUploaded(const std::string& path, v1::
   v1::UploadHeader header;
   header.set_name(name);
   header.set_kind(kind);
-  auto artifact =
-      Upload(header, {{std::filesystem::path(path).filename().string(), path}}, progress);
+  auto artifact = Upload(header, files, progress);
   // Another client may have uploaded it meanwhile; the name contains the content's hash.
   if (!artifact.ok() && artifact.status().code() != absl::StatusCode::kAlreadyExists) {
     return artifact.status();

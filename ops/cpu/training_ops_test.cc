@@ -84,6 +84,50 @@ TEST(Dropout, RateMustBeAProbabilityBelowOne) {
   EXPECT_THAT(Ops().RunError("dropout", {{"rate", 1.0}}, {Random({2}, 1)}), HasSubstr("[0, 1)"));
 }
 
+TEST(RandomLike, UniformNumbersAreThoseOfTheirElements) {
+  const TestTensor like = Zeros(DType::kBool, {1003});
+  const Values y = RunOp("random_like", {{"a", -1.0}, {"b", 3.0}}, {like}, 0,
+                         {.seed = 7, .node_key = 11, .step = 5});
+  ASSERT_EQ(y.size(), 1003u);
+  for (size_t i = 0; i < y.size(); ++i) {
+    ASSERT_EQ(static_cast<float>(y[i]), -1 + 4 * PhiloxUniform(7, 11, 5, i)) << i;
+  }
+}
+
+TEST(RandomLike, NormalNumbersHaveTheirMoments) {
+  constexpr int64_t kCount = 200'000;
+  const TestTensor like = Zeros(DType::kBool, {kCount});
+  const auto run = [&](int64_t step, bool training) {
+    return RunOp("random_like", {{"distribution", std::string("normal")}, {"a", 2.0}, {"b", 0.5}},
+                 {like}, 0, {.training = training, .seed = 3, .node_key = 1, .step = step});
+  };
+  const Values y = run(1, true);
+  double sum = 0, squares = 0, cubes = 0, fourths = 0, neighbours = 0, before = 0;
+  for (double value : y) {
+    const double z = (value - 2) / 0.5;
+    sum += z;
+    squares += z * z;
+    cubes += z * z * z;
+    fourths += z * z * z * z;
+    neighbours += z * before;
+    before = z;
+  }
+  // Within five standard deviations of the estimates.
+  EXPECT_NEAR(sum / kCount, 0, 5 / std::sqrt(kCount));
+  EXPECT_NEAR(squares / kCount, 1, 5 * std::sqrt(2.0 / kCount));
+  EXPECT_NEAR(cubes / kCount, 0, 5 * std::sqrt(15.0 / kCount));
+  EXPECT_NEAR(fourths / kCount, 3, 5 * std::sqrt(96.0 / kCount));
+  EXPECT_NEAR(neighbours / kCount, 0, 5 / std::sqrt(kCount));
+  EXPECT_NE(run(2, true), y);
+  EXPECT_EQ(run(1, false), y);  // not only in training
+}
+
+TEST(RandomLike, DistributionMustBeKnown) {
+  EXPECT_THAT(
+      Ops().RunError("random_like", {{"distribution", std::string("cauchy")}}, {Random({2}, 1)}),
+      HasSubstr("uniform or normal"));
+}
+
 double CrossEntropy(const TestTensor& logits, const TestTensor& labels, int64_t classes) {
   double loss = 0;
   const int64_t rows = labels.size();

@@ -3,6 +3,8 @@
 // index of the element in the whole tensor), never on the split.
 #pragma once
 
+#include <math.h>  // host and device
+
 #include <cstdint>
 
 #include "ops/kernel/host_device.h"
@@ -36,6 +38,16 @@ ESPALIER_HOST_DEVICE inline float PhiloxUniform(uint64_t seed, uint64_t node_key
                                                 uint64_t element) {
   const PhiloxBlock block = Philox(seed ^ (node_key * 0x9E3779B97F4A7C15ull), element >> 2, step);
   return static_cast<float>(block.word[element & 3] >> 8) * (1.0f / 16777216.0f);
+}
+
+// Normal with mean 0 and standard deviation 1, by Box and Muller from two words of 32 bits; the
+// block of an element serves its four neighbours, too.
+ESPALIER_HOST_DEVICE inline float NormalOf(const PhiloxBlock& block, uint64_t element) {
+  const uint32_t* pair = block.word + (element & 2);
+  const float first = (static_cast<float>(pair[0]) + 1.0f) * (1.0f / 4294967296.0f);
+  const float angle = static_cast<float>(pair[1]) * (6.283185307f / 4294967296.0f);
+  const float radius = sqrtf(-2.0f * logf(first < 1.0f ? first : 1.0f));
+  return radius * ((element & 1) != 0 ? sinf(angle) : cosf(angle));
 }
 
 }  // namespace espalier

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/dead_code.h"
+#include "ops/onnx/import.h"
 #include "ops/onnx/tensor_proto.h"
 #include "ops/onnx/writer.h"
 
@@ -71,6 +73,17 @@ void SetType(const std::string& name, const TensorType& type, onnx::ValueInfoPro
   }
 }
 
+// ONNX has no field that tells parameters from buffers and constants.
+void AddTrainable(const Graph& graph, onnx::ModelProto* out) {
+  nlohmann::json names = nlohmann::json::array();
+  for (const Value& value : graph.values()) {
+    if (value.kind == ValueKind::kParameter && value.trainable) names.push_back(value.name);
+  }
+  onnx::StringStringEntryProto* entry = out->add_metadata_props();
+  entry->set_key(kTrainableKey);
+  entry->set_value(names.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 absl::Status AddWeight(const Value& value, const ExportOptions& options, onnx::GraphProto* out) {
   OnnxWeight weight{value.constant, "", 0};
   if (value.kind == ValueKind::kParameter && options.weight) {
@@ -118,6 +131,7 @@ absl::StatusOr<std::string> ExportOnnx(const OpRegistry& registry, const Graph& 
   onnx::OperatorSetIdProto* opset = model.add_opset_import();
   opset->set_domain("");
   opset->set_version(kExportedOnnxOpset);
+  AddTrainable(*part, &model);
   onnx::GraphProto* out = model.mutable_graph();
   out->set_name(graph.name.empty() ? "espalier" : graph.name);
   const auto readers = part->Consumers(), readers_before = graph.Consumers();

@@ -29,8 +29,9 @@ struct ExportOptions {
 
 // Returns the bytes of an inference-only ONNX model of opset 21: dropout is the identity, batch
 // normalization uses the running statistics. Inputs, outputs and parameters keep their names and
-// the batch stays symbolic. Omits inputs that no exported node reads. Returns Unimplemented, with
-// the node, for an operator that ONNX does not have.
+// the batch stays symbolic. kTrainableKey (import.h) lists the trained parameters. Omits inputs
+// that no exported node reads. Returns Unimplemented, with the node, for an operator that ONNX does
+// not have.
 absl::StatusOr<std::string> ExportOnnx(const OpRegistry& registry, const Graph& graph,
                                        const ExportOptions& options = {});
 

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/dead_code.h"
+#include "ops/onnx/folded_layers.h"
+#include "ops/onnx/initializer_roles.h"
 #include "ops/onnx/tensor_proto.h"
 #include "ops/onnx/translations.h"
 #include "ops/onnx/translator.h"
@@ -156,14 +158,41 @@ Graph WithNamesOf(const Translator& translator, Graph graph) {
   return graph;
 }
 
+void FillReport(const onnx::GraphProto& model, const onnx_import::InitializerRoles& roles,
+                const Graph& graph, ImportReport* report) {
+  for (const Value& value : graph.values()) {
+    if (value.kind != ValueKind::kParameter) continue;
+    const auto role = roles.find(value.name);
+    ImportReport::Initializer& initializer = report->initializers[value.name];
+    initializer = {value.type, value.trainable, "running statistics", false};  // if it is a copy
+    if (role == roles.end() ||
+        value.trainable != (role->second.kind == onnx_import::InitializerRole::kTrained)) {
+      continue;
+    }
+    initializer.reason = role->second.reason;
+    initializer.doubtful = role->second.doubtful;
+  }
+  for (const onnx::TensorProto& tensor : model.initializer()) {
+    const auto role = roles.find(tensor.name());
+    if (role == roles.end() || role->second.kind != onnx_import::InitializerRole::kConstant) {
+      continue;
+    }
+    const absl::StatusOr<TensorType> type = onnx_import::TypeOf(tensor);
+    if (!type.ok()) continue;  // the import has refused it, if it is read
+    report->initializers[tensor.name()] = {*type, false, role->second.reason,
+                                           role->second.doubtful};
+  }
+}
+
 absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelProto& model,
-                                int opset, const ImportOptions& options, int64_t symbolic_batch,
+                                int opset, const ImportOptions& options,
+                                const onnx_import::InitializerRoles& roles, int64_t symbolic_batch,
                                 bool skip_large_weights) {
   Graph graph;
   graph.name = model.graph().name().empty() ? "onnx" : model.graph().name();
   graph.metadata["source"] = "onnx";
-  Translator translator(registry, Translations(), options, symbolic_batch, skip_large_weights,
-                        &graph);
+  Translator translator(registry, Translations(), options, roles, symbolic_batch,
+                        skip_large_weights, &graph);
   translator.AddFunctions(model);
   absl::Status status = AddInputs(model.graph(), options, &translator);
   if (!status.ok()) return status;
@@ -177,7 +206,7 @@ absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelPro
 }  // namespace
 
 absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
-                                 const ImportOptions& options) {
+                                 const ImportOptions& options, ImportReport* report) {
   onnx::ModelProto model;
   if (!model.ParseFromString(bytes) || !model.has_graph()) {
     return absl::InvalidArgumentError(
@@ -188,10 +217,17 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
   bytes = std::string();
   absl::StatusOr<int> opset = OpsetOf(model);
   if (!opset.ok()) return opset.status();
+  const absl::StatusOr<onnx_import::InitializerRoles> roles =
+      onnx_import::RolesOfInitializers(model, options.folder, options.parameters);
+  if (!roles.ok()) return roles.status();
   absl::StatusOr<Graph> graph =
-      Translate(registry, model, *opset, options, kSymbolicBatches[0], false);
+      Translate(registry, model, *opset, options, *roles, kSymbolicBatches[0], false);
   if (!graph.ok()) return graph.status();
   if (absl::Status status = CheckNames(*graph); !status.ok()) return status;
+  if (report != nullptr) {
+    FillReport(model.graph(), *roles, *graph, report);
+    report->notes = onnx_import::NotesOnFoldedLayers(model);
+  }
   bool symbolic = false;
   for (const Value& value : graph->values()) {
     if (value.kind != ValueKind::kInput) continue;
@@ -199,7 +235,7 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
   }
   if (!symbolic) return graph;
   absl::StatusOr<Graph> again =
-      Translate(registry, model, *opset, options, kSymbolicBatches[1], true);
+      Translate(registry, model, *opset, options, *roles, kSymbolicBatches[1], true);
   if (!again.ok()) return again.status();
   const std::string different = onnx_import::FirstDifference(*graph, *again);
   if (!different.empty()) {

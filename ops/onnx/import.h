@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,10 @@ constexpr int64_t kMaxOnnxOpset = 21;
 // its outputs. `types` is complete. See cpu_evaluator.h.
 using Evaluator = std::function<absl::StatusOr<std::vector<std::string>>(
     const std::string& op, const NodeTypes& types, const std::vector<const std::string*>& inputs)>;
+
+// The key of ModelProto.metadata_props that lists the trained initializers: a JSON list of names.
+// It wins over inference, and ExportOnnx writes it.
+constexpr char kTrainableKey[] = "espalier.trainable";
 
 // A tensor in memory: little-endian, row-major.
 struct HostTensor {
@@ -45,20 +50,38 @@ struct ImportOptions {
   // initializers or Constant nodes, count only from the second time they are read (in a loop or a
   // function).
   int64_t max_constant_bytes = int64_t{1} << 30;
+  // Initializers that are trained whatever the file says and the import infers, but running
+  // statistics.
+  std::set<std::string> parameters;
+};
+
+// What an import decided about a file.
+struct ImportReport {
+  struct Initializer {
+    TensorType type;
+    bool trained = false;
+    std::string reason;
+    bool doubtful = false;  // inferred from little evidence: a user should look at it
+  };
+  // By name: floating-point initializers that nodes of the imported graph read.
+  std::map<std::string, Initializer> initializers;
+  // Sentences for the user about layers that the exporter has left out (folded_layers.h).
+  std::vector<std::string> notes;
 };
 
 // Converts the bytes of an ONNX model to a graph. Frees them before it makes the graph.
 //  - The first dimension of an input may be symbolic: it becomes the batch (-1).
-//  - Floating-point initializers become trainable parameters under their own names, except running
-//    statistics of batch normalization, which are not trainable. Other constants become constants.
+//  - Floating-point initializers become parameters under their own names; buffers and running
+//    statistics are not trainable (initializer_roles.h tells them apart). Literals that the
+//    exporter wrote as initializers, and all other constants, become constants.
 //  - Constants are folded; functions, branches and loops of known length are inlined; dead code is
 //    removed.
 //  - Outputs keep their names. The graph has no loss: the caller adds one to train it.
 // Returns InvalidArgument that names the node, operator, tensor or attribute that is wrong and what
 // would be accepted; Unimplemented that names the unsupported operator, form of an operator or
-// opset.
+// opset. `report` may be null.
 absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
-                                 const ImportOptions& options = {});
+                                 const ImportOptions& options = {}, ImportReport* report = nullptr);
 
 // An operator that ImportOnnx does not support with any attributes.
 struct UnsupportedOperator {

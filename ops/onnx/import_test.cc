@@ -152,5 +152,64 @@ TEST(ImportTest, OneHotIgnoresOutOfRangeIndices) {
               ElementsAre(0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0));
 }
 
+// Random numbers.
+
+TEST(ImportTest, RandomNumbersPassNoGradientToTheirShape) {
+  onnx::NodeProto noise = Node("RandomNormalLike", {"h"}, {"n"});
+  AddAttribute(&noise, "scale")->set_f(0.5f);
+  const Model model({Node("Mul", {"x", "w"}, {"h"}), noise, Node("Add", {"h", "n"}, {"y"})},
+                    {Tensor("w", {2}, Floats{1, 2})});
+  const absl::StatusOr<Graph> graph = model.Import();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  int drawn = 0;
+  for (const espalier::Node& node : graph->nodes()) {
+    if (node.op != "random_like") continue;
+    ++drawn;
+    EXPECT_EQ(node.attributes.String("distribution"), "normal");
+    EXPECT_EQ(node.attributes.Float("b"), 0.5);
+    Graph bound = *graph;
+    ASSERT_TRUE(BindAndInfer(Operators(), 3, &bound).ok());
+    EXPECT_EQ(bound.value(node.inputs[0]).type.dtype, DType::kBool);
+  }
+  EXPECT_EQ(drawn, 1);
+  const Floats y = Result(model, 500, Floats(1000, 0));
+  double squares = 0;
+  for (float value : y) squares += value * value;
+  EXPECT_NEAR(squares / 1000, 0.25, 0.06);
+  EXPECT_TRUE(ExportOnnx(Operators(), *graph).ok());
+}
+
+TEST(ImportTest, BernoulliDrawsByProbability) {
+  const Model model({Node("Bernoulli", {"x"}, {"y"})});
+  Floats p(2000, 0.25f);
+  for (size_t i = 0; i < p.size(); i += 2) p[i] = i % 4 == 0 ? 0 : 1;
+  const Floats y = Result(model, 1000, p);
+  int ones = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    ASSERT_TRUE(y[i] == 0 || y[i] == 1) << y[i];
+    if (i % 2 == 1) {
+      ones += static_cast<int>(y[i]);
+    } else {
+      ASSERT_EQ(y[i], p[i]) << i;
+    }
+  }
+  EXPECT_NEAR(ones, 250, 70);
+}
+
+TEST(ImportTest, RandomNumbersOfAGivenShape) {
+  onnx::NodeProto draw = Node("RandomUniform", {}, {"r"}, "dtype", onnx::TensorProto::FLOAT);
+  onnx::AttributeProto* shape = AddAttribute(&draw, "shape");
+  for (int64_t dim : {3, 2}) shape->add_ints(dim);
+  AddAttribute(&draw, "low")->set_f(5);
+  AddAttribute(&draw, "high")->set_f(6);
+  const Floats y =
+      Result(Model({draw, Node("Add", {"x", "r"}, {"y"})}, {}, {3, 2}), 3, Floats(6, 0));
+  ASSERT_EQ(y.size(), 6u);
+  for (float value : y) EXPECT_TRUE(value >= 5 && value < 6) << value;
+  EXPECT_THAT(
+      Model({Node("RandomUniformLike", {"x"}, {"y"}, "dtype", onnx::TensorProto::INT64)}).Error(),
+      HasSubstr("floating-point"));
+}
+
 }  // namespace
 }  // namespace espalier::import_fixture

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/onnx/tensor_proto.h"
 
 namespace espalier::onnx_import {
 namespace {
@@ -17,8 +16,6 @@ constexpr int kMaxNesting = 32;  // nesting of functions and branches
 
 constexpr int64_t kMaxInputElements = int64_t{1} << 46;  // of an input; the operators' limit
 
-constexpr size_t kLargeWeight = 1 << 16;
-
 std::string Key(const std::string& domain, const std::string& op_type) {
   return domain.empty() || domain == "ai.onnx" ? op_type : absl::StrCat(domain, ".", op_type);
 }
@@ -26,11 +23,12 @@ std::string Key(const std::string& domain, const std::string& op_type) {
 }  // namespace
 
 Translator::Translator(const OpRegistry& registry, const TranslationTable& table,
-                       const ImportOptions& options, int64_t symbolic_batch,
-                       bool skip_large_weights, Graph* graph)
+                       const ImportOptions& options, const InitializerRoles& roles,
+                       int64_t symbolic_batch, bool skip_large_weights, Graph* graph)
     : registry_(registry),
       table_(table),
       options_(options),
+      roles_(roles),
       symbolic_batch_(symbolic_batch),
       skip_large_weights_(skip_large_weights),
       graph_(graph) {
@@ -293,42 +291,6 @@ ValueId Translator::Lookup(const std::string& name) {
 }
 
 ValueId Translator::Find(const std::string& name) { return ok() ? Lookup(name) : kNoValue; }
-
-ValueId Translator::MaterializeConstant(Scope* scope, const std::string& name,
-                                        const onnx::TensorProto& tensor) {
-  absl::StatusOr<TensorType> type = TypeOf(tensor);
-  if (!type.ok()) {
-    SetStatus(type.status());
-    return kNoValue;
-  }
-  const bool parameter = IsFloat(type->dtype) && scope == &root_;
-  const bool skip_large_weights =
-      skip_large_weights_ && parameter && static_cast<size_t>(type->bytes()) > kLargeWeight;
-  std::string bytes;
-  if (!skip_large_weights) {
-    absl::StatusOr<HostTensor> read = ReadTensor(tensor, options_.folder);
-    if (!read.ok()) {
-      SetStatus(read.status());
-      return kNoValue;
-    }
-    bytes = std::move(read->bytes);
-  }
-  ValueId id;
-  if (parameter) {
-    types_.push_back(*type);
-    id = graph_->AddValue(
-        {.name = name, .type = *type, .kind = ValueKind::kParameter, .constant = std::move(bytes)});
-    if (skip_large_weights) skipped_weights_[id] = &tensor;
-  } else {
-    // A body's constants may be read again in each iteration.
-    id = scope == &root_ ? AddConstant(*type, std::move(bytes))
-                         : Constant(tensor, *type, std::move(bytes));
-    if (id == kNoValue) return kNoValue;
-    graph_->mutable_value(id).name = scope == &root_ ? name : Unique(name);
-  }
-  scope->values[name] = id;
-  return id;
-}
 
 bool Translator::HasInput(int index) const {
   if (index >= node_->input_size() || node_->input(index).empty()) return false;

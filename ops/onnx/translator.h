@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "ops/graph/graph.h"
 #include "ops/onnx/import.h"
+#include "ops/onnx/initializer_roles.h"
 #include "third_party/onnx/onnx.pb.h"
 
 namespace espalier::onnx_import {
@@ -31,8 +32,8 @@ class Translator {
   // computed from it (Shape, Gather, Concat in front of a Reshape) are therefore recognizable.
   // `skip_large_weights` leaves large weights empty, for a pass that looks only at the structure.
   Translator(const OpRegistry& registry, const TranslationTable& table,
-             const ImportOptions& options, int64_t symbolic_batch, bool skip_large_weights,
-             Graph* graph);
+             const ImportOptions& options, const InitializerRoles& roles, int64_t symbolic_batch,
+             bool skip_large_weights, Graph* graph);
 
   bool ok() const { return status_.ok(); }
   const absl::Status& status() const { return status_; }
@@ -194,6 +195,7 @@ class Translator {
   const OpRegistry& registry_;
   const TranslationTable& table_;
   const ImportOptions& options_;
+  const InitializerRoles& roles_;
   const int64_t symbolic_batch_;
   const bool skip_large_weights_;
   Graph* graph_;

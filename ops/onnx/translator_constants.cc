@@ -1,4 +1,4 @@
-// Constant folding, and shorthands for common nodes.
+// Initializers, constant folding, and shorthands for common nodes.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -17,6 +17,8 @@ constexpr int64_t kMaxKnown = 64 << 20;    // bytes of one value that is read at
 constexpr int64_t kMaxKnownAll = 1 << 30;  // bytes of all of them
 constexpr int kMaxChain = 2000;            // nodes behind a value that is computed at import
 constexpr int64_t kConstantBytes = 256;    // overhead of a constant
+
+constexpr size_t kLargeWeight = 1 << 16;
 
 }  // namespace
 
@@ -174,6 +176,48 @@ ValueId Translator::Constant(TensorType type, std::string bytes) {
 ValueId Translator::Constant(const onnx::TensorProto& tensor, TensorType type, std::string bytes) {
   return ok() && read_.insert(&tensor).second ? AddConstant(std::move(type), std::move(bytes))
                                               : Constant(std::move(type), std::move(bytes));
+}
+
+ValueId Translator::MaterializeConstant(Scope* scope, const std::string& name,
+                                        const onnx::TensorProto& tensor) {
+  absl::StatusOr<TensorType> type = TypeOf(tensor);
+  if (!type.ok()) {
+    SetStatus(type.status());
+    return kNoValue;
+  }
+  const auto found = scope == &root_ ? roles_.find(name) : roles_.end();
+  const InitializerRole role = found == roles_.end() ? InitializerRole() : found->second;
+  const bool parameter =
+      IsFloat(type->dtype) && scope == &root_ && role.kind != InitializerRole::kConstant;
+  const bool skip_large_weights =
+      skip_large_weights_ && parameter && static_cast<size_t>(type->bytes()) > kLargeWeight;
+  std::string bytes;
+  if (!skip_large_weights) {
+    absl::StatusOr<HostTensor> read = ReadTensor(tensor, options_.folder);
+    if (!read.ok()) {
+      SetStatus(read.status());
+      return kNoValue;
+    }
+    bytes = std::move(read->bytes);
+  }
+  ValueId id;
+  if (parameter) {
+    types_.push_back(*type);
+    id = graph_->AddValue({.name = name,
+                           .type = *type,
+                           .kind = ValueKind::kParameter,
+                           .trainable = role.kind == InitializerRole::kTrained,
+                           .constant = std::move(bytes)});
+    if (skip_large_weights) skipped_weights_[id] = &tensor;
+  } else {
+    // A body's constants may be read again in each iteration.
+    id = scope == &root_ ? AddConstant(*type, std::move(bytes))
+                         : Constant(tensor, *type, std::move(bytes));
+    if (id == kNoValue) return kNoValue;
+    graph_->mutable_value(id).name = scope == &root_ ? name : Unique(name);
+  }
+  scope->values[name] = id;
+  return id;
 }
 
 ValueId Translator::AddConstant(TensorType type, std::string bytes) {

@@ -20,9 +20,7 @@ const std::map<std::string, std::string>& UnsupportedOnnxOperators() {
         {"ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase",
          "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence"});
     add("it works on optional values", {"Optional"});
-    add("it draws random numbers, and a graph has no other place for them than dropout",
-        {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-         "RandomUniformLike"});
+    add("it draws random classes", {"Multinomial"});
     add("there is no operator for single bits",
         {"BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"});
     add("there is no operator for it; exporters of the model families served here do not write it",

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/stored_values.h"
+#include "server/jobs/trained_parameters.h"
 
 namespace espalier {
 namespace {
@@ -67,6 +68,10 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
   reply->set_total_steps(prepared->total_steps);
   reply->set_parameters(prepared->parameters);
   prepared->initial_values.clear();
+  *reply->mutable_trained() = CountTrained(prepared->parameter_uses);
+  reply->mutable_parameter_uses()->Assign(prepared->parameter_uses.begin(),
+                                          prepared->parameter_uses.end());
+  reply->mutable_notes()->Assign(prepared->notes.begin(), prepared->notes.end());
   if (!devices.ok()) return;
 
   request.graph = &prepared->graph;

@@ -13,6 +13,7 @@
 #include "server/jobs/dry_run.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/prepare_job.h"
+#include "server/jobs/trained_parameters.h"
 
 namespace espalier {
 namespace {
@@ -75,6 +76,8 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
         record.set_parameters(prepared->parameters);
         record.set_tokens_per_step(prepared->tokens_per_step);
         reply->set_job_id(id);
+        *reply->mutable_trained() = CountTrained(prepared->parameter_uses);
+        reply->mutable_notes()->Assign(prepared->notes.begin(), prepared->notes.end());
         JobWrite write;
         write.job = job->record;
         write.create = true;

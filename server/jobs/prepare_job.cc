@@ -16,8 +16,10 @@
 #include "ops/optimizer/optimizer.h"
 #include "ops/rewrite/fuse.h"
 #include "server/jobs/add_loss_and_metrics.h"
+#include "server/jobs/fit_inputs.h"
 #include "server/jobs/init_model.h"
 #include "server/jobs/stored_values.h"
+#include "server/jobs/trained_parameters.h"
 #include "storage/npz.h"
 
 namespace espalier {
@@ -45,9 +47,10 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
     const TensorType& example = (*column)->example;
     const Dims& dims = value.type.dims;
     if (dims.empty() || Dims(dims.begin() + 1, dims.end()) != example.dims) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          input, "it is ", ToString(value.type), ", but an example of column '", (*column)->name,
-          "' is ", ToString(example), "; they must agree but for the first dimension"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(input, "it is ", ToString(value.type), ", but an example of column '",
+                       (*column)->name, "' is ", ToString(example),
+                       "; they must agree but for the first dimension and dimensions of size 1"));
     }
     absl::Status status = Dataset::CheckConversion(**column, value.type.dtype);
     if (status.ok()) status = dataset.CheckFinite(**column);
@@ -85,23 +88,25 @@ absl::StatusOr<std::string> ReadOnnx(const ArtifactStore& artifacts, const std::
 }
 
 absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                  const v1::TrainingSpec& spec, const Dataset& dataset) {
+                                  const v1::TrainingSpec& spec, const Dataset& dataset,
+                                  ImportReport* report) {
   auto named = spec.dataset().columns().find(kLabelsInput);
   absl::StatusOr<const Column*> column =
       dataset.Find(named == spec.dataset().columns().end() ? kLabelsInput : named->second);
   const bool wide = column.ok() && (*column)->example.dtype == DType::kI64;
   return ImportOnnxArtifact(registry, artifacts, spec.onnx_artifact(), spec.loss(),
                             {spec.metrics().begin(), spec.metrics().end()}, spec.batch_size(),
-                            wide ? DType::kI64 : DType::kI32);
+                            wide ? DType::kI64 : DType::kI32, NamedForTraining(spec), report);
 }
 
 absl::StatusOr<Graph> ModelGraphOf(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                   const v1::TrainingSpec& spec, const Dataset& dataset) {
+                                   const v1::TrainingSpec& spec, const Dataset& dataset,
+                                   ImportReport* report) {
   switch (spec.model_case()) {
     case v1::TrainingSpec::kGraph:
       return FromProto(registry, spec.graph());
     case v1::TrainingSpec::kOnnxArtifact:
-      return ImportModel(registry, artifacts, spec, dataset);
+      return ImportModel(registry, artifacts, spec, dataset, report);
     case v1::TrainingSpec::MODEL_NOT_SET:
       break;
   }
@@ -221,12 +226,14 @@ absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound
 absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const ArtifactStore& artifacts,
                                          const std::string& name, const std::string& loss,
                                          const std::vector<std::string>& metrics, int64_t batch,
-                                         DType labels) {
+                                         DType labels, const std::set<std::string>& parameters,
+                                         ImportReport* report) {
   ImportOptions options;
+  options.parameters = parameters;
   options.evaluator = CpuEvaluator();
   absl::StatusOr<std::string> bytes = ReadOnnx(artifacts, name, &options.folder);
   if (!bytes.ok()) return bytes.status();
-  absl::StatusOr<Graph> graph = ImportOnnx(registry, *std::move(bytes), options);
+  absl::StatusOr<Graph> graph = ImportOnnx(registry, *std::move(bytes), options, report);
   if (!graph.ok()) {
     return absl::Status(graph.status().code(),
                         absl::StrCat("ONNX artifact '", name, "': ", graph.status().message()));
@@ -288,7 +295,8 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   absl::StatusOr<std::shared_ptr<const Dataset>> dataset =
       OutlineDataset(spec.dataset(), artifacts);
   if (!dataset.ok()) return dataset.status();
-  absl::StatusOr<Graph> graph = ModelGraphOf(registry, artifacts, spec, **dataset);
+  ImportReport report;
+  absl::StatusOr<Graph> graph = ModelGraphOf(registry, artifacts, spec, **dataset, &report);
   if (!graph.ok()) return graph.status();
   if (graph->FindOutput("loss") == kNoValue) {
     return absl::InvalidArgumentError(
@@ -296,6 +304,13 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   }
   PreparedJob job;
   job.initial_values = TakeInitialValues(&*graph);
+  absl::StatusOr<std::vector<v1::ParameterUse>> uses = ChooseTrained(spec, report, &*graph);
+  if (!uses.ok()) return uses.status();
+  job.parameter_uses = *std::move(uses);
+  if (std::string note = DoubtsOf(job.parameter_uses, report); !note.empty()) {
+    job.notes.push_back(std::move(note));
+  }
+  job.notes.insert(job.notes.end(), report.notes.begin(), report.notes.end());
   job.model = *graph;
   if (!spec.init_artifact().empty()) {
     absl::StatusOr<ArtifactFolder> folder =
@@ -318,7 +333,9 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   std::map<std::string, std::string> given(spec.dataset().columns().begin(),
                                            spec.dataset().columns().end());
   for (const Value& value : graph->values()) {
-    if (value.kind == ValueKind::kParameter) job.parameters += value.type.num_elements();
+    if (value.kind == ValueKind::kParameter && value.trainable) {
+      job.parameters += value.type.num_elements();
+    }
     if (value.kind != ValueKind::kInput) continue;
     auto it = given.find(value.name);
     job.columns[value.name] = it == given.end() ? value.name : it->second;
@@ -339,6 +356,8 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
                                                           regularizer.parameter(), "'"));
     }
   }
+  status = FitInputs(registry, job.columns, **dataset, &*graph);
+  if (!status.ok()) return status;
   status = CheckColumns(*graph, job.columns, **dataset);
   if (!status.ok()) return status;
   const int64_t examples = (*dataset)->training_examples();

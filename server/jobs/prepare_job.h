@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "espalier/v1/training.pb.h"
 #include "ops/graph/graph.h"
+#include "ops/onnx/import.h"
 #include "server/artifacts/artifact_store.h"
 #include "storage/dataset.h"
 
@@ -25,13 +27,16 @@ struct PreparedJob {
   v1::Optimizer optimizer;                     // with defaults filled in
   std::map<std::string, std::string> columns;  // graph input -> dataset column
   int64_t total_steps = 0;
-  int64_t parameters = 0;
+  int64_t parameters = 0;  // trained elements
   double tokens_per_step = 0;
   // The artifact whose parameters the job starts from. Stays valid if the artifact is deleted.
   std::optional<ArtifactFolder> init_folder;
   std::map<std::string, int> fused;  // rewrite rule -> times applied to `graph`
   // Reported value -> OpDef::finish of its metric.
   std::map<std::string, double (*)(double)> finishes;
+  // Of all parameters and, of an ONNX file, all floating-point initializers; sorted by name.
+  std::vector<v1::ParameterUse> parameter_uses;
+  std::vector<std::string> notes;  // DryRunReply.notes
 };
 
 // Checks each field on its own. InvalidArgument names the field and what is accepted.
@@ -42,11 +47,13 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset&
                                                               const ArtifactStore& artifacts);
 
 // Imports the ONNX file of an artifact and adds `loss` and `metrics` to its first output; `batch`
-// and `labels` as for AddLossAndMetrics. Errors name the artifact and the problem.
+// and `labels` as for AddLossAndMetrics, `parameters` and `report` as for ImportOnnx. Errors name
+// the artifact and the problem.
 absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const ArtifactStore& artifacts,
                                          const std::string& name, const std::string& loss,
                                          const std::vector<std::string>& metrics, int64_t batch,
-                                         DType labels);
+                                         DType labels, const std::set<std::string>& parameters = {},
+                                         ImportReport* report = nullptr);
 
 // Returns all unsupported operators of the spec's model, each kind once; none if the model cannot
 // be read.

@@ -20,6 +20,7 @@ SEED = int(os.environ.get("SEED", "20261121"))
 # Operators whose definition is checked elsewhere: by a property of theirs, or by tests of their state.
 ELSEWHERE = {
     "dropout": "DropoutTest below",
+    "random_like": "ops/cpu/training_ops_test.cc, by element and moments",
     "sgd_update": "OptimizerTest below",
     "adam_update": "OptimizerTest below",
     "paged_attention": "ops/cpu/paged_attention_test.cc, against attention",

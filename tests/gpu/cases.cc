@@ -72,6 +72,20 @@ void AddElementwise(std::vector<Case>* cases) {
                     .attributes = {{"rate", 0.3}},
                     .inputs = {Uniform(kF32, {50, 33})},
                     .training = false});
+  for (const char* distribution : {"uniform", "normal"}) {
+    cases->push_back(
+        {.op = "random_like",
+         .name = distribution,
+         .attributes = {{"distribution", std::string(distribution)}, {"a", 0.5}, {"b", 2.0}},
+         .inputs = {Bits({20, 7, 9})},
+         .gradient = false,
+         .place = [](KernelSpec* spec) {
+           for (TensorSpec* t : {&spec->inputs[0], &spec->outputs[0]}) {
+             t->offset = {20, 7, 18};
+             t->global = {40, 14, 36};
+           }
+         }});
+  }
   cases->push_back({.op = "dropout",
                     .name = "shard",
                     .attributes = {{"rate", 0.5}},

@@ -12,6 +12,13 @@ def _():
     return {"rate": 0.4}, [rand(*dims())], None, {"request": request}
 
 
+@case("random_like", splits_only=True)
+def _():
+    request = {"seed": random.randint(0, 99), "node_key": random.randint(0, 99), "step": random.randint(0, 9)}
+    attributes = {"distribution": random.choice(["uniform", "normal"]), "a": 0.5, "b": 2.0}
+    return attributes, [rand(*dims())], None, {"request": request, "forward_only": True}
+
+
 def update(name, attributes, states):
     @case(name, splits_only=True)
     def _():

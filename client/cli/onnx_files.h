@@ -1,0 +1,23 @@
+// ONNX models on the command line: a file, with its weights inside or beside it, a folder, or an
+// artifact.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/cli/command.h"
+
+namespace espalier {
+
+// Returns the files of the model at `path`, an ONNX file or a folder that holds one: first the ONNX
+// file, then those that hold its external data, under their names relative to it. Usage errors name
+// what is missing.
+absl::StatusOr<std::vector<LocalFile>> OnnxFilesOf(const std::string& path);
+
+// Returns the artifact's name: NAME for "artifact:NAME", otherwise that of an upload, which happens
+// once.
+absl::StatusOr<std::string> OnnxArtifact(Context& context, Client* client,
+                                         const std::string& given);
+
+}  // namespace espalier

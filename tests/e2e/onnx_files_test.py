@@ -1,0 +1,104 @@
+"""ONNX files as users export them give the losses of PyTorch in float64 on the same batches."""
+import os
+import shutil
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import DATA, Cluster, Failed  # noqa: E402
+
+FILES = os.path.join(DATA, "onnx")
+
+
+class OnnxFilesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(workers=1).__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.__exit__(None)
+
+    def flags(self, name):
+        """Ten steps on the same batch of four."""
+        return [f"--onnx={FILES}/{name}.onnx", f"--dataset={FILES}/{name}.npz", "--input", "labels=labels_", "-b", "4",
+                "--steps=10", "--optimizer=sgd", "--lr=0.01", "--holdout=0", "--metrics=none"]
+
+    def last_loss(self, name, *flags):
+        job = self.cluster.wait_for_job(self.cluster.train(*self.flags(name), *flags))
+        self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+        return self.cluster.losses(job["id"])[9]
+
+    def uses(self, name, *flags):
+        """The reply of a dry run, and its parameters by name."""
+        reply = self.cluster.run("train", *self.flags(name), "--dry-run", *flags)
+        return reply, {use["name"]: use for use in reply["parameter_uses"]}
+
+    def test_buffers_and_literals_are_not_trained(self):
+        self.assertAlmostEqual(self.last_loss("buffer_normalise"), 2.10962, delta=2e-5)
+        self.assertAlmostEqual(self.last_loss("scalar_constants"), 0.87561, delta=2e-5)
+        _, uses = self.uses("buffer_normalise")
+        self.assertEqual({name for name, use in uses.items() if not use["trained"]}, {"mean", "std"})
+        reply, uses = self.uses("scalar_constants")
+        self.assertEqual(reply["trained"], {"tensors": 4, "elements": 195, "other_tensors": 4, "other_elements": 4})
+        self.assertEqual({name for name, use in uses.items() if not use["trained"]}, {"val_0", "val_1", "val_2", "val_3"})
+
+    def test_the_user_says_what_is_frozen(self):
+        frozen = ("--freeze=0.*", "--freeze=2.*")
+        self.assertAlmostEqual(self.last_loss("frozen_backbone", *frozen), 1.07354, delta=2e-5)
+        self.assertAlmostEqual(self.last_loss("frozen_backbone", "--train-only=4.*"), 1.07354, delta=2e-5)
+        shown = self.cluster.cli("train", *self.flags("frozen_backbone"), *frozen, "--dry-run", "--verbose").stdout
+        self.assertIn("trains 2 tensors, 99 elements; 4 tensors, 1.34 k elements, are not trained", shown)
+        self.assertRegex(shown, r"0\.weight +f32\[32, 8\] +no +freeze '0\.\*'")
+        with self.assertRaisesRegex(Failed, "'5.\\*' matches no parameter"):
+            self.cluster.train(*self.flags("frozen_backbone"), "--freeze=5.*")
+
+    def test_weights_beside_the_file(self):
+        flags = [f"--dataset={FILES}/bn_0_0.npz", "--input", "labels=y", "-b", "4", "--steps=8", "--holdout=0", "--seed=2"]
+
+        def losses(model):
+            job = self.cluster.wait_for_job(self.cluster.train(f"--onnx={model}", *flags))
+            self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+            self.assertEqual(job["parameters"], 18 + 2 + 2 + 2 + 144 + 2)  # the statistics are not trained
+            return self.cluster.losses(job["id"])
+
+        reference = losses(f"{FILES}/bn_0_0.onnx")
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("bn_0_0.onnx", "bn_0_0.onnx.data"):
+                shutil.copy(f"{FILES}/{name}", folder)
+            self.assertEqual(losses(folder), reference)
+            self.cluster.run("models", "upload", "norms", f"{folder}/bn_0_0.onnx")
+            self.assertEqual(losses("artifact:norms"), reference)
+            shutil.copy(f"{FILES}/mlp.onnx", folder)
+            with self.assertRaisesRegex(Failed, "holds 2 files that end in .onnx"):
+                self.cluster.train(f"--onnx={folder}", *flags)
+            os.remove(f"{folder}/bn_0_0.onnx.data")
+            with self.assertRaisesRegex(Failed, 'keeps weights in the file .*bn_0_0.onnx.data'):
+                self.cluster.train(f"--onnx={folder}/bn_0_0.onnx", *flags)
+
+    def test_random_numbers_are_new_in_each_step_and_repeat_with_the_seed(self):
+        flags = [f"--onnx={FILES}/vae_randn_like.onnx", f"--dataset={FILES}/vae_randn_like.npz", "--loss=identity_loss", "-b", "4",
+                 "--holdout=0"]
+
+        def losses(*more):
+            job = self.cluster.wait_for_job(self.cluster.train(*flags, *more))
+            self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+            return self.cluster.losses(job["id"])
+
+        still = losses("--optimizer=sgd", "--lr=0", "--steps=6", "--seed=1")
+        self.assertEqual(len(set(still.values())), 6, still)
+        self.assertEqual(losses("--optimizer=sgd", "--lr=0", "--steps=6", "--seed=1"), still)
+        self.assertNotEqual(losses("--optimizer=sgd", "--lr=0", "--steps=6", "--seed=2"), still)
+        learned = losses("--lr=0.01", "--steps=100")
+        self.assertLess(learned[99], 0.7 * learned[0])
+
+    def test_a_dataset_of_one_array(self):
+        reply = self.cluster.cli("train", f"--onnx={FILES}/mlp.onnx", f"--dataset={FILES}/x.npy", "--input", "x=x", "-b", "4",
+                                 "--dry-run", check=False)
+        self.assertEqual(reply.returncode, 1)
+        self.assertRegex(reply.stdout, "no column 'labels'; it has 'x'")
+
+
+if __name__ == "__main__":
+    unittest.main()
