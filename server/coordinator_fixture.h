@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/testing/faulty_file_system.h"
@@ -32,8 +33,9 @@ class CoordinatorFixture : public ::testing::Test {
   static constexpr int64_t kSteps = 60;  // of the job of Submission()
 
   void SetUp() override {
-    data_dir_ = ::testing::TempDir() + "/coordinator_" +
-                ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    const char* const test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    data_dir_ = absl::StrCat(::testing::TempDir(), "/coordinator_",
+                             absl::StrReplaceAll(test, {{"/", "_"}}));
     std::filesystem::remove_all(data_dir_);
     text_ = data_dir_ + "-text";
     std::ofstream(text_) << std::string(4096, 'e');

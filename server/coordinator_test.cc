@@ -243,7 +243,7 @@ TEST_F(CoordinatorTest, ResumeDuringModelRegistrationContinuesFromCheckpoint) {
   EXPECT_TRUE(coordinator_->artifacts().Find("mine").ok());
 }
 
-TEST_F(CoordinatorTest, ResumableJobKeepsOnlyItsLastCheckpoint) {
+TEST_F(CoordinatorTest, ResumableJobKeepsItsLastTwoCheckpoints) {
   AddWorker({.step = absl::Milliseconds(15)});
   const std::string id = Submit(Submission());
   WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
@@ -259,8 +259,8 @@ TEST_F(CoordinatorTest, ResumableJobKeepsOnlyItsLastCheckpoint) {
     const std::string name = entry.path().filename();
     ++(name == "manifest.json" ? manifests : name == "rank-0.safetensors" ? shards : others);
   }
-  EXPECT_EQ(manifests, 1);
-  EXPECT_EQ(shards, 1);
+  EXPECT_EQ(manifests, 2);
+  EXPECT_EQ(shards, 2);
   EXPECT_EQ(others, 0);
   Resume(id);
   const v1::GetJobReply reply = WaitForEnd(id);
@@ -364,19 +364,68 @@ TEST_F(CoordinatorTest, LargeJobYieldsButIsNotStarvedBySmallerJobs) {
   EXPECT_EQ(done.plan().devices_size(), 2);
 }
 
-TEST_F(CoordinatorTest, FullDiskFailsJobWhichResumesOnceSpaceIsFreed) {
+TEST_F(CoordinatorTest, FullDiskPausesCheckpointsAndTrainingGoesOn) {
+  AddWorker({.step = absl::Milliseconds(15)});
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 10; });
+  files_.set_free_bytes(0);
+  v1::GetJobReply reply =
+      WaitFor(id, [](const v1::Job& job) { return !job.checkpoints_paused().empty(); });
+  EXPECT_THAT(reply.job().checkpoints_paused(), HasSubstr("No space left"));
+  EXPECT_THAT(coordinator_->metrics().Expose(),
+              HasSubstr("\nespalier_jobs_checkpoints_paused 1\n"));
+  files_.set_free_bytes(int64_t{1} << 40);
+  reply = WaitFor(id, [](const v1::Job& job) { return job.checkpoints_paused().empty(); });
+  EXPECT_GT(reply.job().checkpoint_step(), 10);
+  reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().attempts(), 1);
+  ExpectWholeCurve(reply);
+  EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("checkpoints are paused")).Times(1));
+  EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("there is room again")).Times(1));
+  EXPECT_THAT(coordinator_->metrics().Expose(),
+              HasSubstr("\nespalier_jobs_checkpoints_paused 0\n"));
+}
+
+TEST_F(CoordinatorTest, FullDiskAtTheEndIsWaitedFor) {
   AddWorker();
   files_.set_free_bytes(0);
   const std::string id = Submit(Submission());
-  v1::GetJobReply reply = WaitForEnd(id);
-  EXPECT_EQ(reply.job().state(), v1::FAILED);
-  EXPECT_THAT(reply.job().error(), HasSubstr("No space left"));
+  v1::GetJobReply reply =
+      WaitFor(id, [](const v1::Job& job) { return job.steps_done() == kSteps; });
+  absl::SleepFor(absl::Milliseconds(300));
+  reply = Get(id);
+  EXPECT_EQ(reply.job().state(), v1::RUNNING) << reply.job().error();
   EXPECT_EQ(reply.job().checkpoint_step(), 0) << "a checkpoint without its manifest is none";
   files_.set_free_bytes(int64_t{1} << 40);
-  Resume(id);
   reply = WaitForEnd(id);
   ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().attempts(), 1);
   ExpectWholeCurve(reply);
+  EXPECT_EQ(workers_[0]->runs(), 2) << "no step is repeated";
+}
+
+TEST_F(CoordinatorTest, FullDiskDuringExportIsWaitedFor) {
+  AddWorker();
+  files_.Hold("model.safetensors");
+  const std::string id = Submit(Submission());
+  ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
+  files_.set_free_bytes(0);
+  files_.Release();
+  const auto messages = [&] {
+    const v1::GetJobReply reply = Get(id);
+    return std::vector<std::string>(reply.messages().begin(), reply.messages().end());
+  };
+  ASSERT_TRUE(Eventually([&] {
+    const std::vector<std::string> all = messages();
+    return std::any_of(all.begin(), all.end(), [](const std::string& message) {
+      return message.find("waits for room") != std::string::npos;
+    });
+  }));
+  files_.set_free_bytes(int64_t{1} << 40);
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().attempts(), 1);
 }
 
 // Local workers have no certificates and are not --insecure, so they connect over loopback only.

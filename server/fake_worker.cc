@@ -80,6 +80,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     if (!request->checkpoint_dir().empty()) {
       const auto opened = CheckpointReader::Open(*files_, request->checkpoint_dir());
       if (!opened.ok()) return ToGrpc(opened.status());
+      if (absl::Status s = (*opened)->VerifyAll(); !s.ok()) return ToGrpc(s);
       steps_loaded_ = (*opened)->manifest().steps_done;
     }
     program_ = request->program();
@@ -105,6 +106,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     const grpc::Status status = RunSteps(*context, *request, program, writer);
     absl::MutexLock lock(&mutex_);
     running_.clear();
+    steps_loaded_ = request->last_step();
     return status;
   }
 
@@ -145,6 +147,11 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
                         const v1::Program& program, grpc::ServerWriter<v1::RunEvent>* writer) {
     v1::RunEvent event;
     *event.mutable_attempt() = request.attempt();
+    if (request.checkpoint_at_begin()) {
+      const absl::Status status = WriteShard(request, program, request.first_step(), &event);
+      if (!status.ok()) return ToGrpc(status);
+      writer->Write(event);
+    }
     for (int64_t step = request.first_step(); step < request.last_step(); ++step) {
       absl::SleepFor(options_.step);
       while ((frozen_ || held_) && !dead_) absl::SleepFor(absl::Milliseconds(2));

@@ -146,15 +146,27 @@ absl::Status CheckpointReader::HashUpTo(int64_t end, Shard& shard) {
   return absl::OkStatus();
 }
 
+absl::Status CheckpointReader::CheckHash(Shard& shard) {
+  if (absl::Status s = HashUpTo(shard.file->file()->size(), shard); !s.ok()) return s;
+  const std::string found = shard.hash.Hex();
+  shard.hash = Sha256();
+  shard.hashed = 0;
+  if (found == shard.sha256) return absl::OkStatus();
+  return DataLoss(shard.file->path(), "the shard does not have the manifest's SHA-256");
+}
+
 absl::Status CheckpointReader::Verify() {
   for (Shard& shard : shards_) {
     if (shard.hashed == 0) continue;
-    if (absl::Status s = HashUpTo(shard.file->file()->size(), shard); !s.ok()) return s;
-    if (shard.hash.Hex() != shard.sha256) {
-      return DataLoss(shard.file->path(), "the shard does not have the manifest's SHA-256");
-    }
-    shard.hash = Sha256();
-    shard.hashed = 0;
+    if (absl::Status s = CheckHash(shard); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::VerifyAll(const std::function<bool()>& stopped) {
+  for (Shard& shard : shards_) {
+    if (stopped && stopped()) return absl::CancelledError("stopped while a checkpoint was read");
+    if (absl::Status s = CheckHash(shard); !s.ok()) return s;
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -66,6 +67,9 @@ class CheckpointReader {
   // Checks the SHA-256 of every shard that Read used against the manifest. Bytes that were read in
   // file order are not read again. Returns DataLoss naming the file.
   absl::Status Verify();
+  // Checks the SHA-256 of every shard, used or not, by reading them. Before each file it asks
+  // `stopped`, if given, and returns Cancelled if that is true.
+  absl::Status VerifyAll(const std::function<bool()>& stopped = nullptr);
 
  private:
   struct Shard {
@@ -83,6 +87,8 @@ class CheckpointReader {
   absl::Status AddShard(Shard& shard);
   // Hashes the file up to `end` by reading it.
   static absl::Status HashUpTo(int64_t end, Shard& shard);
+  // Hashes what is left of the file, compares, and begins again.
+  static absl::Status CheckHash(Shard& shard);
 
   Manifest manifest_;
   std::deque<Shard> shards_;

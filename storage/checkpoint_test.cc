@@ -306,6 +306,13 @@ TEST_F(CheckpointTest, RankReadsAndVerifiesOnlyItsOwnShard) {
   file.close();
   ASSERT_TRUE((*reader)->Read("w.adam_m", entries[1][1].spec, values.data()).ok());
   EXPECT_EQ((*reader)->Verify().code(), absl::StatusCode::kDataLoss);
+
+  // Whoever asks whether a checkpoint is sound reads all of it.
+  auto unread = CheckpointReader::Open(files_, directory_);
+  ASSERT_TRUE(unread.ok()) << unread.status();
+  EXPECT_EQ((*unread)->Verify(), absl::OkStatus());
+  EXPECT_EQ((*unread)->VerifyAll([] { return true; }).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ((*unread)->VerifyAll().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(CheckpointTest, BadManifestsAreRefusedByField) {

@@ -217,7 +217,8 @@ absl::Status TrainingJob::Train(const v1::RunRequest& request, bool met,
                         [this](const v1::Link& measured) { SetLink(measured); }});
   TimingObserver timing;
   CheckpointObserver checkpoint({options_.files, training_.get(), request.checkpoint_root(),
-                                 request.checkpoint_every_steps(), attempt_.attempt()});
+                                 request.checkpoint_every_steps(), attempt_.attempt(),
+                                 request.checkpoint_at_begin()});
   EvaluationObserver evaluation(evaluation_.get(),
                                 evaluation_ != nullptr ? holdout_data_->steps_per_epoch() : 0);
   if (met) options.observers.push_back(&link);

@@ -77,6 +77,10 @@ absl::Status Get(Context& context, Client* client, const std::string& id) {
       << "created " << Time(job.created_unix_ms())
       << (job.started_unix_ms() != 0 ? ", started " : "") << Time(job.started_unix_ms())
       << (job.finished_unix_ms() != 0 ? ", finished " : "") << Time(job.finished_unix_ms()) << "\n";
+  if (!job.checkpoints_paused().empty()) {
+    out << context.style().Yellow("checkpoints are paused: ")
+        << Printable(job.checkpoints_paused(), true) << "\n";
+  }
   if (!job.error().empty())
     out << context.style().Red("error: ") << Printable(job.error(), true) << "\n";
   for (const std::string& message : reply->messages()) out << "  " << Printable(message) << "\n";

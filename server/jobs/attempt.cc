@@ -36,8 +36,7 @@ Attempt::Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* o
       task_(std::move(task)),
       observer_(observer),
       merge_(static_cast<int>(task_.members.size())),
-      checkpoint_dir_(task_.checkpoint),
-      checkpoint_step_(task_.record.job.checkpoint_step()),
+      checkpoint_{task_.checkpoint, task_.record.job.checkpoint_step()},
       ranks_(task_.members.size()) {
   for (size_t r = 0; r < ranks_.size(); ++r) {
     ranks_[r].client = tools_.dial(task_.members[r].address);
@@ -85,6 +84,13 @@ void Attempt::WorkerLost(const std::string& worker_id, const std::string& reason
 
 AttemptEnd Attempt::Run() {
   const v1::TrainingSpec& spec = task_.record.job.spec();
+  const StoredCheckpoint resumed{task_.checkpoint, task_.record.job.checkpoint_step()};
+  if (!resumed.within_job.empty()) {
+    const absl::Status there = CheckCheckpoint(*tools_.files, CheckpointFolder(resumed.within_job),
+                                               resumed.steps_done);
+    if (MeansDamage(there)) return CheckpointDamaged(resumed, there);
+    if (!there.ok()) return AttemptEnd::Failed(there);
+  }
   absl::StatusOr<PreparedJob> prepared = PrepareJob(*tools_.registry, *tools_.artifacts, spec);
   if (!prepared.ok()) return AttemptEnd::Failed(prepared.status());
   {
@@ -130,10 +136,7 @@ AttemptEnd Attempt::Run() {
                          absl::StrCat("the pipeline needs more workers than the ", ranks_.size(),
                                       " that are left; searching a plan without stages"));
   }
-  request.stop = [this] {
-    absl::MutexLock lock(&mutex_);
-    return stop_;
-  };
+  request.stop = [this] { return stopping(); };
   const WorkerMemory memory = MemoryOf(request.machine.devices);
   const auto too_few = [&](const absl::Status& status) {
     return absl::IsResourceExhausted(status) && IsLessInAny(memory, task_.enough);
@@ -182,7 +185,11 @@ AttemptEnd Attempt::Run() {
   stored->Remove();  // all ranks have read them, or will not
   if (!end.has_value()) {
     observer_->OnRunning(task_.record.job.id(), task_.attempt);
-    end = RunSteps(facts.total_steps, spec.dataset().holdout_fraction() > 0);
+    end = RunSteps(resumed.steps_done, facts.total_steps, spec.dataset().holdout_fraction() > 0,
+                   /*checkpoint_first=*/false);
+    if (!end.has_value()) end = WriteLastCheckpoint(facts.total_steps);
+  } else {
+    end = BlameCheckpoint(*std::move(end));
   }
   tools_.rendezvous->End(task_.record.job.id());
   if (end.has_value()) return *end;
@@ -227,7 +234,9 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered, const LoadFo
       if (r < lowered.evaluation.size()) *request.mutable_evaluation() = lowered.evaluation[r];
       *request.mutable_dataset() = task_.record.job.spec().dataset();
       request.set_batch_size(task_.record.job.spec().batch_size());
-      request.set_checkpoint_dir(task_.checkpoint);
+      if (!task_.checkpoint.empty()) {
+        request.set_checkpoint_dir(CheckpointFolder(task_.checkpoint));
+      }
       request.set_init_folder(folders.init);
       request.set_values_folder(folders.values);
       request.set_peer_timeout_seconds(kPeerTimeoutSeconds);
@@ -256,23 +265,27 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered, const LoadFo
   if (ended_early) StopRanks();
   for (std::thread& thread : threads) thread.join();
   if (ended_early) return EndOfRanks();
-  absl::MutexLock lock(&mutex_);
-  for (Rank& rank : ranks_) rank.done = false;
   return std::nullopt;
 }
 
-std::optional<AttemptEnd> Attempt::RunSteps(int64_t total_steps, bool evaluate) {
-  const v1::TrainingSpec& spec = task_.record.job.spec();
+std::optional<AttemptEnd> Attempt::RunSteps(int64_t first, int64_t last, bool evaluate,
+                                            bool checkpoint_first) {
+  v1::RunRequest steps;
+  steps.set_first_step(first);
+  steps.set_last_step(last);
+  steps.set_checkpoint_every_steps(task_.record.job.spec().checkpoint_every_steps());
+  steps.set_checkpoint_root(CheckpointFolder(absl::StrCat("attempt-", task_.attempt)));
+  steps.set_checkpoint_at_begin(checkpoint_first);
+  steps.set_evaluate_at_end(evaluate);
+  {
+    absl::MutexLock lock(&mutex_);
+    for (Rank& rank : ranks_) rank.done = false;
+  }
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    threads.emplace_back([this, r, &spec, total_steps, evaluate] {
-      v1::RunRequest request;
+    threads.emplace_back([this, r, steps] {
+      v1::RunRequest request = steps;
       *request.mutable_attempt() = AttemptMessage(r);
-      request.set_first_step(task_.record.job.checkpoint_step());
-      request.set_last_step(total_steps);
-      request.set_checkpoint_every_steps(spec.checkpoint_every_steps());
-      request.set_checkpoint_root(absl::StrCat(task_.checkpoint_root, "/attempt-", task_.attempt));
-      request.set_evaluate_at_end(evaluate);
       absl::Status status = ranks_[r].client->Run(
           request, [this, r](const v1::RunEvent& event) { OnEvent(r, event); });
       absl::MutexLock lock(&mutex_);
@@ -404,20 +417,28 @@ absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
     case v1::RunEvent::kShard: {
       auto complete = merge_.AddShard(static_cast<int>(rank), event.shard());
       if (!complete.ok()) return complete.status();
-      if (!complete->has_value() || (*complete)->steps_done <= checkpoint_step_) {
+      if (!complete->has_value() || (*complete)->steps_done <= checkpoint_.steps_done) {
         return absl::OkStatus();
       }
       const RankReportMerger::Checkpoint& checkpoint = **complete;
+      if (!checkpoint.not_written.empty()) {
+        SkipCheckpoint(checkpoint, checkpoint.not_written);
+        return absl::OkStatus();
+      }
       Manifest manifest;
       manifest.job_id = job_id;
       manifest.steps_done = checkpoint.steps_done;
       manifest.graph_fingerprint = graph_fingerprint_;
       manifest.files = checkpoint.files;
       absl::Status status = WriteManifest(*tools_.files, checkpoint.directory, manifest);
+      if (absl::IsResourceExhausted(status)) {
+        SkipCheckpoint(checkpoint, std::string(status.message()));
+        return absl::OkStatus();
+      }
       if (!status.ok()) return status;
-      checkpoint_dir_ = checkpoint.directory;
-      checkpoint_step_ = checkpoint.steps_done;
-      observer_->OnCheckpoint(job_id, task_.attempt, checkpoint_step_, checkpoint_dir_);
+      checkpoint_ = {CheckpointWithinJob(checkpoint.directory), checkpoint.steps_done};
+      checkpoint_skipped_ = false;
+      observer_->OnCheckpoint(job_id, task_.attempt, checkpoint_);
       return absl::OkStatus();
     }
     case v1::RunEvent::kEvaluation: {
@@ -448,49 +469,6 @@ absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
       break;
   }
   return absl::OkStatus();
-}
-
-AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
-  AttemptEnd end;
-  std::string checkpoint;
-  {
-    absl::MutexLock report_lock(&report_mutex_);
-    if (checkpoint_step_ < total_steps) {
-      return AttemptEnd::Failed(absl::InternalError(
-          absl::StrCat("the workers finished all ", total_steps,
-                       " steps, but the last complete checkpoint is of step ", checkpoint_step_)));
-    }
-    checkpoint = checkpoint_dir_;
-    end.evaluation = evaluation_;
-    absl::MutexLock lock(&mutex_);
-    for (const Rank& rank : ranks_) end.measured_peak_bytes.push_back(rank.peak_bytes);
-  }
-  const v1::Job& job = task_.record.job;
-  end.output_model = job.spec().output_model().empty() ? job.id() : job.spec().output_model();
-  std::string no_onnx;
-  const std::string& tokenizer = job.spec().tokenizer_artifact().empty()
-                                     ? job.spec().init_artifact()
-                                     : job.spec().tokenizer_artifact();
-  const auto stopped = [this] {
-    absl::MutexLock lock(&mutex_);
-    return stop_;
-  };
-  absl::Status status = ExportModel({tools_.files, tools_.artifacts, tools_.registry, &model,
-                                     checkpoint, job.id(), end.output_model, tokenizer, stopped},
-                                    &no_onnx);
-  if (absl::IsCancelled(status) && stopped()) return AttemptEnd::Stopped();
-  if (!no_onnx.empty()) {
-    observer_->OnMessage(job.id(), absl::StrCat("the model has no ONNX file: ", no_onnx));
-  }
-  if (!status.ok()) {
-    end.kind = AttemptEnd::kFailed;
-    end.reason =
-        absl::StrCat("the model is trained, but could not be registered as '", end.output_model,
-                     "': ", status.message(), "; resume the job once that is fixed");
-    return end;
-  }
-  end.kind = AttemptEnd::kFinished;
-  return end;
 }
 
 }  // namespace espalier

@@ -17,6 +17,7 @@
 #include "server/artifacts/artifact_store.h"
 #include "server/jobs/attempt_end.h"
 #include "server/jobs/calibrated_planner.h"
+#include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/rank_report_merger.h"
 #include "server/jobs/worker_client.h"
 #include "server/jobs/worker_memory.h"
@@ -43,7 +44,7 @@ struct AttemptTask {
   std::vector<Member> members;  // by rank
   WorkerMemory enough;          // workers of the last attempt that found a plan
   std::string checkpoint_root;  // of the job
-  std::string checkpoint;       // folder to resume from; empty: none
+  std::string checkpoint;       // to resume from, within checkpoint_root; empty: none
 };
 
 struct PlanFacts {
@@ -61,8 +62,11 @@ class AttemptObserver {
   virtual void OnRunning(const std::string& job_id, int32_t attempt) = 0;
   virtual void OnStep(const std::string& job_id, int32_t attempt, const v1::StepReport& report) = 0;
   // Called when the checkpoint's manifest is durable.
-  virtual void OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
-                            const std::string& directory) = 0;
+  virtual void OnCheckpoint(const std::string& job_id, int32_t attempt,
+                            const StoredCheckpoint& checkpoint) = 0;
+  // Called when a checkpoint was left out because the disk is full.
+  virtual void OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
+                                   const std::string& reason) = 0;
   virtual void OnMessage(const std::string& job_id, const std::string& message) = 0;
 };
 
@@ -93,6 +97,10 @@ class Attempt {
     int64_t peak_bytes = 0;
   };
 
+  bool stopping() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return stop_;
+  }
   // From which the ranks load; empty: none.
   struct LoadFolders {
     std::string init;    // LoadProgramRequest.init_folder
@@ -102,12 +110,26 @@ class Attempt {
   std::string Describe(size_t rank) const;
   v1::Attempt AttemptMessage(size_t rank) const;
 
-  // Load and RunSteps return the attempt's end, or nullopt if it continues.
+  // Load, RunSteps and WriteLastCheckpoint return the attempt's end, or nullopt if it continues.
   std::optional<AttemptEnd> Load(const LoweredPlan& lowered, const LoadFolders& folders)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  std::optional<AttemptEnd> RunSteps(int64_t total_steps, bool evaluate)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs steps [first, last). `checkpoint_first`: writes a checkpoint before them.
+  std::optional<AttemptEnd> RunSteps(int64_t first, int64_t last, bool evaluate,
+                                     bool checkpoint_first) ABSL_LOCKS_EXCLUDED(mutex_);
+  // While the disk was too full for the checkpoint of the last step, waits and tries again.
+  std::optional<AttemptEnd> WriteLastCheckpoint(int64_t total_steps) ABSL_LOCKS_EXCLUDED(mutex_);
   AttemptEnd Finish(const Graph& model, int64_t total_steps);
+  // The end of an attempt whose checkpoint has turned out to be damaged.
+  AttemptEnd CheckpointDamaged(const StoredCheckpoint& damaged, const absl::Status& damage);
+  // If a rank's error may come from the checkpoint's files, reads them: a worker may also just not
+  // see them.
+  AttemptEnd BlameCheckpoint(AttemptEnd end) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until a full disk may have room again. Returns true once the attempt is to stop.
+  bool WaitForRoom() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Drops a checkpoint that is incomplete because the disk is full.
+  void SkipCheckpoint(const RankReportMerger::Checkpoint& checkpoint, const std::string& reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_);
+  std::string CheckpointFolder(const std::string& within_job) const;
   CalibratedPlanner::CalibrationReport Calibrate(const Graph& graph, const v1::Plan& plan,
                                                  const std::vector<v1::Program>& programs)
       ABSL_LOCKS_EXCLUDED(report_mutex_);
@@ -130,12 +152,12 @@ class Attempt {
   absl::Mutex report_mutex_;
   RankReportMerger merge_ ABSL_GUARDED_BY(report_mutex_);
   std::map<std::string, double> evaluation_ ABSL_GUARDED_BY(report_mutex_);
-  std::string checkpoint_dir_ ABSL_GUARDED_BY(report_mutex_);
-  int64_t checkpoint_step_ ABSL_GUARDED_BY(report_mutex_) = 0;
+  StoredCheckpoint checkpoint_ ABSL_GUARDED_BY(report_mutex_);  // the last durable one
+  bool checkpoint_skipped_ ABSL_GUARDED_BY(report_mutex_) = false;  // the one after it
   // By rank; empty if the rank has reported none.
   std::vector<std::vector<OperatorTime>> operator_times_ ABSL_GUARDED_BY(report_mutex_);
 
-  absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(report_mutex_);
+  mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(report_mutex_);
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool rank_failed_ ABSL_GUARDED_BY(mutex_) = false;  // some rank failed or was lost

@@ -8,18 +8,28 @@
 
 #include "absl/status/status.h"
 #include "server/jobs/calibrated_planner.h"
+#include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/worker_memory.h"
 
 namespace espalier {
 
 struct AttemptEnd {
   // kTooFewWorkers: no plan fits, and the workers have less memory than sufficed before.
-  enum Kind { kFinished, kWorkersLost, kTooFewWorkers, kFailed, kStopped } kind = kFailed;
+  // kCheckpointDamaged: `fallback` is to be used instead.
+  enum Kind {
+    kFinished,
+    kWorkersLost,
+    kTooFewWorkers,
+    kCheckpointDamaged,
+    kFailed,
+    kStopped
+  } kind = kFailed;
   std::string reason;
   std::map<std::string, double> evaluation;  // kFinished
   std::string output_model;
   std::vector<int64_t> measured_peak_bytes;          // by rank
   CalibratedPlanner::CalibrationReport calibration;  // of a finished run
+  StoredCheckpoint fallback;                         // kCheckpointDamaged; empty: step 0
 
   static AttemptEnd Stopped();
   // For an error before any worker ran: kWorkersLost if the code says so, else kFailed.

@@ -2,23 +2,27 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <memory>
+#include <set>
 #include <system_error>
-#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "storage/checkpoint.h"
 #include "storage/manifest.h"
 
 namespace espalier {
 namespace {
 
-void RemoveAllBut(const std::filesystem::path& folder, const std::filesystem::path& name) {
+std::vector<std::string> NamesIn(FileSystem& files, const std::string& folder) {
+  absl::StatusOr<std::vector<std::string>> names = files.List(folder);
+  return names.ok() ? *std::move(names) : std::vector<std::string>();
+}
+
+void RemoveWithinJob(const std::string& job_folder, const std::string& within_job) {
   std::error_code failed;
-  std::vector<std::filesystem::path> others;
-  for (std::filesystem::directory_iterator it(folder, failed), end; !failed && it != end;
-       it.increment(failed)) {
-    if (it->path().filename() != name) others.push_back(it->path());
-  }
-  for (const std::filesystem::path& other : others) std::filesystem::remove_all(other, failed);
+  std::filesystem::remove_all(std::filesystem::path(job_folder) / within_job, failed);
 }
 
 }  // namespace
@@ -29,19 +33,102 @@ std::string CheckpointWithinJob(const std::string& directory) {
   return (path.parent_path().filename() / path.filename()).string();
 }
 
-void RemoveCheckpoints(const std::string& job_folder, const std::string& keep) {
+std::vector<StoredCheckpoint> ListCheckpoints(FileSystem& files, const std::string& job_folder) {
+  std::vector<StoredCheckpoint> found;
+  for (const std::string& attempt : NamesIn(files, job_folder)) {
+    for (const std::string& name : NamesIn(files, JoinPath(job_folder, attempt))) {
+      const std::string within_job = JoinPath(attempt, name);
+      absl::StatusOr<Manifest> manifest = ReadManifest(files, JoinPath(job_folder, within_job));
+      if (manifest.ok()) found.push_back({within_job, manifest->steps_done});
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    return a.steps_done > b.steps_done;
+  });
+  return found;
+}
+
+StoredCheckpoint ReplaceCheckpoint(FileSystem& files, const std::string& job_folder,
+                                   const StoredCheckpoint& damaged) {
+  const std::string manifest =
+      JoinPath(JoinPath(job_folder, damaged.within_job), kManifestFile);
+  // It may be what is missing.
+  files.Rename(manifest, absl::StrCat(manifest, ".damaged")).IgnoreError();
+  StoredCheckpoint later;
+  for (const StoredCheckpoint& other : ListCheckpoints(files, job_folder)) {
+    if (other.within_job == damaged.within_job) continue;
+    if (!CheckCheckpoint(files, JoinPath(job_folder, other.within_job), other.steps_done).ok()) {
+      continue;
+    }
+    if (other.steps_done <= damaged.steps_done) return other;
+    later = other;
+  }
+  return later;
+}
+
+absl::Status CheckCheckpoint(FileSystem& files, const std::string& directory, int64_t steps_done) {
+  absl::StatusOr<Manifest> manifest = ReadManifest(files, directory);
+  if (!manifest.ok()) return manifest.status();
+  if (manifest->steps_done != steps_done) {
+    return absl::DataLossError(absl::StrCat("'", directory, "' is of step ", manifest->steps_done,
+                                            ", the job's record says ", steps_done));
+  }
+  return CheckShardSizes(files, directory, *manifest);
+}
+
+absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory, int64_t steps_done,
+                              const std::function<bool()>& stopped) {
+  if (absl::Status s = CheckCheckpoint(files, directory, steps_done); !s.ok()) return s;
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> reader =
+      CheckpointReader::Open(files, directory);
+  return reader.ok() ? (*reader)->VerifyAll(stopped) : reader.status();
+}
+
+bool MeansDamage(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsNotFound(status) || absl::IsOutOfRange(status) ||
+         absl::IsInvalidArgument(status);
+}
+
+void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const std::string& keep) {
   std::error_code failed;
-  const std::filesystem::path folder(job_folder), kept(keep);
   if (keep.empty()) {
-    std::filesystem::remove_all(folder, failed);
+    std::filesystem::remove_all(job_folder, failed);
     return;
   }
-  if (!std::filesystem::exists(folder / kept / kManifestFile, failed)) {
+  const std::string kept = JoinPath(job_folder, keep);
+  if (!std::filesystem::exists(JoinPath(kept, kManifestFile), failed)) {
     spdlog::warn("the checkpoint {} is not there; nothing in {} is removed", keep, job_folder);
     return;
   }
-  RemoveAllBut(folder, kept.parent_path());
-  RemoveAllBut(folder / kept.parent_path(), kept.filename());
+  std::set<std::string> stay = {keep};
+  if (absl::StatusOr<Manifest> manifest = ReadManifest(files, kept); manifest.ok()) {
+    for (const StoredCheckpoint& other : ListCheckpoints(files, job_folder)) {
+      if (other.steps_done >= manifest->steps_done) continue;
+      stay.insert(other.within_job);
+      break;
+    }
+  } else {
+    spdlog::warn("the checkpoint {} cannot be read: {}; nothing in {} is removed", keep,
+                 manifest.status().ToString(), job_folder);
+    return;
+  }
+  for (const std::string& attempt : NamesIn(files, job_folder)) {
+    bool any = false;
+    for (const std::string& name : NamesIn(files, JoinPath(job_folder, attempt))) {
+      const bool stays = stay.count(JoinPath(attempt, name)) > 0;
+      if (!stays) RemoveWithinJob(job_folder, JoinPath(attempt, name));
+      any = any || stays;
+    }
+    if (!any) RemoveWithinJob(job_folder, attempt);
+  }
+}
+
+void RemoveOlderCheckpoints(FileSystem& files, const std::string& job_folder,
+                            const StoredCheckpoint& newest, const std::string& spare) {
+  for (const StoredCheckpoint& other : ListCheckpoints(files, job_folder)) {
+    if (other.steps_done >= newest.steps_done || other.within_job == spare) continue;
+    RemoveWithinJob(job_folder, other.within_job);
+  }
 }
 
 }  // namespace espalier

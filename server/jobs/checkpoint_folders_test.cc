@@ -4,7 +4,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <set>
+
+#include "base/file_system.h"
+#include "storage/manifest.h"
 
 namespace espalier {
 namespace {
@@ -15,43 +19,79 @@ class CheckpointFoldersTest : public ::testing::Test {
       : folder_(::testing::TempDir() + "/checkpoint-folders-" +
                 ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
     std::filesystem::remove_all(folder_);
-    for (const char* file : {"attempt-1/step-10/manifest.json", "attempt-1/step-10/rank-0",
-                             "attempt-1/step-20/rank-0.tmp", "attempt-2/step-10/manifest.json"}) {
-      std::filesystem::create_directories(std::filesystem::path(folder_ / file).parent_path());
-      std::ofstream(folder_ / file) << "x";
-    }
+    Add("attempt-1/step-10", 10);
+    Add("attempt-1/step-20", 20);
+    Add("attempt-2/step-20", 20);
+    Add("attempt-2/step-30", 30);
+    std::filesystem::create_directories(folder_ / "attempt-2/step-40");
+    std::ofstream(folder_ / "attempt-2/step-40/rank-0.tmp") << "x";
   }
 
-  std::set<std::string> Files() const {
-    std::set<std::string> files;
-    if (!std::filesystem::exists(folder_)) return files;
+  // A checkpoint of one file.
+  void Add(const std::string& within_job, int64_t steps_done) {
+    std::filesystem::create_directories(folder_ / within_job);
+    std::ofstream(folder_ / within_job / "rank-0") << "x";
+    Manifest manifest;
+    manifest.steps_done = steps_done;
+    manifest.files = {{"rank-0", "", 1}};
+    ASSERT_EQ(WriteManifest(*files_, folder_ / within_job, manifest), absl::OkStatus());
+  }
+
+  // Folders with files.
+  std::set<std::string> Folders() const {
+    std::set<std::string> folders;
+    if (!std::filesystem::exists(folder_)) return folders;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
-      if (entry.is_regular_file()) files.insert(entry.path().lexically_relative(folder_).string());
+      if (!entry.is_regular_file()) continue;
+      folders.insert(entry.path().parent_path().lexically_relative(folder_).string());
     }
-    return files;
+    return folders;
   }
 
+  const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
   const std::filesystem::path folder_;
 };
 
-TEST_F(CheckpointFoldersTest, RemovesAllButKeptCheckpointForAnySpelling) {
+TEST_F(CheckpointFoldersTest, KeepsTwoCheckpointsForAnySpelling) {
   const std::string other_spelling =
       (folder_.parent_path() / "." / folder_.filename() / "attempt-1" / "..").string() + "/";
-  RemoveCheckpoints(other_spelling, CheckpointWithinJob("/moved/job-1/attempt-1/step-10"));
-  EXPECT_EQ(Files(),
-            (std::set<std::string>{"attempt-1/step-10/manifest.json", "attempt-1/step-10/rank-0"}));
+  RemoveCheckpoints(*files_, other_spelling, CheckpointWithinJob("/moved/job-1/attempt-2/step-20"));
+  EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-1/step-10", "attempt-2/step-20"}));
 }
 
 TEST_F(CheckpointFoldersTest, KeepsEverythingIfKeptCheckpointIsIncomplete) {
-  RemoveCheckpoints(folder_.string(), "attempt-1/step-20");
-  RemoveCheckpoints(folder_.string(), "attempt-3/step-30");
-  EXPECT_EQ(Files().size(), 4u);
+  RemoveCheckpoints(*files_, folder_, "attempt-2/step-40");
+  RemoveCheckpoints(*files_, folder_, "attempt-3/step-30");
+  EXPECT_EQ(Folders().size(), 5u);
 }
 
 TEST_F(CheckpointFoldersTest, TheFolderGoesWhereNothingIsKept) {
-  RemoveCheckpoints(folder_.string(), CheckpointWithinJob(""));
+  RemoveCheckpoints(*files_, folder_, CheckpointWithinJob(""));
   EXPECT_FALSE(std::filesystem::exists(folder_));
-  RemoveCheckpoints(folder_.string(), "");  // again
+  RemoveCheckpoints(*files_, folder_, "");  // again
+}
+
+TEST_F(CheckpointFoldersTest, ARunningAttemptKeepsWhatItMayBeWriting) {
+  RemoveOlderCheckpoints(*files_, folder_, {"attempt-2/step-30", 30}, "attempt-2/step-20");
+  EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-2/step-20", "attempt-2/step-30",
+                                              "attempt-2/step-40"}));
+}
+
+TEST_F(CheckpointFoldersTest, ADamagedCheckpointIsReplacedByTheNearestSoundOneBefore) {
+  std::ofstream(folder_ / "attempt-1/step-20/rank-0") << "too long";
+  StoredCheckpoint other = ReplaceCheckpoint(*files_, folder_, {"attempt-2/step-30", 30});
+  EXPECT_EQ(other.within_job, "attempt-2/step-20");
+  EXPECT_EQ(other.steps_done, 20);
+  other = ReplaceCheckpoint(*files_, folder_, other);
+  EXPECT_EQ(other.within_job, "attempt-1/step-10");
+  EXPECT_TRUE(ReplaceCheckpoint(*files_, folder_, other).within_job.empty());
+}
+
+// The record of a restored backup names a checkpoint that is long gone.
+TEST_F(CheckpointFoldersTest, WithoutOneBeforeTheOldestLaterOneIsUsed) {
+  const StoredCheckpoint other = ReplaceCheckpoint(*files_, folder_, {"attempt-1/step-5", 5});
+  EXPECT_EQ(other.within_job, "attempt-1/step-10");
+  EXPECT_EQ(other.steps_done, 10);
 }
 
 TEST_F(CheckpointFoldersTest, CheckpointWithinJobAcceptsFullAndRelativePaths) {

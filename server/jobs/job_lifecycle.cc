@@ -12,7 +12,9 @@ void EndAttempt(JobDecision* decision) {
   decision->actions.push_back(JobAction::kReleaseWorkers);
 }
 
-void Lose(const std::string& reason, const JobPolicy& policy, JobDecision* decision) {
+// `before`: the step of the checkpoint that the job had.
+void Lose(const std::string& reason, int64_t before, const JobPolicy& policy,
+          JobDecision* decision) {
   JobLifecycle& life = decision->life;
   if (life.attempt_progressed) {
     life.attempts_without_progress = 0;
@@ -30,7 +32,10 @@ void Lose(const std::string& reason, const JobPolicy& policy, JobDecision* decis
     return;
   }
   life.state = v1::RECOVERING;
-  decision->message = life.checkpoint_step > 0
+  decision->message = life.checkpoint_step > before
+                          ? absl::StrCat(reason, "; going on from step ", life.checkpoint_step,
+                                         ", without the reports before it")
+                      : life.checkpoint_step > 0
                           ? absl::StrCat(reason, "; going back to step ", life.checkpoint_step)
                           : absl::StrCat(reason, "; starting again");
 }
@@ -74,7 +79,16 @@ absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleE
 
     case JobEventKind::kWorkersLost:
       if (present) EndAttempt(&decision);
-      if (counts) Lose(event.reason, policy, &decision);
+      if (counts) Lose(event.reason, life.checkpoint_step, policy, &decision);
+      return decision;
+
+    case JobEventKind::kDamaged:
+      if (present) EndAttempt(&decision);
+      if (counts) {
+        next.checkpoint_step = event.step;
+        next.attempt_progressed = false;  // what it made durable may be what was damaged
+        Lose(event.reason, life.checkpoint_step, policy, &decision);
+      }
       return decision;
 
     case JobEventKind::kTooFewWorkers:

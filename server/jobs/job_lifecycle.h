@@ -39,6 +39,7 @@ enum class JobEventKind {
   kCheckpointed,   // `step`: a checkpoint is durable
   kWorkersLost,    // the attempt lost a worker; `reason`
   kTooFewWorkers,  // no plan fits into the remaining workers; `reason`
+  kDamaged,        // its checkpoint cannot be read; `step` of the one to use, 0: none; `reason`
   kAttemptFailed,  // the attempt failed by the job's own error; `reason`
   kFinished,       // all steps are done and the model is registered
   kStopped,        // the attempt ended on request
@@ -57,7 +58,7 @@ struct JobLifecycleEvent {
 enum class JobAction {
   kRollBack,  // to the last checkpoint: drop the reports of later steps
   kStartAttempt,
-  kStopAttempt,  // request its end; it answers with one of the five endings
+  kStopAttempt,  // request its end; it answers with one of the six endings
   kReleaseWorkers,
 };
 

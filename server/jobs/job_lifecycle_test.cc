@@ -74,6 +74,10 @@ INSTANTIATE_TEST_SUITE_P(
             kRelease},
         Row{"TooFewWorkersAreWaitedFor", In(v1::RECOVERING, true, 2), Of(Kind::kTooFewWorkers, 2),
             v1::RECOVERING, kRelease},
+        Row{"DamagedCheckpointIsRecoveredFrom", In(v1::RECOVERING, true, 2, 40),
+            Of(Kind::kDamaged, 2, 20), v1::RECOVERING, kRelease},
+        Row{"CancelledStaysSoWithADamagedCheckpoint", In(v1::CANCELLED, true, 2, 40),
+            Of(Kind::kDamaged, 2, 20), v1::CANCELLED, kRelease},
         Row{"Finishes", In(v1::RUNNING, true), Of(Kind::kFinished), v1::SUCCEEDED, kRelease},
         Row{"CancelQueued", In(v1::QUEUED, false, 0), Of(Kind::kCancel), v1::CANCELLED, kNothing},
         Row{"CancelRunning",
@@ -96,6 +100,21 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"RestartSucceeded", In(v1::SUCCEEDED, false), Of(Kind::kRestart), v1::SUCCEEDED,
             kNothing}),
     [](const auto& info) { return info.param.what; });
+
+// Otherwise a disk that damages every checkpoint would keep a job running for ever.
+TEST(JobLifecycle, DamagedCheckpointsAreNoProgress) {
+  JobLifecycle life = In(v1::RECOVERING, true, 2, 40);
+  life.attempt_progressed = true;
+  life.attempts_without_progress = 3;
+  auto decision = Decide(life, Of(Kind::kDamaged, 2, 20), {.max_attempts_without_progress = 5});
+  ASSERT_TRUE(decision.ok()) << decision.status();
+  EXPECT_EQ(decision->life.checkpoint_step, 20);
+  EXPECT_EQ(decision->message, "because; going back to step 20");
+  decision = Decide(life, Of(Kind::kDamaged, 2, 60), {.max_attempts_without_progress = 5});
+  EXPECT_EQ(decision->message, "because; going on from step 60, without the reports before it");
+  decision = Decide(life, Of(Kind::kDamaged, 2, 0), {.max_attempts_without_progress = 4});
+  EXPECT_EQ(decision->life.state, v1::FAILED);
+}
 
 // The runner uses IsActive to decide whether an attempt's results count.
 TEST(JobLifecycle, FinishedAttemptEndsOnlyActiveJobs) {

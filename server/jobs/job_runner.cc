@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -70,11 +70,6 @@ JobRunner::~JobRunner() { Stop(); }
 
 std::string JobRunner::JobFolder(const std::string& job_id) const {
   return JoinPath(options_.checkpoint_root, job_id);
-}
-
-std::string JobRunner::CheckpointFolder(const Job& job) const {
-  const std::string& within = job.record.checkpoint_dir;
-  return within.empty() ? "" : JoinPath(JobFolder(job.record.job.id()), within);
 }
 
 absl::Status JobRunner::Start() {
@@ -149,6 +144,7 @@ absl::Status JobRunner::Apply(Job* job, const JobLifecycleEvent& event) {
   record.set_state(job->life.state);
   record.set_attempts(job->life.attempts);
   record.set_checkpoint_step(job->life.checkpoint_step);
+  if (IsOver(job->life.state)) record.clear_checkpoints_paused();
   job->record.attempts_without_progress = job->life.attempts_without_progress;
   job->record.failures = job->life.failures;
   if (job->life.state != before) {
@@ -246,7 +242,7 @@ void JobRunner::Loop() {
     if (!finished.empty()) ReturnFreeMemory();
     // Without the lock, as removing large files takes time. Only this thread starts attempts, so no
     // attempt can begin meanwhile.
-    for (const auto& [folder, keep] : over) RemoveCheckpoints(folder, keep);
+    for (const auto& [folder, keep] : over) RemoveCheckpoints(*tools_.files, folder, keep);
     if (quit && !busy) return;
   }
 }
@@ -287,6 +283,14 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
         job->insufficient.push_back(MemoryOf(devices));
         job->workers_before = std::max(job->workers_before, job->enough.workers);
         break;
+      case AttemptEnd::kCheckpointDamaged:
+        event.kind = JobEventKind::kDamaged;
+        event.step = end.fallback.steps_done;
+        metrics_->CheckpointDamaged();
+        spdlog::error("job id={}: {}", id, absl::CHexEscape(end.reason));
+        // Folder and step must change together.
+        if (IsActive(job->life.state)) job->record.checkpoint_dir = end.fallback.within_job;
+        break;
       case AttemptEnd::kFailed:
         event.kind = JobEventKind::kAttemptFailed;
         break;
@@ -316,8 +320,13 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
 
 void JobRunner::CountStates() {
   std::map<std::string, int> counts;
-  for (const auto& [id, job] : jobs_) ++counts[StateName(job->life.state)];
+  int paused = 0;
+  for (const auto& [id, job] : jobs_) {
+    ++counts[StateName(job->life.state)];
+    paused += !IsOver(job->life.state) && !job->record.job.checkpoints_paused().empty();
+  }
   metrics_->SetJobs(counts);
+  metrics_->SetCheckpointsPaused(paused);
 }
 
 std::map<std::string, int> JobRunner::CountByState() const {
@@ -365,24 +374,53 @@ void JobRunner::OnStep(const std::string& job_id, int32_t attempt, const v1::Ste
   job.dirty = true;  // flushed by the loop, about ten times a second
 }
 
-void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
-                             const std::string& directory) {
+void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
+                             const StoredCheckpoint& checkpoint) {
+  std::string previous;
+  {
+    absl::MutexLock lock(&mutex_);
+    Job& job = *jobs_.at(job_id);
+    if (attempt != job.life.attempts || IsOver(job.life.state)) return;
+    const int64_t before = job.life.checkpoint_step;
+    const JobLifecycleEvent event{.kind = JobEventKind::kCheckpointed,
+                                  .attempt = attempt,
+                                  .step = checkpoint.steps_done,
+                                  .reason = ""};
+    Apply(&job, event).IgnoreError();
+    // Ignored if, for example, the job was cancelled and resumed while it was written. Folder and
+    // step must change together.
+    if (job.life.checkpoint_step == before) return;
+    previous = std::exchange(job.record.checkpoint_dir, checkpoint.within_job);
+    SetCheckpointsPaused(&job, "");
+    job.dirty = true;
+    if (!Flush(&job).ok()) return;  // the loop retries; the older ones stay until the next
+    metrics_->CheckpointWritten();
+  }
+  RemoveOlderCheckpoints(*tools_.files, JobFolder(job_id), checkpoint, previous);
+}
+
+void JobRunner::OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
+                                    const std::string& reason) {
+  metrics_->CheckpointSkipped();
   absl::MutexLock lock(&mutex_);
   Job& job = *jobs_.at(job_id);
-  if (attempt != job.life.attempts || IsOver(job.life.state)) return;
-  const int64_t before = job.life.checkpoint_step;
-  Apply(&job, {.kind = JobEventKind::kCheckpointed, .attempt = attempt, .step = steps_done})
-      .IgnoreError();
-  // Ignored if, for example, the job was cancelled and resumed while it was written. Folder and
-  // step must change together.
-  if (job.life.checkpoint_step == before) return;
-  const std::string previous = CheckpointFolder(job);
-  job.record.checkpoint_dir = CheckpointWithinJob(directory);
-  job.dirty = true;
-  if (!Flush(&job).ok()) return;  // the loop retries; the old checkpoint stays until the next
-  metrics_->CheckpointWritten();
-  std::error_code ignored;
-  if (!previous.empty()) std::filesystem::remove_all(previous, ignored);
+  if (attempt == job.life.attempts && !IsOver(job.life.state)) SetCheckpointsPaused(&job, reason);
+}
+
+void JobRunner::SetCheckpointsPaused(Job* job, const std::string& reason) {
+  v1::Job& record = job->record.job;
+  if (record.checkpoints_paused().empty() != reason.empty()) {
+    const std::string message =
+        reason.empty()
+            ? absl::StrCat("there is room again: checkpoint of step ", record.checkpoint_step())
+            : absl::StrCat("checkpoints are paused, the last one is of step ",
+                           record.checkpoint_step(), "; ", reason);
+    spdlog::warn("job id={}: {}", record.id(), absl::CHexEscape(message));
+    job->pending.messages.push_back(message);
+  }
+  record.set_checkpoints_paused(reason);
+  job->dirty = true;
+  CountStates();
 }
 
 void JobRunner::OnMessage(const std::string& job_id, const std::string& message) {

@@ -93,8 +93,10 @@ class JobRunner : public AttemptObserver {
   void OnPlanned(const std::string& job_id, int32_t attempt, const PlanFacts& facts) override;
   void OnRunning(const std::string& job_id, int32_t attempt) override;
   void OnStep(const std::string& job_id, int32_t attempt, const v1::StepReport& report) override;
-  void OnCheckpoint(const std::string& job_id, int32_t attempt, int64_t steps_done,
-                    const std::string& directory) override;
+  void OnCheckpoint(const std::string& job_id, int32_t attempt,
+                    const StoredCheckpoint& checkpoint) override;
+  void OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
+                           const std::string& reason) override;
   void OnMessage(const std::string& job_id, const std::string& message) override;
 
   // Cancel and Resume: applies an event that a client requests.
@@ -116,8 +118,9 @@ class JobRunner : public AttemptObserver {
   // Returns the workers of running attempts.
   std::vector<Member> TrainingWorkers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RollBack(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the folder of the job's last durable checkpoint; empty if there is none.
-  std::string CheckpointFolder(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `reason`: why the last checkpoint was skipped; empty: there is room. Tells the job's log once.
+  void SetCheckpointsPaused(Job* job, const std::string& reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountStates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string JobFolder(const std::string& job_id) const;
   void Wake();

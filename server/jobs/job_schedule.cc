@@ -129,7 +129,7 @@ bool JobRunner::TryStart(Job* job) {
   AttemptTask task;
   task.record = *std::move(full);
   task.record.job.set_checkpoint_step(job->life.checkpoint_step);
-  task.checkpoint = CheckpointFolder(*job);
+  task.checkpoint = job->record.checkpoint_dir;
   task.attempt = job->life.attempts;
   task.members = members;
   task.enough = job->enough;
@@ -138,7 +138,7 @@ bool JobRunner::TryStart(Job* job) {
   job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);
   metrics_->AttemptStarted();
   job->checkpoints_removed = false;
-  RemoveCheckpoints(JobFolder(id), job->record.checkpoint_dir);
+  RemoveCheckpoints(*tools_.files, JobFolder(id), job->record.checkpoint_dir);
   job->thread = std::thread([this, job] {
     AttemptEnd end = job->attempt->Run();
     {

@@ -80,6 +80,7 @@ absl::StatusOr<std::optional<RankReportMerger::Checkpoint>> RankReportMerger::Ad
                                               rank, " wrote to ", shard.directory(), ", rank ",
                                               other, " to ", part.directory()));
     }
+    if (checkpoint.not_written.empty()) checkpoint.not_written = part.not_written();
     // A rank without parameters saves no file.
     if (part.file().empty()) continue;
     checkpoint.files.push_back({part.file(), part.sha256(), part.bytes()});

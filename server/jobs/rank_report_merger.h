@@ -38,6 +38,7 @@ class RankReportMerger {
     int64_t steps_done = 0;
     std::string directory;
     std::vector<ManifestFile> files;  // by rank
+    std::string not_written;  // of a rank whose disk was full; empty: all shards are durable
   };
 
   // Returns the merged report once the last rank has finished the step. Returns InvalidArgument if
@@ -45,8 +46,8 @@ class RankReportMerger {
   absl::StatusOr<std::optional<v1::StepReport>> AddStep(int rank, const v1::StepReport& report);
   // Returns the merged report once the last rank has finished the final evaluation.
   std::optional<v1::StepReport> AddEvaluation(int rank, const v1::StepReport& report);
-  // Returns the complete checkpoint once the last shard is durable. Returns Internal if the ranks
-  // name different folders.
+  // Returns the checkpoint once every rank has written its shard or found no room for it. Returns
+  // Internal if the ranks name different folders.
   absl::StatusOr<std::optional<Checkpoint>> AddShard(int rank, const v1::CheckpointShard& shard);
 
  private:

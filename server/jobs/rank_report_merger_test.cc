@@ -97,6 +97,20 @@ TEST(RankReportMerger, ACheckpointIsCompleteWithTheLastShard) {
   EXPECT_EQ((*complete)->files[1].name, "c");
 }
 
+TEST(RankReportMerger, AShardThatFoundNoRoomSkipsTheCheckpoint) {
+  RankReportMerger merge(2);
+  v1::CheckpointShard full = Shard(10, "d", "");
+  full.set_not_written("the disk is full");
+  EXPECT_FALSE(merge.AddShard(1, full)->has_value()) << "rank 0 may still be writing";
+  const auto skipped = merge.AddShard(0, Shard(10, "d", "a"));
+  ASSERT_TRUE(skipped.ok() && skipped->has_value());
+  EXPECT_EQ((*skipped)->not_written, "the disk is full");
+  ASSERT_FALSE(merge.AddShard(0, Shard(10, "d", "a"))->has_value()) << "it may be tried again";
+  const auto written = merge.AddShard(1, Shard(10, "d", "b"));
+  ASSERT_TRUE(written.ok() && written->has_value());
+  EXPECT_EQ((*written)->not_written, "");
+}
+
 TEST(RankReportMerger, ShardsOfDifferentFoldersAreNoCheckpoint) {
   RankReportMerger merge(2);
   ASSERT_TRUE(merge.AddShard(0, Shard(10, "d", "a")).ok());

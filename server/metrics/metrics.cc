@@ -52,6 +52,18 @@ struct Metrics::Families {
   prometheus::Counter& steps = Count("espalier_job_steps_total", "Training steps finished.");
   prometheus::Counter& checkpoints =
       Count("espalier_checkpoints_total", "Checkpoints made durable.");
+  prometheus::Counter& checkpoints_skipped =
+      Count("espalier_checkpoints_skipped_total",
+            "Checkpoints that were not written because the disk was full.");
+  prometheus::Counter& checkpoints_damaged =
+      Count("espalier_checkpoints_damaged_total",
+            "Checkpoints that could not be read when a job went on from them.");
+  prometheus::Gauge& checkpoints_paused =
+      prometheus::BuildGauge()
+          .Name("espalier_jobs_checkpoints_paused")
+          .Help("Running jobs that found no room for their last checkpoint.")
+          .Register(registry)
+          .Add({});
   prometheus::Counter& attempts = Count("espalier_job_attempts_total", "Attempts of jobs started.");
   prometheus::Counter& lost =
       Count("espalier_workers_lost_total",
@@ -102,7 +114,10 @@ void Metrics::JobStep(double seconds) {
   families_->steps.Increment();
 }
 
+void Metrics::SetCheckpointsPaused(int jobs) { families_->checkpoints_paused.Set(jobs); }
 void Metrics::CheckpointWritten() { families_->checkpoints.Increment(); }
+void Metrics::CheckpointSkipped() { families_->checkpoints_skipped.Increment(); }
+void Metrics::CheckpointDamaged() { families_->checkpoints_damaged.Increment(); }
 void Metrics::AttemptStarted() { families_->attempts.Increment(); }
 void Metrics::WorkerLost() { families_->lost.Increment(); }
 void Metrics::StoreError() { families_->store_errors.Increment(); }

@@ -26,7 +26,11 @@ class Metrics {
   void SetWorkers(const std::map<std::string, int>& by_state);
   // espalier_job_step_duration_seconds and espalier_job_steps_total.
   void JobStep(double seconds);
+  // espalier_jobs_checkpoints_paused: jobs that found no room for their last checkpoint.
+  void SetCheckpointsPaused(int jobs);
   void CheckpointWritten();  // espalier_checkpoints_total
+  void CheckpointSkipped();  // espalier_checkpoints_skipped_total
+  void CheckpointDamaged();  // espalier_checkpoints_damaged_total
   void AttemptStarted();     // espalier_job_attempts_total
   void WorkerLost();         // espalier_workers_lost_total
   void StoreError();         // espalier_store_errors_total

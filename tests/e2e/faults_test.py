@@ -1,4 +1,6 @@
 """kill -9 of workers and of the coordinator during a job: it finishes with the same loss curve."""
+import glob
+import json
 import os
 import sys
 import unittest
@@ -10,6 +12,18 @@ STEPS = 120
 JOB = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "-d",
        os.path.join(DATA, "genesis.txt"), "--sequence-length=32", "-b", "16", f"--steps={STEPS}", "--lr=3e-3",
        "--seed=5", "--checkpoint-every=15", "--clip-norm=1"]
+
+
+def flip_a_byte(path):
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 0xFF]))
+
+
+def cut_in_half(path):
+    os.truncate(path, os.path.getsize(path) // 2)
 
 
 class FaultsTest(unittest.TestCase):
@@ -61,6 +75,23 @@ class FaultsTest(unittest.TestCase):
             cluster.kill(cluster.daemon)
             cluster.start_daemon()
             self.check(cluster, job, more_attempts=1)
+
+    def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(self):
+        for damage in (flip_a_byte, cut_in_half, os.remove):
+            with self.subTest(damage.__name__), Cluster() as cluster:
+                job = cluster.train(*JOB)
+                cluster.wait_for_step(job, 60)
+                cluster.kill(cluster.daemon)
+                checkpoints = sorted(glob.glob(f"{cluster.folder}/data/checkpoints/{job}/*/*/manifest.json"),
+                                     key=lambda manifest: json.load(open(manifest))["steps_done"])
+                self.assertGreaterEqual(len(checkpoints), 2)
+                damage(os.path.join(os.path.dirname(checkpoints[-1]), "rank-0.safetensors"))
+                before = json.load(open(checkpoints[-2]))["steps_done"]
+                cluster.start_daemon()
+                self.check(cluster, job, more_attempts=1)
+                messages = " ".join(cluster.job(job)[2])
+                self.assertIn("rank-0.safetensors", messages)
+                self.assertIn(f"going back to step {before}", messages)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,11 @@ bool IsCheckpointed(const Executor& executor, int buffer) {
 
 CheckpointObserver::CheckpointObserver(CheckpointOptions options) : options_(std::move(options)) {}
 
+absl::Status CheckpointObserver::OnRunBegin(TrainingRun& run) {
+  const bool due = options_.at_begin && !options_.root.empty();
+  return due ? WriteShard(run, run.begin()) : absl::OkStatus();
+}
+
 absl::Status CheckpointObserver::OnStepReported(TrainingRun& run, int64_t step,
                                                 const StepReports&) {
   const int64_t done = step + 1;
@@ -62,15 +67,19 @@ absl::Status CheckpointObserver::WriteShard(TrainingRun& run, int64_t steps_done
   ExecutorSource source(executor, buffers);
   absl::StatusOr<ManifestFile> file =
       WriteCheckpointShard(*options_.files, directory, executor.program().rank(), entries, source);
+  v1::RunEvent event;
+  v1::CheckpointShard* shard = event.mutable_shard();
+  shard->set_steps_done(steps_done);
+  shard->set_directory(directory);
+  if (absl::IsResourceExhausted(file.status())) {
+    shard->set_not_written(std::string(file.status().message()));
+    return run.Emit(event);
+  }
   if (!file.ok()) {
     return absl::Status(file.status().code(),
                         absl::StrCat("checkpoint after step ", steps_done, ": ",
                                      std::string(file.status().message())));
   }
-  v1::RunEvent event;
-  v1::CheckpointShard* shard = event.mutable_shard();
-  shard->set_steps_done(steps_done);
-  shard->set_directory(directory);
   shard->set_file(file->name);
   shard->set_sha256(file->sha256);
   shard->set_bytes(file->bytes);

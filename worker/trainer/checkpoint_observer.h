@@ -19,6 +19,7 @@ struct CheckpointOptions {
   std::string root;              // empty: no checkpoints
   int64_t every_steps = 0;       // 0: only after the last step
   uint64_t attempt = 0;
+  bool at_begin = false;  // also before the first step
 };
 
 class CheckpointObserver : public StepObserver {
@@ -26,7 +27,9 @@ class CheckpointObserver : public StepObserver {
   explicit CheckpointObserver(CheckpointOptions options);
 
   absl::string_view name() const override { return "checkpoint"; }
-  // Emits the shard once it is durable. Errors name the number of steps done.
+  absl::Status OnRunBegin(TrainingRun& run) override;
+  // Emits the shard once it is durable. A full disk does not end the run: the event says that the
+  // shard was not written. Errors name the number of steps done.
   absl::Status OnStepReported(TrainingRun& run, int64_t step, const StepReports& reports) override;
 
  private:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/testing/faulty_file_system.h"
 #include "worker/executor/executor_fixture.h"
 #include "worker/trainer/checkpoint_observer.h"
 #include "worker/trainer/evaluation_observer.h"
@@ -173,6 +174,38 @@ TEST_F(TrainerTest, CheckpointsAreWrittenEveryPeriodAndAtTheEnd) {
   }
   EXPECT_EQ(steps_done, (std::vector<int64_t>{2, 4, 5}));
   EXPECT_EQ(std::count(calls_.begin(), calls_.end(), "a checkpoint 4"), 1);
+}
+
+TEST_F(TrainerTest, AFullDiskSkipsCheckpointsAndDoesNotEndTheRun) {
+  FaultyFileSystem files(NewPosixFileSystem());
+  const std::string root = absl::StrCat(testing::TempDir(), "/trainer-full");
+  files.set_free_bytes(0);
+  CheckpointObserver checkpoint({&files, executor_.get(), root, 1, 7});
+  TrainerOptions options = Options(0, 3, {&checkpoint});
+  options.emit = [&](const v1::RunEvent& event) {
+    if (event.has_step() && event.step().step() == 2) files.set_free_bytes(1 << 20);
+    events_.push_back(event);
+    return absl::OkStatus();
+  };
+  ASSERT_EQ(Trainer(options).Run(), absl::OkStatus());
+  std::vector<bool> written;
+  for (const v1::RunEvent& event : events_) {
+    if (!event.has_shard()) continue;
+    written.push_back(event.shard().not_written().empty());
+    EXPECT_EQ(written.back(), !event.shard().file().empty());
+  }
+  EXPECT_EQ(written, (std::vector<bool>{false, false, true}));
+}
+
+TEST_F(TrainerTest, ACheckpointMayBeWrittenWithoutAnyStep) {
+  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  CheckpointOptions options{files.get(), executor_.get(),
+                            absl::StrCat(testing::TempDir(), "/trainer-begin"), 2, 7};
+  options.at_begin = true;
+  CheckpointObserver checkpoint(options);
+  ASSERT_EQ(Trainer(Options(4, 4, {&checkpoint})).Run(), absl::OkStatus());
+  ASSERT_EQ(events_.size(), 1u);
+  EXPECT_EQ(events_[0].shard().steps_done(), 4);
 }
 
 TEST_F(TrainerTest, OperatorTimesFollowTheThirdTimedStep) {
