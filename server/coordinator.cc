@@ -149,6 +149,8 @@ absl::Status Coordinator::Parts::Build() {
       ArtifactStore::Open(JoinPath(root, "artifacts"), files, store.get(), clock);
   if (!kept.ok()) return kept.status();
   artifacts = *std::move(kept);
+  artifacts->AddUser(
+      [this] { return jobs != nullptr ? jobs->ArtifactsInUse() : std::vector<ArtifactUse>(); });
   workers = std::make_unique<WorkerRegistry>(
       clock, options.lease, [this] { return store->NextEpoch(); },
       [this] {

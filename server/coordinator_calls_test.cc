@@ -73,6 +73,51 @@ TEST_F(CoordinatorCallsTest, BadSubmissionsGetErrorsNamingTheField) {
 }
 
 // The name is only shown; no file is named after it.
+TEST_F(CoordinatorCallsTest, APipelineLargerThanTheClusterIsRefused) {
+  v1::SubmitRequest request = Submission();
+  request.mutable_spec()->mutable_search()->set_strategy(v1::SearchOptions::SEARCH);
+  request.mutable_spec()->mutable_search()->set_pipeline_stages(3);
+  Cancel(Submit(request));  // no worker has joined yet: the size of the cluster is not known
+  AddWorker();
+  AddWorker();
+  grpc::ClientContext context;
+  v1::SubmitReply reply;
+  const grpc::Status refused = training_->Submit(&context, request, &reply);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(),
+              ::testing::HasSubstr("pipeline_stages: 3 stages need as many workers, and 2"));
+}
+
+TEST_F(CoordinatorCallsTest, ASecondJobOfTheSameNameLeavesTheFirstOnesModel) {
+  AddWorker();
+  v1::SubmitRequest request = Submission();
+  request.mutable_spec()->set_output_model("mine");
+  EXPECT_EQ(WaitForEnd(Submit(request)).job().output_model(), "mine");
+  const std::string first = coordinator_->artifacts().Find("mine")->metadata().at("job");
+  const v1::GetJobReply second = WaitForEnd(Submit(request));
+  EXPECT_EQ(second.job().output_model(), "mine@2");
+  EXPECT_THAT(second.messages(), ::testing::Contains(::testing::HasSubstr("'mine' now means it")));
+  EXPECT_EQ(coordinator_->artifacts().Find("mine@1")->metadata().at("job"), first);
+  EXPECT_EQ(coordinator_->artifacts().Find("mine")->metadata().at("job"), second.job().id());
+}
+
+TEST_F(CoordinatorCallsTest, WhatAJobNeedsCannotBeDeletedUntilItIsOver) {
+  AddWorker();
+  v1::SubmitRequest request = Submission();
+  request.mutable_spec()->set_output_model("start");
+  WaitForEnd(Submit(request));
+  workers_[0]->Stall();
+  request = Submission();
+  request.mutable_spec()->set_init_artifact("start");
+  const std::string id = Submit(request);
+  const absl::Status refused = coordinator_->artifacts().Delete("start", nullptr);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), ::testing::HasSubstr("espalier jobs cancel " + id));
+  workers_[0]->Unstall();
+  ASSERT_EQ(WaitForEnd(id).job().state(), v1::SUCCEEDED);
+  EXPECT_EQ(coordinator_->artifacts().Delete("start", nullptr), absl::OkStatus());
+}
+
 TEST_F(CoordinatorCallsTest, JobNameMayLookLikeAPath) {
   AddWorker();
   v1::SubmitRequest request = Submission();

@@ -185,7 +185,11 @@ Daemon::Daemon(const DaemonOptions& options, Credentials credentials,
                .store = &coordinator_->store(),
                .clock = &clock_,
                .metrics = &serving_metrics_,
-               .default_seed = clock_.NowUnixMillis()}),
+               .default_seed = clock_.NowUnixMillis(),
+               .pin =
+                   [this](const std::string& name) {
+                     return coordinator_->artifacts().Pinned(name);
+                   }}),
       files_(NewPosixFileSystem()),
       distillations_(ForDistillation()),
       gateway_(ForGateway()) {}
@@ -237,6 +241,8 @@ GatewayOptions Daemon::ForGateway() {
 }
 
 absl::Status Daemon::AddServices() {
+  coordinator_->artifacts().AddUser([this] { return models_.ArtifactsInUse(); });
+  coordinator_->artifacts().AddUser([this] { return distillations_.ArtifactsInUse(); });
   inference_ = NewInferenceService(&models_, &coordinator_->interceptor(), &serving_metrics_);
   coordinator_->AddService(inference_.get());
   if (absl::Status s = models_.LoadServedList(); !s.ok()) {

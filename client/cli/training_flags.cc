@@ -49,7 +49,9 @@ std::vector<FlagSpec> TrainingFlags() {
        "of the parameters that would be trained, train only those of this name; a name without * "
        "is trained in any case",
        0, 0, 0, true},
-      {"name", FlagType::kText, "NAME", "name of the job and of the trained model"},
+      {"name", FlagType::kText, "NAME",
+       "name of the job and of the trained model; if there is a model of that name, this one is its "
+       "next version, NAME@2"},
   };
   const std::vector<FlagSpec> optimizer = OptimizerFlags();
   flags.insert(flags.end(), optimizer.begin(), optimizer.end());

@@ -2,6 +2,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
@@ -18,6 +19,23 @@ absl::Status CheckArtifactName(const std::string& name) {
       absl::StrCat("artifact name '", absl::CHexEscape(name.substr(0, 160)),
                    "': 1 to 128 of the characters A-Z a-z 0-9 . _ - are accepted, not starting "
                    "with a dot"));
+}
+
+absl::StatusOr<ArtifactReference> ParseArtifactReference(const std::string& reference) {
+  ArtifactReference parsed;
+  const size_t at = reference.rfind('@');
+  parsed.name = reference.substr(0, at);
+  if (absl::Status status = CheckArtifactName(parsed.name); !status.ok()) return status;
+  if (at == std::string::npos) return parsed;
+  const std::string number = reference.substr(at + 1);
+  if (!absl::SimpleAtoi(number, &parsed.version) || parsed.version < 1 ||
+      absl::StrCat(parsed.version) != number) {
+    return absl::InvalidArgumentError(absl::StrCat("artifact '",
+                                                   absl::CHexEscape(reference.substr(0, 160)),
+                                                   "': a version is a number, such as '",
+                                                   parsed.name, "@2'"));
+  }
+  return parsed;
 }
 
 absl::Status CheckArtifactFile(const std::string& name) {

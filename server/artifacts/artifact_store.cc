@@ -7,8 +7,10 @@
 #include <optional>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/artifacts/artifact_files.h"
 #include "server/artifacts/artifact_names.h"
 
@@ -21,6 +23,8 @@ constexpr char kIncoming[] = "incoming";
 constexpr char kData[] = "data";
 constexpr char kDeleted[] = "deleted";
 constexpr char kOrphaned[] = "orphaned";
+// The number of an artifact's last version.
+constexpr char kVersionBlob[] = "artifact-version/";
 
 }  // namespace
 
@@ -124,16 +128,57 @@ void ArtifactStore::ReserveNumber(const std::string& folder) {
   }
 }
 
-absl::StatusOr<v1::Artifact> ArtifactStore::Find(const std::string& name) const {
-  absl::Status status = CheckArtifactName(name);
-  if (!status.ok()) return status;
-  absl::MutexLock lock(&mutex_);
-  auto it = entries_.find(name);
-  if (it == entries_.end()) {
-    return absl::NotFoundError(absl::StrCat("there is no artifact '", name,
-                                            "'; `espalier models` lists those that there are"));
+std::map<int64_t, std::string> ArtifactStore::Versions(const std::string& name) const {
+  std::map<int64_t, std::string> versions;
+  if (entries_.count(name) > 0) versions[1] = name;
+  const std::string prefix = absl::StrCat(name, "@");
+  for (auto it = entries_.lower_bound(prefix);
+       it != entries_.end() && absl::StartsWith(it->first, prefix); ++it) {
+    int64_t number = 0;
+    if (absl::SimpleAtoi(it->first.substr(prefix.size()), &number)) versions[number] = it->first;
   }
-  return it->second.artifact;
+  return versions;
+}
+
+std::string ArtifactStore::RowOf(const ArtifactReference& reference) const {
+  const std::map<int64_t, std::string> versions = Versions(reference.name);
+  if (versions.empty()) return "";
+  if (reference.version == 0) return versions.rbegin()->second;
+  const auto named = versions.find(reference.version);
+  return named == versions.end() ? "" : named->second;
+}
+
+absl::StatusOr<const ArtifactStore::Entry*> ArtifactStore::Locate(
+    const std::string& reference) const {
+  absl::StatusOr<ArtifactReference> parsed = ParseArtifactReference(reference);
+  if (!parsed.ok()) return parsed.status();
+  const std::string row = RowOf(*parsed);
+  if (!row.empty()) return &entries_.at(row);
+  return absl::NotFoundError(absl::StrCat("there is no artifact '", reference,
+                                          "'; `espalier models` lists those that there are"));
+}
+
+v1::Artifact ArtifactStore::Shown(const Entry& entry) const {
+  v1::Artifact artifact = entry.artifact;
+  if (Versions(artifact.name()).size() > 1) artifact.set_name(absl::StrCat(artifact.name(), "@1"));
+  return artifact;
+}
+
+absl::StatusOr<v1::Artifact> ArtifactStore::Find(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<const Entry*> entry = Locate(name);
+  if (!entry.ok()) return entry.status();
+  return Shown(**entry);
+}
+
+absl::StatusOr<std::string> ArtifactStore::Pinned(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<const Entry*> entry = Locate(name);
+  if (!entry.ok()) return entry.status();
+  const v1::Artifact& artifact = (*entry)->artifact;
+  const bool first = artifact.name().find('@') == std::string::npos;
+  if (artifact.kind() != v1::Artifact::MODEL) return name;
+  return first ? absl::StrCat(artifact.name(), "@1") : artifact.name();
 }
 
 absl::StatusOr<std::string> ArtifactStore::Folder(const std::string& name) const {
@@ -143,14 +188,10 @@ absl::StatusOr<std::string> ArtifactStore::Folder(const std::string& name) const
 }
 
 absl::StatusOr<ArtifactFolder> ArtifactStore::Pin(const std::string& name) const {
-  absl::StatusOr<v1::Artifact> artifact = Find(name);
-  if (!artifact.ok()) return artifact.status();
   absl::MutexLock lock(&mutex_);
-  auto it = entries_.find(name);
-  if (it == entries_.end()) {
-    return absl::NotFoundError(absl::StrCat("artifact '", name, "' was deleted just now"));
-  }
-  return it->second.folder;
+  absl::StatusOr<const Entry*> entry = Locate(name);
+  if (!entry.ok()) return entry.status();
+  return (*entry)->folder;
 }
 
 absl::StatusOr<std::string> ArtifactStore::SingleFile(const std::string& name) const {
@@ -169,7 +210,7 @@ absl::StatusOr<std::string> ArtifactStore::SingleFile(const std::string& name) c
 std::vector<v1::Artifact> ArtifactStore::List() const {
   absl::MutexLock lock(&mutex_);
   std::vector<v1::Artifact> artifacts;
-  for (const auto& [name, entry] : entries_) artifacts.push_back(entry.artifact);
+  for (const auto& [row, entry] : entries_) artifacts.push_back(Shown(entry));
   return artifacts;
 }
 
@@ -189,13 +230,15 @@ absl::StatusOr<std::string> ArtifactStore::MakeStagingFolder() {
 absl::StatusOr<std::unique_ptr<ArtifactUpload>> ArtifactStore::Begin(
     const std::string& name, v1::Artifact::Kind kind, bool replace,
     std::map<std::string, std::string> metadata) {
-  absl::Status status = CheckArtifactName(name);
-  if (!status.ok()) return status;
+  absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(name);
+  if (!reference.ok()) return reference.status();
+  const absl::StatusOr<v1::Artifact> there = Find(name);
+  if (reference->version > 0 && !there.ok()) return there.status();
   if (kind == v1::Artifact::KIND_UNSPECIFIED || !v1::Artifact::Kind_IsValid(kind)) {
     return absl::InvalidArgumentError(
         absl::StrCat("artifact '", name, "': kind must be DATASET, ONNX or MODEL"));
   }
-  if (!replace && Find(name).ok()) {
+  if (!replace && there.ok()) {
     return absl::AlreadyExistsError(
         absl::StrCat("artifact '", name, "' exists; set replace, or choose another name"));
   }
@@ -203,7 +246,7 @@ absl::StatusOr<std::unique_ptr<ArtifactUpload>> ArtifactStore::Begin(
   if (!staging.ok()) return staging.status();
   auto upload = std::unique_ptr<ArtifactUpload>(new ArtifactUpload());
   upload->store_ = this;
-  upload->replace_ = replace;
+  upload->if_exists_ = replace ? IfExists::kReplace : IfExists::kRefuse;
   upload->staging_ = *staging;
   upload->artifact_.set_name(name);
   upload->artifact_.set_kind(kind);
@@ -220,11 +263,11 @@ std::unique_ptr<ArtifactUpload> ArtifactStore::BeginRetry(const std::string& nam
 
 absl::StatusOr<v1::Artifact> ArtifactStore::RegisterStaged(
     const std::string& staging_folder, const std::string& name, v1::Artifact::Kind kind,
-    std::map<std::string, std::string> metadata, bool replace,
+    std::map<std::string, std::string> metadata, IfExists if_exists,
     const IdempotencyRecordFactory& make_idempotency_record,
     const std::function<absl::Status()>& go_on) {
-  absl::Status status = CheckArtifactName(name);
-  if (!status.ok()) return status;
+  absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(name);
+  if (!reference.ok()) return reference.status();
   absl::StatusOr<std::vector<std::string>> files = FilesBeneath(staging_folder);
   if (!files.ok()) return files.status();
   v1::Artifact artifact;
@@ -255,19 +298,81 @@ absl::StatusOr<v1::Artifact> ArtifactStore::RegisterStaged(
   return installed;
 }
 
-absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact artifact, bool replace,
+absl::StatusOr<std::string> ArtifactStore::RowOfVersion(const v1::Artifact& artifact) {
+  const std::map<int64_t, std::string> versions = Versions(artifact.name());
+  const auto job = artifact.metadata().find("job");
+  for (const auto& [number, row] : versions) {
+    const auto& metadata = entries_.at(row).artifact.metadata();
+    const auto other = metadata.find("job");
+    if (job != artifact.metadata().end() && other != metadata.end() &&
+        other->second == job->second) {
+      return row;
+    }
+  }
+  // Numbers are not used twice, as records may name deleted versions.
+  const std::string counter = absl::StrCat(kVersionBlob, artifact.name());
+  int64_t last = versions.empty() ? 0 : versions.rbegin()->first;
+  absl::StatusOr<std::string> stored = store_->GetBlob(counter);
+  if (!stored.ok() && !absl::IsNotFound(stored.status())) return stored.status();
+  int64_t known = 0;
+  if (stored.ok() && absl::SimpleAtoi(*stored, &known)) last = std::max(last, known);
+  if (last == 0) return artifact.name();
+  if (absl::Status status = store_->PutBlob(counter, absl::StrCat(last + 1)); !status.ok()) {
+    return status;
+  }
+  return absl::StrCat(artifact.name(), "@", last + 1);
+}
+
+std::vector<ArtifactUse> ArtifactStore::Uses() const {
+  std::vector<ArtifactUse> all;
+  for (const auto& user : users_) {
+    for (ArtifactUse& use : user()) all.push_back(std::move(use));
+  }
+  return all;
+}
+
+absl::Status ArtifactStore::CheckUnused(const std::string& row,
+                                        const std::vector<ArtifactUse>& uses) const {
+  for (const ArtifactUse& use : uses) {
+    absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(use.artifact);
+    if (!reference.ok() || RowOf(*reference) != row) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "artifact '", use.artifact, "' is needed by ", use.user, "; ", use.remedy));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact artifact,
+                                    IfExists if_exists,
                                     const IdempotencyRecord* idempotency_record,
                                     v1::Artifact* installed) {
   absl::Status status = SyncFolders(*files_, staging);
   if (!status.ok()) return status;
+  const std::vector<ArtifactUse> uses =
+      if_exists == IfExists::kReplace ? Uses() : std::vector<ArtifactUse>();
   std::optional<Entry> replaced;  // its files are removed without the lock
   absl::MutexLock lock(&mutex_);
-  auto old = entries_.find(artifact.name());
-  if (old != entries_.end() && !replace) {
+  absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(artifact.name());
+  if (!reference.ok()) return reference.status();
+  std::string row = RowOf(*reference);
+  if (!row.empty() && if_exists == IfExists::kRefuse) {
     return absl::AlreadyExistsError(
         absl::StrCat("artifact '", artifact.name(), "' was made meanwhile by another upload"));
   }
-  const std::string folder = absl::StrCat(artifact.name(), "@", next_folder_++);
+  if (row.empty()) {
+    row = reference->name;
+  } else if (if_exists == IfExists::kReplace) {
+    status = CheckUnused(row, uses);
+    if (!status.ok()) return status;
+  }
+  if (if_exists == IfExists::kAddVersion) {
+    absl::StatusOr<std::string> version = RowOfVersion(artifact);
+    if (!version.ok()) return version.status();
+    row = *std::move(version);
+  }
+  artifact.set_name(row);
+  auto old = entries_.find(row);
+  const std::string folder = absl::StrCat(row, "@", next_folder_++);
   const std::string data = JoinPath(root_, kData);
   status = files_->Rename(staging, JoinPath(data, folder));
   if (status.ok()) status = files_->SyncDirectory(data);
@@ -281,21 +386,35 @@ absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact art
     replaced = std::move(old->second);
     entries_.erase(old);
   }
-  entries_.emplace(artifact.name(), Entry{artifact, FolderAt(folder)});
+  entries_.emplace(row, Entry{artifact, FolderAt(folder)});
   *installed = std::move(artifact);
   return absl::OkStatus();
 }
 
 absl::Status ArtifactStore::Delete(const std::string& name,
                                    const IdempotencyRecord* idempotency_record) {
-  absl::StatusOr<v1::Artifact> artifact = Find(name);
-  if (!artifact.ok()) return artifact.status();
+  absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(name);
+  if (!reference.ok()) return reference.status();
+  const std::vector<ArtifactUse> uses = Uses();
   std::optional<Entry> deleted;  // its files are removed without the lock
   absl::MutexLock lock(&mutex_);
-  auto it = entries_.find(name);
-  if (it == entries_.end()) return absl::OkStatus();
-  absl::Status status = store_->DeleteArtifact(name, idempotency_record);
+  absl::StatusOr<const Entry*> entry = Locate(name);
+  if (!entry.ok()) return entry.status();
+  const std::map<int64_t, std::string> versions = Versions(reference->name);
+  if (reference->version == 0 && versions.size() > 1) {
+    std::vector<std::string> names;
+    for (const auto& [number, row] : versions) {
+      names.push_back(absl::StrCat(reference->name, "@", number));
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "artifact '", name, "' has ", versions.size(), " versions: ", absl::StrJoin(names, ", "),
+        "; name the one to delete"));
+  }
+  const std::string row = RowOf(*reference);
+  absl::Status status = CheckUnused(row, uses);
+  if (status.ok()) status = store_->DeleteArtifact(row, idempotency_record);
   if (!status.ok()) return status;
+  const auto it = entries_.find(row);
   MarkDeleted(it->second.folder);
   deleted = std::move(it->second);
   entries_.erase(it);

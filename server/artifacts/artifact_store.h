@@ -6,8 +6,11 @@
 // next start. A folder with neither a row nor a mark is never removed, as the row may have been
 // lost: at the start it is moved aside, and moved back if a row names it again.
 //
-// <root>/data/<name>@<n>/<file...>   <root>/incoming/<n>/<file...>
-// <root>/deleted/<name>@<n>, marks   <root>/orphaned/<name>@<n>/<file...>
+// An artifact may have several versions, which jobs make: "name" is the newest, "name@<n>" is
+// version n. The row of the first one is "name", those of the others are "name@<n>".
+//
+// <root>/data/<row>@<n>/<file...>   <root>/incoming/<n>/<file...>
+// <root>/deleted/<row>@<n>, marks   <root>/orphaned/<row>@<n>/<file...>
 #pragma once
 
 #include <atomic>
@@ -38,6 +41,20 @@ struct ArtifactLimits {
 
 class ArtifactUpload;
 
+// Something that will read an artifact again, and would find it changed or gone.
+struct ArtifactUse {
+  std::string artifact;  // reference
+  std::string user;      // "job job-3"
+  std::string remedy;    // how to end that use
+};
+
+// What to do with an artifact of the same name.
+enum class IfExists {
+  kRefuse,
+  kReplace,     // its newest version, or the named one
+  kAddVersion,  // but replace the version of the same job (metadata "job")
+};
+
 // A reference to an artifact's files. They stay unchanged while a copy of this lives, even if the
 // artifact is replaced or deleted; may outlive the store. Thread-safe.
 class ArtifactFolder {
@@ -66,7 +83,15 @@ class ArtifactStore {
                                                              const Clock* clock,
                                                              ArtifactLimits limits = {});
 
-  // NotFound names the artifact and says how to upload it.
+  // Artifacts in the lists that these functions return are neither deleted nor replaced. Call before
+  // any of those.
+  void AddUser(std::function<std::vector<ArtifactUse>()> uses) {
+    users_.push_back(std::move(uses));
+  }
+
+  // Names of artifacts in the following calls are references (ArtifactReference). NotFound names the
+  // artifact and says how to upload it. A returned artifact has its version in its name if it has
+  // several.
   absl::StatusOr<v1::Artifact> Find(const std::string& name) const;
   // Returns the absolute path of the artifact's folder. Valid until it is replaced or deleted.
   absl::StatusOr<std::string> Folder(const std::string& name) const;
@@ -75,6 +100,8 @@ class ArtifactStore {
   // Returns the absolute path of the artifact's only file; InvalidArgument if it has several.
   absl::StatusOr<std::string> SingleFile(const std::string& name) const;
   std::vector<v1::Artifact> List() const;
+  // Returns a reference that later versions do not change, for records: of a model "name@<n>".
+  absl::StatusOr<std::string> Pinned(const std::string& name) const;
 
   // Begins an upload. Returns AlreadyExists if the artifact exists and not `replace`. Destroying
   // the upload before Commit drops it.
@@ -84,19 +111,22 @@ class ArtifactStore {
   // For an upload that may repeat an earlier one: stores nothing; ends with CheckMatches.
   std::unique_ptr<ArtifactUpload> BeginRetry(const std::string& name);
 
-  // Records the reply under the key in the transaction of the deletion.
+  // Records the reply under the key in the transaction of the deletion. FailedPrecondition if a user
+  // needs the artifact, or if it has several versions and none is named.
   absl::Status Delete(const std::string& name, const IdempotencyRecord* idempotency_record);
 
   // Creates a folder for files to be registered with RegisterStaged.
   absl::StatusOr<std::string> MakeStagingFolder();
   // Makes the idempotency record from an artifact; both are written in one transaction.
   using IdempotencyRecordFactory = std::function<IdempotencyRecord(const v1::Artifact&)>;
-  // Registers all files of a staging folder as an artifact, durably. Returns AlreadyExists if the
-  // artifact exists and not `replace`. `go_on` is called after the files have been hashed, which
-  // takes a while: if it returns an error, that is returned and nothing has changed.
+  // Registers all files of a staging folder as an artifact, durably; the result's name has the
+  // version if it is not the first. Returns AlreadyExists if the artifact exists and is to be
+  // refused; FailedPrecondition if it is to be replaced and a user needs it. `go_on` is called after
+  // the files have been hashed, which takes a while: if it returns an error, that is returned and
+  // nothing has changed.
   absl::StatusOr<v1::Artifact> RegisterStaged(
       const std::string& staging_folder, const std::string& name, v1::Artifact::Kind kind,
-      std::map<std::string, std::string> metadata, bool replace = true,
+      std::map<std::string, std::string> metadata, IfExists if_exists = IfExists::kReplace,
       const IdempotencyRecordFactory& make_idempotency_record = nullptr,
       const std::function<absl::Status()>& go_on = nullptr);
 
@@ -118,8 +148,23 @@ class ArtifactStore {
   // Call once no row names the folder.
   void MarkDeleted(const ArtifactFolder& folder);
   ArtifactFolder FolderAt(const std::string& name) const;  // under data/
+  // Rows of an artifact's versions.
+  std::map<int64_t, std::string> Versions(const std::string& name) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the row; empty: there is none.
+  std::string RowOf(const ArtifactReference& reference) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<const Entry*> Locate(const std::string& reference) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // As callers see it.
+  v1::Artifact Shown(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the row of a new version: that of the same job, if any.
+  absl::StatusOr<std::string> RowOfVersion(const v1::Artifact& artifact)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<ArtifactUse> Uses() const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckUnused(const std::string& row, const std::vector<ArtifactUse>& uses) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Moves a complete, synced folder into place and updates the row.
-  absl::Status Install(const std::string& staging, v1::Artifact artifact, bool replace,
+  absl::Status Install(const std::string& staging, v1::Artifact artifact, IfExists if_exists,
                        const IdempotencyRecord* idempotency_record, v1::Artifact* installed);
 
   const std::string root_;
@@ -127,8 +172,9 @@ class ArtifactStore {
   JobStore* const store_;
   const Clock* const clock_;
   const ArtifactLimits limits_;
+  std::vector<std::function<std::vector<ArtifactUse>()>> users_;
   mutable absl::Mutex mutex_;
-  std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // by row
   int64_t next_folder_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 
@@ -157,7 +203,7 @@ class ArtifactUpload {
   ArtifactStore* store_ = nullptr;
   v1::Artifact artifact_;
   int64_t bytes_ = 0;
-  bool replace_ = false;
+  IfExists if_exists_ = IfExists::kRefuse;
   std::string staging_;                 // empty: nothing is stored
   bool open_ = false;                   // a file is started but not finished
   std::unique_ptr<WritableFile> file_;  // null if nothing is stored

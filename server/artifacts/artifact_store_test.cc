@@ -238,5 +238,107 @@ TEST_F(ArtifactsTest, AdoptRegistersAStagedFolder) {
   EXPECT_EQ(artifacts_->Find("m")->sha256(), Sha256Hex("weights"));
 }
 
+class VersionsTest : public ArtifactsTest {
+ protected:
+  // Returns the name under which a job's model is registered.
+  std::string Train(const std::string& name, const std::string& job, const std::string& weights) {
+    auto staging = artifacts_->MakeStagingFolder();
+    EXPECT_TRUE(staging.ok());
+    std::ofstream(*staging + "/w") << weights;
+    auto artifact = artifacts_->RegisterStaged(*staging, name, v1::Artifact::MODEL,
+                                               {{"job", job}}, IfExists::kAddVersion);
+    EXPECT_TRUE(artifact.ok()) << artifact.status();
+    return artifact.ok() ? artifact->name() : "";
+  }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const v1::Artifact& artifact : artifacts_->List()) names.push_back(artifact.name());
+    return names;
+  }
+};
+
+TEST_F(VersionsTest, ASecondJobsModelLeavesTheFirst) {
+  EXPECT_EQ(Train("m", "job-1", "one"), "m");
+  EXPECT_EQ(Names(), (std::vector<std::string>{"m"}));
+  EXPECT_EQ(Train("m", "job-2", "two"), "m@2");
+  for (int i = 0; i < 2; ++i, Reopen()) {
+    EXPECT_EQ(Names(), (std::vector<std::string>{"m@1", "m@2"}));
+    EXPECT_EQ(Content("m", "w"), "two") << "the newest";
+    EXPECT_EQ(Content("m@2", "w"), "two");
+    EXPECT_EQ(Content("m@1", "w"), "one");
+    EXPECT_EQ(artifacts_->Find("m")->name(), "m@2");
+    EXPECT_EQ(artifacts_->Find("m@3").status().code(), absl::StatusCode::kNotFound);
+  }
+}
+
+// A job that was interrupted after its model was registered registers it again.
+TEST_F(VersionsTest, TheSameJobReplacesItsOwn) {
+  EXPECT_EQ(Train("m", "job-1", "one"), "m");
+  EXPECT_EQ(Train("m", "job-2", "two"), "m@2");
+  EXPECT_EQ(Train("m", "job-1", "one again"), "m");
+  EXPECT_EQ(Content("m@1", "w"), "one again");
+  EXPECT_EQ(Content("m", "w"), "two");
+}
+
+TEST_F(VersionsTest, NumbersAreNotUsedTwice) {
+  Train("m", "job-1", "one");
+  Train("m", "job-2", "two");
+  ASSERT_TRUE(artifacts_->Delete("m@2", nullptr).ok());
+  EXPECT_EQ(Content("m", "w"), "one");
+  Reopen();
+  EXPECT_EQ(Train("m", "job-3", "three"), "m@3");
+  ASSERT_TRUE(artifacts_->Delete("m@1", nullptr).ok());
+  EXPECT_EQ(Names(), (std::vector<std::string>{"m@3"}));
+  EXPECT_EQ(Content("m", "w"), "three");
+}
+
+TEST_F(VersionsTest, OneOfSeveralIsDeletedByItsNumber) {
+  Train("m", "job-1", "one");
+  Train("m", "job-2", "two");
+  const absl::Status refused = artifacts_->Delete("m", nullptr);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), testing::HasSubstr("m@1, m@2"));
+  EXPECT_EQ(Names().size(), 2u);
+}
+
+TEST_F(VersionsTest, ARecordsReferenceIsNotChangedByLaterVersions) {
+  Train("m", "job-1", "one");
+  const absl::StatusOr<std::string> pinned = artifacts_->Pinned("m");
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  Train("m", "job-2", "two");
+  EXPECT_EQ(Content(*pinned, "w"), "one");
+  EXPECT_EQ(*artifacts_->Pinned("m"), "m@2");
+  ASSERT_TRUE(Put("data", {{"f", "x"}}).ok());
+  EXPECT_EQ(*artifacts_->Pinned("data"), "data") << "no job makes versions of it";
+}
+
+TEST_F(VersionsTest, WhatIsNeededIsNeitherDeletedNorReplaced) {
+  std::string used = "m@1";
+  artifacts_->AddUser([&used] {
+    return std::vector<ArtifactUse>{{used, "job job-9", "cancel it"}};
+  });
+  Train("m", "job-1", "one");
+  ASSERT_TRUE(Put("data", {{"f", "x"}}).ok());
+  const absl::Status refused = artifacts_->Delete("m", nullptr);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), testing::HasSubstr("needed by job job-9; cancel it"));
+  EXPECT_EQ(Put("m", {{"w", "other"}}, /*replace=*/true).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Content("m", "w"), "one");
+  EXPECT_EQ(Train("m", "job-2", "two"), "m@2") << "another version takes nothing away";
+  EXPECT_TRUE(artifacts_->Delete("m@2", nullptr).ok());
+  EXPECT_TRUE(Put("data", {{"f", "y"}}, /*replace=*/true).ok());
+  used = "data";
+  EXPECT_FALSE(artifacts_->Delete("data", nullptr).ok());
+  EXPECT_TRUE(artifacts_->Delete("m", nullptr).ok());
+}
+
+TEST_F(VersionsTest, BadVersionsAreRefused) {
+  for (const char* name : {"m@", "m@0", "m@-1", "m@01", "m@x", "@1", "m@1@2", "m@1 "}) {
+    EXPECT_EQ(artifacts_->Find(name).status().code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_EQ(Put("m@2", {{"f", "x"}}).code(), absl::StatusCode::kNotFound);
+}
+
 }  // namespace
 }  // namespace espalier

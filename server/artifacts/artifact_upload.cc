@@ -130,7 +130,7 @@ absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(
   IdempotencyRecord idempotency_record;
   if (make_idempotency_record != nullptr) idempotency_record = make_idempotency_record(artifact_);
   v1::Artifact installed;
-  status = store_->Install(staging_, artifact_, replace_,
+  status = store_->Install(staging_, artifact_, if_exists_,
                            make_idempotency_record != nullptr ? &idempotency_record : nullptr,
                            &installed);
   if (!status.ok()) return status;

@@ -121,7 +121,8 @@ absl::StatusOr<v1::Artifact> QuantizeArtifact(
                                       {{"family", model->facts.family},
                                        {"weights", Name(*format)},
                                        {"quantized_from", request.name()}},
-                                      request.replace(), make_idempotency_record);
+                                      request.replace() ? IfExists::kReplace : IfExists::kRefuse,
+                                      make_idempotency_record);
   if (artifact.ok()) std::move(discard).Cancel();
   return artifact;
 }

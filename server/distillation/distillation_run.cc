@@ -267,7 +267,11 @@ absl::Status DistillationRun::WaitForTraining(int k) {
     absl::Status status = listener_.progress(absl::StrCat("training ", ssm->output()),
                                              job.steps_done(), job.total_steps());
     if (!status.ok()) return status;
-    if (job.state() == v1::SUCCEEDED) break;
+    if (job.state() == v1::SUCCEEDED) {
+      // With the version, if there was a model of that name.
+      ssm->set_output(job.output_model());
+      break;
+    }
     if (IsOver(job.state())) {
       return absl::FailedPreconditionError(
           absl::StrCat("the training of '", ssm->output(), "', ", job.id(), ", is ",

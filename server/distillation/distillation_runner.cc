@@ -20,6 +20,20 @@ constexpr char kRecords[] = "distillation";
 // Records kept; beyond, the oldest finished ones are dropped.
 constexpr int kMaxRecords = 1000;
 
+// A job that is interrupted must not go on with models that have these names by then.
+absl::Status PinModels(const ArtifactStore& artifacts, v1::DistillationSpec* spec) {
+  std::vector<std::string*> models = {spec->mutable_llm()};
+  for (v1::DistillationStart& start : *spec->mutable_ssms()) {
+    if (start.has_artifact()) models.push_back(start.mutable_artifact());
+  }
+  for (std::string* model : models) {
+    absl::StatusOr<std::string> pinned = artifacts.Pinned(*model);
+    if (!pinned.ok()) return pinned.status();
+    *model = *std::move(pinned);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status DistillationRunner::Open() {
@@ -50,6 +64,24 @@ absl::StatusOr<v1::DistillationJob*> DistillationRunner::Find(const std::string&
   }
   return absl::NotFoundError(absl::StrCat("there is no boost-tuning '", id.substr(0, 100),
                                           "'; `espalier boost-tune --list` lists them"));
+}
+
+std::vector<ArtifactUse> DistillationRunner::ArtifactsInUse() {
+  std::vector<ArtifactUse> uses;
+  absl::MutexLock lock(&mutex_);
+  for (const v1::DistillationJob& job : records_.jobs()) {
+    if (IsOver(job.state())) continue;
+    const auto add = [&](const std::string& artifact) {
+      if (artifact.empty()) return;
+      uses.push_back({artifact, absl::StrCat(job.id(), ", which is not over"),
+                      absl::StrCat("wait for it, or cancel it: espalier boost-tune --cancel=",
+                                   job.id())});
+    };
+    add(job.spec().llm());
+    add(job.spec().prompts());
+    for (const v1::DistillationStart& start : job.spec().ssms()) add(start.artifact());
+  }
+  return uses;
 }
 
 absl::Status DistillationRunner::CheckSoleWriter(const std::string& name) const {
@@ -110,6 +142,7 @@ absl::Status DistillationRunner::Submit(const v1::SubmitDistillationRequest& req
   v1::DistillationJob job;
   job.set_id(absl::StrCat("boost-", records_.next_number() + 1));
   *job.mutable_spec() = std::move(checked->spec);
+  if (absl::Status s = PinModels(*tools_.artifacts, job.mutable_spec()); !s.ok()) return s;
   job.set_state(v1::DISTILLATION_QUEUED);
   job.set_prompts(checked->prompts.prompts_size());
   job.set_held_out(checked->prompts.held_out_size());

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -38,6 +39,8 @@ class DistillationRunner {
   absl::Status Cancel(const v1::DistillationRequest& request, v1::DistillationReply* reply);
   // Returns FailedPrecondition unless the job failed or was cancelled; AlreadyExists as Submit.
   absl::Status Resume(const v1::DistillationRequest& request, v1::DistillationReply* reply);
+  // Artifacts that jobs which are not over read.
+  std::vector<ArtifactUse> ArtifactsInUse();
 
  private:
   void Loop();

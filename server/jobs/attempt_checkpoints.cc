@@ -1,5 +1,5 @@
-// An attempt's checkpoints: a damaged one, one for which the disk has no room, and the export of the
-// last one.
+// An attempt's checkpoints: a damaged one, one for which the disk has no room, and the export of
+// the last.
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -102,15 +102,16 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
   const std::string folder = CheckpointFolder(checkpoint.within_job);
   const ModelExport what = {tools_.files, tools_.artifacts, tools_.registry, &model,  folder,
                             job.id(),     end.output_model, tokenizer,       stopped};
-  absl::Status status = ExportModel(what, &no_onnx);
-  for (bool said = false; absl::IsResourceExhausted(status); said = true) {
+  absl::StatusOr<std::string> registered = ExportModel(what, &no_onnx);
+  for (bool said = false; absl::IsResourceExhausted(registered.status()); said = true) {
     if (!said) {
       observer_->OnMessage(job.id(), absl::StrCat("the model is trained and waits for room: ",
-                                                  status.message()));
+                                                  registered.status().message()));
     }
     if (WaitForRoom()) return AttemptEnd::Stopped();
-    status = ExportModel(what, &no_onnx);
+    registered = ExportModel(what, &no_onnx);
   }
+  const absl::Status status = registered.status();
   if (absl::IsCancelled(status) && stopped()) return AttemptEnd::Stopped();
   if (MeansDamage(status)) {
     const absl::Status damage =
@@ -127,6 +128,12 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
         absl::StrCat("the model is trained, but could not be registered as '", end.output_model,
                      "': ", status.message(), "; resume the job once that is fixed");
     return end;
+  }
+  if (*registered != end.output_model) {
+    observer_->OnMessage(
+        job.id(), absl::StrCat("there was a model '", end.output_model, "' already: this one is '",
+                               *registered, "', and '", end.output_model, "' now means it"));
+    end.output_model = *registered;
   }
   end.kind = AttemptEnd::kFinished;
   return end;

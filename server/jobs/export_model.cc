@@ -61,7 +61,7 @@ absl::Status CopyTokenizer(const ModelExport& what, const std::string& folder) {
 
 }  // namespace
 
-absl::Status ExportModel(const ModelExport& what, std::string* no_onnx) {
+absl::StatusOr<std::string> ExportModel(const ModelExport& what, std::string* no_onnx) {
   auto family = what.model->metadata.find("family");
   auto config = what.model->metadata.find("config");
   const bool known = family != what.model->metadata.end() && config != what.model->metadata.end();
@@ -85,17 +85,15 @@ absl::Status ExportModel(const ModelExport& what, std::string* no_onnx) {
   if (status.ok() && !known) status = WriteOnnx(what, *staging, no_onnx);
   if (status.ok()) status = go_on();
   if (status.ok()) {
-    status =
-        what.artifacts
-            ->RegisterStaged(*staging, what.name, v1::Artifact::MODEL,
-                             {{"job", what.job_id}, {"family", known ? family->second : "graph"}},
-                             /*replace=*/true, /*make_idempotency_record=*/nullptr, go_on)
-            .status();
+    absl::StatusOr<v1::Artifact> artifact = what.artifacts->RegisterStaged(
+        *staging, what.name, v1::Artifact::MODEL,
+        {{"job", what.job_id}, {"family", known ? family->second : "graph"}}, IfExists::kAddVersion,
+        /*make_idempotency_record=*/nullptr, go_on);
+    if (artifact.ok()) return artifact->name();
+    status = artifact.status();
   }
-  if (!status.ok()) {
-    std::error_code ignored;
-    std::filesystem::remove_all(*staging, ignored);
-  }
+  std::error_code ignored;
+  std::filesystem::remove_all(*staging, ignored);
   return status;
 }
 

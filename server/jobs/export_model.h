@@ -28,8 +28,9 @@ struct ModelExport {
 // config.json in Hugging Face layout, in the model's parameter types. A graph without a model
 // family gets two more files: graph.pb (the graph protobuf without parameter values), from which it
 // can be loaded again, and model.onnx, whose weights are those in model.safetensors. If there is no
-// model.onnx, *no_onnx says why (operators that ONNX lacks). Returns Cancelled once `stop` returns
-// true; then nothing is registered.
-absl::Status ExportModel(const ModelExport& what, std::string* no_onnx);
+// model.onnx, *no_onnx says why (operators that ONNX lacks). If another job's model, or an uploaded
+// one, has the name, this one is its next version; the result is the name under which it is
+// registered. Returns Cancelled once `stop` returns true; then nothing is registered.
+absl::StatusOr<std::string> ExportModel(const ModelExport& what, std::string* no_onnx);
 
 }  // namespace espalier

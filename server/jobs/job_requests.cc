@@ -8,6 +8,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/machine_memory.h"
 #include "proto/states.h"
 #include "server/jobs/dry_run.h"
@@ -26,6 +27,17 @@ constexpr size_t kMaxLogBytes = 32 << 20;
 void StripSpec(v1::Job* job) {
   job->mutable_spec()->clear_graph();
   job->mutable_spec()->mutable_search()->clear_imported();
+}
+
+// A job that is interrupted must not go on from a model that has the name by then.
+absl::Status PinModels(const ArtifactStore& artifacts, v1::TrainingSpec* spec) {
+  for (std::string* name : {spec->mutable_init_artifact(), spec->mutable_tokenizer_artifact()}) {
+    if (name->empty()) continue;
+    absl::StatusOr<std::string> pinned = artifacts.Pinned(*name);
+    if (!pinned.ok()) return pinned.status();
+    *name = *std::move(pinned);
+  }
+  return absl::OkStatus();
 }
 
 size_t BytesOf(const JobLogEntry& entry) {
@@ -50,10 +62,12 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
   const absl::Cleanup give_back = [] { ReturnFreeMemory(); };  // of the model, which was read
   return idempotency_.RunOnce(
       kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
-        const v1::TrainingSpec& spec = request.spec();
+        v1::TrainingSpec spec = request.spec();
         absl::StatusOr<PreparedJob> prepared =
             PrepareJob(*tools_.registry, *tools_.artifacts, spec);
         if (!prepared.ok()) return prepared.status();
+        if (absl::Status s = PinModels(*tools_.artifacts, &spec); !s.ok()) return s;
+        if (absl::Status s = CheckStages(spec.search()); !s.ok()) return s;
         if (!spec.output_model().empty()) {
           absl::StatusOr<v1::Artifact> taken = tools_.artifacts->Find(spec.output_model());
           if (taken.ok() && taken->kind() != v1::Artifact::MODEL) {
@@ -99,6 +113,35 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
                      absl::CHexEscape(spec.name()), prepared->total_steps, prepared->parameters);
         return absl::OkStatus();
       });
+}
+
+absl::Status JobRunner::CheckStages(const v1::SearchOptions& search) const {
+  // Without any worker the size of the cluster is not known yet.
+  const int live = tools_.workers->Live();
+  if (live == 0 || search.pipeline_stages() <= live) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("spec.search.pipeline_stages: ", search.pipeline_stages(),
+                   " stages need as many workers, and ", live,
+                   " have joined; use fewer stages, or start more workers first"));
+}
+
+std::vector<ArtifactUse> JobRunner::ArtifactsInUse() const {
+  std::vector<ArtifactUse> uses;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [id, job] : jobs_) {
+    if (IsOver(job->life.state) && job->attempt == nullptr) continue;
+    const v1::TrainingSpec& spec = job->record.job.spec();
+    absl::string_view dataset = spec.dataset().uri();
+    if (!absl::ConsumePrefix(&dataset, "artifact:")) dataset = "";
+    for (const absl::string_view artifact :
+         {absl::string_view(spec.onnx_artifact()), absl::string_view(spec.init_artifact()),
+          absl::string_view(spec.tokenizer_artifact()), dataset}) {
+      if (artifact.empty()) continue;
+      uses.push_back({std::string(artifact), absl::StrCat(id, ", which is not over"),
+                      absl::StrCat("wait for it, or cancel it: espalier jobs cancel ", id)});
+    }
+  }
+  return uses;
 }
 
 absl::Status JobRunner::DryRun(const v1::DryRunRequest& request, v1::DryRunReply* reply) {

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "server/artifacts/artifact_store.h"
 #include "server/jobs/attempt.h"
 #include "server/jobs/job_lifecycle.h"
 #include "server/jobs/recent_tensors.h"
@@ -62,6 +63,8 @@ class JobRunner : public AttemptObserver {
                      const std::function<bool()>& cancelled);
 
   std::map<std::string, int> CountByState() const;
+  // Artifacts that jobs which are not over read when they are planned again.
+  std::vector<ArtifactUse> ArtifactsInUse() const;
 
  private:
   static constexpr absl::Duration kStoreRetry = absl::Seconds(1);
@@ -99,6 +102,8 @@ class JobRunner : public AttemptObserver {
                            const std::string& reason) override;
   void OnMessage(const std::string& job_id, const std::string& message) override;
 
+  // Returns InvalidArgument for a pipeline that the cluster has too few workers for.
+  absl::Status CheckStages(const v1::SearchOptions& search) const;
   // Cancel and Resume: applies an event that a client requests.
   template <typename Request, typename Reply>
   absl::Status ApplyRequest(const char* method, JobEventKind kind, const Request& request,

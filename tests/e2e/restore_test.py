@@ -152,12 +152,13 @@ class RestoreTest(unittest.TestCase):
         self.cluster.start_daemon()
         self.assertEqual(list(self.states()), ["small"])
 
-    def test_served_model_is_restored_after_its_artifact_is_deleted(self):
+    def test_an_artifact_that_is_served_cannot_be_deleted(self):
         self.cluster.start_daemon()
         self.cluster.start_worker()
         self.cluster.wait_for_workers(1)
         self.cluster.run("serve", "large", "--name=far", "--tensor-parallel=1")
-        self.cluster.run("models", "delete", "large")
+        with self.assertRaisesRegex(Failed, "needed by the served model 'far'; end that first: espalier unserve far"):
+            self.cluster.run("models", "delete", "large")
         self.cluster.kill(self.cluster.workers[-1])
         ready = lambda: self.cluster.get("/v2/models/far/ready")[0] == 200  # noqa: E731
         self.cluster.wait(lambda: not ready(), 20, "the loss is seen")
@@ -166,6 +167,7 @@ class RestoreTest(unittest.TestCase):
         self.of_large()
         for name in ("far", "large"):
             self.cluster.run("unserve", name)
+        self.cluster.run("models", "delete", "large")
         self.assertEqual(glob.glob(os.path.join(self.cluster.folder, "data", "artifacts", "data", "large@*")), [])
 
     def test_requests_not_in_an_engine_finish_before_shutdown(self):

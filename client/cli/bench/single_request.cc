@@ -170,7 +170,8 @@ absl::StatusOr<int64_t> SizeOf(Context& context, const std::string& artifact) {
   const auto artifacts = (*client)->ListArtifacts();
   if (!artifacts.ok()) return artifacts.status();
   for (const v1::Artifact& one : *artifacts) {
-    if (one.name() == artifact) return one.bytes();
+    // A served model names the version, which an artifact with only one does not.
+    if (one.name() == artifact || absl::StrCat(one.name(), "@1") == artifact) return one.bytes();
   }
   return 0;
 }

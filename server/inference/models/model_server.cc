@@ -61,9 +61,38 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const v1::ServeModelR
   return LoadParts(*request, name, /*may_wait=*/false);
 }
 
+absl::Status ModelServer::PinArtifacts(v1::ServeModelRequest* request) const {
+  if (options_.pin == nullptr) return absl::OkStatus();
+  std::vector<std::string*> artifacts = {request->mutable_artifact()};
+  for (std::string& ssm : *request->mutable_ssm_artifacts()) artifacts.push_back(&ssm);
+  for (auto& adapter : *request->mutable_adapters()) artifacts.push_back(adapter.mutable_artifact());
+  for (std::string* artifact : artifacts) {
+    absl::StatusOr<std::string> pinned = options_.pin(*artifact);
+    if (!pinned.ok()) return pinned.status();
+    *artifact = *std::move(pinned);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<ArtifactUse> ModelServer::ArtifactsInUse() const {
+  std::vector<ArtifactUse> uses;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [name, entry] : models_) {
+    const auto add = [&uses, &name = name](const std::string& artifact) {
+      uses.push_back({artifact, absl::StrCat("the served model '", name, "'"),
+                      absl::StrCat("end that first: espalier unserve ", name)});
+    };
+    add(entry.request.artifact());
+    for (const std::string& ssm : entry.request.ssm_artifacts()) add(ssm);
+    for (const auto& adapter : entry.request.adapters()) add(adapter.artifact());
+  }
+  return uses;
+}
+
 absl::StatusOr<v1::ServedModel> ModelServer::Serve(const v1::ServeModelRequest& given) {
   absl::StatusOr<v1::ServeModelRequest> request = CompleteServeRequest(given);
   if (!request.ok()) return request.status();
+  if (absl::Status status = PinArtifacts(&*request); !status.ok()) return status;
   if (absl::Status status = AcquireLoadSlot(request->name()); !status.ok()) return status;
   const absl::Cleanup load_slot = [this] { ReleaseLoadSlot(); };
   {

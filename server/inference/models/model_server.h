@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "espalier/v1/inference.pb.h"
 #include "ops/quantized/quantize_graph.h"
+#include "server/artifacts/artifact_store.h"
 #include "server/inference/models/async_engine.h"
 #include "server/inference/models/loaded_model.h"
 #include "server/inference/models/serving_metrics.h"
@@ -75,6 +76,9 @@ struct ModelServerOptions {
   int64_t default_seed = 0;           // mixed with a counter for requests without a seed
   // Delay before loading is retried: at first, and the maximum as it doubles.
   absl::Duration initial_backoff = absl::Seconds(10), max_backoff = absl::Minutes(5);
+  // Returns the reference to record for an artifact, which a later version does not change. Null:
+  // its name.
+  std::function<absl::StatusOr<std::string>(const std::string& artifact)> pin;
   // Requests that are still being read may hold an unserved model: how long Unserve, and Serve of
   // the same name, wait for it.
   absl::Duration release_timeout = absl::Seconds(10);
@@ -141,6 +145,8 @@ class ModelServer {
   std::vector<std::string> Names() const;
   // Like List, plus those that failed to load; `state` has the reason.
   std::vector<v1::ServedModel> ListWithFailed() const;
+  // Artifacts that served models are loaded from, also those that are loading or have failed.
+  std::vector<ArtifactUse> ArtifactsInUse() const;
   // Numbers of "ready", "loading", "waiting" (for workers) and "failed" models. Counts one that is
   // loading for the first time.
   std::map<std::string, int> CountByState() const;
@@ -170,6 +176,8 @@ class ModelServer {
     absl::Duration backoff;  // delay before next_retry
   };
 
+  // Names the versions of a request's artifacts.
+  absl::Status PinArtifacts(v1::ServeModelRequest* request) const;
   // Models load one at a time: waits for the load slot and for an old model of this name to be
   // destroyed. Returns Unavailable if that takes longer than `release_timeout`, and after Drain.
   absl::Status AcquireLoadSlot(const std::string& name);

@@ -161,7 +161,10 @@ std::vector<v1::ModelPlacement> PlacementsOf(const v1::ServeModelRequest& reques
 
 absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest request) {
   if (request.artifact().empty()) return absl::InvalidArgumentError("field 'artifact' is empty");
-  if (request.name().empty()) request.set_name(request.artifact());
+  // Without the version: requests go on when another one is served.
+  if (request.name().empty()) {
+    request.set_name(request.artifact().substr(0, request.artifact().find('@')));
+  }
   if (absl::Status status = CheckArtifactName(request.name()); !status.ok()) return status;
   if (absl::Status status = CheckAdapters(request); !status.ok()) return status;
   if (request.ssm_artifacts().empty() && !request.expansion().empty()) {
