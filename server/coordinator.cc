@@ -34,6 +34,10 @@ namespace {
 
 constexpr absl::Duration kLeaseTick = absl::Milliseconds(200);
 constexpr absl::Duration kDrain = absl::Seconds(2);
+constexpr absl::Duration kFolderTick = absl::Seconds(1);
+constexpr absl::Duration kStoreCheckpoint = absl::Seconds(30);
+// Copies of the store on their way to a client.
+constexpr char kBackupFolder[] = "backup.tmp";
 
 // Removes the reflection service, which the gRPC library adds to every server of the process: it
 // would list all methods to everyone, and no interceptor protects it.
@@ -115,13 +119,20 @@ struct Coordinator::Parts {
   absl::Mutex mutex;
   absl::CondVar stopped;
   bool stop ABSL_GUARDED_BY(mutex) = false;
+  bool draining ABSL_GUARDED_BY(mutex) = false;
+  absl::Status folder_status ABSL_GUARDED_BY(mutex);
   std::string http_address ABSL_GUARDED_BY(mutex);
   std::function<std::vector<std::string>()> served_models ABSL_GUARDED_BY(mutex);
-  std::thread leases;
+  std::thread leases, upkeep;
+  std::string root;  // the data folder
 
   absl::Status Build();
   void FillStatus(v1::ClusterStatusReply* reply);
   void LeaseLoop();
+  // Watches the data folder and keeps the store's log short. A thread of its own: a disk may hang.
+  void UpkeepLoop();
+  void SetFolderStatus(const absl::Status& status);
+  void ReportHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 };
 
 absl::Status Coordinator::Parts::Build() {
@@ -131,7 +142,7 @@ absl::Status Coordinator::Parts::Build() {
   if (options.heartbeat <= absl::ZeroDuration()) options.heartbeat = options.lease / 4;
   if (options.data_dir.empty()) return absl::InvalidArgumentError("data_dir: must be given");
   std::error_code error;
-  std::string root = std::filesystem::absolute(options.data_dir, error).string();
+  root = std::filesystem::absolute(options.data_dir, error).string();
   if (absl::Status s = CreateDurableDirectories(*files, JoinPath(root, "checkpoints")); !s.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("data_dir ", root, ": ", s.message(),
@@ -140,6 +151,7 @@ absl::Status Coordinator::Parts::Build() {
   // Normalized ("." and ".." removed), unless that names another folder (through a link).
   const std::filesystem::path normal = std::filesystem::path(root).lexically_normal();
   if (std::filesystem::equivalent(root, normal, error)) root = normal.string();
+  std::filesystem::remove_all(JoinPath(root, kBackupFolder), error);  // of a daemon that was killed
   RegisterAllOperators(operators);
   absl::StatusOr<std::unique_ptr<SqliteStore>> opened =
       SqliteStore::Open(JoinPath(root, "espalier.db"));
@@ -190,8 +202,11 @@ absl::Status Coordinator::Parts::Build() {
       interceptor.get(), {.operators = &operators, .artifacts = artifacts.get(), .files = files},
       store.get()));
   services.push_back(MakeClusterService(
-      interceptor.get(), workers.get(), &rendezvous, absl::ToDoubleSeconds(options.heartbeat),
-      [this](v1::ClusterStatusReply* reply) { FillStatus(reply); }));
+      interceptor.get(), workers.get(), &rendezvous,
+      {.heartbeat_seconds = absl::ToDoubleSeconds(options.heartbeat),
+       .status = [this](v1::ClusterStatusReply* reply) { FillStatus(reply); },
+       .store = store.get(),
+       .backup_folder = JoinPath(root, kBackupFolder)}));
   return absl::OkStatus();
 }
 
@@ -228,6 +243,40 @@ void Coordinator::Parts::LeaseLoop() {
     }
     metrics.SetWorkers(counts);
   }
+}
+
+void Coordinator::Parts::UpkeepLoop() {
+  absl::Time checkpoint_at = absl::Now() + kStoreCheckpoint;
+  while (true) {
+    absl::Status there = store->CheckPresent();
+    if (there.ok()) there = artifacts->CheckPresent();
+    SetFolderStatus(there);
+    if (there.ok() && absl::Now() >= checkpoint_at) {
+      checkpoint_at = absl::Now() + kStoreCheckpoint;
+      if (absl::Status s = store->Checkpoint(); !s.ok()) spdlog::warn("{}", s.ToString());
+    }
+    absl::MutexLock lock(&mutex);
+    if (!stop) stopped.WaitWithTimeout(&mutex, kFolderTick);
+    if (stop) return;
+  }
+}
+
+void Coordinator::Parts::SetFolderStatus(const absl::Status& status) {
+  absl::MutexLock lock(&mutex);
+  if (status.ok() == folder_status.ok()) return;
+  folder_status = status;
+  metrics.SetDataFolderPresent(status.ok());
+  if (status.ok()) {
+    spdlog::info("the data folder {} is back", root);
+  } else {
+    spdlog::error("not ready: {}", std::string(status.message()));
+  }
+  ReportHealth();
+}
+
+void Coordinator::Parts::ReportHealth() {
+  if (server == nullptr || server->GetHealthCheckService() == nullptr) return;
+  server->GetHealthCheckService()->SetServingStatus(!draining && folder_status.ok());
 }
 
 Coordinator::Coordinator(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -281,6 +330,7 @@ absl::Status Coordinator::Start() {
   absl::Status status = parts.jobs->Start();
   if (!status.ok()) return status;
   parts.leases = std::thread([&parts] { parts.LeaseLoop(); });
+  parts.upkeep = std::thread([&parts] { parts.UpkeepLoop(); });
   spdlog::info("coordinator version={} grpc={} data_dir={}", kEspalierVersion, parts.grpc_address,
                parts.options.data_dir);
   return absl::OkStatus();
@@ -294,6 +344,7 @@ void Coordinator::Stop() {
     parts.stopped.SignalAll();
   }
   if (parts.leases.joinable()) parts.leases.join();
+  if (parts.upkeep.joinable()) parts.upkeep.join();
   parts.rendezvous.EndAll();
   Drain();
   // Attempts first, while their workers can still reach the services.
@@ -306,9 +357,14 @@ void Coordinator::Stop() {
 }
 
 void Coordinator::Drain() {
-  if (parts_->server != nullptr && parts_->server->GetHealthCheckService() != nullptr) {
-    parts_->server->GetHealthCheckService()->SetServingStatus(false);
-  }
+  absl::MutexLock lock(&parts_->mutex);
+  parts_->draining = true;
+  parts_->ReportHealth();
+}
+
+absl::Status Coordinator::DataFolderStatus() const {
+  absl::MutexLock lock(&parts_->mutex);
+  return parts_->folder_status;
 }
 
 std::string Coordinator::grpc_address() const { return parts_->grpc_address; }

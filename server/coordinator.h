@@ -90,6 +90,10 @@ class Coordinator {
   // Makes gRPC's health service report NOT_SERVING. Calls are still answered.
   void Drain();
 
+  // Returns Unavailable while the data folder, or the store or the artifacts in it, is not where it
+  // was at the start: looked at once a second. gRPC's health service then reports NOT_SERVING.
+  absl::Status DataFolderStatus() const;
+
   std::string grpc_address() const;  // with the bound port; valid after Start
   // The address on which processes of this machine reach it without TLS; empty if there is none.
   // Valid after Start.

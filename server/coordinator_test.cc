@@ -428,6 +428,20 @@ TEST_F(CoordinatorTest, FullDiskDuringExportIsWaitedFor) {
   EXPECT_EQ(reply.job().attempts(), 1);
 }
 
+TEST_F(CoordinatorTest, ADataFolderThatIsGoneEndsReadiness) {
+  EXPECT_EQ(coordinator_->DataFolderStatus(), absl::OkStatus());
+  std::filesystem::remove_all(data_dir_ + "-away");
+  std::filesystem::rename(data_dir_, data_dir_ + "-away");
+  EXPECT_TRUE(Eventually([&] { return !coordinator_->DataFolderStatus().ok(); }));
+  grpc::ClientContext context;
+  v1::SubmitReply reply;
+  EXPECT_EQ(training_->Submit(&context, Submission(), &reply).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  std::filesystem::rename(data_dir_ + "-away", data_dir_);
+  EXPECT_TRUE(Eventually([&] { return coordinator_->DataFolderStatus().ok(); }));
+  Submit(Submission());
+}
+
 // Local workers have no certificates and are not --insecure, so they connect over loopback only.
 TEST_F(CoordinatorTest, LocalWorkersConnectOverLoopbackWhateverTheListenAddress) {
   // Another name of 127.0.0.1 counts as an address off loopback.

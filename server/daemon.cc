@@ -144,7 +144,9 @@ class Daemon {
   DistillationDependencies ForDistillation();
   GatewayOptions ForGateway();
 
-  bool ready() const { return models_.restored() && !models_.draining(); }
+  bool ready() const {
+    return models_.restored() && !models_.draining() && coordinator_->DataFolderStatus().ok();
+  }
   absl::Status StartHttp();
   absl::Status StartLocalWorkers();
   void WatchCredentials();

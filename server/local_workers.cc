@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "base/child_descriptors.h"
 #include "base/machine_memory.h"
 
 namespace espalier {
@@ -94,6 +95,7 @@ void LocalWorkers::Spawn(size_t index) {
     sigemptyset(&none);
     pthread_sigmask(SIG_SETMASK, &none, nullptr);
     dup2(2, 1);  // standard output belongs to the daemon
+    CloseOnExecFrom(3);
     execv(argv[0], argv.data());
     _exit(127);
   }

@@ -3,10 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -27,6 +30,7 @@ class LocalWorkersTest : public ::testing::Test {
     std::filesystem::create_directories(folder_);
     std::ofstream(folder_ + "/worker") << "#!/bin/sh\n"
                                        << "echo \"$@\" > " << folder_ << "/$$.new\n"
+                                       << "ls -l /proc/self/fd > " << folder_ << "/$$.files\n"
                                        << "mv " << folder_ << "/$$.new " << folder_ << "/$$.words\n"
                                        << "exec sleep 600\n";
     std::filesystem::permissions(folder_ + "/worker", std::filesystem::perms::owner_all);
@@ -82,6 +86,25 @@ TEST_F(LocalWorkersTest, WhatIsGivenIsGivenToEach) {
     EXPECT_EQ(words.at("--threads"), "5");
     EXPECT_EQ(words.at("--coordinator"), "127.0.0.1:7070");
   }
+}
+
+// A worker that outlives the daemon would hold its ports.
+TEST_F(LocalWorkersTest, TheyInheritNoSockets) {
+  const int listening = socket(AF_INET, SOCK_STREAM, 0);  // without SOCK_CLOEXEC
+  ASSERT_GE(listening, 0);
+  ASSERT_EQ(listen(listening, 1), 0);
+  ASSERT_EQ(Started({.count = 1}).size(), 1u);
+  close(listening);
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    if (entry.path().extension() != ".files") continue;
+    ++files;
+    std::stringstream open;
+    open << std::ifstream(entry.path()).rdbuf();
+    EXPECT_THAT(open.str(), ::testing::HasSubstr("/dev/null")) << "standard input";
+    EXPECT_THAT(open.str(), ::testing::Not(::testing::HasSubstr("socket:")));
+  }
+  EXPECT_EQ(files, 1);
 }
 
 }  // namespace

@@ -134,7 +134,8 @@ std::vector<Command> AllCommands() {
           PlanCommand(),    ExplainCommand(),        MachinesCommand(),  ProfileCommand(),
           JobsCommand(),    LogsCommand(),           ModelsCommand(),    ServeCommand(),
           UnserveCommand(), GenerateCommand(),       ChatCommand(),      EmbedCommand(),
-          BenchCommand(),   VerifyLosslessCommand(), BoostTuneCommand(), VersionCommand()};
+          BenchCommand(),   VerifyLosslessCommand(), BoostTuneCommand(), BackupCommand(),
+          VersionCommand()};
 }
 
 Context::Context(const Environment& environment, ParsedFlags flags)

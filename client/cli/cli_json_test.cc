@@ -89,6 +89,7 @@ TEST_F(CliTest, EveryAnswerIsADocumentOrLines) {
       {"models", "download", "m", home_ + "/back"},
       {"models", "quantize", "m", "--weights=int8", "--out=n"},
       {"models", "delete", "m"},
+      {"backup", home_ + "/store.db"},
       {"serve"},
       {"serve", "llm"},
       {"embed", "llm", "x"},

@@ -110,6 +110,7 @@ Command EmbedCommand();
 Command BenchCommand();
 Command VerifyLosslessCommand();
 Command BoostTuneCommand();
+Command BackupCommand();
 Command VersionCommand();
 
 std::vector<Command> AllCommands();

@@ -24,6 +24,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/child_descriptors.h"
 
 namespace espalier {
 namespace {
@@ -130,6 +131,7 @@ absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const s
     dup2(null, 0);
     dup2(log, 1);
     dup2(log, 2);
+    CloseOnExecFrom(3);
     execv(argv[0], argv.data());
     _exit(127);
   }

@@ -137,6 +137,11 @@ class Client {
   // Cluster.
   absl::StatusOr<v1::ClusterStatusReply> Status();
   absl::StatusOr<std::vector<v1::WorkerInfo>> ListWorkers();
+  // Writes a copy of the coordinator's store to `path`, readable by its owner only, and returns its
+  // size in bytes. The file appears once it is complete and its hash was compared. AlreadyExists if
+  // there is a file.
+  absl::StatusOr<int64_t> Backup(const std::string& path,
+                                 const std::function<void(int64_t done)>& progress = nullptr);
 
   // Serving.
   absl::StatusOr<v1::ServedModel> Serve(const v1::ServeModelRequest& request);

@@ -244,6 +244,17 @@ class FakeCluster : public v1::Cluster::Service {
     *reply = s_.status;
     return grpc::Status::OK;
   }
+  grpc::Status Backup(ServerContext*, const v1::BackupRequest*,
+                      grpc::ServerWriter<v1::BackupReply>* writer) override {
+    v1::BackupReply part;
+    for (const char* chunk : {"the ", "store"}) {
+      part.set_chunk(chunk);
+      writer->Write(part);
+    }
+    part.set_sha256(Sha256Hex(s_.corrupt_downloads ? "another" : "the store"));
+    writer->Write(part);
+    return grpc::Status::OK;
+  }
 
  private:
   FakeState& s_;

@@ -1,4 +1,4 @@
-// The streaming calls: Watch, Generate, VerifyLossless, Upload, Download and Quantize.
+// The streaming calls: Watch, Generate, VerifyLossless, Upload, Download, Backup and Quantize.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -96,6 +97,23 @@ class FolderWriter {
     sums_[name_] = sum_->Hex();
     name_.clear();
     return absl::OkStatus();
+  }
+
+  // Makes the started file readable by its owner only.
+  absl::Status Protect() const {
+    constexpr auto kOwner =
+        std::filesystem::perms::owner_read | std::filesystem::perms::owner_write;
+    std::error_code error;
+    std::filesystem::permissions(Path() + ".part", kOwner, error);
+    return error ? CannotWrite("protect", Path(), error.message()) : absl::OkStatus();
+  }
+
+  // Finishes the file if it has this hash.
+  absl::Status FinishAs(const std::string& sha256) {
+    const std::string found = std::exchange(sum_, std::make_unique<Sha256>())->Hex();
+    if (found == sha256) return Finish();
+    return absl::DataLossError(
+        absl::StrCat(Path(), ": the copy does not have the coordinator's hash; try again"));
   }
 
   // As Artifact.sha256: the hash of a single file, or of the sorted "name sha256" lines.
@@ -343,6 +361,40 @@ absl::StatusOr<std::string> Client::EnsureUploaded(const std::vector<LocalFile>&
   }
   if (uploaded != nullptr) *uploaded = artifact.ok();
   return name;
+}
+
+absl::StatusOr<int64_t> Client::Backup(const std::string& path,
+                                       const std::function<void(int64_t done)>& progress) {
+  const std::filesystem::path file(path);
+  if (file.filename().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is a folder; name a file in it"));
+  }
+  if (std::filesystem::exists(file)) {
+    return absl::AlreadyExistsError(absl::StrCat(path, " exists; name a new file"));
+  }
+  grpc::ClientContext context;
+  impl_->Prepare(&context, absl::InfiniteDuration());
+  auto reader = impl_->cluster->Backup(&context, v1::BackupRequest());
+  FolderWriter writer(file.has_parent_path() ? file.parent_path().string() : ".");
+  absl::Status failed = writer.Start(file.filename().string());
+  if (failed.ok()) failed = writer.Protect();
+  int64_t done = 0;
+  std::string sum;
+  for (v1::BackupReply part; failed.ok() && reader->Read(&part);) {
+    if (part.has_sha256()) {
+      sum = part.sha256();
+      continue;
+    }
+    failed = writer.Append(part.chunk());
+    done += static_cast<int64_t>(part.chunk().size());
+    if (progress) progress(done);
+  }
+  if (!failed.ok()) context.TryCancel();
+  const grpc::Status status = reader->Finish();
+  if (!failed.ok()) return failed;
+  if (!status.ok()) return impl_->FromGrpc(status);
+  if (absl::Status s = writer.FinishAs(sum); !s.ok()) return s;
+  return done;
 }
 
 absl::StatusOr<v1::Artifact> Client::Download(const std::string& name, const std::string& folder,

@@ -214,6 +214,14 @@ std::vector<v1::Artifact> ArtifactStore::List() const {
   return artifacts;
 }
 
+absl::Status ArtifactStore::CheckPresent() const {
+  const std::string data = JoinPath(root_, kData);
+  std::error_code error;
+  if (fs::is_directory(data, error)) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("the folder of the artifacts, ", data, ", is gone; put it back"));
+}
+
 absl::StatusOr<std::string> ArtifactStore::MakeStagingFolder() {
   int64_t number;
   {

@@ -115,6 +115,9 @@ class ArtifactStore {
   // needs the artifact, or if it has several versions and none is named.
   absl::Status Delete(const std::string& name, const IdempotencyRecord* idempotency_record);
 
+  // Returns Unavailable if the folder of the artifacts is gone.
+  absl::Status CheckPresent() const;
+
   // Creates a folder for files to be registered with RegisterStaged.
   absl::StatusOr<std::string> MakeStagingFolder();
   // Makes the idempotency record from an artifact; both are written in one transaction.

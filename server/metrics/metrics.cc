@@ -70,6 +70,12 @@ struct Metrics::Families {
             "Workers that went without leaving: silent for a lease, not answering, or replaced.");
   prometheus::Counter& store_errors =
       Count("espalier_store_errors_total", "Writes to the job store that failed.");
+  prometheus::Gauge& folder_present =
+      prometheus::BuildGauge()
+          .Name("espalier_data_folder_present")
+          .Help("0 while the data folder, its store or its artifacts are gone, otherwise 1.")
+          .Register(registry)
+          .Add({});
   prometheus::Gauge& start = prometheus::BuildGauge()
                                  .Name("process_start_time_seconds")
                                  .Help("Start of the process, seconds since 1970.")
@@ -84,6 +90,7 @@ struct Metrics::Families {
 Metrics::Metrics() : families_(std::make_unique<Families>()) {
   families_->start.Set(
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  SetDataFolderPresent(true);
   SetJobs({});
   SetWorkers({});
 }
@@ -121,6 +128,7 @@ void Metrics::CheckpointDamaged() { families_->checkpoints_damaged.Increment(); 
 void Metrics::AttemptStarted() { families_->attempts.Increment(); }
 void Metrics::WorkerLost() { families_->lost.Increment(); }
 void Metrics::StoreError() { families_->store_errors.Increment(); }
+void Metrics::SetDataFolderPresent(bool present) { families_->folder_present.Set(present ? 1 : 0); }
 
 std::string Metrics::Expose() const {
   return prometheus::TextSerializer().Serialize(families_->registry.Collect());

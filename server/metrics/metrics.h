@@ -34,6 +34,8 @@ class Metrics {
   void AttemptStarted();     // espalier_job_attempts_total
   void WorkerLost();         // espalier_workers_lost_total
   void StoreError();         // espalier_store_errors_total
+  // espalier_data_folder_present: 1 from the start, 0 while it is gone.
+  void SetDataFolderPresent(bool present);
 
   // Returns the text exposition format, for /metrics.
   std::string Expose() const;

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 
+#include "absl/cleanup/cleanup.h"
+#include "base/file_system.h"
+#include "base/random_id.h"
+#include "base/sha256.h"
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
+#include "server/store/job_store.h"
 
 namespace espalier {
 namespace {
@@ -14,16 +19,16 @@ namespace {
 using grpc::ServerContext;
 
 constexpr double kMaxWaitSeconds = 120;
+constexpr int64_t kBackupChunk = 512 << 10;
 
 class ClusterService : public v1::Cluster::Service {
  public:
   ClusterService(CallInterceptor* interceptor, WorkerRegistry* workers, Rendezvous* rendezvous,
-                 double heartbeat_seconds, std::function<void(v1::ClusterStatusReply*)> status)
+                 ClusterServiceOptions options)
       : interceptor_(*interceptor),
         workers_(*workers),
         rendezvous_(*rendezvous),
-        heartbeat_seconds_(heartbeat_seconds),
-        status_(std::move(status)) {}
+        options_(std::move(options)) {}
 
   grpc::Status Join(ServerContext* context, const v1::JoinRequest* request,
                     v1::JoinReply* reply) override {
@@ -31,7 +36,7 @@ class ClusterService : public v1::Cluster::Service {
       absl::StatusOr<v1::Lease> lease = workers_.Join(*request);
       if (!lease.ok()) return lease.status();
       *reply->mutable_lease() = *lease;
-      reply->set_heartbeat_seconds(heartbeat_seconds_);
+      reply->set_heartbeat_seconds(options_.heartbeat_seconds);
       reply->set_lease_seconds(absl::ToDoubleSeconds(workers_.lease()));
       return absl::OkStatus();
     });
@@ -59,9 +64,15 @@ class ClusterService : public v1::Cluster::Service {
                       v1::ClusterStatusReply* reply) override {
     return Answer(context, "Cluster/Status", [&] {
       for (v1::WorkerInfo& info : workers_.List()) *reply->add_workers() = std::move(info);
-      status_(reply);
+      options_.status(reply);
       return absl::OkStatus();
     });
+  }
+
+  grpc::Status Backup(ServerContext* context, const v1::BackupRequest*,
+                      grpc::ServerWriter<v1::BackupReply>* writer) override {
+    return interceptor_.Handle(context, "Cluster/Backup",
+                               [&] { return SendBackup(context, writer); });
   }
 
   grpc::Status StoreSet(ServerContext* context, const v1::StoreSetRequest* request,
@@ -92,6 +103,39 @@ class ClusterService : public v1::Cluster::Service {
   }
 
  private:
+  absl::Status SendBackup(ServerContext* context, grpc::ServerWriter<v1::BackupReply>* writer) {
+    const absl::StatusOr<std::string> name = RandomId();
+    if (!name.ok()) return name.status();
+    const std::string path = JoinPath(options_.backup_folder, *name);
+    const absl::Cleanup remove = [&] { files_->Remove(path).IgnoreError(); };
+    absl::Status status = files_->CreateDirectories(options_.backup_folder);
+    if (status.ok()) {
+      status = options_.store->BackUp(path, [context] { return context->IsCancelled(); });
+    }
+    if (!status.ok()) return status;
+    absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_->Open(path);
+    if (!file.ok()) return file.status();
+    const auto send = [&](const v1::BackupReply& part) {
+      const StreamIdleTimeout::Wait wait(interceptor_.idle(), context);
+      return writer->Write(part) ? absl::OkStatus() : absl::CancelledError("the caller has gone");
+    };
+    Sha256 sum;
+    v1::BackupReply part;
+    for (int64_t at = 0; at < (*file)->size() && status.ok();) {
+      const int64_t bytes = std::min(kBackupChunk, (*file)->size() - at);
+      std::string* chunk = part.mutable_chunk();
+      chunk->resize(static_cast<size_t>(bytes));
+      status = (*file)->Read(at, bytes, chunk->data());
+      if (!status.ok()) return status;
+      sum.Add(*chunk);
+      status = send(part);
+      at += bytes;
+    }
+    if (!status.ok()) return status;
+    part.set_sha256(sum.Hex());
+    return send(part);
+  }
+
   // kShort: a busy daemon must not lose its workers or refuse to list them.
   grpc::Status Answer(ServerContext* context, const std::string& method,
                       const std::function<absl::Status()>& body) {
@@ -101,17 +145,16 @@ class ClusterService : public v1::Cluster::Service {
   CallInterceptor& interceptor_;
   WorkerRegistry& workers_;
   Rendezvous& rendezvous_;
-  const double heartbeat_seconds_;
-  const std::function<void(v1::ClusterStatusReply*)> status_;
+  const ClusterServiceOptions options_;
+  const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeClusterService(
-    CallInterceptor* interceptor, WorkerRegistry* workers, Rendezvous* rendezvous,
-    double heartbeat_seconds, std::function<void(v1::ClusterStatusReply*)> status) {
-  return std::make_unique<ClusterService>(interceptor, workers, rendezvous, heartbeat_seconds,
-                                          std::move(status));
+std::unique_ptr<grpc::Service> MakeClusterService(CallInterceptor* interceptor,
+                                                  WorkerRegistry* workers, Rendezvous* rendezvous,
+                                                  ClusterServiceOptions options) {
+  return std::make_unique<ClusterService>(interceptor, workers, rendezvous, std::move(options));
 }
 
 }  // namespace espalier

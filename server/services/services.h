@@ -28,9 +28,15 @@ std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor,
                                                   PlannerRequestHandler* plans);
 std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor,
                                                  const QuantizeTools& tools, JobStore* store);
-// `status` fills in the fields that the registry does not know.
-std::unique_ptr<grpc::Service> MakeClusterService(
-    CallInterceptor* interceptor, WorkerRegistry* workers, Rendezvous* rendezvous,
-    double heartbeat_seconds, std::function<void(v1::ClusterStatusReply*)> status);
+struct ClusterServiceOptions {
+  double heartbeat_seconds = 0;
+  // Fills in the fields that the registry does not know.
+  std::function<void(v1::ClusterStatusReply*)> status;
+  const JobStore* store = nullptr;
+  std::string backup_folder;  // for copies on their way, on the disk of the store
+};
+std::unique_ptr<grpc::Service> MakeClusterService(CallInterceptor* interceptor,
+                                                  WorkerRegistry* workers, Rendezvous* rendezvous,
+                                                  ClusterServiceOptions options);
 
 }  // namespace espalier

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -100,6 +101,15 @@ class JobStore {
   // Named opaque values, such as measured operator times (planner/cost/measured_cost.h).
   virtual absl::Status PutBlob(const std::string& name, const std::string& value) = 0;
   virtual absl::StatusOr<std::string> GetBlob(const std::string& name) const = 0;  // NotFound
+
+  // Writes a copy of everything, as of one moment, to a new file. Other calls go on meanwhile.
+  // Returns Cancelled once `stopped` returns true; on error the file may be incomplete.
+  virtual absl::Status BackUp(const std::string& path,
+                              const std::function<bool()>& stopped) const = 0;
+  // Moves what was written into the store's main file, so that little depends on the log.
+  virtual absl::Status Checkpoint() = 0;
+  // Returns Unavailable if the store's file was moved or removed: every write then fails.
+  virtual absl::Status CheckPresent() const = 0;
 };
 
 }  // namespace espalier

@@ -40,8 +40,11 @@ absl::Status ParseInto(const std::string& bytes, const char* what,
 template <typename Body>
 absl::Status SqliteStore::InTransaction(Body body) {
   absl::MutexLock lock(&mutex_);
-  absl::Status status = Execute("BEGIN IMMEDIATE");
+  // SQLite would go on in a file that no restart will find.
+  absl::Status status = CheckFile();
+  if (status.ok()) status = Execute("BEGIN IMMEDIATE");
   if (!status.ok()) return status;
+  written_ = true;
   status = body();
   if (status.ok()) status = Execute("COMMIT");
   // SQLite may already have rolled back (on a full disk); a second ROLLBACK then only fails.

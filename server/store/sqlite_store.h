@@ -2,6 +2,7 @@
 // file exclusively (a second coordinator on the same data directory is refused).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,6 +50,10 @@ class SqliteStore : public JobStore {
   absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const override;
   absl::Status PutBlob(const std::string& name, const std::string& value) override;
   absl::StatusOr<std::string> GetBlob(const std::string& name) const override;
+  absl::Status BackUp(const std::string& path,
+                      const std::function<bool()>& stopped) const override;
+  absl::Status Checkpoint() override;
+  absl::Status CheckPresent() const override;
 
  private:
   explicit SqliteStore(sqlite3* database) : database_(database) {}
@@ -57,6 +62,7 @@ class SqliteStore : public JobStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Execute(const std::string& sql) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Statement& Sql(const std::string& sql) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckFile() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteJob(const std::string& job_id, const JobWrite& write)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status InsertIdempotencyRecord(const IdempotencyRecord& idempotency_record)
@@ -68,6 +74,7 @@ class SqliteStore : public JobStore {
 
   mutable absl::Mutex mutex_;
   sqlite3* const database_;
+  bool written_ ABSL_GUARDED_BY(mutex_) = true;  // since the last Checkpoint
   mutable std::map<std::string, std::unique_ptr<Statement>> statements_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -310,6 +310,62 @@ TEST_F(StoreTest, DamagedWriteAheadLogLosesOnlyItsEnd) {
   }
 }
 
+TEST_F(StoreTest, ABackupMadeWhileJobsWriteIsAStore) {
+  const std::string copy = path_ + ".backup";
+  std::filesystem::remove(copy);
+  ASSERT_TRUE(store_->Write("before", Create("before")).ok());
+  // Larger than a step of the backup, so that writes come between.
+  ASSERT_TRUE(store_->PutBlob("large", std::string(3 << 20, 'x')).ok());
+  int looks = 0;
+  const absl::Status done = store_->BackUp(copy, [&] {
+    const std::string id = "meanwhile-" + std::to_string(++looks);
+    EXPECT_TRUE(store_->Write(id, Create(id)).ok());
+    return false;
+  });
+  ASSERT_TRUE(done.ok()) << done;
+  EXPECT_GE(looks, 3);
+  ASSERT_TRUE(store_->Write("after", Create("after")).ok());
+  auto restored = SqliteStore::Open(copy);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_TRUE((*restored)->Get("before").ok());
+  EXPECT_EQ((*restored)->GetBlob("large")->size(), size_t{3} << 20);
+  EXPECT_EQ((*restored)->Get("after").status().code(), absl::StatusCode::kNotFound);
+  const auto jobs = (*restored)->List();
+  ASSERT_TRUE(jobs.ok());
+  EXPECT_LE(jobs->size(), static_cast<size_t>(looks) + 1);
+
+  EXPECT_EQ(store_->BackUp(copy + "2", [] { return true; }).code(), absl::StatusCode::kCancelled);
+  EXPECT_FALSE(store_->BackUp("/nowhere/backup", nullptr).ok());
+  EXPECT_TRUE(store_->Write("more", Create("more")).ok()) << "the store stays usable";
+}
+
+TEST_F(StoreTest, AfterACheckpointTheFileAloneHasEverything) {
+  ASSERT_TRUE(store_->Write("a", Create("a")).ok());
+  EXPECT_GT(std::filesystem::file_size(path_ + "-wal"), 0u);
+  ASSERT_TRUE(store_->Checkpoint().ok());
+  EXPECT_EQ(std::filesystem::file_size(path_ + "-wal"), 0u);
+  const std::string copy = path_ + ".copy";
+  std::filesystem::copy_file(path_, copy, std::filesystem::copy_options::overwrite_existing);
+  auto alone = SqliteStore::Open(copy);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_TRUE((*alone)->Get("a").ok());
+  EXPECT_TRUE(store_->Checkpoint().ok()) << "again, with nothing to do";
+}
+
+// Otherwise what is acknowledged goes into a file that no restart finds.
+TEST_F(StoreTest, NothingIsWrittenIntoAFileThatIsGone) {
+  ASSERT_TRUE(store_->Write("a", Create("a")).ok());
+  std::filesystem::rename(path_, path_ + ".moved");
+  EXPECT_EQ(store_->CheckPresent().code(), absl::StatusCode::kUnavailable);
+  const absl::Status refused = store_->Write("b", Create("b"));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(refused.message(), HasSubstr("was moved or removed"));
+  EXPECT_EQ(store_->Checkpoint().code(), absl::StatusCode::kUnavailable);
+  std::filesystem::rename(path_ + ".moved", path_);
+  EXPECT_TRUE(store_->CheckPresent().ok());
+  EXPECT_TRUE(store_->Write("b", Create("b")).ok());
+}
+
 TEST_F(StoreTest, ServedModelsAndArtifactsSurvive) {
   v1::ServeModelRequest served;
   served.set_name("m");

@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import Cluster  # noqa: E402
+from cluster import Cluster, Failed  # noqa: E402
 from model_files import CONFIG, VOCABULARY, weights, write_model  # noqa: E402
 
 # Some gigabytes of zeros that lie nowhere, which take seconds to be packed in 4 bits.
