@@ -190,6 +190,8 @@ absl::Status Coordinator::Parts::Build() {
   runner.checkpoint_root = JoinPath(root, "checkpoints");
   runner.policy.max_attempts_without_progress = options.max_attempts_without_progress;
   runner.recovery_grace_period = options.recovery_grace_period;
+  runner.grow_after = options.grow_after;
+  runner.grow_if_left = options.grow_if_left;
   jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
   interceptor = std::make_unique<CallInterceptor>(
       &metrics, options.authorize,

@@ -50,8 +50,12 @@ struct CoordinatorOptions {
   absl::Duration lease = absl::Seconds(10);
   absl::Duration heartbeat;  // zero: a quarter of the lease
   // After a worker was lost or the coordinator restarted: how long a job waits for as many workers
-  // as it had before it continues with fewer.
-  absl::Duration recovery_grace_period = absl::Seconds(5);
+  // as it had before it continues with fewer, counted from the first idle one. It takes them back
+  // at a checkpoint once they are idle.
+  absl::Duration recovery_grace_period = absl::Seconds(10);
+  // See JobRunnerOptions.
+  absl::Duration grow_after = absl::Seconds(10);
+  absl::Duration grow_if_left = absl::Seconds(20);
   int max_attempts_without_progress = 5;
   double measure_seconds = 3;  // per plan, for measuring operators; 0: analytic costs only
   int message_limit_bytes = 64 << 20;

@@ -51,6 +51,7 @@ class CoordinatorFixture : public ::testing::Test {
     options.listen = listen;
     options.lease = absl::Seconds(3);
     options.recovery_grace_period = absl::Milliseconds(300);
+    options.grow_after = options.grow_if_left = absl::ZeroDuration();
     options.max_attempts_without_progress = 3;
     options.file_system = &files_;
     auto opened = Coordinator::Open(options);

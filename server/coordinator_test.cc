@@ -124,6 +124,39 @@ TEST_F(CoordinatorTest, JobContinuesFromCheckpointWhenWorkerDies) {
               ::testing::Contains(::testing::AllOf(HasSubstr("fake-2"), HasSubstr("going back"))));
 }
 
+TEST_F(CoordinatorTest, JobTakesWorkersBackAtACheckpoint) {
+  AddWorker({.step = absl::Milliseconds(30)});
+  AddWorker({.step = absl::Milliseconds(30)});
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 10; });
+  workers_[1]->Kill();
+  WaitFor(id, [](const v1::Job& job) { return job.attempts() == 2 && job.state() == v1::RUNNING; });
+  AddWorker({.step = absl::Milliseconds(30)});
+  AddWorker({.step = absl::Milliseconds(30)});
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  ExpectWholeCurve(reply);
+  EXPECT_EQ(reply.job().attempts(), 3);
+  EXPECT_EQ(reply.job().plan().devices_size(), 2) << "as many as it had, not all";
+  EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("1 more workers are idle")));
+}
+
+TEST_F(CoordinatorTest, JobWaitsForItsLeastWorkers) {
+  AddWorker();
+  v1::SubmitRequest request = Submission();
+  request.mutable_spec()->set_min_devices(2);
+  const std::string id = Submit(request);
+  v1::GetJobReply reply = WaitForEnd(Submit(Submission()));
+  EXPECT_EQ(reply.job().state(), v1::SUCCEEDED) << "a smaller job goes first";
+  reply = Get(id);
+  EXPECT_EQ(reply.job().state(), v1::QUEUED);
+  EXPECT_THAT(reply.messages(), ::testing::ElementsAre(HasSubstr("at least 2 workers")));
+  AddWorker();
+  reply = WaitForEnd(id);
+  EXPECT_EQ(reply.job().state(), v1::SUCCEEDED);
+  EXPECT_EQ(reply.job().plan().devices_size(), 2);
+}
+
 TEST_F(CoordinatorTest, FrozenWorkerIsLostWhenLeaseExpires) {
   AddWorker({.step = absl::Milliseconds(15)});
   AddWorker({.step = absl::Milliseconds(15)});
@@ -362,84 +395,6 @@ TEST_F(CoordinatorTest, LargeJobYieldsButIsNotStarvedBySmallerJobs) {
   const v1::Job done = Get(large).job();
   EXPECT_EQ(done.state(), v1::SUCCEEDED) << "the small one has overtaken it";
   EXPECT_EQ(done.plan().devices_size(), 2);
-}
-
-TEST_F(CoordinatorTest, FullDiskPausesCheckpointsAndTrainingGoesOn) {
-  AddWorker({.step = absl::Milliseconds(15)});
-  const std::string id = Submit(Submission());
-  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 10; });
-  files_.set_free_bytes(0);
-  v1::GetJobReply reply =
-      WaitFor(id, [](const v1::Job& job) { return !job.checkpoints_paused().empty(); });
-  EXPECT_THAT(reply.job().checkpoints_paused(), HasSubstr("No space left"));
-  EXPECT_THAT(coordinator_->metrics().Expose(),
-              HasSubstr("\nespalier_jobs_checkpoints_paused 1\n"));
-  files_.set_free_bytes(int64_t{1} << 40);
-  reply = WaitFor(id, [](const v1::Job& job) { return job.checkpoints_paused().empty(); });
-  EXPECT_GT(reply.job().checkpoint_step(), 10);
-  reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
-  EXPECT_EQ(reply.job().attempts(), 1);
-  ExpectWholeCurve(reply);
-  EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("checkpoints are paused")).Times(1));
-  EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("there is room again")).Times(1));
-  EXPECT_THAT(coordinator_->metrics().Expose(),
-              HasSubstr("\nespalier_jobs_checkpoints_paused 0\n"));
-}
-
-TEST_F(CoordinatorTest, FullDiskAtTheEndIsWaitedFor) {
-  AddWorker();
-  files_.set_free_bytes(0);
-  const std::string id = Submit(Submission());
-  v1::GetJobReply reply =
-      WaitFor(id, [](const v1::Job& job) { return job.steps_done() == kSteps; });
-  absl::SleepFor(absl::Milliseconds(300));
-  reply = Get(id);
-  EXPECT_EQ(reply.job().state(), v1::RUNNING) << reply.job().error();
-  EXPECT_EQ(reply.job().checkpoint_step(), 0) << "a checkpoint without its manifest is none";
-  files_.set_free_bytes(int64_t{1} << 40);
-  reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
-  EXPECT_EQ(reply.job().attempts(), 1);
-  ExpectWholeCurve(reply);
-  EXPECT_EQ(workers_[0]->runs(), 2) << "no step is repeated";
-}
-
-TEST_F(CoordinatorTest, FullDiskDuringExportIsWaitedFor) {
-  AddWorker();
-  files_.Hold("model.safetensors");
-  const std::string id = Submit(Submission());
-  ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
-  files_.set_free_bytes(0);
-  files_.Release();
-  const auto messages = [&] {
-    const v1::GetJobReply reply = Get(id);
-    return std::vector<std::string>(reply.messages().begin(), reply.messages().end());
-  };
-  ASSERT_TRUE(Eventually([&] {
-    const std::vector<std::string> all = messages();
-    return std::any_of(all.begin(), all.end(), [](const std::string& message) {
-      return message.find("waits for room") != std::string::npos;
-    });
-  }));
-  files_.set_free_bytes(int64_t{1} << 40);
-  const v1::GetJobReply reply = WaitForEnd(id);
-  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
-  EXPECT_EQ(reply.job().attempts(), 1);
-}
-
-TEST_F(CoordinatorTest, ADataFolderThatIsGoneEndsReadiness) {
-  EXPECT_EQ(coordinator_->DataFolderStatus(), absl::OkStatus());
-  std::filesystem::remove_all(data_dir_ + "-away");
-  std::filesystem::rename(data_dir_, data_dir_ + "-away");
-  EXPECT_TRUE(Eventually([&] { return !coordinator_->DataFolderStatus().ok(); }));
-  grpc::ClientContext context;
-  v1::SubmitReply reply;
-  EXPECT_EQ(training_->Submit(&context, Submission(), &reply).error_code(),
-            grpc::StatusCode::UNAVAILABLE);
-  std::filesystem::rename(data_dir_ + "-away", data_dir_);
-  EXPECT_TRUE(Eventually([&] { return coordinator_->DataFolderStatus().ok(); }));
-  Submit(Submission());
 }
 
 // Local workers have no certificates and are not --insecure, so they connect over loopback only.

@@ -109,6 +109,7 @@ CoordinatorOptions ForCoordinator(const DaemonOptions& options, const Credential
   out.data_dir = options.data_dir;
   out.listen = options.listen;
   out.lease = options.lease;
+  out.recovery_grace_period = options.worker_return;
   out.measure_seconds = options.measure_seconds;
   out.limits = options.limits;
   out.open_probes = options.open_probes;

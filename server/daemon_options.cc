@@ -64,6 +64,9 @@ absl::Status CheckDaemonOptions(const DaemonOptions& options) {
   if (!(options.lease >= absl::Milliseconds(500))) {
     return absl::InvalidArgumentError("--lease-seconds: at least 0.5");
   }
+  if (!(options.worker_return >= absl::ZeroDuration())) {
+    return absl::InvalidArgumentError("--worker-return-timeout: 0 or more seconds");
+  }
   return CheckLimits(options.limits);
 }
 

@@ -101,7 +101,7 @@ TEST_F(LocalWorkersTest, TheyInheritNoSockets) {
     ++files;
     std::stringstream open;
     open << std::ifstream(entry.path()).rdbuf();
-    EXPECT_THAT(open.str(), ::testing::HasSubstr("/dev/null")) << "standard input";
+    EXPECT_THAT(open.str(), ::testing::HasSubstr(" 2 -> ")) << "standard error is inherited";
     EXPECT_THAT(open.str(), ::testing::Not(::testing::HasSubstr("socket:")));
   }
   EXPECT_EQ(files, 1);

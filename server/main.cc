@@ -27,6 +27,9 @@ ABSL_FLAG(std::string, worker_swap_dir, "",
           "folder for swapped tensors of local workers; empty: in memory");
 ABSL_FLAG(int, worker_threads, 0, "threads per local worker; 0: the cores divided among them");
 ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker is considered dead");
+ABSL_FLAG(double, worker_return_timeout, 10,
+          "seconds that a job which has lost workers waits for as many as it had, before it goes on "
+          "with fewer; it takes them back at a checkpoint once they are idle");
 ABSL_FLAG(double, measure_seconds, 3, "time per plan for measuring operators; 0: no measurements");
 ABSL_FLAG(int, grpc_max_calls, espalier::GrpcLimits().max_calls,
           "concurrent gRPC calls, each with a thread; calls of workers, probes and cancellations "
@@ -96,6 +99,7 @@ DaemonOptions OptionsOfFlags() {
                  .client_ca = absl::GetFlag(FLAGS_tls_client_ca)};
   options.insecure = absl::GetFlag(FLAGS_insecure);
   options.lease = absl::Seconds(absl::GetFlag(FLAGS_lease_seconds));
+  options.worker_return = absl::Seconds(absl::GetFlag(FLAGS_worker_return_timeout));
   options.measure_seconds = absl::GetFlag(FLAGS_measure_seconds);
   options.drain = absl::Seconds(absl::GetFlag(FLAGS_drain_seconds));
   options.limits.max_calls = absl::GetFlag(FLAGS_grpc_max_calls);

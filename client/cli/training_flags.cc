@@ -49,6 +49,9 @@ std::vector<FlagSpec> TrainingFlags() {
        "of the parameters that would be trained, train only those of this name; a name without * "
        "is trained in any case",
        0, 0, 0, true},
+      {"min-devices", FlagType::kInt, "N",
+       "wait for at least N workers, also after some were lost (1); more are taken up to "
+       "--max-devices", 0, 1, 1 << 16},
       {"name", FlagType::kText, "NAME",
        "name of the job and of the trained model; if there is a model of that name, this one is its "
        "next version, NAME@2"},
@@ -72,6 +75,7 @@ absl::Status FillTraining(const ParsedFlags& flags, v1::TrainingSpec* spec) {
   *spec->mutable_search() = *std::move(search);
   spec->set_name(flags.Text("name"));
   spec->set_output_model(flags.Text("name"));
+  spec->set_min_devices(static_cast<int32_t>(flags.Int("min-devices", 0)));
   spec->set_batch_size(flags.Int("batch-size", kDefaultBatchSize));
   spec->set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));
   spec->set_checkpoint_every_steps(flags.Int("checkpoint-every", 0));

@@ -92,7 +92,7 @@ absl::Status JobRunner::Start() {
     if (job->life.state == v1::RECOVERING) {
       absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
       if (full.ok()) job->enough = MemoryOf(full->job.plan().devices());
-      job->workers_before = job->enough.workers;
+      job->workers_before = job->most_workers = job->enough.workers;
       job->recovering_since = clock_->Now();
     }
     status = Flush(job.get());
@@ -154,7 +154,10 @@ absl::Status JobRunner::Apply(Job* job, const JobLifecycleEvent& event) {
     }
     record.set_finished_unix_ms(IsOver(job->life.state) ? now : 0);
     record.set_error(job->life.state == v1::FAILED ? decision->error : "");
-    if (job->life.state == v1::RECOVERING) job->recovering_since = clock_->Now();
+    if (job->life.state == v1::RECOVERING) {
+      job->recovering_since = clock_->Now();
+      job->workers_since = absl::InfiniteFuture();
+    }
     spdlog::info("job id={} state={} attempt={} checkpoint_step={} error=\"{}\"", record.id(),
                  StateName(job->life.state), job->life.attempts, job->life.checkpoint_step,
                  absl::CHexEscape(record.error()));
@@ -354,7 +357,9 @@ void JobRunner::OnPlanned(const std::string& job_id, int32_t attempt, const Plan
 
 void JobRunner::OnRunning(const std::string& job_id, int32_t attempt) {
   absl::MutexLock lock(&mutex_);
-  Apply(jobs_.at(job_id).get(), {.kind = JobEventKind::kRunning, .attempt = attempt}).IgnoreError();
+  Job& job = *jobs_.at(job_id);
+  job.running_since = clock_->Now();
+  Apply(&job, {.kind = JobEventKind::kRunning, .attempt = attempt}).IgnoreError();
   Wake();
 }
 
@@ -393,8 +398,19 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
     previous = std::exchange(job.record.checkpoint_dir, checkpoint.within_job);
     SetCheckpointsPaused(&job, "");
     job.dirty = true;
-    if (!Flush(&job).ok()) return;  // the loop retries; the older ones stay until the next
+    const int more = CanGrowBy(job);
+    if (more > 0) {
+      job.pending.messages.push_back(
+          absl::StrCat(more, " more workers are idle: going on with them from step ",
+                       checkpoint.steps_done));
+    }
+    // The loop retries; the older ones stay until the next.
+    if (!Flush(&job).ok()) return;
     metrics_->CheckpointWritten();
+    if (more > 0) {
+      job.growing = true;
+      job.attempt->Stop();
+    }
   }
   RemoveOlderCheckpoints(*tools_.files, JobFolder(job_id), checkpoint, previous);
 }

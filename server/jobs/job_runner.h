@@ -29,7 +29,11 @@ namespace espalier {
 struct JobRunnerOptions {
   std::string checkpoint_root;
   JobPolicy policy;
-  absl::Duration recovery_grace_period = absl::Seconds(5);  // see CoordinatorOptions
+  absl::Duration recovery_grace_period = absl::Seconds(10);  // see CoordinatorOptions
+  // An attempt runs at least this long before it is given up for one on more workers.
+  absl::Duration grow_after = absl::Seconds(10);
+  // What is left of a job must take this long for a new attempt on more workers to be worth it.
+  absl::Duration grow_if_left = absl::Seconds(20);
 };
 
 // Thread-safe.
@@ -79,6 +83,11 @@ class JobRunner : public AttemptObserver {
     absl::Time retry_at = absl::InfinitePast();
     int64_t version = 0;     // of the durable record; watchers wait for a change
     int workers_before = 0;  // of the last attempt; a recovering job waits for as many
+    int most_workers = 0;    // of any attempt; a job that has lost some takes as many back
+    absl::Time workers_since = absl::InfiniteFuture();  // any are idle, while it recovers
+    absl::Time running_since = absl::InfiniteFuture();
+    int waits_for = 0;     // workers, as its log says; 0: it does not wait for a number
+    bool growing = false;  // the attempt was stopped for one on more workers
     WorkerMemory enough;     // of the last attempt that had a plan
     std::vector<WorkerMemory> insufficient;  // of later attempts that found no plan
     size_t imported_for = 0;  // workers of its imported plan; 0: none or not known yet
@@ -122,6 +131,8 @@ class JobRunner : public AttemptObserver {
   bool TryStart(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the workers of running attempts.
   std::vector<Member> TrainingWorkers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns how many workers more a running job could have; 0 if that is not worth a new attempt.
+  int CanGrowBy(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RollBack(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `reason`: why the last checkpoint was skipped; empty: there is room. Tells the job's log once.
   void SetCheckpointsPaused(Job* job, const std::string& reason)

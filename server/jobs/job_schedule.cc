@@ -44,6 +44,26 @@ std::vector<Member> JobRunner::TrainingWorkers() const {
   return members;
 }
 
+int JobRunner::CanGrowBy(const Job& job) const {
+  if (stopping_ || job.growing || job.attempt == nullptr || job.life.state != v1::RUNNING) return 0;
+  const v1::Job& record = job.record.job;
+  const v1::SearchOptions& search = record.spec().search();
+  // As many as it had; more than that only if it says so.
+  int wanted = search.max_devices() > 0 ? search.max_devices() : job.most_workers;
+  if (search.strategy() == v1::SearchOptions::SINGLE_DEVICE) wanted = 1;
+  if (job.imported_for > 0) wanted = std::min(wanted, static_cast<int>(job.imported_for));
+  const int missing = wanted - static_cast<int>(job.attempt->members().size());
+  if (missing <= 0 || clock_->Now() - job.running_since < options_.grow_after) return 0;
+  const double left = static_cast<double>(record.total_steps() - job.life.checkpoint_step) *
+                      record.median_step_seconds();
+  if (absl::Seconds(left) < options_.grow_if_left) return 0;
+  // Jobs that wait go first.
+  for (const auto& [id, other] : jobs_) {
+    if (other->life.state == v1::QUEUED || other->life.state == v1::RECOVERING) return 0;
+  }
+  return std::min(missing, static_cast<int>(tools_.workers->Idle().size()));
+}
+
 bool JobRunner::TryStart(Job* job) {
   // The store's error may concern this job only, so the others do not wait.
   if (absl::Now() < job->retry_at) return true;
@@ -73,10 +93,13 @@ bool JobRunner::TryStart(Job* job) {
                    kInitialBackoff * (1 << std::min(job->life.attempts_without_progress, 10)))) {
     return false;
   }
-  if (job->life.state == v1::RECOVERING &&
-      members.size() < static_cast<size_t>(job->workers_before) &&
-      waited < options_.recovery_grace_period) {
-    return false;
+  // From the first worker on: after a restart of all of them, others are about to join.
+  if (job->life.state == v1::RECOVERING) {
+    job->workers_since = std::min(job->workers_since, clock_->Now());
+    if (members.size() < static_cast<size_t>(job->workers_before) &&
+        clock_->Now() - job->workers_since < options_.recovery_grace_period) {
+      return false;
+    }
   }
   if (job->life.state == v1::RECOVERING && is_in_vain(members)) {
     // Jobs behind this one wait only if busy training workers could supply what it lacks.
@@ -115,6 +138,19 @@ bool JobRunner::TryStart(Job* job) {
     return usable(idle.size() + TrainingWorkers().size()) < planned;
   }
   const std::string id = job->record.job.id();
+  if (const auto least = static_cast<size_t>(job->record.job.spec().min_devices());
+      members.size() < least) {
+    if (job->waits_for != static_cast<int>(least)) {
+      job->waits_for = static_cast<int>(least);
+      job->pending.messages.push_back(
+          absl::StrCat("at least ", least, " workers are wanted (--min-devices), and ",
+                       members.size(), " are idle; waiting for more"));
+      job->dirty = true;
+    }
+    // As for the workers of a plan, above.
+    return usable(idle.size() + TrainingWorkers().size()) < least;
+  }
+  job->waits_for = 0;
   if (!tools_.workers->Assign(members, id).ok()) return false;
   const JobLifecycle before = job->life;
   Apply(job, {.kind = JobEventKind::kWorkersReady}).IgnoreError();
@@ -135,6 +171,9 @@ bool JobRunner::TryStart(Job* job) {
   task.enough = job->enough;
   task.checkpoint_root = JobFolder(id);
   job->workers_before = static_cast<int>(members.size());
+  job->most_workers = std::max(job->most_workers, job->workers_before);
+  job->running_since = absl::InfiniteFuture();
+  job->growing = false;
   job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);
   metrics_->AttemptStarted();
   job->checkpoints_removed = false;

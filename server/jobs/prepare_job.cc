@@ -176,6 +176,15 @@ absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec)
                  absl::StrCat("is ", spec.search().pipeline_stages(), ", search.max_devices ",
                               spec.search().max_devices(), "; each stage needs a device"));
   }
+  const int most = spec.search().strategy() == v1::SearchOptions::SINGLE_DEVICE
+                       ? 1
+                       : spec.search().max_devices();
+  if (spec.min_devices() < 0 || (most > 0 && spec.min_devices() > most)) {
+    return Field("min_devices", absl::StrCat("is ", spec.min_devices(), "; accepted: 0 to ",
+                                             most > 0 ? absl::StrCat(most, ", the most that it may "
+                                                                           "use")
+                                                      : "the number of workers"));
+  }
   if (spec.search().strategy() == v1::SearchOptions::IMPORTED && !spec.search().has_imported()) {
     return Field("search.imported", "strategy IMPORTED needs the plan");
   }

@@ -68,10 +68,7 @@ class BackupTest(unittest.TestCase):
 class InheritedSocketsTest(unittest.TestCase):
     def test_a_local_worker_does_not_hold_the_ports_of_the_daemon(self):
         with Cluster(workers=0, daemon_flags=["--local-workers=1"]) as cluster:
-            children = open(f"/proc/{cluster.daemon.pid}/task/{cluster.daemon.pid}/children").read().split()
-            tasks = os.listdir(f"/proc/{cluster.daemon.pid}/task")
-            for task in tasks:
-                children += open(f"/proc/{cluster.daemon.pid}/task/{task}/children").read().split()
+            children = cluster.children()
             self.assertTrue(children, "no local worker was found")
             listening = set()
             for table in ("tcp", "tcp6"):
@@ -81,7 +78,7 @@ class InheritedSocketsTest(unittest.TestCase):
                     if words[3] == "0A" and f":{port}" in (self.port(cluster.grpc), self.port(cluster.http)):
                         listening.add(f"socket:[{words[9]}]")
             self.assertEqual(len(listening), 2)
-            held = {os.readlink(f"/proc/{child}/fd/{fd}") for child in set(children)
+            held = {os.readlink(f"/proc/{child}/fd/{fd}") for child in children
                     for fd in os.listdir(f"/proc/{child}/fd")}
             self.assertEqual(held & listening, set(), json.dumps(sorted(held)))
 

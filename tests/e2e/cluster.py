@@ -69,6 +69,12 @@ class Cluster:
                                  "--serving-threads=1", *self.daemon_flags)
         self.wait(lambda: self.get(until)[0] == 200, 60, f"the coordinator answers {until}")
 
+    def children(self):
+        """Process ids of the daemon's local workers."""
+        folder = f"/proc/{self.daemon.pid}/task"
+        return sorted({int(child) for task in os.listdir(folder)
+                       for child in open(os.path.join(folder, task, "children")).read().split()})
+
     def start_worker(self):
         number = len(self.workers)
         self.workers.append(self.spawn("espalier-worker", f"--coordinator={self.grpc}", f"--name=w{number}",

@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import signal
 import sys
 import unittest
 
@@ -75,6 +76,23 @@ class FaultsTest(unittest.TestCase):
             cluster.kill(cluster.daemon)
             cluster.start_daemon()
             self.check(cluster, job, more_attempts=1)
+
+    def test_a_worker_that_comes_back_leaves_the_curve_bit_for_bit(self):
+        """Local workers are started again; ranks keep their names."""
+        for who in ("worker", "daemon"):
+            with self.subTest(who), Cluster(workers=0, daemon_flags=["--local-workers=2"]) as cluster:
+                undisturbed = cluster.train(*JOB, "--only-data-parallel")
+                self.assertEqual(cluster.wait_for_job(undisturbed)["state"].upper(), "SUCCEEDED")
+                job = cluster.train(*JOB, "--only-data-parallel")
+                cluster.wait_for_step(job, 40)
+                if who == "worker":
+                    os.kill(cluster.children()[0], signal.SIGKILL)
+                else:
+                    cluster.kill(cluster.daemon)
+                    cluster.start_daemon()
+                self.check(cluster, job, more_attempts=1)
+                self.assertEqual(len(cluster.job(job)[0]["plan"]["devices"]), 2)
+                self.assertEqual(cluster.losses(job), cluster.losses(undisturbed))
 
     def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(self):
         for damage in (flip_a_byte, cut_in_half, os.remove):

@@ -1,4 +1,4 @@
-// Jobs whose checkpoints were damaged on disk while the coordinator was down.
+// Jobs and their coordinator on a disk that is full, damages checkpoints, or goes away.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -13,6 +13,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+
+using DiskTest = CoordinatorFixture;
 
 std::filesystem::path ShardOf(const std::filesystem::path& checkpoint) {
   for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
@@ -101,6 +103,84 @@ TEST_P(DamageTest, WithoutASoundOneTheJobStartsAgain) {
   }
   EXPECT_THAT(ExpectSuccess().messages(),
               Contains(AllOf(HasSubstr("is damaged"), HasSubstr("starting again"))));
+}
+
+TEST_F(DiskTest, FullDiskPausesCheckpointsAndTrainingGoesOn) {
+  AddWorker({.step = absl::Milliseconds(15)});
+  const std::string id = Submit(Submission());
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 10; });
+  files_.set_free_bytes(0);
+  v1::GetJobReply reply =
+      WaitFor(id, [](const v1::Job& job) { return !job.checkpoints_paused().empty(); });
+  EXPECT_THAT(reply.job().checkpoints_paused(), HasSubstr("No space left"));
+  EXPECT_THAT(coordinator_->metrics().Expose(),
+              HasSubstr("\nespalier_jobs_checkpoints_paused 1\n"));
+  files_.set_free_bytes(int64_t{1} << 40);
+  reply = WaitFor(id, [](const v1::Job& job) { return job.checkpoints_paused().empty(); });
+  EXPECT_GT(reply.job().checkpoint_step(), 10);
+  reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().attempts(), 1);
+  ExpectWholeCurve(reply);
+  EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("checkpoints are paused")).Times(1));
+  EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("there is room again")).Times(1));
+  EXPECT_THAT(coordinator_->metrics().Expose(),
+              HasSubstr("\nespalier_jobs_checkpoints_paused 0\n"));
+}
+
+TEST_F(DiskTest, FullDiskAtTheEndIsWaitedFor) {
+  AddWorker();
+  files_.set_free_bytes(0);
+  const std::string id = Submit(Submission());
+  v1::GetJobReply reply =
+      WaitFor(id, [](const v1::Job& job) { return job.steps_done() == kSteps; });
+  absl::SleepFor(absl::Milliseconds(300));
+  reply = Get(id);
+  EXPECT_EQ(reply.job().state(), v1::RUNNING) << reply.job().error();
+  EXPECT_EQ(reply.job().checkpoint_step(), 0) << "a checkpoint without its manifest is none";
+  files_.set_free_bytes(int64_t{1} << 40);
+  reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().attempts(), 1);
+  ExpectWholeCurve(reply);
+  EXPECT_EQ(workers_[0]->runs(), 2) << "no step is repeated";
+}
+
+TEST_F(DiskTest, FullDiskDuringExportIsWaitedFor) {
+  AddWorker();
+  files_.Hold("model.safetensors");
+  const std::string id = Submit(Submission());
+  ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
+  files_.set_free_bytes(0);
+  files_.Release();
+  const auto messages = [&] {
+    const v1::GetJobReply reply = Get(id);
+    return std::vector<std::string>(reply.messages().begin(), reply.messages().end());
+  };
+  ASSERT_TRUE(Eventually([&] {
+    const std::vector<std::string> all = messages();
+    return std::any_of(all.begin(), all.end(), [](const std::string& message) {
+      return message.find("waits for room") != std::string::npos;
+    });
+  }));
+  files_.set_free_bytes(int64_t{1} << 40);
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().attempts(), 1);
+}
+
+TEST_F(DiskTest, ADataFolderThatIsGoneEndsReadiness) {
+  EXPECT_EQ(coordinator_->DataFolderStatus(), absl::OkStatus());
+  std::filesystem::remove_all(data_dir_ + "-away");
+  std::filesystem::rename(data_dir_, data_dir_ + "-away");
+  EXPECT_TRUE(Eventually([&] { return !coordinator_->DataFolderStatus().ok(); }));
+  grpc::ClientContext context;
+  v1::SubmitReply reply;
+  EXPECT_EQ(training_->Submit(&context, Submission(), &reply).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  std::filesystem::rename(data_dir_ + "-away", data_dir_);
+  EXPECT_TRUE(Eventually([&] { return coordinator_->DataFolderStatus().ok(); }));
+  Submit(Submission());
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DamageTest, ::testing::ValuesIn(Kinds()),
