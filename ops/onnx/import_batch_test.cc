@@ -80,6 +80,50 @@ TEST(ImportTest, RoundingByBatchSizeIsRefused) {
               HasSubstr(fixed));
 }
 
+// repeat(n, 1), x[0:n] and arange(n) follow any batch.
+TEST(ImportTest, TileSliceAndRangeFollowTheBatch) {
+  std::vector<onnx::NodeProto> nodes = BatchAsN();
+  for (const onnx::NodeProto& node :
+       {Node("Unsqueeze", {"n", "axis"}, {"n1"}),
+        Node("Concat", {"n1", "one1"}, {"repeats"}, "axis", 0),
+        Node("Tile", {"row", "repeats"}, {"rows"}), Node("Add", {"x", "rows"}, {"sum"}),
+        Node("Slice", {"sum", "axis", "n1", "axis"}, {"whole"}),
+        Node("Range", {"zero", "n", "one"}, {"index"}),
+        Node("Cast", {"index"}, {"numbers"}, "to", onnx::TensorProto::FLOAT),
+        Node("Unsqueeze", {"numbers", "one1"}, {"column"}),
+        Node("Mul", {"whole", "column"}, {"y"})}) {
+    nodes.push_back(node);
+  }
+  std::vector<onnx::TensorProto> initializers = Integers();
+  initializers.push_back(Tensor("axis", {1}, Int64s{0}));
+  initializers.push_back(Tensor("one1", {1}, Int64s{1}));
+  initializers.push_back(Tensor("row", {1, 2}, Floats{10, 20}));
+  const Model model(nodes, initializers);
+  EXPECT_THAT(Result(model, 1, Floats{1, 2}), ElementsAre(0, 0));
+  EXPECT_THAT(Result(model, 3, Floats{1, 2, 3, 4, 5, 6}), ElementsAre(0, 0, 13, 24, 30, 52));
+}
+
+// Two rows repeated: r0, r1, r0, r1, ... in twice the batch.
+TEST(ImportTest, TileOfSeveralRowsRepeatsThemInOrder) {
+  std::vector<onnx::NodeProto> nodes = BatchAsN();
+  for (const onnx::NodeProto& node : {Node("Unsqueeze", {"n", "axis"}, {"n1"}),
+                                      Node("Concat", {"n1", "one1"}, {"repeats"}, "axis", 0),
+                                      Node("Tile", {"rows", "repeats"}, {"tiled"}),
+                                      Node("Reshape", {"tiled", "shape4"}, {"wide"}),
+                                      Node("Slice", {"wide", "axis", "two1", "one1"}, {"first"}),
+                                      Node("Add", {"x", "first"}, {"y"})}) {
+    nodes.push_back(node);
+  }
+  std::vector<onnx::TensorProto> initializers = Integers();
+  initializers.push_back(Tensor("axis", {1}, Int64s{0}));
+  initializers.push_back(Tensor("one1", {1}, Int64s{1}));
+  initializers.push_back(Tensor("two1", {1}, Int64s{2}));
+  initializers.push_back(Tensor("shape4", {2}, Int64s{-1, 4}));
+  initializers.push_back(Tensor("rows", {2, 2}, Floats{10, 20, 30, 40}));
+  const Model model(nodes, initializers);
+  EXPECT_THAT(Result(model, 2, Floats{1, 2, 3, 4}), ElementsAre(11, 22, 13, 24));
+}
+
 TEST(ImportTest, BatchIndependentExpressionsAreImported) {
   // PyTorch's `expand`: sizes of -1 become 1.
   std::vector<onnx::NodeProto> nodes = BatchAsN();

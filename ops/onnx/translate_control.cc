@@ -68,6 +68,12 @@ void Loop(Translator& t) {
   if (body->output_size() < 1 + carried) return t.Fail("its body gives too few outputs");
   int64_t turns = kMaxTurns + 1;
   if (t.HasInput(0)) {
+    if (t.DependsOnBatch(t.Input(0))) {
+      return t.Refuse(
+          "takes a turn per example of the batch, which a graph for any batch cannot say (PyTorch "
+          "writes nn.EmbeddingBag so; nn.Embedding and a sum over dimension 1 are the same for "
+          "bags of one size)");
+    }
     const std::vector<int64_t> given = t.ConstantInts(0);
     if (t.ok() && given.size() != 1) t.Fail("input 0 (the number of turns) must be one integer");
     if (t.ok()) turns = std::max<int64_t>(0, given[0]);

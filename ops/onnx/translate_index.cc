@@ -76,6 +76,12 @@ void Range(Translator& t) {
                delta = t.ConstantNumber(2);
   if (!t.ok()) return;
   if (t.DependsOnBatch(t.Input(2))) return t.Refuse("its step depends on the batch size");
+  if (start == 0 && delta == 1 && limit > 0 && t.IsSymbolicBatch(static_cast<int64_t>(limit))) {
+    // arange(batch)
+    const ValueId ones = t.Expand(t.Integers({1}, {1}), {static_cast<int64_t>(limit)});
+    const Attributes before = {{"axis", int64_t{0}}, {"exclusive", true}};
+    return t.Return(t.Cast(t.Emit("cumsum", {ones}, before), dtype));
+  }
   const double count = delta == 0 ? kMaxCount + 1.0 : std::ceil((limit - start) / delta);
   if (!(count <= kMaxCount)) {
     return t.Refuse(absl::StrCat("makes more than ", kMaxCount, " numbers, or has a step of 0"));

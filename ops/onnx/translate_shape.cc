@@ -126,11 +126,26 @@ void Split(Translator& t) {
   t.ReturnAll(t.EmitN("split", static_cast<int>(parts), {x}, {{"axis", axis}, {"sizes", sizes}}));
 }
 
+// Leaves out slices of the whole batch, whose end (the batch size) no attribute can say.
+void DropWholeBatch(const Dims& dims, const Translator& t, std::vector<int64_t>* axes,
+                    std::vector<int64_t>* starts, std::vector<int64_t>* ends,
+                    std::vector<int64_t>* steps) {
+  for (size_t i = axes->size(); i-- > 0;) {
+    const int64_t size = dims[(*axes)[i]];
+    if (!t.IsSymbolicBatch(size) || (*starts)[i] != 0 || (*ends)[i] != size || (*steps)[i] != 1) {
+      continue;
+    }
+    for (std::vector<int64_t>* values : {axes, starts, ends, steps}) {
+      values->erase(values->begin() + static_cast<int64_t>(i));
+    }
+  }
+}
+
 void Slice(Translator& t) {
   const ValueId x = t.Required(0);
   const bool inputs = t.opset() >= 10;
-  const std::vector<int64_t> starts = inputs ? t.ConstantInts(1) : t.Ints("starts", {}),
-                             ends = inputs ? t.ConstantInts(2) : t.Ints("ends", {});
+  std::vector<int64_t> starts = inputs ? t.ConstantInts(1) : t.Ints("starts", {}),
+                       ends = inputs ? t.ConstantInts(2) : t.Ints("ends", {});
   std::vector<int64_t> axes, steps(starts.size(), 1);
   if (inputs ? t.HasInput(3) : t.Attribute("axes") != nullptr) {
     axes = t.IntsOf("axes", 3);
@@ -143,8 +158,11 @@ void Slice(Translator& t) {
   if (starts.size() != axes.size() || ends.size() != axes.size() || steps.size() != axes.size()) {
     return t.Fail("starts, ends, axes and steps differ in length");
   }
-  t.Return(
-      t.Emit("slice", {x}, {{"axes", axes}, {"starts", starts}, {"ends", ends}, {"steps", steps}}));
+  DropWholeBatch(t.DimsOf(x), t, &axes, &starts, &ends, &steps);
+  t.Return(axes.empty()
+               ? x
+               : t.Emit("slice", {x},
+                        {{"axes", axes}, {"starts", starts}, {"ends", ends}, {"steps", steps}}));
 }
 
 void Expand(Translator& t) {
@@ -152,9 +170,28 @@ void Expand(Translator& t) {
   t.Return(t.Expand(x, t.ConstantInts(1)));
 }
 
+// Repeats dimension `d` once per example of the batch: as a new dimension in front of it, which
+// broadcasts.
+ValueId RepeatByBatch(Translator& t, ValueId x, size_t d, int64_t batch) {
+  const auto at = static_cast<int64_t>(d);
+  Dims apart = t.DimsOf(x), wide = apart, joined = apart;
+  apart.insert(apart.begin() + at, 1);
+  wide.insert(wide.begin() + at, batch);
+  joined[d] *= batch;
+  return t.Reshape(t.Expand(t.Reshape(x, apart), wide), joined);
+}
+
 void Tile(Translator& t) {
-  const ValueId x = t.Required(0);
-  const std::vector<int64_t> repeats = t.ConstantInts(1);
+  ValueId x = t.Required(0);
+  std::vector<int64_t> repeats = t.ConstantInts(1);
+  if (!t.ok()) return;
+  if (repeats.size() != t.DimsOf(x).size()) return t.Fail("needs a repeat for each dimension");
+  for (size_t d = 0; d < repeats.size() && t.ok(); ++d) {
+    if (!t.IsSymbolicBatch(repeats[d])) continue;
+    x = RepeatByBatch(t, x, d, repeats[d]);
+    repeats[d] = 1;
+  }
+  if (!t.ok()) return;
   const bool ones = std::all_of(repeats.begin(), repeats.end(), [](int64_t r) { return r == 1; });
   t.Return(ones ? x : t.Emit("tile", {x}, {{"repeats", repeats}}));
 }
