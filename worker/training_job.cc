@@ -37,6 +37,7 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
   BatchLoaderOptions data;
   data.batch_size = request.batch_size();
   data.seed = request.program().seed();
+  if (request.dataset().has_shuffle()) data.shuffle = request.dataset().shuffle();
   absl::StatusOr<std::unique_ptr<BatchLoader>> loader = BatchLoader::Create(*dataset, data);
   if (!loader.ok()) return loader.status();
   job->training_data_ = *std::move(loader);
@@ -52,6 +53,7 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
 
   if (request.has_evaluation() && (*dataset)->holdout_examples() > 0) {
     data.holdout = true;
+    data.pad_holdout = request.pad_evaluation();
     absl::StatusOr<std::unique_ptr<BatchLoader>> holdout = BatchLoader::Create(*dataset, data);
     if (!holdout.ok()) return holdout.status();
     job->holdout_data_ = *std::move(holdout);

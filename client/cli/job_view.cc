@@ -172,7 +172,12 @@ std::string RenderOutcome(const v1::Job& job, const Terminal& terminal) {
     if (name == "loss" && IsText(job))
       absl::StrAppend(&evaluation, absl::StrFormat(" (%.3f bits per byte)", value / std::log(2.0)));
   }
-  if (!evaluation.empty()) absl::StrAppend(&out, "held-out: ", evaluation, "\n");
+  if (!evaluation.empty()) {
+    absl::StrAppend(&out, "held-out: ", evaluation);
+    if (job.evaluation_examples() > 0)
+      absl::StrAppend(&out, " (", job.evaluation_examples(), " examples)");
+    absl::StrAppend(&out, "\n");
+  }
   if (!job.output_model().empty())
     absl::StrAppend(&out, "model: ", Printable(job.output_model()), "\n");
   return out;

@@ -36,6 +36,8 @@ std::vector<FlagSpec> TrainingFlags() {
        "fraction of the examples, at the end, held out for "
        "evaluation (0.1)",
        0, 0, 0.9},
+      {"no-shuffle", FlagType::kSwitch, "",
+       "keep the order of the training examples, in every epoch"},
       {"epochs", FlagType::kInt, "N", "passes over the dataset (1)", 'e', 1, 1e9},
       {"steps", FlagType::kInt, "N", "instead of --epochs", 0, 1, 1e12},
       {"print-freq", FlagType::kInt, "N", "without a terminal: a line every N steps (every 10 s)",
@@ -85,6 +87,7 @@ absl::Status FillTraining(const ParsedFlags& flags, v1::TrainingSpec* spec) {
   for (const std::string& pattern : flags.Values("freeze")) spec->add_freeze(pattern);
   for (const std::string& pattern : flags.Values("train-only")) spec->add_train_only(pattern);
   spec->mutable_dataset()->set_holdout_fraction(flags.Number("holdout", 0.1));
+  if (flags.Has("no-shuffle")) spec->mutable_dataset()->set_shuffle(false);
   for (const std::string& pair : flags.Values("input")) {
     const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));
     if (parts.size() != 2 || parts[0].empty() || parts[1].empty()) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ops/cpu/cross_entropy.h"
+#include "ops/cpu/example_weights.h"
 #include "ops/cpu/label_rank.h"
 #include "ops/kernel/kernel.h"
 
@@ -22,12 +23,13 @@ void RegisterCategoricalAccuracyCpu(KernelRegistry& registry) {
       const int64_t classes = args.inputs[0].dims().back();
       const float* x = args.inputs[0].as<float>();
       const float* target = args.inputs[1].as<float>();
+      const int64_t rows = args.inputs[0].num_elements() / classes;
+      const ExampleWeights examples(args, 2, /*gradient=*/false, rows);
       const double right = BlockedSum(
-          args.inputs[0].num_elements() / classes, std::max<int64_t>(1, kParallelGrain / classes),
-          [&](int64_t begin, int64_t end) {
+          rows, std::max<int64_t>(1, kParallelGrain / classes), [&](int64_t begin, int64_t end) {
             double part = 0;
-            for (int64_t at = begin * classes; at < end * classes; at += classes) {
-              part += IsRight(x + at, target + at, classes) ? 1.0 : 0.0;
+            for (int64_t r = begin; r < end; ++r) {
+              part += IsRight(x + r * classes, target + r * classes, classes) ? examples[r] : 0.0;
             }
             return part;
           });

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "ops/cpu/cross_entropy.h"
+#include "ops/cpu/example_weights.h"
 #include "ops/kernel/kernel.h"
 
 namespace espalier {
@@ -68,10 +69,11 @@ void RegisterCategoricalCrossentropyCpu(KernelRegistry& registry) {
       const float* x = args.inputs[0].as<float>();
       const float* target = args.inputs[1].as<float>();
       const int64_t rows = args.inputs[0].num_elements() / classes;
+      const ExampleWeights examples(args, 2, /*gradient=*/false, rows);
       const double sum = BlockedSum(rows, RowBlock(classes), [&](int64_t begin, int64_t end) {
         double part = 0;
         for (int64_t r = begin; r < end; ++r) {
-          part += RowLoss(p, x + r * classes, target + r * classes, classes);
+          part += examples[r] * RowLoss(p, x + r * classes, target + r * classes, classes);
         }
         return part;
       });
@@ -85,11 +87,13 @@ void RegisterCategoricalCrossentropyCpu(KernelRegistry& registry) {
       const float* x = args.inputs[0].as<float>();
       const float* target = args.inputs[1].as<float>();
       float* dx = args.outputs[0].as<float>();
-      const double dy = *args.inputs[2].as<float>() / p.count;
+      const double dy = *args.inputs.back().as<float>() / p.count;
       const int64_t rows = args.inputs[0].num_elements() / classes;
+      const ExampleWeights examples(args, 2, /*gradient=*/true, rows);
       ParallelFor(rows, kRowWork * classes, [&](int64_t begin, int64_t end) {
-        for (int64_t at = begin * classes; at < end * classes; at += classes) {
-          RowGradient(p, x + at, target + at, dy, dx + at, classes);
+        for (int64_t r = begin; r < end; ++r) {
+          const int64_t at = r * classes;
+          RowGradient(p, x + at, target + at, examples[r] * dy, dx + at, classes);
         }
       });
       return KernelStatus::Ok();

@@ -8,14 +8,16 @@ void RegisterIdentityLossCpu(KernelRegistry& registry) {
   registry.Add("identity_loss", [](const KernelSpec& spec, std::string*) {
     return MakeKernel([divisor = DivisorOf(spec.attributes)](const KernelArgs& args) {
       const float* x = args.inputs[0].as<float>();
-      const double sum = BlockedSum(args.inputs[0].num_elements(), kParallelGrain,
-                                    [&](int64_t begin, int64_t end) {
-                                      double part = 0;
-                                      for (int64_t i = begin; i < end; i += kSumBlock) {
-                                        part += SumBlock(x + i, std::min(kSumBlock, end - i));
-                                      }
-                                      return part;
-                                    });
+      const int64_t elements = args.inputs[0].num_elements();
+      const ExampleWeights examples(args, 1, /*gradient=*/false, elements);
+      const double sum = BlockedSum(elements, kParallelGrain, [&](int64_t begin, int64_t end) {
+        double part = 0;
+        for (int64_t i = begin, n; i < end; i += n) {
+          n = examples.Run(i, std::min(kSumBlock, end - i));
+          part += examples[i] * SumBlock(x + i, n);
+        }
+        return part;
+      });
       *args.outputs[0].as<float>() = static_cast<float>(sum / divisor);
       return KernelStatus::Ok();
     });
@@ -23,9 +25,13 @@ void RegisterIdentityLossCpu(KernelRegistry& registry) {
   registry.Add("identity_loss_grad", [](const KernelSpec& spec, std::string*) {
     return MakeKernel([divisor = DivisorOf(spec.attributes)](const KernelArgs& args) {
       const TensorView& dx = args.outputs[0];
-      const float value = static_cast<float>(*args.inputs[0].as<float>() / divisor);
+      const double value = *args.inputs.back().as<float>() / divisor;
+      const ExampleWeights examples(args, 0, /*gradient=*/true, dx.num_elements());
       ParallelFor(dx.num_elements(), 1, [&](int64_t begin, int64_t end) {
-        std::fill(dx.as<float>() + begin, dx.as<float>() + end, value);
+        for (int64_t i = begin, n; i < end; i += n) {
+          n = examples.Run(i, end - i);
+          std::fill_n(dx.as<float>() + i, n, static_cast<float>(value * examples[i]));
+        }
       });
       return KernelStatus::Ok();
     });

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ops/cpu/deterministic_sum.h"
+#include "ops/cpu/example_weights.h"
 #include "ops/cpu/labels.h"
 #include "ops/cpu/threading/parallel.h"
 #include "ops/kernel/kernel.h"
@@ -45,21 +46,22 @@ inline double LabelDivisor(const LabelReduction& reduction, const TensorView& la
   });
 }
 
-// Inputs: scores, labels, weights?. loss(i, label) is the value of label i; a thread takes `block`
-// labels at once.
+// Inputs: scores, labels, weights?; example_weights? is input `example_weights`. loss(i, label) is
+// the value of label i; a thread takes `block` labels at once.
 template <typename Loss>
 KernelStatus ReduceLabels(const std::string& op, const LabelReduction& reduction,
-                          const KernelArgs& args, int64_t classes, int64_t block,
-                          const Loss& loss) {
+                          const KernelArgs& args, size_t example_weights, int64_t classes,
+                          int64_t block, const Loss& loss) {
   const TensorView& labels = args.inputs[1];
   KernelStatus status = CheckLabels(op, labels, classes, reduction.ignore_index);
   if (!status.ok()) return status;
   float* out = args.outputs[0].as<float>();
+  const ExampleWeights examples(args, example_weights, /*gradient=*/false, labels.num_elements());
   const double sum = BlockedSum(labels.num_elements(), block, [&](int64_t begin, int64_t end) {
     double part = 0;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t label = IntegerAt(labels, i);
-      const double value = label == reduction.ignore_index ? 0.0 : loss(i, label);
+      const double value = label == reduction.ignore_index ? 0.0 : examples[i] * loss(i, label);
       if (reduction.none) out[i] = static_cast<float>(value);
       part += value;
     }
@@ -70,18 +72,24 @@ KernelStatus ReduceLabels(const std::string& op, const LabelReduction& reduction
   return KernelStatus::Ok();
 }
 
-// Returns the gradient with respect to the value of label i; dy is input 2 or 3.
+// Returns the gradient with respect to the value of label i. Inputs: scores, labels, weights?,
+// example_weights?, dy.
 class LabelGradients {
  public:
   LabelGradients(const LabelReduction& reduction, const KernelArgs& args, const float* weights)
-      : each_(reduction.none), dy_(args.inputs.back().as<float>()) {
+      : each_(reduction.none),
+        dy_(args.inputs.back().as<float>()),
+        examples_(args, 3, /*gradient=*/true, args.inputs[1].num_elements()) {
     if (!each_) factor_ = *dy_ / LabelDivisor(reduction, args.inputs[1], weights);
   }
-  double operator[](int64_t i) const { return each_ ? static_cast<double>(dy_[i]) : factor_; }
+  double operator[](int64_t i) const {
+    return each_ ? static_cast<double>(dy_[i]) : factor_ * examples_[i];
+  }
 
  private:
   const bool each_;
   const float* dy_;
+  const ExampleWeights examples_;
   double factor_ = 0;
 };
 

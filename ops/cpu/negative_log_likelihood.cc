@@ -24,7 +24,7 @@ KernelStatus Forward(const KernelArgs& args, const LabelReduction& reduction) {
   const Places places(args.inputs[0].dims());
   const float* x = args.inputs[0].as<float>();
   const float* weights = ClassWeights(args);
-  return ReduceLabels(kName, reduction, args, places.classes, kParallelGrain,
+  return ReduceLabels(kName, reduction, args, 3, places.classes, kParallelGrain,
                       [&](int64_t i, int64_t label) {
                         const double weight = weights != nullptr ? weights[label] : 1.0;
                         return -weight * static_cast<double>(x[places.At(i, label)]);

@@ -11,7 +11,7 @@ void RegisterPerplexityCpu(KernelRegistry& registry) {
     return MakeKernel([reduction = LabelReduction(spec.attributes)](const KernelArgs& args) {
       const int64_t classes = args.inputs[0].dims().back();
       const float* x = args.inputs[0].as<float>();
-      return ReduceLabels("perplexity", reduction, args, classes, RowBlock(classes),
+      return ReduceLabels("perplexity", reduction, args, 2, classes, RowBlock(classes),
                           [&](int64_t r, int64_t label) {
                             const float* row = x + r * classes;
                             const float most = RowMax(row, classes);

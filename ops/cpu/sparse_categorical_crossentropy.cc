@@ -36,7 +36,7 @@ KernelStatus Forward(const KernelArgs& args, const Attributes& attributes) {
   const float* weights = ClassWeights(args);
   const double total = SumOfWeights(weights, classes);
   return ReduceLabels(
-      kName, reduction, args, classes, RowBlock(classes), [&](int64_t r, int64_t label) {
+      kName, reduction, args, 3, classes, RowBlock(classes), [&](int64_t r, int64_t label) {
         const float* row = x + r * classes;
         const float most = RowMax(row, classes);
         const double log_sum = std::log(RowExp(row, most, nullptr, classes));

@@ -9,7 +9,7 @@ void RegisterTopKAccuracyCpu(KernelRegistry& registry) {
     return MakeKernel([k, reduction = LabelReduction(spec.attributes)](const KernelArgs& args) {
       const int64_t classes = args.inputs[0].dims().back();
       const float* x = args.inputs[0].as<float>();
-      return ReduceLabels("top_k_accuracy", reduction, args, classes,
+      return ReduceLabels("top_k_accuracy", reduction, args, 2, classes,
                           std::max<int64_t>(1, kParallelGrain / classes),
                           [&](int64_t r, int64_t label) {
                             const float* row = x + r * classes;

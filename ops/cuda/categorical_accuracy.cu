@@ -42,7 +42,7 @@ KernelStatus Run(const KernelArgs& args, double count, size_t partial) {
         right);
     ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus(kName));
   }
-  return Reduce(OverAll(rows), StoredValue{right},
+  return Reduce(OverAll(rows), StoredValue{right, ExampleWeights::Of(args, 2, false, rows)},
                 StoreQuotient{args.outputs[0].as<float>(), count}, WorkspaceAt(args, partial),
                 StreamOf(args), kName);
 }

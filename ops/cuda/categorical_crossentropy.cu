@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(Problem p, float* loss
 }
 
 __global__ void __launch_bounds__(kThreads)
-    BackwardKernel(Problem p, const float* dy, double count, float* dx) {
+    BackwardKernel(Problem p, const float* dy, double count, ExampleWeights examples, float* dx) {
   const float* x = p.x + blockIdx.x * p.classes;
   const float* target = p.target + blockIdx.x * p.classes;
   dx += blockIdx.x * p.classes;
-  const float g = static_cast<float>(*dy / count);
+  const float g = static_cast<float>(*dy / count) * examples[blockIdx.x];
   if (!p.from_logits) {
     for (int64_t i = threadIdx.x; i < p.classes; i += kThreads) {
       dx[i] = x[i] < FLT_MIN ? 0.0f : -g * (p.keep * target[i] + p.spread) / x[i];
@@ -89,7 +89,7 @@ KernelStatus Forward(const KernelArgs& args, const Settings& settings, size_t pa
                                                                                 losses);
     ESPALIER_KERNEL_RETURN_IF_ERROR(LaunchStatus(kName));
   }
-  return Reduce(OverAll(rows), StoredValue{losses},
+  return Reduce(OverAll(rows), StoredValue{losses, ExampleWeights::Of(args, 2, false, rows)},
                 StoreQuotient{args.outputs[0].as<float>(), settings.count},
                 WorkspaceAt(args, partial), StreamOf(args), kName);
 }
@@ -114,8 +114,8 @@ void RegisterCategoricalCrossentropyCuda(KernelRegistry& registry, DeviceContext
                    const int64_t rows = RowsOf(args.inputs[0].dims());
                    if (rows == 0) return KernelStatus::Ok();
                    BackwardKernel<<<static_cast<unsigned>(rows), kThreads, 0, StreamOf(args)>>>(
-                       settings.Of(args), args.inputs[2].as<float>(), settings.count,
-                       args.outputs[0].as<float>());
+                       settings.Of(args), args.inputs.back().as<float>(), settings.count,
+                       ExampleWeights::Of(args, 2, true, rows), args.outputs[0].as<float>());
                    return LaunchStatus(kName);
                  });
                }));

@@ -65,18 +65,26 @@ struct LabelGradients {
   const float* divisor;  // on the device, or null
   double count;
   bool each;
+  ExampleWeights examples;
   __device__ float operator[](int64_t i) const {
     if (each) return dy[i];
-    return divisor != nullptr ? *dy / *divisor : static_cast<float>(*dy / count);
+    const float factor = divisor != nullptr ? *dy / *divisor : static_cast<float>(*dy / count);
+    return factor * examples[i];
   }
 };
 
 // Base class of the kernels. The workspace holds the values of all labels, the divisor, then
-// Reduce's partial sums. Inputs are scores, labels, weights?; gradients also take dy, last.
+// Reduce's partial sums. Inputs are scores, labels, weights? (of losses alone), example_weights?;
+// gradients also take dy, last.
 class LabelLossKernel : public Kernel {
  public:
-  LabelLossKernel(DeviceContexts& contexts, const KernelSpec& spec, const char* op)
-      : op_(op), reduction_(spec.attributes), contexts_(contexts) {
+  // `example_weights` is the index of that input.
+  LabelLossKernel(DeviceContexts& contexts, const KernelSpec& spec, const char* op,
+                  size_t example_weights)
+      : op_(op),
+        example_weights_(example_weights),
+        reduction_(spec.attributes),
+        contexts_(contexts) {
     const int64_t labels = spec.inputs[1].num_elements();
     layout_.Add(labels * sizeof(float));
     divisor_ = layout_.Add(sizeof(float));
@@ -102,7 +110,7 @@ class LabelLossKernel : public Kernel {
                       const float* weights) const {
     if (reduction_.none) return KernelStatus::Ok();
     const ReduceShape all = OverAll(args.inputs[1].num_elements());
-    const StoredValue values{Values(args)};
+    const StoredValue values{Values(args), Examples(args, /*gradient=*/false)};
     float* out = args.outputs[0].as<float>();
     void* partial = WorkspaceAt(args, partial_);
     if (!reduction_.Counts()) {
@@ -117,7 +125,7 @@ class LabelLossKernel : public Kernel {
   KernelStatus Gradients(const KernelArgs& args, const LabelReader& labels, const float* weights,
                          LabelGradients* gradients) const {
     *gradients = {args.inputs.back().as<float>(), nullptr, reduction_.sum ? 1.0 : reduction_.count,
-                  reduction_.none};
+                  reduction_.none, Examples(args, /*gradient=*/true)};
     if (!reduction_.Counts()) return KernelStatus::Ok();
     gradients->divisor = WorkspaceAt<float>(args, divisor_);
     return Count(args, labels, weights);
@@ -126,6 +134,10 @@ class LabelLossKernel : public Kernel {
   const char* op() const { return op_; }
 
  private:
+  ExampleWeights Examples(const KernelArgs& args, bool gradient) const {
+    return ExampleWeights::Of(args, example_weights_, gradient, args.inputs[1].num_elements());
+  }
+
   KernelStatus Count(const KernelArgs& args, const LabelReader& labels,
                      const float* weights) const {
     return Reduce(OverAll(args.inputs[1].num_elements()), LabelWeight{labels, weights},
@@ -134,6 +146,7 @@ class LabelLossKernel : public Kernel {
   }
 
   const char* const op_;
+  const size_t example_weights_;
   const LabelReduction reduction_;
   DeviceContexts& contexts_;
   WorkspaceLayout layout_;

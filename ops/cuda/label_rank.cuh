@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(kThreads)
 class AccuracyKernel : public LabelLossKernel {
  public:
   AccuracyKernel(DeviceContexts& contexts, const KernelSpec& spec, const char* op, bool top)
-      : LabelLossKernel(contexts, spec, op), k_(top ? spec.attributes.Int("k", 5) : 1) {}
+      : LabelLossKernel(contexts, spec, op, 2), k_(top ? spec.attributes.Int("k", 5) : 1) {}
   KernelStatus Run(const KernelArgs& args) override {
     LabelReader labels;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Labels(args, args.inputs[0].dims().back(), &labels));

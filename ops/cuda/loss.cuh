@@ -17,17 +17,38 @@ inline double DivisorOf(const Attributes& attributes) {
   return static_cast<double>(attributes.Int("count", 1));
 }
 
+// The optional input `example_weights`: factors of the summands of a loss (elements, rows or
+// labels, in row-major order), one per example; 1 without the input.
+struct ExampleWeights {
+  const float* weights = nullptr;
+  int64_t per_example = 1;
+
+  // `input` is the index of example_weights; a gradient kernel has dy behind it. `summands` is
+  // their number.
+  static ExampleWeights Of(const KernelArgs& args, size_t input, bool gradient, int64_t summands) {
+    if (input + (gradient ? 1 : 0) >= args.inputs.size()) return {};
+    const TensorView& view = args.inputs[input];
+    if (!view.present() || view.num_elements() == 0 || summands == 0) return {};
+    return {view.as<float>(), summands / view.num_elements()};
+  }
+  __device__ float operator[](int64_t summand) const {
+    return weights != nullptr ? weights[summand / per_example] : 1.0f;
+  }
+};
+
 struct StoredValue {
   const float* values;
-  __device__ float operator()(int64_t i) const { return values[i]; }
+  ExampleWeights examples;
+  __device__ float operator()(int64_t i) const { return values[i] * examples[i]; }
 };
 
 template <typename F>
 struct PairValue {
   const float* prediction;
   const float* target;
+  ExampleWeights examples;
   F f;
-  __device__ float operator()(int64_t i) const { return f(prediction[i], target[i]); }
+  __device__ float operator()(int64_t i) const { return examples[i] * f(prediction[i], target[i]); }
 };
 
 template <typename F>
@@ -35,11 +56,12 @@ struct PairSlope {
   const float* prediction;
   const float* target;
   const float* dy;
+  ExampleWeights examples;
   float* dx;
   double divisor;
   F f;
   __device__ void operator()(int64_t i) const {
-    dx[i] = static_cast<float>(*dy / divisor) * f(prediction[i], target[i]);
+    dx[i] = static_cast<float>(*dy / divisor) * examples[i] * f(prediction[i], target[i]);
   }
 };
 
@@ -50,14 +72,16 @@ std::unique_ptr<Kernel> ElementLoss(const KernelSpec& spec, F f, double divisor,
       [=](const KernelArgs& args) {
         const TensorView& x = args.inputs[0];
         return Reduce(OverAll(x.num_elements()),
-                      PairValue<F>{x.as<float>(), args.inputs[1].as<float>(), f},
+                      PairValue<F>{x.as<float>(), args.inputs[1].as<float>(),
+                                   ExampleWeights::Of(args, 2, false, x.num_elements()), f},
                       StoreQuotient{args.outputs[0].as<float>(), divisor}, args.workspace,
                       StreamOf(args), op);
       },
       OverAll(spec.inputs[0].num_elements()).WorkspaceBytes());
 }
 
-// prediction, target, dy -> the gradients of both; Slope and TargetSlope are the derivatives of f.
+// prediction, target, example_weights?, dy -> the gradients of both; Slope and TargetSlope are the
+// derivatives of f.
 template <typename Slope, typename TargetSlope>
 std::unique_ptr<Kernel> ElementLossGradient(Slope slope, TargetSlope target_slope, double divisor,
                                             const char* op) {
@@ -67,7 +91,9 @@ std::unique_ptr<Kernel> ElementLossGradient(Slope slope, TargetSlope target_slop
       const TensorView& dx = args.outputs[output];
       return ForEach(dx.num_elements(),
                      PairSlope<decltype(f)>{args.inputs[0].as<float>(), args.inputs[1].as<float>(),
-                                            args.inputs[2].as<float>(), dx.as<float>(), divisor, f},
+                                            args.inputs.back().as<float>(),
+                                            ExampleWeights::Of(args, 2, true, dx.num_elements()),
+                                            dx.as<float>(), divisor, f},
                      StreamOf(args), op);
     };
     ESPALIER_KERNEL_RETURN_IF_ERROR(run(slope, 0));

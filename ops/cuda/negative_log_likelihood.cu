@@ -54,7 +54,7 @@ struct Slope {
 class Forward : public LabelLossKernel {
  public:
   Forward(DeviceContexts& contexts, const KernelSpec& spec)
-      : LabelLossKernel(contexts, spec, kName) {}
+      : LabelLossKernel(contexts, spec, kName, 3) {}
   KernelStatus Run(const KernelArgs& args) override {
     const Places places(args.inputs[0].dims());
     LabelReader labels;
@@ -67,11 +67,11 @@ class Forward : public LabelLossKernel {
   }
 };
 
-// log_probabilities, labels, weights?, dy -> their gradient
+// log_probabilities, labels, weights?, example_weights?, dy -> their gradient
 class Backward : public LabelLossKernel {
  public:
   Backward(DeviceContexts& contexts, const KernelSpec& spec)
-      : LabelLossKernel(contexts, spec, kName) {}
+      : LabelLossKernel(contexts, spec, kName, 3) {}
   KernelStatus Run(const KernelArgs& args) override {
     if (!args.outputs[0].present()) return KernelStatus::Ok();
     const Places places(args.outputs[0].dims());

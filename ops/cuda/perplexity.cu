@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads)
 class MeanLog : public LabelLossKernel {
  public:
   MeanLog(DeviceContexts& contexts, const KernelSpec& spec)
-      : LabelLossKernel(contexts, spec, kName) {}
+      : LabelLossKernel(contexts, spec, kName, 2) {}
   KernelStatus Run(const KernelArgs& args) override {
     LabelReader labels;
     ESPALIER_KERNEL_RETURN_IF_ERROR(Labels(args, args.inputs[0].dims().back(), &labels));

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
 class CrossEntropyKernel : public LabelLossKernel {
  public:
   CrossEntropyKernel(DeviceContexts& contexts, const KernelSpec& spec)
-      : LabelLossKernel(contexts, spec, kName),
+      : LabelLossKernel(contexts, spec, kName, 3),
         smoothing_(spec.attributes.Float("label_smoothing", 0.0)) {}
 
  protected:
@@ -107,7 +107,7 @@ class Forward : public CrossEntropyKernel {
   }
 };
 
-// logits, labels, weights?, dy -> dlogits
+// logits, labels, weights?, example_weights?, dy -> dlogits
 class Backward : public CrossEntropyKernel {
  public:
   using CrossEntropyKernel::CrossEntropyKernel;

@@ -1,5 +1,6 @@
 #include "ops/operators/classification.h"
 #include "ops/operators/expect.h"
+#include "ops/operators/loss.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {
@@ -12,6 +13,7 @@ void RegisterAccuracy(OpRegistry& registry) {
     return Cost{static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };
   def.is_metric = true;
+  TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }
 

@@ -21,6 +21,7 @@ void RegisterIdentityLoss(OpRegistry& registry) {
   def.split = [](const NodeTypes& types) { return SplitIntoScalars(types, false); };
   def.gradient = Gradient{.differentiable = {0}};
   def.is_loss = true;
+  TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }
 

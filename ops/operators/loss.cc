@@ -58,6 +58,35 @@ absl::Status ExpectOneOf(absl::string_view op, const Attributes& attributes, con
                         absl::StrCat("one of ", absl::StrJoin(accepted, ", ")));
 }
 
+void TakeExampleWeights(OpDef* def) {
+  const size_t index = def->inputs.size();
+  def->inputs.push_back({"example_weights", /*optional=*/true});
+  def->doc += "; the values of example n are multiplied by example_weights[n]";
+  def->infer = [name = def->name, index, infer = def->infer](
+                   const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
+    if (types.has_input(index)) {
+      const InputRef weights{name, "example_weights", types.inputs[index]};
+      ESPALIER_RETURN_IF_ERROR(ExpectDType(weights, {DType::kF32}));
+      ESPALIER_RETURN_IF_ERROR(ExpectRankAtLeast({name, "input 0", types.inputs[0]}, 1));
+      ESPALIER_RETURN_IF_ERROR(
+          ExpectShape(weights, {types.inputs[0].dims[0]}, "there is one weight per example"));
+      if (types.attributes.String("reduction", "mean") == "none") {
+        return AttributeError(name, "reduction", "'none'", "'mean' or 'sum' with example_weights");
+      }
+    }
+    return infer(types);
+  };
+  def->split = [index, split = def->split](const NodeTypes& types) {
+    SplitRule rule = split(types);
+    if (types.inputs.size() <= index) return rule;
+    rule.inputs.resize(index);
+    rule.inputs.emplace_back();
+    if (types.has_input(index)) rule.inputs.back() = {rule.inputs[0][0]};
+    return rule;
+  };
+  if (def->gradient.has_value()) def->gradient->needs_inputs.push_back(static_cast<int>(index));
+}
+
 OpDef MakeElementLoss(const std::string& name, const std::string& doc, double flops_per_element) {
   OpDef def = MakePair(name, doc, flops_per_element, 0);
   def.attributes = {CountAttribute("elements")};

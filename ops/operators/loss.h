@@ -20,6 +20,12 @@ AttributeSpec ReductionAttribute(const std::string& doc);
 absl::Status ExpectOneOf(absl::string_view op, const Attributes& attributes, const char* name,
                          std::initializer_list<const char*> accepted);
 
+// Appends the optional input `example_weights`, f32 [N] for N examples in dimension 0 of input 0:
+// every value of example n is multiplied by example_weights[n] before the sum (Keras'
+// sample_weight). The weights are split like the examples. Call it after `infer`, `split` and
+// `gradient` are set. Not for reduction "none".
+void TakeExampleWeights(OpDef* def);
+
 // prediction, target (f32, one shape) -> f32 scalar, the mean over all elements; partial sums under
 // any split.
 OpDef MakeElementLoss(const std::string& name, const std::string& doc, double flops_per_element);

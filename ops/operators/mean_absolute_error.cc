@@ -16,6 +16,7 @@ void RegisterMeanAbsoluteError(OpRegistry& registry) {
   };
   def.gradient = Gradient{.needs_inputs = {0, 1}, .differentiable = {0, 1}};
   def.is_loss = true;
+  TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }
 

@@ -2,6 +2,7 @@
 
 #include "ops/operators/classification.h"
 #include "ops/operators/expect.h"
+#include "ops/operators/loss.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {
@@ -16,6 +17,7 @@ void RegisterPerplexity(OpRegistry& registry) {
   };
   def.is_metric = true;
   def.finish = [](double mean) { return std::exp(mean); };
+  TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }
 

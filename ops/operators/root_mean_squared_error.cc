@@ -11,6 +11,7 @@ void RegisterRootMeanSquaredError(OpRegistry& registry) {
                               "mean of (prediction - target)^2, reported as its root", 3);
   def.is_metric = true;
   def.finish = [](double mean) { return std::sqrt(mean); };
+  TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }
 

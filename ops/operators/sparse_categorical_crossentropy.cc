@@ -1,5 +1,6 @@
 #include "ops/operators/classification.h"
 #include "ops/operators/expect.h"
+#include "ops/operators/loss.h"
 #include "ops/operators/optimizer.h"
 #include "ops/schema/registry.h"
 
@@ -49,6 +50,7 @@ void RegisterSparseCategoricalCrossentropy(OpRegistry& registry) {
   };
   def.gradient = Gradient{.needs_inputs = {0, 1, 2}, .differentiable = {0}};
   def.is_loss = true;
+  TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }
 

@@ -100,6 +100,12 @@ AttemptEnd Attempt::Run() {
   if (!prepared->fused.empty() && task_.attempt == 1) {
     observer_->OnMessage(task_.record.job.id(), DescribeFused(prepared->fused));
   }
+  if (task_.attempt == 1) {
+    for (const std::string& note : prepared->notes) {
+      observer_->OnMessage(task_.record.job.id(), note);
+    }
+  }
+  pad_evaluation_ = prepared->pad_evaluation;
   PlanFacts facts;
   facts.parameters = prepared->parameters;
   facts.total_steps = prepared->total_steps;
@@ -194,6 +200,7 @@ AttemptEnd Attempt::Run() {
   tools_.rendezvous->End(task_.record.job.id());
   if (end.has_value()) return *end;
   AttemptEnd finished = Finish(prepared->model, facts.total_steps);
+  finished.evaluation_examples = prepared->evaluation_examples;
   finished.calibration = Calibrate(prepared->graph, *plan, lowered->training);
   return finished;
 }
@@ -241,6 +248,7 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered, const LoadFo
       request.set_values_folder(folders.values);
       request.set_peer_timeout_seconds(kPeerTimeoutSeconds);
       request.set_measure_communication(measure_communication_);
+      request.set_pad_evaluation(pad_evaluation_);
       absl::Status status = ranks_[r].client->LoadProgram(request, kLoadTimeout).status();
       absl::MutexLock lock(&mutex_);
       FailRank(r, status);

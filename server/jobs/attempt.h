@@ -145,6 +145,7 @@ class Attempt {
   const AttemptTask task_;
   AttemptObserver* const observer_;
   bool measure_communication_ = false;
+  bool pad_evaluation_ = false;
   std::string graph_fingerprint_;
 
   // Held while an event is merged, written and reported to the observer. Stop and WorkerLost never

@@ -26,6 +26,7 @@ struct AttemptEnd {
   } kind = kFailed;
   std::string reason;
   std::map<std::string, double> evaluation;  // kFinished
+  int64_t evaluation_examples = 0;
   std::string output_model;
   std::vector<int64_t> measured_peak_bytes;          // by rank
   CalibratedPlanner::CalibrationReport calibration;  // of a finished run

@@ -305,6 +305,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
     if (end.kind == AttemptEnd::kFinished && IsActive(job->life.state)) {
       record.clear_evaluation();
       for (const auto& [name, value] : end.evaluation) (*record.mutable_evaluation())[name] = value;
+      record.set_evaluation_examples(end.evaluation_examples);
       record.set_output_model(end.output_model);
       job->record.checkpoint_dir.clear();  // the exported model replaces it
       record.clear_measured_peak_bytes();

@@ -15,6 +15,7 @@
 #include "ops/onnx/import.h"
 #include "ops/optimizer/optimizer.h"
 #include "ops/rewrite/fuse.h"
+#include "server/jobs/add_example_weights.h"
 #include "server/jobs/add_loss_and_metrics.h"
 #include "server/jobs/fit_inputs.h"
 #include "server/jobs/init_model.h"
@@ -57,6 +58,29 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(input, status.message()));
     }
+  }
+  return absl::OkStatus();
+}
+
+// Decides which held-out examples are evaluated.
+absl::Status SetEvaluation(const v1::TrainingSpec& spec, const Dataset& dataset,
+                           const WeightedHeads& heads, PreparedJob* job) {
+  if (spec.dataset().holdout_fraction() <= 0) return absl::OkStatus();
+  const int64_t examples = dataset.holdout_examples(), batch = spec.batch_size();
+  const int64_t rest = examples % batch;
+  job->pad_evaluation = heads.all;
+  job->evaluation_examples = heads.all ? examples : examples - rest;
+  if (job->evaluation_examples == 0) {
+    return Field(
+        "dataset.holdout_fraction",
+        absl::StrCat("it keeps ", examples, " examples apart",
+                     examples == 0 ? "" : absl::StrCat(", less than one batch of ", batch)));
+  }
+  if (!heads.all && rest > 0) {
+    job->notes.push_back(absl::StrCat(
+        "the evaluation leaves out the last ", rest, " of ", examples,
+        " held-out examples, which do not fill a batch of ", batch, ": output '", heads.unweighted,
+        "' is not a mean over the batch by a loss or metric operator"));
   }
   return absl::OkStatus();
 }
@@ -375,10 +399,15 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
     return Field("batch_size", absl::StrCat(spec.batch_size(), " is more than the ", examples,
                                             " examples in the training part of the dataset"));
   }
-  if (spec.dataset().holdout_fraction() > 0 && (*dataset)->holdout_examples() < spec.batch_size()) {
-    return Field("dataset.holdout_fraction",
-                 absl::StrCat("it keeps ", (*dataset)->holdout_examples(),
-                              " examples apart, less than one batch of ", spec.batch_size()));
+  const WeightedHeads heads = AddExampleWeights(registry, spec.batch_size(), &*graph, &job.columns);
+  status = SetEvaluation(spec, **dataset, heads, &job);
+  if (!status.ok()) return status;
+  if (spec.dataset().has_shuffle() && !spec.dataset().shuffle() &&
+      examples % spec.batch_size() != 0) {
+    job.notes.push_back(absl::StrCat("the last ", examples % spec.batch_size(), " of ", examples,
+                                     " training examples do not fill a batch of ",
+                                     spec.batch_size(),
+                                     ", and without shuffling no epoch trains on them"));
   }
   job.total_steps = spec.steps() > 0 ? spec.steps() : spec.epochs() * steps_per_epoch;
   job.tokens_per_step = static_cast<double>(spec.batch_size());

@@ -32,11 +32,14 @@ struct PreparedJob {
   // The artifact whose parameters the job starts from. Stays valid if the artifact is deleted.
   std::optional<ArtifactFolder> init_folder;
   std::map<std::string, int> fused;  // rewrite rule -> times applied to `graph`
+  // Whether the held-out examples behind the last full batch are evaluated, too.
+  bool pad_evaluation = false;
+  int64_t evaluation_examples = 0;
   // Reported value -> OpDef::finish of its metric.
   std::map<std::string, double (*)(double)> finishes;
   // Of all parameters and, of an ONNX file, all floating-point initializers; sorted by name.
   std::vector<v1::ParameterUse> parameter_uses;
-  std::vector<std::string> notes;  // DryRunReply.notes
+  std::vector<std::string> notes;  // what differs from what the user may expect, a sentence each
 };
 
 // Checks each field on its own. InvalidArgument names the field and what is accepted.

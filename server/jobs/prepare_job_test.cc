@@ -3,9 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <map>
+
 #include "ops/graph/builder.h"
 #include "ops/operators/register_all.h"
+#include "server/jobs/add_example_weights.h"
 #include "server/jobs/add_loss_and_metrics.h"
+#include "storage/example_weights.h"
 
 namespace espalier {
 namespace {
@@ -55,6 +60,53 @@ TEST_F(AddLossAndMetricsTest, RegressionLabelsHaveTheShapeOfTheOutput) {
   ASSERT_TRUE(BindAndInfer(registry_, 8, &graph).ok());
   EXPECT_EQ(graph.value(graph.FindValue(kLabelsInput)).type, (TensorType{DType::kF32, {8, 3}}));
   EXPECT_TRUE(graph.value(graph.FindOutput("loss")).type.dims.empty());
+}
+
+class AddExampleWeightsTest : public AddLossAndMetricsTest {
+ protected:
+  // Scores of three classes with a loss, by a builder of the rest.
+  WeightedHeads Add(
+      const std::function<ValueId(GraphBuilder&, ValueId scores, ValueId labels)>& loss) {
+    GraphBuilder builder(registry_, "m");
+    const ValueId x = builder.Input("x", DType::kF32, {-1, 6});
+    const ValueId labels = builder.Input("labels", DType::kI64, {-1});
+    const ValueId w = builder.Parameter("w", DType::kF32, {3, 6}, {Initializer::kNormal, 0.1});
+    builder.Output("loss", loss(builder, builder.Op("linear", {x, w}), labels));
+    graph_ = *builder.Build();
+    EXPECT_EQ(BindAndInfer(registry_, 8, &graph_), absl::OkStatus());
+    columns_ = {{"x", "x"}, {"labels", "y"}};
+    const WeightedHeads heads = AddExampleWeights(registry_, 8, &graph_, &columns_);
+    // Still a graph that fits the operators.
+    EXPECT_EQ(BindAndInfer(registry_, 8, &graph_), absl::OkStatus());
+    return heads;
+  }
+  const Node& Head() { return graph_.node(graph_.value(graph_.FindOutput("loss")).producer); }
+
+  Graph graph_;
+  std::map<std::string, std::string> columns_;
+};
+
+TEST_F(AddExampleWeightsTest, LabelsOfAnInputAreCounted) {
+  const WeightedHeads heads = Add([](GraphBuilder& b, ValueId scores, ValueId labels) {
+    return b.Op("negative_log_likelihood", {b.Op("log_softmax", {scores}, {{"axis", 1}}), labels},
+                {{"ignore_index", -1}});
+  });
+  EXPECT_TRUE(heads.all);
+  const auto column = ExampleWeightsColumn::Parse(columns_["example_weights"]);
+  ASSERT_TRUE(column.has_value());
+  EXPECT_EQ(column->labels, "y");
+  EXPECT_EQ(column->ignore_index, -1);
+  EXPECT_EQ(Head().inputs.size(), 4u);
+  EXPECT_EQ(Head().attributes.String("mean_over"), "all") << "the weights count; shards may sum";
+}
+
+TEST_F(AddExampleWeightsTest, LossOfSeveralOperatorsIsNotWeighted) {
+  const WeightedHeads heads = Add([](GraphBuilder& b, ValueId scores, ValueId labels) {
+    const ValueId loss = b.Op("sparse_categorical_crossentropy", {scores, labels});
+    return b.Op("add", {loss, b.Op("mean_squared_error", {scores, scores})});
+  });
+  EXPECT_FALSE(heads.all);
+  EXPECT_EQ(heads.unweighted, "loss");
 }
 
 TEST_F(AddLossAndMetricsTest, ErrorsNameWhatIsWrongAndWhatThereIs) {

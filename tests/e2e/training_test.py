@@ -1,6 +1,7 @@
 """Training on real processes: ONNX Runtime runs the trained model, mixed precision converges, and optimizer state survives
 a restart."""
 import json
+import math
 import os
 import subprocess
 import sys
@@ -31,18 +32,43 @@ class TrainingTest(unittest.TestCase):
         self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
         return job
 
-    def test_onnx_runtime_matches_the_evaluation(self):
-        job = self.trained("--epochs=2", "--name=digits")
-        self.assertGreater(job["evaluation"]["accuracy"], 0.8)
+    def check_evaluation(self, job, dataset, column, holdout):
+        """The job's evaluation is that of ONNX Runtime over all held-out labels that are not ignored."""
         with tempfile.TemporaryDirectory() as folder:
-            self.cluster.cli("models", "download", "digits", folder)
-            checked = subprocess.run([onnx_environment.python(), os.path.join(HERE, "onnx_accuracy.py"),
-                                      os.path.join(folder, "model.onnx"), os.path.join(DATA, "digits.npz"), "0.1", "16"],
+            self.cluster.cli("models", "download", job["output_model"], folder)
+            checked = subprocess.run([onnx_environment.python(), os.path.join(HERE, "onnx_evaluation.py"),
+                                      os.path.join(folder, "model.onnx"), os.path.join(DATA, dataset), column, holdout],
                                      capture_output=True, text=True)
             self.assertEqual(checked.returncode, 0, checked.stderr)
         theirs = json.loads(checked.stdout)
         self.assertAlmostEqual(theirs["accuracy"], job["evaluation"]["accuracy"], delta=1e-6)
         self.assertAlmostEqual(theirs["loss"], job["evaluation"]["loss"], delta=1e-4)
+        return theirs
+
+    def test_onnx_runtime_matches_the_evaluation(self):
+        job = self.trained("--epochs=2", "--name=digits")
+        self.assertGreater(job["evaluation"]["accuracy"], 0.8)
+        self.assertEqual(int(job["evaluation_examples"]), 179)  # eleven batches of 16, and three
+        self.check_evaluation(job, "digits.npz", "y", "0.1")
+
+    def test_ignored_labels_do_not_count(self):
+        """PyTorch's first loss, on every kind of plan."""
+        for plan in (["--single-device"], ["--only-data-parallel"], ["--single-device", "--micro-batches=3"]):
+            job = self.cluster.train(f"--onnx={DATA}/tagger.onnx", f"--dataset={DATA}/ignored_labels.npz", "--input", "labels=y",
+                                     "--loss=sparse_categorical_crossentropy", "-b", "12", "--steps=2", "--holdout=0",
+                                     "--optimizer=sgd", "--lr=0.5", *plan)
+            self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED", plan)
+            self.assertAlmostEqual(self.cluster.losses(job)[0], 2.03432, delta=2e-5, msg=plan)
+
+    def test_evaluation_counts_each_held_out_label_once(self):
+        for batch in ("5", "12"):  # twelve held-out examples: the last batch has two
+            job = self.cluster.wait_for_job(self.cluster.train(
+                f"--onnx={DATA}/tagger.onnx", f"--dataset={DATA}/ignored_labels_holdout.npz", "-b", batch, "--epochs=20",
+                "--loss=sparse_categorical_crossentropy", "--metrics=accuracy,perplexity", "--holdout=0.5"))
+            self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+            self.assertEqual(int(job["evaluation_examples"]), 12)
+            theirs = self.check_evaluation(job, "ignored_labels_holdout.npz", "labels", "0.5")
+            self.assertAlmostEqual(job["evaluation"]["perplexity"], math.exp(theirs["loss"]), delta=1e-3)
 
     def test_mixed_precision_converges_like_f32(self):
         wide = self.trained("--epochs=2")

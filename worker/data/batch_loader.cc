@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Create(
     return absl::InvalidArgumentError(
         absl::StrCat("batch size ", options.batch_size, "; it must be 1 or more"));
   }
-  if (have < options.batch_size) {
+  if (have < (options.holdout && options.pad_holdout ? 1 : options.batch_size)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the ", options.holdout ? "held-out" : "training", " part of the dataset has ",
                      have, " examples, fewer than the batch of ", options.batch_size,
@@ -34,19 +34,66 @@ BatchLoader::~BatchLoader() {
   if (thread_.joinable()) thread_.join();
 }
 
+int64_t BatchLoader::examples() const {
+  return options_.holdout ? dataset_->holdout_examples() : dataset_->training_examples();
+}
+
 int64_t BatchLoader::steps_per_epoch() const {
-  return (options_.holdout ? dataset_->holdout_examples() : dataset_->training_examples()) /
-         options_.batch_size;
+  const bool pad = options_.holdout && options_.pad_holdout;
+  return (examples() + (pad ? options_.batch_size - 1 : 0)) / options_.batch_size;
 }
 
 int64_t BatchLoader::ExampleAt(int64_t step, int64_t row) const {
   const int64_t steps = steps_per_epoch();
   const int64_t position = (step % steps) * options_.batch_size + row;
-  if (options_.holdout) return dataset_->training_examples() + position;
+  if (options_.holdout) return dataset_->training_examples() + position % examples();
+  if (!options_.shuffle) return position;
   return ShuffledIndex(options_.seed, step / steps, dataset_->training_examples(), position);
 }
 
+bool BatchLoader::IsExample(int64_t step, int64_t row) const {
+  return (step % steps_per_epoch()) * options_.batch_size + row < examples();
+}
+
+absl::Status BatchLoader::PrepareWeights(const std::string& name,
+                                         const ExampleWeightsColumn& weights,
+                                         const TensorSpec& spec) {
+  if (spec.dtype != DType::kF32 || spec.global != Dims{options_.batch_size}) {
+    return absl::InvalidArgumentError(absl::StrCat("weights of examples are f32 [",
+                                                   options_.batch_size, "], the program has ",
+                                                   ToString(TensorType{spec.dtype, spec.global})));
+  }
+  Request request{name, nullptr, spec, {}};
+  if (weights.labels.empty()) {
+    request.counts.assign(static_cast<size_t>(dataset_->examples()), 1);
+  } else {
+    absl::StatusOr<const Column*> column = dataset_->Find(weights.labels);
+    if (!column.ok()) return column.status();
+    if (absl::Status s = Dataset::CheckConversion(**column, DType::kI64); !s.ok()) return s;
+    const Dims& dims = (*column)->example.dims;
+    request.labels = (*column)->example.num_elements();
+    std::vector<int64_t> labels(static_cast<size_t>(request.labels));
+    for (int64_t example = 0; example < dataset_->examples(); ++example) {
+      absl::Status s = dataset_->Read(**column, example, Dims(dims.size(), 0), dims, DType::kI64,
+                                      reinterpret_cast<char*>(labels.data()));
+      if (!s.ok()) return s;
+      request.counts.push_back(request.labels -
+                               std::count(labels.begin(), labels.end(), weights.ignore_index));
+    }
+  }
+  const int64_t evaluated = std::min(examples(), steps_per_epoch() * options_.batch_size);
+  for (int64_t i = 0; options_.holdout && i < evaluated; ++i) {
+    request.holdout_count += request.counts[dataset_->training_examples() + i];
+  }
+  requests_.push_back(std::move(request));
+  return absl::OkStatus();
+}
+
 absl::Status BatchLoader::Prepare(const std::string& name, const TensorSpec& spec) {
+  if (thread_.joinable()) return absl::FailedPreconditionError("Prepare after the first Load");
+  if (const auto weights = ExampleWeightsColumn::Parse(name); weights.has_value()) {
+    return PrepareWeights(name, *weights, spec);
+  }
   absl::StatusOr<const Column*> column = dataset_->Find(name);
   if (!column.ok()) return column.status();
   const Dims& example = (*column)->example.dims;
@@ -64,13 +111,32 @@ absl::Status BatchLoader::Prepare(const std::string& name, const TensorSpec& spe
   }
   if (absl::Status s = Dataset::CheckConversion(**column, spec.dtype); !s.ok()) return s;
   if (absl::Status s = dataset_->CheckFinite(**column); !s.ok()) return s;
-  if (thread_.joinable()) return absl::FailedPreconditionError("Prepare after the first Load");
-  requests_.push_back({*column, spec});
+  requests_.push_back({name, *column, spec, {}});
   return absl::OkStatus();
+}
+
+void BatchLoader::FillWeights(const Request& request, int64_t step, float* out) const {
+  const int64_t batch = options_.batch_size;
+  double all = static_cast<double>(batch * request.labels);
+  int64_t counting = 0;
+  if (options_.holdout) {
+    all *= static_cast<double>(steps_per_epoch());
+    counting = request.holdout_count;
+  } else {
+    for (int64_t row = 0; row < batch; ++row) counting += request.counts[ExampleAt(step, row)];
+  }
+  const float weight = counting > 0 ? static_cast<float>(all / static_cast<double>(counting)) : 0;
+  for (int64_t row = 0; row < request.spec.dims[0]; ++row) {
+    out[row] = IsExample(step, request.spec.offset[0] + row) ? weight : 0.0f;
+  }
 }
 
 absl::Status BatchLoader::Fill(const Request& request, int64_t step, char* out) const {
   const TensorSpec& spec = request.spec;
+  if (request.column == nullptr) {
+    FillWeights(request, step, reinterpret_cast<float*>(out));
+    return absl::OkStatus();
+  }
   const Dims start(spec.offset.begin() + 1, spec.offset.end());
   const Dims size(spec.dims.begin() + 1, spec.dims.end());
   const int64_t row_bytes = spec.bytes() / spec.dims[0];
@@ -87,7 +153,7 @@ absl::Status BatchLoader::Load(const std::string& name, const TensorSpec& spec, 
                                void* host) {
   size_t request = 0;
   while (request < requests_.size() &&
-         (requests_[request].column->name != name || !(requests_[request].spec == spec))) {
+         (requests_[request].name != name || !(requests_[request].spec == spec))) {
     ++request;
   }
   if (request == requests_.size()) {

@@ -1,5 +1,10 @@
 // Batches of a dataset. The examples of a step are a pure function of (seed, step); each rank reads
-// its own part.
+// its own part. Besides the dataset's columns there are the weights of the batch's examples
+// (storage/example_weights.h): with C labels that count in a batch of B examples with P labels each
+// (C the number over the batch, or per batch over all held-out examples), the weight is B * P / C,
+// and 0 for padding, so that (1 / (B * P)) * sum(weight * value) is the mean of the values over the
+// labels that count: of one training batch, and of the whole held-out part after averaging over its
+// batches. All weights are 0 where no label counts.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "storage/dataset.h"
+#include "storage/example_weights.h"
 #include "worker/executor/batch_source.h"
 
 namespace espalier {
@@ -18,15 +24,18 @@ namespace espalier {
 struct BatchLoaderOptions {
   int64_t batch_size = 0;
   uint64_t seed = 0;
-  // Held-out batches go through the examples in order, each once; an incomplete last batch is
-  // dropped.
+  bool shuffle = true;  // of training examples; otherwise every epoch has them in order
+  // Held-out batches go through the examples in order, each once. An incomplete last batch is
+  // dropped, or filled with examples from the start, which weigh 0, with `pad_holdout`.
   bool holdout = false;
+  bool pad_holdout = false;
   bool prefetch = true;  // loads the next step's batch on a thread
 };
 
 class BatchLoader : public BatchSource {
  public:
-  // Returns InvalidArgument if that part of the dataset is smaller than one batch.
+  // Returns InvalidArgument if that part of the dataset is smaller than one batch (of held-out
+  // examples with padding: empty).
   static absl::StatusOr<std::unique_ptr<BatchLoader>> Create(std::shared_ptr<const Dataset> dataset,
                                                              const BatchLoaderOptions& options);
   ~BatchLoader() override;
@@ -44,8 +53,14 @@ class BatchLoader : public BatchSource {
 
  private:
   struct Request {
-    const Column* column;
+    std::string name;
+    const Column* column;  // null: weights of examples
     TensorSpec spec;
+    // For weights: how many labels count of each example, and of all held-out examples that are
+    // evaluated; the number of labels of an example.
+    std::vector<int64_t> counts;
+    int64_t holdout_count = 0;
+    int64_t labels = 1;
   };
   // One prefetched step.
   struct Slot {
@@ -58,7 +73,13 @@ class BatchLoader : public BatchSource {
   BatchLoader(std::shared_ptr<const Dataset> dataset, const BatchLoaderOptions& options)
       : dataset_(std::move(dataset)), options_(options) {}
 
+  int64_t examples() const;
+  // Whether the row is not padding.
+  bool IsExample(int64_t step, int64_t row) const;
+  absl::Status PrepareWeights(const std::string& name, const ExampleWeightsColumn& weights,
+                              const TensorSpec& spec);
   absl::Status Fill(const Request& request, int64_t step, char* out) const;
+  void FillWeights(const Request& request, int64_t step, float* out) const;
   void StartPrefetch(int64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PrefetchLoop();
 

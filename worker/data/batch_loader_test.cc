@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
+#include "storage/example_weights.h"
 #include "worker/data/permutation.h"
 
 namespace espalier {
@@ -110,6 +112,79 @@ TEST(BatchLoader, EpochVisitsEachTrainingExampleOnce) {
   auto holdout = *BatchLoader::Create(dataset, options);
   EXPECT_EQ(holdout->steps_per_epoch(), 2);
   EXPECT_EQ(holdout->ExampleAt(1, 4), 39);
+}
+
+// Labels of ten examples, two each; the last four examples are held out.
+std::shared_ptr<const Dataset> Labelled() {
+  Column labels{.name = "y", .example = {DType::kI32, {2}}};
+  const std::vector<int32_t> values = {1, 2,    -100, 4, 5, 6, -100, -100, 1, 1,
+                                       2, -100, 3,    3, 4, 4, -100, 5,    6, 6};
+  labels.data.resize(values.size() * sizeof(int32_t));
+  std::memcpy(labels.data.data(), values.data(), labels.data.size());
+  return *Dataset::FromColumns({labels}, 0.4);
+}
+
+std::vector<float> Weights(BatchLoader& loader, const ExampleWeightsColumn& column,
+                           const TensorSpec& spec, int64_t step) {
+  std::vector<float> values(static_cast<size_t>(spec.num_elements()));
+  EXPECT_EQ(loader.Load(column.Name(), spec, step, values.data()), absl::OkStatus());
+  return values;
+}
+
+TEST(BatchLoader, WeightsMakeTheMeanOfABatchOneOverLabelsThatCount) {
+  BatchLoaderOptions options{.batch_size = 3, .shuffle = false};
+  auto loader = *BatchLoader::Create(Labelled(), options);
+  const ExampleWeightsColumn counted{"y", -100}, all;
+  const TensorSpec whole = TensorSpec::Whole({DType::kF32, {3}});
+  TensorSpec part = whole;
+  part.dims = {1};
+  part.offset = {2};
+  for (const auto& [column, spec] :
+       {std::pair(counted, whole), std::pair(counted, part), std::pair(all, whole)}) {
+    ASSERT_EQ(loader->Prepare(column.Name(), spec), absl::OkStatus());
+  }
+  // Six labels, of which five and three count.
+  EXPECT_EQ(Weights(*loader, counted, whole, 0), std::vector<float>(3, 6.0f / 5));
+  EXPECT_EQ(Weights(*loader, counted, whole, 1), std::vector<float>(3, 6.0f / 3));
+  EXPECT_EQ(Weights(*loader, counted, part, 1), std::vector<float>(1, 6.0f / 3));
+  EXPECT_EQ(Weights(*loader, all, whole, 1), std::vector<float>(3, 1.0f));
+}
+
+TEST(BatchLoader, PaddedHoldoutWeighsEachHeldOutLabelOnce) {
+  BatchLoaderOptions options{.batch_size = 3, .holdout = true, .pad_holdout = true};
+  auto loader = *BatchLoader::Create(Labelled(), options);
+  ASSERT_EQ(loader->steps_per_epoch(), 2);
+  const ExampleWeightsColumn counted{"y", -100}, all;
+  const TensorSpec whole = TensorSpec::Whole({DType::kF32, {3}});
+  ASSERT_EQ(loader->Prepare(counted.Name(), whole), absl::OkStatus());
+  ASSERT_EQ(loader->Prepare(all.Name(), whole), absl::OkStatus());
+  // Two batches of six labels, of which seven count.
+  const float w = 12.0f / 7;
+  EXPECT_EQ(Weights(*loader, counted, whole, 0), (std::vector<float>{w, w, w}));
+  EXPECT_EQ(Weights(*loader, counted, whole, 1), (std::vector<float>{w, 0, 0}));
+  EXPECT_EQ(Weights(*loader, all, whole, 1), (std::vector<float>{6.0f / 4, 0, 0}));
+  EXPECT_EQ(loader->ExampleAt(1, 0), 9);
+  EXPECT_EQ(loader->ExampleAt(1, 1), 6);  // padding
+  options.pad_holdout = false;
+  EXPECT_EQ((*BatchLoader::Create(Labelled(), options))->steps_per_epoch(), 1);
+}
+
+TEST(BatchLoader, BatchWithoutLabelsThatCountWeighsNothing) {
+  Column labels{.name = "y", .example = {DType::kI32, {}}, .data = std::vector<char>(16, '\xff')};
+  auto loader = *BatchLoader::Create(*Dataset::FromColumns({labels}, 0), {.batch_size = 4});
+  const ExampleWeightsColumn column{"y", -1};
+  const TensorSpec whole = TensorSpec::Whole({DType::kF32, {4}});
+  ASSERT_EQ(loader->Prepare(column.Name(), whole), absl::OkStatus());
+  EXPECT_EQ(Weights(*loader, column, whole, 0), std::vector<float>(4, 0.0f));
+}
+
+TEST(BatchLoader, WithoutShufflingEveryEpochHasTheExamplesInOrder) {
+  auto loader = *BatchLoader::Create(Text(16 * 10 + 1, 16), {.batch_size = 5, .shuffle = false});
+  for (int64_t step = 0; step < 4; ++step) {
+    for (int64_t row = 0; row < 5; ++row) {
+      EXPECT_EQ(loader->ExampleAt(step, row), (step % 2) * 5 + row);
+    }
+  }
 }
 
 TEST(BatchLoader, SaysWhatDoesNotFit) {

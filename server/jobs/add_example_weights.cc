@@ -1,0 +1,106 @@
+#include "server/jobs/add_example_weights.h"
+
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "storage/example_weights.h"
+
+namespace espalier {
+namespace {
+
+constexpr char kExampleWeights[] = "example_weights";
+
+// Whether the node is a mean over the whole batch, along dimension 0 of its first input, that can
+// be weighted.
+bool IsMeanOverBatch(const OpDef& def, const Node& node, const Graph& graph, int64_t batch) {
+  if (def.inputs.empty() || def.inputs.back().name != kExampleWeights) return false;
+  if (node.inputs.size() >= def.inputs.size() && node.inputs.back() != kNoValue) return false;
+  if (node.attributes.String("reduction", "mean") != "mean") return false;
+  const Dims& dims = graph.value(node.inputs[0]).type.dims;
+  return !dims.empty() && dims[0] == batch;
+}
+
+// Returns the value that `id` is another shape or type of (labels [N, 1] for [N]), as long as
+// dimension 0 stays.
+const Value& SourceOf(ValueId id, const Graph& graph) {
+  const Value* value = &graph.value(id);
+  while (value->producer != kNoNode) {
+    const Node& node = graph.node(value->producer);
+    const bool same = node.op == "reshape" || node.op == "flatten" || node.op == "squeeze" ||
+                      node.op == "unsqueeze" || node.op == "cast" || node.op == "identity";
+    if (!same || node.inputs.size() != 1) break;
+    const Value& source = graph.value(node.inputs[0]);
+    if (source.type.dims.empty() || source.type.num_elements() != value->type.num_elements() ||
+        source.type.dims[0] != value->type.dims[0]) {
+      break;
+    }
+    value = &source;
+  }
+  return *value;
+}
+
+ExampleWeightsColumn ColumnFor(const Node& node, const Graph& graph,
+                               const std::map<std::string, std::string>& columns) {
+  if (!node.attributes.Has("ignore_index")) return {};
+  const Value& labels = SourceOf(node.inputs[1], graph);
+  const auto column = columns.find(labels.name);
+  if (labels.kind != ValueKind::kInput || column == columns.end()) return {};
+  return {column->second, node.attributes.Int("ignore_index")};
+}
+
+std::string FreeInputName(const Graph& graph) {
+  std::string name = kExampleWeights;
+  for (int i = 2; graph.FindValue(name) != kNoValue; ++i) {
+    name = absl::StrCat(kExampleWeights, ".", i);
+  }
+  return name;
+}
+
+}  // namespace
+
+WeightedHeads AddExampleWeights(const OpRegistry& registry, int64_t batch, Graph* graph,
+                                std::map<std::string, std::string>* columns) {
+  const std::map<std::string, std::string> dataset_columns = *columns;
+  std::map<std::string, ValueId> inputs;  // derived column -> graph input
+  std::set<NodeId> weighted;
+  for (NodeId n = 0; n < static_cast<NodeId>(graph->nodes().size()); ++n) {
+    const OpDef* def = registry.Find(graph->node(n).op);
+    if (def == nullptr || !IsMeanOverBatch(*def, graph->node(n), *graph, batch)) continue;
+    const ExampleWeightsColumn derived = ColumnFor(graph->node(n), *graph, dataset_columns);
+    const bool counted = graph->node(n).attributes.String("mean_over", "all") == "counted";
+    // Weights of classes are in the divisor, too.
+    const bool class_weights = def->inputs.size() > 3 && graph->node(n).inputs.size() > 2 &&
+                               graph->node(n).inputs[2] != kNoValue;
+    if (counted && (derived.labels.empty() || class_weights)) continue;
+    const std::string column = derived.Name();
+    auto [input, inserted] = inputs.try_emplace(column, kNoValue);
+    if (inserted) {
+      Value value;
+      value.name = FreeInputName(*graph);
+      value.kind = ValueKind::kInput;
+      value.type = {DType::kF32, {batch}};
+      (*columns)[value.name] = column;
+      input->second = graph->AddValue(std::move(value));
+    }
+    Node& node = graph->mutable_node(n);
+    node.inputs.resize(def->inputs.size(), kNoValue);
+    node.inputs.back() = input->second;
+    if (counted) node.attributes.Set("mean_over", std::string("all"));
+    weighted.insert(n);
+  }
+  WeightedHeads heads;
+  for (const auto& [name, value] : graph->outputs) {
+    const NodeId producer = graph->value(value).producer;
+    if (producer == kNoNode) continue;
+    const OpDef* def = registry.Find(graph->node(producer).op);
+    const bool reported = name == "loss" || (def != nullptr && (def->is_loss || def->is_metric));
+    if (!reported || weighted.count(producer) > 0) continue;
+    if (heads.all) heads.unweighted = name;
+    heads.all = false;
+  }
+  return heads;
+}
+
+}  // namespace espalier
