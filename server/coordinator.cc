@@ -19,6 +19,7 @@
 #include "ops/operators/register_all.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
+#include "server/jobs/check_joining_worker.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/planner_request_handler.h"
 #include "server/jobs/worker_client.h"
@@ -203,9 +204,15 @@ absl::Status Coordinator::Parts::Build() {
   services.push_back(MakeModelsService(
       interceptor.get(), {.operators = &operators, .artifacts = artifacts.get(), .files = files},
       store.get()));
+  absl::StatusOr<DataDir> data_dir = IdentifyDataDir(*files, root);
+  if (!data_dir.ok()) return data_dir.status();
   services.push_back(MakeClusterService(
       interceptor.get(), workers.get(), &rendezvous,
       {.heartbeat_seconds = absl::ToDoubleSeconds(options.heartbeat),
+       .check_worker =
+           [dial, folder = *std::move(data_dir)](const v1::JoinRequest& request) {
+             return CheckJoiningWorker(dial, folder, request);
+           },
        .status = [this](v1::ClusterStatusReply* reply) { FillStatus(reply); },
        .store = store.get(),
        .backup_folder = JoinPath(root, kBackupFolder)}));

@@ -7,6 +7,7 @@
 #include "base/net/transport_security.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/coordinator_fixture.h"
+#include "server/fake_worker.h"
 #include "server/jobs/job_runner.h"
 #include "server/store/job_store.h"
 #include "server/store/sqlite_store.h"
@@ -398,6 +399,28 @@ TEST_F(CoordinatorTest, LargeJobYieldsButIsNotStarvedBySmallerJobs) {
 }
 
 // Local workers have no certificates and are not --insecure, so they connect over loopback only.
+// Starts a worker that is not let in, and returns why.
+std::string RefusalOf(FakeWorkerOptions options, Coordinator& coordinator) {
+  options.coordinator = coordinator.grpc_address();
+  options.name = "refused";
+  const auto worker = FakeWorker::Start(options);
+  for (int i = 0; i < 500 && worker->refusal().empty(); ++i) absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_EQ(coordinator.workers().Live(), 0);
+  return worker->refusal();
+}
+
+TEST_F(CoordinatorTest, WorkerThatCannotBeReachedDoesNotJoin) {
+  const std::string refusal = RefusalOf({.advertise = "127.0.0.1:1"}, *coordinator_);
+  EXPECT_THAT(refusal, HasSubstr("cannot reach this worker at 127.0.0.1:1"));
+  EXPECT_THAT(refusal, HasSubstr("--advertise"));
+}
+
+TEST_F(CoordinatorTest, WorkerWithoutTheDataFolderDoesNotJoin) {
+  const std::string refusal = RefusalOf({.sees_data_dir = false}, *coordinator_);
+  EXPECT_THAT(refusal, HasSubstr("does not see the coordinator's data folder"));
+  EXPECT_THAT(refusal, HasSubstr(data_dir_));
+}
+
 TEST_F(CoordinatorTest, LocalWorkersConnectOverLoopbackWhateverTheListenAddress) {
   // Another name of 127.0.0.1 counts as an address off loopback.
   for (const auto& [listen, second] :

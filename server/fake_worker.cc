@@ -14,6 +14,7 @@
 #include "espalier/v1/worker.grpc.pb.h"
 #include "ops/graph/graph_proto.h"
 #include "storage/checkpoint.h"
+#include "storage/data_dir_id.h"
 
 namespace espalier {
 namespace {
@@ -66,6 +67,10 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   void Unstall() override { held_ = false; }
   int64_t first_step_of_last_run() const override { return first_step_; }
   int runs() const override { return runs_; }
+  std::string refusal() const override {
+    absl::MutexLock lock(&mutex_);
+    return refusal_;
+  }
 
   grpc::Status LoadProgram(grpc::ServerContext*, const v1::LoadProgramRequest* request,
                            v1::LoadProgramReply* reply) override {
@@ -128,6 +133,14 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   grpc::Status Measure(grpc::ServerContext*, const v1::MeasureRequest* request,
                        v1::MeasureReply* reply) override {
     for (int i = 0; i < request->programs_size(); ++i) reply->add_seconds(1e-5);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Probe(grpc::ServerContext*, const v1::ProbeRequest* request,
+                     v1::ProbeReply* reply) override {
+    const auto id = ReadWholeFile(*files_, JoinPath(request->data_dir(), kDataDirIdFile), 1 << 10);
+    reply->set_sees_data_dir(options_.sees_data_dir && id.ok() && *id == request->data_dir_id());
+    reply->set_may_write(reply->sees_data_dir());
     return grpc::Status::OK;
   }
 
@@ -223,7 +236,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
         } else if (lease.epoch() == 0) {
           v1::JoinRequest request;
           request.set_name(options_.name);
-          request.set_address(address_);
+          request.set_address(options_.advertise.empty() ? address_ : options_.advertise);
           request.set_host("test");
           request.set_protocol_version(1);
           v1::Device* device = request.mutable_device();
@@ -235,7 +248,12 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
           device->set_op_overhead_seconds(1e-6);
           device->set_threads(1);
           v1::JoinReply reply;
-          if (stub->Join(&context, request, &reply).ok()) {
+          const grpc::Status joined = stub->Join(&context, request, &reply);
+          {
+            absl::MutexLock lock(&mutex_);
+            refusal_ = joined.ok() ? "" : joined.error_message();
+          }
+          if (joined.ok()) {
             lease = reply.lease();
             absl::MutexLock lock(&mutex_);
             epoch_ = lease.epoch();
@@ -267,6 +285,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
   mutable absl::Mutex mutex_;
   std::string running_ ABSL_GUARDED_BY(mutex_);  // its job
+  std::string refusal_ ABSL_GUARDED_BY(mutex_);
   // job -> latest stopped attempt
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);
   v1::Program program_ ABSL_GUARDED_BY(mutex_);

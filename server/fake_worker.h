@@ -18,6 +18,8 @@ struct FakeWorkerOptions {
   std::string name;
   absl::Duration step = absl::Milliseconds(5);
   int64_t memory_bytes = int64_t{1} << 30;
+  std::string advertise;      // the address that it joins with; empty: its own
+  bool sees_data_dir = true;  // whether it shares the coordinator's folder
   // Run fails with `failure` at this step; -1: never.
   int64_t fail_at = -1;
   absl::Status failure;
@@ -37,6 +39,8 @@ class FakeWorker {
   virtual void Unstall() = 0;
   virtual int64_t first_step_of_last_run() const = 0;
   virtual int runs() const = 0;
+  // Why the coordinator did not let it join the last time; empty: it did, or was not asked.
+  virtual std::string refusal() const = 0;
 
   // The merged loss of all ranks for a step.
   static double LossOf(int64_t step) { return 4.0 / (1.0 + 0.1 * static_cast<double>(step)); }

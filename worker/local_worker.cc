@@ -247,6 +247,7 @@ class LocalWorkerImpl : public LocalWorker {
     request.set_host(HostName());
     request.set_idempotency_key(key);
     request.set_protocol_version(kProtocolVersion);
+    service_->SetJoinKey(key);
     absl::StatusOr<v1::JoinReply> reply = client_->Join(request);
     if (!reply.ok()) return reply.status();
     {

@@ -1,5 +1,7 @@
 #include "worker/worker_service.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +9,7 @@
 #include "base/net/authenticated_channel.h"
 #include "base/net/grpc_status.h"
 #include "serving/runner/serving_proto.h"
+#include "storage/data_dir_id.h"
 #include "worker/measure.h"
 
 namespace espalier {
@@ -17,6 +20,7 @@ constexpr absl::Duration kJoinGrace = absl::Seconds(2);
 constexpr absl::Duration kStopTimeout = absl::Seconds(30);
 constexpr absl::Duration kMeasureTimeout = absl::Seconds(60);
 constexpr size_t kMaxStoppedJobs = 4096;
+constexpr int64_t kMaxDataDirIdBytes = 256;
 constexpr int kMaxRepetitions = 1000;
 constexpr size_t kNumbersPerMessage = 1 << 20;  // 4 MiB
 
@@ -93,6 +97,11 @@ absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
 }  // namespace
 
 WorkerService::~WorkerService() { AbortAll("the worker is shutting down"); }
+
+void WorkerService::SetJoinKey(const std::string& key) {
+  absl::MutexLock lock(&mutex_);
+  join_key_ = key;
+}
 
 void WorkerService::SetEpoch(uint64_t epoch) {
   absl::MutexLock lock(&mutex_);
@@ -432,6 +441,22 @@ grpc::Status WorkerService::Stop(grpc::ServerContext* context, const v1::StopReq
   }
   const LoadedJob* const left = Find(attempt.job_id());
   if (left != nullptr && attempt.attempt() >= left->attempt) Free(Unload({attempt.job_id()}));
+  return grpc::Status::OK;
+}
+
+grpc::Status WorkerService::Probe(grpc::ServerContext* context, const v1::ProbeRequest* request,
+                                  v1::ProbeReply* reply) {
+  if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!request->join_key().empty() && request->join_key() != join_key_) {
+      return ToGrpc(absl::FailedPreconditionError("another worker answers at this address"));
+    }
+  }
+  const std::string file = JoinPath(request->data_dir(), kDataDirIdFile);
+  absl::StatusOr<std::string> id = ReadWholeFile(*options_.files, file, kMaxDataDirIdBytes);
+  reply->set_sees_data_dir(id.ok() && *id == request->data_dir_id());
+  reply->set_may_write(reply->sees_data_dir() && access(request->data_dir().c_str(), W_OK) == 0);
   return grpc::Status::OK;
 }
 

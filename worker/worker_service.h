@@ -40,6 +40,8 @@ class WorkerService : public v1::Worker::Service {
 
   // Sets the epoch of the lease, after every Join. Calls with another epoch are rejected.
   void SetEpoch(uint64_t epoch);
+  // Sets the key of the request with which the worker asks to join; before that request.
+  void SetJoinKey(const std::string& key);
   // Aborts and unloads every job, and waits for that.
   void AbortAll(const std::string& reason);
 
@@ -60,6 +62,8 @@ class WorkerService : public v1::Worker::Service {
                     v1::StopReply* reply) override;
   grpc::Status Measure(grpc::ServerContext* context, const v1::MeasureRequest* request,
                        v1::MeasureReply* reply) override;
+  grpc::Status Probe(grpc::ServerContext* context, const v1::ProbeRequest* request,
+                     v1::ProbeReply* reply) override;
 
  private:
   // State of a loaded job.
@@ -137,6 +141,7 @@ class WorkerService : public v1::Worker::Service {
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string join_key_ ABSL_GUARDED_BY(mutex_);
   bool measuring_ ABSL_GUARDED_BY(mutex_) = false;
   int freeing_ ABSL_GUARDED_BY(mutex_) = 0;                               // calls of Free
   std::map<std::string, LoadedJob> loaded_jobs_ ABSL_GUARDED_BY(mutex_);  // by job

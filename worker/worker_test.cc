@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "models/llama.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
+#include "storage/data_dir_id.h"
 #include "storage/manifest.h"
 #include "worker/fake_coordinator.h"
 #include "worker/local_worker.h"
@@ -115,6 +117,16 @@ class WorkerTest : public testing::Test {
     EXPECT_TRUE(worker.ok()) << worker.status();
     return *std::move(worker);
   }
+  // The worker's answer to a coordinator whose data folder holds `id`.
+  v1::ProbeReply Probe(const LocalWorker& worker, const std::string& id) {
+    grpc::ClientContext context;
+    v1::ProbeRequest request;
+    request.set_data_dir(root_);
+    request.set_data_dir_id(id);
+    v1::ProbeReply reply;
+    EXPECT_TRUE(StubOf(worker)->Probe(&context, request, &reply).ok());
+    return reply;
+  }
   std::unique_ptr<v1::Worker::Stub> StubOf(const LocalWorker& worker) {
     return v1::Worker::NewStub(grpc::CreateCustomChannel(
         worker.address(), grpc::InsecureChannelCredentials(), ChannelLimits()));
@@ -175,6 +187,22 @@ class WorkerTest : public testing::Test {
   FakeCoordinator coordinator_;
   std::string root_, text_;
 };
+
+TEST_F(WorkerTest, ProbeFindsTheDataFolderByItsId) {
+  auto worker = Start("w");
+  std::filesystem::create_directories(root_);
+  EXPECT_FALSE(Probe(*worker, "abc").sees_data_dir());
+  std::ofstream(JoinPath(root_, kDataDirIdFile)) << "abc";
+  EXPECT_TRUE(Probe(*worker, "abc").sees_data_dir());
+  EXPECT_TRUE(Probe(*worker, "abc").may_write());
+  EXPECT_FALSE(Probe(*worker, "another folder's").sees_data_dir());
+  grpc::ClientContext context;
+  v1::ProbeRequest request;
+  request.set_join_key("another worker's");
+  v1::ProbeReply reply;
+  EXPECT_EQ(StubOf(*worker)->Probe(&context, request, &reply).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+}
 
 TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
   const LoweredPlan pair = Lower(2), single = Lower(1);

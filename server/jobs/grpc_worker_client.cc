@@ -62,6 +62,15 @@ class GrpcWorkerClient : public WorkerClient {
     return reply;
   }
 
+  absl::StatusOr<v1::ProbeReply> Probe(const v1::ProbeRequest& request,
+                                       absl::Duration timeout) override {
+    Call call(this, timeout);
+    v1::ProbeReply reply;
+    absl::Status status = FromGrpc(stub_->Probe(&call.context, request, &reply));
+    if (!status.ok()) return status;
+    return reply;
+  }
+
   void Cancel() override {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;

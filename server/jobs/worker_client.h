@@ -45,6 +45,8 @@ class WorkerClient {
   virtual absl::Status Stop(const v1::StopRequest& request, absl::Duration timeout) = 0;
   virtual absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
                                                    absl::Duration timeout) = 0;
+  virtual absl::StatusOr<v1::ProbeReply> Probe(const v1::ProbeRequest& request,
+                                               absl::Duration timeout) = 0;
   // Cancels all current and future calls except Stop.
   virtual void Cancel() = 0;
 };

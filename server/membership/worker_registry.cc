@@ -12,7 +12,9 @@ namespace {
 // How long dead workers are listed.
 constexpr absl::Duration kDeadWorkerRetention = absl::Minutes(10);
 
-absl::Status CheckJoin(const v1::JoinRequest& request) {
+}  // namespace
+
+absl::Status CheckJoinRequest(const v1::JoinRequest& request) {
   if (request.protocol_version() != kProtocolVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("the worker speaks protocol version ", request.protocol_version(),
@@ -35,8 +37,6 @@ absl::Status CheckJoin(const v1::JoinRequest& request) {
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 WorkerRegistry::WorkerRegistry(const Clock* clock, absl::Duration lease, NextEpoch next_epoch,
                                std::function<void()> on_change, OnLost on_lost)
@@ -67,7 +67,7 @@ absl::StatusOr<std::optional<v1::Lease>> WorkerRegistry::JoinedBy(
 }
 
 absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
-  absl::Status status = CheckJoin(request);
+  absl::Status status = CheckJoinRequest(request);
   if (!status.ok()) return status;
   {
     absl::MutexLock lock(&mutex_);

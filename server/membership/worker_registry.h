@@ -33,6 +33,10 @@ struct Member {
   v1::Device device;
 };
 
+// Returns InvalidArgument or FailedPrecondition (the protocol's version) for a request that no
+// worker may join with.
+absl::Status CheckJoinRequest(const v1::JoinRequest& request);
+
 // Thread-safe.
 class WorkerRegistry {
  public:

@@ -33,6 +33,8 @@ class ClusterService : public v1::Cluster::Service {
   grpc::Status Join(ServerContext* context, const v1::JoinRequest* request,
                     v1::JoinReply* reply) override {
     return Answer(context, "Cluster/Join", [&]() -> absl::Status {
+      if (absl::Status s = CheckJoinRequest(*request); !s.ok()) return s;
+      if (absl::Status s = options_.check_worker(*request); !s.ok()) return s;
       absl::StatusOr<v1::Lease> lease = workers_.Join(*request);
       if (!lease.ok()) return lease.status();
       *reply->mutable_lease() = *lease;

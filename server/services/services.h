@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "espalier/v1/cluster.pb.h"
 
 namespace grpc {
@@ -30,6 +31,8 @@ std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor,
                                                  const QuantizeTools& tools, JobStore* store);
 struct ClusterServiceOptions {
   double heartbeat_seconds = 0;
+  // Decides whether a worker may join.
+  std::function<absl::Status(const v1::JoinRequest&)> check_worker;
   // Fills in the fields that the registry does not know.
   std::function<void(v1::ClusterStatusReply*)> status;
   const JobStore* store = nullptr;

@@ -22,6 +22,9 @@ class IdleWorker : public WorkerClient {
  public:
   explicit IdleWorker(absl::Notification* asked) : asked_(asked) {}
 
+  absl::StatusOr<v1::ProbeReply> Probe(const v1::ProbeRequest&, absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
   absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest&, absl::Duration) override {
     if (!asked_->HasBeenNotified()) asked_->Notify();
     return absl::UnavailableError("idle");

@@ -23,6 +23,9 @@ namespace {
 // Measures by shape, one operator at a time as a worker does; fails for every third.
 class OddWorker : public WorkerClient {
  public:
+  absl::StatusOr<v1::ProbeReply> Probe(const v1::ProbeRequest&, absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
   absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
                                            absl::Duration timeout) override {
     EXPECT_EQ(running_++, 0);

@@ -101,6 +101,9 @@ class ScriptedClient : public WorkerClient {
                    const std::function<void(const v1::RunEvent&)>&) override {
     return absl::UnimplementedError("");
   }
+  absl::StatusOr<v1::ProbeReply> Probe(const v1::ProbeRequest&, absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
   absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest&, absl::Duration) override {
     return absl::UnimplementedError("");
   }
