@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/weights/gguf_splits.h"
+#include "ops/cpu/threading/parallel.h"
 
 namespace espalier {
 namespace {
@@ -446,6 +447,16 @@ absl::StatusOr<std::vector<double>> GgufFile::Numbers(const std::string& key) co
   return numbers;
 }
 
+absl::Status GgufFile::ReadBlocks(const Tensor& tensor, int64_t begin, int64_t count,
+                                  unsigned char* out) const {
+  const GgufType& type = *tensor.type;
+  const int64_t all = NumElements(tensor.dims) / type.elements;
+  if (begin < 0 || count < 0 || begin > all || count > all - begin) {
+    return absl::OutOfRangeError(absl::StrCat("'", path_of(tensor), "': read beyond a tensor"));
+  }
+  return file_of(tensor)->Read(tensor.offset + begin * type.bytes, count * type.bytes, out);
+}
+
 absl::Status GgufFile::Read(const Tensor& tensor, int64_t begin, int64_t count, float* out) const {
   const int64_t all = NumElements(tensor.dims);
   if (begin < 0 || count < 0 || begin > all || count > all - begin) {
@@ -459,19 +470,21 @@ absl::Status GgufFile::Read(const Tensor& tensor, int64_t begin, int64_t count, 
   absl::Status status = file_of(tensor)->Read(tensor.offset + first * type.bytes,
                                               static_cast<int64_t>(raw.size()), raw.data());
   if (!status.ok()) return status;
-  float block[256];
-  for (int64_t b = first; b < last; ++b) {
-    const unsigned char* from = raw.data() + (b - first) * type.bytes;
-    const int64_t at = b * type.elements;
-    if (at >= begin && at + type.elements <= begin + count) {
-      type.decode(from, out + (at - begin));
-      continue;
+  ParallelFor(last - first, 4 * type.elements, [&](int64_t from_block, int64_t to_block) {
+    float block[256];
+    for (int64_t b = first + from_block; b < first + to_block; ++b) {
+      const unsigned char* from = raw.data() + (b - first) * type.bytes;
+      const int64_t at = b * type.elements;
+      if (at >= begin && at + type.elements <= begin + count) {
+        type.decode(from, out + (at - begin));
+        continue;
+      }
+      type.decode(from, block);
+      for (int64_t i = std::max(at, begin); i < std::min(at + type.elements, begin + count); ++i) {
+        out[i - begin] = block[i - at];
+      }
     }
-    type.decode(from, block);
-    for (int64_t i = std::max(at, begin); i < std::min(at + type.elements, begin + count); ++i) {
-      out[i - begin] = block[i - at];
-    }
-  }
+  });
   return absl::OkStatus();
 }
 

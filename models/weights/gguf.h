@@ -59,6 +59,9 @@ class GgufFile {
   absl::StatusOr<std::vector<std::string>> Strings(const std::string& key) const;
   absl::StatusOr<std::vector<double>> Numbers(const std::string& key) const;
 
+  // Reads blocks [begin, begin + count) of the tensor's type as they are in the file.
+  absl::Status ReadBlocks(const Tensor& tensor, int64_t begin, int64_t count,
+                          unsigned char* out) const;
   // Reads elements [begin, begin + count), row-major, dequantized to f32.
   absl::Status Read(const Tensor& tensor, int64_t begin, int64_t count, float* out) const;
 

@@ -154,7 +154,7 @@ constexpr GgufType kTypes[] = {
     {0, "F32", 1, 4, DecodeF32, DType::kF32},
     {1, "F16", 1, 2, DecodeF16, DType::kF16},
     {30, "BF16", 1, 2, DecodeBF16, DType::kBF16},
-    {8, "Q8_0", 32, 34, DecodeQ8_0},
+    {kGgufQ8_0, "Q8_0", 32, 34, DecodeQ8_0},
     {2, "Q4_0", 32, 18, DecodeQ4_0},
     {12, "Q4_K", 256, 144, DecodeQ4_K},
     {14, "Q6_K", 256, 210, DecodeQ6_K},

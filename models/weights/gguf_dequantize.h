@@ -18,6 +18,8 @@ struct GgufType {
   DType dtype = DType::kInvalid;  // ours that is the same
 };
 
+inline constexpr uint32_t kGgufQ8_0 = 8;  // the id of Q8_0
+
 // Returns null for an unsupported type.
 const GgufType* FindGgufType(uint32_t id);
 // Returns "F32, F16, ...".

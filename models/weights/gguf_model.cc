@@ -74,6 +74,41 @@ class GgufWeights : public WeightFiles {
     return status;
   }
 
+  bool HasQ8Blocks(const std::string& name) const override {
+    const auto found = sources_.find(name);
+    if (found == sources_.end()) return false;
+    const Source& source = found->second;
+    const bool by_rows = source.change != GgufWeightTransform::kTransposed &&
+                         source.change != GgufWeightTransform::kPlusOne;
+    return by_rows && source.tensor->type->id == kGgufQ8_0 && source.dims.size() == 2 &&
+           source.dims[1] % source.tensor->type->elements == 0;
+  }
+
+  absl::Status ReadQ8Blocks(const std::string& name, int64_t begin, int64_t count,
+                            uint8_t* out) const override {
+    if (!HasQ8Blocks(name)) return WeightFiles::ReadQ8Blocks(name, begin, count, out);
+    const Source& source = sources_.at(name);
+    const int64_t elements = source.tensor->type->elements, bytes = source.tensor->type->bytes;
+    const int64_t row_blocks = source.dims[1] / elements;
+    if (begin < 0 || count < 0 || begin > row_blocks * source.dims[0] - count) {
+      return absl::OutOfRangeError(
+          absl::StrCat("'", file_->path_of(*source.tensor), "': read beyond tensor '", name, "'"));
+    }
+    if (source.change == GgufWeightTransform::kNone) {
+      return file_->ReadBlocks(*source.tensor, source.first / elements + begin, count, out);
+    }
+    while (count > 0) {
+      const int64_t within = begin % row_blocks, here = std::min(count, row_blocks - within);
+      const int64_t from = RowInFile(source, begin / row_blocks) * row_blocks + within;
+      absl::Status status = file_->ReadBlocks(*source.tensor, from, here, out);
+      if (!status.ok()) return status;
+      begin += here;
+      out += here * bytes;
+      count -= here;
+    }
+    return absl::OkStatus();
+  }
+
   std::optional<Place> PlaceOf(const std::string& name) const override {
     const auto found = sources_.find(name);
     if (found == sources_.end() || found->second.change != GgufWeightTransform::kNone)

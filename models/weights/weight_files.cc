@@ -45,6 +45,12 @@ absl::Status WeightFiles::ReadBytes(const std::string& tensor, int64_t, int64_t,
       absl::StrCat("tensor '", tensor, "' lies in a file that holds no packed matrices"));
 }
 
+absl::Status WeightFiles::ReadQ8Blocks(const std::string& tensor, int64_t, int64_t,
+                                       uint8_t*) const {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor '", tensor, "' is not made of Q8_0 blocks along its rows"));
+}
+
 absl::StatusOr<std::unique_ptr<WeightFiles>> OpenWeights(FileSystem& files,
                                                          const std::string& folder,
                                                          const TensorShapes& expected) {

@@ -49,6 +49,13 @@ class WeightFiles {
   virtual absl::Status ReadBytes(const std::string& tensor, int64_t offset, int64_t bytes,
                                  void* out) const;
 
+  // Whether the tensor's rows are made of Q8_0 blocks (ops/quantized/pack.h), so that ReadQ8Blocks
+  // can read it.
+  virtual bool HasQ8Blocks(const std::string& tensor) const { return false; }
+  // Reads blocks [begin, begin + count) of such a tensor, row-major, kQ8BlockBytes each.
+  virtual absl::Status ReadQ8Blocks(const std::string& tensor, int64_t begin, int64_t count,
+                                    uint8_t* out) const;
+
   // Returns where the tensor is if the file stores it as memory does; else nullopt.
   virtual std::optional<Place> PlaceOf(const std::string& tensor) const { return std::nullopt; }
 };

@@ -119,6 +119,33 @@ absl::Status Pack(absl::string_view name, const PackedWeights& shape, const floa
   return absl::OkStatus();
 }
 
+absl::Status PackQ8Blocks(absl::string_view name, const PackedWeights& shape, const uint8_t* blocks,
+                          uint8_t* packed) {
+  constexpr uint32_t kFlipSigns = 0x80808080;  // adds 128 to each of four signed bytes
+  std::fill_n(packed, shape.blocks() * shape.block_bytes(), 0);
+  for (int64_t o = 0; o < shape.out; ++o) {
+    uint8_t* const block = packed + o / kPackOutputs * shape.block_bytes();
+    const int64_t lane = o % kPackOutputs;
+    for (int64_t g = 0; g < shape.groups(); ++g) {
+      const uint8_t* const from = blocks + (o * shape.groups() + g) * kQ8BlockBytes;
+      if (!std::isfinite(LoadF16(from))) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("weight '", name, "': row ", o, ", column ", g * kPackGroup,
+                         ": the scale of its block is ", LoadF16(from)));
+      }
+      std::memcpy(block + shape.scales_at(g) + 2 * lane, from, 2);
+      uint8_t* const numbers = block + shape.numbers_at(g);
+      for (int64_t i = 0; i < kPackGroup; i += 4) {
+        uint32_t four;
+        std::memcpy(&four, from + 2 + i, sizeof(four));
+        four ^= kFlipSigns;
+        std::memcpy(numbers + shape.ByteOf(i, lane), &four, sizeof(four));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ExpectF16(absl::string_view name, const float* weights, int64_t count) {
   constexpr float kTooLarge = 65520;  // rounds to infinity in f16
   const auto* const end = weights + count;

@@ -19,6 +19,15 @@ namespace espalier {
 absl::Status Pack(absl::string_view name, const PackedWeights& shape, const float* weights,
                   uint8_t* packed);
 
+// GGML's Q8_0: an f16 scale and 32 signed numbers that it multiplies.
+inline constexpr int64_t kQ8BlockBytes = 34;
+
+// Packs a matrix of Q8_0 blocks [out, in / 32] to 8 bits: only rearranges it, so that every number
+// and scale stays as it is. REQUIRES: shape.bits is 8, and shape.in a multiple of 32. Returns
+// InvalidArgument with `name`, row and column for a scale that is not finite.
+absl::Status PackQ8Blocks(absl::string_view name, const PackedWeights& shape, const uint8_t* blocks,
+                          uint8_t* packed);
+
 // Returns InvalidArgument with `name` and the number if one of `count` weights is finite but would
 // overflow f16.
 absl::Status ExpectF16(absl::string_view name, const float* weights, int64_t count);

@@ -61,6 +61,32 @@ constexpr PackedWeights kShapes[] = {{8, 16, 32},  {4, 16, 32},  {8, 1, 1},     
                                      {8, 17, 33},  {4, 17, 33},  {8, 40, 95},   {4, 40, 95},
                                      {8, 64, 256}, {4, 64, 256}, {8, 90, 1100}, {4, 90, 1100}};
 
+// Numbers and scales of Q8_0 blocks stay as they are, also where no number of a block is 127.
+TEST(PackQ8Blocks, KeepsNumbersAndScales) {
+  std::mt19937 random(5);
+  for (const PackedWeights& shape : {PackedWeights{8, 16, 32}, PackedWeights{8, 35, 96}}) {
+    std::vector<uint8_t> blocks;
+    std::vector<float> expected;
+    for (int64_t b = 0; b < shape.out * shape.groups(); ++b) {
+      const uint16_t scale = F32ToF16(0.01f * static_cast<float>(b + 1));
+      blocks.push_back(static_cast<uint8_t>(scale));
+      blocks.push_back(static_cast<uint8_t>(scale >> 8));
+      for (int64_t i = 0; i < kPackGroup; ++i) {
+        const auto q = static_cast<int8_t>(static_cast<int>(random() % 256) - 128);
+        blocks.push_back(static_cast<uint8_t>(q));
+        expected.push_back(static_cast<float>(q) * F16ToF32(scale));
+      }
+    }
+    std::vector<uint8_t> packed(static_cast<size_t>(shape.blocks() * shape.block_bytes()), 0xaa);
+    ASSERT_EQ(PackQ8Blocks("w", shape, blocks.data(), packed.data()), absl::OkStatus());
+    EXPECT_EQ(Unpack(shape, packed.data()), expected);
+    blocks[1] = 0x7c;  // infinity
+    blocks[0] = 0;
+    EXPECT_THAT(std::string(PackQ8Blocks("w", shape, blocks.data(), packed.data()).message()),
+                AllOf(HasSubstr("'w'"), HasSubstr("row 0, column 0")));
+  }
+}
+
 TEST(PackTest, ErrorIsAtMostHalfAStep) {
   for (const PackedWeights& shape : kShapes) {
     const std::vector<float> weights = Normal(shape.out * shape.in, shape.bits);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "models/weights/weight_files.h"
 #include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/threading/parallel.h"
 #include "ops/quantized/pack.h"
 #include "worker/runner/program_model_runner.h"
 
@@ -20,42 +21,71 @@ constexpr int64_t kReadChunk = 1 << 20;
 // much slower than copying from memory.
 constexpr int64_t kMinRangeBytes = 1 << 16;
 
-// Packs a sequence of matrices of one shape into blocks, from the first element on.
+// Packs a sequence of matrices of one shape into blocks, from the first element on, with the
+// threads of ParallelFor.
 class Packer {
  public:
-  Packer(std::string name, const PackedWeights& shape) : name_(std::move(name)), shape_(shape) {}
+  // Rows are f32, or Q8_0 blocks.
+  enum class Rows { kF32, kQ8Blocks };
+  Packer(std::string name, const PackedWeights& shape, Rows kind)
+      : name_(std::move(name)),
+        shape_(shape),
+        kind_(kind),
+        row_bytes_(kind == Rows::kF32 ? shape.in * static_cast<int64_t>(sizeof(float))
+                                      : shape.groups() * kQ8BlockBytes) {}
+
+  Rows kind() const { return kind_; }
 
   // Calls write(bytes, count, offset in the buffer) with the blocks completed so far, if any.
   template <typename WriteBlocks>
-  absl::Status Add(const std::vector<float>& values, const WriteBlocks& write) {
-    rows_.insert(rows_.end(), values.begin(), values.end());
-    size_t taken = 0;
-    packed_.clear();
+  absl::Status Add(const void* values, size_t bytes, const WriteBlocks& write) {
+    const auto* const from = static_cast<const uint8_t*>(values);
+    rows_.insert(rows_.end(), from, from + bytes);
+    std::vector<Block> blocks;
+    int64_t taken = 0, packed = 0;
     while (true) {
       const int64_t rows = std::min(kPackOutputs, shape_.out - row_);
-      const size_t block = static_cast<size_t>(rows * shape_.in);
-      if (rows_.size() - taken < block) break;
-      const PackedWeights part{shape_.bits, rows, shape_.in};
-      const size_t before = packed_.size();
-      packed_.resize(before + static_cast<size_t>(part.block_bytes()));
-      absl::Status status = Pack(name_, part, rows_.data() + taken, packed_.data() + before);
-      if (!status.ok()) return status;
-      taken += block;
+      if (static_cast<int64_t>(rows_.size()) - taken < rows * row_bytes_) break;
+      blocks.push_back({rows, taken, packed});
+      taken += rows * row_bytes_;
+      packed += shape_.block_bytes();
       row_ = (row_ + rows) % shape_.out;
     }
-    rows_.erase(rows_.begin(), rows_.begin() + static_cast<int64_t>(taken));
-    if (packed_.empty()) return absl::OkStatus();
-    const int64_t count = static_cast<int64_t>(packed_.size());
-    absl::Status status = write(packed_.data(), count, written_);
-    written_ += count;
+    if (blocks.empty()) return absl::OkStatus();
+    packed_.resize(static_cast<size_t>(packed));
+    std::vector<absl::Status> statuses(blocks.size());
+    const auto count = static_cast<int64_t>(blocks.size());
+    ParallelFor(count, kPackOutputs * shape_.in, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) statuses[i] = PackBlock(blocks[i]);
+    });
+    for (const absl::Status& status : statuses) {
+      if (!status.ok()) return status;
+    }
+    rows_.erase(rows_.begin(), rows_.begin() + taken);
+    absl::Status status = write(packed_.data(), packed, written_);
+    written_ += packed;
     return status;
   }
 
  private:
+  // A block's rows, and where it begins among the rows and among the packed bytes.
+  struct Block {
+    int64_t rows, from, to;
+  };
+
+  absl::Status PackBlock(const Block& block) {
+    const PackedWeights part{shape_.bits, block.rows, shape_.in};
+    const uint8_t* const from = rows_.data() + block.from;
+    uint8_t* const to = packed_.data() + block.to;
+    if (kind_ == Rows::kQ8Blocks) return PackQ8Blocks(name_, part, from, to);
+    return Pack(name_, part, reinterpret_cast<const float*>(from), to);
+  }
+
   const std::string name_;
   const PackedWeights shape_;
-  std::vector<float> rows_;
-  std::vector<uint8_t> packed_;
+  const Rows kind_;
+  const int64_t row_bytes_;
+  std::vector<uint8_t> rows_, packed_;
   int64_t row_ = 0;      // next row of the current matrix
   int64_t written_ = 0;  // bytes
 };
@@ -136,7 +166,9 @@ class Loader {
       start[rank - 1] = part->first;
       size[rank - 2] = part->shape.out;
       size[rank - 1] = part->shape.in;
-      packer_.emplace(name, part->shape);
+      const bool blocks = KeepsQ8Blocks(source) && part->first % kPackGroup == 0 &&
+                          part->shape.in % kPackGroup == 0;
+      packer_.emplace(name, part->shape, blocks ? Packer::Rows::kQ8Blocks : Packer::Rows::kF32);
     }
     int64_t at = 0;
     if (absl::Status s = LoadBox(index, source, BoxRanges(whole, start, size), &at); !s.ok()) {
@@ -208,7 +240,39 @@ class Loader {
     return absl::OkStatus();
   }
 
+  auto Writer(int index) {
+    return [this, index](const uint8_t* blocks, int64_t bytes, int64_t offset) {
+      return loading_.Write(executor_, index, blocks, bytes, offset);
+    };
+  }
+
+  // Whether a matrix of 8 bits is stored as Q8_0 blocks, which need only be rearranged.
+  bool KeepsQ8Blocks(const WeightSource& source) const {
+    if (source.bits != 8 || source.add != 0 || source.in % kPackGroup != 0) return false;
+    return std::all_of(source.pieces.begin(), source.pieces.end(), [this](const WeightSlice& p) {
+      const Entry* const entry = Find(p.tensor);
+      return !p.transposed && entry != nullptr && files_.HasQ8Blocks(entry->first);
+    });
+  }
+
+  absl::Status LoadQ8Blocks(int index, const WeightSource& source, const BoxRanges& runs,
+                            int64_t* at) {
+    std::vector<uint8_t> blocks;
+    return ForBox(source, runs, [&](int64_t begin, int64_t count) {
+      const int64_t first = (piece_->begin * piece_row_ + begin) / kPackGroup;
+      blocks.resize(static_cast<size_t>(count / kPackGroup * kQ8BlockBytes));
+      absl::Status status =
+          files_.ReadQ8Blocks(piece_name_, first, count / kPackGroup, blocks.data());
+      if (!status.ok()) return status;
+      *at += count;
+      return packer_->Add(blocks.data(), blocks.size(), Writer(index));
+    });
+  }
+
   absl::Status LoadBox(int index, const WeightSource& source, const BoxRanges& runs, int64_t* at) {
+    if (packer_.has_value() && packer_->kind() == Packer::Rows::kQ8Blocks) {
+      return LoadQ8Blocks(index, source, runs, at);
+    }
     wide_.clear();
     absl::Status status = ForBox(source, runs, [&](int64_t begin, int64_t count) {
       absl::Status read = Read(begin, count);
@@ -402,9 +466,7 @@ class Loader {
     }
     if (packer_.has_value()) {
       *at += count;
-      return packer_->Add(wide_, [&](const uint8_t* blocks, int64_t bytes, int64_t offset) {
-        return loading_.Write(executor_, index, blocks, bytes, offset);
-      });
+      return packer_->Add(wide_.data(), wide_.size() * sizeof(float), Writer(index));
     }
     const void* data = wide_.data();
     if (spec.dtype == DType::kF16) {
