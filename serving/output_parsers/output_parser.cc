@@ -77,6 +77,7 @@ void OutputParser::Take(const std::string& text, OutputDelta* out) {
     return;
   }
   if (options_.choice == ToolChoice::kNamed) {
+    buffer_ += text;
     ToolCallDelta part;
     part.arguments = text;
     if (std::exchange(next_index_, 1) == 0) {
@@ -250,24 +251,39 @@ OutputDelta OutputParser::Finish() {
   reasoning_.Finish(&out.reasoning, &last);
   Take(last, &out);
   const std::string rest = std::exchange(buffer_, "");
-  if (rest.empty() && state_ != State::kInSection) return out;
-  if (state_ == State::kText || state_ == State::kUndecided) {
+  if (options_.choice == ToolChoice::kNamed) {
+    if (next_index_ > 0 && !nlohmann::json::accept(rest)) {
+      unfinished_call_ = UnfinishedCall::kArguments;
+    }
+  } else if (state_ == State::kInSection || (state_ == State::kWhole && !rest.empty())) {
+    FinishCalls(rest, &out);
+  } else {
+    if (arguments_) unfinished_call_ = UnfinishedCall::kArguments;
     out.text += rest;
-    return out;
-  }
-  const bool section = state_ == State::kInSection;
-  if (streamed_calls_ > 0) {
-    // A call that is cut off inside its arguments ends there.
-    const size_t tag =
-        section && !section_->close.empty() ? PartialTagOverlap(rest, section_->close) : 0;
-    if (!arguments_) AddRemainder(absl::string_view(rest).substr(0, rest.size() - tag), &out);
-    return out;
-  }
-  // A section that is cut off counts as calls if it parses, and as content otherwise.
-  if (!AddCalls(ParseCalls(rest), &out)) {
-    absl::StrAppend(&out.text, section ? section_->open : "", rest);
   }
   return out;
+}
+
+void OutputParser::FinishCalls(const std::string& rest, OutputDelta* out) {
+  if (arguments_) {
+    unfinished_call_ = UnfinishedCall::kArguments;
+    return;
+  }
+  const bool section = state_ == State::kInSection;
+  const size_t text = out->text.size();
+  bool parsed = false;
+  if (streamed_calls_ > 0) {
+    const size_t tag =
+        section && !section_->close.empty() ? PartialTagOverlap(rest, section_->close) : 0;
+    parsed = AddRemainder(absl::string_view(rest).substr(0, rest.size() - tag), out);
+  } else {
+    // A section that is cut off counts as calls if it parses, and as content otherwise.
+    parsed = AddCalls(ParseCalls(rest), out);
+    if (!parsed) absl::StrAppend(&out->text, section ? section_->open : "", rest);
+  }
+  if (parsed) return;
+  unfinished_call_ = UnfinishedCall::kHead;
+  if (options_.choice == ToolChoice::kRequired) out->text.resize(text);
 }
 
 }  // namespace espalier

@@ -17,6 +17,9 @@ namespace espalier {
 
 enum class ToolChoice { kNone, kAuto, kRequired, kNamed };
 
+// What of a call an answer ended in the middle of.
+enum class UnfinishedCall { kNone, kHead, kArguments };
+
 struct OutputParserOptions {
   ReasoningTags reasoning;  // empty: reasoning stays in the text
   bool begins_in_reasoning = false;
@@ -24,7 +27,8 @@ struct OutputParserOptions {
   std::vector<Tool> tools;
   // kAuto: tool calls in the model's format, or an answer that is JSON tool calls as a whole. The
   // first object of such an answer must begin with a key of a call; other JSON is content and is
-  // streamed at once. kRequired: a JSON list of calls. kNamed: the arguments of one call.
+  // streamed at once. kRequired: a JSON list of calls, which is never content, even if it is cut
+  // off. kNamed: the arguments of one call.
   // tool_choice.h builds the grammars of the last two.
   ToolChoice choice = ToolChoice::kNone;
   // kAuto: the content may be JSON, which is no call unless the tool parser allows untagged calls.
@@ -59,8 +63,10 @@ class OutputParser {
   // Returns what was held back. Call once, at the end of the answer.
   OutputDelta Finish();
 
-  // Whether there was a tool call.
+  // Whether there was a tool call, finished or not.
   bool has_tool_calls() const { return next_index_ > 0; }
+  // Where the answer's last call was cut off. Valid after Finish.
+  UnfinishedCall unfinished_call() const { return unfinished_call_; }
   bool reasoning_ended() const { return reasoning_.done(); }
   // The answer is over: the rest of the model's output is to be dropped.
   bool done() const { return done_; }
@@ -83,6 +89,8 @@ class OutputParser {
   // not be streamed, or as content. Returns false if it was content.
   bool AddRemainder(absl::string_view rest, OutputDelta* out);
   std::string ToolCallId(int index) const;
+  // Parses the end of an answer that ended within a section, or is calls as a whole.
+  void FinishCalls(const std::string& rest, OutputDelta* out);
   // Returns where the first section opens in buffer_, or npos; sets section_.
   size_t FindOpen();
   // Returns where the text of the open section ends and where its closing tag ends, or npos twice.
@@ -93,11 +101,12 @@ class OutputParser {
   ReasoningParser reasoning_;
   State state_ = State::kUndecided;
   const ToolCallParser::Section* section_ = nullptr;
-  std::string buffer_;
+  std::string buffer_;  // kNamed: all of the arguments; otherwise what is not parsed yet
   bool after_call_ = false;                         // with nothing but whitespace since
   std::unique_ptr<ToolArgumentsParser> arguments_;  // of the call in progress
   int streamed_calls_ = 0;  // calls of this section, or untagged answer, that were streamed
   int next_index_ = 0;
+  UnfinishedCall unfinished_call_ = UnfinishedCall::kNone;
   bool done_ = false;
 };
 

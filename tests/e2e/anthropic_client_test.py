@@ -109,6 +109,12 @@ class AnthropicClientTest(unittest.TestCase):
         self.assertGreater(len(parts), 3)
         self.assertEqual(json.loads("".join(parts)), call.input)
         self.assertEqual(final.content[0].input, call.input)
+        # Cut off, it is no call to execute.
+        cut = self.ask(**asked, stop_sequences=["days"])
+        self.assertEqual((cut.stop_reason, cut.stop_sequence), ("stop_sequence", "days"))
+        with self.client.messages.stream(**self.fields(**asked, stop_sequences=["days"])) as stream:
+            cut = stream.get_final_message()
+        self.assertEqual((cut.stop_reason, cut.stop_sequence), ("stop_sequence", "days"))
         result = {"type": "tool_result", "tool_use_id": call.id, "content": "dry"}
         history = RAIN + [{"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in answer.content]}]
         self.assertTrue(self.ask(messages=history + [{"role": "user", "content": [result]}], tools=[WEATHER]).content)

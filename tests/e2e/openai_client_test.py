@@ -497,6 +497,12 @@ class OpenAiClientTest(unittest.TestCase):
                     name = name or call.function.name
             self.assertEqual(name, "weather")
             self.assertEqual(json.loads(arguments), json.loads(answer.message.tool_calls[0].function.arguments))
+            # Cut off, it is no call to execute, and what there is of it is no content either.
+            for stop, reason in (({"stop": ["ay"]}, "stop"), ({"max_tokens": 5}, "length")):
+                cut = self.chat(**{**fields, **stop}).choices[0]
+                self.assertEqual((cut.finish_reason, cut.message.content or ""), (reason, ""))
+                chunks = [c.choices[0] for c in self.chat(stream=True, **{**fields, **stop}) if c.choices]
+                self.assertEqual((chunks[-1].finish_reason, "".join(c.delta.content or "" for c in chunks)), (reason, ""))
         for choice in ("auto", "none"):
             self.assertIsNone(self.chat(tools=TOOLS, tool_choice=choice).choices[0].message.tool_calls)
         back = ASK + [{"role": "assistant", "tool_calls": [c.model_dump() for c in answer.message.tool_calls]},

@@ -106,6 +106,9 @@ class ResponsesTest(unittest.TestCase):
 
     def test_tool_calls(self):
         asked = {"input": "Rain?", "tools": [WEATHER]}
+        cut = self.respond(**asked, extra_body={"stop": ["days"]})
+        self.assertEqual((cut.status, cut.output[-1].type, cut.output[-1].status),
+                         ("incomplete", "function_call", "incomplete"))
         answer = self.respond(**asked)
         self.assertEqual(answer.status, "completed")
         call, = answer.output

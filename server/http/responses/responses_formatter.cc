@@ -268,9 +268,14 @@ void ResponsesFormatter::End(const char* status, const char* item_status, const 
 
 void ResponsesFormatter::Finish(const v1::GenerateReply& last, int64_t now_unix_seconds) {
   usage_ = UsageJson(last.usage());
-  if (last.finish_reason() == "length") {
-    incomplete_ = {{"reason", "max_output_tokens"}};
-    End("incomplete", "incomplete", "response.incomplete");
+  const bool cut_by_length = last.finish_reason() == "length";
+  // A client executes the calls of a completed response. If a stop string or token cut a call off,
+  // the finish reason is not "tool_calls"; the API has no reason for it.
+  const bool cut_call = open_ == Open::kCall && last.finish_reason() != "tool_calls";
+  if (cut_by_length || cut_call) {
+    if (cut_by_length) incomplete_ = {{"reason", "max_output_tokens"}};
+    const bool whole_call = open_ == Open::kCall && json::accept(text_);
+    End("incomplete", whole_call ? "completed" : "incomplete", "response.incomplete");
   } else {
     completed_at_ = now_unix_seconds;
     End("completed", "completed", "response.completed");

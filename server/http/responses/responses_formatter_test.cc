@@ -1,6 +1,7 @@
 // Stream events add up to the whole answer, in an order from which clients can build it.
 #include "server/http/responses/responses_formatter.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/http/testing/parse_sse.h"
@@ -218,6 +219,31 @@ TEST(ResponsesFormatterTest, AnAnswerThatIsCutOffSaysSo) {
   EXPECT_EQ(object["incomplete_details"]["reason"], "max_output_tokens");
   EXPECT_EQ(object["output"][0]["status"], "incomplete");
   EXPECT_EQ(Parse(answer.TakeEvents()).back()["type"], "response.incomplete");
+}
+
+// A client executes what a completed response calls.
+TEST(ResponsesFormatterTest, ACallThatAStopStringCutOffIsIncomplete) {
+  struct {
+    const char *reason, *rest, *status, *item_status;
+  } cases[] = {{"stop", "\"U", "incomplete", "incomplete"},
+               {"length", "\"U", "incomplete", "incomplete"},
+               {"length", "\"Ur\"}", "incomplete", "completed"},
+               {"stop", "\"Ur\"}", "incomplete", "completed"},  // the next call was cut off
+               {"tool_calls", "\"Ur\"}", "completed", "completed"}};
+  for (const auto& test : cases) {
+    SCOPED_TRACE(absl::StrCat(test.reason, " ", test.rest));
+    ResponsesFormatter answer(Head(), ItemIds("1"), true);
+    answer.Begin();
+    v1::GenerateReply reply;
+    AddCall(&reply, 0, "a", "rain", absl::StrCat("{\"city\":", test.rest));
+    answer.Add(0, reply);
+    answer.Finish(Last(test.reason), 9);
+    const json object = answer.Object();
+    EXPECT_EQ(object["status"], test.status);
+    EXPECT_EQ(object["output"][0]["status"], test.item_status);
+    EXPECT_EQ(object["completed_at"].is_null(), object["status"] == "incomplete");
+    EXPECT_EQ(Parse(answer.TakeEvents()).back()["type"], absl::StrCat("response.", test.status));
+  }
 }
 
 TEST(ResponsesFormatterTest, FailuresAndCancelsKeepWhatThereIs) {

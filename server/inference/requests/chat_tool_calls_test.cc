@@ -129,6 +129,64 @@ TEST_F(ChatAnswerTest, RequiredCallIsMade) {
   EXPECT_EQ(named.reasoning, "hm");
 }
 
+// Clients execute the calls of an answer that ends with "tool_calls".
+TEST_F(ChatAnswerTest, ACallThatIsCutOffIsNotFinished) {
+  Serve("{% for m in messages %}{{ m.content }}{% endfor %}");
+  const std::string call = R"({"name": "f", "arguments": {"a": 12}})";
+  const std::string other = R"({"name": "f", "arguments": {"a": 3}})";
+  const std::string in_head = R"(me": "f", "arguments": {"a": 3)";
+  struct {
+    v1::ToolChoice choice;
+    std::string answer, stop;
+    int max_tokens;
+    std::string reason, text;
+    std::vector<std::string> arguments;
+  } cases[] = {
+      {v1::TOOL_CHOICE_NAMED, R"({"a": 12})", "", 100, "tool_calls", "", {R"({"a": 12})"}},
+      {v1::TOOL_CHOICE_NAMED, R"({"a": 12})", "2", 100, "stop", "", {R"({"a": 1)"}},
+      {v1::TOOL_CHOICE_NAMED, R"({"a": 12})", "{", 100, "stop", "", {}},
+      {v1::TOOL_CHOICE_NAMED, R"({"a": 12})", "", 4, "length", "", {R"({"a")"}},
+      {v1::TOOL_CHOICE_REQUIRED, "[" + call + "]", "12", 100, "stop", "", {R"({"a": )"}},
+      {v1::TOOL_CHOICE_REQUIRED, "[" + call + "]", "argu", 100, "stop", "", {}},
+      {v1::TOOL_CHOICE_REQUIRED, "[" + call + "]", "]", 100, "tool_calls", "", {R"({"a": 12})"}},
+      {v1::TOOL_CHOICE_REQUIRED, "[" + call + "]", "", 9, "length", "", {}},
+      {v1::TOOL_CHOICE_REQUIRED, "[" + call + ", " + call + "]", "", 43, "length", "",
+       {R"({"a": 12})"}},
+      {v1::TOOL_CHOICE_REQUIRED, "[" + call + ", " + call + "]", ", {", 100, "tool_calls", "",
+       {R"({"a": 12})"}},
+      {v1::TOOL_CHOICE_REQUIRED, "[" + call + ", " + other + "]", in_head, 100, "stop", "",
+       {R"({"a": 12})"}},
+      {v1::TOOL_CHOICE_AUTO, "So.<tool_call>" + call + "</tool_call>", "12", 100, "stop", "So.",
+       {R"({"a": )"}},
+      // Stop strings that end a call are usual.
+      {v1::TOOL_CHOICE_AUTO, "So.<tool_call>" + call + "</tool_call>x", "</tool_call>", 100,
+       "tool_calls", "So.", {R"({"a": 12})"}},
+      {v1::TOOL_CHOICE_AUTO, "<tool_call>" + call + "</tool_call><tool_call>" + other, in_head, 200,
+       "stop", R"(<tool_call>{"na)", {R"({"a": 12})"}},
+      {v1::TOOL_CHOICE_AUTO, "<tool_call>" + call + "</tool_call>Now:", ":", 100, "tool_calls", "Now",
+       {R"({"a": 12})"}},
+      // The model ended by itself, but not its call.
+      {v1::TOOL_CHOICE_AUTO, R"(<tool_call>{"name": "f", "arguments": {"a": 1)", "", 100, "stop", "",
+       {R"({"a": 1)"}},
+  };
+  for (const auto& test : cases) {
+    SCOPED_TRACE(absl::StrCat(test.answer, " / ", test.stop, " / ", test.max_tokens));
+    v1::GenerateRequest request = Ask();
+    AddTool(&request);
+    request.mutable_chat()->set_tool_choice(test.choice);
+    if (test.choice == v1::TOOL_CHOICE_NAMED) request.mutable_chat()->set_named_tool("f");
+    if (!test.stop.empty()) request.add_stop(test.stop);
+    request.set_max_tokens(test.max_tokens);
+    const Said said = Say(request, test.answer);
+    ASSERT_TRUE(said.error.ok()) << said.error;
+    EXPECT_EQ(said.reason, test.reason);
+    EXPECT_EQ(said.text, test.text);
+    std::vector<std::string> arguments;
+    for (const v1::ToolCall& made : said.calls) arguments.push_back(made.arguments());
+    EXPECT_EQ(arguments, test.arguments);
+  }
+}
+
 TEST_F(ChatAnswerTest, RequiredCallMayUseRefsInItsSchema) {
   Serve(kThinking);
   v1::GenerateRequest request = Ask();

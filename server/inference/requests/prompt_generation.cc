@@ -255,19 +255,35 @@ class PromptGenerationImpl : public PromptGeneration,
       }
     }
     if (!event.finished) return reply;
-    const bool called = answer->parser && answer->parser->has_tool_calls();
-    const bool over =
-        event.reason == FinishReason::kStop || (answer->parser && answer->parser->done());
-    reply.set_finish_reason(request_.prompt_only() ? "length"
-                            : called && over       ? "tool_calls"
-                                                   : Name(event.reason));
+    reply.set_finish_reason(request_.prompt_only()            ? "length"
+                            : EndsWithCalls(event, *answer) ? "tool_calls"
+                                                            : Name(event.reason));
     // A stop string of the model's own config counts as an ordinary end.
     if (has_request_stops_ && !event.stop.text.empty()) reply.set_stop_string(event.stop.text);
-    const auto& stops = request_.stop_token_ids();
-    if (std::find(stops.begin(), stops.end(), event.stop.token) != stops.end()) {
-      reply.set_stop_token(event.stop.token);
-    }
+    if (EndsAtRequestedToken(event)) reply.set_stop_token(event.stop.token);
     return reply;
+  }
+
+  bool EndsAtRequestedToken(const RequestEvent& event) const {
+    const auto& stops = request_.stop_token_ids();
+    return std::find(stops.begin(), stops.end(), event.stop.token) != stops.end();
+  }
+
+  // Whether the finished answer made calls that a client can execute. A call whose arguments did
+  // not end is none; neither is an answer whose next call a stop string or token cut off.
+  bool EndsWithCalls(const RequestEvent& event, const Answer& answer) const {
+    if (!answer.parser || !answer.parser->has_tool_calls()) return false;
+    const bool cut = !event.stop.text.empty() || EndsAtRequestedToken(event);
+    switch (answer.parser->unfinished_call()) {
+      case UnfinishedCall::kArguments:
+        return false;
+      case UnfinishedCall::kHead:
+        if (cut) return false;
+        break;
+      case UnfinishedCall::kNone:
+        break;
+    }
+    return event.reason == FinishReason::kStop || answer.parser->done();
   }
 
   void SendBest() {
