@@ -233,6 +233,17 @@ TEST_F(CliTest, DisabledSamplingIsDisabledOverHttp) {
   EXPECT_EQ(Json::parse(CompletionBody(request)).value("repetition_penalty", 0.0), 1.25);
 }
 
+// Beside the answer, which may be piped.
+TEST_F(CliTest, WarningsOfTheCoordinatorGoToStandardError) {
+  fake_.state()->replies = {Piece("{}"), Last(2, 0, 0, 2)};
+  EXPECT_EQ(Run({"generate", "llm", "It", "--json-object"}), kExitOk);
+  EXPECT_THAT(err_.str(), Not(HasSubstr("warning")));
+  fake_.state()->warning = "json_schema: #/format: \"phone\" is not enforced";
+  EXPECT_EQ(Run({"generate", "llm", "It", "--json-object"}), kExitOk);
+  EXPECT_THAT(err_.str(), HasSubstr("warning: json_schema: #/format: \"phone\" is not enforced"));
+  EXPECT_THAT(out_.str(), HasSubstr("{}"));
+}
+
 TEST_F(CliTest, CompareFailsIfTextsDiffer) {
   fake_.state()->replies = {Piece("and "), Piece("so"), Last(6, 0, 0, 5)};
   fake_.state()->speculated = {Piece("and so"), Last(6, 20, 3, 2)};

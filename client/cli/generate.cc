@@ -106,6 +106,9 @@ absl::Status Once(Context& context, const v1::GenerateRequest& request) {
     if (started) out << std::endl;
     return answer.status();
   }
+  if (!answer->warning.empty()) {
+    *context.env().err << "espalier: warning: " << Printable(answer->warning) << std::endl;
+  }
   if (context.json()) {
     Json line;
     line["done"] = GenerationFigures(*answer);

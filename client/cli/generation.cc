@@ -116,7 +116,7 @@ absl::StatusOr<Generation> GenerateByGrpc(Client* client, const v1::GenerateRequ
     if (!reply.finish_reason().empty()) out.finish_reason = reply.finish_reason();
     if (reply.has_usage()) out.usage = reply.usage();
     return reply.text().empty() || piece(reply.text());
-  });
+  }, absl::InfiniteDuration(), [&](const std::string& warning) { out.warning = warning; });
   watch.End();
   if (!status.ok()) return status;
   return out;

@@ -16,6 +16,7 @@ struct Generation {
   std::string text;
   std::string finish_reason;
   v1::Usage usage;
+  std::string warning;  // the coordinator's; empty: none
   // Measured by the client.
   double seconds = 0;
   double seconds_to_first = 0;

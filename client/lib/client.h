@@ -148,10 +148,12 @@ class Client {
   absl::Status Unserve(const std::string& name);
   absl::StatusOr<std::vector<v1::ServedModel>> ListServed();
   // Calls `reply` for each piece; returning false cancels the request. The only deadline is
-  // `timeout`.
+  // `timeout`. Before that it calls `warning`, if the coordinator has one: what the answer need not
+  // follow.
   absl::Status Generate(const v1::GenerateRequest& request,
                         const std::function<bool(const v1::GenerateReply&)>& reply,
-                        absl::Duration timeout = absl::InfiniteDuration());
+                        absl::Duration timeout = absl::InfiniteDuration(),
+                        const std::function<void(const std::string&)>& warning = nullptr);
   // Returns one vector per input, in order. The only deadline is `timeout`.
   absl::StatusOr<v1::EmbedReply> Embed(const v1::EmbedRequest& request,
                                        absl::Duration timeout = absl::InfiniteDuration());

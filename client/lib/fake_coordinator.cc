@@ -304,7 +304,7 @@ class FakeInference : public v1::Inference::Service {
     writer->Write(reply);
     return Status::OK;
   }
-  Status Generate(ServerContext*, const v1::GenerateRequest* request,
+  Status Generate(ServerContext* context, const v1::GenerateRequest* request,
                   grpc::ServerWriter<v1::GenerateReply>* writer) override {
     std::vector<v1::GenerateReply> replies;
     double seconds = 0;
@@ -316,6 +316,7 @@ class FakeInference : public v1::Inference::Service {
         --s_.unavailable;
         return Status(grpc::StatusCode::UNAVAILABLE, "not now", s_.unavailable_details);
       }
+      if (!s_.warning.empty()) context->AddInitialMetadata("espalier-warning", s_.warning);
       replies = request->speculation() == v1::SPECULATION_ON ? s_.speculated : s_.replies;
       seconds = s_.answer_seconds;
       concurrent_generates = s_.concurrent_generates;

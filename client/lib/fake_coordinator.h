@@ -31,6 +31,7 @@ struct FakeState {
   v1::ServedModel served;
   std::vector<v1::GenerateReply> replies;     // without speculation
   std::vector<v1::GenerateReply> speculated;  // with SPECULATION_ON
+  std::string warning;                        // of Generate
   double answer_seconds = 0;                  // duration of Generate
   // Generate waits until this many calls are running; DEADLINE_EXCEEDED after 20 s.
   int concurrent_generates = 0;

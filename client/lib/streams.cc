@@ -215,10 +215,17 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
 
 absl::Status Client::Generate(const v1::GenerateRequest& request,
                               const std::function<bool(const v1::GenerateReply&)>& reply,
-                              absl::Duration timeout) {
+                              absl::Duration timeout,
+                              const std::function<void(const std::string&)>& warning) {
   grpc::ClientContext context;
   impl_->Prepare(&context, timeout);
   auto reader = impl_->inference->Generate(&context, request);
+  if (warning) {
+    reader->WaitForInitialMetadata();
+    const auto& metadata = context.GetServerInitialMetadata();
+    const auto found = metadata.find("espalier-warning");
+    if (found != metadata.end()) warning({found->second.data(), found->second.size()});
+  }
   v1::GenerateReply next;
   while (reader->Read(&next)) {
     if (!reply(next)) {

@@ -40,6 +40,7 @@ void Generate(openai::Kind kind, const HttpRequest& http, const RouteContext& co
     return;
   }
   SetDefaultTemperature(**model, &request.generate);
+  responder = WithSchemaWarnings(std::move(responder), request.generate);
   const std::string id = request.id.empty() ? context.id : request.id;
   openai::CompletionShape shape = openai::ShapeOf(request);
   ResponseProducerOptions options;

@@ -43,12 +43,16 @@ class Loader : public ModelLoader {
 
 class Client : public HttpResponder {
  public:
-  void Send(int status, std::string, std::string body, Headers) override {
+  void Send(int status, std::string, std::string body, Headers headers) override {
     status_ = status;
+    headers_ = std::move(headers);
     body_ = std::move(body);
     done_.Notify();
   }
-  void StartStream(int status, std::string, Headers) override { status_ = status; }
+  void StartStream(int status, std::string, Headers headers) override {
+    status_ = status;
+    headers_ = std::move(headers);
+  }
   void Write(std::string data) override { body_ += data; }
   void End() override { done_.Notify(); }
   void OnClose(std::function<void()>) override {}
@@ -63,9 +67,18 @@ class Client : public HttpResponder {
     return json::parse(body_);
   }
   const std::string& body() const { return body_; }
+  // Empty if there is none of this name.
+  std::string Header(const std::string& name) {
+    done_.WaitForNotification();
+    for (const auto& [given, value] : headers_) {
+      if (given == name) return value;
+    }
+    return "";
+  }
 
  private:
   int status_ = 0;
+  Headers headers_;
   std::string body_;
   absl::Notification done_;
 };
@@ -128,6 +141,21 @@ TEST_F(CompletionsRouteTest, AllPromptsThatARequestMayHaveAreAnswered) {
     for (size_t i = 0; i < choices.size(); ++i) {
       EXPECT_EQ(choices[i]["index"], i);
       EXPECT_FALSE(choices[i]["finish_reason"].get<std::string>().empty()) << i;
+    }
+  }
+}
+
+TEST_F(CompletionsRouteTest, WhatASchemaSaysInVainIsToldInAHeader) {
+  for (const char* stream : {"false", "true"}) {
+    for (const bool vain : {false, true}) {
+      const auto client = Complete(absl::StrCat(
+          R"("prompt": "a", "max_tokens": 1, "stream": )", stream,
+          R"(, "structured_outputs": {"json": {"type": "string", "format": ")",
+          vain ? "phone" : "date", "\"}}"));
+      client->status();
+      EXPECT_EQ(client->Header("espalier-warning"),
+                vain ? "json_schema: #/format: \"phone\" is not enforced" : "");
+      EXPECT_EQ(client->Header("X-Request-Id"), absl::StrCat(number_));
     }
   }
 }

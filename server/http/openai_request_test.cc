@@ -109,6 +109,22 @@ TEST(OpenAi, PromptsComeInFourForms) {
   }
 }
 
+TEST(OpenAi, StrictSchemasHoldAsAWhole) {
+  for (const char* strict : {"true", "false"}) {
+    Request request;
+    const auto error = Parse(
+        Kind::kCompletion,
+        absl::StrCat(R"({"model": "m", "prompt": "x", "response_format": {"type": "json_schema",
+            "json_schema": {"name": "n", "strict": )",
+                     strict, R"(, "schema": {"type": "string", "format": "phone"}}}})"),
+        &request);
+    ASSERT_EQ(error.has_value(), *strict == 't');
+    if (!error) continue;
+    EXPECT_EQ(error->param, "response_format.json_schema.schema");
+    EXPECT_THAT(error->message, HasSubstr(R"(#/format: "phone" is not enforced)"));
+  }
+}
+
 TEST(OpenAi, StructuredOutputHasOneFormOfManySpellings) {
   const auto parse = [](const std::string& fields) {
     Request request;

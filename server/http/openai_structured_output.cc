@@ -1,6 +1,9 @@
 #include "server/http/openai_structured_output.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "serving/grammar/json_schema.h"
 
 namespace espalier::openai {
 namespace {
@@ -60,7 +63,8 @@ int ReadResponseFormat(const json& format, JsonReader& reader, v1::GenerateReque
     const bool good = wrapped != nullptr && wrapped->is_object() && wrapped->contains("schema");
     if (good) {
       JsonReader deeper(*wrapped, "response_format.json_schema.");
-      deeper.Ignore({"name", "description", "strict", "schema"});
+      deeper.Ignore({"name", "description", "schema"});
+      CheckStrictSchema((*wrapped)["schema"], deeper);
       deeper.RefuseUnknown();
       if (deeper.error()) reader.Fail(deeper.error()->param, deeper.error()->message);
       generate->mutable_structured_output()->set_json_schema(SchemaText((*wrapped)["schema"]));
@@ -81,6 +85,17 @@ int ReadResponseFormat(const json& format, JsonReader& reader, v1::GenerateReque
 }
 
 }  // namespace
+
+void CheckStrictSchema(const json& schema, JsonReader& reader) {
+  bool strict = false;
+  reader.Bool("strict", &strict);
+  if (!strict) return;
+  const std::vector<std::string> ignored = UnenforcedKeywords(SchemaText(schema));
+  if (ignored.empty()) return;
+  reader.Fail("schema", absl::StrCat("json_schema: ", ignored[0],
+                                     "; 'strict' promises the whole schema: leave out this keyword "
+                                     "or 'strict'"));
+}
 
 std::string SchemaText(const json& schema) {
   return schema.is_string() ? schema.get<std::string>() : Dump(schema);

@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "server/http/added_headers.h"
+#include "server/inference/requests/schema_warnings.h"
+
 namespace espalier {
 
 absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const ModelServer& models,
@@ -17,6 +20,13 @@ void SetDefaultTemperature(const LoadedModel& model, v1::GenerateRequest* reques
       !model.description.sampling_defaults().has_temperature()) {
     request->mutable_sampling()->set_temperature(1);
   }
+}
+
+std::shared_ptr<HttpResponder> WithSchemaWarnings(std::shared_ptr<HttpResponder> responder,
+                                                  const v1::GenerateRequest& request) {
+  std::string warning = WarningHeader(SchemaWarnings(request));
+  if (warning.empty()) return responder;
+  return WithHeaders(std::move(responder), {{kWarningHeader, std::move(warning)}});
 }
 
 }  // namespace espalier

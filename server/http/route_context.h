@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "espalier/v1/inference.pb.h"
+#include "server/http/http_server.h"
 #include "server/http/serialization_thread.h"
 #include "server/inference/models/model_server.h"
 
@@ -29,5 +30,9 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const ModelServer& models,
 // Sets temperature 1, as these APIs do, if neither the request nor the model's
 // generation_config.json has one.
 void SetDefaultTemperature(const LoadedModel& model, v1::GenerateRequest* request);
+
+// Returns a responder whose answer tells what of the request's schemas it ignores (SchemaWarnings).
+std::shared_ptr<HttpResponder> WithSchemaWarnings(std::shared_ptr<HttpResponder> responder,
+                                                  const v1::GenerateRequest& request);
 
 }  // namespace espalier

@@ -10,6 +10,7 @@
 #include "base/json/bounded_json.h"
 #include "serving/grammar/json_grammar.h"
 #include "serving/grammar/json_schema_converter.h"
+#include "serving/grammar/json_schema_relax.h"
 
 namespace espalier {
 namespace {
@@ -54,7 +55,7 @@ absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema, GrammarBudget*
   if (schema.size() > kMaxSchemaBytes) {
     return absl::InvalidArgumentError("json_schema: it is larger than 1 MiB");
   }
-  const absl::StatusOr<Json> root = ParseBoundedJson<Json>(schema, kLimits);
+  absl::StatusOr<Json> root = ParseBoundedJson<Json>(schema, kLimits);
   if (!root.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("json_schema: it ", root.status().message()));
   }
@@ -64,12 +65,19 @@ absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema, GrammarBudget*
                      "\" within a schema, and references that begin there, are not supported; "
                      "leave it out and let them begin at the whole schema"));
   }
+  RelaxJsonSchema(&*root);
   return JsonSchemaConverter(*root, budget).Build();
 }
 
 absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema) {
   GrammarBudget budget;
   return ParseJsonSchema(schema, &budget);
+}
+
+std::vector<std::string> UnenforcedKeywords(absl::string_view schema) {
+  if (schema.size() > kMaxSchemaBytes) return {};
+  absl::StatusOr<Json> root = ParseBoundedJson<Json>(schema, kLimits);
+  return root.ok() ? RelaxJsonSchema(&*root) : std::vector<std::string>();
 }
 
 Grammar JsonObjectGrammar() {

@@ -20,10 +20,15 @@
 // - "uniqueItems" needs items with at most ten constants and no "contains". What "contains" counts,
 //   times the number of items that are counted, is at most 4,000.
 //
-// Keywords that cannot be enforced are refused by place and name, dependentSchemas and
-// unevaluatedItems among them. Only annotations (title, description, default, examples, $comment
-// and so on) are ignored.
+// Keywords of JSON Schema that cannot be enforced are refused by place and name, dependentSchemas
+// and unevaluatedItems among them. Annotations (title, description, default, examples, $comment and
+// so on) are ignored. So are, as JSON Schema has it, keywords that it does not define, keywords of
+// other types than "type" names, and unknown formats: UnenforcedKeywords tells. OpenAPI's
+// "nullable" allows null beside a "type".
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -35,6 +40,10 @@ namespace espalier {
 // ...".
 absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema, GrammarBudget* budget);
 absl::StatusOr<Grammar> ParseJsonSchema(absl::string_view schema);  // with a budget of its own
+
+// What `schema` says and ParseJsonSchema ignores, annotations apart: at most 20 texts such as
+// `#/properties/tel/format: "phone" is not enforced`. Empty if it is no JSON.
+std::vector<std::string> UnenforcedKeywords(absl::string_view schema);
 
 // Any JSON object.
 Grammar JsonObjectGrammar();

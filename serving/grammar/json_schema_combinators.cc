@@ -5,12 +5,9 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "serving/grammar/json_schema_converter.h"
+#include "serving/grammar/json_schema_keywords.h"
 #include "serving/grammar/json_schema_merge.h"
 #include "serving/grammar/json_value_set.h"
 
@@ -30,18 +27,6 @@ Json WithoutKeyword(const Json& schema, const std::string& key) {
     if (name != key && !IsAnnotation(name)) rest[name] = value;
   }
   return rest;
-}
-
-// Decodes the percent-encoding of a URI fragment. Leaves invalid escapes unchanged.
-std::string WithoutPercents(absl::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool code = text[i] == '%' && i + 2 < text.size() && absl::ascii_isxdigit(text[i + 1]) &&
-                      absl::ascii_isxdigit(text[i + 2]);
-    out += code ? absl::HexStringToBytes(text.substr(i + 1, 2)) : std::string(1, text[i]);
-    if (code) i += 2;
-  }
-  return out;
 }
 
 // The constants to which a property is restricted; empty: unrestricted.
@@ -123,30 +108,12 @@ bool HaveDisjointValues(const std::vector<std::shared_ptr<const Json>>& branches
 
 }  // namespace
 
-const Json* JsonSchemaConverter::Find(const std::string& pointer) const {
-  const Json* at = &root_;
-  const std::vector<std::string> steps = absl::StrSplit(WithoutPercents(pointer), '/');
-  for (size_t i = 1; i < steps.size(); ++i) {
-    const std::string key = absl::StrReplaceAll(steps[i], {{"~1", "/"}, {"~0", "~"}});
-    if (at->is_object() && at->contains(key)) {
-      at = &(*at)[key];
-    } else if (at->is_array() && !key.empty() && key.size() < 7 &&
-               key.find_first_not_of("0123456789") == std::string::npos &&
-               std::stoul(key) < at->size()) {
-      at = &(*at)[std::stoul(key)];
-    } else {
-      return nullptr;
-    }
-  }
-  return at;
-}
-
 Expression JsonSchemaConverter::Reference(const Json& schema, const std::string& place) {
   if (!WithoutKeyword(schema, "$ref").empty()) return SharedRule(Resolved(schema, place), place);
   const Json& ref = schema["$ref"];
   const std::string pointer = ref.is_string() ? ref.get<std::string>() : "";
   if (pointer.empty() || (pointer != "#" && pointer.substr(0, 2) != "#/") ||
-      Find(pointer) == nullptr) {
+      FindByPointer(root_, pointer) == nullptr) {
     Fail(absl::StrCat(place, "/$ref"),
          "it must refer to an existing place in this schema, such as \"#/$defs/name\"");
     return {};
@@ -168,7 +135,7 @@ std::shared_ptr<const Json> JsonSchemaConverter::ResolvedShared(const Json& sche
     const Json& ref = (*at)["$ref"];
     const std::string pointer = ref.is_string() ? ref.get<std::string>() : "";
     if (Json rest = WithoutKeyword(*at, "$ref"); !rest.empty()) beside.push_back(std::move(rest));
-    at = pointer == "#" || pointer.substr(0, 2) == "#/" ? Find(pointer) : nullptr;
+    at = pointer == "#" || pointer.substr(0, 2) == "#/" ? FindByPointer(root_, pointer) : nullptr;
     if (at == nullptr || ++hops > kMaxHops) {
       Fail(absl::StrCat(place, "/$ref"),
            at == nullptr

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "serving/grammar/json_grammar.h"
+#include "serving/grammar/json_schema_keywords.h"
 #include "serving/grammar/json_schema_merge.h"
 
 namespace espalier {
@@ -14,21 +15,6 @@ constexpr int kMaxSchemaDepth = 64;
 constexpr size_t kMaxSchemaRules = 20'000;
 constexpr int kMaxSchemas = 100'000;
 constexpr int kMaxSchemaCount = 100'000;
-
-// The keywords that apply to values of one type only.
-const std::map<std::string, std::set<std::string>>& KeywordsByType() {
-  static const auto& keywords = *new std::map<std::string, std::set<std::string>>{
-      {"object",
-       {"properties", "required", "additionalProperties", "patternProperties", "propertyNames",
-        "minProperties", "maxProperties", "unevaluatedProperties", "dependentRequired"}},
-      {"array",
-       {"items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems",
-        "contains", "minContains", "maxContains"}},
-      {"string", {"pattern", "minLength", "maxLength", "format"}},
-      {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}},
-      {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}}};
-  return keywords;
-}
 
 }  // namespace
 
@@ -57,7 +43,7 @@ absl::StatusOr<Grammar> JsonSchemaConverter::Build() {
     if (!pending_refs_.empty()) {
       const std::string pointer = pending_refs_.back();
       pending_refs_.pop_back();
-      SetRule(absl::StrCat("ref ", pointer), Schema(*Find(pointer), pointer, 0));
+      SetRule(absl::StrCat("ref ", pointer), Schema(*FindByPointer(root_, pointer), pointer, 0));
     } else {
       const PendingSchema next = std::move(pending_schemas_.back());
       pending_schemas_.pop_back();

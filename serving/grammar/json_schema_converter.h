@@ -58,8 +58,6 @@ class JsonSchemaConverter {
   std::vector<Json> Enumerated(const Json& schema, const std::string& place);
 
   // json_schema_combinators.cc
-  // Resolves a JSON pointer into this document ("#", "#/$defs/name"); null if it leads nowhere.
-  const Json* Find(const std::string& pointer) const;
   // Follows "$ref", repeatedly, and merges the keywords beside it.
   Json Resolved(const Json& schema, const std::string& place);
   Expression Reference(const Json& schema, const std::string& place);

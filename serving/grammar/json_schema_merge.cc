@@ -9,8 +9,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "serving/grammar/json_schema_keywords.h"
 #include "serving/grammar/json_value_set.h"
 
 namespace espalier {
@@ -441,15 +441,6 @@ std::optional<Json> FiniteValues(const Json& schema) {
     if (known.Add(value)) values.push_back(std::move(value));
   }
   return values;
-}
-
-bool IsAnnotation(const std::string& key) {
-  static const std::set<std::string>& keys = *new std::set<std::string>{
-      "title",           "description",  "default",  "examples",  "example",
-      "$schema",         "$id",          "$comment", "$anchor",   "$defs",
-      "definitions",     "deprecated",   "readOnly", "writeOnly", "contentMediaType",
-      "contentEncoding", "discriminator"};
-  return keys.count(key) > 0 || absl::StartsWith(key, "x-");
 }
 
 absl::StatusOr<Json> MergeSchemas(const Json& a, const Json& b) {

@@ -9,9 +9,6 @@
 
 namespace espalier {
 
-// Keywords that do not constrain values, or that are handled where they are used.
-bool IsAnnotation(const std::string& key);
-
 // If "const", "enum" or "type" leave a finite list of values: the constants that have the type and
 // are not excluded, without duplicates. Otherwise nullopt.
 std::optional<nlohmann::ordered_json> FiniteValues(const nlohmann::ordered_json& schema);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "serving/grammar/json_schema_keywords.h"
 #include "serving/grammar/json_schema_merge.h"
 
 namespace espalier {

@@ -391,6 +391,18 @@ class OpenAiClientTest(unittest.TestCase):
             self.assertEqual(list(person), ["name", "age"])
             self.assertLessEqual(len(person["name"]), 6)
             self.assertIn(person["age"], range(931))
+        # What constrains nothing by JSON Schema is told, or refused if the whole schema shall hold.
+        typed = copy.deepcopy(PERSON)
+        typed["properties"]["age"]["format"] = "int32"
+        fields = {"model": "big", "messages": ASK, "max_tokens": 200}
+        lax = {"type": "json_schema", "json_schema": {"name": "person", "schema": typed}}
+        raw = self.client.chat.completions.with_raw_response.create(**fields, response_format=lax)
+        self.assertEqual(raw.headers["espalier-warning"],
+                         'json_schema: #/properties/age/format: "int32" is not enforced')
+        self.assertIn(json.loads(raw.parse().choices[0].message.content)["age"], range(931))
+        lax["json_schema"]["strict"] = True
+        with self.assertRaisesRegex(openai.BadRequestError, "int32"):
+            self.client.chat.completions.create(**fields, response_format=lax)
         answer = self.chat(response_format={"type": "json_object"}, max_tokens=300, temperature=1, seed=1)
         text = answer.choices[0].message.content
         self.assertTrue(text.startswith("{"))

@@ -51,6 +51,7 @@ void CreateMessage(const HttpRequest& http, const RouteContext& context,
   v1::GenerateRequest& generate = prepared.request.generate;
   generate.set_return_prompt_tokens(true);
   SetDefaultTemperature(*prepared.model, &generate);
+  responder = WithSchemaWarnings(std::move(responder), generate);
   anthropic::MessageHead head{.id = absl::StrCat("msg_", context.id),
                               .model = generate.model(),
                               .max_tokens = generate.max_tokens(),

@@ -102,6 +102,7 @@ void ReadText(JsonReader& reader, ResponsesRequest* request) {
   if (type == "json_schema") {
     inner.Ignore({"name", "description", "strict"});
     if (const json* schema = inner.Find("schema")) {
+      CheckStrictSchema(*schema, inner);
       form.set_json_schema(SchemaText(*schema));
     } else {
       inner.Fail("schema", "field 'text.format.schema' is missing");

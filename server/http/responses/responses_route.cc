@@ -155,6 +155,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
   }
   const bool store = context.store->keeps() && request.store.value_or(true);
   SetDefaultTemperature(*prepared.model, &request.generate);
+  responder = WithSchemaWarnings(std::move(responder), request.generate);
   EchoSampling(prepared.model->description.sampling_defaults(), &request);
   request.echo["store"] = store;
   const std::string id = "resp_" + *base;

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/inference/field_error.h"
 #include "server/inference/requests/chat_answer_fixture.h"
+#include "server/inference/requests/schema_warnings.h"
 
 namespace espalier {
 namespace {
@@ -242,6 +243,32 @@ TEST_F(ChatAnswerTest, StrictToolCallsFollowTheSchema) {
   said = Say(request, "");
   EXPECT_THAT(said.error.ToString(), HasSubstr("exclude a structural tag"));
   EXPECT_EQ(FieldOf(said.error), "tools");
+}
+
+// "strict" promises the schema; a required call follows what of it can be followed.
+TEST_F(ChatAnswerTest, OnlyStrictToolsRefuseWhatIsNotEnforced) {
+  Serve(kThinking);
+  v1::GenerateRequest request = Ask();
+  Json tool = {{"function",
+                {{"name", "f"},
+                 {"parameters",
+                  {{"type", "object"},
+                   {"properties", {{"a", {{"type", "integer"}, {"format", "int32"}}}}},
+                   {"required", {"a"}}}}}}};
+  request.mutable_chat()->add_tools(tool.dump());
+  EXPECT_THAT(SchemaWarnings(request), testing::IsEmpty()) << "nothing binds the answer";
+  request.mutable_chat()->set_tool_choice(v1::TOOL_CHOICE_REQUIRED);
+  const Said said = Say(request, R"([{"name": "f", "arguments": {"a": 3}}])");
+  ASSERT_EQ(said.calls.size(), 1u) << said.error;
+  EXPECT_EQ(said.calls[0].arguments(), "{\"a\": 3}");
+  EXPECT_THAT(SchemaWarnings(request),
+              testing::ElementsAre("tool f: #/properties/a/format: \"int32\" is not enforced"));
+  EXPECT_THAT(WarningHeader({"a\nb", "\xc3\xa9"}), "a?b; ??");
+  tool["function"]["strict"] = true;
+  *request.mutable_chat()->mutable_tools(0) = tool.dump();
+  const Said refused = Say(request, "");
+  EXPECT_EQ(FieldOf(refused.error), "tools");
+  EXPECT_THAT(refused.error.ToString(), HasSubstr("int32"));
 }
 
 // Per-parameter formats cannot express constraints across parameters.

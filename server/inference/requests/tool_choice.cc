@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
 #include "server/inference/field_error.h"
+#include "serving/grammar/json_schema.h"
 #include "serving/output_parsers/parameter_schemas.h"
 
 namespace espalier {
@@ -58,6 +59,14 @@ absl::StatusOr<Tool> ToolOf(const std::string& text, int index) {
   const Json strict = function.value("strict", Json());
   if (!strict.is_null() && !strict.is_boolean()) return wrong("'strict' must be true or false");
   tool.strict = strict == true;
+  if (tool.strict && tool.parameters.is_object()) {
+    const std::vector<std::string> ignored = UnenforcedKeywords(DumpJson(tool.parameters));
+    if (!ignored.empty()) {
+      return wrong(absl::StrCat("'parameters': ", ignored[0],
+                                "; 'strict' promises the whole schema: leave out this keyword or "
+                                "'strict'"));
+    }
+  }
   return tool;
 }
 

@@ -20,6 +20,7 @@
 #include "server/inference/models/model_server.h"
 #include "server/inference/requests/embedding.h"
 #include "server/inference/requests/generation.h"
+#include "server/inference/requests/schema_warnings.h"
 #include "server/inference/requests/tokenization.h"
 #include "server/inference/services/lossless_verification.h"
 #include "server/services/call_interceptor.h"
@@ -211,6 +212,8 @@ class InferenceService final : public v1::Inference::Service {
     const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "gen-");
     if (!handle.ok()) return handle.status();
     LimitTime(*context, &request);
+    const std::string warning = WarningHeader(SchemaWarnings(request));
+    if (!warning.empty()) context->AddInitialMetadata(kWarningHeader, warning);
     auto replies = std::make_shared<ReplyQueue>();
     absl::StatusOr<std::shared_ptr<Generation>> generation =
         StartGeneration(request, std::move(target->model), models_, metrics_,
