@@ -335,7 +335,8 @@ std::vector<FlagSpec> ServingFlags() {
        "choose the trees, or none, at each step for the highest throughput (the default without "
        "--expansion and --pipeline-parallel)"},
       {"no-tune", FlagType::kSwitch, "",
-       "draft at every step: trees of --expansion, and n-gram drafts of --ngram"},
+       "draft at every step: trees of --expansion, and n-gram drafts of --ngram; without --ssm and "
+       "--ngram plain decoding"},
       {"ngram", FlagType::kInt, "N",
        "n-gram drafts (prompt lookup) of up to N tokens; needs no small model (6 with --tune or "
        "by default with --ssm, where they pay off; otherwise 0)",

@@ -256,8 +256,10 @@ class ModelFilesTest(unittest.TestCase):
             self.cluster.cli("generate", "drafted-" + way, "In the", "--speculation=on", "--max-tokens=4")
         without = self.cluster.cli("generate", "drafted", "In the", "--speculation=on", check=False)
         self.assertIn("without SSMs and n-gram drafts", without.stderr)
-        for flags in (["--tune", "--ngram=0"], ["--no-tune"]):
-            self.refused("drafted", "tune_speculation", flags=[*flags, "--name=nothing-to-tune"])
+        self.refused("drafted", "tune_speculation", flags=["--tune", "--ngram=0", "--name=nothing-to-tune"])
+        undrafted = self.cluster.run("serve", "drafted", "--no-tune", "--name=undrafted")
+        self.assertEqual((undrafted.get("tune_speculation", False), undrafted.get("ngram_depth", 0)), (False, 0))
+        self.assertEqual(self.complete("undrafted"), plain)
         self.refused("drafted", "--expansion", flags=["--ssm=drafted", "--tune", "--expansion=1,2"])
         both = self.cluster.cli("serve", "drafted", "--ssm=drafted", "--tune", "--no-tune", check=False)
         self.assertEqual(both.returncode, 2)

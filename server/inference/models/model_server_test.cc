@@ -471,6 +471,22 @@ TEST_F(ModelServerTest, ExpansionAndTuneSpeculationAreExclusive) {
   EXPECT_THAT(refused.message(), AllOf(HasSubstr("tune_speculation"), HasSubstr("expansion")));
 }
 
+TEST_F(ModelServerTest, WithoutDraftsNothingIsTuned) {
+  v1::ServeModelRequest request = Request("a");
+  request.set_tune_speculation(false);
+  const auto plain = models_->Serve(request);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_FALSE(plain->tune_speculation());
+  EXPECT_EQ(plain->ngram_depth(), 0);
+  // What tunes needs something to tune.
+  request.set_name("tuned");
+  request.set_tune_speculation(true);
+  request.set_ngram_depth(0);
+  const absl::Status refused = models_->Serve(request).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("tune_speculation"));
+}
+
 TEST_F(ModelServerTest, UnsafeNamesAreRejectedBeforeLoading) {
   for (const std::string name : {"x\"} 1\nforged{a=\"b", "../x", "a\n"}) {
     v1::ServeModelRequest model = Request("a"), adapted = Request("a");

@@ -179,7 +179,7 @@ absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest
   }
   const bool wants_ngram = request.tune_speculation() && !request.has_ngram_depth();
   const bool drafts = !request.ssm_artifacts().empty() || request.ngram_depth() > 0 || wants_ngram;
-  if (request.has_tune_speculation() && !drafts) {
+  if (request.tune_speculation() && !drafts) {
     return absl::InvalidArgumentError(
         "field 'tune_speculation' chooses drafts, but there is neither an SSM nor a ngram_depth");
   }
