@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 import unittest
@@ -13,6 +14,7 @@ import dashboards  # noqa: E402
 from cluster import Cluster, Failed  # noqa: E402
 from language_models import train  # noqa: E402
 
+PROMTOOL = "/usr/bin/promtool"
 # All of /metrics after some requests, without "espalier_".
 METRICS = {
     "gauge": "jobs workers models num_requests_running num_requests_waiting num_requests_waiting_by_reason"
@@ -26,7 +28,7 @@ METRICS = {
                " spec_decode_num_accepted_tokens_per_pos_total spec_decode_num_ngram_draft_tokens_total"
                " spec_decode_num_ngram_accepted_tokens_total spec_decode_num_tuned_off_steps_total"
                " prefix_cache_queries_total prefix_cache_hits_total request_success_total http_requests_total",
-    "histogram": "grpc_request_duration_seconds job_step_duration_seconds iteration_tokens_total"
+    "histogram": "grpc_request_duration_seconds job_step_duration_seconds iteration_tokens"
                  " kv_block_lifetime_seconds kv_block_idle_before_evict_seconds kv_block_reuse_gap_seconds"
                  " time_to_first_token_seconds e2e_request_latency_seconds inter_token_latency_seconds"
                  " request_time_per_output_token_seconds request_queue_time_seconds request_inference_time_seconds"
@@ -195,6 +197,9 @@ class ServingTest(unittest.TestCase):
         self.complete()
         body = {"model": "big", "input": "And"}
         self.assertEqual(self.cluster.request("POST", "/v1/embeddings", json.dumps(body))[0], 200)
+        linted = subprocess.run([PROMTOOL, "check", "metrics"], input=self.cluster.get("/metrics")[1], capture_output=True,
+                                text=True, timeout=60)
+        self.assertEqual((linted.returncode, linted.stdout + linted.stderr), (0, ""))
         want = {}
         for kind, names in METRICS.items():
             want.update({f"espalier_{name}": kind for name in names.split()})
@@ -254,8 +259,8 @@ class ServingTest(unittest.TestCase):
                 ("prompt_tokens_total", prompts), ("prompt_tokens_by_source_total", prompts),
                 ("prompt_tokens_computed_total", prompts - cached), ("prefix_cache_hits_total", cached),
                 ("prefix_cache_queries_total", prompts), ("generation_tokens_total", tokens),
-                ("iteration_tokens_total_sum", prompts - cached + tokens),
-                ("iteration_tokens_total_count", grown["engine_steps_total"]),
+                ("iteration_tokens_sum", prompts - cached + tokens),
+                ("iteration_tokens_count", grown["engine_steps_total"]),
                 ("request_success_total", 5 + 2), ("request_generation_tokens_sum", tokens),
                 ("request_generation_tokens_count", 5), ("request_prompt_tokens_sum", prompts),
                 ("request_prompt_tokens_count", 7), ("request_prefill_kv_computed_tokens_sum", prompts - cached),
