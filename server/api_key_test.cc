@@ -70,8 +70,8 @@ class Daemon {
   std::unique_ptr<Coordinator> coordinator_;
 };
 
-// Returns the service names listed by a server without keys.
-std::vector<std::string> ServicesOf(const std::string& address) {
+// Asks a server without keys by reflection; question and answer are JSON.
+nlohmann::json Reflect(const std::string& address, const std::string& question) {
   using google::protobuf::DescriptorPool;
   using google::protobuf::Message;
   using google::protobuf::MessageFactory;
@@ -82,19 +82,37 @@ std::vector<std::string> ServicesOf(const std::string& address) {
   const auto request = make("grpc.reflection.v1alpha.ServerReflectionRequest");
   const auto reply = make("grpc.reflection.v1alpha.ServerReflectionResponse");
   using google::protobuf::util::JsonStringToMessage;
-  EXPECT_TRUE(JsonStringToMessage(R"({"listServices": "*"})", request.get()).ok());
+  EXPECT_TRUE(JsonStringToMessage(question, request.get()).ok());
   const RpcResult answer = CallMethod(address, absl::StrCat(kReflection, "/ServerReflectionInfo"),
                                       "", request->SerializeAsString());
   EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
   EXPECT_TRUE(reply->ParseFromString(answer.reply));
   std::string text;
   EXPECT_TRUE(google::protobuf::util::MessageToJsonString(*reply, &text).ok());
+  return nlohmann::json::parse(text);
+}
+
+// Returns the service names listed by a server without keys.
+std::vector<std::string> ServicesOf(const std::string& address) {
   std::vector<std::string> names;
-  const auto json = nlohmann::json::parse(text);
+  const auto json = Reflect(address, R"({"listServices": "*"})");
   for (const auto& service : json.at("listServicesResponse").at("service")) {
     names.push_back(service.at("name"));
   }
   return names;
+}
+
+// grpcurl and others describe a service before they call it.
+TEST(Reflection, ResolvesEveryServiceThatItLists) {
+  const Daemon daemon(/*keys=*/false, /*open_probes=*/false);
+  const std::vector<std::string> services = ServicesOf(daemon.address());
+  EXPECT_THAT(services, Contains("grpc.health.v1.Health"));
+  for (const std::string& service : services) {
+    const auto answer = Reflect(
+        daemon.address(), absl::StrCat(R"({"fileContainingSymbol": ")", service, "\"}"));
+    ASSERT_TRUE(answer.contains("fileDescriptorResponse")) << service << ": " << answer;
+    EXPECT_FALSE(answer["fileDescriptorResponse"]["fileDescriptorProto"].empty()) << service;
+  }
 }
 
 TEST(ApiKey, NoRpcAnswersWithoutOne) {

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/net/authenticated_channel.h"
 #include "base/version.h"
+#include "grpc_health/health.pb.h"
 #include "ops/operators/register_all.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
@@ -306,6 +307,8 @@ absl::Status Coordinator::Start() {
   parts.started = parts.clock->Now();
   grpc::EnableDefaultHealthCheckService(!parts.options.authorize || parts.options.open_probes);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  // Reflection lists the health service; its descriptor is found because this links it in.
+  grpc::health::v1::HealthCheckRequest::descriptor();
   grpc::ServerBuilder builder;
   if (parts.options.authorize) builder.SetOption(std::make_unique<WithoutReflection>());
   int port = 0, loopback_port = 0;

@@ -14,7 +14,7 @@ TABLE = "tools/structure/components.txt"
 INCLUDE = re.compile(r'^#include "([^"]+)"')
 SOURCES = (".h", ".cc", ".cu", ".cuh")
 # Generated headers are included by their path below proto/.
-PROTO_ROOTS = ("espalier/", "open_inference/")
+PROTO_ROOTS = ("espalier/", "grpc_health/", "open_inference/")
 
 
 class Table:
