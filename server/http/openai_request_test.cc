@@ -139,6 +139,8 @@ TEST(OpenAi, StructuredOutputHasOneFormOfManySpellings) {
   for (const char* fields :
        {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true,
            "schema": {"type": "null"}}})",
+        R"("response_format": {"type": "json_object", "schema": {"type": "null"}})",
+        R"("response_format": {"type": "json_schema", "schema": {"type": "null"}})",
         R"("guided_json": {"type": "null"})", R"("guided_json": "{\"type\":\"null\"}")",
         R"("structured_outputs": {"json": {"type": "null"}})"}) {
     EXPECT_EQ(parse(fields).json_schema(), R"({"type":"null"})") << fields;
@@ -215,6 +217,13 @@ TEST(OpenAi, ErrorsNameTheField) {
        "stream_options"},
       {R"({"model": "m", "prompt": "x", "response_format": {"type": "yaml"}})",
        "response_format.type"},
+      {R"({"model": "m", "prompt": "x", "response_format": {"type": "json_object", "schema": 3}})",
+       "response_format.schema"},
+      {R"({"model": "m", "prompt": "x", "response_format": {"type": "json_schema",
+           "schema": {}, "json_schema": {"schema": {}}}})",
+       "response_format.schema"},
+      {R"({"model": "m", "prompt": "x", "response_format": {"type": "text", "schema": {}}})",
+       "response_format.schema"},
       {R"({"model": "m", "prompt": "x", "response_format": {"type": "json_schema"}})",
        "response_format.json_schema"},
       {R"({"model": "m", "prompt": "x", "response_format": {"type": "structural_tag"}})",

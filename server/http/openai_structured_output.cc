@@ -56,7 +56,17 @@ int ReadResponseFormat(const json& format, JsonReader& reader, v1::GenerateReque
   JsonReader inner(format, "response_format.");
   std::string type;
   inner.String("type", true, &type);
-  if (type == "json_object") {
+  // As llama-server takes it: the schema beside the type, whichever of the two it is.
+  const json* bare = type == "json_object" || type == "json_schema" ? inner.Find("schema") : nullptr;
+  if (bare != nullptr) {
+    if (inner.Find("json_schema") != nullptr) {
+      inner.Fail("schema",
+                 "fields 'response_format.schema' and 'response_format.json_schema': give one");
+    } else if (!bare->is_object() && !bare->is_boolean()) {
+      inner.Fail("schema", "field 'response_format.schema' must be a JSON schema");
+    }
+    generate->mutable_structured_output()->set_json_schema(SchemaText(*bare));
+  } else if (type == "json_object") {
     generate->mutable_structured_output()->set_json_object(true);
   } else if (type == "json_schema") {
     const json* wrapped = inner.Find("json_schema");
