@@ -282,6 +282,9 @@ absl::Status Daemon::StartHttp() {
   server.on_rejected = [this](const std::string& method, int status, absl::Duration after) {
     gateway_.OnRejected(method, status, after);
   };
+  server.rejection_body = [this](const std::string& path, int status, const std::string& message) {
+    return gateway_.RejectionBody(path, status, message);
+  };
   server.overloaded = [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
     gateway_.Overloaded(std::move(request), std::move(responder));
   };

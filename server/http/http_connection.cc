@@ -27,6 +27,9 @@ using boost::system::error_code;
 
 constexpr std::chrono::seconds kCloseTimeout{1};        // for an orderly close
 constexpr std::chrono::seconds kHangUpPollInterval{1};  // while input is paused
+// Of a client that has closed its side.
+constexpr std::chrono::milliseconds kResetPollInterval{250};
+constexpr int kPollsPerProbe = 20;
 constexpr size_t kReadBytes = 4096;
 constexpr size_t kMaxPipelinedBytes = 64 << 10;  // read ahead of later requests
 constexpr size_t kWriteSliceBytes = 256 << 10;   // written per write_timeout
@@ -145,7 +148,7 @@ awaitable<bool> Connection::Read(Parser& parser, HttpRequest* request, ResponseF
   }
   if (reason.status != 0) {
     host_.OnRejected(std::string(parser.get().method_string()), reason.status, absl::Now() - start);
-    *refusal = RejectionPart(reason);
+    *refusal = RejectionPart(reason, PathOf(parser.get()), options_);
   }
   co_return !error && !refusal->has_value();
 }
@@ -241,17 +244,33 @@ HttpRejection Connection::RejectionFor(const error_code& error) const {
 awaitable<void> Connection::Watch(std::shared_ptr<Connection> self,
                                   std::shared_ptr<ResponseStream> response) {
   error_code error;
-  while (!error && !response->closed()) {
-    if (self->buffer_.size() < kMaxPipelinedBytes) {
+  for (int polls = 1; !error && !response->closed();) {
+    if (self->half_closed_) {
+      error_code cancelled;
+      self->hang_up_timer_.expires_after(kResetPollInterval);
+      co_await self->hang_up_timer_.async_wait(Into(cancelled));
+      if (self->ConnectionReset()) error = asio::error::connection_reset;
+      if (!cancelled && !error && polls++ % kPollsPerProbe == 1) {
+        self->probe_due_ = true;
+        self->wake_.cancel();
+      }
+    } else if (self->buffer_.size() < kMaxPipelinedBytes) {
       self->tcp().expires_never();  // the timeout set for writes does not apply to reads
       const size_t room = std::min(kReadBytes, kMaxPipelinedBytes - self->buffer_.size());
       const size_t n = co_await self->transport_->Read(self->buffer_.prepare(room), &error);
       self->buffer_.commit(n);
+      if (error == asio::error::eof && self->transport_->half_closes()) {
+        self->half_closed_ = true;
+        error = {};
+      }
     } else {
       error_code cancelled;
       self->hang_up_timer_.expires_after(kHangUpPollInterval);
       co_await self->hang_up_timer_.async_wait(Into(cancelled));
-      if (!cancelled && self->PeerHungUp()) error = asio::error::eof;
+      if (!cancelled && self->PeerHungUp()) {
+        self->half_closed_ = self->transport_->half_closes();
+        if (!self->half_closed_) error = asio::error::eof;
+      }
     }
   }
   self->watching_ = false;
@@ -262,6 +281,27 @@ awaitable<void> Connection::Watch(std::shared_ptr<Connection> self,
 bool Connection::PeerHungUp() {
   pollfd state{socket().native_handle(), POLLRDHUP, 0};
   return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+bool Connection::ConnectionReset() {
+  pollfd state{socket().native_handle(), 0, 0};
+  return poll(&state, 1, 0) > 0 && (state.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+// An interim response, which clients must accept unasked (RFC 9110, 15.2), or a comment of an event
+// stream. HTTP/1.0 has neither: such a client is found gone when it is answered.
+awaitable<bool> Connection::WriteProbe(const ResponseFraming& framing) {
+  static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+  static constexpr char kComment[] = ":\n\n";
+  bool good = true;
+  if (!header_written_ && framing.version >= 11) {
+    std::vector<asio::const_buffer> line = {asio::buffer(kContinue, sizeof kContinue - 1)};
+    good = co_await Write(std::move(line));
+  } else if (streams_events_ && framing.chunked) {
+    const auto chunk = http::make_chunk(asio::buffer(kComment, sizeof kComment - 1));
+    good = co_await Write(BuffersOf(chunk));
+  }
+  co_return good;
 }
 
 void Connection::StartWatch() {
@@ -293,6 +333,7 @@ awaitable<bool> Connection::Answer(HttpRequest request, ResponseFraming framing)
           asio::post(self->executor(), [self] { self->OnWake(); });
         }
       });
+  header_written_ = streams_events_ = probe_due_ = false;
   host_.Dispatch(std::move(request), response_);
   bool good = true, unwanted = false;
   for (bool done = false; good && !done;) {
@@ -304,7 +345,11 @@ awaitable<bool> Connection::Answer(HttpRequest request, ResponseFraming framing)
       unwanted = part.kind == ResponseStream::Part::kHeader && framing.head;
       done = part.kind == ResponseStream::Part::kComplete ||
              part.kind == ResponseStream::Part::kEnd || unwanted;
+      header_written_ = true;
+      streams_events_ = streams_events_ || part.content_type == "text/event-stream";
       good = co_await WritePart(std::move(part), &framing);
+    } else if (std::exchange(probe_due_, false)) {
+      good = co_await WriteProbe(framing);
     } else {
       if (!watching_) StartWatch();
       error_code ignored;

@@ -86,9 +86,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // request and stay in the buffer.
   static Awaitable<> Watch(std::shared_ptr<Connection> self,
                            std::shared_ptr<ResponseStream> response);
-  // Returns whether the kernel has seen the peer close, whatever is unread. The kernel cannot see
-  // it if the peer has sent more than its receive buffer holds.
+  // Returns whether the kernel has seen the peer close its side, whatever is unread. The kernel
+  // cannot see it if the peer has sent more than its receive buffer holds.
   bool PeerHungUp();
+  // Returns whether the connection is gone: a peer that was closed resets it when it is sent
+  // something.
+  bool ConnectionReset();
+  // Writes what a client must ignore, so that one that is gone resets the connection.
+  Awaitable<bool> WriteProbe(const ResponseFraming& framing);
   void StartWatch();
   Awaitable<> StopWatch();
   // The response has new parts, or is closed.
@@ -105,6 +110,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::unique_ptr<HttpTransport> transport_;
   boost::beast::flat_buffer buffer_;
   bool watching_ = false;               // Watch is reading; nobody else may read
+  bool half_closed_ = false;            // the client sends no more
+  bool probe_due_ = false;              // Answer is to write a probe
+  // Of the current answer: whether its header is written, and is that of an event stream.
+  bool header_written_ = false, streams_events_ = false;
   boost::asio::steady_timer wake_;      // never expires; cancelled to wake Answer
   boost::asio::steady_timer deadline_;  // for the request that is being read
   boost::asio::steady_timer hang_up_timer_;

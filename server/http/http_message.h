@@ -6,12 +6,14 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/http/http_server.h"
+#include "server/http/percent_encoding.h"
 #include "server/http/response_stream.h"
 
 namespace espalier {
@@ -41,37 +43,6 @@ bool ExpectsContinue(const Request& request) {
   return request.version() == 11 && request.count(boost::beast::http::field::expect) > 0;
 }
 
-// Checks a request whose header has been read.
-template <typename Request>
-HttpRejection CheckSupported(const Request& request) {
-  using Field = boost::beast::http::field;
-  const auto coding = request.find(Field::transfer_encoding);
-  if (coding != request.end() && (request.count(Field::transfer_encoding) > 1 ||
-                                  !boost::beast::iequals(coding->value(), "chunked"))) {
-    // The end of such a body is unknown.
-    return {501, "the only transfer coding that is understood is 'chunked'"};
-  }
-  if (request.target().empty() || request.target().front() == '?') {
-    return {400, "the target of the request has no path"};
-  }
-  if (request.version() == 11 && request.count(Field::host) != 1) {
-    return {400, "a request of HTTP/1.1 has one 'Host'"};
-  }
-  if (ExpectsContinue(request) && !boost::beast::iequals(request[Field::expect], "100-continue")) {
-    return {417, "the only expectation that is understood is '100-continue'"};
-  }
-  return {};
-}
-
-inline ResponseStream::Part RejectionPart(const HttpRejection& refusal) {
-  return {ResponseStream::Part::kComplete,
-          refusal.status,
-          "application/json",
-          absl::StrCat(R"({"error":{"message":")", refusal.message,
-                       R"(","type":"invalid_request_error","param":null,"code":null}})"),
-          {}};
-}
-
 // Returns path and query of a target in absolute form, which a server must accept (RFC 9112,
 // 3.2.2); any other target unchanged.
 inline std::string OriginForm(absl::string_view target) {
@@ -85,6 +56,51 @@ inline std::string OriginForm(absl::string_view target) {
   return std::string(target);
 }
 
+// Returns the path of the request's target, not decoded; "" if the target has not arrived.
+template <typename Request>
+std::string PathOf(const Request& request) {
+  const std::string target =
+      OriginForm(absl::string_view(request.target().data(), request.target().size()));
+  return target.substr(0, target.find('?'));
+}
+
+// Checks a request whose header has been read.
+template <typename Request>
+HttpRejection CheckSupported(const Request& request) {
+  using Field = boost::beast::http::field;
+  const auto coding = request.find(Field::transfer_encoding);
+  if (coding != request.end() && (request.count(Field::transfer_encoding) > 1 ||
+                                  !boost::beast::iequals(coding->value(), "chunked"))) {
+    // The end of such a body is unknown.
+    return {501, "the only transfer coding that is understood is 'chunked'"};
+  }
+  if (request.target().empty() || request.target().front() == '?') {
+    return {400, "the target of the request has no path"};
+  }
+  if (!IsPercentEncoded(PathOf(request))) {
+    return {400,
+            "in the path of the request two hexadecimal digits must follow each '%', and name no "
+            "control character"};
+  }
+  if (request.version() == 11 && request.count(Field::host) != 1) {
+    return {400, "a request of HTTP/1.1 has one 'Host'"};
+  }
+  if (ExpectsContinue(request) && !boost::beast::iequals(request[Field::expect], "100-continue")) {
+    return {417, "the only expectation that is understood is '100-continue'"};
+  }
+  return {};
+}
+
+inline ResponseStream::Part RejectionPart(const HttpRejection& refusal, const std::string& path,
+                                          const HttpServerOptions& options) {
+  std::string body =
+      options.rejection_body
+          ? options.rejection_body(NormalizePath(path), refusal.status, refusal.message)
+          : absl::StrCat(R"({"error":{"message":")", refusal.message,
+                         R"(","type":"invalid_request_error","param":null,"code":null}})");
+  return {ResponseStream::Part::kComplete, refusal.status, "application/json", std::move(body), {}};
+}
+
 // Copies all but the body. Must be called before the body is read: afterwards Beast has put trailer
 // fields among the headers, where they must not appear (RFC 9110, 6.5.1).
 template <typename Request>
@@ -94,7 +110,7 @@ HttpRequest ToHttpRequest(const Request& request, const std::string& peer) {
   const std::string target =
       OriginForm(absl::string_view(request.target().data(), request.target().size()));
   const size_t question = target.find('?');
-  out.path = target.substr(0, question);
+  out.path = NormalizePath(PathOf(request));
   if (question != std::string::npos) out.query = target.substr(question + 1);
   for (const auto& field : request) {
     std::string name(field.name_string());

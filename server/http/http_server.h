@@ -16,7 +16,7 @@ namespace espalier {
 
 struct HttpRequest {
   std::string method;  // "GET"
-  std::string path;    // without the query, not decoded
+  std::string path;  // without the query; percent-decoded except %2F and %25, see NormalizePath
   std::string query;
   std::map<std::string, std::string> headers;  // names in lower case; the last of duplicates
   std::string body;
@@ -42,8 +42,9 @@ class HttpResponder {
   virtual void End() = 0;
 
   // Runs `closed` once, on a thread of the server, if the client disconnects before the answer is
-  // complete; at once if it already has. A half-closed connection counts as disconnected. `closed`
-  // must not block.
+  // complete; at once if it already has. A client that has only closed its side (TCP's half-close)
+  // is answered; it is told from one that is gone by probes, within a second or so. With TLS it
+  // counts as disconnected. `closed` must not block.
   virtual void OnClose(std::function<void()> closed) = 0;
 };
 
@@ -80,6 +81,10 @@ struct HttpServerOptions {
   // Answers in place of the handler, on a connection thread, when a limit on requests or bytes is
   // exceeded. Null: 503 with an OpenAI error.
   HttpHandler overloaded;
+  // Returns the JSON body for a request that the server itself rejects, for example with 413. `path`
+  // is empty if it is not known. Null: OpenAI's form.
+  std::function<std::string(const std::string& path, int status, const std::string& message)>
+      rejection_body;
   // Called for requests that the server itself rejects with 400, 408, 413, 417, 431 or 501; `after`
   // is the time since their first byte. `method` may be empty or arbitrary.
   std::function<void(const std::string& method, int status, absl::Duration after)> on_rejected;

@@ -41,6 +41,8 @@ class StreamTransport : public HttpTransport {
     co_await boost::asio::async_write(stream_, buffers, Into(error));
   }
 
+  bool half_closes() const override { return !kSecure; }
+
   boost::beast::tcp_stream& tcp() override { return boost::beast::get_lowest_layer(stream_); }
 
  private:

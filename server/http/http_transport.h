@@ -32,6 +32,10 @@ class HttpTransport {
   virtual boost::asio::awaitable<void> Write(std::vector<boost::asio::const_buffer> buffers,
                                              Error* error) = 0;
 
+  // Whether a client may close its side and still wait for the answer. With TLS the end of input is
+  // the end of the connection.
+  virtual bool half_closes() const = 0;
+
   // Has the socket, its timeouts and its executor.
   virtual boost::beast::tcp_stream& tcp() = 0;
 };

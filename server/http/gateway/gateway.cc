@@ -8,12 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/http/completions_route.h"
+#include "server/http/content_coding.h"
 #include "server/http/gateway/embeddings_route.h"
 #include "server/http/json_reader.h"
 #include "server/http/messages/messages_error.h"
 #include "server/http/messages/messages_route.h"
 #include "server/http/openai_request.h"
 #include "server/http/openai_response.h"
+#include "server/http/percent_encoding.h"
 #include "server/http/request_id.h"
 #include "server/inference/requests/tokenization.h"
 #include "server/inference/services/open_inference.h"
@@ -77,12 +79,13 @@ std::string OpenInferenceError(const openai::Error& error) {
   return openai::Dump({{"error", error.message}});
 }
 
-// Parses NAME or NAME/versions/VERSION; model names have no slash.
+// Parses NAME or NAME/versions/VERSION. A model's name may have slashes, a version has none.
 template <typename Request>
 Request ModelVersion(absl::string_view path) {
   constexpr absl::string_view kVersions = "/versions/";
   Request request;
-  const size_t at = path.find(kVersions);
+  size_t at = path.rfind(kVersions);
+  if (at != path.npos && absl::StrContains(path.substr(at + kVersions.size()), '/')) at = path.npos;
   request.set_name(std::string(path.substr(0, at)));
   if (at != path.npos) request.set_version(std::string(path.substr(at + kVersions.size())));
   return request;
@@ -217,10 +220,28 @@ void Gateway::Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> res
       ErrorFormatterFor(known));
 }
 
+std::string Gateway::RejectionBody(const std::string& path, int status,
+                                   const std::string& message) const {
+  return ErrorFormatterFor(FindRoute(path))({.http_status = status, .message = message});
+}
+
 void Gateway::OnRejected(const std::string& method, int status, absl::Duration after) const {
   if (options_.metrics == nullptr) return;
   options_.metrics->HttpAnswered(MethodLabel(method), "other", status,
                                  absl::ToDoubleSeconds(after));
+}
+
+void Gateway::SendBodyError(const absl::Status& status, const RegisteredRoute* known,
+                            HttpResponder& responder) {
+  openai::Error error{.message = std::string(status.message())};
+  HttpResponder::Headers headers;
+  if (absl::IsUnimplemented(status)) {
+    error.http_status = 415;
+    headers.emplace_back("Accept-Encoding", kContentCodings);
+  } else if (absl::IsOutOfRange(status)) {
+    error.http_status = 413;
+  }
+  SendError(responder, error, std::move(headers), ErrorFormatterFor(known));
 }
 
 ErrorFormatter Gateway::ErrorFormatterFor(const RegisteredRoute* known) {
@@ -254,6 +275,10 @@ bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known,
                                                     " ", header.path.substr(0, 200))});
     return false;
   }
+  if (const absl::Status coding = CheckContentCoding(header); !coding.ok()) {
+    SendBodyError(coding, known, responder);
+    return false;
+  }
   if (known->by_method.count(method) > 0) return true;
   const std::string allowed =
       absl::StrJoin(known->by_method, ", ", [](std::string* out, const auto& entry) {
@@ -273,9 +298,16 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   call.id = IdOf(call);
   responder = Metered(call, known, call.id, std::move(responder));
   if (!Admit(call, known, *responder)) return;
+  if (const absl::Status decoded = DecodeBody(options_.max_body_bytes, &call); !decoded.ok()) {
+    SendBodyError(decoded, known, *responder);
+    return;
+  }
   call.headers["authorization"] = KeyOf(call);
   const size_t around = known->prefix.size() + known->suffix.size();
-  if (around > 0) call.name = call.path.substr(known->prefix.size(), call.path.size() - around);
+  if (around > 0) {
+    call.name =
+        DecodeSegment(call.path.substr(known->prefix.size(), call.path.size() - around));
+  }
   const Route route = known->by_method.at(call.method == "HEAD" ? "GET" : call.method);
   (this->*route)(call, std::move(responder));
 }

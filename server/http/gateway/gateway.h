@@ -44,6 +44,7 @@ struct GatewayOptions {
   bool open_probes = false;
   std::function<bool()> ready;             // whether requests are admitted; null: they are
   size_t response_store_bytes = 64 << 20;  // budget for stored responses; 0: none is stored
+  size_t max_body_bytes = 8 << 20;         // of a decompressed body
   const Clock* clock = nullptr;
   std::string version;
 };
@@ -61,6 +62,9 @@ class Gateway {
   bool Quick(const HttpRequest& request) const;
   // Answers 503 in place of Handle when the server is overloaded.
   void Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> responder);
+  // Writes the error of a request that the server rejected before it reached a handler, in the form
+  // of the API to which `path` belongs.
+  std::string RejectionBody(const std::string& path, int status, const std::string& message) const;
   // Counts a request that the server rejected before it reached a handler.
   void OnRejected(const std::string& method, int status, absl::Duration after) const;
 
@@ -88,6 +92,9 @@ class Gateway {
 
   RegisteredRoute& Add(const std::string& path, const char* method, Route route);
   void AddProbe(const std::string& path, Route route);
+  // Answers for a body that cannot be decoded: 415, 413 or 400.
+  static void SendBodyError(const absl::Status& status, const RegisteredRoute* known,
+                            HttpResponder& responder);
   static ErrorFormatter ErrorFormatterFor(const RegisteredRoute* known);
   // Returns null if no route matches.
   const RegisteredRoute* FindRoute(const std::string& path) const;

@@ -137,6 +137,56 @@ TEST_F(GatewayTest, NoAuthorizationWithoutKeys) {
   }
 }
 
+TEST_F(GatewayTest, UnknownContentCodingsAreRefusedByTheHeader) {
+  Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
+  for (const char* path : {"/v1/completions", "/v1/messages"}) {
+    HttpRequest request{.method = "POST", .path = path};
+    request.headers["content-encoding"] = "br";
+    const auto answer = std::make_shared<Answer>();
+    EXPECT_FALSE(gateway.Admit(request, answer));
+    EXPECT_EQ(answer->status(), 415);
+    EXPECT_EQ(answer->header("Accept-Encoding"), "gzip");
+    EXPECT_EQ(nlohmann::json::parse(answer->body()).contains("type"), *(path + 4) == 'm');
+    request.headers["content-encoding"] = "gzip";
+    EXPECT_TRUE(gateway.Admit(request, std::make_shared<Answer>()));
+    // The body is none.
+    request.body = "{}";
+    gateway.Handle(request, answer);
+    EXPECT_EQ(answer->status(), 400);
+    EXPECT_THAT(answer->body(), HasSubstr("gzip"));
+  }
+}
+
+TEST_F(GatewayTest, NamesMayHaveSlashes) {
+  Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
+  for (const char* path : {"/v1/models/org/name", "/v1/models/org%2Fname",
+                           "/v2/models/org%2Fname/ready", "/v2/models/org/name/versions/1"}) {
+    const Answer answer = Ask(gateway, "GET", path, "");
+    EXPECT_EQ(answer.status(), 404) << path;
+    EXPECT_THAT(answer.body(), HasSubstr("'org/name'")) << path;
+  }
+  // A slash of the name is none of the route's.
+  EXPECT_THAT(Ask(gateway, "GET", "/v2/models/a%2Fready", "").body(), HasSubstr("'a/ready'"));
+}
+
+// Clients of an API read its errors only.
+TEST_F(GatewayTest, RejectionsHaveTheFormOfTheirApi) {
+  Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
+  const auto body = [&](const char* path) {
+    return nlohmann::json::parse(gateway.RejectionBody(path, 413, "too large"));
+  };
+  for (const char* path : {"/v1/messages", "/v1/messages/count_tokens"}) {
+    EXPECT_EQ(body(path)["type"], "error") << path;
+    EXPECT_EQ(body(path)["error"]["type"], "request_too_large") << path;
+    EXPECT_EQ(body(path)["error"]["message"], "too large") << path;
+  }
+  for (const char* path : {"/v1/completions", "/nothing", ""}) {
+    EXPECT_FALSE(body(path).contains("type")) << path;
+    EXPECT_EQ(body(path)["error"]["type"], "invalid_request_error") << path;
+  }
+  EXPECT_EQ(body("/v2/models/a")["error"], "too large");
+}
+
 TEST_F(GatewayTest, WrongMethodGets405WithAllow) {
   Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
   std::map<std::string, std::set<std::string>> taken;
