@@ -4,21 +4,29 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 namespace espalier {
 
 absl::Status CheckArtifactName(const std::string& name) {
-  bool good = !name.empty() && name.size() <= 128 && name[0] != '.';
+  bool good = name.size() <= 128;
   for (char c : name) {
-    good = good &&
-           (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-');
+    good = good && (absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
+                    c == '-' || c == '/');
+  }
+  for (const absl::string_view part : absl::StrSplit(name, '/')) {
+    good = good && !part.empty() && part[0] != '.';
   }
   if (good) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("artifact name '", absl::CHexEscape(name.substr(0, 160)),
-                   "': 1 to 128 of the characters A-Z a-z 0-9 . _ - are accepted, not starting "
-                   "with a dot"));
+      absl::StrCat("artifact name '", absl::Utf8SafeCHexEscape(name.substr(0, 160)),
+                   "': 1 to 128 of the characters A-Z a-z 0-9 . _ - / are accepted; no part "
+                   "between slashes is empty or starts with a dot"));
+}
+
+std::string FolderNameOf(const std::string& artifact) {
+  return absl::StrReplaceAll(artifact, {{"/", "%2F"}});
 }
 
 absl::StatusOr<ArtifactReference> ParseArtifactReference(const std::string& reference) {
@@ -46,7 +54,7 @@ absl::Status CheckArtifactFile(const std::string& name) {
   }
   if (good) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("file name '", absl::CHexEscape(name.substr(0, 300)),
+      absl::StrCat("file name '", absl::Utf8SafeCHexEscape(name.substr(0, 300)),
                    "': a relative path of at most 255 characters without '..', empty parts, "
                    "backslashes or control characters is accepted"));
 }

@@ -9,7 +9,8 @@
 
 namespace espalier {
 
-// Accepts [A-Za-z0-9._-]+ of at most 128 characters that does not start with a dot.
+// Accepts one or more parts [A-Za-z0-9._-]+ with slashes between, as in "org/model", of at most 128
+// characters in all; none starts with a dot.
 absl::Status CheckArtifactName(const std::string& name);
 // What a caller calls an artifact by: "name", which is its newest version, or "name@2".
 struct ArtifactReference {
@@ -19,6 +20,8 @@ struct ArtifactReference {
 // Returns InvalidArgument unless the name is one that CheckArtifactName accepts and the version a
 // plain number from 1.
 absl::StatusOr<ArtifactReference> ParseArtifactReference(const std::string& reference);
+// Returns what stands for the artifact's name, which passed CheckArtifactName, in a name of a file.
+std::string FolderNameOf(const std::string& artifact);
 // Accepts relative paths of at most 255 characters without "..", ".", empty components, backslashes
 // and control characters.
 absl::Status CheckArtifactFile(const std::string& name);

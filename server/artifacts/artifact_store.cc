@@ -380,7 +380,7 @@ absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact art
   }
   artifact.set_name(row);
   auto old = entries_.find(row);
-  const std::string folder = absl::StrCat(row, "@", next_folder_++);
+  const std::string folder = absl::StrCat(FolderNameOf(row), "@", next_folder_++);
   const std::string data = JoinPath(root_, kData);
   status = files_->Rename(staging, JoinPath(data, folder));
   if (status.ok()) status = files_->SyncDirectory(data);

@@ -95,7 +95,8 @@ TEST_F(ArtifactsTest, CommitsSurviveReopening) {
 }
 
 TEST_F(ArtifactsTest, NamesOutsideFolderAreRefused) {
-  for (const char* name : {"", "..", ".hidden", "a/b", "a\\b", "a b", "a\n", "ü"}) {
+  for (const char* name :
+       {"", "..", ".hidden", "/a", "a/", "a//b", "a/../b", "a/.b", "a\\b", "a b", "a\n", "ü"}) {
     EXPECT_EQ(Put(name, {{"f", "x"}}).code(), absl::StatusCode::kInvalidArgument) << name;
   }
   EXPECT_FALSE(Put(std::string(129, 'a'), {{"f", "x"}}).ok());
@@ -106,6 +107,21 @@ TEST_F(ArtifactsTest, NamesOutsideFolderAreRefused) {
   EXPECT_EQ(Put("good", {{std::string("a\0b", 3), "x"}}).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Leftovers(), 0u);
+}
+
+// Hugging Face's names, "organization/model".
+TEST_F(ArtifactsTest, NamesMayHaveSlashes) {
+  ASSERT_TRUE(Put("org/model", {{"f", "1"}}).ok());
+  ASSERT_TRUE(Put("org", {{"f", "2"}}).ok());
+  ASSERT_TRUE(Put("org/model/x", {{"f", "3"}}).ok());
+  ASSERT_TRUE(Put("org/model", {{"f", "4"}}, true).ok());
+  Reopen();
+  EXPECT_EQ(Content("org/model", "f"), "4");
+  EXPECT_EQ(Content("org", "f"), "2");
+  EXPECT_EQ(Content("org/model/x", "f"), "3");
+  ASSERT_TRUE(artifacts_->Delete("org/model", nullptr).ok());
+  EXPECT_EQ(Content("org/model/x", "f"), "3");
+  EXPECT_EQ(Leftovers(), 2u);
 }
 
 TEST_F(ArtifactsTest, LimitsAreKept) {
