@@ -108,8 +108,8 @@ TEST(Reflection, ResolvesEveryServiceThatItLists) {
   const std::vector<std::string> services = ServicesOf(daemon.address());
   EXPECT_THAT(services, Contains("grpc.health.v1.Health"));
   for (const std::string& service : services) {
-    const auto answer = Reflect(
-        daemon.address(), absl::StrCat(R"({"fileContainingSymbol": ")", service, "\"}"));
+    const auto answer =
+        Reflect(daemon.address(), absl::StrCat(R"({"fileContainingSymbol": ")", service, "\"}"));
     ASSERT_TRUE(answer.contains("fileDescriptorResponse")) << service << ": " << answer;
     EXPECT_FALSE(answer["fileDescriptorResponse"]["fileDescriptorProto"].empty()) << service;
   }

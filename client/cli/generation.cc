@@ -110,13 +110,16 @@ absl::StatusOr<Generation> GenerateByGrpc(Client* client, const v1::GenerateRequ
                                           const PieceListener& piece) {
   Generation out;
   Stopwatch watch(seconds, &out);
-  absl::Status status = client->Generate(request, [&](const v1::GenerateReply& reply) {
-    if (!reply.text().empty() || reply.tokens_size() > 0) watch.Piece();
-    out.text += reply.text();
-    if (!reply.finish_reason().empty()) out.finish_reason = reply.finish_reason();
-    if (reply.has_usage()) out.usage = reply.usage();
-    return reply.text().empty() || piece(reply.text());
-  }, absl::InfiniteDuration(), [&](const std::string& warning) { out.warning = warning; });
+  absl::Status status = client->Generate(
+      request,
+      [&](const v1::GenerateReply& reply) {
+        if (!reply.text().empty() || reply.tokens_size() > 0) watch.Piece();
+        out.text += reply.text();
+        if (!reply.finish_reason().empty()) out.finish_reason = reply.finish_reason();
+        if (reply.has_usage()) out.usage = reply.usage();
+        return reply.text().empty() || piece(reply.text());
+      },
+      absl::InfiniteDuration(), [&](const std::string& warning) { out.warning = warning; });
   watch.End();
   if (!status.ok()) return status;
   return out;

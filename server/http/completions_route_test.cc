@@ -148,10 +148,10 @@ TEST_F(CompletionsRouteTest, AllPromptsThatARequestMayHaveAreAnswered) {
 TEST_F(CompletionsRouteTest, WhatASchemaSaysInVainIsToldInAHeader) {
   for (const char* stream : {"false", "true"}) {
     for (const bool vain : {false, true}) {
-      const auto client = Complete(absl::StrCat(
-          R"("prompt": "a", "max_tokens": 1, "stream": )", stream,
-          R"(, "structured_outputs": {"json": {"type": "string", "format": ")",
-          vain ? "phone" : "date", "\"}}"));
+      const auto client = Complete(
+          absl::StrCat(R"("prompt": "a", "max_tokens": 1, "stream": )", stream,
+                       R"(, "structured_outputs": {"json": {"type": "string", "format": ")",
+                       vain ? "phone" : "date", "\"}}"));
       client->status();
       EXPECT_EQ(client->Header("espalier-warning"),
                 vain ? "json_schema: #/format: \"phone\" is not enforced" : "");

@@ -109,9 +109,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   const std::unique_ptr<HttpTransport> transport_;
   boost::beast::flat_buffer buffer_;
-  bool watching_ = false;               // Watch is reading; nobody else may read
-  bool half_closed_ = false;            // the client sends no more
-  bool probe_due_ = false;              // Answer is to write a probe
+  bool watching_ = false;     // Watch is reading; nobody else may read
+  bool half_closed_ = false;  // the client sends no more
+  bool probe_due_ = false;    // Answer is to write a probe
   // Of the current answer: whether its header is written, and is that of an event stream.
   bool header_written_ = false, streams_events_ = false;
   boost::asio::steady_timer wake_;      // never expires; cancelled to wake Answer

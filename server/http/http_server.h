@@ -16,7 +16,7 @@ namespace espalier {
 
 struct HttpRequest {
   std::string method;  // "GET"
-  std::string path;  // without the query; percent-decoded except %2F and %25, see NormalizePath
+  std::string path;    // without the query; percent-decoded except %2F and %25, see NormalizePath
   std::string query;
   std::map<std::string, std::string> headers;  // names in lower case; the last of duplicates
   std::string body;
@@ -81,8 +81,8 @@ struct HttpServerOptions {
   // Answers in place of the handler, on a connection thread, when a limit on requests or bytes is
   // exceeded. Null: 503 with an OpenAI error.
   HttpHandler overloaded;
-  // Returns the JSON body for a request that the server itself rejects, for example with 413. `path`
-  // is empty if it is not known. Null: OpenAI's form.
+  // Returns the JSON body for a request that the server itself rejects, for example with 413.
+  // `path` is empty if it is not known. Null: OpenAI's form.
   std::function<std::string(const std::string& path, int status, const std::string& message)>
       rejection_body;
   // Called for requests that the server itself rejects with 400, 408, 413, 417, 431 or 501; `after`

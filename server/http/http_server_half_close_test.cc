@@ -40,8 +40,8 @@ class Kept {
 
 TEST(HttpServerHalfClose, IsAnsweredAtOnce) {
   auto server = StartServer(Echo);
-  for (const char* request : {kGet, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-                              "GET / HTTP/1.0\r\n\r\n"}) {
+  for (const char* request :
+       {kGet, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "GET / HTTP/1.0\r\n\r\n"}) {
     RawClient client(server->port());
     client.Send(request);
     client.CloseHalf();

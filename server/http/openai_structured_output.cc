@@ -57,7 +57,8 @@ int ReadResponseFormat(const json& format, JsonReader& reader, v1::GenerateReque
   std::string type;
   inner.String("type", true, &type);
   // As llama-server takes it: the schema beside the type, whichever of the two it is.
-  const json* bare = type == "json_object" || type == "json_schema" ? inner.Find("schema") : nullptr;
+  const json* bare =
+      type == "json_object" || type == "json_schema" ? inner.Find("schema") : nullptr;
   if (bare != nullptr) {
     if (inner.Find("json_schema") != nullptr) {
       inner.Fail("schema",

@@ -28,23 +28,78 @@ std::string WithoutPercents(absl::string_view text) {
 
 bool IsAnnotation(const std::string& key) {
   // Of all drafts, enforced or refused.
-  static const std::set<std::string>& constraints = *new std::set<std::string>{
-      "$dynamicRef", "$recursiveRef", "$ref", "additionalItems", "additionalProperties", "allOf",
-      "anyOf", "const", "contains", "dependencies", "dependentRequired", "dependentSchemas",
-      "else", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "if", "items",
-      "maxContains", "maxItems", "maxLength", "maxProperties", "maximum", "minContains",
-      "minItems", "minLength", "minProperties", "minimum", "multipleOf", "not", "oneOf", "pattern",
-      "patternProperties", "prefixItems", "properties", "propertyNames", "required", "then",
-      "type", "unevaluatedItems", "unevaluatedProperties", "uniqueItems"};
+  static const std::set<std::string>& constraints =
+      *new std::set<std::string>{"$dynamicRef",
+                                 "$recursiveRef",
+                                 "$ref",
+                                 "additionalItems",
+                                 "additionalProperties",
+                                 "allOf",
+                                 "anyOf",
+                                 "const",
+                                 "contains",
+                                 "dependencies",
+                                 "dependentRequired",
+                                 "dependentSchemas",
+                                 "else",
+                                 "enum",
+                                 "exclusiveMaximum",
+                                 "exclusiveMinimum",
+                                 "format",
+                                 "if",
+                                 "items",
+                                 "maxContains",
+                                 "maxItems",
+                                 "maxLength",
+                                 "maxProperties",
+                                 "maximum",
+                                 "minContains",
+                                 "minItems",
+                                 "minLength",
+                                 "minProperties",
+                                 "minimum",
+                                 "multipleOf",
+                                 "not",
+                                 "oneOf",
+                                 "pattern",
+                                 "patternProperties",
+                                 "prefixItems",
+                                 "properties",
+                                 "propertyNames",
+                                 "required",
+                                 "then",
+                                 "type",
+                                 "unevaluatedItems",
+                                 "unevaluatedProperties",
+                                 "uniqueItems"};
   return constraints.count(key) == 0;
 }
 
 bool IsKnownAnnotation(const std::string& key) {
-  static const std::set<std::string>& known = *new std::set<std::string>{
-      "$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$recursiveAnchor", "$schema",
-      "$vocabulary", "contentEncoding", "contentMediaType", "contentSchema", "default",
-      "definitions", "deprecated", "description", "discriminator", "example", "examples",
-      "externalDocs", "id", "readOnly", "title", "writeOnly", "xml"};
+  static const std::set<std::string>& known = *new std::set<std::string>{"$anchor",
+                                                                         "$comment",
+                                                                         "$defs",
+                                                                         "$dynamicAnchor",
+                                                                         "$id",
+                                                                         "$recursiveAnchor",
+                                                                         "$schema",
+                                                                         "$vocabulary",
+                                                                         "contentEncoding",
+                                                                         "contentMediaType",
+                                                                         "contentSchema",
+                                                                         "default",
+                                                                         "definitions",
+                                                                         "deprecated",
+                                                                         "description",
+                                                                         "discriminator",
+                                                                         "example",
+                                                                         "examples",
+                                                                         "externalDocs",
+                                                                         "id",
+                                                                         "readOnly",
+                                                                         "title",
+                                                                         "writeOnly",
+                                                                         "xml"};
   return known.count(key) > 0 || absl::StartsWith(key, "x-");
 }
 

@@ -19,13 +19,20 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMostNotes = 20;
 
 // Where schemas stand within a schema.
-constexpr const char* kSchemas[] = {
-    "additionalItems", "additionalProperties", "contains",         "else",
-    "if",              "items",                "not",              "propertyNames",
-    "then",            "unevaluatedItems",     "unevaluatedProperties"};
+constexpr const char* kSchemas[] = {"additionalItems",
+                                    "additionalProperties",
+                                    "contains",
+                                    "else",
+                                    "if",
+                                    "items",
+                                    "not",
+                                    "propertyNames",
+                                    "then",
+                                    "unevaluatedItems",
+                                    "unevaluatedProperties"};
 constexpr const char* kListsOfSchemas[] = {"allOf", "anyOf", "items", "oneOf", "prefixItems"};
-constexpr const char* kMapsOfSchemas[] = {"$defs",        "definitions",       "dependencies",
-                                          "dependentSchemas", "patternProperties", "properties"};
+constexpr const char* kMapsOfSchemas[] = {
+    "$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"};
 
 // The names under "type"; empty if it is absent or malformed.
 std::vector<std::string> TypesOf(const Json& schema) {

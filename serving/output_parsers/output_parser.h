@@ -101,8 +101,8 @@ class OutputParser {
   ReasoningParser reasoning_;
   State state_ = State::kUndecided;
   const ToolCallParser::Section* section_ = nullptr;
-  std::string buffer_;  // kNamed: all of the arguments; otherwise what is not parsed yet
-  bool after_call_ = false;                         // with nothing but whitespace since
+  std::string buffer_;       // kNamed: all of the arguments; otherwise what is not parsed yet
+  bool after_call_ = false;  // with nothing but whitespace since
   std::unique_ptr<ToolArgumentsParser> arguments_;  // of the call in progress
   int streamed_calls_ = 0;  // calls of this section, or untagged answer, that were streamed
   int next_index_ = 0;

@@ -424,8 +424,8 @@ TEST(OutputParser, ACallThatIsCutOffIsUnfinished) {
       {mistral, ToolChoice::kAuto, R"([TOOL_CALLS]f[ARGS]{"s": []})", "", 1, Unfinished::kNone},
       {coder, ToolChoice::kAuto, "<tool_call><function=f><parameter=s>ab\n", "", 1,
        Unfinished::kArguments},
-      {coder, ToolChoice::kAuto,
-       "<tool_call><function=f><parameter=s>ab\n</parameter></function>", "", 1, Unfinished::kNone},
+      {coder, ToolChoice::kAuto, "<tool_call><function=f><parameter=s>ab\n</parameter></function>",
+       "", 1, Unfinished::kNone},
       // Parsed as a whole, so that nothing of it is a call yet.
       {python, ToolChoice::kAuto, "[f(a=1", "[f(a=1", 0, Unfinished::kHead},
       {python, ToolChoice::kAuto, "[f(a=1)]", "", 1, Unfinished::kNone},

@@ -305,8 +305,7 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   call.headers["authorization"] = KeyOf(call);
   const size_t around = known->prefix.size() + known->suffix.size();
   if (around > 0) {
-    call.name =
-        DecodeSegment(call.path.substr(known->prefix.size(), call.path.size() - around));
+    call.name = DecodeSegment(call.path.substr(known->prefix.size(), call.path.size() - around));
   }
   const Route route = known->by_method.at(call.method == "HEAD" ? "GET" : call.method);
   (this->*route)(call, std::move(responder));

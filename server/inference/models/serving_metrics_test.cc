@@ -133,8 +133,7 @@ TEST_F(MetricsTest, DraftsAreCountedByDepthAndPromptsByCacheHits) {
   EXPECT_EQ(Value("espalier_generation_tokens_total" + m), 20);
   // Each step's tokens once.
   EXPECT_EQ(Value("espalier_iteration_tokens_sum" + m), 34 + 20);
-  EXPECT_EQ(Value("espalier_iteration_tokens_count" + m),
-            Value("espalier_engine_steps_total" + m));
+  EXPECT_EQ(Value("espalier_iteration_tokens_count" + m), Value("espalier_engine_steps_total" + m));
   EXPECT_EQ(Value("espalier_iteration_tokens_bucket{model_name=\"lm\",le=\"16\"}") + 1,
             Value("espalier_engine_steps_total" + m))
       << "only the first prompt's own step had more";

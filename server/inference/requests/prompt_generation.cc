@@ -255,7 +255,7 @@ class PromptGenerationImpl : public PromptGeneration,
       }
     }
     if (!event.finished) return reply;
-    reply.set_finish_reason(request_.prompt_only()            ? "length"
+    reply.set_finish_reason(request_.prompt_only()          ? "length"
                             : EndsWithCalls(event, *answer) ? "tool_calls"
                                                             : Name(event.reason));
     // A stop string of the model's own config counts as an ordinary end.

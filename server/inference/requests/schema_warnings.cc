@@ -28,8 +28,8 @@ class Warnings {
   // xgrammar's tree of formats has schemas anywhere.
   void AddFormats(const Json& tree) {
     if (tree.is_object() && tree.value("type", Json()) == "json_schema") {
-      Add("structural_tag", tree.value("json_schema", Json()).dump(
-                                -1, ' ', false, Json::error_handler_t::replace));
+      Add("structural_tag",
+          tree.value("json_schema", Json()).dump(-1, ' ', false, Json::error_handler_t::replace));
       return;
     }
     if (!tree.is_structured()) return;
@@ -56,9 +56,9 @@ void AddTools(const v1::ChatPrompt& chat, Warnings* warnings) {
         (chat.tool_choice() == v1::TOOL_CHOICE_NAMED && name != chat.named_tool())) {
       continue;
     }
-    warnings->Add(absl::StrCat("tool ", name.get<std::string>().substr(0, 60)),
-                  function.value("parameters", Json())
-                      .dump(-1, ' ', false, Json::error_handler_t::replace));
+    warnings->Add(
+        absl::StrCat("tool ", name.get<std::string>().substr(0, 60)),
+        function.value("parameters", Json()).dump(-1, ' ', false, Json::error_handler_t::replace));
   }
 }
 
