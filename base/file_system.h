@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,6 +60,18 @@ class FileSystem {
 
 std::unique_ptr<FileSystem> NewPosixFileSystem();
 
+// Where a file is once all symbolic links are followed, and which file it is.
+struct FilePlace {
+  std::string path;
+  uint64_t device = 0, inode = 0;
+};
+
+// Opens a regular file if `check` accepts its place. The path is looked up once: whoever changes
+// links meanwhile cannot get another file opened than the one that was checked. Nothing is opened
+// before the check, as opening a device may already do something.
+absl::StatusOr<std::unique_ptr<ReadableFile>> OpenIf(
+    const std::string& path, const std::function<absl::Status(const FilePlace&)>& check);
+
 // Creates the directory and its missing parents, and makes all their names durable. Works from the
 // top down and syncs each name before it creates anything below: a killed or concurrent call
 // therefore leaves at most the lowest existing directory above `path` unsynced, which is synced,
@@ -71,7 +84,13 @@ absl::Status WriteFileAtomically(FileSystem& files, const std::string& path,
 // Returns ResourceExhausted if the file is larger than `limit`.
 absl::StatusOr<std::string> ReadWholeFile(FileSystem& files, const std::string& path,
                                           int64_t limit);
+// The same of an open file.
+absl::StatusOr<std::string> ReadWhole(const ReadableFile& file, int64_t limit);
 
 std::string JoinPath(const std::string& directory, const std::string& name);
+// Returns the absolute path without "..", with the links followed in the part that exists.
+std::string RealPath(const std::string& path);
+// Whether `path` is in `folder` or a folder of it; both as RealPath returns them.
+bool IsBeneath(const std::string& path, const std::string& folder);
 
 }  // namespace espalier

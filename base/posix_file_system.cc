@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
 
@@ -174,9 +175,43 @@ class PosixFileSystem : public FileSystem {
 
 std::unique_ptr<FileSystem> NewPosixFileSystem() { return std::make_unique<PosixFileSystem>(); }
 
+absl::StatusOr<std::unique_ptr<ReadableFile>> OpenIf(
+    const std::string& path, const std::function<absl::Status(const FilePlace&)>& check) {
+  const int handle = open(path.c_str(), O_PATH | O_CLOEXEC);
+  if (handle < 0) return ErrnoStatus("open", path, errno);
+  const absl::Cleanup close_handle = [handle] { close(handle); };
+  struct stat info;
+  if (fstat(handle, &info) != 0) return ErrnoStatus("look at", path, errno);
+  const std::string entry = absl::StrCat("/proc/self/fd/", handle);
+  std::error_code error;
+  const FilePlace place = {std::filesystem::read_symlink(entry, error).string(), info.st_dev,
+                           info.st_ino};
+  if (error) return ErrnoStatus("find the place of", path, error.value());
+  if (absl::Status allowed = check(place); !allowed.ok()) return allowed;
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("'", path, "' is no regular file"));
+  }
+  const int fd = open(entry.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus("open", path, errno);
+  return std::make_unique<PosixReadableFile>(fd, info, path);
+}
+
 std::string JoinPath(const std::string& directory, const std::string& name) {
   if (directory.empty()) return name;
   return directory.back() == '/' ? directory + name : directory + "/" + name;
+}
+
+std::string RealPath(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path real =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  if (error) return path;
+  return (real.has_filename() ? real : real.parent_path()).string();  // without a slash at the end
+}
+
+bool IsBeneath(const std::string& path, const std::string& folder) {
+  return path.size() > folder.size() && path.compare(0, folder.size(), folder) == 0 &&
+         path[folder.size()] == '/';
 }
 
 absl::Status ReadRanges(const std::vector<FileRange>& ranges, int64_t bytes, void* out) {
@@ -243,12 +278,18 @@ absl::StatusOr<std::string> ReadWholeFile(FileSystem& files, const std::string& 
                                           int64_t limit) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.Open(path);
   if (!file.ok()) return file.status();
-  if ((*file)->size() > limit) {
+  absl::StatusOr<std::string> content = ReadWhole(**file, limit);
+  if (!absl::IsResourceExhausted(content.status())) return content;
+  return absl::ResourceExhaustedError(absl::StrCat("'", path, "' ", content.status().message()));
+}
+
+absl::StatusOr<std::string> ReadWhole(const ReadableFile& file, int64_t limit) {
+  if (file.size() > limit) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("'", path, "' has ", (*file)->size(), " bytes; at most ", limit));
+        absl::StrCat("has ", file.size(), " bytes; at most ", limit));
   }
-  std::string content(static_cast<size_t>((*file)->size()), '\0');
-  absl::Status s = (*file)->Read(0, (*file)->size(), content.data());
+  std::string content(static_cast<size_t>(file.size()), '\0');
+  absl::Status s = file.Read(0, file.size(), content.data());
   if (!s.ok()) return s;
   return content;
 }

@@ -30,6 +30,7 @@
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 #include "server/store/sqlite_store.h"
+#include "storage/dataset_roots.h"
 
 namespace espalier {
 namespace {
@@ -104,6 +105,7 @@ struct Coordinator::Parts {
   FileSystem* files = nullptr;
   OpRegistry operators;
   Metrics metrics;
+  std::unique_ptr<DatasetRoots> dataset_roots;
   std::unique_ptr<SqliteStore> store;
   std::unique_ptr<ArtifactStore> artifacts;
   std::unique_ptr<WorkerRegistry> workers;
@@ -154,6 +156,11 @@ absl::Status Coordinator::Parts::Build() {
   const std::filesystem::path normal = std::filesystem::path(root).lexically_normal();
   if (std::filesystem::equivalent(root, normal, error)) root = normal.string();
   std::filesystem::remove_all(JoinPath(root, kBackupFolder), error);  // of a daemon that was killed
+  absl::StatusOr<std::unique_ptr<DatasetRoots>> roots = DatasetRoots::Create(options.dataset_roots);
+  if (!roots.ok()) return roots.status();
+  dataset_roots = *std::move(roots);
+  dataset_roots->Exclude(root);
+  for (const std::string& path : options.private_files) dataset_roots->Exclude(path);
   RegisterAllOperators(operators);
   absl::StatusOr<std::unique_ptr<SqliteStore>> opened =
       SqliteStore::Open(JoinPath(root, "espalier.db"));
@@ -176,8 +183,7 @@ absl::Status Coordinator::Parts::Build() {
                      std::string(reason));
       });
   planner = std::make_unique<CalibratedPlanner>(&operators, store.get(), options.measure_seconds);
-  const WorkerDialer dial =
-      GrpcWorkerDialer(options.message_limit_bytes, options.worker_key, options.tls);
+  const WorkerDialer dial = GrpcWorkerDialer(options.message_limit_bytes, options.tls);
   plans = std::make_unique<PlannerRequestHandler>(&operators, planner.get(), artifacts.get(),
                                                   workers.get(), store.get(), dial);
   AttemptTools tools;
@@ -188,6 +194,7 @@ absl::Status Coordinator::Parts::Build() {
   tools.rendezvous = &rendezvous;
   tools.files = files;
   tools.dial = dial;
+  tools.dataset_roots = dataset_roots.get();
   JobRunnerOptions runner;
   runner.checkpoint_root = JoinPath(root, "checkpoints");
   runner.policy.max_attempts_without_progress = options.max_attempts_without_progress;
@@ -207,9 +214,13 @@ absl::Status Coordinator::Parts::Build() {
       store.get()));
   absl::StatusOr<DataDir> data_dir = IdentifyDataDir(*files, root);
   if (!data_dir.ok()) return data_dir.status();
+  v1::JoinReply joined;
+  joined.set_heartbeat_seconds(absl::ToDoubleSeconds(options.heartbeat));
+  joined.set_lease_seconds(absl::ToDoubleSeconds(options.lease));
+  joined.set_data_dir(root);
   services.push_back(MakeClusterService(
       interceptor.get(), workers.get(), &rendezvous,
-      {.heartbeat_seconds = absl::ToDoubleSeconds(options.heartbeat),
+      {.joined = std::move(joined),
        .check_worker =
            [dial, folder = *std::move(data_dir)](const v1::JoinRequest& request) {
              return CheckJoiningWorker(dial, folder, request);

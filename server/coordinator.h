@@ -46,6 +46,10 @@ struct GrpcLimits {
 
 struct CoordinatorOptions {
   std::string data_dir;
+  // Folders of this host whose files clients may name as datasets; see DatasetRoots.
+  std::vector<std::string> dataset_roots;
+  // Keys and certificates: never opened as a dataset, nor is anything in data_dir.
+  std::vector<std::string> private_files;
   std::string listen = "127.0.0.1:0";
   absl::Duration lease = absl::Seconds(10);
   absl::Duration heartbeat;  // zero: a quarter of the lease
@@ -68,7 +72,6 @@ struct CoordinatorOptions {
   // With `authorize`: whether gRPC's health service, which no interceptor can protect, is offered,
   // and other probes (CallKind::kProbe) need no key.
   bool open_probes = false;
-  ShownKey worker_key;  // sent to workers with every call; null: none
   TransportSecurity tls;
   // For workers on this machine: also listen on loopback without TLS, on a port of its own, unless
   // `listen` already is such an address.

@@ -72,6 +72,35 @@ TEST_F(CoordinatorCallsTest, BadSubmissionsGetErrorsNamingTheField) {
   EXPECT_EQ(jobs.jobs_size(), 0);
 }
 
+// A trained model can repeat its dataset: whoever may train on a file may read it.
+TEST_F(CoordinatorCallsTest, JobsReadFilesBeneathTheDatasetRootsAndNoOthers) {
+  const std::string key = ::testing::TempDir() + "/the-keys", link = ::testing::TempDir() + "/link";
+  std::ofstream(key) << std::string(4096, 'k');
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink("/etc/passwd", link);
+  coordinator_.reset();
+  StartCoordinator("127.0.0.1:0", {.private_files = {key}});
+  AddWorker();
+  v1::SubmitRequest request = Submission();
+  for (const std::string& path :
+       {std::string("/etc/passwd"), std::string("/etc/none"), std::string("/proc/self/environ"),
+        key, link, data_dir_ + "/espalier.db", text_ + "/../../../etc/passwd"}) {
+    request.mutable_spec()->mutable_dataset()->set_uri(path);
+    grpc::ClientContext submit, dry_run;
+    v1::SubmitReply reply;
+    const grpc::Status status = training_->Submit(&submit, request, &reply);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << path;
+    EXPECT_THAT(status.error_message(), HasSubstr("--dataset-root"));
+    v1::DryRunRequest question;
+    *question.mutable_spec() = request.spec();
+    v1::DryRunReply answer;
+    ASSERT_TRUE(training_->DryRun(&dry_run, question, &answer).ok());
+    EXPECT_THAT(answer.problems(), ::testing::Contains(HasSubstr("--dataset-root"))) << path;
+  }
+  request.mutable_spec()->mutable_dataset()->set_uri(text_);
+  EXPECT_EQ(WaitForEnd(Submit(request)).job().state(), v1::SUCCEEDED);
+}
+
 // The name is only shown; no file is named after it.
 TEST_F(CoordinatorCallsTest, APipelineLargerThanTheClusterIsRefused) {
   v1::SubmitRequest request = Submission();

@@ -48,6 +48,7 @@ class CoordinatorFixture : public ::testing::Test {
 
   void StartCoordinator(const std::string& listen, CoordinatorOptions options = {}) {
     options.data_dir = data_dir_;
+    options.dataset_roots = {::testing::TempDir()};
     options.listen = listen;
     options.lease = absl::Seconds(3);
     options.recovery_grace_period = absl::Milliseconds(300);

@@ -107,6 +107,10 @@ absl::StatusOr<Credentials> ReadCredentials(const DaemonOptions& options) {
 CoordinatorOptions ForCoordinator(const DaemonOptions& options, const Credentials& credentials) {
   CoordinatorOptions out;
   out.data_dir = options.data_dir;
+  out.dataset_roots = options.dataset_roots;
+  out.private_files = {options.api_key_file,   options.tls.certificate, options.tls.key,
+                       options.tls.ca,         options.tls.client_ca,   options.serving_swap_dir,
+                       options.worker_swap_dir};
   out.listen = options.listen;
   out.lease = options.lease;
   out.recovery_grace_period = options.worker_return;
@@ -116,7 +120,6 @@ CoordinatorOptions ForCoordinator(const DaemonOptions& options, const Credential
   out.tls = credentials.tls;
   out.loopback_port = options.local_workers > 0;
   if (credentials.keys.has_value()) {
-    out.worker_key = credentials.keys->shown();
     out.authorize = [keys = *credentials.keys](const std::string&,
                                                const std::string& authorization) {
       return keys.Check(authorization);
@@ -320,6 +323,7 @@ absl::Status Daemon::StartLocalWorkers() {
                                       .threads = options_.worker_threads,
                                       .memory_limit = options_.worker_memory,
                                       .swap_dir = options_.worker_swap_dir,
+                                      .dataset_roots = options_.dataset_roots,
                                       .api_key_file = options_.api_key_file});
   if (!started.ok()) return started.status();
   workers_ = *std::move(started);
@@ -411,8 +415,8 @@ absl::Status RunDaemon(const DaemonOptions& options, const sigset_t& signals) {
   absl::StatusOr<Credentials> credentials = ReadCredentials(options);
   if (!credentials.ok()) return credentials.status();
   CoordinatorOptions coordinator_options = ForCoordinator(options, *credentials);
-  const WorkerDialer dial = GrpcWorkerDialer(coordinator_options.message_limit_bytes,
-                                             coordinator_options.worker_key, credentials->tls);
+  const WorkerDialer dial =
+      GrpcWorkerDialer(coordinator_options.message_limit_bytes, credentials->tls);
   absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       Coordinator::Open(std::move(coordinator_options));
   if (!coordinator.ok()) return coordinator.status();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -15,6 +16,7 @@ struct DaemonOptions {
   std::string listen = "127.0.0.1:7070";       // host:port of gRPC
   std::string http_listen = "127.0.0.1:8080";  // host:port of HTTP; empty: no HTTP
   std::string data_dir = "espalier-data";
+  std::vector<std::string> dataset_roots;  // folders whose files clients may name as datasets
   std::string ready_file;  // gets the addresses as JSON once requests are served; empty: none
 
   int local_workers = 0;

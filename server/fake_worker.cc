@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/net/api_keys.h"
+#include "base/net/authenticated_channel.h"
 #include "base/net/grpc_status.h"
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "espalier/v1/worker.grpc.pb.h"
@@ -18,6 +20,8 @@
 
 namespace espalier {
 namespace {
+
+constexpr char kCallKey[] = "the-key-that-this-worker-demands";
 
 class Zeros : public CheckpointSource {
  public:
@@ -72,8 +76,11 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     return refusal_;
   }
 
-  grpc::Status LoadProgram(grpc::ServerContext*, const v1::LoadProgramRequest* request,
+  grpc::Status LoadProgram(grpc::ServerContext* context, const v1::LoadProgramRequest* request,
                            v1::LoadProgramReply* reply) override {
+    if (!IsBearer(AuthorizationOf(*context), kCallKey)) {
+      return ToGrpc(absl::UnauthenticatedError("this is not the coordinator"));
+    }
     absl::MutexLock lock(&mutex_);
     if (request->attempt().worker_epoch() != epoch_) {
       return ToGrpc(absl::FailedPreconditionError("stale lease"));
@@ -238,7 +245,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
           request.set_name(options_.name);
           request.set_address(options_.advertise.empty() ? address_ : options_.advertise);
           request.set_host("test");
-          request.set_protocol_version(1);
+          request.set_protocol_version(2);
+          request.set_call_key(kCallKey);
           v1::Device* device = request.mutable_device();
           device->set_kind(v1::Device::CPU);
           device->set_model("fake");

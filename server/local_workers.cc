@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/child_descriptors.h"
 #include "base/machine_memory.h"
 
@@ -79,6 +80,9 @@ void LocalWorkers::Spawn(size_t index) {
       absl::StrCat("--name=local-", index + 1), absl::StrCat("--threads=", threads),
       absl::StrCat("--memory-limit=", memory)};
   if (!options_.swap_dir.empty()) words.push_back("--swap-dir=" + options_.swap_dir);
+  if (!options_.dataset_roots.empty()) {
+    words.push_back("--dataset-root=" + absl::StrJoin(options_.dataset_roots, ","));
+  }
   if (!options_.api_key_file.empty()) words.push_back("--api-key-file=" + options_.api_key_file);
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));

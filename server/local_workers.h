@@ -21,7 +21,8 @@ struct LocalWorkersOptions {
   int threads = 0;           // per worker; 0: an equal share of the cores
   int64_t memory_limit = 0;  // bytes per worker; 0: an equal share of one worker's default
   std::string swap_dir;      // per worker; empty: none
-  std::string api_key_file;  // the daemon's own; empty: none
+  std::vector<std::string> dataset_roots;  // see DatasetRoots
+  std::string api_key_file;                // the daemon's own; empty: none
 };
 
 // Looks next to the running program and, in a build tree, in worker/. NotFound names both paths.

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "base/flags/daemon_flags.h"
@@ -16,6 +17,10 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 cho
 ABSL_FLAG(std::string, http_listen, "127.0.0.1:8080",
           "host:port for HTTP; port 0 chooses a free one; empty: no HTTP");
 ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints and artifacts");
+ABSL_FLAG(std::vector<std::string>, dataset_root, {},
+          "folders, separated by commas, whose files clients may name as datasets by their paths "
+          "(train --no-upload); workers on other hosts need the flag, too; empty: none. Whoever "
+          "may train may read all that is in them");
 ABSL_FLAG(int, local_workers, 0, "worker processes to start on this machine");
 ABSL_FLAG(int64_t, serving_memory, 0,
           "bytes for all models served in this process, including KV caches; 0: three quarters of "
@@ -82,6 +87,7 @@ DaemonOptions OptionsOfFlags() {
   options.listen = absl::GetFlag(FLAGS_listen);
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
+  options.dataset_roots = absl::GetFlag(FLAGS_dataset_root);
   options.ready_file = absl::GetFlag(FLAGS_ready_file);
   options.local_workers = absl::GetFlag(FLAGS_local_workers);
   options.worker_memory = absl::GetFlag(FLAGS_worker_memory);

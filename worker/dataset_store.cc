@@ -90,8 +90,9 @@ absl::StatusOr<std::string> DatasetStore::Download(const std::string& name) {
 
 absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::Open(const v1::Dataset& dataset) {
   const std::string& uri = dataset.uri();
+  const bool artifact = uri.rfind(kScheme, 0) == 0;
   std::string path = uri;
-  if (uri.rfind(kScheme, 0) == 0) {
+  if (artifact) {
     absl::StatusOr<std::string> downloaded = Download(uri.substr(sizeof(kScheme) - 1));
     if (!downloaded.ok()) return At(uri, downloaded.status());
     path = *std::move(downloaded);
@@ -101,16 +102,16 @@ absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::Open(const v1::Data
                      "'; accepted: artifact:<name>, or an absolute path that every "
                      "worker sees"));
   }
-  absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_->Open(path);
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file =
+      artifact ? files_->Open(path) : roots_->Open(path);
   if (!file.ok()) return At(uri, file.status());
   const std::string key = absl::StrCat(path, "\n", (*file)->size(), "\n", dataset.format(), "\n",
                                        dataset.sequence_length(), "\n", dataset.holdout_fraction());
-  const bool immutable = path != uri;  // files at a path may change
   {
     absl::MutexLock lock(&mutex_);
-    if (immutable && last_ != nullptr && last_key_ == key) return last_;
+    if (artifact && last_ != nullptr && last_key_ == key) return last_;
   }
-  absl::StatusOr<std::string> bytes = ReadWholeFile(*files_, path, kMaxDatasetBytes);
+  absl::StatusOr<std::string> bytes = ReadWhole(**file, kMaxDatasetBytes);
   if (!bytes.ok()) return At(uri, bytes.status());
   absl::StatusOr<std::shared_ptr<const Dataset>> parsed;
   switch (dataset.format()) {

@@ -12,15 +12,17 @@
 #include "espalier/v1/models.grpc.pb.h"
 #include "espalier/v1/training.pb.h"
 #include "storage/dataset.h"
+#include "storage/dataset_roots.h"
 
 namespace espalier {
 
 // Thread-safe. Several workers may share one cache directory.
 class DatasetStore {
  public:
-  // With a null `models` only paths work.
-  DatasetStore(v1::Models::StubInterface* models, FileSystem* files, std::string cache_dir)
-      : models_(models), files_(files), cache_dir_(std::move(cache_dir)) {}
+  // With a null `models` only paths work. Paths are opened beneath `roots` only.
+  DatasetStore(v1::Models::StubInterface* models, FileSystem* files, std::string cache_dir,
+               const DatasetRoots* roots)
+      : models_(models), files_(files), cache_dir_(std::move(cache_dir)), roots_(roots) {}
 
   // Keeps the last dataset in memory. Errors name the URI.
   absl::StatusOr<std::shared_ptr<const Dataset>> Open(const v1::Dataset& dataset);
@@ -32,6 +34,7 @@ class DatasetStore {
   v1::Models::StubInterface* const models_;
   FileSystem* const files_;
   const std::string cache_dir_;
+  const DatasetRoots* const roots_;
 
   absl::Mutex mutex_;
   std::string last_key_ ABSL_GUARDED_BY(mutex_);

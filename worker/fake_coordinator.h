@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -19,7 +20,8 @@ namespace espalier {
 
 class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service {
  public:
-  FakeCoordinator() {
+  // `data_dir`: what workers are told.
+  explicit FakeCoordinator(std::string data_dir) : data_dir_(std::move(data_dir)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(static_cast<v1::Cluster::Service*>(this));
@@ -61,6 +63,13 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
     return it == epochs_.end() ? 0 : it->second;
   }
 
+  // Returns the key that the worker demands of its callers.
+  std::string CallKeyOf(const std::string& worker_id) const {
+    absl::MutexLock lock(&mutex_);
+    auto it = call_keys_.find(worker_id);
+    return it == call_keys_.end() ? "" : it->second;
+  }
+
   // Requires this authorization of every Join; empty: none.
   void WantAuthorization(const std::string& value) {
     absl::MutexLock lock(&mutex_);
@@ -77,6 +86,8 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
     }
     epochs_[request->name()] = ++epoch_;
     reply->mutable_lease()->set_worker_id(absl::StrCat("w", epoch_));
+    reply->set_data_dir(data_dir_);
+    call_keys_[reply->lease().worker_id()] = request->call_key();
     reply->mutable_lease()->set_epoch(epoch_);
     reply->set_heartbeat_seconds(0.05);
     reply->set_lease_seconds(5);
@@ -147,6 +158,7 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
     return {grpc::StatusCode::FAILED_PRECONDITION, "stale lease"};
   }
 
+  const std::string data_dir_;
   std::string wanted_authorization_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
@@ -154,6 +166,7 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
   absl::CondVar changed_;
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> epochs_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> call_keys_ ABSL_GUARDED_BY(mutex_);
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t valid_from_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::Artifact artifact_ ABSL_GUARDED_BY(mutex_);

@@ -21,9 +21,11 @@
 #include "base/net/authenticated_channel.h"
 #include "base/net/credential_watch.h"
 #include "base/net/grpc_status.h"
+#include "base/random_id.h"
 #include "worker/collective/gloo_communicator.h"
 #include "worker/collective/nccl_communicator.h"
 #include "worker/coordinator_client.h"
+#include "worker/data_folder.h"
 #include "worker/dataset_store.h"
 #include "worker/measure.h"
 #include "worker/worker_service.h"
@@ -31,7 +33,7 @@
 namespace espalier {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 
@@ -82,7 +84,8 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const WorkerOptions& options)
 
 class LocalWorkerImpl : public LocalWorker {
  public:
-  explicit LocalWorkerImpl(const WorkerOptions& options) : options_(options) {}
+  explicit LocalWorkerImpl(const WorkerOptions& options)
+      : options_(options), data_folder_(options.data_dir) {}
   ~LocalWorkerImpl() override { Stop(); }
 
   absl::Status Start() {
@@ -101,12 +104,6 @@ class LocalWorkerImpl : public LocalWorker {
           ", --listen ", options_.listen,
           "): give --tls-ca, --tls-cert, --tls-key and --api-key-file, or, on a network that you "
           "trust, --insecure"));
-    }
-    if (!options_.insecure && !IsLoopback(listen->host) && options_.api_key_file.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--listen=", options_.listen,
-          " is off loopback, where everyone who reaches it may command this worker: give "
-          "--api-key-file, as espalierd was, or, on a network that you trust, --insecure"));
     }
     // The coordinator calls workers on loopback without TLS.
     if (tls_.serves() &&
@@ -144,7 +141,20 @@ class LocalWorkerImpl : public LocalWorker {
       std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
       cache = ((error ? "/tmp" : temporary) / absl::StrCat("espalier-cache-", getuid())).string();
     }
-    datasets_ = std::make_unique<DatasetStore>(&client_->models(), files_.get(), cache);
+    absl::StatusOr<std::unique_ptr<DatasetRoots>> roots =
+        DatasetRoots::Create(options_.dataset_roots);
+    if (!roots.ok()) return roots.status();
+    dataset_roots_ = *std::move(roots);
+    for (const std::string& path :
+         {options_.api_key_file, options_.tls.certificate, options_.tls.key, options_.tls.ca,
+          options_.tls.client_ca, options_.swap_dir, cache}) {
+      dataset_roots_->Exclude(path);
+    }
+    datasets_ = std::make_unique<DatasetStore>(&client_->models(), files_.get(), cache,
+                                               dataset_roots_.get());
+    absl::StatusOr<std::string> call_key = RandomId();
+    if (!call_key.ok()) return call_key.status();
+    call_key_ = *std::move(call_key);
     if (absl::Status s = Serve(*listen); !s.ok()) return s;
     if (absl::Status s = FirstJoin(); !s.ok()) return s;
     thread_ = std::thread([this] { HeartbeatLoop(); });
@@ -169,9 +179,14 @@ class LocalWorkerImpl : public LocalWorker {
                              const PeerTimeouts& timeouts, std::function<bool()> cancelled) {
       return Connect(attempt, rank, size, timeouts, std::move(cancelled));
     };
-    if (keys_) {
-      service.authorize = [this](const std::string& shown) { return keys_->Check(shown); };
-    }
+    service.authorize = [this](const std::string& shown) {
+      if (IsBearer(shown, call_key_)) return absl::OkStatus();
+      return absl::UnauthenticatedError(
+          "this worker takes the calls of its coordinator only; give jobs to espalierd");
+    };
+    service.check_folder = [this](const std::string& field, const std::string& path) {
+      return data_folder_.Check(field, path);
+    };
     service_ = std::make_unique<WorkerService>(std::move(service));
     int port = 0;
     grpc::ServerBuilder builder;
@@ -248,8 +263,11 @@ class LocalWorkerImpl : public LocalWorker {
     request.set_idempotency_key(key);
     request.set_protocol_version(kProtocolVersion);
     service_->SetJoinKey(key);
+    request.set_call_key(call_key_);
     absl::StatusOr<v1::JoinReply> reply = client_->Join(request);
     if (!reply.ok()) return reply.status();
+    if (absl::Status s = data_folder_.Join(reply->data_dir()); !s.ok()) return s;
+    dataset_roots_->Exclude(data_folder_.path());
     {
       absl::MutexLock lock(&mutex_);
       lease_ = reply->lease();
@@ -384,7 +402,10 @@ class LocalWorkerImpl : public LocalWorker {
   std::unique_ptr<FileSystem> files_;
   TransportSecurity tls_;
   std::unique_ptr<CoordinatorClient> client_;
+  DataFolder data_folder_;
+  std::unique_ptr<DatasetRoots> dataset_roots_;
   std::unique_ptr<DatasetStore> datasets_;
+  std::string call_key_;  // which the coordinator shows
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<grpc::Server> server_;
   std::string host_;  // address at which peers reach this worker by Gloo

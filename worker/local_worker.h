@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -22,9 +23,12 @@ struct WorkerOptions {
   std::string swap_dir;                // swapped tensors of a CPU; empty: memory
   std::string device = "cpu";          // "cpu" or "cuda:N"
   std::string cuda_plugin;             // path; empty: next to the executable
+  // Folders of this host whose files clients may name as datasets; see DatasetRoots.
+  std::vector<std::string> dataset_roots;
+  std::string data_dir;   // see DataFolder; empty: the one that the coordinator names
   std::string cache_dir;  // downloaded datasets; empty: below the system's temporary directory
-  // API keys (api_keys.h): the worker sends the first to the coordinator and requires one of them
-  // of callers of its service. Empty: none, on loopback only.
+  // API keys (api_keys.h): the worker sends the first to the coordinator. Empty: none. Its own
+  // service takes the coordinator's calls only, which show a key that the worker makes up.
   std::string api_key_file;
   // With a certificate this worker serves TLS; with a CA it uses TLS to the coordinator. Tensors
   // between workers are never encrypted.

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
@@ -29,11 +30,16 @@ ABSL_FLAG(std::string, swap_dir, "",
 ABSL_FLAG(std::string, device, "cpu", "cpu or cuda:N");
 ABSL_FLAG(std::string, cuda_plugin, "",
           "path of libespalier_cuda.so; empty: next to the executable");
+ABSL_FLAG(std::vector<std::string>, dataset_root, {},
+          "folders, separated by commas, whose files clients may name as datasets by their paths "
+          "(train --no-upload), as for espalierd; empty: none");
+ABSL_FLAG(std::string, data_dir, "",
+          "the coordinator's data folder: the only one in which this worker reads and writes "
+          "checkpoints and models; empty: the folder that the coordinator names");
 ABSL_FLAG(std::string, cache_dir, "", "where downloaded datasets are kept");
-ABSL_FLAG(
-    std::string, api_key_file, "",
-    "file with one key per line, as for espalierd: the first is sent to the coordinator, and one "
-    "of them is required of callers of this worker; empty: none");
+ABSL_FLAG(std::string, api_key_file, "",
+          "file with one key per line, as for espalierd: the first is sent to the coordinator; "
+          "empty: none");
 ABSL_FLAG(std::string, tls_cert, "",
           "certificate (PEM), shown to the coordinator's calls; with --tls-key");
 ABSL_FLAG(std::string, tls_key, "", "its private key (PEM)");
@@ -73,6 +79,8 @@ int main(int argc, char** argv) {
   options.swap_dir = absl::GetFlag(FLAGS_swap_dir);
   options.device = absl::GetFlag(FLAGS_device);
   options.cuda_plugin = absl::GetFlag(FLAGS_cuda_plugin);
+  options.dataset_roots = absl::GetFlag(FLAGS_dataset_root);
+  options.data_dir = absl::GetFlag(FLAGS_data_dir);
   options.cache_dir = absl::GetFlag(FLAGS_cache_dir);
   options.api_key_file = absl::GetFlag(FLAGS_api_key_file);
   options.tls = {.certificate = absl::GetFlag(FLAGS_tls_cert),

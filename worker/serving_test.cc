@@ -1,5 +1,4 @@
 // Several served models on one worker over gRPC, and their isolation.
-#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "base/net/authenticated_channel.h"
 #include "worker/fake_coordinator.h"
 #include "worker/local_worker.h"
 #include "worker/serving_fixture.h"
@@ -37,12 +37,12 @@ class ServingTest : public ServingFixture {
     return worker.ok() ? *std::move(worker) : nullptr;
   }
 
-  static std::unique_ptr<v1::Worker::Stub> StubOf(const LocalWorker& worker) {
-    return v1::Worker::NewStub(
-        grpc::CreateChannel(worker.address(), grpc::InsecureChannelCredentials()));
+  std::unique_ptr<v1::Worker::Stub> StubOf(const LocalWorker& worker) const {
+    return v1::Worker::NewStub(KeyedChannel(
+        worker.address(), {}, [key = coordinator_.CallKeyOf(worker.worker_id())] { return key; }));
   }
 
-  FakeCoordinator coordinator_;
+  FakeCoordinator coordinator_{testing::TempDir()};
   std::unique_ptr<LocalWorker> worker_;
 };
 

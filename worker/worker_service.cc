@@ -293,6 +293,10 @@ absl::StatusOr<WorkerService::LoadedJob*> WorkerService::BeginRun(const v1::Atte
 
 absl::Status WorkerService::Load(const v1::LoadProgramRequest& request,
                                  v1::LoadProgramReply* reply) {
+  absl::Status allowed = CheckFolder("checkpoint_dir", request.checkpoint_dir());
+  if (allowed.ok()) allowed = CheckFolder("init_folder", request.init_folder());
+  if (allowed.ok()) allowed = CheckFolder("values_folder", request.values_folder());
+  if (!allowed.ok()) return allowed;
   if (absl::Status s = BeginLoad(request.attempt(), /*serves=*/false); !s.ok()) return s;
   TrainingJobOptions options;
   options.device = options_.device;
@@ -312,6 +316,11 @@ absl::Status WorkerService::Load(const v1::LoadProgramRequest& request,
 
 absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
                                         v1::StartServingReply* reply) {
+  absl::Status allowed = CheckFolder("folder", request.folder());
+  for (const std::string& folder : request.adapter_folders()) {
+    if (allowed.ok()) allowed = CheckFolder("adapter_folders", folder);
+  }
+  if (!allowed.ok()) return allowed;
   if (absl::Status s = BeginLoad(request.attempt(), /*serves=*/true); !s.ok()) return s;
   ServingJobOptions options;
   options.device = options_.device;
@@ -330,6 +339,7 @@ absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
 
 absl::Status WorkerService::RunLoaded(
     const v1::RunRequest& request, const std::function<absl::Status(const v1::RunEvent&)>& emit) {
+  if (absl::Status s = CheckFolder("checkpoint_root", request.checkpoint_root()); !s.ok()) return s;
   std::shared_ptr<TrainingJob> job;
   {
     absl::MutexLock lock(&mutex_);
@@ -385,6 +395,11 @@ absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* s
 
 absl::Status WorkerService::Authorize(const grpc::ServerContext& context) const {
   return options_.authorize ? options_.authorize(AuthorizationOf(context)) : absl::OkStatus();
+}
+
+absl::Status WorkerService::CheckFolder(const std::string& field, const std::string& path) const {
+  return path.empty() || !options_.check_folder ? absl::OkStatus()
+                                                : options_.check_folder(field, path);
 }
 
 grpc::Status WorkerService::LoadProgram(grpc::ServerContext* context,

@@ -31,6 +31,8 @@ struct WorkerServiceOptions {
       connect;
   // Checks a call's "authorization" metadata before every RPC. Null: accepts all.
   std::function<absl::Status(const std::string& authorization)> authorize;
+  // Checks a folder named by a call. Null: accepts all.
+  std::function<absl::Status(const std::string& field, const std::string& path)> check_folder;
 };
 
 class WorkerService : public v1::Worker::Service {
@@ -83,6 +85,8 @@ class WorkerService : public v1::Worker::Service {
   };
 
   absl::Status Authorize(const grpc::ServerContext& context) const;
+  // Checks a folder unless it is empty.
+  absl::Status CheckFolder(const std::string& field, const std::string& path) const;
   absl::Status CheckAttempt(const v1::Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the loaded job, or null.
   LoadedJob* Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,5 +1,4 @@
 // Workers over real gRPC and Gloo with a fake coordinator.
-#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -93,8 +92,6 @@ struct RunResult {
 class WorkerTest : public testing::Test {
  protected:
   WorkerTest() {
-    const std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
-    root_ = JoinPath(testing::TempDir(), "worker-" + name);
     text_ = TextOf(3000);
     coordinator_.SetDataset("text", DatasetHash(), text_);
   }
@@ -113,6 +110,7 @@ class WorkerTest : public testing::Test {
     options.memory_limit = 1 << 28;
     options.calibrate = false;
     options.cache_dir = root_ + "/cache";
+    options.dataset_roots = dataset_roots_;
     auto worker = StartWorker(options);
     EXPECT_TRUE(worker.ok()) << worker.status();
     return *std::move(worker);
@@ -128,8 +126,9 @@ class WorkerTest : public testing::Test {
     return reply;
   }
   std::unique_ptr<v1::Worker::Stub> StubOf(const LocalWorker& worker) {
-    return v1::Worker::NewStub(grpc::CreateCustomChannel(
-        worker.address(), grpc::InsecureChannelCredentials(), ChannelLimits()));
+    return v1::Worker::NewStub(
+        KeyedChannel(worker.address(), ChannelLimits(),
+                     [key = coordinator_.CallKeyOf(worker.worker_id())] { return key; }));
   }
   v1::Attempt AttemptOf(const std::string& worker, uint64_t attempt) {
     v1::Attempt a;
@@ -164,7 +163,7 @@ class WorkerTest : public testing::Test {
     request.set_first_step(first);
     request.set_last_step(last);
     request.set_checkpoint_every_steps(every);
-    request.set_checkpoint_root(root_);
+    request.set_checkpoint_root(root_ + "/checkpoints");
     request.set_evaluate_at_end(true);
     grpc::ClientContext context;
     auto reader = stub.Run(&context, request);
@@ -184,8 +183,13 @@ class WorkerTest : public testing::Test {
     return result;
   }
 
-  FakeCoordinator coordinator_;
-  std::string root_, text_;
+  // The coordinator's data folder.
+  const std::string root_ = JoinPath(
+      testing::TempDir(),
+      std::string("worker-") + testing::UnitTest::GetInstance()->current_test_info()->name());
+  FakeCoordinator coordinator_{root_};
+  std::string text_;
+  std::vector<std::string> dataset_roots_;
 };
 
 TEST_F(WorkerTest, ProbeFindsTheDataFolderByItsId) {
@@ -384,8 +388,6 @@ TEST_F(WorkerTest, ErrorsNameWhatIsWrong) {
   expect(request, "artifact:other");
   request.mutable_dataset()->set_uri("relative/path");
   expect(request, "absolute path");
-  request.mutable_dataset()->set_uri("/nowhere/text");
-  expect(request, "/nowhere/text");
   request = LoadRequest("a", 1, plan, 0);
   request.set_checkpoint_dir(root_ + "/none");
   expect(request, "no finished checkpoint");
@@ -428,8 +430,59 @@ TEST_F(WorkerTest, MeasuresProgramsBetweenJobs) {
   EXPECT_LT(reply.seconds(1), 0);
 }
 
-TEST(StartWorker, SendsItsApiKeyAndRequiresOneOfCallers) {
-  FakeCoordinator coordinator;
+// Whoever may train on a file may read it, so nobody gets one that no operator named.
+TEST_F(WorkerTest, PathsBeneathItsFoldersAreUsedAndNoOthers) {
+  const LoweredPlan plan = Lower(1);
+  const std::string sets = JoinPath(testing::TempDir(), "sets"), outside = sets + "-of-others";
+  for (const std::string& folder : {sets, outside, root_}) {
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/text") << text_;
+  }
+  dataset_roots_ = {sets, root_};  // the latter is the coordinator's: never read as a dataset
+  auto worker = Start("a");
+  auto stub = StubOf(*worker);
+  const auto code = [&](v1::LoadProgramRequest request) {
+    return Load(*stub, request).error_code();
+  };
+  v1::LoadProgramRequest request = LoadRequest("a", 1, plan, 0);
+  for (const std::string& path : {outside + "/text", std::string("/etc/passwd"),
+                                  sets + "/../sets-of-others/text", root_ + "/text"}) {
+    request.mutable_dataset()->set_uri(path);
+    EXPECT_EQ(code(request), grpc::StatusCode::PERMISSION_DENIED) << path;
+  }
+  request.mutable_dataset()->set_uri(sets + "/text");
+  EXPECT_EQ(code(request), grpc::StatusCode::OK);
+  for (const std::string& folder : {std::string("/etc"), outside, root_ + "/../sets", root_}) {
+    request = LoadRequest("a", 1, plan, 0);
+    request.set_checkpoint_dir(folder);
+    EXPECT_EQ(code(request), grpc::StatusCode::PERMISSION_DENIED) << folder;
+    request.clear_checkpoint_dir();
+    request.set_init_folder(folder);
+    EXPECT_EQ(code(request), grpc::StatusCode::PERMISSION_DENIED) << folder;
+    v1::StartServingRequest serving;
+    *serving.mutable_attempt() = AttemptOf("a", 1);
+    v1::StartServingReply reply;
+    grpc::ClientContext one, two;
+    serving.set_folder(folder);
+    EXPECT_EQ(stub->StartServing(&one, serving, &reply).error_code(),
+              grpc::StatusCode::PERMISSION_DENIED)
+        << folder;
+    serving.set_folder(root_ + "/model");
+    serving.add_adapter_folders(folder);
+    EXPECT_EQ(stub->StartServing(&two, serving, &reply).error_code(),
+              grpc::StatusCode::PERMISSION_DENIED)
+        << folder;
+    v1::RunRequest run;
+    *run.mutable_attempt() = AttemptOf("a", 1);
+    run.set_checkpoint_root(folder);
+    grpc::ClientContext three;
+    EXPECT_EQ(stub->Run(&three, run)->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED)
+        << folder;
+  }
+}
+
+TEST(StartWorker, SendsItsApiKeyAndTakesCallsOfTheCoordinatorOnly) {
+  FakeCoordinator coordinator(testing::TempDir());
   coordinator.WantAuthorization("Bearer the-key-of-all-workers");
   WorkerOptions options;
   options.coordinator = coordinator.address();
@@ -442,13 +495,17 @@ TEST(StartWorker, SendsItsApiKeyAndRequiresOneOfCallers) {
   std::ofstream(options.api_key_file) << "the-key-of-all-workers\n";
   auto worker = StartWorker(options);
   ASSERT_TRUE(worker.ok()) << worker.status();
-  const auto refused = CallEveryMethod((*worker)->address(), "espalier.v1.Worker", "");
-  EXPECT_GE(refused.size(), 4u);
-  for (const auto& [method, status] : refused) {
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
+  // An API key, which clients have, too, is none of the coordinator's.
+  for (const char* shown : {"", "Bearer the-key-of-all-workers", "Bearer "}) {
+    const auto refused = CallEveryMethod((*worker)->address(), "espalier.v1.Worker", shown);
+    EXPECT_GE(refused.size(), 4u);
+    for (const auto& [method, status] : refused) {
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
+    }
   }
   const auto stub = v1::Worker::NewStub(
-      KeyedChannel((*worker)->address(), {}, [] { return std::string("the-key-of-all-workers"); }));
+      KeyedChannel((*worker)->address(), {},
+                   [key = coordinator.CallKeyOf((*worker)->worker_id())] { return key; }));
   grpc::ClientContext context;
   v1::StopRequest stop;
   stop.mutable_attempt()->set_job_id("none");

@@ -11,6 +11,7 @@
 namespace espalier {
 namespace {
 
+constexpr absl::string_view kScheme = "Bearer ";
 constexpr size_t kShortestKey = 16;
 constexpr size_t kMaxKeys = 10'000;
 
@@ -51,6 +52,12 @@ absl::StatusOr<std::vector<std::string>> KeysIn(const std::string& path) {
 
 }  // namespace
 
+bool IsBearer(const std::string& authorization, const std::string& key) {
+  return absl::StartsWithIgnoreCase(authorization, kScheme) &&
+         Equal(absl::StripAsciiWhitespace(absl::string_view(authorization).substr(kScheme.size())),
+               key);
+}
+
 absl::StatusOr<ApiKeys> ApiKeys::Read(const std::string& path) {
   ApiKeys keys(std::make_shared<State>());
   keys.state_->path = path;
@@ -68,7 +75,6 @@ absl::StatusOr<bool> ApiKeys::Reload() {
 }
 
 absl::Status ApiKeys::Check(const std::string& authorization) const {
-  constexpr absl::string_view kScheme = "Bearer ";
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
     return absl::UnauthenticatedError(
         "an API key is required: send the header \"Authorization: Bearer KEY\"");

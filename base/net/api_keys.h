@@ -18,6 +18,9 @@ namespace espalier {
 // Returns the key for a call; called for each. Null: no key.
 using ShownKey = std::function<std::string()>;
 
+// Whether an Authorization header carries `key`, compared in constant time.
+bool IsBearer(const std::string& authorization, const std::string& key);
+
 // Thread-safe. Copies share their keys: a reload affects all.
 class ApiKeys {
  public:

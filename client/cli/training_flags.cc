@@ -29,7 +29,9 @@ std::vector<FlagSpec> TrainingFlags() {
       {"dataset", FlagType::kText, "FILE", "text, npz or npy file to upload, or artifact:NAME",
        'd'},
       {"dataset-format", FlagType::kText, "FORMAT", "text or npz (by the file's extension)"},
-      {"no-upload", FlagType::kSwitch, "", "--dataset is an absolute path that every worker sees"},
+      {"no-upload", FlagType::kSwitch, "",
+       "--dataset is an absolute path on the hosts of the daemon and of every worker, beneath "
+       "their --dataset-root"},
       {"input", FlagType::kText, "NAME=COLUMN",
        "dataset column for a graph input (the column of the same name)", 0, 0, 0, true},
       {"holdout", FlagType::kNumber, "F",

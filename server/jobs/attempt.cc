@@ -39,7 +39,7 @@ Attempt::Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* o
       checkpoint_{task_.checkpoint, task_.record.job.checkpoint_step()},
       ranks_(task_.members.size()) {
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    ranks_[r].client = tools_.dial(task_.members[r].address);
+    ranks_[r].client = tools_.dial(task_.members[r]);
   }
 }
 
@@ -91,7 +91,8 @@ AttemptEnd Attempt::Run() {
     if (MeansDamage(there)) return CheckpointDamaged(resumed, there);
     if (!there.ok()) return AttemptEnd::Failed(there);
   }
-  absl::StatusOr<PreparedJob> prepared = PrepareJob(*tools_.registry, *tools_.artifacts, spec);
+  absl::StatusOr<PreparedJob> prepared =
+      PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
   if (!prepared.ok()) return AttemptEnd::Failed(prepared.status());
   {
     absl::MutexLock lock(&report_mutex_);

@@ -24,6 +24,7 @@
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/store/job_store.h"
+#include "storage/dataset_roots.h"
 
 namespace espalier {
 
@@ -36,6 +37,7 @@ struct AttemptTools {
   Rendezvous* rendezvous = nullptr;
   FileSystem* files = nullptr;
   WorkerDialer dial;
+  const DatasetRoots* dataset_roots = nullptr;
 };
 
 struct AttemptTask {

@@ -39,7 +39,10 @@ absl::Status CheckJoiningWorker(const WorkerDialer& dial, const DataDir& data_di
   probe.set_join_key(request.idempotency_key());
   probe.set_data_dir(data_dir.path);
   probe.set_data_dir_id(data_dir.id);
-  const std::unique_ptr<WorkerClient> client = dial(request.address());
+  Member worker;
+  worker.address = request.address();
+  worker.call_key = request.call_key();
+  const std::unique_ptr<WorkerClient> client = dial(worker);
   const absl::StatusOr<v1::ProbeReply> reply = client->Probe(probe, kProbeTimeout);
   if (!reply.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -63,7 +63,8 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
     if (absl::Status fields = CheckSpec(*tools.registry, spec); !fields.ok()) stop(fields);
     return;  // nothing more can be checked without a graph
   }
-  absl::StatusOr<PreparedJob> prepared = PrepareJob(*tools.registry, *tools.artifacts, spec);
+  absl::StatusOr<PreparedJob> prepared =
+      PrepareJob(*tools.registry, *tools.artifacts, *tools.dataset_roots, spec);
   if (!prepared.ok()) return stop(prepared.status());
   reply->set_total_steps(prepared->total_steps);
   reply->set_parameters(prepared->parameters);
@@ -81,7 +82,7 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
   std::map<std::string, std::unique_ptr<WorkerClient>> clients;
   for (const Member& member : tools.workers->Idle()) {
     std::unique_ptr<WorkerClient>& client = clients[member.device.model()];
-    if (client == nullptr) client = tools.dial(member.address);
+    if (client == nullptr) client = tools.dial(member);
     request.measure_on[member.device.model()] = client.get();
   }
   absl::StatusOr<v1::Plan> plan = tools.planner->Make(request);

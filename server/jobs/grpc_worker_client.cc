@@ -120,10 +120,9 @@ class GrpcWorkerClient : public WorkerClient {
 
 }  // namespace
 
-WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const ShownKey& key,
-                              const TransportSecurity& tls) {
-  return [message_limit_bytes, key, tls, secure = CallersCredentials(tls)](
-             const std::string& address) -> std::unique_ptr<WorkerClient> {
+WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const TransportSecurity& tls) {
+  return [message_limit_bytes, tls,
+          secure = CallersCredentials(tls)](const Member& worker) -> std::unique_ptr<WorkerClient> {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(message_limit_bytes);
     arguments.SetMaxSendMessageSize(message_limit_bytes);
@@ -131,8 +130,9 @@ WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const ShownKey& key,
     // worker at the same address.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    return std::make_unique<GrpcWorkerClient>(
-        KeyedChannel(address, arguments, key, IsLoopback(address) ? nullptr : secure));
+    return std::make_unique<GrpcWorkerClient>(KeyedChannel(
+        worker.address, arguments, [key = worker.call_key] { return key; },
+        IsLoopback(worker.address) ? nullptr : secure));
   };
 }
 

@@ -64,7 +64,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
       kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
         v1::TrainingSpec spec = request.spec();
         absl::StatusOr<PreparedJob> prepared =
-            PrepareJob(*tools_.registry, *tools_.artifacts, spec);
+            PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
         if (!prepared.ok()) return prepared.status();
         if (absl::Status s = PinModels(*tools_.artifacts, &spec); !s.ok()) return s;
         if (absl::Status s = CheckStages(spec.search()); !s.ok()) return s;

@@ -171,7 +171,7 @@ absl::StatusOr<PlannerRequestHandler::PlannedGraph> PlannerRequestHandler::Make(
   std::map<std::string, std::unique_ptr<WorkerClient>> clients;
   for (const Member& member : workers_->Idle()) {
     if (clients.count(member.device.model()) > 0) continue;
-    clients[member.device.model()] = dial_(member.address);
+    clients[member.device.model()] = dial_(member);
     plan.measure_on[member.device.model()] = clients[member.device.model()].get();
   }
   absl::StatusOr<v1::Plan> found = planner_->Make(plan, with_timeline ? &made.timeline : nullptr);

@@ -147,6 +147,24 @@ absl::StatusOr<Graph> ModelGraphOf(const OpRegistry& registry, const ArtifactSto
                    spec.dataset().format() == v1::Dataset::TEXT);
 }
 
+absl::StatusOr<std::unique_ptr<ReadableFile>> OpenDataset(absl::string_view uri,
+                                                          const ArtifactStore& artifacts,
+                                                          const DatasetRoots& roots) {
+  if (absl::ConsumePrefix(&uri, "artifact:")) {
+    absl::StatusOr<std::string> path = artifacts.SingleFile(std::string(uri));
+    if (!path.ok()) return path.status();
+    return NewPosixFileSystem()->Open(*path);
+  }
+  if (!absl::StartsWith(uri, "/")) {
+    return Field("dataset.uri", absl::StrCat("'", uri.substr(0, 300),
+                                             "' is neither artifact:<name> nor an absolute path"));
+  }
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file = roots.Open(std::string(uri));
+  if (file.ok()) return file;
+  return absl::Status(file.status().code(), absl::StrCat("dataset '", uri.substr(0, 300),
+                                                         "': ", file.status().message()));
+}
+
 }  // namespace
 
 absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec) {
@@ -217,19 +235,10 @@ absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec)
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset& dataset,
-                                                              const ArtifactStore& artifacts) {
-  absl::string_view uri = dataset.uri();
-  std::string path = dataset.uri();
-  if (absl::ConsumePrefix(&uri, "artifact:")) {
-    absl::StatusOr<std::string> file = artifacts.SingleFile(std::string(uri));
-    if (!file.ok()) return file.status();
-    path = *file;
-  } else if (!absl::StartsWith(uri, "/")) {
-    return Field("dataset.uri", absl::StrCat("'", uri.substr(0, 300),
-                                             "' is neither artifact:<name> nor an absolute path"));
-  }
-  std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-  const absl::StatusOr<std::unique_ptr<ReadableFile>> file = files->Open(path);
+                                                              const ArtifactStore& artifacts,
+                                                              const DatasetRoots& roots) {
+  const absl::StatusOr<std::unique_ptr<ReadableFile>> file =
+      OpenDataset(dataset.uri(), artifacts, roots);
   if (!file.ok()) return file.status();
   const int64_t bytes = (*file)->size();
   if (bytes > kMaxDatasetFileBytes) {
@@ -322,11 +331,11 @@ absl::Status CheckPrecision(v1::DataType precision, const std::string& field) {
 }
 
 absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                       const v1::TrainingSpec& spec) {
+                                       const DatasetRoots& roots, const v1::TrainingSpec& spec) {
   absl::Status status = CheckSpec(registry, spec);
   if (!status.ok()) return status;
   absl::StatusOr<std::shared_ptr<const Dataset>> dataset =
-      OutlineDataset(spec.dataset(), artifacts);
+      OutlineDataset(spec.dataset(), artifacts, roots);
   if (!dataset.ok()) return dataset.status();
   ImportReport report;
   absl::StatusOr<Graph> graph = ModelGraphOf(registry, artifacts, spec, **dataset, &report);

@@ -15,6 +15,7 @@
 #include "ops/onnx/import.h"
 #include "server/artifacts/artifact_store.h"
 #include "storage/dataset.h"
+#include "storage/dataset_roots.h"
 
 namespace espalier {
 
@@ -46,8 +47,10 @@ struct PreparedJob {
 absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec);
 
 // Checks all data that the workers will read, without keeping it in memory (Dataset::OutlineOf).
+// A path is opened beneath `roots` only.
 absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset& dataset,
-                                                              const ArtifactStore& artifacts);
+                                                              const ArtifactStore& artifacts,
+                                                              const DatasetRoots& roots);
 
 // Imports the ONNX file of an artifact and adds `loss` and `metrics` to its first output; `batch`
 // and `labels` as for AddLossAndMetrics, `parameters` and `report` as for ImportOnnx. Errors name
@@ -76,6 +79,6 @@ absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound
 
 // Does every check that needs no workers. Errors name the node, input or column.
 absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                       const v1::TrainingSpec& spec);
+                                       const DatasetRoots& roots, const v1::TrainingSpec& spec);
 
 }  // namespace espalier

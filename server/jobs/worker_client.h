@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/net/api_keys.h"
 #include "base/net/transport_security.h"
 #include "espalier/v1/worker.pb.h"
+#include "server/membership/worker_registry.h"
 
 namespace espalier {
 
@@ -51,11 +51,11 @@ class WorkerClient {
   virtual void Cancel() = 0;
 };
 
-using WorkerDialer = std::function<std::unique_ptr<WorkerClient>(const std::string& address)>;
+using WorkerDialer = std::function<std::unique_ptr<WorkerClient>(const Member& worker)>;
 
-// Dials over gRPC, with TLS to workers off loopback if tls.calls(). Every call carries the API key
-// `key`; null: none.
-WorkerDialer GrpcWorkerDialer(int message_limit_bytes, const ShownKey& key,
+// Dials over gRPC, with TLS to workers off loopback if tls.calls(). Every call carries the worker's
+// own key, by which it knows its coordinator; API keys are never shown to workers.
+WorkerDialer GrpcWorkerDialer(int message_limit_bytes,
                               const TransportSecurity& tls = TransportSecurity());
 
 }  // namespace espalier

@@ -18,6 +18,7 @@ v1::JoinRequest JoinOf(const std::string& name, const std::string& address) {
   request.set_name(name);
   request.set_address(address);
   request.set_protocol_version(kProtocolVersion);
+  request.set_call_key(std::string(32, 'k'));
   request.mutable_device()->set_kind(v1::Device::CPU);
   request.mutable_device()->set_memory_bytes(1 << 30);
   request.mutable_device()->set_matmul_flops(1e9);
@@ -220,6 +221,11 @@ TEST_F(RegistryTest, JoinSaysWhatIsWrong) {
   request = JoinOf("a", "127.0.0.1:1");
   request.set_protocol_version(7);
   EXPECT_EQ(registry_.Join(request).status().code(), absl::StatusCode::kFailedPrecondition);
+  for (const size_t length : {0, 31, 257}) {
+    request = JoinOf("a", "127.0.0.1:1");
+    request.set_call_key(std::string(length, 'k'));
+    EXPECT_EQ(registry_.Join(request).status().code(), absl::StatusCode::kInvalidArgument);
+  }
   request = JoinOf("a", "127.0.0.1:1");
   request.clear_device();
   EXPECT_EQ(registry_.Join(request).status().code(), absl::StatusCode::kInvalidArgument);

@@ -11,6 +11,7 @@ namespace {
 
 // How long dead workers are listed.
 constexpr absl::Duration kDeadWorkerRetention = absl::Minutes(10);
+constexpr size_t kShortestCallKey = 32, kLongestCallKey = 256;
 
 }  // namespace
 
@@ -25,6 +26,10 @@ absl::Status CheckJoinRequest(const v1::JoinRequest& request) {
       request.address().size() > 300) {
     return absl::InvalidArgumentError(absl::StrCat("address '", request.address().substr(0, 300),
                                                    "' of the worker: host:port is wanted"));
+  }
+  if (request.call_key().size() < kShortestCallKey || request.call_key().size() > kLongestCallKey) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "call_key: ", kShortestCallKey, " to ", kLongestCallKey, " random characters are wanted"));
   }
   if (request.device().kind() == v1::Device::KIND_UNSPECIFIED ||
       request.device().memory_bytes() <= 0) {
@@ -85,6 +90,7 @@ absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
   worker.member.host = request.host();
   worker.member.device = request.device();
   worker.member.device.set_host(request.host());
+  worker.member.call_key = request.call_key();
   worker.request = request;
   const v1::Lease lease = worker.member.lease;
   std::vector<Member> replaced;

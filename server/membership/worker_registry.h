@@ -22,7 +22,7 @@
 
 namespace espalier {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 // A live worker, as seen by a job.
 struct Member {
@@ -31,6 +31,7 @@ struct Member {
   std::string address;
   std::string host;
   v1::Device device;
+  std::string call_key;  // shown with every call to it; secret
 };
 
 // Returns InvalidArgument or FailedPrecondition (the protocol's version) for a request that no

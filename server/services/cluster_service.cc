@@ -37,9 +37,8 @@ class ClusterService : public v1::Cluster::Service {
       if (absl::Status s = options_.check_worker(*request); !s.ok()) return s;
       absl::StatusOr<v1::Lease> lease = workers_.Join(*request);
       if (!lease.ok()) return lease.status();
+      *reply = options_.joined;
       *reply->mutable_lease() = *lease;
-      reply->set_heartbeat_seconds(options_.heartbeat_seconds);
-      reply->set_lease_seconds(absl::ToDoubleSeconds(workers_.lease()));
       return absl::OkStatus();
     });
   }

@@ -30,7 +30,7 @@ std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor,
 std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor,
                                                  const QuantizeTools& tools, JobStore* store);
 struct ClusterServiceOptions {
-  double heartbeat_seconds = 0;
+  v1::JoinReply joined;  // what Join replies, but for the lease
   // Decides whether a worker may join.
   std::function<absl::Status(const v1::JoinRequest&)> check_worker;
   // Fills in the fields that the registry does not know.

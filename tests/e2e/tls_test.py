@@ -362,8 +362,6 @@ class TlsTest(unittest.TestCase):
     def test_untrusted_and_untrusting_workers_cannot_join(self):
         for flags, said in (
                 ([f"--tls-ca={self.pem.other_ca}", *self.served[:2], self.keys()], "no coordinator answers"),
-                (self.served, "give --api-key-file"),
-                ([*self.served, f"--tls-client-ca={self.pem.ca}"], "give --api-key-file"),
                 ([self.keys()], "refusing to communicate without TLS off loopback"),
                 ([f"--tls-ca={self.pem.ca}", self.keys()], "refusing to communicate without TLS off loopback")):
             done = subprocess.run([PROGRAMS["espalier-worker"], f"--coordinator={self.cluster.grpc}",

@@ -74,6 +74,8 @@ TEST(AttemptTest, StopDuringPlanningEndsAttemptAtOnce) {
   Rendezvous rendezvous;
   CalibratedPlanner planner(&TestRegistry(), store->get(), 10, 1);
   absl::Notification planning;
+  auto dataset_roots = DatasetRoots::Create({folder});
+  ASSERT_TRUE(dataset_roots.ok()) << dataset_roots.status();
   const AttemptTools tools = {
       &TestRegistry(),
       artifacts->get(),
@@ -81,7 +83,8 @@ TEST(AttemptTest, StopDuringPlanningEndsAttemptAtOnce) {
       &workers,
       &rendezvous,
       files.get(),
-      [&](const std::string&) { return std::make_unique<IdleWorker>(&planning); }};
+      [&](const Member&) { return std::make_unique<IdleWorker>(&planning); },
+      dataset_roots->get()};
 
   AttemptTask task;
   task.attempt = 1;

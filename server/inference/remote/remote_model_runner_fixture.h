@@ -33,6 +33,7 @@ class RemoteModelRunnerTest : public ::testing::Test {
     request.set_name(absl::StrCat("n", workers_.size()));
     request.set_address(address);
     request.set_protocol_version(kProtocolVersion);
+    request.set_call_key(std::string(32, 'k'));
     request.mutable_device()->set_kind(v1::Device::CPU);
     request.mutable_device()->set_memory_bytes(memory);
     request.mutable_device()->set_matmul_flops(1e9);
@@ -93,9 +94,9 @@ class RemoteModelRunnerTest : public ::testing::Test {
     ServingCluster cluster;
     cluster.workers = &registry_;
     cluster.rendezvous = &rendezvous_;
-    cluster.dial = [this](const std::string& address) {
+    cluster.dial = [this](const Member& worker) {
       absl::MutexLock lock(&mutex_);
-      return std::make_unique<ScriptedClient>(workers_.at(address));
+      return std::make_unique<ScriptedClient>(workers_.at(worker.address));
     };
     cluster.next_attempt = [this]() -> absl::StatusOr<uint64_t> { return ++attempts_; };
     cluster.now = [this] {

@@ -38,7 +38,7 @@ ServingSession::ServingSession(const ServingCluster& cluster, const RemoteModel&
       attempt_(attempt),
       ranks_(members_.size()) {
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    ranks_[r].client = cluster_.dial(members_[r].address);
+    ranks_[r].client = cluster_.dial(members_[r]);
     if (model_.programs[r].outputs().contains("logits")) logits_rank_ = r;
   }
 }
