@@ -8,6 +8,8 @@
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/resource_quota.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -63,6 +65,25 @@ constexpr absl::Duration kKeepalive = absl::Seconds(60), kKeepaliveTimeout = abs
 // Minimum interval of keepalive pings by clients that wait for a long answer.
 constexpr absl::Duration kPingInterval = absl::Seconds(10);
 constexpr int kPingStrikes = 2;
+
+// Takes a data folder that this user's earlier releases, or mkdir, left open. Files in it are made
+// with the process's umask.
+void CloseToOthers(const std::string& folder) {
+  struct stat info;
+  if (stat(folder.c_str(), &info) != 0) return;
+  if (info.st_uid != geteuid() && info.st_uid != 0) {
+    spdlog::warn("data_dir {} belongs to user {}, who can read and change what is in it", folder,
+                 info.st_uid);
+  }
+  if (info.st_uid != geteuid() || (info.st_mode & 077) == 0) return;
+  if (chmod(folder.c_str(), 0700) == 0) {
+    spdlog::info("data_dir {} was open to other users (mode {:04o}); now it is not", folder,
+                 info.st_mode & 07777);
+  } else {
+    spdlog::warn("data_dir {} is open to other users (mode {:04o}): chmod 700 it", folder,
+                 info.st_mode & 07777);
+  }
+}
 
 int Millis(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
@@ -152,6 +173,7 @@ absl::Status Coordinator::Parts::Build() {
         absl::StrCat("data_dir ", root, ": ", s.message(),
                      absl::IsUnimplemented(s) ? "" : "; it must be writable"));
   }
+  CloseToOthers(root);
   // Normalized ("." and ".." removed), unless that names another folder (through a link).
   const std::filesystem::path normal = std::filesystem::path(root).lexically_normal();
   if (std::filesystem::equivalent(root, normal, error)) root = normal.string();

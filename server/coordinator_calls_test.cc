@@ -101,6 +101,14 @@ TEST_F(CoordinatorCallsTest, JobsReadFilesBeneathTheDatasetRootsAndNoOthers) {
   EXPECT_EQ(WaitForEnd(Submit(request)).job().state(), v1::SUCCEEDED);
 }
 
+TEST_F(CoordinatorCallsTest, DataFolderIsClosedToOtherUsers) {
+  using std::filesystem::perms;
+  coordinator_.reset();
+  std::filesystem::permissions(data_dir_, perms(0755));
+  StartCoordinator("127.0.0.1:0");
+  EXPECT_EQ(std::filesystem::status(data_dir_).permissions(), perms(0700));
+}
+
 // The name is only shown; no file is named after it.
 TEST_F(CoordinatorCallsTest, APipelineLargerThanTheClusterIsRefused) {
   v1::SubmitRequest request = Submission();

@@ -20,6 +20,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/file_system.h"
 #include "base/net/api_keys.h"
 #include "base/net/credential_watch.h"
 #include "base/version.h"
@@ -324,6 +325,7 @@ absl::Status Daemon::StartLocalWorkers() {
                                       .memory_limit = options_.worker_memory,
                                       .swap_dir = options_.worker_swap_dir,
                                       .dataset_roots = options_.dataset_roots,
+                                      .cache_dir = JoinPath(options_.data_dir, "cache"),
                                       .api_key_file = options_.api_key_file});
   if (!started.ok()) return started.status();
   workers_ = *std::move(started);

@@ -80,6 +80,7 @@ void LocalWorkers::Spawn(size_t index) {
       absl::StrCat("--name=local-", index + 1), absl::StrCat("--threads=", threads),
       absl::StrCat("--memory-limit=", memory)};
   if (!options_.swap_dir.empty()) words.push_back("--swap-dir=" + options_.swap_dir);
+  if (!options_.cache_dir.empty()) words.push_back("--cache-dir=" + options_.cache_dir);
   if (!options_.dataset_roots.empty()) {
     words.push_back("--dataset-root=" + absl::StrJoin(options_.dataset_roots, ","));
   }

@@ -22,6 +22,7 @@ struct LocalWorkersOptions {
   int64_t memory_limit = 0;  // bytes per worker; 0: an equal share of one worker's default
   std::string swap_dir;      // per worker; empty: none
   std::vector<std::string> dataset_roots;  // see DatasetRoots
+  std::string cache_dir;                   // for downloaded datasets
   std::string api_key_file;                // the daemon's own; empty: none
 };
 

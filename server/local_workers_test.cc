@@ -79,12 +79,18 @@ TEST_F(LocalWorkersTest, TheMachineIsDividedAmongThem) {
 }
 
 TEST_F(LocalWorkersTest, WhatIsGivenIsGivenToEach) {
-  const std::vector<Words> all = Started({.count = 2, .threads = 5, .memory_limit = 1 << 20});
+  const std::vector<Words> all = Started({.count = 2,
+                                          .threads = 5,
+                                          .memory_limit = 1 << 20,
+                                          .dataset_roots = {"/one", "/two"},
+                                          .cache_dir = "/cache"});
   ASSERT_EQ(all.size(), 2u);
   for (const Words& words : all) {
     EXPECT_EQ(words.at("--memory-limit"), "1048576");
     EXPECT_EQ(words.at("--threads"), "5");
     EXPECT_EQ(words.at("--coordinator"), "127.0.0.1:7070");
+    EXPECT_EQ(words.at("--dataset-root"), "/one,/two");
+    EXPECT_EQ(words.at("--cache-dir"), "/cache");
   }
 }
 

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 #include <string>
@@ -136,6 +137,7 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  umask(077);  // what is written holds what clients have sent: for this user only
 
   spdlog::set_default_logger(spdlog::stderr_color_mt("espalierd"));
   spdlog::set_formatter(espalier::LogFormat());

@@ -1,12 +1,12 @@
 #include "worker/dataset_store.h"
 
-#include <unistd.h>
-
-#include <atomic>
 #include <chrono>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/file_system.h"
 #include "base/net/grpc_status.h"
 #include "base/sha256.h"
 #include "storage/npz.h"
@@ -26,111 +26,134 @@ absl::Status At(const std::string& uri, const absl::Status& status) {
                       absl::StrCat("dataset '", uri, "': ", std::string(status.message())));
 }
 
+absl::StatusOr<std::shared_ptr<const Dataset>> Parse(std::string content,
+                                                     const v1::Dataset& dataset) {
+  switch (dataset.format()) {
+    case v1::Dataset::NPZ:
+      return Dataset::FromNpz(content, dataset.holdout_fraction());
+    case v1::Dataset::TEXT:
+      return Dataset::FromText(std::move(content), dataset.sequence_length(),
+                               dataset.holdout_fraction());
+    default:
+      return absl::InvalidArgumentError("it has no format; accepted: NPZ, TEXT");
+  }
+}
+
 }  // namespace
 
-absl::StatusOr<std::string> DatasetStore::Download(const std::string& name) {
-  if (models_ == nullptr) {
-    return absl::FailedPreconditionError("artifacts need a coordinator");
+// A download that has told which artifact it brings. Cancelled when it is destroyed.
+class DatasetStore::Download {
+ public:
+  static absl::StatusOr<std::unique_ptr<Download>> Begin(v1::Models::StubInterface* models,
+                                                         const std::string& name) {
+    if (models == nullptr) return absl::FailedPreconditionError("artifacts need a coordinator");
+    auto download = std::make_unique<Download>();
+    download->context_.set_deadline(std::chrono::system_clock::now() + kDownloadTimeout);
+    v1::DownloadRequest request;
+    request.set_name(name);
+    download->reader_ = models->Get(&download->context_, request);
+    v1::DownloadReply reply;
+    if (!download->reader_->Read(&reply) || !reply.has_artifact()) {
+      absl::Status s = FromGrpc(download->Finish(), "download");
+      return s.ok() ? absl::InternalError("the coordinator sent no artifact") : s;
+    }
+    download->artifact_ = reply.artifact();
+    const v1::Artifact& artifact = download->artifact_;
+    if (artifact.kind() != v1::Artifact::DATASET || artifact.files_size() != 1 ||
+        !IsSha256(artifact.sha256())) {
+      return absl::InvalidArgumentError("it is not a dataset artifact of one file");
+    }
+    if (artifact.bytes() < 0 || artifact.bytes() > kMaxDatasetBytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("it has ", artifact.bytes(), " bytes; at most ", kMaxDatasetBytes));
+    }
+    return download;
   }
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kDownloadTimeout);
-  v1::DownloadRequest request;
-  request.set_name(name);
-  auto reader = models_->Get(&context, request);
-  v1::DownloadReply reply;
-  if (!reader->Read(&reply) || !reply.has_artifact()) {
-    absl::Status s = FromGrpc(reader->Finish(), "download");
-    return s.ok() ? absl::InternalError("the coordinator sent no artifact") : s;
+
+  ~Download() {
+    if (reader_ == nullptr) return;
+    context_.TryCancel();
+    Finish();
   }
-  const v1::Artifact artifact = reply.artifact();
-  if (artifact.kind() != v1::Artifact::DATASET || artifact.files_size() != 1 ||
-      !IsSha256(artifact.sha256())) {
-    context.TryCancel();
-    reader->Finish();
-    return absl::InvalidArgumentError("it is not a dataset artifact of one file");
+
+  const v1::Artifact& artifact() const { return artifact_; }
+
+  absl::StatusOr<std::string> Content() {
+    std::string content;
+    content.reserve(static_cast<size_t>(artifact_.bytes()));
+    v1::DownloadReply reply;
+    while (reader_->Read(&reply)) {
+      if (static_cast<int64_t>(content.size() + reply.chunk().size()) > artifact_.bytes()) {
+        return absl::DataLossError("more arrived than the artifact has");
+      }
+      content += reply.chunk();
+    }
+    if (absl::Status s = FromGrpc(Finish(), "download"); !s.ok()) return s;
+    if (Sha256Hex(content) != artifact_.sha256()) {
+      return absl::DataLossError("what arrived does not have the artifact's SHA-256");
+    }
+    return content;
   }
-  if (absl::Status s = files_->CreateDirectories(cache_dir_); !s.ok()) return s;
-  const std::string path = JoinPath(cache_dir_, artifact.sha256());
-  absl::StatusOr<std::unique_ptr<ReadableFile>> cached = files_->Open(path);
-  if (cached.ok() && (*cached)->size() == artifact.bytes()) {
-    context.TryCancel();
-    reader->Finish();
-    return path;
+
+ private:
+  grpc::Status Finish() {
+    const auto reader = std::move(reader_);
+    for (v1::DownloadReply rest; reader->Read(&rest);) continue;  // as gRPC requires
+    return reader->Finish();
   }
-  static std::atomic<int> counter{0};  // names only
-  const std::string temporary = absl::StrCat(path, ".", getpid(), ".", counter++, ".tmp");
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files_->Create(temporary);
-  if (!file.ok()) {
-    context.TryCancel();
-    reader->Finish();
-    return file.status();
+
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderInterface<v1::DownloadReply>> reader_;
+  v1::Artifact artifact_;
+};
+
+absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::OpenArtifact(
+    const std::string& name, const v1::Dataset& dataset) {
+  absl::StatusOr<std::unique_ptr<Download>> download = Download::Begin(models_, name);
+  if (!download.ok()) return download.status();
+  const v1::Artifact artifact = (*download)->artifact();
+  const std::string key = absl::StrCat(artifact.sha256(), "\n", dataset.format(), "\n",
+                                       dataset.sequence_length(), "\n", dataset.holdout_fraction());
+  {
+    absl::MutexLock lock(&mutex_);
+    if (last_ != nullptr && last_key_ == key) return last_;
   }
-  Sha256 hash;
-  absl::Status status;
-  while (status.ok() && reader->Read(&reply)) {
-    if (!reply.has_chunk()) continue;
-    const int64_t bytes = static_cast<int64_t>(reply.chunk().size());
-    hash.Add(reply.chunk().data(), bytes);
-    status = (*file)->Append(reply.chunk().data(), bytes);
+  std::optional<std::string> cached = cache_->Read(artifact.sha256(), artifact.bytes());
+  absl::StatusOr<std::string> content;
+  if (cached.has_value()) {
+    content = *std::move(cached);
+  } else {
+    content = (*download)->Content();
+    if (!content.ok()) return content.status();
+    cache_->Write(artifact.sha256(), *content);
   }
-  if (!status.ok()) context.TryCancel();
-  const absl::Status finished = FromGrpc(reader->Finish(), "download");
-  if (status.ok()) status = finished;
-  if (status.ok() && hash.Hex() != artifact.sha256()) {
-    status = absl::DataLossError("what arrived does not have the artifact's SHA-256");
-  }
-  if (status.ok()) status = (*file)->Close();
-  if (status.ok()) status = files_->Rename(temporary, path);
-  if (!status.ok()) {
-    files_->Remove(temporary).IgnoreError();
-    return status;
-  }
-  return path;
+  download->reset();
+  absl::StatusOr<std::shared_ptr<const Dataset>> parsed = Parse(*std::move(content), dataset);
+  if (!parsed.ok()) return parsed.status();
+  absl::MutexLock lock(&mutex_);
+  last_key_ = key;
+  last_ = *parsed;
+  return parsed;
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::Open(const v1::Dataset& dataset) {
   const std::string& uri = dataset.uri();
-  const bool artifact = uri.rfind(kScheme, 0) == 0;
-  std::string path = uri;
-  if (artifact) {
-    absl::StatusOr<std::string> downloaded = Download(uri.substr(sizeof(kScheme) - 1));
-    if (!downloaded.ok()) return At(uri, downloaded.status());
-    path = *std::move(downloaded);
-  } else if (uri.empty() || uri[0] != '/') {
+  if (absl::StartsWith(uri, kScheme)) {
+    auto opened = OpenArtifact(uri.substr(sizeof(kScheme) - 1), dataset);
+    return opened.ok() ? opened : At(uri, opened.status());
+  }
+  if (!absl::StartsWith(uri, "/")) {
     return absl::InvalidArgumentError(
         absl::StrCat("dataset.uri is '", uri,
                      "'; accepted: artifact:<name>, or an absolute path that every "
                      "worker sees"));
   }
-  absl::StatusOr<std::unique_ptr<ReadableFile>> file =
-      artifact ? files_->Open(path) : roots_->Open(path);
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file = roots_->Open(uri);
   if (!file.ok()) return At(uri, file.status());
-  const std::string key = absl::StrCat(path, "\n", (*file)->size(), "\n", dataset.format(), "\n",
-                                       dataset.sequence_length(), "\n", dataset.holdout_fraction());
-  {
-    absl::MutexLock lock(&mutex_);
-    if (artifact && last_ != nullptr && last_key_ == key) return last_;
-  }
-  absl::StatusOr<std::string> bytes = ReadWhole(**file, kMaxDatasetBytes);
-  if (!bytes.ok()) return At(uri, bytes.status());
-  absl::StatusOr<std::shared_ptr<const Dataset>> parsed;
-  switch (dataset.format()) {
-    case v1::Dataset::NPZ:
-      parsed = Dataset::FromNpz(*bytes, dataset.holdout_fraction());
-      break;
-    case v1::Dataset::TEXT:
-      parsed = Dataset::FromText(*std::move(bytes), dataset.sequence_length(),
-                                 dataset.holdout_fraction());
-      break;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("dataset '", uri, "' has no format; accepted: NPZ, TEXT"));
-  }
-  if (!parsed.ok()) return At(uri, parsed.status());
-  absl::MutexLock lock(&mutex_);
-  last_key_ = key;
-  last_ = *parsed;
-  return parsed;
+  absl::StatusOr<std::string> content = ReadWhole(**file, kMaxDatasetBytes);
+  if (!content.ok()) return At(uri, content.status());
+  auto parsed = Parse(*std::move(content), dataset);
+  return parsed.ok() ? parsed : At(uri, parsed.status());
 }
 
 }  // namespace espalier

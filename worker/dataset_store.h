@@ -1,5 +1,5 @@
-// Opens datasets by URI: files that every worker can read, or artifacts downloaded from the
-// coordinator into a cache keyed by SHA-256.
+// Opens datasets by URI: files of this host, or artifacts downloaded from the coordinator and kept
+// in a cache.
 #pragma once
 
 #include <memory>
@@ -8,32 +8,32 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "base/file_system.h"
 #include "espalier/v1/models.grpc.pb.h"
 #include "espalier/v1/training.pb.h"
 #include "storage/dataset.h"
 #include "storage/dataset_roots.h"
+#include "worker/dataset_cache.h"
 
 namespace espalier {
 
-// Thread-safe. Several workers may share one cache directory.
+// Thread-safe.
 class DatasetStore {
  public:
-  // With a null `models` only paths work. Paths are opened beneath `roots` only.
-  DatasetStore(v1::Models::StubInterface* models, FileSystem* files, std::string cache_dir,
-               const DatasetRoots* roots)
-      : models_(models), files_(files), cache_dir_(std::move(cache_dir)), roots_(roots) {}
+  // With a null `models` only paths work. Paths are opened beneath `roots` only. All must outlive
+  // this.
+  DatasetStore(v1::Models::StubInterface* models, DatasetCache* cache, const DatasetRoots* roots)
+      : models_(models), cache_(cache), roots_(roots) {}
 
-  // Keeps the last dataset in memory. Errors name the URI.
+  // Keeps the last artifact's dataset in memory. Errors name the URI.
   absl::StatusOr<std::shared_ptr<const Dataset>> Open(const v1::Dataset& dataset);
 
-  // Downloads dataset artifact `name` if it is not cached and returns the path of its content.
-  absl::StatusOr<std::string> Download(const std::string& name);
-
  private:
+  class Download;
+  absl::StatusOr<std::shared_ptr<const Dataset>> OpenArtifact(const std::string& name,
+                                                              const v1::Dataset& dataset);
+
   v1::Models::StubInterface* const models_;
-  FileSystem* const files_;
-  const std::string cache_dir_;
+  DatasetCache* const cache_;
   const DatasetRoots* const roots_;
 
   absl::Mutex mutex_;

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <random>
 #include <thread>
@@ -26,6 +25,7 @@
 #include "worker/collective/nccl_communicator.h"
 #include "worker/coordinator_client.h"
 #include "worker/data_folder.h"
+#include "worker/dataset_cache.h"
 #include "worker/dataset_store.h"
 #include "worker/measure.h"
 #include "worker/worker_service.h"
@@ -135,23 +135,21 @@ class LocalWorkerImpl : public LocalWorker {
     files_ = NewPosixFileSystem();
     client_ = std::make_unique<CoordinatorClient>(options_.coordinator,
                                                   keys_ ? keys_->shown() : nullptr, tls_);
-    std::string cache = options_.cache_dir;
-    if (cache.empty()) {
-      std::error_code error;
-      std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
-      cache = ((error ? "/tmp" : temporary) / absl::StrCat("espalier-cache-", getuid())).string();
-    }
+    absl::StatusOr<std::unique_ptr<DatasetCache>> cache =
+        DatasetCache::Open(options_.cache_dir, options_.cache_bytes);
+    if (!cache.ok()) return cache.status();
+    cache_ = *std::move(cache);
     absl::StatusOr<std::unique_ptr<DatasetRoots>> roots =
         DatasetRoots::Create(options_.dataset_roots);
     if (!roots.ok()) return roots.status();
     dataset_roots_ = *std::move(roots);
     for (const std::string& path :
          {options_.api_key_file, options_.tls.certificate, options_.tls.key, options_.tls.ca,
-          options_.tls.client_ca, options_.swap_dir, cache}) {
+          options_.tls.client_ca, options_.swap_dir, cache_->path()}) {
       dataset_roots_->Exclude(path);
     }
-    datasets_ = std::make_unique<DatasetStore>(&client_->models(), files_.get(), cache,
-                                               dataset_roots_.get());
+    datasets_ =
+        std::make_unique<DatasetStore>(&client_->models(), cache_.get(), dataset_roots_.get());
     absl::StatusOr<std::string> call_key = RandomId();
     if (!call_key.ok()) return call_key.status();
     call_key_ = *std::move(call_key);
@@ -404,6 +402,7 @@ class LocalWorkerImpl : public LocalWorker {
   std::unique_ptr<CoordinatorClient> client_;
   DataFolder data_folder_;
   std::unique_ptr<DatasetRoots> dataset_roots_;
+  std::unique_ptr<DatasetCache> cache_;
   std::unique_ptr<DatasetStore> datasets_;
   std::string call_key_;  // which the coordinator shows
   std::unique_ptr<WorkerService> service_;

@@ -26,7 +26,8 @@ struct WorkerOptions {
   // Folders of this host whose files clients may name as datasets; see DatasetRoots.
   std::vector<std::string> dataset_roots;
   std::string data_dir;   // see DataFolder; empty: the one that the coordinator names
-  std::string cache_dir;  // downloaded datasets; empty: below the system's temporary directory
+  std::string cache_dir;  // parent of DatasetCache; empty: the system's temporary directory
+  int64_t cache_bytes = int64_t{16} << 30;
   // API keys (api_keys.h): the worker sends the first to the coordinator. Empty: none. Its own
   // service takes the coordinator's calls only, which show a key that the worker makes up.
   std::string api_key_file;

@@ -1,6 +1,7 @@
 // espalier-worker: joins a coordinator with one device and runs programs on it until stopped.
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -36,7 +37,11 @@ ABSL_FLAG(std::vector<std::string>, dataset_root, {},
 ABSL_FLAG(std::string, data_dir, "",
           "the coordinator's data folder: the only one in which this worker reads and writes "
           "checkpoints and models; empty: the folder that the coordinator names");
-ABSL_FLAG(std::string, cache_dir, "", "where downloaded datasets are kept");
+ABSL_FLAG(std::string, cache_dir, "",
+          "folder for downloaded datasets, in a folder of this user's own; empty: the system's "
+          "folder of temporary files");
+ABSL_FLAG(int64_t, cache_bytes, int64_t{16} << 30,
+          "downloaded datasets that are kept; the least recently used go first; 0: none");
 ABSL_FLAG(std::string, api_key_file, "",
           "file with one key per line, as for espalierd: the first is sent to the coordinator; "
           "empty: none");
@@ -67,6 +72,7 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  umask(077);  // checkpoints and datasets are for this user only
 
   spdlog::set_formatter(espalier::LogFormat());
   espalier::WorkerOptions options;
@@ -82,6 +88,7 @@ int main(int argc, char** argv) {
   options.dataset_roots = absl::GetFlag(FLAGS_dataset_root);
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
   options.cache_dir = absl::GetFlag(FLAGS_cache_dir);
+  options.cache_bytes = absl::GetFlag(FLAGS_cache_bytes);
   options.api_key_file = absl::GetFlag(FLAGS_api_key_file);
   options.tls = {.certificate = absl::GetFlag(FLAGS_tls_cert),
                  .key = absl::GetFlag(FLAGS_tls_key),

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -17,7 +16,6 @@
 #include "storage/manifest.h"
 #include "worker/fake_coordinator.h"
 #include "worker/local_worker.h"
-#include "worker/rpc_test_util.h"
 
 namespace espalier {
 namespace {
@@ -110,7 +108,6 @@ class WorkerTest : public testing::Test {
     options.memory_limit = 1 << 28;
     options.calibrate = false;
     options.cache_dir = root_ + "/cache";
-    options.dataset_roots = dataset_roots_;
     auto worker = StartWorker(options);
     EXPECT_TRUE(worker.ok()) << worker.status();
     return *std::move(worker);
@@ -189,7 +186,6 @@ class WorkerTest : public testing::Test {
       std::string("worker-") + testing::UnitTest::GetInstance()->current_test_info()->name());
   FakeCoordinator coordinator_{root_};
   std::string text_;
-  std::vector<std::string> dataset_roots_;
 };
 
 TEST_F(WorkerTest, ProbeFindsTheDataFolderByItsId) {
@@ -428,90 +424,6 @@ TEST_F(WorkerTest, MeasuresProgramsBetweenJobs) {
   ASSERT_EQ(reply.seconds_size(), 2);
   EXPECT_GT(reply.seconds(0), 0);
   EXPECT_LT(reply.seconds(1), 0);
-}
-
-// Whoever may train on a file may read it, so nobody gets one that no operator named.
-TEST_F(WorkerTest, PathsBeneathItsFoldersAreUsedAndNoOthers) {
-  const LoweredPlan plan = Lower(1);
-  const std::string sets = JoinPath(testing::TempDir(), "sets"), outside = sets + "-of-others";
-  for (const std::string& folder : {sets, outside, root_}) {
-    std::filesystem::create_directories(folder);
-    std::ofstream(folder + "/text") << text_;
-  }
-  dataset_roots_ = {sets, root_};  // the latter is the coordinator's: never read as a dataset
-  auto worker = Start("a");
-  auto stub = StubOf(*worker);
-  const auto code = [&](v1::LoadProgramRequest request) {
-    return Load(*stub, request).error_code();
-  };
-  v1::LoadProgramRequest request = LoadRequest("a", 1, plan, 0);
-  for (const std::string& path : {outside + "/text", std::string("/etc/passwd"),
-                                  sets + "/../sets-of-others/text", root_ + "/text"}) {
-    request.mutable_dataset()->set_uri(path);
-    EXPECT_EQ(code(request), grpc::StatusCode::PERMISSION_DENIED) << path;
-  }
-  request.mutable_dataset()->set_uri(sets + "/text");
-  EXPECT_EQ(code(request), grpc::StatusCode::OK);
-  for (const std::string& folder : {std::string("/etc"), outside, root_ + "/../sets", root_}) {
-    request = LoadRequest("a", 1, plan, 0);
-    request.set_checkpoint_dir(folder);
-    EXPECT_EQ(code(request), grpc::StatusCode::PERMISSION_DENIED) << folder;
-    request.clear_checkpoint_dir();
-    request.set_init_folder(folder);
-    EXPECT_EQ(code(request), grpc::StatusCode::PERMISSION_DENIED) << folder;
-    v1::StartServingRequest serving;
-    *serving.mutable_attempt() = AttemptOf("a", 1);
-    v1::StartServingReply reply;
-    grpc::ClientContext one, two;
-    serving.set_folder(folder);
-    EXPECT_EQ(stub->StartServing(&one, serving, &reply).error_code(),
-              grpc::StatusCode::PERMISSION_DENIED)
-        << folder;
-    serving.set_folder(root_ + "/model");
-    serving.add_adapter_folders(folder);
-    EXPECT_EQ(stub->StartServing(&two, serving, &reply).error_code(),
-              grpc::StatusCode::PERMISSION_DENIED)
-        << folder;
-    v1::RunRequest run;
-    *run.mutable_attempt() = AttemptOf("a", 1);
-    run.set_checkpoint_root(folder);
-    grpc::ClientContext three;
-    EXPECT_EQ(stub->Run(&three, run)->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED)
-        << folder;
-  }
-}
-
-TEST(StartWorker, SendsItsApiKeyAndTakesCallsOfTheCoordinatorOnly) {
-  FakeCoordinator coordinator(testing::TempDir());
-  coordinator.WantAuthorization("Bearer the-key-of-all-workers");
-  WorkerOptions options;
-  options.coordinator = coordinator.address();
-  options.calibrate = false;
-  auto stranger = StartWorker(options);
-  EXPECT_EQ(stranger.status().code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_NE(std::string(stranger.status().message()).find("--api-key-file"), std::string::npos);
-
-  options.api_key_file = testing::TempDir() + "/worker-keys";
-  std::ofstream(options.api_key_file) << "the-key-of-all-workers\n";
-  auto worker = StartWorker(options);
-  ASSERT_TRUE(worker.ok()) << worker.status();
-  // An API key, which clients have, too, is none of the coordinator's.
-  for (const char* shown : {"", "Bearer the-key-of-all-workers", "Bearer "}) {
-    const auto refused = CallEveryMethod((*worker)->address(), "espalier.v1.Worker", shown);
-    EXPECT_GE(refused.size(), 4u);
-    for (const auto& [method, status] : refused) {
-      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
-    }
-  }
-  const auto stub = v1::Worker::NewStub(
-      KeyedChannel((*worker)->address(), {},
-                   [key = coordinator.CallKeyOf((*worker)->worker_id())] { return key; }));
-  grpc::ClientContext context;
-  v1::StopRequest stop;
-  stop.mutable_attempt()->set_job_id("none");
-  v1::StopReply reply;
-  const grpc::Status status = stub->Stop(&context, stop, &reply);
-  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST(StartWorker, ADeadCoordinatorIsNamed) {

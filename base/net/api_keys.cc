@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/net/private_file.h"
 
 namespace espalier {
 namespace {
@@ -28,6 +29,7 @@ absl::StatusOr<std::vector<std::string>> KeysIn(const std::string& path) {
   if (!file) {
     return absl::InvalidArgumentError(absl::StrCat("--api-key-file=", path, " cannot be read"));
   }
+  if (absl::Status s = CheckPrivateFile("api-key-file", path); !s.ok()) return s;
   std::vector<std::string> keys;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {

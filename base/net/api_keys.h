@@ -25,8 +25,8 @@ bool IsBearer(const std::string& authorization, const std::string& key);
 class ApiKeys {
  public:
   // Reads one key per line, skipping blank lines and lines that start with #. Returns
-  // InvalidArgument naming the file if it is unreadable or empty or has a key shorter than 16
-  // characters.
+  // InvalidArgument naming the file if it is unreadable, open to other users (private_file.h) or
+  // empty, or has a key shorter than 16 characters.
   static absl::StatusOr<ApiKeys> Read(const std::string& path);
 
   // Reads the file again. Returns true if the keys or their order changed. Errors are those of Read

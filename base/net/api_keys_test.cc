@@ -1,5 +1,6 @@
 #include "base/net/api_keys.h"
 
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@ constexpr char kTwo[] = "the-second-of-the-keys";
 std::string FileOf(const std::string& content) {
   const std::string path = ::testing::TempDir() + "/keys";
   std::ofstream(path) << content;
+  std::filesystem::permissions(path, std::filesystem::perms(0600));
   return path;
 }
 
@@ -47,6 +49,12 @@ TEST(ApiKeys, FilesWithoutAValidKeyAreRefused) {
               HasSubstr("holds no key"));
   EXPECT_THAT(std::string(ApiKeys::Read(FileOf("\nshort\n")).status().message()),
               HasSubstr("line 2"));
+}
+
+TEST(ApiKeys, FilesThatOthersCanReadAreRefused) {
+  const std::string path = FileOf(kOne);
+  std::filesystem::permissions(path, std::filesystem::perms(0644));
+  EXPECT_THAT(std::string(ApiKeys::Read(path).status().message()), HasSubstr("chmod 600"));
 }
 
 TEST(ApiKeys, CopiesSeeReloadedKeys) {

@@ -66,7 +66,9 @@ class Certificates : public ::testing::Test {
   Certificates() { std::filesystem::create_directories(folder_); }
 
   void Put(const std::string& name, const std::string& text) {
-    std::ofstream(absl::StrCat(folder_, "/", name), std::ios::binary) << text;
+    const std::string path = absl::StrCat(folder_, "/", name);
+    std::ofstream(path, std::ios::binary) << text;
+    std::filesystem::permissions(path, std::filesystem::perms(0600));
   }
   void Put(const Pair& pair) {
     Put("cert.pem", pair.certificate);
@@ -155,7 +157,10 @@ TEST_F(Certificates, WatchReportsEachValidChange) {
 
 TEST(Keys, WatchReloadsKeysAndKeepsThemIfFileIsInvalid) {
   const std::string path = ::testing::TempDir() + "/watched-keys";
-  const auto put = [&](const std::string& text) { std::ofstream(path) << text; };
+  const auto put = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    std::filesystem::permissions(path, std::filesystem::perms(0600));
+  };
   put("the-first-of-the-keys\n");
   const auto keys = ApiKeys::Read(path);
   ASSERT_TRUE(keys.ok()) << keys.status();

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/net/memory_file.h"
+#include "base/net/private_file.h"
 #include "third_party/openssl/pem.h"
 
 namespace espalier {
@@ -54,7 +55,11 @@ absl::StatusOr<TlsPem> ReadPem(const TlsFiles& files) {
     absl::StatusOr<std::string> pem = ReadFile(flag, path);
     if (!pem.ok()) return pem.status();
     *to = *std::move(pem);
-    if (path.empty() || to == &out.key) continue;
+    if (path.empty()) continue;
+    if (to == &out.key) {
+      if (absl::Status s = CheckPrivateFile(flag, path); !s.ok()) return s;
+      continue;
+    }
     if (auto certificate = FirstCertificate(flag, path, *to); !certificate.ok()) {
       return certificate.status();
     }

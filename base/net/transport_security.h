@@ -28,8 +28,9 @@ class TransportSecurity {
  public:
   // No TLS.
   TransportSecurity() = default;
-  // Returns InvalidArgument naming a file that cannot be read or parsed, whose certificate has
-  // expired or does not match the key, or that is missing though another one needs it.
+  // Returns InvalidArgument naming a file that cannot be read or parsed, whose key is open to other
+  // users (private_file.h), whose certificate has expired or does not match the key, or that is
+  // missing though another one needs it.
   static absl::StatusOr<TransportSecurity> Read(const TlsFiles& files);
 
   // Reads the files again. Returns true if pem() and the paths below changed. Errors are those of

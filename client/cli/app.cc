@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/net/private_file.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
 #include "client/cli/interrupt.h"
@@ -171,6 +172,7 @@ absl::StatusOr<std::string> Context::token() const {
   if (file.empty()) return FromEnv(env_, "ESPALIER_TOKEN");
   auto text = ReadFile(file);
   if (!text.ok()) return text.status();
+  if (absl::Status s = CheckPrivateFile("token-file", file); !s.ok()) return s;
   return std::string(absl::StripAsciiWhitespace(*text));
 }
 
@@ -193,6 +195,7 @@ absl::StatusOr<Context::Tls> Context::tls() const {
     if (!pem.ok()) return pem.status();
     *to = *std::move(pem);
   }
+  if (absl::Status s = CheckPrivateFile("key-file", key); !s.ok()) return s;
   return tls;
 }
 

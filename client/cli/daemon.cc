@@ -113,7 +113,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& program, const std::s
 absl::StatusOr<int> StartDaemon(const std::vector<std::string>& command, const std::string& home,
                                 double timeout_seconds) {
   std::remove(ReadyFile(home).c_str());
-  const int log = open(LogFile(home).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int log = open(LogFile(home).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (log < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", LogFile(home)));
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));

@@ -1,11 +1,12 @@
 """What clients, other users of the host and web pages must not reach."""
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import Cluster, Failed  # noqa: E402
+from cluster import PROGRAMS, Cluster, Failed, write_private  # noqa: E402
 
 TINY = ("--model=llama:hidden=32,layers=1,heads=2,kv_heads=2,intermediate=64,positions=32", "--sequence-length=16", "-b", "2",
         "--steps=2", "--holdout=0")
@@ -56,6 +57,52 @@ class FilesOfTheHostTest(unittest.TestCase):
                 job = cluster.wait_for_job(cluster.train(*TINY, "-d", text, "--no-upload", "--only-data-parallel"))
                 self.assertEqual(job["state"].upper(), "FAILED", job)
                 self.assertIn("--dataset-root", job["error"])
+
+
+class OtherUsersTest(unittest.TestCase):
+    def test_what_is_written_is_for_the_daemons_user(self):
+        with Cluster(workers=1, daemon_flags=["--local-workers=1"]) as cluster:
+            text = os.path.join(cluster.folder, "text.txt")
+            with open(text, "w") as file:
+                file.write(SECRET)
+            data, cache = os.path.join(cluster.folder, "data"), os.path.join(cluster.folder, "cache0")
+            cluster.wait_for_workers(2)
+            job = cluster.wait_for_job(cluster.train(*TINY, "-d", text, "--only-data-parallel"))
+            self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+            files = 0
+            for top in (data, cache):
+                for folder, _, names in os.walk(top):
+                    self.assertEqual(os.stat(folder).st_mode & 0o777, 0o700, folder)
+                    for name in names:
+                        self.assertEqual(os.stat(os.path.join(folder, name)).st_mode & 0o777, 0o600, name)
+                        files += 1
+            kept = [os.path.join(folder, name) for top in (data, cache) for folder, _, names in os.walk(top)
+                    for name in names if "espalier-datasets-" in folder]
+            self.assertEqual(len(kept), 2, "one for each worker")
+            # What somebody else puts there is noticed.
+            poisoned = next(path for path in kept if path.startswith(cache))
+            with open(poisoned, "w") as file:
+                file.write("x" * len(SECRET))
+            cluster.kill(cluster.workers[0])
+            cluster.workers.append(cluster.spawn("espalier-worker", f"--coordinator={cluster.grpc}", "--name=again",
+                                                 "--threads=1", f"--cache-dir={cache}"))
+            cluster.wait(lambda: {w["name"] for w in cluster.run("status")["workers"] if w["state"].upper() == "IDLE"} ==
+                         {"again", "local-1"}, 60, "the new worker is there and the old one is not")
+            again = cluster.wait_for_job(cluster.train(*TINY, "-d", text, "--only-data-parallel"))
+            self.assertEqual(again["state"].upper(), "SUCCEEDED", again)
+            with open(poisoned) as file:
+                self.assertEqual(file.read(), SECRET)
+
+    def test_open_key_file_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys = os.path.join(folder, "keys")
+            write_private(keys, "the-key-of-this-test\n")
+            os.chmod(keys, 0o644)
+            for program in ("espalierd", "espalier-worker"):
+                done = subprocess.run([PROGRAMS[program], f"--api-key-file={keys}"], capture_output=True, text=True, timeout=60,
+                                      cwd=folder)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(f"chmod 600 {keys}", done.stderr)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ if __name__ == "__main__":
 import anthropic  # noqa: E402
 import pydantic  # noqa: E402
 from anthropic.types import Message, RawMessageStreamEvent  # noqa: E402
-from cluster import Cluster  # noqa: E402
+from cluster import Cluster, write_private  # noqa: E402
 from language_models import CALL, serve_thinker  # noqa: E402
 
 KEY = "sk-test-0123456789abcdef"
@@ -33,8 +33,7 @@ class AnthropicClientTest(unittest.TestCase):
     def setUpClass(cls):
         os.environ["ESPALIER_TOKEN"] = KEY
         keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
-        with open(keys, "w") as file:
-            file.write(f"{KEY}\n")
+        write_private(keys, f"{KEY}\n")
         cls.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={keys}", "--local-workers=1"])
         try:
             cls.cluster.wait_for_workers(1)

@@ -5,7 +5,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import DATA, Cluster, Failed  # noqa: E402
+from cluster import DATA, Cluster, Failed, write_private  # noqa: E402
 
 OLD, NEW = "the-key-of-yesterday", "the-key-of-tomorrow"
 
@@ -25,8 +25,7 @@ class ApiKeysTest(unittest.TestCase):
 
     def put(self, *keys):
         """As Kubernetes does: another file in its place."""
-        with open(self.file + ".new", "w") as out:
-            out.write("\n".join(keys) + "\n")
+        write_private(self.file + ".new", "\n".join(keys) + "\n")
         os.rename(self.file + ".new", self.file)
 
     def change(self, *keys):

@@ -24,6 +24,12 @@ def free_port():
         return s.getsockname()[1]
 
 
+def write_private(path, text):
+    """A file of keys: the programs refuse those that other users can read."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+
+
 class Failed(Exception):
     def __init__(self, code, out, err):
         super().__init__(f"exit {code}\n{out}\n{err}")

@@ -12,7 +12,7 @@ import yaml
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import dashboards  # noqa: E402
-from cluster import PROGRAMS, ROOT, Cluster  # noqa: E402
+from cluster import PROGRAMS, ROOT, Cluster, write_private  # noqa: E402
 from manifests import (VARIABLE, arguments_of, container_ports, faults, listens_on, load, name_of,  # noqa: E402
                        pods_of, probes_of, program_of)
 
@@ -218,8 +218,7 @@ class DeployTest(unittest.TestCase):
         asked = 0
         with tempfile.TemporaryDirectory() as folder:
             keys = os.path.join(folder, "keys")
-            with open(keys, "w", encoding="utf-8") as file:
-                file.write(KEY + "\n")
+            write_private(keys, KEY + "\n")
             for _, _, pod in (pod for text in self.texts.values() for pod in pods_of(load(text))):
                 for container in pod["containers"]:
                     paths = {probe["httpGet"]["path"] for probe in probes_of(container).values() if "httpGet" in probe}

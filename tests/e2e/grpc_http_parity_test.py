@@ -7,7 +7,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import grpc  # noqa: E402
 from espalier.v1 import inference_pb2 as pb  # noqa: E402
-from cluster import Cluster  # noqa: E402
+from cluster import Cluster, write_private  # noqa: E402
 from grpc_calls import Calls, error_of, use  # noqa: E402
 from language_models import train  # noqa: E402
 
@@ -30,8 +30,7 @@ class GrpcHttpParityTest(unittest.TestCase):
     def setUpClass(cls):
         os.environ["ESPALIER_TOKEN"] = KEY
         keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
-        with open(keys, "w") as file:
-            file.write(f"{KEY}\n{OTHER_KEY}\n")
+        write_private(keys, f"{KEY}\n{OTHER_KEY}\n")
         cls.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={keys}", "--local-workers=1"])
         try:
             cls.cluster.wait_for_workers(1)

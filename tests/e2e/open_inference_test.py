@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import grpc  # noqa: E402
 from espalier.v1 import inference_pb2  # noqa: E402
 from open_inference import open_inference_pb2 as pb  # noqa: E402
-from cluster import Cluster  # noqa: E402
+from cluster import Cluster, write_private  # noqa: E402
 from grpc_calls import Calls, error_of, use  # noqa: E402
 from language_models import train  # noqa: E402
 
@@ -23,8 +23,7 @@ class OpenInferenceTest(unittest.TestCase):
     def setUpClass(cls):
         os.environ["ESPALIER_TOKEN"] = KEY
         cls.keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
-        with open(cls.keys, "w") as file:
-            file.write(f"{KEY}\n")
+        write_private(cls.keys, f"{KEY}\n")
         cls.cluster = Cluster(workers=1, daemon_flags=[f"--api-key-file={cls.keys}", "--open-probes"],
                               worker_flags=[f"--api-key-file={cls.keys}"])
         try:

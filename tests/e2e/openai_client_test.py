@@ -18,7 +18,7 @@ if __name__ == "__main__":
     client_environment.enter()
 import openai  # noqa: E402
 import pydantic  # noqa: E402
-from cluster import Cluster  # noqa: E402
+from cluster import Cluster, write_private  # noqa: E402
 from language_models import serve_thinker, train  # noqa: E402
 
 KEY = "sk-test-0123456789abcdef"
@@ -67,8 +67,7 @@ class OpenAiClientTest(unittest.TestCase):
     def setUpClass(cls):
         os.environ["ESPALIER_TOKEN"] = KEY
         keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
-        with open(keys, "w") as file:
-            file.write(f"# for tests\n{KEY}\n")
+        write_private(keys, f"# for tests\n{KEY}\n")
         cls.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={keys}", "--local-workers=1"])
         try:
             cls.cluster.wait_for_workers(1)

@@ -13,7 +13,7 @@ if __name__ == "__main__":
     client_environment.enter()
 import openai  # noqa: E402
 import pydantic  # noqa: E402
-from cluster import Cluster  # noqa: E402
+from cluster import Cluster, write_private  # noqa: E402
 from language_models import CALL, serve_thinker  # noqa: E402
 from openai.types.responses import Response, ResponseStreamEvent  # noqa: E402
 
@@ -35,8 +35,7 @@ class ResponsesTest(unittest.TestCase):
     def setUpClass(cls):
         os.environ["ESPALIER_TOKEN"] = KEYS[0]
         keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
-        with open(keys, "w") as file:
-            file.write("\n".join(KEYS))
+        write_private(keys, "\n".join(KEYS))
         cls.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={keys}", "--local-workers=1",
                                                        "--response-store-bytes=400000"])
         try:

@@ -16,7 +16,7 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import DATA, PROGRAMS, Cluster, Failed, free_port  # noqa: E402
+from cluster import DATA, PROGRAMS, Cluster, Failed, free_port, write_private  # noqa: E402
 from model_files import weights, write_model  # noqa: E402
 
 CNN = os.path.join(DATA, "digits_cnn.onnx")
@@ -111,8 +111,7 @@ class Secret:
         version = f"..{self.versions}"
         os.mkdir(os.path.join(self.folder, version))
         for name, text in zip(self.FILES, contents):
-            with open(os.path.join(self.folder, version, name), "w") as file:
-                file.write(text)
+            write_private(os.path.join(self.folder, version, name), text)
         os.symlink(version, os.path.join(self.folder, "..new"))
         os.rename(os.path.join(self.folder, "..new"), os.path.join(self.folder, "..data"))
 
@@ -337,8 +336,7 @@ class TlsTest(unittest.TestCase):
     def keys(self):
         """Returns a file with KEY, which is required off loopback in addition to TLS."""
         path = os.path.join(self.folder.name, "keys")
-        with open(path, "w") as file:
-            file.write(KEY + "\n")
+        write_private(path, KEY + "\n")
         return f"--api-key-file={path}"
 
     def test_workers_off_loopback_require_tls(self):

@@ -1,0 +1,201 @@
+#include "worker/dataset_cache.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file_system.h"
+#include "base/random_id.h"
+#include "base/sha256.h"
+
+namespace espalier {
+namespace {
+
+constexpr char kUnfinished[] = ".tmp";
+// A download ends within ten minutes.
+constexpr time_t kUnfinishedSeconds = 3600;
+constexpr size_t kHashLength = 64;
+constexpr size_t kPiece = size_t{1} << 26;
+
+struct CachedFile {
+  timespec used;
+  std::string name;
+  int64_t bytes = 0;
+};
+
+bool IsHash(absl::string_view text) {
+  return text.size() == kHashLength &&
+         text.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
+}
+
+absl::Status NotOurs(const std::string& path, const std::string& what) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the cache folder ", path, " ", what,
+      ": somebody else may read or exchange what is in it; remove it, or give --cache-dir another "
+      "folder"));
+}
+
+// Opens a folder of this user, which is made if missing, without following a link.
+absl::StatusOr<int> OpenOwnFolder(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the cache folder ", path, " cannot be made: ", std::strerror(errno),
+                     "; give --cache-dir a folder that can be written to"));
+  }
+  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder < 0) return NotOurs(path, absl::StrCat("cannot be opened, ", std::strerror(errno)));
+  struct stat info;
+  const bool known = fstat(folder, &info) == 0;
+  if (known && info.st_uid == geteuid() &&
+      ((info.st_mode & 0777) == 0700 || fchmod(folder, 0700) == 0)) {
+    return folder;
+  }
+  close(folder);
+  return NotOurs(path, known ? absl::StrCat("belongs to user ", info.st_uid) : "is not readable");
+}
+
+bool WriteAll(int file, const std::string& content) {
+  for (size_t at = 0; at < content.size();) {
+    const ssize_t written = write(file, content.data() + at, std::min(content.size() - at, kPiece));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    at += static_cast<size_t>(written);
+  }
+  return true;
+}
+
+bool ReadAll(int file, std::string* content) {
+  for (size_t at = 0; at < content->size();) {
+    const ssize_t got = read(file, content->data() + at, std::min(content->size() - at, kPiece));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += static_cast<size_t>(got);
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DatasetCache>> DatasetCache::Open(const std::string& parent,
+                                                                 int64_t max_bytes) {
+  if (max_bytes < 0) return absl::InvalidArgumentError("--cache-bytes: 0 or more");
+  std::string within = parent;
+  std::error_code error;
+  if (within.empty()) within = std::filesystem::temp_directory_path(error).string();
+  if (error || within.empty()) within = "/tmp";
+  std::filesystem::create_directories(within, error);
+  const std::string path = JoinPath(within, absl::StrCat("espalier-datasets-", geteuid()));
+  absl::StatusOr<int> folder = OpenOwnFolder(path);
+  if (!folder.ok()) return folder.status();
+  return std::unique_ptr<DatasetCache>(new DatasetCache(path, *folder, max_bytes));
+}
+
+DatasetCache::~DatasetCache() { close(folder_); }
+
+std::optional<std::string> DatasetCache::Read(const std::string& sha256, int64_t bytes) {
+  if (!IsHash(sha256)) return std::nullopt;
+  const int file = openat(folder_, sha256.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (file < 0 && errno == ENOENT) return std::nullopt;
+  const absl::Cleanup close_file = [file] {
+    if (file >= 0) close(file);
+  };
+  struct stat info;
+  std::string content;
+  bool good =
+      file >= 0 && fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == bytes;
+  if (good) {
+    content.resize(static_cast<size_t>(bytes));
+    good = ReadAll(file, &content) && Sha256Hex(content) == sha256;
+  }
+  if (!good) {
+    spdlog::warn("{}/{} is not what was downloaded; it is removed and downloaded again", path_,
+                 sha256);
+    unlinkat(folder_, sha256.c_str(), 0);
+    return std::nullopt;
+  }
+  futimens(file, nullptr);  // used just now
+  return content;
+}
+
+void DatasetCache::MakeRoom(int64_t bytes) {
+  const int listed = dup(folder_);
+  DIR* const folder = listed < 0 ? nullptr : fdopendir(listed);
+  if (folder == nullptr) {
+    if (listed >= 0) close(listed);
+    return;
+  }
+  rewinddir(folder);  // the position is shared with the other descriptor
+  std::vector<CachedFile> files;
+  int64_t total = bytes;
+  while (const dirent* entry = readdir(folder)) {
+    const std::string name = entry->d_name;
+    struct stat info;
+    if (!IsHash(absl::string_view(name).substr(0, kHashLength)) ||
+        fstatat(folder_, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) {
+      continue;
+    }
+    if (absl::EndsWith(name, kUnfinished)) {
+      // Of a process that was killed, or one that still writes.
+      if (time(nullptr) - info.st_mtime > kUnfinishedSeconds) unlinkat(folder_, name.c_str(), 0);
+      continue;
+    }
+    files.push_back({info.st_mtim, name, info.st_size});
+    total += info.st_size;
+  }
+  closedir(folder);
+  std::sort(files.begin(), files.end(), [](const CachedFile& a, const CachedFile& b) {
+    return std::tie(a.used.tv_sec, a.used.tv_nsec) < std::tie(b.used.tv_sec, b.used.tv_nsec);
+  });
+  for (const CachedFile& file : files) {
+    if (total <= max_bytes_) break;
+    if (unlinkat(folder_, file.name.c_str(), 0) == 0) total -= file.bytes;
+  }
+}
+
+absl::Status DatasetCache::WriteFile(const std::string& name, const std::string& content) {
+  const absl::StatusOr<std::string> random = RandomId();
+  if (!random.ok()) return random.status();
+  const std::string temporary = absl::StrCat(name, ".", *random, kUnfinished);
+  const int file = openat(folder_, temporary.c_str(),
+                          O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (file < 0) return absl::ErrnoToStatus(errno, "cannot make a file");
+  // Not synced: a file that a crash has cut does not have its hash.
+  const bool written = WriteAll(file, content);
+  const int write_error = errno;
+  const bool closed = close(file) == 0;
+  if (written && closed && renameat(folder_, temporary.c_str(), folder_, name.c_str()) == 0) {
+    return absl::OkStatus();
+  }
+  const int error = written ? errno : write_error;
+  unlinkat(folder_, temporary.c_str(), 0);
+  return absl::ErrnoToStatus(error, "cannot write");
+}
+
+void DatasetCache::Write(const std::string& sha256, const std::string& content) {
+  const int64_t bytes = static_cast<int64_t>(content.size());
+  if (!IsHash(sha256) || bytes > max_bytes_) return;
+  absl::MutexLock lock(&writing_);
+  flock(folder_, LOCK_EX);  // other workers of this host look for room, too
+  const absl::Cleanup unlock = [this] { flock(folder_, LOCK_UN); };
+  MakeRoom(bytes);
+  if (absl::Status s = WriteFile(sha256, content); !s.ok()) {
+    spdlog::warn("{}: a dataset of {} bytes is not kept: {}", path_, bytes,
+                 std::string(s.message()));
+  }
+}
+
+}  // namespace espalier
