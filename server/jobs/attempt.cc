@@ -35,7 +35,7 @@ Attempt::Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* o
     : tools_(tools),
       task_(std::move(task)),
       observer_(observer),
-      merge_(static_cast<int>(task_.members.size())),
+      merge_(static_cast<int>(task_.members.size()), task_.checkpoint_root),
       checkpoint_{task_.checkpoint, task_.record.job.checkpoint_step()},
       ranks_(task_.members.size()) {
   for (size_t r = 0; r < ranks_.size(); ++r) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/file_system.h"
 
 namespace espalier {
 namespace {
@@ -68,6 +69,11 @@ std::optional<v1::StepReport> RankReportMerger::AddEvaluation(int rank,
 
 absl::StatusOr<std::optional<RankReportMerger::Checkpoint>> RankReportMerger::AddShard(
     int rank, const v1::CheckpointShard& shard) {
+  if (!IsBeneath(RealPath(shard.directory()), RealPath(checkpoint_root_))) {
+    return absl::PermissionDeniedError(absl::StrCat("rank ", rank, " reports a checkpoint in ",
+                                                    shard.directory(), ", which is not beneath ",
+                                                    checkpoint_root_));
+  }
   std::map<int, v1::CheckpointShard>& parts = shards_[shard.steps_done()];
   parts[rank] = shard;
   if (static_cast<int>(parts.size()) < ranks_) return std::optional<Checkpoint>();

@@ -26,7 +26,9 @@ v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks);
 // Not thread-safe.
 class RankReportMerger {
  public:
-  explicit RankReportMerger(int ranks) : ranks_(ranks) {}
+  // `checkpoint_root`: of the job; workers write their shards beneath it.
+  RankReportMerger(int ranks, std::string checkpoint_root)
+      : ranks_(ranks), checkpoint_root_(std::move(checkpoint_root)) {}
 
   // Sets the functions applied to merged values, by name; other values stay unchanged. Call before
   // any report.
@@ -47,7 +49,8 @@ class RankReportMerger {
   // Returns the merged report once the last rank has finished the final evaluation.
   std::optional<v1::StepReport> AddEvaluation(int rank, const v1::StepReport& report);
   // Returns the checkpoint once every rank has written its shard or found no room for it. Returns
-  // Internal if the ranks name different folders.
+  // Internal if the ranks name different folders, PermissionDenied if one names a folder that is not
+  // the job's: the coordinator would read and write there.
   absl::StatusOr<std::optional<Checkpoint>> AddShard(int rank, const v1::CheckpointShard& shard);
 
  private:
@@ -55,6 +58,7 @@ class RankReportMerger {
   std::optional<v1::StepReport> Complete(const ByRank& parts) const;
 
   const int ranks_;
+  const std::string checkpoint_root_;
   std::map<std::string, double (*)(double)> finishes_;
   std::map<int64_t, ByRank> steps_;
   ByRank evaluation_;

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
+
 namespace espalier {
 namespace {
 
@@ -16,10 +18,12 @@ v1::StepReport Report(int64_t step, double loss, double rate, double seconds) {
   return report;
 }
 
+constexpr char kRoot[] = "/data/checkpoints/job-1";
+
 v1::CheckpointShard Shard(int64_t steps, const std::string& directory, const std::string& file) {
   v1::CheckpointShard shard;
   shard.set_steps_done(steps);
-  shard.set_directory(directory);
+  shard.set_directory(directory.front() == '/' ? directory : absl::StrCat(kRoot, "/", directory));
   shard.set_file(file);
   shard.set_sha256("s");
   shard.set_bytes(4);
@@ -27,7 +31,7 @@ v1::CheckpointShard Shard(int64_t steps, const std::string& directory, const std
 }
 
 TEST(RankReportMerger, StepCompletesWithLastRankAndSumsValues) {
-  RankReportMerger merge(2);
+  RankReportMerger merge(2, kRoot);
   EXPECT_FALSE(merge.AddStep(1, Report(0, 1.5, 0.1, 2))->has_value());
   EXPECT_FALSE(merge.AddStep(1, Report(1, 1, 0.1, 1))->has_value()) << "rank 1 is a step ahead";
   auto merged = *merge.AddStep(0, Report(0, 0.5, 0.1, 3));
@@ -40,7 +44,7 @@ TEST(RankReportMerger, StepCompletesWithLastRankAndSumsValues) {
 }
 
 TEST(RankReportMerger, FinishesAreAppliedToTheMergedValue) {
-  RankReportMerger merge(2);
+  RankReportMerger merge(2, kRoot);
   merge.SetFinishes({{"loss", [](double mean) { return std::sqrt(mean); }}});
   EXPECT_FALSE(merge.AddStep(0, Report(0, 7, 0.25, 1))->has_value());
   auto merged = *merge.AddStep(1, Report(0, 9, 0.25, 1));
@@ -52,7 +56,7 @@ TEST(RankReportMerger, FinishesAreAppliedToTheMergedValue) {
 }
 
 TEST(RankReportMerger, LowestRankThatAttachedATensorCounts) {
-  RankReportMerger merge(2);
+  RankReportMerger merge(2, kRoot);
   v1::StepReport first = Report(0, 1, 0.1, 1);
   v1::StepReport second = first;
   (*first.mutable_tensors())["probe"].set_data("zero");
@@ -67,7 +71,7 @@ TEST(RankReportMerger, LowestRankThatAttachedATensorCounts) {
 }
 
 TEST(RankReportMerger, TensorsOverTheLimitAreRefusedWithARemedy) {
-  RankReportMerger merge(2);
+  RankReportMerger merge(2, kRoot);
   const auto with = [](int64_t step, const std::string& name, int64_t bytes) {
     v1::StepReport report = Report(step, 1, 0.1, 1);
     (*report.mutable_tensors())[name].set_data(std::string(static_cast<size_t>(bytes), 'x'));
@@ -85,13 +89,13 @@ TEST(RankReportMerger, TensorsOverTheLimitAreRefusedWithARemedy) {
 }
 
 TEST(RankReportMerger, ACheckpointIsCompleteWithTheLastShard) {
-  RankReportMerger merge(3);
+  RankReportMerger merge(3, kRoot);
   EXPECT_FALSE(merge.AddShard(2, Shard(10, "d", "c"))->has_value());
   EXPECT_FALSE(merge.AddShard(2, Shard(10, "d", "c"))->has_value()) << "the same rank again";
   EXPECT_FALSE(merge.AddShard(0, Shard(10, "d", "a"))->has_value());
   auto complete = merge.AddShard(1, Shard(10, "d", ""));
   ASSERT_TRUE(complete.ok() && complete->has_value());
-  EXPECT_EQ((*complete)->directory, "d");
+  EXPECT_EQ((*complete)->directory, absl::StrCat(kRoot, "/d"));
   ASSERT_EQ((*complete)->files.size(), 2u) << "rank 1 has no parameters";
   EXPECT_EQ((*complete)->files[0].name, "a");
   EXPECT_EQ((*complete)->files[1].name, "c");
@@ -112,9 +116,21 @@ TEST(RankReportMerger, AShardThatFoundNoRoomSkipsTheCheckpoint) {
 }
 
 TEST(RankReportMerger, ShardsOfDifferentFoldersAreNoCheckpoint) {
-  RankReportMerger merge(2);
+  RankReportMerger merge(2, kRoot);
   ASSERT_TRUE(merge.AddShard(0, Shard(10, "d", "a")).ok());
   EXPECT_FALSE(merge.AddShard(1, Shard(10, "e", "b")).ok());
+}
+
+// The coordinator would write a manifest there, and read what it finds.
+TEST(RankReportMerger, FoldersThatAreNotTheJobsAreRefused) {
+  RankReportMerger merge(1, kRoot);
+  for (const char* folder : {"/etc", "/data/checkpoints/job-1", "/data/checkpoints/job-12/d",
+                             "../job-2/d", "d/../../job-2/d"}) {
+    EXPECT_EQ(merge.AddShard(0, Shard(10, folder, "a")).status().code(),
+              absl::StatusCode::kPermissionDenied)
+        << folder;
+  }
+  EXPECT_TRUE(merge.AddShard(0, Shard(10, "attempt-1/step-10", "a")).ok());
 }
 
 }  // namespace
