@@ -196,7 +196,8 @@ Daemon::Daemon(const DaemonOptions& options, Credentials credentials,
                .pin =
                    [this](const std::string& name) {
                      return coordinator_->artifacts().Pinned(name);
-                   }}),
+                   },
+               .share_prefixes = options_.share_prefixes}),
       files_(NewPosixFileSystem()),
       distillations_(ForDistillation()),
       gateway_(ForGateway()) {}

@@ -29,8 +29,9 @@ struct DaemonOptions {
   std::string serving_swap_dir;
   int64_t response_store_bytes = 64 << 20;  // of stored responses of /v1/responses
 
-  std::string api_key_file;  // empty: no authentication
-  bool open_probes = false;  // probes need no key
+  std::string api_key_file;     // empty: no authentication
+  bool open_probes = false;     // probes need no key
+  bool share_prefixes = false;  // requests with different keys share cached prefixes
   TlsFiles tls;
   bool insecure = false;  // allow addresses off loopback without TLS and keys
 

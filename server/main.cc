@@ -64,6 +64,9 @@ ABSL_FLAG(int64_t, response_store_bytes, 64 << 20,
           "memory for stored responses of /v1/responses, which can be fetched and continued; the "
           "least recently used are dropped; 0: none are stored");
 ABSL_FLAG(double, drain_seconds, 30,
+ABSL_FLAG(bool, share_prefixes, false,
+          "with API keys: requests share cached prefixes whatever their keys; a caller may then "
+          "learn from cached_tokens and from the time to the first token what others have asked");
           "how long running requests may continue after SIGTERM; a second signal ends them");
 ABSL_FLAG(std::string, tls_cert, "",
           "certificate chain (PEM), leaf first: serve gRPC and HTTP over TLS; needs --tls-key");
@@ -104,6 +107,7 @@ DaemonOptions OptionsOfFlags() {
                  .key = absl::GetFlag(FLAGS_tls_key),
                  .ca = absl::GetFlag(FLAGS_tls_ca),
                  .client_ca = absl::GetFlag(FLAGS_tls_client_ca)};
+  options.share_prefixes = absl::GetFlag(FLAGS_share_prefixes);
   options.insecure = absl::GetFlag(FLAGS_insecure);
   options.lease = absl::Seconds(absl::GetFlag(FLAGS_lease_seconds));
   options.worker_return = absl::Seconds(absl::GetFlag(FLAGS_worker_return_timeout));

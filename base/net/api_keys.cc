@@ -54,10 +54,13 @@ absl::StatusOr<std::vector<std::string>> KeysIn(const std::string& path) {
 
 }  // namespace
 
+absl::string_view KeyIn(absl::string_view authorization) {
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return "";
+  return absl::StripAsciiWhitespace(authorization.substr(kScheme.size()));
+}
+
 bool IsBearer(const std::string& authorization, const std::string& key) {
-  return absl::StartsWithIgnoreCase(authorization, kScheme) &&
-         Equal(absl::StripAsciiWhitespace(absl::string_view(authorization).substr(kScheme.size())),
-               key);
+  return absl::StartsWithIgnoreCase(authorization, kScheme) && Equal(KeyIn(authorization), key);
 }
 
 absl::StatusOr<ApiKeys> ApiKeys::Read(const std::string& path) {
@@ -81,8 +84,7 @@ absl::Status ApiKeys::Check(const std::string& authorization) const {
     return absl::UnauthenticatedError(
         "an API key is required: send the header \"Authorization: Bearer KEY\"");
   }
-  const absl::string_view shown =
-      absl::StripAsciiWhitespace(absl::string_view(authorization).substr(kScheme.size()));
+  const absl::string_view shown = KeyIn(authorization);
   bool known = false;
   absl::MutexLock lock(&state_->mutex);
   for (const std::string& key : state_->keys) known |= Equal(key, shown);

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
 namespace espalier {
@@ -18,6 +19,8 @@ namespace espalier {
 // Returns the key for a call; called for each. Null: no key.
 using ShownKey = std::function<std::string()>;
 
+// Returns the key that an Authorization header carries; empty if it has no bearer scheme.
+absl::string_view KeyIn(absl::string_view authorization);
 // Whether an Authorization header carries `key`, compared in constant time.
 bool IsBearer(const std::string& authorization, const std::string& key);
 

@@ -34,7 +34,7 @@ void Generate(openai::Kind kind, const HttpRequest& http, const RouteContext& co
     return;
   }
   openai::ReadRequestIdHeader(http.headers, &request.id);
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &request.generate);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(context, &request.generate);
   if (!model.ok()) {
     SendError(*responder, model.status());
     return;

@@ -250,6 +250,46 @@ TEST_F(CompletionsRouteTest, LargeStreamEventIsWrittenOffTheEngineThread) {
   EXPECT_EQ(Streamed(aside->body()), Streamed(at_once->body()));
 }
 
+// Prompt tokens that a request with this key finds in the prefix cache.
+int CachedTokens(ModelServer& models, const Clock& clock, const std::string& key,
+                 const std::string& prompt) {
+  HttpRequest http;
+  http.body = absl::StrCat(R"({"model": "m", "max_tokens": 1, "prompt": ")", prompt, "\"}");
+  const auto client = std::make_shared<Client>();
+  Generate(openai::Kind::kCompletion, http,
+           {.models = &models,
+            .clock = &clock,
+            .id = "1",
+            .authorization = key.empty() ? "" : absl::StrCat("Bearer ", key)},
+           client);
+  EXPECT_EQ(client->status(), 200) << client->body();
+  return client->Body()["usage"]["prompt_tokens_details"]["cached_tokens"];
+}
+
+// A caller could guess the prompts of others byte by byte.
+TEST_F(CompletionsRouteTest, PrefixesAreSharedWithinAKeyOnly) {
+  const std::string prompt = "abcdefghijabcdefghij";
+  const auto cached = [&](const std::string& key) {
+    return CachedTokens(*models_, clock_, key, prompt);
+  };
+  EXPECT_EQ(cached("the-key-of-one"), 0);
+  EXPECT_GT(cached("the-key-of-one"), 10);
+  EXPECT_EQ(cached("the-key-of-another"), 0);
+  EXPECT_GT(cached("the-key-of-another"), 10);
+  EXPECT_EQ(cached(""), 0);
+}
+
+TEST_F(CompletionsRouteTest, PrefixesAreSharedByAllIfTheOperatorSaysSo) {
+  models_.emplace(ModelServerOptions{
+      .loader = &loader_, .store = store_.get(), .clock = &clock_, .share_prefixes = true});
+  v1::ServeModelRequest request;
+  request.set_artifact("n");
+  request.set_name("m");
+  ASSERT_TRUE(models_->Serve(request).ok());
+  EXPECT_EQ(CachedTokens(*models_, clock_, "the-key-of-one", "abcdefghijabcdefghij"), 0);
+  EXPECT_GT(CachedTokens(*models_, clock_, "the-key-of-another", "abcdefghijabcdefghij"), 10);
+}
+
 class Ended : public InProgressResponse {
  public:
   nlohmann::ordered_json Snapshot() override { return {}; }

@@ -7,11 +7,12 @@
 
 namespace espalier {
 
-absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const ModelServer& models,
+absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const RouteContext& context,
                                                      v1::GenerateRequest* request) {
-  absl::StatusOr<ModelServer::Target> target = models.Resolve(request->model());
+  absl::StatusOr<ModelServer::Target> target = context.models->Resolve(request->model());
   if (!target.ok()) return target.status();
   request->set_adapter(target->adapter);
+  request->set_cache_salt(context.models->PrefixSalt(context.authorization, request->cache_salt()));
   return std::move(target->model);
 }
 

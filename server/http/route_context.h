@@ -20,11 +20,12 @@ struct RouteContext {
   std::string id;  // request ID, as in the answer's header
   // null: answers are serialized on the engine's thread
   std::shared_ptr<SerializationThread> serialization_thread;
+  std::string authorization;  // header of the request
 };
 
-// Returns the model that `request` names and records the adapter in the request, if the name is an
-// adapter's.
-absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const ModelServer& models,
+// Returns the model that `request` names. Records the adapter in the request, if the name is an
+// adapter's, and ModelServer::PrefixSalt.
+absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const RouteContext& context,
                                                      v1::GenerateRequest* request);
 
 // Sets temperature 1, as these APIs do, if neither the request nor the model's

@@ -28,7 +28,6 @@ namespace {
 
 // Far more than any model has.
 constexpr size_t kMostStopTokens = 1024;
-constexpr size_t kLongestSalt = 256;  // bytes
 constexpr double kLongestTimeout = 7 * 24 * 3600.0;
 
 absl::Status CheckLogprobs(absl::string_view field, int value, int vocabulary) {

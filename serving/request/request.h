@@ -33,6 +33,8 @@ enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
 // Returns "stop", "length", "cancelled", "error", or "" for kNone.
 const char* Name(FinishReason reason);
 
+inline constexpr size_t kLongestSalt = 256;  // bytes of RequestOptions::cache_salt
+
 struct RequestOptions {
   int max_tokens = 16;
   std::vector<std::string> stop;

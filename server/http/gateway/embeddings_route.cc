@@ -34,6 +34,8 @@ void Embed(const HttpRequest& http, const RouteContext& context,
   if (!request.id.empty()) responder = WithRequestId(std::move(responder), request.id);
   absl::StatusOr<ModelServer::Target> target = context.models->Resolve(request.embed.model());
   if (!target.ok()) return SendError(*responder, target.status());
+  request.embed.set_cache_salt(
+      context.models->PrefixSalt(context.authorization, request.embed.cache_salt()));
   absl::StatusOr<std::shared_ptr<Generation>> embedding = StartEmbedding(
       request.embed, *std::move(target), context.metrics,
       [responder, form = FormOf(request),

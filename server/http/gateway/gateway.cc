@@ -312,7 +312,8 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
 }
 
 RouteContext Gateway::Context(const Call& request) {
-  return {options_.models, options_.metrics, options_.clock, request.id, serialization_thread_};
+  return {options_.models, options_.metrics,      options_.clock,
+          request.id,      serialization_thread_, request.headers.at("authorization")};
 }
 
 void Gateway::Completions(const Call& request, Responder responder) {

@@ -27,7 +27,7 @@ std::optional<openai::Error> Read(anthropic::Purpose purpose, const HttpRequest&
                                   const RouteContext& context, PreparedRequest* prepared) {
   v1::GenerateRequest& generate = prepared->request.generate;
   if (auto error = anthropic::ParseMessages(purpose, http.body, &prepared->request)) return error;
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(*context.models, &generate);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(context, &generate);
   if (!model.ok()) return openai::FromStatus(model.status());
   prepared->model = *std::move(model);
   const ChatTemplate* format = prepared->model->engine->chat();

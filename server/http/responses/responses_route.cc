@@ -66,8 +66,7 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
                                   openai::ItemIds* ids, PreparedRequest* prepared) {
   openai::ResponsesRequest& request = prepared->request;
   if (auto error = openai::ParseResponses(http.body, ids, &request)) return error;
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model =
-      ModelOf(*context.generate.models, &request.generate);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(context.generate, &request.generate);
   if (!model.ok()) return openai::FromStatus(model.status());
   prepared->model = *std::move(model);
   const std::string owner = OwnerOf(http);

@@ -8,9 +8,12 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/net/api_keys.h"
+#include "base/sha256.h"
 #include "server/inference/field_error.h"
 #include "server/inference/models/serve_request.h"
 #include "server/store/idempotency.h"
+#include "serving/request/request.h"
 
 namespace espalier {
 namespace {
@@ -240,6 +243,15 @@ absl::StatusOr<ModelServer::Target> ModelServer::Resolve(const std::string& name
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = Find(owner);
   if (!model.ok()) return model.status();
   return Target{*std::move(model), owner == name ? "" : name};
+}
+
+std::string ModelServer::PrefixSalt(absl::string_view authorization,
+                                    const std::string& cache_salt) const {
+  const absl::string_view key = KeyIn(authorization);
+  // One that is too long is refused by the engine.
+  if (options_.share_prefixes || key.empty() || cache_salt.size() > kLongestSalt) return cache_salt;
+  // A hash: salts are kept for long, keys should not be.
+  return Sha256Hex(absl::StrCat(key.size(), " ", key, cache_salt));
 }
 
 absl::StatusOr<ModelServer::Target> ModelServer::ResolveOrOnly(const std::string& name) const {

@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -82,6 +83,7 @@ struct ModelServerOptions {
   // Requests that are still being read may hold an unserved model: how long Unserve, and Serve of
   // the same name, wait for it.
   absl::Duration release_timeout = absl::Seconds(10);
+  bool share_prefixes = false;  // among requests with different API keys, too
 };
 
 // Thread-safe.
@@ -163,6 +165,11 @@ class ModelServer {
   bool WaitForLoading();
   // Drains and unloads all models.
   void Stop();
+
+  // Returns the salt under which the engine caches the prefixes of a request with this
+  // Authorization header and `cache_salt`: without share_prefixes, requests with different API keys
+  // never find each other's, and learn nothing from the speed or the usage of their own.
+  std::string PrefixSalt(absl::string_view authorization, const std::string& cache_salt) const;
 
   // Returns a seed for a request without one.
   uint64_t NextSeed();

@@ -205,6 +205,7 @@ class InferenceService final : public v1::Inference::Service {
     absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
     if (!target.ok()) return target.status();
     if (absl::Status status = SetAdapter(target->adapter, &request); !status.ok()) return status;
+    request.set_cache_salt(models_->PrefixSalt(AuthorizationOf(*context), request.cache_salt()));
     // Checked here, too, because a negative timeout would be read as none below.
     if (!(request.timeout_seconds() >= 0)) {
       return absl::InvalidArgumentError("field 'timeout_seconds' must be 0 (none) or more");
@@ -243,6 +244,7 @@ class InferenceService final : public v1::Inference::Service {
     if (!handle.ok()) return handle.status();
     v1::EmbedRequest limited = request;
     LimitTime(*context, &limited);
+    limited.set_cache_salt(models_->PrefixSalt(AuthorizationOf(*context), request.cache_salt()));
     struct Shared {
       absl::Mutex mutex;
       bool done ABSL_GUARDED_BY(mutex) = false;
