@@ -245,7 +245,11 @@ GatewayOptions Daemon::ForGateway() {
           .ready = [this] { return ready(); },
           .response_store_bytes = static_cast<size_t>(options_.response_store_bytes),
           .clock = &clock_,
-          .version = kEspalierVersion};
+          .version = kEspalierVersion,
+          .origins = {.only_loopback_hosts =
+                          !credentials_.keys.has_value() && IsLoopback(options_.http_listen),
+                      .only_allowed_origins = !credentials_.keys.has_value(),
+                      .allowed = options_.http_allowed_origins}};
 }
 
 absl::Status Daemon::AddServices() {

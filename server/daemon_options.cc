@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/http/gateway/origin_policy.h"
 
 namespace espalier {
 namespace {
@@ -54,6 +55,8 @@ absl::Status CheckDaemonOptions(const DaemonOptions& options) {
   if (status.ok() && !options.http_listen.empty()) {
     status = CheckAddress("http-listen", options.http_listen, options);
   }
+  if (!status.ok()) return status;
+  status = OriginPolicy::CheckAllowed(options.http_allowed_origins);
   if (!status.ok()) return status;
   if (!(options.drain >= absl::ZeroDuration())) {
     return absl::InvalidArgumentError("--drain-seconds: 0 or more");

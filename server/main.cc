@@ -17,6 +17,10 @@
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 chooses a free one");
 ABSL_FLAG(std::string, http_listen, "127.0.0.1:8080",
           "host:port for HTTP; port 0 chooses a free one; empty: no HTTP");
+ABSL_FLAG(
+    std::vector<std::string>, http_allowed_origins, {},
+    "origins of web pages, separated by commas, that may use the HTTP API and read its answers "
+    "(CORS), as in https://chat.example; *: all; empty: none");
 ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints and artifacts");
 ABSL_FLAG(std::vector<std::string>, dataset_root, {},
           "folders, separated by commas, whose files clients may name as datasets by their paths "
@@ -60,13 +64,13 @@ ABSL_FLAG(bool, open_probes, false,
           "with API keys: answer probes without a key: /health, /ready, /v2/health/live, "
           "/v2/health/ready, gRPC's health service, and ServerLive and ServerReady of the Open "
           "Inference Protocol");
+ABSL_FLAG(bool, share_prefixes, false,
+          "with API keys: requests share cached prefixes whatever their keys; a caller may then "
+          "learn from cached_tokens and from the time to the first token what others have asked");
 ABSL_FLAG(int64_t, response_store_bytes, 64 << 20,
           "memory for stored responses of /v1/responses, which can be fetched and continued; the "
           "least recently used are dropped; 0: none are stored");
 ABSL_FLAG(double, drain_seconds, 30,
-ABSL_FLAG(bool, share_prefixes, false,
-          "with API keys: requests share cached prefixes whatever their keys; a caller may then "
-          "learn from cached_tokens and from the time to the first token what others have asked");
           "how long running requests may continue after SIGTERM; a second signal ends them");
 ABSL_FLAG(std::string, tls_cert, "",
           "certificate chain (PEM), leaf first: serve gRPC and HTTP over TLS; needs --tls-key");
@@ -90,6 +94,7 @@ DaemonOptions OptionsOfFlags() {
   DaemonOptions options;
   options.listen = absl::GetFlag(FLAGS_listen);
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
+  options.http_allowed_origins = absl::GetFlag(FLAGS_http_allowed_origins);
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
   options.dataset_roots = absl::GetFlag(FLAGS_dataset_root);
   options.ready_file = absl::GetFlag(FLAGS_ready_file);
@@ -102,12 +107,12 @@ DaemonOptions OptionsOfFlags() {
   options.serving_swap_dir = absl::GetFlag(FLAGS_serving_swap_dir);
   options.response_store_bytes = absl::GetFlag(FLAGS_response_store_bytes);
   options.api_key_file = absl::GetFlag(FLAGS_api_key_file);
+  options.share_prefixes = absl::GetFlag(FLAGS_share_prefixes);
   options.open_probes = absl::GetFlag(FLAGS_open_probes);
   options.tls = {.certificate = absl::GetFlag(FLAGS_tls_cert),
                  .key = absl::GetFlag(FLAGS_tls_key),
                  .ca = absl::GetFlag(FLAGS_tls_ca),
                  .client_ca = absl::GetFlag(FLAGS_tls_client_ca)};
-  options.share_prefixes = absl::GetFlag(FLAGS_share_prefixes);
   options.insecure = absl::GetFlag(FLAGS_insecure);
   options.lease = absl::Seconds(absl::GetFlag(FLAGS_lease_seconds));
   options.worker_return = absl::Seconds(absl::GetFlag(FLAGS_worker_return_timeout));

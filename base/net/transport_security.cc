@@ -1,5 +1,9 @@
 #include "base/net/transport_security.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -159,10 +163,18 @@ std::string TransportSecurity::client_ca_path() const {
 }
 
 bool IsLoopback(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  const absl::string_view host =
-      address == "::1" ? address : address.substr(0, colon);  // no colon: all of it
-  return absl::StartsWith(host, "127.") || host == "localhost" || host == "[::1]" || host == "::1";
+  std::string host(address);
+  if (absl::StartsWith(host, "[")) {
+    host = host.substr(1, host.find(']') - 1);
+  } else if (std::count(host.begin(), host.end(), ':') == 1) {
+    host.resize(host.find(':'));
+  }
+  // Not by the beginning: 127.0.0.1.example.com may be any host.
+  in_addr v4;
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  in6_addr v6;
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
+  return absl::EqualsIgnoreCase(host, "localhost");
 }
 
 }  // namespace espalier

@@ -54,6 +54,7 @@ class TransportSecurity {
   std::shared_ptr<State> state_;
 };
 
+// Whether a host, with or without a port, is this machine's loopback by its name alone:
 // "127.0.0.1:80", "localhost", "[::1]:80".
 bool IsLoopback(absl::string_view address);
 

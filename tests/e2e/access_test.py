@@ -1,9 +1,12 @@
 """What clients, other users of the host and web pages must not reach."""
+import http.client
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock as mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import PROGRAMS, Cluster, Failed, write_private  # noqa: E402
@@ -103,6 +106,67 @@ class OtherUsersTest(unittest.TestCase):
                                       cwd=folder)
                 self.assertEqual(done.returncode, 1, done.stderr)
                 self.assertIn(f"chmod 600 {keys}", done.stderr)
+
+
+class OtherKeysTest(unittest.TestCase):
+    """A caller could guess what others have asked from how much of it is cached."""
+    KEYS = ("the-key-of-one-tenant", "the-key-of-another")
+
+    def cached(self, cluster, key, prompt):
+        body = json.dumps({"model": "m", "prompt": prompt, "max_tokens": 1})
+        status, text = cluster.request("POST", "/v1/completions", body, token=key)
+        self.assertEqual(status, 200, text)
+        return json.loads(text)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def counts(self, *flags):
+        """Cached tokens of one key's request, its repetition, and the same request with another key."""
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, ESPALIER_TOKEN=self.KEYS[0]):
+            keys, text = os.path.join(folder, "keys"), os.path.join(folder, "text.txt")
+            write_private(keys, "\n".join(self.KEYS) + "\n")
+            with open(text, "w") as file:
+                file.write(SECRET)
+            with Cluster(workers=0, daemon_flags=["--local-workers=1", f"--api-key-file={keys}", *flags]) as cluster:
+                cluster.wait_for_job(cluster.train(*TINY, "-d", text, "--name=m"))
+                cluster.run("serve", "m")
+                return [self.cached(cluster, key, "PIN=7391 and so on") for key in (self.KEYS[0], *self.KEYS)]
+
+    def test_prefixes_are_shared_within_a_key_only(self):
+        first, again, other = self.counts()
+        self.assertEqual((first, other), (0, 0))
+        self.assertGreater(again, 8)
+
+    def test_prefixes_are_shared_if_the_operator_says_so(self):
+        first, again, other = self.counts("--share-prefixes")
+        self.assertEqual((first, other), (0, again))
+
+
+class WebPagesTest(unittest.TestCase):
+    def ask(self, cluster, method="GET", path="/v1/models", **headers):
+        connection = http.client.HTTPConnection(cluster.http, timeout=30)
+        try:
+            connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+            reply = connection.getresponse()
+            reply.read()
+            return reply
+        finally:
+            connection.close()
+
+    def test_pages_of_strangers_get_nothing(self):
+        ours = "https://chat.example"
+        with Cluster(workers=0, daemon_flags=[f"--http-allowed-origins={ours}"]) as cluster:
+            self.assertEqual(self.ask(cluster).status, 200)
+            self.assertEqual(self.ask(cluster, Host="localhost:1").status, 200)
+            self.assertEqual(self.ask(cluster, Host="rebound.example").status, 403)
+            self.assertEqual(self.ask(cluster, Host="127.0.0.1.rebound.example").status, 403)
+            self.assertEqual(self.ask(cluster, Origin="https://other.example").status, 403)
+            self.assertEqual(self.ask(cluster, Origin="null").status, 403)
+            reply = self.ask(cluster, Origin=ours)
+            self.assertEqual((reply.status, reply.headers["Access-Control-Allow-Origin"]), (200, ours))
+            asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "content-type"}
+            reply = self.ask(cluster, "OPTIONS", "/v1/chat/completions", Origin=ours, **asked)
+            self.assertEqual((reply.status, reply.headers["Access-Control-Allow-Headers"]), (200, "content-type"))
+            reply = self.ask(cluster, "OPTIONS", "/v1/chat/completions", Origin="https://other.example", **asked)
+            self.assertEqual((reply.status, reply.headers["Access-Control-Allow-Origin"]), (403, None))
 
 
 if __name__ == "__main__":

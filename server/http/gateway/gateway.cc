@@ -142,6 +142,7 @@ void Gateway::AddProbe(const std::string& path, Route route) {
 
 Gateway::Gateway(GatewayOptions options)
     : options_(std::move(options)),
+      origins_(options_.origins),
       responses_(std::make_shared<ResponseStore>(options_.response_store_bytes)) {
   Add("/v1/completions", "POST", &Gateway::Completions);
   Add("/v1/chat/completions", "POST", &Gateway::ChatCompletions);
@@ -193,7 +194,7 @@ const Gateway::RegisteredRoute* Gateway::FindRoute(const std::string& path) cons
 
 Gateway::Responder Gateway::Metered(const HttpRequest& request, const RegisteredRoute* known,
                                     const std::string& id, Responder responder) const {
-  responder = WithRequestId(std::move(responder), id);
+  responder = WithRequestId(origins_.WithCors(request, std::move(responder)), id);
   if (options_.metrics == nullptr) return responder;
   return std::make_shared<MeteredResponder>(std::move(responder), MethodLabel(request.method),
                                             known != nullptr ? known->name : "other",
@@ -256,6 +257,14 @@ bool Gateway::Admit(const HttpRequest& header,
 
 bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known,
                     HttpResponder& responder) const {
+  if (const absl::Status refused = origins_.Check(header); !refused.ok()) {
+    SendError(responder, refused, ErrorFormatterFor(known));
+    return false;
+  }
+  if (origins_.IsPreflight(header)) {
+    OriginPolicy::AnswerPreflight(header, responder);
+    return false;
+  }
   const bool open = options_.open_probes && known != nullptr && known->probe;
   const std::string method = header.method == "HEAD" ? "GET" : header.method;
   // Authorize first, before revealing which routes exist.

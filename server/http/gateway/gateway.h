@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "server/http/gateway/origin_policy.h"
 #include "server/http/http_server.h"
 #include "server/http/responses/responses_route.h"
 #include "server/http/route_context.h"
@@ -47,6 +48,7 @@ struct GatewayOptions {
   size_t max_body_bytes = 8 << 20;         // of a decompressed body
   const Clock* clock = nullptr;
   std::string version;
+  OriginPolicyOptions origins;
 };
 
 // Thread-safe. Must outlive the HttpServer that calls it.
@@ -98,7 +100,7 @@ class Gateway {
   static ErrorFormatter ErrorFormatterFor(const RegisteredRoute* known);
   // Returns null if no route matches.
   const RegisteredRoute* FindRoute(const std::string& path) const;
-  // Wraps `responder`: adds the request ID header and records the metrics.
+  // Wraps `responder`: adds the headers of request ID and origin, and records the metrics.
   Responder Metered(const HttpRequest& request, const RegisteredRoute* known, const std::string& id,
                     Responder responder) const;
   std::string IdOf(const HttpRequest& request) const;
@@ -131,6 +133,7 @@ class Gateway {
   void ModelReady(const Call& request, Responder responder);
 
   const GatewayOptions options_;
+  const OriginPolicy origins_;
   const std::shared_ptr<ResponseStore> responses_;
   const std::shared_ptr<SerializationThread> serialization_thread_ =
       std::make_shared<SerializationThread>();
