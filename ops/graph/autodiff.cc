@@ -115,6 +115,28 @@ class Differentiator {
     return index < static_cast<int>(node.inputs.size()) ? node.inputs[index] : kNoValue;
   }
 
+  // A gradient of an input that the operator does not give would be dropped.
+  absl::Status CheckDifferentiable(const OpDef& def, const Node& node) const {
+    std::vector<bool> given(node.inputs.size(), false);
+    for (const std::vector<int>* list : {&def.gradient->differentiable, &def.gradient->constants}) {
+      for (int index : *list) {
+        for (int i : Expand(def, node, index)) {
+          if (i < static_cast<int>(given.size())) given[i] = true;
+        }
+      }
+    }
+    for (size_t i = 0; i < given.size(); ++i) {
+      const ValueId v = node.inputs[i];
+      if (given[i] || v == kNoValue || !trainable_[v]) continue;
+      const std::string& name = def.inputs[std::min(i, def.inputs.size() - 1)].name;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "node '", node.name, "': operator '", node.op, "' has no gradient for its input '", name,
+          "', but the loss depends on trainable parameters through it ('", forward_.value(v).name,
+          "')"));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Backward(NodeId n) {
     const Node& node = forward_.node(n);
     std::vector<ValueId> output_gradients;
@@ -133,6 +155,14 @@ class Differentiator {
           "node '", node.name, "': operator '", node.op,
           "' has no gradient, but the loss depends on trainable parameters through it"));
     }
+    const std::string refusal =
+        def->gradient->refusal ? def->gradient->refusal(node.attributes) : std::string();
+    if (!refusal.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "node '", node.name, "': operator '", node.op, "' has no gradient: ", refusal,
+          "; the loss depends on trainable parameters through it"));
+    }
+    if (absl::Status status = CheckDifferentiable(*def, node); !status.ok()) return status;
     Node backward{.name = absl::StrCat(node.name, ".grad"),
                   .op = absl::StrCat(node.op, "_grad"),
                   .attributes = node.attributes,

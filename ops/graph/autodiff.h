@@ -28,7 +28,8 @@ struct TrainingGraph {
 // differentiate, and "add_n" sums where a value is read more than once (`forward` = the value's
 // producer, or kNoNode for parameters). The seed gradient is the operator "fill" with value 1.
 // Returns InvalidArgument if there is no output "loss", the loss is not a scalar, or a path to a
-// parameter runs through an operator without a gradient (named).
+// parameter runs through an operator that has no gradient, with these attributes or for that input
+// (named).
 absl::StatusOr<TrainingGraph> Differentiate(const OpRegistry& registry, const Graph& graph);
 
 }  // namespace espalier

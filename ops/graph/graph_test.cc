@@ -17,6 +17,7 @@ namespace espalier {
 namespace {
 
 using ::google::protobuf::util::MessageDifferencer;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class GraphTest : public ::testing::Test {
@@ -162,6 +163,28 @@ TEST_F(GraphTest, DifferentiationRefusesGraphsWithoutALossOrAPath) {
   EXPECT_THAT(std::string(Differentiate(registry_, graph).status().message()), HasSubstr("'loss'"));
   graph.outputs = {{"loss", graph.FindValue("relu_1")}};
   EXPECT_THAT(std::string(Differentiate(registry_, graph).status().message()), HasSubstr("scalar"));
+}
+
+TEST_F(GraphTest, DifferentiationRefusesAGradientThatWouldBeMissing) {
+  const auto refusal = [&](const std::string& reduction, bool trained_target) {
+    GraphBuilder b(registry_, "g");
+    const ValueId x = b.Input("x", DType::kF32, {-1, 4});
+    const ValueId ids = b.Input("ids", DType::kI64, {-1, 4});
+    const ValueId w = b.Parameter("w", DType::kF32, {4, 4}, {Initializer::kOnes});
+    const ValueId y = b.Op("linear", {x, w});
+    const ValueId moved =
+        b.Op("scatter_elements", {x, ids, y}, {{"reduction", reduction}}, "moved");
+    const ValueId target = trained_target ? b.Op("relu", {y}) : x;
+    b.Output("loss", b.Op("categorical_crossentropy", {moved, target}, {}, "loss"));
+    Graph graph = *b.Build();
+    EXPECT_EQ(BindAndInfer(registry_, 4, &graph), absl::OkStatus());
+    return std::string(Differentiate(registry_, graph).status().message());
+  };
+  EXPECT_EQ(refusal("add", false), "");
+  EXPECT_EQ(refusal("none", false), "");
+  EXPECT_THAT(refusal("maximum", false), AllOf(HasSubstr("'moved'"), HasSubstr("'maximum'")));
+  EXPECT_THAT(refusal("multiply", false), HasSubstr("no gradient"));
+  EXPECT_THAT(refusal("add", true), HasSubstr("no gradient for its input 'target'"));
 }
 
 TEST_F(GraphTest, TheBuilderKeepsItsFirstError) {

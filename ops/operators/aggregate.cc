@@ -105,8 +105,9 @@ void RegisterAggregate(OpRegistry& registry) {
       "choices) - (1 - p), all get the gradient of "
       "lambda_balance * load_balance_loss(gate_full, assign), less their mean over the experts",
       /*rows_by_choice=*/true);
-  spec.gradient =
-      Gradient{.needs_inputs = {kGateValues, kAssign}, .differentiable = {kGateFull, kExperts}};
+  spec.gradient = Gradient{.needs_inputs = {kGateValues, kAssign},
+                           .differentiable = {kGateFull, kExperts},
+                           .constants = {kGateValues}};
   registry.Add(std::move(spec));
 }
 

@@ -84,4 +84,10 @@ absl::Status ExpectReduction(const InputRef& x, const Attributes& attributes) {
                         "'none', 'add', 'multiply', 'maximum' or 'minimum'");
 }
 
+std::string RefuseScatterGradient(const Attributes& attributes) {
+  const std::string reduction = attributes.String("reduction");
+  if (reduction == "none" || reduction == "add") return "";
+  return absl::StrCat("reduction '", reduction, "' has none; 'none' and 'add' have one");
+}
+
 }  // namespace espalier

@@ -21,5 +21,7 @@ absl::Status ExpectNdIndices(absl::string_view op, const NodeTypes& types, int64
 // The attribute 'reduction', and a check that it suits the type of x.
 AttributeSpec ReductionAttribute();
 absl::Status ExpectReduction(const InputRef& x, const Attributes& attributes);
+// For Gradient::refusal.
+std::string RefuseScatterGradient(const Attributes& attributes);
 
 }  // namespace espalier

@@ -41,7 +41,8 @@ void RegisterScatterElements(OpRegistry& registry) {
     rule.outputs = {rule.inputs[0]};
     return rule;
   };
-  def.gradient = Gradient{.needs_inputs = {1}, .differentiable = {0, 2}};
+  def.gradient =
+      Gradient{.needs_inputs = {1}, .differentiable = {0, 2}, .refusal = RefuseScatterGradient};
   registry.Add(std::move(def));
 }
 

@@ -51,7 +51,8 @@ void RegisterScatterNd(OpRegistry& registry) {
   def.types = ElementTypes("FISB");
   def.infer = InferScatterNd;
   def.split = SplitScatterNd;
-  def.gradient = Gradient{.needs_inputs = {1}, .differentiable = {0, 2}};
+  def.gradient =
+      Gradient{.needs_inputs = {1}, .differentiable = {0, 2}, .refusal = RefuseScatterGradient};
   registry.Add(std::move(def));
 }
 

@@ -68,6 +68,17 @@ enum class Precision {
   kF32,     // f32: operators that lose too much otherwise, and all losses and metrics
 };
 
+// What a loss or metric takes as input 0. server/jobs/match_predictions.h converts what a model
+// computes.
+enum class Prediction {
+  kValues,            // numbers, as they are
+  kClassLogits,       // a softmax over the last dimension follows, unless `from_logits` is false
+  kClassScores,       // only the order of the classes, in the last dimension, counts
+  kLogProbabilities,  // of the classes, in dimension 1
+  kBinaryLogits,      // a sigmoid follows, unless `from_logits` is false
+  kBinaryScores,      // compared with attribute `threshold`
+};
+
 // FlexFlow's SOAP: sample, attribute and parameter dimensions (operators are placed by their device
 // lists). kReduction is summed over: splitting it leaves partial sums in the outputs.
 enum class AxisKind { kSample, kAttribute, kParameter, kReduction };
@@ -120,6 +131,11 @@ struct Gradient {
   // not, it may be absent from x_grad's operands, which frees its memory.
   std::function<bool(const Attributes&, bool is_output, int index)> is_needed = {};
   std::function<Cost(const NodeTypes& forward)> cost;  // default: twice the forward cost
+  // Optional: why there is no gradient under these attributes; empty if there is one.
+  std::function<std::string(const Attributes&)> refusal = {};
+  // Floating-point inputs that count as constants by the operator's definition. Any other that is
+  // not differentiable must not depend on a trained parameter.
+  std::vector<int> constants = {};
 };
 
 // The equivalent ONNX operator of the default domain, equal in every supported opset, so that
@@ -189,6 +205,7 @@ struct OpDef {
   bool random = false;     // reads seed, node_key and step
   bool is_loss = false;    // output 0 is a scalar to minimize
   bool is_metric = false;  // output 0 is a scalar to report; never differentiated
+  Prediction prediction = Prediction::kValues;  // of a loss or metric
   // Optional: converts the sum of output 0 over shards, averaged over batches, to the reported
   // metric (the root of a mean of squares).
   double (*finish)(double) = nullptr;
