@@ -72,7 +72,16 @@ void Emitter::AddParameters() {
   const Graph& graph = structure_.graph();
   for (ValueId v = 0; v < static_cast<ValueId>(graph.values().size()); ++v) {
     const Value& value = graph.value(v);
-    if (value.kind != ValueKind::kParameter || !structure_.base[v].present()) continue;
+    if (value.kind != ValueKind::kParameter) continue;
+    if (!structure_.base[v].present()) {
+      // Nothing reads it, but the model has it: it is initialized and saved like the others.
+      if (structure_.serving) continue;
+      const int buffer =
+          ranks_[0].AddBuffer(value.name, TensorSpec::Whole(value.type), v1::PARAMETER_SHARD);
+      *ranks_[0].buffer(buffer)->mutable_initializer() = ToProto(value.initializer);
+      ranks_[0].buffer(buffer)->set_literal(value.constant);
+      continue;
+    }
     const int layout = Resolved(structure_.base[v]);
     Instance& instance = instances_[{v, layout}];
     for (const Shard& shard : LayoutOf(layout).shards) {
@@ -364,6 +373,8 @@ void Emitter::EmitReports(const Node& node) {
   for (const auto& [name, value] : structure_.reports) {
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       if (node.outputs[k] != value) continue;
+      // Reports add up. What does not depend on the batch is the same in each micro-batch.
+      if (micro_batch_ > 0 && !structure_.adds_up[value]) continue;
       const int id = Resolved(structure_.base[value]);
       const Instance& instance = instances_.at({value, id});
       for (size_t i = 0; i < instance.size(); ++i) {

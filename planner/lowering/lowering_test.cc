@@ -239,6 +239,37 @@ TEST(LowerPlanTest, DataParallelReplicatesParametersAndSplitsTheBatch) {
   }
 }
 
+// A head that no loss depends on: its parameters are kept, and saved once.
+TEST(LowerPlanTest, ParametersThatNothingReadsAreKeptOnOneRank) {
+  GraphBuilder b(TestRegistry(), "two_heads");
+  const ValueId x = b.Input("x", DType::kF32, {-1, 12});
+  const ValueId labels = b.Input("labels", DType::kI32, {-1});
+  const Initializer init{Initializer::kNormal, 0.1};
+  const ValueId h = b.Op("linear", {x, b.Parameter("w", DType::kF32, {4, 12}, init)});
+  b.Output("other", b.Op("linear", {x, b.Parameter("aux", DType::kF32, {6, 12}, init)}));
+  b.Output("loss", b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "loss"));
+  const Graph graph = Bound(b.Build(), 8);
+  for (auto strategy : {v1::SearchOptions::DATA_PARALLEL, v1::SearchOptions::SEARCH}) {
+    absl::StatusOr<LoweredPlan> lowered =
+        LowerPlan(TestRegistry(), graph, PlanOf(graph, 2, strategy), Options());
+    ASSERT_TRUE(lowered.ok()) << lowered.status();
+    for (const auto& programs : {lowered->training, lowered->evaluation}) {
+      EXPECT_EQ(CheckPrograms(programs), absl::OkStatus());
+      int kept = 0;
+      for (const v1::Program& program : programs) {
+        for (const v1::Buffer& buffer : program.buffers()) {
+          if (buffer.name() != "aux") continue;
+          ++kept;
+          EXPECT_EQ(buffer.kind(), v1::PARAMETER_SHARD);
+          EXPECT_EQ(buffer.initializer().kind(), v1::Initializer::NORMAL);
+          EXPECT_FALSE(buffer.saved_elsewhere());
+        }
+      }
+      EXPECT_EQ(kept, 1);
+    }
+  }
+}
+
 class EvaluationTest : public testing::TestWithParam<int> {};
 
 TEST_P(EvaluationTest, RunsInTheTrainingArena) {

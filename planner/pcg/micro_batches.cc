@@ -1,12 +1,22 @@
 #include "planner/pcg/micro_batches.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace espalier {
 namespace {
+
+// Operators of one sum over several losses: sums of micro-batches pass through them.
+bool IsLinear(const Node& node) {
+  constexpr absl::string_view kLinear[] = {
+      "add", "add_n", "subtract", "divide_scalar", "multiply_scalar", "identity", "identity_loss"};
+  return std::find(std::begin(kLinear), std::end(kLinear), node.op) != std::end(kLinear);
+}
 
 class Cutter {
  public:
@@ -38,6 +48,7 @@ class Cutter {
       open_.pop_back();
       Propagate(v);
     }
+    MarkSums();
     return error_;
   }
 
@@ -46,7 +57,9 @@ class Cutter {
       if (structure_.nodes[n].def == nullptr) continue;
       if (absl::Status status = CheckNode(static_cast<NodeId>(n)); !status.ok()) return status;
     }
-    return absl::OkStatus();
+    const ValueId loss = structure_.training.loss;
+    if (loss == kNoValue || adds_up_[loss]) return absl::OkStatus();
+    return Error(absl::StrCat(Name(loss, "tensor"), ", the loss, is no sum over it"));
   }
 
   void Apply(PcgStructure* structure) {
@@ -65,6 +78,7 @@ class Cutter {
     }
     structure->micro_batches = parts_;
     structure->batch_dims = std::move(dims_);
+    structure->adds_up = std::move(adds_up_);
   }
 
   const std::vector<int>& axes() const { return axes_; }
@@ -155,21 +169,40 @@ class Cutter {
     }
   }
 
-  absl::Status CheckNode(NodeId n) const {
-    if (axes_[n] < 0) return absl::OkStatus();
+  bool PassesSums(NodeId n) const {
+    const Node& node = structure_.graph().node(n);
+    return axes_[n] < 0 && IsLinear(node) &&
+           std::all_of(node.inputs.begin(), node.inputs.end(),
+                       [this](ValueId v) { return v == kNoValue || adds_up_[v]; });
+  }
+
+  void MarkSums() {
     const Graph& graph = structure_.graph();
-    for (ValueId v : graph.node(n).outputs) {
-      if (v == kNoValue || dims_[v] >= 0 || consumers_[v].empty()) continue;
-      return Error(absl::StrCat(Name(consumers_[v][0]), " reads ", Name(v, "tensor"), ", which ",
-                                Name(n), " sums over it"));
+    adds_up_.assign(graph.values().size(), false);
+    for (NodeId n = 0; n < static_cast<NodeId>(axes_.size()); ++n) {
+      if (structure_.nodes[n].def == nullptr) continue;
+      const bool passes = PassesSums(n);
+      for (ValueId v : graph.node(n).outputs) {
+        if (v != kNoValue) adds_up_[v] = axes_[n] >= 0 ? dims_[v] < 0 : passes;
+      }
+    }
+  }
+
+  absl::Status CheckNode(NodeId n) const {
+    const Graph& graph = structure_.graph();
+    for (ValueId v : graph.node(n).inputs) {
+      if (v == kNoValue || !adds_up_[v] || PassesSums(n)) continue;
+      return Error(absl::StrCat(Name(n), " reads ", Name(v, "tensor"), ", which ",
+                                Name(graph.value(v).producer), " sums over it"));
     }
     return absl::OkStatus();
   }
 
   const int parts_;
   const PcgStructure& structure_;
-  std::vector<int> dims_;  // by value
-  std::vector<int> axes_;  // by forward node
+  std::vector<int> dims_;      // by value
+  std::vector<int> axes_;      // by forward node
+  std::vector<bool> adds_up_;  // by value
   std::vector<std::vector<NodeId>> consumers_;
   std::vector<ValueId> open_;  // values still to be propagated
   absl::Status error_;
@@ -236,6 +269,7 @@ absl::Status Cut(int parts, bool only_costs, PcgStructure* structure) {
   if (status.ok() && only_costs) {
     structure->micro_batches = 1;
     structure->batch_dims.clear();
+    structure->adds_up.clear();
   }
   return status;
 }

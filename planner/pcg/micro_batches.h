@@ -19,8 +19,9 @@ inline constexpr int kMaxMicroBatches = 4096;
 // Turns `structure` into that of one micro-batch. Finds the batch axis of every operator and tensor
 // by propagating dimension 0 of the graph's inputs through the split rules. Returns
 // InvalidArgument, with the operator's name, if an operator does not split along the batch or reads
-// a reduction over it (batch norm's statistics), if `micro_batches` does not divide the batch, or
-// if it exceeds kMaxMicroBatches. Does nothing if `micro_batches` is 1.
+// a reduction over it (batch norm's statistics; a weighted sum of losses may), if `micro_batches`
+// does not divide the batch, or if it exceeds kMaxMicroBatches. Does nothing if `micro_batches`
+// is 1.
 absl::Status SplitIntoMicroBatches(int micro_batches, PcgStructure* structure);
 
 // Like SplitIntoMicroBatches, but for cost estimates only: treats 1/`parts` of the batch as if it

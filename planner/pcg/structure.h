@@ -125,6 +125,7 @@ struct PcgStructure {
   // and batch_dims holds, by value, the dimension that was split (-1: none).
   int micro_batches = 1;
   std::vector<int> batch_dims;
+  std::vector<bool> adds_up;  // by value: micro-batches' results add up to that of the whole batch
 
   int BatchDim(ValueId v) const { return batch_dims.empty() ? -1 : batch_dims[v]; }
   const Graph& graph() const { return training.graph; }

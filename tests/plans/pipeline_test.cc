@@ -54,7 +54,12 @@ class PipelineTest : public ::testing::TestWithParam<Model> {
       }
       width = out;
     }
-    b.Output("loss", b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "loss"));
+    // A weighted sum of two losses.
+    const ValueId main = b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "main");
+    const ValueId smooth =
+        b.Op("sparse_categorical_crossentropy", {h, labels}, {{"label_smoothing", 0.1}}, "smooth");
+    const ValueId less = b.Op("multiply_scalar", {smooth}, {{"value", 0.25}});
+    b.Output("loss", b.Op("add_n", {main, less}, {}, "loss"));
     absl::StatusOr<Graph> graph = b.Build();
     ASSERT_TRUE(graph.ok()) << graph.status();
     job_.graph = *std::move(graph);
