@@ -13,6 +13,7 @@ void RegisterAccuracy(OpRegistry& registry) {
     return Cost{static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };
   def.is_metric = true;
+  def.prediction = Prediction::kClassScores;
   TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }

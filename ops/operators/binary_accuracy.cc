@@ -13,6 +13,7 @@ void RegisterBinaryAccuracy(OpRegistry& registry) {
                             .default_value = 0.5,
                             .doc = "0.5 for probabilities, 0 for logits"});
   def.is_metric = true;
+  def.prediction = Prediction::kBinaryScores;
   TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }

@@ -15,6 +15,7 @@ void RegisterBinaryCrossentropy(OpRegistry& registry) {
                             .doc = "otherwise the predictions are probabilities"});
   def.gradient = Gradient{.needs_inputs = {0, 1}, .differentiable = {0, 1}};
   def.is_loss = true;
+  def.prediction = Prediction::kBinaryLogits;
   TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }

@@ -9,6 +9,7 @@ void RegisterCategoricalAccuracy(OpRegistry& registry) {
                                    "largest value, the first one, at the same place; NaN is wrong",
                                    2);
   def.is_metric = true;
+  def.prediction = Prediction::kClassScores;
   TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }

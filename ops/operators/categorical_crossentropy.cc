@@ -28,6 +28,7 @@ void RegisterCategoricalCrossentropy(OpRegistry& registry) {
   };
   def.gradient = Gradient{.needs_inputs = {0, 1}, .differentiable = {0}};
   def.is_loss = true;
+  def.prediction = Prediction::kClassLogits;
   TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }

@@ -70,6 +70,7 @@ void RegisterNegativeLogLikelihood(OpRegistry& registry) {
   def.onnx = OnnxForm{"NegativeLogLikelihoodLoss",
                       {{"reduction", "reduction"}, {"ignore_index", "ignore_index"}}};
   def.is_loss = true;
+  def.prediction = Prediction::kLogProbabilities;
   TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }

@@ -16,6 +16,7 @@ void RegisterPerplexity(OpRegistry& registry) {
     return Cost{15.0 * static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };
   def.is_metric = true;
+  def.prediction = Prediction::kClassLogits;
   def.finish = [](double mean) { return std::exp(mean); };
   TakeExampleWeights(&def);
   registry.Add(std::move(def));

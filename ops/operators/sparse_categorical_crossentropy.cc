@@ -50,6 +50,7 @@ void RegisterSparseCategoricalCrossentropy(OpRegistry& registry) {
   };
   def.gradient = Gradient{.needs_inputs = {0, 1, 2}, .differentiable = {0}};
   def.is_loss = true;
+  def.prediction = Prediction::kClassLogits;
   TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }

@@ -22,6 +22,7 @@ void RegisterTopKAccuracy(OpRegistry& registry) {
     return Cost{static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };
   def.is_metric = true;
+  def.prediction = Prediction::kClassScores;
   TakeExampleWeights(&def);
   registry.Add(std::move(def));
 }
