@@ -1,5 +1,6 @@
 #include "server/jobs/add_example_weights.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 #include <vector>
@@ -50,6 +51,24 @@ ExampleWeightsColumn ColumnFor(const Node& node, const Graph& graph,
   return {column->second, node.attributes.Int("ignore_index")};
 }
 
+// Whether a value is a weighted loss, or a linear combination of some.
+bool IsWeighted(ValueId value, const Graph& graph, const std::set<NodeId>& weighted) {
+  const NodeId producer = graph.value(value).producer;
+  if (producer == kNoNode) return false;
+  if (weighted.count(producer) > 0) return true;
+  const Node& node = graph.node(producer);
+  const auto is_constant = [&](ValueId v) { return graph.value(v).kind == ValueKind::kConstant; };
+  const bool scales = node.op == "multiply" || node.op == "divide";
+  const bool sums = node.op == "add" || node.op == "add_n" || node.op == "subtract" ||
+                    node.op == "multiply_scalar" || node.op == "divide_scalar" ||
+                    node.op == "identity" || node.op == "reshape" || node.op == "cast";
+  if (scales && node.inputs.size() == 2 && is_constant(node.inputs[1])) {
+    return IsWeighted(node.inputs[0], graph, weighted);
+  }
+  return sums && std::all_of(node.inputs.begin(), node.inputs.end(),
+                             [&](ValueId v) { return IsWeighted(v, graph, weighted); });
+}
+
 std::string FreeInputName(const Graph& graph) {
   std::string name = kExampleWeights;
   for (int i = 2; graph.FindValue(name) != kNoValue; ++i) {
@@ -96,7 +115,7 @@ WeightedHeads AddExampleWeights(const OpRegistry& registry, int64_t batch, Graph
     if (producer == kNoNode) continue;
     const OpDef* def = registry.Find(graph->node(producer).op);
     const bool reported = name == "loss" || (def != nullptr && (def->is_loss || def->is_metric));
-    if (!reported || weighted.count(producer) > 0) continue;
+    if (!reported || IsWeighted(value, *graph, weighted)) continue;
     if (heads.all) heads.unweighted = name;
     heads.all = false;
   }

@@ -12,11 +12,14 @@
 #include "base/file_system.h"
 #include "models/model.h"
 #include "models/weights/weight_files.h"
+#include "ops/graph/graph_proto.h"
 
 namespace espalier {
 namespace {
 
 constexpr int64_t kMaxSequence = 1 << 24;
+constexpr int64_t kMaxGraphBytes = int64_t{1} << 30;
+constexpr char kGraphFile[] = "graph.pb";  // ExportModel writes it
 
 absl::Status In(const std::string& artifact, const absl::Status& status) {
   return absl::Status(status.code(),
@@ -33,6 +36,7 @@ std::string Text(const Json& json) {
 // parameters.
 absl::StatusOr<std::vector<std::string>> IgnoredIn(const OpRegistry& registry, FileSystem& files,
                                                    const std::string& folder) {
+  if (files.Open(JoinPath(folder, kGraphFile)).ok()) return std::vector<std::string>();
   absl::StatusOr<std::string> config = ReadModelConfig(files, folder);
   if (!config.ok()) return config.status();
   absl::StatusOr<LanguageModel> model = ReadModel(*config);
@@ -68,6 +72,24 @@ std::string ConfigFromScratch(const std::string& config, const std::string& toke
     json["tokenizer"] = tokenizer;
   }
   return Text(json);
+}
+
+absl::StatusOr<std::optional<Graph>> InitGraphOfArtifact(const OpRegistry& registry,
+                                                         const ArtifactStore& artifacts,
+                                                         const std::string& artifact) {
+  absl::StatusOr<std::string> folder = artifacts.Folder(artifact);
+  if (!folder.ok()) return In(artifact, folder.status());
+  absl::StatusOr<std::string> bytes =
+      ReadWholeFile(*NewPosixFileSystem(), JoinPath(*folder, kGraphFile), kMaxGraphBytes);
+  if (absl::IsNotFound(bytes.status())) return std::optional<Graph>();
+  if (!bytes.ok()) return In(artifact, bytes.status());
+  v1::Graph message;
+  if (!message.ParseFromString(*bytes)) {
+    return In(artifact, absl::DataLossError(absl::StrCat(kGraphFile, " holds no graph")));
+  }
+  absl::StatusOr<Graph> graph = FromProto(registry, message);
+  if (!graph.ok()) return In(artifact, graph.status());
+  return std::optional<Graph>(*std::move(graph));
 }
 
 absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore& artifacts,

@@ -1,6 +1,7 @@
 // Loads the model that a job starts from: TrainingSpec.init_artifact.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -8,6 +9,12 @@
 #include "server/artifacts/artifact_store.h"
 
 namespace espalier {
+
+// Returns the graph of an artifact that was trained from ONNX or a submitted graph, with its loss;
+// nothing for other models. Errors name the artifact.
+absl::StatusOr<std::optional<Graph>> InitGraphOfArtifact(const OpRegistry& registry,
+                                                         const ArtifactStore& artifacts,
+                                                         const std::string& artifact);
 
 // Builds the training graph from the artifact's config.json for examples of `sequence_length`
 // tokens (of bytes, if `bytes`). Returns NotFound if the artifact does not exist, and

@@ -88,6 +88,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
         record.set_created_unix_ms(clock_->NowUnixMillis());
         record.set_total_steps(prepared->total_steps);
         record.set_parameters(prepared->parameters);
+        record.mutable_notes()->Assign(prepared->notes.begin(), prepared->notes.end());
         record.set_tokens_per_step(prepared->tokens_per_step);
         reply->set_job_id(id);
         *reply->mutable_trained() = CountTrained(prepared->parameter_uses);

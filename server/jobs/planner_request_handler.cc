@@ -110,10 +110,12 @@ absl::Status PlannerRequestHandler::Make(const v1::PlanRequest& request, const S
   absl::StatusOr<PlannedGraph> made = Make(request, stop, /*with_timeline=*/false);
   if (!made.ok()) return made.status();
   *reply->mutable_plan() = std::move(made->plan);
+  reply->mutable_notes()->Assign(made->notes.begin(), made->notes.end());
   return absl::OkStatus();
 }
 
-absl::StatusOr<Graph> PlannerRequestHandler::GraphOf(const v1::PlanRequest& request) const {
+absl::StatusOr<TrainableGraph> PlannerRequestHandler::GraphOf(
+    const v1::PlanRequest& request) const {
   if (request.batch_size() <= 0) {
     return absl::InvalidArgumentError("batch_size: must be greater than zero");
   }
@@ -125,30 +127,38 @@ absl::StatusOr<Graph> PlannerRequestHandler::GraphOf(const v1::PlanRequest& requ
     return absl::InvalidArgumentError(
         "graph: it has no operators; give one that has, or onnx_artifact");
   }
-  if (onnx && request.loss().empty()) {
+  if (onnx && request.loss().empty() && request.objective().losses().empty()) {
     return absl::InvalidArgumentError(
         "loss: an ONNX model needs one, such as sparse_categorical_crossentropy");
   }
   absl::Status status = CheckPrecision(request.precision(), "precision");
   if (!status.ok()) return status;
-  absl::StatusOr<Graph> graph =
-      onnx ? ImportOnnxArtifact(*registry_, *artifacts_, request.onnx_artifact(), request.loss(),
-                                {request.metrics().begin(), request.metrics().end()},
-                                request.batch_size(), DType::kI64)
-           : FromProto(*registry_, request.graph());
-  if (!graph.ok()) return graph.status();
-  TakeInitialValues(&*graph);  // a plan does not depend on them
-  status = BindAndInfer(*registry_, request.batch_size(), &*graph);
+  absl::StatusOr<Objective> objective =
+      ObjectiveFromProto(request.objective(), request.loss(), request.metrics());
+  if (!objective.ok()) return objective.status();
+  LabelColumns labels;
+  labels.classes = DType::kI64;
+  absl::StatusOr<TrainableGraph> model =
+      onnx ? ImportOnnxArtifact(*registry_, *artifacts_, request.onnx_artifact(), *objective,
+                                labels, request.batch_size())
+           : ReadSubmittedGraph(*registry_, request.graph(), request.batch_size());
+  if (!model.ok()) return model.status();
+  TakeInitialValues(&model->graph);  // a plan does not depend on them
+  status = BindAndInfer(*registry_, request.batch_size(), &model->graph);
   if (!status.ok()) return status;
-  return GraphToPlan(*registry_, *graph, PrecisionOf(request.precision()));
+  absl::StatusOr<Graph> planned =
+      GraphToPlan(*registry_, model->graph, PrecisionOf(request.precision()));
+  if (!planned.ok()) return planned.status();
+  return TrainableGraph{*std::move(planned), std::move(model->notes)};
 }
 
 absl::StatusOr<PlannerRequestHandler::PlannedGraph> PlannerRequestHandler::Make(
     const v1::PlanRequest& request, const Stop& stop, bool with_timeline) {
-  absl::StatusOr<Graph> graph = GraphOf(request);
-  if (!graph.ok()) return graph.status();
+  absl::StatusOr<TrainableGraph> model = GraphOf(request);
+  if (!model.ok()) return model.status();
   PlannedGraph made;
-  made.graph = *std::move(graph);
+  made.graph = std::move(model->graph);
+  made.notes = std::move(model->notes);
   CalibratedPlanner::Request plan;
   plan.graph = &made.graph;
   plan.batch_size = request.batch_size();
@@ -206,6 +216,7 @@ absl::Status PlannerRequestHandler::Explain(const v1::ExplainRequest& request, c
           RenderComputationGraph(made->plan, made->graph, request.costs_in_graph()));
     }
     *reply->mutable_plan() = std::move(made->plan);
+    reply->mutable_notes()->Assign(made->notes.begin(), made->notes.end());
   } else {
     if (request.task_graph() || request.computation_graph()) {
       return absl::InvalidArgumentError(
@@ -214,6 +225,7 @@ absl::Status PlannerRequestHandler::Explain(const v1::ExplainRequest& request, c
     absl::StatusOr<v1::Job> job = JobWithPlan(request.job_id());
     if (!job.ok()) return job.status();
     *reply->mutable_plan() = job->plan();
+    *reply->mutable_notes() = job->notes();
     reply->set_measured_step_seconds(job->median_step_seconds());
     if (request.page()) {
       absl::StatusOr<std::string> page = store_->GetBlob(PlanPageBlob(request.job_id()));
@@ -225,7 +237,9 @@ absl::Status PlannerRequestHandler::Explain(const v1::ExplainRequest& request, c
       reply->set_page(*std::move(page));
     }
   }
-  reply->set_text(RenderPlan(reply->plan()));
+  std::string text;
+  for (const std::string& note : reply->notes()) absl::StrAppend(&text, "note: ", note, "\n");
+  reply->set_text(absl::StrCat(text, RenderPlan(reply->plan())));
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include "ops/graph/graph.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/jobs/calibrated_planner.h"
+#include "server/jobs/prepare_job.h"
 #include "server/jobs/worker_client.h"
 #include "server/membership/worker_registry.h"
 #include "server/store/job_store.h"
@@ -50,10 +51,12 @@ class PlannerRequestHandler {
     v1::Plan plan;
     Graph graph;
     std::shared_ptr<const Timeline> timeline;  // null unless requested
+    std::vector<std::string> notes;            // DryRunReply.notes
   };
   absl::StatusOr<PlannedGraph> Make(const v1::PlanRequest& request, const Stop& stop,
                                     bool with_timeline);
-  absl::StatusOr<Graph> GraphOf(const v1::PlanRequest& request) const;  // bound; what is planned
+  // Bound; what is planned.
+  absl::StatusOr<TrainableGraph> GraphOf(const v1::PlanRequest& request) const;
   absl::Status FillMachine(const v1::PlanRequest& request, CalibratedPlanner::Request* plan) const;
   absl::StatusOr<v1::Job> JobWithPlan(const std::string& job_id) const;
 

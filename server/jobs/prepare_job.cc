@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/file_system.h"
+#include "ops/graph/autodiff.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/graph/precision.h"
 #include "ops/onnx/cpu_evaluator.h"
@@ -111,29 +112,42 @@ absl::StatusOr<std::string> ReadOnnx(const ArtifactStore& artifacts, const std::
   return ReadWholeFile(*NewPosixFileSystem(), *path, kMaxOnnxBytes);
 }
 
-absl::StatusOr<Graph> ImportModel(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                  const v1::TrainingSpec& spec, const Dataset& dataset,
-                                  ImportReport* report) {
-  auto named = spec.dataset().columns().find(kLabelsInput);
-  absl::StatusOr<const Column*> column =
-      dataset.Find(named == spec.dataset().columns().end() ? kLabelsInput : named->second);
-  const bool wide = column.ok() && (*column)->example.dtype == DType::kI64;
-  return ImportOnnxArtifact(registry, artifacts, spec.onnx_artifact(), spec.loss(),
-                            {spec.metrics().begin(), spec.metrics().end()}, spec.batch_size(),
-                            wide ? DType::kI64 : DType::kI32, NamedForTraining(spec), report);
+absl::StatusOr<TrainableGraph> ImportModel(const OpRegistry& registry,
+                                           const ArtifactStore& artifacts,
+                                           const v1::TrainingSpec& spec, const Dataset& dataset,
+                                           ImportReport* report) {
+  absl::StatusOr<Objective> objective =
+      ObjectiveFromProto(spec.objective(), spec.loss(), spec.metrics());
+  if (!objective.ok()) return objective.status();
+  LabelColumns labels;
+  labels.find = [&](const std::string& input) -> std::optional<TensorType> {
+    const auto named = spec.dataset().columns().find(input);
+    const bool given = named != spec.dataset().columns().end();
+    absl::StatusOr<const Column*> column = dataset.Find(given ? named->second : input);
+    if (!column.ok()) return std::nullopt;
+    return (*column)->example;
+  };
+  return ImportOnnxArtifact(registry, artifacts, spec.onnx_artifact(), *objective, labels,
+                            spec.batch_size(), NamedForTraining(spec), report);
 }
 
-absl::StatusOr<Graph> ModelGraphOf(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                   const v1::TrainingSpec& spec, const Dataset& dataset,
-                                   ImportReport* report) {
+absl::StatusOr<TrainableGraph> ModelGraphOf(const OpRegistry& registry,
+                                            const ArtifactStore& artifacts,
+                                            const v1::TrainingSpec& spec, const Dataset& dataset,
+                                            ImportReport* report) {
   switch (spec.model_case()) {
     case v1::TrainingSpec::kGraph:
-      return FromProto(registry, spec.graph());
+      return ReadSubmittedGraph(registry, spec.graph(), spec.batch_size());
     case v1::TrainingSpec::kOnnxArtifact:
       return ImportModel(registry, artifacts, spec, dataset, report);
     case v1::TrainingSpec::MODEL_NOT_SET:
       break;
   }
+  // Its losses were matched to its predictions when it was trained first.
+  absl::StatusOr<std::optional<Graph>> own =
+      InitGraphOfArtifact(registry, artifacts, spec.init_artifact());
+  if (!own.ok()) return own.status();
+  if (own->has_value()) return TrainableGraph{**std::move(own), {}};
   const auto named = spec.dataset().columns().find("tokens");
   absl::StatusOr<const Column*> tokens =
       dataset.Find(named == spec.dataset().columns().end() ? "tokens" : named->second);
@@ -143,8 +157,11 @@ absl::StatusOr<Graph> ModelGraphOf(const OpRegistry& registry, const ArtifactSto
                  absl::StrCat("an example of column '", (*tokens)->name, "' is ",
                               ToString((*tokens)->example), ", expected a list of tokens"));
   }
-  return InitGraph(registry, artifacts, spec.init_artifact(), (*tokens)->example.dims[0],
-                   spec.dataset().format() == v1::Dataset::TEXT);
+  absl::StatusOr<Graph> graph =
+      InitGraph(registry, artifacts, spec.init_artifact(), (*tokens)->example.dims[0],
+                spec.dataset().format() == v1::Dataset::TEXT);
+  if (!graph.ok()) return graph.status();
+  return TrainableGraph{*std::move(graph), {}};
 }
 
 absl::StatusOr<std::unique_ptr<ReadableFile>> OpenDataset(absl::string_view uri,
@@ -172,10 +189,16 @@ absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec)
   if (spec.model_case() == v1::TrainingSpec::MODEL_NOT_SET && spec.init_artifact().empty()) {
     return Field("model", "give graph, onnx_artifact or init_artifact");
   }
-  if (spec.model_case() == v1::TrainingSpec::kOnnxArtifact && spec.loss().empty()) {
+  if (spec.model_case() == v1::TrainingSpec::kOnnxArtifact && spec.loss().empty() &&
+      spec.objective().losses().empty()) {
     return Field("loss",
                  "an ONNX model needs one, such as sparse_categorical_crossentropy or "
                  "mean_squared_error");
+  }
+  if (spec.model_case() != v1::TrainingSpec::kOnnxArtifact &&
+      (!spec.loss().empty() || spec.metrics_size() > 0 || spec.has_objective())) {
+    return Field("objective, loss, metrics",
+                 "they go with onnx_artifact; other models have their own");
   }
   if (spec.batch_size() <= 0 || spec.batch_size() > kMaxBatch) {
     return Field("batch_size",
@@ -265,11 +288,13 @@ absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound
   return WithPrecision(registry, *graph, precision);
 }
 
-absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                         const std::string& name, const std::string& loss,
-                                         const std::vector<std::string>& metrics, int64_t batch,
-                                         DType labels, const std::set<std::string>& parameters,
-                                         ImportReport* report) {
+absl::StatusOr<TrainableGraph> ImportOnnxArtifact(const OpRegistry& registry,
+                                                  const ArtifactStore& artifacts,
+                                                  const std::string& name,
+                                                  const Objective& objective,
+                                                  const LabelColumns& labels, int64_t batch,
+                                                  const std::set<std::string>& parameters,
+                                                  ImportReport* report) {
   ImportOptions options;
   options.parameters = parameters;
   options.evaluator = CpuEvaluator();
@@ -280,9 +305,10 @@ absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const Artif
     return absl::Status(graph.status().code(),
                         absl::StrCat("ONNX artifact '", name, "': ", graph.status().message()));
   }
-  absl::Status status = AddLossAndMetrics(registry, loss, metrics, batch, labels, &*graph);
-  if (!status.ok()) return status;
-  return graph;
+  absl::StatusOr<std::vector<std::string>> notes =
+      AddLossAndMetrics(registry, objective, labels, batch, &*graph);
+  if (!notes.ok()) return notes.status();
+  return TrainableGraph{*std::move(graph), *std::move(notes)};
 }
 
 std::vector<v1::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& registry,
@@ -338,15 +364,19 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
       OutlineDataset(spec.dataset(), artifacts, roots);
   if (!dataset.ok()) return dataset.status();
   ImportReport report;
-  absl::StatusOr<Graph> graph = ModelGraphOf(registry, artifacts, spec, **dataset, &report);
-  if (!graph.ok()) return graph.status();
+  absl::StatusOr<TrainableGraph> model =
+      ModelGraphOf(registry, artifacts, spec, **dataset, &report);
+  if (!model.ok()) return model.status();
+  Graph* const graph = &model->graph;
   if (graph->FindOutput("loss") == kNoValue) {
     return absl::InvalidArgumentError(
         "the graph has no output named 'loss', which is what training minimises");
   }
   PreparedJob job;
-  job.initial_values = TakeInitialValues(&*graph);
-  absl::StatusOr<std::vector<v1::ParameterUse>> uses = ChooseTrained(spec, report, &*graph);
+  job.notes = std::move(model->notes);
+  NoteUnreached(*graph, &job.notes);
+  job.initial_values = TakeInitialValues(graph);
+  absl::StatusOr<std::vector<v1::ParameterUse>> uses = ChooseTrained(spec, report, graph);
   if (!uses.ok()) return uses.status();
   job.parameter_uses = *std::move(uses);
   if (std::string note = DoubtsOf(job.parameter_uses, report); !note.empty()) {
@@ -364,7 +394,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
     absl::Status tokenizer = artifacts.Find(spec.tokenizer_artifact()).status();
     if (!tokenizer.ok()) return Field("tokenizer_artifact", std::string(tokenizer.message()));
   }
-  status = BindAndInfer(registry, spec.batch_size(), &*graph);
+  status = BindAndInfer(registry, spec.batch_size(), graph);
   if (!status.ok()) return status;
   for (const auto& [name, value] : graph->outputs) {
     const Value& output = graph->value(value);
@@ -433,6 +463,8 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   absl::StatusOr<Graph> planned =
       GraphToPlan(registry, *graph, PrecisionOf(spec.precision()), &job.fused);
   if (!planned.ok()) return planned.status();
+  // A gradient that does not exist is found before the job is queued.
+  if (absl::Status s = Differentiate(registry, *planned).status(); !s.ok()) return s;
   job.graph = *std::move(planned);
   return job;
 }

@@ -14,6 +14,8 @@
 #include "ops/graph/graph.h"
 #include "ops/onnx/import.h"
 #include "server/artifacts/artifact_store.h"
+#include "server/jobs/add_loss_and_metrics.h"
+#include "server/jobs/submitted_graph.h"
 #include "storage/dataset.h"
 #include "storage/dataset_roots.h"
 
@@ -52,14 +54,15 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset&
                                                               const ArtifactStore& artifacts,
                                                               const DatasetRoots& roots);
 
-// Imports the ONNX file of an artifact and adds `loss` and `metrics` to its first output; `batch`
-// and `labels` as for AddLossAndMetrics, `parameters` and `report` as for ImportOnnx. Errors name
-// the artifact and the problem.
-absl::StatusOr<Graph> ImportOnnxArtifact(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                         const std::string& name, const std::string& loss,
-                                         const std::vector<std::string>& metrics, int64_t batch,
-                                         DType labels, const std::set<std::string>& parameters = {},
-                                         ImportReport* report = nullptr);
+// Imports the ONNX file of an artifact and adds losses and metrics (AddLossAndMetrics); `parameters`
+// and `report` as for ImportOnnx. Errors name the artifact and the problem.
+absl::StatusOr<TrainableGraph> ImportOnnxArtifact(const OpRegistry& registry,
+                                                  const ArtifactStore& artifacts,
+                                                  const std::string& name,
+                                                  const Objective& objective,
+                                                  const LabelColumns& labels, int64_t batch,
+                                                  const std::set<std::string>& parameters = {},
+                                                  ImportReport* report = nullptr);
 
 // Returns all unsupported operators of the spec's model, each kind once; none if the model cannot
 // be read.

@@ -3,11 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
+#include "ops/cpu/register_all.h"
 #include <functional>
 #include <map>
 
 #include "ops/graph/builder.h"
+#include "ops/graph/graph_proto.h"
+#include "ops/kernel/kernel.h"
 #include "ops/operators/register_all.h"
+#include "ops/rewrite/proof.h"
 #include "server/jobs/add_example_weights.h"
 #include "server/jobs/add_loss_and_metrics.h"
 #include "storage/example_weights.h"
@@ -15,11 +21,23 @@
 namespace espalier {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+constexpr char kSparse[] = "sparse_categorical_crossentropy";
 
 class AddLossAndMetricsTest : public ::testing::Test {
  protected:
-  AddLossAndMetricsTest() { RegisterAllOperators(registry_); }
+  AddLossAndMetricsTest() {
+    RegisterAllOperators(registry_);
+    RegisterCpuKernels(kernels_);
+    labels_.find = [this](const std::string& input) -> std::optional<TensorType> {
+      const auto found = columns_.find(input);
+      if (found == columns_.end()) return std::nullopt;
+      return found->second;
+    };
+  }
 
   // As the importer returns it: a dynamic batch and no loss.
   Graph Model(const std::string& output = "scores") {
@@ -29,19 +47,34 @@ class AddLossAndMetricsTest : public ::testing::Test {
     builder.Output(output, builder.Op("linear", {x, w}));
     return *builder.Build();
   }
+  absl::StatusOr<Graph> TwoOutputs() {
+    GraphBuilder builder(registry_, "m");
+    const ValueId x = builder.Input("x", DType::kF32, {-1, 3});
+    builder.Output("main", builder.Op("relu", {x}));
+    builder.Output("value", builder.Op("relu", {x}));
+    return builder.Build();
+  }
+  absl::Status Add(const Objective& objective, Graph* graph) {
+    auto notes = AddLossAndMetrics(registry_, objective, labels_, 8, graph);
+    if (notes.ok()) notes_ = *notes;
+    return notes.status();
+  }
   std::string Error(const absl::Status& status) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   }
 
   OpRegistry registry_;
+  KernelRegistry kernels_;
+  std::map<std::string, TensorType> columns_;  // input -> type of an example
+  LabelColumns labels_;
+  std::vector<std::string> notes_;
 };
 
 TEST_F(AddLossAndMetricsTest, ClassificationGetsOneLabelPerRowLossAndMetric) {
   Graph graph = Model();
-  ASSERT_TRUE(AddLossAndMetrics(registry_, "sparse_categorical_crossentropy", {"accuracy"}, 8,
-                                DType::kI64, &graph)
-                  .ok());
+  labels_.classes = DType::kI64;
+  ASSERT_EQ(Add({{{kSparse}}, {{"accuracy"}}}, &graph), absl::OkStatus());
   ASSERT_TRUE(BindAndInfer(registry_, 8, &graph).ok());
   const Value& labels = graph.value(graph.FindValue(kLabelsInput));
   EXPECT_EQ(labels.kind, ValueKind::kInput);
@@ -52,11 +85,12 @@ TEST_F(AddLossAndMetricsTest, ClassificationGetsOneLabelPerRowLossAndMetric) {
     EXPECT_TRUE(graph.value(output).type.dims.empty());
   }
   EXPECT_NE(graph.FindOutput("scores"), kNoValue) << "the model's own output stays";
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("taken as logits")));
 }
 
 TEST_F(AddLossAndMetricsTest, RegressionLabelsHaveTheShapeOfTheOutput) {
   Graph graph = Model("loss");  // a reserved name
-  ASSERT_TRUE(AddLossAndMetrics(registry_, "mean_squared_error", {}, 8, DType::kI32, &graph).ok());
+  ASSERT_EQ(Add({{{"mean_squared_error"}}, {}}, &graph), absl::OkStatus());
   ASSERT_TRUE(BindAndInfer(registry_, 8, &graph).ok());
   EXPECT_EQ(graph.value(graph.FindValue(kLabelsInput)).type, (TensorType{DType::kF32, {8, 3}}));
   EXPECT_TRUE(graph.value(graph.FindOutput("loss")).type.dims.empty());
@@ -111,16 +145,144 @@ TEST_F(AddExampleWeightsTest, LossOfSeveralOperatorsIsNotWeighted) {
 
 TEST_F(AddLossAndMetricsTest, ErrorsNameWhatIsWrongAndWhatThereIs) {
   Graph graph = Model();
-  EXPECT_THAT(Error(AddLossAndMetrics(registry_, "hinge", {}, 8, DType::kI32, &graph)),
-              ::testing::AllOf(HasSubstr("hinge"), HasSubstr("mean_squared_error")));
-  EXPECT_THAT(
-      Error(AddLossAndMetrics(registry_, "mean_squared_error", {"f1"}, 8, DType::kI32, &graph)),
-      ::testing::AllOf(HasSubstr("f1"), HasSubstr("accuracy")));
+  EXPECT_THAT(Error(Add({{{"hinge"}}, {}}, &graph)),
+              AllOf(HasSubstr("hinge"), HasSubstr("mean_squared_error")));
+  EXPECT_THAT(Error(Add({{{"mean_squared_error"}}, {{"f1"}}}, &graph)),
+              AllOf(HasSubstr("f1"), HasSubstr("accuracy")));
+  EXPECT_THAT(Error(Add({{{kSparse, "logits"}}, {}}, &graph)),
+              AllOf(HasSubstr("'logits'"), HasSubstr("scores")));
   GraphBuilder builder(registry_, "fixed");
   builder.Output("y", builder.Op("relu", {builder.Input("x", DType::kF32, {1, 6})}));
   Graph fixed = *builder.Build();
-  EXPECT_THAT(Error(AddLossAndMetrics(registry_, "mean_squared_error", {}, 8, DType::kI32, &fixed)),
+  EXPECT_THAT(Error(Add({{{"mean_squared_error"}}, {}}, &fixed)),
               HasSubstr("dynamic first dimension"));
+}
+
+TEST_F(AddLossAndMetricsTest, TheWeightedSumOfSeveralLossesIsMinimized) {
+  GraphBuilder builder(registry_, "m");
+  const ValueId x = builder.Input("x", DType::kF32, {-1, 6});
+  for (const char* name : {"main", "aux", "value"}) {
+    const int64_t outputs = std::string(name) == "value" ? 1 : 3;
+    const ValueId w = builder.Parameter(name, DType::kF32, {outputs, 6}, {Initializer::kNormal, 1});
+    builder.Output(name, builder.Op("linear", {x, w}));
+  }
+  columns_["labels"] = {DType::kI64, {}};
+  columns_["labels.value"] = {DType::kF32, {}};
+  Graph graph = *builder.Build();
+  ASSERT_EQ(Add({{{kSparse}, {kSparse, "aux", 0.3}, {"mean_squared_error", "value", 2}},
+                 {{"accuracy"}, {"accuracy", "aux"}}},
+                &graph),
+            absl::OkStatus());
+  ASSERT_TRUE(BindAndInfer(registry_, 8, &graph).ok());
+  const auto value = [&](const std::string& output) {
+    auto bytes = Evaluate(kernels_, graph, 1);
+    EXPECT_TRUE(bytes.ok()) << bytes.status();
+    const ValueId v = graph.FindOutput(output);
+    EXPECT_NE(v, kNoValue) << output;
+    float number = 0;
+    if (bytes.ok() && v != kNoValue) std::memcpy(&number, (*bytes)[v].data(), sizeof(number));
+    return number;
+  };
+  EXPECT_GT(value("loss.aux"), 0);
+  EXPECT_GT(value("loss.value"), 0);
+  EXPECT_NEAR(value("loss"), value("loss.main") + 0.3 * value("loss.aux") + 2 * value("loss.value"),
+              1e-5);
+  EXPECT_NE(graph.FindOutput("accuracy.aux"), kNoValue);
+  EXPECT_EQ(graph.value(graph.FindValue("labels.value")).type, (TensorType{DType::kF32, {8}}))
+      << "a column of one number for each example, for an output [batch, 1]";
+  // Labels of one shape for two outputs are shared, of two shapes are not.
+  columns_.erase("labels.value");
+  Graph shared = *TwoOutputs();
+  EXPECT_THAT(Error(Add({{{kSparse}, {"mean_squared_error", "value"}}, {}}, &shared)),
+              HasSubstr("labels.OUTPUT"));
+}
+
+TEST_F(AddLossAndMetricsTest, ClassesAreWhereTheLabelsOrASoftmaxSay) {
+  const auto logits = [&](bool softmax, Dims dims) {
+    GraphBuilder builder(registry_, "m");
+    ValueId y = builder.Op("relu", {builder.Input("x", DType::kF32, std::move(dims))});
+    if (softmax) y = builder.Op("softmax", {y}, {{"axis", int64_t{1}}});
+    builder.Output("y", y);
+    return *builder.Build();
+  };
+  const auto loss_reads = [&](Graph graph, LossOrMetric loss) -> std::string {
+    const absl::Status added = Add({{std::move(loss)}, {}}, &graph);
+    if (!added.ok()) return std::string(added.message());
+    const absl::Status bound = BindAndInfer(registry_, 2, &graph);
+    if (!bound.ok()) return std::string(bound.message());
+    const Node& node = graph.node(graph.value(graph.FindOutput("loss")).producer);
+    return ToString(graph.value(node.inputs[0]).type.dims);
+  };
+  columns_["labels"] = {DType::kI64, {5, 7}};
+  EXPECT_EQ(loss_reads(logits(false, {-1, 3, 5, 7}), {kSparse}), "[2, 5, 7, 3]");
+  EXPECT_EQ(loss_reads(logits(true, {-1, 3, 5, 7}), {kSparse}), "[2, 5, 7, 3]");
+  EXPECT_EQ(loss_reads(logits(false, {-1, 5, 7, 3}), {kSparse}), "[2, 5, 7, 3]");
+  EXPECT_EQ(loss_reads(logits(false, {-1, 5, 7, 3}), {"negative_log_likelihood"}), "[2, 3, 5, 7]");
+  columns_["labels"] = {DType::kI64, {4, 4}};
+  EXPECT_THAT(loss_reads(logits(false, {-1, 4, 4, 4}), {kSparse}), HasSubstr("axis=1"));
+  EXPECT_EQ(loss_reads(logits(false, {-1, 4, 4, 4}), {kSparse, "", 1, {{"axis", int64_t{1}}}}),
+            "[2, 4, 4, 4]");
+}
+
+TEST_F(AddLossAndMetricsTest, OneClassIsNoClassification) {
+  GraphBuilder builder(registry_, "m");
+  builder.Output("y", builder.Op("sigmoid", {builder.Input("x", DType::kF32, {-1, 1})}));
+  Graph graph = *builder.Build();
+  EXPECT_THAT(Error(Add({{{kSparse}}, {}}, &graph)), HasSubstr("binary_crossentropy"));
+}
+
+TEST_F(AddLossAndMetricsTest, LabelsMayHaveDimensionsOfOne) {
+  columns_["labels"] = {DType::kI32, {1}};
+  Graph graph = Model();
+  ASSERT_EQ(Add({{{kSparse}}, {{"accuracy"}}}, &graph), absl::OkStatus());
+  ASSERT_EQ(BindAndInfer(registry_, 8, &graph), absl::OkStatus());
+  EXPECT_EQ(graph.value(graph.FindValue(kLabelsInput)).type, (TensorType{DType::kI32, {8, 1}}));
+}
+
+TEST_F(AddLossAndMetricsTest, AModelMayComputeItsLossItself) {
+  GraphBuilder builder(registry_, "m");
+  const ValueId x = builder.Input("x", DType::kF32, {-1, 6});
+  const ValueId labels = builder.Input("labels", DType::kI64, {-1});
+  const ValueId w = builder.Parameter("w", DType::kF32, {3, 6}, {Initializer::kNormal, 0.1});
+  const ValueId scores = builder.Op("linear", {x, w});
+  const ValueId log = builder.Op("log_softmax", {scores}, {{"axis", int64_t{1}}});
+  builder.Output("nll", builder.Op("negative_log_likelihood", {log, labels}));
+  builder.Output("scores", scores);
+  Graph graph = *builder.Build();
+  ASSERT_EQ(Add({{{"identity_loss"}}, {{"accuracy", "scores"}}}, &graph), absl::OkStatus());
+  EXPECT_EQ(BindAndInfer(registry_, 8, &graph), absl::OkStatus());
+  EXPECT_THAT(Error(Add({{{kSparse, "nll"}}, {}}, &graph)), HasSubstr("identity_loss"));
+}
+
+TEST(ReadSubmittedGraph, NoOutputIsDroppedWithoutAWord) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  const auto read = [&](const std::string& extra) {
+    GraphBuilder b(registry, "m");
+    const ValueId x = b.Input("x", DType::kF32, {-1, 6});
+    const ValueId w = b.Parameter("w", DType::kF32, {3, 6}, {Initializer::kNormal, 0.1});
+    const ValueId unused = b.Parameter("unused", DType::kF32, {3, 6}, {Initializer::kOnes});
+    const ValueId y = b.Op("linear", {x, w});
+    const ValueId largest = b.Op("reduce_max", {y});
+    b.Output("loss", b.Op("mean_squared_error", {y, y}));
+    b.Output("probabilities", b.Op("softmax", {y}));
+    b.Output("other", b.Op("linear", {x, unused}));
+    b.Output("largest", largest);
+    if (!extra.empty()) b.Output(extra, b.Op("cast", {largest}, {{"to", extra}}));
+    return ReadSubmittedGraph(registry, ToProto(*b.Build()), 8);
+  };
+  auto model = read("");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(model->notes, ElementsAre(HasSubstr("'probabilities'"), HasSubstr("'other'")));
+  Graph& graph = model->graph;
+  const Node& report = graph.node(graph.value(graph.FindOutput("largest")).producer);
+  EXPECT_TRUE(registry.Find(report.op)->is_loss) << report.op << " is not reported";
+  EXPECT_EQ(BindAndInfer(registry, 8, &graph), absl::OkStatus());
+  std::vector<std::string> notes;
+  NoteUnreached(graph, &notes);
+  EXPECT_THAT(notes, ElementsAre(AllOf(HasSubstr("1 parameter"), HasSubstr("unused"))));
+  EXPECT_THAT(std::string(read("i64").status().message()),
+              AllOf(HasSubstr("'i64'"), HasSubstr("f32 scalar")));
 }
 
 }  // namespace

@@ -46,8 +46,11 @@ absl::Status FillCnn(const OpRegistry& registry, Workload* work) {
   absl::StatusOr<Graph> graph = ImportOnnx(registry, *onnx);
   if (!graph.ok()) return graph.status();
   work->graph = *std::move(graph);
-  absl::Status s = AddLossAndMetrics(registry, "sparse_categorical_crossentropy", {"accuracy"},
-                                     work->batch, DType::kI64, &work->graph);
+  const Objective objective = {{{"sparse_categorical_crossentropy"}}, {{"accuracy"}}};
+  LabelColumns labels;
+  labels.classes = DType::kI64;
+  absl::Status s =
+      AddLossAndMetrics(registry, objective, labels, work->batch, &work->graph).status();
   if (!s.ok()) return s;
   work->columns["labels"] = "y";
   absl::StatusOr<std::string> npz = ReadFile("tests/data/digits.npz");

@@ -147,8 +147,10 @@ absl::StatusOr<std::unique_ptr<OnnxTraining>> OnnxTraining::Create(
   importing.evaluator = CpuEvaluator();
   absl::StatusOr<Graph> graph = ImportOnnx(registry, *onnx, importing);
   if (!graph.ok()) return At("import", graph.status());
+  LabelColumns labels;
+  labels.classes = DType::kI64;
   absl::Status status =
-      AddLossAndMetrics(registry, options.loss, {}, options.batch, DType::kI64, &*graph);
+      AddLossAndMetrics(registry, {{{options.loss}}, {}}, labels, options.batch, &*graph).status();
   if (!status.ok()) return At("loss", status);
   status = BindAndInfer(registry, options.batch, &*graph);
   if (!status.ok()) return At("shapes", status);

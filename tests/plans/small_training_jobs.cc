@@ -41,8 +41,11 @@ absl::StatusOr<SmallTrainingJob> DigitsCnn(const OpRegistry& registry) {
   absl::StatusOr<Graph> graph = ImportOnnx(registry, *model);
   if (!graph.ok()) return graph.status();
   job.graph = *std::move(graph);
-  absl::Status status = AddLossAndMetrics(registry, "sparse_categorical_crossentropy", {"accuracy"},
-                                          job.batch, DType::kI64, &job.graph);
+  const Objective objective = {{{"sparse_categorical_crossentropy"}}, {{"accuracy"}}};
+  LabelColumns labels;
+  labels.classes = DType::kI64;
+  absl::Status status =
+      AddLossAndMetrics(registry, objective, labels, job.batch, &job.graph).status();
   if (status.ok()) status = BindAndInfer(registry, job.batch, &job.graph);
   if (!status.ok()) return status;
   absl::StatusOr<std::string> digits = ReadFile("tests/data/digits.npz");

@@ -1,0 +1,28 @@
+// Reads the graph of a job: its losses, and which of its outputs and parameters take part.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "espalier/v1/graph.pb.h"
+#include "ops/graph/graph.h"
+
+namespace espalier {
+
+// A graph with its loss, and what was decided about it (DryRunReply.notes).
+struct TrainableGraph {
+  Graph graph;
+  std::vector<std::string> notes;
+};
+
+// Reads a submitted graph and matches its losses to its predictions (MatchPredictions). Every
+// scalar output becomes one that is reported; notes name the outputs that training does not
+// compute. InvalidArgument names the node or output that is wrong.
+absl::StatusOr<TrainableGraph> ReadSubmittedGraph(const OpRegistry& registry,
+                                                  const v1::Graph& graph, int64_t batch);
+
+// Adds a note on the trainable parameters that output "loss" does not depend on, if there are any.
+void NoteUnreached(const Graph& graph, std::vector<std::string>* notes);
+
+}  // namespace espalier
