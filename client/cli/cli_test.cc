@@ -149,6 +149,48 @@ TEST_F(CliTest, EveryCommandHasHelpWithExamples) {
   }
 }
 
+TEST_F(CliTest, LossesNameOutputsWeightsAndAttributes) {
+  const std::string onnx = home_ + "/m.onnx", data = home_ + "/d.npz";
+  std::ofstream(onnx) << "x";
+  std::ofstream(data) << "x";
+  const auto objective = [&](std::vector<std::string> flags) {
+    std::vector<std::string> args = {"train", "--onnx=" + onnx, "-d", data, "--detach"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    EXPECT_EQ(Run(args), kExitOk) << err_.str();
+    return fake_.state()->submits.back().spec().objective();
+  };
+  v1::Objective plain = objective({});
+  ASSERT_EQ(plain.losses_size(), 1);
+  EXPECT_EQ(plain.losses(0).op(), "sparse_categorical_crossentropy");
+  EXPECT_FALSE(plain.losses(0).has_weight());
+  ASSERT_EQ(plain.metrics_size(), 1);
+  EXPECT_EQ(plain.metrics(0).op(), "accuracy");
+  const v1::Objective two =
+      objective({"--loss=binary_crossentropy:from_logits=false", "--loss-output=Identity:0",
+                 "--loss=mean_squared_error@other:0.25",
+                 "--metrics=top_k_accuracy:k=3,ignore_index=7@aux,mean_absolute_error"});
+  ASSERT_EQ(two.losses_size(), 2);
+  EXPECT_EQ(two.losses(0).output(), "Identity:0");
+  EXPECT_FALSE(two.losses(0).attributes().at("from_logits").b());
+  EXPECT_EQ(two.losses(1).output(), "other");
+  EXPECT_EQ(two.losses(1).weight(), 0.25);
+  ASSERT_EQ(two.metrics_size(), 2);
+  EXPECT_EQ(two.metrics(0).output(), "aux");
+  EXPECT_EQ(two.metrics(0).attributes().at("k").i(), 3);
+  EXPECT_EQ(two.metrics(0).attributes().at("ignore_index").i(), 7);
+  EXPECT_EQ(two.metrics(1).op(), "mean_absolute_error");
+
+  const size_t sent = fake_.state()->submits.size();
+  for (const char* wrong :
+       {"--loss=hinge", "--loss=accuracy", "--loss=mean_squared_error@", "--metrics=f1",
+        "--loss=mean_squared_error@y:0", "--loss=binary_crossentropy:from_logits=maybe",
+        "--loss=binary_crossentropy:smoothing=0.1", "--metrics=top_k_accuracy:k=three"}) {
+    EXPECT_EQ(Run({"train", "--onnx=" + onnx, "-d", data, "--detach", wrong}), kExitUsage) << wrong;
+    EXPECT_THAT(err_.str(), HasSubstr("accepted")) << wrong;
+  }
+  EXPECT_EQ(fake_.state()->submits.size(), sent);
+}
+
 // Accepts a limited number of bytes, like a full disk or a closed pipe.
 class ShortBuffer : public std::streambuf {
  public:

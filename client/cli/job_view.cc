@@ -80,6 +80,10 @@ bool JobView::OnEvent(const v1::JobEvent& event) {
 }
 
 void JobView::OnJob(const v1::Job& job) {
+  if (!notes_shown_) {
+    notes_shown_ = true;
+    for (const std::string& note : job.notes()) printer_.Message("note: " + Printable(note));
+  }
   if (job.state() != job_.state() && !IsOver(job.state())) {
     printer_.Message(absl::StrCat("job ", Printable(job.id()), " is ", StateName(job.state()),
                                   job.state() == v1::RECOVERING

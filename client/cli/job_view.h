@@ -32,6 +32,7 @@ class JobView {
   int64_t print_every_steps_;
   ProgressPrinter printer_;
   v1::Job job_;
+  bool notes_shown_ = false;
   bool plan_shown_ = false;
   double step_seconds_ = 0;  // smoothed
   std::vector<std::pair<double, double>> losses_;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "client/cli/loss_flags.h"
 #include "client/terminal/text.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/operators/register_all.h"
@@ -59,14 +60,7 @@ absl::StatusOr<v1::Graph> ReadGraph(const std::string& path) {
 }  // namespace
 
 std::vector<FlagSpec> ModelFlags() {
-  OpRegistry operators;
-  RegisterAllOperators(operators);
-  std::vector<std::string> losses, metrics;
-  for (const OpDef* def : operators.All()) {
-    if (def->is_loss) losses.push_back(def->name);
-    if (def->is_metric) metrics.push_back(def->name);
-  }
-  return {
+  std::vector<FlagSpec> flags = {
       {"model", FlagType::kText, "MODEL",
        "llama:PRESET, llama:KEY=VALUE,... or FILE.json, a config.json; presets: " + PresetNames()},
       {"graph", FlagType::kText, "FILE", "use a graph protobuf instead (see the client library)"},
@@ -75,11 +69,9 @@ std::vector<FlagSpec> ModelFlags() {
        "or "
        "artifact:NAME"},
       {"sequence-length", FlagType::kInt, "N", "tokens per text example (128)", 0, 1, 1 << 20},
-      {"loss", FlagType::kText, "LOSS",
-       "for ONNX (sparse_categorical_crossentropy): " + absl::StrJoin(losses, ", ")},
-      {"metrics", FlagType::kText, "LIST",
-       "for ONNX (accuracy with that loss): losses, none, or " + absl::StrJoin(metrics, ", ")},
   };
+  for (FlagSpec& flag : LossFlags()) flags.push_back(std::move(flag));
+  return flags;
 }
 
 absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text) {
@@ -152,16 +144,6 @@ absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text) {
   return config;
 }
 
-LossAndMetrics ChooseLossAndMetrics(const ParsedFlags& flags) {
-  LossAndMetrics head;
-  head.loss = flags.Text("loss", "sparse_categorical_crossentropy");
-  const std::string metrics =
-      flags.Text("metrics", head.loss == "sparse_categorical_crossentropy" ? "accuracy" : "none");
-  if (metrics == "none") return head;
-  head.metrics = absl::StrSplit(metrics, ',', absl::SkipEmpty());
-  return head;
-}
-
 absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags) {
   const int given = flags.Has("model") + flags.Has("graph") + flags.Has("onnx");
   if (given != 1) {
@@ -170,7 +152,7 @@ absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags) {
                      " Give one of --model, --graph, --onnx; for example --model=llama:tiny"));
   }
   if (!flags.Has("onnx")) {
-    for (const char* head : {"loss", "metrics"}) {
+    for (const char* head : {"loss", "loss-output", "metrics"}) {
       if (!flags.Has(head)) continue;
       return UsageError(absl::StrCat(
           "--", head, " needs --onnx; other models define their own loss and metrics"));

@@ -23,13 +23,6 @@ struct ModelChoice {
 // Returns a usage error unless exactly one of the three is given.
 absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags);
 
-// --loss and --metrics, or their defaults, to add to an ONNX model.
-struct LossAndMetrics {
-  std::string loss;
-  std::vector<std::string> metrics;
-};
-LossAndMetrics ChooseLossAndMetrics(const ParsedFlags& flags);
-
 // Parses "PRESET", "KEY=VALUE,..." or "PRESET,KEY=VALUE,...".
 absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text);
 

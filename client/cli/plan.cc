@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
 #include "client/cli/devices.h"
+#include "client/cli/loss_flags.h"
 #include "client/cli/model_flags.h"
 #include "client/cli/onnx_files.h"
 #include "client/cli/plan_view.h"
@@ -175,14 +176,14 @@ absl::Status RunPlan(Context& context) {
     *plan->mutable_graph() = std::move(model->graph);
     return Explain(context, request);
   }
+  auto objective = ChooseObjective(flags);
+  if (!objective.ok()) return objective.status();
   auto client = context.client();
   if (!client.ok()) return client.status();
   auto name = OnnxArtifact(context, *client, model->onnx_path);
   if (!name.ok()) return name.status();
   plan->set_onnx_artifact(*name);
-  LossAndMetrics loss_and_metrics = ChooseLossAndMetrics(flags);
-  plan->set_loss(std::move(loss_and_metrics.loss));
-  for (std::string& metric : loss_and_metrics.metrics) plan->add_metrics(std::move(metric));
+  *plan->mutable_objective() = *std::move(objective);
   return Explain(context, request);
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "client/cli/command.h"
 #include "client/cli/job_view.h"
+#include "client/cli/loss_flags.h"
 #include "client/cli/model_flags.h"
 #include "client/cli/onnx_files.h"
 #include "client/cli/plan_view.h"
@@ -49,9 +50,6 @@ absl::Status FillOnnx(Context& context, Client* client, const std::string& path,
   auto name = OnnxArtifact(context, client, path);
   if (!name.ok()) return name.status();
   spec->set_onnx_artifact(*name);
-  LossAndMetrics loss_and_metrics = ChooseLossAndMetrics(context.flags());
-  spec->set_loss(std::move(loss_and_metrics.loss));
-  for (std::string& metric : loss_and_metrics.metrics) spec->add_metrics(std::move(metric));
   return absl::OkStatus();
 }
 
@@ -143,10 +141,15 @@ absl::Status RunTrain(Context& context) {
   // Without a local model, the coordinator uses the artifact's.
   if (own || spec.init_artifact().empty()) {
     model = ChooseModel(flags);
-  } else if (flags.Has("loss") || flags.Has("metrics")) {
+  } else if (flags.Has("loss") || flags.Has("loss-output") || flags.Has("metrics")) {
     return UsageError("--loss and --metrics go with --onnx; --init's model has its own");
   }
   if (!model.ok()) return model.status();
+  if (!model->onnx_path.empty()) {
+    auto objective = ChooseObjective(flags);
+    if (!objective.ok()) return objective.status();
+    *spec.mutable_objective() = *std::move(objective);
+  }
   auto client = context.client();
   if (!client.ok()) return client.status();
   if (absl::Status s = FillDataset(context, *client, spec.mutable_dataset()); !s.ok()) return s;

@@ -134,10 +134,18 @@ TEST_F(AddExampleWeightsTest, LabelsOfAnInputAreCounted) {
   EXPECT_EQ(Head().attributes.String("mean_over"), "all") << "the weights count; shards may sum";
 }
 
-TEST_F(AddExampleWeightsTest, LossOfSeveralOperatorsIsNotWeighted) {
+TEST_F(AddExampleWeightsTest, SumOfLossesIsWeighted) {
   const WeightedHeads heads = Add([](GraphBuilder& b, ValueId scores, ValueId labels) {
     const ValueId loss = b.Op("sparse_categorical_crossentropy", {scores, labels});
     return b.Op("add", {loss, b.Op("mean_squared_error", {scores, scores})});
+  });
+  EXPECT_TRUE(heads.all);
+}
+
+TEST_F(AddExampleWeightsTest, LossOfSeveralOperatorsIsNotWeighted) {
+  const WeightedHeads heads = Add([](GraphBuilder& b, ValueId scores, ValueId labels) {
+    const ValueId loss = b.Op("sparse_categorical_crossentropy", {scores, labels});
+    return b.Op("add", {loss, b.Op("reduce_sum", {scores}, {{"axes", std::vector<int64_t>{0, 1}}})});
   });
   EXPECT_FALSE(heads.all);
   EXPECT_EQ(heads.unweighted, "loss");
