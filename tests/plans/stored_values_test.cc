@@ -1,4 +1,6 @@
 // The way of initial values and large constants from the coordinator to ranks of any plan.
+#include "server/jobs/stored_values.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,8 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/layout/copy_box.h"
 #include "planner/testing/graphs.h"
-#include "server/jobs/stored_values.h"
-#include "tests/plans/in_process_training.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"
 #include "worker/stored_values.h"
@@ -70,12 +70,7 @@ class StoredValuesTest : public testing::Test {
   ~StoredValuesTest() override { std::filesystem::remove_all(folder_); }
 
   LoweredPlan Lower(int devices, v1::SearchOptions::Strategy strategy, int zero_stage = 0) {
-    PlanProblem problem;
-    problem.registry = &TestRegistry();
-    problem.graph = &graph_;
-    problem.batch_size = kBatch;
-    problem.machine = TestMachine(devices);
-    problem.optimizer = AdamW(1e-3);
+    const PlanProblem problem = TestProblem(graph_, kBatch, devices);
     v1::SearchOptions search;
     search.set_strategy(strategy);
     search.set_zero_stage(zero_stage);
