@@ -163,13 +163,21 @@ TEST_F(HttpServerMalformedTest, RequestInPiecesOfOneByteIsARequest) {
   EXPECT_THAT(client.ReadAll(), HasSubstr("[/a][hi]"));
 }
 
-TEST_F(HttpServerMalformedTest, PathsArriveAsTheyWereSent) {
+// Escapes are decoded, except those that a handler decodes within a segment.
+TEST_F(HttpServerMalformedTest, PathsArriveDecodedAndNotNormalizedOtherwise) {
   Start();
+  const auto answer = [this](const std::string& path) {
+    return Answer("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  };
   for (const std::string path :
-       {"/%2e%2e%2fetc%2fpasswd", "/%252e%252e", "/../../etc/passwd", "/..\\..\\windows", "/%00",
-        "//", "/\xc0\xaf..", "/\xff", "/%", "/%zz", "/a;b", "http:///a", "ftp://other/a", "*"}) {
-    EXPECT_THAT(Answer("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"),
-                HasSubstr("[" + path + "]"));
+       {"/../../etc/passwd", "/..\\..\\windows", "//", "/\xc0\xaf..", "/\xff", "/%252e%252e",
+        "/a%2Fb", "/a;b", "http:///a", "ftp://other/a", "*"}) {
+    EXPECT_THAT(answer(path), HasSubstr("[" + path + "]"));
+  }
+  EXPECT_THAT(answer("/%2e%2e%2fetc%2fpasswd"), HasSubstr("[/..%2fetc%2fpasswd]"));
+  EXPECT_THAT(answer("/%61%20%C3%A9"), HasSubstr("[/a \xC3\xA9]"));
+  for (const char* path : {"/%00", "/%", "/%zz", "/%0d%0aX:"}) {
+    EXPECT_THAT(answer(path), StartsWith("HTTP/1.1 400 ")) << path;
   }
 }
 

@@ -140,7 +140,7 @@ class BoostTuning(unittest.TestCase):
         self.refused("300 tokens, the LLM 'llm' of 256", "llm", "--ssm=other", *some)
         self.refused("vocabulary", "llm", "--model=llama:tiny,vocab=300", *some)
         self.refused("'llm' has 256 positions", "llm", "--ssm=ssm", "-d", TEXT, "--continuation-tokens=300")
-        self.refused("name", "llm", "--ssm=ssm", "--name=a/b", *some)
+        self.refused("name", "llm", "--ssm=ssm", "--name=a//b", *some)
         self.refused("soft-labels", "llm", "--ssm=ssm", "--soft-labels=65", *some, code=2)
         self.refused("expansion", "llm", "--ssm=ssm", "--expansion=1,0", *some, code=2)
         self.refused("no boost-tuning 'boost-999'", "--watch=boost-999", code=4)
