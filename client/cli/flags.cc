@@ -33,8 +33,6 @@ int EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-std::string NumberText(double value) { return absl::StrCat(value); }
-
 absl::Status CheckValue(const FlagSpec& spec, const std::string& shown, const std::string& value) {
   if (spec.type == FlagType::kText || spec.type == FlagType::kSwitch) return absl::OkStatus();
   const bool whole = spec.type == FlagType::kInt;
@@ -46,9 +44,9 @@ absl::Status CheckValue(const FlagSpec& spec, const std::string& shown, const st
   if (in_range) return absl::OkStatus();
   std::string accepted = whole ? "a whole number" : "a number";
   if (std::isfinite(spec.min) && std::isfinite(spec.max)) {
-    absl::StrAppend(&accepted, " from ", NumberText(spec.min), " to ", NumberText(spec.max));
+    absl::StrAppend(&accepted, " from ", FormatNumber(spec.min), " to ", FormatNumber(spec.max));
   } else if (std::isfinite(spec.min)) {
-    absl::StrAppend(&accepted, " of at least ", NumberText(spec.min));
+    absl::StrAppend(&accepted, " of at least ", FormatNumber(spec.min));
   }
   return UsageError(absl::StrCat(shown, " is \"", Printable(value), "\"; accepted: ", accepted));
 }

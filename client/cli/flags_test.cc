@@ -64,7 +64,7 @@ TEST(FlagsTest, ErrorsNameTheFlagAndWhatIsAccepted) {
   EXPECT_THAT(Bad({"--epocs=3"}), HasSubstr("did you mean --epochs?"));
   EXPECT_THAT(Bad({"--export-stratgy=x"}), HasSubstr("did you mean --export-strategy?"));
   EXPECT_EQ(Bad({"--zzzzzz"}), "unknown flag --zzzzzz");
-  EXPECT_EQ(Bad({"-e", "many"}), "-e is \"many\"; accepted: a whole number from 1 to 1e+09");
+  EXPECT_EQ(Bad({"-e", "many"}), "-e is \"many\"; accepted: a whole number from 1 to 1000000000");
   EXPECT_THAT(Bad({"--epochs=0"}), HasSubstr("from 1"));
   EXPECT_THAT(Bad({"--epochs=1.5"}), HasSubstr("whole number"));
   EXPECT_THAT(Bad({"--lr=nan"}), HasSubstr("accepted: a number of at least 0"));

@@ -216,7 +216,8 @@ absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, v1::Optimize
 std::vector<FlagSpec> OptimizerFlags() {
   std::vector<std::string> each;
   for (const NamedUpdate& update : AllUpdates(Operators())) {
-    each.push_back(absl::StrCat(update.variant->name, " ", update.variant->learning_rate));
+    each.push_back(
+        absl::StrCat(update.variant->name, " ", FormatNumber(update.variant->learning_rate)));
   }
   const std::string rates = absl::StrJoin(each, ", ");
   return {

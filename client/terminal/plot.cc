@@ -126,9 +126,13 @@ std::string RenderPlot(const std::vector<std::pair<double, double>>& points,
   std::string rule;
   for (int i = 0; i < columns; ++i) rule += options.unicode ? "\u2500" : "-";
   absl::StrAppend(&out, std::string(margin + 1, ' '), options.unicode ? "\u2514" : "+", rule, "\n");
-  const std::string left = absl::StrFormat("%g", x_min);
-  const std::string right = absl::StrCat(options.x_label, options.x_label.empty() ? "" : " ",
-                                         absl::StrFormat("%g", x_max));
+  // Steps are whole numbers; other abscissas need no more than six digits.
+  const auto at = [](double x) {
+    return x == std::floor(x) ? FormatNumber(x) : absl::StrFormat("%g", x);
+  };
+  const std::string left = at(x_min);
+  const std::string right =
+      absl::StrCat(options.x_label, options.x_label.empty() ? "" : " ", at(x_max));
   const int space = columns - DisplayWidth(left) - DisplayWidth(right);
   absl::StrAppend(&out, std::string(margin + 2, ' '), left, std::string(std::max(space, 1), ' '),
                   right, "\n");

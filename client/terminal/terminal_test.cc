@@ -56,6 +56,12 @@ TEST(TextTest, NumbersReadWell) {
   EXPECT_EQ(FormatBytes(512), "512 B");
   EXPECT_EQ(FormatBytes(1536), "1.50 KiB");
   EXPECT_EQ(FormatBytes(64.0 * 1024 * 1024), "64.0 MiB");
+  EXPECT_EQ(FormatNumber(16777216), "16777216");
+  EXPECT_EQ(FormatNumber(std::ldexp(1, 60)), "1152921504606846976");
+  EXPECT_EQ(FormatNumber(0.1), "0.1");
+  EXPECT_EQ(FormatNumber(-0.00001), "-0.00001");
+  EXPECT_EQ(FormatNumber(INFINITY), "inf");
+  EXPECT_EQ(FormatNumber(5e-324).size(), 326u);
   EXPECT_EQ(FormatCount(87), "87");
   EXPECT_EQ(FormatCount(12345), "12.3 k");
   EXPECT_EQ(FormatCount(4260000), "4.26 M");

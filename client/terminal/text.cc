@@ -1,6 +1,7 @@
 #include "client/terminal/text.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
@@ -134,6 +135,13 @@ std::string Pad(absl::string_view text, int width, Align align) {
   if (missing <= 0) return std::string(text);
   const int left = align == Align::kLeft ? 0 : align == Align::kRight ? missing : missing / 2;
   return absl::StrCat(std::string(left, ' '), text, std::string(missing - left, ' '));
+}
+
+std::string FormatNumber(double value) {
+  // The largest double has 309 digits, the smallest more than 1,000 behind the point.
+  char digits[1200];
+  const auto end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed);
+  return std::string(digits, end.ptr);
 }
 
 std::string FormatBytes(double bytes) {

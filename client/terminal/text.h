@@ -26,6 +26,8 @@ std::string Truncate(absl::string_view text, int width, bool unicode = true);
 enum class Align { kLeft, kRight, kCenter };
 std::string Pad(absl::string_view text, int width, Align align);
 
+// All digits that the value needs, without an exponent: "16777216", "0.00001", "inf".
+std::string FormatNumber(double value);
 // "1.5 MiB", "512 B".
 std::string FormatBytes(double bytes);
 // "4.26 M", "12.3 k", "87": counts and rates.
