@@ -233,6 +233,44 @@ TEST_F(CliTest, DisabledSamplingIsDisabledOverHttp) {
   EXPECT_EQ(Json::parse(CompletionBody(request)).value("repetition_penalty", 0.0), 1.25);
 }
 
+TEST_F(CliTest, ServeUploadsLocalModels) {
+  std::filesystem::create_directories(home_ + "/tiny-1.1");
+  std::ofstream(home_ + "/tiny-1.1/config.json") << "{}";
+  std::ofstream(home_ + "/tiny-1.1/model.safetensors") << "weights";
+  std::ofstream(home_ + "/draft.gguf") << "GGUF";
+  const auto serve = [&](const std::string& model, std::vector<std::string> flags = {}) {
+    flags.insert(flags.begin(), {"serve", model});
+    EXPECT_EQ(Run(flags), kExitOk) << err_.str();
+    return fake_.state()->serves.back();
+  };
+  v1::ServeModelRequest served = serve(home_ + "/tiny-1.1", {"--ssm=" + home_ + "/draft.gguf"});
+  EXPECT_THAT(out_.str(), HasSubstr("uploaded as tiny-1.1-"));
+  EXPECT_EQ(served.name(), "tiny-1.1");
+  EXPECT_THAT(served.artifact(), testing::StartsWith("tiny-1.1-"));
+  EXPECT_THAT(served.ssm_artifacts(0), testing::StartsWith("draft-"));
+  EXPECT_EQ(fake_.state()->artifacts.at(served.artifact()).files_size(), 2);
+  EXPECT_EQ(fake_.state()->artifacts.at(served.ssm_artifacts(0)).kind(), v1::Artifact::MODEL);
+  // Once.
+  const std::string artifact = served.artifact();
+  served = serve(home_ + "/tiny-1.1", {"--name=other"});
+  EXPECT_THAT(out_.str(), HasSubstr("is there already"));
+  EXPECT_EQ(served.name(), "other");
+  EXPECT_EQ(served.artifact(), artifact);
+  EXPECT_EQ(fake_.state()->uploads, 2);
+  // Names of artifacts stay names, with slashes, too.
+  EXPECT_EQ(serve("llm").artifact(), "llm");
+  EXPECT_EQ(serve("org/llm").artifact(), "org/llm");
+  fake_.state()->artifacts["tiny.gguf"].set_name("tiny.gguf");
+  EXPECT_EQ(serve("tiny.gguf").artifact(), "tiny.gguf");
+  EXPECT_EQ(serve("tiny.gguf").name(), "");
+  // Neither.
+  EXPECT_EQ(Run({"serve", home_ + "/nothing"}), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("cannot read"));
+  EXPECT_EQ(Run({"serve", home_ + "/text.txt"}), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("is no model"));
+  EXPECT_EQ(fake_.state()->uploads, 2);
+}
+
 // Beside the answer, which may be piped.
 TEST_F(CliTest, WarningsOfTheCoordinatorGoToStandardError) {
   fake_.state()->replies = {Piece("{}"), Last(2, 0, 0, 2)};

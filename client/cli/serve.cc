@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
@@ -7,6 +8,7 @@
 #include "client/cli/command.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/serving_flags.h"
+#include "client/cli/transfer.h"
 #include "client/terminal/table.h"
 
 namespace espalier {
@@ -147,8 +149,8 @@ absl::Status ListServedModels(Context& context, Client* client) {
 
 std::vector<FlagSpec> ServeFlags() {
   std::vector<FlagSpec> flags = ServingFlags();
-  flags.push_back(
-      {"name", FlagType::kText, "NAME", "model name in requests (the artifact's name)"});
+  flags.push_back({"name", FlagType::kText, "NAME",
+                   "model name in requests (the artifact's name; the folder's or file's)"});
   flags.push_back({"generation-config", FlagType::kText, "WHICH",
                    "default sampling of requests: model, from its generation_config.json (the "
                    "default), or none"});
@@ -159,8 +161,25 @@ std::vector<FlagSpec> ServeFlags() {
   return flags;
 }
 
+// Uploads what the command line names by its path.
+absl::Status ResolveModels(Context& context, Client* client, v1::ServeModelRequest* request) {
+  const std::string given = context.flags().positional()[0];
+  std::string stem;
+  auto artifact = ModelArtifact(context, client, given, &stem);
+  if (!artifact.ok()) return artifact.status();
+  request->set_artifact(*artifact);
+  if (request->name().empty()) request->set_name(stem);
+  for (std::string& ssm : *request->mutable_ssm_artifacts()) {
+    auto name = ModelArtifact(context, client, ssm, &stem);
+    if (!name.ok()) return name.status();
+    ssm = *name;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunServe(Context& context) {
-  if (absl::Status s = CheckArguments(context, 0, 1, "one artifact"); !s.ok()) return s;
+  if (absl::Status s = CheckArguments(context, 0, 1, "one artifact, folder or .gguf file"); !s.ok())
+    return s;
   const ParsedFlags& flags = context.flags();
   if (flags.positional().empty()) {
     for (const FlagSpec& flag : ServeFlags()) {
@@ -176,7 +195,6 @@ absl::Status RunServe(Context& context) {
   if (!client.ok()) return client.status();
   if (flags.positional().empty()) return ListServedModels(context, *client);
 
-  request.set_artifact(flags.positional()[0]);
   request.set_name(flags.Text("name"));
   request.set_generation_config(flags.Text("generation-config"));
   if (flags.Has("chat-template")) {
@@ -185,8 +203,18 @@ absl::Status RunServe(Context& context) {
     request.set_chat_template(*text);
   }
   request.set_max_queue(static_cast<int32_t>(flags.Int("max-queue", 0)));
+  if (absl::Status s = ResolveModels(context, *client, &request); !s.ok()) return s;
   auto model = (*client)->Serve(request);
-  if (!model.ok()) return model.status();
+  if (!model.ok()) {
+    std::error_code error;
+    const std::string& given = flags.positional()[0];
+    if (!absl::IsNotFound(model.status()) || !std::filesystem::is_directory(given, error)) {
+      return model.status();
+    }
+    return absl::NotFoundError(absl::StrCat(model.status().message(),
+                                            "; to serve the folder of this name: espalier serve ./",
+                                            Printable(given)));
+  }
   if (context.json()) {
     context.Document(ToJson(*model));
     return absl::OkStatus();
@@ -385,9 +413,14 @@ Command ServeCommand() {
   c.summary =
       "serve a model, optionally with small models that draft token trees; alone: list served "
       "models";
-  c.usage = "serve [ARTIFACT [--ssm=ARTIFACT]... [flags]]";
+  c.usage = "serve [ARTIFACT | FOLDER | FILE.gguf [--ssm=ARTIFACT]... [flags]]";
+  c.description =
+      "A folder in Hugging Face's layout, written with a slash (./tinyllama), or a GGUF file is "
+      "uploaded first, unless the coordinator has an artifact of this content; the model's name is "
+      "the folder's or file's. So is one of --ssm.";
   c.flags = ServeFlags();
   c.examples = {
+      {"a folder or file that is not uploaded yet", "espalier serve ./tinyllama-q8_0.gguf"},
       {"with token trees", "espalier serve llm --ssm=ssm"},
       {"with token trees of a fixed shape", "espalier serve llm --ssm=ssm --expansion=1,1,3,1,1"},
       {"two adapters of one model",

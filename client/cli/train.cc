@@ -173,6 +173,7 @@ absl::Status RunTrain(Context& context) {
   if (context.json()) {
     context.Line(ToJson(*submitted));
   } else {
+    if (!flags.Has("detach")) submitted->clear_notes();  // the job's record has them, too
     ShowTrained(context.out(), *submitted);
     context.out() << "submitted job " << context.style().Bold(Printable(job_id))
                   << (flags.Has("detach") ? "" : "; Ctrl-C leaves it running") << "\n";

@@ -83,6 +83,46 @@ absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path) {
   return files;
 }
 
+bool IsLocalModel(const std::string& name_or_path) {
+  std::error_code error;
+  const bool path = absl::StartsWith(name_or_path, "/") || name_or_path == "." ||
+                    name_or_path == ".." || absl::StartsWith(name_or_path, "./") ||
+                    absl::StartsWith(name_or_path, "../");
+  return path || absl::EndsWith(name_or_path, ".gguf") ||
+         (absl::StrContains(name_or_path, "/") && std::filesystem::exists(name_or_path, error));
+}
+
+absl::StatusOr<std::string> ModelArtifact(Context& context, Client* client,
+                                          const std::string& name_or_path, std::string* stem) {
+  if (!IsLocalModel(name_or_path)) return name_or_path;
+  // No artifact's name begins with a dot or a slash.
+  if (name_or_path[0] != '.' && name_or_path[0] != '/') {
+    auto artifacts = client->ListArtifacts();
+    if (!artifacts.ok()) return artifacts.status();
+    for (const v1::Artifact& artifact : *artifacts) {
+      if (artifact.name() == name_or_path) return name_or_path;
+    }
+  }
+  auto files = FilesOf(name_or_path);
+  if (!files.ok()) return files.status();
+  std::error_code error;
+  if (!std::filesystem::is_directory(name_or_path, error) &&
+      !absl::EndsWith(name_or_path, ".gguf")) {
+    return UsageError(absl::StrCat(Printable(name_or_path),
+                                   " is no model; accepted: a folder as Hugging Face has them, a "
+                                   ".gguf file, or the name of an artifact"));
+  }
+  *stem = ArtifactStem(name_or_path);
+  bool uploaded = false;
+  auto name = client->EnsureUploaded(*files, *stem, v1::Artifact::MODEL,
+                                     ShowTransfer(context, "upload"), &uploaded);
+  if (name.ok() && !context.json()) {
+    context.out() << Printable(name_or_path) << (uploaded ? " uploaded as " : " is there already: ")
+                  << Printable(*name) << std::endl;
+  }
+  return name;
+}
+
 TemporaryUploads::~TemporaryUploads() {
   for (const auto& [path, name] : uploaded_) {
     const absl::Status status = client_.DeleteArtifact(name);
@@ -93,9 +133,7 @@ TemporaryUploads::~TemporaryUploads() {
 }
 
 absl::StatusOr<std::string> TemporaryUploads::Artifact(const std::string& name_or_path) {
-  const bool is_path =
-      absl::StrContains(name_or_path, "/") || absl::EndsWith(name_or_path, ".gguf");
-  if (!is_path) return name_or_path;
+  if (!IsLocalModel(name_or_path)) return name_or_path;
   const auto known = uploaded_.find(name_or_path);
   if (known != uploaded_.end()) return known->second;
   auto files = FilesOf(name_or_path);

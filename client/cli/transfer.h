@@ -27,9 +27,19 @@ absl::StatusOr<std::string> UploadOnce(Context& context, Client* client, const s
 // name the path.
 absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path);
 
-// Resolves models named on the command line: artifacts, or local folders and GGUF files (any name
-// that contains '/' or ends in .gguf), which are uploaded as artifacts and deleted again by the
-// destructor.
+// Whether a model named on the command line may be a local folder or GGUF file: it is written as a
+// path ("/m", "./m", "../m"), ends in .gguf, or has a slash and exists. Other names, also with
+// slashes, are those of artifacts.
+bool IsLocalModel(const std::string& name_or_path);
+
+// Returns the artifact that `name_or_path` names. A local model that is no artifact's name is
+// uploaded, unless an artifact with this content exists; then *stem becomes its name without a
+// folder.
+absl::StatusOr<std::string> ModelArtifact(Context& context, Client* client,
+                                          const std::string& name_or_path, std::string* stem);
+
+// Resolves models named on the command line: artifacts, or local models (IsLocalModel), which are
+// uploaded as artifacts and deleted again by the destructor.
 class TemporaryUploads {
  public:
   // All arguments must outlive this object. `canceller` ends uploads.

@@ -112,14 +112,18 @@ class Client {
                                       const std::vector<LocalFile>& files,
                                       const TransferProgress& progress = nullptr,
                                       Canceller* canceller = nullptr);
-  // Uploads files under a name derived from the first one's name and their content, unless it
-  // exists; returns the name. `uploaded` (optional) is set if they were sent. REQUIRES: at least
-  // one file.
+  // Returns the artifact of this kind with these files; uploads them, under a name derived from
+  // `stem` and their content, if there is none. `uploaded` (optional) is set if they were sent.
+  // REQUIRES: at least one file.
+  absl::StatusOr<std::string> EnsureUploaded(const std::vector<LocalFile>& files,
+                                             const std::string& stem, v1::Artifact::Kind kind,
+                                             const TransferProgress& progress = nullptr,
+                                             bool* uploaded = nullptr);
+  // The same with the first file's name as the stem, and for one file.
   absl::StatusOr<std::string> EnsureUploaded(const std::vector<LocalFile>& files,
                                              v1::Artifact::Kind kind,
                                              const TransferProgress& progress = nullptr,
                                              bool* uploaded = nullptr);
-  // The same for one file.
   absl::StatusOr<std::string> EnsureUploaded(const std::string& path, v1::Artifact::Kind kind,
                                              const TransferProgress& progress = nullptr,
                                              bool* uploaded = nullptr);
@@ -177,6 +181,10 @@ class Client {
 bool IsUnreachable(const absl::Status& status);
 // Makes an Unavailable status that a coordinator answered by gRPC or HTTP.
 absl::Status AnsweredUnavailable(absl::string_view message);
+
+// Makes a name of an artifact from the name of a file or folder: "king james.txt" gives
+// "king-james", a folder keeps its dots.
+std::string ArtifactStem(const std::string& path);
 
 // Returns 128 random bits in hexadecimal.
 std::string NewIdempotencyKey();

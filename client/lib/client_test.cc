@@ -161,6 +161,48 @@ TEST_F(ClientTest, FileIsUploadedOnceAndRoundTrips) {
   EXPECT_EQ(Slurp(folder_ + "/back/king james.txt"), content);
 }
 
+TEST_F(ClientTest, FoldersAreUploadedOnceByTheirContent) {
+  const std::vector<LocalFile> files = {{"config.json", Write("c", "{}")},
+                                        {"sub/weights", Write("w", "abc")}};
+  bool uploaded = false;
+  const auto upload = [&](const std::vector<LocalFile>& what) {
+    auto name = client_->EnsureUploaded(what, "tiny", v1::Artifact::MODEL, nullptr, &uploaded);
+    EXPECT_TRUE(name.ok()) << name.status();
+    return name.value_or("");
+  };
+  const std::string name = upload(files);
+  EXPECT_TRUE(uploaded);
+  EXPECT_EQ(name, "tiny-" + fake_.state()->artifacts.at(name).sha256().substr(0, 16));
+  EXPECT_EQ(upload(files), name);
+  EXPECT_FALSE(uploaded);
+  // Of one file the sum is the file's.
+  const std::string single = upload({files[1]});
+  EXPECT_TRUE(uploaded);
+  EXPECT_NE(single, name);
+  EXPECT_EQ(upload({files[1]}), single);
+  EXPECT_FALSE(uploaded);
+  // Somebody gave it a name.
+  v1::Artifact named = fake_.state()->artifacts.at(name);
+  fake_.state()->artifacts.erase(name);
+  named.set_name("mine");
+  fake_.state()->artifacts["mine"] = named;
+  EXPECT_EQ(upload(files), "mine");
+  EXPECT_EQ(fake_.state()->uploads, 2);
+}
+
+TEST_F(ClientTest, StemsAreNamesOfArtifacts) {
+  std::filesystem::create_directories(folder_ + "/Llama-3.2-1B");
+  for (const auto& [path, stem] :
+       {std::pair<std::string, std::string>{"king james.txt", "king-james"},
+        {"/m/tiny-q8_0.gguf", "tiny-q8_0"},
+        {"größe.txt", "gr----e"},
+        {folder_ + "/Llama-3.2-1B", "Llama-3.2-1B"},
+        {folder_ + "/Llama-3.2-1B/", "Llama-3.2-1B"},
+        {folder_ + "/Llama-3.2-1B/.", "Llama-3.2-1B"}}) {
+    EXPECT_EQ(ArtifactStem(path), stem) << path;
+  }
+}
+
 TEST_F(ClientTest, FoldersRoundTripAndDamageIsDetected) {
   v1::UploadHeader header;
   header.set_name("model");

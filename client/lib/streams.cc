@@ -33,15 +33,6 @@ absl::StatusOr<int64_t> SizeOfFile(const std::string& path) {
   return static_cast<int64_t>(info.st_size);
 }
 
-// Makes a valid artifact name ("[A-Za-z0-9._-]+") from any file name.
-std::string ArtifactStem(const std::string& path) {
-  std::string stem = std::filesystem::path(path).stem().string().substr(0, 80);
-  for (char& c : stem) {
-    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') c = '-';
-  }
-  return stem.empty() ? "file" : stem;
-}
-
 // An error of this machine, not of the coordinator.
 absl::Status CannotWrite(const char* what, const std::string& path, const std::string& why) {
   return absl::FailedPreconditionError(
@@ -143,6 +134,23 @@ class FolderWriter {
 };
 
 }  // namespace
+
+std::string ArtifactStem(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path whole(path);
+  if (!whole.has_filename()) whole = whole.parent_path();  // "./tiny/"
+  if (whole.filename() == "." || whole.filename() == "..") {
+    whole = std::filesystem::canonical(whole, error);
+  }
+  const bool folder = std::filesystem::is_directory(path, error);
+  std::string stem = (folder ? whole.filename() : whole.stem()).string().substr(0, 80);
+  for (char& c : stem) {
+    const bool kept = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
+                      (folder && c == '.' && &c != stem.data());
+    if (!kept) c = '-';
+  }
+  return stem.empty() ? "file" : stem;
+}
 
 void Canceller::Cancel() {
   absl::MutexLock lock(&mutex_);
@@ -343,23 +351,37 @@ absl::StatusOr<std::string> Client::EnsureUploaded(const std::vector<LocalFile>&
                                                    v1::Artifact::Kind kind,
                                                    const TransferProgress& progress,
                                                    bool* uploaded) {
+  return EnsureUploaded(files, ArtifactStem(files[0].path), kind, progress, uploaded);
+}
+
+absl::StatusOr<std::string> Client::EnsureUploaded(const std::vector<LocalFile>& files,
+                                                   const std::string& stem, v1::Artifact::Kind kind,
+                                                   const TransferProgress& progress,
+                                                   bool* uploaded) {
   if (uploaded != nullptr) *uploaded = false;
-  std::string sums;
+  // As Artifact.sha256, see FolderWriter::Check.
+  std::map<std::string, std::string> sums;
   for (const LocalFile& file : files) {
     if (auto size = SizeOfFile(file.path); !size.ok()) return size.status();
     auto sum = Sha256OfFile(file.path);
     if (!sum.ok()) return sum.status();
-    sums = files.size() == 1 ? *sum : absl::StrCat(sums, file.name, "\n", *sum, "\n");
+    sums[file.name] = *std::move(sum);
   }
-  if (files.size() > 1) sums = Sha256Hex(sums);
-  const std::string name = absl::StrCat(ArtifactStem(files[0].path), "-", sums.substr(0, 16));
+  std::string whole;
+  if (sums.size() == 1) {
+    whole = sums.begin()->second;
+  } else {
+    Sha256 lines;
+    for (const auto& [name, sum] : sums) lines.Add(absl::StrCat(name, " ", sum, "\n"));
+    whole = lines.Hex();
+  }
   auto known = ListArtifacts();
   if (!known.ok()) return known.status();
   for (const v1::Artifact& artifact : *known) {
-    if (artifact.name() == name) return name;
+    if (artifact.kind() == kind && artifact.sha256() == whole) return artifact.name();
   }
   v1::UploadHeader header;
-  header.set_name(name);
+  header.set_name(absl::StrCat(stem, "-", whole.substr(0, 16)));
   header.set_kind(kind);
   auto artifact = Upload(header, files, progress);
   // Another client may have uploaded it meanwhile; the name contains the content's hash.
@@ -367,7 +389,7 @@ absl::StatusOr<std::string> Client::EnsureUploaded(const std::vector<LocalFile>&
     return artifact.status();
   }
   if (uploaded != nullptr) *uploaded = artifact.ok();
-  return name;
+  return header.name();
 }
 
 absl::StatusOr<int64_t> Client::Backup(const std::string& path,

@@ -101,11 +101,6 @@ AttemptEnd Attempt::Run() {
   if (!prepared->fused.empty() && task_.attempt == 1) {
     observer_->OnMessage(task_.record.job.id(), DescribeFused(prepared->fused));
   }
-  if (task_.attempt == 1) {
-    for (const std::string& note : prepared->notes) {
-      observer_->OnMessage(task_.record.job.id(), note);
-    }
-  }
   pad_evaluation_ = prepared->pad_evaluation;
   PlanFacts facts;
   facts.parameters = prepared->parameters;
