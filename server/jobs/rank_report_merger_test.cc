@@ -102,7 +102,7 @@ TEST(RankReportMerger, ACheckpointIsCompleteWithTheLastShard) {
 }
 
 TEST(RankReportMerger, AShardThatFoundNoRoomSkipsTheCheckpoint) {
-  RankReportMerger merge(2);
+  RankReportMerger merge(2, kRoot);
   v1::CheckpointShard full = Shard(10, "d", "");
   full.set_not_written("the disk is full");
   EXPECT_FALSE(merge.AddShard(1, full)->has_value()) << "rank 0 may still be writing";
