@@ -297,10 +297,10 @@ absl::StatusOr<v1::Artifact> ArtifactStore::RegisterStaged(
   artifact.set_created_unix_ms(clock_->NowUnixMillis());
   IdempotencyRecord idempotency_record;
   if (make_idempotency_record != nullptr) idempotency_record = make_idempotency_record(artifact);
-  if (go_on != nullptr) status = go_on();
+  absl::Status status = go_on != nullptr ? go_on() : absl::OkStatus();
   if (!status.ok()) return status;
   v1::Artifact installed;
-  status = Install(staging_folder, artifact, replace,
+  status = Install(staging_folder, artifact, if_exists,
                    make_idempotency_record != nullptr ? &idempotency_record : nullptr, &installed);
   if (!status.ok()) return status;
   return installed;
