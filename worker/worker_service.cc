@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/net/authenticated_channel.h"
 #include "base/net/grpc_status.h"
-#include "serving/runner/serving_proto.h"
 #include "storage/data_dir_id.h"
 #include "worker/measure.h"
+#include "worker/serve_steps.h"
 
 namespace espalier {
 namespace {
@@ -22,76 +22,12 @@ constexpr absl::Duration kMeasureTimeout = absl::Seconds(60);
 constexpr size_t kMaxStoppedJobs = 4096;
 constexpr int64_t kMaxDataDirIdBytes = 256;
 constexpr int kMaxRepetitions = 1000;
-constexpr size_t kNumbersPerMessage = 1 << 20;  // 4 MiB
-
-using StepStream = grpc::ServerReaderWriter<v1::ServingResult, v1::ServingStep>;
-
-// Sends a step's result in one or more messages. `result` is a reused buffer.
-bool SendResult(uint64_t number, const RunnerOutput& logits, v1::ServingResult& result,
-                StepStream* stream) {
-  size_t sent = 0, sent_hidden = 0;
-  result.Clear();
-  result.set_number(number);
-  SetChoices(logits, &result);
-  do {
-    size_t room = kNumbersPerMessage;
-    const auto take = [&room](const std::vector<float>& from, size_t* taken) {
-      const size_t count = std::min(room, from.size() - *taken);
-      const char* const begin = reinterpret_cast<const char*>(from.data() + *taken);
-      room -= count;
-      *taken += count;
-      return absl::string_view(begin, count * sizeof(float));
-    };
-    const absl::string_view values = take(logits.values, &sent);
-    result.set_logits(values.data(), values.size());
-    const absl::string_view hidden = take(logits.hidden, &sent_hidden);
-    result.set_hidden(hidden.data(), hidden.size());
-    result.set_more(sent < logits.values.size() || sent_hidden < logits.hidden.size());
-    if (!stream->Write(result)) return false;
-    result.clear_choice_counts();
-    result.clear_choice_tokens();
-    result.clear_choice_probabilities();
-    result.clear_logprobs();
-  } while (result.more());
-  return true;
-}
 
 absl::Status CheckNotStale(const v1::Attempt& attempt, uint64_t present) {
   if (attempt.attempt() >= present) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(),
                    " is stale; this worker has attempt ", present));
-}
-
-// Returns OK when the stream ends, or the error of a step.
-absl::Status ServeSteps(ServingJob& job, StepStream* stream) {
-  if (!stream->Write(v1::ServingResult())) return absl::OkStatus();
-  v1::ServingStep step;
-  RunnerBatch batch;
-  RunnerOutput logits;
-  v1::ServingResult result;
-  uint64_t number = 0;
-  while (stream->Read(&step)) {
-    if (step.number() != ++number) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("step ", step.number(), " came where step ", number, " was expected"));
-    }
-    absl::Status refused = TakeBatch(step, &batch);
-    if (refused.ok()) refused = job.Check(batch);
-    if (refused.ok()) {
-      if (absl::Status s = job.Step(batch, &logits); !s.ok()) return s;
-    }
-    if (!job.has_logits()) continue;
-    if (refused.ok()) {
-      if (!SendResult(number, logits, result, stream)) return absl::OkStatus();
-      continue;
-    }
-    result.Clear();
-    result.set_number(number);
-    result.set_refused(std::string(refused.message()));
-    if (!stream->Write(result)) return absl::OkStatus();
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "espalier/v1/worker.grpc.pb.h"
 #include "worker/device/device_thread.h"
+#include "worker/serve_steps.h"
 #include "worker/serving_job.h"
 #include "worker/training_job.h"
 
@@ -122,7 +123,6 @@ class WorkerService : public v1::Worker::Service {
   absl::Status RunLoaded(const v1::RunRequest& request,
                          const std::function<absl::Status(const v1::RunEvent&)>& emit);
   absl::Status LoadServing(const v1::StartServingRequest& request, v1::StartServingReply* reply);
-  using StepStream = grpc::ServerReaderWriter<v1::ServingResult, v1::ServingStep>;
   absl::Status RunSteps(grpc::ServerContext* context, StepStream* stream);
   auto ConnectOf(const v1::Attempt& attempt) const {
     return [this, attempt](int rank, int size, const PeerTimeouts& timeouts,
