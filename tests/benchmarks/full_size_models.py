@@ -31,7 +31,7 @@ STEPS = 3
 LARGEST_ERROR = 1e-3  # of a loss, relative
 
 MODELS = [
-    Model("ResNet-50", resnet.resnet50, images(3, 224), classes(1000), learning_rate=0.001),
+    Model("ResNet-50", resnet.resnet50, images(3, 224), classes(1000), learning_rate=0.00002),
     Model("VGG-16", lambda: vgg.vgg16(dropout=0.0), images(3, 224), classes(1000), learning_rate=0.001),
     Model("BERT-base", lambda: bert.Bert(dropout=0.0), lambda n: bert.inputs(n, vocabulary=30522, length=128),
           classes(30522, 128), batch=2),
