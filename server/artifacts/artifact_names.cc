@@ -39,7 +39,7 @@ absl::StatusOr<ArtifactReference> ParseArtifactReference(const std::string& refe
   if (!absl::SimpleAtoi(number, &parsed.version) || parsed.version < 1 ||
       absl::StrCat(parsed.version) != number) {
     return absl::InvalidArgumentError(absl::StrCat("artifact '",
-                                                   absl::CHexEscape(reference.substr(0, 160)),
+                                                   absl::Utf8SafeCHexEscape(reference.substr(0, 160)),
                                                    "': a version is a number, such as '",
                                                    parsed.name, "@2'"));
   }
