@@ -26,11 +26,12 @@ absl::Status At(const std::string& uri, const absl::Status& status) {
                       absl::StrCat("dataset '", uri, "': ", std::string(status.message())));
 }
 
-absl::StatusOr<std::shared_ptr<const Dataset>> Parse(std::string content,
+// `file` names the content.
+absl::StatusOr<std::shared_ptr<const Dataset>> Parse(std::string content, const std::string& file,
                                                      const v1::Dataset& dataset) {
   switch (dataset.format()) {
     case v1::Dataset::NPZ:
-      return Dataset::FromNpz(content, dataset.holdout_fraction());
+      return Dataset::FromNpz(content, dataset.holdout_fraction(), Dataset::NpyColumn(file));
     case v1::Dataset::TEXT:
       return Dataset::FromText(std::move(content), dataset.sequence_length(),
                                dataset.holdout_fraction());
@@ -112,7 +113,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::OpenArtifact(
   absl::StatusOr<std::unique_ptr<Download>> download = Download::Begin(models_, name);
   if (!download.ok()) return download.status();
   const v1::Artifact artifact = (*download)->artifact();
-  const std::string key = absl::StrCat(artifact.sha256(), "\n", dataset.format(), "\n",
+  const std::string& file = artifact.files(0);
+  const std::string key = absl::StrCat(artifact.sha256(), "\n", file, "\n", dataset.format(), "\n",
                                        dataset.sequence_length(), "\n", dataset.holdout_fraction());
   {
     absl::MutexLock lock(&mutex_);
@@ -128,7 +130,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::OpenArtifact(
     cache_->Write(artifact.sha256(), *content);
   }
   download->reset();
-  absl::StatusOr<std::shared_ptr<const Dataset>> parsed = Parse(*std::move(content), dataset);
+  absl::StatusOr<std::shared_ptr<const Dataset>> parsed = Parse(*std::move(content), file, dataset);
   if (!parsed.ok()) return parsed.status();
   absl::MutexLock lock(&mutex_);
   last_key_ = key;
@@ -152,7 +154,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::Open(const v1::Data
   if (!file.ok()) return At(uri, file.status());
   absl::StatusOr<std::string> content = ReadWhole(**file, kMaxDatasetBytes);
   if (!content.ok()) return At(uri, content.status());
-  auto parsed = Parse(*std::move(content), dataset);
+  auto parsed = Parse(*std::move(content), uri, dataset);
   return parsed.ok() ? parsed : At(uri, parsed.status());
 }
 

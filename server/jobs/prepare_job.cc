@@ -246,8 +246,9 @@ absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec)
                        : spec.search().max_devices();
   if (spec.min_devices() < 0 || (most > 0 && spec.min_devices() > most)) {
     return Field("min_devices", absl::StrCat("is ", spec.min_devices(), "; accepted: 0 to ",
-                                             most > 0 ? absl::StrCat(most, ", the most that it may "
-                                                                           "use")
+                                             most > 0 ? absl::StrCat(most,
+                                                                     ", the most that it may "
+                                                                     "use")
                                                       : "the number of workers"));
   }
   if (spec.search().strategy() == v1::SearchOptions::IMPORTED && !spec.search().has_imported()) {
@@ -271,9 +272,16 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset&
   }
   const ByteSource source{
       bytes, [&file](int64_t at, int64_t n, char* to) { return (*file)->Read(at, n, to); }};
+  absl::string_view uri = dataset.uri();
+  std::string name = dataset.uri();
+  if (absl::ConsumePrefix(&uri, "artifact:")) {
+    absl::StatusOr<std::string> path = artifacts.SingleFile(std::string(uri));
+    if (!path.ok()) return path.status();
+    name = *std::move(path);
+  }
   auto outline =
       dataset.format() == v1::Dataset::NPZ
-          ? Dataset::SummaryOfNpz(source, dataset.holdout_fraction())
+          ? Dataset::SummaryOfNpz(source, dataset.holdout_fraction(), Dataset::NpyColumn(name))
           : Dataset::SummaryOfText(bytes, dataset.sequence_length(), dataset.holdout_fraction());
   if (outline.ok()) return outline;
   return absl::Status(outline.status().code(),
@@ -288,13 +296,10 @@ absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound
   return WithPrecision(registry, *graph, precision);
 }
 
-absl::StatusOr<TrainableGraph> ImportOnnxArtifact(const OpRegistry& registry,
-                                                  const ArtifactStore& artifacts,
-                                                  const std::string& name,
-                                                  const Objective& objective,
-                                                  const LabelColumns& labels, int64_t batch,
-                                                  const std::set<std::string>& parameters,
-                                                  ImportReport* report) {
+absl::StatusOr<TrainableGraph> ImportOnnxArtifact(
+    const OpRegistry& registry, const ArtifactStore& artifacts, const std::string& name,
+    const Objective& objective, const LabelColumns& labels, int64_t batch,
+    const std::set<std::string>& parameters, ImportReport* report) {
   ImportOptions options;
   options.parameters = parameters;
   options.evaluator = CpuEvaluator();
