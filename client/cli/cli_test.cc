@@ -150,11 +150,10 @@ TEST_F(CliTest, EveryCommandHasHelpWithExamples) {
 }
 
 TEST_F(CliTest, LossesNameOutputsWeightsAndAttributes) {
-  const std::string onnx = home_ + "/m.onnx", data = home_ + "/d.npz";
-  std::ofstream(onnx) << "x";
-  std::ofstream(data) << "x";
+  const std::string onnx = "artifact:m", data = "artifact:d";
   const auto objective = [&](std::vector<std::string> flags) {
-    std::vector<std::string> args = {"train", "--onnx=" + onnx, "-d", data, "--detach"};
+    std::vector<std::string> args = {"train", "--onnx=" + onnx,       "-d",
+                                     data,    "--dataset-format=npz", "--detach"};
     args.insert(args.end(), flags.begin(), flags.end());
     EXPECT_EQ(Run(args), kExitOk) << err_.str();
     return fake_.state()->submits.back().spec().objective();
@@ -185,7 +184,10 @@ TEST_F(CliTest, LossesNameOutputsWeightsAndAttributes) {
        {"--loss=hinge", "--loss=accuracy", "--loss=mean_squared_error@", "--metrics=f1",
         "--loss=mean_squared_error@y:0", "--loss=binary_crossentropy:from_logits=maybe",
         "--loss=binary_crossentropy:smoothing=0.1", "--metrics=top_k_accuracy:k=three"}) {
-    EXPECT_EQ(Run({"train", "--onnx=" + onnx, "-d", data, "--detach", wrong}), kExitUsage) << wrong;
+    EXPECT_EQ(
+        Run({"train", "--onnx=" + onnx, "-d", data, "--dataset-format=npz", "--detach", wrong}),
+        kExitUsage)
+        << wrong;
     EXPECT_THAT(err_.str(), HasSubstr("accepted")) << wrong;
   }
   EXPECT_EQ(fake_.state()->submits.size(), sent);
