@@ -212,8 +212,10 @@ absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, cons
         absl::StatusOr<Job*> job = Find(request.job_id());
         if (!job.ok()) return job.status();
         if (absl::Status status = Apply(*job, {.kind = kind}); !status.ok()) return status;
-        // retry with the same workers
-        if (kind == JobEventKind::kResume) (*job)->insufficient.clear();
+        if (kind == JobEventKind::kResume) {
+          (*job)->insufficient.clear();  // retry with the same workers
+          (*job)->most_workers = 0;      // or with all that are idle by now
+        }
         *reply->mutable_job() = (*job)->record.job;
         reply->mutable_job()->clear_plan();
         if (!request.idempotency_key().empty()) {

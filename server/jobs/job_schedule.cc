@@ -73,7 +73,10 @@ bool JobRunner::TryStart(Job* job) {
   const auto usable = [&search, job](size_t workers) {
     if (search.strategy() == v1::SearchOptions::SINGLE_DEVICE) return size_t{1};
     if (job->imported_for > 0) workers = std::min(workers, job->imported_for);
-    return search.max_devices() > 0 ? std::min<size_t>(workers, search.max_devices()) : workers;
+    if (search.max_devices() > 0) return std::min<size_t>(workers, search.max_devices());
+    // As many as it had, so that it goes on with the same plan and the same bits.
+    const bool as_before = job->most_workers > 0 && job->insufficient.empty();
+    return as_before ? std::min<size_t>(workers, job->most_workers) : workers;
   };
   const auto choose = [&usable, job](const std::vector<Member>& from) {
     const size_t most = usable(from.size());
