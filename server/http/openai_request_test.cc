@@ -18,6 +18,7 @@ namespace {
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 
 TEST(OpenAi, AbsentSamplingStaysAbsentAndZeroIsExplicit) {
   Request request;
