@@ -106,13 +106,15 @@ absl::Status Once(Context& context, const v1::GenerateRequest& request) {
     if (started) out << std::endl;
     return answer.status();
   }
-  if (!answer->warning.empty()) {
+  const auto warn = [&] {
+    if (answer->warning.empty()) return;
     *context.env().err << "espalier: warning: " << Printable(answer->warning) << std::endl;
-  }
+  };
   if (context.json()) {
     Json line;
     line["done"] = GenerationFigures(*answer);
     context.Line(line);
+    warn();
     return absl::OkStatus();
   }
   out << "\n\n"
@@ -122,6 +124,7 @@ absl::Status Once(Context& context, const v1::GenerateRequest& request) {
                           FormatSeconds(answer->seconds_to_first, context.terminal().unicode),
                           Trees(*answer), ", ended by ", Printable(answer->finish_reason)))
       << std::endl;
+  warn();
   return absl::OkStatus();
 }
 

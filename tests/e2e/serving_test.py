@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -174,6 +175,21 @@ class ServingTest(unittest.TestCase):
         with self.assertRaises(Failed) as caught:
             self.cluster.run("serve", "big", "--name=tight", "--kv-cache-tokens=200", "--max-sequence-length=256")
         self.assertIn("kv_cache_tokens is 200", caught.exception.err)
+
+    def test_half_closed_client_is_answered(self):
+        """Its request is complete (RFC 9112, 9.6); the last answer takes longer than the server waits before it probes."""
+        host, port = self.cluster.http.rsplit(":", 1)
+        long = json.dumps({"model": "big", "prompt": "And", "max_tokens": 180, "ignore_eos": True, "n": 16}).encode()
+        for line, body in (("GET /version", b""), ("GET /v1/models", b""), ("POST /v1/completions", long)):
+            with socket.create_connection((host, int(port)), timeout=60) as client:
+                client.sendall(f"{line} HTTP/1.1\r\nHost: {self.cluster.http}\r\nConnection: close\r\n"
+                               f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                client.shutdown(socket.SHUT_WR)
+                answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+            while answer.startswith(b"HTTP/1.1 100 "):
+                answer = answer.split(b"\r\n\r\n", 1)[1]
+            self.assertTrue(answer.startswith(b"HTTP/1.1 200 OK\r\n"), (line, answer[:200]))
+            self.assertIn(b'"', answer.split(b"\r\n\r\n", 1)[1])
 
     def test_models_and_version(self):
         models = json.loads(self.cluster.get("/v1/models")[1])["data"]
