@@ -42,10 +42,8 @@ struct Damage {
 std::vector<Damage> Kinds() {
   return {
       {"FlippedByte", [](const auto& folder) { FlipAByte(ShardOf(folder)); }},
-      {"CutShard",
-       [](const auto& folder) { std::filesystem::resize_file(ShardOf(folder), 40); }},
-      {"MissingShard",
-       [](const auto& folder) { std::filesystem::remove(ShardOf(folder)); }},
+      {"CutShard", [](const auto& folder) { std::filesystem::resize_file(ShardOf(folder), 40); }},
+      {"MissingShard", [](const auto& folder) { std::filesystem::remove(ShardOf(folder)); }},
       {"MissingManifest",
        [](const auto& folder) { std::filesystem::remove(folder / "manifest.json"); }},
       {"JunkManifest",

@@ -188,16 +188,15 @@ Daemon::Daemon(const DaemonOptions& options, Credentials credentials,
       coordinator_(std::move(coordinator)),
       loader_(ForLoader(dial)),
       serving_metrics_(&coordinator_->metrics().registry()),
-      models_({.loader = &loader_,
-               .store = &coordinator_->store(),
-               .clock = &clock_,
-               .metrics = &serving_metrics_,
-               .default_seed = clock_.NowUnixMillis(),
-               .pin =
-                   [this](const std::string& name) {
-                     return coordinator_->artifacts().Pinned(name);
-                   },
-               .share_prefixes = options_.share_prefixes}),
+      models_(
+          {.loader = &loader_,
+           .store = &coordinator_->store(),
+           .clock = &clock_,
+           .metrics = &serving_metrics_,
+           .default_seed = clock_.NowUnixMillis(),
+           .pin =
+               [this](const std::string& name) { return coordinator_->artifacts().Pinned(name); },
+           .share_prefixes = options_.share_prefixes}),
       files_(NewPosixFileSystem()),
       distillations_(ForDistillation()),
       gateway_(ForGateway()) {}

@@ -37,7 +37,8 @@ struct DaemonOptions {
   bool insecure = false;  // allow addresses off loopback without TLS and keys
 
   absl::Duration lease = absl::Seconds(10);
-  absl::Duration worker_return = absl::Seconds(10);  // see CoordinatorOptions::recovery_grace_period
+  absl::Duration worker_return =
+      absl::Seconds(10);       // see CoordinatorOptions::recovery_grace_period
   double measure_seconds = 3;  // per plan, for measuring operators
   absl::Duration drain = absl::Seconds(30);
   GrpcLimits limits;

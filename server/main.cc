@@ -37,9 +37,10 @@ ABSL_FLAG(std::string, worker_swap_dir, "",
           "folder for swapped tensors of local workers; empty: in memory");
 ABSL_FLAG(int, worker_threads, 0, "threads per local worker; 0: the cores divided among them");
 ABSL_FLAG(double, lease_seconds, 10, "silence after which a worker is considered dead");
-ABSL_FLAG(double, worker_return_timeout, 10,
-          "seconds that a job which has lost workers waits for as many as it had, before it goes on "
-          "with fewer; it takes them back at a checkpoint once they are idle");
+ABSL_FLAG(
+    double, worker_return_timeout, 10,
+    "seconds that a job which has lost workers waits for as many as it had, before it goes on "
+    "with fewer; it takes them back at a checkpoint once they are idle");
 ABSL_FLAG(double, measure_seconds, 3, "time per plan for measuring operators; 0: no measurements");
 ABSL_FLAG(int, grpc_max_calls, espalier::GrpcLimits().max_calls,
           "concurrent gRPC calls, each with a thread; calls of workers, probes and cancellations "

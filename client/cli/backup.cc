@@ -35,10 +35,9 @@ Command BackupCommand() {
   c.name = "backup";
   c.summary = "copy the coordinator's store of jobs and records to a file, while it runs";
   c.usage = "backup FILE";
-  c.examples = {
-      {"every night", "espalier backup \"/backup/espalier-$(date +%F).db\""},
-      {"restore, with the daemon stopped",
-       "rm -f /var/lib/espalier/espalier.db-*; cp FILE /var/lib/espalier/espalier.db"}};
+  c.examples = {{"every night", "espalier backup \"/backup/espalier-$(date +%F).db\""},
+                {"restore, with the daemon stopped",
+                 "rm -f /var/lib/espalier/espalier.db-*; cp FILE /var/lib/espalier/espalier.db"}};
   c.run = RunBackup;
   return c;
 }

@@ -55,9 +55,11 @@ std::vector<FlagSpec> TrainingFlags() {
        0, 0, 0, true},
       {"min-devices", FlagType::kInt, "N",
        "wait for at least N workers, also after some were lost (1); more are taken up to "
-       "--max-devices", 0, 1, 1 << 16},
+       "--max-devices",
+       0, 1, 1 << 16},
       {"name", FlagType::kText, "NAME",
-       "name of the job and of the trained model; if there is a model of that name, this one is its "
+       "name of the job and of the trained model; if there is a model of that name, this one is "
+       "its "
        "next version, NAME@2"},
   };
   const std::vector<FlagSpec> optimizer = OptimizerFlags();

@@ -396,7 +396,8 @@ absl::StatusOr<int64_t> Client::Backup(const std::string& path,
                                        const std::function<void(int64_t done)>& progress) {
   const std::filesystem::path file(path);
   if (file.filename().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is a folder; name a file in it"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", path, "\" is a folder; name a file in it"));
   }
   if (std::filesystem::exists(file)) {
     return absl::AlreadyExistsError(absl::StrCat(path, " exists; name a new file"));

@@ -8,17 +8,18 @@
 
 namespace espalier {
 
-// Factors of the summands of a loss (elements, rows or labels, in row-major order), one per example;
-// 1 without the input.
+// Factors of the summands of a loss (elements, rows or labels, in row-major order), one per
+// example; 1 without the input.
 class ExampleWeights {
  public:
-  // `input` is the index of example_weights; a gradient kernel has dy behind it. `summands` is their
-  // number.
+  // `input` is the index of example_weights; a gradient kernel has dy behind it. `summands` is
+  // their number.
   ExampleWeights(const KernelArgs& args, size_t input, bool gradient, int64_t summands) {
     if (input + (gradient ? 1 : 0) >= args.inputs.size()) return;
     if (!args.inputs[input].present()) return;
     weights_ = args.inputs[input].as<float>();
-    per_example_ = std::max<int64_t>(1, summands / std::max<int64_t>(1, args.inputs[input].num_elements()));
+    per_example_ =
+        std::max<int64_t>(1, summands / std::max<int64_t>(1, args.inputs[input].num_elements()));
   }
 
   bool present() const { return weights_ != nullptr; }

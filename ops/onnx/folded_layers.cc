@@ -10,8 +10,7 @@
 namespace espalier::onnx_import {
 namespace {
 
-constexpr char kRemedy[] =
-    "; export the model in training mode (docs/guide/onnx.md)";
+constexpr char kRemedy[] = "; export the model in training mode (docs/guide/onnx.md)";
 
 // A word of its own: "bn" of "layer1/bn1/Conv" and "conv+bn", not of "subnet".
 bool HasBn(absl::string_view name) {

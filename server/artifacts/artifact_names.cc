@@ -38,10 +38,9 @@ absl::StatusOr<ArtifactReference> ParseArtifactReference(const std::string& refe
   const std::string number = reference.substr(at + 1);
   if (!absl::SimpleAtoi(number, &parsed.version) || parsed.version < 1 ||
       absl::StrCat(parsed.version) != number) {
-    return absl::InvalidArgumentError(absl::StrCat("artifact '",
-                                                   absl::Utf8SafeCHexEscape(reference.substr(0, 160)),
-                                                   "': a version is a number, such as '",
-                                                   parsed.name, "@2'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("artifact '", absl::Utf8SafeCHexEscape(reference.substr(0, 160)),
+                     "': a version is a number, such as '", parsed.name, "@2'"));
   }
   return parsed;
 }

@@ -344,15 +344,14 @@ absl::Status ArtifactStore::CheckUnused(const std::string& row,
   for (const ArtifactUse& use : uses) {
     absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(use.artifact);
     if (!reference.ok() || RowOf(*reference) != row) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "artifact '", use.artifact, "' is needed by ", use.user, "; ", use.remedy));
+    return absl::FailedPreconditionError(
+        absl::StrCat("artifact '", use.artifact, "' is needed by ", use.user, "; ", use.remedy));
   }
   return absl::OkStatus();
 }
 
 absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact artifact,
-                                    IfExists if_exists,
-                                    const IdempotencyRecord* idempotency_record,
+                                    IfExists if_exists, const IdempotencyRecord* idempotency_record,
                                     v1::Artifact* installed) {
   absl::Status status = SyncFolders(*files_, staging);
   if (!status.ok()) return status;
@@ -414,9 +413,9 @@ absl::Status ArtifactStore::Delete(const std::string& name,
     for (const auto& [number, row] : versions) {
       names.push_back(absl::StrCat(reference->name, "@", number));
     }
-    return absl::FailedPreconditionError(absl::StrCat(
-        "artifact '", name, "' has ", versions.size(), " versions: ", absl::StrJoin(names, ", "),
-        "; name the one to delete"));
+    return absl::FailedPreconditionError(absl::StrCat("artifact '", name, "' has ", versions.size(),
+                                                      " versions: ", absl::StrJoin(names, ", "),
+                                                      "; name the one to delete"));
   }
   const std::string row = RowOf(*reference);
   absl::Status status = CheckUnused(row, uses);

@@ -83,15 +83,15 @@ class ArtifactStore {
                                                              const Clock* clock,
                                                              ArtifactLimits limits = {});
 
-  // Artifacts in the lists that these functions return are neither deleted nor replaced. Call before
-  // any of those.
+  // Artifacts in the lists that these functions return are neither deleted nor replaced. Call
+  // before any of those.
   void AddUser(std::function<std::vector<ArtifactUse>()> uses) {
     users_.push_back(std::move(uses));
   }
 
-  // Names of artifacts in the following calls are references (ArtifactReference). NotFound names the
-  // artifact and says how to upload it. A returned artifact has its version in its name if it has
-  // several.
+  // Names of artifacts in the following calls are references (ArtifactReference). NotFound names
+  // the artifact and says how to upload it. A returned artifact has its version in its name if it
+  // has several.
   absl::StatusOr<v1::Artifact> Find(const std::string& name) const;
   // Returns the absolute path of the artifact's folder. Valid until it is replaced or deleted.
   absl::StatusOr<std::string> Folder(const std::string& name) const;
@@ -111,8 +111,8 @@ class ArtifactStore {
   // For an upload that may repeat an earlier one: stores nothing; ends with CheckMatches.
   std::unique_ptr<ArtifactUpload> BeginRetry(const std::string& name);
 
-  // Records the reply under the key in the transaction of the deletion. FailedPrecondition if a user
-  // needs the artifact, or if it has several versions and none is named.
+  // Records the reply under the key in the transaction of the deletion. FailedPrecondition if a
+  // user needs the artifact, or if it has several versions and none is named.
   absl::Status Delete(const std::string& name, const IdempotencyRecord* idempotency_record);
 
   // Returns Unavailable if the folder of the artifacts is gone.
@@ -124,9 +124,9 @@ class ArtifactStore {
   using IdempotencyRecordFactory = std::function<IdempotencyRecord(const v1::Artifact&)>;
   // Registers all files of a staging folder as an artifact, durably; the result's name has the
   // version if it is not the first. Returns AlreadyExists if the artifact exists and is to be
-  // refused; FailedPrecondition if it is to be replaced and a user needs it. `go_on` is called after
-  // the files have been hashed, which takes a while: if it returns an error, that is returned and
-  // nothing has changed.
+  // refused; FailedPrecondition if it is to be replaced and a user needs it. `go_on` is called
+  // after the files have been hashed, which takes a while: if it returns an error, that is returned
+  // and nothing has changed.
   absl::StatusOr<v1::Artifact> RegisterStaged(
       const std::string& staging_folder, const std::string& name, v1::Artifact::Kind kind,
       std::map<std::string, std::string> metadata, IfExists if_exists = IfExists::kReplace,

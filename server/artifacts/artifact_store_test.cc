@@ -261,8 +261,8 @@ class VersionsTest : public ArtifactsTest {
     auto staging = artifacts_->MakeStagingFolder();
     EXPECT_TRUE(staging.ok());
     std::ofstream(*staging + "/w") << weights;
-    auto artifact = artifacts_->RegisterStaged(*staging, name, v1::Artifact::MODEL,
-                                               {{"job", job}}, IfExists::kAddVersion);
+    auto artifact = artifacts_->RegisterStaged(*staging, name, v1::Artifact::MODEL, {{"job", job}},
+                                               IfExists::kAddVersion);
     EXPECT_TRUE(artifact.ok()) << artifact.status();
     return artifact.ok() ? artifact->name() : "";
   }

@@ -116,13 +116,12 @@ absl::StatusOr<v1::Artifact> QuantizeArtifact(
   status = WriteConfig(*tools.files, *config, *format, *staging);
   if (status.ok()) status = CopyModelAssets(*tools.files, *source, folder, *staging);
   if (!status.ok()) return status;
-  absl::StatusOr<v1::Artifact> artifact =
-      tools.artifacts->RegisterStaged(*staging, request.out(), v1::Artifact::MODEL,
-                                      {{"family", model->facts.family},
-                                       {"weights", Name(*format)},
-                                       {"quantized_from", request.name()}},
-                                      request.replace() ? IfExists::kReplace : IfExists::kRefuse,
-                                      make_idempotency_record);
+  absl::StatusOr<v1::Artifact> artifact = tools.artifacts->RegisterStaged(
+      *staging, request.out(), v1::Artifact::MODEL,
+      {{"family", model->facts.family},
+       {"weights", Name(*format)},
+       {"quantized_from", request.name()}},
+      request.replace() ? IfExists::kReplace : IfExists::kRefuse, make_idempotency_record);
   if (artifact.ok()) std::move(discard).Cancel();
   return artifact;
 }

@@ -73,9 +73,9 @@ std::vector<ArtifactUse> DistillationRunner::ArtifactsInUse() {
     if (IsOver(job.state())) continue;
     const auto add = [&](const std::string& artifact) {
       if (artifact.empty()) return;
-      uses.push_back({artifact, absl::StrCat(job.id(), ", which is not over"),
-                      absl::StrCat("wait for it, or cancel it: espalier boost-tune --cancel=",
-                                   job.id())});
+      uses.push_back(
+          {artifact, absl::StrCat(job.id(), ", which is not over"),
+           absl::StrCat("wait for it, or cancel it: espalier boost-tune --cancel=", job.id())});
     };
     add(job.spec().llm());
     add(job.spec().prompts());

@@ -86,8 +86,8 @@ AttemptEnd Attempt::Run() {
   const v1::TrainingSpec& spec = task_.record.job.spec();
   const StoredCheckpoint resumed{task_.checkpoint, task_.record.job.checkpoint_step()};
   if (!resumed.within_job.empty()) {
-    const absl::Status there = CheckCheckpoint(*tools_.files, CheckpointFolder(resumed.within_job),
-                                               resumed.steps_done);
+    const absl::Status there =
+        CheckCheckpoint(*tools_.files, CheckpointFolder(resumed.within_job), resumed.steps_done);
     if (MeansDamage(there)) return CheckpointDamaged(resumed, there);
     if (!there.ok()) return AttemptEnd::Failed(there);
   }

@@ -155,7 +155,7 @@ class Attempt {
   absl::Mutex report_mutex_;
   RankReportMerger merge_ ABSL_GUARDED_BY(report_mutex_);
   std::map<std::string, double> evaluation_ ABSL_GUARDED_BY(report_mutex_);
-  StoredCheckpoint checkpoint_ ABSL_GUARDED_BY(report_mutex_);  // the last durable one
+  StoredCheckpoint checkpoint_ ABSL_GUARDED_BY(report_mutex_);      // the last durable one
   bool checkpoint_skipped_ ABSL_GUARDED_BY(report_mutex_) = false;  // the one after it
   // By rank; empty if the rank has reported none.
   std::vector<std::vector<OperatorTime>> operator_times_ ABSL_GUARDED_BY(report_mutex_);

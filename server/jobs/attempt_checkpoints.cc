@@ -40,8 +40,7 @@ std::string Attempt::CheckpointFolder(const std::string& within_job) const {
   return JoinPath(task_.checkpoint_root, within_job);
 }
 
-AttemptEnd Attempt::CheckpointDamaged(const StoredCheckpoint& damaged,
-                                      const absl::Status& damage) {
+AttemptEnd Attempt::CheckpointDamaged(const StoredCheckpoint& damaged, const absl::Status& damage) {
   AttemptEnd end;
   end.kind = AttemptEnd::kCheckpointDamaged;
   end.fallback = ReplaceCheckpoint(*tools_.files, task_.checkpoint_root, damaged);
@@ -59,9 +58,8 @@ AttemptEnd Attempt::BlameCheckpoint(AttemptEnd end) {
     if (!possible) return end;
   }
   const StoredCheckpoint resumed{task_.checkpoint, task_.record.job.checkpoint_step()};
-  const absl::Status damage =
-      VerifyCheckpoint(*tools_.files, CheckpointFolder(resumed.within_job), resumed.steps_done,
-                       [this] { return stopping(); });
+  const absl::Status damage = VerifyCheckpoint(*tools_.files, CheckpointFolder(resumed.within_job),
+                                               resumed.steps_done, [this] { return stopping(); });
   if (absl::IsCancelled(damage)) return AttemptEnd::Stopped();
   return MeansDamage(damage) ? CheckpointDamaged(resumed, damage) : end;
 }
@@ -100,7 +98,7 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
                                      : job.spec().tokenizer_artifact();
   const auto stopped = [this] { return stopping(); };
   const std::string folder = CheckpointFolder(checkpoint.within_job);
-  const ModelExport what = {tools_.files, tools_.artifacts, tools_.registry, &model,  folder,
+  const ModelExport what = {tools_.files, tools_.artifacts, tools_.registry, &model, folder,
                             job.id(),     end.output_model, tokenizer,       stopped};
   absl::StatusOr<std::string> registered = ExportModel(what, &no_onnx);
   for (bool said = false; absl::IsResourceExhausted(registered.status()); said = true) {

@@ -42,16 +42,14 @@ std::vector<StoredCheckpoint> ListCheckpoints(FileSystem& files, const std::stri
       if (manifest.ok()) found.push_back({within_job, manifest->steps_done});
     }
   }
-  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
-    return a.steps_done > b.steps_done;
-  });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.steps_done > b.steps_done; });
   return found;
 }
 
 StoredCheckpoint ReplaceCheckpoint(FileSystem& files, const std::string& job_folder,
                                    const StoredCheckpoint& damaged) {
-  const std::string manifest =
-      JoinPath(JoinPath(job_folder, damaged.within_job), kManifestFile);
+  const std::string manifest = JoinPath(JoinPath(job_folder, damaged.within_job), kManifestFile);
   // It may be what is missing.
   files.Rename(manifest, absl::StrCat(manifest, ".damaged")).IgnoreError();
   StoredCheckpoint later;

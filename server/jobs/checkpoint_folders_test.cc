@@ -73,8 +73,8 @@ TEST_F(CheckpointFoldersTest, TheFolderGoesWhereNothingIsKept) {
 
 TEST_F(CheckpointFoldersTest, ARunningAttemptKeepsWhatItMayBeWriting) {
   RemoveOlderCheckpoints(*files_, folder_, {"attempt-2/step-30", 30}, "attempt-2/step-20");
-  EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-2/step-20", "attempt-2/step-30",
-                                              "attempt-2/step-40"}));
+  EXPECT_EQ(Folders(),
+            (std::set<std::string>{"attempt-2/step-20", "attempt-2/step-30", "attempt-2/step-40"}));
 }
 
 TEST_F(CheckpointFoldersTest, ADamagedCheckpointIsReplacedByTheNearestSoundOneBefore) {

@@ -401,9 +401,8 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
     job.dirty = true;
     const int more = CanGrowBy(job);
     if (more > 0) {
-      job.pending.messages.push_back(
-          absl::StrCat(more, " more workers are idle: going on with them from step ",
-                       checkpoint.steps_done));
+      job.pending.messages.push_back(absl::StrCat(
+          more, " more workers are idle: going on with them from step ", checkpoint.steps_done));
     }
     // The loop retries; the older ones stay until the next.
     if (!Flush(&job).ok()) return;

@@ -88,7 +88,7 @@ class JobRunner : public AttemptObserver {
     absl::Time running_since = absl::InfiniteFuture();
     int waits_for = 0;     // workers, as its log says; 0: it does not wait for a number
     bool growing = false;  // the attempt was stopped for one on more workers
-    WorkerMemory enough;     // of the last attempt that had a plan
+    WorkerMemory enough;   // of the last attempt that had a plan
     std::vector<WorkerMemory> insufficient;  // of later attempts that found no plan
     size_t imported_for = 0;  // workers of its imported plan; 0: none or not known yet
     absl::Time recovering_since;

@@ -145,9 +145,9 @@ bool JobRunner::TryStart(Job* job) {
       members.size() < least) {
     if (job->waits_for != static_cast<int>(least)) {
       job->waits_for = static_cast<int>(least);
-      job->pending.messages.push_back(
-          absl::StrCat("at least ", least, " workers are wanted (--min-devices), and ",
-                       members.size(), " are idle; waiting for more"));
+      job->pending.messages.push_back(absl::StrCat("at least ", least,
+                                                   " workers are wanted (--min-devices), and ",
+                                                   members.size(), " are idle; waiting for more"));
       job->dirty = true;
     }
     // As for the workers of a plan, above.

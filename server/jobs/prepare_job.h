@@ -54,15 +54,12 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset&
                                                               const ArtifactStore& artifacts,
                                                               const DatasetRoots& roots);
 
-// Imports the ONNX file of an artifact and adds losses and metrics (AddLossAndMetrics); `parameters`
-// and `report` as for ImportOnnx. Errors name the artifact and the problem.
-absl::StatusOr<TrainableGraph> ImportOnnxArtifact(const OpRegistry& registry,
-                                                  const ArtifactStore& artifacts,
-                                                  const std::string& name,
-                                                  const Objective& objective,
-                                                  const LabelColumns& labels, int64_t batch,
-                                                  const std::set<std::string>& parameters = {},
-                                                  ImportReport* report = nullptr);
+// Imports the ONNX file of an artifact and adds losses and metrics (AddLossAndMetrics);
+// `parameters` and `report` as for ImportOnnx. Errors name the artifact and the problem.
+absl::StatusOr<TrainableGraph> ImportOnnxArtifact(
+    const OpRegistry& registry, const ArtifactStore& artifacts, const std::string& name,
+    const Objective& objective, const LabelColumns& labels, int64_t batch,
+    const std::set<std::string>& parameters = {}, ImportReport* report = nullptr);
 
 // Returns all unsupported operators of the spec's model, each kind once; none if the model cannot
 // be read.

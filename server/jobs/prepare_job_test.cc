@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-
-#include "ops/cpu/register_all.h"
 #include <functional>
 #include <map>
 
+#include "ops/cpu/register_all.h"
 #include "ops/graph/builder.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/kernel/kernel.h"
@@ -145,7 +144,8 @@ TEST_F(AddExampleWeightsTest, SumOfLossesIsWeighted) {
 TEST_F(AddExampleWeightsTest, LossOfSeveralOperatorsIsNotWeighted) {
   const WeightedHeads heads = Add([](GraphBuilder& b, ValueId scores, ValueId labels) {
     const ValueId loss = b.Op("sparse_categorical_crossentropy", {scores, labels});
-    return b.Op("add", {loss, b.Op("reduce_sum", {scores}, {{"axes", std::vector<int64_t>{0, 1}}})});
+    return b.Op("add",
+                {loss, b.Op("reduce_sum", {scores}, {{"axes", std::vector<int64_t>{0, 1}}})});
   });
   EXPECT_FALSE(heads.all);
   EXPECT_EQ(heads.unweighted, "loss");

@@ -49,8 +49,8 @@ class RankReportMerger {
   // Returns the merged report once the last rank has finished the final evaluation.
   std::optional<v1::StepReport> AddEvaluation(int rank, const v1::StepReport& report);
   // Returns the checkpoint once every rank has written its shard or found no room for it. Returns
-  // Internal if the ranks name different folders, PermissionDenied if one names a folder that is not
-  // the job's: the coordinator would read and write there.
+  // Internal if the ranks name different folders, PermissionDenied if one names a folder that is
+  // not the job's: the coordinator would read and write there.
   absl::StatusOr<std::optional<Checkpoint>> AddShard(int rank, const v1::CheckpointShard& shard);
 
  private:

@@ -50,8 +50,7 @@ class SqliteStore : public JobStore {
   absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const override;
   absl::Status PutBlob(const std::string& name, const std::string& value) override;
   absl::StatusOr<std::string> GetBlob(const std::string& name) const override;
-  absl::Status BackUp(const std::string& path,
-                      const std::function<bool()>& stopped) const override;
+  absl::Status BackUp(const std::string& path, const std::function<bool()>& stopped) const override;
   absl::Status Checkpoint() override;
   absl::Status CheckPresent() const override;
 

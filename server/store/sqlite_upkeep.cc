@@ -18,9 +18,9 @@ constexpr int kBackupPages = 256;
 absl::Status SqliteStore::BackUp(const std::string& path,
                                  const std::function<bool()>& stopped) const {
   sqlite3* opened = nullptr;
-  const int code = sqlite3_open_v2(
-      path.c_str(), &opened, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
-      nullptr);
+  const int code =
+      sqlite3_open_v2(path.c_str(), &opened,
+                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
   const std::unique_ptr<sqlite3, int (*)(sqlite3*)> copy(opened, sqlite3_close);
   if (code != SQLITE_OK) return SqliteError(opened, absl::StrCat("backup to ", path));
   sqlite3_backup* backup;
@@ -51,8 +51,8 @@ absl::Status SqliteStore::Checkpoint() {
   absl::MutexLock lock(&mutex_);
   if (!written_) return absl::OkStatus();
   if (absl::Status status = CheckFile(); !status.ok()) return status;
-  const int code = sqlite3_wal_checkpoint_v2(database_, "main", SQLITE_CHECKPOINT_TRUNCATE, nullptr,
-                                             nullptr);
+  const int code =
+      sqlite3_wal_checkpoint_v2(database_, "main", SQLITE_CHECKPOINT_TRUNCATE, nullptr, nullptr);
   if (code != SQLITE_OK) return SqliteError(database_, "job store: moving the log into the file");
   written_ = false;
   return absl::OkStatus();

@@ -45,7 +45,7 @@ class PlanRequestTest : public ::testing::Test {
     planner_ = std::make_unique<CalibratedPlanner>(&registry_, store_.get(), 0);
     calls_ = std::make_unique<PlannerRequestHandler>(
         &registry_, planner_.get(), artifacts_.get(), workers_.get(), store_.get(),
-        [](const std::string&) { return std::unique_ptr<WorkerClient>(); });
+        [](const Member&) { return std::unique_ptr<WorkerClient>(); });
   }
 
   // A valid request, an MLP on four devices of 64 MiB, whose first two operators fuse into one,

@@ -68,7 +68,8 @@ absl::Status ModelServer::PinArtifacts(v1::ServeModelRequest* request) const {
   if (options_.pin == nullptr) return absl::OkStatus();
   std::vector<std::string*> artifacts = {request->mutable_artifact()};
   for (std::string& ssm : *request->mutable_ssm_artifacts()) artifacts.push_back(&ssm);
-  for (auto& adapter : *request->mutable_adapters()) artifacts.push_back(adapter.mutable_artifact());
+  for (auto& adapter : *request->mutable_adapters())
+    artifacts.push_back(adapter.mutable_artifact());
   for (std::string* artifact : artifacts) {
     absl::StatusOr<std::string> pinned = options_.pin(*artifact);
     if (!pinned.ok()) return pinned.status();
