@@ -176,9 +176,12 @@ TEST(ImportTest, SinesAndCosinesOfPositionsAreNotTrained) {
                          {tensor}, {kBatch, kRows, kWidth}))
         .at(tensor.name());
   };
-  EXPECT_EQ(role(table("pos_embed", in_turn)), "frozen?");
-  EXPECT_EQ(role(table("embed_positions.weight", by_halves)), "frozen?");
+  EXPECT_EQ(role(table("pos_embed", in_turn)), "frozen");
+  EXPECT_EQ(role(table("embed_positions.weight", by_halves)), "frozen");
+  EXPECT_EQ(role(table("unusual", in_turn)), "frozen");
+  EXPECT_EQ(role(table("onnx::Add_16", by_halves)), "frozen");
   EXPECT_EQ(role(table("pos_embed", learned)), "trained");
+  EXPECT_EQ(role(table("pe", learned)), "trained");
   EXPECT_EQ(role(table("fc.weight", in_turn)), "trained");
 }
 

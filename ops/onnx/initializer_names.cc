@@ -105,14 +105,14 @@ NameKind KindOfName(const std::string& name) {
   static const auto* const kBufferWords = new Words{
       "anchor", "anchors", "cache", "cached", "cos", "freq", "freqs",  "grid", "ids",
       "index",  "indices", "mask",  "mean",   "sin", "std",  "stddev", "var",  "variance"};
-  static const auto* const kParameterWords = new Words{
-      "b",         "beta",       "bias",        "biases",       "coef",       "coefficient",
-      "emb",       "embed",      "embedding",   "coefficients", "embeddings", "gamma",
-      "intercept", "intercepts", "kernel",      "kernels",      "layerscale", "log",
-      "logit",     "logstd",     "lora",        "ls",           "original",   "param",
-      "parameter", "pos",        "position",    "positional",   "positions",  "queries",
-      "query",     "slope",      "temperature", "token",        "tokens",     "variable",
-      "w",         "weight",     "weights"};
+  static const auto* const kParameterWords =
+      new Words{"b",         "beta",       "bias",      "biases",       "coef",       "coefficient",
+                "emb",       "embed",      "embedding", "coefficients", "embeddings", "gamma",
+                "intercept", "intercepts", "kernel",    "kernels",      "layerscale", "log",
+                "logit",     "logstd",     "lora",      "ls",           "original",   "param",
+                "parameter", "pe",         "pos",       "position",     "positional", "positions",
+                "queries",   "query",      "slope",     "temperature",  "token",      "tokens",
+                "variable",  "w",          "weight",    "weights"};
   static const auto* const kLearnedScalars =
       new Words{"alpha", "delta", "g",   "gain",  "lamb",  "lambda", "logscale", "logvar",
                 "mix",   "rho",   "tau", "scale", "shift", "temp",   "theta",    "offset"};

@@ -117,10 +117,7 @@ bool IsSinusoidal(const Dims& dims, const std::vector<double>& numbers) {
 
 bool HoldsFixedPositions(const onnx::TensorProto& tensor, const TensorType& type,
                          const std::string& folder) {
-  if (type.dtype != DType::kF32 || type.bytes() > kMaxPositionBytes ||
-      !NamesPositions(tensor.name())) {
-    return false;
-  }
+  if (type.dtype != DType::kF32 || type.bytes() > kMaxPositionBytes) return false;
   const absl::StatusOr<HostTensor> read = ReadTensor(tensor, folder);
   return read.ok() && IsSinusoidal(type.dims, NumbersOf(type, read->bytes));
 }
@@ -203,8 +200,10 @@ absl::StatusOr<InitializerRoles> RolesOfInitializers(const onnx::ModelProto& mod
       role = Inferred(tensor, *type, uses);
     }
     const bool stated = listed->has_value() || parameters.count(name) > 0;
-    if (!stated && role.kind == Role::kTrained && HoldsFixedPositions(tensor, *type, folder)) {
-      role = {Role::kFrozen, "sines and cosines of positions", true};
+    const bool may_be_fixed =
+        !stated && (role.doubtful || (role.kind == Role::kTrained && NamesPositions(name)));
+    if (may_be_fixed && HoldsFixedPositions(tensor, *type, folder)) {
+      role = {Role::kFrozen, "sines and cosines of positions"};
     }
   }
   return roles;
