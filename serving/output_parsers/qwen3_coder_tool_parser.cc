@@ -109,9 +109,12 @@ class XmlParameterParser : public ToolArgumentsParser {
       in_value_ = value_begins_ = true;
       return true;
     }
-    if (absl::StartsWith(kBegin, *text) || absl::StartsWith(kOver, *text)) return false;
     // The end tag, or something unexpected: either ends the object.
-    if (absl::StartsWith(*text, kOver)) text->remove_prefix(kOver.size());
+    if (absl::StartsWith(*text, kOver)) {
+      text->remove_prefix(kOver.size());
+    } else if (absl::StartsWith(kBegin, *text) || absl::StartsWith(kOver, *text)) {
+      return false;
+    }
     absl::StrAppend(json, first_ ? "{}" : "}");
     done_ = true;
     return false;
