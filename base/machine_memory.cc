@@ -55,6 +55,12 @@ int64_t MachineMemory(const std::string& root) {
 
 int64_t DefaultMemoryLimit() { return MachineMemory() / 4 * 3; }
 
+void LimitFreeMemory() {
+  constexpr int kLargeBlock = 4 << 20;
+  mallopt(M_MMAP_THRESHOLD, kLargeBlock);
+  mallopt(M_TRIM_THRESHOLD, kLargeBlock);
+}
+
 void ReturnFreeMemory() { malloc_trim(0); }
 
 }  // namespace espalier

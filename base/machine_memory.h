@@ -14,8 +14,14 @@ int64_t MachineMemory(const std::string& root = "");
 // Returns the default memory limit of programs: three quarters of it.
 int64_t DefaultMemoryLimit();
 
+// Makes the heap give back what is freed in blocks of more than 4 MiB, and at its ends, at once.
+// glibc raises its limits (to 32 and 64 MiB, for each arena) when such blocks are freed often. Call
+// before any thread starts. Not for processes that need large blocks in every step.
+void LimitFreeMemory();
+
 // Gives the heap's free pages back to the system. glibc keeps most of them, in an arena for each
-// thread that ever allocated; call this after work that took much memory.
+// thread that ever allocated; call this after work that took much memory. The end of an arena stays,
+// up to the limit of LimitFreeMemory.
 void ReturnFreeMemory();
 
 }  // namespace espalier

@@ -12,6 +12,7 @@
 #include "base/flags/daemon_flags.h"
 #include "base/log/log_format.h"
 #include "base/log/log_level.h"
+#include "base/machine_memory.h"
 #include "server/daemon.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070", "host:port for gRPC; port 0 chooses a free one");
@@ -140,6 +141,7 @@ int main(int argc, char** argv) {
                               .summary = "the coordinator of Espalier",
                               .example = "espalierd --data-dir=/var/lib/espalier --local-workers=2",
                               .flags_file = "server/main.cc"});
+  espalier::LimitFreeMemory();  // models are read to be trained, but not kept
   // Before any thread starts, so that all inherit the mask and only sigwait gets these signals.
   sigset_t signals;
   sigemptyset(&signals);

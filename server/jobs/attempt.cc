@@ -195,6 +195,7 @@ AttemptEnd Attempt::Run() {
   }
   tools_.rendezvous->End(task_.record.job.id());
   if (end.has_value()) return *end;
+  UnloadRanks();
   AttemptEnd finished = Finish(prepared->model, facts.total_steps);
   finished.evaluation_examples = prepared->evaluation_examples;
   finished.calibration = Calibrate(prepared->graph, *plan, lowered->training);
@@ -313,6 +314,18 @@ std::optional<AttemptEnd> Attempt::RunSteps(int64_t first, int64_t last, bool ev
   for (std::thread& thread : threads) thread.join();
   if (ended_early) return EndOfRanks();
   return std::nullopt;
+}
+
+void Attempt::UnloadRanks() {
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    threads.emplace_back([this, r] {
+      v1::StopRequest request;
+      *request.mutable_attempt() = AttemptMessage(r);
+      ranks_[r].client->Stop(request, kStopTimeout).IgnoreError();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 void Attempt::StopRanks() {

@@ -140,6 +140,8 @@ class Attempt {
   absl::Status HandleEvent(size_t rank, const v1::RunEvent& event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_);
   void FailRank(size_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Frees the memory of a finished program, which ranks keep until they are told.
+  void UnloadRanks();
   void StopRanks() ABSL_LOCKS_EXCLUDED(mutex_);
   AttemptEnd EndOfRanks() ABSL_LOCKS_EXCLUDED(mutex_);
 
