@@ -262,6 +262,33 @@ TEST_F(AddLossAndMetricsTest, AModelMayComputeItsLossItself) {
   EXPECT_THAT(Error(Add({{{kSparse, "nll"}}, {}}, &graph)), HasSubstr("identity_loss"));
 }
 
+// FlexFlow's own example: the model ends in a softmax, and the loss is named behind it.
+TEST(ReadSubmittedGraph, ASoftmaxBeforeTheLossCountsOnce) {
+  OpRegistry registry;
+  RegisterAllOperators(registry);
+  KernelRegistry kernels;
+  RegisterCpuKernels(kernels);
+  const auto loss = [&](bool softmax) {
+    GraphBuilder b(registry, "m");
+    const ValueId x = b.Input("x", DType::kF32, {-1, 6});
+    const ValueId labels = b.Input("labels", DType::kI64, {-1});
+    const ValueId w = b.Parameter("w", DType::kF32, {3, 6}, {Initializer::kNormal, 1});
+    ValueId y = b.Op("linear", {x, w});
+    if (softmax) y = b.Op("softmax", {y});
+    b.Output("loss", b.Op(kSparse, {y, labels}));
+    auto model = ReadSubmittedGraph(registry, ToProto(*b.Build()), 8);
+    EXPECT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(model->notes.size(), softmax ? 1u : 0u);
+    EXPECT_EQ(BindAndInfer(registry, 8, &model->graph), absl::OkStatus());
+    auto bytes = Evaluate(kernels, model->graph, 5);
+    EXPECT_TRUE(bytes.ok()) << bytes.status();
+    float value = 0;
+    std::memcpy(&value, (*bytes)[model->graph.FindOutput("loss")].data(), sizeof(value));
+    return value;
+  };
+  EXPECT_FLOAT_EQ(loss(true), loss(false));
+}
+
 TEST(ReadSubmittedGraph, NoOutputIsDroppedWithoutAWord) {
   OpRegistry registry;
   RegisterAllOperators(registry);
