@@ -152,14 +152,18 @@ absl::Status JobRunner::DryRun(const v1::DryRunRequest& request, v1::DryRunReply
 }
 
 absl::Status JobRunner::Get(const v1::GetJobRequest& request, v1::GetJobReply* reply) {
+  std::string paused;
   {
     absl::MutexLock lock(&mutex_);
     absl::StatusOr<Job*> job = Find(request.job_id());
     if (!job.ok()) return job.status();
+    paused = (*job)->record.job.checkpoints_paused();
   }
   absl::StatusOr<JobRecord> record = store_->Get(request.job_id());
   if (!record.ok()) return record.status();
   *reply->mutable_job() = std::move(record->job);
+  // Not the store's: that may be on the same full disk.
+  reply->mutable_job()->set_checkpoints_paused(paused);
   // Drop the submitted graph: it can be as large as a message may be, and its submitter has it.
   StripSpec(reply->mutable_job());
   if (!request.with_reports()) return absl::OkStatus();
