@@ -44,6 +44,11 @@ class OnnxFilesTest(unittest.TestCase):
         self.assertEqual(reply["trained"], {"tensors": 4, "elements": 195, "other_tensors": 4, "other_elements": 4})
         self.assertEqual({name for name, use in uses.items() if not use["trained"]}, {"val_0", "val_1", "val_2", "val_3"})
 
+    def test_models_that_repeat_or_count_by_the_batch(self):
+        """Tile by the batch, arange(batch), h[arange(B), lengths - 1], transformers' masks."""
+        for name, loss in {"cls_token_repeat": 1.13020, "last_token_pool_arange": 0.90586, "hf_roberta": 1.38138}.items():
+            self.assertAlmostEqual(self.last_loss(name), loss, delta=3e-5, msg=name)
+
     def test_the_user_says_what_is_frozen(self):
         frozen = ("--freeze=0.*", "--freeze=2.*")
         self.assertAlmostEqual(self.last_loss("frozen_backbone", *frozen), 1.07354, delta=2e-5)
