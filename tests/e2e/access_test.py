@@ -29,6 +29,7 @@ class FilesOfTheHostTest(unittest.TestCase):
 
     def test_only_files_beneath_a_dataset_root_are_read(self):
         with Cluster(workers=0, daemon_flags=["--local-workers=1"]) as cluster:
+            cluster.wait_for_workers(1)
             secret = os.path.join(cluster.folder, "secret.txt")
             with open(secret, "w") as file:
                 file.write(SECRET)
@@ -50,6 +51,7 @@ class FilesOfTheHostTest(unittest.TestCase):
                     file.write(SECRET)
             os.symlink("../secret.txt", link)
             with Cluster(workers=0, daemon_flags=["--local-workers=1", f"--dataset-root={sets}"]) as cluster:
+                cluster.wait_for_workers(1)
                 self.refused(cluster, secret)
                 self.refused(cluster, link)
                 job = cluster.wait_for_job(cluster.train(*TINY, "-d", text, "--no-upload"))
