@@ -223,6 +223,8 @@ absl::Status ArtifactStore::CheckPresent() const {
 }
 
 absl::StatusOr<std::string> ArtifactStore::MakeStagingFolder() {
+  // Otherwise a data folder would appear where the lost one is to be put back.
+  if (absl::Status there = CheckPresent(); !there.ok()) return there;
   int64_t number;
   {
     absl::MutexLock lock(&mutex_);

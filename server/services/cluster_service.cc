@@ -109,7 +109,8 @@ class ClusterService : public v1::Cluster::Service {
     if (!name.ok()) return name.status();
     const std::string path = JoinPath(options_.backup_folder, *name);
     const absl::Cleanup remove = [&] { files_->Remove(path).IgnoreError(); };
-    absl::Status status = files_->CreateDirectories(options_.backup_folder);
+    absl::Status status = options_.store->CheckPresent();
+    if (status.ok()) status = files_->CreateDirectories(options_.backup_folder);
     if (status.ok()) {
       status = options_.store->BackUp(path, [context] { return context->IsCancelled(); });
     }

@@ -6,7 +6,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import DATA, Cluster, Failed  # noqa: E402
+from cluster import DATA, Cluster, Failed, read  # noqa: E402
 
 JOB = ["--model=llama:tiny", "-d", os.path.join(DATA, "genesis.txt"), "--sequence-length=32", "-b", "4", "--seed=1"]
 
@@ -50,8 +50,11 @@ class BackupTest(unittest.TestCase):
         os.rename(self.data, self.data + ".away")
         self.cluster.wait(lambda: self.cluster.get("/ready")[0] == 503, 20, "it is not ready")
         self.assertEqual(self.cluster.get("/health")[0], 200)
-        with self.assertRaisesRegex(Failed, "was moved or removed"):
+        with self.assertRaisesRegex(Failed, "folder of the artifacts, .* is gone"):
             self.cluster.train(*JOB, "--steps=10")
+        with self.assertRaisesRegex(Failed, "was moved or removed"):
+            self.cluster.run("backup", os.path.join(self.cluster.folder, "store.db"))
+        self.assertFalse(os.path.exists(self.data), "nothing stands in the way of the folder that is put back")
         self.assertIn("espalier_data_folder_present 0", self.cluster.get("/metrics")[1])
         os.rename(self.data + ".away", self.data)
         self.cluster.wait(lambda: self.cluster.get("/ready")[0] == 200, 20, "it is ready again")
@@ -72,7 +75,7 @@ class InheritedSocketsTest(unittest.TestCase):
             self.assertTrue(children, "no local worker was found")
             listening = set()
             for table in ("tcp", "tcp6"):
-                for line in open(f"/proc/{cluster.daemon.pid}/net/{table}").readlines()[1:]:
+                for line in read(f"/proc/{cluster.daemon.pid}/net/{table}").splitlines()[1:]:
                     words = line.split()
                     port = int(words[1].rpartition(":")[2], 16)
                     if words[3] == "0A" and f":{port}" in (self.port(cluster.grpc), self.port(cluster.http)):

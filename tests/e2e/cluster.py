@@ -30,6 +30,11 @@ def write_private(path, text):
         file.write(text)
 
 
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
 class Failed(Exception):
     def __init__(self, code, out, err):
         super().__init__(f"exit {code}\n{out}\n{err}")
@@ -79,7 +84,7 @@ class Cluster:
         """Process ids of the daemon's local workers."""
         folder = f"/proc/{self.daemon.pid}/task"
         return sorted({int(child) for task in os.listdir(folder)
-                       for child in open(os.path.join(folder, task, "children")).read().split()})
+                       for child in read(os.path.join(folder, task, "children")).split()})
 
     def start_worker(self):
         number = len(self.workers)

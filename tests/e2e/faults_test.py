@@ -7,7 +7,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import DATA, Cluster  # noqa: E402
+from cluster import DATA, Cluster, read  # noqa: E402
 
 STEPS = 120
 JOB = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "-d",
@@ -101,10 +101,10 @@ class FaultsTest(unittest.TestCase):
                 cluster.wait_for_step(job, 60)
                 cluster.kill(cluster.daemon)
                 checkpoints = sorted(glob.glob(f"{cluster.folder}/data/checkpoints/{job}/*/*/manifest.json"),
-                                     key=lambda manifest: json.load(open(manifest))["steps_done"])
+                                     key=lambda manifest: json.loads(read(manifest))["steps_done"])
                 self.assertGreaterEqual(len(checkpoints), 2)
                 damage(os.path.join(os.path.dirname(checkpoints[-1]), "rank-0.safetensors"))
-                before = json.load(open(checkpoints[-2]))["steps_done"]
+                before = json.loads(read(checkpoints[-2]))["steps_done"]
                 cluster.start_daemon()
                 self.check(cluster, job, more_attempts=1)
                 messages = " ".join(cluster.job(job)[2])
