@@ -59,11 +59,7 @@ absl::StatusOr<TlsPem> ReadPem(const TlsFiles& files) {
     absl::StatusOr<std::string> pem = ReadFile(flag, path);
     if (!pem.ok()) return pem.status();
     *to = *std::move(pem);
-    if (path.empty()) continue;
-    if (to == &out.key) {
-      if (absl::Status s = CheckPrivateFile(flag, path); !s.ok()) return s;
-      continue;
-    }
+    if (path.empty() || to == &out.key) continue;
     if (auto certificate = FirstCertificate(flag, path, *to); !certificate.ok()) {
       return certificate.status();
     }
@@ -73,6 +69,7 @@ absl::StatusOr<TlsPem> ReadPem(const TlsFiles& files) {
   if (key == nullptr) {
     return Wrong("tls-key", files.key, "holds no private key in PEM form that needs no password");
   }
+  if (absl::Status s = CheckPrivateFile("tls-key", files.key); !s.ok()) return s;
   const auto own = FirstCertificate("tls-cert", files.certificate, out.certificate);
   if (!own.ok()) return own.status();
   if (X509_check_private_key(own->get(), key.get()) != 1) {
