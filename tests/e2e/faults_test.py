@@ -81,6 +81,7 @@ class FaultsTest(unittest.TestCase):
         """Local workers are started again; ranks keep their names."""
         for who in ("worker", "daemon"):
             with self.subTest(who), Cluster(workers=0, daemon_flags=["--local-workers=2"]) as cluster:
+                cluster.wait_for_workers(2)
                 undisturbed = cluster.train(*JOB, "--only-data-parallel")
                 self.assertEqual(cluster.wait_for_job(undisturbed)["state"].upper(), "SUCCEEDED")
                 job = cluster.train(*JOB, "--only-data-parallel")
