@@ -33,9 +33,9 @@ LARGEST_ERROR = 1e-3  # of a loss, relative
 MODELS = [
     Model("ResNet-50", resnet.resnet50, images(3, 224), classes(1000), learning_rate=0.00002),
     Model("VGG-16", lambda: vgg.vgg16(dropout=0.0), images(3, 224), classes(1000), learning_rate=0.001),
-    Model("BERT-base", lambda: bert.Bert(dropout=0.0), lambda n: bert.inputs(n, vocabulary=30522, length=128),
-          classes(30522, 128), batch=2),
-    Model("GPT-2", lambda: gpt2.Gpt2(dropout=0.0), tokens(50257, 128), classes(50257, 128), batch=2),
+    Model("BERT-base", lambda: bert.Bert(dropout=0.0), lambda n: bert.inputs(n, vocabulary=30522, length=64),
+          classes(30522, 64), batch=2),
+    Model("GPT-2", lambda: gpt2.Gpt2(dropout=0.0), tokens(50257, 64), classes(50257, 64), batch=2),
     Model("ViT-B/16", lambda: vit.VisionTransformer(dropout=0.0), images(3, 224), classes(1000)),
     Model("mT5-small", lambda: t5.Mt5(dropout=0.0), lambda n: t5.inputs(n, vocabulary=250112), classes(250112, 12), batch=2),
 ]
