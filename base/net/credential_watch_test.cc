@@ -104,6 +104,15 @@ TEST_F(Certificates, ReloadOnlyIfChangedAndCopiesSeeIt) {
   EXPECT_EQ(Contents(copy.ca_path()), other_.certificate);
 }
 
+TEST_F(Certificates, KeyThatOthersCanReadIsNotLoaded) {
+  Put(one_);
+  TransportSecurity tls = Read();
+  Put(other_);
+  std::filesystem::permissions(folder_ + "/key.pem", std::filesystem::perms(0644));
+  EXPECT_THAT(std::string(tls.Reload().status().message()), HasSubstr("chmod 600"));
+  EXPECT_EQ(tls.pem().key, one_.key);
+}
+
 // Certificate and key are written as two files, one after the other.
 TEST_F(Certificates, KeyOfAnotherCertificateIsNotLoaded) {
   Put(one_);
