@@ -69,8 +69,8 @@ absl::StatusOr<v1::VerifyLosslessRequest> RequestOf(const ParsedFlags& flags) {
 std::string LosslessFigures(const v1::LosslessReport& report, bool unicode) {
   return absl::StrFormat(
       "%.2f drafted tokens accepted per step; the LLM's two best logits never came closer than "
-      "%.3g; checked in %s",
-      report.accepted_per_step(), report.smallest_margin(),
+      "%s; checked in %s",
+      report.accepted_per_step(), FormatLoss(report.smallest_margin()),
       FormatSeconds(report.seconds(), unicode));
 }
 

@@ -75,6 +75,9 @@ TEST(TextTest, NumbersReadWell) {
   EXPECT_EQ(FormatSeconds(NAN), "?");
   EXPECT_EQ(FormatLoss(2.30412), "2.3041");
   EXPECT_EQ(FormatLoss(0.000412), "0.000412");
+  EXPECT_EQ(FormatLoss(0.0005), "0.0005");
+  EXPECT_EQ(FormatLoss(-0.00001234), "-0.0000123");
+  EXPECT_EQ(FormatLoss(0.0099999), "0.01");
   EXPECT_EQ(FormatLoss(NAN), "nan");
 }
 

@@ -190,7 +190,14 @@ std::string FormatLoss(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   const double size = std::abs(value);
-  if (size != 0 && size < 0.01) return absl::StrFormat("%.3g", value);
+  if (size != 0 && size < 0.01) {
+    // Three digits, without an exponent as far as they can be read.
+    if (size < 1e-12) return absl::StrFormat("%.3g", value);
+    const int digits = 2 - static_cast<int>(std::floor(std::log10(size)));
+    std::string text = absl::StrFormat("%.*f", digits, value);
+    text.erase(text.find_last_not_of('0') + 1);
+    return text;
+  }
   return absl::StrFormat(size < 100 ? "%.4f" : "%.1f", value);
 }
 
