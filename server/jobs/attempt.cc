@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "ops/rewrite/fuse.h"
 #include "server/jobs/export_model.h"
+#include "server/jobs/kept_plan.h"
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/stored_values.h"
 
@@ -143,7 +144,11 @@ AttemptEnd Attempt::Run() {
   const auto too_few = [&](const absl::Status& status) {
     return absl::IsResourceExhausted(status) && IsLessInAny(memory, task_.enough);
   };
-  absl::StatusOr<v1::Plan> plan = tools_.planner->Make(request);
+  const v1::Plan& before = task_.record.job.plan();
+  absl::StatusOr<v1::Plan> plan = before;
+  if (!CanKeepPlan(before, GraphFingerprint(prepared->graph), request.machine.devices)) {
+    plan = tools_.planner->Make(request);
+  }
   {
     absl::MutexLock lock(&mutex_);
     if (stop_) return AttemptEnd::Stopped();
