@@ -72,11 +72,10 @@ absl::Status SetEvaluation(const v1::TrainingSpec& spec, const Dataset& dataset,
   job->pad_evaluation = heads.all;
   job->evaluation_examples = heads.all ? examples : examples - rest;
   if (job->evaluation_examples == 0) {
-    return Field(
-        "dataset.holdout_fraction",
-        absl::StrCat("it keeps ", examples, " examples apart for the evaluation",
-                     examples == 0 ? "" : absl::StrCat(", less than one batch of ", batch),
-                     "; use 0 for none, or a larger fraction"));
+    return Field("dataset.holdout_fraction",
+                 absl::StrCat("it keeps ", examples, " examples apart for the evaluation",
+                              examples == 0 ? "" : absl::StrCat(", less than one batch of ", batch),
+                              "; use 0 for none, or a larger fraction"));
   }
   if (!heads.all && rest > 0) {
     job->notes.push_back(absl::StrCat(
