@@ -373,7 +373,7 @@ class ModelFilesTest(unittest.TestCase):
         self.upload("far", weights())
         self.upload("near", weights(), max_position_embeddings=8)
         for flags in ([], ["--expansion=1,1,1"], ["--ngram=0"]):
-            self.refused("far", "'near'", "8 positions", "128 tokens", "--max-sequence-length=8", "--short-ssms",
+            self.refused("far", "'near@1'", "8 positions", "128 tokens", "--max-sequence-length=8", "--short-ssms",
                          flags=["--ssm=near", *flags])
         proof = self.cluster.cli("verify-lossless", "--llm=far", "--ssm=near", check=False)
         self.assertIn("8 positions", proof.stderr)
@@ -401,7 +401,7 @@ class ModelFilesTest(unittest.TestCase):
             write_tokenizer(folder, spelled)
             self.cluster.cli("models", "upload", name, folder)
         for flags in ([], ["--expansion=1,1,1"], ["--ssm-weights=int8"]):
-            self.refused("target", "'wider'", "300 tokens", "'target' of 256", flags=["--ssm=wider", *flags])
+            self.refused("target", "'wider@1'", "300 tokens", "'target@1' of 256", flags=["--ssm=wider", *flags])
             self.refused("spelled", 'token 65 is "B" in \'turned\'', '"A" in the LLM \'spelled\'',
                          flags=["--ssm=turned", *flags])
         served = {model["name"] for model in self.cluster.run("serve")["models"]}
