@@ -79,7 +79,7 @@ class OpenInferenceTest(unittest.TestCase):
 
     def test_unknown_models_and_versions(self):
         for name, version, path in (("nobody", "", "nobody"), ("nobody", "1", "nobody/versions/1"),
-                                    ("big", "2", "big/versions/2"), ("big", "1/ready/1", "big/versions/1/ready/1")):
+                                    ("big", "2", "big/versions/2")):
             for tail, call in (("", lambda: self.rpc.ModelMetadata(pb.ModelMetadataRequest(name=name, version=version))),
                                ("/ready", lambda: self.rpc.ModelReady(pb.ModelReadyRequest(name=name, version=version)))):
                 status, answer = self.get(f"/v2/models/{path}{tail}")
@@ -87,6 +87,8 @@ class OpenInferenceTest(unittest.TestCase):
                 self.assertEqual((status, code), (404, Code.NOT_FOUND), (path, tail, answer, message))
                 self.assertEqual(answer, {"error": message})
         self.assertEqual(self.get("/v2/models/big/versions/")[0], 200)  # an empty one is none
+        # The name of a model may have slashes, a version not.
+        self.assertEqual(self.get("/v2/models/big/versions/1/ready/1")[0], 404)
 
     def test_keys(self):
         for token in ("", "the-key-of-a-stranger"):
