@@ -380,7 +380,7 @@ class ModelFilesTest(unittest.TestCase):
         self.cluster.cli("serve", "far", "--name=far-as-near", "--ssm=near", "--max-sequence-length=8")
         served = self.cluster.run("serve", "far", "--name=far-meant", "--ssm=near", "--ngram=0", "--short-ssms")
         self.assertEqual(served["ssm_placements"][0]["draft_tokens"], 8)
-        self.assertIn("near (up to 8 tokens)", self.cluster.cli("serve").stdout)
+        self.assertIn("near@1 (up to 8 tokens)", self.cluster.cli("serve").stdout)
         body = {"model": "far-meant", "prompt": "In the", "max_tokens": 4, "temperature": 0, "speculation": True}
         self.assertEqual(self.cluster.request("POST", "/v1/completions", json.dumps(body))[0], 200)
         status, text = self.cluster.request("POST", "/v1/completions", json.dumps({**body, "prompt": "In the beginning " * 4}))
@@ -402,7 +402,7 @@ class ModelFilesTest(unittest.TestCase):
             self.cluster.cli("models", "upload", name, folder)
         for flags in ([], ["--expansion=1,1,1"], ["--ssm-weights=int8"]):
             self.refused("target", "'wider@1'", "300 tokens", "'target@1' of 256", flags=["--ssm=wider", *flags])
-            self.refused("spelled", 'token 65 is "B" in \'turned\'', '"A" in the LLM \'spelled\'',
+            self.refused("spelled", 'token 65 is "B" in \'turned@1\'', '"A" in the LLM \'spelled@1\'',
                          flags=["--ssm=turned", *flags])
         served = {model["name"] for model in self.cluster.run("serve")["models"]}
         self.assertFalse(served & {"target", "wider", "spelled", "turned"})
