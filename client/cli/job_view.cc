@@ -179,7 +179,7 @@ std::string RenderOutcome(const v1::Job& job, const Terminal& terminal) {
   if (!evaluation.empty()) {
     absl::StrAppend(&out, "held-out: ", evaluation);
     if (job.evaluation_examples() > 0)
-      absl::StrAppend(&out, " (", job.evaluation_examples(), " examples)");
+      absl::StrAppend(&out, ", ", job.evaluation_examples(), " examples");
     absl::StrAppend(&out, "\n");
   }
   if (!job.output_model().empty())
