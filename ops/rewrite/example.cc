@@ -60,12 +60,35 @@ class ExampleBuilder {
       if (value.causal) {
         made.constant = Causal(made.type);
       } else {
-        const bool trained = IsFloat(made.type.dtype) && !value.loses_gradient;
+        const bool trained = IsFloat(made.type.dtype) && !value.loses_gradient && HasGradient(v);
         made.kind = trained ? ValueKind::kParameter : ValueKind::kInput;
       }
     }
     values_[v] = graph_.AddValue(std::move(made));
     return absl::OkStatus();
+  }
+
+  // Whether every reader of value `v` gives it a gradient, or counts it as a constant.
+  bool HasGradient(int v) const {
+    for (const std::vector<RuleNode>* side : {&rule_.pattern, &rule_.replacement}) {
+      for (const RuleNode& node : *side) {
+        const OpDef* def = registry_.Find(node.op);
+        if (def == nullptr || !def->gradient.has_value()) continue;
+        for (size_t i = 0; i < node.inputs.size(); ++i) {
+          if (node.inputs[i] == v && !IsNamed(*def, i)) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  // Whether an operator's gradient names its input `i`; a variadic input by its first index.
+  static bool IsNamed(const OpDef& def, size_t i) {
+    const int index = static_cast<int>(std::min(i, def.inputs.size() - 1));
+    const auto names = [index](const std::vector<int>& list) {
+      return std::find(list.begin(), list.end(), index) != list.end();
+    };
+    return names(def.gradient->differentiable) || names(def.gradient->constants);
   }
 
   static std::string Causal(const TensorType& type) {
