@@ -153,7 +153,7 @@ TEST(HttpServer, DisconnectedQueuedRequestIsNotHandled) {
     left.Send("GET /left HTTP/1.1\r\nHost: x\r\n\r\n");
     absl::SleepFor(absl::Milliseconds(100));
   }
-  absl::SleepFor(absl::Milliseconds(100));
+  absl::SleepFor(absl::Seconds(2));  // until it is known to be gone, and not half-closed
   last.Send("GET /last HTTP/1.1\r\nHost: x\r\n\r\n");
   go.Notify();
   EXPECT_THAT(last.ReadUntil("/last"), HasSubstr("200 OK"));
