@@ -108,7 +108,7 @@ class BadInputTest(unittest.TestCase):
             with open(f"/proc/{self.cluster.daemon.pid}/status") as status:
                 return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
         before = most_memory()
-        self.refused("input 'x'", "[8, 8]", args=self.digits_job(self.path("bomb.npz")))
+        self.refused("no column 'y'", "it has 'x'", args=self.digits_job(self.path("bomb.npz")))
         self.assertLess(most_memory(), before + (300 << 20))
 
     def test_batch_larger_than_the_dataset(self):
