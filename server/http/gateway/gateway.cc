@@ -79,13 +79,12 @@ std::string OpenInferenceError(const openai::Error& error) {
   return openai::Dump({{"error", error.message}});
 }
 
-// Parses NAME or NAME/versions/VERSION. A model's name may have slashes, a version has none.
+// Parses NAME or NAME/versions/VERSION. A model's name may have slashes, but not "/versions/".
 template <typename Request>
 Request ModelVersion(absl::string_view path) {
   constexpr absl::string_view kVersions = "/versions/";
   Request request;
-  size_t at = path.rfind(kVersions);
-  if (at != path.npos && absl::StrContains(path.substr(at + kVersions.size()), '/')) at = path.npos;
+  const size_t at = path.find(kVersions);
   request.set_name(std::string(path.substr(0, at)));
   if (at != path.npos) request.set_version(std::string(path.substr(at + kVersions.size())));
   return request;
