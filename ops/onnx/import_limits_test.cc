@@ -127,5 +127,13 @@ TEST(ImportTest, LargeSamplesOfSymbolicBatchAreRefused) {
   EXPECT_TRUE(fixed.ok()) << fixed.status();
 }
 
+TEST(ImportTest, SliceOfAnAxisThatIsNotThereIsRefused) {
+  const Model model(
+      {Node("ReduceMean", {"x"}, {"m"}, "keepdims", 0),
+       Node("Slice", {"m", "zero", "one", "zero"}, {"s"}), Node("Add", {"x", "s"}, {"y"})},
+      {Tensor("zero", {1}, Int64s{0}), Tensor("one", {1}, Int64s{1})});
+  EXPECT_THAT(model.Error(), HasSubstr("axis 0"));
+}
+
 }  // namespace
 }  // namespace espalier::import_fixture

@@ -155,6 +155,7 @@ void Slice(Translator& t) {
   if (inputs && t.HasInput(4)) steps = t.ConstantInts(4);
   if (!t.ok()) return;
   axes = t.Axes(axes, t.RankOf(x));
+  if (!t.ok()) return;
   if (starts.size() != axes.size() || ends.size() != axes.size() || steps.size() != axes.size()) {
     return t.Fail("starts, ends, axes and steps differ in length");
   }
