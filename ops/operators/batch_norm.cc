@@ -151,7 +151,8 @@ void RegisterBatchNorm(OpRegistry& registry) {
   def.gradient = Gradient{.needs_inputs = {0, 1, 2, 3, 4, 5},
                           .needs_outputs = {0},
                           .differentiable = {0, 1, 2, 5, 6},
-                          .is_needed = IsNeeded};
+                          .is_needed = IsNeeded,
+                          .constants = {3, 4}};
   registry.Add(std::move(def));
 }
 
