@@ -138,7 +138,7 @@ TEST_F(StoredValuesTest, EveryRankReadsItsPartAndProgramsStaySmall) {
   } plans[] = {{1, v1::SearchOptions::SINGLE_DEVICE, 0, false},
                {2, v1::SearchOptions::DATA_PARALLEL, 0, false},
                {2, v1::SearchOptions::DATA_PARALLEL, 3, true},
-               {3, v1::SearchOptions::DATA_PARALLEL, 3, true}};
+               {4, v1::SearchOptions::DATA_PARALLEL, 3, true}};
   for (const auto& plan : plans) {
     SCOPED_TRACE(absl::StrCat(plan.devices, " devices, ZeRO ", plan.zero_stage));
     const LoweredPlan lowered = Lower(plan.devices, plan.strategy, plan.zero_stage);
