@@ -20,8 +20,8 @@ int64_t DefaultMemoryLimit();
 void LimitFreeMemory();
 
 // Gives the heap's free pages back to the system. glibc keeps most of them, in an arena for each
-// thread that ever allocated; call this after work that took much memory. The end of an arena stays,
-// up to the limit of LimitFreeMemory.
+// thread that ever allocated; call this after work that took much memory. The end of an arena
+// stays, up to the limit of LimitFreeMemory.
 void ReturnFreeMemory();
 
 }  // namespace espalier
