@@ -1,5 +1,7 @@
 // GraphFingerprint: see planner.h.
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "planner/planner.h"
@@ -36,11 +38,22 @@ class Hash {
   uint64_t high_ = 0x9ae16a3b2f90404fu;
 };
 
+// Whether training gave the graph this input to weigh examples (server/jobs/add_example_weights.h),
+// which a graph that is only planned does not have.
+bool IsExampleWeights(const Value& value) {
+  return value.kind == ValueKind::kInput && value.name.rfind("example_weights", 0) == 0;
+}
+
 }  // namespace
 
+// Leaves out weights of examples, so that a plan is for the graph with and without them.
 std::string GraphFingerprint(const Graph& graph) {
   Hash hash;
+  std::vector<int64_t> ids;  // without weights, by value
+  int64_t next = 0;
   for (const Value& value : graph.values()) {
+    ids.push_back(IsExampleWeights(value) ? kNoValue : next++);
+    if (IsExampleWeights(value)) continue;
     hash.Add(value.name);
     hash.Add(static_cast<int64_t>(value.kind));
     hash.Add(static_cast<int64_t>(value.type.dtype));
@@ -55,14 +68,17 @@ std::string GraphFingerprint(const Graph& graph) {
       hash.Add(static_cast<int64_t>(value.index()));
       std::visit([&](const auto& v) { hash.Add(v); }, value);
     }
-    for (ValueId v : node.inputs) hash.Add(static_cast<int64_t>(v));
+    const auto id = [&](ValueId v) { return v == kNoValue ? int64_t{kNoValue} : ids[v]; };
+    size_t inputs = node.inputs.size();
+    while (inputs > 0 && id(node.inputs[inputs - 1]) == kNoValue) --inputs;
+    for (size_t i = 0; i < inputs; ++i) hash.Add(id(node.inputs[i]));
     hash.Add(int64_t{-2});
-    for (ValueId v : node.outputs) hash.Add(static_cast<int64_t>(v));
+    for (ValueId v : node.outputs) hash.Add(id(v));
     hash.Add(int64_t{-2});
   }
   for (const auto& [name, value] : graph.outputs) {
     hash.Add(name);
-    hash.Add(static_cast<int64_t>(value));
+    hash.Add(ids[value]);
   }
   return hash.Text();
 }
