@@ -1,10 +1,8 @@
 #include "tests/plans/small_training_jobs.h"
 
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "models/llama.h"
@@ -20,15 +18,6 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file.good()) return absl::NotFoundError(absl::StrCat("cannot read ", path));
   return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
-
-// How many labels count differs between batches.
-void IgnoreEveryThird(Column* labels) {
-  const int64_t ignored = -100;
-  const size_t size = labels->example.dtype == DType::kI64 ? sizeof(int64_t) : sizeof(int32_t);
-  for (size_t at = 0; at + size <= labels->data.size(); at += 3 * size) {
-    std::memcpy(&labels->data[at], &ignored, size);  // little endian
-  }
 }
 
 }  // namespace
@@ -51,12 +40,6 @@ absl::StatusOr<SmallTrainingJob> DigitsCnn(const OpRegistry& registry) {
   absl::StatusOr<std::string> digits = ReadFile("tests/data/digits.npz");
   if (!digits.ok()) return digits.status();
   auto dataset = Dataset::FromNpz(*digits, 0.1);
-  if (!dataset.ok()) return dataset.status();
-  std::vector<Column> columns = (*dataset)->columns();
-  for (Column& column : columns) {
-    if (column.name == "y") IgnoreEveryThird(&column);
-  }
-  dataset = Dataset::FromColumns(std::move(columns), 0.1);
   if (!dataset.ok()) return dataset.status();
   job.dataset = *std::move(dataset);
   job.columns["labels"] = "y";

@@ -19,7 +19,7 @@ struct SmallTrainingJob {
   std::map<std::string, std::string> columns;  // graph input -> dataset column
 };
 
-// A CNN imported from ONNX, on handwritten digits, of which every third has an ignored label.
+// A CNN imported from ONNX, on handwritten digits, with weights of examples.
 absl::StatusOr<SmallTrainingJob> DigitsCnn(const OpRegistry& registry);
 
 // `layers` residual convolutions on the same digits: activations take far more memory than
