@@ -190,7 +190,7 @@ class BoostTuning(unittest.TestCase):
         self.with_tokenizer("wordy", spelled)
         self.with_tokenizer("turned", spelled[:97] + [spelled[98], spelled[97]] + spelled[99:])
         some = ("-d", TEXT, "--continuation-tokens=8", "--max-prompts=40", "--steps=5")
-        self.refused('token 97 is "b" in \'turned@1\', "a" in the LLM \'wordy@1\'', "wordy", "--ssm=turned", *some)
+        self.refused('token 97 is "b" in \'turned\', "a" in the LLM \'wordy\'', "wordy", "--ssm=turned", *some)
         # Nor does one draft for the other, or prove anything of it.
         for command in (["serve", "wordy", "--name=mixed"], ["verify-lossless", "--llm=wordy"]):
             refused = cluster.cli(*command, "--ssm=turned", check=False)
