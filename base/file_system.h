@@ -66,9 +66,9 @@ struct FilePlace {
   uint64_t device = 0, inode = 0;
 };
 
-// Opens a regular file if `check` accepts its place. The path is looked up once: whoever changes
-// links meanwhile cannot get another file opened than the one that was checked. Nothing is opened
-// before the check, as opening a device may already do something.
+// Opens a regular file if `check` accepts its place. The path is looked up once, so links
+// that change meanwhile cannot make it open another file than the one that was checked. Nothing is
+// opened before the check, as opening a device may already do something.
 absl::StatusOr<std::unique_ptr<ReadableFile>> OpenIf(
     const std::string& path, const std::function<absl::Status(const FilePlace&)>& check);
 

@@ -72,7 +72,7 @@ TEST_F(CoordinatorCallsTest, BadSubmissionsGetErrorsNamingTheField) {
   EXPECT_EQ(jobs.jobs_size(), 0);
 }
 
-// A trained model can repeat its dataset: whoever may train on a file may read it.
+// A trained model can repeat its dataset: a client that may train on it may read it.
 TEST_F(CoordinatorCallsTest, JobsReadFilesBeneathTheDatasetRootsAndNoOthers) {
   const std::string key = ::testing::TempDir() + "/the-keys", link = ::testing::TempDir() + "/link";
   std::ofstream(key) << std::string(4096, 'k');

@@ -25,8 +25,8 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints and artifacts");
 ABSL_FLAG(std::vector<std::string>, dataset_root, {},
           "folders, separated by commas, whose files clients may name as datasets by their paths "
-          "(train --no-upload); workers on other hosts need the flag, too; empty: none. Whoever "
-          "may train may read all that is in them");
+          "(train --no-upload); workers on other hosts need the flag, too; empty: none. "
+          "Clients that may train may read all that is in them");
 ABSL_FLAG(int, local_workers, 0, "worker processes to start on this machine");
 ABSL_FLAG(int64_t, serving_memory, 0,
           "bytes for all models served in this process, including KV caches; 0: three quarters of "

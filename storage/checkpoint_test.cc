@@ -307,7 +307,7 @@ TEST_F(CheckpointTest, RankReadsAndVerifiesOnlyItsOwnShard) {
   ASSERT_TRUE((*reader)->Read("w.adam_m", entries[1][1].spec, values.data()).ok());
   EXPECT_EQ((*reader)->Verify().code(), absl::StatusCode::kDataLoss);
 
-  // Whoever asks whether a checkpoint is sound reads all of it.
+  // A check of a checkpoint reads all of it.
   auto unread = CheckpointReader::Open(files_, directory_);
   ASSERT_TRUE(unread.ok()) << unread.status();
   EXPECT_EQ((*unread)->Verify(), absl::OkStatus());

@@ -12,10 +12,10 @@
 
 namespace espalier {
 
-// The folders of --dataset-root. A trained model can repeat its dataset, so whoever may train on a
-// file may read it: only regular files beneath these folders are opened, and none that belongs to
-// the daemon itself (data folder, keys, certificates). Links are followed before both checks, and
-// cannot be exchanged between check and opening. Thread-safe.
+// The folders of --dataset-root. A trained model can repeat its dataset, so a client that may train
+// on a file may read it: only regular files beneath these folders are opened, and none that belongs
+// to the daemon itself (data folder, keys, certificates). Links are followed before both checks,
+// and cannot be exchanged between check and opening. Thread-safe.
 class DatasetRoots {
  public:
   // `roots` are absolute folders; with none, no file is opened. InvalidArgument names a root that

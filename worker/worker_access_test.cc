@@ -83,7 +83,7 @@ class WorkerAccessTest : public testing::Test {
   std::unique_ptr<v1::Worker::Stub> stub_;
 };
 
-// Whoever may train on a file may read it, so nobody gets one that no operator named.
+// A client that may train on a file may read it, so only files that an operator named are open.
 TEST_F(WorkerAccessTest, DatasetsBeneathItsRootsAreOpenedAndNoOthers) {
   Start();
   for (const std::string& path : {outside_ + "/text", std::string("/etc/passwd"),
