@@ -6,11 +6,14 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "espalier/v1/inference.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/access/access_rules.h"
 #include "server/coordinator.h"
 #include "server/distillation/distillation_runner.h"
 #include "server/distillation/distillation_service.h"
@@ -39,8 +42,10 @@ class Daemon {
     std::filesystem::remove_all(options.data_dir);
     options.open_probes = open_probes;
     if (keys) {
-      options.authorize = [](const std::string&, const std::string& authorization) {
-        return authorization == kKey ? absl::OkStatus() : absl::UnauthenticatedError("a key");
+      options.identify = [this](const std::string& authorization) -> absl::StatusOr<Caller> {
+        absl::MutexLock lock(&mutex_);
+        if (authorization == kKey) return caller_;
+        return absl::UnauthenticatedError("a key");
       };
     }
     auto opened = Coordinator::Open(std::move(options));
@@ -58,11 +63,18 @@ class Daemon {
   ~Daemon() { coordinator_->Stop(); }
 
   std::string address() const { return coordinator_->grpc_address(); }
+  // Whom the right key belongs to; an admin at first.
+  void SetCaller(const Caller& caller) {
+    absl::MutexLock lock(&mutex_);
+    caller_ = caller;
+  }
   grpc::StatusCode Call(const std::string& method, const std::string& authorization) const {
     return CallMethod(address(), method, authorization).status.error_code();
   }
 
  private:
+  absl::Mutex mutex_;
+  Caller caller_ ABSL_GUARDED_BY(mutex_) = Caller::Unrestricted();
   ModelServer models_{{}};
   OpRegistry operators_;
   DistillationRunner distillations_{{.operators = &operators_}};
@@ -147,6 +159,44 @@ TEST(ApiKey, NoRpcAnswersWithoutOne) {
     }
   }
   EXPECT_GT(methods, 35);
+}
+
+// As the interceptor calls the methods of a service.
+std::string RuleNameOf(const std::string& service, const std::string& method) {
+  const std::string name =
+      service == kOpenInference ? "OpenInference" : service.substr(service.rfind('.') + 1);
+  return absl::StrCat(name, "/", method);
+}
+
+TEST(ApiKey, EveryRpcHasARuleOfAccess) {
+  std::vector<std::string> services;
+  {
+    const Daemon daemon(/*keys=*/false, /*open_probes=*/false);
+    services = ServicesOf(daemon.address());
+  }
+  Daemon daemon(/*keys=*/true, /*open_probes=*/false);
+  std::set<std::string> rules;
+  for (const AccessRule& rule : AccessRules()) {
+    if (rule.method.find(' ') == rule.method.npos) rules.insert(std::string(rule.method));
+  }
+  for (const Role role :
+       {Role::kAdmin, Role::kTrain, Role::kInfer, Role::kWorker, Role::kMonitor}) {
+    daemon.SetCaller({role, "an owner"});
+    for (const std::string& service : services) {
+      if (service == kReflection || service == "grpc.health.v1.Health") continue;
+      for (const auto& [method, status] : CallEveryMethod(daemon.address(), service, kKey)) {
+        const std::string name = RuleNameOf(service, method);
+        SCOPED_TRACE(absl::StrCat(name, " ", Roles(role).ToString()));
+        const AccessRule* rule = FindAccessRule(name);
+        ASSERT_NE(rule, nullptr) << "add it to server/access/access_rules.cc";
+        rules.erase(name);
+        const bool may = role == Role::kAdmin || rule->roles.Intersects(role);
+        EXPECT_EQ(status.error_code() == grpc::StatusCode::PERMISSION_DENIED, !may)
+            << status.error_message();
+      }
+    }
+  }
+  EXPECT_THAT(rules, ::testing::IsEmpty()) << "rules of RPCs that there are not";
 }
 
 TEST(ApiKey, ProbesWantAKeyUnlessTheyAreOpen) {

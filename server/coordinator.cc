@@ -20,6 +20,7 @@
 #include "base/version.h"
 #include "grpc_health/health.pb.h"
 #include "ops/operators/register_all.h"
+#include "server/access/access_control.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
 #include "server/jobs/check_joining_worker.h"
@@ -134,6 +135,7 @@ struct Coordinator::Parts {
   std::unique_ptr<CalibratedPlanner> planner;
   std::unique_ptr<PlannerRequestHandler> plans;
   std::unique_ptr<JobRunner> jobs;
+  std::unique_ptr<AccessControl> access;
   std::unique_ptr<CallInterceptor> interceptor;
   std::vector<std::unique_ptr<grpc::Service>> services;
   std::vector<grpc::Service*> added;
@@ -147,12 +149,13 @@ struct Coordinator::Parts {
   bool draining ABSL_GUARDED_BY(mutex) = false;
   absl::Status folder_status ABSL_GUARDED_BY(mutex);
   std::string http_address ABSL_GUARDED_BY(mutex);
-  std::function<std::vector<std::string>()> served_models ABSL_GUARDED_BY(mutex);
+  std::function<std::vector<std::string>(const Caller&)> served_models ABSL_GUARDED_BY(mutex);
   std::thread leases, upkeep;
   std::string root;  // the data folder
 
   absl::Status Build();
-  void FillStatus(v1::ClusterStatusReply* reply);
+  void FillStatus(const Caller& caller, v1::ClusterStatusReply* reply);
+  void AddResources();
   void LeaseLoop();
   // Watches the data folder and keeps the store's log short. A thread of its own: a disk may hang.
   void UpkeepLoop();
@@ -224,8 +227,10 @@ absl::Status Coordinator::Parts::Build() {
   runner.grow_after = options.grow_after;
   runner.grow_if_left = options.grow_if_left;
   jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
+  access = std::make_unique<AccessControl>(options.identify);
+  AddResources();
   interceptor = std::make_unique<CallInterceptor>(
-      &metrics, options.authorize,
+      &metrics, access.get(),
       CallInterceptorOptions{.open_probes = options.open_probes,
                              .max_calls = options.limits.max_calls,
                              .idle = options.limits.idle});
@@ -247,27 +252,44 @@ absl::Status Coordinator::Parts::Build() {
            [dial, folder = *std::move(data_dir)](const v1::JoinRequest& request) {
              return CheckJoiningWorker(dial, folder, request);
            },
-       .status = [this](v1::ClusterStatusReply* reply) { FillStatus(reply); },
+       .status = [this](const Caller& caller,
+                        v1::ClusterStatusReply* reply) { FillStatus(caller, reply); },
        .store = store.get(),
        .backup_folder = JoinPath(root, kBackupFolder)}));
   return absl::OkStatus();
 }
 
-void Coordinator::Parts::FillStatus(v1::ClusterStatusReply* reply) {
+void Coordinator::Parts::AddResources() {
+  access->AddResources(
+      ResourceKind::kJob, [this](const std::string& id) { return jobs->OwnerOf(id); },
+      [](const std::string& id, const Caller&) { return JobNotFound(id); });
+  const NotFoundError not_found = [](const std::string& name, const Caller&) {
+    return ArtifactNotFound(name);
+  };
+  access->AddResources(
+      ResourceKind::kArtifact, [this](const std::string& name) { return artifacts->OwnerOf(name); },
+      not_found);
+  // The name of a model is its job's from the start.
+  access->AddResources(
+      ResourceKind::kArtifact,
+      [this](const std::string& name) { return jobs->OwnerOfOutput(name); }, not_found);
+}
+
+void Coordinator::Parts::FillStatus(const Caller& caller, v1::ClusterStatusReply* reply) {
   reply->set_version(kEspalierVersion);
   reply->set_uptime_seconds(absl::ToDoubleSeconds(clock->Now() - started));
   for (const auto& [state, count] : jobs->CountByState()) {
     (*reply->mutable_jobs_by_state())[state] = count;
   }
   reply->set_grpc_address(grpc_address);
-  std::function<std::vector<std::string>()> list;
+  std::function<std::vector<std::string>(const Caller&)> list;
   {
     absl::MutexLock lock(&mutex);
     reply->set_http_address(http_address);
     list = served_models;
   }
   if (!list) return;
-  for (const std::string& name : list()) reply->add_served_models(name);
+  for (const std::string& name : list(caller)) reply->add_served_models(name);
 }
 
 void Coordinator::Parts::LeaseLoop() {
@@ -338,12 +360,12 @@ void Coordinator::AddService(grpc::Service* service) { parts_->added.push_back(s
 absl::Status Coordinator::Start() {
   Parts& parts = *parts_;
   parts.started = parts.clock->Now();
-  grpc::EnableDefaultHealthCheckService(!parts.options.authorize || parts.options.open_probes);
+  grpc::EnableDefaultHealthCheckService(!parts.options.identify || parts.options.open_probes);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   // Reflection lists the health service; its descriptor is found because this links it in.
   grpc::health::v1::HealthCheckRequest::descriptor();
   grpc::ServerBuilder builder;
-  if (parts.options.authorize) builder.SetOption(std::make_unique<WithoutReflection>());
+  if (parts.options.identify) builder.SetOption(std::make_unique<WithoutReflection>());
   int port = 0, loopback_port = 0;
   builder.AddListeningPort(parts.options.listen, ServerCredentials(parts.options.tls), &port);
   const size_t colon = parts.options.listen.rfind(':');
@@ -421,7 +443,7 @@ void Coordinator::SetHttpAddress(std::string address) {
   parts_->http_address = std::move(address);
 }
 
-void Coordinator::SetServedModels(std::function<std::vector<std::string>()> list) {
+void Coordinator::SetServedModels(std::function<std::vector<std::string>(const Caller&)> list) {
   absl::MutexLock lock(&parts_->mutex);
   parts_->served_models = std::move(list);
 }
@@ -434,6 +456,7 @@ Rendezvous& Coordinator::rendezvous() { return parts_->rendezvous; }
 JobRunner& Coordinator::jobs() { return *parts_->jobs; }
 CalibratedPlanner& Coordinator::planner() { return *parts_->planner; }
 const OpRegistry& Coordinator::operators() const { return parts_->operators; }
+AccessControl& Coordinator::access() { return *parts_->access; }
 CallInterceptor& Coordinator::interceptor() { return *parts_->interceptor; }
 
 }  // namespace espalier

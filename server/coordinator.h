@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/net/api_keys.h"
+#include "base/net/caller.h"
 #include "base/net/transport_security.h"
 
 namespace grpc {
@@ -20,6 +20,7 @@ class Service;
 
 namespace espalier {
 
+class AccessControl;
 class ArtifactStore;
 class FileSystem;
 class CallInterceptor;
@@ -66,10 +67,10 @@ struct CoordinatorOptions {
   GrpcLimits limits;
   const Clock* clock = nullptr;       // null: the system clock
   FileSystem* file_system = nullptr;  // null: the real file system
-  // Checks the "authorization" metadata before every RPC. Null: everyone may call.
-  std::function<absl::Status(const std::string& method, const std::string& authorization)>
-      authorize;
-  // With `authorize`: whether gRPC's health service, which no interceptor can protect, is offered,
+  // Returns who shows this "authorization" metadata, or Unauthenticated; called before every RPC.
+  // Null: everyone may do everything.
+  std::function<absl::StatusOr<Caller>(const std::string& authorization)> identify;
+  // With `identify`: whether gRPC's health service, which no interceptor can protect, is offered,
   // and other probes (CallKind::kProbe) need no key.
   bool open_probes = false;
   TransportSecurity tls;
@@ -107,7 +108,7 @@ class Coordinator {
   std::string loopback_address() const;
   // Further values that Cluster.Status reports.
   void SetHttpAddress(std::string address);
-  void SetServedModels(std::function<std::vector<std::string>()> list);
+  void SetServedModels(std::function<std::vector<std::string>(const Caller&)> list);
 
   Metrics& metrics();
   ArtifactStore& artifacts();
@@ -117,7 +118,9 @@ class Coordinator {
   JobRunner& jobs();
   CalibratedPlanner& planner();
   const OpRegistry& operators() const;
-  // Wraps every RPC: authentication, metrics, logging, errors.
+  // Decides who may call what; other components add their resources before Start.
+  AccessControl& access();
+  // Wraps every RPC: access, metrics, logging, errors.
   CallInterceptor& interceptor();
 
  private:

@@ -24,6 +24,7 @@
 #include "base/net/api_keys.h"
 #include "base/net/credential_watch.h"
 #include "base/version.h"
+#include "server/access/access_control.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/coordinator.h"
 #include "server/distillation/distillation_runner.h"
@@ -121,9 +122,8 @@ CoordinatorOptions ForCoordinator(const DaemonOptions& options, const Credential
   out.tls = credentials.tls;
   out.loopback_port = options.local_workers > 0;
   if (credentials.keys.has_value()) {
-    out.authorize = [keys = *credentials.keys](const std::string&,
-                                               const std::string& authorization) {
-      return keys.Check(authorization);
+    out.identify = [keys = *credentials.keys](const std::string& authorization) {
+      return keys.Identify(authorization);
     };
   }
   return out;
@@ -148,6 +148,8 @@ class Daemon {
   ArtifactLoaderOptions ForLoader(const WorkerDialer& dial);
   DistillationDependencies ForDistillation();
   GatewayOptions ForGateway();
+  // Tells AccessControl to whom models and boost-tunings belong.
+  void AddResources();
 
   bool ready() const {
     return models_.restored() && !models_.draining() && coordinator_->DataFolderStatus().ok();
@@ -236,10 +238,7 @@ GatewayOptions Daemon::ForGateway() {
   return {.models = &models_,
           .metrics = &serving_metrics_,
           .exposition = [this] { return coordinator_->metrics().Expose(); },
-          .authorize =
-              [this](const std::string& route, const std::string& authorization) {
-                return coordinator_->interceptor().Check(route, authorization);
-              },
+          .access = &coordinator_->access(),
           .open_probes = options_.open_probes,
           .ready = [this] { return ready(); },
           .response_store_bytes = static_cast<size_t>(options_.response_store_bytes),
@@ -251,7 +250,25 @@ GatewayOptions Daemon::ForGateway() {
                       .allowed = options_.http_allowed_origins}};
 }
 
+void Daemon::AddResources() {
+  AccessControl& access = coordinator_->access();
+  access.AddResources(
+      ResourceKind::kServedModel, [this](const std::string& name) { return models_.OwnerOf(name); },
+      [this](const std::string& name, const Caller& caller) {
+        return models_.NotServedTo(caller, name);
+      });
+  access.AddResources(
+      ResourceKind::kDistillation,
+      [this](const std::string& id) { return distillations_.OwnerOf(id); },
+      [](const std::string& id, const Caller&) { return DistillationNotFound(id); });
+  access.AddResources(
+      ResourceKind::kArtifact,
+      [this](const std::string& name) { return distillations_.OwnerOfOutput(name); },
+      [](const std::string& name, const Caller&) { return ArtifactNotFound(name); });
+}
+
 absl::Status Daemon::AddServices() {
+  AddResources();
   coordinator_->artifacts().AddUser([this] { return models_.ArtifactsInUse(); });
   coordinator_->artifacts().AddUser([this] { return distillations_.ArtifactsInUse(); });
   inference_ = NewInferenceService(&models_, &coordinator_->interceptor(), &serving_metrics_);
@@ -265,7 +282,7 @@ absl::Status Daemon::AddServices() {
   if (absl::Status s = distillations_.Open(); !s.ok()) return s;
   distillation_ = NewDistillationService(&coordinator_->interceptor(), &distillations_);
   coordinator_->AddService(distillation_.get());
-  coordinator_->SetServedModels([this] { return models_.Names(); });
+  coordinator_->SetServedModels([this](const Caller& caller) { return models_.Names(caller); });
   return absl::OkStatus();
 }
 
@@ -320,6 +337,12 @@ void Daemon::WatchCredentials() {
 
 absl::Status Daemon::StartLocalWorkers() {
   if (options_.local_workers <= 0) return absl::OkStatus();
+  if (credentials_.keys.has_value() && !credentials_.keys->MayJoin()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--api-key-file=", options_.api_key_file,
+                     " has no key with the role worker or admin, with which the workers of "
+                     "--local-workers could join; add one"));
+  }
   absl::StatusOr<std::string> program = FindWorkerProgram();
   if (!program.ok()) return program.status();
   auto started = LocalWorkers::Start({.count = options_.local_workers,

@@ -57,11 +57,12 @@ ABSL_FLAG(int, serving_threads, 0, "threads for serving; 0: all cores but one");
 ABSL_FLAG(
     std::string, serving_swap_dir, "",
     "folder for streamed weights of served models (serve --resident-weights); empty: in memory");
-ABSL_FLAG(std::string, api_key_file, "",
-          "file with one API key per line; clients and workers must present one of them; empty: "
-          "no authentication. Keys do not separate users: with any of them all jobs, models and "
-          "artifacts can be seen, cancelled and deleted; only generations and stored responses "
-          "belong to the key that made them");
+ABSL_FLAG(
+    std::string, api_key_file, "",
+    "file of API keys, one per line: KEY [role=ROLE,...] [owner=NAME]; clients and workers must "
+    "present one of them. Roles: admin (everything, and the default), train, infer, worker, "
+    "monitor. Jobs, artifacts and served models belong to the owner of the key that made them: "
+    "others cannot see, cancel or delete them. Empty: no authentication");
 ABSL_FLAG(bool, open_probes, false,
           "with API keys: answer probes without a key: /health, /ready, /v2/health/live, "
           "/v2/health/ready, gRPC's health service, and ServerLive and ServerReady of the Open "

@@ -42,9 +42,10 @@ ABSL_FLAG(std::string, cache_dir, "",
           "folder of temporary files");
 ABSL_FLAG(int64_t, cache_bytes, int64_t{16} << 30,
           "downloaded datasets that are kept; the least recently used go first; 0: none");
-ABSL_FLAG(std::string, api_key_file, "",
-          "file with one key per line, as for espalierd: the first is sent to the coordinator; "
-          "empty: none");
+ABSL_FLAG(
+    std::string, api_key_file, "",
+    "file with one key per line, as for espalierd: the first with the role worker or admin is "
+    "sent to the coordinator; empty: none");
 ABSL_FLAG(std::string, tls_cert, "",
           "certificate (PEM), shown to the coordinator's calls; with --tls-key");
 ABSL_FLAG(std::string, tls_key, "", "its private key (PEM)");

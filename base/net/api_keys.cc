@@ -1,13 +1,17 @@
 #include "base/net/api_keys.h"
 
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/net/private_file.h"
+#include "base/sha256.h"
 
 namespace espalier {
 namespace {
@@ -15,6 +19,7 @@ namespace {
 constexpr absl::string_view kScheme = "Bearer ";
 constexpr size_t kShortestKey = 16;
 constexpr size_t kMaxKeys = 10'000;
+constexpr size_t kLongestOwner = 64;
 
 // Constant-time comparison, except for the length.
 bool Equal(absl::string_view a, absl::string_view b) {
@@ -24,33 +29,16 @@ bool Equal(absl::string_view a, absl::string_view b) {
   return difference == 0;
 }
 
-absl::StatusOr<std::vector<std::string>> KeysIn(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) {
-    return absl::InvalidArgumentError(absl::StrCat("--api-key-file=", path, " cannot be read"));
+bool IsOwnerName(absl::string_view name) {
+  if (name.empty() || name.size() > kLongestOwner) return false;
+  for (const char c : name) {
+    if (!absl::ascii_isalnum(c) && !absl::StrContains("._@-", c)) return false;
   }
-  if (absl::Status s = CheckPrivateFile("api-key-file", path); !s.ok()) return s;
-  std::vector<std::string> keys;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    const std::string key(absl::StripAsciiWhitespace(line));
-    if (key.empty() || key[0] == '#') continue;
-    if (key.size() < kShortestKey) {
-      return absl::InvalidArgumentError(absl::StrCat("--api-key-file=", path, ": line ", number,
-                                                     ": a key needs ", kShortestKey,
-                                                     " characters or more"));
-    }
-    keys.push_back(key);
-    if (keys.size() > kMaxKeys) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--api-key-file=", path, " has more than ", kMaxKeys, " keys"));
-    }
-  }
-  if (keys.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--api-key-file=", path, " holds no key"));
-  }
-  return keys;
+  return true;
 }
+
+// Roles that let a worker join.
+constexpr Roles kJoins = Role::kAdmin | Role::kWorker;
 
 }  // namespace
 
@@ -63,6 +51,72 @@ bool IsBearer(const std::string& authorization, const std::string& key) {
   return absl::StartsWithIgnoreCase(authorization, kScheme) && Equal(KeyIn(authorization), key);
 }
 
+absl::StatusOr<ApiKeys::Key> ApiKeys::ParseLine(absl::string_view line) {
+  const std::vector<std::string> words =
+      absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+  Key key{words[0], {Role::kAdmin, ""}};
+  if (key.key.size() < kShortestKey) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a key needs ", kShortestKey, " characters or more"));
+  }
+  for (size_t i = 1; i < words.size(); ++i) {
+    absl::string_view value = words[i];
+    if (absl::ConsumePrefix(&value, "role=")) {
+      absl::StatusOr<Roles> roles = ParseRoles(value);
+      if (!roles.ok()) return roles.status();
+      key.holder.roles = *roles;
+    } else if (absl::ConsumePrefix(&value, "owner=")) {
+      if (!IsOwnerName(value)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("owner=", value, ": an owner has 1 to ", kLongestOwner,
+                         " characters, each a letter, a digit or one of . _ @ -"));
+      }
+      key.holder.owner = std::string(value);
+    } else {
+      return absl::InvalidArgumentError(
+          "after the key, only role=ROLE[,ROLE...] and owner=NAME are known");
+    }
+  }
+  if (key.holder.owner.empty() && !key.holder.Has(Role::kAdmin)) {
+    Sha256 sum;
+    sum.Add(key.key);
+    key.holder.owner = absl::StrCat("key-", sum.Hex().substr(0, 12));
+  }
+  return key;
+}
+
+absl::StatusOr<std::vector<ApiKeys::Key>> ApiKeys::ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    return absl::InvalidArgumentError(absl::StrCat("--api-key-file=", path, " cannot be read"));
+  }
+  if (absl::Status s = CheckPrivateFile("api-key-file", path); !s.ok()) return s;
+  std::vector<Key> keys;
+  std::set<std::string> seen;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const absl::string_view text = absl::StripAsciiWhitespace(line);
+    if (text.empty() || text[0] == '#') continue;
+    absl::StatusOr<Key> key = ParseLine(text);
+    if (key.ok() && !seen.insert(key->key).second) {
+      key = absl::InvalidArgumentError("the key stands in an earlier line, too");
+    }
+    if (!key.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--api-key-file=", path, ": line ", number, ": ", key.status().message()));
+    }
+    keys.push_back(*std::move(key));
+    if (keys.size() > kMaxKeys) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--api-key-file=", path, " has more than ", kMaxKeys, " keys"));
+    }
+  }
+  if (keys.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--api-key-file=", path, " holds no key"));
+  }
+  return keys;
+}
+
 absl::StatusOr<ApiKeys> ApiKeys::Read(const std::string& path) {
   ApiKeys keys(std::make_shared<State>());
   keys.state_->path = path;
@@ -71,7 +125,7 @@ absl::StatusOr<ApiKeys> ApiKeys::Read(const std::string& path) {
 }
 
 absl::StatusOr<bool> ApiKeys::Reload() {
-  absl::StatusOr<std::vector<std::string>> keys = KeysIn(state_->path);
+  absl::StatusOr<std::vector<Key>> keys = ReadFile(state_->path);
   if (!keys.ok()) return keys.status();
   absl::MutexLock lock(&state_->mutex);
   if (state_->keys == *keys) return false;
@@ -79,24 +133,37 @@ absl::StatusOr<bool> ApiKeys::Reload() {
   return true;
 }
 
-absl::Status ApiKeys::Check(const std::string& authorization) const {
+absl::StatusOr<Caller> ApiKeys::Identify(const std::string& authorization) const {
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) {
     return absl::UnauthenticatedError(
         "an API key is required: send the header \"Authorization: Bearer KEY\"");
   }
   const absl::string_view shown = KeyIn(authorization);
-  bool known = false;
   absl::MutexLock lock(&state_->mutex);
-  for (const std::string& key : state_->keys) known |= Equal(key, shown);
-  if (known) return absl::OkStatus();
+  const Key* found = nullptr;
+  for (const Key& key : state_->keys) {
+    if (Equal(key.key, shown)) found = &key;
+  }
+  if (found != nullptr) return found->holder;
   return absl::UnauthenticatedError("the API key is not known");
 }
 
 ShownKey ApiKeys::shown() const {
   return [state = state_] {
     absl::MutexLock lock(&state->mutex);
-    return state->keys.front();
+    for (const Key& key : state->keys) {
+      if (key.holder.Has(kJoins)) return key.key;
+    }
+    return state->keys.front().key;
   };
+}
+
+bool ApiKeys::MayJoin() const {
+  absl::MutexLock lock(&state_->mutex);
+  for (const Key& key : state_->keys) {
+    if (key.holder.Has(kJoins)) return true;
+  }
+  return false;
 }
 
 }  // namespace espalier

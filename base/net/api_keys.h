@@ -1,6 +1,6 @@
 // API keys, sent as "Authorization: Bearer KEY": by clients and workers to the coordinator, by the
-// coordinator to its workers. Keys grant access; they do not isolate tenants, except that
-// generations and stored responses belong to the key that created them.
+// coordinator to its workers. A key has roles, and an owner to whom belongs what its holder makes;
+// generations and stored responses belong to the key itself.
 #pragma once
 
 #include <functional>
@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "base/net/caller.h"
 
 namespace espalier {
 
@@ -27,28 +28,42 @@ bool IsBearer(const std::string& authorization, const std::string& key);
 // Thread-safe. Copies share their keys: a reload affects all.
 class ApiKeys {
  public:
-  // Reads one key per line, skipping blank lines and lines that start with #. Returns
-  // InvalidArgument naming the file if it is unreadable, open to other users (private_file.h) or
-  // empty, or has a key shorter than 16 characters.
+  // Reads one key per line, skipping blank lines and lines that start with #:
+  //   KEY [role=ROLE[,ROLE...]] [owner=NAME]
+  // Without roles, a key has that of an admin. Without an owner, what an admin makes is nobody's,
+  // and any other key is an owner of its own ("key-" and a hash). Returns InvalidArgument naming
+  // the file and line if it is unreadable, open to other users (private_file.h) or empty, or has a
+  // key shorter than 16 characters or twice, an unknown role or a bad owner.
   static absl::StatusOr<ApiKeys> Read(const std::string& path);
 
   // Reads the file again. Returns true if the keys or their order changed. Errors are those of Read
   // and leave the keys unchanged.
   absl::StatusOr<bool> Reload();
 
-  // Returns Unauthenticated unless the header carries one of the keys.
-  absl::Status Check(const std::string& authorization) const;
+  // Returns who holds the key that the header carries; Unauthenticated if it is none of these.
+  absl::StatusOr<Caller> Identify(const std::string& authorization) const;
 
-  // The first key, which the holder of the file sends to others.
+  // The key with which a worker joins: the first one that has the role. If none has: the first.
   ShownKey shown() const;
+  bool MayJoin() const;  // whether one has that role
 
  private:
+  struct Key {
+    std::string key;
+    Caller holder;
+    bool operator==(const Key& other) const {
+      return key == other.key && holder.roles == other.holder.roles &&
+             holder.owner == other.holder.owner;
+    }
+  };
   struct State {
     std::string path;
     absl::Mutex mutex;
-    std::vector<std::string> keys ABSL_GUARDED_BY(mutex);
+    std::vector<Key> keys ABSL_GUARDED_BY(mutex);
   };
 
+  static absl::StatusOr<Key> ParseLine(absl::string_view line);
+  static absl::StatusOr<std::vector<Key>> ReadFile(const std::string& path);
   explicit ApiKeys(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   std::shared_ptr<State> state_;

@@ -27,8 +27,8 @@ TEST(ApiKeys, EveryLineIsAKeyAndTheFirstIsSent) {
   ASSERT_TRUE(keys.ok()) << keys.status();
   EXPECT_EQ(keys->shown()(), kOne);
   for (const char* key : {kOne, kTwo}) {
-    EXPECT_TRUE(keys->Check(absl::StrCat("Bearer ", key)).ok());
-    EXPECT_TRUE(keys->Check(absl::StrCat("bearer  ", key, " ")).ok());
+    EXPECT_TRUE(keys->Identify(absl::StrCat("Bearer ", key)).ok());
+    EXPECT_TRUE(keys->Identify(absl::StrCat("bearer  ", key, " ")).ok());
   }
   const std::string wrong[] = {"",
                                kOne,
@@ -38,7 +38,7 @@ TEST(ApiKeys, EveryLineIsAKeyAndTheFirstIsSent) {
                                absl::StrCat("Bearer ", std::string(kOne).substr(1)),
                                "Bearer # ours"};
   for (const std::string& header : wrong) {
-    EXPECT_EQ(keys->Check(header).code(), absl::StatusCode::kUnauthenticated) << header;
+    EXPECT_EQ(keys->Identify(header).status().code(), absl::StatusCode::kUnauthenticated) << header;
   }
 }
 
@@ -57,6 +57,64 @@ TEST(ApiKeys, FilesThatOthersCanReadAreRefused) {
   EXPECT_THAT(std::string(ApiKeys::Read(path).status().message()), HasSubstr("chmod 600"));
 }
 
+Caller HolderOf(const std::string& line) {
+  const auto keys = ApiKeys::Read(FileOf(line));
+  EXPECT_TRUE(keys.ok()) << keys.status();
+  auto caller = keys->Identify(absl::StrCat("Bearer ", kOne));
+  EXPECT_TRUE(caller.ok()) << caller.status();
+  return caller.value_or(Caller());
+}
+
+TEST(ApiKeys, AKeyHasRolesAndAnOwner) {
+  EXPECT_EQ(HolderOf(kOne).roles, Roles(Role::kAdmin));
+  EXPECT_EQ(HolderOf(kOne).owner, "");
+  const Caller named = HolderOf(absl::StrCat(kOne, "  role=train,infer\towner=alice@lab"));
+  EXPECT_EQ(named.roles, Role::kTrain | Role::kInfer);
+  EXPECT_EQ(named.owner, "alice@lab");
+  // Without a name, keys are apart all the same, and their holders stay the same after a restart.
+  const Caller unnamed = HolderOf(absl::StrCat(kOne, " role=infer\n", kTwo, " role=infer"));
+  EXPECT_EQ(unnamed.owner.size(), 16);
+  EXPECT_EQ(unnamed.owner, HolderOf(absl::StrCat(kOne, " role=train")).owner);
+  const auto keys = ApiKeys::Read(FileOf(absl::StrCat(kOne, " role=infer\n", kTwo, " role=infer")));
+  ASSERT_TRUE(keys.ok());
+  EXPECT_NE(keys->Identify(absl::StrCat("Bearer ", kTwo))->owner, unnamed.owner);
+}
+
+TEST(ApiKeys, LinesThatCannotBeMeantAreRefused) {
+  const std::pair<std::string, const char*> lines[] = {{" role=trainer", "'trainer' is no role"},
+                                                       {" role=", "'' is no role"},
+                                                       {" owner=", "an owner has 1 to 64"},
+                                                       {" owner=a/b", "an owner has 1 to 64"},
+                                                       {" admin", "role=ROLE"},
+                                                       {absl::StrCat("\n", kOne), "line 2"},
+                                                       {absl::StrCat("\n", kTwo, " x"), "line 2"}};
+  for (const auto& [rest, message] : lines) {
+    const auto keys = ApiKeys::Read(FileOf(kOne + rest));
+    EXPECT_EQ(keys.status().code(), absl::StatusCode::kInvalidArgument) << rest;
+    EXPECT_THAT(std::string(keys.status().message()), HasSubstr(message)) << rest;
+  }
+}
+
+TEST(ApiKeys, WorkersJoinWithAKeyThatMay) {
+  const auto keys =
+      ApiKeys::Read(FileOf(absl::StrCat(kOne, " role=infer\n", kTwo, " role=worker")));
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_TRUE(keys->MayJoin());
+  EXPECT_EQ(keys->shown()(), kTwo);
+  const auto none = ApiKeys::Read(FileOf(absl::StrCat(kOne, " role=infer")));
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_FALSE(none->MayJoin());
+}
+
+TEST(Caller, OwnersAreApart) {
+  const Caller alice{Role::kTrain, "alice"}, admin{Role::kAdmin, ""}, worker{Role::kWorker, "w"};
+  EXPECT_TRUE(alice.MayUse("alice") && alice.MayChange("alice"));
+  EXPECT_TRUE(alice.MayUse("") && !alice.MayChange(""));
+  EXPECT_FALSE(alice.MayUse("bob") || alice.MayChange("bob"));
+  EXPECT_TRUE(admin.MayUse("bob") && admin.MayChange("bob") && admin.MayChange(""));
+  EXPECT_TRUE(worker.MayUse("bob") && !worker.MayChange("bob"));
+}
+
 TEST(ApiKeys, CopiesSeeReloadedKeys) {
   auto keys = ApiKeys::Read(FileOf(kOne));
   ASSERT_TRUE(keys.ok()) << keys.status();
@@ -65,10 +123,10 @@ TEST(ApiKeys, CopiesSeeReloadedKeys) {
   FileOf(absl::StrCat(kTwo, "\n", kOne));
   EXPECT_TRUE(*keys->Reload());
   EXPECT_EQ(copy.shown()(), kTwo);
-  EXPECT_TRUE(copy.Check(absl::StrCat("Bearer ", kOne)).ok());
+  EXPECT_TRUE(copy.Identify(absl::StrCat("Bearer ", kOne)).ok());
   FileOf("");
   EXPECT_EQ(keys->Reload().status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(copy.Check(absl::StrCat("Bearer ", kTwo)).ok());
+  EXPECT_TRUE(copy.Identify(absl::StrCat("Bearer ", kTwo)).ok());
 }
 
 }  // namespace

@@ -175,7 +175,7 @@ TEST(Keys, WatchReloadsKeysAndKeepsThemIfFileIsInvalid) {
   ASSERT_TRUE(keys.ok()) << keys.status();
   const ShownKey shown = keys->shown();
   const auto knows = [&](const char* key) {
-    return keys->Check(absl::StrCat("Bearer ", key)).ok();
+    return keys->Identify(absl::StrCat("Bearer ", key)).ok();
   };
   const CredentialWatch watch(CredentialsOf(TransportSecurity(), *keys), absl::Milliseconds(5));
   put("the-second-of-the-keys\nthe-first-of-the-keys\n");

@@ -26,7 +26,21 @@ constexpr char kOrphaned[] = "orphaned";
 // The number of an artifact's last version.
 constexpr char kVersionBlob[] = "artifact-version/";
 
+v1::Artifact RecordOf(const NewArtifact& what) {
+  v1::Artifact artifact;
+  artifact.set_name(what.name);
+  artifact.set_kind(what.kind);
+  artifact.set_owner(what.owner);
+  for (const auto& [key, value] : what.metadata) (*artifact.mutable_metadata())[key] = value;
+  return artifact;
+}
+
 }  // namespace
+
+absl::Status ArtifactNotFound(const std::string& reference) {
+  return absl::NotFoundError(absl::StrCat("there is no artifact '", reference,
+                                          "'; `espalier models` lists those that there are"));
+}
 
 ArtifactFolder::Files::~Files() {
   if (!deleted) return;
@@ -154,8 +168,20 @@ absl::StatusOr<const ArtifactStore::Entry*> ArtifactStore::Locate(
   if (!parsed.ok()) return parsed.status();
   const std::string row = RowOf(*parsed);
   if (!row.empty()) return &entries_.at(row);
-  return absl::NotFoundError(absl::StrCat("there is no artifact '", reference,
-                                          "'; `espalier models` lists those that there are"));
+  return ArtifactNotFound(reference);
+}
+
+std::optional<std::string> ArtifactStore::OwnerOfRows(const std::string& name) const {
+  const std::map<int64_t, std::string> versions = Versions(name);
+  if (versions.empty()) return std::nullopt;
+  return entries_.at(versions.begin()->second).artifact.owner();
+}
+
+std::optional<std::string> ArtifactStore::OwnerOf(const std::string& name) const {
+  absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(name);
+  if (!reference.ok()) return std::nullopt;
+  absl::MutexLock lock(&mutex_);
+  return OwnerOfRows(reference->name);
 }
 
 v1::Artifact ArtifactStore::Shown(const Entry& entry) const {
@@ -237,14 +263,14 @@ absl::StatusOr<std::string> ArtifactStore::MakeStagingFolder() {
   return folder;
 }
 
-absl::StatusOr<std::unique_ptr<ArtifactUpload>> ArtifactStore::Begin(
-    const std::string& name, v1::Artifact::Kind kind, bool replace,
-    std::map<std::string, std::string> metadata) {
+absl::StatusOr<std::unique_ptr<ArtifactUpload>> ArtifactStore::Begin(const NewArtifact& what,
+                                                                     bool replace) {
+  const std::string& name = what.name;
   absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(name);
   if (!reference.ok()) return reference.status();
   const absl::StatusOr<v1::Artifact> there = Find(name);
   if (reference->version > 0 && !there.ok()) return there.status();
-  if (kind == v1::Artifact::KIND_UNSPECIFIED || !v1::Artifact::Kind_IsValid(kind)) {
+  if (what.kind == v1::Artifact::KIND_UNSPECIFIED || !v1::Artifact::Kind_IsValid(what.kind)) {
     return absl::InvalidArgumentError(
         absl::StrCat("artifact '", name, "': kind must be DATASET, ONNX or MODEL"));
   }
@@ -258,9 +284,7 @@ absl::StatusOr<std::unique_ptr<ArtifactUpload>> ArtifactStore::Begin(
   upload->store_ = this;
   upload->if_exists_ = replace ? IfExists::kReplace : IfExists::kRefuse;
   upload->staging_ = *staging;
-  upload->artifact_.set_name(name);
-  upload->artifact_.set_kind(kind);
-  for (const auto& [key, value] : metadata) (*upload->artifact_.mutable_metadata())[key] = value;
+  upload->artifact_ = RecordOf(what);
   return upload;
 }
 
@@ -272,18 +296,14 @@ std::unique_ptr<ArtifactUpload> ArtifactStore::BeginRetry(const std::string& nam
 }
 
 absl::StatusOr<v1::Artifact> ArtifactStore::RegisterStaged(
-    const std::string& staging_folder, const std::string& name, v1::Artifact::Kind kind,
-    std::map<std::string, std::string> metadata, IfExists if_exists,
+    const std::string& staging_folder, const NewArtifact& what, IfExists if_exists,
     const IdempotencyRecordFactory& make_idempotency_record,
     const std::function<absl::Status()>& go_on) {
-  absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(name);
+  absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(what.name);
   if (!reference.ok()) return reference.status();
   absl::StatusOr<std::vector<std::string>> files = FilesBeneath(staging_folder);
   if (!files.ok()) return files.status();
-  v1::Artifact artifact;
-  artifact.set_name(name);
-  artifact.set_kind(kind);
-  for (const auto& [key, value] : metadata) (*artifact.mutable_metadata())[key] = value;
+  v1::Artifact artifact = RecordOf(what);
   std::map<std::string, std::string> sums;
   int64_t total = 0;
   for (const std::string& file : *files) {
@@ -363,6 +383,15 @@ absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact art
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(artifact.name());
   if (!reference.ok()) return reference.status();
+  // Also if the caller was checked when the upload began: the name may be another's by now.
+  if (const std::optional<std::string> owner = OwnerOfRows(reference->name);
+      owner.has_value() && *owner != artifact.owner()) {
+    if (!artifact.owner().empty()) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("artifact '", artifact.name(), "' is another owner's; choose another name"));
+    }
+    artifact.set_owner(*owner);
+  }
   std::string row = RowOf(*reference);
   if (!row.empty() && if_exists == IfExists::kRefuse) {
     return absl::AlreadyExistsError(

@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,19 @@ struct ArtifactLimits {
 };
 
 class ArtifactUpload;
+
+// An artifact to be made.
+struct NewArtifact {
+  std::string name;  // reference
+  v1::Artifact::Kind kind = v1::Artifact::KIND_UNSPECIFIED;
+  std::map<std::string, std::string> metadata;
+  // If the name has versions already, this one's owner must be theirs, or nobody: then it is
+  // theirs.
+  std::string owner;
+};
+
+// The error for a reference that names no artifact.
+absl::Status ArtifactNotFound(const std::string& reference);
 
 // Something that will read an artifact again, and would find it changed or gone.
 struct ArtifactUse {
@@ -100,14 +114,15 @@ class ArtifactStore {
   // Returns the absolute path of the artifact's only file; InvalidArgument if it has several.
   absl::StatusOr<std::string> SingleFile(const std::string& name) const;
   std::vector<v1::Artifact> List() const;
+  // Owner of the versions of a name; nothing if there are none.
+  std::optional<std::string> OwnerOf(const std::string& name) const;
   // Returns a reference that later versions do not change, for records: of a model "name@<n>".
   absl::StatusOr<std::string> Pinned(const std::string& name) const;
 
-  // Begins an upload. Returns AlreadyExists if the artifact exists and not `replace`. Destroying
+  // Begins an upload. Returns AlreadyExists if the artifact exists and not `replace`, and Commit if
+  // the name is another owner's. Destroying
   // the upload before Commit drops it.
-  absl::StatusOr<std::unique_ptr<ArtifactUpload>> Begin(
-      const std::string& name, v1::Artifact::Kind kind, bool replace,
-      std::map<std::string, std::string> metadata);
+  absl::StatusOr<std::unique_ptr<ArtifactUpload>> Begin(const NewArtifact& what, bool replace);
   // For an upload that may repeat an earlier one: stores nothing; ends with CheckMatches.
   std::unique_ptr<ArtifactUpload> BeginRetry(const std::string& name);
 
@@ -123,13 +138,13 @@ class ArtifactStore {
   // Makes the idempotency record from an artifact; both are written in one transaction.
   using IdempotencyRecordFactory = std::function<IdempotencyRecord(const v1::Artifact&)>;
   // Registers all files of a staging folder as an artifact, durably; the result's name has the
-  // version if it is not the first. Returns AlreadyExists if the artifact exists and is to be
-  // refused; FailedPrecondition if it is to be replaced and a user needs it. `go_on` is called
-  // after the files have been hashed, which takes a while: if it returns an error, that is returned
-  // and nothing has changed.
+  // version if it is not the first. Returns AlreadyExists if the name is another owner's, or the
+  // artifact exists and is to be refused; FailedPrecondition if it is to be replaced and a user
+  // needs it. `go_on` is called after the files have been hashed, which takes a while: if it
+  // returns an error, that is returned and nothing has changed.
   absl::StatusOr<v1::Artifact> RegisterStaged(
-      const std::string& staging_folder, const std::string& name, v1::Artifact::Kind kind,
-      std::map<std::string, std::string> metadata, IfExists if_exists = IfExists::kReplace,
+      const std::string& staging_folder, const NewArtifact& what,
+      IfExists if_exists = IfExists::kReplace,
       const IdempotencyRecordFactory& make_idempotency_record = nullptr,
       const std::function<absl::Status()>& go_on = nullptr);
 
@@ -151,6 +166,8 @@ class ArtifactStore {
   // Call once no row names the folder.
   void MarkDeleted(const ArtifactFolder& folder);
   ArtifactFolder FolderAt(const std::string& name) const;  // under data/
+  std::optional<std::string> OwnerOfRows(const std::string& name) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rows of an artifact's versions.
   std::map<int64_t, std::string> Versions(const std::string& name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -41,7 +41,7 @@ class ArtifactsTest : public ::testing::Test {
   }
   absl::Status Put(const std::string& name, const std::map<std::string, std::string>& files,
                    bool replace = false) {
-    auto upload = artifacts_->Begin(name, v1::Artifact::DATASET, replace, {});
+    auto upload = artifacts_->Begin({name, v1::Artifact::DATASET, {}, ""}, replace);
     if (!upload.ok()) return upload.status();
     for (const auto& [file, content] : files) {
       absl::Status status = (*upload)->StartFile(file);
@@ -130,9 +130,12 @@ TEST_F(ArtifactsTest, LimitsAreKept) {
   EXPECT_EQ(Put("a", {{"f", std::string(601, 'x')}}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Put("a", {{"f", std::string(600, 'x')}, {"g", std::string(401, 'x')}}).code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(
-      artifacts_->Begin("a", v1::Artifact::DATASET, false, {}).value()->Commit().status().code(),
-      absl::StatusCode::kInvalidArgument)
+  EXPECT_EQ(artifacts_->Begin({"a", v1::Artifact::DATASET, {}, ""}, false)
+                .value()
+                ->Commit()
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument)
       << "no file at all";
   EXPECT_EQ(Leftovers(), 0u);
 }
@@ -199,7 +202,7 @@ TEST_F(ArtifactsTest, DeletedPinnedFilesAreRemovedAtNextStart) {
 
 TEST_F(ArtifactsTest, WrongHashIsDataLossAndUnfinishedUploadIsDropped) {
   {
-    auto upload = artifacts_->Begin("a", v1::Artifact::DATASET, false, {});
+    auto upload = artifacts_->Begin({"a", v1::Artifact::DATASET, {}, ""}, false);
     ASSERT_TRUE((*upload)->StartFile("f").ok());
     ASSERT_TRUE((*upload)->Append("hello").ok());
     EXPECT_EQ((*upload)->CheckSha256(Sha256Hex("other")).code(), absl::StatusCode::kDataLoss);
@@ -246,7 +249,7 @@ TEST_F(ArtifactsTest, AdoptRegistersAStagedFolder) {
   ASSERT_TRUE(staging.ok());
   std::ofstream(*staging + "/model.safetensors") << "weights";
   auto artifact =
-      artifacts_->RegisterStaged(*staging, "m", v1::Artifact::MODEL, {{"family", "llama"}});
+      artifacts_->RegisterStaged(*staging, {"m", v1::Artifact::MODEL, {{"family", "llama"}}, ""});
   ASSERT_TRUE(artifact.ok()) << artifact.status();
   Reopen();
   EXPECT_EQ(Content("m", "model.safetensors"), "weights");
@@ -261,8 +264,8 @@ class VersionsTest : public ArtifactsTest {
     auto staging = artifacts_->MakeStagingFolder();
     EXPECT_TRUE(staging.ok());
     std::ofstream(*staging + "/w") << weights;
-    auto artifact = artifacts_->RegisterStaged(*staging, name, v1::Artifact::MODEL, {{"job", job}},
-                                               IfExists::kAddVersion);
+    auto artifact = artifacts_->RegisterStaged(
+        *staging, {name, v1::Artifact::MODEL, {{"job", job}}, ""}, IfExists::kAddVersion);
     EXPECT_TRUE(artifact.ok()) << artifact.status();
     return artifact.ok() ? artifact->name() : "";
   }

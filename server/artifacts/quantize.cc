@@ -77,7 +77,7 @@ absl::StatusOr<WeightFormat> FormatOf(const v1::QuantizeRequest& request) {
 }  // namespace
 
 absl::StatusOr<v1::Artifact> QuantizeArtifact(
-    const v1::QuantizeRequest& request, const QuantizeTools& tools,
+    const v1::QuantizeRequest& request, const std::string& owner, const QuantizeTools& tools,
     const QuantizeProgress& progress,
     const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record) {
   const absl::StatusOr<WeightFormat> format = FormatOf(request);
@@ -117,10 +117,13 @@ absl::StatusOr<v1::Artifact> QuantizeArtifact(
   if (status.ok()) status = CopyModelAssets(*tools.files, *source, folder, *staging);
   if (!status.ok()) return status;
   absl::StatusOr<v1::Artifact> artifact = tools.artifacts->RegisterStaged(
-      *staging, request.out(), v1::Artifact::MODEL,
-      {{"family", model->facts.family},
-       {"weights", Name(*format)},
-       {"quantized_from", request.name()}},
+      *staging,
+      {request.out(),
+       v1::Artifact::MODEL,
+       {{"family", model->facts.family},
+        {"weights", Name(*format)},
+        {"quantized_from", request.name()}},
+       owner},
       request.replace() ? IfExists::kReplace : IfExists::kRefuse, make_idempotency_record);
   if (artifact.ok()) std::move(discard).Cancel();
   return artifact;

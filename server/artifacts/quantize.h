@@ -30,7 +30,7 @@ using QuantizeProgress = std::function<absl::Status(int64_t done, int64_t total)
 // FailedPrecondition if the weights are quantized already. `make_idempotency_record` as for
 // ArtifactUpload::Commit.
 absl::StatusOr<v1::Artifact> QuantizeArtifact(
-    const v1::QuantizeRequest& request, const QuantizeTools& tools,
+    const v1::QuantizeRequest& request, const std::string& owner, const QuantizeTools& tools,
     const QuantizeProgress& progress,
     const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record);
 

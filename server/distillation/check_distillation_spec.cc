@@ -20,7 +20,6 @@
 namespace espalier {
 namespace {
 
-constexpr int kMaxSsms = 16;
 constexpr int kMaxPrompts = 1 << 17;
 constexpr int kMaxTokens = 1 << 16;           // of a prompt, and of a continuation
 constexpr int64_t kMaxAllTokens = 1 << 25;    // of all prompts and continuations
@@ -176,7 +175,7 @@ absl::StatusOr<std::vector<std::string>> Outputs(const DistillationDependencies&
   for (const v1::DistillationStart& start : spec.ssms()) read.insert(start.artifact());
   std::vector<std::string> outputs;
   for (int k = 0; k < spec.ssms_size(); ++k) {
-    outputs.push_back(absl::StrCat(spec.name(), "-", k + 1));
+    outputs.push_back(DistilledArtifact(spec.name(), k));
     if (absl::Status s = CheckArtifactName(outputs.back()); !s.ok()) return Field("name", s);
     const absl::StatusOr<v1::Artifact> there = tools.artifacts->Find(outputs.back());
     if (read.count(outputs.back()) > 0 || (there.ok() && there->kind() != v1::Artifact::MODEL)) {
@@ -230,6 +229,10 @@ absl::StatusOr<v1::DistillationPrompts> ReadPrompts(const DistillationDependenci
 }
 
 }  // namespace
+
+std::string DistilledArtifact(const std::string& name, int k) {
+  return absl::StrCat(name, "-", k + 1);
+}
 
 absl::StatusOr<CheckedDistillation> CheckDistillationSpec(const DistillationDependencies& tools,
                                                           const v1::DistillationSpec& given) {

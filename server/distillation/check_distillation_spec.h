@@ -7,6 +7,11 @@
 
 namespace espalier {
 
+inline constexpr int kMaxSsms = 16;  // of one distillation
+
+// Returns the artifact that SSM `k` of a distillation becomes: "<name>-<k + 1>".
+std::string DistilledArtifact(const std::string& name, int k);
+
 struct CheckedDistillation {
   v1::DistillationSpec spec;        // with defaults filled in
   v1::DistillationPrompts prompts;  // tokens of the LLM; held-out prompts separate

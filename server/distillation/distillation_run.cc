@@ -173,7 +173,8 @@ absl::Status DistillationRun::SubmitTraining(int k) {
   absl::StatusOr<std::string> examples = ExamplesOf(round);
   if (!examples.ok()) return examples.status();
   absl::StatusOr<std::unique_ptr<ArtifactUpload>> upload = tools_.artifacts->Begin(
-      RoundName(k), v1::Artifact::DATASET, /*replace=*/true, {{"boost", job_.id()}});
+      {RoundName(k), v1::Artifact::DATASET, {{"boost", job_.id()}}, job_.owner()},
+      /*replace=*/true);
   if (!upload.ok()) return upload.status();
   absl::Status status = (*upload)->StartFile("samples.npz");
   constexpr size_t kChunk = 1 << 20;
@@ -225,7 +226,7 @@ absl::Status DistillationRun::SubmitTraining(int k) {
   status = listener_.progress(absl::StrCat("training ", ssm->output()), 0, spec.steps());
   if (!status.ok()) return status;
   v1::SubmitReply reply;
-  status = tools_.jobs->Submit(request, &reply);
+  status = tools_.jobs->Submit(request, job_.owner(), &reply);
   if (status.ok()) status = ResumeCancelled(reply.job_id());
   if (!status.ok()) {
     return absl::Status(status.code(),
@@ -435,7 +436,8 @@ absl::Status DistillationRun::Report(int k) {
                                               artifact->metadata().end());
   metadata["boost"] = job_.id();
   status =
-      tools_.artifacts->RegisterStaged(*staging, name, v1::Artifact::MODEL, std::move(metadata))
+      tools_.artifacts
+          ->RegisterStaged(*staging, {name, v1::Artifact::MODEL, std::move(metadata), job_.owner()})
           .status();
   if (status.ok()) std::move(discard).Cancel();
   return status;

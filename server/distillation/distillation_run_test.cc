@@ -79,7 +79,7 @@ class DistillationRunTest : public ::testing::Test {
   }
 
   void Put(const std::string& name, v1::Artifact::Kind kind, const std::string& content) {
-    auto upload = tools_.artifacts->Begin(name, kind, /*replace=*/false, {});
+    auto upload = tools_.artifacts->Begin({name, kind, {}, ""}, /*replace=*/false);
     ASSERT_TRUE(upload.ok()) << upload.status();
     ASSERT_TRUE((*upload)->StartFile("file").ok());
     ASSERT_TRUE((*upload)->Append(content).ok());
@@ -176,17 +176,17 @@ TEST_F(DistillationRunTest, AnIdempotencyKeyGivesOneRunAndRefusesAnotherSpec) {
   {
     DistillationRunner runner(tools_);
     ASSERT_TRUE(runner.Open().ok());
-    const absl::Status status = runner.Submit(request, &first);
+    const absl::Status status = runner.Submit(request, "", &first);
     ASSERT_TRUE(status.ok()) << status;
   }
   DistillationRunner runner(tools_);
   ASSERT_TRUE(runner.Open().ok());
-  const absl::Status repeated = runner.Submit(request, &again);
+  const absl::Status repeated = runner.Submit(request, "", &again);
   ASSERT_TRUE(repeated.ok()) << repeated;
   EXPECT_EQ(again.job().id(), first.job().id());
 
   const auto refused = [&](const v1::SubmitDistillationRequest& changed) {
-    const absl::Status status = runner.Submit(changed, &again);
+    const absl::Status status = runner.Submit(changed, "", &again);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(status.message(), HasSubstr("another request"));
   };
@@ -209,7 +209,7 @@ TEST_F(DistillationRunTest, AnUnknownPromptFormatIsRefused) {
   request.mutable_spec()->set_prompts("texts");
   request.mutable_spec()->set_prompt_format(static_cast<v1::DistillationSpec::PromptFormat>(77));
   v1::DistillationReply reply;
-  const absl::Status status = runner.Submit(request, &reply);
+  const absl::Status status = runner.Submit(request, "", &reply);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("prompt_format"));
 }

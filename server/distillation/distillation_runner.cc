@@ -36,6 +36,11 @@ absl::Status PinModels(const ArtifactStore& artifacts, v1::DistillationSpec* spe
 
 }  // namespace
 
+absl::Status DistillationNotFound(const std::string& id) {
+  return absl::NotFoundError(absl::StrCat("there is no boost-tuning '", id.substr(0, 100),
+                                          "'; `espalier boost-tune --list` lists them"));
+}
+
 absl::Status DistillationRunner::Open() {
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<std::string> blob = tools_.store->GetBlob(kRecords);
@@ -62,8 +67,25 @@ absl::StatusOr<v1::DistillationJob*> DistillationRunner::Find(const std::string&
   for (v1::DistillationJob& job : *records_.mutable_jobs()) {
     if (job.id() == id) return &job;
   }
-  return absl::NotFoundError(absl::StrCat("there is no boost-tuning '", id.substr(0, 100),
-                                          "'; `espalier boost-tune --list` lists them"));
+  return DistillationNotFound(id);
+}
+
+std::optional<std::string> DistillationRunner::OwnerOf(const std::string& id) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<v1::DistillationJob*> job = Find(id);
+  if (!job.ok()) return std::nullopt;
+  return (*job)->owner();
+}
+
+std::optional<std::string> DistillationRunner::OwnerOfOutput(const std::string& artifact) {
+  absl::MutexLock lock(&mutex_);
+  for (const v1::DistillationJob& job : records_.jobs()) {
+    if (IsOver(job.state())) continue;
+    for (const v1::DistilledSsm& ssm : job.ssms()) {
+      if (ssm.output() == artifact) return job.owner();
+    }
+  }
+  return std::nullopt;
 }
 
 std::vector<ArtifactUse> DistillationRunner::ArtifactsInUse() {
@@ -118,7 +140,7 @@ absl::Status DistillationRunner::Write(const v1::DistillationJob& job) {
 }
 
 absl::Status DistillationRunner::Submit(const v1::SubmitDistillationRequest& request,
-                                        v1::DistillationReply* reply) {
+                                        const std::string& owner, v1::DistillationReply* reply) {
   const std::string& key = request.idempotency_key();
   if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
   const std::string sum = RequestSha256(request);
@@ -126,7 +148,7 @@ absl::Status DistillationRunner::Submit(const v1::SubmitDistillationRequest& req
   absl::MutexLock lock(&mutex_);
   // A repetition of a call is answered, whatever has become of the artifacts since.
   for (const v1::DistillationJob& job : records_.jobs()) {
-    if (key.empty() || job.idempotency_key() != key) continue;
+    if (key.empty() || job.idempotency_key() != key || job.owner() != owner) continue;
     // Records of earlier versions have no hash.
     if (!job.request_sha256().empty() && job.request_sha256() != sum) {
       return absl::InvalidArgumentError(
@@ -143,6 +165,7 @@ absl::Status DistillationRunner::Submit(const v1::SubmitDistillationRequest& req
   job.set_id(absl::StrCat("boost-", records_.next_number() + 1));
   *job.mutable_spec() = std::move(checked->spec);
   if (absl::Status s = PinModels(*tools_.artifacts, job.mutable_spec()); !s.ok()) return s;
+  job.set_owner(owner);
   job.set_state(v1::DISTILLATION_QUEUED);
   job.set_prompts(checked->prompts.prompts_size());
   job.set_held_out(checked->prompts.held_out_size());

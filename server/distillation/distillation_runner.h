@@ -3,6 +3,7 @@
 // continues.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,9 @@
 #include "server/distillation/distillation_dependencies.h"
 
 namespace espalier {
+
+// The error for an unknown id.
+absl::Status DistillationNotFound(const std::string& id);
 
 // Thread-safe.
 class DistillationRunner {
@@ -32,7 +36,12 @@ class DistillationRunner {
   // The same request with the same idempotency key returns the same job. Returns errors of
   // CheckDistillationSpec; InvalidArgument for another request with that key; AlreadyExists if an
   // unfinished job would write the same artifacts.
-  absl::Status Submit(const v1::SubmitDistillationRequest& request, v1::DistillationReply* reply);
+  absl::Status Submit(const v1::SubmitDistillationRequest& request, const std::string& owner,
+                      v1::DistillationReply* reply);
+  // Owner of a job; nothing for an unknown id.
+  std::optional<std::string> OwnerOf(const std::string& id);
+  // Owner of the unfinished job that will write this artifact; nothing if there is none.
+  std::optional<std::string> OwnerOfOutput(const std::string& artifact);
   absl::Status Get(const v1::DistillationRequest& request, v1::DistillationReply* reply);
   absl::Status List(v1::ListDistillationsReply* reply);
   // Also cancels the training job of the run. Returns FailedPrecondition if the job has ended.

@@ -9,7 +9,8 @@ namespace espalier {
 
 absl::StatusOr<std::shared_ptr<LoadedModel>> ModelOf(const RouteContext& context,
                                                      v1::GenerateRequest* request) {
-  absl::StatusOr<ModelServer::Target> target = context.models->Resolve(request->model());
+  absl::StatusOr<ModelServer::Target> target =
+      context.models->Resolve(request->model(), context.caller);
   if (!target.ok()) return target.status();
   request->set_adapter(target->adapter);
   request->set_cache_salt(context.models->PrefixSalt(context.authorization, request->cache_salt()));

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/net/caller.h"
 #include "espalier/v1/inference.pb.h"
 #include "server/http/http_server.h"
 #include "server/http/serialization_thread.h"
@@ -21,6 +22,7 @@ struct RouteContext {
   // null: answers are serialized on the engine's thread
   std::shared_ptr<SerializationThread> serialization_thread;
   std::string authorization;  // header of the request
+  Caller caller;
 };
 
 // Returns the model that `request` names. Records the adapter in the request, if the name is an

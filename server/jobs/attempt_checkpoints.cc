@@ -98,8 +98,16 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
                                      : job.spec().tokenizer_artifact();
   const auto stopped = [this] { return stopping(); };
   const std::string folder = CheckpointFolder(checkpoint.within_job);
-  const ModelExport what = {tools_.files, tools_.artifacts, tools_.registry, &model, folder,
-                            job.id(),     end.output_model, tokenizer,       stopped};
+  const ModelExport what = {.files = tools_.files,
+                            .artifacts = tools_.artifacts,
+                            .registry = tools_.registry,
+                            .model = &model,
+                            .checkpoint_directory = folder,
+                            .job_id = job.id(),
+                            .name = end.output_model,
+                            .owner = job.owner(),
+                            .tokenizer_artifact = tokenizer,
+                            .stop = stopped};
   absl::StatusOr<std::string> registered = ExportModel(what, &no_onnx);
   for (bool said = false; absl::IsResourceExhausted(registered.status()); said = true) {
     if (!said) {

@@ -86,8 +86,12 @@ absl::StatusOr<std::string> ExportModel(const ModelExport& what, std::string* no
   if (status.ok()) status = go_on();
   if (status.ok()) {
     absl::StatusOr<v1::Artifact> artifact = what.artifacts->RegisterStaged(
-        *staging, what.name, v1::Artifact::MODEL,
-        {{"job", what.job_id}, {"family", known ? family->second : "graph"}}, IfExists::kAddVersion,
+        *staging,
+        {what.name,
+         v1::Artifact::MODEL,
+         {{"job", what.job_id}, {"family", known ? family->second : "graph"}},
+         what.owner},
+        IfExists::kAddVersion,
         /*make_idempotency_record=*/nullptr, go_on);
     if (artifact.ok()) return artifact->name();
     status = artifact.status();

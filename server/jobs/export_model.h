@@ -19,6 +19,7 @@ struct ModelExport {
   std::string checkpoint_directory;  // with the trained parameters
   std::string job_id;
   std::string name;                // of the artifact
+  std::string owner;               // of the job
   std::string tokenizer_artifact;  // its model assets are copied; empty: none
   // Polled between steps, last after the files are hashed and before the model is registered.
   std::function<bool()> stop;

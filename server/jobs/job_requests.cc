@@ -50,18 +50,42 @@ size_t BytesOf(const JobLogEntry& entry) {
 
 }  // namespace
 
-absl::StatusOr<JobRunner::Job*> JobRunner::Find(const std::string& job_id) {
-  auto it = jobs_.find(job_id);
-  if (it != jobs_.end()) return it->second.get();
+absl::Status JobNotFound(const std::string& job_id) {
   return absl::NotFoundError(
       absl::StrCat("there is no job '", job_id.substr(0, 100), "'; `espalier jobs` lists them"));
 }
 
-absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply* reply) {
-  constexpr char kMethod[] = "Training/Submit";
+absl::StatusOr<JobRunner::Job*> JobRunner::Find(const std::string& job_id) {
+  auto it = jobs_.find(job_id);
+  if (it != jobs_.end()) return it->second.get();
+  return JobNotFound(job_id);
+}
+
+std::optional<std::string> JobRunner::OwnerOf(const std::string& job_id) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = jobs_.find(job_id);
+  if (it == jobs_.end()) return std::nullopt;
+  return it->second->record.job.owner();
+}
+
+std::optional<std::string> JobRunner::OwnerOfOutput(const std::string& artifact) const {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [id, job] : jobs_) {
+    if (IsOver(job->life.state) && job->attempt == nullptr) continue;
+    const v1::Job& record = job->record.job;
+    const std::string& output = record.spec().output_model();
+    if ((output.empty() ? id : output) == artifact) return record.owner();
+  }
+  return std::nullopt;
+}
+
+absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::string& owner,
+                               v1::SubmitReply* reply) {
+  // Keys of different owners are apart.
+  const std::string method = absl::StrCat("Training/Submit", owner.empty() ? "" : " by ", owner);
   const absl::Cleanup give_back = [] { ReturnFreeMemory(); };  // of the model, which was read
   return idempotency_.RunOnce(
-      kMethod, request.idempotency_key(), request, reply, [&]() -> absl::Status {
+      method, request.idempotency_key(), request, reply, [&]() -> absl::Status {
         v1::TrainingSpec spec = request.spec();
         absl::StatusOr<PreparedJob> prepared =
             PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
@@ -83,6 +107,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
         job->number = next_number_;
         v1::Job& record = job->record.job;
         record.set_id(id);
+        record.set_owner(owner);
         *record.mutable_spec() = spec;
         record.set_state(v1::QUEUED);
         record.set_created_unix_ms(clock_->NowUnixMillis());
@@ -98,7 +123,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, v1::SubmitReply
         write.create = true;
         if (!request.idempotency_key().empty()) {
           write.idempotency_record =
-              MakeIdempotencyRecord(kMethod, request.idempotency_key(), request, *reply);
+              MakeIdempotencyRecord(method, request.idempotency_key(), request, *reply);
         }
         absl::Status status = store_->Write(id, write);
         if (!status.ok()) {
@@ -217,8 +242,8 @@ absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, cons
         if (!job.ok()) return job.status();
         if (absl::Status status = Apply(*job, {.kind = kind}); !status.ok()) return status;
         if (kind == JobEventKind::kResume) {
-          (*job)->insufficient.clear();  // retry with the same workers
-          (*job)->most_workers = 0;      // or with all that are idle by now
+          (*job)->insufficient.clear();            // retry with the same workers
+          (*job)->record.job.set_most_workers(0);  // or with all that are idle by now
         }
         *reply->mutable_job() = (*job)->record.job;
         reply->mutable_job()->clear_plan();

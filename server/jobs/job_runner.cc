@@ -92,9 +92,11 @@ absl::Status JobRunner::Start() {
     if (job->life.state == v1::RECOVERING) {
       absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
       if (full.ok()) job->enough = MemoryOf(full->job.plan().devices());
-      job->workers_before = job->most_workers = job->enough.workers;
       job->recovering_since = clock_->Now();
     }
+    // The workers join again one after the other; the first is not to begin alone.
+    job->waits_for_workers = job->life.state == v1::QUEUED;
+    job->workers_before = job->record.job.most_workers();
     status = Flush(job.get());
     if (!status.ok()) return status;
     jobs_[job->record.job.id()] = std::move(job);

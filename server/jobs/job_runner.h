@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,6 +37,9 @@ struct JobRunnerOptions {
   absl::Duration grow_if_left = absl::Seconds(20);
 };
 
+// The error for an unknown job.
+absl::Status JobNotFound(const std::string& job_id);
+
 // Thread-safe.
 class JobRunner : public AttemptObserver {
  public:
@@ -53,7 +57,13 @@ class JobRunner : public AttemptObserver {
   // Called when workers joined, left or became idle.
   void WorkersChanged();
 
-  absl::Status Submit(const v1::SubmitRequest& request, v1::SubmitReply* reply);
+  // The job belongs to `owner`; empty: to nobody.
+  absl::Status Submit(const v1::SubmitRequest& request, const std::string& owner,
+                      v1::SubmitReply* reply);
+  // Owner of a job; nothing for an unknown id.
+  std::optional<std::string> OwnerOf(const std::string& job_id) const;
+  // Owner of a job that is not over and will write this artifact; nothing if there is none.
+  std::optional<std::string> OwnerOfOutput(const std::string& artifact) const;
   absl::Status DryRun(const v1::DryRunRequest& request, v1::DryRunReply* reply);
   absl::Status Get(const v1::GetJobRequest& request, v1::GetJobReply* reply);
   absl::Status List(v1::ListJobsReply* reply);
@@ -83,8 +93,9 @@ class JobRunner : public AttemptObserver {
     absl::Time retry_at = absl::InfinitePast();
     int64_t version = 0;     // of the durable record; watchers wait for a change
     int workers_before = 0;  // of the last attempt; a recovering job waits for as many
-    int most_workers = 0;    // of any attempt; a job that has lost some takes as many back
-    absl::Time workers_since = absl::InfiniteFuture();  // any are idle, while it recovers
+    // It was queued when the coordinator was started: takes workers once others may have joined.
+    bool waits_for_workers = false;
+    absl::Time workers_since = absl::InfiniteFuture();  // any are idle, while it waits for more
     absl::Time running_since = absl::InfiniteFuture();
     int waits_for = 0;     // workers, as its log says; 0: it does not wait for a number
     bool growing = false;  // the attempt was stopped for one on more workers

@@ -1,5 +1,6 @@
 // The scheduling part of JobRunner: which job gets which workers next.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -49,7 +50,7 @@ int JobRunner::CanGrowBy(const Job& job) const {
   const v1::Job& record = job.record.job;
   const v1::SearchOptions& search = record.spec().search();
   // As many as it had; more than that only if it says so.
-  int wanted = search.max_devices() > 0 ? search.max_devices() : job.most_workers;
+  int wanted = search.max_devices() > 0 ? search.max_devices() : record.most_workers();
   if (search.strategy() == v1::SearchOptions::SINGLE_DEVICE) wanted = 1;
   if (job.imported_for > 0) wanted = std::min(wanted, static_cast<int>(job.imported_for));
   const int missing = wanted - static_cast<int>(job.attempt->members().size());
@@ -75,8 +76,9 @@ bool JobRunner::TryStart(Job* job) {
     if (job->imported_for > 0) workers = std::min(workers, job->imported_for);
     if (search.max_devices() > 0) return std::min<size_t>(workers, search.max_devices());
     // As many as it had, so that it goes on with the same plan and the same bits.
-    const bool as_before = job->most_workers > 0 && job->insufficient.empty();
-    return as_before ? std::min<size_t>(workers, job->most_workers) : workers;
+    const int most = job->record.job.most_workers();
+    const bool as_before = most > 0 && job->insufficient.empty();
+    return as_before ? std::min<size_t>(workers, most) : workers;
   };
   const auto choose = [&usable, job](const std::vector<Member>& from) {
     const size_t most = usable(from.size());
@@ -97,12 +99,15 @@ bool JobRunner::TryStart(Job* job) {
     return false;
   }
   // From the first worker on: after a restart of all of them, others are about to join.
-  if (job->life.state == v1::RECOVERING) {
+  if (job->life.state == v1::RECOVERING || job->waits_for_workers) {
     job->workers_since = std::min(job->workers_since, clock_->Now());
-    if (members.size() < static_cast<size_t>(job->workers_before) &&
+    const size_t wanted = job->workers_before > 0 ? static_cast<size_t>(job->workers_before)
+                                                  : usable(std::numeric_limits<size_t>::max());
+    if (members.size() < wanted &&
         clock_->Now() - job->workers_since < options_.recovery_grace_period) {
       return false;
     }
+    job->waits_for_workers = false;
   }
   if (job->life.state == v1::RECOVERING && is_in_vain(members)) {
     // Jobs behind this one wait only if busy training workers could supply what it lacks.
@@ -156,12 +161,15 @@ bool JobRunner::TryStart(Job* job) {
   job->waits_for = 0;
   if (!tools_.workers->Assign(members, id).ok()) return false;
   const JobLifecycle before = job->life;
+  const int most_before = job->record.job.most_workers();
+  job->record.job.set_most_workers(std::max(most_before, static_cast<int>(members.size())));
   Apply(job, {.kind = JobEventKind::kWorkersReady}).IgnoreError();
   // Workers identify attempts by number: a number must be durable before it is used.
   if (!Flush(job).ok()) {
     job->life = before;
     job->record.job.set_state(before.state);
     job->record.job.set_attempts(before.attempts);
+    job->record.job.set_most_workers(most_before);
     tools_.workers->Release(id);
     return false;
   }
@@ -174,7 +182,6 @@ bool JobRunner::TryStart(Job* job) {
   task.enough = job->enough;
   task.checkpoint_root = JobFolder(id);
   job->workers_before = static_cast<int>(members.size());
-  job->most_workers = std::max(job->most_workers, job->workers_before);
   job->running_since = absl::InfiniteFuture();
   job->growing = false;
   job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);

@@ -18,11 +18,6 @@ std::string CodeName(absl::StatusCode code) { return absl::StatusCodeToString(co
 
 }  // namespace
 
-absl::Status CallInterceptor::Check(const std::string& method,
-                                    const std::string& authorization) const {
-  return authorize_ ? authorize_(method, authorization) : absl::OkStatus();
-}
-
 absl::Status CallInterceptor::Run(grpc::ServerContext* context, const std::string& method,
                                   const std::function<absl::Status()>& body, CallKind kind) {
   const int counted = kind == CallKind::kBounded ? 1 : 0;
@@ -43,7 +38,8 @@ absl::Status CallInterceptor::Run(grpc::ServerContext* context, const std::strin
 }
 
 grpc::Status CallInterceptor::Handle(grpc::ServerContext* context, const std::string& method,
-                                     const std::function<absl::Status()>& body, CallKind kind) {
+                                     const google::protobuf::Message* request, const Body& body,
+                                     CallKind kind) {
   const auto start = std::chrono::steady_clock::now();
   std::string authorization;
   auto it = context->client_metadata().find("authorization");
@@ -51,8 +47,12 @@ grpc::Status CallInterceptor::Handle(grpc::ServerContext* context, const std::st
     authorization.assign(it->second.data(), it->second.size());
   }
   const bool open = kind == CallKind::kProbe && options_.open_probes;
-  absl::Status status = open ? absl::OkStatus() : Check(method, authorization);
-  if (status.ok()) status = Run(context, method, body, kind);
+  const absl::StatusOr<Caller> caller = open ? Caller() : access_.Admit(method, authorization);
+  absl::Status status = caller.status();
+  if (status.ok() && request != nullptr) status = access_.CheckRequest(method, *caller, *request);
+  if (status.ok())
+    status = Run(
+        context, method, [&] { return body(*caller); }, kind);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   metrics_->GrpcRequest(method, CodeName(status.code()), seconds);

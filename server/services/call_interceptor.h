@@ -1,10 +1,10 @@
-// Wraps every RPC: checks authentication, bounds open calls, runs the call, then records metrics,
-// logs a line and converts the status. Services implement their logic in functions that return
-// absl::Status and call them through it:
+// Wraps every RPC: checks access (server/access), bounds open calls, runs the call, then records
+// metrics, logs a line and converts the status. Services implement their logic in functions that
+// return absl::Status and call them through it:
 //
 //   grpc::Status Get(grpc::ServerContext* context, const Request* request, Reply* reply) override {
-//     return interceptor_.Handle(context, "Training/Get", [&] { return jobs_.Get(*request, reply);
-//     });
+//     return interceptor_.Handle(context, "Training/Get", request,
+//                                [&](const Caller&) { return jobs_.Get(*request, reply); });
 //   }
 #pragma once
 
@@ -14,7 +14,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/net/caller.h"
 #include "base/net/grpc_status.h"
+#include "google/protobuf/message.h"
+#include "server/access/access_control.h"
 #include "server/metrics/metrics.h"
 #include "server/services/stream_idle_timeout.h"
 
@@ -42,29 +45,28 @@ struct CallInterceptorOptions {
 // Thread-safe.
 class CallInterceptor {
  public:
-  using Authorize =
-      std::function<absl::Status(const std::string& method, const std::string& authorization)>;
-  CallInterceptor(Metrics* metrics, Authorize authorize, CallInterceptorOptions options = {})
-      : metrics_(metrics),
-        authorize_(std::move(authorize)),
-        options_(options),
-        idle_(options.idle) {}
+  using Body = std::function<absl::Status(const Caller& caller)>;
+  // The pointers must outlive the interceptor.
+  CallInterceptor(Metrics* metrics, const AccessControl* access,
+                  CallInterceptorOptions options = {})
+      : metrics_(metrics), access_(*access), options_(options), idle_(options.idle) {}
 
-  // Runs `body` as the RPC `method` ("Service/Method"). An exception from `body` becomes Internal.
+  // Runs `body` as the RPC `method` ("Service/Method") if its caller may. `request` is null for a
+  // stream of requests, whose body calls access().CheckRequest. An exception from `body` becomes
+  // Internal.
   grpc::Status Handle(grpc::ServerContext* context, const std::string& method,
-                      const std::function<absl::Status()>& body,
+                      const google::protobuf::Message* request, const Body& body,
                       CallKind kind = CallKind::kBounded);
   // Used around reads and writes of streams.
   StreamIdleTimeout* idle() { return &idle_; }
-  // Checks an Authorization header, for the HTTP gateway.
-  absl::Status Check(const std::string& method, const std::string& authorization) const;
+  const AccessControl& access() const { return access_; }
 
  private:
   absl::Status Run(grpc::ServerContext* context, const std::string& method,
                    const std::function<absl::Status()>& body, CallKind kind);
 
   Metrics* const metrics_;
-  const Authorize authorize_;
+  const AccessControl& access_;
   const CallInterceptorOptions options_;
   std::atomic<int> open_ = 0;  // open kBounded calls
   StreamIdleTimeout idle_;

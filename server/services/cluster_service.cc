@@ -32,7 +32,7 @@ class ClusterService : public v1::Cluster::Service {
 
   grpc::Status Join(ServerContext* context, const v1::JoinRequest* request,
                     v1::JoinReply* reply) override {
-    return Answer(context, "Cluster/Join", [&]() -> absl::Status {
+    return Answer(context, "Cluster/Join", request, [&](const Caller&) -> absl::Status {
       if (absl::Status s = CheckJoinRequest(*request); !s.ok()) return s;
       if (absl::Status s = options_.check_worker(*request); !s.ok()) return s;
       absl::StatusOr<v1::Lease> lease = workers_.Join(*request);
@@ -45,40 +45,42 @@ class ClusterService : public v1::Cluster::Service {
 
   grpc::Status Heartbeat(ServerContext* context, const v1::HeartbeatRequest* request,
                          v1::HeartbeatReply*) override {
-    return Answer(context, "Cluster/Heartbeat", [&] { return workers_.Heartbeat(*request); });
+    return Answer(context, "Cluster/Heartbeat", request,
+                  [&](const Caller&) { return workers_.Heartbeat(*request); });
   }
 
   grpc::Status Leave(ServerContext* context, const v1::LeaveRequest* request,
                      v1::LeaveReply*) override {
-    return Answer(context, "Cluster/Leave", [&] { return workers_.Leave(request->lease()); });
+    return Answer(context, "Cluster/Leave", request,
+                  [&](const Caller&) { return workers_.Leave(request->lease()); });
   }
 
-  grpc::Status ListWorkers(ServerContext* context, const v1::ListWorkersRequest*,
+  grpc::Status ListWorkers(ServerContext* context, const v1::ListWorkersRequest* request,
                            v1::ListWorkersReply* reply) override {
-    return Answer(context, "Cluster/ListWorkers", [&] {
-      for (v1::WorkerInfo& info : workers_.List()) *reply->add_workers() = std::move(info);
+    return Answer(context, "Cluster/ListWorkers", request, [&](const Caller& caller) {
+      AddWorkers(caller, reply->mutable_workers());
       return absl::OkStatus();
     });
   }
 
-  grpc::Status Status(ServerContext* context, const v1::ClusterStatusRequest*,
+  grpc::Status Status(ServerContext* context, const v1::ClusterStatusRequest* request,
                       v1::ClusterStatusReply* reply) override {
-    return Answer(context, "Cluster/Status", [&] {
-      for (v1::WorkerInfo& info : workers_.List()) *reply->add_workers() = std::move(info);
-      options_.status(reply);
+    return Answer(context, "Cluster/Status", request, [&](const Caller& caller) {
+      AddWorkers(caller, reply->mutable_workers());
+      options_.status(caller, reply);
       return absl::OkStatus();
     });
   }
 
-  grpc::Status Backup(ServerContext* context, const v1::BackupRequest*,
+  grpc::Status Backup(ServerContext* context, const v1::BackupRequest* request,
                       grpc::ServerWriter<v1::BackupReply>* writer) override {
-    return interceptor_.Handle(context, "Cluster/Backup",
-                               [&] { return SendBackup(context, writer); });
+    return interceptor_.Handle(context, "Cluster/Backup", request,
+                               [&](const Caller&) { return SendBackup(context, writer); });
   }
 
   grpc::Status StoreSet(ServerContext* context, const v1::StoreSetRequest* request,
                         v1::StoreSetReply*) override {
-    return Answer(context, "Cluster/StoreSet", [&] {
+    return Answer(context, "Cluster/StoreSet", request, [&](const Caller&) {
       absl::Status status = workers_.Check(request->lease());
       if (!status.ok()) return status;
       return rendezvous_.Set(request->job_id(), request->attempt(), request->key(),
@@ -88,7 +90,7 @@ class ClusterService : public v1::Cluster::Service {
 
   grpc::Status StoreGet(ServerContext* context, const v1::StoreGetRequest* request,
                         v1::StoreGetReply* reply) override {
-    return Answer(context, "Cluster/StoreGet", [&]() -> absl::Status {
+    return Answer(context, "Cluster/StoreGet", request, [&](const Caller&) -> absl::Status {
       absl::Status status = workers_.Check(request->lease());
       if (!status.ok()) return status;
       // A NaN or negative timeout does not wait.
@@ -104,6 +106,16 @@ class ClusterService : public v1::Cluster::Service {
   }
 
  private:
+  // What workers do for others is not this caller's to know, unless it watches over the cluster.
+  void AddWorkers(const Caller& caller,
+                  google::protobuf::RepeatedPtrField<v1::WorkerInfo>* workers) const {
+    const bool all = caller.Has(Role::kAdmin | Role::kMonitor);
+    for (v1::WorkerInfo& info : workers_.List()) {
+      if (!all) info.clear_job_id();
+      *workers->Add() = std::move(info);
+    }
+  }
+
   absl::Status SendBackup(ServerContext* context, grpc::ServerWriter<v1::BackupReply>* writer) {
     const absl::StatusOr<std::string> name = RandomId();
     if (!name.ok()) return name.status();
@@ -140,8 +152,8 @@ class ClusterService : public v1::Cluster::Service {
 
   // kShort: a busy daemon must not lose its workers or refuse to list them.
   grpc::Status Answer(ServerContext* context, const std::string& method,
-                      const std::function<absl::Status()>& body) {
-    return interceptor_.Handle(context, method, body, CallKind::kShort);
+                      const google::protobuf::Message* request, const CallInterceptor::Body& body) {
+    return interceptor_.Handle(context, method, request, body, CallKind::kShort);
   }
 
   CallInterceptor& interceptor_;

@@ -34,28 +34,31 @@ class ModelsService : public v1::Models::Service {
 
   grpc::Status Upload(ServerContext* context, grpc::ServerReader<v1::UploadRequest>* reader,
                       v1::UploadReply* reply) override {
-    return interceptor_.Handle(context, kUpload, [&] { return Receive(context, reader, reply); });
+    return interceptor_.Handle(context, kUpload, nullptr, [&](const Caller& caller) {
+      return Receive(context, caller, reader, reply);
+    });
   }
 
-  grpc::Status List(ServerContext* context, const v1::ListArtifactsRequest*,
+  grpc::Status List(ServerContext* context, const v1::ListArtifactsRequest* request,
                     v1::ListArtifactsReply* reply) override {
-    return interceptor_.Handle(context, "Models/List", [&] {
+    return interceptor_.Handle(context, "Models/List", request, [&](const Caller& caller) {
       for (v1::Artifact& artifact : artifacts_.List()) {
         *reply->add_artifacts() = std::move(artifact);
       }
+      KeepUsable(caller, reply->mutable_artifacts());
       return absl::OkStatus();
     });
   }
 
   grpc::Status Get(ServerContext* context, const v1::DownloadRequest* request,
                    grpc::ServerWriter<v1::DownloadReply>* writer) override {
-    return interceptor_.Handle(context, "Models/Get",
-                               [&] { return Send(context, *request, writer); });
+    return interceptor_.Handle(context, "Models/Get", request,
+                               [&](const Caller&) { return Send(context, *request, writer); });
   }
 
   grpc::Status Delete(ServerContext* context, const v1::DeleteArtifactRequest* request,
                       v1::DeleteArtifactReply* reply) override {
-    return interceptor_.Handle(context, kDelete, [&] {
+    return interceptor_.Handle(context, kDelete, request, [&](const Caller&) {
       return idempotency_.RunOnce(kDelete, request->idempotency_key(), *request, reply, [&] {
         if (request->idempotency_key().empty()) return artifacts_.Delete(request->name(), nullptr);
         const IdempotencyRecord idempotency_record =
@@ -67,7 +70,9 @@ class ModelsService : public v1::Models::Service {
 
   grpc::Status Quantize(ServerContext* context, const v1::QuantizeRequest* request,
                         grpc::ServerWriter<v1::QuantizeReply>* writer) override {
-    return interceptor_.Handle(context, kQuantize, [&] { return Pack(context, *request, writer); });
+    return interceptor_.Handle(context, kQuantize, request, [&](const Caller& caller) {
+      return Pack(context, caller, *request, writer);
+    });
   }
 
  private:
@@ -88,7 +93,8 @@ class ModelsService : public v1::Models::Service {
     return true;
   }
 
-  absl::Status Pack(ServerContext* context, const v1::QuantizeRequest& request,
+  absl::Status Pack(ServerContext* context, const Caller& caller,
+                    const v1::QuantizeRequest& request,
                     grpc::ServerWriter<v1::QuantizeReply>* writer) {
     v1::QuantizeReply reply;
     const std::string& key = request.idempotency_key();
@@ -110,7 +116,8 @@ class ModelsService : public v1::Models::Service {
           return MakeIdempotencyRecord(kQuantize, key, request, answer);
         };
       }
-      absl::StatusOr<v1::Artifact> artifact = QuantizeArtifact(request, tools_, progress, remember);
+      absl::StatusOr<v1::Artifact> artifact =
+          QuantizeArtifact(request, caller.owner, tools_, progress, remember);
       if (!artifact.ok()) return artifact.status();
       *reply.mutable_artifact() = *std::move(artifact);
     }
@@ -131,14 +138,16 @@ class ModelsService : public v1::Models::Service {
   // In the idempotency record, the header stands for the request and the artifact, which has the
   // hash of its files, for the chunks. Whether an upload repeats an earlier one is known at its
   // end.
-  absl::Status Receive(ServerContext* context, grpc::ServerReader<v1::UploadRequest>* reader,
-                       v1::UploadReply* reply) {
+  absl::Status Receive(ServerContext* context, const Caller& caller,
+                       grpc::ServerReader<v1::UploadRequest>* reader, v1::UploadReply* reply) {
     v1::UploadRequest part;
     if (!Read(context, reader, &part) || !part.has_header()) {
       return absl::InvalidArgumentError("the first message of an upload must be its header");
     }
     const v1::UploadRequest first = part;
     const v1::UploadHeader& header = first.header();
+    absl::Status allowed = interceptor_.access().CheckRequest(kUpload, caller, header);
+    if (!allowed.ok()) return allowed;
     const std::string& key = header.idempotency_key();
     const absl::StatusOr<bool> recalled = FindRecordedReply(kUpload, key, header, reply);
     if (!recalled.ok()) return recalled.status();
@@ -146,9 +155,11 @@ class ModelsService : public v1::Models::Service {
     if (*recalled) {
       upload = artifacts_.BeginRetry(header.name());
     } else {
-      upload = artifacts_.Begin(
-          header.name(), header.kind(), header.replace(),
-          std::map<std::string, std::string>(header.metadata().begin(), header.metadata().end()));
+      upload = artifacts_.Begin({header.name(),
+                                 header.kind(),
+                                 {header.metadata().begin(), header.metadata().end()},
+                                 caller.owner},
+                                header.replace());
     }
     if (!upload.ok()) return upload.status();
     int whole = 0;  // files whose checksums matched

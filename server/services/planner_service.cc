@@ -31,37 +31,41 @@ class PlannerService : public v1::Planner::Service {
 
   grpc::Status MakePlan(ServerContext* context, const v1::PlanRequest* request,
                         v1::PlanReply* reply) override {
-    return interceptor_.Handle(context, "Planner/MakePlan",
-                               [&] { return plans_.Make(*request, StopOf(context), reply); });
+    return interceptor_.Handle(context, "Planner/MakePlan", request, [&](const Caller&) {
+      return plans_.Make(*request, StopOf(context), reply);
+    });
   }
   grpc::Status Explain(ServerContext* context, const v1::ExplainRequest* request,
                        v1::ExplainReply* reply) override {
-    return interceptor_.Handle(context, "Planner/Explain",
-                               [&] { return plans_.Explain(*request, StopOf(context), reply); });
+    return interceptor_.Handle(context, "Planner/Explain", request, [&](const Caller&) {
+      return plans_.Explain(*request, StopOf(context), reply);
+    });
   }
   grpc::Status Export(ServerContext* context, const v1::ExportRequest* request,
                       v1::ExportReply* reply) override {
-    return interceptor_.Handle(context, "Planner/Export",
-                               [&] { return plans_.Export(*request, reply); });
+    return interceptor_.Handle(context, "Planner/Export", request,
+                               [&](const Caller&) { return plans_.Export(*request, reply); });
   }
   grpc::Status Import(ServerContext* context, const v1::ImportRequest* request,
                       v1::ImportReply* reply) override {
-    return interceptor_.Handle(context, "Planner/Import",
-                               [&] { return plans_.Import(*request, StopOf(context), reply); });
+    return interceptor_.Handle(context, "Planner/Import", request, [&](const Caller&) {
+      return plans_.Import(*request, StopOf(context), reply);
+    });
   }
   grpc::Status Diff(ServerContext* context, const v1::DiffRequest* request,
                     v1::DiffReply* reply) override {
-    return interceptor_.Handle(context, "Planner/Diff",
-                               [&] { return plans_.Diff(*request, reply); });
+    return interceptor_.Handle(context, "Planner/Diff", request,
+                               [&](const Caller&) { return plans_.Diff(*request, reply); });
   }
-  grpc::Status Profile(ServerContext* context, const v1::ProfileRequest*,
+  grpc::Status Profile(ServerContext* context, const v1::ProfileRequest* request,
                        v1::ProfileReply* reply) override {
-    return interceptor_.Handle(context, "Planner/Profile", [&] { return plans_.Profile(reply); });
+    return interceptor_.Handle(context, "Planner/Profile", request,
+                               [&](const Caller&) { return plans_.Profile(reply); });
   }
   grpc::Status Machines(ServerContext* context, const v1::MachinesRequest* request,
                         v1::MachinesReply* reply) override {
-    return interceptor_.Handle(context, "Planner/Machines",
-                               [&] { return plans_.Machines(*request, reply); });
+    return interceptor_.Handle(context, "Planner/Machines", request,
+                               [&](const Caller&) { return plans_.Machines(*request, reply); });
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/net/caller.h"
 #include "espalier/v1/cluster.pb.h"
 
 namespace grpc {
@@ -33,8 +34,8 @@ struct ClusterServiceOptions {
   v1::JoinReply joined;  // what Join replies, but for the lease
   // Decides whether a worker may join.
   std::function<absl::Status(const v1::JoinRequest&)> check_worker;
-  // Fills in the fields that the registry does not know.
-  std::function<void(v1::ClusterStatusReply*)> status;
+  // Fills in the fields that the registry does not know, as far as the caller may know them.
+  std::function<void(const Caller&, v1::ClusterStatusReply*)> status;
   const JobStore* store = nullptr;
   std::string backup_folder;  // for copies on their way, on the disk of the store
 };

@@ -17,17 +17,18 @@ class TrainingService : public v1::Training::Service {
 
   grpc::Status Submit(ServerContext* context, const v1::SubmitRequest* request,
                       v1::SubmitReply* reply) override {
-    return interceptor_.Handle(context, "Training/Submit",
-                               [&] { return jobs_.Submit(*request, reply); });
+    return interceptor_.Handle(context, "Training/Submit", request, [&](const Caller& caller) {
+      return jobs_.Submit(*request, caller.owner, reply);
+    });
   }
   grpc::Status DryRun(ServerContext* context, const v1::DryRunRequest* request,
                       v1::DryRunReply* reply) override {
-    return interceptor_.Handle(context, "Training/DryRun",
-                               [&] { return jobs_.DryRun(*request, reply); });
+    return interceptor_.Handle(context, "Training/DryRun", request,
+                               [&](const Caller&) { return jobs_.DryRun(*request, reply); });
   }
   grpc::Status Watch(ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::JobEvent>* writer) override {
-    return interceptor_.Handle(context, "Training/Watch", [&] {
+    return interceptor_.Handle(context, "Training/Watch", request, [&](const Caller&) {
       return jobs_.Watch(
           *request,
           [&](const v1::JobEvent& event) {
@@ -39,22 +40,27 @@ class TrainingService : public v1::Training::Service {
   }
   grpc::Status Get(ServerContext* context, const v1::GetJobRequest* request,
                    v1::GetJobReply* reply) override {
-    return interceptor_.Handle(context, "Training/Get", [&] { return jobs_.Get(*request, reply); });
+    return interceptor_.Handle(context, "Training/Get", request,
+                               [&](const Caller&) { return jobs_.Get(*request, reply); });
   }
-  grpc::Status List(ServerContext* context, const v1::ListJobsRequest*,
+  grpc::Status List(ServerContext* context, const v1::ListJobsRequest* request,
                     v1::ListJobsReply* reply) override {
-    return interceptor_.Handle(context, "Training/List", [&] { return jobs_.List(reply); });
+    return interceptor_.Handle(context, "Training/List", request, [&](const Caller& caller) {
+      absl::Status status = jobs_.List(reply);
+      if (status.ok()) KeepUsable(caller, reply->mutable_jobs());
+      return status;
+    });
   }
   grpc::Status Cancel(ServerContext* context, const v1::CancelRequest* request,
                       v1::CancelReply* reply) override {
     return interceptor_.Handle(
-        context, "Training/Cancel", [&] { return jobs_.Cancel(*request, reply); },
-        CallKind::kShort);
+        context, "Training/Cancel", request,
+        [&](const Caller&) { return jobs_.Cancel(*request, reply); }, CallKind::kShort);
   }
   grpc::Status Resume(ServerContext* context, const v1::ResumeRequest* request,
                       v1::ResumeReply* reply) override {
-    return interceptor_.Handle(context, "Training/Resume",
-                               [&] { return jobs_.Resume(*request, reply); });
+    return interceptor_.Handle(context, "Training/Resume", request,
+                               [&](const Caller&) { return jobs_.Resume(*request, reply); });
   }
 
  private:

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference that are generated: commands, flags of the daemons, RPCs and metrics.
+"""Writes the pages of docs/reference that are generated: commands, flags of the daemons, RPCs, their rules of access and metrics.
 
     bazel run //tools/docs:reference -- --write
 
@@ -177,9 +177,28 @@ def metrics() -> str:
     return "\n".join(out) + "\n"
 
 
+def access() -> str:
+    path = os.path.join(HERE, "access_rules_json")
+    rules = json.loads(subprocess.run([path], stdout=subprocess.PIPE, check=True).stdout)
+    out = [NOTE, "# Who may call what\n",
+           "The roles of an [API key](../operations/security.md#api-keys) decide what its holder may call. Where a request names a job, an "
+           "artifact, a boost-tuning or a served model, the owner decides, too: *read* is for what is one's own or nobody's, *change* for one's "
+           "own, *create* for names that are free or one's own; an admin may do all. Lists have what the caller may read. Requests to a served "
+           "model find those that the caller may use.\n"]
+    for title, wanted in ("gRPC", lambda m: " " not in m), ("HTTP", lambda m: " " in m):
+        out += [f"## {title}\n", "| method | roles | by owner |" if title == "gRPC" else "| route | roles |", "|---|---|---|" if title == "gRPC" else "|---|---|"]
+        for rule in rules:
+            if not wanted(rule["method"]):
+                continue
+            fields = "; ".join(f"{r['use']} {r['kind']} `{r['field']}`" for r in rule["resources"])
+            out.append(f"| `{rule['method']}` | {rule['roles']} |" + (f" {fields} |" if title == "gRPC" else ""))
+        out.append("")
+    return "\n".join(out)
+
+
 def main() -> None:
     folder = os.path.join(os.environ.get("BUILD_WORKSPACE_DIRECTORY", ROOT), "docs", "reference")
-    pages = {"cli.md": cli, "espalierd-flags.md": lambda: daemon("espalierd"), "espalier-worker-flags.md": lambda: daemon("espalier-worker"),
+    pages = {"access.md": access, "cli.md": cli, "espalierd-flags.md": lambda: daemon("espalierd"), "espalier-worker-flags.md": lambda: daemon("espalier-worker"),
              "grpc-api.md": grpc_api, "metrics.md": metrics}
     old = []
     for name, make in pages.items():

@@ -32,7 +32,8 @@ void Embed(const HttpRequest& http, const RouteContext& context,
   }
   openai::ReadRequestIdHeader(http.headers, &request.id);
   if (!request.id.empty()) responder = WithRequestId(std::move(responder), request.id);
-  absl::StatusOr<ModelServer::Target> target = context.models->Resolve(request.embed.model());
+  absl::StatusOr<ModelServer::Target> target =
+      context.models->Resolve(request.embed.model(), context.caller);
   if (!target.ok()) return SendError(*responder, target.status());
   request.embed.set_cache_salt(
       context.models->PrefixSalt(context.authorization, request.embed.cache_salt()));

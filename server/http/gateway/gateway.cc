@@ -251,11 +251,12 @@ ErrorFormatter Gateway::ErrorFormatterFor(const RegisteredRoute* known) {
 bool Gateway::Admit(const HttpRequest& header,
                     const std::shared_ptr<HttpResponder>& responder) const {
   const RegisteredRoute* known = FindRoute(header.path);
-  return Admit(header, known, *Metered(header, known, IdOf(header), responder));
+  Caller ignored;
+  return Admit(header, known, *Metered(header, known, IdOf(header), responder), &ignored);
 }
 
 bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known,
-                    HttpResponder& responder) const {
+                    HttpResponder& responder, Caller* caller) const {
   if (const absl::Status refused = origins_.Check(header); !refused.ok()) {
     SendError(responder, refused, ErrorFormatterFor(known));
     return false;
@@ -266,15 +267,18 @@ bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known,
   }
   const bool open = options_.open_probes && known != nullptr && known->probe;
   const std::string method = header.method == "HEAD" ? "GET" : header.method;
+  const bool exists = known != nullptr && known->by_method.count(method) > 0;
   // Authorize first, before revealing which routes exist.
-  if (options_.authorize && !open) {
-    const absl::Status allowed = options_.authorize(
-        absl::StrCat(method.substr(0, 40), " ", known != nullptr ? known->name : "other"),
-        KeyOf(header));
+  *caller = open ? Caller() : Caller::Unrestricted();
+  if (options_.access != nullptr && !open) {
+    const absl::StatusOr<Caller> allowed =
+        exists ? options_.access->Admit(absl::StrCat(method, " ", known->name), KeyOf(header))
+               : options_.access->Authenticate(KeyOf(header));
     if (!allowed.ok()) {
-      SendError(responder, allowed, ErrorFormatterFor(known));
+      SendError(responder, allowed.status(), ErrorFormatterFor(known));
       return false;
     }
+    *caller = *allowed;
   }
   if (known == nullptr) {
     SendError(responder,
@@ -287,7 +291,7 @@ bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known,
     SendBodyError(coding, known, responder);
     return false;
   }
-  if (known->by_method.count(method) > 0) return true;
+  if (exists) return true;
   const std::string allowed =
       absl::StrJoin(known->by_method, ", ", [](std::string* out, const auto& entry) {
         out->append(entry.first == "GET" ? "GET, HEAD" : entry.first);
@@ -302,10 +306,10 @@ bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known,
 
 void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
   const RegisteredRoute* known = FindRoute(request.path);
-  Call call{std::move(request), "", ""};
+  Call call{std::move(request), "", "", {}};
   call.id = IdOf(call);
   responder = Metered(call, known, call.id, std::move(responder));
-  if (!Admit(call, known, *responder)) return;
+  if (!Admit(call, known, *responder, &call.caller)) return;
   if (const absl::Status decoded = DecodeBody(options_.max_body_bytes, &call); !decoded.ok()) {
     SendBodyError(decoded, known, *responder);
     return;
@@ -321,7 +325,8 @@ void Gateway::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
 
 RouteContext Gateway::Context(const Call& request) {
   return {options_.models, options_.metrics,      options_.clock,
-          request.id,      serialization_thread_, request.headers.at("authorization")};
+          request.id,      serialization_thread_, request.headers.at("authorization"),
+          request.caller};
 }
 
 void Gateway::Completions(const Call& request, Responder responder) {
@@ -387,7 +392,8 @@ void Gateway::Tokenize(const Call& request, Responder responder) {
   }
   tokenize.set_no_special_tokens(wanted.generate.no_special_tokens());
   tokenize.set_return_token_strings(wanted.token_strings);
-  const absl::StatusOr<v1::TokenizeReply> reply = espalier::Tokenize(tokenize, *options_.models);
+  const absl::StatusOr<v1::TokenizeReply> reply =
+      espalier::Tokenize(tokenize, request.caller, *options_.models);
   if (!reply.ok()) return SendError(*responder, reply.status());
   const std::vector<std::string> strings(reply->token_strings().begin(),
                                          reply->token_strings().end());
@@ -407,14 +413,14 @@ void Gateway::Detokenize(const Call& request, Responder responder) {
   detokenize.set_model(wanted.model);
   detokenize.mutable_tokens()->Assign(wanted.tokens.begin(), wanted.tokens.end());
   const absl::StatusOr<v1::DetokenizeReply> reply =
-      espalier::Detokenize(detokenize, *options_.models);
+      espalier::Detokenize(detokenize, request.caller, *options_.models);
   if (!reply.ok()) return SendError(*responder, reply.status());
   responder->Send(200, kJson, openai::PromptJson(reply->text()));
 }
 
-void Gateway::Models(const Call&, Responder responder) {
+void Gateway::Models(const Call& request, Responder responder) {
   std::vector<openai::ModelEntry> entries;
-  for (const v1::ServedModel& model : options_.models->List()) {
+  for (const v1::ServedModel& model : options_.models->ListFor(request.caller)) {
     entries.push_back(EntryOf(model));
     for (const v1::LoraAdapter& adapter : model.adapters()) {
       entries.push_back(EntryOf(model, adapter.name()));
@@ -424,7 +430,8 @@ void Gateway::Models(const Call&, Responder responder) {
 }
 
 void Gateway::Model(const Call& request, Responder responder) {
-  absl::StatusOr<ModelServer::Target> target = options_.models->Resolve(request.name);
+  absl::StatusOr<ModelServer::Target> target =
+      options_.models->Resolve(request.name, request.caller);
   if (!target.ok()) return SendError(*responder, target.status());
   responder->Send(200, kJson,
                   openai::ModelJson(EntryOf(target->model->description, target->adapter)));
@@ -470,7 +477,8 @@ void Gateway::ServerMetadata(const Call&, Responder responder) {
 
 void Gateway::ModelMetadata(const Call& request, Responder responder) {
   const absl::StatusOr<inference::ModelMetadataResponse> model =
-      DescribeModel(ModelVersion<inference::ModelMetadataRequest>(request.name), *options_.models);
+      DescribeModel(ModelVersion<inference::ModelMetadataRequest>(request.name), request.caller,
+                    *options_.models);
   if (!model.ok()) return SendError(*responder, model.status(), &OpenInferenceError);
   responder->Send(200, kJson,
                   openai::Dump({{"name", model->name()},
@@ -483,7 +491,7 @@ void Gateway::ModelMetadata(const Call& request, Responder responder) {
 
 void Gateway::ModelReady(const Call& request, Responder responder) {
   const auto wanted = ModelVersion<inference::ModelReadyRequest>(request.name);
-  const absl::StatusOr<bool> ready = espalier::ModelReady(wanted, *options_.models);
+  const absl::StatusOr<bool> ready = espalier::ModelReady(wanted, request.caller, *options_.models);
   if (!ready.ok()) return SendError(*responder, ready.status(), &OpenInferenceError);
   responder->Send(*ready ? 200 : 503, kJson,
                   openai::Dump({{"name", wanted.name()}, {"ready", *ready}}));

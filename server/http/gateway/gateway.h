@@ -25,6 +25,8 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/net/caller.h"
+#include "server/access/access_control.h"
 #include "server/http/gateway/origin_policy.h"
 #include "server/http/http_server.h"
 #include "server/http/responses/responses_route.h"
@@ -38,9 +40,8 @@ struct GatewayOptions {
   ModelServer* models = nullptr;
   ServingMetrics* metrics = nullptr;        // optional
   std::function<std::string()> exposition;  // the text of /metrics
-  // Authorizes "METHOD /path" with the Authorization header, before every route. Null: all may
-  // call.
-  std::function<absl::Status(const std::string& route, const std::string& authorization)> authorize;
+  // Asked before every route ("METHOD /path" with the placeholders below). Null: all may call.
+  const AccessControl* access = nullptr;
   // If true, /health, /ready, /v2/health/live and /v2/health/ready need no authorization.
   bool open_probes = false;
   std::function<bool()> ready;             // whether requests are admitted; null: they are
@@ -81,6 +82,7 @@ class Gateway {
   struct Call : HttpRequest {
     std::string name;  // the part of the path that stands at NAME or ID
     std::string id;    // unique, unless the client supplied it
+    Caller caller;
   };
   using Route = void (Gateway::*)(const Call&, Responder);
   struct RegisteredRoute {
@@ -104,8 +106,9 @@ class Gateway {
   Responder Metered(const HttpRequest& request, const RegisteredRoute* known, const std::string& id,
                     Responder responder) const;
   std::string IdOf(const HttpRequest& request) const;
-  bool Admit(const HttpRequest& header, const RegisteredRoute* known,
-             HttpResponder& responder) const;
+  // `caller` is set if it returns true.
+  bool Admit(const HttpRequest& header, const RegisteredRoute* known, HttpResponder& responder,
+             Caller* caller) const;
   RouteContext Context(const Call& request);
   ResponsesContext ForResponses(const Call& request);
 

@@ -62,11 +62,7 @@ class GatewayTest : public ::testing::Test {
     options.clock = &clock_;
     options.open_probes = open_probes;
     options.ready = std::move(ready);
-    if (keys) {
-      options.authorize = [](const std::string&, const std::string& authorization) {
-        return authorization == kKey ? absl::OkStatus() : absl::UnauthenticatedError("a key");
-      };
-    }
+    if (keys) options.access = &access_;
     return Gateway(std::move(options));
   }
 
@@ -81,6 +77,11 @@ class GatewayTest : public ::testing::Test {
 
   SystemClock clock_;
   ModelServer models_{{.clock = &clock_}};
+  Caller caller_ = Caller::Unrestricted();
+  const AccessControl access_{[this](const std::string& authorization) -> absl::StatusOr<Caller> {
+    if (authorization == kKey) return caller_;
+    return absl::UnauthenticatedError("a key");
+  }};
 };
 
 TEST_F(GatewayTest, EveryRouteNeedsAKeyExceptOpenProbes) {
@@ -126,6 +127,21 @@ TEST_F(GatewayTest, EveryRouteNeedsAKeyExceptOpenProbes) {
     for (const char* probe : kProbes) {
       EXPECT_EQ(Ask(gateway, "HEAD", probe, "").status(), open_probes ? 200 : kUnauthorized);
       EXPECT_EQ(Ask(gateway, "GET", probe, kKey).status(), 200);
+    }
+  }
+}
+
+TEST_F(GatewayTest, EveryRouteHasARuleOfAccess) {
+  Gateway gateway = MakeGateway(/*keys=*/true, /*open_probes=*/false);
+  for (const Role role :
+       {Role::kAdmin, Role::kTrain, Role::kInfer, Role::kWorker, Role::kMonitor}) {
+    caller_ = {role, "an owner"};
+    for (const Gateway::RouteName& route : gateway.Routes()) {
+      SCOPED_TRACE(absl::StrCat(route.method, " ", route.path, " ", Roles(role).ToString()));
+      const AccessRule* rule = FindAccessRule(absl::StrCat(route.method, " ", route.path));
+      ASSERT_NE(rule, nullptr) << "add it to server/access/access_rules.cc";
+      const bool may = role == Role::kAdmin || rule->roles.Intersects(role);
+      EXPECT_EQ(Ask(gateway, route.method, route.path, kKey).status() == 403, !may);
     }
   }
 }

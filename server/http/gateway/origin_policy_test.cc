@@ -102,11 +102,11 @@ class GatewayOriginTest : public ::testing::Test {
     options.clock = &clock_;
     options.origins = {
         .only_loopback_hosts = !keys, .only_allowed_origins = !keys, .allowed = std::move(allowed)};
-    if (keys) {
-      options.authorize = [](const std::string&, const std::string& shown) {
-        return shown == "Bearer a-key" ? absl::OkStatus() : absl::UnauthenticatedError("a key");
-      };
-    }
+    const AccessControl access([](const std::string& shown) -> absl::StatusOr<Caller> {
+      if (shown == "Bearer a-key") return Caller::Unrestricted();
+      return absl::UnauthenticatedError("a key");
+    });
+    if (keys) options.access = &access;
     Gateway gateway(std::move(options));
     auto answer = std::make_shared<Answer>();
     gateway.Handle(request, answer);

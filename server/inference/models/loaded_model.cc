@@ -19,6 +19,7 @@ v1::ServedModel DescribeRequest(const v1::ServeModelRequest& request,
                                 const std::vector<v1::ModelPlacement>& placements) {
   v1::ServedModel description;
   description.set_name(request.name());
+  description.set_owner(request.owner());
   description.set_artifact(request.artifact());
   *description.mutable_ssm_artifacts() = request.ssm_artifacts();
   *description.mutable_expansion() = request.expansion();

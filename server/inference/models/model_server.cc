@@ -93,9 +93,11 @@ std::vector<ArtifactUse> ModelServer::ArtifactsInUse() const {
   return uses;
 }
 
-absl::StatusOr<v1::ServedModel> ModelServer::Serve(const v1::ServeModelRequest& given) {
+absl::StatusOr<v1::ServedModel> ModelServer::Serve(const v1::ServeModelRequest& given,
+                                                   const std::string& owner) {
   absl::StatusOr<v1::ServeModelRequest> request = CompleteServeRequest(given);
   if (!request.ok()) return request.status();
+  request->set_owner(owner);
   if (absl::Status status = PinArtifacts(&*request); !status.ok()) return status;
   if (absl::Status status = AcquireLoadSlot(request->name()); !status.ok()) return status;
   const absl::Cleanup load_slot = [this] { ReleaseLoadSlot(); };
@@ -175,7 +177,7 @@ absl::Status ModelServer::Unserve(const std::string& name, const std::string& id
     }
     const auto it = models_.find(name);
     const bool arriving = !name.empty() && loading_name_ == name;
-    if (it == models_.end() && !arriving) return NotServed(name);
+    if (it == models_.end() && !arriving) return NotServed(name, Caller::Unrestricted());
     // A model loading for the first time is not in the store, but the idempotency record must be.
     absl::Status status = options_.store->DeleteServed(name, idempotency_record);
     if (!status.ok()) return status;
@@ -207,8 +209,8 @@ void ModelServer::OnModelDestroyed(const std::string& name) {
   unloading_.erase(name);
 }
 
-absl::Status ModelServer::NotServed(const std::string& name) const {
-  const std::vector<std::string> names = NamesOfModels();
+absl::Status ModelServer::NotServed(const std::string& name, const Caller& caller) const {
+  const std::vector<std::string> names = NamesFor(caller);
   return absl::NotFoundError(
       absl::StrCat("model '", name, "' is not served; ",
                    names.empty() ? std::string("none is (see 'espalier serve')")
@@ -219,7 +221,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Find(const std::string
   absl::MutexLock lock(&mutex_);
   if (draining_) return Stopping();
   const auto it = models_.find(name);
-  if (it == models_.end()) return NotServed(name);
+  if (it == models_.end()) return NotServed(name, Caller::Unrestricted());
   if (it->second.model != nullptr) return it->second.model;
   if (it->second.failure.ok()) {
     return absl::UnavailableError(
@@ -231,19 +233,35 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Find(const std::string
       name, "' gives it up"));
 }
 
-absl::StatusOr<ModelServer::Target> ModelServer::Resolve(const std::string& name) const {
-  std::string owner = name;
+std::optional<std::string> ModelServer::OwnerOf(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = models_.find(name);
+  if (it == models_.end()) return std::nullopt;
+  return it->second.request.owner();
+}
+
+absl::Status ModelServer::NotServedTo(const Caller& caller, const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  return NotServed(name, caller);
+}
+
+absl::StatusOr<ModelServer::Target> ModelServer::Resolve(const std::string& name,
+                                                         const Caller& caller) const {
+  std::string with_adapter = name;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [model, entry] : models_) {
       for (const v1::LoraAdapter& adapter : entry.request.adapters()) {
-        if (adapter.name() == name) owner = model;
+        if (adapter.name() == name) with_adapter = model;
       }
     }
+    const auto it = models_.find(with_adapter);
+    const bool usable = it != models_.end() && caller.MayUse(it->second.request.owner());
+    if (!draining_ && !usable) return NotServed(name, caller);
   }
-  absl::StatusOr<std::shared_ptr<LoadedModel>> model = Find(owner);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = Find(with_adapter);
   if (!model.ok()) return model.status();
-  return Target{*std::move(model), owner == name ? "" : name};
+  return Target{*std::move(model), with_adapter == name ? "" : name};
 }
 
 std::string ModelServer::PrefixSalt(absl::string_view authorization,
@@ -255,10 +273,11 @@ std::string ModelServer::PrefixSalt(absl::string_view authorization,
   return Sha256Hex(absl::StrCat(key.size(), " ", key, cache_salt));
 }
 
-absl::StatusOr<ModelServer::Target> ModelServer::ResolveOrOnly(const std::string& name) const {
-  if (!name.empty()) return Resolve(name);
-  const std::vector<std::string> names = Names();
-  if (names.size() == 1) return Resolve(names[0]);
+absl::StatusOr<ModelServer::Target> ModelServer::ResolveOrOnly(const std::string& name,
+                                                               const Caller& caller) const {
+  if (!name.empty()) return Resolve(name, caller);
+  const std::vector<std::string> names = Names(caller);
+  if (names.size() == 1) return Resolve(names[0], caller);
   return FieldError(
       "model", absl::StrCat("field 'model' is missing, and ", names.size(), " models are served"));
 }
@@ -302,15 +321,22 @@ std::map<std::string, int> ModelServer::CountByState() const {
   return counts;
 }
 
-std::vector<std::string> ModelServer::Names() const {
-  absl::MutexLock lock(&mutex_);
-  return NamesOfModels();
+std::vector<v1::ServedModel> ModelServer::ListFor(const Caller& caller) const {
+  std::vector<v1::ServedModel> models = List();
+  std::erase_if(models,
+                [&](const v1::ServedModel& model) { return !caller.MayUse(model.owner()); });
+  return models;
 }
 
-std::vector<std::string> ModelServer::NamesOfModels() const {
+std::vector<std::string> ModelServer::Names(const Caller& caller) const {
+  absl::MutexLock lock(&mutex_);
+  return NamesFor(caller);
+}
+
+std::vector<std::string> ModelServer::NamesFor(const Caller& caller) const {
   std::vector<std::string> names;
   for (const auto& [name, entry] : models_) {
-    if (entry.failure.ok()) names.push_back(name);
+    if (entry.failure.ok() && caller.MayUse(entry.request.owner())) names.push_back(name);
   }
   return names;
 }

@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/net/caller.h"
 #include "espalier/v1/inference.pb.h"
 #include "ops/quantized/quantize_graph.h"
 #include "server/artifacts/artifact_store.h"
@@ -102,10 +103,12 @@ class ModelServer {
   // Returns whether each has been tried.
   bool restored() const;
 
-  // Loads and serves a model. Idempotent for an equal request. Returns AlreadyExists for a
-  // different request under the same name; Aborted if it was unserved meanwhile; Unavailable while
-  // a request still holds an old model of that name.
-  absl::StatusOr<v1::ServedModel> Serve(const v1::ServeModelRequest& request);
+  // Loads and serves a model for requests of `owner`, or of everyone if that is empty. Idempotent
+  // for an equal request. Returns AlreadyExists for a different request under the same name;
+  // Aborted if it was unserved meanwhile; Unavailable while a request still holds an old model of
+  // that name.
+  absl::StatusOr<v1::ServedModel> Serve(const v1::ServeModelRequest& request,
+                                        const std::string& owner = "");
   // Ends serving, also of a model that is loading or has failed to load. On return its resources
   // are free, unless a request has held it beyond `release_timeout`; its name stays reserved until
   // then. A retry with the same key ends nothing that was served since. Returns InvalidArgument if
@@ -133,18 +136,24 @@ class ModelServer {
   // loads, after it failed to load, and after Drain. The pointer keeps the model alive and must not
   // outlive this server.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Find(const std::string& name) const;
-  // Like Find, but also accepts the name of a model's adapter.
+  // Returns nothing for a name that is not served.
+  std::optional<std::string> OwnerOf(const std::string& name) const;
+  // The error for a name that is not served, or not to this caller, with those that are.
+  absl::Status NotServedTo(const Caller& caller, const std::string& name) const;
+  // Like Find among the models that the caller may use, but also accepts the name of an adapter.
   struct Target {
     std::shared_ptr<LoadedModel> model;
     std::string adapter;  // empty: none
   };
-  absl::StatusOr<Target> Resolve(const std::string& name) const;
-  // Like Resolve; the empty name means the only served model. Returns InvalidArgument if there is
-  // not exactly one.
-  absl::StatusOr<Target> ResolveOrOnly(const std::string& name) const;
+  absl::StatusOr<Target> Resolve(const std::string& name, const Caller& caller) const;
+  // Like Resolve; the empty name means the only model that the caller may use. Returns
+  // InvalidArgument if there is not exactly one.
+  absl::StatusOr<Target> ResolveOrOnly(const std::string& name, const Caller& caller) const;
   // Lists models that answer requests or will, including those being restored.
   std::vector<v1::ServedModel> List() const;
-  std::vector<std::string> Names() const;
+  // Of them, those that the caller may use.
+  std::vector<v1::ServedModel> ListFor(const Caller& caller) const;
+  std::vector<std::string> Names(const Caller& caller) const;
   // Like List, plus those that failed to load; `state` has the reason.
   std::vector<v1::ServedModel> ListWithFailed() const;
   // Artifacts that served models are loaded from, also those that are loading or have failed.
@@ -208,8 +217,10 @@ class ModelServer {
   // Returns AlreadyExists if another model uses one of the request's names, adapters included.
   absl::Status CheckNames(const v1::ServeModelRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status NotServed(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<std::string> NamesOfModels() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NotServed(const std::string& name, const Caller& caller) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<std::string> NamesFor(const Caller& caller) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const ModelServerOptions options_;
   mutable absl::Mutex mutex_;

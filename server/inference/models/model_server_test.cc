@@ -206,7 +206,7 @@ TEST_F(ModelServerTest, RestoringModelIsListedAndUnavailable) {
   EXPECT_TRUE(absl::IsNotFound(models_->Find("c").status()));
   EXPECT_EQ(State("a"), "");
   EXPECT_EQ(State("b"), "loading");
-  EXPECT_THAT(models_->Names(), ElementsAre("a", "b"));
+  EXPECT_THAT(models_->Names(Caller::Unrestricted()), ElementsAre("a", "b"));
   ASSERT_EQ(models_->List().size(), 2);
   EXPECT_FALSE(AnswersRequests(models_->List()[1]));
   EXPECT_EQ(models_->List()[1].artifact(), "b");
@@ -236,9 +236,9 @@ TEST_F(ModelServerTest, FailedModelIsListedAndCanBeUnserved) {
   EXPECT_EQ(Found("a"), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(AllModelsReady(*models_));
   // Failed models are not among the names that requests may use.
-  EXPECT_THAT(models_->Names(), ElementsAre("b"));
+  EXPECT_THAT(models_->Names(Caller::Unrestricted()), ElementsAre("b"));
   EXPECT_EQ(models_->List().size(), 1);
-  EXPECT_TRUE(models_->ResolveOrOnly("").ok());
+  EXPECT_TRUE(models_->ResolveOrOnly("", Caller::Unrestricted()).ok());
   EXPECT_TRUE(models_->Unserve("a").ok());
   EXPECT_EQ(Found("a"), absl::StatusCode::kNotFound);
   EXPECT_TRUE(AllModelsReady(*models_));
@@ -284,7 +284,7 @@ TEST_F(ModelServerTest, UnserveDuringRestoreIsFinal) {
   loader_.Hold("");
   ASSERT_TRUE(loader_.AwaitGoing(2));
   EXPECT_EQ(Found("a"), absl::StatusCode::kNotFound);
-  EXPECT_THAT(models_->Names(), IsEmpty());
+  EXPECT_THAT(models_->Names(Caller::Unrestricted()), IsEmpty());
 }
 
 TEST_F(ModelServerTest, UnserveDuringLoadIsFinal) {

@@ -117,7 +117,8 @@ absl::Status CompletePlacement(v1::ServeModelRequest* request) {
   }
   for (const auto& [field, given] :
        {std::pair("chosen", request->chosen_size() > 0),
-        std::pair("fitted_kv_cache_tokens", request->fitted_kv_cache_tokens() != 0)}) {
+        std::pair("fitted_kv_cache_tokens", request->fitted_kv_cache_tokens() != 0),
+        std::pair("owner", !request->owner().empty())}) {
     if (!given) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("field '", field, "' is the coordinator's own; leave it out"));

@@ -14,13 +14,13 @@ constexpr int kMaxTokenStrings = 1 << 20;  // in one reply: each takes some hund
 
 }  // namespace
 
-absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
+absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request, const Caller& caller,
                                            const ModelServer& models) {
   if (request.text().size() > kMaxTokenizeBytes) {
     return FieldError("prompt", absl::StrCat("field 'text' has ", request.text().size(),
                                              " bytes, expected at most ", kMaxTokenizeBytes));
   }
-  const absl::StatusOr<ModelServer::Target> target = models.ResolveOrOnly(request.model());
+  const absl::StatusOr<ModelServer::Target> target = models.ResolveOrOnly(request.model(), caller);
   if (!target.ok()) return target.status();
   v1::GenerateRequest generate;
   generate.set_no_special_tokens(request.no_special_tokens());
@@ -49,12 +49,12 @@ absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
 }
 
 absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
-                                               const ModelServer& models) {
+                                               const Caller& caller, const ModelServer& models) {
   if (request.tokens_size() > kMaxDetokenizeTokens) {
     return FieldError("tokens", absl::StrCat("field 'tokens' has ", request.tokens_size(),
                                              " entries, expected at most ", kMaxDetokenizeTokens));
   }
-  const absl::StatusOr<ModelServer::Target> target = models.ResolveOrOnly(request.model());
+  const absl::StatusOr<ModelServer::Target> target = models.ResolveOrOnly(request.model(), caller);
   if (!target.ok()) return target.status();
   const Tokenizer& tokenizer = target->model->engine->tokenizer();
   for (const int token : request.tokens()) {

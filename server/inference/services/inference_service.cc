@@ -98,32 +98,34 @@ class InferenceService final : public v1::Inference::Service {
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateReply>* writer) override {
-    return interceptor_->Handle(context, "Inference/Generate",
-                                [&] { return DoGenerate(context, *request, writer); });
+    return interceptor_->Handle(context, "Inference/Generate", request, [&](const Caller& caller) {
+      return DoGenerate(context, caller, *request, writer);
+    });
   }
 
   grpc::Status Embed(grpc::ServerContext* context, const v1::EmbedRequest* request,
                      v1::EmbedReply* reply) override {
-    return interceptor_->Handle(context, "Inference/Embed",
-                                [&] { return DoEmbed(context, *request, reply); });
+    return interceptor_->Handle(context, "Inference/Embed", request, [&](const Caller& caller) {
+      return DoEmbed(context, caller, *request, reply);
+    });
   }
 
   grpc::Status Cancel(grpc::ServerContext* context, const v1::CancelGenerateRequest* request,
                       v1::CancelGenerateReply* reply) override {
-    const auto cancel = [&] {
+    const auto cancel = [&](const Caller&) {
       absl::MutexLock lock(&mutex_);
       auto it = open_.find({AuthorizationOf(*context), request->request_id()});
       reply->set_found(it != open_.end());
       if (it != open_.end()) it->second->Cancel();
       return absl::OkStatus();
     };
-    return interceptor_->Handle(context, "Inference/Cancel", cancel, CallKind::kShort);
+    return interceptor_->Handle(context, "Inference/Cancel", request, cancel, CallKind::kShort);
   }
 
   grpc::Status Tokenize(grpc::ServerContext* context, const v1::TokenizeRequest* request,
                         v1::TokenizeReply* reply) override {
-    return interceptor_->Handle(context, "Inference/Tokenize", [&] {
-      absl::StatusOr<v1::TokenizeReply> tokens = espalier::Tokenize(*request, *models_);
+    return interceptor_->Handle(context, "Inference/Tokenize", request, [&](const Caller& caller) {
+      absl::StatusOr<v1::TokenizeReply> tokens = espalier::Tokenize(*request, caller, *models_);
       if (tokens.ok()) *reply = *std::move(tokens);
       return tokens.status();
     });
@@ -131,17 +133,19 @@ class InferenceService final : public v1::Inference::Service {
 
   grpc::Status Detokenize(grpc::ServerContext* context, const v1::DetokenizeRequest* request,
                           v1::DetokenizeReply* reply) override {
-    return interceptor_->Handle(context, "Inference/Detokenize", [&] {
-      absl::StatusOr<v1::DetokenizeReply> text = espalier::Detokenize(*request, *models_);
-      if (text.ok()) *reply = *std::move(text);
-      return text.status();
-    });
+    return interceptor_->Handle(context, "Inference/Detokenize", request,
+                                [&](const Caller& caller) {
+                                  absl::StatusOr<v1::DetokenizeReply> text =
+                                      espalier::Detokenize(*request, caller, *models_);
+                                  if (text.ok()) *reply = *std::move(text);
+                                  return text.status();
+                                });
   }
 
   grpc::Status Serve(grpc::ServerContext* context, const v1::ServeModelRequest* request,
                      v1::ServeModelReply* reply) override {
-    return interceptor_->Handle(context, "Inference/Serve", [&] {
-      absl::StatusOr<v1::ServedModel> model = models_->Serve(*request);
+    return interceptor_->Handle(context, "Inference/Serve", request, [&](const Caller& caller) {
+      absl::StatusOr<v1::ServedModel> model = models_->Serve(*request, caller.owner);
       if (model.ok()) *reply->mutable_model() = *std::move(model);
       return model.status();
     });
@@ -149,26 +153,28 @@ class InferenceService final : public v1::Inference::Service {
 
   grpc::Status Unserve(grpc::ServerContext* context, const v1::UnserveModelRequest* request,
                        v1::UnserveModelReply*) override {
-    return interceptor_->Handle(context, "Inference/Unserve", [&] {
+    return interceptor_->Handle(context, "Inference/Unserve", request, [&](const Caller&) {
       return models_->Unserve(request->name(), request->idempotency_key());
     });
   }
 
-  grpc::Status ListServed(grpc::ServerContext* context, const v1::ListServedRequest*,
+  grpc::Status ListServed(grpc::ServerContext* context, const v1::ListServedRequest* request,
                           v1::ListServedReply* reply) override {
-    return interceptor_->Handle(context, "Inference/ListServed", [&] {
-      for (const v1::ServedModel& model : models_->ListWithFailed()) {
-        *reply->add_models() = model;
-      }
-      return absl::OkStatus();
-    });
+    return interceptor_->Handle(context, "Inference/ListServed", request,
+                                [&](const Caller& caller) {
+                                  for (const v1::ServedModel& model : models_->ListWithFailed()) {
+                                    *reply->add_models() = model;
+                                  }
+                                  KeepUsable(caller, reply->mutable_models());
+                                  return absl::OkStatus();
+                                });
   }
 
   grpc::Status VerifyLossless(grpc::ServerContext* context,
                               const v1::VerifyLosslessRequest* request,
                               grpc::ServerWriter<v1::VerifyLosslessReply>* writer) override {
-    return interceptor_->Handle(context, "Inference/VerifyLossless",
-                                [&] { return DoVerify(context, *request, writer); });
+    return interceptor_->Handle(context, "Inference/VerifyLossless", request,
+                                [&](const Caller&) { return DoVerify(context, *request, writer); });
   }
 
  private:
@@ -200,9 +206,10 @@ class InferenceService final : public v1::Inference::Service {
     return absl::OkStatus();
   }
 
-  absl::Status DoGenerate(grpc::ServerContext* context, v1::GenerateRequest request,
+  absl::Status DoGenerate(grpc::ServerContext* context, const Caller& caller,
+                          v1::GenerateRequest request,
                           grpc::ServerWriter<v1::GenerateReply>* writer) {
-    absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
+    absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model(), caller);
     if (!target.ok()) return target.status();
     if (absl::Status status = SetAdapter(target->adapter, &request); !status.ok()) return status;
     request.set_cache_salt(models_->PrefixSalt(AuthorizationOf(*context), request.cache_salt()));
@@ -236,9 +243,9 @@ class InferenceService final : public v1::Inference::Service {
     return status;
   }
 
-  absl::Status DoEmbed(grpc::ServerContext* context, const v1::EmbedRequest& request,
-                       v1::EmbedReply* reply) {
-    absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model());
+  absl::Status DoEmbed(grpc::ServerContext* context, const Caller& caller,
+                       const v1::EmbedRequest& request, v1::EmbedReply* reply) {
+    absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model(), caller);
     if (!target.ok()) return target.status();
     const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "emb-");
     if (!handle.ok()) return handle.status();

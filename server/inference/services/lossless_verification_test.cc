@@ -102,7 +102,8 @@ class LosslessVerificationTest : public ::testing::Test {
   SystemClock clock_;
   ModelServer models_{{.loader = &loader_, .clock = &clock_}};
   Metrics metrics_;
-  CallInterceptor interceptor_{&metrics_, nullptr};
+  const AccessControl access_{nullptr};
+  CallInterceptor interceptor_{&metrics_, &access_};
   std::unique_ptr<grpc::Service> service_ = NewInferenceService(&models_, &interceptor_, nullptr);
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::Inference::Stub> stub_;

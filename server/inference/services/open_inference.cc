@@ -9,8 +9,8 @@ constexpr char kName[] = "espalier";
 constexpr char kVersion[] = "1";
 
 absl::StatusOr<ModelServer::Target> Find(const std::string& name, const std::string& version,
-                                         const ModelServer& models) {
-  absl::StatusOr<ModelServer::Target> target = models.Resolve(name);
+                                         const Caller& caller, const ModelServer& models) {
+  absl::StatusOr<ModelServer::Target> target = models.Resolve(name, caller);
   if (target.ok() && !version.empty() && version != kVersion) {
     return absl::NotFoundError(absl::StrCat("model '", name, "' has no version '",
                                             version.substr(0, 100), "'; its only one is ",
@@ -41,18 +41,19 @@ bool AllModelsReady(const ModelServer& models) {
   return true;
 }
 
-absl::StatusOr<bool> ModelReady(const inference::ModelReadyRequest& request,
+absl::StatusOr<bool> ModelReady(const inference::ModelReadyRequest& request, const Caller& caller,
                                 const ModelServer& models) {
   const absl::StatusOr<ModelServer::Target> target =
-      Find(request.name(), request.version(), models);
+      Find(request.name(), request.version(), caller, models);
   if (absl::IsUnavailable(target.status())) return false;  // loading, or the server drains
   if (!target.ok()) return target.status();
   return AnswersRequests(Describe(*target->model));
 }
 
 absl::StatusOr<inference::ModelMetadataResponse> DescribeModel(
-    const inference::ModelMetadataRequest& request, const ModelServer& models) {
-  const absl::Status found = Find(request.name(), request.version(), models).status();
+    const inference::ModelMetadataRequest& request, const Caller& caller,
+    const ModelServer& models) {
+  const absl::Status found = Find(request.name(), request.version(), caller, models).status();
   if (!found.ok()) return found;
   inference::ModelMetadataResponse response;
   response.set_name(request.name());

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/net/caller.h"
 #include "open_inference/open_inference.pb.h"
 #include "server/inference/models/model_server.h"
 
@@ -17,11 +18,12 @@ inference::ServerMetadataResponse DescribeServer(const std::string& version);
 bool AllModelsReady(const ModelServer& models);
 
 // Returns NotFound for an unknown model or version; false while it is not loaded.
-absl::StatusOr<bool> ModelReady(const inference::ModelReadyRequest& request,
+absl::StatusOr<bool> ModelReady(const inference::ModelReadyRequest& request, const Caller& caller,
                                 const ModelServer& models);
 // Returns NotFound for an unknown model or version; Unavailable while it is not loaded or the
 // server drains.
 absl::StatusOr<inference::ModelMetadataResponse> DescribeModel(
-    const inference::ModelMetadataRequest& request, const ModelServer& models);
+    const inference::ModelMetadataRequest& request, const Caller& caller,
+    const ModelServer& models);
 
 }  // namespace espalier

@@ -22,62 +22,71 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
         ready_(std::move(ready)),
         version_(std::move(version)) {}
 
-  grpc::Status ServerLive(grpc::ServerContext* context, const inference::ServerLiveRequest*,
+  grpc::Status ServerLive(grpc::ServerContext* context, const inference::ServerLiveRequest* request,
                           inference::ServerLiveResponse* response) override {
-    const auto live = [&] {
+    const auto live = [&](const Caller&) {
       response->set_live(true);
       return absl::OkStatus();
     };
-    return interceptor_.Handle(context, "OpenInference/ServerLive", live, CallKind::kProbe);
+    return interceptor_.Handle(context, "OpenInference/ServerLive", request, live,
+                               CallKind::kProbe);
   }
 
-  grpc::Status ServerReady(grpc::ServerContext* context, const inference::ServerReadyRequest*,
+  grpc::Status ServerReady(grpc::ServerContext* context,
+                           const inference::ServerReadyRequest* request,
                            inference::ServerReadyResponse* response) override {
-    const auto ready = [&] {
+    const auto ready = [&](const Caller&) {
       response->set_ready((!ready_ || ready_()) && AllModelsReady(models_));
       return absl::OkStatus();
     };
-    return interceptor_.Handle(context, "OpenInference/ServerReady", ready, CallKind::kProbe);
+    return interceptor_.Handle(context, "OpenInference/ServerReady", request, ready,
+                               CallKind::kProbe);
   }
 
   grpc::Status ModelReady(grpc::ServerContext* context, const inference::ModelReadyRequest* request,
                           inference::ModelReadyResponse* response) override {
-    const auto ready = [&] {
-      const absl::StatusOr<bool> answer = espalier::ModelReady(*request, models_);
+    const auto ready = [&](const Caller& caller) {
+      const absl::StatusOr<bool> answer = espalier::ModelReady(*request, caller, models_);
       if (answer.ok()) response->set_ready(*answer);
       return answer.status();
     };
-    return interceptor_.Handle(context, "OpenInference/ModelReady", ready, CallKind::kShort);
+    return interceptor_.Handle(context, "OpenInference/ModelReady", request, ready,
+                               CallKind::kShort);
   }
 
-  grpc::Status ServerMetadata(grpc::ServerContext* context, const inference::ServerMetadataRequest*,
+  grpc::Status ServerMetadata(grpc::ServerContext* context,
+                              const inference::ServerMetadataRequest* request,
                               inference::ServerMetadataResponse* response) override {
-    const auto describe = [&] {
+    const auto describe = [&](const Caller&) {
       *response = DescribeServer(version_);
       return absl::OkStatus();
     };
-    return interceptor_.Handle(context, "OpenInference/ServerMetadata", describe, CallKind::kShort);
+    return interceptor_.Handle(context, "OpenInference/ServerMetadata", request, describe,
+                               CallKind::kShort);
   }
 
   grpc::Status ModelMetadata(grpc::ServerContext* context,
                              const inference::ModelMetadataRequest* request,
                              inference::ModelMetadataResponse* response) override {
-    const auto describe = [&] {
-      absl::StatusOr<inference::ModelMetadataResponse> answer = DescribeModel(*request, models_);
+    const auto describe = [&](const Caller& caller) {
+      absl::StatusOr<inference::ModelMetadataResponse> answer =
+          DescribeModel(*request, caller, models_);
       if (answer.ok()) *response = *std::move(answer);
       return answer.status();
     };
-    return interceptor_.Handle(context, "OpenInference/ModelMetadata", describe, CallKind::kShort);
+    return interceptor_.Handle(context, "OpenInference/ModelMetadata", request, describe,
+                               CallKind::kShort);
   }
 
-  grpc::Status ModelInfer(grpc::ServerContext* context, const inference::ModelInferRequest*,
+  grpc::Status ModelInfer(grpc::ServerContext* context, const inference::ModelInferRequest* request,
                           inference::ModelInferResponse*) override {
-    const auto refuse = [] {
+    const auto refuse = [](const Caller&) {
       return absl::UnimplementedError(
           "ModelInfer is not served; ask espalier.v1.Inference/Generate or /Embed, or over HTTP "
           "/v1/completions, /v1/chat/completions or /v1/embeddings");
     };
-    return interceptor_.Handle(context, "OpenInference/ModelInfer", refuse, CallKind::kShort);
+    return interceptor_.Handle(context, "OpenInference/ModelInfer", request, refuse,
+                               CallKind::kShort);
   }
 
  private:

@@ -66,7 +66,7 @@ class OpenInferenceTest : public ::testing::Test {
     inference::ModelReadyRequest request;
     request.set_name(name);
     request.set_version(version);
-    return ModelReady(request, *models_);
+    return ModelReady(request, Caller::Unrestricted(), *models_);
   }
 
   Loader loader_;
@@ -96,7 +96,8 @@ TEST_F(OpenInferenceTest, NotReadyWhenUnknownOrDraining) {
   EXPECT_FALSE(*Ready("near"));
   inference::ModelMetadataRequest request;
   request.set_name("near");
-  EXPECT_TRUE(absl::IsUnavailable(DescribeModel(request, *models_).status()));
+  EXPECT_TRUE(
+      absl::IsUnavailable(DescribeModel(request, Caller::Unrestricted(), *models_).status()));
 }
 
 TEST_F(OpenInferenceTest, AModelHasOneVersion) {
@@ -106,38 +107,41 @@ TEST_F(OpenInferenceTest, AModelHasOneVersion) {
   inference::ModelMetadataRequest request;
   request.set_name("near");
   request.set_version("1");
-  const auto described = DescribeModel(request, *models_);
+  const auto described = DescribeModel(request, Caller::Unrestricted(), *models_);
   ASSERT_TRUE(described.ok()) << described.status();
   EXPECT_THAT(described->versions(), ElementsAre("1"));
   EXPECT_EQ(described->inputs(0).datatype(), "BYTES");
   request.set_version("01");
-  EXPECT_THAT(DescribeModel(request, *models_).status().message(), HasSubstr("version '01'"));
+  EXPECT_THAT(DescribeModel(request, Caller::Unrestricted(), *models_).status().message(),
+              HasSubstr("version '01'"));
 }
 
 TEST_F(OpenInferenceTest, TokensHaveStringsOnlyWhereTheyAreAskedFor) {
   Serve("near");
   v1::TokenizeRequest request;
   request.set_text("cab");
-  auto reply = Tokenize(request, *models_);  // the only model
+  auto reply = Tokenize(request, Caller::Unrestricted(), *models_);  // the only model
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_THAT(reply->tokens(), ElementsAre(2, 0, 1));
   EXPECT_EQ(reply->count(), 3);
   EXPECT_GT(reply->max_model_len(), 0);
   EXPECT_THAT(reply->token_strings(), IsEmpty());
   request.set_return_token_strings(true);
-  EXPECT_THAT(Tokenize(request, *models_)->token_strings(), ElementsAre("c", "a", "b"));
+  EXPECT_THAT(Tokenize(request, Caller::Unrestricted(), *models_)->token_strings(),
+              ElementsAre("c", "a", "b"));
   Serve("far");
-  EXPECT_THAT(Tokenize(request, *models_).status().message(), HasSubstr("2 models are served"));
+  EXPECT_THAT(Tokenize(request, Caller::Unrestricted(), *models_).status().message(),
+              HasSubstr("2 models are served"));
 }
 
 TEST_F(OpenInferenceTest, OnlyTokensOfTheVocabularyHaveText) {
   Serve("near");
   v1::DetokenizeRequest request;
   for (const int token : {2, 0, 1}) request.add_tokens(token);
-  EXPECT_EQ(Detokenize(request, *models_)->text(), "cab");
+  EXPECT_EQ(Detokenize(request, Caller::Unrestricted(), *models_)->text(), "cab");
   for (const int token : {-1, kVocabulary}) {
     request.set_tokens(1, token);
-    const auto refused = Detokenize(request, *models_);
+    const auto refused = Detokenize(request, Caller::Unrestricted(), *models_);
     EXPECT_TRUE(absl::IsInvalidArgument(refused.status()));
     EXPECT_THAT(refused.status().message(), HasSubstr("outside the vocabulary of 12"));
   }

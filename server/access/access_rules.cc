@@ -1,0 +1,144 @@
+#include "server/access/access_rules.h"
+
+#include <algorithm>
+
+namespace espalier {
+namespace {
+
+constexpr Roles kTrain = Role::kTrain, kInfer = Role::kInfer, kWorker = Role::kWorker,
+                kMonitor = Role::kMonitor, kOnlyAdmin = Role::kAdmin;
+constexpr Roles kAny = kTrain | kInfer | kWorker | kMonitor;
+constexpr Roles kClients = kTrain | kInfer | kMonitor;
+
+ResourceField Read(absl::string_view artifact, absl::string_view prefix = "") {
+  return {artifact, ResourceKind::kArtifact, ResourceUse::kRead, prefix};
+}
+ResourceField Change(absl::string_view artifact) {
+  return {artifact, ResourceKind::kArtifact, ResourceUse::kChange};
+}
+ResourceField Create(absl::string_view artifact) {
+  return {artifact, ResourceKind::kArtifact, ResourceUse::kCreate};
+}
+std::vector<ResourceField> ReadJob() {
+  return {{"job_id", ResourceKind::kJob, ResourceUse::kRead}};
+}
+std::vector<ResourceField> ChangeJob() {
+  return {{"job_id", ResourceKind::kJob, ResourceUse::kChange}};
+}
+std::vector<ResourceField> Tuning(ResourceUse use) {
+  return {{"id", ResourceKind::kDistillation, use}};
+}
+// Artifacts that a job's specification names.
+std::vector<ResourceField> OfSpec() {
+  return {Read("spec.onnx_artifact"), Read("spec.init_artifact"), Read("spec.tokenizer_artifact"),
+          Read("spec.dataset.uri", "artifact:"), Create("spec.output_model")};
+}
+// Artifacts that a model is served from.
+std::vector<ResourceField> Served(const char* artifact, const char* ssms, const char* adapters) {
+  return {Read(artifact), Read(ssms), Read(adapters)};
+}
+
+std::vector<AccessRule> MakeRules() {
+  std::vector<AccessRule> rules = {
+      {"Training/Submit", kTrain, OfSpec()},
+      {"Training/DryRun", kTrain, OfSpec()},
+      {"Training/Watch", kTrain, ReadJob()},
+      {"Training/Get", kTrain, ReadJob()},
+      {"Training/List", kTrain, {}},
+      {"Training/Cancel", kTrain, ChangeJob()},
+      {"Training/Resume", kTrain, ChangeJob()},
+
+      {"Planner/MakePlan", kTrain, {Read("onnx_artifact")}},
+      {"Planner/Explain",
+       kTrain,
+       {{"job_id", ResourceKind::kJob, ResourceUse::kRead}, Read("plan.onnx_artifact")}},
+      {"Planner/Export", kTrain, ReadJob()},
+      {"Planner/Import", kTrain, {}},
+      {"Planner/Diff", kTrain, {}},
+      {"Planner/Profile", kTrain, {}},
+      {"Planner/Machines", kTrain, {}},
+
+      // The name of an upload stands in its first message, which the service hands in.
+      {"Models/Upload", kTrain, {Create("name")}},
+      {"Models/List", kTrain, {}},
+      {"Models/Get", kTrain | kWorker, {Read("name")}},
+      {"Models/Delete", kTrain, {Change("name")}},
+      {"Models/Quantize", kTrain, {Read("name"), Create("out")}},
+
+      {"Distillation/SubmitDistillation",
+       kTrain,
+       {Read("spec.llm"), Read("spec.ssms.artifact"), Read("spec.prompts")}},
+      {"Distillation/GetDistillation", kTrain, Tuning(ResourceUse::kRead)},
+      {"Distillation/ListDistillations", kTrain, {}},
+      {"Distillation/CancelDistillation", kTrain, Tuning(ResourceUse::kChange)},
+      {"Distillation/ResumeDistillation", kTrain, Tuning(ResourceUse::kChange)},
+
+      // Names of served models are looked up among those that the caller may use.
+      {"Inference/Generate", kInfer, {}},
+      {"Inference/Embed", kInfer, {}},
+      {"Inference/Cancel", kInfer, {}},
+      {"Inference/Tokenize", kInfer, {}},
+      {"Inference/Detokenize", kInfer, {}},
+      {"Inference/Serve", kTrain, Served("artifact", "ssm_artifacts", "adapters.artifact")},
+      {"Inference/Unserve", kTrain, {{"name", ResourceKind::kServedModel, ResourceUse::kChange}}},
+      {"Inference/ListServed", kClients, {}},
+      {"Inference/VerifyLossless", kTrain,
+       Served("models.artifact", "models.ssm_artifacts", "models.adapters.artifact")},
+
+      {"Cluster/Join", kWorker, {}},
+      {"Cluster/Heartbeat", kWorker, {}},
+      {"Cluster/Leave", kWorker, {}},
+      {"Cluster/StoreSet", kWorker, {}},
+      {"Cluster/StoreGet", kWorker, {}},
+      {"Cluster/ListWorkers", kAny, {}},
+      {"Cluster/Status", kAny, {}},
+      {"Cluster/Backup", kOnlyAdmin, {}},
+
+      {"OpenInference/ServerLive", kAny, {}},
+      {"OpenInference/ServerReady", kAny, {}},
+      {"OpenInference/ServerMetadata", kAny, {}},
+      {"OpenInference/ModelReady", kClients, {}},
+      {"OpenInference/ModelMetadata", kClients, {}},
+      {"OpenInference/ModelInfer", kInfer, {}},
+
+      {"GET /health", kAny, {}},
+      {"GET /ready", kAny, {}},
+      {"GET /version", kAny, {}},
+      {"GET /v2", kAny, {}},
+      {"GET /v2/health/live", kAny, {}},
+      {"GET /v2/health/ready", kAny, {}},
+      {"GET /metrics", kMonitor, {}},
+      {"GET /v1/models", kClients, {}},
+      {"GET /v1/models/NAME", kClients, {}},
+      {"GET /v2/models/NAME", kClients, {}},
+      {"GET /v2/models/NAME/ready", kClients, {}},
+  };
+  for (const char* route :
+       {"POST /v1/completions", "POST /v1/chat/completions", "POST /v1/responses",
+        "POST /v1/responses/input_tokens", "GET /v1/responses/ID", "DELETE /v1/responses/ID",
+        "POST /v1/responses/ID/cancel", "GET /v1/responses/ID/input_items", "POST /v1/messages",
+        "POST /v1/messages/count_tokens", "POST /v1/embeddings", "POST /tokenize",
+        "POST /detokenize"}) {
+    rules.push_back({route, kInfer, {}});
+  }
+  std::sort(rules.begin(), rules.end(),
+            [](const AccessRule& a, const AccessRule& b) { return a.method < b.method; });
+  return rules;
+}
+
+}  // namespace
+
+const std::vector<AccessRule>& AccessRules() {
+  static const auto* const rules = new std::vector<AccessRule>(MakeRules());
+  return *rules;
+}
+
+const AccessRule* FindAccessRule(absl::string_view method) {
+  const std::vector<AccessRule>& rules = AccessRules();
+  const auto found = std::lower_bound(
+      rules.begin(), rules.end(), method,
+      [](const AccessRule& rule, absl::string_view wanted) { return rule.method < wanted; });
+  return found != rules.end() && found->method == method ? &*found : nullptr;
+}
+
+}  // namespace espalier

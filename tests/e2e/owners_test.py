@@ -1,0 +1,262 @@
+"""Who may call what, and whose: every gRPC method and HTTP route, without credentials, with a wrong key, with a key of another
+role, and by another owner. Methods come from the descriptors and the rules of access: a new one without a request here fails."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import unittest.mock as mock
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import grpc  # noqa: E402
+from espalier.v1 import cluster_pb2, distillation_pb2, inference_pb2, models_pb2, plan_pb2, training_pb2  # noqa: E402
+from open_inference import open_inference_pb2  # noqa: E402
+from cluster import DATA, ROOT, Cluster, Failed, write_private  # noqa: E402
+from grpc_calls import SERVICES, Calls, use  # noqa: E402
+
+use(cluster_pb2, distillation_pb2, inference_pb2, models_pb2, plan_pb2, training_pb2, open_inference_pb2)
+Code = grpc.StatusCode
+KEYS = {"admin": "the-key-of-the-admin", "alice": "the-key-of-alice-here", "bob": "the-key-of-bob-elsewhere",
+        "infer": "the-key-of-bobs-application", "worker": "the-key-of-the-workers", "monitor": "the-key-of-prometheus"}
+FILE = f"""{KEYS['infer']} role=infer owner=bob
+{KEYS['admin']}
+{KEYS['alice']} role=train,infer owner=alice
+{KEYS['bob']} role=train,infer owner=bob
+{KEYS['worker']} role=worker
+{KEYS['monitor']} role=monitor
+"""
+MODEL = "--model=llama:hidden=32,layers=1,heads=2,kv_heads=2,intermediate=64,positions=64"
+OTHER_NAMES = {"GRPCInferenceService": "OpenInference"}
+
+
+def rules():
+    path = os.path.join(ROOT, "tools", "docs", "access_rules_json")
+    return {rule["method"]: rule for rule in json.loads(subprocess.run([path], stdout=subprocess.PIPE, check=True).stdout)}
+
+
+def outcome(call):
+    """Code and replies of a call; a stream is read to its end."""
+    try:
+        reply = call()
+        return Code.OK, list(reply) if hasattr(reply, "__next__") else [reply]
+    except grpc.RpcError as error:
+        return error.code(), [error.details()]
+
+
+class OwnersTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.keys = tempfile.TemporaryDirectory()
+        path = os.path.join(cls.keys.name, "keys")
+        write_private(path, FILE)
+        with mock.patch.dict(os.environ, {"ESPALIER_TOKEN": KEYS["admin"]}):
+            cls.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={path}", "--local-workers=1"])
+            cls.cluster.wait_for_workers(1)
+        cls.as_("alice", cls.make_things)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.close()
+        cls.keys.cleanup()
+
+    @classmethod
+    def as_(cls, who, run):
+        with mock.patch.dict(os.environ, {"ESPALIER_TOKEN": KEYS[who]}):
+            return run()
+
+    @classmethod
+    def make_things(cls):
+        """What Alice has: a dataset, a job and its model, a served model, a boost-tuning, a response."""
+        cluster, text = cls.cluster, os.path.join(DATA, "genesis.txt")
+        cluster.run("datasets", "upload", text, "--name=hers-data")
+        cls.job = cluster.train(MODEL, "-d", "artifact:hers-data", "--dataset-format=text", "--sequence-length=16", "-b", "2", "--steps=2",
+                                "--name=hers")
+        assert cluster.wait_for_job(cls.job)["state"].upper() == "SUCCEEDED"
+        cluster.run("serve", "hers", "--name=hers-served")
+        with Calls(cluster.grpc, "Distillation", KEYS["alice"]) as calls:
+            cls.tuning = calls.SubmitDistillation(distillation_pb2.SubmitDistillationRequest(spec=distillation_pb2.DistillationSpec(
+                name="hers-tuned", llm="hers", ssms=[distillation_pb2.DistillationStart(artifact="hers")], prompts="hers-data",
+                prompt_format=distillation_pb2.DistillationSpec.TEXT, max_prompts=4, prompt_tokens=8, continuation_tokens=8, steps=1,
+                expansion=[1]))).job.id
+        status, reply = cls.http("POST", "/v1/responses", {"model": "hers-served", "input": "In", "max_output_tokens": 4}, "alice")
+        assert status == 200, reply
+        cls.response = json.loads(reply)["id"]
+
+    @classmethod
+    def http(cls, method, path, body=None, who=None, key=None):
+        """`key` None: none."""
+        return cls.cluster.request(method, path, None if body is None else json.dumps(body), token=KEYS[who] if who else key or "")
+
+    def call(self, name, key, request):
+        service, method = name.split("/")
+        service = {short: full for full, short in OTHER_NAMES.items()}.get(service, service)
+        with Calls(self.cluster.grpc, service, key) as calls:
+            return outcome(lambda: getattr(calls, method)(request, timeout=60))
+
+    def empty(self, name):
+        service, method = name.split("/")
+        service = {short: full for full, short in OTHER_NAMES.items()}.get(service, service)
+        descriptor = SERVICES[service].methods_by_name[method]
+        request = descriptor.input_type._concrete_class()
+        return iter([request]) if descriptor.client_streaming else request
+
+    def methods(self):
+        return [f"{OTHER_NAMES.get(s.name, s.name)}/{m}" for s in SERVICES.values() if s.name != "Worker" for m in s.methods_by_name]
+
+    def test_every_rpc_wants_a_key_with_the_role(self):
+        table = rules()
+        self.assertEqual(sorted(self.methods()), sorted(m for m in table if " " not in m))
+        for name in self.methods():
+            for key in (None, "the-key-of-nobody-here", KEYS["admin"][:-1]):
+                self.assertEqual(self.call(name, key, self.empty(name))[0], Code.UNAUTHENTICATED, (name, key))
+            for who, roles in (("bob", {"train", "infer"}), ("infer", {"infer"}), ("worker", {"worker"}), ("monitor", {"monitor"})):
+                if roles & set(table[name]["roles"].split(", ")):
+                    continue
+                self.assertEqual(self.call(name, KEYS[who], self.empty(name))[0], Code.PERMISSION_DENIED, (name, who))
+
+    def test_every_route_wants_a_key_with_the_role(self):
+        routes = [m.split(" ") for m in rules() if " " in m]
+        self.assertGreater(len(routes), 20)
+        for method, path in routes:
+            path = path.replace("NAME", "hers-served").replace("ID", self.response)
+            for key in (None, "the-key-of-nobody-here"):
+                self.assertEqual(self.http(method, path, {} if method == "POST" else None, key=key)[0], 401, (method, path))
+        for who, allowed in (("infer", {"infer"}), ("worker", {"worker"}), ("monitor", {"monitor"})):
+            for name, rule in rules().items():
+                if " " not in name or allowed & set(rule["roles"].split(", ")):
+                    continue
+                method, path = name.split(" ")
+                path = path.replace("NAME", "hers-served").replace("ID", self.response)
+                self.assertEqual(self.http(method, path, {} if method == "POST" else None, who)[0], 403, (name, who))
+
+    def others(self):
+        """How Bob's calls that name what is Alice's end, by method; OK: only if nothing of hers is in the reply."""
+        spec = training_pb2.TrainingSpec(
+            dataset=training_pb2.Dataset(uri="artifact:hers-data", format=training_pb2.Dataset.TEXT, sequence_length=16),
+            init_artifact="hers", batch_size=2, steps=1)
+        job, none = {"job_id": self.job}, Code.NOT_FOUND
+        tuning = distillation_pb2.DistillationRequest(id=self.tuning)
+        serve = inference_pb2.ServeModelRequest(artifact="hers", name="his")
+        model = "hers-served"
+        return {
+            "Training/Submit": (none, training_pb2.SubmitRequest(spec=spec)),
+            "Training/DryRun": (none, training_pb2.DryRunRequest(spec=spec)),
+            "Training/Watch": (none, training_pb2.WatchRequest(**job)),
+            "Training/Get": (none, training_pb2.GetJobRequest(**job)),
+            "Training/List": (Code.OK, training_pb2.ListJobsRequest()),
+            "Training/Cancel": (none, training_pb2.CancelRequest(**job)),
+            "Training/Resume": (none, training_pb2.ResumeRequest(**job)),
+            "Planner/MakePlan": (none, plan_pb2.PlanRequest(onnx_artifact="hers")),
+            "Planner/Explain": (none, plan_pb2.ExplainRequest(**job)),
+            "Planner/Export": (none, plan_pb2.ExportRequest(**job)),
+            "Models/Upload": (Code.ALREADY_EXISTS, iter([models_pb2.UploadRequest(header=models_pb2.UploadHeader(
+                name="hers", kind=models_pb2.Artifact.MODEL, replace=True))])),
+            "Models/List": (Code.OK, models_pb2.ListArtifactsRequest()),
+            "Models/Get": (none, models_pb2.DownloadRequest(name="hers@1")),
+            "Models/Delete": (none, models_pb2.DeleteArtifactRequest(name="hers-data")),
+            "Models/Quantize": (none, models_pb2.QuantizeRequest(name="hers", weights="int8", out="his")),
+            "Distillation/SubmitDistillation": (none, distillation_pb2.SubmitDistillationRequest(
+                spec=distillation_pb2.DistillationSpec(name="his", llm="hers", prompts="hers-data",
+                                                       ssms=[distillation_pb2.DistillationStart(artifact="hers")]))),
+            "Distillation/GetDistillation": (none, tuning),
+            "Distillation/ListDistillations": (Code.OK, distillation_pb2.ListDistillationsRequest()),
+            "Distillation/CancelDistillation": (none, tuning),
+            "Distillation/ResumeDistillation": (none, tuning),
+            "Inference/Generate": (none, inference_pb2.GenerateRequest(model=model, text="In")),
+            "Inference/Embed": (none, inference_pb2.EmbedRequest(model=model, inputs=[inference_pb2.EmbedInput(text="In")])),
+            "Inference/Cancel": (Code.OK, inference_pb2.CancelGenerateRequest(request_id="hers")),
+            "Inference/Tokenize": (none, inference_pb2.TokenizeRequest(model=model, text="In")),
+            "Inference/Detokenize": (none, inference_pb2.DetokenizeRequest(model=model, tokens=[1])),
+            "Inference/Serve": (none, serve),
+            "Inference/Unserve": (none, inference_pb2.UnserveModelRequest(name=model)),
+            "Inference/ListServed": (Code.OK, inference_pb2.ListServedRequest()),
+            "Inference/VerifyLossless": (none, inference_pb2.VerifyLosslessRequest(models=serve)),
+            "Cluster/ListWorkers": (Code.OK, cluster_pb2.ListWorkersRequest()),
+            "Cluster/Status": (Code.OK, cluster_pb2.ClusterStatusRequest()),
+            "OpenInference/ModelReady": (none, open_inference_pb2.ModelReadyRequest(name=model)),
+            "OpenInference/ModelMetadata": (none, open_inference_pb2.ModelMetadataRequest(name=model)),
+        }
+
+    # They name nothing that belongs to anyone.
+    NOBODYS = {"Planner/Import", "Planner/Diff", "Planner/Profile", "Planner/Machines", "OpenInference/ServerLive",
+               "OpenInference/ServerReady", "OpenInference/ServerMetadata", "OpenInference/ModelInfer"}
+
+    def test_nothing_of_another_owner_can_be_named(self):
+        others, table = self.others(), rules()
+        callable_by_bob = {name for name in self.methods() if {"train", "infer"} & set(table[name]["roles"].split(", "))}
+        self.assertEqual(callable_by_bob, set(others) | self.NOBODYS)
+        for name, (expected, request) in others.items():
+            code, replies = self.call(name, KEYS["bob"], request)
+            self.assertEqual(code, expected, (name, replies))
+            if code == Code.OK:
+                self.assertNotIn("hers", str(replies), name)
+                self.assertNotIn(self.job, str(replies), name)
+        # All of it is still there.
+        self.assertEqual(self.as_("alice", lambda: self.cluster.job(self.job))[0]["state"].upper(), "SUCCEEDED")
+        status, answer = self.http("POST", "/v1/completions", {"model": "hers-served", "prompt": "In", "max_tokens": 2}, "alice")
+        self.assertEqual(status, 200, answer)
+
+    def test_nothing_of_another_owner_is_behind_a_route(self):
+        bodies = {"/v1/completions": {"prompt": "In"}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "In"}]},
+                  "/v1/responses": {"input": "In"}, "/v1/responses/input_tokens": {"input": "In"},
+                  "/v1/messages": {"messages": [{"role": "user", "content": "In"}], "max_tokens": 2},
+                  "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "In"}]},
+                  "/v1/embeddings": {"input": "In"}, "/tokenize": {"prompt": "In"}, "/detokenize": {"tokens": [1]}}
+        seen = 0
+        for name, rule in rules().items():
+            if " " not in name or not {"infer", "train"} & set(rule["roles"].split(", ")):
+                continue
+            method, route = name.split(" ")
+            path = route.replace("NAME", "hers-served").replace("ID", self.response)
+            if method == "POST" and "ID" not in route:
+                self.assertIn(route, bodies, "give the new route a body here")
+            body = dict(bodies.get(route, {}), model="hers-served") if method == "POST" else None
+            status, answer = self.http(method, path, body, "bob")
+            seen += 1
+            if route != path or method == "POST":
+                self.assertEqual(status, 404, (name, answer))
+            else:
+                self.assertEqual(status, 200, (name, answer))
+                self.assertNotIn("hers", str(answer), name)
+        self.assertGreater(seen, 15)
+        # Nor without a name, where only one model is served.
+        status, answer = self.http("POST", "/tokenize", {"prompt": "In"}, "bob")
+        self.assertEqual(status, 400, answer)
+        self.assertEqual(self.http("GET", f"/v1/responses/{self.response}", None, "alice")[0], 200)
+
+    def test_owners_have_names_of_their_own_and_admins_have_all(self):
+        names = self.as_("bob", lambda: [a["name"] for a in self.cluster.run("models")["artifacts"]])
+        self.assertEqual(names, [])
+        admin = self.as_("admin", lambda: {a["name"]: a["owner"] for a in self.cluster.run("models")["artifacts"]})
+        self.assertEqual(admin["hers"], "alice")
+        with self.assertRaises(Failed) as taken:
+            self.as_("bob", lambda: self.cluster.train(MODEL, "-d", os.path.join(DATA, "genesis.txt"), "--sequence-length=16", "-b", "2",
+                                                       "--steps=2", "--name=hers"))
+        self.assertIn("choose another name", taken.exception.err)
+        # Shared by the admin: used by all, changed by none.
+        self.as_("admin", lambda: self.cluster.run("datasets", "upload", os.path.join(DATA, "genesis.txt"), "--name=shared"))
+        job = self.as_("bob", lambda: self.cluster.train(MODEL, "-d", "artifact:shared", "--dataset-format=text", "--sequence-length=16",
+                                                         "-b", "2", "--steps=2", "--name=his"))
+        self.assertEqual(self.as_("bob", lambda: self.cluster.wait_for_job(job))["state"].upper(), "SUCCEEDED")
+        code, why = self.call("Models/Delete", KEYS["bob"], models_pb2.DeleteArtifactRequest(name="shared"))
+        self.assertEqual(code, Code.PERMISSION_DENIED, why)
+        self.assertEqual(self.call("Models/Delete", KEYS["admin"], models_pb2.DeleteArtifactRequest(name="shared"))[0], Code.OK)
+
+    def test_owners_survive_a_restart(self):
+        self.cluster.daemon.terminate()
+        self.cluster.daemon.wait()
+        with mock.patch.dict(os.environ, {"ESPALIER_TOKEN": KEYS["admin"]}):
+            self.cluster.start_daemon("/health")
+            self.cluster.wait_for_workers(1)
+        code, _ = self.call("Training/Get", KEYS["bob"], training_pb2.GetJobRequest(job_id=self.job))
+        self.assertEqual(code, Code.NOT_FOUND)
+        for name, request in (("Training/Get", training_pb2.GetJobRequest(job_id=self.job)),
+                              ("Distillation/GetDistillation", distillation_pb2.DistillationRequest(id=self.tuning))):
+            self.assertEqual(self.call(name, KEYS["alice"], request)[0], Code.OK, name)
+        self.cluster.wait(lambda: self.http("GET", "/v1/models/hers-served", None, "alice")[0] == 200, 60, "the model is served again")
+        self.assertEqual(self.http("GET", "/v1/models/hers-served", None, "bob")[0], 404)
+
+
+if __name__ == "__main__":
+    unittest.main()

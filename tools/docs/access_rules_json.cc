@@ -1,0 +1,25 @@
+// Prints the rules of access (server/access/access_rules.h) as JSON: for the reference and for the
+// tests that call every method.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "server/access/access_rules.h"
+
+int main() {
+  constexpr const char* kKinds[] = {"job", "artifact", "boost-tuning", "served model"};
+  constexpr const char* kUses[] = {"read", "change", "create"};
+  nlohmann::ordered_json rules = nlohmann::ordered_json::array();
+  for (const espalier::AccessRule& rule : espalier::AccessRules()) {
+    nlohmann::ordered_json resources = nlohmann::ordered_json::array();
+    for (const espalier::ResourceField& field : rule.resources) {
+      resources.push_back({{"field", std::string(field.path)},
+                           {"kind", kKinds[static_cast<int>(field.kind)]},
+                           {"use", kUses[static_cast<int>(field.use)]}});
+    }
+    rules.push_back({{"method", std::string(rule.method)},
+                     {"roles", (rule.roles | espalier::Role::kAdmin).ToString()},
+                     {"resources", resources}});
+  }
+  std::printf("%s\n", rules.dump(1).c_str());
+  return 0;
+}
