@@ -51,7 +51,7 @@ class CoordinatorFixture : public ::testing::Test {
     options.dataset_roots = {::testing::TempDir()};
     options.listen = listen;
     options.lease = absl::Seconds(3);
-    options.recovery_grace_period = absl::Milliseconds(300);
+    options.recovery_grace_period = grace_;
     options.grow_after = options.grow_if_left = absl::ZeroDuration();
     options.max_attempts_without_progress = 3;
     options.file_system = &files_;
@@ -186,6 +186,7 @@ class CoordinatorFixture : public ::testing::Test {
     }
   }
 
+  absl::Duration grace_ = absl::Milliseconds(300);  // CoordinatorOptions::recovery_grace_period
   std::string data_dir_, text_;
   FaultyFileSystem files_{NewPosixFileSystem()};
   std::unique_ptr<Coordinator> coordinator_;

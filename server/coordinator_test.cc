@@ -188,6 +188,23 @@ TEST_F(CoordinatorTest, RestartedCoordinatorContinuesFromCheckpoint) {
   EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("coordinator was started again")));
 }
 
+// The first worker that joins again does not take a queued job alone.
+TEST_F(CoordinatorTest, ARestartedCoordinatorGivesItsWorkersTimeToComeBack) {
+  const std::string id = Submit(Submission());
+  const std::string address = coordinator_->grpc_address();
+  coordinator_.reset();
+  grace_ = absl::Seconds(2);
+  StartCoordinator(address);
+  AddWorker();
+  absl::SleepFor(absl::Milliseconds(500));
+  EXPECT_EQ(Get(id).job().state(), v1::QUEUED);
+  AddWorker();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().plan().devices_size(), 2);
+  EXPECT_EQ(reply.job().most_workers(), 2);
+}
+
 TEST_F(CoordinatorTest, JobErrorFailsItAtOnce) {
   AddWorker({.fail_at = 7, .failure = absl::InvalidArgumentError("node 'x': NaN in column 'a'")});
   AddWorker();
