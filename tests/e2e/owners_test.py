@@ -10,7 +10,7 @@ import unittest.mock as mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import grpc  # noqa: E402
-from espalier.v1 import cluster_pb2, distillation_pb2, inference_pb2, models_pb2, plan_pb2, training_pb2  # noqa: E402
+from espalier.v1 import cluster_pb2, distillation_pb2, inference_pb2, models_pb2, plan_pb2, program_pb2, training_pb2  # noqa: E402
 from open_inference import open_inference_pb2  # noqa: E402
 from cluster import DATA, ROOT, Cluster, Failed, write_private  # noqa: E402
 from grpc_calls import SERVICES, Calls, use  # noqa: E402
@@ -69,7 +69,7 @@ class OwnersTest(unittest.TestCase):
     def make_things(cls):
         """What Alice has: a dataset, a job and its model, a served model, a boost-tuning, a response."""
         cluster, text = cls.cluster, os.path.join(DATA, "genesis.txt")
-        cluster.run("datasets", "upload", text, "--name=hers-data")
+        cluster.run("models", "upload", "hers-data", text)
         cls.job = cluster.train(MODEL, "-d", "artifact:hers-data", "--dataset-format=text", "--sequence-length=16", "-b", "2", "--steps=2",
                                 "--name=hers")
         assert cluster.wait_for_job(cls.job)["state"].upper() == "SUCCEEDED"
@@ -78,7 +78,7 @@ class OwnersTest(unittest.TestCase):
             cls.tuning = calls.SubmitDistillation(distillation_pb2.SubmitDistillationRequest(spec=distillation_pb2.DistillationSpec(
                 name="hers-tuned", llm="hers", ssms=[distillation_pb2.DistillationStart(artifact="hers")], prompts="hers-data",
                 prompt_format=distillation_pb2.DistillationSpec.TEXT, max_prompts=4, prompt_tokens=8, continuation_tokens=8, steps=1,
-                expansion=[1]))).job.id
+                expansion=[1], optimizer=program_pb2.Optimizer(name="adam", learning_rate={"peak": 1e-3})))).job.id
         status, reply = cls.http("POST", "/v1/responses", {"model": "hers-served", "input": "In", "max_output_tokens": 4}, "alice")
         assert status == 200, reply
         cls.response = json.loads(reply)["id"]
@@ -235,7 +235,7 @@ class OwnersTest(unittest.TestCase):
                                                        "--steps=2", "--name=hers"))
         self.assertIn("choose another name", taken.exception.err)
         # Shared by the admin: used by all, changed by none.
-        self.as_("admin", lambda: self.cluster.run("datasets", "upload", os.path.join(DATA, "genesis.txt"), "--name=shared"))
+        self.as_("admin", lambda: self.cluster.run("models", "upload", "shared", os.path.join(DATA, "genesis.txt")))
         job = self.as_("bob", lambda: self.cluster.train(MODEL, "-d", "artifact:shared", "--dataset-format=text", "--sequence-length=16",
                                                          "-b", "2", "--steps=2", "--name=his"))
         self.assertEqual(self.as_("bob", lambda: self.cluster.wait_for_job(job))["state"].upper(), "SUCCEEDED")
