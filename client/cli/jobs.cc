@@ -45,6 +45,7 @@ absl::Status ListJobs(Context& context, Client* client) {
                {"step time", Align::kRight},
                {"created"},
                {"model"},
+               {.title = "owner", .optional = true},
                {"error", Align::kLeft, true}});
   for (const v1::Job& job : *jobs) {
     table.Row({Printable(job.id()), Printable(job.spec().name()),
@@ -53,7 +54,8 @@ absl::Status ListJobs(Context& context, Client* client) {
                job.median_step_seconds() > 0
                    ? FormatSeconds(job.median_step_seconds(), context.terminal().unicode)
                    : "",
-               Time(job.created_unix_ms()), Printable(job.output_model()), Printable(job.error())});
+               Time(job.created_unix_ms()), Printable(job.output_model()), Printable(job.owner()),
+               Printable(job.error())});
   }
   context.out() << (table.empty() ? "no jobs yet; submit one: espalier train\n"
                                   : table.Render(context.terminal()))

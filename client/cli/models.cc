@@ -50,13 +50,14 @@ absl::Status ListModels(Context& context, Client* client) {
                {"size", Align::kRight},
                {"files", Align::kRight},
                {"created"},
-               {"sha256"}});
+               {"sha256"},
+               {.title = "owner", .optional = true}});
   for (const auto& a : *artifacts) {
     table.Row({Printable(a.name()), KindName(a.kind()), FormatBytes(static_cast<double>(a.bytes())),
                absl::StrCat(a.files_size()),
                absl::FormatTime("%Y-%m-%d %H:%M", absl::FromUnixMillis(a.created_unix_ms()),
                                 absl::LocalTimeZone()),
-               Printable(a.sha256()).substr(0, 12)});
+               Printable(a.sha256()).substr(0, 12), Printable(a.owner())});
   }
   context.out() << (table.empty() ? "no artifacts yet\n" : table.Render(context.terminal()))
                 << std::flush;

@@ -15,8 +15,16 @@ std::string Table::Render(const Terminal& terminal) const {
   constexpr int kGap = 2;
   constexpr int kNarrowest = 8;
   std::vector<int> widths;
+  std::vector<bool> shown;
   int total = -kGap;
   for (size_t c = 0; c < columns_.size(); ++c) {
+    const bool filled =
+        std::any_of(rows_.begin(), rows_.end(), [&](const auto& row) { return !row[c].empty(); });
+    shown.push_back(filled || !columns_[c].optional);
+    if (!shown[c]) {
+      widths.push_back(0);
+      continue;
+    }
     int width = DisplayWidth(columns_[c].title);
     for (const auto& row : rows_) width = std::max(width, DisplayWidth(row[c]));
     widths.push_back(width);
@@ -35,6 +43,7 @@ std::string Table::Render(const Terminal& terminal) const {
   const auto line = [&](auto&& cell) {
     std::string text;
     for (size_t c = 0; c < columns_.size(); ++c) {
+      if (!shown[c]) continue;
       if (c > 0) text += std::string(kGap, ' ');
       text += cell(c);
     }

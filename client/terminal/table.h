@@ -14,7 +14,8 @@ class Table {
   struct Column {
     std::string title;
     Align align = Align::kLeft;
-    bool shrink = false;  // truncated first if the terminal is too narrow
+    bool shrink = false;    // truncated first if the terminal is too narrow
+    bool optional = false;  // left out if no row has text in it
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}

@@ -109,6 +109,22 @@ TEST(TableTest, AlignsByDisplayWidth) {
             "模型      8\n");
 }
 
+TEST(TableTest, OptionalColumnsAreShownIfTheyHaveText) {
+  for (const std::string owner : {"", "alice"}) {
+    Table table({{"id"}, {.title = "owner", .optional = true}, {"state"}});
+    table.Row({"job-1", owner, "QUEUED"});
+    table.Row({"job-2", "", "QUEUED"});
+    EXPECT_EQ(table.Render(Tty()), owner.empty() ? "id     state\n"
+                                                   "─────  ──────\n"
+                                                   "job-1  QUEUED\n"
+                                                   "job-2  QUEUED\n"
+                                                 : "id     owner  state\n"
+                                                   "─────  ─────  ──────\n"
+                                                   "job-1  alice  QUEUED\n"
+                                                   "job-2         QUEUED\n");
+  }
+}
+
 TEST(TableTest, NarrowTerminalShrinksMarkedColumnPipesTruncateNothing) {
   Table table({{"id"}, {"error", Align::kLeft, true}});
   table.Row({"job-1", std::string(60, 'x')});
