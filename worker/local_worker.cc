@@ -23,6 +23,7 @@
 #include "base/random_id.h"
 #include "worker/collective/gloo_communicator.h"
 #include "worker/collective/nccl_communicator.h"
+#include "worker/collective/peer_monitor.h"
 #include "worker/coordinator_client.h"
 #include "worker/data_folder.h"
 #include "worker/dataset_cache.h"
@@ -36,6 +37,8 @@ namespace {
 constexpr uint32_t kProtocolVersion = 2;
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
+// A rank is not lost sooner for being silent to another one.
+constexpr absl::Duration kLeastSilence = absl::Seconds(10);
 
 struct Address {
   std::string host;
@@ -220,9 +223,11 @@ class LocalWorkerImpl : public LocalWorker {
           ") is off loopback: on a network that you trust, start the workers with --insecure"));
     }
     v1::Lease lease;
+    PeerMonitorOptions watched;
     {
       absl::MutexLock lock(&mutex_);
       lease = lease_;
+      watched.silence = std::max(kLeastSilence, 2 * lease_time_);
     }
     std::unique_ptr<RendezvousStore> store =
         client_->Store(lease, attempt.job_id(), attempt.attempt(), std::move(cancelled));
@@ -240,16 +245,23 @@ class LocalWorkerImpl : public LocalWorker {
       if (!kind.ok()) return kind.status();
       all_cuda = all_cuda && *kind == "cuda";
     }
+    watched.rank = rank;
+    watched.size = size;
+    watched.host = host_ == "localhost" ? "127.0.0.1" : host_;
+    watched.connect_timeout = std::min(timeouts.connect, watched.silence);
+    absl::StatusOr<std::unique_ptr<PeerMonitor>> monitor = PeerMonitor::Connect(watched, *store);
+    if (!monitor.ok()) return monitor.status();
     if (all_cuda) {
-      return ConnectNccl(*device_, rank, size, std::move(store), timeouts.wait);
+      return ConnectNccl(*device_, rank, size, std::move(store), timeouts.wait,
+                         *std::move(monitor));
     }
     GlooOptions gloo;
     gloo.rank = rank;
     gloo.size = size;
-    gloo.host = host_ == "localhost" ? "127.0.0.1" : host_;
+    gloo.host = watched.host;
     gloo.connect_timeout = timeouts.connect;
     gloo.timeout = timeouts.wait;
-    return ConnectGloo(gloo, *store);
+    return ConnectGloo(gloo, *store, *std::move(monitor));
   }
 
   absl::Status Join(const std::string& key) {

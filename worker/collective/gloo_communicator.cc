@@ -69,10 +69,16 @@ class GlooCommunicator : public HostCommunicator {
  public:
   // `shm` may be null.
   GlooCommunicator(const GlooOptions& options, std::shared_ptr<gloo::rendezvous::Context> context,
-                   std::unique_ptr<ShmTransport> shm)
-      : options_(options), context_(std::move(context)), shm_(std::move(shm)) {}
+                   std::unique_ptr<ShmTransport> shm, std::unique_ptr<PeerMonitor> monitor)
+      : options_(options),
+        context_(std::move(context)),
+        shm_(std::move(shm)),
+        monitor_(std::move(monitor)) {
+    if (monitor_ != nullptr) monitor_->Watch([this](const absl::Status& s) { End(s); });
+  }
 
   ~GlooCommunicator() override {
+    monitor_.reset();
     // Close connections first, so that no transfer uses a buffer.
     try {
       context_->closeConnections();
@@ -158,16 +164,7 @@ class GlooCommunicator : public HostCommunicator {
     return shm_ == nullptr ? absl::OkStatus() : shm_->EndStep();
   }
 
-  void Abort(const std::string& reason) override {
-    if (shm_ != nullptr) shm_->Abort(reason);
-    absl::MutexLock lock(&mutex_);
-    if (!aborted_) reason_ = reason;
-    aborted_ = true;
-    if (waiting_ != nullptr) {
-      waiting_->abortWaitRecv();
-      waiting_->abortWaitSend();
-    }
-  }
+  void Abort(const std::string& reason) override { End(absl::CancelledError(reason)); }
 
  private:
   struct PendingSend {
@@ -177,9 +174,20 @@ class GlooCommunicator : public HostCommunicator {
     std::unique_ptr<UnboundBuffer> buffer;  // destroyed before its data
   };
 
+  // Ends pending and all later calls with `status`, unless they have already ended.
+  void End(const absl::Status& status) {
+    if (shm_ != nullptr) shm_->Abort(std::string(status.message()));
+    absl::MutexLock lock(&mutex_);
+    if (ended_.ok()) ended_ = status;
+    if (waiting_ != nullptr) {
+      waiting_->abortWaitRecv();
+      waiting_->abortWaitSend();
+    }
+  }
+
   absl::Status Check(int peer) {
     absl::MutexLock lock(&mutex_);
-    if (aborted_) return absl::CancelledError(reason_);
+    if (!ended_.ok()) return ended_;
     if (peer < 0 || peer >= options_.size || peer == options_.rank) {
       return absl::InvalidArgumentError(
           absl::StrCat("no peer ", peer, " for rank ", options_.rank, " of ", options_.size));
@@ -229,7 +237,7 @@ class GlooCommunicator : public HostCommunicator {
 
   bool StartWait(UnboundBuffer* buffer) {
     absl::MutexLock lock(&mutex_);
-    if (aborted_) return false;
+    if (!ended_.ok()) return false;
     waiting_ = buffer;
     return true;
   }
@@ -240,7 +248,7 @@ class GlooCommunicator : public HostCommunicator {
   absl::Status Stop() {
     CloseAll();
     absl::MutexLock lock(&mutex_);
-    return absl::CancelledError(reason_);
+    return ended_;
   }
 
   void CloseAll() {
@@ -274,7 +282,7 @@ class GlooCommunicator : public HostCommunicator {
   absl::Status Failed(const std::exception& e, int peer, const char* what) {
     {
       absl::MutexLock lock(&mutex_);
-      if (aborted_) return absl::CancelledError(reason_);
+      if (!ended_.ok()) return ended_;
     }
     const std::string message = absl::StrCat("cannot ", what, " rank ", peer, ": ", e.what());
     return Classify(message);
@@ -283,6 +291,7 @@ class GlooCommunicator : public HostCommunicator {
   const GlooOptions options_;
   const std::shared_ptr<gloo::rendezvous::Context> context_;
   const std::unique_ptr<ShmTransport> shm_;
+  std::unique_ptr<PeerMonitor> monitor_;
   std::deque<PendingSend> pending_;
   size_t sends_of_last_step_ = 0;  // the oldest in pending_
   int64_t buffered_ = 0;
@@ -290,15 +299,15 @@ class GlooCommunicator : public HostCommunicator {
   int64_t free_bytes_ = 0;
 
   absl::Mutex mutex_;
-  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string reason_ ABSL_GUARDED_BY(mutex_);
+  absl::Status ended_ ABSL_GUARDED_BY(mutex_);  // not ok after Abort, or once a peer is silent
   UnboundBuffer* waiting_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& options,
-                                                          RendezvousStore& store) {
+                                                          RendezvousStore& store,
+                                                          std::unique_ptr<PeerMonitor> monitor) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of ", options.size, " ranks"));
@@ -319,8 +328,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& opt
       if (!connected.ok()) return connected.status();
       shm = *std::move(connected);
     }
-    return std::unique_ptr<Communicator>(
-        std::make_unique<GlooCommunicator>(options, std::move(context), std::move(shm)));
+    return std::unique_ptr<Communicator>(std::make_unique<GlooCommunicator>(
+        options, std::move(context), std::move(shm), std::move(monitor)));
   } catch (const std::exception& e) {
     const std::string message =
         absl::StrCat("rank ", options.rank, " of ", options.size, " could not meet its peers from ",

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/collective/communicator.h"
+#include "worker/collective/peer_monitor.h"
 #include "worker/collective/rendezvous_store.h"
 
 namespace espalier {
@@ -27,7 +28,9 @@ struct GlooOptions {
 
 // Blocks until all ranks have met through `store`, whose keys must be new for every attempt.
 // Returns Unavailable or DeadlineExceeded, with Gloo's message and what to check, if they do not.
-absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(const GlooOptions& options,
-                                                          RendezvousStore& store);
+// `monitor` ends pending and later calls when a peer falls silent; it may be null.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectGloo(
+    const GlooOptions& options, RendezvousStore& store,
+    std::unique_ptr<PeerMonitor> monitor = nullptr);
 
 }  // namespace espalier

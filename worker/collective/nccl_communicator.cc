@@ -17,14 +17,19 @@ namespace {
 class NcclCommunicator : public Communicator {
  public:
   NcclCommunicator(CudaPlugin* plugin, int ordinal, Device& device, int rank, int size,
-                   std::unique_ptr<RendezvousStore> store, absl::Duration timeout)
+                   std::unique_ptr<RendezvousStore> store, absl::Duration timeout,
+                   std::unique_ptr<PeerMonitor> monitor)
       : plugin_(plugin),
         ordinal_(ordinal),
         device_(device),
         rank_(rank),
         size_(size),
         store_(std::move(store)),
-        timeout_(timeout) {}
+        timeout_(timeout),
+        monitor_(std::move(monitor)) {
+    if (monitor_ != nullptr) monitor_->Watch([this](const absl::Status& s) { End(s); });
+  }
+  ~NcclCommunicator() override { monitor_.reset(); }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -73,7 +78,7 @@ class NcclCommunicator : public Communicator {
   absl::Status Flush() override {
     absl::Status done = device_.Synchronize();
     absl::MutexLock lock(&mutex_);
-    if (aborted_) return absl::CancelledError(reason_);
+    if (!ended_.ok()) return ended_;
     for (auto& [group, communicator] : groups_) {
       KernelStatus error = communicator->AsyncError();
       if (!error.ok()) {
@@ -84,19 +89,21 @@ class NcclCommunicator : public Communicator {
     return done;
   }
 
-  void Abort(const std::string& reason) override {
+  void Abort(const std::string& reason) override { End(absl::CancelledError(reason)); }
+
+ private:
+  // Ends pending and all later calls with `status`, unless they have already ended.
+  void End(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
-    if (aborted_) return;
-    aborted_ = true;
-    reason_ = reason;
+    if (!ended_.ok()) return;
+    ended_ = status;
     for (auto& [group, communicator] : groups_) communicator->Abort();
   }
 
- private:
   absl::StatusOr<CudaCommunicator*> Find(const Group& group, int me) {
     {
       absl::MutexLock lock(&mutex_);
-      if (aborted_) return absl::CancelledError(reason_);
+      if (!ended_.ok()) return ended_;
       auto found = groups_.find(group);
       if (found != groups_.end()) return found->second.get();
     }
@@ -124,7 +131,7 @@ class NcclCommunicator : public Communicator {
         plugin_->CreateCommunicator(ordinal_, id, me, static_cast<int>(group.size()), &error);
     if (made == nullptr) return absl::UnavailableError(absl::StrCat("NCCL: ", error));
     absl::MutexLock lock(&mutex_);
-    if (aborted_) made->Abort();
+    if (!ended_.ok()) made->Abort();
     return (groups_[group] = std::move(made)).get();
   }
 
@@ -150,10 +157,10 @@ class NcclCommunicator : public Communicator {
   const int size_;
   const std::unique_ptr<RendezvousStore> store_;
   const absl::Duration timeout_;
+  std::unique_ptr<PeerMonitor> monitor_;
 
   absl::Mutex mutex_;
-  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string reason_ ABSL_GUARDED_BY(mutex_);
+  absl::Status ended_ ABSL_GUARDED_BY(mutex_);  // not ok after Abort, or once a peer is silent
   std::map<Group, std::unique_ptr<CudaCommunicator>> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -161,14 +168,15 @@ class NcclCommunicator : public Communicator {
 
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(Device& device, int rank, int size,
                                                           std::unique_ptr<RendezvousStore> store,
-                                                          absl::Duration timeout) {
+                                                          absl::Duration timeout,
+                                                          std::unique_ptr<PeerMonitor> monitor) {
   int ordinal = 0;
   CudaPlugin* plugin = CudaPluginOf(device, &ordinal);
   if (plugin == nullptr) {
     return absl::InvalidArgumentError("NCCL needs a CUDA device; this one is a CPU");
   }
   return std::unique_ptr<Communicator>(std::make_unique<NcclCommunicator>(
-      plugin, ordinal, device, rank, size, std::move(store), timeout));
+      plugin, ordinal, device, rank, size, std::move(store), timeout, std::move(monitor)));
 }
 
 }  // namespace espalier

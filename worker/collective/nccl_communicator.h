@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/collective/communicator.h"
+#include "worker/collective/peer_monitor.h"
 #include "worker/collective/rendezvous_store.h"
 #include "worker/device/device.h"
 
@@ -13,9 +14,11 @@ namespace espalier {
 
 // Creates a NCCL communicator at the first use of each group; its first rank publishes the NCCL id
 // through `store`. The others wait for it at most `timeout`, or until `store` cancels. Returns
-// InvalidArgument if `device` is not a CUDA device.
+// InvalidArgument if `device` is not a CUDA device. `monitor` ends pending and later calls when a
+// peer falls silent; it may be null.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(Device& device, int rank, int size,
                                                           std::unique_ptr<RendezvousStore> store,
-                                                          absl::Duration timeout);
+                                                          absl::Duration timeout,
+                                                          std::unique_ptr<PeerMonitor> monitor);
 
 }  // namespace espalier

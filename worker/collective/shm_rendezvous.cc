@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -11,7 +10,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <utility>
 
@@ -19,6 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "worker/collective/descriptor.h"
+#include "worker/collective/host_identity.h"
 
 namespace espalier {
 namespace {
@@ -31,25 +31,6 @@ struct Greeting {
   int32_t rank;
 };
 
-// Owns a file descriptor.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.Release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
-
 absl::Status RendezvousError(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
@@ -58,16 +39,6 @@ std::string RandomBytes(size_t count) {
   std::string bytes(count, '\0');
   if (getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count)) return "";
   return bytes;
-}
-
-// Ranks can share memory if they run under the same kernel, network namespace (which scopes
-// abstract sockets) and user.
-std::string HostIdentity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  struct stat network {};
-  if (!(file >> boot) || stat("/proc/self/ns/net", &network) != 0) return "";
-  return absl::StrCat(boot, "/", network.st_ino, "/", geteuid());
 }
 
 sockaddr_un AddressOf(const std::string& name, socklen_t* length) {
