@@ -42,11 +42,11 @@ class Failed(Exception):
 
 
 class Cluster:
-    def __init__(self, workers=2, lease=3.0, daemon_flags=(), worker_flags=(), ca=None):
-        """ca: PEM file for TLS to the daemon, whose flags must enable TLS."""
+    def __init__(self, workers=2, lease=3.0, daemon_flags=(), worker_flags=(), ca=None, host="127.0.0.1"):
+        """ca: PEM file for TLS to the daemon, whose flags must enable TLS. host: address that the daemon listens on."""
         self.ca = ca
         self.folder = tempfile.mkdtemp(prefix="espalier-e2e-")
-        self.grpc, self.http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        self.grpc, self.http = f"{host}:{free_port()}", f"{host}:{free_port()}"
         self.lease, self.daemon_flags, self.worker_flags = lease, list(daemon_flags), list(worker_flags)
         self.daemon, self.workers, self.logs = None, [], []
         try:
@@ -68,11 +68,12 @@ class Cluster:
                     print(f"--- {os.path.basename(path)}\n" + "".join(log.readlines()[-40:]))
         self.close()
 
-    def spawn(self, name, *flags):
+    def spawn(self, name, *flags, prefix=()):
+        """prefix: the command that starts the program, as nsenter."""
         path = os.path.join(self.folder, f"{name}.{len(self.logs)}.log")
         self.logs.append(path)
         with open(path, "w") as log:
-            return subprocess.Popen([PROGRAMS[name], *flags], stdout=log, stderr=log)
+            return subprocess.Popen([*prefix, PROGRAMS[name], *flags], stdout=log, stderr=log)
 
     def start_daemon(self, until="/ready"):
         self.daemon = self.spawn("espalierd", f"--listen={self.grpc}", f"--http-listen={self.http}",
@@ -86,11 +87,15 @@ class Cluster:
         return sorted({int(child) for task in os.listdir(folder)
                        for child in read(os.path.join(folder, task, "children")).split()})
 
-    def start_worker(self):
-        number = len(self.workers)
-        self.workers.append(self.spawn("espalier-worker", f"--coordinator={self.grpc}", f"--name=w{number}",
-                                       "--threads=1", f"--cache-dir={self.folder}/cache{number}", *self.worker_flags))
-        return self.workers[-1]
+    def start_worker(self, number=None):
+        """`number`: of a worker that ended, which comes back under its name."""
+        if number is None:
+            number = len(self.workers)
+            self.workers.append(None)
+        self.workers[number] = self.spawn("espalier-worker", f"--coordinator={self.grpc}", f"--name=w{number}",
+                                          "--threads=1", f"--cache-dir={self.folder}/cache{number}",
+                                          *self.worker_flags)
+        return self.workers[number]
 
     def wait_for_workers(self, count):
         def there():

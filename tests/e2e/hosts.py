@@ -1,0 +1,72 @@
+"""Several hosts on one machine: network namespaces with an address each, between which single directions can fail.
+
+The test must run in namespaces of its own; enter() starts it again in them."""
+import os
+import subprocess
+import sys
+
+PREFIX = "10.77.0."
+COORDINATOR = PREFIX + "1"
+NOBODY = "02:00:00:00:00:99"  # a hardware address that no host has
+
+
+def enter():
+    """Starts this program again in namespaces where it is root. Returns why that is not possible; empty: it is in."""
+    if os.environ.get("ESPALIER_TEST_HOSTS") == "entered":
+        return ""
+    unshare = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--"]
+    try:
+        subprocess.run([*unshare, "sh", "-c", "mount -t tmpfs none /mnt && ip link add name br0 type bridge"],
+                       check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"no rights to make network namespaces here: {getattr(error, 'stderr', None) or error}"
+    os.execvpe("unshare", [*unshare, sys.executable, *sys.argv], dict(os.environ, ESPALIER_TEST_HOSTS="entered"))
+
+
+def ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+class Hosts:
+    """The coordinator's host, where the test runs, and `count` others."""
+
+    def __init__(self, count):
+        self.holders = {}
+        ip("link", "set", "lo", "up")
+        ip("link", "add", "name", "br0", "type", "bridge")
+        ip("address", "add", f"{COORDINATOR}/24", "dev", "br0")
+        ip("link", "set", "br0", "up")
+        for number in range(2, 2 + count):
+            # It keeps the namespace, and says when it is in it.
+            holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo in; exec sleep infinity"],
+                                      stdout=subprocess.PIPE, text=True)
+            holder.stdout.readline()
+            host = f"{PREFIX}{number}"
+            self.holders[host] = holder
+            ip("link", "add", f"to{number}", "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
+            ip("link", "set", f"to{number}", "master", "br0", "up")
+            self.on(host, "ip", "link", "set", "lo", "up")
+            self.on(host, "ip", "address", "add", f"{host}/24", "dev", "eth0")
+            self.on(host, "ip", "link", "set", "eth0", "up")
+
+    def prefix(self, host):
+        """What to put before a command that is to run on the host."""
+        return ["nsenter", f"--net=/proc/{self.holders[host].pid}/ns/net", "--"]
+
+    def on(self, host, *command):
+        subprocess.run([*self.prefix(host), *command], check=True, capture_output=True, text=True)
+
+    def cut(self, source, target):
+        """Packets from `source` to `target` are lost; those of the other direction arrive."""
+        self.on(source, "ip", "neighbour", "replace", target, "lladdr", NOBODY, "dev", "eth0", "nud", "permanent")
+
+    def mend(self, source, target):
+        self.on(source, "ip", "neighbour", "delete", target, "dev", "eth0")
+
+    def close(self):
+        for host, holder in self.holders.items():
+            ip("link", "delete", f"to{host.removeprefix(PREFIX)}")
+            holder.kill()
+            holder.wait()
+            holder.stdout.close()
+        ip("link", "delete", "br0")

@@ -1,0 +1,87 @@
+"""Workers on other hosts: those that cannot take part do not join, and a network that loses one direction between two
+of them is found out in the documented time."""
+import os
+import re
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import DATA, Cluster, read  # noqa: E402
+from hosts import COORDINATOR, Hosts, enter  # noqa: E402
+
+REASON = enter()
+FIRST, SECOND = "10.77.0.2", "10.77.0.3"
+SILENCE = 10  # seconds: twice the lease of 3 s, at least 10
+JOB = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "-d",
+       os.path.join(DATA, "genesis.txt"), "--sequence-length=32", "-b", "16", "--lr=3e-3", "--seed=5",
+       "--only-data-parallel"]
+
+
+@unittest.skipIf(REASON, REASON)
+class HostsTest(unittest.TestCase):
+    def setUp(self):
+        self.hosts = Hosts(2)
+        self.addCleanup(self.hosts.close)
+        self.cluster = self.enterContext(Cluster(workers=0, daemon_flags=["--insecure"], host=COORDINATOR))
+
+    def worker(self, host, *flags, prefix=()):
+        return self.cluster.spawn("espalier-worker", f"--coordinator={self.cluster.grpc}", f"--name=on-{host}",
+                                  "--threads=1", "--insecure", f"--cache-dir={self.cluster.folder}/cache-{host}",
+                                  *flags, prefix=[*self.hosts.prefix(host), *prefix])
+
+    def start_workers(self):
+        for host in (FIRST, SECOND):
+            self.cluster.workers.append(self.worker(host, f"--listen={host}:0"))
+        self.cluster.wait_for_workers(2)
+
+    def refusal(self, process):
+        """What a worker says that ends because it may not join."""
+        log = self.cluster.logs[-1]
+        self.cluster.workers.append(process)
+        self.assertEqual(process.wait(timeout=30), 1, read(log))
+        self.assertEqual(self.cluster.run("status").get("workers", []), [])
+        return read(log)
+
+    def test_a_worker_that_the_coordinator_cannot_reach_is_refused(self):
+        said = self.refusal(self.worker(FIRST))  # on loopback
+        self.assertRegex(said, r"cannot reach this worker at 127\.0\.0\.1:\d+ .*--advertise=HOST:PORT")
+        said = self.refusal(self.worker(FIRST, f"--listen={FIRST}:0", "--advertise=10.77.0.99:4242"))
+        self.assertIn("cannot reach this worker at 10.77.0.99:4242", said)
+
+    def test_a_worker_without_the_data_folder_is_refused(self):
+        data = f"{self.cluster.folder}/data"
+        own = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {data} && exec "$@"', "sh"]
+        said = self.refusal(self.worker(FIRST, f"--listen={FIRST}:0", prefix=own))
+        self.assertIn(f"does not see the coordinator's data folder {data}", said)
+        self.assertIn("mount the same file system", said)
+
+    def test_a_direction_that_fails_between_workers_is_named_in_time_and_the_job_goes_on(self):
+        self.start_workers()
+        steps = 1500
+        job = self.cluster.train(*JOB, f"--steps={steps}", "--checkpoint-every=50")
+        self.cluster.wait_for_step(job, 100)
+        self.hosts.cut(FIRST, SECOND)
+        begin = time.time()
+        pair = rf"nothing has arrived from rank \d \({FIRST}\) at rank \d \({SECOND}\) for {SILENCE}s"
+        self.cluster.wait(lambda: re.search(pair, " ".join(self.cluster.job(job)[2])), SILENCE + 10, "the job names the pair")
+        print(f"named after {time.time() - begin:.1f} s")
+        self.assertTrue(all(worker["state"].upper() in ("IDLE", "BUSY")
+                            for worker in self.cluster.run("status")["workers"]))  # the coordinator reaches both
+        self.hosts.mend(FIRST, SECOND)
+        done = self.cluster.wait_for_job(job)
+        self.assertEqual(done["state"].upper(), "SUCCEEDED", done)
+        self.assertEqual(sorted(self.cluster.losses(job)), list(range(steps)))
+
+    def test_a_job_whose_workers_cannot_meet_says_which(self):
+        self.start_workers()
+        self.hosts.cut(SECOND, FIRST)
+        job = self.cluster.train(*JOB, "--steps=20")
+        pair = rf"rank \d \({FIRST}\).* rank \d \({SECOND}\)|rank \d \({SECOND}\).* rank \d \({FIRST}\)"
+        self.cluster.wait(lambda: re.search(pair, " ".join(self.cluster.job(job)[2])), SILENCE + 10, "the job names the pair")
+        self.hosts.mend(SECOND, FIRST)
+        self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+
+
+if __name__ == "__main__":
+    unittest.main()
