@@ -1,6 +1,6 @@
 // Formats one answer for an API: as a stream of events and as a whole object, both from the same
-// calls. Implemented once per API (CompletionsFormatter, ResponsesFormatter, MessagesFormatter),
-// driven by ResponseProducer.
+// calls. Implemented once per API (CompletionsFormatter, ResponsesFormatter, MessagesFormatter,
+// OllamaFormatter), driven by ResponseProducer.
 #pragma once
 
 #include <algorithm>
@@ -27,6 +27,9 @@ class ResponseFormatter {
   // `last` of all, Finish. Null: Fail. Called for all replies in order, ahead of those calls and
   // from one thread at a time; shares no state with them.
   virtual size_t CountValues(const v1::GenerateReply* reply, bool last) { return 0; }
+
+  // Content-Type of the stream.
+  virtual const char* stream_type() const { return "text/event-stream"; }
 
   virtual void Queue() {}    // a background response is queued
   virtual void Begin() = 0;  // generation starts

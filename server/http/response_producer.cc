@@ -17,8 +17,8 @@ constexpr size_t kBytesPerValue = 64;  // that cost as much time as one value
 
 }  // namespace
 
-void StartEventStream(HttpResponder& responder) {
-  responder.StartStream(200, "text/event-stream", {{"Cache-Control", "no-cache"}});
+void StartEventStream(HttpResponder& responder, const char* type) {
+  responder.StartStream(200, type, {{"Cache-Control", "no-cache"}});
 }
 
 void WriteEvents(const std::vector<std::string>& events, int64_t after, HttpResponder& responder) {
@@ -187,7 +187,7 @@ void ResponseProducer::OnReply(int prompt, const absl::StatusOr<v1::GenerateRepl
   }
   if (!std::exchange(begun_, true)) {
     if (streams() && !options_.background) {
-      for (const auto& client : watchers_) StartEventStream(*client);
+      for (const auto& client : watchers_) StartEventStream(*client, formatter_.stream_type());
     }
     formatter_.Begin();
   }

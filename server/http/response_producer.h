@@ -100,7 +100,7 @@ class ResponseProducer : public InProgressResponse,
 // Writes the stored events after number `after` to a stream that has begun.
 void WriteEvents(const std::vector<std::string>& events, int64_t after, HttpResponder& responder);
 
-// Sends status and headers of an event stream.
-void StartEventStream(HttpResponder& responder);
+// Sends status and headers of an event stream, or of a stream of another type.
+void StartEventStream(HttpResponder& responder, const char* type = "text/event-stream");
 
 }  // namespace espalier

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/http/json_reader.h"
 #include "server/inference/models/async_engine.h"
 
 namespace espalier {
+
+std::string MessageAlone(const openai::Error& error) {
+  return openai::Dump({{"error", error.message}});
+}
 
 void SendError(HttpResponder& responder, const openai::Error& error, HttpResponder::Headers headers,
                ErrorFormatter form) {

@@ -12,6 +12,9 @@ namespace espalier {
 // Writes an error as an API's JSON body.
 using ErrorFormatter = std::string (*)(const openai::Error& error);
 
+// Returns {"error": "message"}, as the Open Inference Protocol and Ollama's API have it.
+std::string MessageAlone(const openai::Error& error);
+
 // Sends an error with the headers that its status calls for.
 void SendError(HttpResponder& responder, const openai::Error& error,
                HttpResponder::Headers headers = {}, ErrorFormatter form = &openai::ToJson);
