@@ -116,6 +116,7 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json,
   ModelDescription model;
   model.model = *std::move(read);
   if (absl::Status status = AddTokenizer(files, &model); !status.ok()) return status;
+  model.tokenizer_config = files.tokenizer_config_json;
   if (!files.generation_config_json.empty()) {
     absl::StatusOr<GenerationConfig> generation =
         ReadGenerationConfig(files.generation_config_json);

@@ -25,6 +25,7 @@ struct ModelDescription {
   std::map<int, std::string> omitted_added_tokens;
   std::shared_ptr<const ChatTemplate> chat;  // null: the plain form, of models of our own training
   GenerationConfig generation;               // defaults for requests
+  std::string tokenizer_config;              // text of tokenizer_config.json; may be empty
 };
 
 // Returns the errors of ReadModel, LoadTokenizer and ChatFormat, which name the field. Returns

@@ -17,6 +17,7 @@
 #include "models/weights/weight_files.h"
 #include "ops/graph/graph_proto.h"
 #include "planner/planner.h"
+#include "server/inference/models/sentence_embeddings.h"
 #include "server/inference/placement/choose_placement.h"
 #include "serving/models/check_same_vocabulary.h"
 #include "serving/runner/vocabulary_resizing_runner.h"
@@ -60,6 +61,21 @@ absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(FileSystem& system, const std:
   if (!texts.ok()) return texts.status();
   files.tokenizer_json = std::move(texts->tokenizer);
   if (files.tokenizer_config_json.empty()) files.tokenizer_config_json = std::move(texts->config);
+  return files;
+}
+
+// Missing files give empty texts.
+absl::StatusOr<SentenceTransformersFiles> ReadSentenceTransformersFiles(FileSystem& system,
+                                                                        const std::string& folder) {
+  SentenceTransformersFiles files;
+  for (const auto& [name, text] : {std::pair{"modules.json", &files.modules_json},
+                                   {"1_Pooling/config.json", &files.pooling_config_json}}) {
+    absl::StatusOr<std::string> read =
+        ReadWholeFile(system, JoinPath(folder, name), kMaxConfigBytes);
+    if (absl::IsNotFound(read.status())) continue;
+    if (!read.ok()) return read.status();
+    *text = *std::move(read);
+  }
   return files;
 }
 
@@ -374,6 +390,10 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
   loaded.parts.tokenizer = description.tokenizer;
   loaded.parts.chat = description.chat;
   loaded.parts.generation = description.generation;
+  loaded.parts.tokenizer_config = description.tokenizer_config;
+  const auto sentence = ReadSentenceTransformersFiles(*files_, parts[0].model.folder.path());
+  if (!sentence.ok()) return InArtifact(parts[0].artifact, sentence.status());
+  loaded.parts.similarity = CheckSentenceEmbeddings(*sentence);
   const auto hold = [&](const ArtifactFolder& folder) {
     loaded.parts.keep_alive.push_back(std::make_shared<ArtifactFolder>(folder));
   };

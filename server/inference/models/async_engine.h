@@ -14,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -33,6 +34,8 @@ struct EngineParts {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat;  // null: the plain template
   GenerationConfig generation;
+  std::string tokenizer_config;  // text of tokenizer_config.json; may be empty
+  absl::Status similarity;       // why the similarity of embeddings means nothing; OK: it does
   std::unique_ptr<ModelRunner> llm;
   std::vector<std::unique_ptr<ModelRunner>> ssms;
   int64_t kv_cache_bytes = 0;  // of all models
@@ -83,6 +86,8 @@ class AsyncEngine {
   const Tokenizer& tokenizer() const { return *parts_.tokenizer; }
   const ChatTemplate* chat() const { return parts_.chat.get(); }  // null: the plain template
   const GenerationConfig& generation() const { return parts_.generation; }
+  const std::string& tokenizer_config() const { return parts_.tokenizer_config; }
+  const absl::Status& similarity() const { return parts_.similarity; }
   std::shared_ptr<const Tokenizer> shared_tokenizer() const { return parts_.tokenizer; }
   int context() const { return engine_->context(); }
   int concurrent_steps() const { return engine_->concurrent_steps(); }
