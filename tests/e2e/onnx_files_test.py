@@ -49,6 +49,15 @@ class OnnxFilesTest(unittest.TestCase):
         for name, loss in {"cls_token_repeat": 1.13020, "last_token_pool_arange": 0.90586, "hf_roberta": 1.38138}.items():
             self.assertAlmostEqual(self.last_loss(name), loss, delta=3e-5, msg=name)
 
+    def test_sums_over_neighbours(self):
+        """scatter_add has a gradient, whose sums no order of the edges changes."""
+        flags = [f"--onnx={FILES}/gnn_scatter_add.onnx", f"--dataset={DATA}/losses/gnn_amax.npz", "--input", "labels=labels_", "-b", "12",
+                 "--steps=10", "--optimizer=sgd", "--lr=0.01", "--holdout=0", "--metrics=none"]
+        job = self.cluster.wait_for_job(self.cluster.train(*flags))
+        self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+        losses = self.cluster.losses(job["id"])
+        self.assertLess(losses[9], losses[0])
+
     def test_the_user_says_what_is_frozen(self):
         frozen = ("--freeze=0.*", "--freeze=2.*")
         self.assertAlmostEqual(self.last_loss("frozen_backbone", *frozen), 1.07354, delta=2e-5)
