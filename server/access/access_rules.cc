@@ -110,6 +110,11 @@ std::vector<AccessRule> MakeRules() {
       {"GET /metrics", kMonitor, {}},
       {"GET /v1/models", kClients, {}},
       {"GET /v1/models/NAME", kClients, {}},
+      {"GET /", kAny, {}},
+      {"GET /api/version", kAny, {}},
+      {"GET /api/tags", kClients, {}},
+      {"GET /api/ps", kClients, {}},
+      {"POST /api/show", kClients, {}},
       {"GET /v2/models/NAME", kClients, {}},
       {"GET /v2/models/NAME/ready", kClients, {}},
   };
@@ -117,8 +122,12 @@ std::vector<AccessRule> MakeRules() {
        {"POST /v1/completions", "POST /v1/chat/completions", "POST /v1/responses",
         "POST /v1/responses/input_tokens", "GET /v1/responses/ID", "DELETE /v1/responses/ID",
         "POST /v1/responses/ID/cancel", "GET /v1/responses/ID/input_items", "POST /v1/messages",
-        "POST /v1/messages/count_tokens", "POST /v1/embeddings", "POST /tokenize",
-        "POST /detokenize"}) {
+        "POST /v1/messages/count_tokens", "POST /v1/embeddings", "POST /rerank", "POST /v1/rerank",
+        "POST /v2/rerank", "POST /tokenize", "POST /detokenize", "GET /tokenizer_info",
+        "POST /api/generate", "POST /api/chat", "POST /api/embed", "POST /api/embeddings",
+        // Refused with what to do instead.
+        "POST /api/pull", "POST /api/push", "POST /api/create", "POST /api/copy",
+        "POST /api/blobs/ID", "GET /api/blobs/ID", "DELETE /api/delete"}) {
     rules.push_back({route, kInfer, {}});
   }
   std::sort(rules.begin(), rules.end(),

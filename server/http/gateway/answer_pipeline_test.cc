@@ -119,18 +119,24 @@ struct Api {
   const char* path;
   std::string fields;       // of the request
   const char* error_event;  // how an error begins within a stream
+  const char* error = "\"error\":{";
+  const char* separator = "\n\n";  // ends an event of a stream
 };
 
 std::vector<Api> Apis() {
   const std::string most = absl::StrCat(R"("max_tokens": )", kMaxTokens);
+  const std::string options = absl::StrCat(R"("options": {"num_predict": )", kMaxTokens, "}");
   const std::string messages = R"(, "messages": [{"role": "user", "content": "abc"}])";
-  return {{"/v1/completions", most + R"(, "prompt": "abc")", "data: {\"error\":{"},
-          {"/v1/completions", most + R"(, "prompt": ["abc", "bcd"], "n": 2)", "data: {\"error\":{"},
-          {"/v1/chat/completions", most + messages, "data: {\"error\":{"},
-          {"/v1/chat/completions", most + messages + R"(, "n": 3)", "data: {\"error\":{"},
-          {"/v1/responses", absl::StrCat(R"("input": "abc", "max_output_tokens": )", kMaxTokens),
-           "event: response.failed\ndata: {"},
-          {"/v1/messages", most + messages, "event: error\ndata: {\"type\":\"error\","}};
+  return {
+      {"/v1/completions", most + R"(, "prompt": "abc")", "data: {\"error\":{"},
+      {"/v1/completions", most + R"(, "prompt": ["abc", "bcd"], "n": 2)", "data: {\"error\":{"},
+      {"/v1/chat/completions", most + messages, "data: {\"error\":{"},
+      {"/v1/chat/completions", most + messages + R"(, "n": 3)", "data: {\"error\":{"},
+      {"/v1/responses", absl::StrCat(R"("input": "abc", "max_output_tokens": )", kMaxTokens),
+       "event: response.failed\ndata: {"},
+      {"/v1/messages", most + messages, "event: error\ndata: {\"type\":\"error\","},
+      {"/api/chat", options + messages, "{\"error\":\"", "\"error\":\"", "\n"},
+      {"/api/generate", options + R"(, "prompt": "abc")", "{\"error\":\"", "\"error\":\"", "\n"}};
 }
 
 class AnswerPipelineTest : public ::testing::TestWithParam<bool> {
@@ -218,7 +224,7 @@ TEST_P(AnswerPipelineTest, ErrorBeforeTheFirstPieceIsAnHttpError) {
     const auto client = Ask(api);
     ASSERT_TRUE(client->WaitForEnd());
     EXPECT_EQ(client->status(), 503);
-    EXPECT_THAT(client->body(), HasSubstr("\"error\":{"));
+    EXPECT_THAT(client->body(), HasSubstr(api.error));
     EXPECT_THAT(client->body(), Not(HasSubstr("data:")));
     ASSERT_TRUE(WaitUntilIdle());
   }
@@ -233,12 +239,14 @@ TEST_P(AnswerPipelineTest, LaterErrorIsAnEventOfAStreamAndTheStatusOfAWholeAnswe
     EXPECT_EQ(client->status(), stream() ? 200 : 503);
     const std::string body = client->body();
     if (stream()) {
-      const size_t last = body.rfind("\n\n", body.size() - 3);
+      const std::string separator = api.separator;
+      const size_t last = body.rfind(separator, body.size() - separator.size() - 1);
       ASSERT_NE(last, std::string::npos) << body;
-      EXPECT_EQ(body.substr(last + 2).find(api.error_event), 0u) << body.substr(last + 2);
-      EXPECT_THAT(body, EndsWith("}\n\n"));
+      const std::string event = body.substr(last + separator.size());
+      EXPECT_EQ(event.find(api.error_event), 0u) << event;
+      EXPECT_THAT(body, EndsWith("}" + separator));
     } else {
-      EXPECT_THAT(body, HasSubstr("\"error\":{"));
+      EXPECT_THAT(body, HasSubstr(api.error));
     }
     ASSERT_TRUE(WaitUntilIdle());
   }

@@ -10,14 +10,18 @@
 #include "server/http/completions_route.h"
 #include "server/http/content_coding.h"
 #include "server/http/gateway/embeddings_route.h"
+#include "server/http/gateway/rerank_route.h"
+#include "server/http/gateway/tokenizer_route.h"
 #include "server/http/json_reader.h"
 #include "server/http/messages/messages_error.h"
 #include "server/http/messages/messages_route.h"
+#include "server/http/ollama/embed_route.h"
+#include "server/http/ollama/generate_route.h"
+#include "server/http/ollama/models_route.h"
 #include "server/http/openai_request.h"
 #include "server/http/openai_response.h"
 #include "server/http/percent_encoding.h"
 #include "server/http/request_id.h"
-#include "server/inference/requests/tokenization.h"
 #include "server/inference/services/open_inference.h"
 
 namespace espalier {
@@ -72,11 +76,6 @@ openai::ModelEntry EntryOf(const v1::ServedModel& model, const std::string& adap
   if (adapter.empty()) return entry;
   entry.parent = std::exchange(entry.name, adapter);
   return entry;
-}
-
-// Error format of the Open Inference Protocol.
-std::string OpenInferenceError(const openai::Error& error) {
-  return openai::Dump({{"error", error.message}});
 }
 
 // Parses NAME or NAME/versions/VERSION. A model's name may have slashes, but not "/versions/".
@@ -151,12 +150,31 @@ Gateway::Gateway(GatewayOptions options)
   Add("/v1/responses/ID", "DELETE", &Gateway::DeleteResponse);
   Add("/v1/responses/ID/cancel", "POST", &Gateway::CancelResponse);
   Add("/v1/responses/ID/input_items", "GET", &Gateway::ListResponseInputItems);
-  Add("/v1/messages", "POST", &Gateway::CreateMessage).error_formatter = &anthropic::ErrorJson;
-  Add("/v1/messages/count_tokens", "POST", &Gateway::CountMessageTokens).error_formatter =
+  Add("/v1/messages", "POST", &Gateway::InContext<&CreateMessage>).error_formatter =
       &anthropic::ErrorJson;
-  Add("/v1/embeddings", "POST", &Gateway::Embeddings);
-  Add("/tokenize", "POST", &Gateway::Tokenize);
-  Add("/detokenize", "POST", &Gateway::Detokenize);
+  Add("/v1/messages/count_tokens", "POST", &Gateway::InContext<&CountMessageTokens>)
+      .error_formatter = &anthropic::ErrorJson;
+  Add("/v1/embeddings", "POST", &Gateway::InContext<&Embed>);
+  for (const char* path : {"/rerank", "/v1/rerank", "/v2/rerank"}) {
+    Add(path, "POST", &Gateway::InContext<&Rerank>);
+  }
+  Add("/tokenize", "POST", &Gateway::InContext<&TokenizeText>);
+  Add("/detokenize", "POST", &Gateway::InContext<&DetokenizeTokens>);
+  Add("/tokenizer_info", "GET", &Gateway::InContext<&DescribeTokenizer>);
+  AddOllama<&ollama::Running>("/", "GET");
+  AddOllama<&ollama::Generate>("/api/generate", "POST");
+  AddOllama<&ollama::Chat>("/api/chat", "POST");
+  AddOllama<&ollama::Embed>("/api/embed", "POST");
+  AddOllama<&ollama::Embeddings>("/api/embeddings", "POST");
+  AddOllama<&ollama::Show>("/api/show", "POST");
+  AddOllama<&ollama::ListTags>("/api/tags", "GET");
+  AddOllama<&ollama::ListRunning>("/api/ps", "GET");
+  AddOllama<&ollama::ApiVersion>("/api/version", "GET");
+  for (const char* path : {"/api/pull", "/api/push", "/api/create", "/api/copy", "/api/blobs/ID"}) {
+    AddOllama<&ollama::RefuseManagement>(path, "POST");
+  }
+  AddOllama<&ollama::RefuseManagement>("/api/blobs/ID", "GET");
+  AddOllama<&ollama::RefuseManagement>("/api/delete", "DELETE");
   Add("/v1/models", "GET", &Gateway::Models);
   Add("/v1/models/NAME", "GET", &Gateway::Model);
   AddProbe("/health", &Gateway::Health);
@@ -166,8 +184,8 @@ Gateway::Gateway(GatewayOptions options)
   Add("/v2", "GET", &Gateway::ServerMetadata);
   AddProbe("/v2/health/live", &Gateway::Health);
   AddProbe("/v2/health/ready", &Gateway::Ready);
-  Add("/v2/models/NAME", "GET", &Gateway::ModelMetadata).error_formatter = &OpenInferenceError;
-  Add("/v2/models/NAME/ready", "GET", &Gateway::ModelReady).error_formatter = &OpenInferenceError;
+  Add("/v2/models/NAME", "GET", &Gateway::ModelMetadata).error_formatter = &MessageAlone;
+  Add("/v2/models/NAME/ready", "GET", &Gateway::ModelReady).error_formatter = &MessageAlone;
 }
 
 std::vector<Gateway::RouteName> Gateway::Routes() const {
@@ -365,59 +383,6 @@ void Gateway::ListResponseInputItems(const Call& request, Responder responder) {
   espalier::ListResponseInputItems(request, request.name, *responses_, std::move(responder));
 }
 
-void Gateway::CreateMessage(const Call& request, Responder responder) {
-  espalier::CreateMessage(request, Context(request), std::move(responder));
-}
-
-void Gateway::CountMessageTokens(const Call& request, Responder responder) {
-  espalier::CountMessageTokens(request, Context(request), std::move(responder));
-}
-
-void Gateway::Embeddings(const Call& request, Responder responder) {
-  Embed(request, Context(request), std::move(responder));
-}
-
-void Gateway::Tokenize(const Call& request, Responder responder) {
-  openai::TokenizeRequest wanted;
-  if (const auto error = openai::ParseTokenize(request.body, &wanted)) {
-    SendError(*responder, *error);
-    return;
-  }
-  v1::TokenizeRequest tokenize;
-  tokenize.set_model(wanted.model);
-  if (wanted.generate.has_chat()) {
-    *tokenize.mutable_chat() = std::move(*wanted.generate.mutable_chat());
-  } else {
-    tokenize.set_text(std::move(*wanted.generate.mutable_text()));
-  }
-  tokenize.set_no_special_tokens(wanted.generate.no_special_tokens());
-  tokenize.set_return_token_strings(wanted.token_strings);
-  const absl::StatusOr<v1::TokenizeReply> reply =
-      espalier::Tokenize(tokenize, request.caller, *options_.models);
-  if (!reply.ok()) return SendError(*responder, reply.status());
-  const std::vector<std::string> strings(reply->token_strings().begin(),
-                                         reply->token_strings().end());
-  responder->Send(
-      200, kJson,
-      openai::TokensJson({reply->tokens().begin(), reply->tokens().end()},
-                         wanted.token_strings ? &strings : nullptr, reply->max_model_len()));
-}
-
-void Gateway::Detokenize(const Call& request, Responder responder) {
-  openai::TokenizeRequest wanted;
-  if (const auto error = openai::ParseDetokenize(request.body, &wanted)) {
-    SendError(*responder, *error);
-    return;
-  }
-  v1::DetokenizeRequest detokenize;
-  detokenize.set_model(wanted.model);
-  detokenize.mutable_tokens()->Assign(wanted.tokens.begin(), wanted.tokens.end());
-  const absl::StatusOr<v1::DetokenizeReply> reply =
-      espalier::Detokenize(detokenize, request.caller, *options_.models);
-  if (!reply.ok()) return SendError(*responder, reply.status());
-  responder->Send(200, kJson, openai::PromptJson(reply->text()));
-}
-
 void Gateway::Models(const Call& request, Responder responder) {
   std::vector<openai::ModelEntry> entries;
   for (const v1::ServedModel& model : options_.models->ListFor(request.caller)) {
@@ -479,7 +444,7 @@ void Gateway::ModelMetadata(const Call& request, Responder responder) {
   const absl::StatusOr<inference::ModelMetadataResponse> model =
       DescribeModel(ModelVersion<inference::ModelMetadataRequest>(request.name), request.caller,
                     *options_.models);
-  if (!model.ok()) return SendError(*responder, model.status(), &OpenInferenceError);
+  if (!model.ok()) return SendError(*responder, model.status(), &MessageAlone);
   responder->Send(200, kJson,
                   openai::Dump({{"name", model->name()},
                                 {"versions", std::vector<std::string>(model->versions().begin(),
@@ -492,7 +457,7 @@ void Gateway::ModelMetadata(const Call& request, Responder responder) {
 void Gateway::ModelReady(const Call& request, Responder responder) {
   const auto wanted = ModelVersion<inference::ModelReadyRequest>(request.name);
   const absl::StatusOr<bool> ready = espalier::ModelReady(wanted, request.caller, *options_.models);
-  if (!ready.ok()) return SendError(*responder, ready.status(), &OpenInferenceError);
+  if (!ready.ok()) return SendError(*responder, ready.status(), &MessageAlone);
   responder->Send(*ready ? 200 : 503, kJson,
                   openai::Dump({{"name", wanted.name()}, {"ready", *ready}}));
 }

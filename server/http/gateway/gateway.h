@@ -1,11 +1,15 @@
-// HTTP gateway of the coordinator: the OpenAI API, Anthropic's Messages API, health and metadata of
-// the Open Inference Protocol, and metrics, behind one authorization check.
+// HTTP gateway of the coordinator: the OpenAI API, Anthropic's Messages API, Ollama's API, health
+// and metadata of the Open Inference Protocol, and metrics, behind one authorization check.
 //
 //   POST /v1/completions  /v1/chat/completions  /v1/embeddings  /tokenize  /detokenize
+//   POST /rerank (/v1/rerank and /v2/rerank, too)
 //   POST /v1/responses  /v1/responses/input_tokens  /v1/responses/ID/cancel
 //   GET  /v1/responses/ID (DELETE, too)  /v1/responses/ID/input_items
 //   POST /v1/messages  /v1/messages/count_tokens
 //   GET  /v1/models  /v1/models/NAME  /health  /ready  /version  /metrics
+//   GET  /tokenizer_info  /  /api/tags  /api/ps  /api/version
+//   POST /api/generate  /api/chat  /api/embed  /api/embeddings  /api/show
+//   POST /api/pull  /api/push  /api/create  /api/copy  /api/blobs/ID, DELETE /api/delete (refused)
 //   GET  /v2  /v2/health/live  /v2/health/ready
 //   GET  /v2/models/NAME  /v2/models/NAME/ready  (NAME may be NAME/versions/1)
 //
@@ -110,6 +114,17 @@ class Gateway {
   bool Admit(const HttpRequest& header, const RegisteredRoute* known, HttpResponder& responder,
              Caller* caller) const;
   RouteContext Context(const Call& request);
+  // A route that needs no more than its context.
+  using ContextRoute = void (*)(const HttpRequest&, const RouteContext&, Responder);
+  template <ContextRoute route>
+  void InContext(const Call& request, Responder responder) {
+    route(request, Context(request), std::move(responder));
+  }
+  // Adds a route of Ollama's API.
+  template <ContextRoute route>
+  void AddOllama(const std::string& path, const char* method) {
+    Add(path, method, &Gateway::InContext<route>).error_formatter = &MessageAlone;
+  }
   ResponsesContext ForResponses(const Call& request);
 
   void Completions(const Call& request, Responder responder);
@@ -120,11 +135,6 @@ class Gateway {
   void DeleteResponse(const Call& request, Responder responder);
   void CancelResponse(const Call& request, Responder responder);
   void ListResponseInputItems(const Call& request, Responder responder);
-  void CreateMessage(const Call& request, Responder responder);
-  void CountMessageTokens(const Call& request, Responder responder);
-  void Embeddings(const Call& request, Responder responder);
-  void Tokenize(const Call& request, Responder responder);
-  void Detokenize(const Call& request, Responder responder);
   void Models(const Call& request, Responder responder);
   void Model(const Call& request, Responder responder);
   void Health(const Call& request, Responder responder);

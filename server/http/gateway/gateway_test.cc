@@ -200,7 +200,29 @@ TEST_F(GatewayTest, RejectionsHaveTheFormOfTheirApi) {
     EXPECT_FALSE(body(path).contains("type")) << path;
     EXPECT_EQ(body(path)["error"]["type"], "invalid_request_error") << path;
   }
-  EXPECT_EQ(body("/v2/models/a")["error"], "too large");
+  for (const char* path : {"/v2/models/a", "/api/chat", "/api/tags", "/api/blobs/sha256:00"}) {
+    EXPECT_EQ(body(path)["error"], "too large") << path;
+  }
+}
+
+// What Ollama's clients may ask of a server that is none.
+TEST_F(GatewayTest, OllamasRoutesOfModelFilesSayWhatToDoInstead) {
+  Gateway gateway = MakeGateway(/*keys=*/false, /*open_probes=*/false);
+  for (const auto& [method, path, instead] :
+       {std::tuple{"POST", "/api/pull", "espalier serve"},
+        {"POST", "/api/push", "espalier models download"},
+        {"POST", "/api/create", "espalier serve"},
+        {"POST", "/api/copy", "--name"},
+        {"DELETE", "/api/delete", "espalier unserve"},
+        {"HEAD", "/api/blobs/sha256:00", "espalier models upload"},
+        {"POST", "/api/blobs/sha256:00", "espalier models upload"}}) {
+    const Answer answer = Ask(gateway, method, path, "");
+    EXPECT_EQ(answer.status(), 501) << path;
+    const auto body = nlohmann::json::parse(answer.body());
+    EXPECT_THAT(body["error"].get<std::string>(), HasSubstr(instead)) << path;
+  }
+  EXPECT_EQ(Ask(gateway, "GET", "/", "").body(), "Ollama is running");
+  EXPECT_EQ(Ask(gateway, "GET", "/api/tags", "").body(), R"({"models":[]})");
 }
 
 TEST_F(GatewayTest, WrongMethodGets405WithAllow) {
