@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
+#include "models/neutral_fields.h"
 
 namespace espalier {
 namespace {
@@ -31,8 +33,12 @@ struct ConfigReader::State {
   std::string path;  // of nested objects: "rope_scaling."
   // Shared by nested readers.
   std::shared_ptr<absl::Status> status = std::make_shared<absl::Status>();
+  // Paths of the fields that were asked for, and of the objects that were opened.
+  std::shared_ptr<std::set<std::string>> read = std::make_shared<std::set<std::string>>();
+  std::shared_ptr<std::set<std::string>> opened = std::make_shared<std::set<std::string>>();
 
   const Json* Find(const std::string& field) const {
+    read->insert(path + field);
     const auto it = object.find(field);
     return it == object.end() || it->is_null() ? nullptr : &*it;
   }
@@ -57,6 +63,7 @@ absl::StatusOr<ConfigReader> ConfigReader::Parse(absl::string_view text, const s
 bool ConfigReader::Has(const std::string& field) const { return state_->Find(field) != nullptr; }
 
 bool ConfigReader::HasOrIsNull(const std::string& field) const {
+  state_->read->insert(state_->path + field);
   return state_->object.contains(field);
 }
 
@@ -180,22 +187,31 @@ std::vector<int> ConfigReader::TokenIds(const std::string& field) {
   return ids;
 }
 
-ConfigReader ConfigReader::Object(const std::string& field) {
+ConfigReader ConfigReader::Nested(const std::string& field) const {
   auto state = std::make_shared<State>();
   state->object = Json::object();
   state->file = state_->file;
   state->path = absl::StrCat(state_->path, field, ".");
   state->status = state_->status;
-  const Json* value = state_->Find(field);
-  if (value != nullptr && !value->is_object()) {
-    Refuse(field, "null or an object");
-  } else if (value != nullptr) {
-    state->object = *value;
-  }
+  state->read = state_->read;
+  state->opened = state_->opened;
+  const auto it = state_->object.find(field);
+  if (it != state_->object.end() && it->is_object()) state->object = *it;
   return ConfigReader(std::move(state));
 }
 
+ConfigReader ConfigReader::Object(const std::string& field) {
+  const Json* value = state_->Find(field);
+  if (value != nullptr && !value->is_object()) Refuse(field, "null or an object");
+  state_->opened->insert(state_->path + field);
+  return Nested(field);
+}
+
 void ConfigReader::Default(const std::string& field, int64_t value) {
+  if (!Has(field)) state_->object[field] = value;
+}
+
+void ConfigReader::DefaultFlag(const std::string& field, bool value) {
   if (!Has(field)) state_->object[field] = value;
 }
 
@@ -241,16 +257,45 @@ void ConfigReader::RequireOthersOff(const std::vector<std::string>& known) {
   }
 }
 
+void ConfigReader::Ignore(const std::vector<std::string>& fields) {
+  for (const std::string& field : fields) state_->read->insert(state_->path + field);
+}
+
+void ConfigReader::RequireAllRead() {
+  for (const auto& [field, value] : state_->object.items()) {
+    const std::string path = state_->path + field;
+    if (state_->opened->contains(path)) {
+      Nested(field).RequireAllRead();
+      continue;
+    }
+    const bool zero = value.is_number() && value == 0;
+    const bool off = value.is_null() || value == false || zero || value == "" ||
+                     (value.is_structured() && value.empty());
+    if (off || state_->read->contains(path) || IsNeutralField(field)) continue;
+    Refuse(field,
+           "null, as this kind of model has no such field here, and it may change results; if it "
+           "changes none, remove it",
+           /*unsupported=*/true);
+  }
+}
+
 bool ConfigReader::IsText(const std::string& field) const {
   const Json* value = state_->Find(field);
   return value != nullptr && value->is_string();
 }
 
-std::string ConfigReader::OneOf(const std::vector<std::string>& fields) const {
+std::string ConfigReader::OneOf(const std::vector<std::string>& fields) {
+  const std::string* first = nullptr;
   for (const std::string& field : fields) {
-    if (Has(field)) return field;
+    const Json* value = state_->Find(field);
+    if (value == nullptr) continue;
+    if (first == nullptr) {
+      first = &field;
+    } else if (*value != *state_->Find(*first)) {
+      Refuse(field, absl::StrCat("what \"", *first, "\" is, which means the same"));
+    }
   }
-  return fields.front();
+  return first == nullptr ? fields.front() : *first;
 }
 
 void ConfigReader::Refuse(const std::string& field, absl::string_view accepted, bool unsupported) {

@@ -1,6 +1,6 @@
 // Reads the fields of a config.json. The first error sticks and later calls return their defaults,
 // so that a family reads all its fields and checks once. Null equals absent unless stated
-// otherwise.
+// otherwise. Remembers which fields were asked for, so that none is left out by oversight.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +43,7 @@ class ConfigReader {
 
   // Sets the value of the field for later calls if it is absent.
   void Default(const std::string& field, int64_t value);
+  void DefaultFlag(const std::string& field, bool value);
 
   // For switches with one supported setting: Unimplemented for any other.
   void RequireFlag(const std::string& field, bool supported, bool otherwise);
@@ -53,11 +54,18 @@ class ConfigReader {
   void RequireOff(const std::string& field);
   // RequireOff for every field not in `known`, because an unknown field may change the mathematics.
   void RequireOthersOff(const std::vector<std::string>& known);
+  // Fields that change nothing in this family, whatever they hold.
+  void Ignore(const std::vector<std::string>& fields);
+  // Unimplemented if a field, also of an object that was read, was never asked for, is none of
+  // those that change no model's results (dropout, initialization, special tokens, ...) and is not
+  // off: null, false, 0 or empty. Call after all other reads.
+  void RequireAllRead();
 
   bool IsText(const std::string& field) const;
 
-  // Returns the first of the fields that is present, or fields[0]: for aliases.
-  std::string OneOf(const std::vector<std::string>& fields) const;
+  // Returns the first of the fields that is present, or fields[0]: for aliases. Fails if others of
+  // them hold something else.
+  std::string OneOf(const std::vector<std::string>& fields);
 
   // Fails with InvalidArgument or, if `unsupported`, Unimplemented; the message says what the field
   // holds and what would be accepted.
@@ -68,6 +76,7 @@ class ConfigReader {
  private:
   struct State;
   explicit ConfigReader(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  ConfigReader Nested(const std::string& field) const;
 
   std::shared_ptr<State> state_;
 };

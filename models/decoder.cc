@@ -189,6 +189,17 @@ Decoder ReadDecoder(ConfigReader& config, const DecoderDefaults& defaults) {
   return d;
 }
 
+void ReadExpertCounts(ConfigReader& config, int64_t count, int64_t chosen, Decoder* decoder) {
+  DecoderExperts& experts = decoder->experts;
+  experts.count = config.Int(config.OneOf({"num_local_experts", "num_experts"}), count, 1, 4096);
+  experts.chosen = config.Int("num_experts_per_tok", chosen, 1, 4096);
+  CheckCounts(config, decoder->sizes.layers, experts.count);
+  if (experts.chosen > experts.count) {
+    config.Refuse("num_experts_per_tok",
+                  absl::StrCat("at most as many as there are experts (", experts.count, ")"));
+  }
+}
+
 int64_t ReadWindow(ConfigReader& config, int64_t otherwise) {
   return config.Int("sliding_window", config.HasOrIsNull("sliding_window") ? 0 : otherwise, 1,
                     int64_t{1} << 30);

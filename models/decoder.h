@@ -61,6 +61,9 @@ struct DecoderDefaults {
 // equal layers.
 Decoder ReadDecoder(ConfigReader& config, const DecoderDefaults& defaults);
 
+// Reads the number of experts, whose field transformers 5 renamed, and how many each row chooses.
+void ReadExpertCounts(ConfigReader& config, int64_t count, int64_t chosen, Decoder* decoder);
+
 // Reads "sliding_window"; null is none.
 int64_t ReadWindow(ConfigReader& config, int64_t otherwise);
 

@@ -125,6 +125,11 @@ ConfigReader ReadTextConfig(ConfigReader& config, const std::string& type) {
   }
   ConfigReader text = config.Object("text_config");
   text.RequireText("model_type", {type});
+  // Of all the model, which in both libraries means its text part.
+  if (!text.Has("tie_word_embeddings") && config.Has("tie_word_embeddings")) {
+    text.DefaultFlag("tie_word_embeddings", config.Flag("tie_word_embeddings", true));
+  }
+  config.Ignore({"tie_word_embeddings"});
   return text;
 }
 
@@ -173,6 +178,7 @@ absl::StatusOr<LanguageModel> ReadModel(absl::string_view config_json) {
   }
   config->RequireText("tokenizer", {"bytes"});
   facts.tokenizer = config->Text("tokenizer", "");
+  config->RequireAllRead();
   if (!config->status().ok()) return config->status();
   return model;
 }

@@ -13,6 +13,15 @@ constexpr char kMixtral[] =
     R"("architectures": ["MixtralForCausalLM"], "vocab_size": 16, "hidden_size": 8,
        "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2,
        "num_key_value_heads": 1)";
+constexpr char kMistral[] =
+    R"("architectures": ["MistralForCausalLM"], "vocab_size": 16, "hidden_size": 8,
+       "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2,
+       "num_key_value_heads": 1)";
+constexpr char kPhi3[] =
+    R"("architectures": ["Phi3ForCausalLM"], "vocab_size": 16, "hidden_size": 8,
+       "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2)";
+constexpr char kBigCode[] =
+    R"("architectures": ["GPTBigCodeForCausalLM"], "vocab_size": 16, "n_embd": 8, "n_head": 2)";
 constexpr char kOpt[] =
     R"("architectures": ["OPTForCausalLM"], "vocab_size": 16, "hidden_size": 8, "ffn_dim": 12,
        "num_hidden_layers": 1, "num_attention_heads": 2)";

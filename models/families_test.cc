@@ -81,6 +81,31 @@ INSTANTIATE_TEST_SUITE_P(
                 R"("rope_parameters": {"sliding_attention": {"rope_type": "magic"}})",
                 "rope_parameters.sliding_attention.rope_type"},
         Refused{"Infinite", kLlama, R"("rope_theta": -1)", "rope_theta"},
+        Refused{"RopeNoFactor", kLlama, R"("rope_parameters": {"rope_type": "linear"})",
+                "rope_parameters.factor"},
+        Refused{"RopeTwice", kLlama,
+                R"("rope_scaling": {"type": "linear", "factor": 2},
+                   "rope_parameters": {"rope_type": "linear", "factor": 4})",
+                "rope_parameters"},
+        Refused{"RopeScalingUnknown", kLlama,
+                R"("rope_scaling": {"type": "linear", "factor": 2, "attn_factor": 3})",
+                "rope_scaling.attn_factor"},
+        Refused{"LongRopeFactors", kPhi3,
+                R"("max_position_embeddings": 64, "original_max_position_embeddings": 16,
+                   "rope_scaling": {"type": "longrope", "factor": 2, "short_factor": [1, 1],
+                                    "long_factor": [2, 2]})",
+                "rope_scaling.factor"},
+        Refused{"Unread", kLlama, R"("attention_multiplier": 0.5)", "attention_multiplier"},
+        Refused{"UnreadSwitch", kOpt, R"("use_qk_norm": true)", "use_qk_norm"},
+        Refused{"UnreadText", kGpt2, R"("position_embedding_type": "alibi")",
+                "position_embedding_type"},
+        Refused{"UnreadWithin", kMpt, R"("attn_config": {"rope": true})", "attn_config.rope"},
+        Refused{"LayersOfMistral", kMistral, R"("layer_types": ["full_attention"])", "layer_types"},
+        Refused{"ExpertsTwice", kMixtral, R"("num_local_experts": 4, "num_experts": 8)",
+                "num_experts"},
+        Refused{"BigCodeHeads", kBigCode, R"("num_key_value_heads": 2)", "num_key_value_heads"},
+        Refused{"FalconHeads", kFalcon, R"("multi_query": false, "num_kv_heads": 1)",
+                "num_kv_heads"},
         Refused{"ExpertsChosen", kMixtral, R"("num_local_experts": 1)", "num_experts_per_tok"},
         Refused{"OptGroups", kOpt, R"("num_key_value_heads": 1)", "num_key_value_heads"},
         Refused{"FalconNorms", kFalcon, R"("num_ln_in_parallel_attn": 2)",
@@ -160,6 +185,17 @@ TEST(ReadModelTest, NoNumberInAnyFieldOverflows) {
       if (training.ok()) (void)BindAndInfer(registry, 1, &training->graph);
     }
   }
+}
+
+// Nor do they change what the model computes in transformers.
+TEST(ReadModelTest, FieldsWithoutEffectAreAccepted) {
+  const absl::Status status = Read(std::string(kLlama) + R"(,
+      "_name_or_path": "x", "dtype": "bfloat16", "torch_dtype": "float16", "use_cache": true,
+      "transformers_version": "5.24.0", "attention_dropout": 0.1, "initializer_range": 0.02,
+      "bos_token_id": 1, "pad_token_id": 0, "pretraining_tp": 1, "id2label": {"0": "A"},
+      "temperature": 0.7, "rope_interleaved": false, "unknown": null, "unknown_too": [],
+      "unsloth_version": "2026.1", "num_experts": 0)");
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ReadModelTest, DisabledMptSwitchesAreIgnored) {

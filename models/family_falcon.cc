@@ -108,8 +108,8 @@ LanguageModel ReadFalcon(ConfigReader& config) {
   f.tied = config.Flag("tie_word_embeddings", true);
   // The first files' code takes the residual after the norm.
   config.RequireFlag("apply_residual_connection_post_layernorm", false, false);
+  const std::string field = config.OneOf({"num_kv_heads", "n_head_kv"});
   if (f.grouped) {
-    const std::string field = config.OneOf({"num_kv_heads", "n_head_kv"});
     s.kv_heads = config.Size(field, s.heads);
     if (s.heads % s.kv_heads != 0) {
       config.Refuse(field, absl::StrCat("a divisor of the ", s.heads, " attention heads"));
@@ -117,10 +117,19 @@ LanguageModel ReadFalcon(ConfigReader& config) {
     config.RequireFlag("parallel_attn", true, true);
   } else {
     s.kv_heads = f.multi_query ? 1 : s.heads;
+    // With one head of keys the field is not used.
+    if (!f.multi_query && config.Size(field, s.heads) != s.heads) {
+      config.Refuse(field, absl::StrCat(s.heads, ", the number of attention heads"));
+    }
   }
   f.norms = static_cast<int>(
       config.Int("num_ln_in_parallel_attn", f.grouped ? 2 : 1, 1, f.grouped ? 2 : 1));
-  if (!f.alibi) f.rope = ReadRope(config, s.head_dim, {.max_positions = s.max_positions});
+  if (f.alibi) {
+    config.Ignore({"rope_parameters", "rope_scaling", "rope_theta"});
+  } else {
+    f.rope = ReadRope(config, s.head_dim, {.max_positions = s.max_positions});
+  }
+  config.Ignore({"ff_factor"});  // ffn_hidden_size holds the product
   LanguageModel model;
   model.facts.vocab_size = s.vocab_size;
   model.facts.max_positions = std::max(s.max_positions, f.rope.max_positions);

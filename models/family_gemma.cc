@@ -68,7 +68,9 @@ LanguageModel ReadGemma2(ConfigReader& config) {
   ReadNewer(config, &decoder);
   decoder.attention_softcap = ReadSoftcap(config, "attn_logit_softcapping", 50);
   decoder.logit_softcap = ReadSoftcap(config, "final_logit_softcapping", 30);
-  ReadWindows(config, ReadWindow(config, 4096), Sliding(decoder.layers.size(), 2), &decoder);
+  const int64_t window = ReadWindow(config, 4096);
+  if (window > 0) config.Int("sliding_window_size", window, window, window);  // the same again
+  ReadWindows(config, window, Sliding(decoder.layers.size(), 2), &decoder);
   return ToModel(std::move(decoder));
 }
 
@@ -84,8 +86,9 @@ LanguageModel ReadGemma3(ConfigReader& config) {
   decoder.head_norms = true;
   config.RequireAbsent("attn_logit_softcapping", "Gemma 3 has none");
   decoder.logit_softcap = ReadSoftcap(config, "final_logit_softcapping", 0);
+  const std::string period = config.OneOf({"sliding_window_pattern", "_sliding_window_pattern"});
   ReadWindows(config, ReadWindow(config, 4096),
-              Sliding(decoder.layers.size(), config.Size("sliding_window_pattern", 6)), &decoder);
+              Sliding(decoder.layers.size(), config.Size(period, 6)), &decoder);
   // Sliding-window layers have a base of their own, which "rope_scaling" does not apply to.
   decoder.ropes.push_back(ReadRope(config, decoder.sizes.head_dim,
                                    {.theta = 10000,

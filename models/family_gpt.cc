@@ -113,11 +113,19 @@ LanguageModel ReadGpt2(ConfigReader& config) {
 
 LanguageModel ReadBigCode(ConfigReader& config) {
   Gpt g = ReadGpt(config, "gelu_pytorch_tanh");
-  if (config.Flag("multi_query", true)) {
+  const bool multi_query = config.Flag("multi_query", true);
+  if (multi_query) {
     g.sizes.kv_heads = 1;
   } else {
     g.interleaved = true;
   }
+  // transformers 5 writes what multi_query says.
+  if (config.Size("num_key_value_heads", g.sizes.kv_heads) != g.sizes.kv_heads) {
+    config.Refuse("num_key_value_heads",
+                  absl::StrCat(g.sizes.kv_heads, ", as \"multi_query\" says"));
+  }
+  config.Ignore({"inference_runner", "validate_runner_input", "pre_allocate_kv_cache",
+                 "max_batch_size", "pad_key_length"});
   return ToModel(std::move(g));
 }
 

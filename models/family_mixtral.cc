@@ -13,13 +13,8 @@ LanguageModel ReadMixtral(ConfigReader& config) {
                      .gate = "w1",
                      .up = "w3",
                      .down = "w2"};
-  decoder.experts.count = config.Int("num_local_experts", 8, 1, 4096);
-  decoder.experts.chosen = config.Int("num_experts_per_tok", 2, 1, decoder.experts.count);
+  ReadExpertCounts(config, 8, 2, &decoder);
   decoder.experts.intermediate = decoder.intermediate;
-  CheckCounts(config, decoder.sizes.layers, decoder.experts.count);
-  if (decoder.experts.chosen > decoder.experts.count) {
-    config.Refuse("num_experts_per_tok", "at most as many as there are experts");
-  }
   for (DecoderLayer& layer : decoder.layers) {
     layer.window = window;
     layer.experts = true;

@@ -115,6 +115,9 @@ LanguageModel ReadMpt(ConfigReader& config) {
   m.scale = attention.Positive("softmax_scale", 0);
   m.bias_max = attention.Positive("alibi_bias_max", 8);
   m.head_norms = attention.Flag("qk_ln", false);
+  // Embeddings' gradients, where parameters are made, and positions that ALiBi replaces.
+  config.Ignore({"embedding_fraction", "learned_pos_emb"});
+  ffn.Ignore({"fc_type"});
   LanguageModel model;
   model.facts.vocab_size = s.vocab_size;
   model.facts.max_positions = s.max_positions;

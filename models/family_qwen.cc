@@ -40,19 +40,15 @@ LanguageModel ReadQwen3Moe(ConfigReader& config) {
   decoder.head_norms = true;
   const bool sliding = config.Flag("use_sliding_window", false);
   const int64_t window = ReadWindow(config, 4096);
+  config.Ignore({"max_window_layers"});  // for the dense class
   DecoderExperts& experts = decoder.experts;
   experts = {.router = "mlp.gate",
              .experts = "mlp.experts",
              .gate = "gate_proj",
              .up = "up_proj",
              .down = "down_proj"};
-  experts.count = config.Int("num_experts", 128, 1, 4096);
-  experts.chosen = config.Int("num_experts_per_tok", 8, 1, experts.count);
+  ReadExpertCounts(config, 128, 8, &decoder);
   experts.intermediate = config.Size("moe_intermediate_size", 768);
-  CheckCounts(config, decoder.sizes.layers, experts.count);
-  if (experts.chosen > experts.count) {
-    config.Refuse("num_experts_per_tok", "at most as many as there are experts");
-  }
   experts.normalized = config.Flag("norm_topk_prob", false);
   const int64_t step = config.Size("decoder_sparse_step", 1);
   const std::vector<int64_t> dense = config.Ints("mlp_only_layers");

@@ -22,13 +22,26 @@ std::vector<double> Plain(double theta, int64_t dim) {
   return frequencies;
 }
 
+constexpr char kOriginal[] = "original_max_position_embeddings";
+
+// transformers reads it outside of the scaling's object first, as Phi-3's files have it.
+int64_t OriginalPositions(ConfigReader& config, ConfigReader& scaling, int64_t otherwise) {
+  return config.Size(kOriginal, scaling.Size(kOriginal, std::max<int64_t>(1, otherwise)));
+}
+
+double RequiredFactor(ConfigReader& scaling) {
+  if (!scaling.Has("factor")) scaling.Refuse("factor", "a number above 0");
+  return scaling.Positive("factor", 1);
+}
+
 // Keeps wavelengths far below the original context, stretches those far above it by `factor`, and
 // interpolates between.
-void Llama3(ConfigReader& scaling, Rope* rope) {
-  const double factor = scaling.Positive("factor", 1);
+void Llama3(ConfigReader& config, ConfigReader& scaling, Rope* rope) {
+  const double factor = RequiredFactor(scaling);
   const double low = scaling.Positive("low_freq_factor", 1);
   const double high = scaling.Positive("high_freq_factor", 4);
-  const double original = static_cast<double>(scaling.Size("original_max_position_embeddings"));
+  const double original =
+      static_cast<double>(config.Has(kOriginal) ? config.Size(kOriginal) : scaling.Size(kOriginal));
   if (!(high > low)) scaling.Refuse("high_freq_factor", "more than low_freq_factor");
   for (double& frequency : rope->frequencies) {
     const double turns = original * frequency / (2 * kPi);  // within the original context
@@ -45,11 +58,11 @@ void ExtendContext(int64_t original, double factor, Rope* rope) {
   rope->max_positions = std::max(rope->max_positions, static_cast<int64_t>(positions));
 }
 
-void Yarn(ConfigReader& scaling, int64_t max_positions, int64_t dim, Rope* rope) {
-  const double factor = scaling.Positive("factor", 1);
-  const int64_t trained =
-      scaling.Size("original_max_position_embeddings", std::max<int64_t>(1, max_positions));
+void Yarn(ConfigReader& config, ConfigReader& scaling, int64_t max_positions, int64_t dim,
+          Rope* rope) {
+  const int64_t trained = OriginalPositions(config, scaling, max_positions);
   const double original = static_cast<double>(trained);
+  const double factor = scaling.Positive("factor", static_cast<double>(max_positions) / original);
   ExtendContext(trained, factor, rope);
   const double fast = scaling.Positive("beta_fast", 32), slow = scaling.Positive("beta_slow", 1);
   const auto magnitude = [factor](double scale) {
@@ -97,13 +110,18 @@ void LongRope(ConfigReader& config, ConfigReader& scaling, const RopeDefaults& d
   }
   double factor = scaling.Positive("factor", 1);
   rope->short_positions = std::max<int64_t>(1, defaults.max_positions);
-  const char* kOriginal = "original_max_position_embeddings";
   if (config.Has(kOriginal) || scaling.Has(kOriginal) || defaults.original_positions > 0) {
-    rope->short_positions = config.Has(kOriginal)    ? config.Size(kOriginal)
-                            : scaling.Has(kOriginal) ? scaling.Size(kOriginal)
-                                                     : defaults.original_positions;
-    factor =
+    rope->short_positions = OriginalPositions(config, scaling, defaults.original_positions);
+    const double ratio =
         static_cast<double>(defaults.max_positions) / static_cast<double>(rope->short_positions);
+    // transformers 4 takes the ratio, 5 the factor.
+    if (scaling.Has("factor") && !scaling.Has("attention_factor") &&
+        std::abs(factor / ratio - 1) > 1e-6) {
+      scaling.Refuse("factor", "null or " + std::to_string(ratio) +
+                                   ", max_position_embeddings by the original ones, or an "
+                                   "additional \"attention_factor\"");
+    }
+    factor = ratio;
   }
   const double original = static_cast<double>(std::max<int64_t>(2, rope->short_positions));
   rope->magnitude = scaling.Positive(
@@ -122,14 +140,18 @@ ConfigReader ReadParameters(ConfigReader& config, const std::string& layers) {
   const bool by_layers = !layers.empty() && (all.Has(kFull) || all.Has(kSliding));
   if (by_layers) all.RequireOthersOff({kFull, kSliding});
   ConfigReader own = by_layers || layers == kSliding ? all.Object(layers) : all;
-  if (field == "rope_parameters") {
-    own.RequireOthersOff({"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor",
-                          "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
-                          "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
-                          "truncate", "short_factor", "long_factor"});
-  } else {
-    for (const char* type : {kFull, kSliding}) own.RequireOff(type);
-  }
+  // Those that a type does not use are for another one.
+  const std::vector<std::string> known = {"rope_type",        "type",
+                                          "rope_theta",       "partial_rotary_factor",
+                                          "factor",           "original_max_position_embeddings",
+                                          "low_freq_factor",  "high_freq_factor",
+                                          "beta_fast",        "beta_slow",
+                                          "mscale",           "mscale_all_dim",
+                                          "attention_factor", "truncate",
+                                          "short_factor",     "long_factor",
+                                          "finetuned"};
+  own.RequireOthersOff(known);
+  own.Ignore(known);
   return own;
 }
 
@@ -165,22 +187,23 @@ Rope ReadRope(ConfigReader& config, int64_t head_dim, const RopeDefaults& defaul
         std::to_string(head_dim) + " elements of a head; accepted: an even number of them"));
     return {};
   }
+  config.Ignore({kOriginal});  // other types do not use it
   Rope rope = {.head_dim = head_dim, .theta = theta, .frequencies = Plain(theta, dim)};
   rope.max_positions = defaults.max_positions;
   const std::string kind = scaling.OneOf({"rope_type", "type"});
   const std::string type = scaling.Text(kind, "default");
   if (type == "linear") {
-    const double factor = scaling.Positive("factor", 1);
+    const double factor = RequiredFactor(scaling);
     for (double& frequency : rope.frequencies) frequency /= factor;
     ExtendContext(defaults.max_positions, factor, &rope);
   } else if (type == "dynamic") {
-    rope.dynamic_factor = scaling.Positive("factor", 1);
+    rope.dynamic_factor = RequiredFactor(scaling);
     rope.short_positions = std::max<int64_t>(1, defaults.max_positions);
     ExtendContext(defaults.max_positions, rope.dynamic_factor, &rope);
   } else if (type == "llama3") {
-    Llama3(scaling, &rope);
+    Llama3(config, scaling, &rope);
   } else if (type == "yarn") {
-    Yarn(scaling, defaults.max_positions, dim, &rope);
+    Yarn(config, scaling, defaults.max_positions, dim, &rope);
   } else if (type == "longrope" || type == "su") {
     LongRope(config, scaling, defaults, &rope);
   } else if (type != "default") {

@@ -4,6 +4,10 @@ with transformers 4.57 and torch; the test needs neither.
     python tests/conformance/make_family_golden.py tests/conformance/families.json
     python tests/conformance/make_family_golden.py --hidden tests/conformance/hidden_states.json
 
+With transformers 5 only the configurations are written, for family_configs_test:
+
+    python tests/conformance/make_family_golden.py --configs tests/conformance/families_transformers5.json
+
 Weights are not stored: element i of a tensor is mean + scale * u, where SplitMix64 (Steele et al. 2014) computes u in
 [-1, 1) from the tensor's name and i, here and in the test.
 """
@@ -236,8 +240,20 @@ def run(name):
             "logits": encode(logits)}
 
 
+def written_config(name):
+    """As this version of transformers saves it."""
+    config = CASES[name][0]
+    written = json.loads(config.to_json_string())
+    written["architectures"] = [hf.AutoModelForCausalLM._model_mapping[type(config)].__name__]
+    return f"{json.dumps(name)}:{json.dumps(written, separators=(',', ':'), sort_keys=True)}"
+
+
 def main():
     torch.set_num_threads(1)
+    if sys.argv[1] == "--configs":
+        with open(sys.argv[2], "w") as file:
+            file.write("{\n" + ",\n".join(written_config(name) for name in CASES) + "\n}\n")
+        return
     if sys.argv[1] == "--hidden":
         states = {name: encode(last_hidden_state(make(name)[0])) for name in CASES}
         with open(sys.argv[2], "w") as file:
