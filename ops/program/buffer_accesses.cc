@@ -99,4 +99,20 @@ void RenameBuffers(const std::vector<int>& map, v1::Instruction* instruction) {
                [&](int buffer, bool, bool) { return buffer < 0 ? buffer : map[buffer]; });
 }
 
+KernelOperands KernelOperandsOf(const v1::Instruction& instruction) {
+  KernelOperands operands;
+  if (instruction.has_compute()) {
+    const v1::ComputeInstruction& compute = instruction.compute();
+    operands.inputs.assign(compute.inputs().begin(), compute.inputs().end());
+    operands.outputs.assign(compute.outputs().begin(), compute.outputs().end());
+  } else if (instruction.has_update()) {
+    const v1::UpdateInstruction& update = instruction.update();
+    operands.inputs = {update.parameter(), update.gradient(), update.scale(), update.hyper()};
+    operands.inputs.insert(operands.inputs.end(), update.state().begin(), update.state().end());
+    operands.inputs.insert(operands.inputs.end(), update.sums().begin(), update.sums().end());
+    operands.outputs = {update.has_result() ? update.result() : update.parameter()};
+  }
+  return operands;
+}
+
 }  // namespace espalier

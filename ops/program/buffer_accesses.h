@@ -17,6 +17,13 @@ struct BufferAccess {
 // occur twice.
 std::vector<BufferAccess> AccessesOf(const v1::Instruction& instruction);
 
+// Operands of the kernel that a compute or update instruction runs, in the kernel's order; -1:
+// absent. Empty for other instructions.
+struct KernelOperands {
+  std::vector<int> inputs, outputs;
+};
+KernelOperands KernelOperandsOf(const v1::Instruction& instruction);
+
 // Replaces every buffer index i of the instruction by map[i].
 void RenameBuffers(const std::vector<int>& map, v1::Instruction* instruction);
 

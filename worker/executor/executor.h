@@ -35,9 +35,9 @@ struct ExecutorOptions {
   // (worker/stored_values.h). Otherwise programs with such buffers are refused.
   bool fills_stored = false;
   // Reads parameters (by tensor and region) from that executor, which must outlive this one, so
-  // that evaluation sees the trained values. Also shares its arena if this program fits into memory
-  // that the other does not keep between steps; the planner lays out evaluation programs
-  // accordingly.
+  // that evaluation sees the trained values. Also shares its workspace if that is large enough, and
+  // its arena if this program fits into memory that the other does not keep between steps; the
+  // planner lays out evaluation programs accordingly. The two must not run at the same time.
   Executor* share_parameters = nullptr;
 };
 
@@ -90,6 +90,9 @@ class Executor {
   absl::Status ReadBuffer(int index, void* host, int64_t bytes);
   // Writes from byte `offset` of the buffer on.
   absl::Status WriteBuffer(int index, const void* host, int64_t bytes, int64_t offset = 0);
+  // The buffer's memory, for writing between steps, also by several threads. Null if it is not in
+  // the host's memory: then WriteBuffer writes it.
+  uint8_t* HostData(int index);
 
   // A streamed parameter may stay in files between steps that hold its bytes as memory does, so
   // that it takes no host memory. SetBackingFiles frees its host slot; WriteBuffer allocates one
@@ -99,7 +102,8 @@ class Executor {
   absl::Status SetBackingFiles(int index, std::vector<FileRange> runs);
 
   const v1::Program& program() const;
-  // Bytes allocated: arena, largest workspace, staging. Excludes host memory of swapped tensors.
+  // Bytes allocated: arena, largest workspace (neither if shared), staging. Excludes host memory of
+  // swapped tensors.
   int64_t measured_peak_bytes() const;
 
  private:

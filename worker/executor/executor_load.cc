@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/program/buffer_accesses.h"
 #include "worker/executor/executor_state.h"
 #include "worker/executor/multi_tensor_ops.h"
 
@@ -41,16 +42,28 @@ absl::Status Executor::State::Prepare() {
     if (absl::Status s = PrepareInstruction(i); !s.ok())
       return AnnotateError(s, Describe(program_, i));
   }
-  if (workspace_bytes_ > 0) {
-    absl::StatusOr<std::unique_ptr<DeviceMemory>> space = device.Allocate(workspace_bytes_);
-    if (!space.ok()) return AnnotateError(space.status(), "kernels' workspace");
-    workspace_ = *std::move(space);
-  }
+  if (absl::Status s = AllocateWorkspace(); !s.ok()) return s;
   if (GraphCapturer* graph_capturer = device.graph_capturer();
       graph_capturer != nullptr && CanCaptureSteps()) {
     step_graphs_ = std::make_unique<StepGraphCache>(graph_capturer);
   }
   return device.Synchronize();
+}
+
+absl::Status Executor::State::AllocateWorkspace() {
+  if (workspace_bytes_ == 0) return absl::OkStatus();
+  if (options_.share_parameters != nullptr) {
+    const State& other = *options_.share_parameters->state_;
+    if (other.workspace_bytes_ >= workspace_bytes_) {
+      workspace_data_ = other.workspace_data_;
+      return absl::OkStatus();
+    }
+  }
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> space = options_.device->Allocate(workspace_bytes_);
+  if (!space.ok()) return AnnotateError(space.status(), "kernels' workspace");
+  workspace_ = *std::move(space);
+  workspace_data_ = workspace_->data();
+  return absl::OkStatus();
 }
 
 bool Executor::State::CanCaptureSteps() const {
@@ -85,48 +98,28 @@ absl::Status Executor::State::PrepareInstruction(int index) {
     return options_.source->Prepare(load.column(), spec(load.buffer()));
   }
   if (ready.group_size == 0) return absl::OkStatus();
-  if (instruction.has_compute()) {
-    const v1::ComputeInstruction& compute = instruction.compute();
-    std::vector<int> inputs, outputs;
-    for (int i = index; i < index + ready.group_size; ++i) {
-      const v1::ComputeInstruction& one = program_.instructions(i).compute();
-      inputs.insert(inputs.end(), one.inputs().begin(), one.inputs().end());
-      outputs.insert(outputs.end(), one.outputs().begin(), one.outputs().end());
-    }
-    for (int i : inputs) ready.inputs.push_back(View(i));
-    for (int i : outputs) ready.outputs.push_back(View(i));
-    ready.node_key = compute.node_key();
-    absl::StatusOr<Attributes> attributes = AttributesFromProto(compute.attributes());
-    if (!attributes.ok()) return attributes.status();
-    KernelSpec kernel_spec;
-    kernel_spec.op = compute.op();
-    kernel_spec.attributes = *std::move(attributes);
-    if (absl::Status s = MakeKernel(std::move(kernel_spec), &ready); !s.ok()) return s;
-    for (size_t i = 0; i < inputs.size(); ++i) TrackDynamicView(inputs[i], &ready.inputs[i]);
-    for (size_t i = 0; i < outputs.size(); ++i) TrackDynamicView(outputs[i], &ready.outputs[i]);
-    return absl::OkStatus();
+  if (!instruction.has_compute() && !instruction.has_update()) return absl::OkStatus();
+  std::vector<int> inputs, outputs;
+  for (int i = index; i < index + ready.group_size; ++i) {
+    const KernelOperands one = KernelOperandsOf(program_.instructions(i));
+    inputs.insert(inputs.end(), one.inputs.begin(), one.inputs.end());
+    outputs.insert(outputs.end(), one.outputs.begin(), one.outputs.end());
   }
-  if (instruction.has_update()) {
-    for (int i = index; i < index + ready.group_size; ++i) AddOperands(i, &ready);
-    const v1::UpdateInstruction& update = instruction.update();
-    absl::StatusOr<Attributes> attributes = AttributesFromProto(update.attributes());
-    if (!attributes.ok()) return attributes.status();
-    KernelSpec kernel_spec;
-    kernel_spec.op = update.op();
-    kernel_spec.attributes = *std::move(attributes);
-    return MakeKernel(std::move(kernel_spec), &ready);
-  }
+  for (int i : inputs) ready.inputs.push_back(View(i));
+  for (int i : outputs) ready.outputs.push_back(View(i));
+  const bool compute = instruction.has_compute();
+  absl::StatusOr<Attributes> attributes = AttributesFromProto(
+      compute ? instruction.compute().attributes() : instruction.update().attributes());
+  if (!attributes.ok()) return attributes.status();
+  KernelSpec kernel_spec;
+  kernel_spec.op = compute ? instruction.compute().op() : instruction.update().op();
+  kernel_spec.attributes = *std::move(attributes);
+  if (absl::Status s = MakeKernel(std::move(kernel_spec), &ready); !s.ok()) return s;
+  if (!compute) return absl::OkStatus();
+  ready.node_key = instruction.compute().node_key();
+  for (size_t i = 0; i < inputs.size(); ++i) TrackDynamicView(inputs[i], &ready.inputs[i]);
+  for (size_t i = 0; i < outputs.size(); ++i) TrackDynamicView(outputs[i], &ready.outputs[i]);
   return absl::OkStatus();
-}
-
-void Executor::State::AddOperands(int index, ReadyInstruction* ready) const {
-  const v1::UpdateInstruction& update = program_.instructions(index).update();
-  for (int b : {update.parameter(), update.gradient(), update.scale(), update.hyper()}) {
-    ready->inputs.push_back(View(b));
-  }
-  for (int state : update.state()) ready->inputs.push_back(View(state));
-  for (int sum : update.sums()) ready->inputs.push_back(View(sum));
-  ready->outputs.push_back(View(update.has_result() ? update.result() : update.parameter()));
 }
 
 void Executor::State::TrackDynamicView(int buffer, TensorView* view) {

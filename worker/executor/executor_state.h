@@ -59,7 +59,7 @@ class Executor::State {
   bool is_alias(int i) const { return checked_.alias_of[i] >= 0; }
   ExecutorOptions& options() { return options_; }
   int64_t measured_peak_bytes() const {
-    return memory_.allocated_bytes() + workspace_bytes_ +
+    return memory_.allocated_bytes() + (workspace_ != nullptr ? workspace_bytes_ : 0) +
            static_cast<int64_t>(staging_.size() + staging_out_.size());
   }
 
@@ -74,8 +74,9 @@ class Executor::State {
   // True if steps of equal sizes enqueue identical device work and nothing else, so that they can
   // be captured.
   bool CanCaptureSteps() const;
+  // Uses the workspace of options_.share_parameters if it is large enough.
+  absl::Status AllocateWorkspace();
   absl::Status MakeKernel(KernelSpec kernel_spec, ReadyInstruction* ready);
-  void AddOperands(int index, ReadyInstruction* ready) const;
   // Records views whose first dimension changes with DynamicSizes.
   void TrackDynamicView(int buffer, TensorView* view);
 
@@ -119,7 +120,8 @@ class Executor::State {
   ExecutorOptions options_;
   const CheckedProgram checked_;
   ProgramMemory memory_;
-  std::unique_ptr<DeviceMemory> workspace_;
+  std::unique_ptr<DeviceMemory> workspace_;  // null: none needed, or shared
+  void* workspace_data_ = nullptr;
   std::vector<int> schedules_;  // buffers of that kind
   int64_t workspace_bytes_ = 0;
   SwapDependencies swap_dependencies_;

@@ -167,7 +167,7 @@ absl::Status Executor::State::RunKernel(ReadyInstruction& ready, int64_t step) {
   KernelArgs args;
   args.inputs = ready.inputs;
   args.outputs = ready.outputs;
-  args.workspace = workspace_ != nullptr ? workspace_->data() : nullptr;
+  args.workspace = workspace_data_;
   args.seed = program_.seed();
   args.node_key = ready.node_key;
   args.step = step;
