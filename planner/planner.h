@@ -15,6 +15,7 @@
 #include "espalier/v1/plan.pb.h"
 #include "espalier/v1/program.pb.h"
 #include "ops/graph/graph.h"
+#include "ops/kernel/kernel.h"
 
 namespace espalier {
 
@@ -60,6 +61,11 @@ class CostModel {
   virtual void Join(const CostModel& fork) {}
 };
 
+// Returns the bytes of workspace that `device`'s kernel for `spec` needs
+// (Kernel::workspace_bytes), or nothing if they are not known here. Called by several threads.
+using WorkspaceQuery =
+    std::function<std::optional<int64_t>(const KernelSpec& spec, const v1::Device& device)>;
+
 // The input of MakePlan. Pointers must outlive the call.
 struct PlanProblem {
   const OpRegistry* registry = nullptr;
@@ -68,6 +74,7 @@ struct PlanProblem {
   Machine machine;
   v1::Optimizer optimizer;  // its state counts towards memory
   CostModel* cost = nullptr;
+  WorkspaceQuery workspace;  // optional: without it predicted peaks leave out kernels' workspace
   std::function<void(double fraction)> progress;  // optional; fraction of the search done
   std::function<double()> seconds;                // optional clock, to report the search time
   // Optional: once true, searches end with the best plan so far. Called by all threads.
@@ -96,6 +103,8 @@ struct LoweringOptions {
   std::map<std::string, std::string> columns;
   // Constants of more bytes become STORED buffers, whose values are not in the program.
   int64_t max_literal_bytes = std::numeric_limits<int64_t>::max();
+  WorkspaceQuery workspace;  // as in PlanProblem
+  bool evaluates = true;     // false: LoweredPlan.evaluation stays empty, and needs no memory
 };
 
 // The number of batch tiles (MemoryOptions.max_batch_tiles), with the default for 0. Tiling changes
@@ -112,15 +121,18 @@ inline int BatchTilesOf(const v1::Plan& plan) {
 // tiles.
 struct MemoryLimits {
   std::vector<int64_t> bytes;  // by device; 0, or empty: no limit
-  // Additional memory for kernels' workspace, but not for the program; empty: none.
+  // By device: memory for kernels' workspace apart from `bytes`, which then has none of it; -1, or
+  // empty: `bytes` is for both.
   std::vector<int64_t> extra_workspace;
   v1::MemoryOptions options;
   // Operator of the plan -> predicted seconds of one micro-batch, forward and backward; copies can
   // overlap with them.
   std::map<std::string, double> node_seconds;
   std::vector<double> overhead_seconds;  // by device: per operator; empty: none
+  std::vector<v1::Device> devices;
 
   void AddDevice(const v1::Device& device) {
+    devices.push_back(device);
     bytes.push_back(device.memory_bytes());
     overhead_seconds.push_back(device.op_overhead_seconds());
   }
@@ -134,6 +146,10 @@ struct LoweredPlan {
   std::vector<v1::Program> training;  // by rank; unused devices have no instructions
   std::vector<v1::Program>
       evaluation;  // forward only, training = false; the same parameter buffers by name
+  // By rank: bytes of device memory that the programs take together, with kernels' workspace where
+  // it is known. Evaluation uses training's arena and workspace, or its own where those are too
+  // small.
+  std::vector<int64_t> peak_bytes;
 };
 
 // Lowers a plan to one program per device. All devices execute sends, receives and collectives in

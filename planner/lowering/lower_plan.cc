@@ -18,22 +18,33 @@
 namespace espalier {
 namespace {
 
-absl::Status CheckMemory(const v1::Program& program, const v1::Device& device) {
-  if (device.memory_bytes() <= 0 || program.arena_bytes() <= device.memory_bytes()) {
-    return absl::OkStatus();
-  }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("device ", program.rank(), " needs ", program.arena_bytes(),
-                   " bytes for program '", program.name(), "' but has ", device.memory_bytes(),
-                   "; use a smaller batch, more devices, or split parameters"));
+absl::Status CheckMemory(int rank, int64_t needed, const v1::Device& device) {
+  if (device.memory_bytes() <= 0 || needed <= device.memory_bytes()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "device ", rank, " needs ", needed, " bytes for its programs and kernels' workspace but has ",
+      device.memory_bytes(), "; use a smaller batch, more devices, or split parameters"));
 }
 
-absl::StatusOr<std::vector<v1::Program>> LowerWithLimits(const OpRegistry& registry,
-                                                         const Graph& graph, const v1::Plan& plan,
-                                                         const LoweringOptions& options,
-                                                         const MemoryLimits& limits,
-                                                         bool forward_only,
-                                                         std::vector<int64_t>* kept_bytes) {
+// Programs, and by rank the bytes of their kernels' workspace, 0 where it is not known.
+struct Lowered {
+  std::vector<v1::Program> programs;
+  std::vector<int64_t> workspace;
+};
+
+// The bytes of device memory that training takes with evaluation, which uses training's arena and
+// workspace, or its own where those are too small.
+int64_t PeakBytes(const Lowered& training, const Lowered& evaluation, int rank) {
+  const auto both = [](int64_t first, int64_t second) {
+    return first + (second > first ? second : 0);
+  };
+  return both(training.programs[rank].arena_bytes(), evaluation.programs[rank].arena_bytes()) +
+         both(training.workspace[rank], evaluation.workspace[rank]);
+}
+
+absl::StatusOr<Lowered> LowerWithLimits(const OpRegistry& registry, const Graph& graph,
+                                        const v1::Plan& plan, const LoweringOptions& options,
+                                        const MemoryLimits& limits, bool forward_only,
+                                        std::vector<int64_t>* kept_bytes) {
   const int tiles = forward_only ? 1 : BatchTilesOf(plan);
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(registry, graph, forward_only, plan.zero_stage());
@@ -58,14 +69,43 @@ absl::StatusOr<std::vector<v1::Program>> LowerWithLimits(const OpRegistry& regis
         structure->micro_batches, " micro-batches on ", plan.devices_size(), " devices; at most ",
         kMaxInstructions, " are written: use fewer micro-batches, or fewer devices"));
   }
-  absl::StatusOr<std::vector<v1::Program>> programs = LowerPlacement(
-      *structure, placement, table, plan.devices_size(), options, kept_bytes, &limits,
-      /*made=*/nullptr, tiles);
+  MemoryFit made;
+  absl::StatusOr<std::vector<v1::Program>> programs =
+      LowerPlacement(*structure, placement, table, plan.devices_size(), options, kept_bytes,
+                     &limits, &made, tiles);
   if (!programs.ok()) return programs.status();
   for (v1::Program& program : *programs) {
     program.set_graph_fingerprint(plan.graph_fingerprint());
   }
-  return programs;
+  return Lowered{*std::move(programs), std::move(made.workspace)};
+}
+
+// `kept`: the bytes of parameters and optimizer states, by device. Evaluation runs in training's
+// arena and workspace, or in its own if memory allows.
+absl::StatusOr<Lowered> LowerEvaluation(const OpRegistry& registry, const Graph& graph,
+                                        const v1::Plan& plan, const LoweringOptions& options,
+                                        MemoryLimits limits, const Lowered& training,
+                                        const std::vector<int64_t>& kept) {
+  MemoryLimits none;
+  none.devices = limits.devices;
+  std::vector<int64_t> kept_bytes = kept;
+  absl::StatusOr<Lowered> evaluation =
+      LowerWithLimits(registry, graph, plan, options, none, /*forward_only=*/true, &kept_bytes);
+  if (!evaluation.ok()) return evaluation.status();
+  bool fits = true;
+  limits.extra_workspace.assign(limits.bytes.size(), -1);
+  for (int r = 0; r < plan.devices_size(); ++r) {
+    const int64_t memory = limits.bytes[r], trained = training.programs[r].arena_bytes();
+    if (memory <= 0 || PeakBytes(training, *evaluation, r) <= memory) continue;
+    limits.bytes[r] = trained;
+    limits.extra_workspace[r] =
+        std::max(training.workspace[r], memory - trained - training.workspace[r]);
+    fits = false;
+  }
+  if (fits) return evaluation;
+  kept_bytes = kept;
+  return LowerWithLimits(registry, graph, plan, options, limits, /*forward_only=*/true,
+                         &kept_bytes);
 }
 
 }  // namespace
@@ -92,38 +132,27 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
   }
   LoweredPlan lowered;
   std::vector<int64_t> kept;
-  absl::StatusOr<std::vector<v1::Program>> programs =
+  absl::StatusOr<Lowered> training =
       LowerWithLimits(registry, graph, plan, options, limits, /*forward_only=*/false, &kept);
-  if (!programs.ok()) return programs.status();
-  lowered.training = *std::move(programs);
-  // Evaluation runs in training's arena, or in its own if memory allows.
-  const std::vector<int64_t> parameters = kept;
-  MemoryLimits none;
-  programs = LowerWithLimits(registry, graph, plan, options, none, /*forward_only=*/true, &kept);
-  if (!programs.ok()) return programs.status();
-  bool fits = true;
-  limits.extra_workspace.assign(limits.bytes.size(), 0);
-  for (int r = 0; r < plan.devices_size(); ++r) {
-    const int64_t training = lowered.training[r].arena_bytes();
-    const int64_t evaluation = (*programs)[r].arena_bytes(), memory = limits.bytes[r];
-    if (memory <= 0 || evaluation <= training || training + evaluation <= memory) continue;
-    limits.bytes[r] = training;
-    limits.extra_workspace[r] = memory - training;
-    fits = false;
-  }
-  if (!fits) {
-    kept = parameters;
-    programs =
-        LowerWithLimits(registry, graph, plan, options, limits, /*forward_only=*/true, &kept);
-    if (!programs.ok()) return programs.status();
-  }
-  lowered.evaluation = *std::move(programs);
-  for (const std::vector<v1::Program>* all : {&lowered.training, &lowered.evaluation}) {
-    for (const v1::Program& program : *all) {
-      absl::Status status = CheckMemory(program, plan.devices(program.rank()));
-      if (!status.ok()) return status;
+  if (!training.ok()) return training.status();
+  if (options.evaluates) {
+    absl::StatusOr<Lowered> evaluation =
+        LowerEvaluation(registry, graph, plan, options, limits, *training, kept);
+    if (!evaluation.ok()) return evaluation.status();
+    for (int r = 0; r < plan.devices_size(); ++r) {
+      lowered.peak_bytes.push_back(PeakBytes(*training, *evaluation, r));
+    }
+    lowered.evaluation = std::move(evaluation->programs);
+  } else {
+    for (int r = 0; r < plan.devices_size(); ++r) {
+      lowered.peak_bytes.push_back(training->programs[r].arena_bytes() + training->workspace[r]);
     }
   }
+  for (int r = 0; r < plan.devices_size(); ++r) {
+    absl::Status status = CheckMemory(r, lowered.peak_bytes[r], plan.devices(r));
+    if (!status.ok()) return status;
+  }
+  lowered.training = std::move(training->programs);
   ShardCheckpoints(&lowered.training);
   return lowered;
 }

@@ -8,11 +8,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "ops/program/buffer_accesses.h"
 #include "planner/lowering/emitter.h"
 #include "planner/lowering/offload_recompute_pass.h"
-#include "planner/memory/workspace.h"
+#include "planner/lowering/program_workspace.h"
 
 namespace espalier {
 namespace {
@@ -30,34 +28,23 @@ double SecondsOf(const v1::Instruction& instruction, const MemoryLimits& limits)
   return found->second * (backward ? 2.0 / 3 : 1.0 / 3);
 }
 
-int64_t Workspace(const OpRegistry& registry, const RankProgram& program) {
-  int64_t most = 0;
-  for (const v1::Instruction& instruction : program.program().instructions()) {
-    absl::string_view op = instruction.compute().op();
-    absl::ConsumeSuffix(&op, "_grad");
-    const OpDef* def = registry.Find(std::string(op));
-    if (def == nullptr || def->precision != Precision::kNarrow) continue;
-    int64_t bytes = 0;
-    for (const BufferAccess& access : AccessesOf(instruction)) {
-      bytes += program.spec(access.buffer).bytes();
-    }
-    const v1::ComputeInstruction& compute = instruction.compute();
-    const int64_t weights = compute.inputs_size() > 1 ? program.spec(compute.inputs(1)).bytes() : 0;
-    most = std::max(most, KernelWorkspace(op, compute.op() != op, bytes, weights));
-  }
-  return most;
-}
-
 absl::StatusOr<v1::MemoryPlan> Offload(const PcgStructure& structure, const MemoryLimits& limits,
-                                       int device, int64_t reserved_bytes, RankProgram* program) {
+                                       int device, int64_t reserved_bytes,
+                                       const ProgramWorkspace& workspace, RankProgram* program) {
   absl::StatusOr<OffloadSettings> settings = OffloadSettingsOf(limits.options);
   if (!settings.ok()) return settings.status();
   OffloadRequest request;
   request.limit = limits.bytes[device];
-  const int64_t extra_workspace =
-      limits.extra_workspace.empty() ? 0 : limits.extra_workspace[device];
-  request.workspace =
-      std::max<int64_t>(0, Workspace(*structure.registry, *program) - extra_workspace);
+  const int64_t apart = limits.extra_workspace.empty() ? -1 : limits.extra_workspace[device];
+  if (apart >= 0 && workspace.known && workspace.bytes > apart) {
+    return absl::ResourceExhaustedError(absl::StrCat("device ", device, " needs ", workspace.bytes,
+                                                     " bytes for kernels' workspace but has ",
+                                                     apart, " left for it"));
+  }
+  request.workspace = apart < 0         ? workspace.bytes
+                      : workspace.known ? 0
+                                        : std::max<int64_t>(0, workspace.bytes - apart);
+  request.workspace_known = workspace.known;
   request.reserved_bytes = reserved_bytes;
   request.settings = *settings;
   // Tiles share the time of their operator.
@@ -83,9 +70,11 @@ absl::StatusOr<v1::MemoryPlan> Offload(const PcgStructure& structure, const Memo
 class Attempt {
  public:
   Attempt(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
-          int num_devices, const LoweringOptions& options, int batch_tiles)
+          int num_devices, const LoweringOptions& options, const std::vector<v1::Device>& devices,
+          int batch_tiles)
       : structure_(structure),
         options_(options),
+        devices_(devices),
         batch_tiles_(batch_tiles),
         emitter_(structure, placement, table, num_devices, options, batch_tiles) {}
 
@@ -93,6 +82,10 @@ class Attempt {
     if (absl::Status status = emitter_.Run(); !status.ok()) return status;
     for (RankProgram& rank : emitter_.ranks()) {
       if (batch_tiles_ > 1) rank.SplitAllocations();
+      const size_t r = workspaces_.size();
+      workspaces_.push_back(r < devices_.size() ? WorkspaceOf(*structure_.registry, rank,
+                                                              options_.workspace, devices_[r])
+                                                : ProgramWorkspace());
     }
     return absl::OkStatus();
   }
@@ -126,7 +119,8 @@ class Attempt {
     for (size_t r = 0; r < emitter_.ranks().size(); ++r) {
       if (limits.bytes[r] <= 0) continue;
       absl::StatusOr<v1::MemoryPlan> plan =
-          Offload(structure_, limits, static_cast<int>(r), kept_bytes[r], &emitter_.ranks()[r]);
+          Offload(structure_, limits, static_cast<int>(r), kept_bytes[r], workspaces_[r],
+                  &emitter_.ranks()[r]);
       if (!plan.ok()) return plan.status();
       (*plans)[r] = *std::move(plan);
     }
@@ -139,9 +133,14 @@ class Attempt {
     for (size_t r = first; r < needs.size(); ++r) {
       RankProgram copy = emitter_.ranks()[r];
       copy.Finish(kept_bytes[r]);
-      needs[r] = copy.program().arena_bytes();
+      needs[r] = copy.program().arena_bytes() + KnownWorkspace(r);
     }
     return needs;
+  }
+
+  // 0 if it is not known.
+  int64_t KnownWorkspace(size_t rank) const {
+    return workspaces_[rank].known ? workspaces_[rank].bytes : 0;
   }
 
   std::vector<v1::Program> Finish(std::vector<int64_t>* kept_bytes) {
@@ -162,8 +161,10 @@ class Attempt {
  private:
   const PcgStructure& structure_;
   const LoweringOptions& options_;
+  const std::vector<v1::Device>& devices_;
   const int batch_tiles_;
   Emitter emitter_;
+  std::vector<ProgramWorkspace> workspaces_;  // by rank
 };
 
 }  // namespace
@@ -186,11 +187,13 @@ absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
   kept_bytes->resize(num_devices, 0);
   const bool limited = limits != nullptr && limits->may_change_programs() && !limits->bytes.empty();
   const int most = limited ? std::max(MaxBatchTiles(limits->options), min_tiles) : 1;
+  std::vector<v1::Device> devices;
+  if (limits != nullptr) devices = limits->devices;
   MemoryFit unused;
   if (made == nullptr) made = &unused;
   absl::Status refused;
   for (int tiles = min_tiles;; tiles *= 2) {
-    Attempt attempt(structure, placement, table, num_devices, options, tiles);
+    Attempt attempt(structure, placement, table, num_devices, options, devices, tiles);
     if (absl::Status status = attempt.Emit(); !status.ok()) return status;
     if (tiles > min_tiles && !attempt.tiled()) return refused;
     std::vector<v1::MemoryPlan> plans(num_devices);
@@ -212,6 +215,10 @@ absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
         if (plans[r].bytes_without() > 0) plans[r].set_bytes_without(made->bytes_without[r]);
       }
       made->batch_tiles = tiles;
+      made->workspace.clear();
+      for (int r = 0; r < num_devices; ++r) {
+        made->workspace.push_back(attempt.KnownWorkspace(static_cast<size_t>(r)));
+      }
       made->memory = std::move(plans);
       return attempt.Finish(kept_bytes);
     }

@@ -17,6 +17,7 @@ struct MemoryFit {
   // By device: bytes needed without any of it. Also set if nothing makes it fit; 0 if there is no
   // limit.
   std::vector<int64_t> bytes_without;
+  std::vector<int64_t> workspace;  // by device: of its kernels; 0: none or not known
 };
 
 // Estimates the number of instructions of all programs of a placement; the time to write them is
@@ -33,7 +34,8 @@ inline constexpr double kMaxInstructions = 2e7;
 // in, the bytes to leave free at the start of each arena (empty: none); out, the bytes that the
 // programs keep there. With `limits`, programs that are too large are rewritten
 // (offload_recompute_pass.h), with as few batch tiles as suffice, at least `min_tiles`
-// (emit_batch_tiles.cc). `made`, if not null, gets what was done. Returns ResourceExhausted if a
+// (emit_batch_tiles.cc); kernels' workspace counts where options.workspace knows it, of
+// limits->devices. `made`, if not null, gets what was done. Returns ResourceExhausted if a
 // program cannot be made to fit.
 absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,

@@ -365,7 +365,7 @@ absl::StatusOr<v1::MemoryPlan> RunOffloadPass(const OffloadRequest& request, Ran
   v1::MemoryPlan report;
   OffloadPlan plan;
   ArenaPlan arena = Place(view, plan, *program);
-  report.set_bytes_without(fixed + arena.bytes);
+  report.set_bytes_without(fixed + arena.bytes + (request.workspace_known ? request.workspace : 0));
   if (report.bytes_without() <= request.limit) return report;
 
   // Fragmentation makes the arena a little larger than the live bytes.

@@ -19,8 +19,10 @@ absl::StatusOr<OffloadSettings> OffloadSettingsOf(const v1::MemoryOptions& optio
 
 struct OffloadRequest {
   int64_t limit = 0;  // bytes of the device
-  // of them reserved for kernels' workspace if the program is rewritten
+  // Of them for kernels' workspace. If it is only an estimate, a program that fits without it is
+  // not rewritten.
   int64_t workspace = 0;
+  bool workspace_known = false;
   int64_t reserved_bytes = 0;  // as in RankProgram::Finish
   OffloadSettings settings;
   std::function<double(const v1::Instruction&)> seconds;  // predicted

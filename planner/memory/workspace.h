@@ -1,5 +1,6 @@
-// Workspace that a plan reserves for kernels outside the arena. Only the worker knows the exact
-// size.
+// Workspace that a plan reserves for kernels where their own answer is not at hand: in a search,
+// which asks thousands of times a second, and for devices whose kernels are not here
+// (planner/lowering/program_workspace.h).
 #pragma once
 
 #include <cstdint>

@@ -174,18 +174,17 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
 
   LoweringOptions options;
   options.optimizer = optimizer_;
+  options.workspace = problem_.workspace;
   MemoryLimits limits;
   limits.options = memory_;
   for (const v1::Device& device : machine_.devices) limits.AddDevice(device);
   for (NodeId n : structure_.LiveNodes()) {
     limits.node_seconds[structure_.graph().node(n).name] = SecondsOf(n, placement[n]);
   }
-  const bool may_change = limits.may_change_programs();
   std::vector<int64_t> kept;
   MemoryFit made;
-  absl::StatusOr<std::vector<v1::Program>> programs =
-      LowerPlacement(structure_, placement, *table_, num_devices(), options, &kept,
-                     may_change ? &limits : nullptr, &made, batch_tiles_);
+  absl::StatusOr<std::vector<v1::Program>> programs = LowerPlacement(
+      structure_, placement, *table_, num_devices(), options, &kept, &limits, &made, batch_tiles_);
   if (absl::IsResourceExhausted(programs.status())) {
     for (int d = 0; d < num_devices(); ++d) {
       if (made.bytes_without[d] > 0) candidate.prediction.set_peak_bytes(d, made.bytes_without[d]);
@@ -199,14 +198,15 @@ absl::StatusOr<Candidate> Planning::Evaluate(const std::string& name, const Plac
   double added = 0;
   for (const v1::Program& program : *programs) {
     const int d = program.rank();
-    candidate.prediction.set_peak_bytes(d, program.arena_bytes());
+    const int64_t needed = program.arena_bytes() + made.workspace[d];
+    candidate.prediction.set_peak_bytes(d, needed);
     changed = changed || !made.memory[d].evictions().empty();
     added = std::max(added, made.memory[d].added_seconds());
     const int64_t memory = limits.bytes[d];
-    if (memory <= 0 || program.arena_bytes() <= memory) continue;
+    if (memory <= 0 || needed <= memory) continue;
     candidate.lacks_memory = true;
     absl::StrAppend(&candidate.refused, candidate.refused.empty() ? "" : "; ", "device ", d,
-                    " needs ", program.arena_bytes(), " bytes but has ", memory);
+                    " needs ", needed, " bytes but has ", memory);
   }
   if (!changed) return candidate;
   candidate.batch_tiles = made.batch_tiles;

@@ -66,7 +66,7 @@ class Planning {
   // Simulates and lowers the placement. On machines too large for programs to be written, memory is
   // the simulator's estimate instead. If a program does not fit and the options allow it, adds
   // offload and includes its cost in the prediction. If nothing makes it fit, peak_bytes are those
-  // of the unmodified programs.
+  // of the unmodified programs. Kernels' workspace counts where the problem's query knows it.
   absl::StatusOr<Candidate> Evaluate(const std::string& name, const Placement& placement);
 
   // Makes the simulator charge for memory what Evaluate's offload would cost

@@ -162,6 +162,8 @@ AttemptEnd Attempt::Run() {
   options.seed = spec.seed();
   options.columns = prepared->columns;
   options.max_literal_bytes = kMaxLiteralBytes;
+  options.workspace = tools_.planner->workspace();
+  options.evaluates = spec.dataset().holdout_fraction() > 0;
   absl::StatusOr<LoweredPlan> lowered =
       LowerPlan(*tools_.registry, prepared->graph, *plan, options);
   if (too_few(lowered.status())) {

@@ -95,6 +95,13 @@ std::string CalibratedPlanner::Profile() {
   return SaveProfile(cost_, communication_);
 }
 
+WorkspaceQuery CalibratedPlanner::workspace() {
+  return [this](const KernelSpec& spec, const v1::Device& device) -> std::optional<int64_t> {
+    if (device.kind() != v1::Device::CPU) return std::nullopt;
+    return cpu_workspace_.Bytes(spec, std::max(1, device.threads()));
+  };
+}
+
 std::shared_ptr<const CommunicationModel> CalibratedPlanner::Communication(
     const std::vector<v1::Device>& devices) {
   absl::MutexLock lock(&communication_mutex_);
@@ -263,6 +270,7 @@ absl::StatusOr<v1::Plan> CalibratedPlanner::MakeExclusive(const Request& request
   // The profile is of other devices; a topology describes these and takes precedence.
   const auto model = CommunicationModelOf(told_communication, problem.machine.devices);
   if (model != nullptr) problem.machine.communication = model;
+  problem.workspace = workspace();
   problem.seconds = MonotonicSeconds;
   problem.stop = request.stop;
   problem.for_each = [this](int count, const std::function<void(int)>& work) {

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "ops/cpu/workspace/kernel_workspace.h"
 #include "planner/cost/analytic_cost.h"
 #include "planner/cost/measured_cost.h"
 #include "planner/cost/profile.h"
@@ -88,6 +89,9 @@ class CalibratedPlanner {
   void ForgetCommunication(const std::vector<v1::Device>& devices);
   // Returns all measurements as a profile file.
   std::string Profile();
+  // For LoweringOptions. Knows CPU kernels, as they are on this machine's processor. Thread-safe;
+  // must not outlive this.
+  WorkspaceQuery workspace();
 
  private:
   // Everything needed to simulate a plan without holding mutex_.
@@ -111,6 +115,7 @@ class CalibratedPlanner {
   JobStore* const store_;
   const double measure_seconds_;
   SearchThreads threads_;
+  CpuKernelWorkspace cpu_workspace_;
   // Orders the planning requests. Waiting on mutex_ itself could not be cancelled.
   absl::Mutex turn_mutex_;
   bool planning_ ABSL_GUARDED_BY(turn_mutex_) = false;

@@ -92,6 +92,8 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
   options.seed = spec.seed();
   options.columns = prepared->columns;
   options.max_literal_bytes = kMaxLiteralBytes;
+  options.workspace = tools.planner->workspace();
+  options.evaluates = spec.dataset().holdout_fraction() > 0;
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(*tools.registry, prepared->graph, *plan, options);
   if (!lowered.ok()) stop(lowered.status());
   for (int rank = 0; rank < plan->devices_size(); ++rank) {
@@ -99,7 +101,7 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
     memory->set_rank(rank);
     memory->set_model(plan->devices(rank).model());
     memory->set_memory_bytes(plan->devices(rank).memory_bytes());
-    memory->set_needed_bytes(lowered.ok() ? lowered->training[rank].arena_bytes()
+    memory->set_needed_bytes(lowered.ok() ? lowered->peak_bytes[rank]
                                           : plan->prediction().peak_bytes(rank));
   }
   reply->set_step_seconds(plan->prediction().step_seconds());

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "ops/cpu/workspace/kernel_workspace.h"
 #include "ops/operators/register_all.h"
 #include "planner/cost/analytic_cost.h"
 #include "tests/plans/in_process_training.h"
@@ -34,6 +35,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
     for (v1::Device& device : problem.machine.devices) device.set_memory_bytes(memory);
     problem.optimizer = Optimizer();
     problem.cost = &cost_;
+    problem.workspace = workspace_;
     v1::SearchOptions search;
     search.set_strategy(devices == 1 ? v1::SearchOptions::SINGLE_DEVICE
                                      : v1::SearchOptions::DATA_PARALLEL);
@@ -57,6 +59,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
     options.lowering.optimizer = Optimizer();
     options.lowering.seed = 11;
     options.lowering.columns = job_.columns;
+    options.lowering.workspace = workspace_;
     return TrainInProcess(registry_, job_.graph, plan, job_.dataset, options);
   }
 
@@ -112,6 +115,8 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
   AnalyticCost cost_;
   double clip_ = 1.0;
   int stage_ = 0;  // ZeRO stage
+  CpuKernelWorkspace kernels_;
+  WorkspaceQuery workspace_;
 };
 
 TEST_P(MemoryTest, LessMemoryGivesTheSameBits) {
@@ -143,6 +148,29 @@ TEST_P(MemoryTest, ZeroReplicasGiveTheSameBits) {
     clip_ = stage == 2 ? 0 : 1;
     EXPECT_GE(ExpectSameBits(2, {}, "ZeRO"), 1) << stage;
   }
+}
+
+TEST_P(MemoryTest, AcceptedPlansRunInTheMemoryThatTheyPredict) {
+  workspace_ = [this](const KernelSpec& spec, const v1::Device&) {
+    return kernels_.Bytes(spec, TrainingRunOptions().threads_per_rank);
+  };
+  const absl::StatusOr<v1::Plan> roomy = PlanFor(1, int64_t{8} << 30);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  const int64_t need = roomy->prediction().peak_bytes(0);
+  int accepted = 0;
+  for (int percent : {100, 99, 97, 94, 90, 85, 80, 70, 60, 50, 40}) {
+    const int64_t memory = need * percent / 100;
+    const absl::StatusOr<v1::Plan> plan = PlanFor(1, memory);
+    if (absl::IsResourceExhausted(plan.status())) break;
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->memory_plans_size() > 0, percent < 100);
+    const absl::StatusOr<TrainingRun> run = Train(*plan);
+    ASSERT_TRUE(run.ok()) << percent << " %: " << run.status();
+    EXPECT_EQ(run->measured_peak_bytes[0], plan->prediction().peak_bytes(0)) << percent << " %";
+    EXPECT_LE(run->measured_peak_bytes[0], memory);
+    ++accepted;
+  }
+  EXPECT_GE(accepted, 5);
 }
 
 TEST_P(MemoryTest, ForbiddenOffloadIsNotUsed) {
