@@ -1,7 +1,8 @@
 // Trains an ONNX file for some steps of SGD and writes what models_test.py compares, as
 // safetensors: "prediction" and "gradient.<parameter>" of the first step, "losses" by step and
 // "parameter.<name>" after the last. Metadata: "nodes" (operator -> count, JSON), "imported"
-// (operators before fusion), "seconds" (of the steps together).
+// (operators before fusion), "seconds" (of the steps together), "predicted_bytes" of device memory
+// by the plan, "measured_bytes" that the executor took, "arena_bytes" of them without workspace.
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -82,7 +83,10 @@ absl::Status Run() {
   return Write(result,
                {{"nodes", nlohmann::json(nodes).dump()},
                 {"imported", absl::StrCat((*training)->imported_operators())},
-                {"seconds", absl::StrCat(seconds.count())}},
+                {"seconds", absl::StrCat(seconds.count())},
+                {"predicted_bytes", absl::StrCat((*training)->predicted_peak_bytes())},
+                {"measured_bytes", absl::StrCat((*training)->measured_peak_bytes())},
+                {"arena_bytes", absl::StrCat((*training)->arena_bytes())}},
                absl::GetFlag(FLAGS_out));
 }
 

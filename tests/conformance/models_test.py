@@ -10,6 +10,8 @@ Errors are the largest difference relative to the largest magnitude: of the pred
 nothing but rounding), of each loss, of each parameter. The limits are each model's. What PyTorch itself errs in float32,
 on the same measure, is printed beside: where depth multiplies the rounding of the first layers, it does so for both.
 
+The memory that the plan predicts, kernels' workspace included, is within a tenth of what the executor takes.
+
     tests/conformance/models_test.py ModelsTest.test_gpt_2 runs one model.
 """
 import copy
@@ -41,6 +43,7 @@ sys.path.insert(0, HERE)
 import models  # noqa: E402
 
 STEPS, BATCHES, MOMENTUM = 10, 2, 0.9
+MEMORY_ERROR = 0.1  # of the plan's peak, relative to what the executor takes
 THREADS = int(os.environ.get("THREADS", "2"))
 MODEL_RUNNER = os.environ.get("ESPALIER_MODEL_RUNNER") or os.path.join(HERE, "model_runner")
 
@@ -173,6 +176,9 @@ class ModelsTest(unittest.TestCase):
         print(row(model, module, metadata, ours, theirs, time.monotonic() - start), flush=True)
         most = models.FUSED.get(model.name, int(metadata["imported"]))
         self.assertLessEqual(operators(metadata), most, f"{model.name}: operators after fusion")
+        predicted, measured = int(metadata["predicted_bytes"]), int(metadata["measured_bytes"])
+        self.assertLessEqual(abs(predicted - measured), MEMORY_ERROR * measured,
+                             f"{model.name}: predicted {predicted} bytes of memory, took {measured}")
         for kind, error in ours.items():
             self.assertLessEqual(error, getattr(model, kind), f"{model.name}: {kind} (worst gradient: {worst}); "
                                                               f"PyTorch in float32: {theirs}")
@@ -188,7 +194,7 @@ def export(model, module, columns, path):
 
 ERRORS = [("outputs", 8), ("gradients", 9), ("losses", 8), ("parameters", 10)]
 COLUMNS = [("model", 18), ("parameters", 10), ("operators", 9), ("fused", 5), *ERRORS, ("f32: outputs", 12), *ERRORS[1:],
-           ("10 steps, s", 11), ("in all, s", 9)]
+           ("10 steps, s", 11), ("in all, s", 9), ("arena, KiB", 10), ("taken, KiB", 10), ("predicted", 10)]
 
 
 def line(cells):
@@ -205,7 +211,8 @@ def row(model, module, metadata, ours, theirs, seconds):
 
     return line([model.name, f"{sum(p.numel() for p in module.parameters()):,}",
                  metadata["imported"], str(operators(metadata)), *shown(ours), *shown(theirs),
-                 f"{float(metadata['seconds']):.2f}", f"{seconds:.1f}"])
+                 f"{float(metadata['seconds']):.2f}", f"{seconds:.1f}",
+                 *[f"{int(metadata[kind + '_bytes']) / 1024:,.0f}" for kind in ("arena", "measured", "predicted")]])
 
 
 class PublishedTest(unittest.TestCase):

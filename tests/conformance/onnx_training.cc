@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/cpu/workspace/kernel_workspace.h"
 #include "ops/onnx/cpu_evaluator.h"
 #include "ops/onnx/import.h"
 #include "ops/operators/register_all.h"
@@ -66,9 +67,14 @@ class InOrder : public BatchSource {
   const int64_t batch_;
 };
 
-absl::StatusOr<v1::Program> SingleDeviceProgram(const OpRegistry& registry, const Graph& graph,
-                                                int64_t batch, const v1::Optimizer& optimizer,
-                                                const v1::Device& device) {
+struct DeviceProgram {
+  v1::Program program;
+  int64_t predicted_bytes = 0;  // by the plan
+};
+
+absl::StatusOr<DeviceProgram> SingleDeviceProgram(const OpRegistry& registry, const Graph& graph,
+                                                  int64_t batch, const v1::Optimizer& optimizer,
+                                                  const v1::Device& device) {
   AnalyticCost cost;
   PlanProblem problem;
   problem.registry = &registry;
@@ -77,15 +83,20 @@ absl::StatusOr<v1::Program> SingleDeviceProgram(const OpRegistry& registry, cons
   problem.machine.devices.push_back(device);
   problem.optimizer = optimizer;
   problem.cost = &cost;
+  CpuKernelWorkspace kernels;
+  problem.workspace = [&kernels](const KernelSpec& spec, const v1::Device& on) {
+    return kernels.Bytes(spec, on.threads());
+  };
   v1::SearchOptions options;
   options.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
   absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
   if (!plan.ok()) return At("plan", plan.status());
   LoweringOptions lowering;
   lowering.optimizer = optimizer;
+  lowering.workspace = problem.workspace;
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(registry, graph, *plan, lowering);
   if (!lowered.ok()) return At("lowering", lowered.status());
-  return std::move(lowered->training[0]);
+  return DeviceProgram{std::move(lowered->training[0]), plan->prediction().peak_bytes(0)};
 }
 
 // Adds a buffer beyond the program's, and the instruction that copies `source` there.
@@ -168,12 +179,16 @@ absl::StatusOr<std::unique_ptr<OnnxTraining>> OnnxTraining::Create(
   training->source_ = std::make_unique<InOrder>(*dataset, options.batch);
   status = training->device_->EnterThread(KernelThreads::kOpenMp);
   if (!status.ok()) return status;
-  absl::StatusOr<v1::Program> program = SingleDeviceProgram(
+  absl::StatusOr<DeviceProgram> made = SingleDeviceProgram(
       registry, *graph, options.batch, options.optimizer, training->device_->description());
-  if (!program.ok()) return program.status();
-  if (options.observe) training->observed_ = Observe(options.loss, &*program);
+  if (!made.ok()) return made.status();
+  training->predicted_peak_bytes_ = made->predicted_bytes;
+  // What is observed takes memory that the plan does not have.
+  const int64_t planned = made->program.arena_bytes();
+  if (options.observe) training->observed_ = Observe(options.loss, &made->program);
+  training->observed_bytes_ = made->program.arena_bytes() - planned;
   absl::StatusOr<std::unique_ptr<Executor>> executor = Executor::Create(
-      *program, {.device = training->device_.get(), .source = training->source_.get()});
+      made->program, {.device = training->device_.get(), .source = training->source_.get()});
   if (!executor.ok()) return At("executor", executor.status());
   training->executor_ = *std::move(executor);
   training->graph_ = *std::move(graph);

@@ -45,7 +45,11 @@ class OnnxTraining {
   // The trained graph, and its number of operators before fusion.
   const Graph& graph() const { return graph_; }
   size_t imported_operators() const { return imported_; }
-  int64_t measured_peak_bytes() const { return executor_->measured_peak_bytes(); }
+  // Bytes of device memory: what the executor has allocated, without copies of observed values, and
+  // what the plan predicted.
+  int64_t measured_peak_bytes() const { return executor_->measured_peak_bytes() - observed_bytes_; }
+  int64_t predicted_peak_bytes() const { return predicted_peak_bytes_; }
+  int64_t arena_bytes() const { return executor_->program().arena_bytes() - observed_bytes_; }
 
   // Values kept from the last step: "prediction", and "gradient.<parameter>" per trained parameter.
   absl::StatusOr<std::map<std::string, NamedTensor>> Observed();
@@ -59,6 +63,8 @@ class OnnxTraining {
   Graph graph_;
   size_t imported_ = 0;
   std::map<std::string, int> observed_;  // buffers
+  int64_t observed_bytes_ = 0;
+  int64_t predicted_peak_bytes_ = 0;
   std::unique_ptr<BatchSource> source_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Executor> executor_;
