@@ -89,6 +89,23 @@ float LoadF16(const uint8_t* from) {
   return F16ToF32(value);
 }
 
+// Interleaves a group's numbers of `lanes` rows, four by four as PackedWeights::ByteOf says, and
+// makes them unsigned. Writes in the order of the packed bytes: they are more than the nearest
+// cache holds.
+inline void PackQ8Numbers(const uint8_t* rows, int64_t row_bytes, int64_t lanes, uint8_t* numbers) {
+  constexpr uint64_t kFlipSigns = 0x8080808080808080;  // adds 128 to each of eight signed bytes
+  for (int64_t i = 0; i < kPackGroup; i += 8) {
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      uint64_t eight;
+      std::memcpy(&eight, rows + lane * row_bytes + i, sizeof(eight));
+      eight ^= kFlipSigns;
+      const auto low = static_cast<uint32_t>(eight), high = static_cast<uint32_t>(eight >> 32);
+      std::memcpy(numbers + 16 * i + 4 * lane, &low, sizeof(low));
+      std::memcpy(numbers + 16 * i + 64 + 4 * lane, &high, sizeof(high));
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status Pack(absl::string_view name, const PackedWeights& shape, const float* weights,
@@ -121,25 +138,29 @@ absl::Status Pack(absl::string_view name, const PackedWeights& shape, const floa
 
 absl::Status PackQ8Blocks(absl::string_view name, const PackedWeights& shape, const uint8_t* blocks,
                           uint8_t* packed) {
-  constexpr uint32_t kFlipSigns = 0x80808080;  // adds 128 to each of four signed bytes
-  std::fill_n(packed, shape.blocks() * shape.block_bytes(), 0);
-  for (int64_t o = 0; o < shape.out; ++o) {
-    uint8_t* const block = packed + o / kPackOutputs * shape.block_bytes();
-    const int64_t lane = o % kPackOutputs;
+  // Outputs that do not exist, and half a unit.
+  if (shape.out % kPackOutputs != 0 || shape.groups() % shape.unit_groups() != 0) {
+    std::fill_n(packed, shape.blocks() * shape.block_bytes(), 0);
+  }
+  const int64_t row_bytes = shape.groups() * kQ8BlockBytes;
+  for (int64_t o = 0; o < shape.out; o += kPackOutputs, packed += shape.block_bytes()) {
+    const int64_t lanes = std::min(kPackOutputs, shape.out - o);
     for (int64_t g = 0; g < shape.groups(); ++g) {
-      const uint8_t* const from = blocks + (o * shape.groups() + g) * kQ8BlockBytes;
-      if (!std::isfinite(LoadF16(from))) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("weight '", name, "': row ", o, ", column ", g * kPackGroup,
-                         ": the scale of its block is ", LoadF16(from)));
+      const uint8_t* const first = blocks + o * row_bytes + g * kQ8BlockBytes;
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        const uint8_t* const scale = first + lane * row_bytes;
+        if (!std::isfinite(LoadF16(scale))) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("weight '", name, "': row ", o + lane, ", column ", g * kPackGroup,
+                           ": the scale of its block is ", LoadF16(scale)));
+        }
+        std::memcpy(packed + shape.scales_at(g) + 2 * lane, scale, 2);
       }
-      std::memcpy(block + shape.scales_at(g) + 2 * lane, from, 2);
-      uint8_t* const numbers = block + shape.numbers_at(g);
-      for (int64_t i = 0; i < kPackGroup; i += 4) {
-        uint32_t four;
-        std::memcpy(&four, from + 2 + i, sizeof(four));
-        four ^= kFlipSigns;
-        std::memcpy(numbers + shape.ByteOf(i, lane), &four, sizeof(four));
+      uint8_t* const numbers = packed + shape.numbers_at(g);
+      if (lanes == kPackOutputs) {
+        PackQ8Numbers(first + 2, row_bytes, kPackOutputs, numbers);
+      } else {
+        PackQ8Numbers(first + 2, row_bytes, lanes, numbers);
       }
     }
   }

@@ -64,7 +64,8 @@ constexpr PackedWeights kShapes[] = {{8, 16, 32},  {4, 16, 32},  {8, 1, 1},     
 // Numbers and scales of Q8_0 blocks stay as they are, also where no number of a block is 127.
 TEST(PackQ8Blocks, KeepsNumbersAndScales) {
   std::mt19937 random(5);
-  for (const PackedWeights& shape : {PackedWeights{8, 16, 32}, PackedWeights{8, 35, 96}}) {
+  for (const PackedWeights& shape :
+       {PackedWeights{8, 16, 32}, PackedWeights{8, 35, 96}, PackedWeights{8, 32, 128}}) {
     std::vector<uint8_t> blocks;
     std::vector<float> expected;
     for (int64_t b = 0; b < shape.out * shape.groups(); ++b) {

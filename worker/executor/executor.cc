@@ -83,6 +83,18 @@ absl::Status Executor::WriteBuffer(int index, const void* host, int64_t bytes, i
   return state_->options().device->CopyToDevice(state_->data(index) + offset, host, bytes);
 }
 
+uint8_t* Executor::HostData(int index) {
+  if (index < 0 || index >= num_buffers()) return nullptr;
+  char* data = nullptr;
+  if (state_->IsStreamed(index)) {
+    absl::StatusOr<char*> home = state_->StreamedData(index);
+    if (home.ok()) data = *home;
+  } else if (state_->options().device->is_host()) {
+    data = state_->data(index);
+  }
+  return reinterpret_cast<uint8_t*>(data);
+}
+
 bool Executor::CanBeFileBacked(int index) const {
   return index >= 0 && index < num_buffers() && state_->IsStreamed(index) &&
          state_->options().device->is_host();

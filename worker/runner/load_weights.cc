@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstring>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -9,123 +11,21 @@
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/threading/parallel.h"
 #include "ops/quantized/pack.h"
+#include "worker/runner/box_ranges.h"
 #include "worker/runner/program_model_runner.h"
+#include "worker/runner/weight_packer.h"
 
 namespace espalier {
 namespace {
 
 // Elements per chunk of reading and converting: the memory that loading needs beyond the weights.
 constexpr int64_t kReadChunk = 1 << 20;
+// Bytes of Q8_0 blocks that a thread reads and rearranges at once: less than its cache.
+constexpr int64_t kQ8BytesAtOnce = 1 << 18;
 
 // Minimum average bytes per contiguous range for which reading from the file in every step is not
 // much slower than copying from memory.
 constexpr int64_t kMinRangeBytes = 1 << 16;
-
-// Packs a sequence of matrices of one shape into blocks, from the first element on, with the
-// threads of ParallelFor.
-class Packer {
- public:
-  // Rows are f32, or Q8_0 blocks.
-  enum class Rows { kF32, kQ8Blocks };
-  Packer(std::string name, const PackedWeights& shape, Rows kind)
-      : name_(std::move(name)),
-        shape_(shape),
-        kind_(kind),
-        row_bytes_(kind == Rows::kF32 ? shape.in * static_cast<int64_t>(sizeof(float))
-                                      : shape.groups() * kQ8BlockBytes) {}
-
-  Rows kind() const { return kind_; }
-
-  // Calls write(bytes, count, offset in the buffer) with the blocks completed so far, if any.
-  template <typename WriteBlocks>
-  absl::Status Add(const void* values, size_t bytes, const WriteBlocks& write) {
-    const auto* const from = static_cast<const uint8_t*>(values);
-    rows_.insert(rows_.end(), from, from + bytes);
-    std::vector<Block> blocks;
-    int64_t taken = 0, packed = 0;
-    while (true) {
-      const int64_t rows = std::min(kPackOutputs, shape_.out - row_);
-      if (static_cast<int64_t>(rows_.size()) - taken < rows * row_bytes_) break;
-      blocks.push_back({rows, taken, packed});
-      taken += rows * row_bytes_;
-      packed += shape_.block_bytes();
-      row_ = (row_ + rows) % shape_.out;
-    }
-    if (blocks.empty()) return absl::OkStatus();
-    packed_.resize(static_cast<size_t>(packed));
-    std::vector<absl::Status> statuses(blocks.size());
-    const auto count = static_cast<int64_t>(blocks.size());
-    ParallelFor(count, kPackOutputs * shape_.in, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) statuses[i] = PackBlock(blocks[i]);
-    });
-    for (const absl::Status& status : statuses) {
-      if (!status.ok()) return status;
-    }
-    rows_.erase(rows_.begin(), rows_.begin() + taken);
-    absl::Status status = write(packed_.data(), packed, written_);
-    written_ += packed;
-    return status;
-  }
-
- private:
-  // A block's rows, and where it begins among the rows and among the packed bytes.
-  struct Block {
-    int64_t rows, from, to;
-  };
-
-  absl::Status PackBlock(const Block& block) {
-    const PackedWeights part{shape_.bits, block.rows, shape_.in};
-    const uint8_t* const from = rows_.data() + block.from;
-    uint8_t* const to = packed_.data() + block.to;
-    if (kind_ == Rows::kQ8Blocks) return PackQ8Blocks(name_, part, from, to);
-    return Pack(name_, part, reinterpret_cast<const float*>(from), to);
-  }
-
-  const std::string name_;
-  const PackedWeights shape_;
-  const Rows kind_;
-  const int64_t row_bytes_;
-  std::vector<uint8_t> rows_, packed_;
-  int64_t row_ = 0;      // next row of the current matrix
-  int64_t written_ = 0;  // bytes
-};
-
-// The contiguous ranges of a box in the whole tensor's memory, in order.
-class BoxRanges {
- public:
-  // REQUIRES: the box is not empty.
-  BoxRanges(const Dims& whole, const Dims& start, const Dims& size)
-      : whole_(whole), start_(start), size_(size), at_(start) {
-    // A range ends at a dimension that is not taken whole.
-    inner_ = whole.size();
-    while (inner_ > 0) {
-      --inner_;
-      length_ *= size[inner_];
-      if (size[inner_] != whole[inner_]) break;
-    }
-  }
-
-  // Returns false at the end.
-  bool Next(int64_t* begin, int64_t* count) {
-    if (done_) return false;
-    *begin = 0;
-    for (size_t d = 0; d < whole_.size(); ++d) *begin = *begin * whole_[d] + at_[d];
-    *count = length_;
-    done_ = true;
-    for (size_t d = inner_; d-- > 0 && done_;) {
-      done_ = ++at_[d] == start_[d] + size_[d];
-      if (done_) at_[d] = start_[d];
-    }
-    return true;
-  }
-
- private:
-  const Dims whole_, start_, size_;
-  Dims at_;
-  size_t inner_ = 0;    // dimensions before it are iterated
-  int64_t length_ = 1;  // of each range
-  bool done_ = false;
-};
 
 class Loader {
  public:
@@ -155,6 +55,8 @@ class Loader {
     if (!left.ok() || *left) return left.status();
     packer_.reset();
     Dims whole = spec.global, start = spec.offset, size = spec.dims;
+    PackedWeights packed;
+    uint8_t* home = nullptr;  // where Q8_0 blocks can be packed in place
     if (source.bits != 0) {
       const absl::StatusOr<PackedPart> part = PartOf(name, source, spec);
       if (!part.ok()) return part.status();
@@ -168,12 +70,16 @@ class Loader {
       size[rank - 1] = part->shape.in;
       const bool blocks = KeepsQ8Blocks(source) && part->first % kPackGroup == 0 &&
                           part->shape.in % kPackGroup == 0;
-      packer_.emplace(name, part->shape, blocks ? Packer::Rows::kQ8Blocks : Packer::Rows::kF32);
+      packed = part->shape;
+      if (blocks && IsInWholeBlocks(source, *part, rank)) home = executor_.HostData(index);
+      packer_.emplace(name, part->shape,
+                      blocks ? WeightPacker::Rows::kQ8Blocks : WeightPacker::Rows::kF32);
     }
     int64_t at = 0;
-    if (absl::Status s = LoadBox(index, source, BoxRanges(whole, start, size), &at); !s.ok()) {
-      return s;
-    }
+    const BoxRanges box(whole, start, size);
+    const absl::Status status = home != nullptr ? LoadQ8Rows(name, source, packed, box, home, &at)
+                                                : LoadBox(index, source, box, &at);
+    if (!status.ok()) return status;
     if (at != NumElements(size)) {
       return absl::InternalError(absl::StrCat("the pieces of parameter '", name, "' hold ", at,
                                               " elements of ", NumElements(size)));
@@ -205,6 +111,12 @@ class Loader {
   }
 
  private:
+  // The part of a packed matrix in a buffer: all outputs of its blocks, inputs from `first` on.
+  struct PackedPart {
+    PackedWeights shape;
+    int64_t first = 0;
+  };
+
   using Entry = std::pair<const std::string, WeightFiles::Tensor>;
 
   const Entry* Find(const std::string& tensor) const {
@@ -215,10 +127,10 @@ class Loader {
     return nullptr;
   }
 
-  // Calls take(begin, count) for elements [begin, begin + count) of the open piece, at most kChunk
+  // Calls take(begin, count) for elements [begin, begin + count) of the open piece, at most `chunk`
   // at a time, for all elements of the box in order; splits at piece boundaries.
   template <typename Take>
-  absl::Status ForBox(const WeightSource& source, BoxRanges runs, const Take& take) {
+  absl::Status ForBox(const WeightSource& source, BoxRanges runs, int64_t chunk, const Take& take) {
     // Pieces cover the whole tensor consecutively; this is the position of the current one.
     size_t next = 0;
     int64_t piece_begin = 0, piece_end = 0;
@@ -231,7 +143,7 @@ class Loader {
           piece_end += piece_elements_;
         }
         if (begin >= piece_end) return absl::OkStatus();  // the caller reports what is missing
-        const int64_t n = std::min({count, piece_end - begin, kReadChunk});
+        const int64_t n = std::min({count, piece_end - begin, chunk});
         if (absl::Status s = take(begin - piece_begin, n); !s.ok()) return s;
         begin += n;
         count -= n;
@@ -257,24 +169,75 @@ class Loader {
 
   absl::Status LoadQ8Blocks(int index, const WeightSource& source, const BoxRanges& runs,
                             int64_t* at) {
-    std::vector<uint8_t> blocks;
-    return ForBox(source, runs, [&](int64_t begin, int64_t count) {
+    return ForBox(source, runs, kReadChunk, [&](int64_t begin, int64_t count) {
       const int64_t first = (piece_->begin * piece_row_ + begin) / kPackGroup;
-      blocks.resize(static_cast<size_t>(count / kPackGroup * kQ8BlockBytes));
-      absl::Status status =
-          files_.ReadQ8Blocks(piece_name_, first, count / kPackGroup, blocks.data());
+      const int64_t blocks = count / kPackGroup;
+      uint8_t* const rows = packer_->Append(static_cast<size_t>(blocks * kQ8BlockBytes));
+      absl::Status status = files_.ReadQ8Blocks(piece_name_, first, blocks, rows);
       if (!status.ok()) return status;
       *at += count;
-      return packer_->Add(blocks.data(), blocks.size(), Writer(index));
+      return packer_->PackRows(Writer(index));
+    });
+  }
+
+  // Whether the part is whole rows, and no packed block has rows of two pieces.
+  static bool IsInWholeBlocks(const WeightSource& source, const PackedPart& part, size_t rank) {
+    if (part.first != 0 || part.shape.in != source.in) return false;
+    // A last block may be incomplete if no other matrix follows.
+    const size_t whole = source.pieces.size() - (rank == 2 ? 1 : 0);
+    for (size_t i = 0; i < source.pieces.size(); ++i) {
+      const WeightSlice& piece = source.pieces[i];
+      if (piece.dims.size() != 2 || piece.dims[1] != source.in) return false;
+      if (i < whole && (piece.end - piece.begin) % kPackOutputs != 0) return false;
+    }
+    return true;
+  }
+
+  // Reads and rearranges Q8_0 blocks on all threads, straight into host memory: the kernel clears
+  // pages at their first use, which takes most of the time. REQUIRES: IsInWholeBlocks.
+  absl::Status LoadQ8Rows(const std::string& name, const WeightSource& source,
+                          const PackedWeights& shape, const BoxRanges& runs, uint8_t* to,
+                          int64_t* at) {
+    const int64_t row_bytes = shape.groups() * kQ8BlockBytes;
+    const int64_t step =
+        std::max<int64_t>(1, kQ8BytesAtOnce / (kPackOutputs * row_bytes)) * kPackOutputs;
+    scratch_.resize(static_cast<size_t>(MaxThreads()));
+    const int64_t all = std::numeric_limits<int64_t>::max();
+    return ForBox(source, runs, all, [&](int64_t begin, int64_t count) -> absl::Status {
+      if (loading_.cancelled && loading_.cancelled()) {
+        return absl::CancelledError("stopped while loading");
+      }
+      const int64_t first = piece_->begin + begin / shape.in, rows = count / shape.in;
+      const int64_t parts = (rows + step - 1) / step;
+      std::vector<absl::Status> statuses(static_cast<size_t>(parts));
+      ParallelShared(parts, MaxThreads(), [&](int64_t part, int64_t end, int thread) {
+        std::vector<uint8_t>& blocks = scratch_[thread];
+        for (; part < end; ++part) {
+          const int64_t row = part * step, here = std::min(step, rows - row);
+          blocks.resize(static_cast<size_t>(here * row_bytes));
+          absl::Status& status = statuses[part];
+          status = files_.ReadQ8Blocks(piece_name_, (first + row) * shape.groups(),
+                                       here * shape.groups(), blocks.data());
+          if (!status.ok()) continue;
+          status = PackQ8Blocks(name, {shape.bits, here, shape.in}, blocks.data(),
+                                to + row / kPackOutputs * shape.block_bytes());
+        }
+      });
+      for (const absl::Status& status : statuses) {
+        if (!status.ok()) return status;
+      }
+      to += (rows + kPackOutputs - 1) / kPackOutputs * shape.block_bytes();
+      *at += count;
+      return absl::OkStatus();
     });
   }
 
   absl::Status LoadBox(int index, const WeightSource& source, const BoxRanges& runs, int64_t* at) {
-    if (packer_.has_value() && packer_->kind() == Packer::Rows::kQ8Blocks) {
+    if (packer_.has_value() && packer_->kind() == WeightPacker::Rows::kQ8Blocks) {
       return LoadQ8Blocks(index, source, runs, at);
     }
     wide_.clear();
-    absl::Status status = ForBox(source, runs, [&](int64_t begin, int64_t count) {
+    absl::Status status = ForBox(source, runs, kReadChunk, [&](int64_t begin, int64_t count) {
       absl::Status read = Read(begin, count);
       if (!read.ok() || static_cast<int64_t>(wide_.size()) < kReadChunk) return read;
       read = Store(index, source.add, at);
@@ -293,17 +256,17 @@ class Loader {
     const int64_t size = static_cast<int64_t>(SizeOf(spec.dtype));
     std::vector<FileRange> runs;
     bool fits = true;
-    absl::Status status = ForBox(
-        source, BoxRanges(spec.global, spec.offset, spec.dims), [&](int64_t begin, int64_t n) {
-          const std::optional<WeightFiles::Place> place = files_.PlaceOf(piece_name_);
-          fits = fits && !piece_->transposed && place.has_value() && place->dtype == spec.dtype;
-          if (fits) {
-            AddRange({place->file, place->offset + (piece_->begin * piece_row_ + begin) * size,
-                      n * size},
-                     &runs);
-          }
-          return absl::OkStatus();
-        });
+    const BoxRanges box(spec.global, spec.offset, spec.dims);
+    absl::Status status = ForBox(source, box, kReadChunk, [&](int64_t begin, int64_t n) {
+      const std::optional<WeightFiles::Place> place = files_.PlaceOf(piece_name_);
+      fits = fits && !piece_->transposed && place.has_value() && place->dtype == spec.dtype;
+      if (fits) {
+        AddRange(
+            {place->file, place->offset + (piece_->begin * piece_row_ + begin) * size, n * size},
+            &runs);
+      }
+      return absl::OkStatus();
+    });
     if (!status.ok()) return status;
     const int64_t count = static_cast<int64_t>(runs.size());
     int64_t bytes = 0;
@@ -345,12 +308,6 @@ class Loader {
     transposed_.clear();
     return absl::OkStatus();
   }
-
-  // The part of a packed matrix in a buffer: all outputs of its blocks, inputs from `first` on.
-  struct PackedPart {
-    PackedWeights shape;
-    int64_t first = 0;
-  };
 
   static absl::StatusOr<PackedPart> PartOf(const std::string& name, const WeightSource& source,
                                            const TensorSpec& spec) {
@@ -466,7 +423,9 @@ class Loader {
     }
     if (packer_.has_value()) {
       *at += count;
-      return packer_->Add(wide_.data(), wide_.size() * sizeof(float), Writer(index));
+      const size_t bytes = wide_.size() * sizeof(float);
+      std::memcpy(packer_->Append(bytes), wide_.data(), bytes);
+      return packer_->PackRows(Writer(index));
     }
     const void* data = wide_.data();
     if (spec.dtype == DType::kF16) {
@@ -488,7 +447,7 @@ class Loader {
   const WeightLoadOptions& loading_;
   Executor& executor_;
   std::set<std::string> used_;
-  std::optional<Packer> packer_;  // of the parameter being loaded, if it is packed
+  std::optional<WeightPacker> packer_;  // of the parameter being loaded, if it is packed
   // The open piece.
   const WeightSlice* piece_ = nullptr;
   std::string piece_name_;
@@ -496,6 +455,7 @@ class Loader {
   std::vector<float> transposed_;  // the whole tensor, if it is transposed
   std::vector<float> wide_;
   std::vector<char> narrow_;
+  std::vector<std::vector<uint8_t>> scratch_;  // of each thread
 };
 
 // The tensors that this rank's model expects in its files.
