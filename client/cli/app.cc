@@ -254,7 +254,26 @@ absl::Status CheckArguments(const Context& context, size_t least, size_t most,
 
 namespace {
 
-int RunCommand(const std::vector<std::string>& args, const Environment& env) {
+// Puts flags of all commands that stand before the command behind it.
+std::vector<std::string> CommandFirst(std::vector<std::string> args) {
+  const std::vector<FlagSpec> common = CommonFlags();
+  size_t flags = 0;
+  while (flags < args.size() && absl::StartsWith(args[flags], "--")) {
+    const std::string name = args[flags].substr(2, args[flags].find('=') - 2);
+    const auto spec = std::find_if(common.begin(), common.end(),
+                                   [&](const FlagSpec& flag) { return flag.name == name; });
+    if (spec == common.end() || spec->name == "help") return args;
+    const bool value_follows =
+        spec->type != FlagType::kSwitch && args[flags].find('=') == std::string::npos;
+    flags += value_follows ? 2 : 1;
+  }
+  if (flags < args.size())
+    std::rotate(args.begin(), args.begin() + flags, args.begin() + flags + 1);
+  return args;
+}
+
+int RunCommand(const std::vector<std::string>& given, const Environment& env) {
+  const std::vector<std::string> args = CommandFirst(given);
   const std::vector<Command> commands = AllCommands();
   const bool json = std::find(args.begin(), args.end(), "--json") != args.end();
   if (args.empty()) {

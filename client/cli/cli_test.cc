@@ -141,6 +141,14 @@ TEST_F(CliTest, WrongUsageIsSaidBeforeAnythingIsSent) {
   EXPECT_THAT(err_.str(), HasSubstr("did you mean train?"));
 }
 
+TEST_F(CliTest, FlagsOfAllCommandsMayStandBeforeTheCommand) {
+  EXPECT_EQ(Run({"--coordinator", fake_.address(), "--json", "jobs", "list"}, false), kExitOk)
+      << err_.str();
+  EXPECT_TRUE(Json::parse(out_.str()).contains("jobs")) << out_.str();
+  EXPECT_EQ(Run({"--coordinator=" + fake_.address(), "--steps=3", "jobs"}, false), kExitUsage);
+  EXPECT_EQ(Run({"--json"}, false), kExitUsage);
+}
+
 TEST_F(CliTest, EveryCommandHasHelpWithExamples) {
   for (const Command& command : AllCommands()) {
     EXPECT_EQ(Run({command.name, "--help"}, false), kExitOk);
