@@ -202,13 +202,23 @@ class OwnersTest(unittest.TestCase):
                   "/v1/responses": {"input": "In"}, "/v1/responses/input_tokens": {"input": "In"},
                   "/v1/messages": {"messages": [{"role": "user", "content": "In"}], "max_tokens": 2},
                   "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "In"}]},
-                  "/v1/embeddings": {"input": "In"}, "/tokenize": {"prompt": "In"}, "/detokenize": {"tokens": [1]}}
+                  "/v1/embeddings": {"input": "In"}, "/tokenize": {"prompt": "In"}, "/detokenize": {"tokens": [1]},
+                  "/api/generate": {"prompt": "In"}, "/api/chat": {"messages": [{"role": "user", "content": "In"}]},
+                  "/api/embed": {"input": "In"}, "/api/embeddings": {"prompt": "In"}, "/api/show": {},
+                  **{f"{version}/rerank": {"query": "In", "documents": ["In"]} for version in ("", "/v1", "/v2")}}
+        # Refused to everyone, whatever they name.
+        refused = [f"/api/{action}" for action in ("pull", "push", "create", "copy", "delete", "blobs/ID")]
         seen = 0
         for name, rule in rules().items():
             if " " not in name or not {"infer", "train"} & set(rule["roles"].split(", ")):
                 continue
             method, route = name.split(" ")
             path = route.replace("NAME", "hers-served").replace("ID", self.response)
+            if route in refused:
+                self.assertEqual(self.http(method, path, {} if method == "POST" else None, "bob")[0], 501, name)
+                continue
+            if route == "/tokenizer_info":
+                path += "?model=hers-served"
             if method == "POST" and "ID" not in route:
                 self.assertIn(route, bodies, "give the new route a body here")
             body = dict(bodies.get(route, {}), model="hers-served") if method == "POST" else None

@@ -86,7 +86,8 @@ std::string ParametersOf(const LoadedModel& model) {
   const v1::SamplingOptions& defaults = model.description.sampling_defaults();
   std::string lines;
   const auto add = [&](const char* name, const auto& value) {
-    absl::StrAppend(&lines, lines.empty() ? "" : "\n", absl::StrFormat("%-30s %v", name, value));
+    absl::StrAppend(&lines, lines.empty() ? "" : "\n",
+                    absl::StrFormat("%-30s %s", name, absl::StrCat(value)));
   };
   add("num_ctx", model.engine->context());
   if (defaults.has_temperature()) add("temperature", defaults.temperature());
