@@ -62,7 +62,12 @@ class GgufWeights : public WeightFiles {
       case GgufWeightTransform::kPermutedQuery:
       case GgufWeightTransform::kPermutedKey:
       case GgufWeightTransform::kFalconFusedQkv:
-        return ReadRows(source, begin, count, out);
+        return ReadRows(source, NumElements(source.dims) / source.dims[0], begin, count,
+                        [&](int64_t from, int64_t here) {
+                          absl::Status status = file_->Read(*source.tensor, from, here, out);
+                          out += here;
+                          return status;
+                        });
       case GgufWeightTransform::kNone:
       case GgufWeightTransform::kPlusOne:
         break;
@@ -97,16 +102,11 @@ class GgufWeights : public WeightFiles {
     if (source.change == GgufWeightTransform::kNone) {
       return file_->ReadBlocks(*source.tensor, source.first / elements + begin, count, out);
     }
-    while (count > 0) {
-      const int64_t within = begin % row_blocks, here = std::min(count, row_blocks - within);
-      const int64_t from = RowInFile(source, begin / row_blocks) * row_blocks + within;
+    return ReadRows(source, row_blocks, begin, count, [&](int64_t from, int64_t here) {
       absl::Status status = file_->ReadBlocks(*source.tensor, from, here, out);
-      if (!status.ok()) return status;
-      begin += here;
       out += here * bytes;
-      count -= here;
-    }
-    return absl::OkStatus();
+      return status;
+    });
   }
 
   std::optional<Place> PlaceOf(const std::string& name) const override {
@@ -241,15 +241,17 @@ class GgufWeights : public WeightFiles {
     return in_file * size + within;
   }
 
-  absl::Status ReadRows(const Source& source, int64_t begin, int64_t count, float* out) const {
-    const int64_t row_size = NumElements(source.dims) / source.dims[0];
+  // Calls read(from, here) for the pieces of [begin, begin + count) that lie together in the file,
+  // in order; all numbers count elements, or blocks, of which a row has `row_size`.
+  template <typename Read>
+  absl::Status ReadRows(const Source& source, int64_t row_size, int64_t begin, int64_t count,
+                        Read read) const {
     while (count > 0) {
       const int64_t within = begin % row_size, here = std::min(count, row_size - within);
       const int64_t from = RowInFile(source, begin / row_size) * row_size + within;
-      absl::Status status = file_->Read(*source.tensor, from, here, out);
+      absl::Status status = read(from, here);
       if (!status.ok()) return status;
       begin += here;
-      out += here;
       count -= here;
     }
     return absl::OkStatus();
