@@ -8,27 +8,18 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "client/cli/operators.h"
 #include "client/terminal/text.h"
-#include "ops/operators/register_all.h"
 
 namespace espalier {
 namespace {
 
 constexpr char kDefaultLoss[] = "sparse_categorical_crossentropy";
 
-const OpRegistry& LossOperators() {
-  static const OpRegistry* operators = [] {
-    auto* registry = new OpRegistry;
-    RegisterAllOperators(*registry);
-    return registry;
-  }();
-  return *operators;
-}
-
 template <typename Keep>
 std::string NamesWhere(Keep keep) {
   std::vector<std::string> names;
-  for (const OpDef* def : LossOperators().All()) {
+  for (const OpDef* def : Operators().All()) {
     if (keep(*def)) names.push_back(def->name);
   }
   return absl::StrJoin(names, ", ");
@@ -88,7 +79,7 @@ absl::Status ParseHead(const std::string& flag, absl::string_view text, bool is_
                        v1::Head* head) {
   const std::vector<std::string> sides = absl::StrSplit(text, absl::MaxSplits('@', 1));
   const std::vector<std::string> parts = absl::StrSplit(sides[0], absl::MaxSplits(':', 1));
-  const OpDef* def = LossOperators().Find(parts[0]);
+  const OpDef* def = Operators().Find(parts[0]);
   const auto accepted = [is_loss](const OpDef& op) {
     return op.is_loss || (!is_loss && op.is_metric);
   };

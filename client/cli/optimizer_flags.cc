@@ -7,21 +7,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/choice_flag.h"
+#include "client/cli/operators.h"
 #include "client/terminal/text.h"
-#include "ops/operators/register_all.h"
 #include "ops/optimizer/optimizer.h"
 
 namespace espalier {
 namespace {
-
-const OpRegistry& Operators() {
-  static const OpRegistry* operators = [] {
-    auto* registry = new OpRegistry;
-    RegisterAllOperators(*registry);
-    return registry;
-  }();
-  return *operators;
-}
 
 // Returns the names of the optimizers for which `keep` is true.
 template <typename Keep>
