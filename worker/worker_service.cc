@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/machine_memory.h"
 #include "base/net/authenticated_channel.h"
 #include "base/net/grpc_status.h"
 #include "storage/data_dir_id.h"
@@ -94,6 +95,7 @@ void WorkerService::Free(T memory) {
   ++freeing_;
   mutex_.Unlock();
   { const T freed = std::move(memory); }
+  ReturnFreeMemory();
   mutex_.Lock();
   --freeing_;
   changed_.SignalAll();
@@ -323,6 +325,7 @@ absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* s
     Find(job_id)->serving.reset();
   }
   job.reset();  // without the lock, which heartbeats need: freeing takes a while
+  ReturnFreeMemory();
   absl::MutexLock lock(&mutex_);
   loaded_jobs_.erase(job_id);
   changed_.SignalAll();

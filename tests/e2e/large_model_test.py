@@ -1,5 +1,5 @@
 """A model with more parameters than a message may hold (64 MiB) trains from ONNX on one worker and on two, as NumPy does, and
-the coordinator gives its memory back."""
+the coordinator and the workers give their memory back."""
 import json
 import os
 import re
@@ -85,7 +85,8 @@ class LargeModelTest(unittest.TestCase):
                       "--checkpoint-every=2", "--name=large"]
             dry = cluster.run("train", "--dry-run", *common)
             self.assertTrue(dry["would_run"], dry)
-            before = resident(cluster.daemon)
+            processes = [cluster.daemon, *cluster.workers]
+            before = [resident(process) for process in processes]
             for plan in (["--single-device"], ["--only-data-parallel"], ["--only-data-parallel", "--zero-stage=3"], []):
                 job = cluster.wait_for_job(cluster.train(*common, *plan))
                 self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
@@ -95,8 +96,13 @@ class LargeModelTest(unittest.TestCase):
                 self.assertAlmostEqual(job["evaluation"]["loss"] / held_out, 1, delta=1e-5, msg=plan)
                 left = os.path.join(cluster.folder, "data", "checkpoints", job["id"])
                 self.assertFalse(os.path.exists(left), "initial values and checkpoints are removed")
-            # Freed by now: each job read the weights twice.
-            self.assertLess(resident(cluster.daemon) - before, 48 * MIB)
+            # Each of four jobs read the weights twice, and held them with gradients. Workers free a job just after its
+            # end; their heap keeps up to 16 MiB for each thread that allocated (base/machine_memory.h).
+            def given_back():
+                grown = [resident(process) - memory for process, memory in zip(processes, before)]
+                return grown[0] < 48 * MIB and max(grown[1:]) < 128 * MIB
+
+            cluster.wait(given_back, 20, f"the processes hold hardly more than before, {before} bytes")
             cluster.cli("models", "download", "large", os.path.join(folder, "trained"))
             np.testing.assert_allclose(read_weights(os.path.join(folder, "trained")), weights, rtol=0, atol=1e-6)
 
