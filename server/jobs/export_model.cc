@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "models/model.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/onnx/export.h"
 #include "server/artifacts/model_assets.h"
+#include "serving/tokenizer/byte_tokenizer_files.h"
 #include "storage/manifest.h"
 #include "storage/safetensors.h"
 
@@ -59,6 +61,18 @@ absl::Status CopyTokenizer(const ModelExport& what, const std::string& folder) {
   return CopyModelAssets(*what.files, *artifact, from->path(), folder);
 }
 
+// For programs that do not know "tokenizer": "bytes" in config.json.
+absl::Status WriteByteTokenizer(const ModelExport& what, const std::string& config,
+                                const std::string& folder) {
+  const absl::StatusOr<LanguageModel> model = ReadModel(config);
+  if (!model.ok() || model->facts.tokenizer != "bytes") return absl::OkStatus();
+  absl::Status status =
+      WriteFileAtomically(*what.files, JoinPath(folder, "tokenizer.json"), ByteTokenizerJson());
+  if (!status.ok()) return status;
+  return WriteFileAtomically(*what.files, JoinPath(folder, "tokenizer_config.json"),
+                             ByteTokenizerConfigJson());
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ExportModel(const ModelExport& what, std::string* no_onnx) {
@@ -81,6 +95,7 @@ absl::StatusOr<std::string> ExportModel(const ModelExport& what, std::string* no
       known ? config->second : "{\n  \"model_type\": \"espalier_graph\"\n}\n", *staging, types);
   if (status.ok()) status = go_on();
   if (status.ok() && known) status = CopyTokenizer(what, *staging);
+  if (status.ok() && known) status = WriteByteTokenizer(what, config->second, *staging);
   if (status.ok() && !known) status = WriteGraph(what, *staging);
   if (status.ok() && !known) status = WriteOnnx(what, *staging, no_onnx);
   if (status.ok()) status = go_on();

@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "serving/tokenizer/byte_tokenizer.h"
+#include "serving/tokenizer/byte_tokenizer_files.h"
 
 namespace espalier {
 namespace {
@@ -65,10 +66,15 @@ absl::Status AddTokenizer(const TokenizerFiles& files, ModelDescription* model) 
   const int vocabulary =
       static_cast<int>(std::min<int64_t>(model->model.facts.vocab_size, INT32_MAX));
   const bool bytes = model->model.facts.tokenizer == "bytes";
-  if (files.tokenizer_json.empty() != bytes) {
+  // Our own models have both, for other programs.
+  const bool missing = files.tokenizer_json.empty() && !bytes;
+  const bool contradicts =
+      bytes && !files.tokenizer_json.empty() && files.tokenizer_json != ByteTokenizerJson();
+  if (missing || contradicts) {
     return absl::InvalidArgumentError(
         bytes
-            ? "config.json has \"tokenizer\": \"bytes\", but there is a tokenizer.json: remove one"
+            ? "config.json has \"tokenizer\": \"bytes\", but there is another tokenizer.json: "
+              "remove one"
             : "there is no tokenizer.json, and config.json has no \"tokenizer\": \"bytes\", which "
               "would stand for the byte-level tokenizer");
   }

@@ -30,7 +30,8 @@ struct ModelDescription {
 
 // Returns the errors of ReadModel, LoadTokenizer and ChatFormat, which name the field. Returns
 // InvalidArgument for an eos_token_id outside the vocabulary, for a tokenizer with more tokens than
-// the model, and if there is neither tokenizer.json nor "tokenizer": "bytes" in config.json.
+// the model, if there is neither tokenizer.json nor "tokenizer": "bytes" in
+// config.json, and if there are both and they differ.
 absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json,
                                                const TokenizerFiles& files = {});
 

@@ -1,6 +1,7 @@
 // Runs our tokenizer for tests/conformance/tokenizers_test.py. Requests, one a line:
 //   {"load": {"tokenizer_json": "...", ...}}           -> {"vocabulary": n} or {"error": "..."}
 //   {"load_folder": "path"}: what its GGUF has            -> the same
+//   {"load_bytes": true}: the byte-level tokenizer       -> its files, by name
 //   {"encode": ["text", ...], "add_special": bool, "parse_special": bool} -> {"ids": [[...], ...]}
 //   {"encode_hex": "..."}: bytes that need not be UTF-8 -> {"ids": [...]}
 //   {"decode": [[ids], ...], "show_special": bool}     -> {"texts": [...], "pieces": [[...], ...]}
@@ -15,6 +16,8 @@
 
 #include "absl/strings/escaping.h"
 #include "models/weights/weight_files.h"
+#include "serving/tokenizer/byte_tokenizer.h"
+#include "serving/tokenizer/byte_tokenizer_files.h"
 #include "serving/tokenizer/tokenizer_files.h"
 #include "tests/conformance/serve.h"
 
@@ -26,6 +29,7 @@ class Runner {
   json Answer(const json& request) {
     if (request.contains("load")) return Load(request["load"]);
     if (request.contains("load_folder")) return LoadFolder(request["load_folder"]);
+    if (request.contains("load_bytes")) return LoadBytes();
     if (tokenizer_ == nullptr) return {{"error", "nothing is loaded"}};
     if (request.contains("encode")) return Encode(request);
     if (request.contains("encode_hex")) {
@@ -58,6 +62,12 @@ class Runner {
     texts.tokenizer_json = std::move(found->tokenizer);
     texts.tokenizer_config_json = std::move(found->config);
     return Load(texts);
+  }
+
+  json LoadBytes() {
+    tokenizer_ = *ByteTokenizer::Create();
+    return {{"tokenizer.json", ByteTokenizerJson()},
+            {"tokenizer_config.json", ByteTokenizerConfigJson()}};
   }
 
   json Load(const TokenizerFiles& texts) {

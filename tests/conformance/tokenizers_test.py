@@ -145,6 +145,21 @@ class TokenizersTest(unittest.TestCase):
                 for word in words:
                     self.assertIn(word, str(raised.exception))
 
+    def test_byte_models_export_the_library_tokenizer(self):
+        """What a model trained on bytes comes with: the library's ids are the bytes, as ours are, by our own reader, too."""
+        files = self.runner(load_bytes=True)
+        tokenizer = Tokenizer.from_str(files["tokenizer.json"])
+        self.assertEqual(tokenizer.get_vocab_size(), 256)
+        self.assertEqual(json.loads(files["tokenizer_config.json"])["tokenizer_class"], "PreTrainedTokenizerFast")
+        lines = self.lines[::7] + ["", " ", "  two  spaces\n\n", "\x00\x7f", "<|endoftext|>"]
+        theirs = [encoding.ids for encoding in tokenizer.encode_batch(lines, add_special_tokens=True)]
+        self.first_difference("bytes", lines, self.runner(encode=lines, add_special=True)["ids"], theirs)
+        self.assertEqual(theirs, [list(line.encode()) for line in lines])
+        self.assertEqual(tokenizer.decode_batch(theirs), lines)
+        self.runner(load={"tokenizer_json": files["tokenizer.json"]})
+        self.first_difference("bytes", lines, self.runner(encode=lines, add_special=True)["ids"], theirs)
+        self.first_difference("bytes", lines, self.runner(decode=theirs)["texts"], lines)
+
     def test_invalid_utf8_is_encoded(self):
         tokenizer = tokenizer_models.gpt2(self.training[:500])
         self.load(tokenizer)
