@@ -69,7 +69,8 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> FindServed(const DistillationDepend
     weights = Name(format);
   }
   for (const v1::ServedModel& model : tools.models->List()) {
-    if (!AnswersRequests(model) || model.artifact() != spec.llm() || model.weights() != weights ||
+    if (!AnswersRequests(model) || model.artifact_version() != spec.llm() ||
+        model.weights() != weights ||
         model.max_sequence_length() < spec.prompt_tokens() + spec.continuation_tokens()) {
       continue;
     }

@@ -183,7 +183,7 @@ class AdaptersTest(unittest.TestCase):
                 ("pissa", {"init_lora_weights": "pissa"}, "init_lora_weights"),
                 ("tomorrow", {"use_magic": 3}, "use_magic"), ("rankless", {"r": 0}, '"r"')):
             self.upload_adapter(name, self.poet, **change)
-            self.refused(name, f"artifact '{name}@1'", "adapter_config.json", word)
+            self.refused(name, f"artifact '{name}'", "adapter_config.json", word)
         short = dict(self.poet)
         module = "model.layers.1.self_attn.q_proj"
         short[module] = (short[module][0][:, :-1], short[module][1])

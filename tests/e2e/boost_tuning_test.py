@@ -195,7 +195,7 @@ class BoostTuning(unittest.TestCase):
         for command in (["serve", "wordy", "--name=mixed"], ["verify-lossless", "--llm=wordy"]):
             refused = cluster.cli(*command, "--ssm=turned", check=False)
             self.assertNotEqual(refused.returncode, 0)
-            self.assertRegex(refused.stderr, "token 97 is \"b\" in 'turned(@1)?'")
+            self.assertIn('token 97 is "b" in \'turned\'', refused.stderr)
         # Bytes are the same tokens by another name.
         job = cluster.run("boost-tune", "wordy", "--ssm=ssm", "--model=" + SHAPE.format(32, 64), "--name=named", *some)
         self.assertEqual(job["state"], "DISTILLATION_SUCCEEDED", job)

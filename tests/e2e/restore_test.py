@@ -140,7 +140,7 @@ class RestoreTest(unittest.TestCase):
         self.cluster.start_daemon()
         self.assertEqual(self.cluster.get("/v2/health/ready")[0], 503)
         self.assertEqual(self.complete("small")[0], 200)
-        self.assertIn("failed: artifact 'large@1'", self.states()["large"])
+        self.assertIn("failed: artifact 'large'", self.states()["large"])
         self.assertEqual(self.listed(), ["small"])
         status, text = self.complete("large")
         self.assertEqual(status, 503, text)

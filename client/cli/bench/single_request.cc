@@ -170,7 +170,7 @@ absl::StatusOr<int64_t> SizeOf(Context& context, const std::string& artifact) {
   const auto artifacts = (*client)->ListArtifacts();
   if (!artifacts.ok()) return artifacts.status();
   for (const v1::Artifact& one : *artifacts) {
-    // A served model names the version, which an artifact with only one does not.
+    // A version is named, which an artifact with only one does not show.
     if (one.name() == artifact || absl::StrCat(one.name(), "@1") == artifact) return one.bytes();
   }
   return 0;
@@ -185,7 +185,7 @@ std::string DraftsOf(const ParsedFlags& flags, const v1::ServedModel& model) {
 absl::StatusOr<Json> ModelColumns(Context& context, const v1::ServedModel& model) {
   const auto place = PlaceOf(context, model);
   if (!place.ok()) return place.status();
-  const auto size = SizeOf(context, model.artifact());
+  const auto size = SizeOf(context, model.artifact_version());
   if (!size.ok()) return size.status();
   Json row;
   row["cpu_info"] = place->cpus;

@@ -116,6 +116,11 @@ absl::Status LoadError(const std::string& artifact, const ServingShape& shape,
                         " tokens: kv_cache_tokens or max_sequence_length make it smaller")));
 }
 
+const std::string& VersionIn(const ModelLoader::Formats& formats, const std::string& artifact) {
+  const auto version = formats.versions.find(artifact);
+  return version == formats.versions.end() ? artifact : version->second;
+}
+
 }  // namespace
 
 ArtifactLoader::ArtifactLoader(ArtifactLoaderOptions options)
@@ -124,8 +129,8 @@ ArtifactLoader::ArtifactLoader(ArtifactLoaderOptions options)
                                                                        : DefaultMemoryLimit())) {}
 
 absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
-    const std::string& artifact) const {
-  absl::StatusOr<ArtifactFolder> folder = options_.folder(artifact);
+    const std::string& artifact, const std::string& version) const {
+  absl::StatusOr<ArtifactFolder> folder = options_.folder(version);
   if (!folder.ok()) return folder.status();
   absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder->path());
   if (!config.ok()) return InArtifact(artifact, config.status());
@@ -144,7 +149,7 @@ absl::StatusOr<std::vector<ArtifactLoader::ModelToLoad>> ArtifactLoader::Describ
   std::vector<std::string> artifacts = {llm};
   artifacts.insert(artifacts.end(), ssms.begin(), ssms.end());
   for (const std::string& artifact : artifacts) {
-    absl::StatusOr<Described> model = Describe(artifact);
+    absl::StatusOr<Described> model = Describe(artifact, VersionIn(formats, artifact));
     if (!model.ok()) return model.status();
     const ModelFacts& facts = model->description.model.facts;
     absl::StatusOr<ServingShape> shape =
@@ -399,7 +404,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
   };
   for (const ModelToLoad& part : parts) hold(part.model.folder);
   const auto adapter_folder = [&](const std::string& artifact) -> absl::StatusOr<std::string> {
-    absl::StatusOr<ArtifactFolder> folder = options_.folder(artifact);
+    absl::StatusOr<ArtifactFolder> folder = options_.folder(VersionIn(formats, artifact));
     if (!folder.ok()) return folder.status();
     hold(*folder);
     return folder->path();

@@ -54,9 +54,13 @@ class ArtifactLoader : public ModelLoader {
     ModelDescription description;
   };
   // Describes an artifact without reading its weights. Returns the same errors as Load.
-  absl::StatusOr<Described> Describe(const std::string& artifact) const;
+  absl::StatusOr<Described> Describe(const std::string& artifact) const {
+    return Describe(artifact, artifact);
+  }
 
  private:
+  // Describes a version of an artifact; errors call it `artifact`.
+  absl::StatusOr<Described> Describe(const std::string& artifact, const std::string& version) const;
   // One of the models that are loaded together.
   struct ModelToLoad {
     std::string artifact;

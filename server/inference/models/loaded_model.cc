@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "models/kv_cache_dtype.h"
+#include "server/inference/models/serve_request.h"
 
 namespace espalier {
 namespace {
@@ -21,6 +22,7 @@ v1::ServedModel DescribeRequest(const v1::ServeModelRequest& request,
   description.set_name(request.name());
   description.set_owner(request.owner());
   description.set_artifact(request.artifact());
+  description.set_artifact_version(VersionsOf(request).at(request.artifact()));
   *description.mutable_ssm_artifacts() = request.ssm_artifacts();
   *description.mutable_expansion() = request.expansion();
   description.set_weights(request.weights());

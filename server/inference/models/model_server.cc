@@ -22,6 +22,12 @@ absl::Status Stopping() {
   return absl::UnavailableError("the daemon is stopping and admits no more requests");
 }
 
+absl::Status NameTaken(const std::string& name) {
+  return absl::AlreadyExistsError(absl::StrCat("the name '", name,
+                                               "' of a served model is another owner's; choose "
+                                               "another: espalier serve ARTIFACT --name=NAME"));
+}
+
 bool SameRequest(v1::ServeModelRequest known, const v1::ServeModelRequest& asked) {
   known.clear_chosen();
   known.clear_fitted_kv_cache_tokens();
@@ -66,14 +72,11 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const v1::ServeModelR
 
 absl::Status ModelServer::PinArtifacts(v1::ServeModelRequest* request) const {
   if (options_.pin == nullptr) return absl::OkStatus();
-  std::vector<std::string*> artifacts = {request->mutable_artifact()};
-  for (std::string& ssm : *request->mutable_ssm_artifacts()) artifacts.push_back(&ssm);
-  for (auto& adapter : *request->mutable_adapters())
-    artifacts.push_back(adapter.mutable_artifact());
-  for (std::string* artifact : artifacts) {
-    absl::StatusOr<std::string> pinned = options_.pin(*artifact);
+  request->clear_versions();
+  for (const std::string& artifact : ArtifactsOf(*request)) {
+    absl::StatusOr<std::string> pinned = options_.pin(artifact);
     if (!pinned.ok()) return pinned.status();
-    *artifact = *std::move(pinned);
+    request->add_versions(*std::move(pinned));
   }
   return absl::OkStatus();
 }
@@ -86,9 +89,7 @@ std::vector<ArtifactUse> ModelServer::ArtifactsInUse() const {
       uses.push_back({artifact, absl::StrCat("the served model '", name, "'"),
                       absl::StrCat("end that first: espalier unserve ", name)});
     };
-    add(entry.request.artifact());
-    for (const std::string& ssm : entry.request.ssm_artifacts()) add(ssm);
-    for (const auto& adapter : entry.request.adapters()) add(adapter.artifact());
+    for (const auto& [artifact, version] : VersionsOf(entry.request)) add(version);
   }
   return uses;
 }
@@ -106,6 +107,8 @@ absl::StatusOr<v1::ServedModel> ModelServer::Serve(const v1::ServeModelRequest& 
     if (absl::Status status = CheckNames(*request); !status.ok()) return status;
     auto it = models_.find(request->name());
     if (it != models_.end()) {
+      const std::string& known_owner = it->second.request.owner();
+      if (!owner.empty() && known_owner != owner) return NameTaken(request->name());
       if (!SameRequest(it->second.request, *request)) {
         return absl::AlreadyExistsError(
             absl::StrCat("model '", request->name(),
@@ -149,6 +152,9 @@ absl::Status ModelServer::CheckNames(const v1::ServeModelRequest& request) const
     }
     for (const std::string& name : taken) {
       if (names.count(name) == 0) continue;
+      if (!request.owner().empty() && entry.request.owner() != request.owner()) {
+        return NameTaken(name);
+      }
       return absl::AlreadyExistsError(absl::StrCat(
           "'", name, "' is already the name of ",
           name == model ? "a served model" : absl::StrCat("an adapter of model '", model, "'"),

@@ -50,6 +50,9 @@ class ModelLoader {
     std::optional<WeightFormat> llm, ssms;  // absent: as in the files
     int64_t resident_weight_bytes = 0;      // of the LLM: see ServingLowering; 0: all
     std::vector<std::string> adapters;      // artifacts of low-rank adapters of the LLM
+    // What is loaded for an artifact's name: its version. Names without an entry are loaded as
+    // such.
+    std::map<std::string, std::string> versions;
   };
   // Where the models run.
   struct Placement {
@@ -192,7 +195,7 @@ class ModelServer {
     absl::Duration backoff;  // delay before next_retry
   };
 
-  // Names the versions of a request's artifacts.
+  // Records the versions of a request's artifacts.
   absl::Status PinArtifacts(v1::ServeModelRequest* request) const;
   // Models load one at a time: waits for the load slot and for an old model of this name to be
   // destroyed. Returns Unavailable if that takes longer than `release_timeout`, and after Drain.

@@ -55,6 +55,7 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::LoadParts(const v1::ServeMode
     if (!known.ok()) return known.status();
     *format = *known;
   }
+  formats.versions = VersionsOf(request);
   for (const v1::LoraAdapter& adapter : request.adapters()) {
     formats.adapters.push_back(adapter.artifact());
   }

@@ -29,8 +29,8 @@ absl::Status ModelServer::LoadServedList() {
   if (!served.ok()) return served.status();
   absl::MutexLock lock(&mutex_);
   for (v1::ServeModelRequest& request : *served) {
-    // Records of earlier releases name no versions. An error is reported when it is loaded.
-    PinArtifacts(&request).IgnoreError();
+    // Records of earlier releases have no versions. An error is reported when it is loaded.
+    if (request.versions().empty()) PinArtifacts(&request).IgnoreError();
     const std::string name = request.name();
     models_[name].request = std::move(request);
   }

@@ -35,7 +35,7 @@ constexpr absl::Duration kSoon = absl::Seconds(10);
 class Loader : public ModelLoader {
  public:
   absl::StatusOr<Loaded> Load(const std::string& llm, const std::vector<std::string>&,
-                              const ServingSize&, const Expansion&, const Formats&,
+                              const ServingSize&, const Expansion&, const Formats& formats,
                               const Placement& placement) override {
     absl::MutexLock lock(&mutex_);
     ++loads_;
@@ -43,6 +43,7 @@ class Loader : public ModelLoader {
     fitted_ = placement.fitted_kv_cache_tokens;
     const auto passes = [&] { return held_ != llm; };
     mutex_.Await(absl::Condition(&passes));
+    versions_ = formats.versions;
     if (llm == broken_) return absl::ResourceExhaustedError("no memory for it");
     Loaded loaded;
     loaded.parts.tokenizer = std::make_shared<LetterTokenizer>(kVocabulary);
@@ -88,6 +89,11 @@ class Loader : public ModelLoader {
     absl::MutexLock lock(&mutex_);
     return gone_before_;
   }
+  // Formats::versions of the last load.
+  std::map<std::string, std::string> versions() {
+    absl::MutexLock lock(&mutex_);
+    return versions_;
+  }
   // fitted_kv_cache_tokens of the last load.
   int fitted() {
     absl::MutexLock lock(&mutex_);
@@ -110,6 +116,7 @@ class Loader : public ModelLoader {
 
   absl::Mutex mutex_;
   std::string held_, broken_;
+  std::map<std::string, std::string> versions_;
   int loads_ = 0, going_ = 0, gone_ = 0, gone_before_ = 0, fitted_ = 0;
   bool kv_cache_reduced_ = false;
   bool hold_going_ = false;
@@ -144,6 +151,12 @@ class ModelServerTest : public ::testing::Test {
                                        .metrics = &metrics_,
                                        .initial_backoff = absl::Milliseconds(20),
                                        .max_backoff = absl::Milliseconds(50),
+                                       .pin =
+                                           [this](const std::string& name) {
+                                             return name.find('@') == std::string::npos
+                                                        ? absl::StrCat(name, "@", newest_)
+                                                        : name;
+                                           },
                                        .release_timeout = release_timeout_});
   }
   // Restarts as the daemon does.
@@ -186,6 +199,7 @@ class ModelServerTest : public ::testing::Test {
   Loader loader_;
   SystemClock clock_;
   absl::Duration release_timeout_ = absl::Minutes(5);
+  int newest_ = 1;  // version of every artifact
   std::unique_ptr<SqliteStore> store_;
   Metrics registry_;
   ServingMetrics metrics_{&registry_.registry()};
@@ -327,6 +341,37 @@ TEST_F(ModelServerTest, ARepeatedServeIsOneModelAndAChangedOneIsRefused) {
   request.set_max_queue(7);
   const absl::Status changed = models_->Serve(request).status();
   EXPECT_TRUE(absl::IsAlreadyExists(changed)) << changed;
+}
+
+// Clients see the name that they gave; the version behind it stays until the model is unserved.
+TEST_F(ModelServerTest, ModelsKeepTheirVersionUnderTheNameThatWasAskedFor) {
+  using Versions = std::map<std::string, std::string>;
+  v1::ServeModelRequest request = Request("m");
+  request.add_ssm_artifacts("s@1");
+  auto served = models_->Serve(request);
+  ASSERT_TRUE(served.ok()) << served.status();
+  EXPECT_EQ(served->name(), "m");
+  EXPECT_EQ(served->artifact(), "m");
+  EXPECT_EQ(served->artifact_version(), "m@1");
+  EXPECT_EQ(loader_.versions(), (Versions{{"m", "m@1"}, {"s@1", "s@1"}}));
+  newest_ = 2;
+  RestartWithModels();
+  ASSERT_TRUE(Eventually([&] { return Found("m") == absl::StatusCode::kOk; }));
+  EXPECT_EQ(loader_.versions(), (Versions{{"m", "m@1"}, {"s@1", "s@1"}}));
+  std::vector<std::string> used;
+  for (const ArtifactUse& use : models_->ArtifactsInUse()) used.push_back(use.artifact);
+  EXPECT_EQ(used, (std::vector<std::string>{"m@1", "s@1"}));
+
+  ASSERT_TRUE(models_->Unserve("m").ok());
+  served = models_->Serve(Request("m"));
+  ASSERT_TRUE(served.ok()) << served.status();
+  EXPECT_EQ(served->artifact(), "m");
+  EXPECT_EQ(loader_.versions(), (Versions{{"m", "m@2"}}));
+  ASSERT_TRUE(models_->Unserve("m").ok());
+  served = models_->Serve(Request("m@1"));
+  ASSERT_TRUE(served.ok()) << served.status();
+  EXPECT_EQ(served->name(), "m");
+  EXPECT_EQ(served->artifact(), "m@1");
 }
 
 TEST_F(ModelServerTest, UnserveDoesNotWaitForALoad) {

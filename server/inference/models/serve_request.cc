@@ -118,7 +118,8 @@ absl::Status CompletePlacement(v1::ServeModelRequest* request) {
   for (const auto& [field, given] :
        {std::pair("chosen", request->chosen_size() > 0),
         std::pair("fitted_kv_cache_tokens", request->fitted_kv_cache_tokens() != 0),
-        std::pair("owner", !request->owner().empty())}) {
+        std::pair("owner", !request->owner().empty()),
+        std::pair("versions", request->versions_size() > 0)}) {
     if (!given) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("field '", field, "' is the coordinator's own; leave it out"));
@@ -158,6 +159,23 @@ std::vector<v1::ModelPlacement> PlacementsOf(const v1::ServeModelRequest& reques
   std::vector<v1::ModelPlacement> all(static_cast<size_t>(request.ssm_artifacts_size()) + 1, ssm);
   all[0] = llm;
   return all;
+}
+
+std::vector<std::string> ArtifactsOf(const v1::ServeModelRequest& request) {
+  std::vector<std::string> artifacts = {request.artifact()};
+  artifacts.insert(artifacts.end(), request.ssm_artifacts().begin(), request.ssm_artifacts().end());
+  for (const v1::LoraAdapter& adapter : request.adapters()) artifacts.push_back(adapter.artifact());
+  return artifacts;
+}
+
+std::map<std::string, std::string> VersionsOf(const v1::ServeModelRequest& request) {
+  std::map<std::string, std::string> versions;
+  int at = 0;
+  for (const std::string& artifact : ArtifactsOf(request)) {
+    versions[artifact] = at < request.versions_size() ? request.versions(at) : artifact;
+    ++at;
+  }
+  return versions;
 }
 
 absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest request) {
