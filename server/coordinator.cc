@@ -150,6 +150,7 @@ struct Coordinator::Parts {
   absl::Status folder_status ABSL_GUARDED_BY(mutex);
   std::string http_address ABSL_GUARDED_BY(mutex);
   std::function<std::vector<std::string>(const Caller&)> served_models ABSL_GUARDED_BY(mutex);
+  std::function<absl::Status(const v1::Artifact&)> check_servable ABSL_GUARDED_BY(mutex);
   std::thread leases, upkeep;
   std::string root;  // the data folder
 
@@ -238,7 +239,14 @@ absl::Status Coordinator::Parts::Build() {
   services.push_back(MakePlannerService(interceptor.get(), plans.get()));
   services.push_back(MakeModelsService(
       interceptor.get(), {.operators = &operators, .artifacts = artifacts.get(), .files = files},
-      store.get()));
+      store.get(), [this](const v1::Artifact& model) {
+        std::function<absl::Status(const v1::Artifact&)> check;
+        {
+          absl::MutexLock lock(&mutex);
+          check = check_servable;
+        }
+        return check == nullptr ? absl::OkStatus() : check(model);
+      }));
   absl::StatusOr<DataDir> data_dir = IdentifyDataDir(*files, root);
   if (!data_dir.ok()) return data_dir.status();
   v1::JoinReply joined;
@@ -278,7 +286,7 @@ void Coordinator::Parts::AddResources() {
 void Coordinator::Parts::FillStatus(const Caller& caller, v1::ClusterStatusReply* reply) {
   reply->set_version(kEspalierVersion);
   reply->set_uptime_seconds(absl::ToDoubleSeconds(clock->Now() - started));
-  for (const auto& [state, count] : jobs->CountByState()) {
+  for (const auto& [state, count] : jobs->CountByState(caller)) {
     (*reply->mutable_jobs_by_state())[state] = count;
   }
   reply->set_grpc_address(grpc_address);
@@ -441,6 +449,11 @@ std::string Coordinator::loopback_address() const { return parts_->loopback_addr
 void Coordinator::SetHttpAddress(std::string address) {
   absl::MutexLock lock(&parts_->mutex);
   parts_->http_address = std::move(address);
+}
+
+void Coordinator::SetServableCheck(std::function<absl::Status(const v1::Artifact&)> check) {
+  absl::MutexLock lock(&parts_->mutex);
+  parts_->check_servable = std::move(check);
 }
 
 void Coordinator::SetServedModels(std::function<std::vector<std::string>(const Caller&)> list) {

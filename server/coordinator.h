@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/net/caller.h"
 #include "base/net/transport_security.h"
+#include "espalier/v1/models.pb.h"
 
 namespace grpc {
 class Service;
@@ -108,6 +109,8 @@ class Coordinator {
   std::string loopback_address() const;
   // Further values that Cluster.Status reports.
   void SetHttpAddress(std::string address);
+  // Returns why a model cannot be served, for the reply to its upload.
+  void SetServableCheck(std::function<absl::Status(const v1::Artifact&)> check);
   void SetServedModels(std::function<std::vector<std::string>(const Caller&)> list);
 
   Metrics& metrics();

@@ -129,6 +129,25 @@ CoordinatorOptions ForCoordinator(const DaemonOptions& options, const Credential
   return out;
 }
 
+// Without keys everyone who reaches the port is an admin of what keys kept apart.
+absl::Status CheckOwners(const DaemonOptions& options, Coordinator& coordinator) {
+  if (!options.api_key_file.empty() || options.insecure) return absl::OkStatus();
+  std::string owner;
+  for (const v1::Artifact& artifact : coordinator.artifacts().List()) {
+    if (owner.empty()) owner = artifact.owner();
+  }
+  absl::StatusOr<std::vector<JobRecord>> jobs = coordinator.store().List();
+  if (!jobs.ok()) return jobs.status();
+  for (const JobRecord& record : *jobs) {
+    if (owner.empty()) owner = record.job.owner();
+  }
+  if (owner.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "--data-dir=", options.data_dir, " has jobs or artifacts that belong to owners (", owner,
+      "), and without API keys everyone who reaches the daemon could use them: "
+      "give --api-key-file, as before, or pass --insecure"));
+}
+
 // Members are in the order in which they are made; each may use those above it.
 class Daemon {
  public:
@@ -282,6 +301,13 @@ absl::Status Daemon::AddServices() {
   if (absl::Status s = distillations_.Open(); !s.ok()) return s;
   distillation_ = NewDistillationService(&coordinator_->interceptor(), &distillations_);
   coordinator_->AddService(distillation_.get());
+  coordinator_->SetServableCheck([this](const v1::Artifact& model) {
+    // Adapters are served with a model.
+    const auto& files = model.files();
+    const bool adapter =
+        std::find(files.begin(), files.end(), "adapter_config.json") != files.end();
+    return adapter ? absl::OkStatus() : loader_.Describe(model.name()).status();
+  });
   coordinator_->SetServedModels([this](const Caller& caller) { return models_.Names(caller); });
   return absl::OkStatus();
 }
@@ -449,6 +475,7 @@ absl::Status RunDaemon(const DaemonOptions& options, const sigset_t& signals) {
   absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       Coordinator::Open(std::move(coordinator_options));
   if (!coordinator.ok()) return coordinator.status();
+  if (absl::Status s = CheckOwners(options, **coordinator); !s.ok()) return s;
   Daemon daemon(options, *std::move(credentials), *std::move(coordinator), dial);
   if (absl::Status s = daemon.AddServices(); !s.ok()) return s;
   const absl::Status status = daemon.Serve(signals);

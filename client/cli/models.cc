@@ -88,8 +88,14 @@ absl::Status Upload(Context& context, Client* client, const std::string& name,
   header.set_name(name);
   header.set_kind(*kind);
   header.set_replace(context.flags().Has("replace"));
-  auto artifact = client->Upload(header, *files, ShowTransfer(context, "upload"));
+  std::string not_servable;
+  auto artifact =
+      client->Upload(header, *files, ShowTransfer(context, "upload"), nullptr, &not_servable);
   if (!artifact.ok()) return artifact.status();
+  if (!not_servable.empty()) {
+    *context.env().err << "espalier: warning: it is kept, but cannot be served: "
+                       << Printable(not_servable) << std::endl;
+  }
   return ShowModel(context, *artifact, "uploaded");
 }
 

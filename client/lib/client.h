@@ -108,10 +108,12 @@ class Client {
   absl::StatusOr<v1::MachinesReply> Machines(const v1::MachinesRequest& request);
 
   // Artifacts. Files are sent in chunks of 1 MiB with a SHA-256, which the receiver checks.
+  // `not_servable` (optional) is set to why a model cannot be served, or to nothing.
   absl::StatusOr<v1::Artifact> Upload(const v1::UploadHeader& header,
                                       const std::vector<LocalFile>& files,
                                       const TransferProgress& progress = nullptr,
-                                      Canceller* canceller = nullptr);
+                                      Canceller* canceller = nullptr,
+                                      std::string* not_servable = nullptr);
   // Returns the artifact of this kind with these files; uploads them, under a name derived from
   // `stem` and their content, if there is none. `uploaded` (optional) is set if they were sent.
   // REQUIRES: at least one file.

@@ -10,9 +10,11 @@
 #include <optional>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/random_id.h"
 #include "base/sha256.h"
 #include "client/lib/client.h"
 #include "client/lib/client_impl.h"
@@ -285,8 +287,8 @@ absl::StatusOr<v1::Artifact> Client::Quantize(const v1::QuantizeRequest& request
 
 absl::StatusOr<v1::Artifact> Client::Upload(const v1::UploadHeader& header,
                                             const std::vector<LocalFile>& files,
-                                            const TransferProgress& progress,
-                                            Canceller* canceller) {
+                                            const TransferProgress& progress, Canceller* canceller,
+                                            std::string* not_servable) {
   int64_t total = 0;
   for (const LocalFile& file : files) {
     auto size = SizeOfFile(file.path);
@@ -337,6 +339,7 @@ absl::StatusOr<v1::Artifact> Client::Upload(const v1::UploadHeader& header,
   if (open) writer->WritesDone();
   const grpc::Status status = writer->Finish();
   if (!status.ok()) return impl_->FromGrpc(status);
+  if (not_servable != nullptr) *not_servable = reply.not_servable();
   return reply.artifact();
 }
 
@@ -384,11 +387,20 @@ absl::StatusOr<std::string> Client::EnsureUploaded(const std::vector<LocalFile>&
   header.set_name(absl::StrCat(stem, "-", whole.substr(0, 16)));
   header.set_kind(kind);
   auto artifact = Upload(header, files, progress);
-  // Another client may have uploaded it meanwhile; the name contains the content's hash.
-  if (!artifact.ok() && artifact.status().code() != absl::StatusCode::kAlreadyExists) {
-    return artifact.status();
+  if (absl::IsAlreadyExists(artifact.status())) {
+    // Another client has uploaded it meanwhile, or it is another owner's, whose is in no list.
+    known = ListArtifacts();
+    if (!known.ok()) return known.status();
+    for (const v1::Artifact& other : *known) {
+      if (other.name() == header.name()) return header.name();
+    }
+    auto random = RandomId();
+    if (!random.ok()) return random.status();
+    header.set_name(absl::StrCat(header.name(), "-", random->substr(0, 8)));
+    artifact = Upload(header, files, progress);
   }
-  if (uploaded != nullptr) *uploaded = artifact.ok();
+  if (!artifact.ok()) return artifact.status();
+  if (uploaded != nullptr) *uploaded = true;
   return header.name();
 }
 

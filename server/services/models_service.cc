@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "espalier/v1/models.grpc.pb.h"
+#include "server/artifacts/artifact_names.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
 #include "server/services/call_interceptor.h"
@@ -24,8 +25,10 @@ absl::Status Gone() { return absl::CancelledError("the caller has gone"); }
 
 class ModelsService : public v1::Models::Service {
  public:
-  ModelsService(CallInterceptor* interceptor, const QuantizeTools& tools, JobStore* store)
+  ModelsService(CallInterceptor* interceptor, const QuantizeTools& tools, JobStore* store,
+                std::function<absl::Status(const v1::Artifact&)> check_servable)
       : interceptor_(*interceptor),
+        check_servable_(std::move(check_servable)),
         tools_(tools),
         artifacts_(*tools.artifacts),
         store_(*store),
@@ -35,7 +38,12 @@ class ModelsService : public v1::Models::Service {
   grpc::Status Upload(ServerContext* context, grpc::ServerReader<v1::UploadRequest>* reader,
                       v1::UploadReply* reply) override {
     return interceptor_.Handle(context, kUpload, nullptr, [&](const Caller& caller) {
-      return Receive(context, caller, reader, reply);
+      absl::Status status = Receive(context, caller, reader, reply);
+      // Not part of the recorded reply: another release may serve it.
+      if (status.ok() && reply->artifact().kind() == v1::Artifact::MODEL) {
+        reply->set_not_servable(std::string(check_servable_(reply->artifact()).message()));
+      }
+      return status;
     });
   }
 
@@ -58,12 +66,13 @@ class ModelsService : public v1::Models::Service {
 
   grpc::Status Delete(ServerContext* context, const v1::DeleteArtifactRequest* request,
                       v1::DeleteArtifactReply* reply) override {
-    return interceptor_.Handle(context, kDelete, request, [&](const Caller&) {
-      return idempotency_.RunOnce(kDelete, request->idempotency_key(), *request, reply, [&] {
-        if (request->idempotency_key().empty()) return artifacts_.Delete(request->name(), nullptr);
+    return interceptor_.Handle(context, kDelete, request, [&](const Caller& caller) {
+      const v1::DeleteArtifactRequest call = WithOwnersKey(*request, caller.owner);
+      return idempotency_.RunOnce(kDelete, call.idempotency_key(), call, reply, [&] {
+        if (call.idempotency_key().empty()) return artifacts_.Delete(call.name(), nullptr);
         const IdempotencyRecord idempotency_record =
-            MakeIdempotencyRecord(kDelete, request->idempotency_key(), *request, *reply);
-        return artifacts_.Delete(request->name(), &idempotency_record);
+            MakeIdempotencyRecord(kDelete, call.idempotency_key(), call, *reply);
+        return artifacts_.Delete(call.name(), &idempotency_record);
       });
     });
   }
@@ -71,7 +80,7 @@ class ModelsService : public v1::Models::Service {
   grpc::Status Quantize(ServerContext* context, const v1::QuantizeRequest* request,
                         grpc::ServerWriter<v1::QuantizeReply>* writer) override {
     return interceptor_.Handle(context, kQuantize, request, [&](const Caller& caller) {
-      return Pack(context, caller, *request, writer);
+      return Pack(context, caller, WithOwnersKey(*request, caller.owner), writer);
     });
   }
 
@@ -144,8 +153,8 @@ class ModelsService : public v1::Models::Service {
     if (!Read(context, reader, &part) || !part.has_header()) {
       return absl::InvalidArgumentError("the first message of an upload must be its header");
     }
-    const v1::UploadRequest first = part;
-    const v1::UploadHeader& header = first.header();
+    const v1::UploadHeader header = WithOwnersKey(part.header(), caller.owner);
+    if (absl::Status name = CheckClientArtifactName(header.name()); !name.ok()) return name;
     absl::Status allowed = interceptor_.access().CheckRequest(kUpload, caller, header);
     if (!allowed.ok()) return allowed;
     const std::string& key = header.idempotency_key();
@@ -205,7 +214,7 @@ class ModelsService : public v1::Models::Service {
       const absl::Status same = (*upload)->CheckMatches(reply->artifact());
       if (same.ok()) return same;
       return absl::InvalidArgumentError(absl::StrCat(
-          "idempotency_key '", key, "' was used before for ", kUpload,
+          "idempotency_key '", CallersKey(key), "' was used before for ", kUpload,
           " with another request: ", same.message(), "; use a new key for a new request"));
     }
     ArtifactUpload::IdempotencyRecordFactory remember;
@@ -259,6 +268,7 @@ class ModelsService : public v1::Models::Service {
   }
 
   CallInterceptor& interceptor_;
+  const std::function<absl::Status(const v1::Artifact&)> check_servable_;
   const QuantizeTools tools_;
   ArtifactStore& artifacts_;
   JobStore& store_;
@@ -268,9 +278,10 @@ class ModelsService : public v1::Models::Service {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor,
-                                                 const QuantizeTools& tools, JobStore* store) {
-  return std::make_unique<ModelsService>(interceptor, tools, store);
+std::unique_ptr<grpc::Service> MakeModelsService(
+    CallInterceptor* interceptor, const QuantizeTools& tools, JobStore* store,
+    std::function<absl::Status(const v1::Artifact&)> check_servable) {
+  return std::make_unique<ModelsService>(interceptor, tools, store, std::move(check_servable));
 }
 
 }  // namespace espalier

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "base/net/caller.h"
 #include "espalier/v1/cluster.pb.h"
+#include "espalier/v1/models.pb.h"
 
 namespace grpc {
 class Service;
@@ -28,8 +29,10 @@ struct QuantizeTools;
 std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* interceptor, JobRunner* jobs);
 std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor,
                                                   PlannerRequestHandler* plans);
-std::unique_ptr<grpc::Service> MakeModelsService(CallInterceptor* interceptor,
-                                                 const QuantizeTools& tools, JobStore* store);
+// `check_servable` returns why an uploaded model cannot be served.
+std::unique_ptr<grpc::Service> MakeModelsService(
+    CallInterceptor* interceptor, const QuantizeTools& tools, JobStore* store,
+    std::function<absl::Status(const v1::Artifact&)> check_servable);
 struct ClusterServiceOptions {
   v1::JoinReply joined;  // what Join replies, but for the lease
   // Decides whether a worker may join.

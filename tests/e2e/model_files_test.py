@@ -114,6 +114,19 @@ class ModelFilesTest(unittest.TestCase):
                                   "--ssm-weights=int4", "--expansion=1,2,1", "--draws=2000")
         self.assertTrue(report["passed"], report)
 
+    def test_uploads_say_at_once_what_cannot_be_served(self):
+        for name, changes, reason in (("bloom", {"architectures": ["BloomForCausalLM"]}, '"architectures" is'),
+                                      ("scaled", {"logits_scaling": 8.0}, '"logits_scaling" is 8.0'),
+                                      ("good", {"dtype": "float32", "transformers_version": "5.24.0"}, "")):
+            folder = os.path.join(self.folder.name, name)
+            write_model(folder, weights(), **changes)
+            said = self.cluster.cli("models", "upload", name, folder).stderr
+            self.assertEqual("cannot be served" in said, bool(reason), said)
+            self.assertIn(reason, said)
+            self.assertIn(name, self.cluster.cli("models").stdout)  # kept
+            if reason:
+                self.refused(name, reason)
+
     def test_nan_weights_end_requests_or_fail_quantization(self):
         tensors = weights()
         tensors["model.layers.0.mlp.up_proj.weight"][3, 5] = np.nan
@@ -373,14 +386,14 @@ class ModelFilesTest(unittest.TestCase):
         self.upload("far", weights())
         self.upload("near", weights(), max_position_embeddings=8)
         for flags in ([], ["--expansion=1,1,1"], ["--ngram=0"]):
-            self.refused("far", "'near@1'", "8 positions", "128 tokens", "--max-sequence-length=8", "--short-ssms",
+            self.refused("far", "'near'", "8 positions", "128 tokens", "--max-sequence-length=8", "--short-ssms",
                          flags=["--ssm=near", *flags])
         proof = self.cluster.cli("verify-lossless", "--llm=far", "--ssm=near", check=False)
         self.assertIn("8 positions", proof.stderr)
         self.cluster.cli("serve", "far", "--name=far-as-near", "--ssm=near", "--max-sequence-length=8")
         served = self.cluster.run("serve", "far", "--name=far-meant", "--ssm=near", "--ngram=0", "--short-ssms")
         self.assertEqual(served["ssm_placements"][0]["draft_tokens"], 8)
-        self.assertIn("near@1 (up to 8 tokens)", self.cluster.cli("serve").stdout)
+        self.assertIn("near (up to 8 tokens)", self.cluster.cli("serve").stdout)
         body = {"model": "far-meant", "prompt": "In the", "max_tokens": 4, "temperature": 0, "speculation": True}
         self.assertEqual(self.cluster.request("POST", "/v1/completions", json.dumps(body))[0], 200)
         status, text = self.cluster.request("POST", "/v1/completions", json.dumps({**body, "prompt": "In the beginning " * 4}))
@@ -401,8 +414,8 @@ class ModelFilesTest(unittest.TestCase):
             write_tokenizer(folder, spelled)
             self.cluster.cli("models", "upload", name, folder)
         for flags in ([], ["--expansion=1,1,1"], ["--ssm-weights=int8"]):
-            self.refused("target", "'wider@1'", "300 tokens", "'target@1' of 256", flags=["--ssm=wider", *flags])
-            self.refused("spelled", 'token 65 is "B" in \'turned@1\'', '"A" in the LLM \'spelled@1\'',
+            self.refused("target", "'wider'", "300 tokens", "'target' of 256", flags=["--ssm=wider", *flags])
+            self.refused("spelled", 'token 65 is "B" in \'turned\'', '"A" in the LLM \'spelled\'',
                          flags=["--ssm=turned", *flags])
         served = {model["name"] for model in self.cluster.run("serve")["models"]}
         self.assertFalse(served & {"target", "wider", "spelled", "turned"})
