@@ -206,6 +206,23 @@ class OllamaClientTest(unittest.TestCase):
             self.client.generate("thinker", keep_alive=0)
         self.assertEqual(self.client.generate("thinker", "Who?", keep_alive=0, options=GREEDY).response, "Noah.")
 
+    def test_context_continues_a_conversation(self):
+        with self.assertRaisesRegex(ollama.ResponseError, "think"):
+            self.client.generate("thinker", "Who?", context=[1, 2])
+        # Without a chat template the prompt is the text.
+        self.cluster.run("serve", "thinker", "--name=plain")
+        options = {"temperature": 0, "num_predict": 6}
+        prompt = "user: Who?\nassistant: "
+        first = self.client.generate("plain", prompt, options=options)
+        then = self.client.generate("plain", "\nuser", context=first.context, options=options)
+        whole = self.client.generate("plain", f"{prompt}{first.response}\nuser", raw=True, options=options)
+        self.assertEqual((then.response, then.prompt_eval_count), (whole.response, whole.prompt_eval_count))
+        self.assertEqual(list(then.context[:len(first.context)]), list(first.context))
+        self.assertNotEqual(then.response, self.client.generate("plain", "\nuser", options=options).response)
+        with self.assertRaisesRegex(ollama.ResponseError, "no chat template"):
+            self.client.generate("plain", prompt, system="Now.")
+        self.cluster.run("unserve", "plain")
+
     def test_context_length(self):
         with self.assertRaisesRegex(ollama.ResponseError, "max-sequence-length=4096") as caught:
             self.client.chat("thinker", WHO, options={"num_ctx": 4096})
