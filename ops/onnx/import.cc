@@ -87,12 +87,16 @@ absl::StatusOr<DType> ElementType(absl::string_view what, const onnx::ValueInfoP
 }
 
 absl::Status AddInputs(const onnx::GraphProto& graph, const ImportOptions& options,
-                       Translator* translator) {
+                       const onnx_import::MissingValues& missing, Translator* translator) {
   std::set<std::string> initializers;
   for (const onnx::TensorProto& tensor : graph.initializer()) initializers.insert(tensor.name());
   translator->AddInitializers(graph);
   for (const onnx::ValueInfoProto& input : graph.input()) {
     if (initializers.count(input.name()) > 0) continue;  // IR 3 lists initializers as inputs too
+    if (const auto found = missing.find(input.name()); found != missing.end()) {
+      translator->AddParameter(input.name(), found->second);
+      continue;
+    }
     absl::StatusOr<DType> dtype = ElementType("input", input);
     if (!dtype.ok()) return dtype.status();
     absl::StatusOr<Dims> dims = InputDims(input, options);
@@ -186,7 +190,8 @@ void FillReport(const onnx::GraphProto& model, const onnx_import::InitializerRol
 
 absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelProto& model,
                                 int opset, const ImportOptions& options,
-                                const onnx_import::InitializerRoles& roles, int64_t symbolic_batch,
+                                const onnx_import::InitializerRoles& roles,
+                                const onnx_import::MissingValues& missing, int64_t symbolic_batch,
                                 bool skip_large_weights) {
   Graph graph;
   graph.name = model.graph().name().empty() ? "onnx" : model.graph().name();
@@ -194,7 +199,7 @@ absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelPro
   Translator translator(registry, Translations(), options, roles, symbolic_batch,
                         skip_large_weights, &graph);
   translator.AddFunctions(model);
-  absl::Status status = AddInputs(model.graph(), options, &translator);
+  absl::Status status = AddInputs(model.graph(), options, missing, &translator);
   if (!status.ok()) return status;
   translator.TranslateNodes(model.graph().node(), opset);
   if (!translator.ok()) return translator.status();
@@ -220,13 +225,21 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
   const absl::StatusOr<onnx_import::InitializerRoles> roles =
       onnx_import::RolesOfInitializers(model, options.folder, options.parameters);
   if (!roles.ok()) return roles.status();
+  const onnx_import::MissingValues missing =
+      onnx_import::FindMissingValues(model, options.has_data, options.parameters);
   absl::StatusOr<Graph> graph =
-      Translate(registry, model, *opset, options, *roles, kSymbolicBatches[0], false);
+      Translate(registry, model, *opset, options, *roles, missing, kSymbolicBatches[0], false);
   if (!graph.ok()) return graph.status();
   if (absl::Status status = CheckNames(*graph); !status.ok()) return status;
   if (report != nullptr) {
     FillReport(model.graph(), *roles, *graph, report);
+    for (const auto& [name, value] : missing) {
+      report->initializers[name] = {value.type, value.trained, value.reason, false};
+    }
     report->notes = onnx_import::NotesOnFoldedLayers(model);
+    for (std::string& note : onnx_import::NotesOnMissingValues(missing)) {
+      report->notes.push_back(std::move(note));
+    }
   }
   bool symbolic = false;
   for (const Value& value : graph->values()) {
@@ -235,7 +248,7 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
   }
   if (!symbolic) return graph;
   absl::StatusOr<Graph> again =
-      Translate(registry, model, *opset, options, *roles, kSymbolicBatches[1], true);
+      Translate(registry, model, *opset, options, *roles, missing, kSymbolicBatches[1], true);
   if (!again.ok()) return again.status();
   const std::string different = onnx_import::FirstDifference(*graph, *again);
   if (!different.empty()) {

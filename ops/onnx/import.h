@@ -53,6 +53,9 @@ struct ImportOptions {
   // Initializers that are trained whatever the file says and the import infers, but running
   // statistics.
   std::set<std::string> parameters;
+  // Whether a graph input is fed with data. Others may be parameters that the exporter left without
+  // values; they then start from initializers (missing_values.h). Empty: all inputs are data.
+  std::function<bool(const std::string& input)> has_data;
 };
 
 // What an import decided about a file.
@@ -63,9 +66,11 @@ struct ImportReport {
     std::string reason;
     bool doubtful = false;  // inferred from little evidence: a user should look at it
   };
-  // By name: floating-point initializers that nodes of the imported graph read.
+  // By name: floating-point initializers that nodes of the imported graph read, and parameters
+  // without values.
   std::map<std::string, Initializer> initializers;
-  // Sentences for the user about layers that the exporter has left out (folded_layers.h).
+  // Sentences for the user about layers that the exporter has left out (folded_layers.h), and what
+  // parameters without values start from.
   std::vector<std::string> notes;
 };
 

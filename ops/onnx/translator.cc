@@ -99,6 +99,15 @@ void Translator::AddInput(const std::string& name, DType dtype, const Dims& dims
   types_.push_back(std::move(type));
 }
 
+void Translator::AddParameter(const std::string& name, const MissingValue& parameter) {
+  AddInput(name, parameter.type.dtype, parameter.type.dims);
+  if (!ok()) return;
+  Value& value = graph_->mutable_value(root_.values[name]);
+  value.kind = ValueKind::kParameter;
+  value.trainable = parameter.trained;
+  value.initializer = parameter.initializer;
+}
+
 void Translator::AddInitializers(const onnx::GraphProto& graph) {
   if (graph.sparse_initializer_size() > 0) Refuse("sparse ONNX initializers are not read");
   for (const onnx::TensorProto& tensor : graph.initializer()) {

@@ -16,6 +16,7 @@
 #include "ops/graph/graph.h"
 #include "ops/onnx/import.h"
 #include "ops/onnx/initializer_roles.h"
+#include "ops/onnx/missing_values.h"
 #include "third_party/onnx/onnx.pb.h"
 
 namespace espalier::onnx_import {
@@ -44,6 +45,8 @@ class Translator {
 
   // Called by the import.
   void AddInput(const std::string& name, DType dtype, const Dims& dims);
+  // An input that is a parameter without a value in the file.
+  void AddParameter(const std::string& name, const MissingValue& parameter);
   void AddInitializers(const onnx::GraphProto& graph);
   void AddFunctions(const onnx::ModelProto& model);
   void TranslateNodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, int opset);

@@ -64,8 +64,10 @@ const std::string* Translator::KnownAt(ValueId id, int depth) {
     if (!read.ok()) return nullptr;
     return &(computed_[id] = std::move(read->bytes));
   }
-  if (value.kind == ValueKind::kConstant || value.kind == ValueKind::kParameter) {
-    return &value.constant;
+  if (value.kind == ValueKind::kConstant) return &value.constant;
+  if (value.kind == ValueKind::kParameter) {
+    const bool missing = value.constant.empty() && types_[id].num_elements() > 0;
+    return missing ? nullptr : &value.constant;
   }
   if (value.kind == ValueKind::kInput) {
     auto it = options_.constants.find(value.name);

@@ -76,7 +76,7 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
   if (!devices.ok()) return;
 
   request.graph = &prepared->graph;
-  request.batch_size = spec.batch_size();
+  request.batch_size = prepared->batch_size;
   request.optimizer = prepared->optimizer;
   request.search = spec.search();
   std::map<std::string, std::unique_ptr<WorkerClient>> clients;

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "base/machine_memory.h"
 #include "proto/states.h"
+#include "server/artifacts/artifact_names.h"
 #include "server/jobs/dry_run.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/prepare_job.h"
@@ -81,64 +82,66 @@ std::optional<std::string> JobRunner::OwnerOfOutput(const std::string& artifact)
 
 absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::string& owner,
                                v1::SubmitReply* reply) {
-  // Keys of different owners are apart.
-  const std::string method = absl::StrCat("Training/Submit", owner.empty() ? "" : " by ", owner);
+  constexpr char kMethod[] = "Training/Submit";
+  const std::string key = OwnersKey(owner, request.idempotency_key());
   const absl::Cleanup give_back = [] { ReturnFreeMemory(); };  // of the model, which was read
-  return idempotency_.RunOnce(
-      method, request.idempotency_key(), request, reply, [&]() -> absl::Status {
-        v1::TrainingSpec spec = request.spec();
-        absl::StatusOr<PreparedJob> prepared =
-            PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
-        if (!prepared.ok()) return prepared.status();
-        if (absl::Status s = PinModels(*tools_.artifacts, &spec); !s.ok()) return s;
-        if (absl::Status s = CheckStages(spec.search()); !s.ok()) return s;
-        if (!spec.output_model().empty()) {
-          absl::StatusOr<v1::Artifact> taken = tools_.artifacts->Find(spec.output_model());
-          if (taken.ok() && taken->kind() != v1::Artifact::MODEL) {
-            return absl::AlreadyExistsError(
-                absl::StrCat("spec.output_model: artifact '", spec.output_model(),
-                             "' exists and is no model; choose another name"));
-          }
-        }
-        absl::MutexLock lock(&mutex_);
-        if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
-        const std::string id = absl::StrCat("job-", next_number_);
-        auto job = std::make_unique<Job>();
-        job->number = next_number_;
-        v1::Job& record = job->record.job;
-        record.set_id(id);
-        record.set_owner(owner);
-        *record.mutable_spec() = spec;
-        record.set_state(v1::QUEUED);
-        record.set_created_unix_ms(clock_->NowUnixMillis());
-        record.set_total_steps(prepared->total_steps);
-        record.set_parameters(prepared->parameters);
-        record.mutable_notes()->Assign(prepared->notes.begin(), prepared->notes.end());
-        record.set_tokens_per_step(prepared->tokens_per_step);
-        reply->set_job_id(id);
-        *reply->mutable_trained() = CountTrained(prepared->parameter_uses);
-        reply->mutable_notes()->Assign(prepared->notes.begin(), prepared->notes.end());
-        JobWrite write;
-        write.job = job->record;
-        write.create = true;
-        if (!request.idempotency_key().empty()) {
-          write.idempotency_record =
-              MakeIdempotencyRecord(method, request.idempotency_key(), request, *reply);
-        }
-        absl::Status status = store_->Write(id, write);
-        if (!status.ok()) {
-          metrics_->StoreError();
-          return status;
-        }
-        StripSpec(&record);
-        ++next_number_;
-        jobs_[id] = std::move(job);
-        CountStates();
-        Wake();
-        spdlog::info("job id={} state=queued name=\"{}\" steps={} parameters={}", id,
-                     absl::CHexEscape(spec.name()), prepared->total_steps, prepared->parameters);
-        return absl::OkStatus();
-      });
+  return idempotency_.RunOnce(kMethod, key, request, reply, [&]() -> absl::Status {
+    v1::TrainingSpec spec = request.spec();
+    absl::StatusOr<PreparedJob> prepared =
+        PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
+    if (!prepared.ok()) return prepared.status();
+    spec.set_batch_size(prepared->batch_size);
+    if (absl::Status s = PinModels(*tools_.artifacts, &spec); !s.ok()) return s;
+    if (absl::Status s = CheckStages(spec.search()); !s.ok()) return s;
+    if (!spec.output_model().empty()) {
+      if (absl::Status s = CheckClientArtifactName(spec.output_model()); !s.ok()) {
+        return absl::Status(s.code(), absl::StrCat("spec.output_model: ", s.message()));
+      }
+      absl::StatusOr<v1::Artifact> taken = tools_.artifacts->Find(spec.output_model());
+      if (taken.ok() && taken->kind() != v1::Artifact::MODEL) {
+        return absl::AlreadyExistsError(
+            absl::StrCat("spec.output_model: artifact '", spec.output_model(),
+                         "' exists and is no model; choose another name"));
+      }
+    }
+    absl::MutexLock lock(&mutex_);
+    if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
+    const std::string id = absl::StrCat("job-", next_number_);
+    auto job = std::make_unique<Job>();
+    job->number = next_number_;
+    v1::Job& record = job->record.job;
+    record.set_id(id);
+    record.set_owner(owner);
+    *record.mutable_spec() = spec;
+    record.set_state(v1::QUEUED);
+    record.set_created_unix_ms(clock_->NowUnixMillis());
+    record.set_total_steps(prepared->total_steps);
+    record.set_parameters(prepared->parameters);
+    record.mutable_notes()->Assign(prepared->notes.begin(), prepared->notes.end());
+    record.set_tokens_per_step(prepared->tokens_per_step);
+    reply->set_job_id(id);
+    *reply->mutable_trained() = CountTrained(prepared->parameter_uses);
+    reply->mutable_notes()->Assign(prepared->notes.begin(), prepared->notes.end());
+    JobWrite write;
+    write.job = job->record;
+    write.create = true;
+    if (!key.empty()) {
+      write.idempotency_record = MakeIdempotencyRecord(kMethod, key, request, *reply);
+    }
+    absl::Status status = store_->Write(id, write);
+    if (!status.ok()) {
+      metrics_->StoreError();
+      return status;
+    }
+    StripSpec(&record);
+    ++next_number_;
+    jobs_[id] = std::move(job);
+    CountStates();
+    Wake();
+    spdlog::info("job id={} state=queued name=\"{}\" steps={} parameters={}", id,
+                 absl::CHexEscape(spec.name()), prepared->total_steps, prepared->parameters);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status JobRunner::CheckStages(const v1::SearchOptions& search) const {
@@ -248,8 +251,7 @@ absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, cons
         *reply->mutable_job() = (*job)->record.job;
         reply->mutable_job()->clear_plan();
         if (!request.idempotency_key().empty()) {
-          (*job)->pending.idempotency_record =
-              MakeIdempotencyRecord(method, request.idempotency_key(), request, *reply);
+          (*job)->pending.idempotency_record = MakeIdempotencyRecord(kMethod, key, request, *reply);
           (*job)->dirty = true;  // to store the idempotency record even if nothing else changed
         }
         return Flush(*job);

@@ -144,12 +144,13 @@ absl::StatusOr<TrainableGraph> PlannerRequestHandler::GraphOf(
            : ReadSubmittedGraph(*registry_, request.graph(), request.batch_size());
   if (!model.ok()) return model.status();
   TakeInitialValues(&model->graph);  // a plan does not depend on them
-  status = BindAndInfer(*registry_, request.batch_size(), &model->graph);
+  const int64_t batch = model->batch > 0 ? model->batch : request.batch_size();
+  status = BindAndInfer(*registry_, batch, &model->graph);
   if (!status.ok()) return status;
   absl::StatusOr<Graph> planned =
       GraphToPlan(*registry_, model->graph, PrecisionOf(request.precision()));
   if (!planned.ok()) return planned.status();
-  return TrainableGraph{*std::move(planned), std::move(model->notes)};
+  return TrainableGraph{*std::move(planned), std::move(model->notes), batch};
 }
 
 absl::StatusOr<PlannerRequestHandler::PlannedGraph> PlannerRequestHandler::Make(
@@ -161,7 +162,7 @@ absl::StatusOr<PlannerRequestHandler::PlannedGraph> PlannerRequestHandler::Make(
   made.notes = std::move(model->notes);
   CalibratedPlanner::Request plan;
   plan.graph = &made.graph;
-  plan.batch_size = request.batch_size();
+  plan.batch_size = model->batch;
   plan.optimizer = request.optimizer();
   if (plan.optimizer.name().empty()) plan.optimizer.set_name("adam");
   if (request.precision() == v1::F16) plan.optimizer.mutable_loss_scale();

@@ -44,7 +44,14 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
     const std::string input = absl::StrCat("graph input '", value.name, "': ");
     absl::StatusOr<const Column*> column = dataset.Find(columns.at(value.name));
     if (!column.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(input, column.status().message()));
+      const bool may_be_parameter =
+          IsFloat(value.type.dtype) && value.name.find('*') == std::string::npos;
+      return absl::InvalidArgumentError(absl::StrCat(
+          input, column.status().message(),
+          may_be_parameter ? absl::StrCat("; if it is a parameter that the file has no values of: "
+                                          "--train-only='*' --train-only='",
+                                          value.name, "'")
+                           : ""));
     }
     const TensorType& example = (*column)->example;
     const Dims& dims = value.type.dims;
@@ -67,7 +74,7 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
 absl::Status SetEvaluation(const v1::TrainingSpec& spec, const Dataset& dataset,
                            const WeightedHeads& heads, PreparedJob* job) {
   if (spec.dataset().holdout_fraction() <= 0) return absl::OkStatus();
-  const int64_t examples = dataset.holdout_examples(), batch = spec.batch_size();
+  const int64_t examples = dataset.holdout_examples(), batch = job->batch_size;
   const int64_t rest = examples % batch;
   job->pad_evaluation = heads.all;
   job->evaluation_examples = heads.all ? examples : examples - rest;
@@ -110,6 +117,18 @@ absl::StatusOr<std::string> ReadOnnx(const ArtifactStore& artifacts, const std::
   if (!path.ok()) return path.status();
   *folder = std::filesystem::path(*path).parent_path();
   return ReadWholeFile(*NewPosixFileSystem(), *path, kMaxOnnxBytes);
+}
+
+// The first dimension that all inputs have, if none is open; 0: none.
+int64_t FixedBatchOf(const Graph& graph) {
+  int64_t batch = 0;
+  for (const Value& value : graph.values()) {
+    if (value.kind != ValueKind::kInput) continue;
+    const int64_t first = value.type.dims.empty() ? 0 : value.type.dims[0];
+    if (first <= 0 || (batch > 0 && first != batch)) return 0;
+    batch = first;
+  }
+  return batch <= kMaxBatch ? batch : 0;
 }
 
 absl::StatusOr<TrainableGraph> ImportModel(const OpRegistry& registry,
@@ -302,6 +321,7 @@ absl::StatusOr<TrainableGraph> ImportOnnxArtifact(
     const std::set<std::string>& parameters, ImportReport* report) {
   ImportOptions options;
   options.parameters = parameters;
+  options.has_data = [&labels](const std::string& input) { return labels.find(input).has_value(); };
   options.evaluator = CpuEvaluator();
   absl::StatusOr<std::string> bytes = ReadOnnx(artifacts, name, &options.folder);
   if (!bytes.ok()) return bytes.status();
@@ -310,10 +330,16 @@ absl::StatusOr<TrainableGraph> ImportOnnxArtifact(
     return absl::Status(graph.status().code(),
                         absl::StrCat("ONNX artifact '", name, "': ", graph.status().message()));
   }
+  const int64_t fixed = FixedBatchOf(*graph);
   absl::StatusOr<std::vector<std::string>> notes =
-      AddLossAndMetrics(registry, objective, labels, batch, &*graph);
+      AddLossAndMetrics(registry, objective, labels, fixed > 0 ? fixed : batch, &*graph);
   if (!notes.ok()) return notes.status();
-  return TrainableGraph{*std::move(graph), *std::move(notes)};
+  if (fixed > 0 && fixed != batch) {
+    notes->push_back(absl::StrCat("the file was exported for a batch of ", fixed,
+                                  ", which is trained instead of ", batch,
+                                  "; for others, export it with a dynamic batch"));
+  }
+  return TrainableGraph{*std::move(graph), *std::move(notes), fixed};
 }
 
 std::vector<v1::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& registry,
@@ -378,6 +404,8 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
         "the graph has no output named 'loss', which is what training minimises");
   }
   PreparedJob job;
+  const int64_t batch = model->batch > 0 ? model->batch : spec.batch_size();
+  job.batch_size = batch;
   job.notes = std::move(model->notes);
   NoteUnreached(*graph, &job.notes);
   job.initial_values = TakeInitialValues(graph);
@@ -399,7 +427,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
     absl::Status tokenizer = artifacts.Find(spec.tokenizer_artifact()).status();
     if (!tokenizer.ok()) return Field("tokenizer_artifact", std::string(tokenizer.message()));
   }
-  status = BindAndInfer(registry, spec.batch_size(), graph);
+  status = BindAndInfer(registry, batch, graph);
   if (!status.ok()) return status;
   for (const auto& [name, value] : graph->outputs) {
     const Value& output = graph->value(value);
@@ -438,23 +466,21 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   status = CheckColumns(*graph, job.columns, **dataset);
   if (!status.ok()) return status;
   const int64_t examples = (*dataset)->training_examples();
-  const int64_t steps_per_epoch = examples / spec.batch_size();
+  const int64_t steps_per_epoch = examples / batch;
   if (steps_per_epoch == 0) {
-    return Field("batch_size", absl::StrCat(spec.batch_size(), " is more than the ", examples,
+    return Field("batch_size", absl::StrCat(batch, " is more than the ", examples,
                                             " examples in the training part of the dataset"));
   }
-  const WeightedHeads heads = AddExampleWeights(registry, spec.batch_size(), &*graph, &job.columns);
+  const WeightedHeads heads = AddExampleWeights(registry, batch, &*graph, &job.columns);
   status = SetEvaluation(spec, **dataset, heads, &job);
   if (!status.ok()) return status;
-  if (spec.dataset().has_shuffle() && !spec.dataset().shuffle() &&
-      examples % spec.batch_size() != 0) {
-    job.notes.push_back(absl::StrCat("the last ", examples % spec.batch_size(), " of ", examples,
-                                     " training examples do not fill a batch of ",
-                                     spec.batch_size(),
+  if (spec.dataset().has_shuffle() && !spec.dataset().shuffle() && examples % batch != 0) {
+    job.notes.push_back(absl::StrCat("the last ", examples % batch, " of ", examples,
+                                     " training examples do not fill a batch of ", batch,
                                      ", and without shuffling no epoch trains on them"));
   }
   job.total_steps = spec.steps() > 0 ? spec.steps() : spec.epochs() * steps_per_epoch;
-  job.tokens_per_step = static_cast<double>(spec.batch_size());
+  job.tokens_per_step = static_cast<double>(batch);
   if (spec.dataset().format() == v1::Dataset::TEXT) {
     job.tokens_per_step *= static_cast<double>(spec.dataset().sequence_length());
   }

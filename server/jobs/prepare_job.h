@@ -29,6 +29,7 @@ struct PreparedJob {
   std::vector<Value> initial_values;
   v1::Optimizer optimizer;                     // with defaults filled in
   std::map<std::string, std::string> columns;  // graph input -> dataset column
+  int64_t batch_size = 0;  // the spec's, or that of a file which has a fixed one
   int64_t total_steps = 0;
   int64_t parameters = 0;  // trained elements
   double tokens_per_step = 0;

@@ -14,6 +14,7 @@ namespace espalier {
 struct TrainableGraph {
   Graph graph;
   std::vector<std::string> notes;
+  int64_t batch = 0;  // of an ONNX file that was exported for one batch size only; 0: any
 };
 
 // Reads a submitted graph and matches its losses to its predictions (MatchPredictions). Every

@@ -107,6 +107,35 @@ class OnnxFilesTest(unittest.TestCase):
         learned = losses("--lr=0.01", "--steps=100")
         self.assertLess(sum(learned[step] for step in range(90, 100)) / 10, 0.92 * learned[0])
 
+    def test_parameters_that_were_exported_without_values(self):
+        """export_params=False, as in FlexFlow's manual: they start from initialisers, which are named."""
+        flags = [f"--onnx={FILES}/noparams.onnx", f"--dataset={FILES}/noparams.npz", "--input", "onnx::Gemm_0=x", "--input",
+                 "labels=y", "-b", "12", "--holdout=0", "--optimizer=sgd", "--lr=0.5", "--seed=1"]
+        reply = self.cluster.run("train", *flags, "--steps=3", "--dry-run")
+        notes = " ".join(reply["notes"])
+        self.assertIn("start from Glorot's uniform distribution: 0.weight, 2.weight", notes)
+        self.assertIn("start from 0: 0.bias, 2.bias", notes)
+        self.assertEqual(reply["trained"]["tensors"], 4)
+        job = self.cluster.wait_for_job(self.cluster.train(*flags, "--steps=40", "--name=started"))
+        self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+        losses = self.cluster.losses(job["id"])
+        self.assertLess(losses[39], 0.9 * losses[0])
+        # The file has a fixed batch, which is trained whatever the flag says.
+        fixed = self.cluster.wait_for_job(self.cluster.train(*flags, "--steps=2", "-b", "5"))
+        self.assertEqual(int(fixed["spec"]["batch_size"]), 12)
+        self.assertIn("exported for a batch of 12, which is trained instead of 5", " ".join(fixed["notes"]))
+        self.assertEqual(self.cluster.losses(fixed["id"]), {step: losses[step] for step in (0, 1)})
+        # The model has values now.
+        with tempfile.TemporaryDirectory() as folder:
+            self.cluster.cli("models", "download", "started", folder)
+            again = [f"--onnx={folder}/model.onnx", *flags[1:], "--steps=1", "--lr=0"]
+            job = self.cluster.wait_for_job(self.cluster.train(*again))
+            self.assertLess(self.cluster.losses(job["id"])[0], losses[39] + 1e-3)
+        # What is not named like a parameter may be data.
+        with self.assertRaisesRegex(Failed, "no column 'onnx::Gemm_0'.*if it is a parameter"):
+            self.cluster.train(*[flag for flag in flags if flag != "onnx::Gemm_0=x"][:2], "--input=labels=y", "-b12", "--steps=1",
+                               "--holdout=0")
+
     def test_a_dataset_of_one_array(self):
         reply = self.cluster.cli("train", f"--onnx={FILES}/mlp.onnx", f"--dataset={FILES}/x.npy", "--input", "x=x", "-b", "4",
                                  "--dry-run", check=False)
