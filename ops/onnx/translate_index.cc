@@ -247,7 +247,11 @@ void ReverseSequence(Translator& t) {
 void NonZero(Translator& t) {
   const ValueId x = t.Required(0);
   if (!t.ok()) return;
-  if (!t.IsConstant(x)) return t.Refuse("the shape of its result depends on the data");
+  if (!t.IsConstant(x)) {
+    return t.Refuse(
+        "the shape of its result depends on the data; a mask keeps the shape: torch.where(m, x, 0) "
+        "instead of x[m]");
+  }
   if (t.DependsOnBatch(x)) return t.Refuse("the shape of its result depends on the batch size");
   const Dims dims = t.DimsOf(x);
   const std::vector<double> values = t.KnownNumbers(x, "input 0");
