@@ -65,6 +65,13 @@ absl::StatusOr<ApiKeys::Key> ApiKeys::ParseLine(absl::string_view line) {
       absl::StatusOr<Roles> roles = ParseRoles(value);
       if (!roles.ok()) return roles.status();
       key.holder.roles = *roles;
+      for (const Roles alone : {Roles(Role::kWorker), Roles(Role::kMonitor)}) {
+        if (!roles->Intersects(alone) || *roles == alone) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat("the role ", alone.ToString(),
+                         ", which sees what belongs to all, stands alone: use another key for the "
+                         "other roles"));
+      }
     } else if (absl::ConsumePrefix(&value, "owner=")) {
       if (!IsOwnerName(value)) {
         return absl::InvalidArgumentError(

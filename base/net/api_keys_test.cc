@@ -81,13 +81,16 @@ TEST(ApiKeys, AKeyHasRolesAndAnOwner) {
 }
 
 TEST(ApiKeys, LinesThatCannotBeMeantAreRefused) {
-  const std::pair<std::string, const char*> lines[] = {{" role=trainer", "'trainer' is no role"},
-                                                       {" role=", "'' is no role"},
-                                                       {" owner=", "an owner has 1 to 64"},
-                                                       {" owner=a/b", "an owner has 1 to 64"},
-                                                       {" admin", "role=ROLE"},
-                                                       {absl::StrCat("\n", kOne), "line 2"},
-                                                       {absl::StrCat("\n", kTwo, " x"), "line 2"}};
+  const std::pair<std::string, const char*> lines[] = {
+      {" role=trainer", "'trainer' is no role"},
+      {" role=", "'' is no role"},
+      {" role=infer,monitor", "monitor, which sees"},
+      {" role=worker,train", "worker, which sees"},
+      {" owner=", "an owner has 1 to 64"},
+      {" owner=a/b", "an owner has 1 to 64"},
+      {" admin", "role=ROLE"},
+      {absl::StrCat("\n", kOne), "line 2"},
+      {absl::StrCat("\n", kTwo, " x"), "line 2"}};
   for (const auto& [rest, message] : lines) {
     const auto keys = ApiKeys::Read(FileOf(kOne + rest));
     EXPECT_EQ(keys.status().code(), absl::StatusCode::kInvalidArgument) << rest;

@@ -47,9 +47,10 @@ struct Caller {
   static Caller Unrestricted() { return {Role::kAdmin, ""}; }
 
   bool Has(Roles any) const { return roles.Intersects(any); }
-  // Whether the caller may see and use what belongs to `of`.
+  // Whether the caller may see and use what belongs to `of`. Workers and monitors see all, of the
+  // few things that their roles let them call.
   bool MayUse(absl::string_view of) const {
-    return of.empty() || of == owner || Has(Role::kAdmin | Role::kWorker);
+    return of.empty() || of == owner || Has(Role::kAdmin | Role::kWorker | Role::kMonitor);
   }
   // Whether the caller may cancel, replace and delete it.
   bool MayChange(absl::string_view of) const {
