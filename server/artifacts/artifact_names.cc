@@ -2,10 +2,12 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace espalier {
 
@@ -27,6 +29,21 @@ absl::Status CheckArtifactName(const std::string& name) {
 
 std::string FolderNameOf(const std::string& artifact) {
   return absl::StrReplaceAll(artifact, {{"/", "%2F"}});
+}
+
+absl::Status CheckClientArtifactName(const std::string& name) {
+  if (absl::Status status = CheckArtifactName(name); !status.ok()) return status;
+  absl::string_view rest = name;
+  const bool made = absl::ConsumePrefix(&rest, "job-") || absl::ConsumePrefix(&rest, "boost-");
+  const size_t digits = rest.find_first_not_of("0123456789");
+  const bool whole = digits == rest.npos && !rest.empty();
+  if (!made || !(whole || (digits > 0 && absl::StartsWith(rest.substr(digits), ".round-")))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("artifact name '", name,
+                   "' is kept for what a job or boost-tuning of that number makes; "
+                   "choose another"));
 }
 
 absl::StatusOr<ArtifactReference> ParseArtifactReference(const std::string& reference) {

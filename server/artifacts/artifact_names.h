@@ -12,6 +12,9 @@ namespace espalier {
 // Accepts one or more parts [A-Za-z0-9._-]+ with slashes between, as in "org/model", of at most 128
 // characters in all; none starts with a dot.
 absl::Status CheckArtifactName(const std::string& name);
+// Also refuses names that the coordinator gives to what jobs and boost-tunings make ("job-7",
+// "boost-2.round-1"): for artifacts that clients name.
+absl::Status CheckClientArtifactName(const std::string& name);
 // What a caller calls an artifact by: "name", which is its newest version, or "name@2".
 struct ArtifactReference {
   std::string name;

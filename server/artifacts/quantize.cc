@@ -82,7 +82,7 @@ absl::StatusOr<v1::Artifact> QuantizeArtifact(
     const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record) {
   const absl::StatusOr<WeightFormat> format = FormatOf(request);
   if (!format.ok()) return format.status();
-  if (absl::Status status = CheckArtifactName(request.out()); !status.ok()) {
+  if (absl::Status status = CheckClientArtifactName(request.out()); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("field 'out': ", status.message()));
   }
   if (!request.replace() && tools.artifacts->Find(request.out()).ok()) {

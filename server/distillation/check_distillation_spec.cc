@@ -176,7 +176,7 @@ absl::StatusOr<std::vector<std::string>> Outputs(const DistillationDependencies&
   std::vector<std::string> outputs;
   for (int k = 0; k < spec.ssms_size(); ++k) {
     outputs.push_back(DistilledArtifact(spec.name(), k));
-    if (absl::Status s = CheckArtifactName(outputs.back()); !s.ok()) return Field("name", s);
+    if (absl::Status s = CheckClientArtifactName(outputs.back()); !s.ok()) return Field("name", s);
     const absl::StatusOr<v1::Artifact> there = tools.artifacts->Find(outputs.back());
     if (read.count(outputs.back()) > 0 || (there.ok() && there->kind() != v1::Artifact::MODEL)) {
       return Field("name", absl::AlreadyExistsError(absl::StrCat(
