@@ -251,7 +251,8 @@ absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, cons
         *reply->mutable_job() = (*job)->record.job;
         reply->mutable_job()->clear_plan();
         if (!request.idempotency_key().empty()) {
-          (*job)->pending.idempotency_record = MakeIdempotencyRecord(kMethod, key, request, *reply);
+          (*job)->pending.idempotency_record =
+              MakeIdempotencyRecord(method, request.idempotency_key(), request, *reply);
           (*job)->dirty = true;  // to store the idempotency record even if nothing else changed
         }
         return Flush(*job);

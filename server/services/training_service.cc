@@ -4,6 +4,7 @@
 #include "server/jobs/job_runner.h"
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
+#include "server/store/idempotency.h"
 
 namespace espalier {
 namespace {
@@ -55,12 +56,16 @@ class TrainingService : public v1::Training::Service {
                       v1::CancelReply* reply) override {
     return interceptor_.Handle(
         context, "Training/Cancel", request,
-        [&](const Caller&) { return jobs_.Cancel(*request, reply); }, CallKind::kShort);
+        [&](const Caller& caller) {
+          return jobs_.Cancel(WithOwnersKey(*request, caller.owner), reply);
+        },
+        CallKind::kShort);
   }
   grpc::Status Resume(ServerContext* context, const v1::ResumeRequest* request,
                       v1::ResumeReply* reply) override {
-    return interceptor_.Handle(context, "Training/Resume", request,
-                               [&](const Caller&) { return jobs_.Resume(*request, reply); });
+    return interceptor_.Handle(context, "Training/Resume", request, [&](const Caller& caller) {
+      return jobs_.Resume(WithOwnersKey(*request, caller.owner), reply);
+    });
   }
 
  private:

@@ -10,6 +10,7 @@ namespace espalier {
 namespace {
 
 constexpr size_t kMaxKey = 256;
+constexpr char kOwnerEnds[] = "\n";  // no owner's name has it
 
 // Map fields are serialized in no fixed order by default.
 std::string Canonical(const google::protobuf::MessageLite& message) {
@@ -34,7 +35,17 @@ IdempotencyRecord MakeIdempotencyRecord(const std::string& method, const std::st
   return {method, key, RequestSha256(request), reply.SerializeAsString()};
 }
 
-absl::Status CheckIdempotencyKey(const std::string& key) {
+std::string OwnersKey(const std::string& owner, const std::string& key) {
+  return key.empty() || owner.empty() ? key : absl::StrCat(owner, kOwnerEnds, key);
+}
+
+absl::string_view CallersKey(absl::string_view key) {
+  const size_t at = key.find(kOwnerEnds);
+  return at == key.npos ? key : key.substr(at + 1);
+}
+
+absl::Status CheckIdempotencyKey(const std::string& given) {
+  const absl::string_view key = CallersKey(given);
   if (key.size() <= kMaxKey) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("idempotency_key has ", key.size(),
                                                  " bytes; at most ", kMaxKey, " are allowed"));

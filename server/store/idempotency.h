@@ -21,6 +21,17 @@ IdempotencyRecord MakeIdempotencyRecord(const std::string& method, const std::st
                                         const google::protobuf::MessageLite& request,
                                         const google::protobuf::MessageLite& reply);
 
+// Returns the key under which a call of an owner is recorded: keys of different owners are apart.
+std::string OwnersKey(const std::string& owner, const std::string& key);
+// Returns the request with that key in the place of its own.
+template <typename Request>
+Request WithOwnersKey(Request request, const std::string& owner) {
+  request.set_idempotency_key(OwnersKey(owner, request.idempotency_key()));
+  return request;
+}
+// Returns the caller's part of such a key.
+absl::string_view CallersKey(absl::string_view key);
+
 // Returns InvalidArgument if the key is too long to be stored.
 absl::Status CheckIdempotencyKey(const std::string& key);
 

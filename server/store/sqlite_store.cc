@@ -3,6 +3,7 @@
 #include <sqlite3.h>
 
 #include "absl/strings/str_cat.h"
+#include "server/store/idempotency.h"
 
 namespace espalier {
 namespace {
@@ -309,7 +310,7 @@ absl::StatusOr<std::optional<std::string>> SqliteStore::FindReply(
   if (!*row) return std::optional<std::string>();
   if (query.Bytes(0) != method || query.Bytes(1) != request_hash) {
     return absl::InvalidArgumentError(
-        absl::StrCat("idempotency_key '", key, "' was used before for ", query.Bytes(0),
+        absl::StrCat("idempotency_key '", CallersKey(key), "' was used before for ", query.Bytes(0),
                      query.Bytes(0) == method ? " with another request" : "",
                      "; use a new key for a new request"));
   }

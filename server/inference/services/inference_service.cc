@@ -24,6 +24,7 @@
 #include "server/inference/requests/tokenization.h"
 #include "server/inference/services/lossless_verification.h"
 #include "server/services/call_interceptor.h"
+#include "server/store/idempotency.h"
 
 namespace espalier {
 namespace {
@@ -153,8 +154,8 @@ class InferenceService final : public v1::Inference::Service {
 
   grpc::Status Unserve(grpc::ServerContext* context, const v1::UnserveModelRequest* request,
                        v1::UnserveModelReply*) override {
-    return interceptor_->Handle(context, "Inference/Unserve", request, [&](const Caller&) {
-      return models_->Unserve(request->name(), request->idempotency_key());
+    return interceptor_->Handle(context, "Inference/Unserve", request, [&](const Caller& caller) {
+      return models_->Unserve(request->name(), OwnersKey(caller.owner, request->idempotency_key()));
     });
   }
 
