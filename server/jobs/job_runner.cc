@@ -45,7 +45,7 @@ std::string DriftMessage(const v1::Job& job, const std::vector<PredictionError>&
       "warning: a step took %.4g ms, the plan predicted %.4g ms (%+.0f %%). Either other programs "
       "used the workers' machines, or what was measured there did not hold any more (espalier "
       "profile show)",
-      1e3 * measured, 1e3 * predicted, 100 * (predicted / measured - 1));
+      1e3 * measured, 1e3 * predicted, 100 * (measured / predicted - 1));
   for (size_t i = 0; i < std::min(kMostNamed, drifts.size()); ++i) {
     absl::StrAppendFormat(&message, "%s %s %.3g ms for %.3g ms", i == 0 ? ". Furthest off:" : ",",
                           drifts[i].node, 1e3 * drifts[i].measured_seconds,
@@ -335,10 +335,12 @@ void JobRunner::CountStates() {
   metrics_->SetCheckpointsPaused(paused);
 }
 
-std::map<std::string, int> JobRunner::CountByState() const {
+std::map<std::string, int> JobRunner::CountByState(const Caller& caller) const {
   absl::MutexLock lock(&mutex_);
   std::map<std::string, int> counts;
-  for (const auto& [id, job] : jobs_) ++counts[StateName(job->life.state)];
+  for (const auto& [id, job] : jobs_) {
+    if (caller.MayUse(job->record.job.owner())) ++counts[StateName(job->life.state)];
+  }
   return counts;
 }
 

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/net/caller.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/jobs/attempt.h"
 #include "server/jobs/job_lifecycle.h"
@@ -76,7 +77,7 @@ class JobRunner : public AttemptObserver {
                      const std::function<bool(const v1::JobEvent&)>& send,
                      const std::function<bool()>& cancelled);
 
-  std::map<std::string, int> CountByState() const;
+  std::map<std::string, int> CountByState(const Caller& caller) const;  // of jobs it may see
   // Artifacts that jobs which are not over read when they are planned again.
   std::vector<ArtifactUse> ArtifactsInUse() const;
 
