@@ -34,7 +34,7 @@ struct DaemonOptions {
   bool open_probes = false;     // probes need no key
   bool share_prefixes = false;  // requests with different keys share cached prefixes
   TlsFiles tls;
-  bool insecure = false;  // allow addresses off loopback without TLS and keys
+  bool insecure = false;  // allow addresses off loopback, and owners, without TLS and keys
 
   absl::Duration lease = absl::Seconds(10);
   absl::Duration worker_return =

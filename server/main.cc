@@ -84,7 +84,9 @@ ABSL_FLAG(std::string, tls_client_ca, "",
 ABSL_FLAG(
     std::string, tls_ca, "",
     "trusted certificates (PEM): use TLS to workers off loopback, and verify them with these");
-ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and keys");
+ABSL_FLAG(bool, insecure, false,
+          "allow addresses off loopback without TLS and keys, and a data folder with owners "
+          "without keys");
 ABSL_FLAG(std::string, ready_file, "",
           "file to which the addresses are written as JSON once all "
           "is ready");
