@@ -2,6 +2,7 @@
 role, and by another owner. Methods come from the descriptors and the rules of access: a new one without a request here fails."""
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import grpc  # noqa: E402
 from espalier.v1 import cluster_pb2, distillation_pb2, inference_pb2, models_pb2, plan_pb2, program_pb2, training_pb2  # noqa: E402
 from open_inference import open_inference_pb2  # noqa: E402
-from cluster import DATA, ROOT, Cluster, Failed, write_private  # noqa: E402
+from cluster import DATA, PROGRAMS, ROOT, Cluster, Failed, write_private  # noqa: E402
 from grpc_calls import SERVICES, Calls, use  # noqa: E402
 
 use(cluster_pb2, distillation_pb2, inference_pb2, models_pb2, plan_pb2, training_pb2, open_inference_pb2)
@@ -202,7 +203,9 @@ class OwnersTest(unittest.TestCase):
                   "/v1/responses": {"input": "In"}, "/v1/responses/input_tokens": {"input": "In"},
                   "/v1/messages": {"messages": [{"role": "user", "content": "In"}], "max_tokens": 2},
                   "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "In"}]},
-                  "/v1/embeddings": {"input": "In"}, "/tokenize": {"prompt": "In"}, "/detokenize": {"tokens": [1]},
+                  "/v1/embeddings": {"input": "In"}, "/api/generate": {"prompt": "In"}, "/api/embed": {"input": "In"},
+                  "/api/embeddings": {"prompt": "In"}, "/api/chat": {"messages": [{"role": "user", "content": "In"}]}, "/api/show": {},
+                  **{f"{v}/rerank": {"query": "In", "documents": ["In"]} for v in ("", "/v1", "/v2")}, "/tokenize": {"prompt": "In"}, "/detokenize": {"tokens": [1]},
                   "/api/generate": {"prompt": "In"}, "/api/chat": {"messages": [{"role": "user", "content": "In"}]},
                   "/api/embed": {"input": "In"}, "/api/embeddings": {"prompt": "In"}, "/api/show": {},
                   **{f"{version}/rerank": {"query": "In", "documents": ["In"]} for version in ("", "/v1", "/v2")}}
@@ -252,6 +255,72 @@ class OwnersTest(unittest.TestCase):
         code, why = self.call("Models/Delete", KEYS["bob"], models_pb2.DeleteArtifactRequest(name="shared"))
         self.assertEqual(code, Code.PERMISSION_DENIED, why)
         self.assertEqual(self.call("Models/Delete", KEYS["admin"], models_pb2.DeleteArtifactRequest(name="shared"))[0], Code.OK)
+
+    def test_two_owners_may_train_on_the_same_file(self):
+        """Uploads are named by their content, and names are everyone's."""
+        path = os.path.join(self.cluster.folder, "same.txt")
+        with open(path, "w") as file:
+            file.write("the same text for both of them. " * 40)
+        datasets = set()
+        for who in ("alice", "bob", "bob"):
+            def train(who=who):
+                job = self.cluster.wait_for_job(self.cluster.train(MODEL, "-d", path, "--sequence-length=16", "-b", "2", "--steps=1"))
+                self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+                return job["spec"]["dataset"]["uri"]
+            datasets.add(self.as_(who, train))
+        self.assertEqual(len(datasets), 2, datasets)
+
+    def test_nobody_takes_the_name_of_a_job_to_come(self):
+        number = 1 + max(int(job["id"].split("-")[1]) for job in self.as_("admin", lambda: self.cluster.run("jobs")["jobs"]))
+        for name in (f"job-{number}", f"job-{number}@2", f"boost-{number}.round-1"):
+            code, why = self.call("Models/Upload", KEYS["bob"], iter([models_pb2.UploadRequest(
+                header=models_pb2.UploadHeader(name=name, kind=models_pb2.Artifact.DATASET))]))
+            self.assertEqual(code, Code.INVALID_ARGUMENT, (name, why))
+        with self.assertRaisesRegex(Failed, "is kept for what a job"):
+            self.as_("bob", lambda: self.cluster.train(MODEL, "-d", os.path.join(DATA, "genesis.txt"), "--sequence-length=16", "-b", "2",
+                                                       "--steps=1", f"--name=job-{number}"))
+
+    def test_idempotency_keys_are_apart(self):
+        delete = models_pb2.DeleteArtifactRequest(name="for-all", idempotency_key="a-key")
+        self.as_("alice", lambda: self.cluster.run("models", "upload", "for-all", os.path.join(DATA, "genesis.txt")))
+        self.assertEqual(self.call("Models/Delete", KEYS["alice"], delete)[0], Code.OK)
+        self.assertEqual(self.call("Models/Delete", KEYS["alice"], delete)[0], Code.OK)  # the same call
+        self.assertEqual(self.call("Models/Delete", KEYS["bob"], delete)[0], Code.NOT_FOUND)
+        again = models_pb2.DeleteArtifactRequest(name="hers", idempotency_key="a-key")
+        code, why = self.call("Models/Delete", KEYS["alice"], again)
+        self.assertEqual(code, Code.INVALID_ARGUMENT)
+        self.assertNotIn("alice", why[0])
+
+    def test_a_monitor_sees_what_runs(self):
+        served = self.call("Inference/ListServed", KEYS["monitor"], inference_pb2.ListServedRequest())[1][0]
+        self.assertEqual([model.name for model in served.models], ["hers-served"])
+        self.assertEqual(self.http("GET", "/v2/models/hers-served/ready", None, "monitor")[0], 200)
+        counts = {who: sum(self.call("Cluster/Status", KEYS[who], cluster_pb2.ClusterStatusRequest())[1][0].jobs_by_state.values())
+                  for who in ("monitor", "alice", "bob")}
+        self.assertGreater(counts["monitor"], counts["bob"])
+
+    def test_served_names_of_others_are_taken(self):
+        self.as_("bob", lambda: self.cluster.cli("models", "upload", "his-folder", os.path.join(DATA, "genesis.txt")))
+        code, why = self.call("Inference/Serve", KEYS["bob"], inference_pb2.ServeModelRequest(artifact="his-folder", name="hers-served"))
+        self.assertEqual(code, Code.ALREADY_EXISTS)
+        self.assertIn("another owner's", why[0])
+
+    def test_without_keys_owners_are_not_opened_to_all(self):
+        folder = os.path.join(self.keys.name, "copy")
+        shutil.copytree(os.path.join(self.cluster.folder, "data"), folder)
+        flags = [f"--data-dir={folder}", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0"]
+        for more, starts in (([], False), (["--insecure"], True)):
+            daemon = subprocess.Popen([PROGRAMS["espalierd"], *flags, *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            line = daemon.stdout.readline()
+            while starts and line and "espalierd ready" not in line:
+                line = daemon.stdout.readline()
+            if starts:
+                daemon.terminate()
+                self.assertIn("espalierd ready", line)
+            out, _ = daemon.communicate(timeout=60)
+            if not starts:
+                self.assertIn("--api-key-file", line + out)
+                self.assertNotEqual(daemon.returncode, 0)
 
     def test_owners_survive_a_restart(self):
         self.cluster.daemon.terminate()
