@@ -199,9 +199,17 @@ class BoostTuning(unittest.TestCase):
         # Bytes are the same tokens by another name.
         job = cluster.run("boost-tune", "wordy", "--ssm=ssm", "--model=" + SHAPE.format(32, 64), "--name=named", *some)
         self.assertEqual(job["state"], "DISTILLATION_SUCCEEDED", job)
-        files = {a["name"]: a["files"] for a in cluster.run("models")["artifacts"]}
-        self.assertNotIn("tokenizer.json", files["named-1"], "it goes on as it began")
-        self.assertIn("tokenizer.json", files["named-2"], "a new one has the LLM's")
+        texts = {}
+        for name in ("wordy", "named-1", "named-2"):
+            folder = os.path.join(cluster.folder, f"{name}-files")
+            cluster.cli("models", "download", name, folder)
+            for file in ("config.json", "tokenizer.json"):
+                with open(os.path.join(folder, file)) as text:
+                    texts[name, file] = text.read()
+        self.assertEqual(json.loads(texts["named-1", "config.json"])["tokenizer"], "bytes", "it goes on as it began")
+        self.assertNotEqual(texts["named-1", "tokenizer.json"], texts["wordy", "tokenizer.json"])
+        self.assertNotIn("tokenizer", json.loads(texts["named-2", "config.json"]), "a new one has the LLM's")
+        self.assertEqual(texts["named-2", "tokenizer.json"], texts["wordy", "tokenizer.json"])
         with self.assertRaises(Failed) as caught:
             cluster.train("--init=wordy", "-d", TEXT, "--steps=1")
         self.assertIn("tokenizer of its own", caught.exception.err)

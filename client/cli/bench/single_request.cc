@@ -185,7 +185,9 @@ std::string DraftsOf(const ParsedFlags& flags, const v1::ServedModel& model) {
 absl::StatusOr<Json> ModelColumns(Context& context, const v1::ServedModel& model) {
   const auto place = PlaceOf(context, model);
   if (!place.ok()) return place.status();
-  const auto size = SizeOf(context, model.artifact_version());
+  // Coordinators of an earlier version give no version.
+  const std::string& version = model.artifact_version();
+  const auto size = SizeOf(context, version.empty() ? model.artifact() : version);
   if (!size.ok()) return size.status();
   Json row;
   row["cpu_info"] = place->cpus;
