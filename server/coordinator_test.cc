@@ -369,6 +369,28 @@ TEST_F(CoordinatorTest, JobRecoversAfterDataFolderWasMoved) {
   }
 }
 
+// As after a damaged store was moved away.
+TEST_F(CoordinatorTest, CheckpointsOfUnknownJobsStayAndTheirIdsAreNotGivenAgain) {
+  coordinator_.reset();
+  const std::string checkpoints = data_dir_ + "/checkpoints/";
+  for (const char* folder : {"job-41", "job-044", "other"}) {
+    std::filesystem::create_directories(checkpoints + folder);
+  }
+  StartCoordinator("127.0.0.1:0");
+  AddWorker();
+  const std::string id = Submit(Submission());
+  EXPECT_EQ(id, "job-42");
+  EXPECT_EQ(WaitForEnd(id).job().state(), v1::SUCCEEDED);
+  for (const char* folder : {"job-41", "job-044", "other"}) {
+    EXPECT_TRUE(std::filesystem::exists(checkpoints + folder)) << folder;
+  }
+  const std::string address = coordinator_->grpc_address();
+  coordinator_.reset();
+  std::filesystem::remove_all(checkpoints + "job-41");
+  StartCoordinator(address);
+  EXPECT_EQ(Submit(Submission()), "job-43");
+}
+
 TEST_F(CoordinatorTest, WorkerThatDoesNotStopGetsNoWorkUntilIdle) {
   FakeWorker& worker = AddWorker({.step = absl::Milliseconds(15)});
   const std::string first = Submit(Submission());

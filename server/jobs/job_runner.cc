@@ -7,8 +7,11 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/machine_memory.h"
 #include "proto/states.h"
 #include "server/jobs/checkpoint_folders.h"
@@ -24,6 +27,14 @@ double Median(std::vector<double> values) {
   auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+// Returns 7 for job-7, and 0 for what is no job's id.
+int64_t NumberOf(const std::string& job_id) {
+  absl::string_view digits = job_id;
+  int64_t number = 0;
+  const bool is_id = absl::ConsumePrefix(&digits, "job-") && absl::SimpleAtoi(digits, &number);
+  return is_id && number > 0 && absl::StrCat("job-", number) == job_id ? number : 0;
 }
 
 // Returns true if a finished job's step time differs from its plan's prediction.
@@ -99,11 +110,32 @@ absl::Status JobRunner::Start() {
     job->workers_before = job->record.job.most_workers();
     status = Flush(job.get());
     if (!status.ok()) return status;
+    next_number_ = std::max(next_number_, NumberOf(job->record.job.id()) + 1);
     jobs_[job->record.job.id()] = std::move(job);
   }
+  ReserveUnknownJobs();
   CountStates();
   loop_ = std::thread([this] { Loop(); });
   return absl::OkStatus();
+}
+
+// The store may have been lost or damaged: a new job of the same id would remove what is left of
+// the old one.
+void JobRunner::ReserveUnknownJobs() {
+  const absl::StatusOr<std::vector<std::string>> folders =
+      tools_.files->List(options_.checkpoint_root);
+  if (!folders.ok()) return;  // there are no checkpoints yet
+  std::vector<std::string> unknown;
+  for (const std::string& folder : *folders) {
+    if (jobs_.contains(folder) || NumberOf(folder) == 0) continue;
+    next_number_ = std::max(next_number_, NumberOf(folder) + 1);
+    unknown.push_back(folder);
+  }
+  if (unknown.empty()) return;
+  spdlog::warn(
+      "jobs: the job store has no {}, whose checkpoints are in {}; if it ought to know them, "
+      "restore the job store from a backup and start again",
+      absl::StrJoin(unknown, ", "), options_.checkpoint_root);
 }
 
 void JobRunner::Stop() {

@@ -149,6 +149,7 @@ class JobRunner : public AttemptObserver {
   // `reason`: why the last checkpoint was skipped; empty: there is room. Tells the job's log once.
   void SetCheckpointsPaused(Job* job, const std::string& reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReserveUnknownJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountStates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string JobFolder(const std::string& job_id) const;
   void Wake();

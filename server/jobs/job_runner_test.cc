@@ -35,6 +35,7 @@ class JobRunnerTest : public ::testing::Test {
     runner_.reset();
     AttemptTools tools;
     tools.workers = &workers_;
+    tools.files = files_.get();
     runner_ = std::make_unique<JobRunner>(JobRunnerOptions{.checkpoint_root = folder_}, tools,
                                           store_.get(), &clock_, &metrics_);
     EXPECT_EQ(runner_->Start(), absl::OkStatus());
@@ -82,6 +83,7 @@ class JobRunnerTest : public ::testing::Test {
   SystemClock clock_;
   Metrics metrics_;
   WorkerRegistry workers_{&clock_, absl::Seconds(10), [] { return absl::StatusOr<uint64_t>(1); }};
+  std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
   std::unique_ptr<SqliteStore> store_;
   std::unique_ptr<JobRunner> runner_;
 };
