@@ -211,8 +211,9 @@ absl::StatusOr<const Column*> Dataset::Find(const std::string& name) const {
     if (column.name == name) return &column;
     absl::StrAppend(&present, present.empty() ? "" : ", ", "'", column.name, "'");
   }
-  return absl::NotFoundError(absl::StrCat("the dataset has no column '", name, "'; it has ",
-                                          present, " (dataset.columns maps inputs to columns)"));
+  return absl::NotFoundError(
+      absl::StrCat("the dataset has no column '", name, "'; it has ", present,
+                   " (name its column: --input NAME=COLUMN, dataset.columns)"));
 }
 
 absl::Status Dataset::CheckConversion(const Column& column, DType as) {

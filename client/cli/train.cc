@@ -40,7 +40,13 @@ absl::Status FillDataset(Context& context, Client* client, v1::Dataset* dataset)
     return absl::OkStatus();
   }
   auto name = UploadOnce(context, client, given, v1::Artifact::DATASET);
-  if (!name.ok()) return name.status();
+  if (!name.ok()) {
+    std::error_code error;
+    if (std::filesystem::exists(given, error)) return name.status();
+    return UsageError(absl::StrCat(name.status().message(),
+                                   "; a dataset that is uploaded is named ",
+                                   "--dataset=artifact:NAME"));
+  }
   dataset->set_uri("artifact:" + *name);
   return absl::OkStatus();
 }
