@@ -67,7 +67,7 @@ json EntryOf(const v1::ServedModel& model, const v1::LoraAdapter* adapter) {
           {"model", name},
           {"modified_at", TimeText(absl::FromUnixMillis(model.loaded_unix_ms()))},
           {"size", WeightBytes(model)},
-          {"digest", Sha256Hex(absl::StrCat(model.artifact(), "\n", model.weights(), "\n",
+          {"digest", Sha256Hex(absl::StrCat(model.artifact_version(), "\n", model.weights(), "\n",
                                             adapter == nullptr ? "" : adapter->artifact()))},
           {"details", DetailsOf(model, adapter == nullptr ? "" : TaggedName(model.name()))}};
 }
