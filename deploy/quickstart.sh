@@ -39,6 +39,7 @@ phase() {
   local name=$1 start=$SECONDS log
   shift
   log=$(mktemp -t espalier-quickstart.XXXXXX)
+  if [ "$name" = built ]; then echo "building, for some minutes; its output: $log"; fi
   if ! "$@" > "$log" 2>&1 < /dev/null; then
     tail -n 30 "$log" >&2
     echo "quickstart: $name failed; all of its output: $log" >&2
