@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/http/answer_embedding.h"
 #include "server/http/json_reader.h"
 #include "server/http/openai_sampling.h"
 #include "server/http/send_error.h"
@@ -109,22 +110,10 @@ void Rerank(const HttpRequest& http, const RouteContext& context,
         *responder, absl::FailedPreconditionError(absl::StrCat(
                         "model '", embed.model(), "' cannot rank documents: ", similar.message())));
   }
-  embed.set_cache_salt(context.models->PrefixSalt(context.authorization, embed.cache_salt()));
-  absl::StatusOr<std::shared_ptr<Generation>> embedding =
-      StartEmbedding(embed, *std::move(target), context.metrics,
-                     [responder, request, id = context.id, large = context.serialization_thread](
-                         const absl::StatusOr<v1::EmbedReply>& reply) {
-                       if (!reply.ok()) return SendError(*responder, reply.status());
-                       const auto send = [responder, request, id](const v1::EmbedReply& all) {
-                         responder->Send(200, "application/json", RerankJson(*request, id, all));
-                       };
-                       if (large == nullptr) return send(*reply);
-                       large->Run([send, all = *reply] { send(all); });
-                     });
-  if (!embedding.ok()) return SendError(*responder, embedding.status());
-  responder->OnClose([weak = std::weak_ptr<Generation>(*embedding)] {
-    if (const auto embedding = weak.lock()) embedding->Cancel();
-  });
+  AnswerEmbedding(embed, *std::move(target), context, std::move(responder),
+                  [request, id = context.id](const v1::EmbedReply& all) {
+                    return RerankJson(*request, id, all);
+                  });
 }
 
 }  // namespace espalier

@@ -4,12 +4,12 @@
 #include <string>
 #include <utility>
 
+#include "server/http/answer_embedding.h"
 #include "server/http/json_reader.h"
 #include "server/http/ollama/generate_route.h"
 #include "server/http/ollama/ollama_request.h"
 #include "server/http/ollama/served_name.h"
 #include "server/http/send_error.h"
-#include "server/inference/requests/embedding.h"
 
 namespace espalier::ollama {
 namespace {
@@ -59,23 +59,12 @@ void AnswerEmbed(bool old, const HttpRequest& http, const RouteContext& context,
     const std::string none = EmbeddingsAnswer(old, asked, {}, absl::ZeroDuration());
     return responder->Send(200, "application/json", none);
   }
-  embed.set_cache_salt(context.models->PrefixSalt(context.authorization, ""));
-  absl::StatusOr<std::shared_ptr<Generation>> embedding = StartEmbedding(
-      embed, *std::move(target), context.metrics,
-      [responder, old, asked, clock = context.clock, start = context.clock->Now(),
-       large = context.serialization_thread](const absl::StatusOr<v1::EmbedReply>& reply) {
-        if (!reply.ok()) return SendError(*responder, reply.status(), &MessageAlone);
-        const auto send = [responder, old, asked,
-                           took = clock->Now() - start](const v1::EmbedReply& all) {
-          responder->Send(200, "application/json", EmbeddingsAnswer(old, asked, all, took));
-        };
-        if (large == nullptr) return send(*reply);
-        large->Run([send, all = *reply] { send(all); });
-      });
-  if (!embedding.ok()) return SendError(*responder, embedding.status(), &MessageAlone);
-  responder->OnClose([weak = std::weak_ptr<Generation>(*embedding)] {
-    if (const auto embedding = weak.lock()) embedding->Cancel();
-  });
+  AnswerEmbedding(
+      embed, *std::move(target), context, std::move(responder),
+      [old, asked, clock = context.clock, start = context.clock->Now()](const v1::EmbedReply& all) {
+        return EmbeddingsAnswer(old, asked, all, clock->Now() - start);
+      },
+      &MessageAlone);
 }
 
 }  // namespace
