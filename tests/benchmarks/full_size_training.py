@@ -14,10 +14,12 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see training_throughput.py
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # beside the programs, not where the link points
 
 import full_size  # noqa: E402
 import torch  # noqa: E402
