@@ -33,14 +33,34 @@ done
 
 begin=$SECONDS
 say() { printf '\n[%3d s] %s\n' $((SECONDS - begin)) "$1"; }
+# Shows how far a build is that writes to LOG, by the counter of Bazel's last line "[n / m] ...": each
+# second in one line of a terminal, elsewhere a line each minute. watch_build LOG
+watch_build() {
+  local every=60 before='' after='\n' counter next
+  if [ -t 1 ]; then every=1 before='\r' after='\033[K'; fi
+  next=$((SECONDS + every))
+  while sleep 1; do
+    if ((SECONDS < next)); then continue; fi
+    next=$((SECONDS + every))
+    counter=$(grep -o '^\[[0-9,]* / [0-9,]*\]' "$1" | tail -n 1 || true)
+    printf '%b[%3d s] building %s%b' "$before" $((SECONDS - begin)) "${counter:-(Bazel starts)}" "$after"
+  done
+}
 # Runs a command with its output in a log, and prints one line with its seconds: phase NAME
 # COMMAND...
+watcher=
 phase() {
-  local name=$1 start=$SECONDS log
+  local name=$1 start=$SECONDS log failed=false
   shift
   log=$(mktemp -t espalier-quickstart.XXXXXX)
-  if [ "$name" = built ]; then echo "building, for some minutes; its output: $log"; fi
-  if ! "$@" > "$log" 2>&1 < /dev/null; then
+  if [ "$name" = built ]; then
+    echo "building, for some minutes; its output: $log"
+    watch_build "$log" &
+    watcher=$!
+  fi
+  "$@" > "$log" 2>&1 < /dev/null || failed=true
+  stop_watcher
+  if [ "$failed" = true ]; then
     tail -n 30 "$log" >&2
     echo "quickstart: $name failed; all of its output: $log" >&2
     exit 1
@@ -49,11 +69,20 @@ phase() {
   printf '[%3d s] %s, %d s\n' $((SECONDS - begin)) "$name" $((SECONDS - start))
 }
 
+stop_watcher() {
+  [ -n "$watcher" ] || return 0
+  kill "$watcher" 2> /dev/null || true
+  wait "$watcher" 2> /dev/null || true
+  watcher=
+  if [ -t 1 ]; then printf '\r\033[K'; fi
+}
+
 state=
 espalier=
 cleanup() {
   local code=$?
   trap - EXIT
+  stop_watcher
   if [ -n "$state" ] && [ "$keep" = false ]; then
     if [ -f "$state/espalierd.pid" ]; then "$espalier" down > /dev/null || true; fi
     if [ $code -ne 0 ] && [ -f "$state/espalierd.log" ]; then
