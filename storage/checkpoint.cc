@@ -204,26 +204,42 @@ absl::Status CheckpointReader::Read(const std::string& name, const TensorSpec& s
       copy.destination_start[d] = begin - spec.offset[d];
     }
     if (!meets) continue;
-    // The usual case, without a second copy in memory: the piece is the region.
-    const bool is_region = copy.size == spec.dims && copy.size == piece.entry->type.dims;
-    if (!is_region) bytes.resize(static_cast<size_t>(piece.entry->bytes));
-    char* const data = is_region ? static_cast<char*>(host) : bytes.data();
+    // Only the rows of the piece that the region has. The usual case goes without a second copy in
+    // memory: rows of both are alike.
+    const Dims& of_piece = piece.entry->type.dims;
+    const int64_t rows = rank == 0 ? 1 : copy.size[0];
+    const int64_t row_bytes = rank == 0 ? piece.entry->bytes : piece.entry->bytes / of_piece[0];
+    bool same_rows = true;
+    for (int d = 1; d < rank; ++d) {
+      same_rows = same_rows && copy.size[d] == spec.dims[d] && copy.size[d] == of_piece[d];
+    }
+    char* data = static_cast<char*>(host);
+    if (!same_rows) {
+      bytes.resize(static_cast<size_t>(rows * row_bytes));
+      data = bytes.data();
+    } else if (rank > 0) {
+      data += copy.destination_start[0] * row_bytes;
+    }
     Shard& shard = *piece.shard;
-    const int64_t begin = piece.entry->offset;
+    const int64_t first = rank == 0 ? 0 : copy.source_start[0] * row_bytes;
+    const int64_t begin = piece.entry->offset + first;
     absl::Status s = HashUpTo(begin, shard);  // hash skipped bytes
-    if (s.ok()) s = shard.file->Read(*piece.entry, 0, piece.entry->bytes, data);
+    if (s.ok()) s = shard.file->Read(*piece.entry, first, rows * row_bytes, data);
     if (!s.ok()) return s;
     if (shard.hashed == begin) {
-      shard.hash.Add(data, piece.entry->bytes);
-      shard.hashed += piece.entry->bytes;
+      shard.hash.Add(data, rows * row_bytes);
+      shard.hashed += rows * row_bytes;
     }
-    if (is_region) return absl::OkStatus();
-    copy.source = bytes.data();
-    copy.destination = host;
-    copy.dtype = spec.dtype;
-    copy.source_dims = piece.entry->type.dims;
-    copy.destination_dims = spec.dims;
-    CopyBoxOnHost(copy);
+    if (!same_rows) {
+      copy.source = bytes.data();
+      copy.destination = host;
+      copy.dtype = spec.dtype;
+      copy.source_dims = of_piece;
+      copy.source_dims[0] = rows;
+      copy.source_start[0] = 0;
+      copy.destination_dims = spec.dims;
+      CopyBoxOnHost(copy);
+    }
     if (copy.size == spec.dims) {
       missing = 0;
       break;

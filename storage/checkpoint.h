@@ -60,7 +60,8 @@ class CheckpointReader {
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
 
   // Fills `host` with region spec.offset, spec.dims of tensor `name`, from as many shards as hold
-  // it. Returns NotFound listing the tensors; InvalidArgument if type or global shape differ;
+  // it. Reads only the rows (dimension 0) of the region, so that a large tensor can be read in
+  // parts. Returns NotFound listing the tensors; InvalidArgument if type or global shape differ;
   // DataLoss if no shard holds a part. The data must not be used before Verify succeeds.
   absl::Status Read(const std::string& name, const TensorSpec& spec, void* host);
 

@@ -315,6 +315,27 @@ TEST_F(CheckpointTest, RankReadsAndVerifiesOnlyItsOwnShard) {
   EXPECT_EQ((*unread)->VerifyAll().code(), absl::StatusCode::kDataLoss);
 }
 
+// The coordinator and workers read large tensors in parts.
+TEST_F(CheckpointTest, PartsInOrderCostNoMoreThanTheWhole) {
+  WriteAll();
+  for (const auto& [first, columns] : {std::pair<int64_t, int64_t>{0, 4}, {1, 2}}) {
+    CountingFileSystem counted(NewPosixFileSystem());
+    auto reader = CheckpointReader::Open(counted, directory_);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    counted.bytes.at("rank-0.safetensors") = counted.bytes.at("rank-1.safetensors") = 0;
+    for (int64_t row = 0; row < 6; row += 2) {  // rows 2 and 3 are of two ranks
+      const TensorSpec part = Shard({2, columns}, {row, first}, {6, 4});
+      std::vector<float> values(static_cast<size_t>(part.num_elements()));
+      ASSERT_TRUE((*reader)->Read("w", part, values.data()).ok());
+      EXPECT_EQ(values, CountingSource::Region(part, CountingSource::Base("w")));
+    }
+    EXPECT_TRUE((*reader)->Verify().ok());
+    for (const ManifestFile& file : (*reader)->manifest().files) {
+      EXPECT_EQ(counted.bytes.at(file.name), file.bytes) << file.name;
+    }
+  }
+}
+
 TEST_F(CheckpointTest, BadManifestsAreRefusedByField) {
   WriteAll();
   auto read = [&](const std::string& text) {
@@ -359,6 +380,31 @@ TEST_F(CheckpointTest, ExportsWholeParametersWithoutOptimizerState) {
   std::vector<float> w(24);
   ASSERT_TRUE((*file)->Read((*file)->tensors().at("w"), 0, 96, w.data()).ok());
   EXPECT_EQ(w, CountingSource::Region(Shard({6, 4}, {0, 0}, {6, 4}), CountingSource::Base("w")));
+}
+
+// Of ranks that hold columns; 20 MiB are exported in two parts.
+TEST_F(CheckpointTest, ExportsLargeParametersInParts) {
+  const Dims global = {5, 1 << 20};
+  Manifest manifest;
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::vector<CheckpointEntry> entries = {
+        {"w", Shard({5, 1 << 19}, {0, rank << 19}, global), false}};
+    CountingSource source(entries);
+    auto file = WriteCheckpointShard(files_, directory_, rank, entries, source);
+    ASSERT_TRUE(file.ok()) << file.status();
+    manifest.files.push_back(*file);
+  }
+  ASSERT_TRUE(WriteManifest(files_, directory_, manifest).ok());
+  const std::string out = directory_ + "-export";
+  ASSERT_TRUE(ExportHuggingFace(files_, directory_, "{}", out).ok());
+  auto file = SafetensorsFile::Open(files_, JoinPath(out, "model.safetensors"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const SafetensorsEntry& entry = (*file)->tensors().at("w");
+  std::vector<float> w(static_cast<size_t>(NumElements(global)));
+  ASSERT_TRUE((*file)->Read(entry, 0, entry.bytes, w.data()).ok());
+  EXPECT_TRUE(w == CountingSource::Region(Shard(global, {0, 0}, global), 1000));
+  std::filesystem::remove_all(directory_);
+  std::filesystem::remove_all(out);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "storage/manifest.h"
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,6 +18,7 @@ using nlohmann::json;
 
 constexpr int kFormatVersion = 1;
 constexpr int64_t kMaxManifest = 64 << 20;
+constexpr int64_t kPartBytes = 16 << 20;  // of a tensor, in memory at a time
 
 absl::Status Damaged(const std::string& path, const std::string& field) {
   return absl::DataLossError(absl::StrCat("'", path, "': field '", field, "' is missing or wrong"));
@@ -56,11 +58,21 @@ absl::Status WriteWholeParameters(FileSystem& files, CheckpointReader& reader,
   for (const SafetensorsWriter::Tensor& tensor : tensors) {
     TensorType stored = tensor.type;
     stored.dtype = reader.tensors().at(tensor.name).dtype;
-    bytes.resize(static_cast<size_t>(stored.bytes()));
-    absl::Status s = reader.Read(tensor.name, TensorSpec::Whole(stored), bytes.data());
-    if (stored.dtype != tensor.type.dtype) Narrow(tensor.type.dtype, &bytes);
-    if (s.ok()) s = writer.Append(bytes.data(), static_cast<int64_t>(bytes.size()));
-    if (!s.ok()) return s;
+    TensorSpec part = TensorSpec::Whole(stored);
+    const int64_t rows = part.dims.empty() ? 1 : part.dims[0];
+    const int64_t row_bytes = rows == 0 ? 0 : stored.bytes() / rows;
+    const int64_t most = std::max<int64_t>(1, kPartBytes / std::max<int64_t>(1, row_bytes));
+    for (int64_t row = 0; row < rows; row += most) {
+      if (!part.dims.empty()) {
+        part.offset[0] = row;
+        part.dims[0] = std::min(most, rows - row);
+      }
+      bytes.resize(static_cast<size_t>(part.bytes()));
+      absl::Status s = reader.Read(tensor.name, part, bytes.data());
+      if (stored.dtype != tensor.type.dtype) Narrow(tensor.type.dtype, &bytes);
+      if (s.ok()) s = writer.Append(bytes.data(), static_cast<int64_t>(bytes.size()));
+      if (!s.ok()) return s;
+    }
   }
   if (absl::Status s = reader.Verify(); !s.ok()) return s;
   return writer.Finish().status();
