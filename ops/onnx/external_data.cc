@@ -71,20 +71,22 @@ absl::StatusOr<Descriptor> Open(const std::string& folder, const std::string& lo
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadExternalData(const onnx::TensorProto& tensor,
-                                             const std::string& folder, int64_t size) {
-  std::string location;
-  int64_t offset = 0, length = size;
+absl::StatusOr<ExternalData> FindExternalData(const onnx::TensorProto& tensor,
+                                              const std::string& folder, int64_t size) {
+  ExternalData data;
+  data.folder = folder;
+  int64_t length = size;
   for (const onnx::StringStringEntryProto& entry : tensor.external_data()) {
-    int64_t* number = entry.key() == "offset"   ? &offset
+    int64_t* number = entry.key() == "offset"   ? &data.offset
                       : entry.key() == "length" ? &length
                                                 : nullptr;
-    if (entry.key() == "location") location = entry.value();
+    if (entry.key() == "location") data.location = entry.value();
     if (number != nullptr && (!absl::SimpleAtoi(entry.value(), number) || *number < 0)) {
       return absl::InvalidArgumentError(
           absl::StrCat("has the ", entry.key(), " '", entry.value(), "' in its external data"));
     }
   }
+  const std::string& location = data.location;
   if (location.empty()) return absl::InvalidArgumentError("names no file for its external data");
   if (folder.empty()) {
     return absl::UnimplementedError(
@@ -98,21 +100,27 @@ absl::StatusOr<std::string> ReadExternalData(const onnx::TensorProto& tensor,
   absl::StatusOr<Descriptor> file = Open(folder, location);
   if (!file.ok()) return file.status();
   struct stat info;
-  if (fstat(file->get(), &info) != 0 || offset > info.st_size || size > info.st_size - offset) {
+  if (fstat(file->get(), &info) != 0 || data.offset > info.st_size ||
+      size > info.st_size - data.offset) {
     return Bad(location, absl::StrCat("which has ", info.st_size, " bytes; ", size, " at offset ",
-                                      offset, " are needed"));
+                                      data.offset, " are needed"));
   }
-  std::string bytes(size, '\0');
-  for (int64_t done = 0; done < size;) {
-    const ssize_t n = pread(file->get(), bytes.data() + done, size - done, offset + done);
+  return data;
+}
+
+absl::Status ReadExternalData(const ExternalData& data, int64_t offset, int64_t bytes, char* out) {
+  absl::StatusOr<Descriptor> file = Open(data.folder, data.location);
+  if (!file.ok()) return file.status();
+  for (int64_t done = 0; done < bytes;) {
+    const ssize_t n = pread(file->get(), out + done, bytes - done, data.offset + offset + done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return Bad(location, absl::StrCat("which cannot be read: ",
-                                        n == 0 ? "it became shorter" : std::strerror(errno)));
+      return Bad(data.location, absl::StrCat("which cannot be read: ",
+                                             n == 0 ? "it became shorter" : std::strerror(errno)));
     }
     done += n;
   }
-  return bytes;
+  return absl::OkStatus();
 }
 
 }  // namespace espalier::onnx_import

@@ -8,6 +8,7 @@
 #include "ops/onnx/dead_code.h"
 #include "ops/onnx/folded_layers.h"
 #include "ops/onnx/initializer_roles.h"
+#include "ops/onnx/model_file.h"
 #include "ops/onnx/tensor_proto.h"
 #include "ops/onnx/translations.h"
 #include "ops/onnx/translator.h"
@@ -148,18 +149,32 @@ absl::Status CheckNames(const Graph& graph) {
               : absl::InvalidArgumentError("the ONNX model has names that are not valid UTF-8");
 }
 
-// A copy takes the name of its parameter if nothing else reads the parameter.
-Graph WithNamesOf(const Translator& translator, Graph graph) {
+struct Translation {
+  Graph graph;
+  std::map<ValueId, const onnx::TensorProto*> deferred;  // Translator::deferred
+};
+
+// Removes dead code. A copy takes the name of its parameter if nothing else reads the parameter.
+Translation Finished(const Translator& translator, Graph translated) {
+  std::map<std::string, const onnx::TensorProto*> deferred;
+  for (const auto& [value, tensor] : translator.deferred()) {
+    deferred[translated.value(value).name] = tensor;
+  }
+  Translation result;
+  result.graph = onnx_import::RemoveDeadCode(std::move(translated));
   std::map<std::string, ValueId> values;
-  for (size_t v = 0; v < graph.values().size(); ++v) {
-    values.emplace(graph.values()[v].name, static_cast<ValueId>(v));
+  for (size_t v = 0; v < result.graph.values().size(); ++v) {
+    const std::string& name = result.graph.values()[v].name;
+    values.emplace(name, static_cast<ValueId>(v));
+    const auto found = deferred.find(name);
+    if (found != deferred.end()) result.deferred[static_cast<ValueId>(v)] = found->second;
   }
   for (const auto& [copy, name] : translator.copies()) {
     const auto found = values.find(copy);
     if (found == values.end() || !values.emplace(name, found->second).second) continue;
-    graph.mutable_value(found->second).name = name;
+    result.graph.mutable_value(found->second).name = name;
   }
-  return graph;
+  return result;
 }
 
 void FillReport(const onnx::GraphProto& model, const onnx_import::InitializerRoles& roles,
@@ -188,16 +203,17 @@ void FillReport(const onnx::GraphProto& model, const onnx_import::InitializerRol
   }
 }
 
-absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelProto& model,
-                                int opset, const ImportOptions& options,
-                                const onnx_import::InitializerRoles& roles,
-                                const onnx_import::MissingValues& missing, int64_t symbolic_batch,
-                                bool skip_large_weights) {
+absl::StatusOr<Translation> Translate(const OpRegistry& registry,
+                                      const onnx_import::ModelFile& file, int opset,
+                                      const ImportOptions& options,
+                                      const onnx_import::InitializerRoles& roles,
+                                      const onnx_import::MissingValues& missing,
+                                      int64_t symbolic_batch) {
+  const onnx::ModelProto& model = file.model;
   Graph graph;
   graph.name = model.graph().name().empty() ? "onnx" : model.graph().name();
   graph.metadata["source"] = "onnx";
-  Translator translator(registry, Translations(), options, roles, symbolic_batch,
-                        skip_large_weights, &graph);
+  Translator translator(registry, Translations(), options, file, roles, symbolic_batch, &graph);
   translator.AddFunctions(model);
   absl::Status status = AddInputs(model.graph(), options, missing, &translator);
   if (!status.ok()) return status;
@@ -205,34 +221,33 @@ absl::StatusOr<Graph> Translate(const OpRegistry& registry, const onnx::ModelPro
   if (!translator.ok()) return translator.status();
   status = AddOutputs(model.graph(), &translator, &graph);
   if (!status.ok()) return status;
-  return WithNamesOf(translator, onnx_import::RemoveDeadCode(std::move(graph)));
+  return Finished(translator, std::move(graph));
 }
 
 }  // namespace
 
-absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
-                                 const ImportOptions& options, ImportReport* report) {
-  onnx::ModelProto model;
-  if (!model.ParseFromString(bytes) || !model.has_graph()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("these ", bytes.size(),
-                     " bytes are no complete ONNX model: the file is cut short, damaged or of "
-                     "another format"));
-  }
-  bytes = std::string();
+absl::StatusOr<ImportedModel> ImportOnnxFile(const OpRegistry& registry,
+                                             std::shared_ptr<const ReadableFile> file,
+                                             const ImportOptions& options, ImportReport* report) {
+  const absl::StatusOr<std::unique_ptr<onnx_import::ModelFile>> read =
+      onnx_import::ReadModelFile(std::move(file), options.folder);
+  if (!read.ok()) return read.status();
+  const onnx::ModelProto& model = (*read)->model;
   absl::StatusOr<int> opset = OpsetOf(model);
   if (!opset.ok()) return opset.status();
   const absl::StatusOr<onnx_import::InitializerRoles> roles =
-      onnx_import::RolesOfInitializers(model, options.folder, options.parameters);
+      onnx_import::RolesOfInitializers(**read, options.parameters);
   if (!roles.ok()) return roles.status();
   const onnx_import::MissingValues missing =
       onnx_import::FindMissingValues(model, options.has_data, options.parameters);
-  absl::StatusOr<Graph> graph =
-      Translate(registry, model, *opset, options, *roles, missing, kSymbolicBatches[0], false);
-  if (!graph.ok()) return graph.status();
-  if (absl::Status status = CheckNames(*graph); !status.ok()) return status;
+  absl::StatusOr<Translation> translation =
+      Translate(registry, **read, *opset, options, *roles, missing, kSymbolicBatches[0]);
+  if (!translation.ok()) return translation.status();
+  ImportedModel result{std::move(translation->graph), {}};
+  const Graph& graph = result.graph;
+  if (absl::Status status = CheckNames(graph); !status.ok()) return status;
   if (report != nullptr) {
-    FillReport(model.graph(), *roles, *graph, report);
+    FillReport(model.graph(), *roles, graph, report);
     for (const auto& [name, value] : missing) {
       report->initializers[name] = {value.type, value.trained, value.reason, false};
     }
@@ -242,22 +257,44 @@ absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
     }
   }
   bool symbolic = false;
-  for (const Value& value : graph->values()) {
+  for (const Value& value : graph.values()) {
     if (value.kind != ValueKind::kInput) continue;
     symbolic = symbolic || (!value.type.dims.empty() && value.type.dims[0] < 0);
   }
-  if (!symbolic) return graph;
-  absl::StatusOr<Graph> again =
-      Translate(registry, model, *opset, options, *roles, missing, kSymbolicBatches[1], true);
-  if (!again.ok()) return again.status();
-  const std::string different = onnx_import::FirstDifference(*graph, *again);
-  if (!different.empty()) {
-    return absl::UnimplementedError(
-        absl::StrCat("ONNX node '", different,
-                     "': its shape or value depends on the batch size in a way that "
-                     "a graph for any batch cannot say; export the model with a fixed batch size"));
+  if (symbolic) {
+    const absl::StatusOr<Translation> again =
+        Translate(registry, **read, *opset, options, *roles, missing, kSymbolicBatches[1]);
+    if (!again.ok()) return again.status();
+    const std::string different = onnx_import::FirstDifference(graph, again->graph);
+    if (!different.empty()) {
+      return absl::UnimplementedError(absl::StrCat(
+          "ONNX node '", different,
+          "': its shape or value depends on the batch size in a way that "
+          "a graph for any batch cannot say; export the model with a fixed batch size"));
+    }
   }
-  return graph;
+  for (const auto& [value, tensor] : translation->deferred) {
+    absl::StatusOr<InitialValue> deferred = onnx_import::DeferredTensor(*tensor, **read);
+    if (!deferred.ok()) return deferred.status();
+    deferred->name = graph.value(value).name;
+    result.values.push_back(*std::move(deferred));
+  }
+  return result;
+}
+
+absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
+                                 const ImportOptions& options, ImportReport* report) {
+  absl::StatusOr<ImportedModel> model =
+      ImportOnnxFile(registry, onnx_import::MemoryFile(std::move(bytes)), options, report);
+  if (!model.ok()) return model.status();
+  for (const InitialValue& initial : model->values) {
+    Value& value = model->graph.mutable_value(model->graph.FindValue(initial.name));
+    value.initializer = {};
+    value.constant.resize(static_cast<size_t>(initial.type.bytes()));
+    absl::Status status = initial.read(0, initial.type.bytes(), value.constant.data());
+    if (!status.ok()) return status;
+  }
+  return std::move(model->graph);
 }
 
 std::vector<std::string> SupportedOnnxOperators(const OpRegistry& registry) {

@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/file_system.h"
 #include "ops/graph/graph.h"
+#include "ops/graph/initial_value.h"
 
 namespace espalier {
 
@@ -74,7 +77,14 @@ struct ImportReport {
   std::vector<std::string> notes;
 };
 
-// Converts the bytes of an ONNX model to a graph. Frees them before it makes the graph.
+struct ImportedModel {
+  Graph graph;
+  // Parameters of more than 64 KiB, whose elements the graph does not hold: they stay in the files
+  // of the model until they are read.
+  std::vector<InitialValue> values;
+};
+
+// Converts an ONNX model to a graph.
 //  - The first dimension of an input may be symbolic: it becomes the batch (-1).
 //  - Floating-point initializers become parameters under their own names; buffers and running
 //    statistics are not trainable (initializer_roles.h tells them apart). Literals that the
@@ -84,7 +94,13 @@ struct ImportReport {
 //  - Outputs keep their names. The graph has no loss: the caller adds one to train it.
 // Returns InvalidArgument that names the node, operator, tensor or attribute that is wrong and what
 // would be accepted; Unimplemented that names the unsupported operator, form of an operator or
-// opset. `report` may be null.
+// opset; ResourceExhausted if the file is larger than the format allows; errors of reading it.
+// `report` may be null.
+absl::StatusOr<ImportedModel> ImportOnnxFile(const OpRegistry& registry,
+                                             std::shared_ptr<const ReadableFile> file,
+                                             const ImportOptions& options = {},
+                                             ImportReport* report = nullptr);
+// The same of the bytes of a file. The graph holds all values.
 absl::StatusOr<Graph> ImportOnnx(const OpRegistry& registry, std::string bytes,
                                  const ImportOptions& options = {}, ImportReport* report = nullptr);
 
@@ -96,10 +112,12 @@ struct UnsupportedOperator {
   std::string reason;
 };
 // Returns each unsupported operator once, in order of appearance, including functions and branches;
-// none if `bytes` is not a model. A model without any may still be refused: for an unsupported form
-// of an operator, or for an error.
+// none if the file is not a model. A model without any may still be refused: for an unsupported
+// form of an operator, or for an error.
 std::vector<UnsupportedOperator> UnsupportedOperators(const OpRegistry& registry,
-                                                      const std::string& bytes);
+                                                      std::shared_ptr<const ReadableFile> file);
+std::vector<UnsupportedOperator> UnsupportedOperators(const OpRegistry& registry,
+                                                      std::string bytes);
 
 // The supported ONNX operators, sorted; and the known unsupported ones, with the reason.
 std::vector<std::string> SupportedOnnxOperators(const OpRegistry& registry);

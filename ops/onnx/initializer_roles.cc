@@ -116,9 +116,9 @@ bool IsSinusoidal(const Dims& dims, const std::vector<double>& numbers) {
 }
 
 bool HoldsFixedPositions(const onnx::TensorProto& tensor, const TensorType& type,
-                         const std::string& folder) {
+                         const ModelFile& file) {
   if (type.dtype != DType::kF32 || type.bytes() > kMaxPositionBytes) return false;
-  const absl::StatusOr<HostTensor> read = ReadTensor(tensor, folder);
+  const absl::StatusOr<HostTensor> read = ReadTensor(tensor, file);
   return read.ok() && IsSinusoidal(type.dims, NumbersOf(type, read->bytes));
 }
 
@@ -157,10 +157,10 @@ InitializerRole Inferred(const onnx::TensorProto& tensor, const TensorType& type
 
 }  // namespace
 
-absl::StatusOr<InitializerRoles> RolesOfInitializers(const onnx::ModelProto& model,
-                                                     const std::string& folder,
+absl::StatusOr<InitializerRoles> RolesOfInitializers(const ModelFile& file,
                                                      const std::set<std::string>& parameters) {
   using Role = InitializerRole;
+  const onnx::ModelProto& model = file.model;
   const absl::StatusOr<std::optional<std::set<std::string>>> listed = ListedIn(model);
   if (!listed.ok()) return listed.status();
   const InitializerReaders readers(model);
@@ -202,7 +202,7 @@ absl::StatusOr<InitializerRoles> RolesOfInitializers(const onnx::ModelProto& mod
     const bool stated = listed->has_value() || parameters.count(name) > 0;
     const bool may_be_fixed =
         !stated && (role.doubtful || (role.kind == Role::kTrained && NamesPositions(name)));
-    if (may_be_fixed && HoldsFixedPositions(tensor, *type, folder)) {
+    if (may_be_fixed && HoldsFixedPositions(tensor, *type, file)) {
       role = {Role::kFrozen, "sines and cosines of positions"};
     }
   }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "third_party/onnx/onnx.pb.h"
+#include "ops/onnx/model_file.h"
 
 namespace espalier::onnx_import {
 
@@ -29,10 +29,9 @@ using InitializerRoles = std::map<std::string, InitializerRole>;
 //  - kTrainableKey (import.h) in ModelProto.metadata_props lists them;
 //  - PyTorch's newer exporter says in ValueInfoProto.metadata_props which are parameters;
 //  - otherwise they are inferred from names and uses.
-// `folder` is that of external data, which is read only for tables of positions. Returns
-// InvalidArgument if the list is no JSON list of names of initializers.
-absl::StatusOr<InitializerRoles> RolesOfInitializers(const onnx::ModelProto& model,
-                                                     const std::string& folder,
+// Elements are read only of tables of positions. Returns InvalidArgument if the list is no JSON
+// list of names of initializers.
+absl::StatusOr<InitializerRoles> RolesOfInitializers(const ModelFile& file,
                                                      const std::set<std::string>& parameters);
 
 }  // namespace espalier::onnx_import

@@ -9,7 +9,7 @@ namespace {
 using InputsByOperator = std::map<std::string, std::set<int>>;
 using OperatorNames = std::set<std::string>;
 
-constexpr size_t kMaxFollowed = 1000;  // values behind one initializer
+constexpr size_t kMaxBehindInitializer = 1000;  // values behind one initializer
 
 const InputsByOperator& WeightInputs() {
   static const auto* const kInputs = new InputsByOperator{{"BatchNormalization", {1, 2}},
@@ -152,7 +152,7 @@ InitializerUses InitializerReaders::UsesOf(const std::string& name) const {
       } else if (input == 0 && (ShapeChanges().count(node->op_type()) > 0 ||
                                 UnaryFunctions().count(node->op_type()) > 0)) {
         for (const std::string& output : node->output()) {
-          if (seen.size() >= kMaxFollowed) {
+          if (seen.size() >= kMaxBehindInitializer) {
             uses.other = true;
           } else if (seen.insert(output).second) {
             open.push_back(output);

@@ -1,7 +1,9 @@
 #include "ops/onnx/tensor_proto.h"
 
+#include <algorithm>
 #include <cstring>
-#include <limits>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +34,7 @@ struct Raw {
   }
 };
 
+// Only checks the number of elements if `out` is null.
 template <typename From, typename To, typename Field>
 absl::Status Fill(const onnx::TensorProto& tensor, const Field& field, int64_t n, size_t width,
                   std::string* out) {
@@ -41,14 +44,14 @@ absl::Status Fill(const onnx::TensorProto& tensor, const Field& field, int64_t n
                                                      " bytes of raw data, its shape needs ",
                                                      n * static_cast<int64_t>(width)));
     }
-    Convert<From, To>(Raw<From>{tensor.raw_data().data()}, n, out);
+    if (out != nullptr) Convert<From, To>(Raw<From>{tensor.raw_data().data()}, n, out);
     return absl::OkStatus();
   }
   if (field.size() != n) {
     return absl::InvalidArgumentError(
         absl::StrCat("has ", field.size(), " elements, its shape needs ", n));
   }
-  Convert<From, To>(field, n, out);
+  if (out != nullptr) Convert<From, To>(field, n, out);
   return absl::OkStatus();
 }
 
@@ -79,6 +82,82 @@ absl::Status FillAs(const onnx::TensorProto& tensor, int64_t n, std::string* out
 absl::Status Annotate(const onnx::TensorProto& tensor, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat("tensor '", tensor.name(), "' ", status.message()));
+}
+
+// Rounds the f64 elements that `read` reads.
+ElementReader RoundedToF32(ElementReader read) {
+  return [read = std::move(read)](int64_t offset, int64_t bytes, char* out) {
+    constexpr int64_t kBlock = 1 << 16;  // elements
+    const int64_t begin = offset / static_cast<int64_t>(sizeof(float));
+    const int64_t n = bytes / static_cast<int64_t>(sizeof(float));
+    std::vector<double> block(static_cast<size_t>(std::min(n, kBlock)));
+    for (int64_t done = 0; done < n; done += kBlock) {
+      const int64_t count = std::min(kBlock, n - done);
+      constexpr int64_t kWidth = sizeof(double);
+      absl::Status status =
+          read((begin + done) * kWidth, count * kWidth, reinterpret_cast<char*>(block.data()));
+      if (!status.ok()) return status;
+      for (int64_t i = 0; i < count; ++i) {
+        const float value = static_cast<float>(block[static_cast<size_t>(i)]);
+        std::memcpy(out + (done + i) * static_cast<int64_t>(sizeof(float)), &value, sizeof value);
+      }
+    }
+    return absl::OkStatus();
+  };
+}
+
+// The place of the elements in the model's file; null if they are not there.
+const ElementsInFile* FindInFile(const onnx::TensorProto& tensor, const ModelFile* file) {
+  if (file == nullptr) return nullptr;
+  const auto found = file->left.find(&tensor);
+  return found == file->left.end() ? nullptr : &found->second;
+}
+
+// Returns what reads the elements of a tensor if they lie in a file, null if `tensor` holds them.
+// Checks their number. `file` may be null.
+absl::StatusOr<ElementReader> ReaderOf(const onnx::TensorProto& tensor, const TensorType& type,
+                                       const ModelFile* file, const std::string& folder) {
+  const bool rounded = tensor.data_type() == onnx::TensorProto::DOUBLE;
+  const int64_t width = rounded ? 8 : static_cast<int64_t>(SizeOf(type.dtype));
+  const int64_t bytes = type.num_elements() * width;
+  ElementReader read;
+  if (tensor.data_location() == onnx::TensorProto::EXTERNAL) {
+    absl::StatusOr<ExternalData> data = FindExternalData(tensor, folder, bytes);
+    if (!data.ok()) return data.status();
+    read = [data = *std::move(data)](int64_t offset, int64_t count, char* out) {
+      return ReadExternalData(data, offset, count, out);
+    };
+  } else if (const ElementsInFile* found = FindInFile(tensor, file); found != nullptr) {
+    if (found->bytes != bytes) {
+      return absl::InvalidArgumentError(
+          found->raw
+              ? absl::StrCat("has ", found->bytes, " bytes of raw data, its shape needs ", bytes)
+              : absl::StrCat("has ", found->bytes / width, " elements, its shape needs ",
+                             type.num_elements()));
+    }
+    read = [source = file->file, begin = found->offset](int64_t offset, int64_t count, char* out) {
+      return source->Read(begin + offset, count, out);
+    };
+  }
+  return read != nullptr && rounded ? RoundedToF32(std::move(read)) : std::move(read);
+}
+
+absl::StatusOr<HostTensor> ReadFrom(const onnx::TensorProto& tensor, const ModelFile* file,
+                                    const std::string& folder) {
+  absl::StatusOr<TensorType> type = TypeOf(tensor);
+  if (!type.ok()) return type.status();
+  HostTensor tensor_read{*std::move(type), {}};
+  absl::StatusOr<ElementReader> read = ReaderOf(tensor, tensor_read.type, file, folder);
+  if (!read.ok()) return Annotate(tensor, read.status());
+  absl::Status status;
+  if (*read == nullptr) {
+    status = FillAs(tensor, tensor_read.type.num_elements(), &tensor_read.bytes);
+  } else {
+    tensor_read.bytes.resize(static_cast<size_t>(tensor_read.type.bytes()));
+    status = (*read)(0, tensor_read.type.bytes(), tensor_read.bytes.data());
+  }
+  if (!status.ok()) return Annotate(tensor, status);
+  return tensor_read;
 }
 
 std::string TypeName(int type) {
@@ -158,27 +237,45 @@ absl::StatusOr<TensorType> TypeOf(const onnx::TensorProto& tensor) {
   return type;
 }
 
+absl::StatusOr<HostTensor> ReadTensor(const onnx::TensorProto& tensor, const ModelFile& file) {
+  return ReadFrom(tensor, &file, file.folder);
+}
+
 absl::StatusOr<HostTensor> ReadTensor(const onnx::TensorProto& tensor, const std::string& folder) {
+  return ReadFrom(tensor, /*file=*/nullptr, folder);
+}
+
+absl::Status CheckTensor(const onnx::TensorProto& tensor, const ModelFile& file) {
+  const absl::StatusOr<TensorType> type = TypeOf(tensor);
+  if (!type.ok()) return type.status();
+  const absl::StatusOr<ElementReader> read = ReaderOf(tensor, *type, &file, file.folder);
+  absl::Status status = read.status();
+  if (status.ok() && *read == nullptr) {
+    status = FillAs(tensor, type->num_elements(), /*out=*/nullptr);
+  }
+  return status.ok() ? status : Annotate(tensor, status);
+}
+
+absl::StatusOr<InitialValue> DeferredTensor(const onnx::TensorProto& tensor,
+                                            const ModelFile& file) {
   absl::StatusOr<TensorType> type = TypeOf(tensor);
   if (!type.ok()) return type.status();
-  HostTensor read{*std::move(type), {}};
-  const int64_t n = read.type.num_elements();
-  if (tensor.data_location() != onnx::TensorProto::EXTERNAL) {
-    absl::Status status = FillAs(tensor, n, &read.bytes);
-    if (!status.ok()) return Annotate(tensor, status);
-    return read;
+  absl::StatusOr<ElementReader> read = ReaderOf(tensor, *type, &file, file.folder);
+  if (!read.ok()) return Annotate(tensor, read.status());
+  InitialValue value{tensor.name(), *std::move(type), nullptr};
+  if (*read == nullptr) {
+    absl::StatusOr<HostTensor> whole = ReadFrom(tensor, &file, file.folder);
+    if (!whole.ok()) return whole.status();
+    value.read = ReaderOfBytes(std::move(whole->bytes));
+    return value;
   }
-  const int64_t width = tensor.data_type() == onnx::TensorProto::DOUBLE
-                            ? 8
-                            : static_cast<int64_t>(SizeOf(read.type.dtype));
-  absl::StatusOr<std::string> bytes = ReadExternalData(tensor, folder, n * width);
-  if (!bytes.ok()) return Annotate(tensor, bytes.status());
-  if (tensor.data_type() != onnx::TensorProto::DOUBLE) {
-    read.bytes = *std::move(bytes);
-  } else {
-    Convert<double, float>(Raw<double>{bytes->data()}, n, &read.bytes);
-  }
-  return read;
+  value.read = [read = *std::move(read), name = tensor.name()](int64_t offset, int64_t bytes,
+                                                               char* out) {
+    absl::Status status = read(offset, bytes, out);
+    if (status.ok()) return status;
+    return absl::Status(status.code(), absl::StrCat("tensor '", name, "' ", status.message()));
+  };
+  return value;
 }
 
 namespace {

@@ -23,14 +23,14 @@ std::string Key(const std::string& domain, const std::string& op_type) {
 }  // namespace
 
 Translator::Translator(const OpRegistry& registry, const TranslationTable& table,
-                       const ImportOptions& options, const InitializerRoles& roles,
-                       int64_t symbolic_batch, bool skip_large_weights, Graph* graph)
+                       const ImportOptions& options, const ModelFile& file,
+                       const InitializerRoles& roles, int64_t symbolic_batch, Graph* graph)
     : registry_(registry),
       table_(table),
       options_(options),
+      file_(file),
       roles_(roles),
       symbolic_batch_(symbolic_batch),
-      skip_large_weights_(skip_large_weights),
       graph_(graph) {
   for (const OpDef* def : registry.All()) {
     if (def->onnx.has_value()) direct_.emplace(def->onnx->op_type, def);

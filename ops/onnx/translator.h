@@ -17,6 +17,7 @@
 #include "ops/onnx/import.h"
 #include "ops/onnx/initializer_roles.h"
 #include "ops/onnx/missing_values.h"
+#include "ops/onnx/model_file.h"
 #include "third_party/onnx/onnx.pb.h"
 
 namespace espalier::onnx_import {
@@ -31,10 +32,10 @@ class Translator {
  public:
   // During the import the batch size is `symbolic_batch`, a number that no model uses. Sizes
   // computed from it (Shape, Gather, Concat in front of a Reshape) are therefore recognizable.
-  // `skip_large_weights` leaves large weights empty, for a pass that looks only at the structure.
+  // Large parameters get no elements in the graph, see deferred().
   Translator(const OpRegistry& registry, const TranslationTable& table,
-             const ImportOptions& options, const InitializerRoles& roles, int64_t symbolic_batch,
-             bool skip_large_weights, Graph* graph);
+             const ImportOptions& options, const ModelFile& file, const InitializerRoles& roles,
+             int64_t symbolic_batch, Graph* graph);
 
   bool ok() const { return status_.ok(); }
   const absl::Status& status() const { return status_; }
@@ -51,6 +52,8 @@ class Translator {
   void AddFunctions(const onnx::ModelProto& model);
   void TranslateNodes(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, int opset);
   ValueId Find(const std::string& name);
+  // Parameters of more than kMaxElementsInMemory; their tensors were checked (CheckTensor).
+  const std::map<ValueId, const onnx::TensorProto*>& deferred() const { return deferred_; }
   // Pairs (name of the copy, name of the parameter), made by NonTrainableInput.
   const std::vector<std::pair<std::string, std::string>>& copies() const { return copies_; }
 
@@ -198,9 +201,9 @@ class Translator {
   const OpRegistry& registry_;
   const TranslationTable& table_;
   const ImportOptions& options_;
+  const ModelFile& file_;
   const InitializerRoles& roles_;
   const int64_t symbolic_batch_;
-  const bool skip_large_weights_;
   Graph* graph_;
   absl::Status status_;
   std::map<std::string, const OpDef*> direct_;
@@ -217,7 +220,7 @@ class Translator {
   std::vector<TensorType> types_;            // of the graph's values, with the symbolic batch
   std::map<ValueId, std::string> computed_;  // known values of nodes that stay in the graph
   std::set<ValueId> unknown_;                // values that are not known
-  std::map<ValueId, const onnx::TensorProto*> skipped_weights_;
+  std::map<ValueId, const onnx::TensorProto*> deferred_;
   std::map<ValueId, std::string> at_one_;    // known values that differ for a batch of 1
   std::set<const onnx::TensorProto*> read_;  // tensors that became constants
   std::map<std::pair<std::vector<ValueId>, int>, ValueId> frozen_;  // by layer and input, if shared

@@ -18,8 +18,6 @@ constexpr int64_t kMaxKnownAll = 1 << 30;  // bytes of all of them
 constexpr int kMaxChain = 2000;            // nodes behind a value that is computed at import
 constexpr int64_t kConstantBytes = 256;    // overhead of a constant
 
-constexpr size_t kLargeWeight = 1 << 16;
-
 }  // namespace
 
 // Values known at import.
@@ -59,8 +57,8 @@ const std::string* Translator::Known(ValueId value) {
 const std::string* Translator::KnownAt(ValueId id, int depth) {
   const Value& value = graph_->value(id);
   if (auto it = computed_.find(id); it != computed_.end()) return &it->second;
-  if (auto it = skipped_weights_.find(id); it != skipped_weights_.end()) {
-    absl::StatusOr<HostTensor> read = ReadTensor(*it->second, options_.folder);
+  if (auto it = deferred_.find(id); it != deferred_.end()) {
+    absl::StatusOr<HostTensor> read = ReadTensor(*it->second, file_);
     if (!read.ok()) return nullptr;
     return &(computed_[id] = std::move(read->bytes));
   }
@@ -191,17 +189,19 @@ ValueId Translator::MaterializeConstant(Scope* scope, const std::string& name,
   const InitializerRole role = found == roles_.end() ? InitializerRole() : found->second;
   const bool parameter =
       IsFloat(type->dtype) && scope == &root_ && role.kind != InitializerRole::kConstant;
-  const bool skip_large_weights =
-      skip_large_weights_ && parameter && static_cast<size_t>(type->bytes()) > kLargeWeight;
-  std::string bytes;
-  if (!skip_large_weights) {
-    absl::StatusOr<HostTensor> read = ReadTensor(tensor, options_.folder);
-    if (!read.ok()) {
-      SetStatus(read.status());
-      return kNoValue;
-    }
-    bytes = std::move(read->bytes);
+  const bool deferred = parameter && type->bytes() > kMaxElementsInMemory;
+  absl::StatusOr<HostTensor> read;
+  if (deferred) {
+    read = HostTensor{*type, {}};
+    if (absl::Status status = CheckTensor(tensor, file_); !status.ok()) read = status;
+  } else {
+    read = ReadTensor(tensor, file_);
   }
+  if (!read.ok()) {
+    SetStatus(read.status());
+    return kNoValue;
+  }
+  std::string bytes = std::move(read->bytes);
   ValueId id;
   if (parameter) {
     types_.push_back(*type);
@@ -209,8 +209,9 @@ ValueId Translator::MaterializeConstant(Scope* scope, const std::string& name,
                            .type = *type,
                            .kind = ValueKind::kParameter,
                            .trainable = role.kind == InitializerRole::kTrained,
+                           .initializer = {deferred ? Initializer::kStored : Initializer::kZeros},
                            .constant = std::move(bytes)});
-    if (skip_large_weights) skipped_weights_[id] = &tensor;
+    if (deferred) deferred_[id] = &tensor;
   } else {
     // A body's constants may be read again in each iteration.
     id = scope == &root_ ? AddConstant(*type, std::move(bytes))
@@ -241,15 +242,16 @@ ValueId Translator::NonTrainableInput(int index, const std::vector<ValueId>& lay
   const auto key = std::pair(layer, index);
   if (const auto it = frozen_.find(key); it != frozen_.end()) return it->second;
   Value copy = graph_->value(value);
-  if (!Reserve(static_cast<int64_t>(copy.constant.size()))) return kNoValue;
+  const auto deferred = deferred_.find(value);
+  const int64_t bytes = deferred != deferred_.end() ? types_[value].bytes()
+                                                    : static_cast<int64_t>(copy.constant.size());
+  if (!Reserve(bytes)) return kNoValue;
   copies_.emplace_back(Unique(copy.name), copy.name);
   copy.name = copies_.back().first;
   copy.trainable = false;
   types_.push_back(types_[value]);
   const ValueId id = graph_->AddValue(std::move(copy));
-  if (auto it = skipped_weights_.find(value); it != skipped_weights_.end()) {
-    skipped_weights_[id] = it->second;
-  }
+  if (deferred != deferred_.end()) deferred_[id] = deferred->second;
   if (is_shared) frozen_[key] = id;
   return id;
 }

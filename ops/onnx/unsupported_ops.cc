@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/import.h"
-#include "third_party/onnx/onnx.pb.h"
+#include "ops/onnx/model_file.h"
 
 namespace espalier {
 namespace {
@@ -66,13 +66,19 @@ class Walk {
 }  // namespace
 
 std::vector<UnsupportedOperator> UnsupportedOperators(const OpRegistry& registry,
-                                                      const std::string& bytes) {
-  onnx::ModelProto model;
-  if (!model.ParseFromString(bytes)) return {};
+                                                      std::shared_ptr<const ReadableFile> file) {
+  const auto read = onnx_import::ReadModelFile(std::move(file), /*folder=*/"");
+  if (!read.ok()) return {};
+  const onnx::ModelProto& model = (*read)->model;
   Walk walk(registry, model);
   walk.Visit(model.graph().node(), 0);
   for (const onnx::FunctionProto& function : model.functions()) walk.Visit(function.node(), 0);
   return walk.Take();
+}
+
+std::vector<UnsupportedOperator> UnsupportedOperators(const OpRegistry& registry,
+                                                      std::string bytes) {
+  return UnsupportedOperators(registry, onnx_import::MemoryFile(std::move(bytes)));
 }
 
 }  // namespace espalier

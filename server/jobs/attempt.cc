@@ -184,7 +184,8 @@ AttemptEnd Attempt::Run() {
   }
   absl::StatusOr<StoredValues> stored = StoredValues::Write(
       *tools_.files, absl::StrCat(task_.checkpoint_root, "/values-", task_.attempt),
-      task_.record.job.id(), prepared->graph, std::move(prepared->initial_values));
+      task_.record.job.id(), prepared->graph, prepared->initial_values);
+  prepared->initial_values.clear();
   if (!stored.ok()) return AttemptEnd::Failed(stored.status());
   measure_communication_ = ranks_.size() > 1 && request.machine.communication == nullptr;
   tools_.rendezvous->Begin(task_.record.job.id(), static_cast<uint64_t>(task_.attempt));

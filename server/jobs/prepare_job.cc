@@ -29,7 +29,6 @@ namespace {
 
 constexpr int64_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
-constexpr int64_t kMaxOnnxBytes = int64_t{2} << 30;
 constexpr int64_t kMaxDatasetFileBytes = int64_t{16} << 30;
 
 absl::Status Field(const std::string& name, const std::string& problem) {
@@ -111,12 +110,15 @@ absl::StatusOr<std::string> OnnxFile(const ArtifactStore& artifacts, const std::
   return JoinPath(*folder, models[0]);
 }
 
-absl::StatusOr<std::string> ReadOnnx(const ArtifactStore& artifacts, const std::string& name,
-                                     std::string* folder) {
+absl::StatusOr<std::shared_ptr<const ReadableFile>> OpenOnnx(const ArtifactStore& artifacts,
+                                                             const std::string& name,
+                                                             std::string* folder) {
   absl::StatusOr<std::string> path = OnnxFile(artifacts, name);
   if (!path.ok()) return path.status();
   *folder = std::filesystem::path(*path).parent_path();
-  return ReadWholeFile(*NewPosixFileSystem(), *path, kMaxOnnxBytes);
+  absl::StatusOr<std::unique_ptr<ReadableFile>> file = NewPosixFileSystem()->Open(*path);
+  if (!file.ok()) return file.status();
+  return std::shared_ptr<const ReadableFile>(*std::move(file));
 }
 
 // The first dimension that all inputs have, if none is open; 0: none.
@@ -323,23 +325,25 @@ absl::StatusOr<TrainableGraph> ImportOnnxArtifact(
   options.parameters = parameters;
   options.has_data = [&labels](const std::string& input) { return labels.find(input).has_value(); };
   options.evaluator = CpuEvaluator();
-  absl::StatusOr<std::string> bytes = ReadOnnx(artifacts, name, &options.folder);
-  if (!bytes.ok()) return bytes.status();
-  absl::StatusOr<Graph> graph = ImportOnnx(registry, *std::move(bytes), options, report);
-  if (!graph.ok()) {
-    return absl::Status(graph.status().code(),
-                        absl::StrCat("ONNX artifact '", name, "': ", graph.status().message()));
+  absl::StatusOr<std::shared_ptr<const ReadableFile>> file =
+      OpenOnnx(artifacts, name, &options.folder);
+  if (!file.ok()) return file.status();
+  absl::StatusOr<ImportedModel> model = ImportOnnxFile(registry, *std::move(file), options, report);
+  if (!model.ok()) {
+    return absl::Status(model.status().code(),
+                        absl::StrCat("ONNX artifact '", name, "': ", model.status().message()));
   }
-  const int64_t fixed = FixedBatchOf(*graph);
+  const int64_t fixed = FixedBatchOf(model->graph);
   absl::StatusOr<std::vector<std::string>> notes =
-      AddLossAndMetrics(registry, objective, labels, fixed > 0 ? fixed : batch, &*graph);
+      AddLossAndMetrics(registry, objective, labels, fixed > 0 ? fixed : batch, &model->graph);
   if (!notes.ok()) return notes.status();
   if (fixed > 0 && fixed != batch) {
     notes->push_back(absl::StrCat("the file was exported for a batch of ", fixed,
                                   ", which is trained instead of ", batch,
                                   "; for others, export it with a dynamic batch"));
   }
-  return TrainableGraph{*std::move(graph), *std::move(notes), fixed};
+  return TrainableGraph{std::move(model->graph), *std::move(notes), fixed,
+                        std::move(model->values)};
 }
 
 std::vector<v1::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& registry,
@@ -348,9 +352,10 @@ std::vector<v1::DryRunReply::Unsupported> FindUnsupported(const OpRegistry& regi
   std::vector<v1::DryRunReply::Unsupported> found;
   if (spec.model_case() == v1::TrainingSpec::kOnnxArtifact) {
     std::string folder;
-    absl::StatusOr<std::string> bytes = ReadOnnx(artifacts, spec.onnx_artifact(), &folder);
-    if (!bytes.ok()) return found;
-    for (const UnsupportedOperator& op : UnsupportedOperators(registry, *bytes)) {
+    absl::StatusOr<std::shared_ptr<const ReadableFile>> file =
+        OpenOnnx(artifacts, spec.onnx_artifact(), &folder);
+    if (!file.ok()) return found;
+    for (const UnsupportedOperator& op : UnsupportedOperators(registry, *std::move(file))) {
       found.emplace_back();
       found.back().set_op(op.op);
       found.back().set_nodes(op.nodes);
@@ -409,6 +414,8 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   job.notes = std::move(model->notes);
   NoteUnreached(*graph, &job.notes);
   job.initial_values = TakeInitialValues(graph);
+  std::move(model->initial_values.begin(), model->initial_values.end(),
+            std::back_inserter(job.initial_values));
   absl::StatusOr<std::vector<v1::ParameterUse>> uses = ChooseTrained(spec, report, graph);
   if (!uses.ok()) return uses.status();
   job.parameter_uses = *std::move(uses);

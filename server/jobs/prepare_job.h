@@ -24,9 +24,9 @@ namespace espalier {
 struct PreparedJob {
   Graph model;  // as submitted, with its loss
   Graph graph;  // bound; what is planned and trained
-  // Initial values of the parameters, which neither graph holds (TakeInitialValues). Workers read
-  // them unless there is an init_folder.
-  std::vector<Value> initial_values;
+  // Initial values of the parameters, which neither graph holds. Workers read them unless there is
+  // an init_folder.
+  std::vector<InitialValue> initial_values;
   v1::Optimizer optimizer;                     // with defaults filled in
   std::map<std::string, std::string> columns;  // graph input -> dataset column
   int64_t batch_size = 0;  // the spec's, or that of a file which has a fixed one

@@ -1,11 +1,14 @@
 #include "server/jobs/stored_values.h"
 
 #include <algorithm>
+#include <cstring>
+#include <deque>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/tensor/half_conversion.h"
 #include "storage/checkpoint.h"
 
 namespace espalier {
@@ -17,47 +20,62 @@ constexpr int64_t kEntryBytes = 16 << 20;
 
 class ValueSource : public CheckpointSource {
  public:
-  // The tensor must outlive the source.
-  void Add(const Value& value) {
-    TensorSpec spec = TensorSpec::Whole(value.type);
+  // What `read` refers to must outlive the source.
+  void Add(const std::string& name, const TensorType& type, const ElementReader& read) {
+    TensorSpec spec = TensorSpec::Whole(type);
+    if (spec.num_elements() == 0) return;  // nothing to fill
     const int64_t rows = spec.dims.empty() ? 1 : spec.dims[0];
-    const int64_t row_bytes = static_cast<int64_t>(value.constant.size()) / rows;
+    const int64_t row_bytes = spec.bytes() / rows;
     const int64_t most = std::max<int64_t>(1, kEntryBytes / row_bytes);
     for (int64_t row = 0; row < rows; row += most) {
       if (!spec.dims.empty()) {
         spec.offset[0] = row;
         spec.dims[0] = std::min(most, rows - row);
       }
-      entries_.push_back({value.name, spec, /*is_state=*/false});
-      data_.push_back(value.constant.data() + row * row_bytes);
+      entries_.push_back({name, spec, /*is_state=*/false});
+      places_.push_back({&read, row * row_bytes});
     }
   }
 
   absl::Status Read(int entry, std::vector<char>* bytes) override {
-    std::copy_n(data_[static_cast<size_t>(entry)], bytes->size(), bytes->data());
-    return absl::OkStatus();
+    const Place& place = places_[static_cast<size_t>(entry)];
+    return (*place.read)(place.offset, static_cast<int64_t>(bytes->size()), bytes->data());
   }
 
   const std::vector<CheckpointEntry>& entries() const { return entries_; }
 
  private:
+  struct Place {
+    const ElementReader* read;
+    int64_t offset;
+  };
   std::vector<CheckpointEntry> entries_;
-  std::vector<const char*> data_;  // by entry
+  std::vector<Place> places_;  // by entry
 };
+
+// Reads f16 or bf16 elements as f32.
+ElementReader WidenedReader(DType narrow, const ElementReader& read) {
+  return [narrow, &read](int64_t offset, int64_t bytes, char* out) {
+    std::vector<uint16_t> elements(static_cast<size_t>(bytes) / sizeof(float));
+    absl::Status status = read(offset / 2, bytes / 2, reinterpret_cast<char*>(elements.data()));
+    if (!status.ok()) return status;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      const float wide = NarrowToF32(narrow, elements[i]);
+      std::memcpy(out + i * sizeof(wide), &wide, sizeof(wide));
+    }
+    return absl::OkStatus();
+  };
+}
 
 }  // namespace
 
-std::vector<Value> TakeInitialValues(Graph* graph) {
-  std::vector<Value> taken;
+std::vector<InitialValue> TakeInitialValues(Graph* graph) {
+  std::vector<InitialValue> taken;
   for (ValueId v = 0; v < static_cast<ValueId>(graph->values().size()); ++v) {
     Value& value = graph->mutable_value(v);
     if (value.kind != ValueKind::kParameter || value.constant.empty()) continue;
-    Value initial;
-    initial.name = value.name;
-    initial.type = value.type;
-    initial.kind = value.kind;
-    initial.constant = std::exchange(value.constant, std::string());
-    taken.push_back(std::move(initial));
+    taken.push_back(
+        {value.name, value.type, ReaderOfBytes(std::exchange(value.constant, std::string()))});
     value.initializer = {Initializer::kStored};
   }
   return taken;
@@ -65,12 +83,28 @@ std::vector<Value> TakeInitialValues(Graph* graph) {
 
 absl::StatusOr<StoredValues> StoredValues::Write(FileSystem& files, const std::string& folder,
                                                  const std::string& job_id, const Graph& graph,
-                                                 std::vector<Value> initial) {
+                                                 const std::vector<InitialValue>& initial) {
   ValueSource source;
-  for (const Value& value : initial) source.Add(value);
+  std::deque<ElementReader> made;
+  for (const InitialValue& value : initial) {
+    const ValueId planned = graph.FindValue(value.name);
+    const bool widened = planned != kNoValue && IsNarrow(value.type.dtype) &&
+                         graph.value(planned).type.dtype == DType::kF32;  // by WithPrecision
+    if (!widened) {
+      source.Add(value.name, value.type, value.read);
+      continue;
+    }
+    made.push_back(WidenedReader(value.type.dtype, value.read));
+    source.Add(value.name, {DType::kF32, value.type.dims}, made.back());
+  }
   for (const Value& value : graph.values()) {
     const bool large = static_cast<int64_t>(value.constant.size()) > kMaxLiteralBytes;
-    if (value.kind == ValueKind::kConstant && large) source.Add(value);
+    if (value.kind != ValueKind::kConstant || !large) continue;
+    made.push_back([data = value.constant.data()](int64_t offset, int64_t bytes, char* out) {
+      std::copy_n(data + offset, bytes, out);
+      return absl::OkStatus();
+    });
+    source.Add(value.name, value.type, made.back());
   }
   if (source.entries().empty()) return StoredValues("");
   Manifest manifest;

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/file_system.h"
 #include "ops/graph/graph.h"
+#include "ops/graph/initial_value.h"
 
 namespace espalier {
 
@@ -20,17 +21,18 @@ constexpr int64_t kMaxLiteralBytes = 4096;
 
 // Moves the initial values of all parameters that have one out of the graph. The initializer of
 // these parameters becomes kStored.
-std::vector<Value> TakeInitialValues(Graph* graph);
+std::vector<InitialValue> TakeInitialValues(Graph* graph);
 
 // The folder of one attempt of a job.
 class StoredValues {
  public:
-  // Writes `initial` and the large constants of `graph` to `folder`, in the format of checkpoints,
-  // durably. Writes nothing if there are none of either. On error, and if the attempt ends before
-  // Remove, the folder may stay; RemoveCheckpoints removes it with the job's other files.
+  // Writes `initial`, in the types of `graph`, and the large constants of `graph` to `folder`, in
+  // the format of checkpoints, durably. Holds parts of about 16 MiB in memory. Writes nothing if
+  // there are none of either. On error, and if the attempt ends before Remove, the folder may stay;
+  // RemoveCheckpoints removes it with the job's other files.
   static absl::StatusOr<StoredValues> Write(FileSystem& files, const std::string& folder,
                                             const std::string& job_id, const Graph& graph,
-                                            std::vector<Value> initial);
+                                            const std::vector<InitialValue>& initial);
 
   const std::string& folder() const { return folder_; }  // empty: nothing was written
   // Frees the disk space. Files that cannot be removed stay.

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "espalier/v1/graph.pb.h"
 #include "ops/graph/graph.h"
+#include "ops/graph/initial_value.h"
 
 namespace espalier {
 
@@ -15,6 +16,8 @@ struct TrainableGraph {
   Graph graph;
   std::vector<std::string> notes;
   int64_t batch = 0;  // of an ONNX file that was exported for one batch size only; 0: any
+  // Of parameters of an ONNX file; others are in the graph.
+  std::vector<InitialValue> initial_values = {};
 };
 
 // Reads a submitted graph and matches its losses to its predictions (MatchPredictions). Every

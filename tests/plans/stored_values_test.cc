@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/layout/copy_box.h"
 #include "planner/testing/graphs.h"
+#include "storage/checkpoint.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"
 #include "worker/stored_values.h"
@@ -120,7 +121,7 @@ class StoredValuesTest : public testing::Test {
   const std::unique_ptr<Device> device_ = NewCpuDevice({.threads = 1});
   NoData no_data_;
   Graph graph_;
-  std::vector<Value> initial_;
+  std::vector<InitialValue> initial_;
   std::map<std::string, std::string> values_;  // what is stored, by name
 };
 
@@ -194,6 +195,24 @@ TEST_F(StoredValuesTest, MissingOrDamagedValuesAreRefused) {
   file.close();
   status = LoadStoredValues(*files_, folder_, true, nullptr, **executor);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+}
+
+// A plan trains f16 and bf16 parameters in f32.
+TEST_F(StoredValuesTest, NarrowValuesAreWrittenInThePlansType) {
+  const Value& bias = graph_.value(graph_.FindValue("fc1.bias"));
+  std::string halves;  // 0.5, 1.5, -2 again and again
+  for (int64_t i = 0; i < kHidden; ++i)
+    halves.append(i % 3 == 0 ? "\x00\x38" : i % 3 == 1 ? "\x00\x3e" : "\x00\xc0", 2);
+  const InitialValue narrow{"fc1.bias", {DType::kF16, bias.type.dims}, ReaderOfBytes(halves)};
+  ASSERT_TRUE(StoredValues::Write(*files_, folder_, "job-1", graph_, {narrow}).ok());
+  const auto reader = CheckpointReader::Open(*files_, folder_);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  std::vector<float> values(kHidden);
+  const absl::Status status =
+      (*reader)->Read("fc1.bias", TensorSpec::Whole(bias.type), values.data());
+  ASSERT_TRUE(status.ok()) << status;
+  const float expected[] = {0.5f, 1.5f, -2.0f};
+  for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], expected[i % 3]) << i;
 }
 
 TEST_F(StoredValuesTest, NothingIsWrittenForAModelWithoutValues) {
