@@ -57,6 +57,8 @@ struct Value {
   bool trainable = true;    // kParameter
   Initializer initializer;  // kParameter
   std::string constant;  // kConstant: the bytes, row-major; kParameter: initial bytes if not empty
+  // kInput: weights of the batch's examples. Training adds them to the model's own inputs.
+  bool example_weights = false;
 };
 
 struct Node {

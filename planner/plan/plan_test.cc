@@ -412,5 +412,22 @@ TEST(FingerprintTest, ChangesWithWhatThePlanDependsOn) {
   EXPECT_NE(GraphFingerprint(Mlp()), GraphFingerprint(Cnn()));
 }
 
+// A plan is made without the weights that training adds, and followed with them.
+TEST(FingerprintTest, OnlyWeightsThatTrainingAddsAreLeftOut) {
+  const auto with = [](ValueKind kind, bool added, int64_t size) {
+    Graph graph = Mlp();
+    graph.AddValue({.name = "example_weights",
+                    .type = {DType::kF32, {size}},
+                    .kind = kind,
+                    .example_weights = added});
+    return GraphFingerprint(graph);
+  };
+  EXPECT_EQ(with(ValueKind::kInput, true, 8), GraphFingerprint(Mlp()));
+  EXPECT_NE(with(ValueKind::kInput, false, 8), GraphFingerprint(Mlp()));
+  EXPECT_NE(with(ValueKind::kInput, false, 8), with(ValueKind::kInput, false, 16));
+  EXPECT_NE(with(ValueKind::kParameter, false, 8), GraphFingerprint(Mlp()));
+  EXPECT_NE(with(ValueKind::kParameter, false, 8), with(ValueKind::kParameter, false, 16));
+}
+
 }  // namespace
 }  // namespace espalier

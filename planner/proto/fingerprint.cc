@@ -38,22 +38,17 @@ class Hash {
   uint64_t high_ = 0x9ae16a3b2f90404fu;
 };
 
-// Whether training gave the graph this input to weigh examples (server/jobs/add_example_weights.h),
-// which a graph that is only planned does not have.
-bool IsExampleWeights(const Value& value) {
-  return value.kind == ValueKind::kInput && value.name.rfind("example_weights", 0) == 0;
-}
-
 }  // namespace
 
-// Leaves out weights of examples, so that a plan is for the graph with and without them.
+// Leaves out weights of examples, which a graph that is only planned does not have, so that a plan
+// is for the graph with and without them.
 std::string GraphFingerprint(const Graph& graph) {
   Hash hash;
   std::vector<int64_t> ids;  // without weights, by value
   int64_t next = 0;
   for (const Value& value : graph.values()) {
-    ids.push_back(IsExampleWeights(value) ? kNoValue : next++);
-    if (IsExampleWeights(value)) continue;
+    ids.push_back(value.example_weights ? kNoValue : next++);
+    if (value.example_weights) continue;
     hash.Add(value.name);
     hash.Add(static_cast<int64_t>(value.kind));
     hash.Add(static_cast<int64_t>(value.type.dtype));

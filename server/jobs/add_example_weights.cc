@@ -100,6 +100,7 @@ WeightedHeads AddExampleWeights(const OpRegistry& registry, int64_t batch, Graph
       value.name = FreeInputName(*graph);
       value.kind = ValueKind::kInput;
       value.type = {DType::kF32, {batch}};
+      value.example_weights = true;
       (*columns)[value.name] = column;
       input->second = graph->AddValue(std::move(value));
     }

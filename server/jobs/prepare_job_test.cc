@@ -13,6 +13,7 @@
 #include "ops/kernel/kernel.h"
 #include "ops/operators/register_all.h"
 #include "ops/rewrite/proof.h"
+#include "planner/planner.h"
 #include "server/jobs/add_example_weights.h"
 #include "server/jobs/add_loss_and_metrics.h"
 #include "storage/example_weights.h"
@@ -118,6 +119,31 @@ class AddExampleWeightsTest : public AddLossAndMetricsTest {
   Graph graph_;
   std::map<std::string, std::string> columns_;
 };
+
+// What was planned is what is trained.
+TEST_F(AddExampleWeightsTest, PlansAreForTheGraphWithAndWithoutThem) {
+  // The user's model may have a tensor of that name.
+  const auto fingerprints = [this](int64_t size) {
+    GraphBuilder builder(registry_, "m");
+    const ValueId x = builder.Input("x", DType::kF32, {-1, size});
+    const ValueId own = builder.Input("example_weights", DType::kF32, {-1, size});
+    const ValueId labels = builder.Input("labels", DType::kI64, {-1});
+    const ValueId w = builder.Parameter("w", DType::kF32, {3, size}, {Initializer::kNormal, 0.1});
+    const ValueId scores = builder.Op("linear", {builder.Op("multiply", {x, own}), w});
+    builder.Output("loss", builder.Op(kSparse, {scores, labels}));
+    graph_ = *builder.Build();
+    EXPECT_EQ(BindAndInfer(registry_, 8, &graph_), absl::OkStatus());
+    const std::string before = GraphFingerprint(graph_);
+    columns_ = {{"x", "x"}, {"example_weights", "w"}, {"labels", "y"}};
+    AddExampleWeights(registry_, 8, &graph_, &columns_);
+    EXPECT_EQ(columns_.at("example_weights"), "w");
+    EXPECT_TRUE(ExampleWeightsColumn::Parse(columns_.at("example_weights.2")).has_value());
+    return std::pair(before, GraphFingerprint(graph_));
+  };
+  const auto [planned, trained] = fingerprints(6);
+  EXPECT_EQ(planned, trained);
+  EXPECT_NE(planned, fingerprints(7).first);
+}
 
 TEST_F(AddExampleWeightsTest, LabelsOfAnInputAreCounted) {
   const WeightedHeads heads = Add([](GraphBuilder& b, ValueId scores, ValueId labels) {
