@@ -89,21 +89,55 @@ float LoadF16(const uint8_t* from) {
   return F16ToF32(value);
 }
 
+constexpr uint32_t kFlipSigns = 0x80808080;  // adds 128 to each of four signed bytes
+
 // Interleaves a group's numbers of `lanes` rows, four by four as PackedWeights::ByteOf says, and
-// makes them unsigned. Writes in the order of the packed bytes: they are more than the nearest
-// cache holds.
-inline void PackQ8Numbers(const uint8_t* rows, int64_t row_bytes, int64_t lanes, uint8_t* numbers) {
-  constexpr uint64_t kFlipSigns = 0x8080808080808080;  // adds 128 to each of eight signed bytes
-  for (int64_t i = 0; i < kPackGroup; i += 8) {
+// makes them unsigned.
+void PackQ8Numbers(const uint8_t* rows, int64_t row_bytes, int64_t lanes, uint8_t* numbers) {
+  for (int64_t i = 0; i < kPackGroup; i += 4) {
     for (int64_t lane = 0; lane < lanes; ++lane) {
-      uint64_t eight;
-      std::memcpy(&eight, rows + lane * row_bytes + i, sizeof(eight));
-      eight ^= kFlipSigns;
-      const auto low = static_cast<uint32_t>(eight), high = static_cast<uint32_t>(eight >> 32);
-      std::memcpy(numbers + 16 * i + 4 * lane, &low, sizeof(low));
-      std::memcpy(numbers + 16 * i + 64 + 4 * lane, &high, sizeof(high));
+      uint32_t four;
+      std::memcpy(&four, rows + lane * row_bytes + i, sizeof(four));
+      four ^= kFlipSigns;
+      std::memcpy(numbers + 16 * i + 4 * lane, &four, sizeof(four));
     }
   }
+}
+
+typedef uint32_t Words __attribute__((vector_size(16)));
+
+inline Words LoadWords(const uint8_t* from) {
+  Words words;
+  std::memcpy(&words, from, sizeof(words));
+  return words ^ kFlipSigns;
+}
+
+// The same of kPackOutputs rows: transposes squares of four rows and four words.
+inline void PackQ8Numbers(const uint8_t* rows, int64_t row_bytes, uint8_t* numbers) {
+  for (int64_t lane = 0; lane < kPackOutputs; lane += 4) {
+    for (int64_t i = 0; i < kPackGroup; i += 16) {
+      const uint8_t* const from = rows + lane * row_bytes + i;
+      const Words a = LoadWords(from), b = LoadWords(from + row_bytes);
+      const Words c = LoadWords(from + 2 * row_bytes), d = LoadWords(from + 3 * row_bytes);
+      const Words low_ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+      const Words high_ab = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+      const Words low_cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+      const Words high_cd = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+      const auto store = [to = numbers + 16 * i + 4 * lane](int64_t column, const Words& words) {
+        std::memcpy(to + 64 * column, &words, sizeof(words));
+      };
+      store(0, __builtin_shufflevector(low_ab, low_cd, 0, 1, 4, 5));
+      store(1, __builtin_shufflevector(low_ab, low_cd, 2, 3, 6, 7));
+      store(2, __builtin_shufflevector(high_ab, high_cd, 0, 1, 4, 5));
+      store(3, __builtin_shufflevector(high_ab, high_cd, 2, 3, 6, 7));
+    }
+  }
+}
+
+bool IsFiniteF16(const uint8_t* from) {
+  uint16_t value;
+  std::memcpy(&value, from, sizeof(value));
+  return (value & 0x7c00) != 0x7c00;
 }
 
 }  // namespace
@@ -137,7 +171,7 @@ absl::Status Pack(absl::string_view name, const PackedWeights& shape, const floa
 }
 
 absl::Status PackQ8Blocks(absl::string_view name, const PackedWeights& shape, const uint8_t* blocks,
-                          uint8_t* packed) {
+                          uint8_t* packed, int64_t first_row) {
   // Outputs that do not exist, and half a unit.
   if (shape.out % kPackOutputs != 0 || shape.groups() % shape.unit_groups() != 0) {
     std::fill_n(packed, shape.blocks() * shape.block_bytes(), 0);
@@ -149,16 +183,16 @@ absl::Status PackQ8Blocks(absl::string_view name, const PackedWeights& shape, co
       const uint8_t* const first = blocks + o * row_bytes + g * kQ8BlockBytes;
       for (int64_t lane = 0; lane < lanes; ++lane) {
         const uint8_t* const scale = first + lane * row_bytes;
-        if (!std::isfinite(LoadF16(scale))) {
+        if (!IsFiniteF16(scale)) {
           return absl::InvalidArgumentError(
-              absl::StrCat("weight '", name, "': row ", o + lane, ", column ", g * kPackGroup,
-                           ": the scale of its block is ", LoadF16(scale)));
+              absl::StrCat("weight '", name, "': row ", first_row + o + lane, ", column ",
+                           g * kPackGroup, ": the scale of its block is ", LoadF16(scale)));
         }
         std::memcpy(packed + shape.scales_at(g) + 2 * lane, scale, 2);
       }
       uint8_t* const numbers = packed + shape.numbers_at(g);
       if (lanes == kPackOutputs) {
-        PackQ8Numbers(first + 2, row_bytes, kPackOutputs, numbers);
+        PackQ8Numbers(first + 2, row_bytes, numbers);
       } else {
         PackQ8Numbers(first + 2, row_bytes, lanes, numbers);
       }

@@ -24,9 +24,10 @@ inline constexpr int64_t kQ8BlockBytes = 34;
 
 // Packs a matrix of Q8_0 blocks [out, in / 32] to 8 bits: only rearranges it, so that every number
 // and scale stays as it is. REQUIRES: shape.bits is 8, and shape.in a multiple of 32. Returns
-// InvalidArgument with `name`, row and column for a scale that is not finite.
+// InvalidArgument with `name`, row (the first one is number `first_row`) and column for a scale
+// that is not finite.
 absl::Status PackQ8Blocks(absl::string_view name, const PackedWeights& shape, const uint8_t* blocks,
-                          uint8_t* packed);
+                          uint8_t* packed, int64_t first_row = 0);
 
 // Returns InvalidArgument with `name` and the number if one of `count` weights is finite but would
 // overflow f16.
