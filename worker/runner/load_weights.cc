@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "models/weights/weight_files.h"
 #include "ops/cpu/dtype/convert.h"
-#include "ops/cpu/threading/parallel.h"
 #include "ops/quantized/pack.h"
 #include "worker/runner/box_ranges.h"
+#include "worker/runner/in_place_reads.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/runner/weight_packer.h"
 
@@ -20,8 +20,6 @@ namespace {
 
 // Elements per chunk of reading and converting: the memory that loading needs beyond the weights.
 constexpr int64_t kReadChunk = 1 << 20;
-// Bytes of Q8_0 blocks that a thread reads and rearranges at once: less than its cache.
-constexpr int64_t kQ8BytesAtOnce = 1 << 18;
 
 // Minimum average bytes per contiguous range for which reading from the file in every step is not
 // much slower than copying from memory.
@@ -31,9 +29,10 @@ class Loader {
  public:
   Loader(const WeightFiles& files, const std::string& folder, const WeightLoadOptions& loading,
          Executor& executor)
-      : files_(files), folder_(folder), loading_(loading), executor_(executor) {}
+      : files_(files), folder_(folder), loading_(loading), executor_(executor), in_place_(files) {}
 
-  // Loads buffer `index`, this rank's part of a parameter, as the map says.
+  // Loads buffer `index`, this rank's part of a parameter, as the map says, or leaves it to
+  // ReadInPlace.
   absl::Status Load(int index, const WeightMap& map) {
     const std::string& name = executor_.tensor_name(index);
     const TensorSpec& spec = executor_.spec(index);
@@ -56,7 +55,8 @@ class Loader {
     packer_.reset();
     Dims whole = spec.global, start = spec.offset, size = spec.dims;
     PackedWeights packed;
-    uint8_t* home = nullptr;  // where Q8_0 blocks can be packed in place
+    uint8_t* home = nullptr;  // where numbers can be read, or Q8_0 blocks packed, in place
+    if (IsAsInMemory(source, spec.dtype)) home = executor_.HostData(index);
     if (source.bits != 0) {
       const absl::StatusOr<PackedPart> part = PartOf(name, source, spec);
       if (!part.ok()) return part.status();
@@ -77,8 +77,14 @@ class Loader {
     }
     int64_t at = 0;
     const BoxRanges box(whole, start, size);
-    const absl::Status status = home != nullptr ? LoadQ8Rows(name, source, packed, box, home, &at)
-                                                : LoadBox(index, source, box, &at);
+    absl::Status status;
+    if (home == nullptr) {
+      status = LoadBox(index, source, box, &at);
+    } else if (packer_.has_value()) {
+      status = AddQ8Rows(name, source, packed, box, home, &at);
+    } else {
+      status = AddNumbers(source, box, reinterpret_cast<float*>(home), &at);
+    }
     if (!status.ok()) return status;
     if (at != NumElements(size)) {
       return absl::InternalError(absl::StrCat("the pieces of parameter '", name, "' hold ", at,
@@ -86,6 +92,9 @@ class Loader {
     }
     return absl::OkStatus();
   }
+
+  // Reads what goes straight to host memory.
+  absl::Status ReadInPlace() const { return in_place_.Run(loading_); }
 
   // Tensors that no parameter reads.
   absl::Status CheckRest(const WeightMap& map) {
@@ -193,40 +202,32 @@ class Loader {
     return true;
   }
 
-  // Reads and rearranges Q8_0 blocks on all threads, straight into host memory: the kernel clears
-  // pages at their first use, which takes most of the time. REQUIRES: IsInWholeBlocks.
-  absl::Status LoadQ8Rows(const std::string& name, const WeightSource& source,
-                          const PackedWeights& shape, const BoxRanges& runs, uint8_t* to,
-                          int64_t* at) {
-    const int64_t row_bytes = shape.groups() * kQ8BlockBytes;
-    const int64_t step =
-        std::max<int64_t>(1, kQ8BytesAtOnce / (kPackOutputs * row_bytes)) * kPackOutputs;
-    scratch_.resize(static_cast<size_t>(MaxThreads()));
+  // Lets ReadInPlace pack Q8_0 blocks straight into host memory. REQUIRES: IsInWholeBlocks.
+  absl::Status AddQ8Rows(const std::string& name, const WeightSource& source,
+                         const PackedWeights& shape, const BoxRanges& runs, uint8_t* to,
+                         int64_t* at) {
     const int64_t all = std::numeric_limits<int64_t>::max();
-    return ForBox(source, runs, all, [&](int64_t begin, int64_t count) -> absl::Status {
-      if (loading_.cancelled && loading_.cancelled()) {
-        return absl::CancelledError("stopped while loading");
-      }
-      const int64_t first = piece_->begin + begin / shape.in, rows = count / shape.in;
-      const int64_t parts = (rows + step - 1) / step;
-      std::vector<absl::Status> statuses(static_cast<size_t>(parts));
-      ParallelShared(parts, MaxThreads(), [&](int64_t part, int64_t end, int thread) {
-        std::vector<uint8_t>& blocks = scratch_[thread];
-        for (; part < end; ++part) {
-          const int64_t row = part * step, here = std::min(step, rows - row);
-          blocks.resize(static_cast<size_t>(here * row_bytes));
-          absl::Status& status = statuses[part];
-          status = files_.ReadQ8Blocks(piece_name_, (first + row) * shape.groups(),
-                                       here * shape.groups(), blocks.data());
-          if (!status.ok()) continue;
-          status = PackQ8Blocks(name, {shape.bits, here, shape.in}, blocks.data(),
-                                to + row / kPackOutputs * shape.block_bytes());
-        }
-      });
-      for (const absl::Status& status : statuses) {
-        if (!status.ok()) return status;
-      }
-      to += (rows + kPackOutputs - 1) / kPackOutputs * shape.block_bytes();
+    return ForBox(source, runs, all, [&](int64_t begin, int64_t count) {
+      const PackedWeights part{shape.bits, count / shape.in, shape.in};
+      in_place_.AddQ8Rows(piece_name_, name, part, piece_->begin + begin / shape.in, to);
+      to += part.blocks() * shape.block_bytes();
+      *at += count;
+      return absl::OkStatus();
+    });
+  }
+
+  // Whether the numbers can be read straight into host memory.
+  static bool IsAsInMemory(const WeightSource& source, DType dtype) {
+    return source.bits == 0 && source.add == 0 && dtype == DType::kF32 &&
+           std::none_of(source.pieces.begin(), source.pieces.end(),
+                        [](const WeightSlice& piece) { return piece.transposed; });
+  }
+
+  absl::Status AddNumbers(const WeightSource& source, const BoxRanges& runs, float* to,
+                          int64_t* at) {
+    const int64_t all = std::numeric_limits<int64_t>::max();
+    return ForBox(source, runs, all, [&](int64_t begin, int64_t count) {
+      in_place_.AddNumbers(piece_name_, piece_->begin * piece_row_ + begin, count, to + *at);
       *at += count;
       return absl::OkStatus();
     });
@@ -446,6 +447,7 @@ class Loader {
   const std::string& folder_;
   const WeightLoadOptions& loading_;
   Executor& executor_;
+  InPlaceReads in_place_;
   std::set<std::string> used_;
   std::optional<WeightPacker> packer_;  // of the parameter being loaded, if it is packed
   // The open piece.
@@ -455,7 +457,6 @@ class Loader {
   std::vector<float> transposed_;  // the whole tensor, if it is transposed
   std::vector<float> wide_;
   std::vector<char> narrow_;
-  std::vector<std::vector<uint8_t>> scratch_;  // of each thread
 };
 
 // The tensors that this rank's model expects in its files.
@@ -485,6 +486,7 @@ absl::Status LoadWeights(const std::string& folder, const WeightMap& map, Execut
     if (executor.buffer(i).kind() != v1::PARAMETER_SHARD) continue;
     if (absl::Status s = loader.Load(i, map); !s.ok()) return s;
   }
+  if (absl::Status s = loader.ReadInPlace(); !s.ok()) return s;
   return loader.CheckRest(map);
 }
 

@@ -21,10 +21,15 @@ struct WeightLoadOptions {
   absl::Status Turn(const std::function<absl::Status()>& work) const {
     return turn ? turn(work) : work();
   }
-  // Runs Executor::WriteBuffer on the device. Returns Cancelled if `cancelled` returns true.
+  // Returns Cancelled if `cancelled` returns true.
+  absl::Status CheckCancelled() const {
+    if (cancelled && cancelled()) return absl::CancelledError("stopped while loading");
+    return absl::OkStatus();
+  }
+  // Runs Executor::WriteBuffer on the device. Errors as CheckCancelled.
   absl::Status Write(Executor& executor, int buffer, const void* host, int64_t bytes,
                      int64_t offset = 0) const {
-    if (cancelled && cancelled()) return absl::CancelledError("stopped while loading");
+    if (absl::Status s = CheckCancelled(); !s.ok()) return s;
     return Turn([&] { return executor.WriteBuffer(buffer, host, bytes, offset); });
   }
 };
