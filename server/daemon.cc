@@ -246,11 +246,7 @@ DistillationDependencies Daemon::ForDistillation() {
           .models = &models_,
           .files = files_.get(),
           .clock = &clock_,
-          .describe = [this](const std::string& name) -> absl::StatusOr<ModelDescription> {
-            absl::StatusOr<ArtifactLoader::Described> described = loader_.Describe(name);
-            if (!described.ok()) return described.status();
-            return std::move(described->description);
-          }};
+          .describe = [this](const std::string& name) { return loader_.Describe(name); }};
 }
 
 GatewayOptions Daemon::ForGateway() {

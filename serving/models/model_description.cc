@@ -117,10 +117,14 @@ absl::Status AddTokenizer(const TokenizerFiles& files, ModelDescription* model) 
 
 absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json,
                                                const TokenizerFiles& files) {
-  absl::StatusOr<LanguageModel> read = ReadModel(config_json);
-  if (!read.ok()) return read.status();
+  absl::StatusOr<LanguageModel> model = ReadModel(config_json);
+  if (!model.ok()) return model.status();
+  return DescribeModel(*std::move(model), files);
+}
+
+absl::StatusOr<ModelDescription> DescribeModel(LanguageModel read, const TokenizerFiles& files) {
   ModelDescription model;
-  model.model = *std::move(read);
+  model.model = std::move(read);
   if (absl::Status status = AddTokenizer(files, &model); !status.ok()) return status;
   model.tokenizer_config = files.tokenizer_config_json;
   if (!files.generation_config_json.empty()) {

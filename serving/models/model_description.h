@@ -34,6 +34,8 @@ struct ModelDescription {
 // config.json, and if there are both and they differ.
 absl::StatusOr<ModelDescription> DescribeModel(absl::string_view config_json,
                                                const TokenizerFiles& files = {});
+// The same of a model that ReadModel returned.
+absl::StatusOr<ModelDescription> DescribeModel(LanguageModel model, const TokenizerFiles& files);
 
 // Requested limits of a served model.
 struct ServingSize {

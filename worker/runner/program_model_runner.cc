@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Make(
 
 absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Create(
     const v1::Program& program, const std::string& folder, int max_positions, Device* device,
-    const WeightMap& weights) {
+    const WeightMap& weights, const WeightLoadOptions& loading) {
   absl::StatusOr<std::unique_ptr<ProgramModelRunner>> made = Make(program, device);
   if (!made.ok()) return made.status();
   std::unique_ptr<ProgramModelRunner> runner = *std::move(made);
@@ -69,7 +69,8 @@ absl::StatusOr<std::unique_ptr<ProgramModelRunner>> ProgramModelRunner::Create(
   if (absl::Status s = runner->TakeLimits(); !s.ok()) return s;
   if (absl::Status s = runner->CheckBuffers(); !s.ok()) return s;
   if (!folder.empty()) {
-    if (absl::Status s = LoadWeights(folder, weights, *runner->executor_); !s.ok()) return s;
+    absl::Status s = LoadWeights(folder, weights, *runner->executor_, loading);
+    if (!s.ok()) return s;
   }
   return runner;
 }

@@ -28,11 +28,9 @@ class ProgramModelRunner : public ModelRunner {
   // which also gives `weights`. An empty `folder` keeps the program's initial values.
   // `max_positions` is the longest sequence the program supports. The runner uses `device`
   // exclusively; it must outlive the runner.
-  static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Create(const v1::Program& program,
-                                                                    const std::string& folder,
-                                                                    int max_positions,
-                                                                    Device* device,
-                                                                    const WeightMap& weights = {});
+  static absl::StatusOr<std::unique_ptr<ProgramModelRunner>> Create(
+      const v1::Program& program, const std::string& folder, int max_positions, Device* device,
+      const WeightMap& weights = {}, const WeightLoadOptions& loading = {});
 
   // One rank of a model sharded over several devices (LowerServing with degrees). The program has
   // only the inputs that it reads; only one rank has logits. `limits` and `max_output_rows` are

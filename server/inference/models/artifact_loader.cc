@@ -4,22 +4,22 @@
 
 #include <algorithm>
 #include <deque>
+#include <future>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/machine_memory.h"
 #include "models/model.h"
 #include "models/quantize.h"
-#include "models/weights/additional_templates.h"
 #include "models/weights/native_format.h"
 #include "models/weights/weight_files.h"
 #include "ops/graph/graph_proto.h"
 #include "planner/planner.h"
-#include "server/inference/models/sentence_embeddings.h"
+#include "server/inference/models/model_folder.h"
 #include "server/inference/placement/choose_placement.h"
 #include "serving/models/check_same_vocabulary.h"
+#include "serving/models/read_tokenizer_files.h"
 #include "serving/runner/vocabulary_resizing_runner.h"
 #include "worker/device/device.h"
 #include "worker/measure.h"
@@ -28,56 +28,7 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConcurrentSteps = 8;  // in a placement search
-
-// The largest vocabularies take some tens of megabytes as JSON.
-constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
-
-// Missing files give empty texts.
-absl::StatusOr<TokenizerFiles> ReadTokenizerFiles(FileSystem& system, const std::string& folder) {
-  const absl::StatusOr<std::vector<std::string>> names = system.List(folder);
-  if (!names.ok()) return names.status();
-  TokenizerFiles files;
-  const std::tuple<const char*, std::string*, int64_t> kFiles[] = {
-      {"tokenizer.json", &files.tokenizer_json, kMaxTokenizerBytes},
-      {"tokenizer_config.json", &files.tokenizer_config_json, kMaxTokenizerBytes},
-      {"special_tokens_map.json", &files.special_tokens_map_json, kMaxConfigBytes},
-      {"generation_config.json", &files.generation_config_json, kMaxConfigBytes},
-      {"chat_template.jinja", &files.chat_template_jinja, kMaxConfigBytes}};
-  for (const auto& [name, text, max_bytes] : kFiles) {
-    if (std::find(names->begin(), names->end(), name) == names->end()) continue;
-    absl::StatusOr<std::string> read = ReadWholeFile(system, JoinPath(folder, name), max_bytes);
-    if (!read.ok()) return read.status();
-    *text = *std::move(read);
-  }
-  absl::StatusOr<std::map<std::string, std::string>> more =
-      ReadAdditionalTemplates(system, folder, *names);
-  if (!more.ok()) return more.status();
-  files.additional_chat_templates = *std::move(more);
-  if (!files.tokenizer_json.empty()) return files;
-  // A GGUF file may contain a tokenizer.
-  absl::StatusOr<TokenizerTexts> texts = ReadModelTokenizer(system, folder);
-  if (!texts.ok()) return texts.status();
-  files.tokenizer_json = std::move(texts->tokenizer);
-  if (files.tokenizer_config_json.empty()) files.tokenizer_config_json = std::move(texts->config);
-  return files;
-}
-
-// Missing files give empty texts.
-absl::StatusOr<SentenceTransformersFiles> ReadSentenceTransformersFiles(FileSystem& system,
-                                                                        const std::string& folder) {
-  SentenceTransformersFiles files;
-  for (const auto& [name, text] : {std::pair{"modules.json", &files.modules_json},
-                                   {"1_Pooling/config.json", &files.pooling_config_json}}) {
-    absl::StatusOr<std::string> read =
-        ReadWholeFile(system, JoinPath(folder, name), kMaxConfigBytes);
-    if (absl::IsNotFound(read.status())) continue;
-    if (!read.ok()) return read.status();
-    *text = *std::move(read);
-  }
-  return files;
-}
 
 int64_t BytesOf(const v1::TensorSpec& spec) {
   int64_t bytes = SizeOf(FromProto(spec.dtype()));
@@ -128,17 +79,30 @@ ArtifactLoader::ArtifactLoader(ArtifactLoaderOptions options)
       memory_(std::make_shared<MemoryBudget>(options_.memory_limit > 0 ? options_.memory_limit
                                                                        : DefaultMemoryLimit())) {}
 
-absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::Describe(
+absl::StatusOr<ModelDescription> ArtifactLoader::Describe(const std::string& artifact) const {
+  const absl::StatusOr<Described> described = BeginToDescribe(artifact, artifact);
+  if (!described.ok()) return described.status();
+  return described->description.get();
+}
+
+absl::StatusOr<ArtifactLoader::Described> ArtifactLoader::BeginToDescribe(
     const std::string& artifact, const std::string& version) const {
   absl::StatusOr<ArtifactFolder> folder = options_.folder(version);
   if (!folder.ok()) return folder.status();
   absl::StatusOr<std::string> config = ReadModelConfig(*files_, folder->path());
   if (!config.ok()) return InArtifact(artifact, config.status());
-  const absl::StatusOr<TokenizerFiles> files = ReadTokenizerFiles(*files_, folder->path());
-  if (!files.ok()) return InArtifact(artifact, files.status());
-  absl::StatusOr<ModelDescription> description = DescribeModel(*config, *files);
-  if (!description.ok()) return InArtifact(artifact, description.status());
-  return Described{*std::move(folder), *std::move(description)};
+  absl::StatusOr<LanguageModel> model = ReadModel(*config);
+  if (!model.ok()) return InArtifact(artifact, model.status());
+  auto description = [files = files_.get(), artifact, path = folder->path(),
+                      model = *model]() -> absl::StatusOr<ModelDescription> {
+    const absl::StatusOr<TokenizerFiles> texts = ReadTokenizerFiles(*files, path);
+    if (!texts.ok()) return InArtifact(artifact, texts.status());
+    absl::StatusOr<ModelDescription> made = DescribeModel(model, *texts);
+    if (!made.ok()) return InArtifact(artifact, made.status());
+    return made;
+  };
+  return Described{*std::move(folder), *std::move(model),
+                   std::async(std::launch::async, std::move(description)).share()};
 }
 
 absl::StatusOr<std::vector<ArtifactLoader::ModelToLoad>> ArtifactLoader::DescribeAll(
@@ -149,17 +113,19 @@ absl::StatusOr<std::vector<ArtifactLoader::ModelToLoad>> ArtifactLoader::Describ
   std::vector<std::string> artifacts = {llm};
   artifacts.insert(artifacts.end(), ssms.begin(), ssms.end());
   for (const std::string& artifact : artifacts) {
-    absl::StatusOr<Described> model = Describe(artifact, VersionIn(formats, artifact));
+    absl::StatusOr<Described> model = BeginToDescribe(artifact, VersionIn(formats, artifact));
     if (!model.ok()) return model.status();
-    const ModelFacts& facts = model->description.model.facts;
+    const ModelFacts& facts = model->language_model.facts;
     absl::StatusOr<ServingShape> shape =
         parts.empty() ? LlmShape(facts, size, expansion, count)
                       : SsmShape(facts, parts[0].shape, size, expansion, count);
     if (!shape.ok()) return InArtifact(artifact, shape.status());
     if (!parts.empty()) {
-      const ModelToLoad& large = parts[0];
-      absl::Status same = CheckSameVocabulary(large.artifact, large.model.description, artifact,
-                                              model->description);
+      const absl::StatusOr<ModelDescription>& large = parts[0].model.description.get();
+      if (!large.ok()) return large.status();
+      const absl::StatusOr<ModelDescription>& small = model->description.get();
+      if (!small.ok()) return small.status();
+      absl::Status same = CheckSameVocabulary(parts[0].artifact, *large, artifact, *small);
       if (!same.ok()) return same;
     }
     if (facts.short_positions > 0 && shape->max_positions > facts.short_positions) {
@@ -196,7 +162,7 @@ absl::StatusOr<ServingModel> ArtifactLoader::Build(const ModelToLoad& part,
                                                    const LoraAdapters& adapters,
                                                    LoraAdapters::Parameters* adapted,
                                                    int64_t* parameters) const {
-  const LanguageModel& model = part.model.description.model;
+  const LanguageModel& model = part.model.language_model;
   absl::StatusOr<ServingModel> serving = BuildServing(*options_.operators, model, shape);
   if (!serving.ok()) return serving.status();
   if (absl::Status status = BindAndInfer(*options_.operators, 1, &serving->graph); !status.ok()) {
@@ -224,8 +190,11 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ArtifactLoader::MakeLocal(const Mod
   if (!program.ok()) return program.status();
   std::shared_ptr<Device> device = NewCpuDevice(
       {.threads = options_.threads, .swap_folder = options_.swap_dir, .budget = memory_});
-  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner = ProgramModelRunner::Create(
-      *program, part.model.folder.path(), part.shape.max_positions, device.get(), serving.weights);
+  WeightLoadOptions loading;
+  loading.cancelled = [&part] { return part.model.IsKnownToFail(); };
+  absl::StatusOr<std::unique_ptr<ProgramModelRunner>> runner =
+      ProgramModelRunner::Create(*program, part.model.folder.path(), part.shape.max_positions,
+                                 device.get(), serving.weights, loading);
   if (!runner.ok()) return runner.status();
   if (absl::Status status = local.adapters.Load(local.adapted, (*runner)->executor());
       !status.ok()) {
@@ -246,7 +215,7 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
                    ServingDegrees{remote.place.tensor_parallel(), remote.place.pipeline_parallel()},
                    {.resident_weight_bytes = remote.resident_weight_bytes});
   if (!programs.ok()) return programs.status();
-  const ModelFacts& facts = part.model.description.model.facts;
+  const ModelFacts& facts = part.model.language_model.facts;
   RemoteModel model;
   model.name = remote.name;
   model.folder = part.model.folder.path();
@@ -377,7 +346,7 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::Load(
     const ServingShape& shape = (*parts)[0].shape;
     const int one = shape.max_context_slots / std::max(1, size.max_requests);
     if (loaded.ok() || !absl::IsResourceExhausted(loaded.status()) || size.kv_cache_tokens > 0 ||
-        shape.kv_slots <= one) {
+        shape.kv_slots <= one || (*parts)[0].model.IsKnownToFail()) {
       return loaded;
     }
     fitting.kv_cache_tokens = std::max(shape.kv_slots / 2, one);
@@ -388,14 +357,9 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
                                                               const Expansion& expansion,
                                                               const Formats& formats,
                                                               const Placement& placement) {
-  const ModelDescription& description = parts[0].model.description;
   Loaded loaded;
   loaded.kv_cache_tokens = parts[0].shape.kv_slots;
   loaded.format = parts[0].format;
-  loaded.parts.tokenizer = description.tokenizer;
-  loaded.parts.chat = description.chat;
-  loaded.parts.generation = description.generation;
-  loaded.parts.tokenizer_config = description.tokenizer_config;
   const auto sentence = ReadSentenceTransformersFiles(*files_, parts[0].model.folder.path());
   if (!sentence.ok()) return InArtifact(parts[0].artifact, sentence.status());
   loaded.parts.similarity = CheckSentenceEmbeddings(*sentence);
@@ -440,7 +404,11 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
     if (!serving.ok()) return InArtifact(part.artifact, serving.status());
     const int64_t resident_weight_bytes = m == 0 ? formats.resident_weight_bytes : 0;
     std::unique_ptr<ModelRunner> runner;
+    const std::shared_future<absl::StatusOr<ModelDescription>>& description =
+        part.model.description;
     if (const v1::ModelPlacement& place = loaded.placements[m]; place.tensor_parallel() > 0) {
+      // Workers are not asked to load a model that has no tokenizer.
+      if (!description.get().ok()) return description.get().status();
       // Cannot clash: names of served models have no slash.
       const std::string name =
           m == 0 ? placement.name : absl::StrCat(placement.name, "/ssm", m - 1);
@@ -462,10 +430,11 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
     } else {
       auto made =
           MakeLocal(part, *serving, {adapters, adapted, resident_weight_bytes}, &loaded.parts);
+      if (!description.get().ok()) return description.get().status();
       if (!made.ok()) return LoadError(part.artifact, part.shape, made.status());
       runner = *std::move(made);
     }
-    const auto vocabulary = static_cast<int>(description.model.facts.vocab_size);
+    const auto vocabulary = static_cast<int>(parts[0].model.language_model.facts.vocab_size);
     if (runner->limits().vocabulary != vocabulary) {
       runner = std::make_unique<VocabularyResizingRunner>(std::move(runner), vocabulary);
     }
@@ -475,6 +444,11 @@ absl::StatusOr<ModelLoader::Loaded> ArtifactLoader::LoadSized(const std::vector<
       loaded.parts.ssms.push_back(std::move(runner));
     }
   }
+  const ModelDescription& description = *parts[0].model.description.get();
+  loaded.parts.tokenizer = description.tokenizer;
+  loaded.parts.chat = description.chat;
+  loaded.parts.generation = description.generation;
+  loaded.parts.tokenizer_config = description.tokenizer_config;
   loaded.describe = [remote](v1::ServedModel* served) {
     for (size_t m = 0; m < remote.size(); ++m) {
       if (remote[m] == nullptr) continue;

@@ -1,7 +1,9 @@
 // Loads artifacts in Hugging Face layout for serving, on a device of this process or on workers.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,18 +51,25 @@ class ArtifactLoader : public ModelLoader {
                               const ServingSize& size, const Expansion& expansion,
                               const Formats& formats, const Placement& placement) override;
 
-  struct Described {
-    ArtifactFolder folder;
-    ModelDescription description;
-  };
   // Describes an artifact without reading its weights. Returns the same errors as Load.
-  absl::StatusOr<Described> Describe(const std::string& artifact) const {
-    return Describe(artifact, artifact);
-  }
+  absl::StatusOr<ModelDescription> Describe(const std::string& artifact) const;
 
  private:
+  struct Described {
+    ArtifactFolder folder;
+    LanguageModel language_model;
+    // The tokenizer takes a while: a thread makes it while the weights are read.
+    std::shared_future<absl::StatusOr<ModelDescription>> description;
+
+    // Whether the description has ended with an error by now.
+    bool IsKnownToFail() const {
+      return description.wait_for(std::chrono::seconds(0)) == std::future_status::ready &&
+             !description.get().ok();
+    }
+  };
   // Describes a version of an artifact; errors call it `artifact`.
-  absl::StatusOr<Described> Describe(const std::string& artifact, const std::string& version) const;
+  absl::StatusOr<Described> BeginToDescribe(const std::string& artifact,
+                                            const std::string& version) const;
   // One of the models that are loaded together.
   struct ModelToLoad {
     std::string artifact;
