@@ -1,9 +1,9 @@
 #include "worker/runner/in_place_reads.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
+#include "absl/synchronization/mutex.h"
 #include "ops/cpu/threading/parallel.h"
 #include "ops/quantized/pack.h"
 
@@ -35,19 +35,24 @@ void InPlaceReads::AddPieces(Part part, int64_t count, int64_t step) {
 }
 
 absl::Status InPlaceReads::Run(const WeightLoadOptions& loading) const {
-  absl::Status cancelled;  // of the first thread
-  std::atomic<bool> stopped = false;
+  absl::Mutex mutex;
+  absl::Status cancelled;
+  bool failed = false;
+  const auto stops = [&] {
+    absl::MutexLock lock(&mutex);
+    if (cancelled.ok()) cancelled = loading.CheckCancelled();
+    return failed || !cancelled.ok();
+  };
   std::vector<absl::Status> statuses(pieces_.size());
   std::vector<std::vector<uint8_t>> scratch(static_cast<size_t>(MaxThreads()));
   const auto count = static_cast<int64_t>(pieces_.size());
   ParallelShared(count, MaxThreads(), [&](int64_t i, int64_t end, int thread) {
-    for (; i < end; ++i) {
-      if (thread == 0 && cancelled.ok()) cancelled = loading.CheckCancelled();
-      if (stopped || (thread == 0 && !cancelled.ok())) break;
+    for (; i < end && !stops(); ++i) {
       statuses[i] = Read(pieces_[i], scratch[thread]);
-      if (!statuses[i].ok()) break;
+      if (statuses[i].ok()) continue;
+      absl::MutexLock lock(&mutex);
+      failed = true;
     }
-    if (i < end) stopped = true;
   });
   if (!cancelled.ok()) return cancelled;
   for (const absl::Status& status : statuses) {
