@@ -25,8 +25,9 @@ class PipelineTest : public ::testing::TestWithParam<Model> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    absl::StatusOr<SmallTrainingJob> job =
-        GetParam() == Model::kLlama ? SmallLlama(registry_, 4, 16, 16) : DeepCnn(registry_, 8, 32);
+    absl::StatusOr<SmallTrainingJob> job = GetParam() == Model::kLlama
+                                               ? SmallLlamaWithIgnoredLabels(registry_, 4, 16, 16)
+                                               : DeepCnn(registry_, 8, 32);
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
     if (GetParam() == Model::kDropout) MakeDropout();

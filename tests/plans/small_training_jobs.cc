@@ -1,8 +1,10 @@
 #include "tests/plans/small_training_jobs.h"
 
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "models/llama.h"
@@ -13,6 +15,8 @@
 
 namespace espalier {
 namespace {
+
+constexpr int32_t kIgnoredLabel = -100;
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -103,6 +107,37 @@ absl::StatusOr<SmallTrainingJob> SmallLlama(const OpRegistry& registry, int laye
   auto dataset = Dataset::FromText(*std::move(text), sequence, 0.1);
   if (!dataset.ok()) return dataset.status();
   job.dataset = *std::move(dataset);
+  return job;
+}
+
+absl::StatusOr<SmallTrainingJob> SmallLlamaWithIgnoredLabels(const OpRegistry& registry, int layers,
+                                                             int64_t sequence, int64_t batch) {
+  absl::StatusOr<SmallTrainingJob> job = SmallLlama(registry, layers, sequence, batch);
+  if (!job.ok()) return job.status();
+  const int64_t examples = job->dataset->examples();
+  std::vector<Column> columns;
+  for (const Column& text : job->dataset->columns()) {
+    std::vector<int32_t> values(static_cast<size_t>(examples * sequence));
+    for (int64_t e = 0; e < examples; ++e) {
+      char* const row = reinterpret_cast<char*>(values.data() + e * sequence);
+      absl::Status read = job->dataset->Read(text, e, {0}, {sequence}, DType::kI32, row);
+      if (!read.ok()) return read;
+      if (text.name != "targets") continue;
+      for (int64_t s = 0; s < sequence; ++s) {
+        const bool counts = e % 5 != 0 && (s >= sequence / 2 || s % 2 == 0);
+        if (!counts) values[static_cast<size_t>(e * sequence + s)] = kIgnoredLabel;
+      }
+    }
+    Column column{text.name, text.example, {}};
+    column.data.resize(values.size() * sizeof(int32_t));
+    std::memcpy(column.data.data(), values.data(), column.data.size());
+    columns.push_back(std::move(column));
+    job->columns[text.name] = text.name;
+  }
+  auto dataset = Dataset::FromColumns(std::move(columns), 0.1);
+  if (!dataset.ok()) return dataset.status();
+  job->dataset = *std::move(dataset);
+  AddExampleWeights(registry, batch, &job->graph, &job->columns);
   return job;
 }
 

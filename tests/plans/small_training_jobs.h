@@ -31,4 +31,10 @@ absl::StatusOr<SmallTrainingJob> DeepCnn(const OpRegistry& registry, int layers,
 absl::StatusOr<SmallTrainingJob> SmallLlama(const OpRegistry& registry, int layers = 2,
                                             int64_t sequence = 16, int64_t batch = 8);
 
+// The same, but labels count (are not -100) in unequal shares of examples and positions: half of
+// them in the first half of a sequence, none in every fifth example.
+absl::StatusOr<SmallTrainingJob> SmallLlamaWithIgnoredLabels(const OpRegistry& registry,
+                                                             int layers = 2, int64_t sequence = 16,
+                                                             int64_t batch = 8);
+
 }  // namespace espalier

@@ -45,7 +45,7 @@ class Zero : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    auto job = GetParam() ? SmallLlama(registry_) : DigitsCnn(registry_);
+    auto job = GetParam() ? SmallLlamaWithIgnoredLabels(registry_) : DigitsCnn(registry_);
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
   }
