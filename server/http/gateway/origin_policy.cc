@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/net/transport_security.h"
+#include "server/inference/requests/schema_warnings.h"
 
 namespace espalier {
 namespace {
@@ -57,7 +58,7 @@ class CorsResponder : public HttpResponder {
     if (allowed_) {
       headers.emplace_back("Access-Control-Allow-Origin", origin_);
       headers.emplace_back("Access-Control-Expose-Headers",
-                           "X-Request-Id, Request-Id, Retry-After");
+                           absl::StrCat("X-Request-Id, Request-Id, Retry-After, ", kWarningHeader));
     }
     return headers;
   }

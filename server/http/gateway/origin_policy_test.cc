@@ -12,6 +12,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 using Fields = std::map<std::string, std::string>;
@@ -176,7 +177,8 @@ TEST_F(GatewayOriginTest, AllowedPagesReadAnswersAndErrors) {
   Answer answer = Ask({kOurs}, /*keys=*/false, version);
   EXPECT_EQ(answer.status_, 200);
   EXPECT_EQ(answer.headers_["Access-Control-Allow-Origin"], kOurs);
-  EXPECT_THAT(answer.headers_["Access-Control-Expose-Headers"], HasSubstr("X-Request-Id"));
+  EXPECT_THAT(answer.headers_["Access-Control-Expose-Headers"],
+              AllOf(HasSubstr("X-Request-Id"), HasSubstr("espalier-warning")));
   // The key is still wanted, and the page can read that it is.
   answer = Ask({kOurs}, /*keys=*/true, version);
   EXPECT_EQ(answer.status_, 401);
