@@ -6,8 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/dead_code.h"
+#include "ops/onnx/equal_parameters.h"
 #include "ops/onnx/folded_layers.h"
 #include "ops/onnx/initializer_roles.h"
+#include "ops/onnx/merged_initializers.h"
 #include "ops/onnx/model_file.h"
 #include "ops/onnx/tensor_proto.h"
 #include "ops/onnx/translations.h"
@@ -232,6 +234,7 @@ absl::StatusOr<ImportedModel> ImportOnnxFile(const OpRegistry& registry,
   const absl::StatusOr<std::unique_ptr<onnx_import::ModelFile>> read =
       onnx_import::ReadModelFile(std::move(file), options.folder);
   if (!read.ok()) return read.status();
+  const std::string merged = onnx_import::SeparateMergedInitializers(read->get());
   const onnx::ModelProto& model = (*read)->model;
   absl::StatusOr<int> opset = OpsetOf(model);
   if (!opset.ok()) return opset.status();
@@ -252,6 +255,9 @@ absl::StatusOr<ImportedModel> ImportOnnxFile(const OpRegistry& registry,
       report->initializers[name] = {value.type, value.trained, value.reason, false};
     }
     report->notes = onnx_import::NotesOnFoldedLayers(model);
+    if (!merged.empty()) report->notes.push_back(merged);
+    std::string equal = onnx_import::NoteOnEqualParameters(**read, *roles);
+    if (!equal.empty()) report->notes.push_back(std::move(equal));
     for (std::string& note : onnx_import::NotesOnMissingValues(missing)) {
       report->notes.push_back(std::move(note));
     }

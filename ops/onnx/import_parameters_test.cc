@@ -92,6 +92,121 @@ TEST(ImportTest, WhatIsAppliedToAnInputAloneIsNotTrained) {
   EXPECT_EQ(RolesIn(model, {"a.shift"}).at("a.shift"), "trained");
 }
 
+// torchvision's FrozenBatchNorm2d: its weight and bias are buffers.
+TEST(ImportTest, ANormWhoseArithmeticIsWrittenOutIsFrozen) {
+  const auto norm = [](bool written_out) {
+    const std::vector<onnx::TensorProto> tensors = {
+        Tensor("n.weight", {2}, Floats{1, 2}),           Tensor("n.bias", {2}, Floats{0, 1}),
+        Tensor("n.running_mean", {2}, Floats{3, 4}),     Tensor("n.running_var", {2}, Floats{4, 1}),
+        Tensor("fc.weight", {2, 2}, Floats{1, 2, 3, 4}), Tensor("fc.bias", {2}, Floats{1, 2})};
+    std::vector<onnx::NodeProto> nodes = {Node("Gemm", {"x", "fc.weight", "fc.bias"}, {"h"}),
+                                          Node("Sqrt", {"n.running_var"}, {"deviation"}),
+                                          Node("Div", {"n.weight", "deviation"}, {"scale"}),
+                                          Node("Mul", {"n.running_mean", "scale"}, {"mean"}),
+                                          Node("Sub", {"n.bias", "mean"}, {"shift"}),
+                                          Node("Mul", {"h", "scale"}, {"scaled"}),
+                                          Node("Add", {"scaled", "shift"}, {"y"})};
+    if (!written_out) {
+      nodes = {nodes[0],
+               Node("BatchNormalization",
+                    {"h", "n.weight", "n.bias", "n.running_mean", "n.running_var"}, {"y"})};
+    }
+    return Model(nodes, tensors);
+  };
+  std::map<std::string, std::string> expected = {
+      {"n.weight", "frozen?"},     {"n.bias", "frozen?"},    {"n.running_mean", "frozen"},
+      {"n.running_var", "frozen"}, {"fc.weight", "trained"}, {"fc.bias", "trained"}};
+  EXPECT_EQ(RolesIn(norm(true)), expected);
+  expected["n.weight"] = expected["n.bias"] = "trained";
+  EXPECT_EQ(RolesIn(norm(false)), expected);
+}
+
+// In evaluation mode PyTorch's first exporter writes equal tensors once.
+TEST(ImportTest, TensorsThatWereMergedAreParametersOfTheirOwn) {
+  Model model({Node("Identity", {"a.weight"}, {"b.weight"}), Node("Relu", {"x"}, {"h"}),
+               Node("Mul", {"h", "a.weight"}, {"i"}), Node("Mul", {"i", "b.weight"}, {"y"})},
+              {Tensor("a.weight", {2}, Floats{1, 1})});
+  std::map<std::string, std::string> expected = {{"a.weight", "trained"}};
+  EXPECT_EQ(RolesIn(model), expected) << "tf2onnx and others write what they mean";
+  model.proto.set_producer_name("pytorch");
+  expected["b.weight"] = "trained";
+  EXPECT_EQ(RolesIn(model), expected);
+  ImportOptions options;
+  options.evaluator = CpuEvaluator();
+  ImportReport report;
+  const absl::StatusOr<Graph> graph =
+      ImportOnnx(Operators(), model.proto.SerializeAsString(), options, &report);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(graph->value(graph->FindValue("b.weight")).constant, Bytes(Floats{1, 1}));
+  EXPECT_THAT(report.notes, ::testing::Contains(AllOf(HasSubstr("merged"), HasSubstr("b.weight"))));
+  // An nn.Identity of the module.
+  model.proto.mutable_graph()->mutable_node(0)->set_output(0, "/0/Identity_output_0");
+  model.proto.mutable_graph()->mutable_node(3)->set_input(1, "/0/Identity_output_0");
+  expected.erase("b.weight");
+  EXPECT_EQ(RolesIn(model), expected);
+}
+
+// The newer one leaves out small initializers that are equal to another, literals included.
+TEST(ImportTest, TracedOperationsTellMergedTensorsApart) {
+  const auto with = [](onnx::NodeProto node, const std::string& operation) {
+    onnx::StringStringEntryProto* property = node.add_metadata_props();
+    property->set_key("pkg.torch.onnx.fx_node");
+    property->set_value(operation);
+    return node;
+  };
+  // As in: n = norm0(x); m = norm1(n); u = m * table; t = (u + 1) * scale; y = fc(copied(t))
+  Model model(
+      {with(Node("LayerNormalization", {"x", "norm0.weight", "norm0.bias"}, {"n"}),
+            "%n : [num_users=1] = call_function[target=aten.layer_norm](args = (%x, [2], "
+            "%p_norm0_weight, %p_norm0_bias), kwargs = {})"),
+       with(Node("LayerNormalization", {"n", "norm0.weight", "norm0.bias"}, {"m"}),
+            "%m : [num_users=1] = call_function[target=aten.layer_norm](args = (%n, [2], "
+            "%p_norm1_weight, %p_norm1_bias), kwargs = {})"),
+       with(Node("Mul", {"m", "tied.weight"}, {"u"}), "%u : mul(args = (%m, %p_table), ...)"),
+       with(Node("Mul", {"u", "tied.weight"}, {"v"}), "%v : mul(args = (%u, %p_tied_weight), ...)"),
+       with(Node("Add", {"v", "scale"}, {"s"}), "%s : add(args = (%v, 1.0), ...)"),
+       with(Node("Mul", {"s", "scale"}, {"t"}), "%t : mul(args = (%s, %p_scale), ...)"),
+       with(Node("MatMul", {"t", "val_0"}, {"w"}),
+            "%y : linear(args = (%t, %p_fc_weight, %p_fc_bias), ...)"),
+       with(Node("Add", {"w", "norm0.bias"}, {"y"}),
+            "%y : linear(args = (%t, %p_fc_weight, %p_fc_bias), ...)")},
+      {Tensor("norm0.weight", {2}, Floats{1, 1}), Tensor("norm0.bias", {2}, Floats{0, 0}),
+       Tensor("tied.weight", {2}, Floats{3, 4}), Tensor("scale", {}, Floats{1}),
+       Tensor("val_0", {2, 2}, Floats{1, 2, 3, 4})});
+  model.proto.set_producer_name("pytorch");
+  onnx::GraphProto& graph = *model.proto.mutable_graph();
+  std::string signature = "\n# inputs\n";
+  for (const auto& [placeholder, target] :
+       std::map<std::string, std::string>{{"p_norm0_weight", "norm0.weight"},
+                                          {"p_norm0_bias", "norm0.bias"},
+                                          {"p_norm1_weight", "norm1.weight"},
+                                          {"p_norm1_bias", "norm1.bias"},
+                                          {"p_tied_weight", "tied.weight"},
+                                          {"p_table", "table"},
+                                          {"p_scale", "scale"},
+                                          {"p_fc_weight", "fc.weight"},
+                                          {"p_fc_bias", "fc.bias"}}) {
+    signature += placeholder + ": PARAMETER target='" + target + "'\n";
+    onnx::ValueInfoProto* info = graph.add_value_info();
+    info->set_name(target);
+    onnx::StringStringEntryProto* property = info->add_metadata_props();
+    property->set_key("pkg.torch.export.graph_signature.InputSpec.kind");
+    property->set_value("PARAMETER");
+  }
+  onnx::StringStringEntryProto* property = graph.add_metadata_props();
+  property->set_key("pkg.torch.export.ExportedProgram.graph_signature");
+  property->set_value(signature);
+  std::map<std::string, std::string> roles = RolesIn(model);
+  EXPECT_EQ(roles.count("val_0_scale"), 1u) << "the literal 1";
+  EXPECT_NE(roles["val_0_scale"], "trained");
+  roles.erase("val_0_scale");
+  const std::map<std::string, std::string> expected = {
+      {"norm0.weight", "trained"}, {"norm0.bias", "trained"},  {"norm1.weight", "trained"},
+      {"norm1.bias", "trained"},   {"tied.weight", "trained"}, {"scale", "trained"},
+      {"val_0", "trained"},        {"fc.bias", "trained"}};
+  EXPECT_EQ(roles, expected);
+}
+
 // PyTorch's exporter transposes the weights of linear layers and gives them new names.
 TEST(ImportTest, WeightsWithoutNamesAreTrained) {
   const Floats four = {1, 2, 3, 4};

@@ -135,6 +135,11 @@ NameKind KindOfName(const std::string& name) {
   return NameKind::kUnknown;
 }
 
+std::string NameWithoutDigits(std::string name) {
+  name.erase(std::remove_if(name.begin(), name.end(), absl::ascii_isdigit), name.end());
+  return name;
+}
+
 bool NamesPositions(const std::string& name) {
   const std::vector<std::string> words = WordsIn(name);
   return std::any_of(words.begin(), words.end(), [](const std::string& word) {

@@ -16,6 +16,9 @@ enum class NameKind {
 
 NameKind KindOfName(const std::string& name);
 
+// "layers..fc.weight" of "layers.0.fc.weight": equal for copies of a layer.
+std::string NameWithoutDigits(std::string name);
+
 // Whether the name speaks of positions: "pe", "embed_positions.weight".
 bool NamesPositions(const std::string& name);
 

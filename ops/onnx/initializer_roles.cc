@@ -3,34 +3,29 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/json/bounded_json.h"
 #include "ops/onnx/import.h"
 #include "ops/onnx/initializer_names.h"
 #include "ops/onnx/initializer_uses.h"
 #include "ops/onnx/tensor_proto.h"
+#include "ops/onnx/torch_metadata.h"
 
 namespace espalier::onnx_import {
 namespace {
-
-using Properties = google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto>;
 
 // Larger literals stay parameters, so that programs stay small.
 constexpr int64_t kMaxLiteral = 1024;
 // Larger operands of elementwise operators are no constants of the kind that people write.
 constexpr int64_t kMaxSmallOperand = 4096;
 constexpr int64_t kMaxPositionBytes = 64 << 20;
-
-const std::string* FindProperty(const Properties& properties, absl::string_view key) {
-  for (const onnx::StringStringEntryProto& property : properties) {
-    if (property.key() == key) return &property.value();
-  }
-  return nullptr;
-}
 
 absl::StatusOr<std::optional<std::set<std::string>>> ListedIn(const onnx::ModelProto& model) {
   const std::string* text = FindProperty(model.metadata_props(), kTrainableKey);
@@ -68,22 +63,14 @@ TorchSignature SignatureOf(const onnx::GraphProto& graph) {
   TorchSignature signature;
   for (const auto* infos : {&graph.value_info(), &graph.input()}) {
     for (const onnx::ValueInfoProto& info : *infos) {
-      const std::string* kind =
-          FindProperty(info.metadata_props(), "pkg.torch.export.graph_signature.InputSpec.kind");
+      const std::string* kind = FindProperty(info.metadata_props(), kTorchInputKind);
       if (kind != nullptr && *kind != "USER_INPUT") signature.kinds[info.name()] = *kind;
     }
   }
-  const std::string* text =
-      FindProperty(graph.metadata_props(), "pkg.torch.export.ExportedProgram.graph_signature");
-  if (text == nullptr) return signature;
   std::set<std::string> names;
   for (const onnx::TensorProto& tensor : graph.initializer()) names.insert(tensor.name());
-  // Lines such as "p_fc_weight: PARAMETER target='fc.weight'".
-  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
-    const std::pair<absl::string_view, absl::string_view> halves =
-        absl::StrSplit(line, absl::MaxSplits(": PARAMETER target='", 1));
-    const absl::string_view target = halves.second.substr(0, halves.second.find('\''));
-    if (!target.empty()) signature.complete &= names.count(std::string(target)) > 0;
+  for (const auto& [placeholder, tensor] : TorchTensorsOf(graph)) {
+    if (tensor.kind == "PARAMETER") signature.complete &= names.count(tensor.target) > 0;
   }
   return signature;
 }
@@ -120,6 +107,26 @@ bool HoldsFixedPositions(const onnx::TensorProto& tensor, const TensorType& type
   if (type.dtype != DType::kF32 || type.bytes() > kMaxPositionBytes) return false;
   const absl::StatusOr<HostTensor> read = ReadTensor(tensor, file);
   return read.ok() && IsSinusoidal(type.dims, NumbersOf(type, read->bytes));
+}
+
+// What stands before "running_var" in the names of norms whose arithmetic is written out, such as
+// torchvision's FrozenBatchNorm2d: exporters write those that learn as BatchNormalization.
+std::set<std::string> FrozenNorms(const onnx::GraphProto& graph,
+                                  const InitializerReaders& readers) {
+  std::set<std::string> prefixes;
+  for (const onnx::TensorProto& tensor : graph.initializer()) {
+    absl::string_view prefix = tensor.name();
+    if (!absl::ConsumeSuffix(&prefix, ".running_var")) continue;
+    const InitializerUses uses = readers.UsesOf(tensor.name());
+    if (uses.elementwise && !uses.statistics) prefixes.emplace(prefix);
+  }
+  return prefixes;
+}
+
+bool ScalesOrShiftsOneOf(const std::set<std::string>& norms, absl::string_view name,
+                         const InitializerUses& uses) {
+  const bool named = absl::ConsumeSuffix(&name, ".weight") || absl::ConsumeSuffix(&name, ".bias");
+  return named && uses.weight_of == nullptr && norms.count(std::string(name)) > 0;
 }
 
 InitializerRole Literal(int64_t elements, std::string reason) {
@@ -165,6 +172,7 @@ absl::StatusOr<InitializerRoles> RolesOfInitializers(const ModelFile& file,
   if (!listed.ok()) return listed.status();
   const InitializerReaders readers(model);
   const TorchSignature signature = SignatureOf(model.graph());
+  const std::set<std::string> frozen_norms = FrozenNorms(model.graph(), readers);
   InitializerRoles roles;
   for (const onnx::TensorProto& tensor : model.graph().initializer()) {
     const std::string& name = tensor.name();
@@ -196,6 +204,8 @@ absl::StatusOr<InitializerRoles> RolesOfInitializers(const ModelFile& file,
                                          : Literal(type->num_elements(), reason);
     } else if (made_by_torch) {
       role = Literal(type->num_elements(), "a literal of the exporter");
+    } else if (ScalesOrShiftsOneOf(frozen_norms, name, uses)) {
+      role = {Role::kFrozen, "of a norm whose running statistics are constants", true};
     } else {
       role = Inferred(tensor, *type, uses);
     }
