@@ -175,6 +175,88 @@ TEST_F(MatchPredictionsTest, ProbabilitiesWithoutLogitsAreTakenAsProbabilities) 
              Matched(Model("negative_log_likelihood", mean)));
 }
 
+// The mean over views or a sequence, pooled and interpolated maps of classes.
+TEST_F(MatchPredictionsTest, MeansOfDistributionsAreDistributions) {
+  const auto two_views = [](GraphBuilder& b, ValueId x) {
+    const ValueId other = b.Op("multiply_scalar", {x}, {{"value", -2.0}});
+    return Softmax(b, Reshaped(b, b.Op("concat", {x, other}, Along(1)), {0, 2, kClasses}));
+  };
+  // [batch, classes, 1, 2]
+  const auto image = [&](GraphBuilder& b, ValueId x) {
+    const ValueId by_class = b.Op("transpose", {two_views(b, x)}, {{"perm", Dims{0, 2, 1}}});
+    return Reshaped(b, by_class, {0, kClasses, 1, 2});
+  };
+  const std::map<std::string, Tail> tails = {
+      {"mean",
+       [&](auto& b, ValueId x) {
+         return b.Op("reduce_mean", {two_views(b, x)}, {{"axes", Dims{1}}, {"keepdims", false}});
+       }},
+      {"average pool",
+       [&](auto& b, ValueId x) {
+         const ValueId y = b.Op("pool2d", {image(b, x)},
+                                {{"kind", std::string("average")}, {"kernel", Dims{1, 2}}});
+         return Reshaped(b, y, {0, kClasses});
+       }},
+      {"interpolation",
+       [&](auto& b, ValueId x) {
+         const ValueId y =
+             b.Op("resize", {image(b, x)},
+                  {{"scales", std::vector<double>{1, 1, 1, 0.5}}, {"mode", std::string("linear")}});
+         return Reshaped(b, y, {0, kClasses});
+       }},
+      {"a part",
+       [&](auto& b, ValueId x) {
+         const ValueId y =
+             b.OpN("split", 2, {two_views(b, x)}, {{"axis", int64_t{1}}, {"sizes", Dims{1, 1}}})[1];
+         return b.Op("squeeze", {y}, {{"axes", Dims{1}}});
+       }},
+  };
+  for (const auto& [name, tail] : tails) {
+    SCOPED_TRACE(name);
+    const Tail log = [&tail = tail](auto& b, ValueId x) { return b.Op("log", {tail(b, x)}); };
+    ExpectSame(Bound(Model("sparse_categorical_crossentropy", log)),
+               Matched(Model("sparse_categorical_crossentropy", tail)));
+    EXPECT_THAT(notes_, ::testing::ElementsAre(HasSubstr("taken as probabilities")));
+  }
+}
+
+TEST_F(MatchPredictionsTest, NumbersFrom0To1AreProbabilitiesOfABinaryLoss) {
+  const auto half = [](GraphBuilder& b, ValueId y) {
+    return b.Op("multiply_scalar", {b.Op("add_scalar", {y}, {{"value", 1.0}})}, {{"value", 0.5}});
+  };
+  const auto not_x = [](GraphBuilder& b, ValueId x) { return Sigmoid(b, b.Op("neg", {x})); };
+  const std::map<std::string, Tail> tails = {
+      {"hard_sigmoid", [](auto& b, ValueId x) { return b.Op("hard_sigmoid", {x}); }},
+      {"tanh", [&](auto& b, ValueId x) { return half(b, b.Op("tanh", {x})); }},
+      {"erf", [&](auto& b, ValueId x) { return half(b, b.Op("erf", {x})); }},
+      {"written out",
+       [](auto& b, ValueId x) {
+         const ValueId e = b.Op("exp", {b.Op("neg", {x})});
+         return b.Op("reciprocal", {b.Op("add_scalar", {e}, {{"value", 1.0}})});
+       }},
+      {"of exp",
+       [](auto& b, ValueId x) {
+         const ValueId e = b.Op("exp", {x});
+         return b.Op("neg", {b.Op("subtract_scalar", {Sigmoid(b, e)}, {{"value", 1.0}})});
+       }},
+      {"the larger",
+       [&](auto& b, ValueId x) {
+         return b.Op("maximum", {Sigmoid(b, x), not_x(b, x)});
+       }},
+      {"the largest",
+       [&](auto& b, ValueId x) {
+         const ValueId both = b.Op("concat", {Sigmoid(b, x), not_x(b, x)}, Along(1));
+         return b.Op("reduce_max", {Reshaped(b, both, {0, 2, kClasses})}, {{"axes", Dims{1}}});
+       }},
+  };
+  for (const auto& [name, tail] : tails) {
+    SCOPED_TRACE(name);
+    ExpectSame(Bound(Model("binary_crossentropy", tail, {{"from_logits", false}})),
+               Matched(Model("binary_crossentropy", tail)));
+    EXPECT_THAT(notes_, ::testing::ElementsAre(HasSubstr("taken as probabilities")));
+  }
+}
+
 TEST_F(MatchPredictionsTest, TheLossOfASaturatedSoftmaxIsExact) {
   const Tail large = [](auto& b, ValueId x) {
     return Softmax(b, b.Op("multiply_scalar", {x}, {{"value", 400.0}}));

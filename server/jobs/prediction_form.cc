@@ -58,10 +58,12 @@ class FormFinder {
   PredictionForm Compute(ValueId v) {
     const Value& value = graph_.value(v);
     if (value.kind == ValueKind::kConstant) return OfConstant(value);
-    if (value.producer == kNoNode || value.producer_output != 0) return {};
+    if (value.producer == kNoNode) return {};
     const NodeId n = value.producer;
     const Node& node = graph_.node(n);
     const std::string& op = node.op;
+    if (op == "split") return Part(node);
+    if (value.producer_output != 0) return {};
     if (op == "softmax" || op == "log_softmax") {
       const int axis = Normalized(node.attributes.Int("axis"), Rank(node.inputs[0]));
       return Function(PredictionForm::kSoftmax, node.inputs[0], axis, op == "log_softmax", n);
@@ -71,6 +73,10 @@ class FormFinder {
     if (op == "log") return Logarithm(node);
     if (op == "exp") return Exponential(node);
     if (op == "relu" || op == "abs" || op == "softplus") return NotNegative(node);
+    if (op == "hard_sigmoid") return Bounds(0, 1);
+    if (op == "tanh" || op == "erf" || op == "softsign" || op == "sin" || op == "cos") {
+      return Bounds(-1, 1);
+    }
     if (op == "clip") return Clipped(node);
     if (op == "concat") return Concatenated(node);
     if (op == "add" || op == "add_n") return Sum(node);
@@ -79,8 +85,19 @@ class FormFinder {
     if (op == "divide_scalar") {
       return Scaled(Of(node.inputs[0]), 1 / node.attributes.Float("value"));
     }
+    if (op == "add_scalar") return Shifted(Of(node.inputs[0]), node.attributes.Float("value"));
+    if (op == "subtract_scalar") {
+      return Shifted(Of(node.inputs[0]), -node.attributes.Float("value"));
+    }
+    if (op == "neg") return Negative(Of(node.inputs[0]));
+    if (op == "reciprocal") return Inverse(Of(node.inputs[0]));
     if (op == "divide") return Divided(n);
     if (op == "subtract") return Subtracted(n);
+    if (op == "maximum" || op == "minimum") return OneOfTwo(node.inputs[0], node.inputs[1]);
+    if (op == "where") return OneOfTwo(node.inputs[1], node.inputs[2]);
+    if (op == "reduce_mean" || op == "reduce_max" || op == "reduce_min") return Reduced(node);
+    if (op == "pool2d" || op == "adaptive_pool2d") return Pooled(node);
+    if (op == "resize") return Resized(node);
     return {};
   }
 
@@ -257,6 +274,70 @@ class FormFinder {
     return Bounds(a.low * b.low, a.high * b.high);
   }
 
+  static PredictionForm Shifted(const PredictionForm& form, double by) {
+    return form.logarithm ? PredictionForm() : Bounds(form.low + by, form.high + by);
+  }
+
+  static PredictionForm Negative(const PredictionForm& form) {
+    return form.logarithm ? PredictionForm() : Bounds(-form.high, -form.low);
+  }
+
+  static PredictionForm Inverse(const PredictionForm& form) {
+    if (form.logarithm || !(form.low > 0)) return {};
+    return Bounds(1 / form.high, 1 / form.low);
+  }
+
+  // Each element is one of either.
+  PredictionForm OneOfTwo(ValueId a, ValueId b) {
+    const PredictionForm one = Of(a), other = Of(b);
+    if (one.logarithm || other.logarithm) return {};
+    return Bounds(std::min(one.low, other.low), std::max(one.high, other.high));
+  }
+
+  // One of the results of a split.
+  PredictionForm Part(const Node& node) {
+    PredictionForm form = Plain(Of(node.inputs[0]));
+    if (Normalized(node.attributes.Int("axis"), Rank(node.inputs[0])) == form.axis) form.axis = -1;
+    return form;
+  }
+
+  // A mean over dimensions other than the classes' is a mean of distributions.
+  PredictionForm Reduced(const Node& node) {
+    PredictionForm form = Plain(Of(node.inputs[0]));
+    if (form.logarithm) return {};
+    const size_t rank = Rank(node.inputs[0]);
+    std::vector<bool> reduced(rank, node.attributes.Ints("axes").empty());
+    for (int64_t axis : node.attributes.Ints("axes")) reduced[Normalized(axis, rank)] = true;
+    const bool keeps_sum = node.op == "reduce_mean" && form.axis >= 0 && !reduced[form.axis];
+    if (!keeps_sum) return Bounds(form.low, form.high);
+    if (!node.attributes.Bool("keepdims")) {
+      form.axis -= static_cast<int>(std::count(reduced.begin(), reduced.begin() + form.axis, true));
+    }
+    return form;
+  }
+
+  // Images [batch, channel, ...], of which no window reaches over several channels.
+  PredictionForm Pooled(const Node& node) {
+    PredictionForm form = Plain(Of(node.inputs[0]));
+    const std::string kind = node.attributes.String("kind");
+    if (form.logarithm || (kind != "average" && kind != "max")) return {};
+    const bool zeros = kind == "average" && node.attributes.Bool("count_include_pad", false);
+    if (kind == "max" || form.axis != 1 || zeros) form.axis = -1;
+    return zeros ? Bounds(std::min(form.low, 0.0), std::max(form.high, 0.0)) : form;
+  }
+
+  // Interpolation takes means of neighbours.
+  PredictionForm Resized(const Node& node) {
+    PredictionForm form = Plain(Of(node.inputs[0]));
+    if (form.logarithm || node.attributes.String("mode") == "cubic" ||
+        !node.attributes.Floats("roi").empty()) {
+      return {};
+    }
+    const Dims &from = DimsOf(node.inputs[0]), &to = DimsOf(node.outputs[0]);
+    if (form.axis >= 0 && from[form.axis] != to[form.axis]) form.axis = -1;
+    return form;
+  }
+
   // The node that computes `op` of `of` along one dimension, which it keeps, and the dimension.
   std::optional<int> ReducedAlong(ValueId v, const std::string& op, ValueId of) const {
     const NodeId n = graph_.value(v).producer;
@@ -274,7 +355,12 @@ class FormFinder {
     const PredictionForm top = Of(x), bottom = Of(node.inputs[1]);
     if (!bottom.logarithm && bottom.low == bottom.high) return Scaled(top, 1 / bottom.low);
     const std::optional<int> axis = ReducedAlong(node.inputs[1], "reduce_sum", x);
-    if (!axis.has_value() || top.logarithm || top.low < 0) return {};
+    if (top.logarithm || top.low < 0) return {};
+    if (!axis.has_value()) {
+      return bottom.logarithm || !(bottom.low > 0)
+                 ? PredictionForm()
+                 : Bounds(top.low / bottom.high, top.high / bottom.low);
+    }
     PredictionForm form = Function(PredictionForm::kNone, kNoValue, *axis, false, n);
     const NodeId producer = graph_.value(x).producer;
     if (producer != kNoNode && graph_.node(producer).op == "exp") {
@@ -284,12 +370,16 @@ class FormFinder {
     return form;
   }
 
-  // x - log(sum(exp(x)))
+  // x - log(sum(exp(x))), or a difference such as 1 - p.
   PredictionForm Subtracted(NodeId n) {
     const Node& node = graph_.node(n);
     const std::optional<int> axis =
         ReducedAlong(node.inputs[1], "reduce_log_sum_exp", node.inputs[0]);
-    if (!axis.has_value()) return {};
+    if (!axis.has_value()) {
+      const PredictionForm a = Of(node.inputs[0]), b = Of(node.inputs[1]);
+      if (a.logarithm || b.logarithm) return {};
+      return Bounds(a.low - b.high, a.high - b.low);
+    }
     return Function(PredictionForm::kSoftmax, node.inputs[0], *axis, true, n);
   }
 

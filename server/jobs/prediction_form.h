@@ -36,7 +36,8 @@ struct PredictionForm {
 };
 
 // Follows softmax, log-softmax, sigmoid, and the same written with exp, log and sums, through
-// identity, cast, dimension changes, slices, gathers, concatenation, clipping and weighted means.
+// identity, cast, dimension changes, slices, gathers, concatenation, clipping, weighted means, and
+// means, pools and interpolation over other dimensions. Of other operators it follows the bounds.
 // REQUIRES: `bound` went through BindAndInfer.
 PredictionForm FormOf(const Graph& bound, ValueId value);
 
