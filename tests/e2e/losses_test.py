@@ -9,6 +9,8 @@ import sys
 import tempfile
 import unittest
 
+import onnx
+
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import DATA, Cluster, Failed  # noqa: E402
 
@@ -61,6 +63,24 @@ class LossesTest(unittest.TestCase):
         _, values = self.first(*case("softmaxend", "-b", "12", "--lr=0.1",
                                      "--loss=sparse_categorical_crossentropy:from_logits=true"))
         self.assertAlmostEqual(values["loss"], 1.0826246, places=5)
+
+    def test_a_network_learns_alike_with_and_without_its_softmax(self):
+        model = onnx.load(f"{DATA}/digits_cnn.onnx")
+        logits = model.graph.output[0]
+        model.graph.node.append(onnx.helper.make_node("Softmax", [logits.name], ["probabilities"], axis=-1))
+        ends = onnx.ValueInfoProto()
+        ends.CopyFrom(logits)
+        ends.name = "probabilities"
+        model.graph.output.remove(logits)
+        model.graph.output.append(ends)
+        with tempfile.TemporaryDirectory() as folder:
+            onnx.save(model, f"{folder}/softmax.onnx")
+            plain, ending = (self.cluster.wait_for_job(self.cluster.train(
+                f"--onnx={file}", f"--dataset={DATA}/digits.npz", "--input", "labels=y", "-b", "64", "-e", "3",
+                "--holdout=0.2", "--optimizer=sgd", "--lr=0.05", "--seed=1", "--single-device"))
+                for file in (f"{DATA}/digits_cnn.onnx", f"{folder}/softmax.onnx"))
+        self.assertGreater(plain["evaluation"]["accuracy"], 0.85)
+        self.assertEqual(ending["evaluation"], plain["evaluation"])
 
     def test_the_dry_run_and_the_plan_say_what_was_done(self):
         plain = self.cluster.cli("train", *case("softmaxend", "-b", "12", "--dry-run")).stdout

@@ -49,6 +49,28 @@ class OnnxFilesTest(unittest.TestCase):
         for name, loss in {"cls_token_repeat": 1.13020, "last_token_pool_arange": 0.90586, "hf_roberta": 1.38138}.items():
             self.assertAlmostEqual(self.last_loss(name), loss, delta=3e-5, msg=name)
 
+    def test_queries_that_are_repeated_by_the_batch(self):
+        """A DETR, whose first loss is ONNX Runtime's, at the batch of the data and another."""
+        flags = [f"--onnx={FILES}/detr_like.onnx", f"--dataset={FILES}/detr_like.npz", "--input", "labels=labels_", "--holdout=0",
+                 "--no-shuffle", "--metrics=none", "--optimizer=sgd", "--lr=0.01"]
+        for batch, loss in ((4, 2.337771), (3, 2.494393)):
+            job = self.cluster.wait_for_job(self.cluster.train(*flags, "-b", str(batch), "--steps=3"))
+            self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+            losses = self.cluster.losses(job["id"])
+            self.assertAlmostEqual(losses[0], loss, delta=2e-5)
+            self.assertLess(losses[2], losses[0])
+
+    def test_stochastic_depth(self):
+        """A ConvNeXt that leaves out layers at random trains, from ONNX Runtime's loss, and the seed says which layers."""
+        flags = [f"--onnx={FILES}/convnext_droppath.onnx", f"--dataset={FILES}/convnext_droppath.npz", "--input", "labels=labels_", "-b",
+                 "4", "--holdout=0", "--metrics=none", "--optimizer=sgd", "--lr=0.05", "--steps=20", "--seed=1"]
+        jobs = [self.cluster.wait_for_job(self.cluster.train(*flags)) for _ in range(2)]
+        self.assertEqual([job["state"].upper() for job in jobs], 2 * ["SUCCEEDED"], jobs)
+        losses, again = (self.cluster.losses(job["id"]) for job in jobs)
+        self.assertAlmostEqual(losses[0], 2.262437, delta=2e-5)
+        self.assertLess(losses[19], 0.8 * losses[0])
+        self.assertEqual(losses, again)
+
     def test_sums_over_neighbours(self):
         """scatter_add has a gradient, whose sums no order of the edges changes."""
         flags = [f"--onnx={FILES}/gnn_scatter_add.onnx", f"--dataset={DATA}/losses/gnn_amax.npz", "--input", "labels=labels_", "-b", "12",

@@ -8,9 +8,11 @@ import sys
 import tempfile
 import unittest
 
+import numpy as np
+
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "conformance"))
-from cluster import DATA, Cluster  # noqa: E402
+from cluster import DATA, Cluster, Failed  # noqa: E402
 import onnx_environment  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -53,7 +55,9 @@ class TrainingTest(unittest.TestCase):
 
     def test_ignored_labels_do_not_count(self):
         """PyTorch's first loss, on every kind of plan."""
-        for plan in (["--single-device"], ["--only-data-parallel"], ["--single-device", "--micro-batches=3"]):
+        parallel = ["--only-data-parallel"]
+        for plan in (["--single-device"], ["--single-device", "--micro-batches=3"], parallel, [*parallel, "--zero-stage=1"],
+                     [*parallel, "--zero-stage=2"], [*parallel, "--zero-stage=3"], ["--pipeline-stages=2", "--micro-batches=3"]):
             job = self.cluster.train(f"--onnx={DATA}/tagger.onnx", f"--dataset={DATA}/ignored_labels.npz", "--input", "labels=y",
                                      "--loss=sparse_categorical_crossentropy", "-b", "12", "--steps=2", "--holdout=0",
                                      "--optimizer=sgd", "--lr=0.5", *plan)
@@ -61,14 +65,67 @@ class TrainingTest(unittest.TestCase):
             self.assertAlmostEqual(self.cluster.losses(job)[0], 2.03432, delta=2e-5, msg=plan)
 
     def test_evaluation_counts_each_held_out_label_once(self):
-        for batch in ("5", "12"):  # twelve held-out examples: the last batch has two
+        # Twelve held-out examples: the last batch has two, or two for one worker and none for the other.
+        for batch, plan in (("5", "--single-device"), ("12", "--single-device"), ("10", "--only-data-parallel")):
             job = self.cluster.wait_for_job(self.cluster.train(
-                f"--onnx={DATA}/tagger.onnx", f"--dataset={DATA}/ignored_labels_holdout.npz", "-b", batch, "--epochs=20",
+                f"--onnx={DATA}/tagger.onnx", f"--dataset={DATA}/ignored_labels_holdout.npz", "-b", batch, "--epochs=20", plan,
                 "--loss=sparse_categorical_crossentropy", "--metrics=accuracy,perplexity", "--holdout=0.5"))
             self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
             self.assertEqual(int(job["evaluation_examples"]), 12)
             theirs = self.check_evaluation(job, "ignored_labels_holdout.npz", "labels", "0.5")
             self.assertAlmostEqual(job["evaluation"]["perplexity"], math.exp(theirs["loss"]), delta=1e-3)
+
+    def test_without_shuffling_the_order_is_that_of_the_file(self):
+        """With a learning rate of 0 the loss of a step is that of its examples."""
+        examples = dict(np.load(f"{DATA}/ignored_labels_holdout.npz"))
+        flags = [f"--onnx={DATA}/tagger.onnx", "--loss=sparse_categorical_crossentropy", "-b", "4", "--holdout=0",
+                 "--optimizer=sgd", "--lr=0"]
+
+        def losses(dataset, *more):
+            job = self.cluster.wait_for_job(self.cluster.train(*flags, f"--dataset={dataset}", *more))
+            self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+            return list(self.cluster.losses(job["id"]).values())
+
+        whole = f"{DATA}/ignored_labels_holdout.npz"
+        ordered = losses(whole, "--epochs=2", "--no-shuffle", "--seed=1")
+        self.assertEqual(len(ordered), 12)
+        self.assertEqual(ordered[:6], ordered[6:])
+        for ours, theirs in zip(losses(whole, "--epochs=2", "--no-shuffle", "--seed=2", "--only-data-parallel"), ordered):
+            self.assertAlmostEqual(ours, theirs, places=5)
+        self.assertNotEqual(losses(whole, "--epochs=2", "--seed=1"), ordered)
+        with tempfile.TemporaryDirectory() as folder:
+            np.savez(f"{folder}/third.npz", **{name: values[8:12] for name, values in examples.items()})
+            self.assertAlmostEqual(losses(f"{folder}/third.npz", "--epochs=1")[0], ordered[2], places=6)
+
+    def test_a_downloaded_model_is_trained_on(self):
+        """Its model.onnx, its folder and --init begin where the training ended."""
+        flags = ["--steps=3", "--optimizer=sgd", "--lr=0"]
+        before = self.cluster.losses(self.trained(*flags)["id"])
+        trained = self.trained("--epochs=1", "--name=to-train-on")
+        with tempfile.TemporaryDirectory() as folder:
+            self.cluster.cli("models", "download", "to-train-on", folder)
+            for model in ([f"--onnx={folder}/model.onnx"], [f"--onnx={folder}"], ["--onnx=artifact:to-train-on"]):
+                job = self.cluster.wait_for_job(self.cluster.train(*model, *DIGITS[1:], *flags))
+                self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+                after = self.cluster.losses(job["id"])
+                self.assertLess(max(after.values()), 0.7 * min(before.values()))
+                # The running statistics move without a learning rate, too.
+                self.assertAlmostEqual(job["evaluation"]["loss"], trained["evaluation"]["loss"], delta=5e-3)
+            columns = [flag for flag in DIGITS[1:] if not flag.startswith(("--loss", "--metrics"))]  # it has its own
+            job = self.cluster.wait_for_job(self.cluster.train("--init=to-train-on", *columns, *flags))
+            self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+            self.assertAlmostEqual(job["evaluation"]["loss"], trained["evaluation"]["loss"], delta=5e-3)
+            for step, loss in self.cluster.losses(job["id"]).items():
+                self.assertAlmostEqual(loss, after[step], places=5)
+
+    def test_the_dataset_of_a_job_that_is_not_over_is_kept(self):
+        self.cluster.run("models", "upload", "needed", f"{DATA}/digits.npz", "--kind=dataset")
+        job = self.cluster.train(DIGITS[0], "--dataset=artifact:needed", "--dataset-format=npz", *DIGITS[2:], "--steps=1000000")
+        with self.assertRaisesRegex(Failed, f"espalier jobs cancel {job}"):
+            self.cluster.run("models", "delete", "needed")
+        self.cluster.run("jobs", "cancel", job)
+        self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "CANCELLED")
+        self.cluster.wait(lambda: self.cluster.run("models", "delete", "needed"), 30, "its workers have let it go")
 
     def test_mixed_precision_converges_like_f32(self):
         wide = self.trained("--epochs=2")
