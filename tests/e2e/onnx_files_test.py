@@ -44,6 +44,17 @@ class OnnxFilesTest(unittest.TestCase):
         self.assertEqual(reply["trained"], {"tensors": 4, "elements": 195, "other_tensors": 4, "other_elements": 4})
         self.assertEqual({name for name, use in uses.items() if not use["trained"]}, {"val_0", "val_1", "val_2", "val_3"})
 
+    def test_equal_tensors_that_exporters_merged(self):
+        """The scales and shifts of new norms are parameters of their own, in files of both exporters."""
+        for name in ("fresh_norms", "fresh_norms_dynamo"):
+            flags = [f"--onnx={FILES}/{name}.onnx", f"--dataset={FILES}/fresh_norms.npz", "-b", "12", "--steps=4", "--optimizer=sgd",
+                     "--lr=0.1", "--holdout=0"]
+            job = self.cluster.wait_for_job(self.cluster.train(*flags, f"--name={name}"))
+            self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
+            for ours, theirs in zip(self.cluster.losses(job["id"]).values(), (1.57067, 1.45167, 1.36071, 1.28811)):
+                self.assertAlmostEqual(ours, theirs, delta=2e-5, msg=name)
+            self.assertIn("merged tensors", " ".join(job["notes"]))
+
     def test_models_that_repeat_or_count_by_the_batch(self):
         """Tile by the batch, arange(batch), h[arange(B), lengths - 1], transformers' masks."""
         for name, loss in {"cls_token_repeat": 1.13020, "last_token_pool_arange": 0.90586, "hf_roberta": 1.38138}.items():
