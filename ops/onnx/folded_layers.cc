@@ -114,6 +114,11 @@ std::vector<std::string> NotesOnFoldedLayers(const onnx::ModelProto& model) {
         "has, training does not normalise",
         kRemedy));
   }
+  if (seen.inference_batch_norm) {
+    notes.push_back(
+        "BatchNormalization is in inference mode in the file: training normalises by the batch all "
+        "the same, and moves the running statistics");
+  }
   const bool inference = seen.inference_batch_norm || !folded.empty() || tensorflow;
   if (inference && !seen.dropout && !seen.random && model.producer_name() != "espalier") {
     notes.push_back(absl::StrCat(

@@ -184,6 +184,7 @@ TEST(ImportTest, TracedOperationsTellMergedTensorsApart) {
                                           {"p_tied_weight", "tied.weight"},
                                           {"p_table", "table"},
                                           {"p_scale", "scale"},
+                                          {"p_folded", "folded"},
                                           {"p_fc_weight", "fc.weight"},
                                           {"p_fc_bias", "fc.bias"}}) {
     signature += placeholder + ": PARAMETER target='" + target + "'\n";
@@ -196,6 +197,13 @@ TEST(ImportTest, TracedOperationsTellMergedTensorsApart) {
   onnx::StringStringEntryProto* property = graph.add_metadata_props();
   property->set_key("pkg.torch.export.ExportedProgram.graph_signature");
   property->set_value(signature);
+  ImportOptions options;
+  options.evaluator = CpuEvaluator();
+  ImportReport report;
+  ASSERT_TRUE(ImportOnnx(Operators(), model.proto.SerializeAsString(), options, &report).ok());
+  EXPECT_THAT(report.notes,
+              ::testing::Contains(AllOf(HasSubstr("'table' and 'tied.weight'; they"),
+                                        HasSubstr("left out"), HasSubstr("'folded';"))));
   std::map<std::string, std::string> roles = RolesIn(model);
   EXPECT_EQ(roles.count("val_0_scale"), 1u) << "the literal 1";
   EXPECT_NE(roles["val_0_scale"], "trained");

@@ -69,19 +69,25 @@ class Separator {
     if (tensors_.empty()) return;
     for (const auto& [name, tensor] : tensors_) targets_[tensor.target] = tensor.kind;
     std::map<std::string, std::vector<InitializerUse>> operations;  // by their text
+    std::set<std::string> named;
     for (onnx::NodeProto& node : *graph_.mutable_node()) {
       const std::string* operation = FindProperty(node.metadata_props(), kTorchOperation);
       if (operation == nullptr) continue;
+      for (std::string& target : TargetsIn(*operation)) named.insert(std::move(target));
       for (int i = 0; i < node.input_size(); ++i) {
         if (targets_.count(node.input(i)) > 0 && IsFloatInitializer(node.input(i))) {
           operations[*operation].emplace_back(&node, i);
         }
       }
     }
+    for (const auto& [target, kind] : targets_) {
+      const bool gone = kind == "PARAMETER" && initializers_.count(target) == 0;
+      if (gone && !named.empty() && named.count(target) == 0) left_out_.push_back(target);
+    }
     for (const auto& [text, uses] : operations) {
-      const std::vector<std::string> named = TargetsIn(text);
+      const std::vector<std::string> targets = TargetsIn(text);
       for (const auto& [node, i] : uses) {
-        if (std::count(named.begin(), named.end(), node->input(i)) > 0) {
+        if (std::count(targets.begin(), targets.end(), node->input(i)) > 0) {
           used_by_name_.insert(node->input(i));
         }
       }
@@ -101,6 +107,14 @@ class Separator {
       notes.push_back(absl::StrCat(
           "the exporter has merged tensors of the PyTorch module because their values were equal, ",
           first_kept_, "; they are trained as one"));
+    }
+    if (!left_out_.empty()) {
+      notes.push_back(absl::StrCat(
+          "the exporter has left out parameters of the PyTorch module, or computed with their "
+          "values, '",
+          left_out_[0], "'",
+          left_out_.size() > 1 ? absl::StrCat(" and ", left_out_.size() - 1, " more") : "",
+          "; they are not trained (export with optimize=False)"));
     }
     return absl::StrJoin(notes, "; ");
   }
@@ -213,6 +227,7 @@ class Separator {
   std::set<std::string> added_;
   int separated_ = 0;
   std::string first_separated_, first_kept_;
+  std::vector<std::string> left_out_;  // parameters that no operation in the file names
 };
 
 }  // namespace

@@ -14,7 +14,8 @@ namespace espalier::onnx_import {
 //  - the newer exporter writes equal tensors of up to 1,024 elements once; its nodes name the
 //    parameters of the operation that they come from. Equal tensors that are neither filled with
 //    one value nor of copied layers (names that differ in digits) are taken for tied weights.
-// Returns what the user must know; empty if nothing was merged.
+// Returns what the user must know, parameters that the newer exporter left out included; empty if
+// there is nothing.
 std::string SeparateMergedInitializers(ModelFile* file);
 
 }  // namespace espalier::onnx_import
