@@ -110,11 +110,10 @@ class Separator {
     }
     if (!left_out_.empty()) {
       notes.push_back(absl::StrCat(
-          "the exporter has left out parameters of the PyTorch module, or computed with their "
-          "values, '",
-          left_out_[0], "'",
-          left_out_.size() > 1 ? absl::StrCat(" and ", left_out_.size() - 1, " more") : "",
-          "; they are not trained (export with optimize=False)"));
+          "no operation in the file names these parameters of the PyTorch module: '", left_out_[0],
+          "'", left_out_.size() > 1 ? absl::StrCat(" and ", left_out_.size() - 1, " more") : "",
+          "; unless they are tied to others, the exporter has left them out or used their values, "
+          "and they are not trained: export with optimize=False"));
     }
     return absl::StrJoin(notes, "; ");
   }
