@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "models/tokenizer_file_names.h"
 #include "models/weights/flexflow_weights.h"
 #include "models/weights/weight_files.h"
 
@@ -69,10 +70,13 @@ absl::Status CopyFile(FileSystem& files, const std::string& from, const std::str
 }
 
 absl::Status CopyModelAssets(FileSystem& files, const v1::Artifact& artifact,
-                             const std::string& from, const std::string& to) {
+                             const std::string& from, const std::string& to, ModelAssets which) {
   for (const std::string& file : artifact.files()) {
     if (file == "config.json" || file == "graph.pb" || file == kDistillationReport ||
         IsWeights(file)) {
+      continue;
+    }
+    if (which != ModelAssets::kAll && IsTokenizerFile(file) != (which == ModelAssets::kTokenizer)) {
       continue;
     }
     const size_t slash = file.rfind('/');
@@ -82,7 +86,8 @@ absl::Status CopyModelAssets(FileSystem& files, const v1::Artifact& artifact,
     if (status.ok()) status = CopyFile(files, JoinPath(from, file), JoinPath(to, file));
     if (!status.ok()) return status;
   }
-  return WriteTokenizer(files, artifact, from, to);
+  return which == ModelAssets::kOthers ? absl::OkStatus()
+                                       : WriteTokenizer(files, artifact, from, to);
 }
 
 }  // namespace espalier

@@ -47,7 +47,9 @@ class ModelAssetsTest : public ::testing::Test {
                                    {}));
   }
 
-  absl::Status Copy() { return CopyModelAssets(*files_, artifact_, from_, to_); }
+  absl::Status Copy(ModelAssets which = ModelAssets::kAll) {
+    return CopyModelAssets(*files_, artifact_, from_, to_, which);
+  }
   std::vector<std::string> Copied() { return *files_->List(to_); }
   std::string Text(const std::string& name) {
     return ReadWholeFile(*files_, JoinPath(to_, name), 1 << 20).value_or("none");
@@ -80,6 +82,31 @@ TEST_F(ModelAssetsTest, FilesOfItsOwnAreNotReplaced) {
   Write("tokenizer.json", "its own");
   ASSERT_TRUE(Copy().ok());
   EXPECT_EQ(Text("tokenizer.json"), "its own");
+}
+
+// A model may get the tokenizer of one artifact, and what else it has from another.
+TEST_F(ModelAssetsTest, TheTokenizerAndTheRestAreParts) {
+  const std::vector<std::string> tokenizer = {"tokenizer.json", "chat_template.jinja",
+                                              "additional_chat_templates/tools.jinja"};
+  for (const std::string& name : tokenizer) {
+    EXPECT_TRUE(files_->CreateDirectories(JoinPath(from_, "additional_chat_templates")).ok());
+    Write(name, "x");
+  }
+  Write("LICENSE", "mit");
+  ASSERT_TRUE(Copy(ModelAssets::kOthers).ok());
+  EXPECT_THAT(Copied(), ElementsAre("LICENSE"));
+  std::filesystem::remove(JoinPath(to_, "LICENSE"));
+  ASSERT_TRUE(Copy(ModelAssets::kTokenizer).ok());
+  EXPECT_THAT(Copied(), UnorderedElementsAre("tokenizer.json", "chat_template.jinja",
+                                             "additional_chat_templates"));
+  EXPECT_EQ(Text("additional_chat_templates/tools.jinja"), "x");
+}
+
+TEST_F(ModelAssetsTest, OnlyTheTokenizerOfAGguf) {
+  WriteGguf("gpt-2");
+  Write("LICENSE", "mit");
+  ASSERT_TRUE(Copy(ModelAssets::kTokenizer).ok());
+  EXPECT_THAT(Copied(), UnorderedElementsAre("tokenizer.json", "tokenizer_config.json"));
 }
 
 TEST_F(ModelAssetsTest, SkipsWeightsReportsAndUnreadableTokenizers) {

@@ -16,6 +16,7 @@
 #include "ops/graph/graph_proto.h"
 #include "proto/states.h"
 #include "server/artifacts/model_assets.h"
+#include "server/artifacts/store_file.h"
 #include "server/distillation/teacher_continuations.h"
 #include "server/jobs/init_model.h"
 #include "serving/distillation/distillation_samples.h"
@@ -172,16 +173,11 @@ absl::Status DistillationRun::SubmitTraining(int k) {
   }
   absl::StatusOr<std::string> examples = ExamplesOf(round);
   if (!examples.ok()) return examples.status();
-  absl::StatusOr<std::unique_ptr<ArtifactUpload>> upload = tools_.artifacts->Begin(
-      {RoundName(k), v1::Artifact::DATASET, {{"boost", job_.id()}}, job_.owner()},
-      /*replace=*/true);
-  if (!upload.ok()) return upload.status();
-  absl::Status status = (*upload)->StartFile("samples.npz");
-  constexpr size_t kChunk = 1 << 20;
-  for (size_t at = 0; at < examples->size() && status.ok(); at += kChunk) {
-    status = (*upload)->Append(examples->substr(at, kChunk));
-  }
-  if (status.ok()) status = (*upload)->Commit().status();
+  absl::Status status =
+      StoreFile(tools_.artifacts,
+                {RoundName(k), v1::Artifact::DATASET, {{"boost", job_.id()}}, job_.owner()},
+                /*replace=*/true, "samples.npz", *examples)
+          .status();
   if (!status.ok()) return status;
 
   // The same request each time, with an idempotency key: a crash between Submit and Save leaves one

@@ -93,9 +93,6 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
   const v1::Job& job = task_.record.job;
   end.output_model = job.spec().output_model().empty() ? job.id() : job.spec().output_model();
   std::string no_onnx;
-  const std::string& tokenizer = job.spec().tokenizer_artifact().empty()
-                                     ? job.spec().init_artifact()
-                                     : job.spec().tokenizer_artifact();
   const auto stopped = [this] { return stopping(); };
   const std::string folder = CheckpointFolder(checkpoint.within_job);
   const ModelExport what = {.files = tools_.files,
@@ -106,7 +103,8 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
                             .job_id = job.id(),
                             .name = end.output_model,
                             .owner = job.owner(),
-                            .tokenizer_artifact = tokenizer,
+                            .init_artifact = job.spec().init_artifact(),
+                            .tokenizer_artifact = job.spec().tokenizer_artifact(),
                             .stop = stopped};
   absl::StatusOr<std::string> registered = ExportModel(what, &no_onnx);
   for (bool said = false; absl::IsResourceExhausted(registered.status()); said = true) {

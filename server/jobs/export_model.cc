@@ -52,13 +52,21 @@ absl::Status WriteOnnx(const ModelExport& what, const std::string& folder, std::
   return WriteFileAtomically(*what.files, JoinPath(folder, "model.onnx"), *model);
 }
 
-absl::Status CopyTokenizer(const ModelExport& what, const std::string& folder) {
-  if (what.tokenizer_artifact.empty()) return absl::OkStatus();
-  absl::StatusOr<v1::Artifact> artifact = what.artifacts->Find(what.tokenizer_artifact);
-  if (!artifact.ok()) return artifact.status();
-  const absl::StatusOr<ArtifactFolder> from = what.artifacts->Pin(what.tokenizer_artifact);
-  if (!from.ok()) return from.status();
-  return CopyModelAssets(*what.files, *artifact, from->path(), folder);
+absl::Status CopyAssets(const ModelExport& what, const std::string& folder) {
+  const ModelAssets of_init =
+      what.tokenizer_artifact.empty() ? ModelAssets::kAll : ModelAssets::kOthers;
+  for (const auto& [name, assets] : {std::pair{what.init_artifact, of_init},
+                                     {what.tokenizer_artifact, ModelAssets::kTokenizer}}) {
+    if (name.empty()) continue;
+    const absl::StatusOr<v1::Artifact> artifact = what.artifacts->Find(name);
+    if (!artifact.ok()) return artifact.status();
+    const absl::StatusOr<ArtifactFolder> from = what.artifacts->Pin(name);
+    if (!from.ok()) return from.status();
+    const absl::Status copied =
+        CopyModelAssets(*what.files, *artifact, from->path(), folder, assets);
+    if (!copied.ok()) return copied;
+  }
+  return absl::OkStatus();
 }
 
 // For programs that do not know "tokenizer": "bytes" in config.json.
@@ -94,7 +102,7 @@ absl::StatusOr<std::string> ExportModel(const ModelExport& what, std::string* no
       *what.files, what.checkpoint_directory,
       known ? config->second : "{\n  \"model_type\": \"espalier_graph\"\n}\n", *staging, types);
   if (status.ok()) status = go_on();
-  if (status.ok() && known) status = CopyTokenizer(what, *staging);
+  if (status.ok() && known) status = CopyAssets(what, *staging);
   if (status.ok() && known) status = WriteByteTokenizer(what, config->second, *staging);
   if (status.ok() && !known) status = WriteGraph(what, *staging);
   if (status.ok() && !known) status = WriteOnnx(what, *staging, no_onnx);

@@ -18,9 +18,11 @@ struct ModelExport {
   const Graph* model;                // as submitted
   std::string checkpoint_directory;  // with the trained parameters
   std::string job_id;
-  std::string name;                // of the artifact
-  std::string owner;               // of the job
-  std::string tokenizer_artifact;  // its model assets are copied; empty: none
+  std::string name;   // of the artifact
+  std::string owner;  // of the job
+  // Artifacts, empty: none. The model gets the assets of the first (CopyModelAssets) and the
+  // tokenizer of the second, or of the first if there is no second.
+  std::string init_artifact, tokenizer_artifact;
   // Polled between steps, last after the files are hashed and before the model is registered.
   std::function<bool()> stop;
 };

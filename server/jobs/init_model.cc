@@ -92,29 +92,29 @@ absl::StatusOr<std::optional<Graph>> InitGraphOfArtifact(const OpRegistry& regis
   return std::optional<Graph>(*std::move(graph));
 }
 
+absl::StatusOr<Graph> LanguageModelGraph(const OpRegistry& registry, const std::string& config,
+                                         int64_t sequence_length) {
+  absl::StatusOr<LanguageModel> model = ReadModel(config);
+  if (!model.ok()) return model.status();
+  if (sequence_length < 1 || sequence_length > kMaxSequence) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("examples have ", sequence_length, " tokens, expected 1 to ", kMaxSequence));
+  }
+  absl::StatusOr<TrainingModel> training = BuildTraining(registry, *model, sequence_length);
+  if (!training.ok()) return training.status();
+  return std::move(training->graph);
+}
+
 absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                const std::string& artifact, int64_t sequence_length, bool bytes) {
+                                const std::string& artifact, int64_t sequence_length) {
   absl::StatusOr<std::string> folder = artifacts.Folder(artifact);
   if (!folder.ok()) return In(artifact, folder.status());
   absl::StatusOr<std::string> config = ReadModelConfig(*NewPosixFileSystem(), *folder);
   if (!config.ok()) return In(artifact, config.status());
-  absl::StatusOr<LanguageModel> model = ReadModel(*config);
-  if (!model.ok()) return In(artifact, model.status());
-  if (bytes && model->facts.tokenizer != "bytes") {
-    return In(artifact,
-              absl::InvalidArgumentError(
-                  "it has a tokenizer of its own, but a dataset of text is bytes; give one "
-                  "of tokens (NPZ, columns \"tokens\" and \"targets\")"));
-  }
-  if (sequence_length < 1 || sequence_length > kMaxSequence) {
-    return In(artifact,
-              absl::InvalidArgumentError(absl::StrCat("examples have ", sequence_length,
-                                                      " tokens, expected 1 to ", kMaxSequence)));
-  }
-  absl::StatusOr<TrainingModel> training = BuildTraining(registry, *model, sequence_length);
-  if (!training.ok()) return In(artifact, training.status());
-  training->graph.metadata["config"] = ConfigAfterTraining(*config);
-  return std::move(training->graph);
+  absl::StatusOr<Graph> graph = LanguageModelGraph(registry, *config, sequence_length);
+  if (!graph.ok()) return In(artifact, graph.status());
+  graph->metadata["config"] = ConfigAfterTraining(*config);
+  return graph;
 }
 
 absl::StatusOr<ArtifactFolder> InitFolder(const OpRegistry& registry,

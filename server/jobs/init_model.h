@@ -16,12 +16,14 @@ absl::StatusOr<std::optional<Graph>> InitGraphOfArtifact(const OpRegistry& regis
                                                          const ArtifactStore& artifacts,
                                                          const std::string& artifact);
 
-// Builds the training graph from the artifact's config.json for examples of `sequence_length`
-// tokens (of bytes, if `bytes`). Returns NotFound if the artifact does not exist, and
+// Builds the training graph of a config.json for examples of `sequence_length` tokens. Returns
 // InvalidArgument or Unimplemented, naming the field, for a model that training cannot build
-// (BuildTraining, models/model.h) or, with `bytes`, one that has another tokenizer.
+// (BuildTraining, models/model.h).
+absl::StatusOr<Graph> LanguageModelGraph(const OpRegistry& registry, const std::string& config,
+                                         int64_t sequence_length);
+// The same of an artifact's config.json. Returns NotFound if the artifact does not exist.
 absl::StatusOr<Graph> InitGraph(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                const std::string& artifact, int64_t sequence_length, bool bytes);
+                                const std::string& artifact, int64_t sequence_length);
 
 // Returns the config.json of the trained model: all fields of `config`, with the data type that
 // training writes. REQUIRES: `config` is a JSON object.

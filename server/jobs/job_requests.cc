@@ -16,6 +16,7 @@
 #include "server/jobs/job_runner.h"
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/trained_parameters.h"
+#include "server/jobs/training_dataset.h"
 
 namespace espalier {
 namespace {
@@ -103,6 +104,15 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::stri
             absl::StrCat("spec.output_model: artifact '", spec.output_model(),
                          "' exists and is no model; choose another name"));
       }
+    }
+    if (prepared->tokens != nullptr) {
+      absl::StatusOr<std::string> kept = KeepTokens(tools_.artifacts, *prepared->tokens, owner);
+      if (!kept.ok()) return kept.status();
+      spec.mutable_dataset()->set_uri(absl::StrCat("artifact:", *kept));
+      spec.mutable_dataset()->set_format(v1::Dataset::NPZ);
+      prepared->notes.push_back(absl::StrCat("the tokens of the text are the dataset '", *kept,
+                                             "', which jobs with the same text use again"));
+      prepared->tokens.reset();
     }
     absl::MutexLock lock(&mutex_);
     if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");

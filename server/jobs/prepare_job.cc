@@ -20,16 +20,16 @@
 #include "server/jobs/add_loss_and_metrics.h"
 #include "server/jobs/fit_inputs.h"
 #include "server/jobs/init_model.h"
+#include "server/jobs/job_tokenizer.h"
 #include "server/jobs/stored_values.h"
 #include "server/jobs/trained_parameters.h"
-#include "storage/npz.h"
+#include "server/jobs/training_dataset.h"
 
 namespace espalier {
 namespace {
 
 constexpr int64_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
-constexpr int64_t kMaxDatasetFileBytes = int64_t{16} << 30;
 
 absl::Status Field(const std::string& name, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("spec.", name, ": ", problem));
@@ -55,10 +55,15 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
     const TensorType& example = (*column)->example;
     const Dims& dims = value.type.dims;
     if (dims.empty() || Dims(dims.begin() + 1, dims.end()) != example.dims) {
+      const bool sequences =
+          graph.metadata.count("config") > 0 && dims.size() == 2 && example.dims.size() == 1;
       return absl::InvalidArgumentError(
           absl::StrCat(input, "it is ", ToString(value.type), ", but an example of column '",
                        (*column)->name, "' is ", ToString(example),
-                       "; they must agree but for the first dimension and dimensions of size 1"));
+                       "; they must agree but for the first dimension and dimensions of size 1",
+                       sequences ? absl::StrCat("; --sequence-length=", example.dims[0],
+                                                " makes a --model for these examples")
+                                 : ""));
     }
     absl::Status status = Dataset::CheckConversion(**column, value.type.dtype);
     if (status.ok()) status = dataset.CheckFinite(**column);
@@ -152,13 +157,39 @@ absl::StatusOr<TrainableGraph> ImportModel(const OpRegistry& registry,
                             spec.batch_size(), NamedForTraining(spec), report);
 }
 
+// Of an example of a language model.
+absl::StatusOr<int64_t> SequenceLengthOf(const v1::TrainingSpec& spec, const Dataset& dataset) {
+  const auto named = spec.dataset().columns().find("tokens");
+  absl::StatusOr<const Column*> tokens =
+      dataset.Find(named == spec.dataset().columns().end() ? "tokens" : named->second);
+  if (!tokens.ok()) return tokens.status();
+  if ((*tokens)->example.dims.size() == 1) return (*tokens)->example.dims[0];
+  return Field("dataset",
+               absl::StrCat("an example of column '", (*tokens)->name, "' is ",
+                            ToString((*tokens)->example), ", expected a list of tokens"));
+}
+
+absl::StatusOr<TrainableGraph> SubmittedModel(const OpRegistry& registry,
+                                              const v1::TrainingSpec& spec,
+                                              const Dataset& dataset) {
+  const auto config = spec.graph().metadata().find("config");
+  if (spec.graph().nodes_size() > 0 || config == spec.graph().metadata().end()) {
+    return ReadSubmittedGraph(registry, spec.graph(), spec.batch_size());
+  }
+  absl::StatusOr<int64_t> length = SequenceLengthOf(spec, dataset);
+  if (!length.ok()) return length.status();
+  absl::StatusOr<Graph> graph = LanguageModelGraph(registry, config->second, *length);
+  if (!graph.ok()) return graph.status();
+  return TrainableGraph{*std::move(graph), {}};
+}
+
 absl::StatusOr<TrainableGraph> ModelGraphOf(const OpRegistry& registry,
                                             const ArtifactStore& artifacts,
                                             const v1::TrainingSpec& spec, const Dataset& dataset,
                                             ImportReport* report) {
   switch (spec.model_case()) {
     case v1::TrainingSpec::kGraph:
-      return ReadSubmittedGraph(registry, spec.graph(), spec.batch_size());
+      return SubmittedModel(registry, spec, dataset);
     case v1::TrainingSpec::kOnnxArtifact:
       return ImportModel(registry, artifacts, spec, dataset, report);
     case v1::TrainingSpec::MODEL_NOT_SET:
@@ -169,38 +200,11 @@ absl::StatusOr<TrainableGraph> ModelGraphOf(const OpRegistry& registry,
       InitGraphOfArtifact(registry, artifacts, spec.init_artifact());
   if (!own.ok()) return own.status();
   if (own->has_value()) return TrainableGraph{**std::move(own), {}};
-  const auto named = spec.dataset().columns().find("tokens");
-  absl::StatusOr<const Column*> tokens =
-      dataset.Find(named == spec.dataset().columns().end() ? "tokens" : named->second);
-  if (!tokens.ok()) return tokens.status();
-  if ((*tokens)->example.dims.size() != 1) {
-    return Field("dataset",
-                 absl::StrCat("an example of column '", (*tokens)->name, "' is ",
-                              ToString((*tokens)->example), ", expected a list of tokens"));
-  }
-  absl::StatusOr<Graph> graph =
-      InitGraph(registry, artifacts, spec.init_artifact(), (*tokens)->example.dims[0],
-                spec.dataset().format() == v1::Dataset::TEXT);
+  absl::StatusOr<int64_t> length = SequenceLengthOf(spec, dataset);
+  if (!length.ok()) return length.status();
+  absl::StatusOr<Graph> graph = InitGraph(registry, artifacts, spec.init_artifact(), *length);
   if (!graph.ok()) return graph.status();
   return TrainableGraph{*std::move(graph), {}};
-}
-
-absl::StatusOr<std::unique_ptr<ReadableFile>> OpenDataset(absl::string_view uri,
-                                                          const ArtifactStore& artifacts,
-                                                          const DatasetRoots& roots) {
-  if (absl::ConsumePrefix(&uri, "artifact:")) {
-    absl::StatusOr<std::string> path = artifacts.SingleFile(std::string(uri));
-    if (!path.ok()) return path.status();
-    return NewPosixFileSystem()->Open(*path);
-  }
-  if (!absl::StartsWith(uri, "/")) {
-    return Field("dataset.uri", absl::StrCat("'", uri.substr(0, 300),
-                                             "' is neither artifact:<name> nor an absolute path"));
-  }
-  absl::StatusOr<std::unique_ptr<ReadableFile>> file = roots.Open(std::string(uri));
-  if (file.ok()) return file;
-  return absl::Status(file.status().code(), absl::StrCat("dataset '", uri.substr(0, 300),
-                                                         "': ", file.status().message()));
 }
 
 }  // namespace
@@ -277,36 +281,6 @@ absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec)
   }
   absl::Status status = CheckOptimizer(registry, spec.optimizer());
   return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("spec.", status.message()));
-}
-
-absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset& dataset,
-                                                              const ArtifactStore& artifacts,
-                                                              const DatasetRoots& roots) {
-  const absl::StatusOr<std::unique_ptr<ReadableFile>> file =
-      OpenDataset(dataset.uri(), artifacts, roots);
-  if (!file.ok()) return file.status();
-  const int64_t bytes = (*file)->size();
-  if (bytes > kMaxDatasetFileBytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("dataset '", dataset.uri(), "' has ", bytes, " bytes; at most ",
-                     kMaxDatasetFileBytes, ", for every worker holds all of it; split it"));
-  }
-  const ByteSource source{
-      bytes, [&file](int64_t at, int64_t n, char* to) { return (*file)->Read(at, n, to); }};
-  absl::string_view uri = dataset.uri();
-  std::string name = dataset.uri();
-  if (absl::ConsumePrefix(&uri, "artifact:")) {
-    absl::StatusOr<std::string> path = artifacts.SingleFile(std::string(uri));
-    if (!path.ok()) return path.status();
-    name = *std::move(path);
-  }
-  auto outline =
-      dataset.format() == v1::Dataset::NPZ
-          ? Dataset::SummaryOfNpz(source, dataset.holdout_fraction(), Dataset::NpyColumn(name))
-          : Dataset::SummaryOfText(bytes, dataset.sequence_length(), dataset.holdout_fraction());
-  if (outline.ok()) return outline;
-  return absl::Status(outline.status().code(),
-                      absl::StrCat("dataset '", dataset.uri(), "': ", outline.status().message()));
 }
 
 absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound, DType precision,
@@ -396,8 +370,19 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
                                        const DatasetRoots& roots, const v1::TrainingSpec& spec) {
   absl::Status status = CheckSpec(registry, spec);
   if (!status.ok()) return status;
-  absl::StatusOr<std::shared_ptr<const Dataset>> dataset =
-      OutlineDataset(spec.dataset(), artifacts, roots);
+  absl::StatusOr<JobTokenizer> tokenizer = LoadJobTokenizer(artifacts, spec);
+  if (!tokenizer.ok()) return tokenizer.status();
+  PreparedJob job;
+  job.notes = std::move(tokenizer->notes);
+  absl::StatusOr<std::shared_ptr<const Dataset>> dataset;
+  if (tokenizer->tokenizer != nullptr && spec.dataset().format() == v1::Dataset::TEXT) {
+    absl::StatusOr<TokenizedText> text = TokenizeText(spec.dataset(), artifacts, roots, *tokenizer);
+    if (!text.ok()) return text.status();
+    job.notes.push_back(std::move(text->note));
+    dataset = job.tokens = std::move(text->dataset);
+  } else {
+    dataset = OutlineDataset(spec.dataset(), artifacts, roots);
+  }
   if (!dataset.ok()) return dataset.status();
   ImportReport report;
   absl::StatusOr<TrainableGraph> model =
@@ -408,10 +393,9 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
     return absl::InvalidArgumentError(
         "the graph has no output named 'loss', which is what training minimises");
   }
-  PreparedJob job;
   const int64_t batch = model->batch > 0 ? model->batch : spec.batch_size();
   job.batch_size = batch;
-  job.notes = std::move(model->notes);
+  job.notes.insert(job.notes.end(), model->notes.begin(), model->notes.end());
   NoteUnreached(*graph, &job.notes);
   job.initial_values = TakeInitialValues(graph);
   std::move(model->initial_values.begin(), model->initial_values.end(),
@@ -429,10 +413,6 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
         InitFolder(registry, artifacts, spec.init_artifact(), *graph);
     if (!folder.ok()) return folder.status();
     job.init_folder.emplace(*std::move(folder));
-  }
-  if (!spec.tokenizer_artifact().empty()) {
-    absl::Status tokenizer = artifacts.Find(spec.tokenizer_artifact()).status();
-    if (!tokenizer.ok()) return Field("tokenizer_artifact", std::string(tokenizer.message()));
   }
   status = BindAndInfer(registry, batch, graph);
   if (!status.ok()) return status;
@@ -488,7 +468,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   }
   job.total_steps = spec.steps() > 0 ? spec.steps() : spec.epochs() * steps_per_epoch;
   job.tokens_per_step = static_cast<double>(batch);
-  if (spec.dataset().format() == v1::Dataset::TEXT) {
+  if (spec.dataset().sequence_length() > 0) {
     job.tokens_per_step *= static_cast<double>(spec.dataset().sequence_length());
   }
   job.optimizer = spec.optimizer();

@@ -33,6 +33,8 @@ struct PreparedJob {
   int64_t total_steps = 0;
   int64_t parameters = 0;  // trained elements
   double tokens_per_step = 0;
+  // The examples of a text that was tokenized; null: none was. Submit keeps them (KeepTokens).
+  std::shared_ptr<const Dataset> tokens;
   // The artifact whose parameters the job starts from. Stays valid if the artifact is deleted.
   std::optional<ArtifactFolder> init_folder;
   std::map<std::string, int> fused;  // rewrite rule -> times applied to `graph`
@@ -48,12 +50,6 @@ struct PreparedJob {
 
 // Checks each field on its own. InvalidArgument names the field and what is accepted.
 absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec);
-
-// Checks all data that the workers will read, without keeping it in memory (Dataset::OutlineOf).
-// A path is opened beneath `roots` only.
-absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset& dataset,
-                                                              const ArtifactStore& artifacts,
-                                                              const DatasetRoots& roots);
 
 // Imports the ONNX file of an artifact and adds losses and metrics (AddLossAndMetrics);
 // `parameters` and `report` as for ImportOnnx. Errors name the artifact and the problem.
@@ -78,7 +74,8 @@ absl::Status CheckPrecision(v1::DataType precision, const std::string& field);
 absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound, DType precision,
                                   std::map<std::string, int>* fused = nullptr);
 
-// Does every check that needs no workers. Errors name the node, input or column.
+// Does every check that needs no workers. Tokenizes a text whose model has a tokenizer of its own.
+// Errors name the node, input or column.
 absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const ArtifactStore& artifacts,
                                        const DatasetRoots& roots, const v1::TrainingSpec& spec);
 
