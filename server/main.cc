@@ -61,8 +61,9 @@ ABSL_FLAG(
     std::string, api_key_file, "",
     "file of API keys, one per line: KEY [role=ROLE,...] [owner=NAME]; clients and workers must "
     "present one of them. Roles: admin (everything, and the default), train, infer, worker, "
-    "monitor. Jobs, artifacts and served models belong to the owner of the key that made them: "
-    "others cannot see, cancel or delete them. Empty: no authentication");
+    "monitor. Jobs, artifacts, served models, generations and stored responses belong to the owner "
+    "of the key that made them: others cannot see, cancel or delete them. Empty: no "
+    "authentication");
 ABSL_FLAG(bool, open_probes, false,
           "with API keys: answer probes without a key: /health, /ready, /v2/health/live, "
           "/v2/health/ready, gRPC's health service, and ServerLive and ServerReady of the Open "

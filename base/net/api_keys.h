@@ -1,6 +1,5 @@
 // API keys, sent as "Authorization: Bearer KEY": by clients and workers to the coordinator, by the
-// coordinator to its workers. A key has roles, and an owner to whom belongs what its holder makes;
-// generations and stored responses belong to the key itself.
+// coordinator to its workers. A key has roles, and an owner to whom belongs what its holder makes.
 #pragma once
 
 #include <functional>

@@ -3,7 +3,8 @@
 // Jobs, artifacts, boost-tunings and served models belong to the owner of the key that made them
 // (base/net/api_keys.h). To others they do not exist; their names are taken all the same. What has
 // no owner, because an admin made it or it is older than owners, may be used by everyone whose role
-// has the call, and changed by admins only.
+// has the call, and changed by admins only. Generations and stored responses are private: where
+// they are looked up, only their owner and admins find them (Caller::MayChange).
 #pragma once
 
 #include <functional>

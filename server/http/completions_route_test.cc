@@ -311,14 +311,16 @@ TEST_F(CompletionsRouteTest, ResponseWithDroppedConversationCannotBeContinued) {
   http.body = R"({"model": "m", "input": "a", "previous_response_id": "resp_1"})";
   const auto next = std::make_shared<Client>(), items = std::make_shared<Client>(),
              again = std::make_shared<Client>();
-  CreateResponse(http, {{.models = &*models_, .clock = &clock_}, store}, next);
+  const ResponsesContext context{
+      {.models = &*models_, .clock = &clock_, .caller = Caller::Unrestricted()}, store};
+  CreateResponse(http, context, next);
   EXPECT_EQ(next->status(), 404) << next->body();
   EXPECT_EQ(next->Body()["error"]["code"], "previous_response_not_found");
   EXPECT_TRUE(absl::StrContains(next->body(), "--response-store-bytes")) << next->body();
-  ListResponseInputItems({}, "resp_1", *store, items);
+  ListResponseInputItems({}, "resp_1", context, items);
   EXPECT_EQ(items->status(), 404) << items->body();
   http.query = "stream=true";
-  GetResponse(http, "resp_1", *store, again);
+  GetResponse(http, "resp_1", context, again);
   EXPECT_EQ(again->status(), 400);
   EXPECT_TRUE(absl::StrContains(again->body(), "too many to be kept")) << again->body();
 }

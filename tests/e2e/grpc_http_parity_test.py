@@ -13,6 +13,7 @@ from language_models import train  # noqa: E402
 
 use(pb)
 KEY, OTHER_KEY = "the-key-of-one-caller", "the-key-of-another"
+SAME_OWNERS_KEY, THIRD_KEY = "the-key-of-anothers-second", "the-key-of-a-third-one"
 Code = grpc.StatusCode
 # As server/http/openai_error.cc has them.
 HTTP_STATUS = {Code.INVALID_ARGUMENT: 400, Code.NOT_FOUND: 404, Code.UNAUTHENTICATED: 401, Code.UNIMPLEMENTED: 501,
@@ -30,7 +31,7 @@ class GrpcHttpParityTest(unittest.TestCase):
     def setUpClass(cls):
         os.environ["ESPALIER_TOKEN"] = KEY
         keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
-        write_private(keys, f"{KEY}\n{OTHER_KEY}\n")
+        write_private(keys, f"{KEY}\n{OTHER_KEY} role=infer owner=other\n{SAME_OWNERS_KEY} role=infer owner=other\n{THIRD_KEY} role=infer\n")
         cls.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={keys}", "--local-workers=1"])
         try:
             cls.cluster.wait_for_workers(1)
@@ -246,21 +247,28 @@ class GrpcHttpParityTest(unittest.TestCase):
         for path, body in (("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]})):
             self.assertEqual(self.cluster.request("POST", path, json.dumps(body), token="the-key-of-a-stranger")[0], 401)
 
-    def long(self, **fields):
-        return self.rpc.Generate(pb.GenerateRequest(model="big", text="And", max_tokens=1000, ignore_eos=True, n=8, **fields))
+    def long(self, rpc=None, **fields):
+        return (rpc or self.rpc).Generate(pb.GenerateRequest(model="big", text="And", max_tokens=1000, ignore_eos=True, n=8, **fields))
 
-    def test_cancel_requires_request_id_and_same_key(self):
+    def test_cancel_requires_request_id_and_same_owner_or_an_admin(self):
         ids = []
-        for _ in range(2):
+        calls = [Calls(self.cluster.grpc, "Inference", key) for key in (OTHER_KEY, SAME_OWNERS_KEY, THIRD_KEY)]
+        with calls[0] as owner, calls[1] as same, calls[2] as third:
+            for allowed in (owner, same, self.rpc):
+                replies = self.long(owner)
+                ids.append(next(replies).request_id)
+                self.assertRegex(ids[-1], "^gen-[0-9a-f]{32}$")
+                self.assertFalse(third.Cancel(pb.CancelGenerateRequest(request_id=ids[-1])).found)
+                self.assertFalse(allowed.Cancel(pb.CancelGenerateRequest(request_id="gen-1")).found)
+                self.assertTrue(allowed.Cancel(pb.CancelGenerateRequest(request_id=ids[-1])).found)
+                self.assertIn("cancelled", {reply.finish_reason for reply in replies})
+            self.assertEqual(len({id[:16] for id in ids}), 3)
+            # What an admin without an owner generates is not everyone's to cancel.
             replies = self.long()
-            ids.append(next(replies).request_id)
-            self.assertRegex(ids[-1], "^gen-[0-9a-f]{32}$")
-            with Calls(self.cluster.grpc, "Inference", OTHER_KEY) as other:
-                self.assertFalse(other.Cancel(pb.CancelGenerateRequest(request_id=ids[-1])).found)
-            self.assertFalse(self.rpc.Cancel(pb.CancelGenerateRequest(request_id="gen-1")).found)
-            self.assertTrue(self.rpc.Cancel(pb.CancelGenerateRequest(request_id=ids[-1])).found)
-            self.assertIn("cancelled", {reply.finish_reason for reply in replies})
-        self.assertEqual(len({id[:16] for id in ids}), 2)
+            admins = pb.CancelGenerateRequest(request_id=next(replies).request_id)
+            self.assertFalse(owner.Cancel(admins).found)
+            self.assertTrue(self.rpc.Cancel(admins).found)
+            list(replies)
 
     def test_client_chosen_request_ids(self):
         replies = self.long(request_id="mine")
@@ -272,8 +280,13 @@ class GrpcHttpParityTest(unittest.TestCase):
         with Calls(self.cluster.grpc, "Inference", OTHER_KEY) as other:
             same = other.Generate(pb.GenerateRequest(model="big", text="And", max_tokens=2, request_id="mine"))
             self.assertEqual([r.finish_reason for r in same][-1], "length")
-        self.assertTrue(self.rpc.Cancel(pb.CancelGenerateRequest(request_id="mine")).found)
-        list(replies)
+            # Of two owners' an admin cancels its own.
+            others = self.long(other, request_id="mine")
+            next(others)
+            self.assertTrue(self.rpc.Cancel(pb.CancelGenerateRequest(request_id="mine")).found)
+            list(replies)
+            self.assertTrue(other.Cancel(pb.CancelGenerateRequest(request_id="mine")).found)
+            list(others)
         for call in (lambda: self.long(request_id="x" * 257),
                      lambda: self.rpc.Embed(pb.EmbedRequest(model="big", inputs=[pb.EmbedInput(text="x")],
                                                             request_id="x" * 257))):

@@ -368,19 +368,20 @@ void Gateway::CountResponseInputTokens(const Call& request, Responder responder)
 }
 
 void Gateway::GetResponse(const Call& request, Responder responder) {
-  espalier::GetResponse(request, request.name, *responses_, std::move(responder));
+  espalier::GetResponse(request, request.name, ForResponses(request), std::move(responder));
 }
 
 void Gateway::DeleteResponse(const Call& request, Responder responder) {
-  espalier::DeleteResponse(request, request.name, *responses_, std::move(responder));
+  espalier::DeleteResponse(request.name, ForResponses(request), std::move(responder));
 }
 
 void Gateway::CancelResponse(const Call& request, Responder responder) {
-  espalier::CancelResponse(request, request.name, *responses_, std::move(responder));
+  espalier::CancelResponse(request.name, ForResponses(request), std::move(responder));
 }
 
 void Gateway::ListResponseInputItems(const Call& request, Responder responder) {
-  espalier::ListResponseInputItems(request, request.name, *responses_, std::move(responder));
+  espalier::ListResponseInputItems(request, request.name, ForResponses(request),
+                                   std::move(responder));
 }
 
 void Gateway::Models(const Call& request, Responder responder) {

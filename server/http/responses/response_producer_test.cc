@@ -126,7 +126,7 @@ class ResponseProducerTest : public ::testing::Test {
   }
 
   json Stored() const {
-    const ResponseStore::Found found = store_->Find("resp_1", "");
+    const ResponseStore::Found found = store_->Find("resp_1", Caller::Unrestricted());
     return found.ended == nullptr ? json() : found.ended->object;
   }
 
@@ -235,9 +235,10 @@ TEST_F(ResponseProducerTest, BackgroundResponseReturnsAtOnceAndIsFoundLater) {
   EXPECT_EQ(client_->status(), 200);
   EXPECT_EQ(client_->Body()["status"], "queued");
   listener(Text("In"), false);
-  EXPECT_EQ(store_->Find("resp_1", "").running->Snapshot()["status"], "in_progress");
+  EXPECT_EQ(store_->Find("resp_1", Caller::Unrestricted()).running->Snapshot()["status"],
+            "in_progress");
   listener(Last(" the"), true);
-  EXPECT_EQ(store_->Find("resp_1", "").running, nullptr);
+  EXPECT_EQ(store_->Find("resp_1", Caller::Unrestricted()).running, nullptr);
   EXPECT_EQ(Stored()["status"], "completed");
 }
 
@@ -268,7 +269,7 @@ TEST_F(ResponseProducerTest, StreamsCanBeResumedAtAnyEvent) {
   EXPECT_TRUE(absl::EndsWith(whole, early->body()));
   EXPECT_THAT(early->body(), HasSubstr("\"sequence_number\":4,"));
   EXPECT_THAT(early->body(), Not(HasSubstr("\"sequence_number\":3,")));
-  const auto stored = store_->Find("resp_1", "").ended;
+  const auto stored = store_->Find("resp_1", Caller::Unrestricted()).ended;
   Client again;
   StartEventStream(again);
   WriteEvents(stored->events, -1, again);
@@ -487,7 +488,8 @@ TEST_F(ResponseProducerTest, ConcurrentUseIsSafe) {
     });
     threads.emplace_back([&] {
       for (int i = 0; i < 20; ++i) {
-        if (const auto found = store_->Find("resp_1", ""); found.running) found.running->Snapshot();
+        if (const auto found = store_->Find("resp_1", Caller::Unrestricted()); found.running)
+          found.running->Snapshot();
       }
     });
     for (std::thread& thread : threads) thread.join();

@@ -97,9 +97,9 @@ size_t Shrink(size_t max_bytes, StoredResponse* response) {
 
 }  // namespace
 
-ResponseStore::Entry* ResponseStore::FindEntry(const std::string& id, const std::string& owner) {
+ResponseStore::Entry* ResponseStore::FindEntry(const std::string& id, const Caller& caller) {
   const auto it = entries_.find(id);
-  return it == entries_.end() || it->second.owner != owner ? nullptr : &it->second;
+  return it == entries_.end() || !caller.MayChange(it->second.owner) ? nullptr : &it->second;
 }
 
 void ResponseStore::Index(const std::string& id, const StoredResponse& response, bool add) {
@@ -163,29 +163,29 @@ void ResponseStore::End(const std::string& id, StoredResponse response) {
   Keep(id, std::move(response), bytes, &dropped);
 }
 
-ResponseStore::Found ResponseStore::Find(const std::string& id, const std::string& owner) {
+ResponseStore::Found ResponseStore::Find(const std::string& id, const Caller& caller) {
   absl::MutexLock lock(&mutex_);
-  Entry* entry = FindEntry(id, owner);
+  Entry* entry = FindEntry(id, caller);
   if (entry == nullptr) return {};
   if (entry->ended != nullptr) order_.splice(order_.end(), order_, entry->used);
   return {entry->running, entry->ended};
 }
 
-bool ResponseStore::Erase(const std::string& id, const std::string& owner) {
+bool ResponseStore::Erase(const std::string& id, const Caller& caller) {
   Dropped dropped;
   absl::MutexLock lock(&mutex_);
-  if (FindEntry(id, owner) == nullptr) return false;
+  if (FindEntry(id, caller) == nullptr) return false;
   Remove(id, &dropped);
   return true;
 }
 
-std::shared_ptr<const json> ResponseStore::Item(const std::string& item, const std::string& owner) {
+std::shared_ptr<const json> ResponseStore::Item(const std::string& item, const Caller& caller) {
   absl::MutexLock lock(&mutex_);
   for (auto it = items_.lower_bound({item, ""}); it != items_.end() && it->first.first == item;
        ++it) {
     const Entry& entry = entries_.at(it->first.second);
     // aliases the response that owns it
-    if (entry.owner == owner) return {entry.ended, it->second};
+    if (caller.MayChange(entry.owner)) return {entry.ended, it->second};
   }
   return nullptr;
 }

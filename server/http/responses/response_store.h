@@ -13,12 +13,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "base/net/caller.h"
 #include "server/http/in_progress_response.h"
 
 namespace espalier {
 
 struct StoredResponse {
-  std::string owner;                // Authorization of its creator, who alone can find it
+  std::string owner;                // of its creator; empty: only admins find it
   nlohmann::ordered_json object;    // as returned to the client
   nlohmann::ordered_json input;     // the whole conversation before its output
   std::vector<std::string> events;  // of a background stream
@@ -26,6 +27,7 @@ struct StoredResponse {
   bool events_dropped = false, conversation_dropped = false;
 };
 
+// Callers find what they may change: a response is private to its owner, also an admin's.
 // Thread-safe.
 class ResponseStore {
  public:
@@ -46,13 +48,12 @@ class ResponseStore {
     std::shared_ptr<InProgressResponse> running;  // or
     std::shared_ptr<const StoredResponse> ended;  // or neither
   };
-  Found Find(const std::string& id, const std::string& owner);
+  Found Find(const std::string& id, const Caller& caller);
   // Returns whether it existed.
-  bool Erase(const std::string& id, const std::string& owner);
+  bool Erase(const std::string& id, const Caller& caller);
 
   // Returns an item of a stored input or output, or null.
-  std::shared_ptr<const nlohmann::ordered_json> Item(const std::string& item,
-                                                     const std::string& owner);
+  std::shared_ptr<const nlohmann::ordered_json> Item(const std::string& item, const Caller& caller);
 
  private:
   struct Entry {
@@ -63,7 +64,7 @@ class ResponseStore {
     std::list<std::string>::iterator used;  // if it has ended
   };
 
-  Entry* FindEntry(const std::string& id, const std::string& owner)
+  Entry* FindEntry(const std::string& id, const Caller& caller)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Large responses take long to destroy: the caller destroys them after releasing the lock.
   using Dropped = std::vector<std::shared_ptr<const StoredResponse>>;

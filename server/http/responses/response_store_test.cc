@@ -12,6 +12,10 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
+const Caller kAlice{Role::kInfer, "alice"};
+const Caller kBob{Role::kInfer, "bob"};
+const Caller kAdmin{Role::kAdmin, ""};
+
 StoredResponse Response(const std::string& id, const std::string& owner, size_t bytes = 100) {
   return {.owner = owner,
           .object = {{"id", id},
@@ -30,19 +34,19 @@ class Running : public InProgressResponse {
 TEST(ResponseStoreTest, EvictsTheLeastRecentlyUsed) {
   ResponseStore store(48000);
   for (int i = 0; i < 3; ++i) store.Put(absl::StrCat(i), Response(absl::StrCat(i), "", 12000));
-  EXPECT_NE(store.Find("0", "").ended, nullptr);  // used most recently
+  EXPECT_NE(store.Find("0", kAdmin).ended, nullptr);  // used most recently
   store.Put("3", Response("3", "", 12000));
-  EXPECT_EQ(store.Find("1", "").ended, nullptr);
-  for (const char* id : {"0", "2", "3"}) EXPECT_NE(store.Find(id, "").ended, nullptr) << id;
+  EXPECT_EQ(store.Find("1", kAdmin).ended, nullptr);
+  for (const char* id : {"0", "2", "3"}) EXPECT_NE(store.Find(id, kAdmin).ended, nullptr) << id;
   // A response larger than the store does not evict the others.
   store.Put("4", Response("4", "", 90000));
-  EXPECT_EQ(store.Find("4", "").ended, nullptr);
-  EXPECT_NE(store.Find("0", "").ended, nullptr);
+  EXPECT_EQ(store.Find("4", kAdmin).ended, nullptr);
+  EXPECT_NE(store.Find("0", kAdmin).ended, nullptr);
   // Erasing frees its memory.
-  EXPECT_TRUE(store.Erase("0", ""));
-  EXPECT_FALSE(store.Erase("0", ""));
+  EXPECT_TRUE(store.Erase("0", kAdmin));
+  EXPECT_FALSE(store.Erase("0", kAdmin));
   store.Put("5", Response("5", "", 12000));
-  for (const char* id : {"2", "3", "5"}) EXPECT_NE(store.Find(id, "").ended, nullptr) << id;
+  for (const char* id : {"2", "3", "5"}) EXPECT_NE(store.Find(id, kAdmin).ended, nullptr) << id;
 }
 
 size_t HeapBytes() {
@@ -73,7 +77,7 @@ TEST(ResponseStoreTest, MemoryStaysWithinTheLimit) {
     return response;
   };
   const auto many_items = [](int i) {
-    StoredResponse response = Response(absl::StrCat(i), "Bearer of a key that is long");
+    StoredResponse response = Response(absl::StrCat(i), "an owner whose name is long");
     for (int item = 0; item < 1000; ++item) {
       const std::string id = absl::StrCat(std::string(50, 'i'), i, "-", item);
       response.input.push_back({{"id", id}, {"type", "message"}, {"content", json::array()}});
@@ -95,8 +99,7 @@ TEST(ResponseStoreTest, MemoryStaysWithinTheLimit) {
     int i = 0;
     do {  // until the first is evicted
       store.Put(absl::StrCat(i), make(i));
-    } while (++i < 100'000 && !(i % 10 == 0 && store.Item("msg_in_0", "") == nullptr &&
-                                store.Item("msg_in_0", "Bearer of a key that is long") == nullptr));
+    } while (++i < 100'000 && !(i % 10 == 0 && store.Item("msg_in_0", kAdmin) == nullptr));
     const size_t taken = HeapBytes() - before;
     EXPECT_LT(i, 100'000);
     EXPECT_LE(taken, kMost);
@@ -106,39 +109,48 @@ TEST(ResponseStoreTest, MemoryStaysWithinTheLimit) {
 
 TEST(ResponseStoreTest, ResponsesAreVisibleToTheirOwnerOnly) {
   ResponseStore store(5000);
-  store.Put("a", Response("a", "Bearer one"));
-  EXPECT_EQ(store.Find("a", "Bearer two").ended, nullptr);
-  EXPECT_FALSE(store.Erase("a", "Bearer two"));
-  EXPECT_FALSE(store.Item("msg_in_a", "Bearer two"));
-  EXPECT_NE(store.Find("a", "Bearer one").ended, nullptr);
-  ASSERT_TRUE(store.Item("msg_in_a", "Bearer one"));
-  EXPECT_EQ((*store.Item("msg_out_a", "Bearer one"))["id"], "msg_out_a");
-  EXPECT_FALSE(store.Item("msg_none", "Bearer one"));
+  store.Put("a", Response("a", "alice"));
+  EXPECT_EQ(store.Find("a", kBob).ended, nullptr);
+  EXPECT_FALSE(store.Erase("a", kBob));
+  EXPECT_FALSE(store.Item("msg_in_a", kBob));
+  EXPECT_NE(store.Find("a", kAlice).ended, nullptr);
+  ASSERT_TRUE(store.Item("msg_in_a", kAlice));
+  EXPECT_EQ((*store.Item("msg_out_a", kAlice))["id"], "msg_out_a");
+  EXPECT_FALSE(store.Item("msg_none", kAlice));
+  // Another key of hers, and an admin's.
+  EXPECT_NE(store.Find("a", Caller{Role::kTrain, "alice"}).ended, nullptr);
+  EXPECT_NE(store.Find("a", kAdmin).ended, nullptr);
+  EXPECT_TRUE(store.Item("msg_in_a", kAdmin));
+  // What is nobody's is not for all.
+  store.Put("admins", Response("admins", ""));
+  EXPECT_EQ(store.Find("admins", kAlice).ended, nullptr);
+  EXPECT_FALSE(store.Erase("admins", kAlice));
+  EXPECT_TRUE(store.Erase("admins", kAdmin));
   // An item of two responses lives until both are gone.
-  StoredResponse next = Response("b", "Bearer one");
+  StoredResponse next = Response("b", "alice");
   next.input.push_back({{"id", "msg_out_a"}});
   store.Put("b", next);
-  EXPECT_TRUE(store.Erase("a", "Bearer one"));
-  EXPECT_TRUE(store.Item("msg_out_a", "Bearer one"));
-  EXPECT_FALSE(store.Item("msg_in_a", "Bearer one"));
-  EXPECT_TRUE(store.Erase("b", "Bearer one"));
-  EXPECT_FALSE(store.Item("msg_out_a", "Bearer one"));
+  EXPECT_TRUE(store.Erase("a", kAlice));
+  EXPECT_TRUE(store.Item("msg_out_a", kAlice));
+  EXPECT_FALSE(store.Item("msg_in_a", kAlice));
+  EXPECT_TRUE(store.Erase("b", kAlice));
+  EXPECT_FALSE(store.Item("msg_out_a", kAlice));
 }
 
 TEST(ResponseStoreTest, RunningResponseIsFoundAndEraseIsFinal) {
   ResponseStore store(5000);
   store.Start("a", "", std::make_shared<Running>());
   store.Start("b", "", std::make_shared<Running>());
-  ASSERT_NE(store.Find("a", "").running, nullptr);
-  EXPECT_EQ(store.Find("a", "").ended, nullptr);
+  ASSERT_NE(store.Find("a", kAdmin).running, nullptr);
+  EXPECT_EQ(store.Find("a", kAdmin).ended, nullptr);
   // Running responses are never evicted.
   for (int i = 0; i < 9; ++i) store.Put(absl::StrCat(i), Response(absl::StrCat(i), "", 1200));
   store.End("a", Response("a", ""));
-  EXPECT_EQ(store.Find("a", "").running, nullptr);
-  EXPECT_NE(store.Find("a", "").ended, nullptr);
-  EXPECT_TRUE(store.Erase("b", ""));
+  EXPECT_EQ(store.Find("a", kAdmin).running, nullptr);
+  EXPECT_NE(store.Find("a", kAdmin).ended, nullptr);
+  EXPECT_TRUE(store.Erase("b", kAdmin));
   store.End("b", Response("b", ""));
-  EXPECT_EQ(store.Find("b", "").ended, nullptr);
+  EXPECT_EQ(store.Find("b", kAdmin).ended, nullptr);
 }
 
 // Otherwise a polling client would wait forever, or get a 404.
@@ -154,7 +166,7 @@ TEST(ResponseStoreTest, OversizedResponseDropsEventsThenFails) {
     response.object["output"][0]["content"] = {part};
     response.events.assign(events, std::string(100, 'e'));
     store.End("a", std::move(response));
-    return store.Find("a", "").ended;
+    return store.Find("a", kAdmin).ended;
   };
   const auto part = [](const auto& response) {
     return response->object["output"][0]["content"][0];
@@ -193,7 +205,7 @@ TEST(ResponseStoreTest, LargeEchoIsDroppedFromAFailedResponse) {
   response.object["tools"] = json::array();
   for (int i = 0; i < 2000; ++i) response.object["tools"].push_back({{"type", "function"}});
   store.End("a", std::move(response));
-  const auto kept = store.Find("a", "").ended;
+  const auto kept = store.Find("a", kAdmin).ended;
   ASSERT_NE(kept, nullptr) << "whoever polls for it hears how it ended";
   EXPECT_EQ(kept->object["status"], "failed");
 }

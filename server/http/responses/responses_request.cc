@@ -160,7 +160,8 @@ void ReadInclude(JsonReader& reader, ResponsesRequest* request) {
   reader.Strings("include", known.size(), [&](const std::string& name) {
     if (known.count(name) == 0) {
       reader.Fail("include",
-                  absl::StrCat("field 'include': '", name.substr(0, 100), "' is not known"));
+                  absl::StrCat("field 'include': '", name.substr(0, 100), "' is not known",
+                               DidYouMean(name, {known.begin(), known.end()})));
     }
     logprobs = logprobs || name == kLogprobs;
   });

@@ -26,11 +26,6 @@ using Responder = std::shared_ptr<HttpResponder>;
 
 constexpr char kJson[] = "application/json";
 
-std::string OwnerOf(const HttpRequest& http) {
-  const auto it = http.headers.find("authorization");
-  return it == http.headers.end() ? "" : it->second;
-}
-
 size_t CountValues(const json& value) {
   size_t count = 1;
   if (value.is_structured()) {
@@ -43,7 +38,7 @@ openai::Error ResponseNotFound(const std::string& id) {
   return {
       .http_status = 404,
       .message = absl::StrCat("there is no response '", id.substr(0, 100),
-                              "': it was not stored, was deleted, is another key's, or has made "
+                              "': it was not stored, was deleted, is another owner's, or has made "
                               "room for newer ones (espalierd --response-store-bytes)"),
       .code = "response_not_found"};
 }
@@ -69,10 +64,10 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
   absl::StatusOr<std::shared_ptr<LoadedModel>> model = ModelOf(context.generate, &request.generate);
   if (!model.ok()) return openai::FromStatus(model.status());
   prepared->model = *std::move(model);
-  const std::string owner = OwnerOf(http);
+  const Caller& caller = context.generate.caller;
   json before = json::array();
   if (!request.previous.empty()) {
-    const ResponseStore::Found found = context.store->Find(request.previous, owner);
+    const ResponseStore::Found found = context.store->Find(request.previous, caller);
     if (found.ended == nullptr || found.ended->conversation_dropped) {
       openai::Error error = found.ended == nullptr ? ResponseNotFound(request.previous)
                                                    : ConversationDropped(*found.ended);
@@ -87,7 +82,7 @@ std::optional<openai::Error> Read(const HttpRequest& http, const ResponsesContex
     before.insert(before.end(), output.begin(), output.end());
   }
   if (auto error = openai::ResolveReferences(
-          [&](const std::string& id) { return context.store->Item(id, owner); }, &request.items)) {
+          [&](const std::string& id) { return context.store->Item(id, caller); }, &request.items)) {
     return error;
   }
   openai::MakeIdsUnique(before, ids, &request.items);
@@ -123,7 +118,8 @@ std::optional<openai::Error> ReadQuery(const HttpRequest& http,
     }
     if (std::find(known.begin(), known.end(), field.first) == known.end()) {
       return openai::Error{
-          .message = absl::StrCat("parameter '", field.first.substr(0, 100), "' is not known here"),
+          .message = absl::StrCat("parameter '", field.first.substr(0, 100), "' is not known here",
+                                  openai::DidYouMean(field.first, {known.begin(), known.end()})),
           .param = field.first.substr(0, 100)};
     }
     (*query)[field.first] = field.second;
@@ -164,7 +160,7 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
                             .echo = std::move(request.echo),
                             .with_logprobs = request.generate.has_logprobs(),
                             .include_reasoning = request.include_reasoning};
-  const std::string owner = OwnerOf(http);
+  const Caller& caller = context.generate.caller;
   ResponseProducerOptions options;
   options.formatter =
       std::make_unique<openai::ResponsesFormatter>(std::move(head), ids, request.stream);
@@ -174,9 +170,9 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
   options.envelope_bytes = request.echo_bytes;
   if (store) {
     options.stored_values = CountValues(request.items);
-    options.ended = [store = context.store, id, owner, background = request.background,
-                     items = std::move(request.items)](json object,
-                                                       std::vector<std::string> events) {
+    options.ended = [store = context.store, id, owner = caller.owner,
+                     background = request.background, items = std::move(request.items)](
+                        json object, std::vector<std::string> events) {
       StoredResponse ended{owner, std::move(object), items, std::move(events)};
       if (background) {
         store->End(id, std::move(ended));
@@ -187,11 +183,11 @@ void CreateResponse(const HttpRequest& http, const ResponsesContext& context, Re
   }
   const auto producer =
       std::make_shared<ResponseProducer>(std::move(options), std::move(responder));
-  if (request.background) context.store->Start(id, owner, producer);
+  if (request.background) context.store->Start(id, caller.owner, producer);
   absl::StatusOr<std::shared_ptr<Generation>> generation =
       StartGeneration(request.generate, prepared.model, context.generate.models,
                       context.generate.metrics, producer->Listener());
-  if (!generation.ok() && request.background) context.store->Erase(id, owner);
+  if (!generation.ok() && request.background) context.store->Erase(id, caller);
   producer->Accept(std::move(generation));
 }
 
@@ -213,7 +209,7 @@ void CountResponseInputTokens(const HttpRequest& http, const ResponsesContext& c
       openai::Dump({{"object", "response.input_tokens"}, {"input_tokens", prompt->tokens.size()}}));
 }
 
-void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
+void GetResponse(const HttpRequest& http, const std::string& id, const ResponsesContext& context,
                  Responder responder) {
   Query query;
   if (const auto error =
@@ -229,7 +225,7 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
                                         .param = "starting_after"});
     return;
   }
-  const ResponseStore::Found found = store.Find(id, OwnerOf(http));
+  const ResponseStore::Found found = context.store->Find(id, context.generate.caller);
   const std::shared_ptr<InProgressResponse> running = found.running;
   if (running == nullptr && found.ended == nullptr) {
     SendError(*responder, ResponseNotFound(id));
@@ -260,11 +256,10 @@ void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& 
   responder->End();
 }
 
-void DeleteResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
-                    Responder responder) {
-  const std::string owner = OwnerOf(http);
-  const std::shared_ptr<InProgressResponse> running = store.Find(id, owner).running;
-  if (!store.Erase(id, owner)) {
+void DeleteResponse(const std::string& id, const ResponsesContext& context, Responder responder) {
+  const Caller& caller = context.generate.caller;
+  const std::shared_ptr<InProgressResponse> running = context.store->Find(id, caller).running;
+  if (!context.store->Erase(id, caller)) {
     SendError(*responder, ResponseNotFound(id));
     return;
   }
@@ -273,10 +268,8 @@ void DeleteResponse(const HttpRequest& http, const std::string& id, ResponseStor
                   openai::Dump({{"id", id}, {"object", "response"}, {"deleted", true}}));
 }
 
-void CancelResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
-                    Responder responder) {
-  const std::string owner = OwnerOf(http);
-  const ResponseStore::Found found = store.Find(id, owner);
+void CancelResponse(const std::string& id, const ResponsesContext& context, Responder responder) {
+  const ResponseStore::Found found = context.store->Find(id, context.generate.caller);
   if (found.running != nullptr) {
     found.running->Cancel();
     responder->Send(200, kJson, openai::Dump(found.running->Snapshot()));
@@ -296,8 +289,8 @@ void CancelResponse(const HttpRequest& http, const std::string& id, ResponseStor
   responder->Send(200, kJson, openai::Dump(found.ended->object));  // already ended
 }
 
-void ListResponseInputItems(const HttpRequest& http, const std::string& id, ResponseStore& store,
-                            Responder responder) {
+void ListResponseInputItems(const HttpRequest& http, const std::string& id,
+                            const ResponsesContext& context, Responder responder) {
   Query query;
   if (const auto error = ReadQuery(http, {"limit", "order", "after"}, &query)) {
     SendError(*responder, *error);
@@ -316,7 +309,7 @@ void ListResponseInputItems(const HttpRequest& http, const std::string& id, Resp
               openai::Error{.message = "parameter 'order' must be asc or desc", .param = "order"});
     return;
   }
-  const ResponseStore::Found found = store.Find(id, OwnerOf(http));
+  const ResponseStore::Found found = context.store->Find(id, context.generate.caller);
   if (found.ended == nullptr) {
     openai::Error error = ResponseNotFound(id);
     if (found.running != nullptr) error.message = "the response has not ended";

@@ -25,13 +25,14 @@ void CountResponseInputTokens(const HttpRequest& http, const ResponsesContext& c
                               std::shared_ptr<HttpResponder> responder);
 
 // On one response: GET, DELETE, POST .../cancel, GET .../input_items.
-void GetResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
+void GetResponse(const HttpRequest& http, const std::string& id, const ResponsesContext& context,
                  std::shared_ptr<HttpResponder> responder);
-void DeleteResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
+void DeleteResponse(const std::string& id, const ResponsesContext& context,
                     std::shared_ptr<HttpResponder> responder);
-void CancelResponse(const HttpRequest& http, const std::string& id, ResponseStore& store,
+void CancelResponse(const std::string& id, const ResponsesContext& context,
                     std::shared_ptr<HttpResponder> responder);
-void ListResponseInputItems(const HttpRequest& http, const std::string& id, ResponseStore& store,
+void ListResponseInputItems(const HttpRequest& http, const std::string& id,
+                            const ResponsesContext& context,
                             std::shared_ptr<HttpResponder> responder);
 
 }  // namespace espalier

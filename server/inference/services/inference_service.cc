@@ -113,11 +113,21 @@ class InferenceService final : public v1::Inference::Service {
 
   grpc::Status Cancel(grpc::ServerContext* context, const v1::CancelGenerateRequest* request,
                       v1::CancelGenerateReply* reply) override {
-    const auto cancel = [&](const Caller&) {
+    const auto cancel = [&](const Caller& caller) {
+      const std::string& id = request->request_id();
       absl::MutexLock lock(&mutex_);
-      auto it = open_.find({AuthorizationOf(*context), request->request_id()});
-      reply->set_found(it != open_.end());
-      if (it != open_.end()) it->second->Cancel();
+      const auto own = open_.find({id, caller.owner});
+      if (own != open_.end()) {
+        own->second->Cancel();
+        reply->set_found(true);
+        return absl::OkStatus();
+      }
+      // Of several owners' that chose the same ID, an admin means any.
+      for (auto it = open_.lower_bound({id, ""}); it != open_.end() && it->first.id == id; ++it) {
+        if (!caller.MayChange(it->first.owner)) continue;
+        it->second->Cancel();
+        reply->set_found(true);
+      }
       return absl::OkStatus();
     };
     return interceptor_->Handle(context, "Inference/Cancel", request, cancel, CallKind::kShort);
@@ -179,23 +189,23 @@ class InferenceService final : public v1::Inference::Service {
   }
 
  private:
-  // A running request. Callers with the same key who know its ID may cancel it.
+  // A running request. Its owner and admins, who know its ID, may cancel it.
   struct Handle {
-    std::string authorization, id;
+    std::string id, owner;
     auto operator<=>(const Handle&) const = default;
   };
 
   // Registers a request before it runs; generates an ID if it has none.
-  static absl::StatusOr<Handle> HandleOf(const grpc::ServerContext& context,
-                                         const std::string& wanted, const char* prefix) {
+  static absl::StatusOr<Handle> HandleOf(const Caller& caller, const std::string& wanted,
+                                         const char* prefix) {
     if (wanted.size() > kMaxRequestId) {
       return absl::InvalidArgumentError(absl::StrCat("field 'request_id' has ", wanted.size(),
                                                      " bytes, expected at most ", kMaxRequestId));
     }
-    if (!wanted.empty()) return Handle{AuthorizationOf(context), wanted};
+    if (!wanted.empty()) return Handle{wanted, caller.owner};
     const absl::StatusOr<std::string> random = RandomId();
     if (!random.ok()) return random.status();
-    return Handle{AuthorizationOf(context), absl::StrCat(prefix, *random)};
+    return Handle{absl::StrCat(prefix, *random), caller.owner};
   }
 
   absl::Status Register(const Handle& handle, std::shared_ptr<Generation> generation) {
@@ -218,7 +228,7 @@ class InferenceService final : public v1::Inference::Service {
     if (!(request.timeout_seconds() >= 0)) {
       return absl::InvalidArgumentError("field 'timeout_seconds' must be 0 (none) or more");
     }
-    const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "gen-");
+    const absl::StatusOr<Handle> handle = HandleOf(caller, request.request_id(), "gen-");
     if (!handle.ok()) return handle.status();
     LimitTime(*context, &request);
     const std::string warning = WarningHeader(SchemaWarnings(request));
@@ -248,7 +258,7 @@ class InferenceService final : public v1::Inference::Service {
                        const v1::EmbedRequest& request, v1::EmbedReply* reply) {
     absl::StatusOr<ModelServer::Target> target = models_->Resolve(request.model(), caller);
     if (!target.ok()) return target.status();
-    const absl::StatusOr<Handle> handle = HandleOf(*context, request.request_id(), "emb-");
+    const absl::StatusOr<Handle> handle = HandleOf(caller, request.request_id(), "emb-");
     if (!handle.ok()) return handle.status();
     v1::EmbedRequest limited = request;
     LimitTime(*context, &limited);
