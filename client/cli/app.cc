@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/nearest.h"
 #include "base/net/private_file.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"

@@ -11,27 +11,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/nearest.h"
 #include "client/terminal/text.h"
 
 namespace espalier {
 namespace {
 
 constexpr char kUsagePayload[] = "espalier.usage";
-
-int EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<int> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const int above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
 
 absl::Status CheckValue(const FlagSpec& spec, const std::string& shown, const std::string& value) {
   if (spec.type == FlagType::kText || spec.type == FlagType::kSwitch) return absl::OkStatus();
@@ -99,21 +85,6 @@ absl::StatusOr<std::string> ReadNonemptyFile(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFile(path);
   if (text.ok() && text->empty()) return UsageError(absl::StrCat(Printable(path), " is empty"));
   return text;
-}
-
-std::string Nearest(absl::string_view given, const std::vector<std::string>& known) {
-  std::string best;
-  int best_distance =
-      static_cast<int>(given.size()) / 3 + 2;  // maximum edit distance of a suggestion
-  for (const std::string& word : known) {
-    if (given.size() >= 3 && absl::StartsWith(word, given)) return word;
-    const int distance = EditDistance(given, word);
-    if (distance < best_distance && distance < static_cast<int>(word.size())) {
-      best = word;
-      best_distance = distance;
-    }
-  }
-  return best;
 }
 
 const std::vector<std::string>& ParsedFlags::Values(const std::string& name) const {

@@ -54,9 +54,6 @@ absl::StatusOr<ParsedFlags> ParseFlags(const std::vector<FlagSpec>& specs,
 // Returns aligned lines "  -e, --epochs=N    how often ...".
 std::string DescribeFlags(const std::vector<FlagSpec>& specs);
 
-// Returns the word of `known` closest to `given`, or "" if none is close.
-std::string Nearest(absl::string_view given, const std::vector<std::string>& known);
-
 // An error that the user must fix, as opposed to one returned by a coordinator: exit code 2.
 absl::Status UsageError(const std::string& message);
 bool IsUsageError(const absl::Status& status);

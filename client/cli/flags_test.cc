@@ -74,12 +74,6 @@ TEST(FlagsTest, ErrorsNameTheFlagAndWhatIsAccepted) {
   EXPECT_THAT(Bad({"--lr=\x1b[2J"}), HasSubstr("\uFFFD[2J"));
 }
 
-TEST(NearestTest, FindsTheWordThatWasMeant) {
-  EXPECT_EQ(Nearest("trian", {"train", "plan"}), "train");
-  EXPECT_EQ(Nearest("gen", {"train", "generate"}), "generate");
-  EXPECT_EQ(Nearest("xyz", {"train", "plan"}), "");
-}
-
 TEST(DescribeFlagsTest, AlignsAndShowsShortNames) {
   EXPECT_EQ(DescribeFlags({{"epochs", FlagType::kInt, "N", "times", 'e'},
                            {"json", FlagType::kSwitch, "", "as JSON"}}),

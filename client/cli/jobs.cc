@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "base/nearest.h"
 #include "client/cli/command.h"
 #include "client/cli/job_view.h"
 #include "client/cli/plan_view.h"

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/nearest.h"
 #include "client/cli/command.h"
 #include "client/cli/onnx_files.h"
 #include "client/cli/proto_json.h"

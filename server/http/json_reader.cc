@@ -1,10 +1,13 @@
 #include "server/http/json_reader.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
+#include "base/nearest.h"
 
 namespace espalier::openai {
 namespace {
@@ -20,6 +23,11 @@ bool IsToken(const json& value) {
 }
 
 }  // namespace
+
+std::string DidYouMean(absl::string_view given, const std::vector<std::string>& known) {
+  const std::string near = Nearest(given, known);
+  return near.empty() ? "" : absl::StrCat("; did you mean '", near, "'?");
+}
 
 bool IsOff(const json& value) {
   return value == false || value == 0 || value == "" || value.empty();
@@ -160,6 +168,7 @@ void JsonReader::Strings(const std::string& field, size_t most,
 
 void JsonReader::Unsupported(const std::string& field,
                              const std::function<bool(const json&)>& neutral) {
+  without_effect_.insert(field);
   const json* value = Find(field);
   if (value != nullptr && !neutral(*value)) {
     Fail(field, absl::StrCat("field '", place_, field,
@@ -168,13 +177,20 @@ void JsonReader::Unsupported(const std::string& field,
 }
 
 void JsonReader::Ignore(std::initializer_list<const char*> fields) {
-  for (const char* field : fields) Find(field);
+  for (const char* field : fields) {
+    without_effect_.insert(field);
+    Find(field);
+  }
 }
 
 void JsonReader::RefuseUnknown() {
   for (const auto& [name, value] : object_.items()) {
     if (seen_.count(name) > 0) continue;
-    Fail(name, absl::StrCat("field '", place_, name.substr(0, 200), "' is not known"));
+    std::vector<std::string> known;
+    std::set_difference(seen_.begin(), seen_.end(), without_effect_.begin(), without_effect_.end(),
+                        std::back_inserter(known));
+    Fail(name, absl::StrCat("field '", place_, name.substr(0, 200), "' is not known",
+                            DidYouMean(name, known)));
     return;
   }
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "server/http/openai_error.h"
 
 namespace espalier::openai {
@@ -50,6 +51,7 @@ class JsonReader {
                    const std::function<bool(const nlohmann::ordered_json&)>& neutral);
   // Accepts fields that do not affect the answer.
   void Ignore(std::initializer_list<const char*> fields);
+  // The error names the nearest field that was read and has an effect. Call it last.
   void RefuseUnknown();
 
  private:
@@ -59,7 +61,11 @@ class JsonReader {
   const std::string place_;
   std::optional<Error> error_;
   std::set<std::string> seen_;
+  std::set<std::string> without_effect_;  // of those
 };
+
+// Returns "; did you mean 'max_tokens'?" for the nearest known name, or nothing.
+std::string DidYouMean(absl::string_view given, const std::vector<std::string>& known);
 
 // Returns whether a value means that a feature is off.
 bool IsOff(const nlohmann::ordered_json& value);

@@ -41,17 +41,7 @@ bool AreToolCalls(const json& calls) {
   });
 }
 
-void ReadMessage(const json& message, const std::string& place, JsonReader& outer,
-                 v1::ChatTurn* turn) {
-  if (!message.is_object()) {
-    outer.Fail("messages", absl::StrCat(place, " must be an object with a string 'role'"));
-    return;
-  }
-  JsonReader reader(message, place + ".");
-  reader.String("role", true, turn->mutable_role());
-  if (!reader.error() && !IsChatRole(turn->role())) {
-    reader.Fail("role", absl::StrCat(place, ".role must be ", kChatRoles));
-  }
+void ReadMessage(JsonReader& reader, const std::string& place, v1::ChatTurn* turn) {
   reader.String("name", false, turn->mutable_name());
   reader.String("tool_call_id", turn->role() == "tool", turn->mutable_tool_call_id());
   if (const json* calls = reader.Find("tool_calls"); calls != nullptr && !calls->empty()) {
@@ -92,8 +82,6 @@ void ReadMessage(const json& message, const std::string& place, JsonReader& oute
   reader.Unsupported("function_call", [](const json& v) { return v.empty(); });
   reader.Unsupported("audio", [](const json& v) { return v.empty(); });
   reader.Unsupported("annotations", [](const json& v) { return v.empty(); });
-  reader.RefuseUnknown();
-  if (reader.error()) outer.Fail("messages", reader.error()->message);
 }
 
 // Returns the functions in a list of allowed tools; each must be one of `names`.
@@ -144,8 +132,26 @@ void ReadMessages(JsonReader& reader, v1::ChatPrompt* chat) {
     reader.Fail("messages", "field 'messages' must be a list of 1 to 4096 messages");
     return;
   }
-  for (size_t i = 0; i < messages->size(); ++i) {
-    ReadMessage((*messages)[i], absl::StrCat("messages[", i, "]"), reader, chat->add_turns());
+  ReadMessageList(*messages, reader, ReadMessage, chat);
+}
+
+void ReadMessageList(const json& messages, JsonReader& outer, const MessageReader& read,
+                     v1::ChatPrompt* chat) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string place = absl::StrCat("messages[", i, "]");
+    if (!messages[i].is_object()) {
+      outer.Fail("messages", absl::StrCat(place, " must be an object with a string 'role'"));
+      return;
+    }
+    v1::ChatTurn* const turn = chat->add_turns();
+    JsonReader reader(messages[i], place + ".");
+    reader.String("role", true, turn->mutable_role());
+    if (!reader.error() && !IsChatRole(turn->role())) {
+      reader.Fail("role", absl::StrCat(place, ".role must be ", kChatRoles));
+    }
+    read(reader, place, turn);
+    reader.RefuseUnknown();
+    if (reader.error()) outer.Fail("messages", reader.error()->message);
   }
 }
 

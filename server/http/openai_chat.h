@@ -17,6 +17,13 @@ inline constexpr size_t kMaxTools = 128;
 
 void ReadMessages(JsonReader& reader, v1::ChatPrompt* chat);
 
+// Reads a list of messages into turns: of each its role, and with `read` all its other fields.
+// Errors are under "messages" in `outer`.
+using MessageReader =
+    std::function<void(JsonReader& message, const std::string& place, v1::ChatTurn* turn)>;
+void ReadMessageList(const nlohmann::ordered_json& messages, JsonReader& outer,
+                     const MessageReader& read, v1::ChatPrompt* chat);
+
 // Reads tools, tool_choice and parallel_tool_calls.
 void ReadTools(JsonReader& reader, v1::ChatPrompt* chat);
 

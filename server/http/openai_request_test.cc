@@ -172,6 +172,28 @@ TEST(OpenAi, StructuredOutputHasOneFormOfManySpellings) {
               ElementsAre("a", "b"));
 }
 
+TEST(OpenAi, ErrorsOfMisspeltFieldsNameTheNearest) {
+  const auto message = [](Kind kind, const std::string& fields) {
+    return ErrorOf(kind, R"({"model": "m", )" + fields + "}").message;
+  };
+  using enum Kind;
+  EXPECT_EQ(message(kCompletion, R"("prompt": "x", "max_token": 5)"),
+            "field 'max_token' is not known; did you mean 'max_tokens'?");
+  EXPECT_EQ(message(kCompletion, R"("prompt": "x", "stream_option": {})"),
+            "field 'stream_option' is not known; did you mean 'stream_options'?");
+  EXPECT_EQ(message(kCompletion, R"("prompt": "x", "zzzzzzzz": 5)"),
+            "field 'zzzzzzzz' is not known");
+  // Not one that would be refused, too, or does nothing.
+  EXPECT_EQ(message(kCompletion, R"("prompt": "x", "use_beam_serch": true)"),
+            "field 'use_beam_serch' is not known");
+  EXPECT_EQ(message(kChat, R"("messages": [{"role": "user", "contents": "x"}])"),
+            "messages[0].content must be a string");
+  EXPECT_EQ(message(kChat, R"("messages": [{"role": "user", "content": "x", "nam": "y"}])"),
+            "field 'messages[0].nam' is not known; did you mean 'name'?");
+  EXPECT_EQ(message(kChat, R"("messages": [{"role": "user", "content": "x"}], "temprature": 1)"),
+            "field 'temprature' is not known; did you mean 'temperature'?");
+}
+
 TEST(OpenAi, ErrorsNameTheField) {
   const struct {
     const char* body;

@@ -96,9 +96,10 @@ void DescribeTokenizer(const HttpRequest& http, const RouteContext& context,
   for (const absl::string_view part : absl::StrSplit(http.query, '&', absl::SkipEmpty())) {
     const std::pair<std::string, std::string> field = absl::StrSplit(part, absl::MaxSplits('=', 1));
     if (field.first != "model") {
-      return SendError(*responder, openai::Error{.message = absl::StrCat("parameter '",
-                                                                         field.first.substr(0, 100),
-                                                                         "' is not known here"),
+      return SendError(*responder, openai::Error{.message = absl::StrCat(
+                                                     "parameter '", field.first.substr(0, 100),
+                                                     "' is not known here",
+                                                     openai::DidYouMean(field.first, {"model"})),
                                                  .param = field.first.substr(0, 100)});
     }
     name = DecodeSegment(field.second);

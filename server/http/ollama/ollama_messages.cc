@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/http/openai_chat.h"
-#include "server/inference/requests/chat_fields.h"
 
 namespace espalier::ollama {
 namespace {
@@ -78,17 +77,8 @@ json ReadCalls(const json& calls, const std::string& place, JsonReader& reader,
   return out;
 }
 
-void ReadOllamaMessage(const json& message, const std::string& place, JsonReader& outer,
-                       CallLinker* linker, v1::ChatTurn* turn) {
-  if (!message.is_object()) {
-    outer.Fail("messages", absl::StrCat(place, " must be an object with a string 'role'"));
-    return;
-  }
-  JsonReader reader(message, place + ".");
-  reader.String("role", true, turn->mutable_role());
-  if (!reader.error() && !IsChatRole(turn->role())) {
-    reader.Fail("role", absl::StrCat(place, ".role must be ", kChatRoles));
-  }
+void ReadOllamaMessage(JsonReader& reader, const std::string& place, CallLinker* linker,
+                       v1::ChatTurn* turn) {
   reader.String("content", false, turn->mutable_content());
   reader.String("thinking", false, turn->mutable_reasoning());
   if (!turn->reasoning().empty() && turn->role() != "assistant") {
@@ -110,8 +100,6 @@ void ReadOllamaMessage(const json& message, const std::string& place, JsonReader
     reader.Fail("tool_name", absl::StrCat(place, ".tool_name and .tool_call_id must be a tool's"));
   }
   RefuseImages(reader, place + ".");
-  reader.RefuseUnknown();
-  if (reader.error()) outer.Fail("messages", reader.error()->message);
 }
 
 }  // namespace
@@ -133,10 +121,12 @@ void ReadMessages(JsonReader& reader, v1::ChatPrompt* chat) {
     return;
   }
   CallLinker linker;
-  for (size_t i = 0; i < messages->size(); ++i) {
-    ReadOllamaMessage((*messages)[i], absl::StrCat("messages[", i, "]"), reader, &linker,
-                      chat->add_turns());
-  }
+  openai::ReadMessageList(
+      *messages, reader,
+      [&](JsonReader& message, const std::string& place, v1::ChatTurn* turn) {
+        ReadOllamaMessage(message, place, &linker, turn);
+      },
+      chat);
 }
 
 void ReadTools(JsonReader& reader, v1::ChatPrompt* chat) {
