@@ -44,12 +44,14 @@ template <typename Reply, typename Stub, typename Request>
 absl::StatusOr<Reply> Call(const Client::Impl& impl, Stub* stub,
                            grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                         Reply*),
-                           const Request& request, absl::Duration timeout) {
+                           const Request& request, absl::Duration timeout,
+                           Canceller* canceller = nullptr) {
   const absl::Time give_up = absl::Now() + impl.options.retry_for;
   absl::Duration pause = absl::Milliseconds(100);
   while (true) {
     grpc::ClientContext context;
     impl.Prepare(&context, timeout);
+    const CancellableCall call(canceller, &context);
     Reply reply;
     const grpc::Status status = (stub->*method)(&context, request, &reply);
     if (status.ok()) return reply;
@@ -181,11 +183,11 @@ absl::StatusOr<v1::GetJobReply> Client::GetJob(const std::string& job_id, bool w
                                impl_->options.call_timeout);
 }
 
-absl::StatusOr<v1::DryRunReply> Client::DryRun(const v1::TrainingSpec& spec) {
+absl::StatusOr<v1::DryRunReply> Client::DryRun(const v1::TrainingSpec& spec, Canceller* canceller) {
   v1::DryRunRequest request;
   *request.mutable_spec() = spec;
   return Call<v1::DryRunReply>(*impl_, impl_->training.get(), &v1::Training::Stub::DryRun, request,
-                               impl_->options.plan_timeout);
+                               impl_->options.plan_timeout, canceller);
 }
 
 absl::StatusOr<std::vector<v1::Job>> Client::ListJobs() {
@@ -306,10 +308,13 @@ absl::StatusOr<v1::MachinesReply> Client::Machines(const v1::MachinesRequest& re
                                  request, impl_->options.call_timeout);
 }
 
+absl::StatusOr<v1::ListArtifactsReply> Client::List() {
+  return Call<v1::ListArtifactsReply>(*impl_, impl_->models.get(), &v1::Models::Stub::List,
+                                      v1::ListArtifactsRequest(), impl_->options.call_timeout);
+}
+
 absl::StatusOr<std::vector<v1::Artifact>> Client::ListArtifacts() {
-  auto reply =
-      Call<v1::ListArtifactsReply>(*impl_, impl_->models.get(), &v1::Models::Stub::List,
-                                   v1::ListArtifactsRequest(), impl_->options.call_timeout);
+  auto reply = List();
   if (!reply.ok()) return reply.status();
   return std::vector<v1::Artifact>(reply->artifacts().begin(), reply->artifacts().end());
 }

@@ -79,7 +79,8 @@ class Client {
   // processes.
   absl::StatusOr<v1::SubmitReply> Submit(const v1::TrainingSpec& spec, const std::string& key = "");
   // Checks and plans the job without queueing it.
-  absl::StatusOr<v1::DryRunReply> DryRun(const v1::TrainingSpec& spec);
+  absl::StatusOr<v1::DryRunReply> DryRun(const v1::TrainingSpec& spec,
+                                         Canceller* canceller = nullptr);
   // Calls `event` with the job's current state, then with all its reports and, if `follow`, with
   // new events, until the job is over or `event` returns false. A lost connection is resumed where
   // it broke off; a JobEvent::message says so.
@@ -114,9 +115,13 @@ class Client {
                                       const TransferProgress& progress = nullptr,
                                       Canceller* canceller = nullptr,
                                       std::string* not_servable = nullptr);
-  // Returns the artifact of this kind with these files; uploads them, under a name derived from
-  // `stem` and their content, if there is none. `uploaded` (optional) is set if they were sent.
-  // REQUIRES: at least one file.
+  // Returns the artifact of this kind with these files that is the caller's owner's or nobody's,
+  // and not temporary; empty if there is none.
+  absl::StatusOr<std::string> FindUploaded(const std::vector<LocalFile>& files,
+                                           v1::Artifact::Kind kind);
+  // As FindUploaded; uploads the files, under a name derived from `stem`, the owner and their
+  // content, if there is none. `uploaded` (optional) is set if they were sent. REQUIRES: at least
+  // one file.
   absl::StatusOr<std::string> EnsureUploaded(const std::vector<LocalFile>& files,
                                              const std::string& stem, v1::Artifact::Kind kind,
                                              const TransferProgress& progress = nullptr,
@@ -175,6 +180,7 @@ class Client {
 
  private:
   explicit Client(std::unique_ptr<Impl> impl);
+  absl::StatusOr<v1::ListArtifactsReply> List();
   std::unique_ptr<Impl> impl_;
 };
 

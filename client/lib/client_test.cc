@@ -190,6 +190,38 @@ TEST_F(ClientTest, FoldersAreUploadedOnceByTheirContent) {
   EXPECT_EQ(fake_.state()->uploads, 2);
 }
 
+// Regression: a name that was taken told that another owner has the same file, and an admin's jobs
+// used users' artifacts, which they may delete.
+TEST_F(ClientTest, UploadsOfOwnersAreApart) {
+  const std::string path = Write("book.txt", "the same text");
+  const auto upload = [&](const std::string& owner, const std::string& salt) {
+    fake_.state()->owner = owner;
+    fake_.state()->upload_salt = salt;
+    auto name = client_->EnsureUploaded(path, v1::Artifact::DATASET);
+    EXPECT_TRUE(name.ok()) << name.status();
+    return name.value_or("");
+  };
+  const std::string alices = upload("alice", "1234"), bobs = upload("bob", "5678");
+  const std::string admins = upload("", "");
+  EXPECT_EQ(fake_.state()->uploads, 3);
+  const std::string digest = Sha256Hex("the same text").substr(0, 16);
+  EXPECT_EQ(admins, "book-" + digest);
+  for (const std::string& name : {alices, bobs}) {
+    EXPECT_EQ(name.size(), admins.size());
+    EXPECT_THAT(name, ::testing::Not(HasSubstr(digest)));
+  }
+  EXPECT_NE(alices, bobs);
+  // Everyone's is used, but one's own comes again, too.
+  EXPECT_EQ(upload("", ""), admins);
+  fake_.state()->artifacts.erase(admins);
+  EXPECT_EQ(upload("alice", "another run"), alices);
+  EXPECT_EQ(upload("bob", "5678"), bobs);
+  EXPECT_EQ(fake_.state()->uploads, 3);
+  // Not what its uploader is about to delete.
+  (*fake_.state()->artifacts.at(bobs).mutable_metadata())["temporary"] = "true";
+  EXPECT_NE(upload("bob", "another run"), bobs);
+}
+
 TEST_F(ClientTest, StemsAreNamesOfArtifacts) {
   std::filesystem::create_directories(folder_ + "/Llama-3.2-1B");
   for (const auto& [path, stem] :

@@ -42,10 +42,14 @@ class FakeTraining : public v1::Training::Service {
     *reply->mutable_notes() = s_.dry_run.notes();
     return Status::OK;
   }
-  Status DryRun(ServerContext*, const v1::DryRunRequest*, v1::DryRunReply* reply) override {
-    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Status DryRun(ServerContext* context, const v1::DryRunRequest* request,
+                v1::DryRunReply* reply) override {
+    std::unique_lock<std::recursive_mutex> lock(mutex_);
+    s_.dry_runs.push_back(*request);
     *reply = s_.dry_run;
-    return Status::OK;
+    if (!s_.dry_runs_hang) return Status::OK;
+    lock.unlock();
+    return OnceCallerHasGone(context);
   }
   Status Watch(ServerContext*, const v1::WatchRequest* request,
                grpc::ServerWriter<v1::JobEvent>* writer) override {
@@ -147,6 +151,8 @@ class FakeModels : public v1::Models::Service {
           return Status(grpc::StatusCode::INVALID_ARGUMENT, "no key");
         artifact.set_name(part.header().name());
         artifact.set_kind(part.header().kind());
+        *artifact.mutable_metadata() = part.header().metadata();
+        artifact.set_owner(s_.owner);
       } else if (part.has_file()) {
         file = &files[part.file().name()];
       } else if (part.part_case() == v1::UploadRequest::kChunk) {
@@ -182,6 +188,8 @@ class FakeModels : public v1::Models::Service {
               v1::ListArtifactsReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     for (const auto& [name, artifact] : s_.artifacts) *reply->add_artifacts() = artifact;
+    reply->set_owner(s_.owner);
+    reply->set_upload_salt(s_.upload_salt);
     return Status::OK;
   }
   Status Get(ServerContext*, const v1::DownloadRequest* request,

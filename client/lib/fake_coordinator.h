@@ -42,11 +42,13 @@ struct FakeState {
   int unavailable = 0;  // this many Get and Generate calls fail first
   std::string unavailable_details;
   // The work is done, but answered only after the caller has gone.
-  bool uploads_hang = false, proofs_hang = false;
+  bool uploads_hang = false, proofs_hang = false, dry_runs_hang = false;
   bool corrupt_downloads = false;
+  std::string owner, upload_salt;  // of uploads and lists
 
   // Seen.
   std::vector<v1::SubmitRequest> submits;
+  std::vector<v1::DryRunRequest> dry_runs;
   std::vector<v1::WatchRequest> watches;
   std::vector<v1::ExplainRequest> explains;
   std::vector<v1::DiffRequest> diffs;

@@ -11,10 +11,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/random_id.h"
 #include "base/sha256.h"
 #include "client/lib/client.h"
 #include "client/lib/client_impl.h"
@@ -136,23 +134,6 @@ class FolderWriter {
 };
 
 }  // namespace
-
-std::string ArtifactStem(const std::string& path) {
-  std::error_code error;
-  std::filesystem::path whole(path);
-  if (!whole.has_filename()) whole = whole.parent_path();  // "./tiny/"
-  if (whole.filename() == "." || whole.filename() == "..") {
-    whole = std::filesystem::canonical(whole, error);
-  }
-  const bool folder = std::filesystem::is_directory(path, error);
-  std::string stem = (folder ? whole.filename() : whole.stem()).string().substr(0, 80);
-  for (char& c : stem) {
-    const bool kept = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
-                      (folder && c == '.' && &c != stem.data());
-    if (!kept) c = '-';
-  }
-  return stem.empty() ? "file" : stem;
-}
 
 void Canceller::Cancel() {
   absl::MutexLock lock(&mutex_);
@@ -341,67 +322,6 @@ absl::StatusOr<v1::Artifact> Client::Upload(const v1::UploadHeader& header,
   if (!status.ok()) return impl_->FromGrpc(status);
   if (not_servable != nullptr) *not_servable = reply.not_servable();
   return reply.artifact();
-}
-
-absl::StatusOr<std::string> Client::EnsureUploaded(const std::string& path, v1::Artifact::Kind kind,
-                                                   const TransferProgress& progress,
-                                                   bool* uploaded) {
-  const std::string name = std::filesystem::path(path).filename().string();
-  return EnsureUploaded(std::vector<LocalFile>{{name, path}}, kind, progress, uploaded);
-}
-
-absl::StatusOr<std::string> Client::EnsureUploaded(const std::vector<LocalFile>& files,
-                                                   v1::Artifact::Kind kind,
-                                                   const TransferProgress& progress,
-                                                   bool* uploaded) {
-  return EnsureUploaded(files, ArtifactStem(files[0].path), kind, progress, uploaded);
-}
-
-absl::StatusOr<std::string> Client::EnsureUploaded(const std::vector<LocalFile>& files,
-                                                   const std::string& stem, v1::Artifact::Kind kind,
-                                                   const TransferProgress& progress,
-                                                   bool* uploaded) {
-  if (uploaded != nullptr) *uploaded = false;
-  // As Artifact.sha256, see FolderWriter::Check.
-  std::map<std::string, std::string> sums;
-  for (const LocalFile& file : files) {
-    if (auto size = SizeOfFile(file.path); !size.ok()) return size.status();
-    auto sum = Sha256OfFile(file.path);
-    if (!sum.ok()) return sum.status();
-    sums[file.name] = *std::move(sum);
-  }
-  std::string whole;
-  if (sums.size() == 1) {
-    whole = sums.begin()->second;
-  } else {
-    Sha256 lines;
-    for (const auto& [name, sum] : sums) lines.Add(absl::StrCat(name, " ", sum, "\n"));
-    whole = lines.Hex();
-  }
-  auto known = ListArtifacts();
-  if (!known.ok()) return known.status();
-  for (const v1::Artifact& artifact : *known) {
-    if (artifact.kind() == kind && artifact.sha256() == whole) return artifact.name();
-  }
-  v1::UploadHeader header;
-  header.set_name(absl::StrCat(stem, "-", whole.substr(0, 16)));
-  header.set_kind(kind);
-  auto artifact = Upload(header, files, progress);
-  if (absl::IsAlreadyExists(artifact.status())) {
-    // Another client has uploaded it meanwhile, or it is another owner's, whose is in no list.
-    known = ListArtifacts();
-    if (!known.ok()) return known.status();
-    for (const v1::Artifact& other : *known) {
-      if (other.name() == header.name()) return header.name();
-    }
-    auto random = RandomId();
-    if (!random.ok()) return random.status();
-    header.set_name(absl::StrCat(header.name(), "-", random->substr(0, 8)));
-    artifact = Upload(header, files, progress);
-  }
-  if (!artifact.ok()) return artifact.status();
-  if (uploaded != nullptr) *uploaded = true;
-  return header.name();
 }
 
 absl::StatusOr<int64_t> Client::Backup(const std::string& path,

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/random_id.h"
+#include "base/sha256.h"
 #include "espalier/v1/models.grpc.pb.h"
 #include "server/artifacts/artifact_names.h"
 #include "server/artifacts/artifact_store.h"
@@ -54,6 +56,11 @@ class ModelsService : public v1::Models::Service {
         *reply->add_artifacts() = std::move(artifact);
       }
       KeepUsable(caller, reply->mutable_artifacts());
+      reply->set_owner(caller.owner);
+      if (caller.owner.empty()) return absl::OkStatus();
+      // Nobody can guess it: a name that is taken would say what another owner has.
+      if (!secret_.ok()) return secret_.status();
+      reply->set_upload_salt(Sha256Hex(absl::StrCat(*secret_, " ", caller.owner)));
       return absl::OkStatus();
     });
   }
@@ -274,6 +281,7 @@ class ModelsService : public v1::Models::Service {
   JobStore& store_;
   Idempotency idempotency_;
   const std::unique_ptr<FileSystem> files_;
+  const absl::StatusOr<std::string> secret_ = RandomId();  // of upload_salt
 };
 
 }  // namespace
