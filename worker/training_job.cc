@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/checkpoint.h"
+#include "worker/collective/peer_monitor.h"
 #include "worker/runner/program_model_runner.h"
 #include "worker/stored_values.h"
 #include "worker/trainer/checkpoint_observer.h"
@@ -195,9 +196,14 @@ absl::Status TrainingJob::Run(const v1::RunRequest& request,
   steps_loaded_ = -1;  // later Runs continue
   if (absl::Status s = Cancelled(); !s.ok()) return s;
   bool met = false;
-  if (absl::Status s = Connect(&met); !s.ok()) return s;
-  if (absl::Status s = Train(request, met, emit); !s.ok()) return s;
+  absl::Status status = Connect(&met);
+  if (status.ok()) status = Train(request, met, emit);
   v1::RunEvent event;
+  if (const std::optional<int> peer = UnreachableRank(status)) {
+    event.set_unreachable_rank(*peer);
+    emit(event).IgnoreError();  // the run ends with what it is about
+  }
+  if (!status.ok()) return status;
   event.set_measured_peak_bytes(measured_peak_bytes());
   return emit(event);
 }

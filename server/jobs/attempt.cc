@@ -385,6 +385,10 @@ AttemptEnd Attempt::EndOfRanks() {
       lost.push_back(absl::StrCat(Describe(r), " lost: ", ranks_[r].lost));
     } else if (IsWorkerLoss(status.code())) {
       failed.push_back(absl::StrCat(Describe(r), ": ", status.message()));
+      if (const std::optional<size_t> peer = ranks_[r].unreachable) {
+        absl::StrAppend(&failed.back(), " (rank ", *peer, " is ", Describe(*peer), ")");
+        end.cut_off.emplace_back(task_.members[r], task_.members[*peer]);
+      }
     } else if (!status.ok()) {
       broken.push_back(absl::StrCat(Describe(r), ": ", status.ToString()));
     }
@@ -413,6 +417,11 @@ void Attempt::OnEvent(size_t rank, const v1::RunEvent& event) {
   absl::MutexLock report_lock(&report_mutex_);
   {
     absl::MutexLock lock(&mutex_);
+    if (lost.empty() && event.event_case() == v1::RunEvent::kUnreachableRank) {
+      const auto peer = static_cast<size_t>(event.unreachable_rank());
+      if (peer < ranks_.size() && peer != rank) ranks_[rank].unreachable = peer;
+      return;
+    }
     if (stop_ || rank_failed_) return;
     if (!lost.empty()) {
       ranks_[rank].lost = lost;
@@ -490,6 +499,7 @@ absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
       }
       return absl::OkStatus();
     }
+    case v1::RunEvent::kUnreachableRank:  // OnEvent
     case v1::RunEvent::EVENT_NOT_SET:
       break;
   }

@@ -96,6 +96,7 @@ class Attempt {
     std::string lost;  // reason if the worker is lost; empty: alive
     bool done = false;
     absl::Status status;
+    std::optional<size_t> unreachable;  // rank that it does not reach, or that does not reach it
     int64_t peak_bytes = 0;
   };
 

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "server/jobs/calibrated_planner.h"
 #include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/worker_memory.h"
+#include "server/membership/worker_registry.h"
 
 namespace espalier {
 
@@ -31,6 +33,8 @@ struct AttemptEnd {
   std::vector<int64_t> measured_peak_bytes;          // by rank
   CalibratedPlanner::CalibrationReport calibration;  // of a finished run
   StoredCheckpoint fallback;                         // kCheckpointDamaged; empty: step 0
+  // kWorkersLost: workers that did not reach each other.
+  std::vector<std::pair<Member, Member>> cut_off;
 
   static AttemptEnd Stopped();
   // For an error before any worker ran: kWorkersLost if the code says so, else kFailed.

@@ -314,6 +314,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
         break;
       case AttemptEnd::kWorkersLost:
         event.kind = JobEventKind::kWorkersLost;
+        cut_off_.Add(end.cut_off, clock_->Now());
         break;
       case AttemptEnd::kTooFewWorkers:
         event.kind = JobEventKind::kTooFewWorkers;
@@ -433,6 +434,7 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
     // step must change together.
     if (job.life.checkpoint_step == before) return;
     previous = std::exchange(job.record.checkpoint_dir, checkpoint.within_job);
+    cut_off_.Remove(job.attempt->members());
     SetCheckpointsPaused(&job, "");
     job.dirty = true;
     const int more = CanGrowBy(job);

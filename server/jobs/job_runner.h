@@ -19,6 +19,7 @@
 #include "base/net/caller.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/jobs/attempt.h"
+#include "server/jobs/cut_off_hosts.h"
 #include "server/jobs/job_lifecycle.h"
 #include "server/jobs/recent_tensors.h"
 #include "server/jobs/worker_memory.h"
@@ -164,6 +165,7 @@ class JobRunner : public AttemptObserver {
   mutable absl::Mutex mutex_;
   absl::CondVar published_;  // signalled when some job's version changes
   std::map<std::string, std::unique_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+  CutOffHosts cut_off_ ABSL_GUARDED_BY(mutex_);
   RecentTensors recent_tensors_ ABSL_GUARDED_BY(mutex_){kRecentTensorBytes};
   int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

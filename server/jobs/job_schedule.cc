@@ -5,6 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/select_workers.h"
@@ -15,6 +16,17 @@ namespace {
 // Backoff between attempts without progress.
 constexpr absl::Duration kInitialBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
+
+std::string NamesOfMissing(const std::vector<Member>& some, const std::vector<Member>& all) {
+  std::vector<std::string> names;
+  for (const Member& member : all) {
+    const auto same = [&member](const Member& other) { return other.address == member.address; };
+    if (absl::c_none_of(some, same)) {
+      names.push_back(absl::StrCat("worker ", member.lease.worker_id(), " (", member.name, ")"));
+    }
+  }
+  return absl::StrJoin(names, ", ");
+}
 
 }  // namespace
 
@@ -62,14 +74,19 @@ int JobRunner::CanGrowBy(const Job& job) const {
   for (const auto& [id, other] : jobs_) {
     if (other->life.state == v1::QUEUED || other->life.state == v1::RECOVERING) return 0;
   }
-  return std::min(missing, static_cast<int>(tools_.workers->Idle().size()));
+  const std::vector<Member>& own = job.attempt->members();
+  std::vector<Member> all = tools_.workers->Idle();
+  all.insert(all.begin(), own.begin(), own.end());
+  const size_t usable =
+      cut_off_.LeaveOut(std::move(all), own.size(), own.size(), clock_->Now()).size();
+  return std::min(missing, static_cast<int>(usable - own.size()));
 }
 
 bool JobRunner::TryStart(Job* job) {
   // The store's error may concern this job only, so the others do not wait.
   if (absl::Now() < job->retry_at) return true;
   const v1::SearchOptions& search = job->record.job.spec().search();
-  const std::vector<Member> idle = tools_.workers->Idle();
+  std::vector<Member> idle = tools_.workers->Idle();
   if (idle.empty()) return false;
   const auto usable = [&search, job](size_t workers) {
     if (search.strategy() == v1::SearchOptions::SINGLE_DEVICE) return size_t{1};
@@ -80,6 +97,9 @@ bool JobRunner::TryStart(Job* job) {
     const bool as_before = most > 0 && job->insufficient.empty();
     return as_before ? std::min<size_t>(workers, most) : workers;
   };
+  const auto least_members = static_cast<size_t>(std::max(1, job->record.job.spec().min_devices()));
+  const std::vector<Member> all_idle = idle;
+  idle = cut_off_.LeaveOut(std::move(idle), usable(idle.size()), least_members, clock_->Now());
   const auto choose = [&usable, job](const std::vector<Member>& from) {
     const size_t most = usable(from.size());
     if (job->insufficient.empty()) return std::vector<Member>(from.begin(), from.begin() + most);
@@ -179,6 +199,12 @@ bool JobRunner::TryStart(Job* job) {
   task.checkpoint = job->record.checkpoint_dir;
   task.attempt = job->life.attempts;
   task.members = members;
+  if (idle.size() < all_idle.size() && job->life.attempts > 1) {
+    job->pending.messages.push_back(
+        absl::StrCat("without ", NamesOfMissing(idle, all_idle),
+                     ", which others could not reach, or which could not reach others"));
+    job->dirty = true;
+  }
   task.enough = job->enough;
   task.checkpoint_root = JobFolder(id);
   job->workers_before = static_cast<int>(members.size());

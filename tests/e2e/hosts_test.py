@@ -11,7 +11,7 @@ from cluster import DATA, Cluster, read  # noqa: E402
 from hosts import COORDINATOR, Hosts, enter  # noqa: E402
 
 REASON = enter()
-FIRST, SECOND = "10.77.0.2", "10.77.0.3"
+FIRST, SECOND, THIRD = "10.77.0.2", "10.77.0.3", "10.77.0.4"
 SILENCE = 10  # seconds: twice the lease of 3 s, at least 10
 JOB = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "-d",
        os.path.join(DATA, "genesis.txt"), "--sequence-length=32", "-b", "16", "--lr=3e-3", "--seed=5",
@@ -21,7 +21,7 @@ JOB = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,pos
 @unittest.skipIf(REASON, REASON)
 class HostsTest(unittest.TestCase):
     def setUp(self):
-        self.hosts = Hosts(2)
+        self.hosts = Hosts(3)
         self.addCleanup(self.hosts.close)
         self.cluster = self.enterContext(Cluster(workers=0, daemon_flags=["--insecure"], host=COORDINATOR))
 
@@ -30,10 +30,10 @@ class HostsTest(unittest.TestCase):
                                   "--threads=1", "--insecure", f"--cache-dir={self.cluster.folder}/cache-{host}",
                                   *flags, prefix=[*self.hosts.prefix(host), *prefix])
 
-    def start_workers(self):
-        for host in (FIRST, SECOND):
+    def start_workers(self, *hosts):
+        for host in hosts or (FIRST, SECOND):
             self.cluster.workers.append(self.worker(host, f"--listen={host}:0"))
-        self.cluster.wait_for_workers(2)
+        self.cluster.wait_for_workers(len(self.cluster.workers))
 
     def refusal(self, process):
         """What a worker says that ends because it may not join."""
@@ -81,6 +81,30 @@ class HostsTest(unittest.TestCase):
         self.cluster.wait(lambda: re.search(pair, " ".join(self.cluster.job(job)[2])), SILENCE + 10, "the job names the pair")
         self.hosts.mend(SECOND, FIRST)
         self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+
+    def test_a_pair_that_failed_is_avoided(self):
+        self.start_workers(FIRST, SECOND, THIRD)
+        self.hosts.cut(SECOND, FIRST)
+        job = self.cluster.train(*JOB, "--steps=60", "--max-devices=2", "--checkpoint-every=20")
+        done = self.cluster.wait_for_job(job)
+        said = " ".join(self.cluster.job(job)[2])
+        self.assertEqual(done["state"].upper(), "SUCCEEDED", said)
+        self.assertEqual(done["attempts"], 2, said)
+        for host in (FIRST, SECOND):
+            self.assertIn(f"(on-{host})", said)
+        self.assertRegex(said, r"without worker \S+ \(on-10\.77\.0\.\d\), which others could not reach")
+        # So does the next job at once.
+        begin = time.time()
+        job = self.cluster.train(*JOB, "--steps=20", "--max-devices=2")
+        self.assertEqual(self.cluster.wait_for_job(job)["attempts"], 1)
+        self.assertLess(time.time() - begin, SILENCE)
+
+    def test_without_other_workers_the_job_goes_on_with_one_of_the_pair(self):
+        self.start_workers()
+        self.hosts.cut(SECOND, FIRST)
+        job = self.cluster.train(*JOB, "--steps=20")
+        done = self.cluster.wait_for_job(job)
+        self.assertEqual((done["state"].upper(), done["attempts"]), ("SUCCEEDED", 3), self.cluster.job(job)[2])
 
 
 if __name__ == "__main__":

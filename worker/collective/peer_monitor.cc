@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -24,6 +26,7 @@ namespace {
 constexpr size_t kSecretDigits = 32;  // of RandomId
 constexpr absl::Duration kGreetingWait = absl::Seconds(2);
 constexpr int kBeatsInSilence = 20;
+constexpr char kPeerPayload[] = "espalier.unreachable_rank";  // in decimal digits
 
 // What the connecting rank sends first.
 struct MonitorGreeting {
@@ -80,7 +83,19 @@ absl::Duration SinceStart() {
   return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
+absl::Status OfPeer(int rank, absl::Status status) {
+  status.SetPayload(kPeerPayload, absl::Cord(absl::StrCat(rank)));
+  return status;
+}
+
 }  // namespace
+
+std::optional<int> UnreachableRank(const absl::Status& status) {
+  int rank = 0;
+  const auto payload = status.GetPayload(kPeerPayload);
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &rank)) return std::nullopt;
+  return rank;
+}
 
 std::string PeerMonitor::Name(int rank, const std::string& host) const {
   return absl::StrCat("rank ", rank, " (", host, ")");
@@ -130,7 +145,8 @@ absl::Status PeerMonitor::ConnectTo(int peer, const std::string& published, absl
       absl::StrCat(Name(options_.rank, options_.host), " cannot connect to ", Name(peer, words[1]));
   absl::StatusOr<Addresses> addresses = Resolve(words[1], words[2], AI_NUMERICSERV);
   if (!addresses.ok())
-    return absl::UnavailableError(absl::StrCat(pair, ": ", addresses.status().message()));
+    return OfPeer(peer,
+                  absl::UnavailableError(absl::StrCat(pair, ": ", addresses.status().message())));
   int error = 0;
   for (const addrinfo* a = addresses->get(); a != nullptr; a = a->ai_next) {
     Descriptor connecting(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -161,20 +177,21 @@ absl::Status PeerMonitor::ConnectTo(int peer, const std::string& published, absl
       absl::StrCat(pair, ": ", std::strerror(error),
                    "; does a firewall or a route between these hosts let neither or only one "
                    "direction pass?");
-  return error == ETIMEDOUT ? absl::DeadlineExceededError(message)
-                            : absl::UnavailableError(message);
+  return OfPeer(peer, error == ETIMEDOUT ? absl::DeadlineExceededError(message)
+                                         : absl::UnavailableError(message));
 }
 
 absl::Status PeerMonitor::AcceptAll(int listener, const std::string& secret,
                                     std::map<int, std::string> awaited, absl::Time deadline) {
   while (!awaited.empty()) {
     if (!WaitFor(listener, POLLIN, deadline)) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          Name(awaited.begin()->first, awaited.begin()->second), " has not connected to ",
-          Name(options_.rank, options_.host), " within ",
-          absl::FormatDuration(options_.connect_timeout),
-          "; does a firewall or a route between these hosts let neither or only one direction "
-          "pass?"));
+      const auto& [peer, host] = *awaited.begin();
+      return OfPeer(
+          peer, absl::DeadlineExceededError(absl::StrCat(
+                    Name(peer, host), " has not connected to ", Name(options_.rank, options_.host),
+                    " within ", absl::FormatDuration(options_.connect_timeout),
+                    "; does a firewall or a route between these hosts let neither or only one "
+                    "direction pass?")));
     }
     Descriptor accepted(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!accepted.ok()) continue;
@@ -258,7 +275,7 @@ void PeerMonitor::Loop(const OnSilence& on_silence) {
             "direction"));
       }
       if (!read.ok()) {
-        on_silence(read);
+        on_silence(OfPeer(rank, std::move(read)));
         return;
       }
       // A full buffer means that nothing was acknowledged for long, which its own silence shows.

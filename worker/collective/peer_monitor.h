@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -29,6 +30,10 @@ struct PeerMonitorOptions {
   absl::Duration silence = absl::Seconds(20);          // after which a peer is lost
   bool same_host = false;                              // also watch ranks of this host; for tests
 };
+
+// Returns the rank that a PeerMonitor's error is about, also of one that was annotated
+// (AnnotateError); nothing for other errors.
+std::optional<int> UnreachableRank(const absl::Status& status);
 
 class PeerMonitor {
  public:

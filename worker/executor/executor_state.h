@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "ops/kernel/kernel.h"
 #include "worker/executor/check_program.h"
@@ -18,8 +20,13 @@
 
 namespace espalier {
 
+// Keeps the payloads.
 inline absl::Status AnnotateError(const absl::Status& status, const std::string& place) {
-  return absl::Status(status.code(), absl::StrCat(place, ": ", std::string(status.message())));
+  absl::Status annotated(status.code(), absl::StrCat(place, ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
+    annotated.SetPayload(type, payload);
+  });
+  return annotated;
 }
 
 // One instruction, ready to run. `inputs` and `outputs` are what its kernel sees.
