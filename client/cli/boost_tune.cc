@@ -185,7 +185,8 @@ absl::Status FillPrompts(Context& context, Client* client, v1::DistillationSpec*
     spec->set_prompts(std::string(given));
     return absl::OkStatus();
   }
-  auto name = UploadOnce(context, client, std::string(given), v1::Artifact::DATASET);
+  auto name =
+      UploadOnce(context, client)(SingleLocalFile(std::string(given)), v1::Artifact::DATASET);
   if (!name.ok()) return name.status();
   spec->set_prompts(*name);
   return absl::OkStatus();

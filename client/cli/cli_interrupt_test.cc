@@ -53,6 +53,41 @@ TEST_F(InterruptTest, ProofDeletesUploadWithoutReply) {
   EXPECT_EQ(fake_.state()->deleted.size(), 1u);
 }
 
+TEST_F(InterruptTest, DryRunDeletesItsUploads) {
+  const std::vector<std::string> train = {
+      "train", "--model=llama:tiny", "-d", home_ + "/text.txt", "--steps=3", "--dry-run"};
+  std::ofstream(home_ + "/text.txt") << "some text";
+  EXPECT_EQ(Run(train), kExitOk) << err_.str();
+  const std::string uri = fake_.state()->dry_runs.at(0).spec().dataset().uri();
+  EXPECT_THAT(uri, HasSubstr("artifact:borrowed-text-"));
+  EXPECT_THAT(fake_.state()->deleted, ElementsAre(uri.substr(uri.find(':') + 1)));
+  fake_.state()->dry_run.add_problems("it would not run");
+  EXPECT_EQ(Run(train), kExitFailed);
+  EXPECT_EQ(fake_.state()->deleted.size(), 2u);
+  EXPECT_TRUE(fake_.state()->artifacts.empty());
+
+  fake_.state()->dry_runs_hang = true;
+  std::thread hand([&] {
+    while (fake_.state()->dry_runs.size() < 3) absl::SleepFor(absl::Milliseconds(5));
+    kill(getpid(), SIGINT);
+  });
+  EXPECT_EQ(Run(train), kExitInterrupted);
+  hand.join();
+  EXPECT_THAT(err_.str(), HasSubstr("nothing was queued"));
+  EXPECT_EQ(fake_.state()->deleted.size(), 3u);
+  EXPECT_TRUE(fake_.state()->artifacts.empty());
+
+  // What was there before stays.
+  fake_.state()->dry_runs_hang = false;
+  fake_.state()->dry_run.clear_problems();
+  EXPECT_EQ(Run({"models", "upload", "mine", home_ + "/text.txt"}), kExitOk) << err_.str();
+  EXPECT_EQ(Run(train), kExitOk) << err_.str();
+  EXPECT_EQ(fake_.state()->dry_runs.back().spec().dataset().uri(), "artifact:mine");
+  EXPECT_THAT(out_.str(), HasSubstr("text.txt is there already: mine"));
+  EXPECT_EQ(fake_.state()->artifacts.size(), 1u);
+  EXPECT_EQ(fake_.state()->deleted.size(), 3u);
+}
+
 // A script that starts commands with SIGINT ignored relies on it.
 TEST_F(InterruptTest, ASignalThatWasIgnoredStaysSo) {
   fake_.state()->proof.set_passed(true);

@@ -18,7 +18,10 @@
 namespace espalier {
 namespace {
 
-bool IsText(const v1::Job& job) { return job.spec().dataset().format() == v1::Dataset::TEXT; }
+bool IsBytes(const v1::Job& job) { return job.spec().dataset().format() == v1::Dataset::TEXT; }
+bool HasTokens(const v1::Job& job) {
+  return IsBytes(job) || job.spec().dataset().sequence_length() > 0;
+}
 
 double Wall(const v1::Job& job) {
   return static_cast<double>(job.finished_unix_ms() - job.started_unix_ms()) / 1e3;
@@ -118,7 +121,7 @@ void JobView::OnStep(const v1::StepReport& step) {
   if (loss != step.values().end()) p.detail = "loss " + FormatLoss(loss->second);
   if (step_seconds_ > 0) {
     p.rate = job_.tokens_per_step() / step_seconds_;
-    p.rate_unit = IsText(job_) ? "tok/s" : "examples/s";
+    p.rate_unit = HasTokens(job_) ? "tok/s" : "examples/s";
     if (p.total > 0) p.seconds_left = std::max(0.0, p.total - p.done) * step_seconds_;
   }
   const bool last = step.step() + 1 == job_.total_steps();
@@ -144,7 +147,7 @@ void JobView::Finish(const v1::Job& job) {
   context_.out() << RenderPlot(Smooth(losses_, 130), options) << style.Green(head) << " in "
                  << FormatSeconds(Wall(job), options.unicode) << ": " << job.total_steps()
                  << " steps of " << FormatCount(job.tokens_per_step())
-                 << (IsText(job) ? " tokens, " : " examples, ")
+                 << (HasTokens(job) ? " tokens, " : " examples, ")
                  << FormatCount(static_cast<double>(job.parameters())) << " parameters\n"
                  << RenderOutcome(job, context_.terminal()) << std::flush;
 }
@@ -173,7 +176,7 @@ std::string RenderOutcome(const v1::Job& job, const Terminal& terminal) {
     absl::StrAppend(&evaluation, evaluation.empty() ? "" : ", ", Printable(name), " ",
                     absl::EndsWith(name, "accuracy") ? absl::StrFormat("%.2f %%", value * 100)
                                                      : FormatLoss(value));
-    if (name == "loss" && IsText(job))
+    if (name == "loss" && IsBytes(job))
       absl::StrAppend(&evaluation, absl::StrFormat(" (%.3f bits per byte)", value / std::log(2.0)));
   }
   if (!evaluation.empty()) {

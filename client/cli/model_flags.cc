@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/nearest.h"
 #include "client/cli/loss_flags.h"
 #include "client/terminal/text.h"
 #include "ops/graph/graph_proto.h"
@@ -68,7 +69,7 @@ std::vector<FlagSpec> ModelFlags() {
        "use an ONNX file instead, with its weights inside or beside it, a folder that holds one, "
        "or "
        "artifact:NAME"},
-      {"sequence-length", FlagType::kInt, "N", "tokens per text example (128)", 0, 1, 1 << 20},
+      {"sequence-length", FlagType::kInt, "N", "tokens of an example: of a text (128), or of arrays (theirs)", 0, 1, 1 << 20},
   };
   for (FlagSpec& flag : LossFlags()) flags.push_back(std::move(flag));
   return flags;
@@ -144,7 +145,7 @@ absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text) {
   return config;
 }
 
-absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags) {
+absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags, bool byte_tokenizer) {
   const int given = flags.Has("model") + flags.Has("graph") + flags.Has("onnx");
   if (given != 1) {
     return UsageError(
@@ -175,7 +176,7 @@ absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags) {
     return choice;
   }
   choice.sequence_length = static_cast<int>(flags.Int("sequence-length", 128));
-  auto config = ModelConfig(flags.Text("model"), choice.sequence_length);
+  auto config = ModelConfig(flags.Text("model"), choice.sequence_length, byte_tokenizer);
   if (!config.ok()) return config.status();
   OpRegistry registry;
   RegisterAllOperators(registry);
@@ -187,7 +188,8 @@ absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags) {
   return choice;
 }
 
-absl::StatusOr<std::string> ModelConfig(const std::string& model, int sequence_length) {
+absl::StatusOr<std::string> ModelConfig(const std::string& model, int sequence_length,
+                                        bool byte_tokenizer) {
   std::string config, place = "the model";
   absl::string_view rest = model;
   const bool llama = absl::ConsumePrefix(&rest, "llama:");
@@ -199,6 +201,7 @@ absl::StatusOr<std::string> ModelConfig(const std::string& model, int sequence_l
   } else if (llama) {
     auto sizes = ParseLlama(rest);
     if (!sizes.ok()) return sizes.status();
+    if (!byte_tokenizer) sizes->tokenizer.clear();
     config = ToConfigJson(*sizes);
   } else {
     return UsageError(absl::StrCat("--model is \"", Printable(model),

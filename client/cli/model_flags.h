@@ -20,15 +20,18 @@ struct ModelChoice {
   int sequence_length = 0;  // of a language model built locally; 0: unknown
 };
 
-// Returns a usage error unless exactly one of the three is given.
-absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags);
+// Returns a usage error unless exactly one of the three is given. `byte_tokenizer` as for
+// ModelConfig.
+absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags, bool byte_tokenizer = true);
 
 // Parses "PRESET", "KEY=VALUE,..." or "PRESET,KEY=VALUE,...".
 absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text);
 
 // Returns the config.json for a value of --model: "llama:" plus the syntax of ParseLlama, or the
-// name of a ".json" file of a model of any dense family. Returns a usage error if training cannot
-// build the model for `sequence_length` tokens.
-absl::StatusOr<std::string> ModelConfig(const std::string& model, int sequence_length);
+// name of a ".json" file of a model of any dense family. A "llama:" model has the tokenizer of bytes
+// if `byte_tokenizer`; a file has what it says. Returns a usage error if training cannot build the
+// model for `sequence_length` tokens.
+absl::StatusOr<std::string> ModelConfig(const std::string& model, int sequence_length,
+                                        bool byte_tokenizer = true);
 
 }  // namespace espalier

@@ -75,13 +75,12 @@ absl::StatusOr<std::vector<LocalFile>> OnnxFilesOf(const std::string& path) {
   return files;
 }
 
-absl::StatusOr<std::string> OnnxArtifact(Context& context, Client* client,
-                                         const std::string& given) {
+absl::StatusOr<std::string> OnnxArtifact(const Uploader& upload, const std::string& given) {
   absl::string_view name = given;
   if (absl::ConsumePrefix(&name, "artifact:")) return std::string(name);
   absl::StatusOr<std::vector<LocalFile>> files = OnnxFilesOf(given);
   if (!files.ok()) return files.status();
-  return UploadOnce(context, client, *files, v1::Artifact::ONNX);
+  return upload(*files, v1::Artifact::ONNX);
 }
 
 }  // namespace espalier

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/command.h"
+#include "client/cli/transfer.h"
 
 namespace espalier {
 
@@ -15,9 +16,7 @@ namespace espalier {
 // what is missing.
 absl::StatusOr<std::vector<LocalFile>> OnnxFilesOf(const std::string& path);
 
-// Returns the artifact's name: NAME for "artifact:NAME", otherwise that of an upload, which happens
-// once.
-absl::StatusOr<std::string> OnnxArtifact(Context& context, Client* client,
-                                         const std::string& given);
+// Returns the artifact's name: NAME for "artifact:NAME", otherwise that of an upload.
+absl::StatusOr<std::string> OnnxArtifact(const Uploader& upload, const std::string& given);
 
 }  // namespace espalier

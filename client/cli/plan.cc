@@ -180,7 +180,7 @@ absl::Status RunPlan(Context& context) {
   if (!objective.ok()) return objective.status();
   auto client = context.client();
   if (!client.ok()) return client.status();
-  auto name = OnnxArtifact(context, *client, model->onnx_path);
+  auto name = OnnxArtifact(UploadOnce(context, *client), model->onnx_path);
   if (!name.ok()) return name.status();
   plan->set_onnx_artifact(*name);
   *plan->mutable_objective() = *std::move(objective);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/command.h"
+#include "client/cli/interrupt.h"
 #include "client/cli/job_view.h"
 #include "client/cli/loss_flags.h"
 #include "client/cli/model_flags.h"
@@ -13,6 +14,7 @@
 #include "client/cli/proto_json.h"
 #include "client/cli/search_flags.h"
 #include "client/cli/trained_view.h"
+#include "client/cli/tokenizer_files.h"
 #include "client/cli/training_flags.h"
 #include "client/cli/transfer.h"
 #include "client/terminal/table.h"
@@ -21,9 +23,12 @@
 namespace espalier {
 namespace {
 
+bool HasModel(const ParsedFlags& flags) {
+  return flags.Has("model") || flags.Has("graph") || flags.Has("onnx");
+}
+
 // Sets dataset.uri, after an upload if needed.
-absl::Status FillDataset(Context& context, Client* client, v1::Dataset* dataset) {
-  const ParsedFlags& flags = context.flags();
+absl::Status FillDataset(const ParsedFlags& flags, const Uploader& upload, v1::Dataset* dataset) {
   const std::string given = flags.Text("dataset");
   if (given.empty()) return UsageError("which dataset? Give --dataset=FILE (text, npz or npy)");
   auto format = DatasetFormat(flags, given);
@@ -39,7 +44,7 @@ absl::Status FillDataset(Context& context, Client* client, v1::Dataset* dataset)
     dataset->set_uri(given);
     return absl::OkStatus();
   }
-  auto name = UploadOnce(context, client, given, v1::Artifact::DATASET);
+  auto name = upload(SingleLocalFile(given), v1::Artifact::DATASET);
   if (!name.ok()) {
     std::error_code error;
     if (std::filesystem::exists(given, error)) return name.status();
@@ -51,9 +56,33 @@ absl::Status FillDataset(Context& context, Client* client, v1::Dataset* dataset)
   return absl::OkStatus();
 }
 
-absl::Status FillOnnx(Context& context, Client* client, const std::string& path,
-                      v1::TrainingSpec* spec) {
-  auto name = OnnxArtifact(context, client, path);
+// Sets what the specification names of files, after uploads, and the graph.
+absl::Status FillInputs(const ParsedFlags& flags, const Uploader& upload, ModelChoice* model,
+                        v1::TrainingSpec* spec) {
+  if (flags.Has("tokenizer")) {
+    auto tokenizer = TokenizerArtifact(upload, flags.Text("tokenizer"));
+    if (!tokenizer.ok()) return tokenizer.status();
+    spec->set_tokenizer_artifact(*tokenizer);
+  }
+  absl::Status filled = FillDataset(flags, upload, spec->mutable_dataset());
+  if (!filled.ok()) return filled;
+  if (spec->dataset().format() == v1::Dataset::TEXT) {
+    spec->mutable_dataset()->set_sequence_length(model->sequence_length > 0 ? model->sequence_length
+                                                                            : 128);
+  }
+  if (model->onnx_path.empty()) {
+    if (HasModel(flags)) *spec->mutable_graph() = std::move(model->graph);
+    if (flags.Has("model") && !flags.Has("sequence-length") &&
+        spec->dataset().format() == v1::Dataset::NPZ) {
+      // The coordinator builds it for examples of the arrays' length.
+      v1::Graph outline;
+      outline.set_name(spec->graph().name());
+      *outline.mutable_metadata() = spec->graph().metadata();
+      *spec->mutable_graph() = std::move(outline);
+    }
+    return absl::OkStatus();
+  }
+  auto name = OnnxArtifact(upload, model->onnx_path);
   if (!name.ok()) return name.status();
   spec->set_onnx_artifact(*name);
   return absl::OkStatus();
@@ -123,6 +152,25 @@ absl::Status ShowDryRun(Context& context, const v1::DryRunReply& reply) {
   return verdict;
 }
 
+// Keeps no upload: a dry run leaves nothing behind, whatever ends it.
+absl::Status RunDryRun(Context& context, Client* client, ModelChoice model, v1::TrainingSpec spec) {
+  Canceller canceller;
+  const InterruptWatch watch([&] { canceller.Cancel(); });
+  const absl::StatusOr<v1::DryRunReply> reply = [&]() -> absl::StatusOr<v1::DryRunReply> {
+    TemporaryUploads uploads(&context, client, &canceller);
+    const Uploader upload = [&](const std::vector<LocalFile>& files, v1::Artifact::Kind kind) {
+      return uploads.Upload(files, kind);
+    };
+    const absl::Status filled = FillInputs(context.flags(), upload, &model, &spec);
+    if (!filled.ok()) return filled;
+    return client->DryRun(spec, &canceller);
+  }();
+  if (!reply.ok() && watch.interrupted()) {
+    return InterruptedError("interrupted; nothing was queued");
+  }
+  return reply.ok() ? ShowDryRun(context, *reply) : reply.status();
+}
+
 absl::Status RunTrain(Context& context) {
   if (absl::Status s = CheckArguments(context, 0, 0, ""); !s.ok()) return s;
   const ParsedFlags& flags = context.flags();
@@ -141,12 +189,11 @@ absl::Status RunTrain(Context& context) {
   v1::TrainingSpec spec;
   if (absl::Status s = FillTraining(flags, &spec); !s.ok()) return s;
   spec.set_init_artifact(flags.Text("init"));
-  const bool own = flags.Has("model") || flags.Has("graph") || flags.Has("onnx");
   absl::StatusOr<ModelChoice> model = ModelChoice();
   model->sequence_length = static_cast<int>(flags.Int("sequence-length", 0));
   // Without a local model, the coordinator uses the artifact's.
-  if (own || spec.init_artifact().empty()) {
-    model = ChooseModel(flags);
+  if (HasModel(flags) || spec.init_artifact().empty()) {
+    model = ChooseModel(flags, /*byte_tokenizer=*/!flags.Has("tokenizer"));
   } else if (flags.Has("loss") || flags.Has("loss-output") || flags.Has("metrics")) {
     return UsageError("--loss and --metrics go with --onnx; --init's model has its own");
   }
@@ -158,20 +205,9 @@ absl::Status RunTrain(Context& context) {
   }
   auto client = context.client();
   if (!client.ok()) return client.status();
-  if (absl::Status s = FillDataset(context, *client, spec.mutable_dataset()); !s.ok()) return s;
-  if (spec.dataset().format() == v1::Dataset::TEXT) {
-    spec.mutable_dataset()->set_sequence_length(model->sequence_length > 0 ? model->sequence_length
-                                                                           : 128);
-  }
-  if (model->onnx_path.empty()) {
-    if (own) *spec.mutable_graph() = std::move(model->graph);
-  } else if (absl::Status s = FillOnnx(context, *client, model->onnx_path, &spec); !s.ok()) {
-    return s;
-  }
-  if (flags.Has("dry-run")) {
-    auto reply = (*client)->DryRun(spec);
-    return reply.ok() ? ShowDryRun(context, *reply) : reply.status();
-  }
+  if (flags.Has("dry-run")) return RunDryRun(context, *client, *std::move(model), std::move(spec));
+  const absl::Status filled = FillInputs(flags, UploadOnce(context, *client), &*model, &spec);
+  if (!filled.ok()) return filled;
   auto submitted = (*client)->Submit(spec);
   if (!submitted.ok()) return submitted.status();
   const std::string& job_id = submitted->job_id();
@@ -203,7 +239,9 @@ Command TrainCommand() {
   c.summary = "train a model with the best plan for the devices that have joined";
   c.usage = "train --model=MODEL|--graph=FILE|--onnx=FILE|--init=ARTIFACT --dataset=FILE [flags]";
   c.description =
-      "Uploads the dataset (once: its name is a hash of its content), submits the job, and shows "
+      "Uploads the dataset (once: a file with the same content is found again), submits the job, "
+      "and "
+      "shows "
       "the\nplan with its predictions, the progress, the loss and the evaluation on held-out "
       "examples.";
   c.flags = ModelFlags();
@@ -212,10 +250,14 @@ Command TrainCommand() {
   c.flags.push_back({"init", FlagType::kText, "ARTIFACT",
                      "start from this model's parameters; without --model, also use its "
                      "architecture"});
+  c.flags.push_back({"tokenizer", FlagType::kText, "FOLDER|ARTIFACT",
+                     "the trained model's tokenizer, and that of a text: a folder that holds a "
+                     "tokenizer.json, a GGUF file, or a model's name (--init's, or bytes)"});
   c.flags.push_back({"detach", FlagType::kSwitch, "", "submit and return"});
   c.flags.push_back({"dry-run", FlagType::kSwitch, "",
                      "only check and plan: show whether it fits, how long it would take, and "
-                     "every unsupported operator; exit code 1 if it would not run"});
+                     "every unsupported operator; exit code 1 if it would not run. What it uploads "
+                     "is deleted at its end"});
   c.flags.push_back({"verbose", FlagType::kSwitch, "",
                      "with --dry-run: list every parameter, whether it is trained, and why"});
   c.examples = {
@@ -227,6 +269,9 @@ Command TrainCommand() {
        "espalier train --graph=mlp.pb -d data.npz -e 5 -b 64 -p 10 --budget 1000 --alpha 0.05"},
       {"continue training a model on other data",
        "espalier train --init=llm -d letters.txt --lr=3e-4 --steps=100 --name=letters"},
+      {"an architecture with a tokenizer from scratch",
+       "espalier train --model=config.json --tokenizer=./tokenizer -d book.txt --steps=400 "
+       "--name=words"},
       {"train only the last layer",
        "espalier train --onnx=cnn.onnx -d digits.npz --input labels=y -e 10 --train-only='fc.*'"},
       {"would it run, and how long?",

@@ -32,30 +32,38 @@ TransferProgress ShowTransfer(Context& context, const std::string& what) {
   };
 }
 
-absl::StatusOr<std::string> UploadOnce(Context& context, Client* client, const std::string& path,
-                                       v1::Artifact::Kind kind) {
-  const std::string name = std::filesystem::path(path).filename().string();
-  return UploadOnce(context, client, std::vector<LocalFile>{{name, path}}, kind);
+namespace {
+
+// A missing local file is a usage error.
+absl::Status OfUpload(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kNotFound &&
+                 !absl::StrContains(status.message(), "rtifact")
+             ? UsageError(std::string(status.message()))
+             : status;
 }
 
-absl::StatusOr<std::string> UploadOnce(Context& context, Client* client,
-                                       const std::vector<LocalFile>& files,
-                                       v1::Artifact::Kind kind) {
-  const std::string& path = files[0].path;
-  bool uploaded = false;
-  auto name = client->EnsureUploaded(files, kind, ShowTransfer(context, "upload"), &uploaded);
-  if (!name.ok()) {
-    // A missing local file is a usage error.
-    return name.status().code() == absl::StatusCode::kNotFound &&
-                   !absl::StrContains(name.status().message(), "rtifact")
-               ? UsageError(std::string(name.status().message()))
-               : name.status();
-  }
-  if (!context.json()) {
-    context.out() << Printable(path) << (uploaded ? " uploaded as " : " is there already: ")
-                  << *name << std::endl;
-  }
-  return name;
+void ShowUpload(Context& context, const std::string& path, bool uploaded,
+                const std::string& artifact) {
+  if (context.json()) return;
+  context.out() << Printable(path) << (uploaded ? " uploaded as " : " is there already: ")
+                << Printable(artifact) << std::endl;
+}
+
+}  // namespace
+
+Uploader UploadOnce(Context& context, Client* client) {
+  return [&context, client](const std::vector<LocalFile>& files,
+                            v1::Artifact::Kind kind) -> absl::StatusOr<std::string> {
+    bool uploaded = false;
+    auto name = client->EnsureUploaded(files, kind, ShowTransfer(context, "upload"), &uploaded);
+    if (!name.ok()) return OfUpload(name.status());
+    ShowUpload(context, files[0].path, uploaded, *name);
+    return name;
+  };
+}
+
+std::vector<LocalFile> SingleLocalFile(const std::string& path) {
+  return {{std::filesystem::path(path).filename().string(), path}};
 }
 
 absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path) {
@@ -116,10 +124,7 @@ absl::StatusOr<std::string> ModelArtifact(Context& context, Client* client,
   bool uploaded = false;
   auto name = client->EnsureUploaded(*files, *stem, v1::Artifact::MODEL,
                                      ShowTransfer(context, "upload"), &uploaded);
-  if (name.ok() && !context.json()) {
-    context.out() << Printable(name_or_path) << (uploaded ? " uploaded as " : " is there already: ")
-                  << Printable(*name) << std::endl;
-  }
+  if (name.ok()) ShowUpload(context, name_or_path, uploaded, *name);
   return name;
 }
 
@@ -132,22 +137,34 @@ TemporaryUploads::~TemporaryUploads() {
   }
 }
 
-absl::StatusOr<std::string> TemporaryUploads::Artifact(const std::string& name_or_path) {
-  if (!IsLocalModel(name_or_path)) return name_or_path;
-  const auto known = uploaded_.find(name_or_path);
+absl::StatusOr<std::string> TemporaryUploads::Upload(const std::vector<LocalFile>& files,
+                                                     v1::Artifact::Kind kind) {
+  const std::string& path = files[0].path;
+  const auto known = uploaded_.find(path);
   if (known != uploaded_.end()) return known->second;
+  const absl::StatusOr<std::string> lasting = client_.FindUploaded(files, kind);
+  if (!lasting.ok()) return OfUpload(lasting.status());
+  if (!lasting->empty()) {
+    ShowUpload(context_, path, /*uploaded=*/false, *lasting);
+    return lasting;
+  }
+  v1::UploadHeader header;
+  header.set_name(
+      absl::StrCat("borrowed-", ArtifactStem(path), "-", NewIdempotencyKey().substr(0, 16)));
+  header.set_kind(kind);
+  (*header.mutable_metadata())["temporary"] = "true";
+  auto artifact = client_.Upload(header, files, ShowTransfer(context_, "upload"), canceller_);
+  // A cancelled upload may have completed on the coordinator.
+  if (artifact.ok() || absl::IsCancelled(artifact.status())) uploaded_[path] = header.name();
+  if (!artifact.ok()) return OfUpload(artifact.status());
+  return artifact->name();
+}
+
+absl::StatusOr<std::string> TemporaryUploads::Model(const std::string& name_or_path) {
+  if (!IsLocalModel(name_or_path)) return name_or_path;
   auto files = FilesOf(name_or_path);
   if (!files.ok()) return files.status();
-  v1::UploadHeader header;
-  header.set_name(absl::StrCat("borrowed-", NewIdempotencyKey()));
-  header.set_kind(v1::Artifact::MODEL);
-  auto artifact = client_.Upload(header, *files, ShowTransfer(context_, "upload"), canceller_);
-  // A cancelled upload may have completed on the coordinator.
-  if (artifact.ok() || absl::IsCancelled(artifact.status())) {
-    uploaded_[name_or_path] = header.name();
-  }
-  if (!artifact.ok()) return artifact.status();
-  return artifact->name();
+  return Upload(*files, v1::Artifact::MODEL);
 }
 
 }  // namespace espalier

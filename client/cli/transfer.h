@@ -1,6 +1,7 @@
 // Uploads and downloads with a progress line.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,14 +15,16 @@ namespace espalier {
 // must outlive it.
 TransferProgress ShowTransfer(Context& context, const std::string& what);
 
-// Client::EnsureUploaded with progress and one line about the outcome. The first file gives the
-// artifact its name.
-absl::StatusOr<std::string> UploadOnce(Context& context, Client* client,
-                                       const std::vector<LocalFile>& files,
-                                       v1::Artifact::Kind kind);
-// For one file.
-absl::StatusOr<std::string> UploadOnce(Context& context, Client* client, const std::string& path,
-                                       v1::Artifact::Kind kind);
+// Uploads files, unless an artifact has them already, and returns the artifact's name. The first
+// file gives it its name. A missing file is a usage error.
+using Uploader =
+    std::function<absl::StatusOr<std::string>(const std::vector<LocalFile>&, v1::Artifact::Kind)>;
+
+// Client::EnsureUploaded with progress and one line about the outcome. Both arguments must outlive
+// the result.
+Uploader UploadOnce(Context& context, Client* client);
+// The file at `path`, for an Uploader.
+std::vector<LocalFile> SingleLocalFile(const std::string& path);
 
 // Returns a single file, or all files of a folder under their relative names, sorted. Usage errors
 // name the path.
@@ -38,8 +41,8 @@ bool IsLocalModel(const std::string& name_or_path);
 absl::StatusOr<std::string> ModelArtifact(Context& context, Client* client,
                                           const std::string& name_or_path, std::string* stem);
 
-// Resolves models named on the command line: artifacts, or local models (IsLocalModel), which are
-// uploaded as artifacts and deleted again by the destructor.
+// Uploads that nothing else may use (metadata "temporary") and that the destructor deletes, telling
+// what stays and why.
 class TemporaryUploads {
  public:
   // All arguments must outlive this object. `canceller` ends uploads.
@@ -47,14 +50,18 @@ class TemporaryUploads {
       : context_(*context), client_(*client), canceller_(canceller) {}
   ~TemporaryUploads();
 
-  // Returns the artifact's name.
-  absl::StatusOr<std::string> Artifact(const std::string& name_or_path);
+  // Returns an artifact with these files: one that lasts, if there is one, which is then not
+  // deleted. The first file gives it its name. A missing file is a usage error.
+  absl::StatusOr<std::string> Upload(const std::vector<LocalFile>& files, v1::Artifact::Kind kind);
+  // Returns the name of a model named on the command line: of an artifact, or a local model
+  // (IsLocalModel).
+  absl::StatusOr<std::string> Model(const std::string& name_or_path);
 
  private:
   Context& context_;
   Client& client_;
   Canceller* const canceller_;
-  std::map<std::string, std::string> uploaded_;  // path -> artifact
+  std::map<std::string, std::string> uploaded_;  // first file -> artifact
 };
 
 }  // namespace espalier

@@ -78,11 +78,11 @@ std::string LosslessFigures(const v1::LosslessReport& report, bool unicode) {
 absl::StatusOr<v1::LosslessReport> Prove(Context& context, Client* client,
                                          v1::VerifyLosslessRequest request, Canceller* canceller) {
   TemporaryUploads uploads(&context, client, canceller);
-  auto llm = uploads.Artifact(request.models().artifact());
+  auto llm = uploads.Model(request.models().artifact());
   if (!llm.ok()) return llm.status();
   request.mutable_models()->set_artifact(*llm);
   for (std::string& ssm : *request.mutable_models()->mutable_ssm_artifacts()) {
-    auto name = uploads.Artifact(ssm);
+    auto name = uploads.Model(ssm);
     if (!name.ok()) return name.status();
     ssm = *name;
   }

@@ -1,5 +1,6 @@
 """Who may call what, and whose: every gRPC method and HTTP route, without credentials, with a wrong key, with a key of another
 role, and by another owner. Methods come from the descriptors and the rules of access: a new one without a request here fails."""
+import hashlib
 import json
 import os
 import shutil
@@ -19,13 +20,15 @@ from grpc_calls import SERVICES, Calls, use  # noqa: E402
 use(cluster_pb2, distillation_pb2, inference_pb2, models_pb2, plan_pb2, training_pb2, open_inference_pb2)
 Code = grpc.StatusCode
 KEYS = {"admin": "the-key-of-the-admin", "alice": "the-key-of-alice-here", "bob": "the-key-of-bob-elsewhere",
-        "infer": "the-key-of-bobs-application", "worker": "the-key-of-the-workers", "monitor": "the-key-of-prometheus"}
+        "infer": "the-key-of-bobs-application", "worker": "the-key-of-the-workers", "monitor": "the-key-of-prometheus",
+        "app": "the-key-of-alices-application"}
 FILE = f"""{KEYS['infer']} role=infer owner=bob
 {KEYS['admin']}
 {KEYS['alice']} role=train,infer owner=alice
 {KEYS['bob']} role=train,infer owner=bob
 {KEYS['worker']} role=worker
 {KEYS['monitor']} role=monitor
+{KEYS['app']} role=infer owner=alice
 """
 MODEL = "--model=llama:hidden=32,layers=1,heads=2,kv_heads=2,intermediate=64,positions=64"
 OTHER_NAMES = {"GRPCInferenceService": "OpenInference"}
@@ -269,6 +272,30 @@ class OwnersTest(unittest.TestCase):
                 return job["spec"]["dataset"]["uri"]
             datasets.add(self.as_(who, train))
         self.assertEqual(len(datasets), 2, datasets)
+        # No name tells by its being taken that another owner has the content.
+        with open(path, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+        self.assertFalse([name for name in datasets if digest[:16] in name], datasets)
+        # An admin's job does not depend on what users may delete.
+        job = self.as_("admin", lambda: self.cluster.wait_for_job(self.cluster.train(
+            MODEL, "-d", path, "--sequence-length=16", "-b", "2", "--steps=1")))
+        self.assertNotIn(job["spec"]["dataset"]["uri"], datasets)
+
+    def test_a_dry_run_leaves_no_artifact(self):
+        path = os.path.join(self.cluster.folder, "once.txt")
+        with open(path, "w") as file:
+            file.write("a text that is planned for only. " * 40)
+        def names():
+            return {a["name"] for a in self.cluster.run("models")["artifacts"] if a["name"].startswith(("once", "borrowed", "kept"))}
+        def dry_run(*flags):
+            before = names()
+            self.cluster.cli("train", MODEL, "-d", path, "--sequence-length=16", "-b", "2", "--steps=1", "--dry-run", *flags,
+                             check=not flags)
+            self.assertEqual(names(), before)
+        self.as_("alice", dry_run)
+        self.as_("alice", lambda: dry_run("--pipeline-stages=7"))  # refused
+        self.as_("alice", lambda: self.cluster.run("models", "upload", "kept", path))
+        self.as_("alice", dry_run)
 
     def test_nobody_takes_the_name_of_a_job_to_come(self):
         number = 1 + max(int(job["id"].split("-")[1]) for job in self.as_("admin", lambda: self.cluster.run("jobs")["jobs"]))
@@ -290,6 +317,32 @@ class OwnersTest(unittest.TestCase):
         code, why = self.call("Models/Delete", KEYS["alice"], again)
         self.assertEqual(code, Code.INVALID_ARGUMENT)
         self.assertNotIn("alice", why[0])
+
+    def test_responses_are_shared_by_the_keys_of_an_owner(self):
+        # One of its own: a restart of the coordinator loses them.
+        status, reply = self.http("POST", "/v1/responses", {"model": "hers-served", "input": "In", "max_output_tokens": 4}, "alice")
+        self.assertEqual(status, 200, reply)
+        response = json.loads(reply)["id"]
+        path = f"/v1/responses/{response}"
+        for who, expected in (("alice", 200), ("app", 200), ("admin", 200), ("bob", 404), ("infer", 404)):
+            for route in (path, path + "/input_items"):
+                self.assertEqual(self.http("GET", route, None, who)[0], expected, (who, route))
+        # To others an unknown response and hers are the same.
+        strange = "resp_" + "0" * (len(response) - len("resp_"))
+        for method, end in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel"), ("DELETE", "")):
+            hers, nobodys = (self.http(method, f"/v1/responses/{id}{end}", None, "bob") for id in (response, strange))
+            self.assertEqual((hers[0], str(hers[1]).replace(response, strange)), (nobodys[0], str(nobodys[1])))
+        # Another key of hers goes on with it and deletes what came of it.
+        status, reply = self.http("POST", "/v1/responses", {"model": "hers-served", "input": "And", "max_output_tokens": 4,
+                                                            "previous_response_id": response}, "app")
+        self.assertEqual(status, 200, reply)
+        next_one = json.loads(reply)["id"]
+        status, items = self.http("GET", f"/v1/responses/{next_one}/input_items", None, "alice")
+        self.assertEqual(status, 200, items)
+        self.assertIn('"In"', str(items))
+        self.assertEqual(self.http("DELETE", f"/v1/responses/{next_one}", None, "bob")[0], 404)
+        self.assertEqual(self.http("DELETE", f"/v1/responses/{next_one}", None, "alice")[0], 200)
+        self.assertEqual(self.http("GET", f"/v1/responses/{next_one}", None, "app")[0], 404)
 
     def test_a_monitor_sees_what_runs(self):
         served = self.call("Inference/ListServed", KEYS["monitor"], inference_pb2.ListServedRequest())[1][0]
