@@ -1,15 +1,20 @@
 """Models of real size, their files as PyTorch exports them, and their training in a cluster of real processes."""
+import argparse
 import inspect
+import json
 import os
 import re
 import sys
+import tempfile
 import time
 import warnings
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before PyTorch is loaded; see training_throughput.py
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "e2e"), os.path.join(HERE, "..", "conformance")]
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from cluster import Cluster  # noqa: E402
 from models import Model, bert, classes, gpt2, images, resnet, t5, tokens, vgg, vit  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
@@ -25,11 +30,26 @@ MODELS = [
 ]
 
 
-def add_options(parser):
+LARGEST_ERROR = 1e-3  # of a loss, relative
+
+
+def option_parser(description, threads):
+    """The options of all scripts; `threads` by default."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(m.name for m in MODELS))
     parser.add_argument("--exporter", choices=("torchscript", "dynamo"), default="torchscript",
                         help="dynamo: PyTorch 2's, which writes weights into a second file")
     parser.add_argument("--json_file", default="", help="also write the rows here, after each model")
+    parser.add_argument("--threads", type=int, default=threads, help="of each worker, and of PyTorch")
+    return parser
+
+
+def each(options):
+    """Each wanted model, with a folder for its files."""
+    torch.set_num_threads(options.threads)
+    for model in wanted(options):
+        with tempfile.TemporaryDirectory(prefix="espalier-full-size-") as folder:
+            yield model, folder
 
 
 def wanted(options):
@@ -38,6 +58,33 @@ def wanted(options):
     if unknown:
         raise SystemExit(f"unknown models {sorted(unknown)}; there are {', '.join(m.name for m in MODELS)}")
     return [m for m in MODELS if m.name in names]
+
+
+def write_rows(rows, options):
+    if options.json_file:
+        with open(options.json_file, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+def cluster_of(workers, options):
+    return Cluster(workers=workers, lease=60.0, worker_flags=[f"--threads={options.threads}"])
+
+
+def run_job(cluster, flags, patience=3600):
+    """Id, record and reports of a job, which must succeed."""
+    job_id = cluster.train(*flags)
+    job = cluster.wait_for_job(job_id, patience)
+    if job["state"].upper() != "SUCCEEDED":
+        raise AssertionError(job)
+    return job_id, job, cluster.job(job_id)[1]
+
+
+def largest_error(what, losses, expected):
+    """Relative; raises if it is too large, or there are other than the expected losses."""
+    error = max(abs(ours / theirs - 1) for ours, theirs in zip(losses, expected))
+    if len(losses) != len(expected) or not error <= LARGEST_ERROR:
+        raise AssertionError(f"{what}: losses {losses}, expected {expected}")
+    return error
 
 
 def progress(text):

@@ -7,26 +7,20 @@ For each model: dry run, three steps of SGD on one batch with a checkpoint in be
 PyTorch's. Printed are the resident memory of the coordinator and of the workers, and seconds per step of both. Needs PyTorch, of any
 version from 1.13. mT5-small takes 8 GB of memory and 5 GB of disk.
 """
-import argparse
 import gc
-import json
 import os
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see training_throughput.py
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # beside the programs, not where the link points
 
 import full_size  # noqa: E402
 import torch  # noqa: E402
-from cluster import Cluster  # noqa: E402
 from full_size import memory, progress  # noqa: E402
 
 STEPS = 3
-LARGEST_ERROR = 1e-3  # of a loss, relative
 
 
 def mib(count):
@@ -47,7 +41,7 @@ def prepare(model, exporter, folder):
 
 def follow(model, workers, options, folder, losses):
     """What a job on `workers` workers did, and what the processes held."""
-    with Cluster(workers=workers, lease=60.0, worker_flags=[f"--threads={options.threads}"]) as cluster:
+    with full_size.cluster_of(workers, options) as cluster:
         start = memory(cluster.daemon.pid, "VmRSS")
         workers_start = [memory(w.pid, "VmRSS") for w in cluster.workers]
         flags = [*full_size.train_flags(model, folder, STEPS), "--checkpoint-every=2", "--name=model"]
@@ -56,15 +50,9 @@ def follow(model, workers, options, folder, losses):
             dry = cluster.run("train", "--dry-run", *flags)
             if not dry["would_run"]:
                 raise AssertionError(dry)
-            job_id = cluster.train(*flags)
-            job = cluster.wait_for_job(job_id, options.patience)
-            if job["state"].upper() != "SUCCEEDED":
-                raise AssertionError(job)
-            _, reports, _ = cluster.job(job_id)
+            _, job, reports = full_size.run_job(cluster, flags, options.patience)
             found = [r["values"]["loss"] for r in reports]
-            error = max(abs(ours / theirs - 1) for ours, theirs in zip(found, losses))
-            if len(found) != STEPS or not error <= LARGEST_ERROR:
-                raise AssertionError(f"{model.name} on {workers}: losses {found}, PyTorch's {losses}")
+            error = full_size.largest_error(f"{model.name} on {workers}", found, losses)
             downloaded = os.path.join(folder, "trained")
             cluster.cli("models", "download", "model", downloaded)
             files = {name: os.path.getsize(os.path.join(downloaded, name)) for name in os.listdir(downloaded)}
@@ -84,32 +72,26 @@ def follow(model, workers, options, folder, losses):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    full_size.add_options(parser)
+    parser = full_size.option_parser(__doc__, threads=1)
     parser.add_argument("--workers", default="1,2")
-    parser.add_argument("--threads", type=int, default=1, help="of each worker, and of PyTorch")
     parser.add_argument("--jobs", type=int, default=1, help="jobs one after the other, to see that memory does not grow")
     parser.add_argument("--patience", type=int, default=3600, help="seconds that a job may take")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
     rows = []
     print("| model | parameters | ONNX, MiB | workers | loss of PyTorch, ours | largest error | step, s | PyTorch's | "
           "coordinator, MiB: start | most | after | worker: start | most | after |\n|" + "---|" * 14, flush=True)
-    for model in full_size.wanted(options):
-        with tempfile.TemporaryDirectory(prefix="espalier-full-size-") as folder:
-            known = prepare(model, options.exporter, folder)
-            gc.collect()
-            for workers in map(int, options.workers.split(",")):
-                row = {**known, **follow(model, workers, options, folder, known["torch_loss"])}
-                rows.append(row)
-                print(f"| {model.name} | {row['parameters']:,} | {mib(row['onnx'])} | {workers} | "
-                      f"{row['torch_loss'][-1]:.5f}, {row['loss'][-1]:.5f} | {row['error']:.1e} | {row['step_seconds']:.2f} | "
-                      f"{row['torch_seconds']:.2f} | {mib(row['coordinator_at_start'])} | {mib(row['coordinator_at_most'])} | "
-                      f"{mib(row['coordinator_after'][-1])} | {', '.join(map(mib, row['workers_at_start']))} | "
-                      f"{', '.join(map(mib, row['workers_at_most']))} | {', '.join(map(mib, row['workers_after'][-1]))} |", flush=True)
-                if options.json_file:
-                    with open(options.json_file, "w") as file:
-                        json.dump(rows, file, indent=1)
+    for model, folder in full_size.each(options):
+        known = prepare(model, options.exporter, folder)
+        gc.collect()
+        for workers in map(int, options.workers.split(",")):
+            row = {**known, **follow(model, workers, options, folder, known["torch_loss"])}
+            rows.append(row)
+            print(f"| {model.name} | {row['parameters']:,} | {mib(row['onnx'])} | {workers} | "
+                  f"{row['torch_loss'][-1]:.5f}, {row['loss'][-1]:.5f} | {row['error']:.1e} | {row['step_seconds']:.2f} | "
+                  f"{row['torch_seconds']:.2f} | {mib(row['coordinator_at_start'])} | {mib(row['coordinator_at_most'])} | "
+                  f"{mib(row['coordinator_after'][-1])} | {', '.join(map(mib, row['workers_at_start']))} | "
+                  f"{', '.join(map(mib, row['workers_at_most']))} | {', '.join(map(mib, row['workers_after'][-1]))} |", flush=True)
+            full_size.write_rows(rows, options)
 
 
 if __name__ == "__main__":

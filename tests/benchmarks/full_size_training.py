@@ -10,23 +10,17 @@ turns: a job of one worker, steps of torch.compile's module, steps of the module
 turn's time is the median of the others, and a ratio the median over the rounds: what else the machine does meets all of
 them. torch.compile needs a C++ compiler; its compilation is not in the times. The first losses of all must be equal.
 """
-import argparse
-import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # see training_throughput.py
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # beside the programs, not where the link points
 
 import full_size  # noqa: E402
 import torch  # noqa: E402
-from cluster import Cluster  # noqa: E402
 from full_size import progress  # noqa: E402
 
-LARGEST_ERROR = 1e-3  # of the first loss, relative
 OURS, EAGER, COMPILED = "Espalier", "eager", "compiled"
 
 
@@ -36,11 +30,7 @@ class Ours:
 
     def run(self):
         """Losses and seconds of the steps of a job."""
-        job_id = self.cluster.train(*self.flags)
-        job = self.cluster.wait_for_job(job_id, 3600)
-        if job["state"].upper() != "SUCCEEDED":
-            raise AssertionError(job)
-        _, reports, _ = self.cluster.job(job_id)
+        job_id, _, reports = full_size.run_job(self.cluster, self.flags)
         self.cluster.cli("jobs", "delete", job_id, check=False)
         return [(r["values"]["loss"], float(r["seconds"])) for r in reports]
 
@@ -60,7 +50,7 @@ def measure(model, options, folder):
     full_size.export(model, step, options.exporter, folder)
     state = {name: x.clone() for name, x in step.module.state_dict().items()}
     steps = options.steps + 1
-    with Cluster(workers=1, lease=60.0, worker_flags=[f"--threads={options.threads}"]) as cluster:
+    with full_size.cluster_of(1, options) as cluster:
         contenders = {OURS: Ours(cluster, model, folder, steps), COMPILED: Torch(step, torch.compile(step.module), steps),
                       EAGER: Torch(step, step.module, steps)}
         start = time.monotonic()
@@ -79,39 +69,31 @@ def measure(model, options, folder):
                 first.setdefault(name, done[0][0])
                 turns[name].append(statistics.median(seconds for _, seconds in done[1:]))
                 progress(f"{model.name}, round {number + 1}, {name}: {turns[name][-1]:.3f} s")
-    error = max(abs(loss / first[EAGER] - 1) for loss in first.values())
-    if not error <= LARGEST_ERROR:
-        raise AssertionError(f"{model.name}: first losses {first}")
+    error = full_size.largest_error(f"{model.name}, first step", list(first.values()), [first[EAGER]] * len(first))
     ratios = {name: statistics.median(theirs / ours for theirs, ours in zip(turns[name], turns[OURS])) for name in (EAGER, COMPILED)}
     return {"model": model.name, "batch": model.batch, "threads": options.threads, "torch": torch.__version__, "seconds": turns,
             "ratios": ratios, "loads": loads, "first_loss_error": error}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    full_size.add_options(parser)
-    parser.add_argument("--threads", type=int, default=2, help="of the worker, and of PyTorch")
+    parser = full_size.option_parser(__doc__, threads=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="that count, of each turn")
     options = parser.parse_args()
     if not hasattr(torch, "compile"):
         raise SystemExit(f"this is PyTorch {torch.__version__}; the comparison needs 2.0 or newer")
-    torch.set_num_threads(options.threads)
     rows = []
     print(f"PyTorch {torch.__version__}, {options.threads} threads, {options.rounds} rounds of {options.steps} steps\n")
     print("| model | batch | Espalier, s | eager, s | compiled, s | eager / ours | compiled / ours | load of the machine |\n" + "|---" * 8
           + "|", flush=True)
-    for model in full_size.wanted(options):
-        with tempfile.TemporaryDirectory(prefix="espalier-full-size-") as folder:
-            row = measure(model, options, folder)
+    for model, folder in full_size.each(options):
+        row = measure(model, options, folder)
         torch._dynamo.reset()
         rows.append(row)
         seconds = {name: statistics.median(turns) for name, turns in row["seconds"].items()}
         print(f"| {model.name} | {model.batch} | {seconds[OURS]:.2f} | {seconds[EAGER]:.2f} | {seconds[COMPILED]:.2f} | "
               f"{row['ratios'][EAGER]:.2f} | {row['ratios'][COMPILED]:.2f} | {min(row['loads']):.1f} to {max(row['loads']):.1f} |", flush=True)
-        if options.json_file:
-            with open(options.json_file, "w") as file:
-                json.dump(rows, file, indent=1)
+        full_size.write_rows(rows, options)
 
 
 if __name__ == "__main__":
