@@ -1,0 +1,360 @@
+from espalier.v1 import graph_pb2 as _graph_pb2
+from espalier.v1 import plan_pb2 as _plan_pb2
+from espalier.v1 import program_pb2 as _program_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+CANCELLED: JobState
+DESCRIPTOR: _descriptor.FileDescriptor
+FAILED: JobState
+JOB_STATE_UNSPECIFIED: JobState
+PLANNING: JobState
+QUEUED: JobState
+RECOVERING: JobState
+RUNNING: JobState
+SUCCEEDED: JobState
+
+class CancelReply(_message.Message):
+    __slots__ = ["job"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class CancelRequest(_message.Message):
+    __slots__ = ["idempotency_key", "job_id"]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    idempotency_key: str
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class Dataset(_message.Message):
+    __slots__ = ["columns", "format", "holdout_fraction", "sequence_length", "shuffle", "uri"]
+    class Format(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
+    class ColumnsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_UNSPECIFIED: Dataset.Format
+    HOLDOUT_FRACTION_FIELD_NUMBER: _ClassVar[int]
+    NPZ: Dataset.Format
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLE_FIELD_NUMBER: _ClassVar[int]
+    TEXT: Dataset.Format
+    URI_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.ScalarMap[str, str]
+    format: Dataset.Format
+    holdout_fraction: float
+    sequence_length: int
+    shuffle: bool
+    uri: str
+    def __init__(self, uri: _Optional[str] = ..., format: _Optional[_Union[Dataset.Format, str]] = ..., sequence_length: _Optional[int] = ..., columns: _Optional[_Mapping[str, str]] = ..., holdout_fraction: _Optional[float] = ..., shuffle: bool = ...) -> None: ...
+
+class DryRunReply(_message.Message):
+    __slots__ = ["memory", "notes", "parameter_uses", "parameters", "plan", "problems", "step_seconds", "total_seconds", "total_steps", "trained", "unsupported"]
+    class DeviceMemory(_message.Message):
+        __slots__ = ["memory_bytes", "model", "needed_bytes", "rank"]
+        MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+        MODEL_FIELD_NUMBER: _ClassVar[int]
+        NEEDED_BYTES_FIELD_NUMBER: _ClassVar[int]
+        RANK_FIELD_NUMBER: _ClassVar[int]
+        memory_bytes: int
+        model: str
+        needed_bytes: int
+        rank: int
+        def __init__(self, rank: _Optional[int] = ..., model: _Optional[str] = ..., needed_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    class Unsupported(_message.Message):
+        __slots__ = ["first_node", "nodes", "op", "reason"]
+        FIRST_NODE_FIELD_NUMBER: _ClassVar[int]
+        NODES_FIELD_NUMBER: _ClassVar[int]
+        OP_FIELD_NUMBER: _ClassVar[int]
+        REASON_FIELD_NUMBER: _ClassVar[int]
+        first_node: str
+        nodes: int
+        op: str
+        reason: str
+        def __init__(self, op: _Optional[str] = ..., nodes: _Optional[int] = ..., first_node: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_USES_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    UNSUPPORTED_FIELD_NUMBER: _ClassVar[int]
+    memory: _containers.RepeatedCompositeFieldContainer[DryRunReply.DeviceMemory]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    parameter_uses: _containers.RepeatedCompositeFieldContainer[ParameterUse]
+    parameters: int
+    plan: _plan_pb2.Plan
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    step_seconds: float
+    total_seconds: float
+    total_steps: int
+    trained: TrainedParameters
+    unsupported: _containers.RepeatedCompositeFieldContainer[DryRunReply.Unsupported]
+    def __init__(self, problems: _Optional[_Iterable[str]] = ..., unsupported: _Optional[_Iterable[_Union[DryRunReply.Unsupported, _Mapping]]] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., memory: _Optional[_Iterable[_Union[DryRunReply.DeviceMemory, _Mapping]]] = ..., total_steps: _Optional[int] = ..., step_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ..., parameters: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ..., trained: _Optional[_Union[TrainedParameters, _Mapping]] = ..., parameter_uses: _Optional[_Iterable[_Union[ParameterUse, _Mapping]]] = ...) -> None: ...
+
+class DryRunRequest(_message.Message):
+    __slots__ = ["spec"]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    spec: TrainingSpec
+    def __init__(self, spec: _Optional[_Union[TrainingSpec, _Mapping]] = ...) -> None: ...
+
+class GetJobReply(_message.Message):
+    __slots__ = ["job", "messages", "reports"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    messages: _containers.RepeatedScalarFieldContainer[str]
+    reports: _containers.RepeatedCompositeFieldContainer[StepReport]
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[StepReport, _Mapping]]] = ..., messages: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetJobRequest(_message.Message):
+    __slots__ = ["job_id", "with_reports"]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WITH_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    with_reports: bool
+    def __init__(self, job_id: _Optional[str] = ..., with_reports: bool = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ["attempts", "checkpoint_step", "checkpoints_paused", "created_unix_ms", "error", "evaluation", "evaluation_examples", "finished_unix_ms", "id", "measured_peak_bytes", "median_step_seconds", "most_workers", "notes", "output_model", "owner", "parameters", "plan", "spec", "started_unix_ms", "state", "steps_done", "tokens_per_step", "total_steps"]
+    class EvaluationEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
+    CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEDIAN_STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MOST_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_MODEL_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STARTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    attempts: int
+    checkpoint_step: int
+    checkpoints_paused: str
+    created_unix_ms: int
+    error: str
+    evaluation: _containers.ScalarMap[str, float]
+    evaluation_examples: int
+    finished_unix_ms: int
+    id: str
+    measured_peak_bytes: _containers.RepeatedScalarFieldContainer[int]
+    median_step_seconds: float
+    most_workers: int
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    output_model: str
+    owner: str
+    parameters: int
+    plan: _plan_pb2.Plan
+    spec: TrainingSpec
+    started_unix_ms: int
+    state: JobState
+    steps_done: int
+    tokens_per_step: float
+    total_steps: int
+    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[TrainingSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., error: _Optional[str] = ..., steps_done: _Optional[int] = ..., total_steps: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ..., attempts: _Optional[int] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., median_step_seconds: _Optional[float] = ..., evaluation: _Optional[_Mapping[str, float]] = ..., output_model: _Optional[str] = ..., tokens_per_step: _Optional[float] = ..., parameters: _Optional[int] = ..., measured_peak_bytes: _Optional[_Iterable[int]] = ..., checkpoints_paused: _Optional[str] = ..., evaluation_examples: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ..., most_workers: _Optional[int] = ...) -> None: ...
+
+class JobEvent(_message.Message):
+    __slots__ = ["job", "message", "step"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    message: str
+    step: StepReport
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ListJobsReply(_message.Message):
+    __slots__ = ["jobs"]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class ParameterUse(_message.Message):
+    __slots__ = ["name", "reason", "trained", "type"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    trained: bool
+    type: _graph_pb2.TensorType
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[_graph_pb2.TensorType, _Mapping]] = ..., trained: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ResumeReply(_message.Message):
+    __slots__ = ["job"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ["idempotency_key", "job_id"]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    idempotency_key: str
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class StepReport(_message.Message):
+    __slots__ = ["seconds", "step", "tensors", "values"]
+    class TensorsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: TensorValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[TensorValue, _Mapping]] = ...) -> None: ...
+    class ValuesEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    step: int
+    tensors: _containers.MessageMap[str, TensorValue]
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, step: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., tensors: _Optional[_Mapping[str, TensorValue]] = ...) -> None: ...
+
+class SubmitReply(_message.Message):
+    __slots__ = ["job_id", "notes", "trained"]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    trained: TrainedParameters
+    def __init__(self, job_id: _Optional[str] = ..., trained: _Optional[_Union[TrainedParameters, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SubmitRequest(_message.Message):
+    __slots__ = ["idempotency_key", "spec"]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    idempotency_key: str
+    spec: TrainingSpec
+    def __init__(self, spec: _Optional[_Union[TrainingSpec, _Mapping]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class TensorValue(_message.Message):
+    __slots__ = ["data", "dims", "dtype"]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    dims: _containers.RepeatedScalarFieldContainer[int]
+    dtype: _graph_pb2.DataType
+    def __init__(self, dtype: _Optional[_Union[_graph_pb2.DataType, str]] = ..., dims: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class TrainedParameters(_message.Message):
+    __slots__ = ["elements", "other_elements", "other_tensors", "tensors"]
+    ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_TENSORS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    elements: int
+    other_elements: int
+    other_tensors: int
+    tensors: int
+    def __init__(self, tensors: _Optional[int] = ..., elements: _Optional[int] = ..., other_tensors: _Optional[int] = ..., other_elements: _Optional[int] = ...) -> None: ...
+
+class TrainingSpec(_message.Message):
+    __slots__ = ["batch_size", "checkpoint_every_steps", "dataset", "epochs", "freeze", "graph", "init_artifact", "loss", "metrics", "min_devices", "name", "objective", "onnx_artifact", "optimizer", "output_model", "precision", "search", "seed", "steps", "tokenizer_artifact", "train_only"]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    FREEZE_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    INIT_ARTIFACT_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    MIN_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    ONNX_ARTIFACT_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_MODEL_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    SEARCH_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_ARTIFACT_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_ONLY_FIELD_NUMBER: _ClassVar[int]
+    batch_size: int
+    checkpoint_every_steps: int
+    dataset: Dataset
+    epochs: int
+    freeze: _containers.RepeatedScalarFieldContainer[str]
+    graph: _graph_pb2.Graph
+    init_artifact: str
+    loss: str
+    metrics: _containers.RepeatedScalarFieldContainer[str]
+    min_devices: int
+    name: str
+    objective: _graph_pb2.Objective
+    onnx_artifact: str
+    optimizer: _program_pb2.Optimizer
+    output_model: str
+    precision: _graph_pb2.DataType
+    search: _plan_pb2.SearchOptions
+    seed: int
+    steps: int
+    tokenizer_artifact: str
+    train_only: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., onnx_artifact: _Optional[str] = ..., loss: _Optional[str] = ..., metrics: _Optional[_Iterable[str]] = ..., dataset: _Optional[_Union[Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., steps: _Optional[int] = ..., optimizer: _Optional[_Union[_program_pb2.Optimizer, _Mapping]] = ..., search: _Optional[_Union[_plan_pb2.SearchOptions, _Mapping]] = ..., seed: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., output_model: _Optional[str] = ..., precision: _Optional[_Union[_graph_pb2.DataType, str]] = ..., init_artifact: _Optional[str] = ..., tokenizer_artifact: _Optional[str] = ..., freeze: _Optional[_Iterable[str]] = ..., train_only: _Optional[_Iterable[str]] = ..., objective: _Optional[_Union[_graph_pb2.Objective, _Mapping]] = ..., min_devices: _Optional[int] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ["from_step", "job_id", "no_follow"]
+    FROM_STEP_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    NO_FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    from_step: int
+    job_id: str
+    no_follow: bool
+    def __init__(self, job_id: _Optional[str] = ..., from_step: _Optional[int] = ..., no_follow: bool = ...) -> None: ...
+
+class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Writes espalier/v1/*_pb2.py and *.pyi from the protocol's .proto files, with the protoc on the PATH.
+
+The stubs are checked in, so that `pip install` needs no protoc. protoc 3.21 is meant: what it writes runs with every
+release of Python's protobuf from 4.21 on. With --check, writes nothing and fails if the files differ.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PACKAGE = pathlib.Path(__file__).resolve().parent
+PROTOS = PACKAGE.parent.parent / "proto"
+
+
+def generate(folder: pathlib.Path) -> None:
+    """Writes the stubs to `folder`/espalier/v1."""
+    protos = sorted(str(p.relative_to(PROTOS)) for p in (PROTOS / "espalier" / "v1").glob("*.proto"))
+    command = ["protoc", f"-I{PROTOS}", f"--python_out={folder}", f"--pyi_out={folder}", *protos]
+    subprocess.run(command, check=True)
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    if not check:
+        generate(PACKAGE)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        generate(pathlib.Path(folder))
+        made = {p.name: p.read_bytes() for p in (pathlib.Path(folder) / "espalier" / "v1").iterdir()}
+    kept = {p.name: p.read_bytes() for p in (PACKAGE / "espalier" / "v1").glob("*_pb2.py*")}
+    if made == kept:
+        return 0
+    different = sorted(name for name in made.keys() | kept.keys() if made.get(name) != kept.get(name))
+    print(f"differ from the .proto files: {', '.join(different)}; run {sys.argv[0]}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
