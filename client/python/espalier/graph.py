@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Union, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,9 @@ from espalier.errors import InvalidArgument
 from espalier.v1 import graph_pb2 as pb
 
 Shape = Sequence[int | None]  # outermost first; None in dimension 0 of an input: the batch size
-AttributeValue = Union[bool, int, float, str, Sequence[int], Sequence[float]]
+AttributeValue = bool | int | float | str | Sequence[int] | Sequence[float]
 
-_DTYPES: dict[str, int] = {
+_DTYPES: dict[str, pb.DataType] = {
     "float32": pb.F32,
     "bfloat16": pb.BF16,
     "float16": pb.F16,
