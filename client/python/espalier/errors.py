@@ -10,6 +10,10 @@ class EspalierError(Exception):
     """Base of all exceptions that the package raises on purpose."""
 
 
+class EspalierWarning(UserWarning):
+    """A note of the coordinator: what differs from what one may expect."""
+
+
 class InvalidArgument(EspalierError, ValueError):
     """An argument, a graph or a job that cannot be; the message says where, and what would be accepted."""
 
@@ -48,6 +52,10 @@ class Cancelled(EspalierError):
 
 class ResourceExhausted(EspalierError):
     """A limit was reached: memory, disk, message size, load."""
+
+
+class DataLoss(EspalierError):
+    """What arrived is not what was sent: its hash differs."""
 
 
 class InternalError(EspalierError):

@@ -1,0 +1,358 @@
+"""The coordinator's API: training jobs, artifacts, served models.
+
+Calls carry a deadline. While the coordinator is unavailable, calls that only read or that carry an idempotency key (all
+but `generate`) are retried for 10 seconds. Errors are those of espalier.errors, in the coordinator's words.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from espalier import errors, transfer
+from espalier.generation import GenerationMethods
+from espalier.job import AsyncJob, Job, download, download_weights
+from espalier.plan import Plan
+from espalier.rpc import AsyncConnection, Connection, Settings, idempotency_key, make_settings, method
+from espalier.steps import Asynchronous, Blocking, Send, Steps, Unary, Work, drive, operation
+from espalier.transfer import PathLike, Progress
+from espalier.v1 import cluster_pb2, inference_pb2, models_pb2, plan_pb2, training_pb2
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from espalier.graph import Graph
+
+J = TypeVar("J")
+
+
+class ClientMethods(GenerationMethods, Generic[J]):
+    """What Client and AsyncClient have in common; `J` is their class of jobs."""
+
+    _connection: Any
+    _settings: Settings
+    _make_job: Callable[[str, Graph | None, tuple[str, ...]], J]
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the coordinator."""
+        return self._settings.address
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.address}>"
+
+    # Training.
+
+    @operation
+    def submit(
+        self, spec: training_pb2.TrainingSpec, *, key: str | None = None, graph: Graph | None = None
+    ) -> Steps[J]:
+        """Queues a job, durably. Its notes are shown as warnings (EspalierWarning).
+
+        A `key` makes the call idempotent across processes. `graph` adds the user's lines to errors that name a node.
+        """
+        job, notes = yield from self._submit(spec, key, graph)
+        for note in notes:
+            warnings.warn(note, errors.EspalierWarning, stacklevel=4)
+        return job
+
+    def _submit(
+        self, spec: training_pb2.TrainingSpec, key: str | None, graph: Graph | None
+    ) -> Steps[tuple[J, tuple[str, ...]]]:
+        request = training_pb2.SubmitRequest(spec=spec, idempotency_key=key or idempotency_key())
+        try:
+            reply = yield Unary(method("Training", "Submit"), request, self._settings.plan_timeout)
+        except errors.EspalierError as error:
+            raise _with_sources(error, graph) from None
+        notes = tuple(reply.notes)
+        return self._make_job(reply.job_id, graph, notes), notes
+
+    @operation
+    def dry_run(
+        self, spec: training_pb2.TrainingSpec, *, graph: Graph | None = None
+    ) -> Steps[training_pb2.DryRunReply]:
+        """Checks and plans a job without queueing it: problems, memory, predicted time, what is trained."""
+        request = training_pb2.DryRunRequest(spec=spec)
+        reply: training_pb2.DryRunReply = yield Unary(
+            method("Training", "DryRun"), request, self._settings.plan_timeout
+        )
+        if graph is not None:
+            reply.problems[:] = [graph.with_sources(problem) for problem in reply.problems]
+        return reply
+
+    @operation
+    def jobs(self) -> Steps[list[training_pb2.Job]]:
+        """The records of all jobs, also of finished ones."""
+        reply = yield Unary(method("Training", "List"), training_pb2.ListJobsRequest())
+        return list(reply.jobs)
+
+    @operation
+    def job(self, job_id: str) -> Steps[J]:
+        """A job. NotFound if there is none of this id."""
+        yield Unary(method("Training", "Get"), training_pb2.GetJobRequest(job_id=job_id))
+        return self._make_job(job_id, None, ())
+
+    @operation
+    def make_plan(self, request: plan_pb2.PlanRequest, *, graph: Graph | None = None) -> Steps[Plan]:
+        """Searches a plan for a graph on the workers that have joined, or on devices that need not exist."""
+        explain = plan_pb2.ExplainRequest(plan=request)
+        try:
+            reply = yield Unary(method("Planner", "Explain"), explain, self._settings.plan_timeout)
+        except errors.EspalierError as error:
+            raise _with_sources(error, graph) from None
+        return Plan(reply.plan, reply.text, 0.0, tuple(reply.notes))
+
+    # Artifacts.
+
+    @operation
+    def artifacts(self) -> Steps[list[models_pb2.Artifact]]:
+        """All datasets, ONNX files and models."""
+        reply = yield Unary(method("Models", "List"), models_pb2.ListArtifactsRequest())
+        return list(reply.artifacts)
+
+    @operation
+    def upload(
+        self,
+        files: PathLike | Sequence[PathLike] | Mapping[str, Any],
+        kind: str = "dataset",
+        name: str | None = None,
+        *,
+        replace: bool = False,
+        progress: Progress | None = None,
+    ) -> Steps[str]:
+        """Uploads a file, a folder, several files, or arrays by name (a dataset); returns the artifact's name.
+
+        Without `name`, an artifact of this kind and content is found again, and nothing is sent. Kinds are "dataset",
+        "onnx" and "model". AlreadyExists if `name` is taken, unless `replace`.
+        """
+        if isinstance(files, Mapping):
+            from espalier.data import temporary_npz
+
+            with temporary_npz(files) as path:
+                return (yield from self._upload({"data.npz": path}, "arrays", kind, name, replace, progress))
+        found = yield Work(functools.partial(transfer.local_files, files))
+        first = files if isinstance(files, (str, os.PathLike)) else next(iter(found.values()))
+        return (yield from self._upload(found, transfer.stem(first), kind, name, replace, progress))
+
+    def _upload(
+        self,
+        files: Mapping[str, Path],
+        stem: str,
+        kind: str,
+        name: str | None,
+        replace: bool = False,
+        progress: Progress | None = None,
+    ) -> Steps[str]:
+        number = transfer.kind_number(kind)
+        if name is not None:
+            return (yield from self._send(files, name, number, replace, progress))
+        sums = yield Work(lambda: {file: transfer.sha256_of(path) for file, path in files.items()})
+        content = transfer.content_sha256(sums)
+        known = yield Unary(method("Models", "List"), models_pb2.ListArtifactsRequest())
+        if found := _uploaded(known, number, content):
+            return found
+        name = f"{stem}-{transfer.name_digest(known.upload_salt, content)}"
+        try:
+            return (yield from self._send(files, name, number, False, progress))
+        except errors.AlreadyExists:
+            # Another client of this owner has uploaded it meanwhile, or the name is taken by chance.
+            known = yield Unary(method("Models", "List"), models_pb2.ListArtifactsRequest())
+            if found := _uploaded(known, number, content):
+                return found
+            return (yield from self._send(files, f"{name}-{idempotency_key()[:8]}", number, False, progress))
+
+    def _send(
+        self, files: Mapping[str, Path], name: str, kind: int, replace: bool, progress: Progress | None
+    ) -> Steps[str]:
+        header = models_pb2.UploadHeader(
+            name=name,
+            kind=kind,  # type: ignore[arg-type]
+            idempotency_key=idempotency_key(),
+            replace=replace,
+            files=len(files),
+        )
+        messages = functools.partial(transfer.upload_messages, header, files, progress)
+        timeout = transfer.upload_timeout(files, self._settings.call_timeout)
+        reply = yield Send(method("Models", "Upload"), messages, timeout)
+        return str(reply.artifact.name)
+
+    @operation
+    def download(self, name: str, folder: PathLike, *, progress: Progress | None = None) -> Steps[models_pb2.Artifact]:
+        """Writes an artifact's files to a folder, which it makes. DataLoss if the content's hash is wrong."""
+        return (yield from download(name, Path(folder), progress))
+
+    @operation
+    def weights(self, name: str) -> Steps[dict[str, np.ndarray[Any, Any]]]:
+        """The tensors of a model artifact by name."""
+        return (yield from download_weights(name))
+
+    @operation
+    def delete(self, name: str) -> Steps[None]:
+        """Deletes an artifact. FailedPrecondition if a job that is not over or a served model needs it."""
+        request = models_pb2.DeleteArtifactRequest(name=name, idempotency_key=idempotency_key())
+        yield Unary(method("Models", "Delete"), request)
+
+    # Cluster.
+
+    @operation
+    def status(self) -> Steps[cluster_pb2.ClusterStatusReply]:
+        """Version, workers, numbers of jobs, served models, addresses."""
+        reply: cluster_pb2.ClusterStatusReply = yield Unary(
+            method("Cluster", "Status"), cluster_pb2.ClusterStatusRequest()
+        )
+        return reply
+
+    # Serving.
+
+    @operation
+    def serve(self, /, artifact: str, *, name: str | None = None, **options: Any) -> Steps[inference_pb2.ServedModel]:
+        """Loads a language model. `options` are fields of ServeModelRequest, as ssm_artifacts, weights, kv_cache."""
+        try:
+            request = inference_pb2.ServeModelRequest(artifact=artifact, name=name or "", **options)
+        except (TypeError, ValueError) as error:
+            raise errors.InvalidArgument(f"serve: {error}; options are the fields of ServeModelRequest") from None
+        request.idempotency_key = idempotency_key()
+        reply: inference_pb2.ServeModelReply = yield Unary(
+            method("Inference", "Serve"), request, self._settings.serve_timeout
+        )
+        return reply.model
+
+    @operation
+    def unserve(self, name: str) -> Steps[None]:
+        """Ends the serving of a model."""
+        request = inference_pb2.UnserveModelRequest(name=name, idempotency_key=idempotency_key())
+        yield Unary(method("Inference", "Unserve"), request)
+
+    @operation
+    def served(self) -> Steps[list[inference_pb2.ServedModel]]:
+        """All served models."""
+        reply = yield Unary(method("Inference", "ListServed"), inference_pb2.ListServedRequest())
+        return list(reply.models)
+
+
+def _uploaded(known: models_pb2.ListArtifactsReply, kind: int, content: str) -> str:
+    """The artifact with this content that is the caller's owner's or nobody's; empty if there is none.
+
+    An admin's list has what belongs to others, too, who may delete it.
+    """
+    for artifact in known.artifacts:
+        usable = artifact.owner in ("", known.owner)
+        if usable and artifact.kind == kind and artifact.sha256 == content and "temporary" not in artifact.metadata:
+            return str(artifact.name)
+    return ""
+
+
+def _with_sources(error: errors.EspalierError, graph: Graph | None) -> errors.EspalierError:
+    """The error with the user's line, if it names a node of the graph."""
+    return error if graph is None else type(error)(graph.with_sources(str(error)))
+
+
+class Client(ClientMethods[Job], Blocking):
+    """A client of one coordinator. Thread-safe; usable in a child made by fork. Connects at the first call.
+
+    Without arguments it finds coordinator, key and TLS as the command line does: ESPALIER_COORDINATOR, else the
+    coordinator of `espalier up`, else 127.0.0.1:7070; ESPALIER_TOKEN_FILE, ESPALIER_TOKEN, ESPALIER_CA_FILE,
+    ESPALIER_CERT_FILE, ESPALIER_KEY_FILE. `ca_file` (PEM) implies TLS; tls=True trusts the usual authorities.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        tls: bool | None = None,
+        ca_file: PathLike | None = None,
+        cert_file: PathLike | None = None,
+        key_file: PathLike | None = None,
+    ):
+        self._settings = make_settings(
+            address, token=token, tls=tls, ca_file=ca_file, cert_file=cert_file, key_file=key_file
+        )
+        self._connection = Connection(self._settings)
+        self._make_job = functools.partial(Job, self._connection)
+
+    def _submit_quietly(self, spec: training_pb2.TrainingSpec, key: str, graph: Graph) -> Job:
+        """As submit, for those who show the notes themselves."""
+        return drive(self._connection, self._submit(spec, key, graph))[0]
+
+    def _upload_file(self, path: Path, stem: str) -> str:
+        """Uploads a dataset of one file, unless it is there."""
+        return drive(self._connection, self._upload({path.name: path}, stem, "dataset", None))
+
+    def close(self) -> None:
+        """Closes the connection; a later call opens another."""
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClient(ClientMethods[AsyncJob], Asynchronous):
+    """As Client, for asyncio: its methods are coroutines, its streams asynchronous iterators."""
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        tls: bool | None = None,
+        ca_file: PathLike | None = None,
+        cert_file: PathLike | None = None,
+        key_file: PathLike | None = None,
+    ):
+        self._settings = make_settings(
+            address, token=token, tls=tls, ca_file=ca_file, cert_file=cert_file, key_file=key_file
+        )
+        self._connection = AsyncConnection(self._settings)
+        self._make_job = functools.partial(AsyncJob, self._connection)
+
+    async def close(self) -> None:
+        """Closes the connection; a later call opens another."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+_lock = threading.Lock()
+_defaults: list[Client] = []  # those of espalier.local(), the innermost last
+
+
+def default_client() -> Client:
+    """The client that `fit` uses without client=: that of the innermost espalier.local(), else Client()."""
+    with _lock:
+        if not _defaults:
+            _defaults.append(Client())
+        return _defaults[-1]
+
+
+def set_default_client(client: Client | None) -> None:
+    """Makes a client the default; None: the next default_client() makes one from the environment."""
+    with _lock:
+        _defaults.clear()
+        if client is not None:
+            _defaults.append(client)
+
+
+def push_default_client(client: Client) -> None:
+    """Makes a client the default until it is removed."""
+    with _lock:
+        _defaults.append(client)
+
+
+def remove_default_client(client: Client) -> None:
+    """Undoes push_default_client."""
+    with _lock:
+        if client in _defaults:
+            _defaults.remove(client)

@@ -1,0 +1,325 @@
+"""Training jobs: what became of them, their events, their curves, their models."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from espalier import errors
+from espalier.plan import Plan
+from espalier.rpc import idempotency_key, method
+from espalier.steps import (
+    Asynchronous,
+    Blocking,
+    Emit,
+    Lost,
+    Open,
+    Read,
+    Sleep,
+    Step,
+    Steps,
+    Unary,
+    Work,
+    consume,
+    operation,
+    stream,
+    value,
+)
+from espalier.transfer import FolderWriter, Progress
+from espalier.v1 import models_pb2, plan_pb2, training_pb2
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from espalier.graph import Graph
+
+logger = logging.getLogger("espalier")
+_NO_STEPS = 1 << 62  # of Watch's from_step: no reports
+_OVER = (training_pb2.SUCCEEDED, training_pb2.FAILED, training_pb2.CANCELLED)
+
+
+class History(dict[str, list[float]]):
+    """Values by name, one for each step: "loss", the metrics. A step that lacks a value has NaN there."""
+
+    def dataframe(self) -> Any:
+        """The values as a pandas DataFrame, a row for each step."""
+        import pandas
+
+        return pandas.DataFrame(self, index=pandas.RangeIndex(len(next(iter(self.values()), [])), name="step"))
+
+
+class Reports:
+    """Gathers the reports of steps. Steps that are repeated after a lost worker replace the earlier ones."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, dict[str, float]] = {}
+        self._seconds: dict[int, float] = {}
+
+    def add(self, report: training_pb2.StepReport) -> None:
+        """Takes the report of a step."""
+        self._steps[report.step] = dict(report.values)
+        self._seconds[report.step] = report.seconds
+
+    def means(self, first: int, end: int) -> tuple[dict[str, float], float]:
+        """The means of the values of steps `first` to `end` - 1, and the seconds that they took."""
+        steps = [self._steps[step] for step in range(first, end) if step in self._steps]
+        names = {name for values in steps for name in values}
+        means = {}
+        for name in names:
+            found = [values[name] for values in steps if name in values]
+            means[name] = math.fsum(found) / len(found) if all(map(math.isfinite, found)) else sum(found) / len(found)
+        return means, sum(self._seconds.get(step, 0.0) for step in range(first, end))
+
+    def history(self) -> History:
+        """The values of all steps, in order."""
+        steps = [self._steps[step] for step in sorted(self._steps)]
+        names = sorted({name for values in steps for name in values}, key=lambda name: (name != "loss", name))
+        return History({name: [values.get(name, math.nan) for values in steps] for name in names})
+
+
+def state_name(state: int) -> str:
+    """ "queued", "running", "succeeded", ..."""
+    return str(training_pb2.JobState.Name(state)).lower()
+
+
+def is_over(state: int) -> bool:
+    """Whether only a resume moves the job on."""
+    return state in _OVER
+
+
+def watch(
+    job_id: str,
+    address: str,
+    retry_for: float,
+    from_step: int = 0,
+    follow: bool = True,
+    end: float | None = None,
+) -> Generator[Step | Emit[training_pb2.JobEvent], Any, None]:
+    """Emits the job's record, its reports and messages, and new ones until it is over (or, without `follow`, so far).
+
+    A lost connection is resumed where it broke off, for up to `retry_for` seconds; a message says so. DeadlineExceeded
+    at `end` (of time.monotonic).
+    """
+    pause, give_up, over = 0.2, math.inf, False
+    while True:
+        request = training_pb2.WatchRequest(job_id=job_id, from_step=from_step, no_follow=not follow)
+        replies = None
+        try:
+            left = None if end is None else max(0.001, end - time.monotonic())
+            replies = yield Open(method("Training", "Watch"), request, left)
+            while (event := (yield Read(replies))) is not None:
+                pause, give_up = 0.2, math.inf
+                if event.HasField("step"):
+                    from_step = max(from_step, event.step.step + 1)
+                elif event.HasField("job"):
+                    over = is_over(event.job.state)
+                    if event.job.state == training_pb2.RECOVERING:
+                        # The job goes back to its checkpoint and repeats those steps.
+                        from_step = min(from_step, event.job.checkpoint_step)
+                yield Emit(event)
+            return
+        except errors.DeadlineExceeded:
+            raise errors.DeadlineExceeded(f"job {job_id} is not over yet; it goes on") from None
+        except (Lost, errors.Unavailable) as lost:
+            if over:
+                return
+            error = lost.error if isinstance(lost, Lost) else lost
+        finally:
+            if replies is not None:
+                replies.cancel()
+        if give_up == math.inf:
+            give_up = time.monotonic() + retry_for
+            yield Emit(
+                training_pb2.JobEvent(
+                    message=f"connection to the coordinator at {address} lost, trying for {retry_for:g} s"
+                )
+            )
+        if time.monotonic() + pause > give_up:
+            raise errors.Unavailable(
+                f"{error} Once a coordinator with this data folder answers, go on by client.job('{job_id}').wait(), "
+                f"or if it has failed meanwhile by client.job('{job_id}').resume()"
+            )
+        yield Sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+def download(name: str, folder: Path, progress: Progress | None = None) -> Steps[models_pb2.Artifact]:
+    """Writes an artifact's files to a folder, which it makes. Errors as FolderWriter, NotFound."""
+    writer = FolderWriter(folder, progress)
+    replies = yield Open(method("Models", "Get"), models_pb2.DownloadRequest(name=name))
+    try:
+        while (reply := (yield Read(replies))) is not None:
+            yield Work(functools.partial(writer.take, reply))
+    except Lost as lost:
+        raise lost.error from None
+    except BaseException:
+        writer.abandon()
+        raise
+    finally:
+        replies.cancel()
+    yield Work(writer.finish)
+    return writer.artifact
+
+
+def download_weights(name: str) -> Steps[dict[str, np.ndarray[Any, Any]]]:
+    """The tensors of a model artifact by name."""
+    from espalier import safetensors_io
+
+    with tempfile.TemporaryDirectory(prefix="espalier-") as folder:
+        yield from download(name, Path(folder))
+        tensors: dict[str, np.ndarray[Any, Any]] = yield Work(lambda: safetensors_io.load_folder(folder))
+        return tensors
+
+
+class JobMethods:
+    """What Job and AsyncJob have in common. `id` is the coordinator's name of the job."""
+
+    _connection: Any
+
+    def __init__(self, connection: Any, job_id: str, graph: Graph | None = None, notes: tuple[str, ...] = ()):
+        self._connection = connection
+        self.id = job_id
+        self._graph = graph
+        self._notes = notes
+
+    def _watch(
+        self, from_step: int = 0, follow: bool = True, end: float | None = None
+    ) -> Generator[Step | Emit[training_pb2.JobEvent], Any, None]:
+        settings = self._connection.settings
+        return watch(self.id, settings.address, settings.watch_retry_for, from_step, follow, end)
+
+    def _get(self) -> Steps[training_pb2.Job]:
+        request = training_pb2.GetJobRequest(job_id=self.id)
+        reply: training_pb2.GetJobReply = yield Unary(method("Training", "Get"), request)
+        return reply.job
+
+    def _with_sources(self, message: str) -> str:
+        return message if self._graph is None else self._graph.with_sources(message)
+
+    def failure(self, record: training_pb2.Job) -> errors.JobFailed | None:
+        """The exception for a job that has FAILED or was CANCELLED; None for others."""
+        if record.state == training_pb2.CANCELLED:
+            return errors.JobFailed(
+                self.id, f"job {self.id} was cancelled; go on with it: client.job('{self.id}').resume()"
+            )
+        if record.state != training_pb2.FAILED:
+            return None
+        checkpoint = (
+            f"; its checkpoint after step {record.checkpoint_step} is kept: client.job('{self.id}').resume()"
+            if record.checkpoint_step > 0
+            else ""
+        )
+        return errors.JobFailed(self.id, f"job {self.id} failed: {self._with_sources(record.error)}{checkpoint}")
+
+    @value
+    def record(self) -> Steps[training_pb2.Job]:
+        """The coordinator's record (docs/reference/grpc-api.md, Job), as it is now."""
+        return (yield from self._get())
+
+    @value
+    def state(self) -> Steps[str]:
+        """ "queued", "planning", "running", "recovering", "succeeded", "failed" or "cancelled"."""
+        return state_name((yield from self._get()).state)
+
+    @value
+    def notes(self) -> Steps[list[str]]:
+        """What differs from what one may expect, one sentence each."""
+        return list((yield from self._get()).notes)
+
+    @value
+    def evaluation(self) -> Steps[dict[str, float]]:
+        """Loss and metrics on the held-out examples; empty before the job has succeeded, or without such examples."""
+        return dict((yield from self._get()).evaluation)
+
+    @value
+    def history(self) -> Steps[History]:
+        """The values that each step has reported so far."""
+        reports = Reports()
+
+        def take(event: training_pb2.JobEvent) -> None:
+            if event.HasField("step"):
+                reports.add(event.step)
+
+        yield from consume(self._watch(follow=False), take)
+        return reports.history()
+
+    @value
+    def plan(self) -> Steps[Plan]:
+        """The plan by which it runs. FailedPrecondition while it has none."""
+        settings = self._connection.settings
+        request = plan_pb2.ExplainRequest(job_id=self.id)
+        reply = yield Unary(method("Planner", "Explain"), request, settings.plan_timeout)
+        return Plan(reply.plan, reply.text, reply.measured_step_seconds, tuple(reply.notes))
+
+    @stream
+    def events(
+        self, from_step: int = 0, follow: bool = True
+    ) -> Generator[Step | Emit[training_pb2.JobEvent], Any, None]:
+        """JobEvents: the job's record, reports and messages so far, then with `follow` new ones until it is over.
+
+        A lost connection is resumed where it broke off; a message says so.
+        """
+        yield from self._watch(from_step, follow)
+
+    @operation
+    def wait(self, timeout: float | None = None) -> Steps[training_pb2.Job]:
+        """Waits until the job is over and returns its record. JobFailed if it has failed or was cancelled.
+
+        TimeoutError (DeadlineExceeded) if it goes on after `timeout` seconds.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        last = training_pb2.Job()
+
+        def take(event: training_pb2.JobEvent) -> None:
+            if event.HasField("job"):
+                last.CopyFrom(event.job)
+            elif event.HasField("message"):
+                logger.info("job %s: %s", self.id, event.message)
+
+        yield from consume(self._watch(from_step=_NO_STEPS, end=end), take)
+        record = (yield from self._get()) if not is_over(last.state) else last
+        failure = self.failure(record)
+        if failure is not None:
+            raise failure
+        return record
+
+    @operation
+    def cancel(self) -> Steps[str]:
+        """Ends the job; returns its state. FailedPrecondition if it has succeeded or failed."""
+        request = training_pb2.CancelRequest(job_id=self.id, idempotency_key=idempotency_key())
+        reply = yield Unary(method("Training", "Cancel"), request)
+        return state_name(reply.job.state)
+
+    @operation
+    def resume(self) -> Steps[str]:
+        """Queues a failed or cancelled job again, from its last checkpoint; returns its state."""
+        request = training_pb2.ResumeRequest(job_id=self.id, idempotency_key=idempotency_key())
+        reply = yield Unary(method("Training", "Resume"), request)
+        return state_name(reply.job.state)
+
+    @operation
+    def weights(self) -> Steps[dict[str, np.ndarray[Any, Any]]]:
+        """The trained parameters by their names in the graph. FailedPrecondition before the job has succeeded."""
+        record = yield from self._get()
+        if record.state != training_pb2.SUCCEEDED:
+            raise self.failure(record) or errors.FailedPrecondition(
+                f"job {self.id} is {state_name(record.state)}: its weights are there once it has succeeded; wait()"
+            )
+        return (yield from download_weights(record.output_model))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+
+class Job(JobMethods, Blocking):
+    """A training job."""
+
+
+class AsyncJob(JobMethods, Asynchronous):
+    """A training job, for asyncio: methods are coroutines, and so are the properties (`await job.state`)."""

@@ -1,0 +1,335 @@
+"""The connection to a coordinator: its address, key, TLS, and one gRPC channel for each process.
+
+Everything is found as the command line finds it (docs/reference/cli.md): ESPALIER_COORDINATOR, ESPALIER_HOME,
+ESPALIER_TOKEN_FILE, ESPALIER_TOKEN, ESPALIER_CA_FILE, ESPALIER_CERT_FILE and ESPALIER_KEY_FILE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import json
+import os
+import secrets
+import stat
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from espalier import errors
+
+_OPTIONS = [
+    # Graphs carry weights; the coordinator limits what it accepts.
+    ("grpc.max_receive_message_length", 256 << 20),
+    ("grpc.max_send_message_length", 256 << 20),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.enable_http_proxy", 0),
+]
+
+_MODULES = {
+    "Training": "training_pb2",
+    "Models": "models_pb2",
+    "Planner": "plan_pb2",
+    "Cluster": "cluster_pb2",
+    "Inference": "inference_pb2",
+    "Distillation": "distillation_pb2",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where a coordinator is, who asks, and how long calls may take, in seconds."""
+
+    address: str
+    token: str = field(default="", repr=False)
+    tls: bool = False
+    ca_pem: bytes | None = None
+    certificate_pem: bytes | None = None
+    key_pem: bytes | None = field(default=None, repr=False)
+    connect_timeout: float = 5.0
+    call_timeout: float = 30.0
+    plan_timeout: float = 600.0  # Submit, DryRun, MakePlan, Explain
+    serve_timeout: float = 600.0  # Serve loads a model
+    retry_for: float = 10.0  # while UNAVAILABLE
+    watch_retry_for: float = 120.0
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every call carries."""
+        return (("authorization", f"Bearer {self.token}"),) if self.token else ()
+
+
+def _read(path: str, what: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise errors.InvalidArgument(f"{what}: cannot read {path}: {error.strerror}") from error
+
+
+def _check_private(what: str, path: str) -> None:
+    """Refuses a file of keys that other users can read, as the programs do."""
+    info = os.stat(path)
+    if info.st_uid not in (os.geteuid(), 0):
+        raise errors.InvalidArgument(
+            f"{what} {path} belongs to user {info.st_uid}, who can read and change the keys: give it to this user "
+            f"(chown {os.geteuid()}) or to root"
+        )
+    if info.st_mode & (0o037 if info.st_uid == 0 else 0o077):
+        raise errors.InvalidArgument(
+            f"{what} {path} is open to other users (mode {stat.S_IMODE(info.st_mode):04o}): chmod 600 {path}; then "
+            "make new keys if others may have read these"
+        )
+
+
+def _default_address() -> str:
+    given = os.environ.get("ESPALIER_COORDINATOR")
+    if given:
+        return given
+    home = os.environ.get("ESPALIER_HOME") or os.path.join(os.environ.get("HOME") or ".", ".espalier")
+    try:
+        with open(os.path.join(home, "espalierd.ready"), encoding="utf-8") as file:
+            ready = json.load(file)
+    except (OSError, ValueError):
+        ready = {}
+    found = ready.get("grpc") if isinstance(ready, dict) else None
+    return found if isinstance(found, str) and found else "127.0.0.1:7070"
+
+
+def _check_address(address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port:
+        raise errors.InvalidArgument(f'coordinator address "{address}": accepted: HOST:PORT, as 127.0.0.1:7070')
+    if not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise errors.InvalidArgument(f'coordinator address "{address}": the port must be 1 to 65535')
+
+
+def _find_token(token: str | None) -> str:
+    if token is not None:
+        return token
+    file = os.environ.get("ESPALIER_TOKEN_FILE")
+    if not file:
+        return os.environ.get("ESPALIER_TOKEN", "")
+    text = _read(file, "ESPALIER_TOKEN_FILE")
+    _check_private("ESPALIER_TOKEN_FILE", file)
+    return text.decode().strip()
+
+
+def make_settings(
+    address: str | None = None,
+    *,
+    token: str | None = None,
+    tls: bool | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+    cert_file: str | os.PathLike[str] | None = None,
+    key_file: str | os.PathLike[str] | None = None,
+) -> Settings:
+    """Completes what is given by the environment. InvalidArgument for a bad address or an unreadable file."""
+    address = address or _default_address()
+    _check_address(address)
+    ca = os.fspath(ca_file) if ca_file else os.environ.get("ESPALIER_CA_FILE", "")
+    certificate = os.fspath(cert_file) if cert_file else os.environ.get("ESPALIER_CERT_FILE", "")
+    key = os.fspath(key_file) if key_file else os.environ.get("ESPALIER_KEY_FILE", "")
+    if bool(certificate) != bool(key):
+        raise errors.InvalidArgument("cert_file and key_file go together: one of them is given")
+    key_pem = _read(key, "key_file") if key else None
+    if key:
+        _check_private("key_file", key)
+    return Settings(
+        address=address,
+        token=_find_token(token),
+        tls=bool(ca) if tls is None else tls,
+        ca_pem=_read(ca, "ca_file") if ca else None,
+        certificate_pem=_read(certificate, "cert_file") if certificate else None,
+        key_pem=key_pem,
+    )
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a service of the coordinator: its path and message classes."""
+
+    path: str
+    request: Any
+    reply: Any
+
+
+@functools.cache
+def method(service: str, name: str) -> Method:
+    """The method of this name, from the service's descriptor."""
+    from google.protobuf import message_factory
+
+    module = importlib.import_module(f"espalier.v1.{_MODULES[service]}")
+    found = module.DESCRIPTOR.services_by_name[service].methods_by_name[name]
+    make = getattr(message_factory, "GetMessageClass", None)
+    if make is None:  # protobuf 4.21
+        factory: Any = message_factory.MessageFactory()
+        make = factory.GetPrototype
+    return Method(f"/espalier.v1.{service}/{name}", make(found.input_type), make(found.output_type))
+
+
+def idempotency_key() -> str:
+    """128 random bits: the coordinator does the calls that carry the same key once."""
+    return secrets.token_hex(16)
+
+
+def _unreachable(settings: Settings, detail: str) -> errors.Unavailable:
+    remedy = "" if settings.tls else "; if it uses TLS: ca_file=FILE, tls=True or ESPALIER_CA_FILE"
+    return errors.Unavailable(
+        f"no coordinator answers at {settings.address} ({detail}). Start one with `espalier up` or "
+        f"espalier.local(), or name another: espalier.Client('HOST:PORT') or ESPALIER_COORDINATOR{remedy}"
+    )
+
+
+_ERRORS: dict[grpc.StatusCode, type[errors.EspalierError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidArgument,
+    grpc.StatusCode.OUT_OF_RANGE: errors.InvalidArgument,
+    grpc.StatusCode.NOT_FOUND: errors.NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: errors.AlreadyExists,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.FailedPrecondition,
+    grpc.StatusCode.ABORTED: errors.FailedPrecondition,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDenied,
+    grpc.StatusCode.UNAUTHENTICATED: errors.Unauthenticated,
+    grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
+    grpc.StatusCode.CANCELLED: errors.Cancelled,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ResourceExhausted,
+    grpc.StatusCode.DATA_LOSS: errors.DataLoss,
+}
+
+
+def answered(error: grpc.RpcError) -> bool:
+    """Whether the coordinator itself returned this status, not the connection."""
+    return any(key == "grpc-status-details-bin" for key, _ in error.trailing_metadata() or ())
+
+
+def typed(error: grpc.RpcError, settings: Settings) -> errors.EspalierError:
+    """The exception of the package that stands for a gRPC status: the coordinator's words, and what to do."""
+    code, text = error.code(), error.details() or ""
+    if code == grpc.StatusCode.UNAVAILABLE and not answered(error):
+        return _unreachable(settings, text)
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        text = f"the coordinator at {settings.address} did not answer in time: {text}"
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in text.lower():
+        text = f"one message would be too large: {text}; a graph's values travel with it: give large ones as `init`"
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        text += "; give a key: espalier.Client(token=...), ESPALIER_TOKEN_FILE or ESPALIER_TOKEN"
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        text = f"the coordinator at {settings.address} lacks this call; is it older than this package? {text}"
+    return _ERRORS.get(code, errors.InternalError)(text)
+
+
+def _credentials(settings: Settings) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(settings.ca_pem, settings.key_pem, settings.certificate_pem)
+
+
+def _failed(settings: Settings) -> errors.Unavailable:
+    return _unreachable(settings, "refused, or its TLS certificate is not trusted" if settings.tls else "refused")
+
+
+class Connection:
+    """A channel to the coordinator for blocking calls, made at the first call in each process. Thread-safe.
+
+    A child made by fork gets a channel of its own: gRPC's does not survive a fork.
+    """
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._process = 0
+
+    def channel(self) -> grpc.Channel:
+        """The channel, connected. Unavailable if nothing answers within the connection's time."""
+        if self._process != os.getpid():
+            # The parent's lock may be held for ever in a child.
+            self._lock, self._channel, self._process = threading.Lock(), None, os.getpid()
+        with self._lock:
+            if self._channel is None:
+                self._channel = self._connect()
+            return self._channel
+
+    def _connect(self) -> grpc.Channel:
+        s = self.settings
+        channel = (
+            grpc.secure_channel(s.address, _credentials(s), _OPTIONS)
+            if s.tls
+            else grpc.insecure_channel(s.address, _OPTIONS)
+        )
+        seen: list[grpc.ChannelConnectivity] = []
+        changed = threading.Event()
+
+        def on_change(state: grpc.ChannelConnectivity) -> None:
+            seen.append(state)
+            if state in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE):
+                changed.set()
+
+        channel.subscribe(on_change, try_to_connect=True)
+        try:
+            in_time = changed.wait(s.connect_timeout)
+        except BaseException:
+            channel.close()
+            raise
+        channel.unsubscribe(on_change)
+        if grpc.ChannelConnectivity.READY in seen:
+            return channel
+        channel.close()
+        raise _failed(s) if in_time else _unreachable(s, f"nothing within {s.connect_timeout:g} s")
+
+    def close(self) -> None:
+        """Closes the channel; the next call opens another."""
+        if self._process == os.getpid() and self._channel is not None:
+            self._channel.close()
+        self._channel = None
+
+
+class AsyncConnection:
+    """As Connection, for asyncio: one channel for each event loop. Used by the loop's thread."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self._channel: Any = None
+        self._key: tuple[int, int] = (0, 0)
+
+    async def channel(self) -> Any:
+        """The channel, connected. Unavailable if nothing answers within the connection's time."""
+        key = (os.getpid(), id(asyncio.get_running_loop()))
+        if self._channel is None or self._key != key:
+            self._channel = await self._connect()
+            self._key = key
+        return self._channel
+
+    async def _connect(self) -> Any:
+        from grpc import aio
+
+        s = self.settings
+        channel = (
+            aio.secure_channel(s.address, _credentials(s), _OPTIONS)
+            if s.tls
+            else aio.insecure_channel(s.address, _OPTIONS)
+        )
+        end = time.monotonic() + s.connect_timeout
+        state = channel.get_state(try_to_connect=True)
+        while state != grpc.ChannelConnectivity.READY:
+            if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                await channel.close()
+                raise _failed(s)
+            try:
+                await asyncio.wait_for(channel.wait_for_state_change(state), end - time.monotonic())
+            except asyncio.TimeoutError:
+                await channel.close()
+                raise _unreachable(s, f"nothing within {s.connect_timeout:g} s") from None
+            state = channel.get_state(try_to_connect=True)
+        return channel
+
+    async def close(self) -> None:
+        """Closes the channel; the next call opens another."""
+        if self._channel is not None:
+            await self._channel.close()
+        self._channel = None
