@@ -1,0 +1,343 @@
+"""Datasets in: whatever holds examples becomes columns that the coordinator stores.
+
+Accepted: a dict of arrays, (x, y), an .npz or .npy file, the name of an artifact, a pandas DataFrame, a dataset of
+Hugging Face, a torch Dataset or DataLoader, a tf.data.Dataset, and any iterable of batches or of examples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from espalier.errors import InvalidArgument
+from espalier.npz import Array, Spool, as_array, temporary_folder, write_npz
+from espalier.v1 import graph_pb2, training_pb2
+
+if TYPE_CHECKING:
+    from espalier.graph import Graph
+
+_FLOATS = (graph_pb2.F32, graph_pb2.BF16, graph_pb2.F16)
+_CHUNK = 1024  # examples of a sliced or unbatched dataset that are converted at once
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a graph: what its column must hold."""
+
+    name: str
+    shape: tuple[int, ...]  # of an example
+    is_float: bool
+
+    def __str__(self) -> str:
+        return f"input {self.name} {list(self.shape)}"
+
+
+@dataclass
+class Prepared:
+    """A dataset that can be uploaded (`path`) or is there already (`uri`)."""
+
+    uri: str = ""
+    path: Path | None = None
+    stem: str = "data"
+    columns: dict[str, str] = field(default_factory=dict)  # graph input -> column, where names differ
+    examples: int = 0  # 0: not known here
+    format: int = training_pb2.Dataset.NPZ
+    template: training_pb2.Dataset | None = None  # what was given as a message
+
+
+def inputs_of(graph: Graph) -> list[Input]:
+    """The inputs of a graph, in order."""
+    return [
+        Input(v.name, tuple(v.type.dims[1:]), v.type.dtype in _FLOATS)
+        for v in graph.proto.values
+        if v.kind == graph_pb2.INPUT
+    ]
+
+
+@contextlib.contextmanager
+def temporary_npz(arrays: Mapping[str, Any]) -> Iterator[Path]:
+    """Arrays as an .npz file that exists within the context."""
+    columns = {str(name): as_array(given, f"column {name}") for name, given in arrays.items()}
+    _check_lengths(columns)
+    with temporary_folder() as folder:
+        write_npz(folder / "data.npz", columns)
+        yield folder / "data.npz"
+
+
+def _check_lengths(columns: Mapping[str, Array]) -> int:
+    for name, array in columns.items():
+        if array.ndim == 0:
+            raise InvalidArgument(f"column {name} is a single number; its dimension 0 must be the examples")
+    lengths = {name: len(array) for name, array in columns.items()}
+    if len(set(lengths.values())) > 1:
+        described = ", ".join(f"{name} {count}" for name, count in lengths.items())
+        raise InvalidArgument(f"columns have unequal numbers of examples: {described}")
+    return next(iter(lengths.values()), 0)
+
+
+class _Columns:
+    """Finds the column of each input and gives it the input's shape and type."""
+
+    def __init__(self, inputs: Sequence[Input], given: Mapping[str, str] | None):
+        self._inputs = inputs
+        self._given = dict(given or {})
+        unknown = set(self._given) - {i.name for i in inputs}
+        if unknown:
+            raise InvalidArgument(
+                f"columns names the input {sorted(unknown)[0]}; the graph's are {', '.join(i.name for i in inputs)}"
+            )
+
+    def names(self, have: Iterable[str]) -> dict[str, str]:
+        """Input -> column. InvalidArgument if one is missing."""
+        known = list(have)
+        found = {}
+        for i in self._inputs:
+            column = self._given.get(i.name, i.name)
+            if column not in known:
+                raise InvalidArgument(
+                    f"{i}: the data has no column {column}, only {', '.join(known) or 'none'}; name one: "
+                    f"columns={{'{i.name}': ...}}"
+                )
+            found[i.name] = column
+        return found
+
+    def of_sequence(self, items: Sequence[Any]) -> dict[str, Any]:
+        """(x, y), (x, y, weights), ((x1, x2), y) by the order of the inputs."""
+        flat: list[Any] = []
+        for item in items:
+            if isinstance(item, Mapping):
+                raise InvalidArgument("data holds a dict within a tuple: give one dict of all columns")
+            flat.extend(item if isinstance(item, tuple) else [item])
+        if len(flat) != len(self._inputs):
+            raise InvalidArgument(
+                f"data has {len(flat)} arrays, the graph {len(self._inputs)} inputs "
+                f"({', '.join(i.name for i in self._inputs)}); give a dict by name"
+            )
+        return {i.name: item for i, item in zip(self._inputs, flat, strict=True)}
+
+    def fit(self, arrays: Mapping[str, Array], batched: bool = True) -> dict[str, Array]:
+        """The arrays that inputs read, by column, of the shapes and types of the inputs."""
+        return {
+            column: _conform(i, arrays[column], batched)
+            for i, column in zip(self._inputs, self.names(arrays).values(), strict=True)
+        }
+
+    def renamed(self, have: Iterable[str]) -> dict[str, str]:
+        """What Dataset.columns says."""
+        return {name: column for name, column in self.names(have).items() if name != column}
+
+    def rank(self, column: str) -> int | None:
+        """Dimensions of an example in this column; None if no input reads it."""
+        for i in self._inputs:
+            if self._given.get(i.name, i.name) == column:
+                return len(i.shape)
+        return None
+
+
+def _conform(i: Input, array: Array, batched: bool = True) -> Array:
+    shape = array.shape[1:] if batched else array.shape
+    if shape != i.shape:
+        if [d for d in shape if d != 1] != [d for d in i.shape if d != 1]:
+            raise InvalidArgument(f"{i}: its column has examples of shape {list(shape)}")
+        array = array.reshape((len(array), *i.shape) if batched else i.shape)
+    if not i.is_float and array.dtype.kind == "f":
+        whole = array.astype(np.int64)
+        if not np.array_equal(whole, array):
+            raise InvalidArgument(f"{i} takes integers, its column has fractions such as {array[whole != array][0]}")
+        return whole
+    return array
+
+
+def _is_torch_dataset(data: Any) -> bool:
+    return any(c.__module__.startswith("torch.utils.data") and c.__name__ == "Dataset" for c in type(data).__mro__)
+
+
+def _items(data: Any) -> Iterator[Any]:
+    """The elements of an iterable: batches or examples."""
+    if _is_torch_dataset(data) and not hasattr(type(data), "__iter__"):
+        return (data[index] for index in range(len(data)))
+    try:
+        found: Iterator[Any] = iter(data)
+    except TypeError:
+        raise InvalidArgument(
+            f"data is a {type(data).__name__}; accepted: a dict of arrays, (x, y), a file, the name of an artifact, a "
+            "DataFrame, a dataset or loader of torch, tf.data or Hugging Face, or an iterable of batches"
+        ) from None
+    return found
+
+
+def _element(element: Any, columns: _Columns) -> dict[str, Array]:
+    if isinstance(element, Mapping):
+        given: Mapping[str, Any] = element
+    elif isinstance(element, (tuple, list)):
+        given = columns.of_sequence(element)
+    else:
+        given = columns.of_sequence([element])
+    return {str(name): as_array(item, f"column {name}") for name, item in given.items()}
+
+
+def _is_batch(element: Mapping[str, Array], columns: _Columns) -> bool:
+    """Whether an element of an iterable is a batch; InvalidArgument if it cannot be told."""
+    answers = set()
+    for name, array in element.items():
+        rank = columns.rank(name)
+        if rank is not None and array.ndim in (rank, rank + 1):
+            answers.add(array.ndim == rank + 1)
+    if len(answers) != 1:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in element.items())
+        raise InvalidArgument(
+            f"an element of the data has {shapes}: neither an example nor a batch of what the graph's inputs take "
+            f"({', '.join(map(str, columns._inputs))})"
+        )
+    return answers.pop()
+
+
+def _spool(data: Any, columns: _Columns, spool: Spool, most: int | None) -> None:
+    """Reads an iterable to its end, or to `most` examples."""
+    batched: bool | None = None
+    pending: list[dict[str, Array]] = []
+
+    def flush() -> None:
+        if pending:
+            spool.add({name: np.stack([example[name] for example in pending]) for name in pending[0]})
+            pending.clear()
+
+    for element in _items(data):
+        arrays = _element(element, columns)
+        columns.names(arrays)
+        if batched is None:
+            batched = _is_batch(arrays, columns)
+        fitted = columns.fit(arrays, batched)
+        if batched:
+            spool.add(fitted)
+        else:
+            pending.append(fitted)
+            if len(pending) == _CHUNK:
+                flush()
+        if most is not None and spool.examples + len(pending) >= most:
+            break
+    flush()
+    if spool.examples == 0:
+        raise InvalidArgument("data has no examples; was an iterator used up by an earlier run?")
+
+
+def _of_frame(frame: Any, columns: _Columns, inputs: Sequence[Input]) -> dict[str, Array]:
+    """A DataFrame's columns by name; an input without one takes all the others as its features."""
+    names = [str(name) for name in frame.columns]
+    arrays = {name: as_array(frame.iloc[:, i].to_numpy(), f"column {name}") for i, name in enumerate(names)}
+    taken = {columns._given.get(i.name, i.name) for i in inputs}
+    missing = [i for i in inputs if columns._given.get(i.name, i.name) not in arrays]
+    if len(missing) == 1 and len(missing[0].shape) == 1:
+        rest = [name for name in names if name not in taken]
+        if len(rest) == missing[0].shape[0]:
+            features = np.stack([np.asarray(arrays[name], np.float32) for name in rest], axis=1)
+            arrays[columns._given.get(missing[0].name, missing[0].name)] = features
+    return arrays
+
+
+def _is_huggingface(data: Any) -> bool:
+    return hasattr(data, "column_names") and hasattr(data, "with_format") and hasattr(data, "features")
+
+
+def _slices(data: Any) -> Iterator[Any]:
+    """A Hugging Face dataset in batches."""
+    shown = data.with_format("numpy")
+    if not hasattr(shown, "__len__"):
+        yield from shown.iter(_CHUNK)
+        return
+    for first in range(0, len(shown), _CHUNK):
+        yield shown[first : first + _CHUNK]
+
+
+def _of_name(given: str | os.PathLike[str], columns: _Columns) -> Prepared:
+    text = os.fspath(given)
+    path = Path(text)
+    if text.startswith("artifact:"):
+        return Prepared(uri=text, columns=dict(columns._given))
+    if path.is_file():
+        if path.suffix not in (".npz", ".npy"):
+            raise InvalidArgument(
+                f"{path}: accepted are arrays as numpy.savez writes them (.npz, .npy); texts train language models: "
+                "espalier train"
+            )
+        from espalier.transfer import stem
+
+        return Prepared(path=path, stem=stem(path), columns=dict(columns._given))
+    if "/" in text or path.suffix in (".npz", ".npy"):
+        raise InvalidArgument(f"data: there is no file {text}")
+    return Prepared(uri=f"artifact:{text}", columns=dict(columns._given))
+
+
+@contextlib.contextmanager
+def prepare(
+    data: Any,
+    graph: Graph,
+    columns: Mapping[str, str] | None = None,
+    most: int | None = None,
+) -> Iterator[Prepared]:
+    """Makes a file of `data` for the inputs of `graph`, which exists within the context, or finds what it names.
+
+    `columns` says which column an input reads, if not that of its own name. Of an iterable without a length, at most
+    `most` examples are read. InvalidArgument if inputs and columns do not fit; what an iterable raises is passed on.
+    """
+    inputs = inputs_of(graph)
+    finder = _Columns(inputs, columns)
+    if isinstance(data, training_pb2.Dataset):
+        yield Prepared(uri=data.uri, columns=dict(finder._given), template=data)
+        return
+    if isinstance(data, (str, os.PathLike)):
+        yield _of_name(data, finder)
+        return
+    with temporary_folder() as folder:
+        path = folder / "data.npz"
+        arrays = _in_memory(data, finder, inputs)
+        if arrays is not None:
+            examples = _check_lengths(arrays)
+            fitted = finder.fit(arrays)
+            write_npz(path, fitted)
+        else:
+            spool = Spool(folder)
+            try:
+                source = _slices(data) if _is_huggingface(data) else data
+                _spool(source, finder, spool, None if hasattr(data, "__len__") else most)
+                spool.write(path)
+            finally:
+                spool.close()
+            examples, fitted = spool.examples, dict.fromkeys(spool.types, np.empty(0))
+        yield Prepared(path=path, stem="arrays", columns=finder.renamed(fitted), examples=examples)
+
+
+def _in_memory(data: Any, columns: _Columns, inputs: Sequence[Input]) -> dict[str, Array] | None:
+    """Arrays by column if `data` holds whole columns; None for iterables."""
+    if isinstance(data, Mapping):
+        return {str(name): as_array(item, f"column {name}") for name, item in data.items() if _wanted(name, columns)}
+    if hasattr(data, "iloc") and hasattr(data, "columns"):
+        return _of_frame(data, columns, inputs)
+    if isinstance(data, tuple):
+        return _element(data, columns)
+    if hasattr(data, "__array__") and not _is_huggingface(data):
+        return _element([data], columns)
+    return None
+
+
+def _wanted(name: Any, columns: _Columns) -> bool:
+    return columns.rank(str(name)) is not None
+
+
+def dataset_message(prepared: Prepared, uri: str, holdout: float, shuffle: bool) -> training_pb2.Dataset:
+    """The message for a prepared dataset that lies at `uri`."""
+    message = training_pb2.Dataset(format=prepared.format)  # type: ignore[arg-type]
+    if prepared.template is not None:
+        message.CopyFrom(prepared.template)
+    message.uri = uri
+    message.columns.update(prepared.columns)
+    message.holdout_fraction = holdout or message.holdout_fraction
+    if not shuffle:
+        message.shuffle = False
+    return message

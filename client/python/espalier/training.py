@@ -1,0 +1,312 @@
+"""Training a graph: `fit`.
+
+result = fit(graph, {"x": x, "labels": y}, optimizer="adam", batch_size=64, epochs=3)
+result.history["loss"], result.evaluation, result.weights()
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from espalier import data as datasets
+from espalier import errors
+from espalier.client import Client, default_client
+from espalier.interrupt import ask, submit_or_cancel
+from espalier.job import History, Job, Reports, is_over, state_name
+from espalier.optimizers import Optimizer, resolve
+from espalier.plan import seconds
+from espalier.progress import Printer, values_text
+from espalier.search import search_options
+from espalier.v1 import graph_pb2, program_pb2, training_pb2
+from espalier.values import separate_values
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from espalier.graph import Graph
+
+_PRECISIONS = {
+    "f32": graph_pb2.F32,
+    "float32": graph_pb2.F32,
+    "bf16": graph_pb2.BF16,
+    "bfloat16": graph_pb2.BF16,
+    "f16": graph_pb2.F16,
+    "float16": graph_pb2.F16,
+}
+
+
+class Run:
+    """A running fit, as callbacks see it."""
+
+    def __init__(self, job: Job, client: Client, epochs: int):
+        self.job = job
+        self.client = client
+        self.epochs = epochs  # 0: the job has a number of steps
+        self.total_steps = 0  # known from the first report on
+        self.stopped = ""  # why a callback ended the training
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch; 0 for a job with a number of steps."""
+        return self.total_steps // self.epochs if self.epochs else 0
+
+    def stop(self, reason: str) -> None:
+        """Ends the training after this report: the job is cancelled, and fit returns what there is."""
+        self.stopped = self.stopped or reason
+
+
+class Callback:
+    """Base of callbacks of fit. Steps and epochs count from 0.
+
+    The job does not wait for callbacks. After a lost worker, steps are repeated and reported again.
+    """
+
+    def configure(self, spec: training_pb2.TrainingSpec) -> None:
+        """Before the submission: may change what is asked for."""
+
+    def on_begin(self, run: Run) -> None:
+        """When the job is queued."""
+
+    def on_step(self, run: Run, step: int, values: Mapping[str, float]) -> None:
+        """After each step, with its loss and metrics."""
+
+    def on_epoch(self, run: Run, epoch: int, values: Mapping[str, float]) -> None:
+        """After each epoch, with the means of its steps' values. Not for jobs with a number of steps."""
+
+    def on_end(self, run: Run, result: TrainingResult) -> None:
+        """When the job has succeeded or a callback has stopped it."""
+
+
+class TrainingResult:
+    """What came out of a training.
+
+    job: the job. history: values by name, one for each step. evaluation: loss and metrics of the held-out examples.
+    """
+
+    def __init__(self, job: Job, record: training_pb2.Job, history: History):
+        self.job = job
+        self.history: dict[str, list[float]] = history
+        self.evaluation = dict(record.evaluation)
+        self.model = str(record.output_model)  # artifact; empty if the job did not succeed
+        self.notes = tuple(record.notes)
+        self._weights: dict[str, np.ndarray[Any, Any]] | None = None
+
+    def weights(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The trained parameters by their names in the graph, downloaded once. FailedPrecondition if it was stopped."""
+        if self._weights is None:
+            self._weights = self.job.weights()
+        return self._weights
+
+    def __repr__(self) -> str:
+        last = {name: values[-1] for name, values in self.history.items() if values}
+        return f"<TrainingResult of {self.job.id}: {values_text(last)}>"
+
+
+def make_spec(
+    graph: Graph,
+    *,
+    optimizer: str | Optimizer | program_pb2.Optimizer,
+    batch_size: int,
+    epochs: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    name: str = "",
+    search: Mapping[str, object] | None = None,
+    precision: str | None = None,
+    checkpoint_every: int = 0,
+) -> training_pb2.TrainingSpec:
+    """The specification of a job, without its dataset. InvalidArgument for what cannot be."""
+    if epochs is not None and steps is not None:
+        raise errors.InvalidArgument("give epochs or steps, not both")
+    for what, count in (("batch_size", batch_size), ("epochs", epochs), ("steps", steps)):
+        if count is not None and (isinstance(count, bool) or int(count) != count or count < 1):
+            raise errors.InvalidArgument(f"{what} is {count}; accepted: an integer above 0")
+    if precision is not None and precision not in _PRECISIONS:
+        raise errors.InvalidArgument(f"precision {precision!r}: accepted are {', '.join(_PRECISIONS)}")
+    if not any(output.name == "loss" for output in graph.proto.outputs):
+        raise errors.InvalidArgument(
+            f"graph {graph.proto.name} has no output 'loss', which training minimizes; name one: "
+            "graph.output('loss', ...)"
+        )
+    spec = training_pb2.TrainingSpec(
+        name=name,
+        output_model=name,
+        graph=graph.proto,
+        batch_size=int(batch_size),
+        epochs=0 if steps is not None else int(epochs or 1),
+        steps=int(steps or 0),
+        optimizer=resolve(optimizer),
+        search=search_options(search, seed),
+        seed=seed,
+        checkpoint_every_steps=checkpoint_every,
+    )
+    if precision is not None:
+        spec.precision = _PRECISIONS[precision]
+    return spec
+
+
+def fit(
+    graph: Graph,
+    data: Any,
+    *,
+    optimizer: str | Optimizer | program_pb2.Optimizer,
+    batch_size: int,
+    epochs: int | None = None,
+    steps: int | None = None,
+    validation_split: float = 0.0,
+    shuffle: bool = True,
+    seed: int = 0,
+    columns: Mapping[str, str] | None = None,
+    name: str = "",
+    client: Client | None = None,
+    search: Mapping[str, object] | None = None,
+    precision: str | None = None,
+    checkpoint_every: int = 0,
+    callbacks: Sequence[Callback] = (),
+    verbose: int = 1,
+    extra: Callable[[training_pb2.TrainingSpec], None] | None = None,
+) -> TrainingResult:
+    """Trains a graph and waits for the result.
+
+    data: what espalier.data accepts; `columns` says which of its columns an input reads, if not that of its own name.
+    optimizer: a name ("adam"), an object of espalier.optimizers, or a message. epochs (default 1) or steps.
+    validation_split: this part of the examples, the last ones, is evaluated at the end instead of trained on.
+    name: of the job and the trained model. client: by default espalier.default_client(). search: fields of
+    SearchOptions, as {"max_devices": 2, "strategy": "data_parallel"}. precision: "bf16" or "f16" for mixed precision.
+    checkpoint_every: steps between checkpoints. verbose: 0, 1 (a progress bar) or 2 (a line for each epoch).
+    extra: may change the specification before it is sent.
+
+    JobFailed if the job fails; Unavailable if the coordinator stays away for two minutes (the message says how to go
+    on); other errors before the job is queued. On Ctrl-C a terminal asks whether the job goes on; elsewhere the job is
+    cancelled.
+    """
+    if not 0 <= validation_split < 1:
+        raise errors.InvalidArgument(f"validation_split is {validation_split}; accepted: 0 or more, less than 1")
+    spec = make_spec(
+        graph,
+        optimizer=optimizer,
+        batch_size=batch_size,
+        epochs=epochs,
+        steps=steps,
+        seed=seed,
+        name=name,
+        search=search,
+        precision=precision,
+        checkpoint_every=checkpoint_every,
+    )
+    client = client or default_client()
+    printer = Printer(verbose)
+    most = spec.batch_size * spec.steps if spec.steps else None
+    with contextlib.ExitStack() as files:
+        prepared = files.enter_context(datasets.prepare(data, graph, columns, most))
+        uri = prepared.uri
+        if prepared.path is not None:
+            uri = "artifact:" + client._upload_file(prepared.path, prepared.stem)
+        spec.dataset.CopyFrom(datasets.dataset_message(prepared, uri, validation_split, shuffle))
+        separate_values(spec, client)
+        for callback in callbacks:
+            callback.configure(spec)
+        if extra is not None:
+            extra(spec)
+        job = submit_or_cancel(client, spec, graph)
+    run = Run(job, client, spec.epochs)
+    for callback in callbacks:
+        callback.on_begin(run)
+    return _Watch(run, printer, callbacks).result()
+
+
+class _Watch:
+    """Follows a job to its end."""
+
+    def __init__(self, run: Run, printer: Printer, callbacks: Sequence[Callback]):
+        self._run = run
+        self._printer = printer
+        self._callbacks = callbacks
+        self._reports = Reports()
+        self._record = training_pb2.Job()
+        self._noted: set[str] = set()
+        self._next = 0  # the first step that was not reported
+
+    def result(self) -> TrainingResult:
+        """Waits for the end. Errors as fit."""
+        while True:
+            try:
+                self._follow()
+                break
+            except KeyboardInterrupt:
+                self._printer.suspend()
+                if not ask(self._run.job):
+                    raise
+        job, record = self._run.job, self._record
+        failure = None if self._run.stopped else job.failure(record)
+        self._finish(record)
+        if failure is not None:
+            raise failure
+        result = TrainingResult(job, record, self._reports.history())
+        for callback in self._callbacks:
+            callback.on_end(self._run, result)
+        return result
+
+    def _finish(self, record: training_pb2.Job) -> None:
+        held = f"; held-out: {values_text(record.evaluation)}" if record.evaluation else ""
+        why = f" ({self._run.stopped})" if self._run.stopped else ""
+        took = (record.finished_unix_ms - record.created_unix_ms) / 1000
+        self._printer.finish(
+            f"job {record.id} {state_name(record.state)}{why} after {record.steps_done} of {record.total_steps} steps "
+            f"in {seconds(took)}{held}"
+        )
+
+    def _follow(self) -> None:
+        for event in self._run.job.events(from_step=self._next):
+            if event.HasField("job"):
+                self._on_job(event.job)
+            elif event.HasField("step"):
+                self._on_step(event.step)
+            elif event.message:
+                self._printer.message(event.message)
+            if self._run.stopped and not is_over(self._record.state):
+                self._stop()
+        if not is_over(self._record.state):
+            self._on_job(self._run.job.record)
+
+    def _stop(self) -> None:
+        with contextlib.suppress(errors.FailedPrecondition):  # it has just ended by itself
+            self._run.job.cancel()
+
+    def _on_job(self, record: training_pb2.Job) -> None:
+        for note in record.notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                self._printer.note(note)
+        if record.checkpoints_paused and record.checkpoints_paused != self._record.checkpoints_paused:
+            self._printer.note(f"checkpoints are paused: {record.checkpoints_paused}")
+        if record.state != self._record.state and not is_over(record.state):
+            back = f", back to step {record.checkpoint_step}" if record.state == training_pb2.RECOVERING else ""
+            text = f"job {record.id} is {state_name(record.state)}{back}"
+            (self._printer.note if back else self._printer.message)(text)
+            if back:
+                self._next = min(self._next, record.checkpoint_step)
+        self._record = training_pb2.Job()
+        self._record.CopyFrom(record)
+        self._run.total_steps = record.total_steps
+
+    def _on_step(self, report: training_pb2.StepReport) -> None:
+        run, step = self._run, int(report.step)
+        self._next = step + 1
+        self._reports.add(report)
+        values = dict(report.values)
+        per_epoch = run.steps_per_epoch
+        epoch = f"epoch {step // per_epoch + 1}/{run.epochs} " if per_epoch and run.epochs > 1 else ""
+        self._printer.step(step + 1, run.total_steps, report.seconds, values, epoch)
+        for callback in self._callbacks:
+            callback.on_step(run, step, values)
+        if per_epoch and (step + 1) % per_epoch == 0:
+            means, took = self._reports.means(step + 1 - per_epoch, step + 1)
+            self._printer.epoch(step // per_epoch + 1, run.epochs, means, took)
+            for callback in self._callbacks:
+                callback.on_epoch(run, step // per_epoch, means)
+
+
+__all__ = ["Callback", "Run", "TrainingResult", "fit", "make_spec"]
