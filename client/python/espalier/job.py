@@ -7,13 +7,14 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espalier import errors
 from espalier.plan import Plan
-from espalier.rpc import idempotency_key, method
+from espalier.rpc import Settings, idempotency_key, method
 from espalier.steps import (
     Asynchronous,
     Blocking,
@@ -27,6 +28,7 @@ from espalier.steps import (
     Unary,
     Work,
     consume,
+    drive_stream,
     operation,
     stream,
     value,
@@ -93,40 +95,53 @@ def is_over(state: int) -> bool:
     return state in _OVER
 
 
+@dataclass
+class Position:
+    """What has been seen of a job's log, so that a second watch goes on behind it."""
+
+    step: int = 0  # the next one
+    messages: int = 0
+
+
 def watch(
     job_id: str,
-    address: str,
-    retry_for: float,
-    from_step: int = 0,
+    settings: Settings,
+    position: Position,
     follow: bool = True,
     end: float | None = None,
 ) -> Generator[Step | Emit[training_pb2.JobEvent], Any, None]:
     """Emits the job's record, its reports and messages, and new ones until it is over (or, without `follow`, so far).
 
-    A lost connection is resumed where it broke off, for up to `retry_for` seconds; a message says so. DeadlineExceeded
-    at `end` (of time.monotonic).
+    A lost connection is resumed where it broke off, for up to watch_retry_for seconds; a message says so.
+    DeadlineExceeded at `end` (of time.monotonic).
     """
     pause, give_up, over = 0.2, math.inf, False
     while True:
-        request = training_pb2.WatchRequest(job_id=job_id, from_step=from_step, no_follow=not follow)
-        replies = None
+        request = training_pb2.WatchRequest(job_id=job_id, from_step=position.step, no_follow=not follow)
+        replies, messages = None, 0  # the coordinator sends all messages again
         try:
             left = None if end is None else max(0.001, end - time.monotonic())
             replies = yield Open(method("Training", "Watch"), request, left)
             while (event := (yield Read(replies))) is not None:
                 pause, give_up = 0.2, math.inf
                 if event.HasField("step"):
-                    from_step = max(from_step, event.step.step + 1)
+                    position.step = max(position.step, event.step.step + 1)
                 elif event.HasField("job"):
                     over = is_over(event.job.state)
                     if event.job.state == training_pb2.RECOVERING:
                         # The job goes back to its checkpoint and repeats those steps.
-                        from_step = min(from_step, event.job.checkpoint_step)
+                        position.step = min(position.step, event.job.checkpoint_step)
+                else:
+                    messages += 1
+                    if messages <= position.messages:
+                        continue
+                    position.messages = messages
                 yield Emit(event)
             return
         except errors.DeadlineExceeded:
             raise errors.DeadlineExceeded(f"job {job_id} is not over yet; it goes on") from None
-        except (Lost, errors.Unavailable) as lost:
+        # Cancelled: by the coordinator, because nothing was read for long.
+        except (Lost, errors.Unavailable, errors.Cancelled) as lost:
             if over:
                 return
             error = lost.error if isinstance(lost, Lost) else lost
@@ -134,16 +149,13 @@ def watch(
             if replies is not None:
                 replies.cancel()
         if give_up == math.inf:
-            give_up = time.monotonic() + retry_for
-            yield Emit(
-                training_pb2.JobEvent(
-                    message=f"connection to the coordinator at {address} lost, trying for {retry_for:g} s"
-                )
-            )
+            give_up = time.monotonic() + settings.watch_retry_for
+            lost_text = f"connection to the coordinator at {settings.address} lost"
+            yield Emit(training_pb2.JobEvent(message=f"{lost_text}, trying for {settings.watch_retry_for:g} s"))
         if time.monotonic() + pause > give_up:
             raise errors.Unavailable(
-                f"{error} Once a coordinator with this data folder answers, go on by client.job('{job_id}').wait(), "
-                f"or if it has failed meanwhile by client.job('{job_id}').resume()"
+                f"{error}. The job is kept: start the coordinator again with the same data folder, and it goes on from "
+                f"its last checkpoint; wait for it: client.job('{job_id}').wait()"
             )
         yield Sleep(pause)
         pause = min(2 * pause, 2.0)
@@ -191,8 +203,7 @@ class JobMethods:
     def _watch(
         self, from_step: int = 0, follow: bool = True, end: float | None = None
     ) -> Generator[Step | Emit[training_pb2.JobEvent], Any, None]:
-        settings = self._connection.settings
-        return watch(self.id, settings.address, settings.watch_retry_for, from_step, follow, end)
+        return watch(self.id, self._connection.settings, Position(from_step), follow, end)
 
     def _get(self) -> Steps[training_pb2.Job]:
         request = training_pb2.GetJobRequest(job_id=self.id)
@@ -319,6 +330,10 @@ class JobMethods:
 
 class Job(JobMethods, Blocking):
     """A training job."""
+
+    def _events_after(self, position: Position) -> Iterator[training_pb2.JobEvent]:
+        """As events, behind `position`, which moves along."""
+        return drive_stream(self._connection, watch(self.id, self._connection.settings, position))
 
 
 class AsyncJob(JobMethods, Asynchronous):

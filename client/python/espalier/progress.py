@@ -16,6 +16,7 @@ from espalier.plan import seconds
 _TERMINAL_PAUSE = 0.1  # seconds between two drawings
 _NOTEBOOK_PAUSE = 0.25
 _LOG_PAUSE = 10.0
+_NOT_SHOWN = ("learning_rate", "gradient_norm")
 
 
 def number(value: float) -> str:
@@ -27,7 +28,7 @@ def number(value: float) -> str:
 
 def values_text(values: Mapping[str, float]) -> str:
     """ "loss 0.3146  accuracy 0.9010"."""
-    names = sorted(values, key=lambda name: (name != "loss", name))
+    names = sorted(values.keys() - set(_NOT_SHOWN), key=lambda name: (name != "loss", name))
     return "  ".join(f"{name} {number(values[name])}" for name in names)
 
 
@@ -72,8 +73,11 @@ class Printer:
         """A line; nothing with verbose=0."""
         if self.verbose == 0:
             return
+        line = self._open
         self._clear()
         print(text, file=self._out, flush=True)
+        if line:
+            self._draw(line)
 
     def step(self, done: int, total: int, took: float, values: Mapping[str, float], epoch: str) -> None:
         """After each step: how many are done, seconds that it took, its values."""
@@ -86,7 +90,7 @@ class Printer:
             self._drawn_at = now
         line = self._line(done, total, values, epoch)
         self._pending = line
-        if now - self._drawn_at >= pause:
+        if now - self._drawn_at >= pause or done == total:
             self._drawn_at = now
             self._draw(line)
 
@@ -101,10 +105,9 @@ class Printer:
             return
         if self._pending:
             self._draw(self._pending)
-            if self._terminal:
-                print(file=self._out)
-            self._open = self._pending = ""
-            self._notebook = None
+        if self._open:
+            print(file=self._out)
+        self._open, self._notebook = "", None
         self.message(text)
 
     def suspend(self) -> None:

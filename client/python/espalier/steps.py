@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -115,20 +116,31 @@ class Send(Step):
         """The reply. What `requests` raises is raised, and ends the call."""
         s = connection.settings
         failed: list[BaseException] = []
+        known = threading.Event()
+        call: Any = None
 
-        def requests() -> Iterator[Any]:
+        def requests() -> Iterator[Any]:  # in a thread of gRPC
             try:
                 yield from self.requests()
+            except GeneratorExit:
+                raise
             except BaseException as error:
                 failed.append(error)
-                raise
+                known.wait()
+                call.cancel()
 
+        method: Any = self._call(connection.channel())
+        call = method.future(requests(), timeout=self.timeout, metadata=s.metadata)
+        known.set()
         try:
-            return self._call(connection.channel())(requests(), timeout=self.timeout, metadata=s.metadata)
-        except grpc.RpcError as error:
+            return call.result()
+        except (grpc.RpcError, grpc.FutureCancelledError) as error:
             if failed:
                 raise failed[0] from None
-            raise typed(error, s) from None
+            raise typed(error if isinstance(error, grpc.RpcError) else call, s) from None
+        except BaseException:
+            call.cancel()
+            raise
 
     async def arun(self, connection: AsyncConnection) -> Any:
         """As run."""

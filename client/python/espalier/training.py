@@ -14,7 +14,7 @@ from espalier import data as datasets
 from espalier import errors
 from espalier.client import Client, default_client
 from espalier.interrupt import ask, submit_or_cancel
-from espalier.job import History, Job, Reports, is_over, state_name
+from espalier.job import History, Job, Position, Reports, is_over, state_name
 from espalier.optimizers import Optimizer, resolve
 from espalier.plan import seconds
 from espalier.progress import Printer, values_text
@@ -227,7 +227,7 @@ class _Watch:
         self._reports = Reports()
         self._record = training_pb2.Job()
         self._noted: set[str] = set()
-        self._next = 0  # the first step that was not reported
+        self._position = Position()
 
     def result(self) -> TrainingResult:
         """Waits for the end. Errors as fit."""
@@ -259,7 +259,7 @@ class _Watch:
         )
 
     def _follow(self) -> None:
-        for event in self._run.job.events(from_step=self._next):
+        for event in self._run.job._events_after(self._position):
             if event.HasField("job"):
                 self._on_job(event.job)
             elif event.HasField("step"):
@@ -286,15 +286,12 @@ class _Watch:
             back = f", back to step {record.checkpoint_step}" if record.state == training_pb2.RECOVERING else ""
             text = f"job {record.id} is {state_name(record.state)}{back}"
             (self._printer.note if back else self._printer.message)(text)
-            if back:
-                self._next = min(self._next, record.checkpoint_step)
         self._record = training_pb2.Job()
         self._record.CopyFrom(record)
         self._run.total_steps = record.total_steps
 
     def _on_step(self, report: training_pb2.StepReport) -> None:
         run, step = self._run, int(report.step)
-        self._next = step + 1
         self._reports.add(report)
         values = dict(report.values)
         per_epoch = run.steps_per_epoch

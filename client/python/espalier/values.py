@@ -40,12 +40,12 @@ def _array(value: graph_pb2.Value) -> np.ndarray[tuple[int, ...], np.dtype[np.ge
     return np.frombuffer(value.data, kind).reshape(tuple(value.type.dims))
 
 
-def separate_values(spec: training_pb2.TrainingSpec, client: Client, most_bytes: int = MOST_BYTES) -> None:
-    """If the graph of a specification exceeds `most_bytes`, moves it to a model artifact, the job's init_artifact.
+def separate_values(spec: training_pb2.TrainingSpec, client: Client) -> None:
+    """If the graph of a specification exceeds MOST_BYTES, moves it to a model artifact, the job's init_artifact.
 
     The artifact is found again by its content. InvalidArgument if a parameter has no values of its own then.
     """
-    if spec.WhichOneof("model") != "graph" or spec.graph.ByteSize() <= most_bytes:
+    if spec.WhichOneof("model") != "graph" or spec.graph.ByteSize() <= MOST_BYTES:
         return
     if spec.init_artifact:
         # Its values are replaced anyway; only the graph must be small.
