@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from espalier.errors import EspalierError, EspalierWarning, JobFailed
     from espalier.graph import Graph
     from espalier.job import History, Job
-    from espalier.local import local
+    from espalier.local_cluster import local
     from espalier.plan import Plan
     from espalier.training import TrainingResult, fit
 
@@ -63,7 +63,7 @@ _NAMES = {
     "TrainingResult": "training",
     "default_client": "client",
     "fit": "training",
-    "local": "local",
+    "local": "local_cluster",
     "set_default_client": "client",
 }
 # Parts of the package that `import espalier` alone gives: espalier.keras.Sequential.
