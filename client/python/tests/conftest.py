@@ -1,0 +1,32 @@
+"""What the tests of the package share: one daemon for a session, and graphs with their NumPy twins."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+def _programs():
+    """The folder of the programs: ESPALIER_BIN, else those that Bazel has built, else its runfiles."""
+    root = Path(__file__).resolve().parents[3]
+    for folder in (root / "build" / "bin", root):
+        if (folder / "server" / "espalierd").exists():
+            return str(folder)
+    pytest.exit("no espalierd: build it (bazel build --config=release //server:espalierd //worker:espalier-worker)", 2)
+    return None
+
+
+os.environ.setdefault("ESPALIER_BIN", _programs())
+
+
+@pytest.fixture(scope="session")
+def daemon():
+    """The client of a daemon with two workers of one thread each, which is the default client, too."""
+    import espalier
+
+    with espalier.local(workers=2, flags=["--worker-threads=1", "--measure-seconds=0"]) as client:
+        yield client

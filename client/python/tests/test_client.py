@@ -1,0 +1,337 @@
+"""Client, AsyncClient: errors and their remedies, uploads, downloads, keys, TLS, forks."""
+
+import asyncio
+import multiprocessing
+import os
+import socket
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+import small
+
+import espalier
+from espalier import errors
+from espalier.aio import AsyncClient
+from espalier.client import default_client, set_default_client
+from espalier.training import make_spec
+
+
+def spec_on(client, **arguments):
+    spec = make_spec(small.graph(), **{"optimizer": "sgd", "batch_size": 32, "epochs": 1, **arguments})
+    spec.dataset.uri, spec.dataset.format = f"artifact:{client.upload(small.examples())}", 1
+    return spec
+
+
+def test_status_shows_the_workers(daemon):
+    status = daemon.status()
+    assert status.grpc_address == daemon.address
+    assert len(status.workers) == 2
+
+
+def test_errors_have_types_and_the_coordinators_words(daemon):
+    with pytest.raises(errors.NotFound, match="no job 'job-nowhere'"):
+        daemon.job("job-nowhere")
+    with pytest.raises(LookupError, match="nothing-here"):
+        daemon.download("nothing-here", "unused")
+    with pytest.raises(errors.InvalidArgument, match=r"spec\.model: give graph"):
+        daemon.submit(espalier.training.training_pb2.TrainingSpec())
+    daemon.upload(small.examples(), name="taken")
+    with pytest.raises(errors.AlreadyExists, match="taken"):
+        daemon.upload(small.examples(20), name="taken")
+    with pytest.raises(errors.InvalidArgument, match="kind of artifact 'picture'"):
+        daemon.upload(small.examples(), "picture")
+
+
+def test_nothing_listens():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    start = time.monotonic()
+    with pytest.raises(errors.Unavailable, match=rf"no coordinator answers at {address} \(refused\)\. Start one"):
+        espalier.Client(address).jobs()
+    assert time.monotonic() - start < 3
+
+    async def call():
+        async with AsyncClient(address) as client:
+            await client.jobs()
+
+    with pytest.raises(ConnectionError, match=address):
+        asyncio.run(call())
+
+
+def test_something_else_listens():
+    """A server that never answers: the call ends after the connection's time."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        client = espalier.Client(address)
+        object.__setattr__(client._settings, "connect_timeout", 0.5)
+        with pytest.raises(errors.Unavailable, match=r"nothing within 0\.5 s"):
+            client.jobs()
+
+
+@pytest.mark.parametrize("address", ["localhost", ":7070", "localhost:", "localhost:x", "localhost:70700"])
+def test_bad_addresses_are_refused(address):
+    with pytest.raises(errors.InvalidArgument, match="coordinator address"):
+        espalier.Client(address)
+
+
+def test_the_environment_names_the_coordinator(monkeypatch, tmp_path):
+    for name in ("COORDINATOR", "HOME", "TOKEN", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE"):
+        monkeypatch.delenv(f"ESPALIER_{name}", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert espalier.Client().address == "127.0.0.1:7070"
+    (tmp_path / ".espalier").mkdir()
+    (tmp_path / ".espalier" / "espalierd.ready").write_text('{"grpc": "127.0.0.1:1111", "http": ""}')
+    assert espalier.Client().address == "127.0.0.1:1111"
+    (tmp_path / "espalierd.ready").write_text('{"grpc": "127.0.0.1:2222"}')
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    assert espalier.Client().address == "127.0.0.1:2222"
+    monkeypatch.setenv("ESPALIER_COORDINATOR", "127.0.0.1:3333")
+    assert espalier.Client().address == "127.0.0.1:3333"
+    assert espalier.Client("127.0.0.1:4444").address == "127.0.0.1:4444"
+
+    monkeypatch.setenv("ESPALIER_TOKEN", "from-variable")
+    assert espalier.Client()._settings.metadata == (("authorization", "Bearer from-variable"),)
+    key = tmp_path / "key"
+    key.write_text("from-file\n")
+    monkeypatch.setenv("ESPALIER_TOKEN_FILE", str(key))
+    key.chmod(0o644)
+    with pytest.raises(errors.InvalidArgument, match=f"open to other users.*chmod 600 {key}"):
+        espalier.Client()
+    key.chmod(0o600)
+    assert espalier.Client()._settings.token == "from-file"
+    assert "from-file" not in repr(espalier.Client()._settings)
+    assert espalier.Client(token="given")._settings.token == "given"
+    monkeypatch.setenv("ESPALIER_CERT_FILE", str(key))
+    with pytest.raises(errors.InvalidArgument, match="cert_file and key_file go together"):
+        espalier.Client()
+
+
+def test_uploads_are_found_again_by_content(daemon, tmp_path):
+    first = daemon.upload(small.examples(seed=11))
+    assert daemon.upload(small.examples(seed=11)) == first
+    assert daemon.upload(small.examples(seed=12)) != first
+    folder = tmp_path / "a folder"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "one").write_bytes(b"1" * 3_000_000)
+    (folder / "sub" / "two").write_bytes(b"")
+    sent = []
+    name = daemon.upload(folder, "model", progress=lambda done, total: sent.append((done, total)))
+    assert name.startswith("a-folder-")
+    assert sent[-1] == (3_000_000, 3_000_000)
+    assert daemon.upload(folder, "model", progress=lambda *_: pytest.fail("sent again")) == name
+    back = tmp_path / "back"
+    artifact = daemon.download(name, back)
+    assert sorted(artifact.files) == ["one", "sub/two"]
+    assert (back / "one").read_bytes() == (folder / "one").read_bytes()
+    assert (back / "sub" / "two").read_bytes() == b""
+    daemon.delete(name)
+    with pytest.raises(errors.NotFound):
+        daemon.download(name, back)
+
+
+def test_an_upload_that_cannot_be_read_leaves_nothing(daemon, tmp_path):
+    with pytest.raises(errors.InvalidArgument, match="no file or folder"):
+        daemon.upload(tmp_path / "missing")
+    path = tmp_path / "vanishes.npz"
+    path.write_bytes(b"x" * 10_000_000)
+
+    def vanish(done, total):
+        raise KeyboardInterrupt  # Ctrl-C while it is sent
+
+    known = len(daemon.artifacts())
+    with pytest.raises(KeyboardInterrupt):
+        daemon.upload(path, progress=vanish)
+    assert len(daemon.artifacts()) == known
+
+
+def test_a_download_that_is_wrong_is_refused(daemon, tmp_path, monkeypatch):
+    name = daemon.upload(small.examples(seed=21))
+    import hashlib
+
+    real = hashlib.sha256
+    monkeypatch.setattr("espalier.transfer.hashlib.sha256", lambda data=b"": real(data + b"flipped"))
+    with pytest.raises(errors.DataLoss, match="download it again"):
+        daemon.download(name, tmp_path)
+
+
+def test_a_key_makes_submit_idempotent(daemon):
+    spec = spec_on(daemon)
+    jobs = {daemon.submit(spec, key="the-same-key").id for _ in range(3)}
+    assert len(jobs) == 1
+    assert daemon.submit(spec).id not in jobs
+
+
+def test_threads_share_a_client(daemon):
+    client = espalier.Client(daemon.address)
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(len(client.status().workers))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [2] * 8
+
+
+def test_a_client_survives_a_fork(daemon):
+    """A child made by fork has a connection of its own, and the parent's goes on."""
+    assert len(daemon.status().workers) == 2
+    fork = multiprocessing.get_context("fork")
+    answers = fork.Queue()
+
+    def child():
+        answers.put(len(daemon.status().workers))
+
+    for _ in range(3):
+        process = fork.Process(target=child)
+        process.start()
+        assert answers.get(timeout=20) == 2
+        process.join(20)
+        assert process.exitcode == 0
+        assert len(daemon.status().workers) == 2
+
+
+def test_a_fork_while_another_thread_watches(daemon):
+    spec = spec_on(daemon, epochs=None, steps=100_000)
+    job = daemon.submit(spec)
+    steps = []
+
+    def watch():
+        for event in job.events():
+            if event.HasField("step"):
+                steps.append(event.step.step)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    while len(steps) < 10:
+        time.sleep(0.01)
+    fork = multiprocessing.get_context("fork")
+    answers = fork.Queue()
+    process = fork.Process(target=lambda: answers.put(daemon.job(job.id).state))
+    process.start()
+    assert answers.get(timeout=20) == "running"
+    process.join(20)
+    seen = len(steps)
+    while len(steps) <= seen:
+        time.sleep(0.01)
+    job.cancel()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_asyncio_has_the_same_methods(daemon, tmp_path):
+    async def use():
+        async with AsyncClient(daemon.address) as client:
+            name = await client.upload(small.examples(seed=31))
+            assert name == await client.upload(small.examples(seed=31))
+            await client.download(name, tmp_path)
+            job = await client.submit(spec_on(daemon, epochs=2))
+            states, steps = [], []
+            async for event in job.events():
+                if event.HasField("job"):
+                    states.append(event.job.state)
+                elif event.HasField("step"):
+                    steps.append(event.step.step)
+            assert steps == list(range(16))
+            record = await job.wait()
+            assert record.state == states[-1]
+            assert len((await job.history)["loss"]) == 16
+            assert (await job.weights()).keys() == small.initial().keys()
+            assert len((await job.plan).proto.operators) > 0
+            many = await asyncio.gather(*(client.status() for _ in range(5)))
+            assert {len(status.workers) for status in many} == {2}
+            with pytest.raises(errors.NotFound):
+                await client.job("job-nowhere")
+            return await job.state
+
+    assert asyncio.run(use()) == "succeeded"
+    assert (tmp_path / "data.npz").exists()
+
+
+def test_an_asyncio_watch_can_be_cancelled(daemon):
+    async def use():
+        async with AsyncClient(daemon.address) as client:
+            job = await client.submit(spec_on(daemon, epochs=None, steps=1_000_000))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(job.wait(), 0.5)
+            assert await job.state in ("planning", "running")
+            await job.cancel()
+
+    asyncio.run(use())
+
+
+def test_the_default_client_is_that_of_local(daemon):
+    assert default_client() is daemon
+    other = espalier.Client("127.0.0.1:1")
+    try:
+        set_default_client(other)
+        assert default_client() is other
+    finally:
+        set_default_client(daemon)
+
+
+def self_signed(folder):
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    subprocess.run(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost -addext "
+        f"subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}",
+        shell=True,
+        check=True,
+        capture_output=True,
+    )
+    os.chmod(key, 0o600)
+    return key, certificate
+
+
+def test_keys_roles_and_tls(tmp_path):
+    """One daemon with TLS and keys: who may do what, and what the errors say."""
+    key, certificate = self_signed(tmp_path)
+    keys = tmp_path / "keys"
+    keys.write_text("admin-key-0123456789abcdef\ninfer-key-0123456789abcdef role=infer\n")
+    keys.chmod(0o600)
+    flags = [f"--tls-cert={certificate}", f"--tls-key={key}", f"--api-key-file={keys}"]
+    with espalier.local(workers=0, flags=flags) as plain:
+        address = plain.address
+        with pytest.raises(errors.Unavailable, match="if it uses TLS: ca_file"):
+            plain.jobs()
+        with pytest.raises(errors.Unavailable, match="certificate is not trusted"):
+            espalier.Client(address, tls=True).jobs()
+        with pytest.raises(errors.Unauthenticated, match=r"espalier\.Client\(token="):
+            espalier.Client(address, ca_file=certificate, token="").jobs()
+        with pytest.raises(errors.Unauthenticated):
+            espalier.Client(address, ca_file=certificate, token="wrong-key-0123456789abcdef").jobs()
+        infer = espalier.Client(address, ca_file=certificate, token="infer-key-0123456789abcdef")
+        assert list(infer.status().workers) == []
+        with pytest.raises(errors.PermissionDenied, match="infer"):
+            infer.jobs()
+        admin = espalier.Client(address, ca_file=certificate, token="admin-key-0123456789abcdef")
+        assert admin.jobs() == []
+        name = admin.upload({"x": np.zeros(3)})
+        assert [artifact.name for artifact in admin.artifacts()] == [name]
+
+        async def ask():
+            async with AsyncClient(address, ca_file=certificate, token="admin-key-0123456789abcdef") as client:
+                return await client.jobs()
+
+        assert asyncio.run(ask()) == []
+
+
+def test_owners_do_not_see_each_others_jobs(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("ann-key-0123456789abcdef role=train owner=ann\nbob-key-0123456789abcdef role=train owner=bob\n")
+    keys.chmod(0o600)
+    with espalier.local(workers=0, flags=[f"--api-key-file={keys}"]) as nobody:
+        ann = espalier.Client(nobody.address, token="ann-key-0123456789abcdef")
+        bob = espalier.Client(nobody.address, token="bob-key-0123456789abcdef")
+        job = ann.submit(spec_on(ann))
+        assert [found.id for found in ann.jobs()] == [job.id]
+        assert bob.jobs() == []
+        with pytest.raises(errors.NotFound):
+            bob.job(job.id)
+        # Equal content of another owner is sent anew, under a name of its own.
+        assert ann.upload(small.examples()) != bob.upload(small.examples())
