@@ -174,7 +174,8 @@ def _items(data: Any) -> Iterator[Any]:
 
 def _element(element: Any, columns: _Columns) -> dict[str, Array]:
     if isinstance(element, Mapping):
-        given: Mapping[str, Any] = element
+        columns.names(map(str, element))
+        given: Mapping[str, Any] = {name: item for name, item in element.items() if _wanted(name, columns)}
     elif isinstance(element, (tuple, list)):
         given = columns.of_sequence(element)
     else:
@@ -229,15 +230,22 @@ def _spool(data: Any, columns: _Columns, spool: Spool, most: int | None) -> None
 
 def _of_frame(frame: Any, columns: _Columns, inputs: Sequence[Input]) -> dict[str, Array]:
     """A DataFrame's columns by name; an input without one takes all the others as its features."""
-    names = [str(name) for name in frame.columns]
-    arrays = {name: as_array(frame.iloc[:, i].to_numpy(), f"column {name}") for i, name in enumerate(names)}
-    taken = {columns._given.get(i.name, i.name) for i in inputs}
-    missing = [i for i in inputs if columns._given.get(i.name, i.name) not in arrays]
+    places = {str(name): i for i, name in enumerate(frame.columns)}
+
+    def column(name: str) -> Array:
+        return as_array(frame.iloc[:, places[name]].to_numpy(), f"column {name}")
+
+    taken = {i.name: columns._given.get(i.name, i.name) for i in inputs}
+    missing = [i for i in inputs if taken[i.name] not in places]
+    arrays = {name: column(name) for name in taken.values() if name in places}
     if len(missing) == 1 and len(missing[0].shape) == 1:
-        rest = [name for name in names if name not in taken]
+        rest = [name for name in places if name not in taken.values()]
         if len(rest) == missing[0].shape[0]:
-            features = np.stack([np.asarray(arrays[name], np.float32) for name in rest], axis=1)
-            arrays[columns._given.get(missing[0].name, missing[0].name)] = features
+            features = np.stack([column(name).astype(np.float32) for name in rest], axis=1)
+            arrays[taken[missing[0].name]] = features
+            missing = []
+    if missing:
+        columns.names(places)
     return arrays
 
 
@@ -316,7 +324,7 @@ def prepare(
 def _in_memory(data: Any, columns: _Columns, inputs: Sequence[Input]) -> dict[str, Array] | None:
     """Arrays by column if `data` holds whole columns; None for iterables."""
     if isinstance(data, Mapping):
-        return {str(name): as_array(item, f"column {name}") for name, item in data.items() if _wanted(name, columns)}
+        return _element(data, columns)
     if hasattr(data, "iloc") and hasattr(data, "columns"):
         return _of_frame(data, columns, inputs)
     if isinstance(data, tuple):

@@ -2,6 +2,8 @@
 
 import hashlib
 import importlib.util
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,8 +174,11 @@ def test_torch():
         prepared(DataLoader(Broken(x.detach(), y), batch_size=2))
 
 
-def test_hugging_face():
+def test_hugging_face(monkeypatch):
     needs("datasets")
+    # The library would take the folder tests/torch for PyTorch.
+    here = Path(__file__).resolve().parent
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != here])
     import datasets as datasets_of_hf
 
     made = datasets_of_hf.Dataset.from_dict({"x": X.tolist(), "label": Y.tolist(), "text": ["t"] * 8})
