@@ -1,0 +1,182 @@
+"""Functions with derivatives of their own (jax.custom_jvp, jax.custom_vjp).
+
+The daemon differentiates what a function computes. That is the same if the rule is only a faster or stabler way to the
+derivative, and wrong if it is another one, as in a straight-through estimator. So both are compared at random points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from espalier.jax.ir import is_static
+
+_BATCH = 3
+_TOLERANCE = 1e-4
+
+
+class _Unknown(Exception):
+    pass
+
+
+def _size(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_size(v) for v in value)
+    if isinstance(value, list):
+        return [_size(v) for v in value]
+    if hasattr(value, "_evaluate") and hasattr(value, "_get_vars"):
+        return value._evaluate(dict.fromkeys(value._get_vars(), _BATCH))
+    return value
+
+
+def evaluate(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """The outputs of a jaxpr, with a small batch in place of the symbolic one. Functions with rules are inlined."""
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    env.update(zip(jaxpr.invars, arguments, strict=True))
+
+    def read(variable: Any) -> Any:
+        return variable.val if isinstance(variable, core.Literal) else env[variable]
+
+    for equation in jaxpr.eqns:
+        values = [read(v) for v in equation.invars]
+        params = equation.params
+        inner = params.get("call_jaxpr") or params.get("jaxpr") or params.get("fun_jaxpr")
+        name = equation.primitive.name
+        if name == "dim_as_value":
+            results: Any = [np.int32(_size(params["dim"]))]
+        elif inner is not None and name not in ("scan", "while", "cond"):
+            closed = hasattr(inner, "consts")
+            results = evaluate(inner.jaxpr if closed else inner, inner.consts if closed else (), values)
+        elif any(hasattr(v, "jaxpr") or hasattr(v, "eqns") for v in params.values()):
+            raise _Unknown(f"it calls {name}")
+        else:
+            static = [
+                v for v, variable in zip(values, equation.invars, strict=True) if not _is_size(equation, variable)
+            ]
+            results = equation.primitive.bind(*static, **{k: _size(v) for k, v in params.items()})
+            if not equation.primitive.multiple_results:
+                results = [results]
+        env.update(zip(equation.outvars, results, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _is_size(equation: Any, variable: Any) -> bool:
+    """Whether an operand only says a dynamic size."""
+    return equation.primitive.name in ("broadcast_in_dim", "reshape", "iota") and variable is not equation.invars[0]
+
+
+def _points(avals: Sequence[Any]) -> list[list[np.ndarray[Any, Any]]]:
+    """Operands at which to compare: random ones, then zeros and ties."""
+    random = np.random.default_rng(0)
+    shapes = [tuple(int(_size(d)) for d in a.shape) for a in avals]
+    normal = [np.asarray(random.normal(size=s) * 2).astype(a.dtype) for s, a in zip(shapes, avals, strict=True)]
+    positive = [np.abs(x) + np.asarray(0.1).astype(x.dtype) if x.dtype.kind == "f" else np.abs(x) for x in normal]
+    zeros = [np.zeros(s, a.dtype) for s, a in zip(shapes, avals, strict=True)]
+    return [normal, positive, zeros]
+
+
+RELU = "relu"
+_verdicts: dict[Any, str] = {}  # a comparison takes a while, and a network has many equal ones
+
+
+def function_name(jaxpr: Any) -> str:
+    """Name and place of the function that a jaxpr was traced from."""
+    info = getattr(jaxpr, "debug_info", None)
+    return str(getattr(info, "func_src_info", "") or "a function")
+
+
+def _structure(jaxpr: Any) -> Any:
+    """What a jaxpr computes but for the sizes of dimensions."""
+    parts: list[Any] = [tuple((v.aval.ndim, str(v.aval.dtype)) for v in jaxpr.invars)]
+    for equation in jaxpr.eqns:
+        literals = tuple(str(v.val) for v in equation.invars if isinstance(v, core.Literal))
+        inner = [v for v in equation.params.values() if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
+        nested = tuple(_structure(getattr(v, "jaxpr", v)) for v in inner)
+        parts.append((equation.primitive.name, literals, nested))
+    return tuple(parts)
+
+
+def verdict(equation: Any) -> str:
+    """What may stand for a function with a rule: empty, its body; RELU, that operator; otherwise why nothing may."""
+    inner = equation.params.get("call_jaxpr") or equation.params.get("fun_jaxpr")
+    key = (equation.primitive.name, function_name(inner.jaxpr), _structure(inner.jaxpr))
+    if key not in _verdicts:
+        _verdicts[key] = _verdict(equation)
+    return _verdicts[key]
+
+
+def _verdict(equation: Any) -> str:
+    try:
+        if _same(equation):
+            return ""
+        if len(equation.invars) == 1 and _same(equation, relu=True):
+            return RELU
+        return "it has a derivative of its own that is not that of what it computes; there is no operator for that"
+    except _Unknown as error:
+        return f"its derivative could not be compared with that of what it computes: {error}"
+    except (TypeError, ValueError, KeyError, AttributeError, NotImplementedError) as error:
+        first = (str(error).splitlines() or [""])[0][:200]
+        return f"its derivative could not be compared with that of what it computes: {type(error).__name__}: {first}"
+
+
+def _same(equation: Any, relu: bool = False) -> bool:
+    """Whether a rule is the derivative of what the function computes, or of the operator relu if it is that."""
+    params = equation.params
+    inner = params.get("call_jaxpr") or params.get("fun_jaxpr")
+    avals = [v.aval for v in equation.invars]
+    floats = [i for i, a in enumerate(avals) if np.issubdtype(a.dtype, np.floating) or str(a.dtype) == "bfloat16"]
+    if not floats:
+        return True
+    if any(not is_static(_size(d)) for a in avals for d in a.shape):
+        raise _Unknown("its sizes are not known")
+
+    for point in _points(avals):
+
+        def plain(*moved: Any, point: list[Any] = point) -> list[Any]:
+            arguments = list(point)
+            for i, value in zip(floats, moved, strict=True):
+                arguments[i] = value
+            outputs = evaluate(inner.jaxpr, inner.consts, arguments)
+            if not relu:
+                return outputs
+            (x,) = arguments
+            return [jax.numpy.where(x > 0, x, 0) + (outputs[0] - jax.numpy.maximum(x, 0)) * 1e6]
+
+        moved = [jax.numpy.asarray(point[i]) for i in floats]
+        random = np.random.default_rng(1)
+        if "jvp_jaxpr_fun" in params:
+            tangents = [jax.numpy.asarray(random.normal(size=m.shape), dtype=m.dtype) for m in moved]
+            if len(floats) != len(avals):
+                raise _Unknown("some operands are integers")
+            rule, rule_consts, zeros = params["jvp_jaxpr_fun"].call_wrapped(*([False] * len(avals)))[:3]
+            results = evaluate(rule, rule_consts, [*moved, *tangents])
+            found = results[len(inner.jaxpr.outvars) :]
+            expected = [t for t, zero in zip(jax.jvp(plain, moved, tangents)[1], zeros, strict=True) if not zero]
+        else:
+            found, expected = _of_vjp(equation, plain, point, floats, random)
+        for a, b in zip(found, expected, strict=True):
+            a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+            if not np.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+                return False
+    return True
+
+
+def _of_vjp(equation: Any, plain: Any, point: list[Any], floats: list[int], random: Any) -> tuple[list[Any], list[Any]]:
+    """Gradients by a custom_vjp's rule, and by differentiating what it computes."""
+    params = equation.params
+    outputs, pullback = jax.vjp(plain, *[jax.numpy.asarray(point[i]) for i in floats])
+    seeds = [jax.numpy.asarray(random.normal(size=y.shape), dtype=y.dtype) for y in outputs]
+    made = params["fwd_jaxpr_thunk"].call_wrapped(*([False] * len(point)))
+    forward, consts = made[0], made[1]
+    results = evaluate(forward, consts, point)
+    residuals = results[: len(results) - len(outputs)]
+    found = (
+        params["bwd"].call_wrapped(*residuals, *seeds)
+        if hasattr(params["bwd"], "call_wrapped")
+        else params["bwd"](*residuals, *seeds)
+    )
+    return [found[i] for i in floats], list(pullback(seeds))
