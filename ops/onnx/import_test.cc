@@ -1,6 +1,7 @@
 // Tests the import of control flow, functions and single operators: untrusted models are refused
 // with the location of the error, or mean what ONNX specifies.
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 namespace espalier::import_fixture {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::FloatEq;
 using ::testing::HasSubstr;
@@ -209,6 +211,67 @@ TEST(ImportTest, RandomNumbersOfAGivenShape) {
   EXPECT_THAT(
       Model({Node("RandomUniformLike", {"x"}, {"y"}, "dtype", onnx::TensorProto::INT64)}).Error(),
       HasSubstr("floating-point"));
+}
+
+// NonZero.
+
+// arange(n) and the indices of a tensor of ones, as opsets below 11 spell them.
+TEST(ImportTest, NonZeroOfWhatIsAllAlikeFollowsTheBatch) {
+  const std::vector<onnx::TensorProto> zero = {Tensor("zero1", {1}, Int64s{0}),
+                                               Tensor("one1", {1}, Int64s{1})};
+  const std::vector<onnx::NodeProto> indices = {Node("NonZero", {"ones"}, {"found"}),
+                                                Node("Transpose", {"found"}, {"rows"}),
+                                                Node("Cast", {"rows"}, {"y"}, "to", 1)};
+  onnx::NodeProto ones = Node("ConstantOfShape", {"shape"}, {"ones"});
+  *AddAttribute(&ones, "value")->mutable_t() = Tensor("", {1}, Int64s{1});
+  std::vector<onnx::NodeProto> nodes = {Node("Shape", {"x"}, {"shape"}), ones};
+  nodes.insert(nodes.end(), indices.begin(), indices.end());
+  EXPECT_THAT(Result(Model(nodes, zero), 2, Floats{0, 0, 0, 0}),
+              ElementsAre(0, 0, 0, 1, 1, 0, 1, 1));
+  nodes[0] = Node("Shape", {"x"}, {"sizes"});
+  nodes.insert(nodes.begin() + 1, Node("Slice", {"sizes", "zero1", "one1"}, {"shape"}));
+  EXPECT_THAT(Result(Model(nodes, zero), 3, Floats(6)), ElementsAre(0, 1, 2));
+}
+
+// A mask in a buffer is known; one that is trained, or data, is not.
+TEST(ImportTest, NonZeroOfAFrozenMaskIsKnown) {
+  Model model(
+      {Node("Greater", {"mask", "zero"}, {"chosen"}), Node("NonZero", {"chosen"}, {"found"}),
+       Node("Reshape", {"found", "all"}, {"columns"}),
+       Node("Gather", {"x", "columns"}, {"y"}, "axis", 1)},
+      {Tensor("mask", {3}, Floats{0.5, 0, 2}), Tensor("zero", {}, Floats{0}),
+       Tensor("all", {1}, Int64s{-1})},
+      {kBatch, 3});
+  onnx::StringStringEntryProto* trained = model.proto.add_metadata_props();
+  trained->set_key(kTrainableKey);
+  trained->set_value("[]");
+  EXPECT_THAT(Result(model, 2, Floats{1, 2, 3, 4, 5, 6}), ElementsAre(1, 3, 4, 6));
+  trained->set_value(R"(["mask"])");
+  EXPECT_THAT(model.Error(), HasSubstr("ONNX node 'found' (NonZero)"));
+  EXPECT_THAT(Model({Node("NonZero", {"x"}, {"y"})}).Error(),
+              AllOf(HasSubstr("ONNX node 'y' (NonZero)"), HasSubstr("depends on the data"),
+                    HasSubstr("masked_fill")));
+}
+
+// Pools.
+
+// As PyTorch's AvgPool3d(2, stride=2, padding=1, ceil_mode=True, count_include_pad=True).
+TEST(ImportTest, AveragePoolOfThreeDimensionsCountsItsPadding) {
+  onnx::NodeProto pool = Node("AveragePool", {"x"}, {"y"}, "ceil_mode", 1);
+  AddAttribute(&pool, "count_include_pad")->set_i(1);
+  const auto list = [&](const std::string& name, const Int64s& values) {
+    onnx::AttributeProto* attribute = AddAttribute(&pool, name);
+    for (int64_t value : values) attribute->add_ints(value);
+  };
+  list("kernel_shape", {2, 2, 2});
+  list("strides", {2, 2, 2});
+  list("pads", {1, 1, 1, 1, 1, 1});
+  Floats x(27);
+  std::iota(x.begin(), x.end(), 1);
+  EXPECT_THAT(Result(Model({pool}, {}, {kBatch, 1, 3, 3, 3}), 1, x),
+              ElementsAre(0.125, 0.625, 1.375, 3.5, 3.625, 8, 9.5, 20.5));
+  list("dilations", {2, 2, 2});
+  EXPECT_THAT(Model({pool}, {}, {kBatch, 1, 3, 3, 3}).Error(), HasSubstr("'dilations'"));
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // Pooling. A 3D window is a 2D one followed by one in the third dimension: maxima, sums of powers
 // and counts of averages all separate this way.
+#include <algorithm>
+#include <cstdint>
+
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/conv_attributes.h"
 #include "ops/onnx/translator.h"
@@ -47,9 +50,15 @@ void Pool(Translator& t, const std::string& kind) {
   const ValueId x = t.Required(0);
   ConvAttributes w;
   if (!ReadPool(t, x, 3, &w)) return;
-  if (kind == "average" && w.dims() == 3 && t.Bool("ceil_mode") && t.Bool("count_include_pad")) {
+  // With both, what a window beyond the padding counts is a product over the dimensions only
+  // without dilations.
+  const bool dilated =
+      std::any_of(w.dilations.begin(), w.dilations.end(), [](int64_t d) { return d != 1; });
+  if (kind == "average" && w.dims() == 3 && dilated && t.Bool("ceil_mode") &&
+      t.Bool("count_include_pad")) {
     return t.Refuse(
-        "in three dimensions 'ceil_mode' and 'count_include_pad' together are not taken");
+        "in three dimensions 'ceil_mode', 'count_include_pad' and 'dilations' together are not "
+        "taken");
   }
   const Dims dims = t.DimsOf(x);
   if (w.dims() == 2) return t.Return(Pool2d(t, x, kind, w));
