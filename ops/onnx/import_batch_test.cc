@@ -103,6 +103,32 @@ TEST(ImportTest, TileSliceAndRangeFollowTheBatch) {
   EXPECT_THAT(Result(model, 3, Floats{1, 2, 3, 4, 5, 6}), ElementsAre(0, 0, 13, 24, 30, 52));
 }
 
+// arange(0, 10 n, 10) and arange(n, n + 3): a sum of them compared with a number is not decided at
+// import, by batches of a million.
+TEST(ImportTest, RangesByTheBatchAreNoConstants) {
+  const std::vector<onnx::NodeProto> tens = {
+      Node("Mul", {"n", "ten"}, {"limit"}), Node("Range", {"zero", "limit", "ten"}, {"r"}),
+      Node("ReduceSum", {"r"}, {"sum"}, "keepdims", 0), Node("Greater", {"sum", "d"}, {"f"})};
+  const Model model = TimesF(tens, 25);
+  EXPECT_THAT(Result(model, 2, Floats{1, 2, 3, 4}), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(Result(model, 3, Floats{1, 2, 3, 4, 5, 6}), ElementsAre(1, 2, 3, 4, 5, 6));
+  // 2 n numbers
+  const Model twice =
+      TimesF({Node("Mul", {"n", "two"}, {"limit"}), Node("Range", {"zero", "limit", "one"}, {"r"}),
+              Node("ReduceSum", {"r"}, {"f"}, "keepdims", 0)});
+  EXPECT_THAT(Result(twice, 2, Floats{1, 2, 3, 4}), ElementsAre(6, 12, 18, 24));
+  EXPECT_THAT(
+      TimesF({Node("Add", {"n", "two"}, {"limit"}), Node("Range", {"n", "limit", "one"}, {"r"}),
+              Node("ReduceSum", {"r"}, {"sum"}, "keepdims", 0),
+              Node("Greater", {"sum", "ten"}, {"f"})})
+          .Error(),
+      HasSubstr("fixed batch size"));
+  EXPECT_THAT(TimesF({Node("Range", {"one", "n", "one"}, {"r"}),
+                      Node("ReduceSum", {"r"}, {"f"}, "keepdims", 0)})
+                  .Error(),
+              HasSubstr("fixed batch size"));
+}
+
 // Two rows repeated: r0, r1, r0, r1, ... in twice the batch.
 TEST(ImportTest, TileOfSeveralRowsRepeatsThemInOrder) {
   std::vector<onnx::NodeProto> nodes = BatchAsN();

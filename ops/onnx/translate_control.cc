@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "ops/onnx/embedding_bag_loop.h"
 #include "ops/onnx/translator.h"
 
 namespace espalier::onnx_import {
@@ -58,6 +59,14 @@ ValueId Stack(Translator& t, const std::vector<ValueId>& parts, int64_t axis) {
   return rows.size() == 1 ? rows[0] : t.Emit("concat", rows, {{"axis", axis}});
 }
 
+// Whether the loop starts whatever the data.
+bool StartsTrue(Translator& t) {
+  const ValueId condition = t.Input(1);
+  if (condition == kNoValue) return true;
+  if (!t.IsConstant(condition) || t.DependsOnBatch(condition)) return false;
+  return t.KnownInts(condition, "input 1") == std::vector<int64_t>{1};
+}
+
 void Loop(Translator& t) {
   const onnx::GraphProto* body = Subgraph(t, "body");
   if (!t.ok()) return;
@@ -68,15 +77,16 @@ void Loop(Translator& t) {
   if (body->output_size() < 1 + carried) return t.Fail("its body gives too few outputs");
   int64_t turns = kMaxTurns + 1;
   if (t.HasInput(0)) {
-    if (t.DependsOnBatch(t.Input(0))) {
-      return t.Refuse(
-          "takes a turn per example of the batch, which a graph for any batch cannot say (PyTorch "
-          "writes nn.EmbeddingBag so; nn.Embedding and a sum over dimension 1 are the same for "
-          "bags of one size)");
-    }
     const std::vector<int64_t> given = t.ConstantInts(0);
     if (t.ok() && given.size() != 1) t.Fail("input 0 (the number of turns) must be one integer");
-    if (t.ok()) turns = std::max<int64_t>(0, given[0]);
+    if (!t.ok()) return;
+    turns = std::max<int64_t>(0, given[0]);
+    if (turns > 0 && StartsTrue(t) && TranslateBagLoop(t, *body, turns)) return;
+    if (t.DependsOnBatch(t.Input(0))) {
+      return t.Refuse(
+          "takes a turn per example of the batch, which a graph for any batch cannot say; write it "
+          "with operations on the whole batch, or export the model with a fixed batch size");
+    }
   }
   ValueId condition = t.Input(1);
   std::vector<ValueId> values;

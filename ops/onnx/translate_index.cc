@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 #include <numeric>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/tensor_proto.h"
@@ -67,8 +68,59 @@ void ConstantOfShape(Translator& t) {
   t.Return(moves ? t.Transpose(filled, back) : filled);
 }
 
+// start, start + step, ...: `count` numbers, a multiple of the batch.
+ValueId RangeOfBatch(Translator& t, int64_t count, int64_t start, int64_t step, DType dtype) {
+  const int64_t per_example = t.PerExample(count);
+  ValueId ones = t.Expand(t.Integers({1}, {1}),
+                          per_example == 1 ? Dims{count} : Dims{count / per_example, per_example});
+  ones = t.Reshape(ones, {count});
+  const Attributes before = {{"axis", int64_t{0}}, {"exclusive", true}};
+  ValueId range = t.Cast(t.Emit("cumsum", {ones}, before), dtype);
+  if (step != 1) range = t.Binary("multiply", range, static_cast<double>(step));
+  if (start != 0) range = t.Binary("add", range, static_cast<double>(start));
+  if (t.ok()) t.SetProgression(range, {start, step});
+  return range;
+}
+
+double CountOf(double start, double limit, double step) {
+  return step == 0 ? kMaxCount + 1.0 : std::max(0.0, std::ceil((limit - start) / step));
+}
+
+// A range of integers whose limit depends on the batch, as PyTorch writes arange(batch).
+void RangeByBatch(Translator& t, DType dtype) {
+  const ValueId first = t.Input(0), last = t.Input(1);
+  const std::vector<int64_t> start = t.ConstantInts(0), limit = t.ConstantInts(1),
+                             step = t.ConstantInts(2);
+  if (t.ok() && (start.size() != 1 || limit.size() != 1 || step.size() != 1)) {
+    t.Fail("its inputs must be single numbers");
+  }
+  if (!t.ok()) return;
+  const auto count_of = [&](int64_t from, int64_t to) {
+    return static_cast<int64_t>(
+        CountOf(static_cast<double>(from), static_cast<double>(to), static_cast<double>(step[0])));
+  };
+  const std::vector<int64_t> first_at_one = t.IntsAtBatchOne(first, start),
+                             last_at_one = t.IntsAtBatchOne(last, limit);
+  const int64_t count = count_of(start[0], limit[0]),
+                at_one = count_of(first_at_one[0], last_at_one[0]);
+  if (t.IsSymbolicBatch(count) && t.PerExample(count) == at_one) {
+    return t.Return(RangeOfBatch(t, count, start[0], step[0], dtype));
+  }
+  if (count != at_one || dtype != DType::kI64 || count > kMaxCount) {
+    return t.Refuse(
+        "how many numbers it makes depends on the batch size in a way that a graph for "
+        "any batch cannot say; export the model with a fixed batch size");
+  }
+  std::vector<int64_t> values, ones;
+  for (int64_t i = 0; i < count; ++i) {
+    values.push_back(start[0] + i * step[0]);
+    ones.push_back(first_at_one[0] + i * step[0]);
+  }
+  t.Return(t.Integers(values, ones, {count}));
+}
+
 void Range(Translator& t) {
-  const ValueId first = t.Required(0);
+  const ValueId first = t.Required(0), last = t.Required(1);
   if (!t.ok()) return;
   const DType dtype = t.DTypeOf(first);
   std::vector<double> values;
@@ -76,17 +128,12 @@ void Range(Translator& t) {
                delta = t.ConstantNumber(2);
   if (!t.ok()) return;
   if (t.DependsOnBatch(t.Input(2))) return t.Refuse("its step depends on the batch size");
-  if (start == 0 && delta == 1 && limit > 0 && t.IsSymbolicBatch(static_cast<int64_t>(limit))) {
-    // arange(batch)
-    const ValueId ones = t.Expand(t.Integers({1}, {1}), {static_cast<int64_t>(limit)});
-    const Attributes before = {{"axis", int64_t{0}}, {"exclusive", true}};
-    return t.Return(t.Cast(t.Emit("cumsum", {ones}, before), dtype));
-  }
-  const double count = delta == 0 ? kMaxCount + 1.0 : std::ceil((limit - start) / delta);
+  const double count = CountOf(start, limit, delta);
   if (!(count <= kMaxCount)) {
     return t.Refuse(absl::StrCat("makes more than ", kMaxCount, " numbers, or has a step of 0"));
   }
-  const int64_t n = static_cast<int64_t>(std::max(0.0, count));
+  if (t.DependsOnBatch(first) || t.DependsOnBatch(last)) return RangeByBatch(t, dtype);
+  const int64_t n = static_cast<int64_t>(count);
   if (!t.CheckConstantBytes(dtype, n)) return;
   for (int64_t i = 0; i < n; ++i) {
     values.push_back(start + static_cast<double>(i) * delta);
@@ -243,21 +290,51 @@ void ReverseSequence(Translator& t) {
                   {{"batch_axis", t.Int("batch_axis", 1)}, {"time_axis", t.Int("time_axis", 0)}}));
 }
 
-// Data-dependent shapes: supported only for constants.
+// The indices of all elements of a tensor of these sizes, [rank, elements].
+ValueId AllIndices(Translator& t, const Dims& dims) {
+  const int64_t count = NumElements(dims);
+  std::vector<ValueId> rows;
+  for (size_t d = 0; d < dims.size() && t.ok(); ++d) {
+    ValueId range;
+    if (t.IsSymbolicBatch(dims[d])) {
+      range = RangeOfBatch(t, dims[d], 0, 1, DType::kI64);
+    } else if (dims[d] > kMaxCount) {
+      t.Refuse(absl::StrCat("makes more than ", kMaxCount, " numbers"));
+      return kNoValue;
+    } else {
+      std::vector<int64_t> values(dims[d]);
+      std::iota(values.begin(), values.end(), 0);
+      range = t.Integers(values, {dims[d]});
+    }
+    Dims apart(dims.size(), 1);
+    apart[d] = dims[d];
+    rows.push_back(t.Reshape(t.Expand(t.Reshape(range, apart), dims), {1, count}));
+  }
+  return rows.size() == 1 ? rows[0] : t.Emit("concat", rows, {{"axis", int64_t{0}}});
+}
+
+// The number of results depends on the data, so the data must be known at import; or all elements
+// must be alike, as in arange(n) of opsets below 11.
 void NonZero(Translator& t) {
   const ValueId x = t.Required(0);
   if (!t.ok()) return;
-  if (!t.IsConstant(x)) {
+  const Dims dims = t.DimsOf(x);
+  const int64_t rank = static_cast<int64_t>(dims.size());
+  if (!t.IsFixed(x)) {
+    const std::optional<bool> filled = t.FilledWithNonzero(x);
+    if (filled.has_value()) {
+      return t.Return(*filled && rank > 0 ? AllIndices(t, dims) : t.Integers({}, {rank, 0}));
+    }
     return t.Refuse(
         "the shape of its result depends on the data; a mask keeps the shape: torch.where(m, x, 0) "
-        "instead of x[m]");
+        "or x.masked_fill(~m, 0) instead of x[m], (loss * m).sum() / m.sum() instead of "
+        "loss[m].mean()");
   }
   if (t.DependsOnBatch(x)) return t.Refuse("the shape of its result depends on the batch size");
-  const Dims dims = t.DimsOf(x);
   const std::vector<double> values = t.KnownNumbers(x, "input 0");
   const int64_t nonzero =
       std::count_if(values.begin(), values.end(), [](double v) { return v != 0; });
-  if (nonzero * std::max<int64_t>(1, static_cast<int64_t>(dims.size())) > kMaxCount) {
+  if (nonzero * std::max<int64_t>(1, rank) > kMaxCount) {
     return t.Refuse(absl::StrCat("makes more than ", kMaxCount, " numbers"));
   }
   std::vector<std::vector<int64_t>> found(dims.size());
@@ -271,7 +348,6 @@ void NonZero(Translator& t) {
   }
   std::vector<int64_t> all;
   for (const std::vector<int64_t>& row : found) all.insert(all.end(), row.begin(), row.end());
-  const int64_t rank = static_cast<int64_t>(dims.size());
   t.Return(t.Integers(all, {rank, rank == 0 ? 0 : static_cast<int64_t>(all.size()) / rank}));
 }
 
@@ -279,7 +355,7 @@ void Compress(Translator& t) {
   ValueId x = t.Required(0);
   const ValueId condition = t.Required(1);
   if (!t.ok()) return;
-  if (!t.IsConstant(condition)) return t.Refuse("the shape of its result depends on the data");
+  if (!t.IsFixed(condition)) return t.Refuse("the shape of its result depends on the data");
   int64_t axis = 0;
   if (t.Attribute("axis") == nullptr) {
     x = t.Reshape(x, {NumElements(t.DimsOf(x))});

@@ -63,6 +63,8 @@ class Translator {
   bool IsSymbolicBatch(int64_t size) const {
     return size >= symbolic_batch_ && size % symbolic_batch_ == 0;
   }
+  // The elements of such a size that belong to one example.
+  int64_t PerExample(int64_t size) const { return size / symbolic_batch_; }
 
   // Inputs of the node. Return kNoValue for an absent optional input.
   int NumInputs() const { return node_->input_size(); }
@@ -88,6 +90,10 @@ class Translator {
   // Stricter than IsKnown: false if the value depends on options.constants.
   bool IsConstant(ValueId value) const { return IsKind(value, ValueKind::kConstant); }
   bool IsParameter(ValueId value) const { return IsKind(value, ValueKind::kParameter); }
+  // Known, and the same in every step: made of constants and parameters that are not trained.
+  bool IsFixed(ValueId value);
+  // Whether all elements, known or not, are nonzero, or zero; nullopt if they may differ.
+  std::optional<bool> FilledWithNonzero(ValueId value);
   // A known value that would differ for a batch of 1.
   bool DependsOnBatch(ValueId value) { return IsKnown(value) && at_one_.count(value) > 0; }
   // Its elements for a batch of 1; `known` if they do not differ.
@@ -115,6 +121,15 @@ class Translator {
   // Converts an axis from -rank..rank-1 to 0..rank-1.
   int64_t Axis(int64_t axis, int rank);
   std::vector<int64_t> Axes(std::vector<int64_t> axes, int rank);  // without duplicates
+
+  // A vector of integers start, start + step, ... whose values need not be known: its length may
+  // depend on the batch.
+  struct Progression {
+    int64_t start = 0, step = 0;
+  };
+  void SetProgression(ValueId value, const Progression& progression);
+  // Follows casts, slices and concatenations back to such a vector, or to a constant.
+  std::optional<Progression> ProgressionOf(ValueId value);
 
   // Adds a node of the graph, or computes its outputs now if all inputs are constants.
   ValueId Emit(const std::string& op, const std::vector<ValueId>& inputs,
@@ -182,6 +197,7 @@ class Translator {
   ValueId MaterializeConstant(Scope* scope, const std::string& name,
                               const onnx::TensorProto& tensor);
   const std::string* KnownAt(ValueId value, int depth);
+  std::optional<Progression> ProgressionAt(ValueId value, int depth);
   bool Fold(const OpDef& def, const NodeTypes& types, const std::vector<ValueId>& inputs,
             std::vector<ValueId>* results);
   // Returns by output what `def` computes for a batch of 1, empty where it equals `results`.
@@ -223,6 +239,7 @@ class Translator {
   std::map<ValueId, const onnx::TensorProto*> deferred_;
   std::map<ValueId, std::string> at_one_;    // known values that differ for a batch of 1
   std::set<const onnx::TensorProto*> read_;  // tensors that became constants
+  std::map<ValueId, Progression> progressions_;
   std::map<std::pair<std::vector<ValueId>, int>, ValueId> frozen_;  // by layer and input, if shared
   std::vector<std::pair<std::string, std::string>> copies_;
   std::set<std::string> names_;
