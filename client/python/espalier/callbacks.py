@@ -1,0 +1,484 @@
+"""Callbacks of training, with Keras' hooks, for every front end.
+
+    model.fit(x, y, epochs=3, callbacks=[CSVLogger("log.csv"), TerminateOnNaN()])
+    espalier.fit(graph, data, ..., callbacks=[TensorBoard("logs")])
+
+A job does not wait for callbacks: they are told what it reports. What changes the training, such as LMS and
+EarlyStopping, is written into the job before it begins.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from espalier import training
+from espalier.errors import EspalierError, InvalidArgument
+from espalier.training import Run, TrainingResult
+from espalier.v1 import training_pb2
+
+Logs = dict[str, float]
+
+# What a job reports besides losses and metrics.
+_NOT_LOGGED = ("gradient_norm", "learning_rate")
+
+
+class Callback(training.Callback):
+    """Base of callbacks with Keras' hooks.
+
+    `logs` of a batch are the values of that step, those of an epoch the means of its steps. `self.model` is the model
+    that is trained, `self.run` the running job (espalier.training.Run), `self.params` has epochs and steps. To end the
+    training, set self.model.stop_training, as in Keras, or call self.run.stop(reason): the job is cancelled.
+    """
+
+    model: Any = None
+    run: Run | None = None
+    params: dict[str, Any]
+    # Where a job was given a number of steps, the steps that make an epoch; 0: it has none.
+    _steps_per_epoch = 0
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Before the training: "epochs" and "steps"."""
+        self.params = params
+
+    def set_model(self, model: Any) -> None:
+        """Before the training."""
+        self.model = model
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """When the job is queued."""
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """When the job has ended; `logs` are those of the last epoch, and the evaluation as val_..."""
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """Before an epoch, from 0."""
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """After an epoch."""
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        """Before a step, from 0 in each epoch."""
+        self.on_batch_begin(batch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """After a step."""
+        self.on_batch_end(batch, logs)
+
+    def on_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        """Old name of on_train_batch_begin."""
+
+    def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Old name of on_train_batch_end."""
+
+    # What a job does, as hooks.
+
+    def _per_epoch(self, run: Run) -> int:
+        return self._steps_per_epoch or run.steps_per_epoch
+
+    def on_begin(self, run: Run) -> None:
+        """As espalier.training.Callback."""
+        self.run = run
+        self._sums: dict[str, list[float]] = {}
+        self._last: Logs = {}
+        if not hasattr(self, "params"):
+            self.set_params({"epochs": run.epochs, "steps": self._steps_per_epoch or None, "verbose": 0})
+        self.on_train_begin({})
+
+    def on_step(self, run: Run, step: int, values: Mapping[str, float]) -> None:
+        """As espalier.training.Callback."""
+        logs = {name: value for name, value in values.items() if name not in _NOT_LOGGED}
+        per_epoch = self._per_epoch(run)
+        epoch, batch = divmod(step, per_epoch) if per_epoch else (0, step)
+        if batch == 0:
+            self._sums = {}
+            self.on_epoch_begin(epoch, {})
+        self.on_train_batch_begin(batch, {})
+        for name, value in logs.items():
+            self._sums.setdefault(name, []).append(value)
+        self._last = logs
+        self.on_train_batch_end(batch, dict(logs))
+        if self._steps_per_epoch and batch == per_epoch - 1:
+            self._end_epoch(epoch, {name: math.fsum(v) / len(v) for name, v in self._sums.items()})
+        self._stop(run)
+
+    def on_epoch(self, run: Run, epoch: int, values: Mapping[str, float]) -> None:
+        """As espalier.training.Callback."""
+        if not self._steps_per_epoch:
+            self._end_epoch(epoch, {name: value for name, value in values.items() if name not in _NOT_LOGGED})
+            self._stop(run)
+
+    def _end_epoch(self, epoch: int, logs: Logs) -> None:
+        self._last = logs
+        self.on_epoch_end(epoch, dict(logs))
+
+    def _stop(self, run: Run) -> None:
+        if getattr(self.model, "stop_training", False):
+            run.stop(f"{type(self).__name__} set stop_training")
+
+    def on_end(self, run: Run, result: TrainingResult) -> None:
+        """As espalier.training.Callback."""
+        held = {f"val_{name}": value for name, value in result.evaluation.items()}
+        self.on_train_end({**self._last, **held})
+
+
+def prepared(
+    callbacks: Sequence[Any], model: Any, epochs: int, steps_per_epoch: int | None = None
+) -> list[training.Callback]:
+    """Callbacks of a fit, told about the model. InvalidArgument for what is no callback here.
+
+    `steps_per_epoch`: of a job with a number of steps instead of epochs.
+    """
+    found: list[training.Callback] = []
+    for callback in callbacks:
+        if not isinstance(callback, training.Callback):
+            kind = type(callback)
+            hint = ""
+            if kind.__module__.startswith(("keras.", "tensorflow.", "tf_keras.")):
+                hint = f"; import {kind.__name__} from espalier.keras.callbacks"
+            raise InvalidArgument(f"{kind.__module__}.{kind.__name__} is no espalier.callbacks.Callback{hint}")
+        if isinstance(callback, Callback):
+            callback._steps_per_epoch = steps_per_epoch or 0
+            callback.set_params({"epochs": epochs, "steps": steps_per_epoch, "verbose": 0})
+            callback.set_model(model)
+        found.append(callback)
+    return found
+
+
+class History(Callback):
+    """The means of each epoch: `history["loss"]`; `epoch` has their numbers. `fit` returns one."""
+
+    def __init__(self) -> None:
+        self.history: dict[str, list[float]] = {}
+        self.epoch: list[int] = []
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Keeps the epoch's values."""
+        if epoch in self.epoch:  # repeated after a lost worker
+            at = self.epoch.index(epoch)
+            del self.epoch[at:]
+            for values in self.history.values():
+                del values[at:]
+        self.epoch.append(epoch)
+        for name, value in (logs or {}).items():
+            self.history.setdefault(name, []).append(value)
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """Keeps the evaluation."""
+        for name, value in (logs or {}).items():
+            if name.startswith("val_"):
+                self.history.setdefault(name, []).append(value)
+
+    def __repr__(self) -> str:
+        last = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.history.items() if values)
+        return f"<History of {len(self.epoch)} epochs: {last}>"
+
+
+class LambdaCallback(Callback):
+    """Functions as hooks: LambdaCallback(on_epoch_end=lambda epoch, logs: print(logs))."""
+
+    def __init__(
+        self,
+        on_epoch_begin: Callable[..., Any] | None = None,
+        on_epoch_end: Callable[..., Any] | None = None,
+        on_train_begin: Callable[..., Any] | None = None,
+        on_train_end: Callable[..., Any] | None = None,
+        on_train_batch_begin: Callable[..., Any] | None = None,
+        on_train_batch_end: Callable[..., Any] | None = None,
+        on_batch_begin: Callable[..., Any] | None = None,
+        on_batch_end: Callable[..., Any] | None = None,
+    ):
+        given = {
+            "on_epoch_begin": on_epoch_begin,
+            "on_epoch_end": on_epoch_end,
+            "on_train_begin": on_train_begin,
+            "on_train_end": on_train_end,
+            "on_train_batch_begin": on_train_batch_begin or on_batch_begin,
+            "on_train_batch_end": on_train_batch_end or on_batch_end,
+        }
+        for name, function in given.items():
+            if function is not None:
+                setattr(self, name, function)
+
+
+class TerminateOnNaN(Callback):
+    """Ends the training when the loss is NaN or infinite."""
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Looks at the loss."""
+        loss = (logs or {}).get("loss", 0.0)
+        if not math.isfinite(loss) and self.run is not None:
+            self.run.stop(f"the loss of batch {batch} is {loss}")
+
+
+class CSVLogger(Callback):
+    """One line for each epoch: its number and its values."""
+
+    def __init__(self, filename: str | os.PathLike[str], separator: str = ",", append: bool = False):
+        self.filename, self.separator, self.append = os.fspath(filename), separator, append
+        self._rows: list[dict[str, Any]] = []
+        self._names: list[str] = []
+        self._old = ""
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Begins the file; OSError if it cannot be written."""
+        self._rows, self._names, self._old = [], [], ""
+        if self.append and os.path.exists(self.filename):
+            with open(self.filename, newline="", encoding="utf-8") as file:
+                self._old = file.read()
+            lines = self._old.splitlines()
+            self._names = lines[0].split(self.separator) if lines else []
+        with open(self.filename, "a" if self.append else "w", encoding="utf-8"):
+            pass
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Writes the line."""
+        self._rows = [row for row in self._rows if row["epoch"] < epoch]
+        self._rows.append({"epoch": epoch, **(logs or {})})
+        self._write()
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """Adds the evaluation to the last line."""
+        held = {name: value for name, value in (logs or {}).items() if name.startswith("val_")}
+        if self._rows and held:
+            self._rows[-1].update(held)
+            self._write()
+
+    def _write(self) -> None:
+        names = self._names or ["epoch", *sorted({name for row in self._rows for name in row} - {"epoch"})]
+        with open(self.filename, "w", newline="", encoding="utf-8") as file:
+            file.write(self._old)
+            writer = csv.DictWriter(file, names, delimiter=self.separator, extrasaction="ignore", restval="NA")
+            if not self._old:
+                writer.writeheader()
+            writer.writerows(self._rows)
+
+
+class ProgressBar(Callback):
+    """FlexFlow's and Keras' ProgbarLogger: a job shows its progress by itself, with fit(verbose=1)."""
+
+    def __init__(self, count_mode: str = "steps", stateful_metrics: Any = None):
+        if count_mode not in ("steps", "samples"):
+            raise InvalidArgument(f"count_mode={count_mode!r}; accepted are steps, samples")
+
+
+ProgbarLogger = ProgressBar
+BaseLogger = ProgressBar
+
+
+class TensorBoard(Callback):
+    """Event files for TensorBoard: the values of epochs, and with update_freq="batch" or a number also of steps.
+
+    Needs the package tensorboard: pip install 'espalier[tensorboard]'.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | os.PathLike[str] = "logs",
+        histogram_freq: int = 0,
+        write_graph: bool = False,
+        write_images: bool = False,
+        write_steps_per_second: bool = False,
+        update_freq: str | int = "epoch",
+        profile_batch: Any = 0,
+        embeddings_freq: int = 0,
+        embeddings_metadata: Any = None,
+    ):
+        for name, value in (
+            ("histogram_freq", histogram_freq),
+            ("write_images", write_images),
+            ("profile_batch", profile_batch),
+            ("embeddings_freq", embeddings_freq),
+        ):
+            if value:
+                raise InvalidArgument(f"TensorBoard: {name}={value!r} is not supported; losses and metrics are written")
+        self.log_dir = os.fspath(log_dir)
+        self._every = 1 if update_freq == "batch" else update_freq if isinstance(update_freq, int) else 0
+        self._writer: Any = None
+        self._step = 0
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Opens the files; ImportError with the remedy without the package."""
+        try:
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError:
+            raise ImportError(
+                "TensorBoard needs the package tensorboard: pip install 'espalier[tensorboard]'"
+            ) from None
+        self._writer, self._step = EventFileWriter(os.path.join(self.log_dir, "train")), 0
+
+    def _write(self, prefix: str, logs: Mapping[str, float], step: int) -> None:
+        import time
+
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=f"{prefix}{name}", simple_value=value) for name, value in logs.items()]
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Writes the step's values, if they are wanted."""
+        if self._every and self._step % self._every == 0:
+            self._write("batch_", logs or {}, self._step)
+        self._step += 1
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Writes the epoch's values."""
+        self._write("epoch_", logs or {}, epoch)
+        self._writer.flush()
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """Writes the evaluation and closes the files."""
+        held = {name[4:]: value for name, value in (logs or {}).items() if name.startswith("val_")}
+        if held:
+            self._write("evaluation_", held, self._step)
+        self._writer.close()
+
+
+class MLflow(Callback):
+    """Values, job and options to the running experiment of MLflow, or to a new run of it.
+
+    Needs the package mlflow or mlflow-skinny. `every_steps` also logs every so many steps; 0: epochs only.
+    """
+
+    def __init__(self, run_name: str | None = None, every_steps: int = 0, tags: Mapping[str, str] | None = None):
+        self._run_name, self._every, self._tags = run_name, int(every_steps), dict(tags or {})
+        self._spec: training_pb2.TrainingSpec | None = None
+        self._ours = False
+        self._step = 0
+
+    def configure(self, spec: training_pb2.TrainingSpec) -> None:
+        """Remembers the options."""
+        self._spec = spec
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Begins a run, unless one is active; ImportError with the remedy without the package."""
+        try:
+            import mlflow
+        except ImportError:
+            raise ImportError("MLflow needs the package mlflow or mlflow-skinny") from None
+        self._step = 0
+        self._ours = mlflow.active_run() is None
+        if self._ours:
+            mlflow.start_run(run_name=self._run_name, tags=self._tags)
+        elif self._tags:
+            mlflow.set_tags(self._tags)
+        if self._spec is not None:
+            optimizer = self._spec.optimizer
+            mlflow.log_params(
+                {
+                    "batch_size": self._spec.batch_size,
+                    "epochs": self._spec.epochs,
+                    "optimizer": optimizer.name,
+                    "learning_rate": optimizer.learning_rate.peak,
+                    "seed": self._spec.seed,
+                }
+            )
+        if self.run is not None:
+            mlflow.set_tag("espalier.job", self.run.job.id)
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Logs the step's values, if they are wanted."""
+        import mlflow
+
+        if self._every and self._step % self._every == 0:
+            mlflow.log_metrics({f"batch_{name}": value for name, value in (logs or {}).items()}, step=self._step)
+        self._step += 1
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Logs the epoch's values."""
+        import mlflow
+
+        mlflow.log_metrics(dict(logs or {}), step=epoch)
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """Logs the evaluation, and ends the run if it began here."""
+        import mlflow
+
+        held = {name: value for name, value in (logs or {}).items() if name.startswith("val_")}
+        if held:
+            mlflow.log_metrics(held)
+        if self._ours:
+            mlflow.end_run()
+
+
+class VerificationFailed(EspalierError, AssertionError):
+    """A model did not reach the accuracy that VerifyMetrics wants."""
+
+
+def _fraction(accuracy: Any) -> float:
+    # FlexFlow's accuracies are percents, in enums.
+    value = float(getattr(accuracy, "value", accuracy))
+    return value / 100 if value > 1 else value
+
+
+class VerifyMetrics(Callback):
+    """FlexFlow's: VerificationFailed unless the last epoch's accuracy reaches `accuracy`, in percent (90) or as 0.9."""
+
+    def __init__(self, accuracy: Any):
+        self.accuracy = _fraction(accuracy)
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """Compares."""
+        _verify(self.accuracy, logs or {})
+
+
+class EpochVerifyMetrics(Callback):
+    """FlexFlow's: ends the training after the epoch whose accuracy reaches `accuracy`, in percent (90) or as 0.9.
+
+    VerificationFailed if none does. With early_stop=False all epochs run.
+    """
+
+    def __init__(self, accuracy: Any, early_stop: bool = True):
+        self.accuracy, self.early_stop = _fraction(accuracy), early_stop
+        self._best: Logs = {}
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Forgets an earlier training."""
+        self._best = {}
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Compares the epoch."""
+        have = _accuracy(logs or {})
+        if not self._best or have > _accuracy(self._best):
+            self._best = dict(logs or {})
+        if self.early_stop and have >= self.accuracy and self.run is not None and epoch + 1 < self.run.epochs:
+            self.run.stop(f"epoch {epoch + 1} reached an accuracy of {have:.4f}")
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """Compares the best epoch."""
+        _verify(self.accuracy, self._best)
+
+
+def _accuracy(logs: Mapping[str, float]) -> float:
+    found = [value for name, value in logs.items() if name.endswith("accuracy") and not name.startswith("val_")]
+    if not found:
+        raise InvalidArgument("VerifyMetrics: the model reports no accuracy; compile it with metrics=['accuracy']")
+    return found[0]
+
+
+def _verify(wanted: float, logs: Mapping[str, float]) -> None:
+    have = _accuracy(logs)
+    if have < wanted:
+        raise VerificationFailed(f"the accuracy is {have:.4f}, {wanted:.4f} was wanted")
+
+
+__all__ = [
+    "BaseLogger",
+    "CSVLogger",
+    "Callback",
+    "EpochVerifyMetrics",
+    "History",
+    "LambdaCallback",
+    "MLflow",
+    "ProgbarLogger",
+    "ProgressBar",
+    "TensorBoard",
+    "TerminateOnNaN",
+    "VerificationFailed",
+    "VerifyMetrics",
+    "prepared",
+]
