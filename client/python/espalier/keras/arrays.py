@@ -1,0 +1,265 @@
+"""What `fit` gets as x, y and weights, as columns of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from espalier.errors import InvalidArgument
+from espalier.graph import Tensor
+from espalier.keras.lowering import Lowering
+from espalier.keras.tensor import Shape, flatten, transform
+
+if TYPE_CHECKING:
+    from espalier.keras.network import Network
+
+Array = np.ndarray[Any, Any]
+
+
+def as_array(value: Any, what: str) -> Array:
+    """An array of numbers, of float64 as float32; InvalidArgument for anything else."""
+    detach = getattr(value, "detach", None)
+    if callable(detach):  # a torch tensor
+        value = detach().cpu()
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise InvalidArgument(f"{what} has elements of type {array.dtype}; accepted are numbers")
+    if array.dtype == np.float64:
+        return array.astype(np.float32)
+    return array.astype(np.int64) if array.dtype in (np.uint16, np.uint32, np.uint64) else array
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array__") or (
+        isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], (int, float, bool))
+    )
+
+
+class Target:
+    """The labels of one output."""
+
+    def __init__(self, name: str, shape: Shape, integer: bool, loss: Any, wanted: bool):
+        self.name = name
+        self.integer, self.loss, self.wanted = integer, loss, wanted
+        self.output: Shape = tuple(shape)
+        self.shape: Shape = tuple(shape[:-1]) if integer else tuple(shape)
+
+    def column(self, several: bool) -> str:
+        """Name of the graph's input and of the column."""
+        return f"labels.{self.name}" if several else "labels"
+
+    def input(self, g: Lowering, several: bool) -> Tensor:
+        """The input of the graph."""
+        return g.graph.input(self.column(several), self.shape, "int32" if self.integer else "float32")
+
+    def conform(self, y: Array) -> Array:
+        """Labels in the shape and type of the input; InvalidArgument if they do not fit."""
+        wanted = tuple(self.shape[1:])
+        have = y.shape[1:]
+        if have != wanted:
+            # As Keras: a last dimension of size 1 may be missing, or be too many.
+            if (*have, 1) != wanted and have != (*wanted, 1):
+                hint = ""
+                if self.integer and have == tuple(self.output[1:]):
+                    hint = "; one-hot labels go with categorical_crossentropy"
+                elif not self.integer and (have == wanted[:-1] or have == (*wanted[:-1], 1)):
+                    hint = "; integer labels go with sparse_categorical_crossentropy"
+                raise InvalidArgument(f"output {self.name} has examples of shape {wanted}, its labels {have}{hint}")
+            y = y.reshape((len(y), *wanted))
+        if not self.integer:
+            y = y.astype(np.float32)
+            if getattr(self.loss, "signed_labels", False) and ((y == 0) | (y == 1)).all():
+                y = 2 * y - 1
+            return y
+        whole = y.astype(np.int32)
+        if y.dtype.kind == "f" and not np.array_equal(whole, y):
+            raise InvalidArgument(f"output {self.name} takes integer labels, got fractions")
+        classes = self.output[-1]
+        if whole.size and classes is not None:
+            low, high = int(whole.min()), int(whole.max())
+            if high >= classes or (low < 0 and low != -100):
+                raise InvalidArgument(
+                    f"output {self.name} has {classes} classes, so labels go from 0 to {classes - 1}; "
+                    f"got {low} to {high}"
+                )
+        return whole
+
+
+class Source:
+    """Examples in memory, or an iterable of batches."""
+
+    def __init__(self, x: Any, y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None):
+        self.class_weight = dict(class_weight) if class_weight else None
+        self.batch_size: int | None = None
+        self.examples: int | None = None
+        self.stream: Any = None
+        if x is None:
+            raise InvalidArgument("fit: x is missing")
+        tensors = type(x).__name__ == "TensorDataset"
+        iterable = not _is_array(x) and not isinstance(x, (Mapping, list, tuple)) and not tensors
+        if iterable:
+            if y is not None or sample_weight is not None:
+                raise InvalidArgument("fit: x is an iterable of (x, y) or (x, y, sample_weight); y is not given apart")
+            self.stream = x
+            first = next(self._batches(), None)
+            if first is None:
+                raise InvalidArgument("fit: x has no batches; was an iterator used up before?")
+            self.first = first
+            self.weighted = first[2] is not None or self.class_weight is not None
+            self.batch_size = getattr(x, "batch_size", None) or len(flatten(first[0])[0])
+            return
+        if y is None and isinstance(x, tuple) and len(x) == 2:
+            x, y = x
+        x, y = _arrays(x, "x"), None if y is None else _arrays(y, "y")
+        weights = None if sample_weight is None else as_array(sample_weight, "sample_weight")
+        self.first = (x, y, weights)
+        self.weighted = weights is not None or self.class_weight is not None
+        lengths = {len(a) for a in [*flatten(x), *(flatten(y) if y is not None else [])]}
+        if len(lengths) != 1:
+            raise InvalidArgument(f"fit: x and y have unequal numbers of examples: {sorted(lengths)}")
+        self.examples = lengths.pop()
+        if weights is not None and weights.shape != (self.examples,):
+            raise InvalidArgument(
+                f"fit: sample_weight has shape {weights.shape}; accepted: one number for each of "
+                f"{self.examples} examples"
+            )
+
+    def _batches(self) -> Iterator[tuple[Any, Any, Array | None]]:
+        source = self.stream
+        if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "__iter__"):
+            items: Any = (source[i] for i in range(len(source)))
+        else:
+            items = iter(source)
+        for item in items:
+            if not isinstance(item, (tuple, list)) or len(item) not in (1, 2, 3):
+                raise InvalidArgument(
+                    f"fit: an element of x is a {type(item).__name__}; accepted: (x, y) or (x, y, sample_weight)"
+                )
+            x, y, w = (*item, None, None)[:3]
+            yield (
+                _arrays(x, "x"),
+                None if y is None else _arrays(y, "y"),
+                None if w is None else as_array(w, "sample_weight"),
+            )
+
+    def input_structure(self) -> Any:
+        """Shapes and types of x, to make a model's inputs."""
+        from espalier.keras.models import leaf
+
+        kinds = {"f": "float32", "b": "float32"}
+        return transform(self.first[0], lambda a: leaf((None, *a.shape[1:]), kinds.get(a.dtype.kind, "int32")))
+
+    def _by_input(self, x: Any, network: Network) -> list[Array]:
+        names = network.input_names()
+        if isinstance(x, Mapping):
+            missing = [name for name in names if name not in x]
+            if missing and isinstance(network.inputs_structure, Mapping) and set(network.inputs_structure) <= set(x):
+                return [x[key] for key in network.inputs_structure]
+            if missing:
+                raise InvalidArgument(f"fit: x has no {missing[0]!r}; it has {', '.join(map(str, x))}")
+            return [x[name] for name in names]
+        found = flatten(x)
+        if len(found) != len(names):
+            raise InvalidArgument(f"fit: x has {len(found)} arrays, the model {len(names)} inputs: {', '.join(names)}")
+        return found
+
+    def input_shapes(self, network: Network) -> list[Shape]:
+        """Shapes of the inputs with the sizes of the data; InvalidArgument if they do not fit."""
+        shapes: list[Shape] = []
+        for name, tensor, array in zip(
+            network.input_names(), network.inputs, self._by_input(self.first[0], network), strict=True
+        ):
+            have = array.shape[1:]
+            wanted = tensor.shape[1:]
+            if len(have) == len(wanted) - 1 and wanted[-1] == 1:
+                have = (*have, 1)
+            if len(have) != len(wanted) or any(w not in (None, h) for h, w in zip(have, wanted, strict=True)):
+                hint = ""
+                if len(have) == 3 and len(wanted) == 3 and sorted(have) == sorted(w or 0 for w in wanted):
+                    hint = (
+                        ". The channels lie elsewhere: espalier.keras.datasets and layers follow "
+                        "espalier.keras.backend.set_image_data_format"
+                    )
+                raise InvalidArgument(f"input {name} takes examples of shape {wanted}, x has {have}{hint}")
+            shapes.append((None, *have))
+        return shapes
+
+    def _example_weights(self, targets: Sequence[Target], labels: Sequence[Array], weights: Array | None) -> Array:
+        count = len(labels[0]) if labels else 0
+        found = np.ones(count, np.float32) if weights is None else weights.astype(np.float32).reshape(count)
+        if self.class_weight is None:
+            return found
+        if len(targets) != 1:
+            raise InvalidArgument("fit: class_weight needs a model of one output; give sample_weight")
+        target, y = targets[0], labels[0]
+        if y.ndim != (1 if target.integer else 2):
+            raise InvalidArgument(f"fit: class_weight needs one label for each example, got {y.shape[1:]}")
+        classes = y if target.integer else y.argmax(-1) if y.shape[-1] > 1 else np.rint(y[:, 0]).astype(np.int64)
+        table = np.ones(max(int(classes.max()), *self.class_weight) + 1, np.float32)
+        for label, weight in self.class_weight.items():
+            table[int(label)] = weight
+        factors: Array = table[np.maximum(classes, 0)]
+        return found * factors
+
+    def _columns(
+        self, network: Network, targets: Sequence[Target], batch: tuple[Any, Any, Array | None]
+    ) -> dict[str, Array]:
+        x, y, weights = batch
+        found: dict[str, Array] = {}
+        for name, tensor, array in zip(network.input_names(), network.inputs, self._by_input(x, network), strict=True):
+            if len(array.shape) == len(tensor.shape) - 1 and tensor.shape[-1] == 1:
+                array = array[..., None]
+            whole = tensor.dtype in ("int32", "int64")
+            found[name] = array.astype(tensor.dtype if whole or tensor.dtype == "bool" else np.float32)
+        several = len(targets) > 1
+        labels: list[Array] = []
+        for target, given in zip(targets, self._by_output(y, targets), strict=True):
+            if target.wanted:
+                labels.append(target.conform(given))
+                found[target.column(several)] = labels[-1]
+        if self.weighted:
+            wanted = [target for target in targets if target.wanted]
+            found["sample_weight"] = self._example_weights(wanted, labels, weights)
+        return found
+
+    def _by_output(self, y: Any, targets: Sequence[Target]) -> list[Any]:
+        if all(not target.wanted for target in targets):
+            return [None] * len(targets)
+        if y is None:
+            raise InvalidArgument("fit: y is missing")
+        if isinstance(y, Mapping):
+            missing = [t.name for t in targets if t.wanted and t.name not in y]
+            if missing:
+                raise InvalidArgument(f"fit: y has no {missing[0]!r}; it has {', '.join(map(str, y))}")
+            return [y.get(t.name) for t in targets]
+        found = flatten(y)
+        if len(found) != len(targets):
+            names = ", ".join(t.name for t in targets)
+            raise InvalidArgument(f"fit: y has {len(found)} arrays, the model {len(targets)} outputs: {names}")
+        return found
+
+    def columns(self, network: Network, targets: Sequence[Target]) -> Any:
+        """The dataset for the inputs of the graph: a dict of arrays, or an iterable of such batches."""
+        if self.stream is None:
+            return self._columns(network, targets, self.first)
+        return _Stream(self, network, targets)
+
+
+class _Stream:
+    def __init__(self, source: Source, network: Network, targets: Sequence[Target]):
+        self._source, self._network, self._targets = source, network, targets
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        for batch in self._source._batches():
+            yield self._source._columns(self._network, self._targets, batch)
+
+
+def _arrays(structure: Any, what: str) -> Any:
+    """x or y with every leaf an array."""
+    if isinstance(structure, Mapping):
+        return {key: as_array(item, f"{what}[{key!r}]") for key, item in structure.items()}
+    if isinstance(structure, (list, tuple)) and structure and all(len(getattr(i, "shape", ())) > 0 for i in structure):
+        return [as_array(item, what) for item in structure]
+    return as_array(structure, what)

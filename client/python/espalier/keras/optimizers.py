@@ -1,0 +1,367 @@
+"""Optimizers and learning-rate schedules, with Keras' names, arguments and defaults.
+
+Adam and AdamW add `epsilon` after the correction of the moments, as PyTorch does; Keras adds it before, which makes it
+larger in the first steps (1e-7 counts as 3e-6 in the first one). RMSprop adds it to the root, Keras below the root.
+Where gradients are much larger than that, results are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from espalier import optimizers as daemon
+from espalier.errors import InvalidArgument
+from espalier.keras.serialization import Configurable, find
+from espalier.v1 import program_pb2
+
+
+class LearningRateSchedule(Configurable):
+    """Base of schedules. Only those below have a counterpart at the coordinator."""
+
+    peak: float = 0.0
+
+    def _schedule(self) -> daemon.Schedule:
+        raise NotImplementedError
+
+    def __call__(self, step: int) -> float:
+        """The learning rate of a step, from 0."""
+        raise NotImplementedError
+
+
+class ExponentialDecay(LearningRateSchedule):
+    """initial * rate ** (step / decay_steps), with staircase the exponent rounded down."""
+
+    def __init__(
+        self,
+        initial_learning_rate: float,
+        decay_steps: int,
+        decay_rate: float,
+        staircase: bool = False,
+        name: str = "ExponentialDecay",
+    ):
+        self.peak, self.decay_steps, self.decay_rate = float(initial_learning_rate), int(decay_steps), float(decay_rate)
+        self.staircase = staircase
+
+    def _schedule(self) -> daemon.Schedule:
+        if self.staircase:
+            return daemon.step(self.decay_steps, self.decay_rate)
+        return daemon.step(1, self.decay_rate ** (1 / self.decay_steps))
+
+    def __call__(self, step: int) -> float:
+        """As LearningRateSchedule."""
+        exponent = step // self.decay_steps if self.staircase else step / self.decay_steps
+        return float(self.peak * self.decay_rate**exponent)
+
+
+class PolynomialDecay(LearningRateSchedule):
+    """(initial - end) * (1 - step / decay_steps) ** power + end; the end stays."""
+
+    def __init__(
+        self,
+        initial_learning_rate: float,
+        decay_steps: int,
+        end_learning_rate: float = 0.0001,
+        power: float = 1.0,
+        cycle: bool = False,
+        name: str = "PolynomialDecay",
+    ):
+        if cycle:
+            raise InvalidArgument("PolynomialDecay: cycle=True is not supported")
+        self.peak, self.decay_steps = float(initial_learning_rate), int(decay_steps)
+        self.end, self.power = float(end_learning_rate), float(power)
+
+    def _schedule(self) -> daemon.Schedule:
+        return daemon.polynomial(self.power, floor=self.end, steps=self.decay_steps)
+
+    def __call__(self, step: int) -> float:
+        """As LearningRateSchedule."""
+        left = 1 - min(step, self.decay_steps) / self.decay_steps
+        return float((self.peak - self.end) * left**self.power + self.end)
+
+
+class CosineDecay(LearningRateSchedule):
+    """Half a cosine from initial to alpha * initial; the end stays."""
+
+    def __init__(
+        self,
+        initial_learning_rate: float,
+        decay_steps: int,
+        alpha: float = 0.0,
+        name: str = "CosineDecay",
+        warmup_target: float | None = None,
+        warmup_steps: int = 0,
+    ):
+        if warmup_target is not None or warmup_steps:
+            raise InvalidArgument(
+                "CosineDecay: warmup_target and warmup_steps: Keras rises from the initial rate, the coordinator from "
+                "0; give espalier.optimizers' schedule: espalier.optimizers.make('adam', 1e-3, cosine(warmup=100))"
+            )
+        self.peak, self.decay_steps, self.alpha = float(initial_learning_rate), int(decay_steps), float(alpha)
+
+    def _schedule(self) -> daemon.Schedule:
+        return daemon.cosine(floor=self.alpha * self.peak, steps=self.decay_steps)
+
+    def __call__(self, step: int) -> float:
+        """As LearningRateSchedule."""
+        import math
+
+        part = min(step, self.decay_steps) / self.decay_steps
+        return float(self.peak * ((1 - self.alpha) * 0.5 * (1 + math.cos(math.pi * part)) + self.alpha))
+
+
+class schedules:  # noqa: N801
+    """keras.optimizers.schedules."""
+
+    LearningRateSchedule = LearningRateSchedule
+    ExponentialDecay = ExponentialDecay
+    PolynomialDecay = PolynomialDecay
+    CosineDecay = CosineDecay
+
+
+_SCHEDULES: dict[str, Callable[..., LearningRateSchedule]] = {
+    c.__name__: c for c in (ExponentialDecay, PolynomialDecay, CosineDecay)
+}
+
+
+class Optimizer(Configurable):
+    """Base of all optimizers."""
+
+    _known: tuple[str, ...] = ()  # of the arguments that all optimizers of Keras have
+
+    def __init__(self, learning_rate: Any, given: Mapping[str, Any]):
+        self.name = given.get("name") or type(self).__name__.lower()
+        if isinstance(learning_rate, (LearningRateSchedule, Mapping)):
+            learning_rate = find("schedule", learning_rate, _SCHEDULES, LearningRateSchedule)
+        elif callable(learning_rate):
+            raise InvalidArgument(
+                f"{self.name}: learning_rate is a function; accepted are numbers, ExponentialDecay, PolynomialDecay "
+                "and CosineDecay"
+            )
+        self._rate: float | LearningRateSchedule = (
+            learning_rate if isinstance(learning_rate, LearningRateSchedule) else float(learning_rate)
+        )
+        self.weight_decay: float | None = given.get("weight_decay")
+        self._clip = self._clipping(given)
+
+    def _clipping(self, given: Mapping[str, Any]) -> float:
+        neutral = {
+            "clipnorm": None,
+            "clipvalue": None,
+            "use_ema": False,
+            "loss_scale_factor": None,
+            "gradient_accumulation_steps": None,
+        }
+        for argument, value in given.items():
+            if argument in neutral and value not in (neutral[argument], 0 if argument != "use_ema" else False):
+                hint = "; use global_clipnorm" if argument.startswith("clip") else ""
+                raise InvalidArgument(f"{self.name}: {argument}={value!r} is not supported{hint}")
+        allowed = {
+            *neutral,
+            "name",
+            "weight_decay",
+            "global_clipnorm",
+            "ema_momentum",
+            "ema_overwrite_frequency",
+            "jit_compile",
+        }
+        unknown = sorted(set(given) - allowed)
+        if unknown:
+            raise InvalidArgument(f"{type(self).__name__}: no argument {', '.join(map(repr, unknown))}")
+        return float(given.get("global_clipnorm") or 0.0)
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate, or its schedule. May be set before `fit`."""
+        return self._rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self._rate = value if isinstance(value, LearningRateSchedule) else float(value)
+
+    lr = learning_rate
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that make an equal optimizer."""
+        config = super().get_config()
+        if not isinstance(self._rate, LearningRateSchedule):
+            config["learning_rate"] = self._rate
+        return config
+
+    def _attributes(self) -> tuple[str, dict[str, Any]]:
+        raise NotImplementedError
+
+    def proto(self) -> program_pb2.Optimizer:
+        """The coordinator's optimizer."""
+        name, attributes = self._attributes()
+        if isinstance(self._rate, LearningRateSchedule):
+            return daemon.make(name, self._rate.peak, self._rate._schedule(), clip_norm=self._clip, **attributes)
+        return daemon.make(name, self._rate, clip_norm=self._clip, **attributes)
+
+    def _no_decay(self, why: str) -> None:
+        if self.weight_decay:
+            raise InvalidArgument(
+                f"{self.name}: weight_decay={self.weight_decay}: {why}; use AdamW, Lion or a regularizer"
+            )
+
+
+class SGD(Optimizer):
+    """Gradient descent, with momentum or Nesterov's."""
+
+    def __init__(self, learning_rate: Any = 0.01, momentum: float = 0.0, nesterov: bool = False, **kwargs: Any):
+        if "lr" in kwargs:
+            learning_rate = kwargs.pop("lr")
+        super().__init__(learning_rate, kwargs)
+        self.momentum, self.nesterov = float(momentum), bool(nesterov)
+
+    def _attributes(self) -> tuple[str, dict[str, Any]]:
+        if self.momentum > 0:
+            self._no_decay("with momentum it is decoupled in Keras")
+            if isinstance(self._rate, LearningRateSchedule):
+                raise InvalidArgument(
+                    f"{self.name}: momentum with a schedule: Keras' velocity keeps the rates of earlier steps, the "
+                    "coordinator's does not; use a constant rate, or espalier.optimizers.make('sgd', ...) for PyTorch's"
+                )
+        decay = float(self.weight_decay or 0.0)
+        attributes: dict[str, Any] = {"momentum": self.momentum, "weight_decay": decay}
+        if self.nesterov and self.momentum > 0:
+            attributes["nesterov"] = True
+        return "sgd", attributes
+
+
+class Adam(Optimizer):
+    """Adam; weight_decay is decoupled."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        **kwargs: Any,
+    ):
+        if "lr" in kwargs:
+            learning_rate = kwargs.pop("lr")
+        super().__init__(learning_rate, kwargs)
+        if amsgrad:
+            raise InvalidArgument(f"{self.name}: amsgrad=True is not supported")
+        self.beta_1, self.beta_2, self.epsilon = float(beta_1), float(beta_2), float(epsilon)
+
+    def _attributes(self) -> tuple[str, dict[str, Any]]:
+        attributes: dict[str, Any] = {"beta1": self.beta_1, "beta2": self.beta_2, "epsilon": self.epsilon}
+        if self.weight_decay:
+            return "adamw", attributes | {"weight_decay": float(self.weight_decay)}
+        return "adam", attributes
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        weight_decay: float = 0.004,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, weight_decay=weight_decay, **kwargs)
+
+
+class RMSprop(Optimizer):
+    """RMSprop."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        rho: float = 0.9,
+        momentum: float = 0.0,
+        epsilon: float = 1e-7,
+        centered: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(learning_rate, kwargs)
+        self.rho, self.momentum, self.epsilon, self.centered = (
+            float(rho),
+            float(momentum),
+            float(epsilon),
+            bool(centered),
+        )
+
+    def _attributes(self) -> tuple[str, dict[str, Any]]:
+        self._no_decay("it is decoupled in Keras")
+        if self.momentum > 0 and isinstance(self._rate, LearningRateSchedule):
+            raise InvalidArgument(f"{self.name}: momentum with a schedule is computed otherwise than in Keras")
+        return "rmsprop", {
+            "alpha": self.rho,
+            "eps": self.epsilon,
+            "momentum": self.momentum,
+            "centered": self.centered,
+        }
+
+
+class Adagrad(Optimizer):
+    """Adagrad."""
+
+    def __init__(
+        self, learning_rate: Any = 0.001, initial_accumulator_value: float = 0.1, epsilon: float = 1e-7, **kwargs: Any
+    ):
+        super().__init__(learning_rate, kwargs)
+        self.initial_accumulator_value, self.epsilon = float(initial_accumulator_value), float(epsilon)
+
+    def _attributes(self) -> tuple[str, dict[str, Any]]:
+        self._no_decay("it is decoupled in Keras")
+        return "adagrad", {"initial_accumulator_value": self.initial_accumulator_value, "eps": self.epsilon}
+
+
+class Lion(Optimizer):
+    """Lion; weight_decay is decoupled."""
+
+    def __init__(self, learning_rate: Any = 0.001, beta_1: float = 0.9, beta_2: float = 0.99, **kwargs: Any):
+        super().__init__(learning_rate, kwargs)
+        self.beta_1, self.beta_2 = float(beta_1), float(beta_2)
+
+    def _attributes(self) -> tuple[str, dict[str, Any]]:
+        attributes = {"beta1": self.beta_1, "beta2": self.beta_2, "weight_decay": float(self.weight_decay or 0.0)}
+        return "lion", attributes
+
+
+class Espalier(Optimizer):
+    """An optimizer of espalier.optimizers, with its own arguments."""
+
+    def __init__(self, optimizer: Any):
+        message = daemon.resolve(optimizer)
+        super().__init__(message.learning_rate.peak, {"name": message.name})
+        self._message = message
+
+    def proto(self) -> program_pb2.Optimizer:
+        """The coordinator's optimizer."""
+        message = program_pb2.Optimizer()
+        message.CopyFrom(self._message)
+        message.learning_rate.peak = float(self._rate) if not isinstance(self._rate, LearningRateSchedule) else 0.0
+        return message
+
+
+_CLASSES: dict[str, Callable[..., Optimizer]] = {c.__name__: c for c in (SGD, Adam, AdamW, RMSprop, Adagrad, Lion)}
+_CLASSES |= {name.lower(): c for name, c in _CLASSES.items()}
+_NOT_HERE = ("Adadelta", "Adafactor", "Adamax", "Ftrl", "Lamb", "LossScaleOptimizer", "Muon", "Nadam")
+
+
+def get(identifier: Any) -> Optimizer:
+    """The optimizer of a name ("adam"), a configuration or an object; those of espalier.optimizers, too."""
+    if isinstance(identifier, (daemon.Optimizer, program_pb2.Optimizer)):
+        return Espalier(identifier)
+    found: Optimizer = find("optimizer", identifier, _CLASSES, Optimizer)
+    return found
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NOT_HERE:
+        raise InvalidArgument(
+            f"optimizer {name} is not supported: accepted are {', '.join(c for c in _CLASSES if c[0].isupper())}, and "
+            "those of espalier.optimizers"
+        )
+    raise AttributeError(f"espalier.keras.optimizers has no {name}")
