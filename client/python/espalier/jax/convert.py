@@ -154,7 +154,7 @@ def to_graph(
     passes.fuse_bias(program)
     passes.fuse_cross_entropy(program)
     factors = batch_stats.fuse(context, updates)
-    passes.name_loss(program)
+    passes.name_means(program)
     program.sweep()
     _refuse_missing(program)
     permutations = passes.store_transposed(program) if lazy_layout else {}

@@ -271,18 +271,16 @@ def _cross_entropy(node: Node) -> tuple[Wire, Wire] | None:
     return (logits, labels.inputs[0]) if labels.inputs[0].kind == "input" else None
 
 
-def name_loss(program: Program) -> None:
-    """A loss that is a mean over everything becomes an operator of losses, which may end in a part of a batch."""
-    loss = program.outputs["loss"]
-    node = made_by(loss, "reduce_mean")
-    if node is None or node.inputs[0] is None or loss.shape or loss.dtype != "float32":
-        return
-    program.source, program.scope = node.source, node.scope
-    inner = made_by(node.inputs[0], "sparse_categorical_crossentropy")
-    if inner is not None:
-        program.outputs["loss"] = program.emit(inner.op, inner.inputs, (), "float32")
-    else:
-        program.outputs["loss"] = program.emit("identity_loss", [node.inputs[0]], (), "float32")
+def name_means(program: Program) -> None:
+    """Outputs that are means over everything become operators of losses, which may end in a part of a batch."""
+    for name, wire in program.outputs.items():
+        node = made_by(wire, "reduce_mean")
+        if node is None or node.inputs[0] is None or wire.shape or wire.dtype != "float32":
+            continue
+        program.source, program.scope = node.source, node.scope
+        inner = made_by(node.inputs[0], "sparse_categorical_crossentropy")
+        op, inputs = (inner.op, inner.inputs) if inner is not None else ("identity_loss", [node.inputs[0]])
+        program.outputs[name] = program.emit(op, inputs, (), "float32")
 
 
 def store_transposed(program: Program) -> dict[str, tuple[int, ...]]:
