@@ -46,7 +46,8 @@ TEST_F(CliTokenizerTest, OnlyTheTokenizerOfAFolderIsUploaded) {
   EXPECT_THAT(Uploaded(), UnorderedElementsAre(Key("tokenizer.json"), Key("tokenizer_config.json"),
                                                Key("additional_chat_templates/tools.jinja")));
   // The preset's own tokenizer, of bytes, is not meant.
-  EXPECT_THAT(Submitted().graph().metadata().at("config"), ::testing::Not(HasSubstr("\"tokenizer\"")));
+  EXPECT_THAT(Submitted().graph().metadata().at("config"),
+              ::testing::Not(HasSubstr("\"tokenizer\"")));
 
   ASSERT_EQ(Train(home_ + "/m/tokenizer.json"), kExitOk) << err_.str();
   EXPECT_THAT(Uploaded(), UnorderedElementsAre(Key("tokenizer.json")));
@@ -76,8 +77,8 @@ TEST_F(CliTokenizerTest, OtherNamesAreThoseOfArtifacts) {
 
 TEST_F(CliTokenizerTest, AModelIsBuiltForTheLengthOfArrays) {
   Write("rows.npz");
-  const std::vector<std::string> train = {"train", "--detach", "--model=llama:tiny", "--steps=3",
-                                          "-d", home_ + "/rows.npz"};
+  const std::vector<std::string> train = {"train",     "--detach", "--model=llama:tiny",
+                                          "--steps=3", "-d",       home_ + "/rows.npz"};
   ASSERT_EQ(Run(train), kExitOk) << err_.str();
   EXPECT_EQ(Submitted().graph().nodes_size(), 0);
   EXPECT_THAT(Submitted().graph().metadata().at("config"), HasSubstr("\"hidden_size\": 64"));

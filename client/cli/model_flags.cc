@@ -69,7 +69,8 @@ std::vector<FlagSpec> ModelFlags() {
        "use an ONNX file instead, with its weights inside or beside it, a folder that holds one, "
        "or "
        "artifact:NAME"},
-      {"sequence-length", FlagType::kInt, "N", "tokens of an example: of a text (128), or of arrays (theirs)", 0, 1, 1 << 20},
+      {"sequence-length", FlagType::kInt, "N",
+       "tokens of an example: of a text (128), or of arrays (theirs)", 0, 1, 1 << 20},
   };
   for (FlagSpec& flag : LossFlags()) flags.push_back(std::move(flag));
   return flags;

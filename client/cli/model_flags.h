@@ -28,9 +28,9 @@ absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags, bool byte_toke
 absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text);
 
 // Returns the config.json for a value of --model: "llama:" plus the syntax of ParseLlama, or the
-// name of a ".json" file of a model of any dense family. A "llama:" model has the tokenizer of bytes
-// if `byte_tokenizer`; a file has what it says. Returns a usage error if training cannot build the
-// model for `sequence_length` tokens.
+// name of a ".json" file of a model of any dense family. A "llama:" model has the tokenizer of
+// bytes if `byte_tokenizer`; a file has what it says. Returns a usage error if training cannot
+// build the model for `sequence_length` tokens.
 absl::StatusOr<std::string> ModelConfig(const std::string& model, int sequence_length,
                                         bool byte_tokenizer = true);
 
