@@ -1,0 +1,317 @@
+"""`to_graph`: a PyTorch module as a graph, with its loss."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx, nn
+
+from espalier.errors import InvalidArgument
+from espalier.graph import Graph, zeros
+from espalier.torch import convert_loss
+from espalier.torch.convert import Converter, operator_name
+from espalier.torch.emitter import Emitter, Output
+from espalier.torch.export import trace
+from espalier.torch.prune import prune
+from espalier.torch.values import Value, constant, size
+
+Columns: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
+Loss: TypeAlias = "nn.Module | Callable[..., torch.Tensor] | None"
+
+METRICS = ("accuracy",)
+
+
+@dataclass
+class ModuleGraph:
+    """What `to_graph` makes of a module."""
+
+    graph: Graph
+    inputs: list[str]  # names of the arguments, then of the labels
+    # Parameters and running statistics of the graph -> the tensors of the module that they are.
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    # Buffers of integers -> what a step adds to them.
+    counters: dict[str, tuple[torch.Tensor, int]] = field(default_factory=dict)
+    fixed_batch: str = ""  # why the graph is for one batch size only; empty: it was traced for any
+
+
+class _Names:
+    """Names of a traced function's results; torch.export refuses lists of a module that tracing changes."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
+class _Call(nn.Module):  # type: ignore[misc]
+    """A module and its loss as one function of columns."""
+
+    def __init__(self, module: nn.Module, loss: Loss, arguments: list[str], positional: bool, labels: list[str]):
+        super().__init__()
+        self.module = module
+        self.loss = loss if isinstance(loss, nn.Module) else None
+        self._function = loss
+        self._arguments, self._positional, self._labels = arguments, positional, labels
+        self.traced = _Names()
+
+    def forward(self, *columns: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        count = len(self._arguments)
+        given, labels = columns[:count], columns[count:]
+        if self._positional:
+            outputs = self.module(*given)
+        else:
+            outputs = self.module(**dict(zip(self._arguments, given, strict=True)))
+        named = dict(_leaves(outputs, ""))
+        if self._function is not None:
+            prediction = outputs if not isinstance(self._function, nn.Module) else _prediction(outputs)
+            value = self._function(prediction, *labels)
+            if not isinstance(value, torch.Tensor):
+                raise InvalidArgument(f"the loss returned {type(value).__name__}; it must return a tensor")
+            named["loss"] = value
+        self.traced.names = list(named)
+        return tuple(named.values())
+
+
+def _leaves(outputs: Any, name: str) -> list[tuple[str, torch.Tensor]]:
+    """The tensors of a module's result: "output", "output.0", "logits"."""
+    if isinstance(outputs, torch.Tensor):
+        return [(name or "output", outputs)]
+    items: list[tuple[str, Any]] = []
+    if isinstance(outputs, Mapping):
+        items = [(f"{name}.{key}" if name else str(key), value) for key, value in outputs.items()]
+    elif isinstance(outputs, (list, tuple)):
+        items = [(f"{name or 'output'}.{place}", value) for place, value in enumerate(outputs)]
+    return [leaf for key, value in items for leaf in _leaves(value, key)]
+
+
+def _prediction(outputs: Any) -> torch.Tensor:
+    """What a loss of torch.nn reads of a module's result."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    logits = outputs.get("logits") if isinstance(outputs, Mapping) else None
+    if isinstance(logits, torch.Tensor):
+        return logits
+    kind = f"{type(outputs).__name__} of {', '.join(name for name, _ in _leaves(outputs, '')) or 'no tensors'}"
+    raise InvalidArgument(
+        f"the module returns a {kind}, and the loss takes one tensor; "
+        "give a function of the outputs and labels, such as loss=lambda y, labels: F.cross_entropy(y[0], labels)"
+    )
+
+
+def _named(columns: Columns | None, names: Sequence[str], what: str) -> dict[str, torch.Tensor]:
+    if columns is None:
+        return {}
+    if isinstance(columns, torch.Tensor):
+        columns = [columns]
+    if not isinstance(columns, Mapping):
+        if len(columns) > len(names):
+            raise InvalidArgument(f"{len(columns)} {what}, but there are names for {len(names)}: {', '.join(names)}")
+        columns = dict(zip(names, columns, strict=False))
+    for name, tensor in columns.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidArgument(f"{what} {name}: a {type(tensor).__name__}; tensors are needed")
+    return dict(columns)
+
+
+def argument_names(module: nn.Module) -> list[str]:
+    """Names of the positional arguments of the module's forward."""
+    names: list[str] = []
+    for name, parameter in inspect.signature(module.forward).parameters.items():
+        if parameter.kind == inspect.Parameter.VAR_POSITIONAL:
+            return [*names, *(f"{name}.{place}" for place in range(16))]
+        if parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
+            names.append(name)
+    return names
+
+
+def _check_module(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        norm = isinstance(part, nn.modules.batchnorm._NormBase) and part.training and part.track_running_stats
+        if norm and part.momentum is None:
+            raise InvalidArgument(
+                f"{name or type(part).__name__}: momentum=None, a cumulative average, is not supported; "
+                "give a momentum such as 0.1"
+            )
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise InvalidArgument(
+                f"parameter {name} is {parameter.dtype}; parameters are float32: module.float(), and precision='bf16' "
+                "of the trainer to compute in 16 bits"
+            )
+
+
+def to_graph(
+    module: nn.Module,
+    example_inputs: Columns,
+    *,
+    loss: Loss = None,
+    example_labels: Columns | None = None,
+    metrics: Sequence[str] = (),
+    batch_size: int | None = None,
+    name: str | None = None,
+    with_data: bool = True,
+) -> ModuleGraph:
+    """Traces a module with torch.export and converts it.
+
+    `example_inputs`: a tensor, several, or a dict by argument names; dimension 0 is the batch. With `loss`, a module of
+    torch.nn or a function of (outputs, *labels), the graph has an output "loss"; without one, a module's own result
+    `loss` is taken, as transformers models return it. The module is traced in its present mode (train() or eval()):
+    dropout and batch statistics are those of that mode. Parameters with requires_grad=False are frozen.
+
+    `batch_size` is needed only where the module computes with it. With `with_data=False` the graph has no initial
+    elements of parameters; they are in `tensors` of the result.
+
+    UnsupportedOperators lists all operators that cannot be converted, InvalidArgument says what else cannot be.
+    """
+    _check_module(module)
+    arguments = _named(example_inputs, argument_names(module), "example inputs")
+    labels = _named(example_labels, ["labels", *(f"labels.{place}" for place in range(1, 16))], "example labels")
+    if not arguments:
+        raise InvalidArgument("example_inputs: at least one tensor")
+    for metric in metrics:
+        if metric not in METRICS:
+            raise InvalidArgument(f"metric {metric!r}: accepted are {', '.join(METRICS)}")
+    positional = not isinstance(example_inputs, Mapping)
+    call = _Call(module, loss, list(arguments), positional, list(labels))
+    columns = {**arguments, **labels}
+    if len(columns) < len(arguments) + len(labels):
+        raise InvalidArgument("an argument and a label have the same name; give the labels as a dict of other names")
+    traced = trace(call, list(columns.values()), batch_size)
+    graph = Graph(name or type(module).__name__)
+    converted = ModuleGraph(graph, list(columns), fixed_batch=traced.fixed)
+    emitter = Emitter(graph, batch_size)
+    values, counters = _placeholders(traced.program, call, columns, emitter, converted, with_data)
+    converter = Converter(emitter, values, counters)
+    results = converter.run(traced.program.graph)
+    specs = [spec.kind.name == "USER_OUTPUT" for spec in traced.program.graph_signature.output_specs]
+    outputs = dict(zip(call.traced.names, [r for r, user in zip(results, specs, strict=True) if user], strict=True))
+    tensors = dict(call.named_buffers())
+    for buffer, step in converter.counted.items():
+        converted.counters[_stripped(buffer)] = (tensors[buffer], step)
+    _write_outputs(emitter, outputs, labels, values, metrics)
+    prune(graph)
+    used = set(graph.parameters)
+    converted.tensors = {key: tensor for key, tensor in converted.tensors.items() if key in used}
+    return converted
+
+
+def _stripped(target: str) -> str:
+    return target.removeprefix("module.")
+
+
+def _placeholders(
+    program: Any,
+    call: _Call,
+    columns: Mapping[str, torch.Tensor],
+    emitter: Emitter,
+    converted: ModuleGraph,
+    with_data: bool,
+) -> tuple[dict[fx.Node, Any], dict[fx.Node, str]]:
+    """Values of the traced module's placeholders: inputs, parameters, buffers, constants."""
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    statistics = _running_statistics(program.graph)
+    written = {s.target for s in program.graph_signature.output_specs if s.kind.name == "BUFFER_MUTATION"}
+    parameters = dict(call.named_parameters(remove_duplicate=False))
+    buffers = dict(call.named_buffers(remove_duplicate=False))
+    values: dict[fx.Node, Any] = {}
+    counters: dict[fx.Node, str] = {}
+    known: dict[int, Value] = {}  # tied tensors are one value
+    inputs = iter(columns.items())
+    pairs = list(zip(program.graph_signature.input_specs, nodes, strict=True))
+    for spec, node in pairs:
+        if spec.kind.name == "USER_INPUT":
+            key, example = next(inputs)
+            shape = (None, *example.shape[1:])
+            tensor = emitter.graph.input(key, shape, _input_dtype(key, example))
+            rows = size(node.meta["val"].shape[0])
+            values[node] = Value(tensor, (rows, *example.shape[1:]), example.dtype, (rows, *example.shape[1:]))
+    for spec, node in pairs:
+        kind = spec.kind.name
+        if kind == "PARAMETER" or (kind == "BUFFER" and node in statistics):
+            tensor = parameters[spec.target] if kind == "PARAMETER" else buffers[spec.target]
+            trained = kind == "PARAMETER" and tensor.requires_grad
+            if id(tensor) not in known:
+                known[id(tensor)] = _parameter(emitter, _stripped(spec.target), tensor, trained, with_data, converted)
+            values[node] = known[id(tensor)]
+        elif kind == "BUFFER":
+            buffer = buffers[spec.target]
+            node.meta["buffer"] = _stripped(spec.target)
+            values[node] = constant(buffer.detach())
+            if not buffer.dtype.is_floating_point and (spec.target in written or _is_written(node)):
+                counters[node] = spec.target
+        elif kind == "CONSTANT_TENSOR":
+            values[node] = constant(program.constants[spec.target].detach())
+        elif kind != "USER_INPUT":
+            raise InvalidArgument(f"torch.export made an input of kind {kind}, which is not supported")
+    return values, counters
+
+
+def _input_dtype(name: str, example: torch.Tensor) -> torch.dtype:
+    if example.dtype == torch.float64:
+        raise InvalidArgument(f"input {name} is float64; use .float()")
+    return example.dtype
+
+
+def _is_written(node: fx.Node) -> bool:
+    return any(
+        operator_name(user.target).endswith(("_.Tensor", "_.Scalar")) and user.args[0] is node for user in node.users
+    )
+
+
+def _running_statistics(graph: fx.Graph) -> set[fx.Node]:
+    """Placeholders that batch normalization moves."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "call_function" and operator_name(node.target) == "batch_norm.default" and node.args[5]:
+            found.update(argument for argument in node.args[3:5] if isinstance(argument, fx.Node))
+    return found
+
+
+def _parameter(
+    emitter: Emitter, name: str, tensor: torch.Tensor, trained: bool, with_data: bool, converted: ModuleGraph
+) -> Value:
+    shape = tuple(tensor.shape)
+    if with_data:
+        made = emitter.graph.parameter(name, data=tensor.detach().cpu().numpy(), trainable=trained)
+    else:
+        made = emitter.graph.parameter(name, shape, initializer=zeros(), trainable=trained)
+    if trained:
+        emitter.trainable.add(made.index)
+    converted.tensors[made.name] = tensor
+    return Value(made, shape, tensor.dtype, shape)
+
+
+def _write_outputs(
+    emitter: Emitter,
+    outputs: Mapping[str, Value],
+    labels: Mapping[str, torch.Tensor],
+    values: Mapping[fx.Node, Any],
+    metrics: Sequence[str],
+) -> None:
+    emitter.source, emitter.name = "", None
+    for name, value in outputs.items():
+        emitter.outputs = [Output(value.shape, value.dtype)]
+        if name == "loss":
+            if value.rank > 0 and all(length == 1 for length in value.shape):
+                value = emitter.reshape(value, [])
+            if value.rank > 0:
+                raise InvalidArgument(f"the loss has shape {value.shape}; it must be one number, such as its mean")
+            if not emitter.depends(value):
+                raise InvalidArgument("the loss depends on no parameter with requires_grad=True")
+        emitter.graph.output(name, emitter.tensor(emitter.whole(value)))
+    if metrics:
+        logits = next((v for n, v in outputs.items() if n != "loss" and v.rank >= 2), None)
+        target = next((v for v in values.values() if _is_label(v, labels)), None)
+        if logits is None or target is None:
+            raise InvalidArgument("metrics need an output of logits [N, classes, ...] and labels of classes")
+        emitter.graph.output("accuracy", emitter.tensor(convert_loss.accuracy(emitter, logits, target)))
+
+
+def _is_label(value: Any, labels: Mapping[str, torch.Tensor]) -> bool:
+    held = getattr(value, "held", None)
+    return held is not None and not isinstance(held, torch.Tensor) and held.name in labels
+
+
+__all__ = ["METRICS", "ModuleGraph", "argument_names", "to_graph"]
