@@ -17,6 +17,7 @@ from typing import Any
 
 from espalier import training
 from espalier.errors import EspalierError, InvalidArgument
+from espalier.job_callbacks import LMS, LearningRateScheduler
 from espalier.training import Run, TrainingResult
 from espalier.v1 import training_pb2
 
@@ -126,11 +127,16 @@ class Callback(training.Callback):
 
 
 def prepared(
-    callbacks: Sequence[Any], model: Any, epochs: int, steps_per_epoch: int | None = None
+    callbacks: Sequence[Any],
+    model: Any,
+    epochs: int,
+    steps_per_epoch: int | None = None,
+    counted_steps: int = 0,
 ) -> list[training.Callback]:
     """Callbacks of a fit, told about the model. InvalidArgument for what is no callback here.
 
-    `steps_per_epoch`: of a job with a number of steps instead of epochs.
+    `steps_per_epoch`: of a job with a number of steps instead of epochs. `counted_steps`: those that an epoch has;
+    0: not known.
     """
     found: list[training.Callback] = []
     for callback in callbacks:
@@ -140,6 +146,8 @@ def prepared(
             if kind.__module__.startswith(("keras.", "tensorflow.", "tf_keras.")):
                 hint = f"; import {kind.__name__} from espalier.keras.callbacks"
             raise InvalidArgument(f"{kind.__module__}.{kind.__name__} is no espalier.callbacks.Callback{hint}")
+        if isinstance(callback, LearningRateScheduler):
+            callback.steps_per_epoch = counted_steps
         if isinstance(callback, Callback):
             callback._steps_per_epoch = steps_per_epoch or 0
             callback.set_params({"epochs": epochs, "steps": steps_per_epoch, "verbose": 0})
@@ -467,12 +475,14 @@ def _verify(wanted: float, logs: Mapping[str, float]) -> None:
 
 
 __all__ = [
+    "LMS",
     "BaseLogger",
     "CSVLogger",
     "Callback",
     "EpochVerifyMetrics",
     "History",
     "LambdaCallback",
+    "LearningRateScheduler",
     "MLflow",
     "ProgbarLogger",
     "ProgressBar",

@@ -1,0 +1,169 @@
+"""Callbacks that are written into a job before it begins: they decide in the daemon, not here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from espalier import training
+from espalier.errors import FailedPrecondition, InvalidArgument
+from espalier.training import Run
+from espalier.v1 import program_pb2, training_pb2
+
+_SLICE = re.compile(r"^(-?\d+)?(:(-?\d+)?){0,2}$")
+
+
+class LMS(training.Callback):
+    """TFLMS's callback: tensors leave the device and come back, so that a model larger than its memory trains.
+
+    A step that fits the memory is left alone. What the planner then does is in docs/guide/memory.md; results have the
+    same bits. Arguments are TFLMS's; -1 stands for a choice by simulation:
+
+    swapout_threshold: a tensor stays if its next use is at most so many instructions away. swapin_ahead: a copy back
+    begins so many instructions before the use. swapin_groupby: uses at most so many instructions apart share one copy
+    back. sync_mode: computation waits for 0 nothing, 1 copies out, 2 copies in, 3 both. The least distance of the first
+    three is 1; 0 counts as 1.
+
+    serialization, serialization_by_size: operators of one level of the graph one after the other. That is so here in
+    any case: a device runs its instructions in one order, and the planner counts memory so. They are checked, and
+    change nothing. debug=True prints the plan with its swaps when the job begins; debug_level=2 also each tensor that
+    was swapped or computed again.
+    """
+
+    def __init__(
+        self,
+        swapout_threshold: int = -1,
+        swapin_ahead: int = -1,
+        swapin_groupby: int = -1,
+        sync_mode: int = 0,
+        serialization: Sequence[int | str] = (),
+        serialization_by_size: float = 0,
+        debug: bool = False,
+        debug_level: int = 1,
+    ):
+        for name, value in (
+            ("swapout_threshold", swapout_threshold),
+            ("swapin_ahead", swapin_ahead),
+            ("swapin_groupby", swapin_groupby),
+        ):
+            if isinstance(value, bool) or int(value) != value or value < -1:
+                raise InvalidArgument(f"LMS: {name}={value!r}; accepted: -1 (chosen), or an integer above")
+        if sync_mode not in (0, 1, 2, 3):
+            raise InvalidArgument(f"LMS: sync_mode={sync_mode!r}; accepted are 0, 1, 2 and 3")
+        for level in serialization:
+            if not (isinstance(level, int) or (isinstance(level, str) and level and _SLICE.match(level))):
+                raise InvalidArgument(f"LMS: serialization holds {level!r}; accepted are integers and slices as '3:5'")
+        if serialization_by_size < 0:
+            raise InvalidArgument(f"LMS: serialization_by_size={serialization_by_size}; accepted: 0 or more GiB")
+        if debug_level not in (1, 2):
+            raise InvalidArgument(f"LMS: debug_level={debug_level!r}; accepted are 1 and 2")
+        self.swapout_threshold = int(swapout_threshold)
+        self.swapin_ahead, self.swapin_groupby = int(swapin_ahead), int(swapin_groupby)
+        self.sync_mode = int(sync_mode)
+        self.serialization, self.serialization_by_size = list(serialization), serialization_by_size
+        self.debug, self.debug_level = bool(debug), debug_level
+        self.batch_size: int | None = None  # TFLMS's: the job knows its batch
+        self._shown = False
+
+    def run(self, graph: Any = None, keras: bool = False) -> None:
+        """TFLMS's way into sessions. InvalidArgument: here a job is told, by fit(callbacks=[LMS()])."""
+        raise InvalidArgument(
+            "LMS.run: there is no default graph to edit; give the object to fit: fit(..., callbacks=[lms])"
+        )
+
+    def configure(self, spec: training_pb2.TrainingSpec) -> None:
+        """Sets the job's memory options."""
+        self._shown = False
+        memory = spec.search.memory
+        for name in ("swapout_threshold", "swapin_ahead", "swapin_groupby"):
+            value = getattr(self, name)
+            setattr(memory, name, 0 if value < 0 else max(1, value))
+        memory.sync_mode = self.sync_mode
+
+    def on_step(self, run: Run, step: int, values: Mapping[str, float]) -> None:
+        """Prints the plan once, with debug."""
+        if not self.debug or self._shown:
+            return
+        self._shown = True
+        try:
+            plan = run.job.plan
+        except FailedPrecondition:  # of a job that was planned anew
+            return
+        print(plan.text)
+        if self.debug_level > 1:
+            for device, part in enumerate(plan.proto.memory_plans):
+                for eviction in part.evictions:
+                    how = "computed again" if eviction.recompute else "swapped"
+                    print(
+                        f"device {device}: {eviction.tensor} ({eviction.bytes} bytes) {how} after {eviction.after}, "
+                        f"back before {eviction.before}"
+                    )
+
+
+class LearningRateScheduler(training.Callback):
+    """Keras': schedule(epoch, learning rate) gives the rate of each epoch, which the job follows.
+
+    The function is asked for all epochs before the job begins. Rates that stay the same, or that change by one factor
+    every so many epochs, become the job's schedule. Others are refused: the coordinator has no schedule for them; see
+    espalier.keras.optimizers.schedules for those that it has.
+    """
+
+    # Told by the front end; 0: not known.
+    steps_per_epoch = 0
+
+    def __init__(self, schedule: Callable[..., float], verbose: int = 0):
+        self.schedule, self.verbose = schedule, verbose
+
+    def _rates(self, epochs: int, first: float) -> list[float]:
+        rates, rate = [], first
+        for epoch in range(epochs):
+            try:
+                rate = float(self.schedule(epoch, rate))
+            except TypeError:  # Keras 1's function of the epoch alone
+                rate = float(self.schedule(epoch))
+            rates.append(rate)
+        return rates
+
+    def configure(self, spec: training_pb2.TrainingSpec) -> None:
+        """Writes the schedule into the job. InvalidArgument for one that it cannot follow exactly."""
+        if not spec.epochs:
+            raise InvalidArgument("LearningRateScheduler: the job has a number of steps; give epochs")
+        message = spec.optimizer.learning_rate
+        if message.kind != program_pb2.LearningRateSchedule.CONSTANT or message.warmup_steps:
+            raise InvalidArgument("LearningRateScheduler: the optimizer has a schedule already; give it a number")
+        rates = self._rates(int(spec.epochs), message.peak)
+        found = _staircase(rates)
+        if found is None:
+            raise InvalidArgument(
+                f"LearningRateScheduler: no schedule of the coordinator gives the rates {_shown(rates)}. It follows "
+                "rates that stay, or change by one factor every so many epochs; by steps also those of "
+                "espalier.keras.optimizers.schedules"
+            )
+        every, factor = found
+        message.peak = rates[0]
+        if factor != 1:
+            if not self.steps_per_epoch:
+                raise InvalidArgument("LearningRateScheduler: the number of examples is not known before training")
+            message.kind = program_pb2.LearningRateSchedule.STEP
+            message.step_size, message.gamma = every * self.steps_per_epoch, factor
+            message.floor = 0.0
+        if self.verbose:
+            print(f"learning rates of the epochs: {_shown(rates)}")
+
+
+def _shown(rates: Sequence[float]) -> str:
+    text = ", ".join(f"{rate:g}" for rate in rates[:8])
+    return f"{text}, ..." if len(rates) > 8 else text
+
+
+def _staircase(rates: Sequence[float]) -> tuple[int, float] | None:
+    """(epochs, factor) so that rate i is rates[0] * factor ** (i // epochs); None if there is none."""
+    change = next((i for i, rate in enumerate(rates) if rate != rates[0]), None)
+    if change is None:
+        return 1, 1.0
+    if rates[0] <= 0 or rates[change] <= 0:
+        return None
+    factor = rates[change] / rates[0]
+    fits = all(abs(rate - rates[0] * factor ** (i // change)) <= 1e-9 * rates[0] for i, rate in enumerate(rates))
+    return (change, factor) if fits else None
