@@ -155,7 +155,7 @@ class _Converter:
         else:
             made = self._functional(model)
         self.made[id(model)] = made
-        made.trainable = model.trainable
+        made._trainable = bool(model.trainable)
         for layer in model.layers:
             ours = self.made.get(id(layer))
             if ours is not None:

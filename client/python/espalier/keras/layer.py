@@ -73,6 +73,9 @@ class Layer(Configurable):
         """The arguments that make an equal layer of the same name."""
         config = {key: value for key, value in super().get_config().items() if not (key in _BASE and value is None)}
         config.pop("autocast", None)
+        if "data_format" in config:
+            # What it was made with, not what the process is set to when it is made again.
+            config["data_format"] = getattr(self, "data_format", None)
         config["name"] = self.name
         config["trainable"] = self._trainable
         return config
@@ -236,6 +239,8 @@ class Layer(Configurable):
         return node.outputs[0] if len(specs) == 1 and not self._returns_list else list(node.outputs)
 
     _returns_list = False
+    # Made by arithmetic on tensors: nobody gave it its name, which may change.
+    _named_by_call = False
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Of a class of your own: the result for the inputs, made of layers, arithmetic and espalier.keras.ops."""

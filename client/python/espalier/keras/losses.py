@@ -10,7 +10,7 @@ from espalier.errors import EspalierWarning, InvalidArgument
 from espalier.graph import Tensor
 from espalier.keras import backend
 from espalier.keras.lowering import Lowering, Value, known
-from espalier.keras.serialization import Configurable, find
+from espalier.keras.serialization import Configurable, find, of_keras
 
 _EPSILON = 1e-7
 
@@ -402,6 +402,7 @@ CLASSES |= _ALIASES | {name.upper(): made for name, made in _ALIASES.items() if 
 
 def get(identifier: Any) -> Loss:
     """The loss of a name or alias ("mse"), a configuration, or one of Keras' functions of such a name."""
+    identifier = of_keras(identifier)
     if callable(identifier) and not isinstance(identifier, (type, Loss)):
         name = str(getattr(identifier, "__name__", ""))
         if name not in CLASSES:

@@ -9,7 +9,7 @@ from espalier.errors import InvalidArgument
 from espalier.graph import Tensor
 from espalier.keras import backend, losses
 from espalier.keras.lowering import Lowering, Value
-from espalier.keras.serialization import Configurable, find
+from espalier.keras.serialization import Configurable, find, named, of_keras
 
 
 class Metric(Configurable):
@@ -198,12 +198,14 @@ def get(identifier: Any, integer_labels: bool, classes: int | None) -> Metric:
 
     "accuracy" is chosen as Keras does: by integer labels, by one output (binary), or by the largest element.
     """
+    identifier = of_keras(identifier)
     name = identifier if isinstance(identifier, str) else getattr(identifier, "__name__", "")
     if isinstance(identifier, str) and identifier.lower() in ("accuracy", "acc"):
         if integer_labels:
             return SparseCategoricalAccuracy(identifier)
         return BinaryAccuracy(identifier) if classes == 1 else CategoricalAccuracy(identifier)
-    made = name or type(identifier).__name__
+    config = named(identifier)
+    made = config[0] if config is not None else name or type(identifier).__name__
     if made in _NOT_MEANS or made in tuple(backend.snake_case(n) for n in _NOT_MEANS):
         raise _refuse(made)
     if isinstance(identifier, losses.Loss):

@@ -24,13 +24,15 @@ class Network:
                     raise InvalidArgument(f"{what} hold {type(tensor).__name__}; accepted: results of Input and layers")
             if not tensors:
                 raise InvalidArgument(f"{what} are empty")
-        self.nodes: list[Node] = topological(self.outputs, self.inputs)
-        self.layers: list[Layer] = []
-        for node in self.nodes:
-            if all(node.layer is not layer for layer in self.layers):
-                self.layers.append(node.layer)
-        names: dict[str, Layer] = {}
+        self.nodes: list[Node]
+        self.layers: list[Layer]
+        self.nodes, self.layers = topological(self.outputs, self.inputs)
+        names: dict[str, Layer] = {layer.name: layer for layer in self.layers if not layer._named_by_call}
         for layer in self.layers:
+            if layer._named_by_call:
+                base, i = layer.name, 1
+                while names.get(layer.name, layer) is not layer:
+                    layer.name, i = f"{base}_{i}", i + 1
             if names.setdefault(layer.name, layer) is not layer:
                 raise InvalidArgument(f"two layers of the model are named {layer.name!r}: give them other names")
 

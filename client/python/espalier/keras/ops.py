@@ -62,6 +62,8 @@ _REDUCTIONS = {
 class Operation(Layer):
     """One of the functions of this module, as it stands in a model."""
 
+    _named_by_call = True
+
     def __init__(self, function: str, arguments: Mapping[str, Any] | None = None, **kwargs: Any):
         kwargs.setdefault("name", None)
         super().__init__(**kwargs)

@@ -74,6 +74,14 @@ def named(config: Any) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
+def of_keras(identifier: Any) -> Any:
+    """An object of the real Keras as its configuration; anything else as it is."""
+    kind = type(identifier)
+    if kind.__module__.startswith("keras.") and hasattr(identifier, "get_config"):
+        return {"class_name": kind.__name__, "config": identifier.get_config()}
+    return identifier
+
+
 def find(kind: str, identifier: Any, classes: Mapping[str, Callable[..., Any]], base: type) -> Any:
     """The object that a name, a configuration, a class or an object itself stands for.
 
@@ -81,6 +89,7 @@ def find(kind: str, identifier: Any, classes: Mapping[str, Callable[..., Any]], 
     """
     if isinstance(identifier, base):
         return identifier
+    identifier = of_keras(identifier)
     if isinstance(identifier, type) and issubclass(identifier, base):
         return identifier()
     made = named(identifier)

@@ -132,13 +132,14 @@ def transform(structure: Any, change: Callable[[Any], Any]) -> Any:
     return change(structure)
 
 
-def topological(outputs: list[KerasTensor], inputs: list[KerasTensor]) -> list[Node]:
-    """The nodes between inputs and outputs, each behind those that it reads.
+def topological(outputs: list[KerasTensor], inputs: list[KerasTensor]) -> tuple[list[Node], list[Layer]]:
+    """The nodes between inputs and outputs, each behind those that it reads; and their layers in Keras' order.
 
     InvalidArgument for an output that depends on a tensor that is no input.
     """
     known = {id(tensor) for tensor in inputs}
     order: list[Node] = []
+    met: dict[int, int] = {}  # layer -> when it was first met
     done: set[int] = set()
     stack: list[tuple[KerasTensor, bool]] = [(tensor, False) for tensor in reversed(outputs)]
     while stack:
@@ -154,6 +155,22 @@ def topological(outputs: list[KerasTensor], inputs: list[KerasTensor]) -> list[N
             done.add(id(node))
             order.append(node)
             continue
+        met.setdefault(id(node.layer), len(met))
         stack.append((tensor, True))
         stack.extend((read, False) for read in reversed(node.inputs))
-    return order
+    return order, _by_depth(order, met)
+
+
+def _by_depth(order: list[Node], met: dict[int, int]) -> list[Layer]:
+    # Keras lists layers by their distance from the outputs, the furthest first; weights have this order.
+    nodes: dict[int, int] = {}
+    layers: dict[int, int] = {}
+    found: dict[int, Layer] = {}
+    for node in reversed(order):
+        depth = max(nodes.get(id(node), 0), layers.get(id(node.layer), 0))
+        nodes[id(node)] = layers[id(node.layer)] = depth
+        found[id(node.layer)] = node.layer
+        for tensor in node.inputs:
+            if tensor.node is not None:
+                nodes[id(tensor.node)] = max(depth + 1, nodes.get(id(tensor.node), 0))
+    return [found[key] for key in sorted(found, key=lambda key: (-layers[key], met[key]))]

@@ -204,8 +204,12 @@ class Trainer:
             size = max(1, min(size, source.examples - int(source.examples * validation_split)))
         message = self._message(g)
         history = callback_classes.History()
+        history._steps_per_epoch = steps_per_epoch or 0
         steps = None if steps_per_epoch is None else int(steps_per_epoch) * int(epochs)
-        run = [history, *callback_classes.prepared(callbacks or (), self, int(epochs), steps_per_epoch)]
+        counted = 0
+        if source.examples is not None:
+            counted = (source.examples - int(source.examples * validation_split)) // size
+        run = [history, *callback_classes.prepared(callbacks or (), self, int(epochs), steps_per_epoch, counted)]
         history.set_model(self)
         self.stop_training = False
         result = jobs.fit(

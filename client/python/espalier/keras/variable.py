@@ -93,7 +93,7 @@ class Variable:
                 self._value, self._fetch = self._fetch(), None
             else:
                 self._value = self.initializer(self.shape)
-        return self._value.copy()
+        return np.array(self._value)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self.numpy(), dtype)
