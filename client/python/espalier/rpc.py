@@ -7,6 +7,7 @@ ESPALIER_TOKEN_FILE, ESPALIER_TOKEN, ESPALIER_CA_FILE, ESPALIER_CERT_FILE and ES
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import importlib
 import json
@@ -14,9 +15,12 @@ import os
 import secrets
 import stat
 import threading
-import time
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
+
+# gRPC reads this when it is imported; without it, a child made by fork hangs in its first call.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 
 import grpc
 
@@ -229,14 +233,51 @@ def _credentials(settings: Settings) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(settings.ca_pem, settings.key_pem, settings.certificate_pem)
 
 
-def _failed(settings: Settings) -> errors.Unavailable:
-    return _unreachable(settings, "refused, or its TLS certificate is not trusted" if settings.tls else "refused")
+# The first call of a channel: whatever the answer, somebody who speaks gRPC is there.
+_PROBE = "/grpc.health.v1.Health/Check"
+
+
+def _refusal(error: grpc.RpcError, settings: Settings) -> errors.Unavailable | None:
+    """The exception for a first call that reached nobody; None if it was answered."""
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return _unreachable(settings, f"nothing within {settings.connect_timeout:g} s")
+    if error.code() == grpc.StatusCode.UNAVAILABLE and not answered(error):
+        what = "refused, or its TLS certificate is not trusted" if settings.tls else "refused"
+        return _unreachable(settings, what)
+    return None
+
+
+_first_process = 0  # that opened a channel
+_left_behind: list[Any] = []  # channels of parents, never to be closed
+_open: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends calls and channels while threads still run; gRPC may hang later."""
+    for connection in list(_open):
+        connection.close()
+
+
+def _check_fork() -> None:
+    """Refuses what would hang: gRPC in a child made by fork, of a parent that used it without support for that."""
+    global _first_process
+    _first_process = _first_process or os.getpid()
+    from grpc._cython import cygrpc
+
+    if _first_process != os.getpid() and not getattr(cygrpc, "_GRPC_ENABLE_FORK_SUPPORT", True):
+        raise errors.FailedPrecondition(
+            "this process was made by fork from one that had called a coordinator, and grpc was imported without "
+            "support for that: import espalier before grpc, set GRPC_ENABLE_FORK_SUPPORT=1, or start processes by "
+            "multiprocessing.get_context('spawn')"
+        )
 
 
 class Connection:
     """A channel to the coordinator for blocking calls, made at the first call in each process. Thread-safe.
 
-    A child made by fork gets a channel of its own: gRPC's does not survive a fork.
+    A child made by fork gets a channel of its own: gRPC's does not survive a fork. Fork between calls, not while
+    another thread is in one.
     """
 
     def __init__(self, settings: Settings):
@@ -248,7 +289,8 @@ class Connection:
     def channel(self) -> grpc.Channel:
         """The channel, connected. Unavailable if nothing answers within the connection's time."""
         if self._process != os.getpid():
-            # The parent's lock may be held for ever in a child.
+            # In a child the parent's lock may be held for ever, and the end of its channel may hang.
+            _left_behind.append(self._channel)
             self._lock, self._channel, self._process = threading.Lock(), None, os.getpid()
         with self._lock:
             if self._channel is None:
@@ -256,31 +298,24 @@ class Connection:
             return self._channel
 
     def _connect(self) -> grpc.Channel:
+        _check_fork()
         s = self.settings
         channel = (
             grpc.secure_channel(s.address, _credentials(s), _OPTIONS)
             if s.tls
             else grpc.insecure_channel(s.address, _OPTIONS)
         )
-        seen: list[grpc.ChannelConnectivity] = []
-        changed = threading.Event()
-
-        def on_change(state: grpc.ChannelConnectivity) -> None:
-            seen.append(state)
-            if state in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE):
-                changed.set()
-
-        channel.subscribe(on_change, try_to_connect=True)
         try:
-            in_time = changed.wait(s.connect_timeout)
+            channel.unary_unary(_PROBE)(b"", timeout=s.connect_timeout)
+        except grpc.RpcError as error:
+            if (refusal := _refusal(error, s)) is not None:
+                channel.close()
+                raise refusal from None
         except BaseException:
             channel.close()
             raise
-        channel.unsubscribe(on_change)
-        if grpc.ChannelConnectivity.READY in seen:
-            return channel
-        channel.close()
-        raise _failed(s) if in_time else _unreachable(s, f"nothing within {s.connect_timeout:g} s")
+        _open.add(self)
+        return channel
 
     def close(self) -> None:
         """Closes the channel; the next call opens another."""
@@ -308,24 +343,22 @@ class AsyncConnection:
     async def _connect(self) -> Any:
         from grpc import aio
 
+        _check_fork()
         s = self.settings
         channel = (
             aio.secure_channel(s.address, _credentials(s), _OPTIONS)
             if s.tls
             else aio.insecure_channel(s.address, _OPTIONS)
         )
-        end = time.monotonic() + s.connect_timeout
-        state = channel.get_state(try_to_connect=True)
-        while state != grpc.ChannelConnectivity.READY:
-            if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+        try:
+            await channel.unary_unary(_PROBE)(b"", timeout=s.connect_timeout)
+        except grpc.RpcError as error:
+            if (refusal := _refusal(error, s)) is not None:
                 await channel.close()
-                raise _failed(s)
-            try:
-                await asyncio.wait_for(channel.wait_for_state_change(state), end - time.monotonic())
-            except asyncio.TimeoutError:
-                await channel.close()
-                raise _unreachable(s, f"nothing within {s.connect_timeout:g} s") from None
-            state = channel.get_state(try_to_connect=True)
+                raise refusal from None
+        except BaseException:
+            await channel.close()
+            raise
         return channel
 
     async def close(self) -> None:

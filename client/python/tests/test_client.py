@@ -1,12 +1,13 @@
 """Client, AsyncClient: errors and their remedies, uploads, downloads, keys, TLS, forks."""
 
 import asyncio
-import multiprocessing
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from espalier import errors
 from espalier.aio import AsyncClient
 from espalier.client import default_client, set_default_client
 from espalier.training import make_spec
+
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def spec_on(client, **arguments):
@@ -178,50 +181,62 @@ def test_threads_share_a_client(daemon):
     assert found == [2] * 8
 
 
+def run_program(text, **environment):
+    """What a program of its own prints, with a daemon's address for {address}."""
+    environment = dict(os.environ, PYTHONPATH=str(PACKAGE), **environment)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done
+    return done
+
+
 def test_a_client_survives_a_fork(daemon):
     """A child made by fork has a connection of its own, and the parent's goes on."""
-    assert len(daemon.status().workers) == 2
-    fork = multiprocessing.get_context("fork")
-    answers = fork.Queue()
+    done = run_program(f"""
+import multiprocessing, espalier
+client = espalier.Client({daemon.address!r})
+fork = multiprocessing.get_context("fork")
+for _ in range(5):
+    print(len(client.status().workers), flush=True)
+    child = fork.Process(target=lambda: print(len(client.status().workers), flush=True))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+print(len(client.status().workers))
+""")
+    assert done.stdout == "2\n" * 11
 
-    def child():
-        answers.put(len(daemon.status().workers))
 
-    for _ in range(3):
-        process = fork.Process(target=child)
-        process.start()
-        assert answers.get(timeout=20) == 2
-        process.join(20)
-        assert process.exitcode == 0
-        assert len(daemon.status().workers) == 2
+@pytest.mark.parametrize("fork_support", ["0", "1"])
+def test_a_program_ends_without_closing_its_client(daemon, fork_support):
+    program = f"""
+import espalier
+client = espalier.Client({daemon.address!r})
+events = client.submit(espalier.training.training_pb2.TrainingSpec.FromString({spec_on(daemon).SerializeToString()!r}))
+events = events.events()
+next(events)
+print(len(client.status().workers))
+"""
+    done = run_program(program, GRPC_ENABLE_FORK_SUPPORT=fork_support)
+    assert (done.stdout, done.stderr) == ("2\n", "")
 
 
-def test_a_fork_while_another_thread_watches(daemon):
-    spec = spec_on(daemon, epochs=None, steps=100_000)
-    job = daemon.submit(spec)
-    steps = []
-
-    def watch():
-        for event in job.events():
-            if event.HasField("step"):
-                steps.append(event.step.step)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    while len(steps) < 10:
-        time.sleep(0.01)
-    fork = multiprocessing.get_context("fork")
-    answers = fork.Queue()
-    process = fork.Process(target=lambda: answers.put(daemon.job(job.id).state))
-    process.start()
-    assert answers.get(timeout=20) == "running"
-    process.join(20)
-    seen = len(steps)
-    while len(steps) <= seen:
-        time.sleep(0.01)
-    job.cancel()
-    thread.join(20)
-    assert not thread.is_alive()
+def test_a_fork_that_would_hang_is_refused(daemon):
+    program = f"""
+import grpc, os, espalier
+client = espalier.Client({daemon.address!r})
+client.status()
+if os.fork() == 0:
+    try:
+        client.status()
+    except espalier.errors.FailedPrecondition as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+print(len(client.status().workers))
+"""
+    done = run_program(program, GRPC_ENABLE_FORK_SUPPORT="0")
+    assert "set GRPC_ENABLE_FORK_SUPPORT=1" in done.stdout, done
+    assert done.stdout.endswith("\n2\n")
 
 
 def test_asyncio_has_the_same_methods(daemon, tmp_path):
