@@ -213,7 +213,7 @@ class LambdaCallback(Callback):
 
 
 class TerminateOnNaN(Callback):
-    """Ends the training when the loss is NaN or infinite."""
+    """Ends the training when the loss is infinite. At a NaN a job fails by itself, and says where it arose."""
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Looks at the loss."""

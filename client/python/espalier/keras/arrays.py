@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -97,15 +98,18 @@ class Source:
         self.stream: Any = None
         if x is None:
             raise InvalidArgument("fit: x is missing")
-        tensors = type(x).__name__ == "TensorDataset"
-        iterable = not _is_array(x) and not isinstance(x, (Mapping, list, tuple)) and not tensors
+        iterable = not _is_array(x) and not isinstance(x, (Mapping, list, tuple))
         if iterable:
             if y is not None or sample_weight is not None:
                 raise InvalidArgument("fit: x is an iterable of (x, y) or (x, y, sample_weight); y is not given apart")
             self.stream = x
-            first = next(self._batches(), None)
-            if first is None:
+            once = iter(x) is x if hasattr(x, "__iter__") else False
+            read = next(self._items(), None)
+            if read is None:
                 raise InvalidArgument("fit: x has no batches; was an iterator used up before?")
+            if once:
+                self.stream = itertools.chain([read], x)
+            first = self._batch(read)
             self.first = first
             self.weighted = first[2] is not None or self.class_weight is not None
             self.batch_size = getattr(x, "batch_size", None) or len(flatten(first[0])[0])
@@ -126,23 +130,28 @@ class Source:
                 f"{self.examples} examples"
             )
 
-    def _batches(self) -> Iterator[tuple[Any, Any, Array | None]]:
+    def _items(self) -> Iterator[Any]:
         source = self.stream
-        if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "__iter__"):
-            items: Any = (source[i] for i in range(len(source)))
-        else:
-            items = iter(source)
-        for item in items:
-            if not isinstance(item, (tuple, list)) or len(item) not in (1, 2, 3):
-                raise InvalidArgument(
-                    f"fit: an element of x is a {type(item).__name__}; accepted: (x, y) or (x, y, sample_weight)"
-                )
-            x, y, w = (*item, None, None)[:3]
-            yield (
-                _arrays(x, "x"),
-                None if y is None else _arrays(y, "y"),
-                None if w is None else as_array(w, "sample_weight"),
+        if hasattr(source, "__getitem__") and hasattr(source, "__len__"):  # also Keras' PyDataset
+            return (source[i] for i in range(len(source)))
+        try:
+            return iter(source)
+        except TypeError:
+            raise InvalidArgument(
+                f"fit: x is a {type(source).__name__}; accepted: arrays, lists and dicts of them, iterables of batches"
+            ) from None
+
+    def _batch(self, item: Any) -> tuple[Any, Any, Array | None]:
+        if not isinstance(item, (tuple, list)) or len(item) not in (1, 2, 3):
+            raise InvalidArgument(
+                f"fit: an element of x is a {type(item).__name__}; accepted: (x, y) or (x, y, sample_weight)"
             )
+        x, y, w = (*item, None, None)[:3]
+        return (
+            _arrays(x, "x"),
+            None if y is None else _arrays(y, "y"),
+            None if w is None else as_array(w, "sample_weight"),
+        )
 
     def input_structure(self) -> Any:
         """Shapes and types of x, to make a model's inputs."""
@@ -252,8 +261,8 @@ class _Stream:
         self._source, self._network, self._targets = source, network, targets
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
-        for batch in self._source._batches():
-            yield self._source._columns(self._network, self._targets, batch)
+        for item in self._source._items():
+            yield self._source._columns(self._network, self._targets, self._source._batch(item))
 
 
 def _arrays(structure: Any, what: str) -> Any:

@@ -262,7 +262,7 @@ class Layer(Configurable):
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.built:
             shapes = [tensor.shape for tensor in flatten(args) if isinstance(tensor, KerasTensor)]
-            if type(self).build is not Layer.build:
+            if not type(self).build.__module__.startswith("espalier.keras."):
                 self.build(shapes[0] if len(shapes) == 1 else shapes)
             self.built = True
         given = {key: value for key, value in kwargs.items() if not (key == "training" and value is None)}
