@@ -1,0 +1,287 @@
+"""Keras-shaped models: building them, training them, their weights, and what is refused."""
+
+import numpy as np
+import pytest
+
+import espalier.keras as keras
+from espalier.errors import EspalierWarning, InvalidArgument, NotFound
+from espalier.keras import Input, Model, Sequential
+from espalier.keras import layers as L  # noqa: N812
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    yield
+    keras.backend.set_image_data_format("channels_last")
+
+
+def data(count=160, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, 6)).astype(np.float32)
+    return x, (x[:, 0] > 0).astype(np.int64) + (x[:, 1] > 0.3)
+
+
+def classifier(**kwargs):
+    model = Sequential(
+        [L.Dense(16, activation="tanh", input_shape=(6,), **kwargs), L.Dense(3), L.Activation("softmax")]
+    )
+    model.compile("sgd", "sparse_categorical_crossentropy", ["accuracy"])
+    return model
+
+
+def fit(model, x, y, **kwargs):
+    return model.fit(x, y, verbose=0, **({"batch_size": 16, "epochs": 1} | kwargs))
+
+
+@pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
+def test_training_learns_and_goes_on(daemon):
+    x, y = data(480)
+    model = classifier()
+    model.optimizer.learning_rate = 0.5
+    history = fit(model, x, y, epochs=8)
+    assert history.history["accuracy"][-1] > 0.85
+    assert len(history.history["loss"]) == 8
+    again = fit(model, x, y, epochs=1, validation_split=0.1)
+    # The second training begins where the first one ended.
+    assert again.history["loss"][0] < history.history["loss"][2]
+    assert again.history["val_accuracy"][0] > 0.8
+    assert model.plan.proto.operators
+
+
+@pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
+def test_large_weights_travel_as_a_file(daemon, monkeypatch):
+    from espalier import values
+    from espalier.keras import training
+
+    monkeypatch.setattr(training, "_MOST_IN_GRAPH", 100)
+    monkeypatch.setattr(values.separate_values, "__defaults__", (1000,))
+    x, y = data()
+    model, same = classifier(), classifier()
+    same.set_weights(model.get_weights())
+    monkeypatch.setattr(values.separate_values, "__defaults__", (values.MOST_BYTES,))
+    fit(same, x, y, shuffle=False)
+    monkeypatch.setattr(values.separate_values, "__defaults__", (1000,))
+    fit(model, x, y, shuffle=False)
+    for a, b in zip(model.get_weights(), same.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
+def test_weights_that_nobody_reads_come_from_the_jobs_seed(daemon):
+    x, y = data()
+    losses = []
+    for seed in (1, 1, 2):
+        keras.backend.clear_session()
+        losses.append(fit(classifier(), x, y, seed=seed, shuffle=False).history["loss"][0])
+    first, second, third = losses
+    assert first == second
+    assert first != third
+
+
+@pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
+def test_frozen_layers_keep_their_weights(daemon):
+    x, y = data()
+    model = classifier()
+    model.layers[0].trainable = False
+    before = model.get_weights()
+    fit(model, x, y)
+    after = model.get_weights()
+    np.testing.assert_array_equal(before[0], after[0])
+    assert np.abs(before[2] - after[2]).max() > 0
+    assert [v.path for v in model.trainable_weights] == ["dense_1/kernel", "dense_1/bias"]
+
+
+@pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
+def test_class_and_sample_weights_scale_the_loss(daemon):
+    x, y = data(16)
+    start = classifier().get_weights()
+
+    def loss(**kwargs):
+        model = classifier()
+        model.set_weights(start)
+        fit(model, x, y, shuffle=False, **kwargs)
+        return model.job.history["loss"][0]
+
+    each = []
+    for label in range(3):
+        each.append(loss(sample_weight=(y == label).astype(np.float32)))
+    assert sum(each) == pytest.approx(loss(), rel=1e-5)
+    assert loss(class_weight={0: 2.0, 1: 0.5, 2: 0.0}) == pytest.approx(2 * each[0] + 0.5 * each[1], rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
+def test_batches_of_an_iterable(daemon):
+    x, y = data()
+    arrays, batches = classifier(), classifier()
+    batches.set_weights(arrays.get_weights())
+    fit(arrays, x, y, shuffle=False)
+    batches.fit([(x[i : i + 16], y[i : i + 16]) for i in range(0, 160, 16)].__iter__(), shuffle=False, verbose=0)
+    assert arrays.job.history["loss"] == batches.job.history["loss"]
+
+
+@pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
+def test_shapes_from_the_data(daemon):
+    x, y = data()
+
+    class Mine(Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = L.Dense(8, activation="relu"), L.Dense(3, activation="softmax")
+
+        def call(self, inputs, training=None):
+            hidden = self.first(inputs) * 0.5 + 1.0
+            return self.second(keras.ops.concatenate([hidden, keras.ops.square(inputs[:, :2])], axis=-1))
+
+    model = Mine()
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    history = fit(model, x, y, epochs=2)
+    assert history.history["loss"][1] < history.history["loss"][0]
+    assert [w.shape for w in model.get_weights()] == [(6, 8), (8,), (10, 3), (3,)]
+    later = Sequential([L.Dense(3, activation="softmax")])
+    later.compile("sgd", "categorical_crossentropy")
+    fit(later, x, keras.utils.to_categorical(y))
+    assert later.count_params() == 21
+
+
+def test_a_call_that_needs_elements_cannot_be_traced():
+    class Mine(Model):
+        def call(self, inputs):
+            return inputs if inputs > 0 else L.Dense(1)(inputs)
+
+    with pytest.raises(TypeError):
+        Mine().build((None, 4))
+
+    class Loop(Model):
+        def call(self, inputs):
+            return [row for row in inputs]  # noqa: C416
+
+    with pytest.raises(InvalidArgument, match="has no elements while a model is built"):
+        Loop().build((None, 4))
+
+
+def test_configurations_make_equal_models():
+    a, b = Input((6,), name="a"), Input((6,), name="b")
+    tower = Sequential([L.Dense(4, activation="relu", kernel_regularizer="l2"), L.BatchNormalization(momentum=0.8)])
+    tower.build((None, 6))
+    out = L.Dense(2, kernel_initializer=keras.initializers.HeNormal(seed=3))(
+        L.Concatenate()([tower(a), tower(b)]) * 2.0
+    )
+    model = Model({"a": a, "b": b}, [out], name="pair")
+    for made in (Model.from_config(model.get_config()), keras.models.saving.model_from_json(model.to_json())):
+        assert [(v.path, v.shape) for v in made.weights] == [(v.path, v.shape) for v in model.weights]
+        graph, same = made.to_graph()[0].graph.proto, model.to_graph()[0].graph.proto
+        assert [(n.op, list(n.inputs)) for n in graph.nodes] == [(n.op, list(n.inputs)) for n in same.nodes]
+    keras.backend.set_image_data_format("channels_first")
+    first = Sequential([L.Conv2D(4, 3, input_shape=(2, 8, 8)), L.MaxPooling2D()])
+    keras.backend.set_image_data_format("channels_last")
+    assert Sequential.from_config(first.get_config()).output_shape == first.output_shape == (None, 4, 3, 3)
+
+
+def test_weights_and_models_in_files(tmp_path):
+    model, other = classifier(), classifier()
+    for name in ("w.npz", "w.safetensors"):
+        other.set_weights([w * 0 for w in other.get_weights()])
+        model.save_weights(tmp_path / name)
+        keras.backend.clear_session()
+        other = classifier()
+        other.load_weights(tmp_path / name)
+        for a, b in zip(model.get_weights(), other.get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    model.save(tmp_path / "model.zip")
+    loaded = keras.models.saving.load_model(tmp_path / "model.zip")
+    np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
+    smaller = Sequential([L.Dense(2, input_shape=(6,), name="dense")])
+    with pytest.raises(InvalidArgument, match=r"dense/kernel has shape \(6, 16\), the model's \(6, 2\)"):
+        smaller.load_weights(tmp_path / "w.npz")
+    with pytest.raises(NotFound):
+        smaller.load_weights(tmp_path / "none.npz")
+    with pytest.raises(InvalidArgument, match=r"\.npz or \.safetensors"):
+        smaller.save_weights(tmp_path / "w.h5")
+
+
+def test_summary_counts_weights(capsys):
+    Sequential([L.Conv2D(4, 3, input_shape=(8, 8, 1)), L.BatchNormalization(), L.Flatten(), L.Dense(2)]).summary()
+    shown = capsys.readouterr().out
+    assert "conv2d (Conv2D)" in shown
+    assert "(None, 6, 6, 4)" in shown
+    assert "Total params: 346" in shown
+    assert "Non-trainable params: 8" in shown
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: L.Dense(3, foo=1), r"Dense: no argument 'foo'"),
+        (lambda: L.Dense(3, kernel_constraint="max_norm", input_shape=(2,)).build((None, 2)), "constraints on weights"),
+        (lambda: L.Embedding(5, 3, mask_zero=True), "masks are not supported"),
+        (lambda: L.LSTM(3, stateful=True), "stateful=True"),
+        (lambda: L.Dense(3)(np.zeros((2, 3))), "called on ndarray"),
+        (lambda: L.Conv2D(4, 5)(Input((3, 32, 32))), "channels_first"),
+        (lambda: L.Conv2D(4, 3, padding="full"), r"padding='full'; accepted are valid, same"),
+        (lambda: L.Add()([Input((3,)), Input((4,))]), "do not go together"),
+        (lambda: L.Lambda, "a Python function cannot run in a job"),
+        (lambda: L.Dense(2, activation="wavy"), "activation 'wavy'"),
+        (lambda: L.Dense(2, dtype="float16"), "fit"),
+        (lambda: Model(Input((3,)), Input((3,))), "not among the model's inputs"),
+        (lambda: keras.optimizers.Adam(clipnorm=1.0), "use global_clipnorm"),
+        (lambda: keras.optimizers.Nadam, "optimizer Nadam is not supported"),
+        (lambda: keras.metrics.AUC, "is no mean over examples"),
+        (lambda: keras.losses.get(lambda t, p: p), "a Python function cannot run in a job"),
+        (
+            lambda: Sequential([L.Dense(2, input_shape=(3,), name="a"), L.Dense(2, name="a")]),
+            "two layers are named 'a'",
+        ),
+        (lambda: L.Reshape((5, 5))(Input((24,))), "24 elements"),
+    ],
+)
+def test_refused(make, message):
+    with pytest.raises(InvalidArgument, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": np.full(160, 3)}, "3 classes, so labels go from 0 to 2; got 3 to 3"),
+        ({"y": np.eye(3)[data()[1]]}, "one-hot labels go with categorical_crossentropy"),
+        ({"x": np.zeros((160, 7))}, r"takes examples of shape \(6,\), x has \(7,\)"),
+        ({"y": np.zeros(3, int)}, "unequal numbers of examples"),
+        ({"sample_weight": np.ones(4)}, "sample_weight has shape"),
+        ({"initial_epoch": 2}, "initial_epoch=2"),
+        ({"validation_steps": 2}, "all validation examples are taken"),
+        ({"callbacks": [print]}, "is no espalier.callbacks.Callback"),
+    ],
+)
+def test_fit_refuses(change, message):
+    x, y = data()
+    with pytest.raises(InvalidArgument, match=message):
+        fit(classifier(), **({"x": x, "y": y} | change))
+
+
+def test_an_error_names_layer_and_line():
+    with pytest.raises(InvalidArgument, match=r"Conv2D mine at .*test_keras_models\.py:\d+: Conv2D takes 4 dimensions"):
+        L.Conv2D(4, 3, name="mine")(Input((8, 8)))
+
+
+@pytest.mark.filterwarnings("ignore:note")
+def test_outputs_that_are_no_softmax_are_pointed_out(daemon):
+    x, y = data()
+    model = Sequential([L.Dense(3, activation="sigmoid", input_shape=(6,))])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.warns(EspalierWarning, match="does not end in a softmax"):
+        fit(model, x, y)
+
+
+def test_flexflow_defaults():
+    from espalier.keras.flexflow import layers as ff
+
+    model = Sequential(
+        [ff.Conv2D(filters=4, input_shape=(3, 9, 9), kernel_size=(3, 3), strides=(2, 2), padding=(1, 1)), ff.Flatten()]
+    )
+    assert model.layers[0].compute_output_shape((None, 3, 9, 9)) == (None, 4, 5, 5)
+    assert model.output_shape == (None, 100)
+    ops = [node.op for node in model.to_graph()[0].graph.proto.nodes]
+    assert ops == ["conv2d", "reshape"]
+    assert ff.Dense is L.Dense
