@@ -55,6 +55,7 @@ class Context:
             if value.dtype not in ACCEPTED:
                 raise Refused(f"a constant of type {value.dtype}; accepted are {', '.join(ACCEPTED)}")
             assert value.array is not None
+            self.uses_batch_size = self.uses_batch_size or value.sized
             value.wire = self.program.constant(value.array)
         return value.wire
 

@@ -100,12 +100,11 @@ def to_graph(
     """
     arguments = example_batch if isinstance(example_batch, tuple) else (example_batch,)
     leaves, tree = jax.tree_util.tree_flatten_with_path(arguments)
-    rows = _rows(leaves)
+    input_names = _input_names(loss_fn, example_batch, leaves, state is not None)
+    rows = _rows(leaves, input_names)
     program = Program()
     context = Context(program, batch_size or rows, lazy_layout)
     symbol = export.symbolic_shape(BATCH, constraints=[f"{BATCH} >= 2"])[0]
-
-    input_names = _input_names(loss_fn, example_batch, leaves, state is not None)
     specs = []
     for (_, leaf), label in zip(leaves, input_names, strict=True):
         dtype = _dtype(label, leaf)
@@ -186,11 +185,11 @@ def _unique(name: str, taken: list[str]) -> str:
     return result
 
 
-def _rows(leaves: list[Any]) -> int:
+def _rows(leaves: list[Any], names: list[str]) -> int:
     """The batch size of an example."""
     if not leaves:
         raise InvalidArgument("example_batch has no arrays")
-    sizes = {leaf_name(path): np.shape(leaf) for path, leaf in leaves}
+    sizes = {name: np.shape(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
     scalars = [name for name, shape in sizes.items() if not shape]
     if scalars:
         raise InvalidArgument(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from espalier.jax.convert_elementwise import clamped, reshaped, scalar_op, unary
 from espalier.jax.convert_shape import concatenated, expanded, sliced, squeezed
-from espalier.jax.custom_rules import RELU, function_name, verdict
+from espalier.jax.custom_rules import LOGADDEXP, RELU, RELU6, function_name, verdict
 from espalier.jax.registry import handles
 from espalier.jax.values import Any3, Opaque, Refused, Value
 
@@ -33,12 +34,17 @@ def _call(it: Interpreter, equation: Any, *values: Any3) -> list[Any3]:
 def _custom(it: Interpreter, equation: Any, *values: Any3) -> list[Any3]:
     jaxpr, consts = _closed(equation, "call_jaxpr", "fun_jaxpr")
     found = verdict(equation)
-    x = values[0]
-    if found == RELU and isinstance(x, Value) and not x.is_constant:
+    if found == RELU:
         # Its derivative at 0 is 0, as that of the operator; that of max(x, 0) is 1/2.
-        wire = it.context.stored(x)
-        return [Value(x.shape, x.dtype, x.dims, wire=it.context.emit("relu", [wire], wire.shape, x.dtype))]
-    if found and found != RELU:
+        return [unary(it.context, "relu", it.concrete(values[0]))]
+    if found == RELU6:
+        x = it.concrete(values[0])
+        return [clamped(it.context, it.context.constant(x, 0), x, it.context.constant(x, 6))]
+    if found == LOGADDEXP:
+        x, y = it.concrete(values[0]), it.concrete(values[1])
+        above = unary(it.context, "softplus", scalar_op(it.context, "sub", x, y))
+        return [reshaped(scalar_op(it.context, "add", above, y), equation)]
+    if found:
         raise Refused(f"{function_name(jaxpr)}: {found}")
     result: list[Any3] = it.run(jaxpr, consts, values)
     return result

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from espalier.jax.context import Context
 from espalier.jax.convert_elementwise import FLOATS, convert
-from espalier.jax.ir import Shape, Wire, is_static, product
+from espalier.jax.ir import Shape, Wire, product
 from espalier.jax.registry import handles
 from espalier.jax.values import Refused, Value
 
@@ -41,7 +41,7 @@ def dot(
     (lc, rc), (lb, rb) = contract, batch
     lf = [i for i in range(len(lhs.shape)) if i not in lc and i not in lb]
     rf = [i for i in range(len(rhs.shape)) if i not in rc and i not in rb]
-    if not lb and len(lf) <= 1 and (len(rf) > 1 or any(not is_static(rhs.shape[i]) for i in rf)):
+    if not lb and len(lf) <= 1 and len(rf) > 1:
         # The operand with more rows comes first: rows need not be merged then. The view puts the result in order.
         swapped = dot(context, rhs, lhs, (rc, lc), (rb, lb), shape[len(lf) :] + shape[: len(lf)])
         order = list(range(len(lf), len(shape))) + list(range(len(lf)))

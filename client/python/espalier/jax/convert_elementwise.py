@@ -70,7 +70,6 @@ for _primitive, _op in {
     "acosh": "acosh",
     "atanh": "atanh",
     "erf": "erf",
-    "abs": "abs",
     "sign": "sign",
     "floor": "floor",
     "ceil": "ceil",
@@ -89,6 +88,13 @@ def _same(it: Interpreter, equation: Any, *values: Value) -> list[Value]:
         if exact.get(values[0].dtype) != wanted:
             raise Refused(f"rounding {values[0].dtype} to {wanted} bits")
     return list(values)
+
+
+@handles("abs")
+def _abs(it: Interpreter, equation: Any, x: Value) -> Value:
+    # JAX's derivative at 0 is 1, that of the operator "abs" is 0.
+    positive = it.context.elementwise("greater_equal", [x, it.context.constant(x, 0)], "bool")
+    return it.context.elementwise("where", [positive, x, unary(it.context, "neg", x)], x.dtype)
 
 
 @handles("square")
@@ -201,6 +207,7 @@ def scalar_op(context: Context, name: str, x: Value, y: Value) -> Value:
             x, y = y, x
         number = y.scalar
         if number is not None and not x.is_constant and _covers(x, y):
+            context.uses_batch_size = context.uses_batch_size or y.sized
             if number == _NEUTRAL[name]:
                 return Value(x.shape, x.dtype, x.dims, wire=x.wire)
             if x.dtype in FLOATS:
@@ -325,12 +332,15 @@ def _select(it: Interpreter, equation: Any, which: Value, *cases: Value) -> Valu
 
 @handles("clamp")
 def _clamp(it: Interpreter, equation: Any, low: Value, x: Value, high: Value) -> Value:
-    # JAX's gradient is 0 at the bounds, that of the operator "clip" is not.
-    context = it.context
+    return reshaped(clamped(it.context, low, x, high), equation)
+
+
+def clamped(context: Context, low: Value, x: Value, high: Value) -> Value:
+    """x within bounds. JAX's derivative is 0 at the bounds, that of the operator "clip" is not."""
     below = context.elementwise("less_equal", [x, low], "bool")
     above = context.elementwise("greater_equal", [x, high], "bool")
     upper = context.elementwise("where", [above, high, x], x.dtype)
-    return reshaped(context.elementwise("where", [below, low, upper], x.dtype), equation)
+    return context.elementwise("where", [below, low, upper], x.dtype)
 
 
 @handles("convert_element_type")

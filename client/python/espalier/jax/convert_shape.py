@@ -259,6 +259,26 @@ def _dilated(context: Context, x: Value, filler: Value, config: list[tuple[int, 
     return padded(context, x, filler, [(low, high, 0) for low, high, _ in config])
 
 
+@handles("tile")
+def _tile(it: Interpreter, equation: Any, x: Value) -> Value:
+    context, shape = it.context, tuple(equation.outvars[0].aval.shape)
+    repeated = [i for i in range(len(shape)) if not same(shape[i], x.shape[i])]
+    ones = [i for i in repeated if same(x.shape[i], 1)]
+    if ones:
+        x = expanded(squeezed(context, x, ones), ones)
+        x = Value(tuple(shape[i] if i in ones else d for i, d in enumerate(x.shape)), x.dtype, x.dims, x.wire, x.array)
+    rest = [i for i in repeated if i not in ones]
+    if any(not is_static(shape[i]) for i in rest):
+        raise Refused("of the batch")
+    held = [i for i in rest if x.dims[i] is not None]
+    wire, repeats = context.stored(x), [1] * sum(d is not None for d in x.dims)
+    for i in held:
+        repeats[x.at(i)] = int(shape[i]) // int(x.shape[i])
+    stored = tuple(d * r for d, r in zip(wire.shape, repeats, strict=True))
+    made = context.emit("tile", [wire], stored, x.dtype, repeats=repeats) if held else wire
+    return Value(shape, x.dtype, x.dims, wire=made)
+
+
 @handles("rev")
 def _rev(it: Interpreter, equation: Any, x: Value) -> Value:
     axes = [int(a) for a in equation.params["dimensions"] if x.dims[int(a)] is not None]

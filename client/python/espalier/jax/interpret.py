@@ -10,7 +10,7 @@ from jax.extend import core
 
 from espalier.jax.context import Context
 from espalier.jax.fold import fold
-from espalier.jax.ir import Wire
+from espalier.jax.ir import Wire, is_static
 from espalier.jax.registry import HANDLERS, OPAQUE, REFUSED
 from espalier.jax.source import line_of
 from espalier.jax.values import Any3, Opaque, Refused, Size, Value, of_array, of_wire
@@ -75,14 +75,14 @@ class Interpreter:
                     raise Refused("of random bits: only drawing uniform and normal numbers is converted")
                 result = handler(self, equation, *values)
             else:
+                if not has_jaxpr(equation) and name not in KEEPS_SIZES:
+                    values = [self.concrete(v) for v in values]
                 folded = self.fold(equation, values)
                 if folded is not None:
                     return folded
                 handler = HANDLERS.get(name)
                 if handler is None:
                     raise Refused("no counterpart")
-                if not has_jaxpr(equation) and name not in KEEPS_SIZES:
-                    values = [self.concrete(v) for v in values]
                 result = handler(self, equation, *values)
         except Refused as refusal:
             return self.missing(equation, values, str(refusal))
@@ -100,7 +100,10 @@ class Interpreter:
     def concrete(self, value: Any3) -> Value:
         """A size becomes a constant: the value at the job's batch size."""
         if isinstance(value, Size):
-            return of_array(np.asarray(self.context.number(value.size), value.dtype))
+            number = self.context.at(value.size, self.context.batch_size)
+            made = of_array(np.asarray(number, value.dtype))
+            made.sized = not is_static(value.size)
+            return made
         assert isinstance(value, Value)
         return value
 
@@ -110,6 +113,8 @@ class Interpreter:
         if not values or len(constants) < len(values) or has_jaxpr(equation):
             return None
         found = fold(self.context, equation, constants)
+        for value in found or ():
+            value.sized = any(v.sized for v in constants)
         return None if found is None else list(found)
 
 

@@ -71,9 +71,18 @@ def _shifted(wire: Wire | None) -> tuple[Wire, tuple[int, ...], Wire] | None:
     return found[0], found[1], node.inputs[1]
 
 
+def _magnitude(wire: Wire | None) -> Wire | None:
+    """x of where(x >= 0, x, -x): of a sum of exponentials nothing else."""
+    node = made_by(_through(wire, "unsqueeze", "reshape"), "where")
+    negative = made_by(node.inputs[2], "neg") if node is not None else None
+    if node is not None and negative is not None and negative.inputs[0] is node.inputs[1]:
+        return node.inputs[1]
+    return wire
+
+
 def _sum_of_exponentials(wire: Wire | None) -> tuple[Wire, tuple[int, ...], Wire] | None:
     """x, axes and m of sum(exp(x - stop_gradient(m)) over axes)."""
-    total = made_by(_through(wire, "unsqueeze", "reshape", "abs"), "reduce_sum")
+    total = made_by(_through(_magnitude(wire), "unsqueeze", "reshape"), "reduce_sum")
     exponential = made_by(total.inputs[0], "exp") if total is not None else None
     found = _shifted(exponential.inputs[0]) if exponential is not None else None
     if found is None or total is None or tuple(total.ints("axes")) != found[1]:

@@ -28,6 +28,7 @@ class Value:
     dims: tuple[int | None, ...]
     wire: Wire | None = None
     array: np.ndarray[Any, Any] | None = None
+    sized: bool = False  # a constant that was computed from the batch size
 
     @property
     def is_constant(self) -> bool:
