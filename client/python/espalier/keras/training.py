@@ -235,6 +235,10 @@ class Trainer:
         self._take(g, result)
         return history
 
+    def fit_generator(self, generator: Any, steps_per_epoch: int | None = None, epochs: int = 1, **kwargs: Any) -> Any:
+        """Keras 1's name of `fit` for an iterable of batches."""
+        return self.fit(generator, steps_per_epoch=steps_per_epoch, epochs=epochs, **kwargs)
+
     def _validation(self, data: Any, split: float, frequency: int) -> Any:
         if data is not None:
             raise InvalidArgument(
