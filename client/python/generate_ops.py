@@ -13,7 +13,7 @@ import sys
 import textwrap
 from dataclasses import dataclass, field
 
-PACKAGE = pathlib.Path(__file__).resolve().parent
+PACKAGE = pathlib.Path(__file__).absolute().parent
 PAGE = PACKAGE.parent.parent / "docs" / "reference" / "operators.md"
 TARGET = PACKAGE / "espalier" / "ops.py"
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-PACKAGE = pathlib.Path(__file__).resolve().parent
+PACKAGE = pathlib.Path(__file__).absolute().parent
 PROTOS = PACKAGE.parent.parent / "proto"
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+# Not resolved: among Bazel's runfiles the links lie as in the source tree, their targets do not.
+HERE = Path(__file__).absolute().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 
 def _programs():
     """The folder of the programs: ESPALIER_BIN, else those that Bazel has built, else its runfiles."""
-    root = Path(__file__).resolve().parents[3]
+    root = HERE.parents[2]
     for folder in (root / "build" / "bin", root):
         if (folder / "server" / "espalierd").exists():
             return str(folder)

@@ -19,7 +19,7 @@ from espalier.aio import AsyncClient
 from espalier.client import default_client, set_default_client
 from espalier.training import make_spec
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).absolute().parents[1]
 
 
 def spec_on(client, **arguments):

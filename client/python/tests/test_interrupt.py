@@ -19,7 +19,7 @@ import espalier
 from espalier import errors, optimizers
 from espalier.training import Callback, fit
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).absolute().parents[1]
 SCRIPT = """
 import sys
 sys.path[:0] = [{tests!r}, {package!r}]

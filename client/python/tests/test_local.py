@@ -13,7 +13,7 @@ import espalier
 from espalier import errors
 from espalier.local_cluster import LocalCluster, find_program
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).absolute().parents[1]
 
 
 def alive(pid):
