@@ -149,6 +149,7 @@ def to_graph(
     passes.fuse_softmax(program)
     passes.merge_scalars(program)
     program.sweep()
+    passes.drop_cancelling_stops(program)
     passes.fuse_dropout(program)
     passes.fuse_bias(program)
     passes.fuse_cross_entropy(program)

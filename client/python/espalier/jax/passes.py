@@ -153,6 +153,47 @@ def _log_sum_exp(program: Program, node: Node) -> Wire | None:
     return None
 
 
+def drop_cancelling_stops(program: Program) -> None:
+    """stop_gradient(s) as s in exp(x - s) / sum(exp(x - s)), masked or not: the quotient does not depend on s."""
+    users = program.users()
+
+    def readers(wire: Wire) -> list[Node]:
+        """Readers of a wire and of its views."""
+        found: list[Node] = []
+        for node in users.get(id(wire), []):
+            found += readers(node.outputs[0]) if node.op in ("unsqueeze", "reshape", "squeeze") else [node]
+        return found
+
+    def masked(wires: list[Wire]) -> list[Wire]:
+        """Wires, and those that are they or 0, by a mask."""
+        zeroed = [n.outputs[0] for w in wires for n in users.get(id(w), []) if n.op == "where"]
+        return wires + [z for z in zeroed if z.node is not None and number_of(z.node.inputs[2]) == 0]
+
+    for node in [n for n in program.nodes if n.op == "stop_gradient"]:
+        shifts = readers(node.outputs[0])
+        if any(n.op != "subtract" or _through(n.inputs[1], *_VIEWS) is not node.outputs[0] for n in shifts):
+            continue
+        powers = [n for shift in shifts for n in readers(shift.outputs[0])]
+        if not powers or any(n.op != "exp" for n in powers):
+            continue
+        exponentials = masked([n.outputs[0] for n in powers])
+        known = {id(w) for w in exponentials}
+        uses = [n for w in exponentials for n in users.get(id(w), []) if id(n.outputs[0]) not in known]
+        sums = [n for n in uses if n.op == "reduce_sum"]
+        divisions = [n for n in uses if n.op == "divide"] + [d for n in sums for d in readers(n.outputs[0])]
+        totals = {id(n.outputs[0]) for n in sums}
+        if len(uses) == len(sums) + sum(n.op == "divide" for n in uses) and all(
+            d.op == "divide" and id(d.inputs[0]) in known and id(_through(d.inputs[1], *_VIEWS)) in totals
+            for d in divisions
+        ):
+            assert node.inputs[0] is not None
+            program.replace(node.outputs[0], node.inputs[0])
+            users = program.users()
+
+
+_VIEWS = ("unsqueeze", "reshape", "squeeze")
+
+
 def fuse_dropout(program: Program) -> int:
     """where(random < keep, x / keep, 0), and (random < keep) * x / keep, as the operator dropout. Returns how many."""
     users = program.users()

@@ -123,8 +123,8 @@ class Trainer:
         self.result = result
         if result.model:  # a job that a callback has stopped leaves none
             weights = result.weights()
-            self.params = _restored(self.params, converted.params, converted, weights)
-            self.state = _restored(self.state, converted.state, converted, weights)
+            self.params = restored(self.params, converted.params, converted, weights)
+            self.state = restored(self.state, converted.state, converted, weights)
         return self.params
 
     @property
@@ -207,7 +207,7 @@ def _steps(
     return max(1, rows // max(1, batch_size)) * int(epochs or 1)
 
 
-def _restored(tree: Any, names: Sequence[str], converted: Converted, weights: Mapping[str, Any]) -> Any:
+def restored(tree: Any, names: Sequence[str], converted: Converted, weights: Mapping[str, Any]) -> Any:
     """A pytree with the trained arrays in the places of its leaves."""
     leaves, structure = jax.tree_util.tree_flatten(tree)
     new = []
