@@ -110,6 +110,19 @@ class RootMeanSquaredError(Metric):
         return _call(g, "root_mean_squared_error", [g.plain(prediction), target], weights)
 
 
+class CosineSimilarity(Metric):
+    """The cosine of the angle between target and prediction."""
+
+    def __init__(self, name: str | None = None, dtype: Any = None, axis: int = -1):
+        super().__init__(name, dtype)
+        self._minus = losses.CosineSimilarity(axis)
+
+    def lower(self, g: Lowering, target: Tensor, prediction: Value, weights: Tensor | None = None) -> Tensor:
+        """As Metric."""
+        minus = self._minus.lower(g, target, prediction, weights)
+        return g.op("neg", [minus], shape=())
+
+
 class LossMetric(Metric):
     """A loss that is reported."""
 
@@ -156,11 +169,12 @@ for _class in (
     SparseTopKCategoricalAccuracy,
     TopKCategoricalAccuracy,
     RootMeanSquaredError,
+    CosineSimilarity,
 ):
     CLASSES[_class.__name__] = _class
     CLASSES[backend.snake_case(_class.__name__)] = _class
 for _name in losses.CLASSES:
-    CLASSES[_name] = _of_loss(_name)
+    CLASSES.setdefault(_name, _of_loss(_name))
 
 # Metrics of Keras that are no means over the examples of a step.
 _NOT_MEANS = (

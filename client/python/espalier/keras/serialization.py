@@ -78,7 +78,11 @@ def of_keras(identifier: Any) -> Any:
     """An object of the real Keras as its configuration; anything else as it is."""
     kind = type(identifier)
     if kind.__module__.startswith("keras.") and hasattr(identifier, "get_config"):
-        return {"class_name": kind.__name__, "config": identifier.get_config()}
+        # Some losses of Keras leave arguments out of their configuration.
+        return {
+            "class_name": kind.__name__,
+            "config": {**getattr(identifier, "_fn_kwargs", {}), **identifier.get_config()},
+        }
     return identifier
 
 
