@@ -11,5 +11,6 @@
 from __future__ import annotations
 
 from espalier.torch.module_graph import ModuleGraph, to_graph
+from espalier.torch.trainer import Trainer
 
-__all__ = ["ModuleGraph", "to_graph"]
+__all__ = ["ModuleGraph", "Trainer", "to_graph"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -152,6 +152,7 @@ def to_graph(
     batch_size: int | None = None,
     name: str | None = None,
     with_data: bool = True,
+    trained: Set[int] | None = None,
 ) -> ModuleGraph:
     """Traces a module with torch.export and converts it.
 
@@ -161,7 +162,7 @@ def to_graph(
     dropout and batch statistics are those of that mode. Parameters with requires_grad=False are frozen.
 
     `batch_size` is needed only where the module computes with it. With `with_data=False` the graph has no initial
-    elements of parameters; they are in `tensors` of the result.
+    elements of parameters; they are in `tensors` of the result. `trained`: ids of the parameters to train (None: all).
 
     UnsupportedOperators lists all operators that cannot be converted, InvalidArgument says what else cannot be.
     """
@@ -182,7 +183,7 @@ def to_graph(
     graph = Graph(name or type(module).__name__)
     converted = ModuleGraph(graph, list(columns), fixed_batch=traced.fixed)
     emitter = Emitter(graph, batch_size)
-    values, counters = _placeholders(traced.program, call, columns, emitter, converted, with_data)
+    values, counters = _placeholders(traced.program, call, columns, emitter, converted, with_data, trained)
     converter = Converter(emitter, values, counters)
     results = converter.run(traced.program.graph)
     specs = [spec.kind.name == "USER_OUTPUT" for spec in traced.program.graph_signature.output_specs]
@@ -208,6 +209,7 @@ def _placeholders(
     emitter: Emitter,
     converted: ModuleGraph,
     with_data: bool,
+    chosen: Set[int] | None,
 ) -> tuple[dict[fx.Node, Any], dict[fx.Node, str]]:
     """Values of the traced module's placeholders: inputs, parameters, buffers, constants."""
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
@@ -231,13 +233,14 @@ def _placeholders(
         kind = spec.kind.name
         if kind == "PARAMETER" or (kind == "BUFFER" and node in statistics):
             tensor = parameters[spec.target] if kind == "PARAMETER" else buffers[spec.target]
-            trained = kind == "PARAMETER" and tensor.requires_grad
+            trained = kind == "PARAMETER" and tensor.requires_grad and (chosen is None or id(tensor) in chosen)
             if id(tensor) not in known:
                 known[id(tensor)] = _parameter(emitter, _stripped(spec.target), tensor, trained, with_data, converted)
+            node.meta["state"] = _stripped(spec.target)
             values[node] = known[id(tensor)]
         elif kind == "BUFFER":
             buffer = buffers[spec.target]
-            node.meta["buffer"] = _stripped(spec.target)
+            node.meta["state"] = _stripped(spec.target)
             values[node] = constant(buffer.detach())
             if not buffer.dtype.is_floating_point and (spec.target in written or _is_written(node)):
                 counters[node] = spec.target

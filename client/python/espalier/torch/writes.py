@@ -48,10 +48,10 @@ class Writes:
 
     def _refuse_buffers(self, node: fx.Node, target: fx.Node) -> None:
         for place in views_of(target):
-            if place.op == "placeholder":
+            if place.op == "placeholder" and "state" in place.meta:
                 raise CannotConvert(
-                    f"it changes {place.meta.get('buffer', place.name)} in place; of buffers only those of batch "
-                    "normalization, and counters, are kept between steps"
+                    f"it changes {place.meta['state']} in place; of parameters and buffers only running statistics of "
+                    "batch normalization, and counters, are changed by a step"
                 )
 
     def _upwards(self, node: fx.Node, value: Value) -> list[fx.Node]:

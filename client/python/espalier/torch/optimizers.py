@@ -1,0 +1,111 @@
+"""torch.optim's optimizers as those of the daemon: exactly, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from espalier import optimizers
+from espalier.errors import InvalidArgument
+
+
+def _must(name: str, options: Mapping[str, Any], **values: Any) -> None:
+    for key, value in values.items():
+        if options.get(key, value) != value:
+            raise InvalidArgument(f"torch.optim.{name}: {key}={options[key]} is not supported; only {key}={value}")
+
+
+def _sgd(name: str, o: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    _must(name, o, dampening=0, maximize=False)
+    return "sgd", {"momentum": o["momentum"], "weight_decay": o["weight_decay"], "nesterov": o["nesterov"]}
+
+
+def _adam(name: str, o: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    _must(name, o, amsgrad=False, maximize=False)
+    decoupled = name == "AdamW" or o.get("decoupled_weight_decay", False)
+    beta1, beta2 = o["betas"]
+    values = {"beta1": beta1, "beta2": beta2, "epsilon": o["eps"], "weight_decay": o["weight_decay"]}
+    return ("adamw" if decoupled else "adam"), values
+
+
+def _adagrad(name: str, o: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    _must(name, o, maximize=False)
+    keys = ("lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+    return "adagrad", {key: o[key] for key in keys}
+
+
+def _rmsprop(name: str, o: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    _must(name, o, maximize=False)
+    return "rmsprop", {key: o[key] for key in ("alpha", "eps", "weight_decay", "momentum", "centered")}
+
+
+def _adafactor(name: str, o: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    _must(name, o, maximize=False)
+    first, second = o["eps"]
+    first = torch.finfo(torch.float32).eps if first is None else first
+    values = {"beta2_decay": o["beta2_decay"], "eps1": first, "eps2": second, "d": o["d"]}
+    return "adafactor", values | {"weight_decay": o["weight_decay"]}
+
+
+_KNOWN: dict[str, Callable[[str, Mapping[str, Any]], tuple[str, dict[str, Any]]]] = {
+    "SGD": _sgd,
+    "Adam": _adam,
+    "AdamW": _adam,
+    "Adagrad": _adagrad,
+    "RMSprop": _rmsprop,
+    "Adafactor": _adafactor,
+}
+
+
+def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The options, which must be those of all groups of parameters."""
+    name = type(optimizer).__name__
+    first, *others = ({k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups)
+    for place, group in enumerate(others, 1):
+        for key, value in group.items():
+            if first.get(key) != value:
+                raise InvalidArgument(
+                    f"torch.optim.{name}: groups of parameters have {key} {first.get(key)} and {value} (group "
+                    f"{place}); one value for all is supported"
+                )
+    return first
+
+
+def convert(optimizer: Any, schedule: optimizers.Schedule | None, clip_norm: float) -> Any:
+    """The message of an optimizer of torch.optim, or what espalier.fit takes. InvalidArgument for one unknown."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        if schedule is not None or clip_norm:
+            raise InvalidArgument(
+                "scheduler= and clip_norm= go with torch.optim's; give the optimizer a schedule= itself"
+            )
+        return optimizers.resolve(optimizer)
+    kind = type(optimizer)
+    name = kind.__name__
+    if name not in _KNOWN or not kind.__module__.startswith("torch.optim"):
+        raise InvalidArgument(
+            f"optimizer {kind.__module__}.{name} is not supported; accepted of torch.optim are {', '.join(_KNOWN)}"
+        )
+    if any(optimizer.state.values()):
+        # Adagrad has its sums from the beginning.
+        steps = [float(state.get("step", 0)) for state in optimizer.state.values()]
+        if name != "Adagrad" or any(steps):
+            raise InvalidArgument(
+                f"torch.optim.{name} has made steps, and its state is not taken over; give a new optimizer"
+            )
+    options = _options(optimizer)
+    unknown = {key for key in options if key.startswith("hook")}
+    if unknown or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise InvalidArgument(f"torch.optim.{name}: hooks are not called, as steps run in the daemon; remove them")
+    target, attributes = _KNOWN[name](name, options)
+    attributes = {k: v if isinstance(v, bool) else float(v) for k, v in attributes.items()}
+    rate = options.get("initial_lr", options["lr"]) if schedule is not None else options["lr"]
+    return optimizers.make(target, float(rate), schedule, clip_norm=clip_norm, **attributes)
+
+
+def trained_by(optimizer: Any) -> set[int] | None:
+    """Ids of the parameters that an optimizer of torch.optim updates; None: all."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return None
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
