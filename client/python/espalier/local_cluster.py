@@ -160,7 +160,10 @@ class LocalCluster:
             atexit.unregister(self.stop)
             if self.client is not None:
                 remove_default_client(self.client)
-                self.client.close()
+                kept = f"; its data are in {self._data_dir}" if self._data_dir else ""
+                self.client._connection.end(
+                    f"the coordinator of espalier.local() has ended{kept}: fetch weights and so on within its context"
+                )
                 self.client = None
             if self._process is not None:
                 _end(self._process)

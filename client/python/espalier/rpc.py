@@ -285,6 +285,7 @@ class Connection:
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._process = 0
+        self._ended = ""
 
     def channel(self) -> grpc.Channel:
         """The channel, connected. Unavailable if nothing answers within the connection's time."""
@@ -293,6 +294,8 @@ class Connection:
             _left_behind.append(self._channel)
             self._lock, self._channel, self._process = threading.Lock(), None, os.getpid()
         with self._lock:
+            if self._ended:
+                raise errors.Unavailable(self._ended)
             if self._channel is None:
                 self._channel = self._connect()
             return self._channel
@@ -316,6 +319,11 @@ class Connection:
             raise
         _open.add(self)
         return channel
+
+    def end(self, reason: str) -> None:
+        """Closes the channel; later calls are refused as Unavailable, with this reason."""
+        self._ended = reason
+        self.close()
 
     def close(self) -> None:
         """Closes the channel; the next call opens another."""

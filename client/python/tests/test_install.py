@@ -57,19 +57,19 @@ x = np.random.default_rng(0).normal(size=(256, 3)).astype("f")
 with espalier.local(workers=1):
     result = espalier.fit(graph, {"x": x, "y": x @ [[1], [2], [3]]}, optimizer=espalier.optimizers.SGD(0.1),
                           batch_size=32, epochs=20, verbose=0)
-print(np.round(result.weights()["w"], 2).tolist())
+    print(np.round(result.weights()["w"], 2).tolist())
 """
     assert run(python, program) == "[[1.0, 2.0, 3.0]]\n"
 
 
-def test_the_package_is_typed_and_complete(python):
+def test_the_package_is_typed_and_complete(python, source):
     folder = Path(run(python, "import espalier; print(espalier.__file__)").strip()).parent
     assert python.parent.parent in folder.parents
     there = {path.relative_to(folder) for path in folder.rglob("*") if path.suffix != ".pyc" and path.is_file()}
     wanted = {
-        path.relative_to(PACKAGE / "espalier")
-        for path in (PACKAGE / "espalier").rglob("*")
-        if path.suffix in (".py", ".pyi", ".typed") and "__pycache__" not in path.parts
+        path.relative_to(source / "espalier")
+        for path in (source / "espalier").rglob("*")
+        if path.name == "py.typed" or path.suffix in (".py", ".pyi")
     }
     assert wanted - there == set()
 

@@ -109,6 +109,13 @@ def test_a_context_ends_the_daemon_after_an_exception():
     assert cluster.pid is None
 
 
+def test_a_client_of_an_ended_daemon_says_so():
+    with espalier.local(workers=0) as client:
+        assert client.jobs() == []
+    with pytest.raises(errors.Unavailable, match=r"of espalier.local\(\) has ended.*within its context"):
+        client.jobs()
+
+
 def test_a_child_made_by_fork_does_not_end_it():
     with LocalCluster(0) as client:
         child = os.fork()
