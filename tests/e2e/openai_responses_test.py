@@ -35,7 +35,7 @@ class ResponsesTest(unittest.TestCase):
     def setUpClass(cls):
         os.environ["ESPALIER_TOKEN"] = KEYS[0]
         keys = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), f"keys.{os.getpid()}")
-        write_private(keys, "\n".join(KEYS))
+        write_private(keys, f"{KEYS[0]}\n{KEYS[1]} role=infer owner=other\n")
         cls.cluster = Cluster(workers=0, daemon_flags=[f"--api-key-file={keys}", "--local-workers=1",
                                                        "--response-store-bytes=400000"])
         try:
