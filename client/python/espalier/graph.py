@@ -218,8 +218,9 @@ def _elements(array: npt.ArrayLike, dtype: Any = None) -> np.ndarray[Any, Any]:
     if name == "bfloat16":
         import ml_dtypes  # NumPy has no bfloat16
 
-        return np.ascontiguousarray(found.astype(ml_dtypes.bfloat16))
-    return np.ascontiguousarray(found.astype(np.dtype(name).newbyteorder("<")))
+        return np.asarray(found.astype(ml_dtypes.bfloat16), order="C")
+    # Not ascontiguousarray, which makes arrays of one dimension out of single numbers.
+    return np.asarray(found.astype(np.dtype(name).newbyteorder("<")), order="C")
 
 
 class Graph:
