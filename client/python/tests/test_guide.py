@@ -1,0 +1,41 @@
+"""The Python of docs/guide/python.md runs as it stands there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).absolute().parents[3] / "docs" / "guide" / "python.md"
+
+
+def test_the_guide_runs(capsys):
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = list(re.finditer(r"<!-- run -->\n```python\n(.*?)```", text, re.DOTALL))
+    assert len(blocks) == text.count("```python") == 4
+    names = {}
+    try:
+        for block in blocks:
+            # Lines of errors are those of the page.
+            lines = "\n" * text[: block.start(1)].count("\n")
+            exec(compile(lines + block[1], str(PAGE), "exec"), names)
+    finally:
+        names["cluster"].stop()
+    assert names["result"].evaluation["accuracy"] > 0.8
+    assert names["values"].keys() >= {"loss", "accuracy"}
+    assert names["weights"]["w1"].shape == (32, 20)
+    line = next(i for i, line in enumerate(text.splitlines(), 1) if 'name="narrow"' in line)
+    assert f"(narrow was made at {PAGE}:{line})" in capsys.readouterr().out
+
+
+def test_the_guide_names_all_errors():
+    import espalier.errors as errors
+
+    text = PAGE.read_text(encoding="utf-8")
+    named = [
+        name
+        for name, found in vars(errors).items()
+        if isinstance(found, type) and issubclass(found, errors.EspalierError) and name != "UnsupportedOperators"
+    ]
+    missing = [name for name in named if f"`{name}`" not in text]
+    if missing:
+        pytest.fail(f"{PAGE} does not name {', '.join(missing)}")
