@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,9 +41,23 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps PyTorch from logging errors of a trace, which are raised, and may be repeated for one batch size."""
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx", "torch.export")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 def _export(module: nn.Module, inputs: Sequence[torch.Tensor], batch: Any) -> Any:
     dynamic = None if batch is None else (tuple({0: batch} for _ in inputs),)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         return torch.export.export(module, tuple(inputs), dynamic_shapes=dynamic, strict=False)
 

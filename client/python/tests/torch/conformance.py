@@ -18,13 +18,25 @@ TWO = {"max_devices": 2, "strategy": "data_parallel"}
 
 
 @dataclass
-class Result:
-    """Differences: of losses relative to PyTorch's, of the others to the largest element of all."""
+class Distance:
+    """How far results are from those of float64: here, and in PyTorch's own float32."""
 
-    loss: float
-    gradient: float
-    curve: dict[int, float]  # workers -> largest of the losses of all steps
-    weights: dict[int, float]  # workers -> parameters and running statistics after the last step
+    here: float
+    torch: float
+
+    def within(self, limit: float) -> bool:
+        """Whether they are near, or nearly as near as PyTorch's where a model enlarges rounding."""
+        return self.here <= max(limit, 3 * self.torch)
+
+
+@dataclass
+class Result:
+    """Losses relative to their size, the others to the largest element of all."""
+
+    loss: Distance
+    gradient: Distance
+    curve: dict[int, Distance]  # workers -> the largest of the losses of all steps
+    weights: dict[int, Distance]  # workers -> parameters and running statistics after the last step
 
 
 def call(entry: Entry, module: nn.Module, columns: Columns) -> torch.Tensor:
@@ -74,26 +86,42 @@ def relative(a: list[float], b: list[float]) -> float:
     return max(abs(x - y) / max(abs(y), 1e-30) for x, y in zip(a, b, strict=True))
 
 
+def in_double(module: nn.Module, columns: Columns) -> tuple[nn.Module, Columns]:
+    return copy.deepcopy(module).double(), {k: c.double() if c.is_floating_point() else c for k, c in columns.items()}
+
+
+def gradients(entry: Entry, module: nn.Module, columns: Columns) -> dict[str, np.ndarray]:
+    module = copy.deepcopy(module)
+    call(entry, module, columns).backward()
+    return {name: (torch.zeros_like(p) if p.grad is None else p.grad).numpy() for name, p in module.named_parameters()}
+
+
+def largest_difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
+    largest = max(float(np.abs(x).max()) for x in b.values())
+    return max(float(np.abs(a[name] - b[name]).max()) for name in b) / largest
+
+
 def compare(entry: Entry) -> Result:
     torch.manual_seed(0)
     module, columns = entry.build().train(), entry.data(entry.examples)
+    double, doubles = in_double(module, columns)
     # One step with rate 1 changes parameters by their gradients.
-    reference, here = copy.deepcopy(module), copy.deepcopy(module)
-    call(entry, reference, columns).backward()
-    loss = train_here(entry, here, columns, 1.0, 1, ONE)
-    gradients = {name: p.grad for name, p in reference.named_parameters() if p.grad is not None}
-    largest = max(float(gradient.abs().max()) for gradient in gradients.values())
+    here = copy.deepcopy(module)
+    loss = train_here(entry, here, columns, 1.0, 1, TWO)
     moved = dict(here.named_parameters())
-    gradient = 0.0
-    for name, before in module.named_parameters():
-        change = (before - moved[name]).detach()
-        wanted = gradients.get(name, torch.zeros_like(change))
-        gradient = max(gradient, float((change - wanted).abs().max()) / largest)
-    reference = copy.deepcopy(module)
-    losses = train_torch(entry, reference, columns, entry.rate, STEPS)
-    result = Result(relative(loss, losses[:1]), gradient, {}, {})
+    found = {name: (before - moved[name]).detach().numpy() for name, before in module.named_parameters()}
+    wanted = gradients(entry, double, doubles)
+    own = largest_difference(gradients(entry, module, columns), wanted)
+    gradient = Distance(largest_difference(found, wanted), own)
+
+    reference, plain = copy.deepcopy(double), copy.deepcopy(module)
+    losses = train_torch(entry, reference, doubles, entry.rate, STEPS)
+    own_losses = train_torch(entry, plain, columns, entry.rate, STEPS)
+    own_curve, own_weights = relative(own_losses, losses), apart(state(plain), state(reference))
+    result = Result(Distance(relative(loss, losses[:1]), relative(own_losses[:1], losses[:1])), gradient, {}, {})
     for workers, search in ((1, ONE), (2, TWO)):
         here = copy.deepcopy(module)
-        result.curve[workers] = relative(train_here(entry, here, columns, entry.rate, STEPS, search), losses)
-        result.weights[workers] = apart(state(here), state(reference))
+        curve = relative(train_here(entry, here, columns, entry.rate, STEPS, search), losses)
+        result.curve[workers] = Distance(curve, own_curve)
+        result.weights[workers] = Distance(apart(state(here), state(reference)), own_weights)
     return result

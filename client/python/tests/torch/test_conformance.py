@@ -4,17 +4,19 @@ import conformance
 import pytest
 from zoo import ZOO
 
+MODELS = [name for name, entry in ZOO.items() if not entry.slow]
+
 
 def test_there_are_enough_models():
-    assert len(ZOO) >= 40
-    assert {entry.library for entry in ZOO.values()} == {"torchvision", "timm", "transformers"}
+    assert len(MODELS) >= 40
+    assert {ZOO[name].library for name in MODELS} == {"torchvision", "timm", "transformers"}
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MODELS)
 def test_trains_as_in_torch(daemon, name):
     found = conformance.compare(ZOO[name])
-    assert found.loss < 1e-5
-    assert found.gradient < 1e-4
+    assert found.loss.within(1e-5), found.loss
+    assert found.gradient.within(1e-4), found.gradient
     for workers in (1, 2):
-        assert found.curve[workers] < 1e-5, f"losses on {workers} workers"
-        assert found.weights[workers] < 1e-5, f"weights on {workers} workers"
+        assert found.curve[workers].within(1e-5), (workers, found.curve)
+        assert found.weights[workers].within(1e-5), (workers, found.weights)

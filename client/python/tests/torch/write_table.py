@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -27,9 +28,10 @@ END = "<!-- end -->"
 
 
 def row(entry: Entry, found: conformance.Result) -> str:
-    curve, weights = max(found.curve.values()), max(found.weights.values())
-    cells = [entry.name, entry.library, *(f"{x:.0e}" for x in (found.loss, found.gradient, curve, weights))]
-    return f"| {' | '.join(cells)} |"
+    curve = max(found.curve.values(), key=lambda d: d.here)
+    weights = max(found.weights.values(), key=lambda d: d.here)
+    cells = [f"{d.here:.0e} ({d.torch:.0e})" for d in (found.loss, found.gradient, curve, weights)]
+    return f"| {' | '.join([entry.name, entry.library, *cells])} |"
 
 
 def main(names: list[str]) -> None:
@@ -38,6 +40,7 @@ def main(names: list[str]) -> None:
     rows, unsupported, sources = [], collections.Counter(), {}
     with espalier.local(workers=2, flags=["--worker-threads=1", "--measure-seconds=0"]):
         for name in names or ZOO:
+            began = time.monotonic()
             try:
                 rows.append(row(ZOO[name], conformance.compare(ZOO[name])))
             except UnsupportedOperators as error:
@@ -48,7 +51,7 @@ def main(names: list[str]) -> None:
             except espalier.EspalierError as error:
                 rows.append(f"| {name} | {ZOO[name].library} | {type(error).__name__} | | | |")
                 print(f"{name}: {error}", file=sys.stderr)
-            print(rows[-1], flush=True)
+            print(rows[-1], f"{time.monotonic() - began:.1f} s", flush=True)
     if names:
         return
     lines = [
