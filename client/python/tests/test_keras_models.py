@@ -112,6 +112,39 @@ def test_class_and_sample_weights_scale_the_loss(daemon):
 
 
 @pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
+def test_validation_data_are_held_out(daemon):
+    x, y = data()
+    split, given = classifier(), classifier()
+    given.set_weights(split.get_weights())
+    first = fit(split, x, y, validation_split=0.25, shuffle=False)
+    second = fit(given, x[:120], y[:120], validation_data=(x[120:], y[120:]), shuffle=False)
+    assert first.history == second.history
+    assert len(first.history["val_loss"]) == 1
+    assert given.job.record.evaluation_examples == 40
+
+
+@pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
+@pytest.mark.parametrize(
+    ("layer", "trained"),
+    [
+        (lambda: L.Dropout(0.5), 2.0),
+        (lambda: L.Dropout(0.5, noise_shape=(None, 1, 1, 32)), 2.0),
+        (lambda: L.SpatialDropout2D(0.75), 4.0),
+        (lambda: L.GaussianNoise(0.5), 1.25),
+        (lambda: L.GaussianDropout(0.5), 2.0),
+    ],
+)
+def test_noise_is_there_in_training_only(daemon, layer, trained):
+    # Of ones, the mean square of what the layer makes of them; PReLU has a weight and leaves them alone.
+    model = Sequential([Input((4, 4, 32)), L.PReLU(shared_axes=[1, 2]), layer(), L.Flatten()])
+    model.compile("sgd", "mse")
+    x = np.ones((512, 4, 4, 32), np.float32)
+    history = fit(model, x, np.zeros((512, 512)), validation_split=0.125, batch_size=448).history
+    assert history["loss"][0] == pytest.approx(trained, rel=0.05)
+    assert history["val_loss"][0] == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
 def test_batches_of_an_iterable(daemon):
     x, y = data()
     arrays, batches = classifier(), classifier()
@@ -250,6 +283,8 @@ def test_refused(make, message):
         ({"y": np.zeros(3, int)}, "unequal numbers of examples"),
         ({"sample_weight": np.ones(4)}, "sample_weight has shape"),
         ({"initial_epoch": 2}, "initial_epoch=2"),
+        ({"validation_freq": 2}, "validation comes once"),
+        ({"validation_data": np.zeros(3)}, "validation_data: accepted"),
         ({"validation_steps": 2}, "all validation examples are taken"),
         ({"callbacks": [print]}, "is no espalier.callbacks.Callback"),
     ],

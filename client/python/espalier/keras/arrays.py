@@ -96,6 +96,7 @@ class Source:
         self.batch_size: int | None = None
         self.examples: int | None = None
         self.stream: Any = None
+        self._held_out: Source | None = None
         if x is None:
             raise InvalidArgument("fit: x is missing")
         iterable = not _is_array(x) and not isinstance(x, (Mapping, list, tuple))
@@ -250,10 +251,33 @@ class Source:
         return found
 
     def columns(self, network: Network, targets: Sequence[Target]) -> Any:
-        """The dataset for the inputs of the graph: a dict of arrays, or an iterable of such batches."""
-        if self.stream is None:
-            return self._columns(network, targets, self.first)
-        return _Stream(self, network, targets)
+        """The dataset for the inputs of the graph: a dict of arrays, or an iterable of such batches.
+
+        Examples that were held out come last.
+        """
+        if self.stream is not None:
+            return _Stream(self, network, targets)
+        found = self._columns(network, targets, self.first)
+        if self._held_out is None:
+            return found
+        more = self._held_out._columns(network, targets, self._held_out.first)
+        return {name: np.concatenate([array, more[name]]) for name, array in found.items()}
+
+    def hold_out(self, given: Any) -> float:
+        """Takes validation_data, (x, y) or (x, y, sample_weight); returns their part of all examples."""
+        if self.stream is not None or self.examples is None:
+            raise InvalidArgument(
+                "fit: validation_data needs x and y as arrays; of an iterable give no validation_data"
+            )
+        if not isinstance(given, (tuple, list)) or len(given) not in (2, 3):
+            raise InvalidArgument("fit: validation_data: accepted: (x, y) or (x, y, sample_weight)")
+        other = Source(given[0], given[1], given[2] if len(given) == 3 else None, None)
+        if other.stream is not None or other.examples is None:
+            raise InvalidArgument("fit: validation_data holds an iterable; accepted are arrays")
+        other.weighted = self.weighted = self.weighted or other.weighted
+        self._held_out = other
+        # The coordinator takes so many as the product rounded down.
+        return (other.examples + 0.5) / (self.examples + other.examples)
 
 
 class _Stream:

@@ -176,18 +176,27 @@ class Trainer:
 
         x, y: arrays, lists of them or dicts by the names of inputs and outputs; or x alone: an iterable of (x, y) or
         (x, y, sample_weight) batches. Examples that do not fill a batch are skipped, different ones in every epoch.
-        validation_split: this part of the examples, the last ones, is evaluated instead of trained on.
+        validation_split: this part of the examples, the last ones, is evaluated instead of trained on. validation_data:
+        (x, y) or (x, y, sample_weight) to evaluate. That happens once, after the last step; History has it as val_...
         client, search, precision, checkpoint_every, job_name: as in espalier.fit.
 
         Weights have the trained elements afterwards. Each fit begins with new optimizer state. Errors as espalier.fit.
         """
         if initial_epoch:
             raise InvalidArgument(f"fit: initial_epoch={initial_epoch} is not supported; a job begins with epoch 0")
+        if validation_freq != 1:
+            raise InvalidArgument(
+                f"fit: validation_freq={validation_freq!r}: validation comes once, after the last step"
+            )
         if validation_steps is not None or validation_batch_size is not None:
             raise InvalidArgument("fit: validation_steps and validation_batch_size: all validation examples are taken")
         if isinstance(batch_size, (list, tuple)) or isinstance(epochs, float):
             raise InvalidArgument(f"fit: batch_size={batch_size!r}, epochs={epochs!r}; accepted are integers")
         source = arrays.Source(x, y, sample_weight, class_weight)
+        trained = None if source.examples is None else source.examples - int(source.examples * validation_split)
+        if validation_data is not None:
+            # As in Keras, they come before a split.
+            trained, validation_split = source.examples, source.hold_out(validation_data)
         network = self._network_for(source)
         heads = self._heads(network)
         shapes = source.input_shapes(network)
@@ -200,15 +209,13 @@ class Trainer:
         weighted = source.weighted
         g = self._loss_graph(network, shapes, heads, targets, weighted)
         size = int(batch_size or source.batch_size or self._default_batch_size)
-        if source.examples is not None:
-            size = max(1, min(size, source.examples - int(source.examples * validation_split)))
+        if trained is not None:
+            size = max(1, min(size, trained))
         message = self._message(g)
         history = callback_classes.History()
         history._steps_per_epoch = steps_per_epoch or 0
         steps = None if steps_per_epoch is None else int(steps_per_epoch) * int(epochs)
-        counted = 0
-        if source.examples is not None:
-            counted = (source.examples - int(source.examples * validation_split)) // size
+        counted = 0 if trained is None else trained // size
         run = [history, *callback_classes.prepared(callbacks or (), self, int(epochs), steps_per_epoch, counted)]
         history.set_model(self)
         self.stop_training = False
@@ -229,7 +236,6 @@ class Trainer:
             checkpoint_every=checkpoint_every,
             callbacks=run,
             verbose=1 if verbose == "auto" else int(verbose),
-            extra=self._validation(validation_data, validation_split, validation_freq),
         )
         self.job, self.history = result.job, history
         self._take(g, result)
@@ -238,14 +244,6 @@ class Trainer:
     def fit_generator(self, generator: Any, steps_per_epoch: int | None = None, epochs: int = 1, **kwargs: Any) -> Any:
         """Keras 1's name of `fit` for an iterable of batches."""
         return self.fit(generator, steps_per_epoch=steps_per_epoch, epochs=epochs, **kwargs)
-
-    def _validation(self, data: Any, split: float, frequency: int) -> Any:
-        if data is not None:
-            raise InvalidArgument(
-                "fit: validation_data is not supported yet; append its examples to x and y, and give validation_split"
-            )
-
-        return None
 
     def _network_for(self, source: arrays.Source) -> Network:
         if self._network is None:

@@ -18,6 +18,13 @@ def ones_like(g: Lowering, tensor: Tensor) -> Tensor:
     return g.cast(same, "float32")
 
 
+def _normal(g: Lowering, like: Tensor, deviation: float) -> Tensor:
+    # Normal numbers while training, zeros in evaluation. They depend on no weight, so they need no gradient.
+    attributes: dict[str, Any] = {"distribution": "normal", "b": deviation}
+    noise = g.op("random_like", [ones_like(g, like)], attributes, shape=like.shape or ())
+    return g.broadcast("multiply", noise, g.in_training(like))
+
+
 class _Same(Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The input's shape."""
@@ -106,9 +113,7 @@ class GaussianNoise(_Same):
         x = inputs[0]
         if self.stddev == 0 or not self._trains(g, arguments):
             return [x]
-        shape = x.tensor.shape or ()
-        noise = g.op("random_like", [x.tensor], {"distribution": "normal", "b": self.stddev}, shape=shape)
-        noise = g.broadcast("multiply", noise, g.in_training(x.tensor))
+        noise = _normal(g, x.tensor, self.stddev)
         return [Value(g.broadcast("add", x.tensor, noise), x.shape, x.order)]
 
 
@@ -125,10 +130,8 @@ class GaussianDropout(_Same):
         x = inputs[0]
         if self.rate == 0 or not self._trains(g, arguments):
             return [x]
-        shape = x.tensor.shape or ()
         deviation = (self.rate / (1 - self.rate)) ** 0.5
-        noise = g.op("random_like", [x.tensor], {"distribution": "normal", "b": deviation}, shape=shape)
-        factor = g.scalar("add_scalar", g.broadcast("multiply", noise, g.in_training(x.tensor)), 1.0)
+        factor = g.scalar("add_scalar", _normal(g, x.tensor, deviation), 1.0)
         return [Value(g.broadcast("multiply", x.tensor, factor), x.shape, x.order)]
 
 
