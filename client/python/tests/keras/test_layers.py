@@ -140,7 +140,7 @@ ACTIVATIONS = (
 
 
 @pytest.mark.parametrize(("name", "make", "shape"), CASES, ids=[case[0] for case in CASES])
-def test_layer(workers, name, make, shape):
+def test_layer(daemon, name, make, shape):
     # The weights before the layer show the gradient of its input.
     rng = np.random.default_rng(len(name))
     begin = keras.Input(shape)
@@ -151,7 +151,7 @@ def test_layer(workers, name, make, shape):
     compare_step(model, x, y, "mse")
 
 
-def test_activations(workers):
+def test_activations(daemon):
     rng = np.random.default_rng(1)
     begin = keras.Input(STEPS)
     model = keras.Model(begin, [L.Activation(name, name=name)(L.Dense(4)(begin)) for name in ACTIVATIONS])

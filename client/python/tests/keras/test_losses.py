@@ -68,7 +68,7 @@ LOSS_CASES = [
 @pytest.mark.parametrize(
     ("loss", "activation", "kind"), LOSS_CASES, ids=[f"{c[0].name}-{c[1]}-{c[2]}" for c in LOSS_CASES]
 )
-def test_loss(workers, loss, activation, kind):
+def test_loss(daemon, loss, activation, kind):
     model = model_of(4, activation)
     x, y = data(np.random.default_rng(1), 4, kind)
     compare_step(model, x, y, loss, batch=COUNT, rate=0.05)
@@ -119,7 +119,7 @@ def both(model, x, y, optimizer, loss, steps, batch, fit=None, **compiled):
         "cosine",
     ],
 )
-def test_optimizer(workers, optimizer):
+def test_optimizer(daemon, optimizer):
     x, y = data(np.random.default_rng(3), 4, "real")
     theirs, mine, want, have = both(model_of(4), x, y, optimizer(), "mse", 6, COUNT)
     assert relative(mine["loss"], theirs["loss"]) <= LOSSES
@@ -136,7 +136,7 @@ def test_optimizer(workers, optimizer):
         ("mse", None, "real", [keras.metrics.RootMeanSquaredError(name="root"), "cosine_similarity", "mape"]),
     ],
 )
-def test_metrics(workers, loss, activation, kind, metrics):
+def test_metrics(daemon, loss, activation, kind, metrics):
     x, y = data(np.random.default_rng(4), 7, kind)
     theirs, mine, _, _ = both(model_of(7, activation), x, y, "sgd", loss, 2, COUNT, metrics=metrics)
     assert set(mine) == set(theirs)
@@ -145,7 +145,7 @@ def test_metrics(workers, loss, activation, kind, metrics):
 
 
 @pytest.mark.parametrize("kind", ["labels", "one-hot"])
-def test_weights_of_classes_and_examples(workers, kind):
+def test_weights_of_classes_and_examples(daemon, kind):
     rng = np.random.default_rng(5)
     x, y = data(rng, 4, kind)
     loss = "sparse_categorical_crossentropy" if kind == "labels" else "categorical_crossentropy"
@@ -160,7 +160,7 @@ def test_weights_of_classes_and_examples(workers, kind):
         assert all(relative(a, b) <= LOSSES for a, b in zip(have, want, strict=True))
 
 
-def test_several_losses_have_keras_names_and_weights(workers):
+def test_several_losses_have_keras_names_and_weights(daemon):
     rng = np.random.default_rng(6)
     begin = keras.Input((5,))
     model = keras.Model(

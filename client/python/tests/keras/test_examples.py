@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "keras"
+EXAMPLES = Path(__file__).absolute().parents[2] / "examples" / "keras"
 
 
 def run(daemon, folder, name, **environment):

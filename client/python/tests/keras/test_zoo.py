@@ -273,7 +273,7 @@ MODELS = (
 
 
 @pytest.mark.parametrize("make", MODELS, ids=[make.__name__ for make in MODELS])
-def test_model(workers, make):
+def test_model(daemon, make):
     keras.utils.set_random_seed(1)
     rng = np.random.default_rng(7)
     model, x, y, loss = make(rng)

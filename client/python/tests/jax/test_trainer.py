@@ -1,0 +1,87 @@
+"""espalier.jax.Trainer and espalier.flax.Trainer: data, metrics, evaluation, what comes back."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import espalier.flax
+from espalier.errors import EspalierWarning, InvalidArgument
+from espalier.jax import Trainer
+
+random = np.random.default_rng(0)
+X = random.normal(size=(160, 6)).astype(np.float32)
+Y = (X @ random.normal(size=(6, 3))).argmax(1)
+PARAMS = {"w": jnp.zeros((6, 3)), "b": jnp.zeros(3)}
+
+
+def loss(p, x, y):
+    logits = x @ p["w"] + p["b"]
+    accuracy = (logits.argmax(-1) == y).mean()
+    return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), {"accuracy": accuracy}
+
+
+def batches():
+    for i in range(0, 160, 40):
+        yield [X[i : i + 40], Y[i : i + 40]]
+
+
+@pytest.mark.parametrize("data", [(X, Y), [*batches()], batches()], ids=["arrays", "loader", "iterator"])
+def test_all_kinds_of_data_train_alike(daemon, data):
+    trainer = Trainer(loss, PARAMS, optax.adam(0.05), has_aux=True)
+    params = trainer.fit(data, 40, 3, shuffle=False, verbose=0)
+    again = Trainer(loss, PARAMS, optax.adam(0.05), has_aux=True).fit((X, Y), 40, 3, shuffle=False, verbose=0)
+    assert isinstance(params["w"], jax.Array)
+    np.testing.assert_array_equal(params["w"], again["w"])
+    assert len(trainer.history["loss"]) == 12
+    assert trainer.history["accuracy"][-1] > 0.8
+
+
+def test_every_held_out_example_is_evaluated(daemon):
+    trainer = Trainer(loss, PARAMS, optax.sgd(0.0), has_aux=True)
+    trainer.fit((X, Y), 48, 1, validation_split=0.25, verbose=0)  # 40 examples: less than a batch
+    assert trainer.result.evaluation["loss"] == pytest.approx(np.log(3), rel=1e-5)
+    assert trainer.result.evaluation["accuracy"] == pytest.approx((Y[120:] == 0).mean(), rel=1e-5)
+
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.first = nnx.Linear(6, 16, rngs=rngs)
+        self.norm = nnx.BatchNorm(16, momentum=0.8, rngs=rngs)
+        self.drop = nnx.Dropout(0.1, rngs=rngs)
+        self.second = nnx.Linear(16, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.second(self.drop(nnx.relu(self.norm(self.first(x)))))
+
+
+def test_nnx_models_are_trained_in_place(daemon):
+    model = Model(nnx.Rngs(0))
+
+    def loss_of(model, x, y):
+        return optax.softmax_cross_entropy_with_integer_labels(model(x), y).mean()
+
+    trainer = espalier.flax.Trainer(model, loss_of, optax.adam(0.02))
+    with pytest.warns(EspalierWarning, match="random numbers are the daemon's"):
+        assert trainer.fit((X, Y), 40, 10, verbose=0) is model
+    assert trainer.history["loss"][-1] < 0.6 * trainer.history["loss"][0]
+    model.eval()
+    assert float((model(X).argmax(-1) == Y).mean()) > 0.8
+    assert float(jnp.abs(model.norm.mean[...]).max()) > 0
+
+
+def test_an_unknown_table_needs_an_example():
+    with pytest.raises(InvalidArgument, match="example_batch"):
+        Trainer(loss, PARAMS, "adam", has_aux=True).fit("uploaded", 8)
+
+
+def test_an_empty_iterator_says_so():
+    with pytest.raises(InvalidArgument, match="used up"):
+        Trainer(loss, PARAMS, "adam", has_aux=True).fit(iter([]), 8)
+
+
+def test_a_plain_module_is_no_nnx_model():
+    with pytest.raises(InvalidArgument, match=r"espalier\.jax\.Trainer"):
+        espalier.flax.Trainer(object(), loss, "adam")

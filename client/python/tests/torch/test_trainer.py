@@ -1,0 +1,257 @@
+"""Trainer trains as a loop of PyTorch's does, with its optimizers, losses, schedules and data."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from espalier.errors import InvalidArgument
+from espalier.torch import Trainer
+
+ROWS = 8
+
+
+def tensors(seed=1, rows=ROWS):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 6, generator=generator), torch.randint(0, 4, (rows,), generator=generator)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16)
+        self.last = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.norm(self.first(x))))
+
+
+def loop(module, optimizer, loss, data, steps, scheduler=None, clip=0.0):
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        value = loss(module(data[0]), *data[1:])
+        value.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(module.parameters(), clip)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        losses.append(value.item())
+    return losses
+
+
+def fit(trainer, data, steps=6, **more):
+    options = {"steps": steps, "batch_size": ROWS, "shuffle": False, "verbose": 0, **more}
+    return trainer.fit(data, **options)
+
+
+def assert_same(module, reference, atol=1e-5):
+    theirs = reference.state_dict()
+    assert set(module.state_dict()) == set(theirs)
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=1e-4, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+        lambda p: torch.optim.Adam(p, 0.01, betas=(0.8, 0.99), weight_decay=0.1),
+        lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1),
+        lambda p: torch.optim.Adagrad(p, 0.05, lr_decay=0.1, initial_accumulator_value=0.1),
+        lambda p: torch.optim.RMSprop(p, 0.01, alpha=0.9, momentum=0.5, centered=True),
+        lambda p: torch.optim.Adafactor(p, 0.05),
+    ],
+    ids=["sgd", "adam", "adamw", "adagrad", "rmsprop", "adafactor"],
+)
+def test_optimizers(daemon, make):
+    module, data = Net(), tensors()
+    reference = copy.deepcopy(module)
+    losses = loop(reference, make(reference.parameters()), nn.CrossEntropyLoss(), data, 6)
+    result = fit(Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=make(module.parameters())), data)
+    assert result.history["loss"] == pytest.approx(losses, rel=1e-4)
+    assert_same(module, reference, atol=2e-4)
+    assert module.norm.num_batches_tracked == 6
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5),
+        lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.8),
+        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 6, 0.01),
+        lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.1, 4),
+        lambda o: torch.optim.lr_scheduler.LinearLR(o, 0.25, 1.0, 3),
+        lambda o: torch.optim.lr_scheduler.PolynomialLR(o, 7, 2.0),
+        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.2, 10, cycle_momentum=False),
+    ],
+    ids=["step", "exponential", "cosine", "linear", "rising", "polynomial", "one-cycle"],
+)
+def test_schedulers(daemon, make):
+    module, data = Net(), tensors()
+    reference = copy.deepcopy(module)
+    sgd = torch.optim.SGD(reference.parameters(), 0.1)
+    losses = loop(reference, sgd, nn.CrossEntropyLoss(), data, 6, make(sgd))
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    scheduler = make(optimizer)
+    before = optimizer.param_groups[0]["lr"]
+    result = fit(Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=scheduler), data)
+    assert result.history["loss"] == pytest.approx(losses, rel=1e-5)
+    assert optimizer.param_groups[0]["lr"] == before
+
+
+def regression(shape=(4,)):
+    generator = torch.Generator().manual_seed(5)
+    return tensors()[0], torch.rand(ROWS, *shape, generator=generator)
+
+
+LOSSES = {
+    "cross entropy": (nn.CrossEntropyLoss(), tensors()),
+    "smoothed": (nn.CrossEntropyLoss(label_smoothing=0.2), tensors()),
+    "weighted": (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5, 3.0])), tensors()),
+    "ignored": (nn.CrossEntropyLoss(ignore_index=2, weight=torch.tensor([1.0, 2.0, 0.5, 3.0])), tensors()),
+    "summed": (nn.CrossEntropyLoss(reduction="sum"), tensors()),
+    "soft": (nn.CrossEntropyLoss(label_smoothing=0.1), (tensors()[0], torch.softmax(regression()[1], 1))),
+    "softmax twice": (lambda y, labels: nn.functional.cross_entropy(y.softmax(1), labels), tensors()),
+    "nll": (lambda y, labels: nn.NLLLoss()(y.log_softmax(1), labels), tensors()),
+    "mse": (nn.MSELoss(), regression()),
+    "mse sum": (nn.MSELoss(reduction="sum"), regression()),
+    "l1": (nn.L1Loss(), regression()),
+    "smooth l1": (nn.SmoothL1Loss(beta=0.3), regression()),
+    "huber": (nn.HuberLoss(delta=0.3, reduction="sum"), regression()),
+    "bce logits": (nn.BCEWithLogitsLoss(), regression()),
+    "bce weights": (nn.BCEWithLogitsLoss(pos_weight=torch.tensor([1.0, 2.0, 3.0, 0.5])), regression()),
+    "bce": (lambda y, t: nn.BCELoss()(y.sigmoid(), t), regression()),
+    "kl": (lambda y, t: nn.KLDivLoss(reduction="batchmean")(y.log_softmax(1), t.softmax(1)), regression()),
+    "kl log": (lambda y, t: nn.KLDivLoss(log_target=True)(y.log_softmax(1), t.log_softmax(1)), regression()),
+    "two": (lambda y, labels: nn.functional.cross_entropy(y, labels) + 0.1 * y.square().mean(), tensors()),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(daemon, name):
+    loss, data = LOSSES[name]
+    module = Net()
+    reference = copy.deepcopy(module)
+    losses = loop(reference, torch.optim.SGD(reference.parameters(), 0.02), loss, data, 3)
+    result = fit(Trainer(module, loss=loss, optimizer=torch.optim.SGD(module.parameters(), 0.02)), data, steps=3)
+    assert result.history["loss"] == pytest.approx(losses, rel=1e-5)
+    assert_same(module, reference)
+
+
+def test_frozen_tied_and_unused_parameters(daemon):
+    class Tied(Net):
+        def __init__(self):
+            super().__init__()
+            self.again = nn.Linear(6, 16, bias=False)
+            self.again.weight = self.first.weight
+            self.unused = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.last(torch.tanh(self.norm(self.first(x)) + self.again(x)))
+
+    module, data = Tied(), tensors()
+    module.last.bias.requires_grad_(False)
+    reference = copy.deepcopy(module)
+    parameters = [p for name, p in reference.named_parameters() if name != "norm.weight"]
+    loop(reference, torch.optim.SGD(parameters, 0.1), nn.CrossEntropyLoss(), data, 6)
+    parameters = [p for name, p in module.named_parameters() if name != "norm.weight"]
+    fit(Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD(parameters, 0.1)), data)
+    assert_same(module, reference)
+    assert module.again.weight is module.first.weight
+
+
+def test_layers_in_eval_keep_their_statistics(daemon):
+    module, data = Net(), tensors()
+    module.norm.running_mean.copy_(torch.linspace(-1, 1, 16))
+    module.train().norm.eval()
+    reference = copy.deepcopy(module)
+    loop(reference, torch.optim.SGD(reference.parameters(), 0.1), nn.CrossEntropyLoss(), data, 4)
+    fit(Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD(module.parameters(), 0.1)), data, 4)
+    assert_same(module, reference)
+    assert not module.norm.training
+
+
+def test_a_data_loader_is_read_as_it_is(daemon):
+    module, (x, labels) = Net(), tensors(rows=3 * ROWS)
+    reference = copy.deepcopy(module)
+    optimizer = torch.optim.SGD(reference.parameters(), 0.1)
+    for _ in range(2):
+        for first in range(0, 3 * ROWS, ROWS):
+            batch = (x[first : first + ROWS], labels[first : first + ROWS])
+            loop(reference, optimizer, nn.CrossEntropyLoss(), batch, 1)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, labels), batch_size=ROWS)
+    trainer = Trainer(
+        module, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD(module.parameters(), 0.1), metrics=["accuracy"]
+    )
+    result = trainer.fit(loader, epochs=2, verbose=0)
+    assert len(result.history["loss"]) == len(result.history["accuracy"]) == 6
+    assert_same(module, reference)
+
+
+def test_gradients_are_clipped_as_in_torch(daemon):
+    module, data = Net(), tensors()
+    reference = copy.deepcopy(module)
+    sgd = torch.optim.SGD(reference.parameters(), 0.5)
+    losses = loop(reference, sgd, nn.CrossEntropyLoss(), data, 4, clip=0.1)
+    optimizer = torch.optim.SGD(module.parameters(), 0.5)
+    result = fit(Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=optimizer, clip_norm=0.1), data, 4)
+    assert result.history["loss"] == pytest.approx(losses, rel=1e-5)
+
+
+def test_several_inputs_and_labels_by_name(daemon):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(6, 1)
+
+        def forward(self, left, right, *, scale=None):
+            return self.layer(left * right) if scale is None else self.layer(left * right) * scale
+
+    module, x = Pair(), tensors()[0]
+    columns = {"labels": torch.ones(ROWS, 1), "right": x, "left": x + 1, "spare": torch.arange(ROWS)}
+    reference = copy.deepcopy(module)
+    loss = nn.functional.mse_loss(reference(columns["left"], columns["right"]), columns["labels"])
+    trainer = Trainer(module, loss=nn.MSELoss(), optimizer=torch.optim.SGD(module.parameters(), 0.1))
+    result = fit(trainer, {key: columns[key] for key in ("labels", "right", "left")}, steps=1)
+    assert result.history["loss"][0] == pytest.approx(loss.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (lambda p: torch.optim.Adam(p, amsgrad=True), "amsgrad=True is not supported"),
+        (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.5), "dampening=0.5 is not supported"),
+        (lambda p: torch.optim.Rprop(p), "Rprop is not supported; accepted of torch.optim are SGD"),
+        (
+            lambda p: torch.optim.AdamW([{"params": p[:2], "weight_decay": 0.0}, {"params": p[2:]}]),
+            "groups of parameters have weight_decay 0.0 and 0.01",
+        ),
+    ],
+)
+def test_optimizers_that_differ_are_refused_by_name(optimizer, message):
+    module = Net()
+    trainer = Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=optimizer(list(module.parameters())))
+    with pytest.raises(InvalidArgument, match=message):
+        fit(trainer, tensors())
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "message"),
+    [
+        (lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 3), "learning rate in step 4 of 6"),
+        (lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1 / (step + 1)), "LambdaLR: its learning rate"),
+        (lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o), "ReduceLROnPlateau is not supported"),
+        (lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.1, 0.2), "CyclicLR is not supported; accepted are StepLR"),
+    ],
+)
+def test_schedulers_that_differ_are_refused(scheduler, message):
+    module = Net()
+    optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+    trainer = Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=scheduler(optimizer))
+    with pytest.raises(InvalidArgument, match=message):
+        fit(trainer, tensors())
