@@ -97,8 +97,10 @@ def parse(page: str) -> list[Operator]:
     for section in page.split("\n## ")[1:]:
         name, _, body = section.partition("\n")
         operator = Operator(name.strip())
-        lines = body.strip().splitlines()
-        operator.doc = " ".join(line for line in lines if line and not line.startswith("- ")).strip()
+        # The page ends with tables of ONNX operators.
+        lines = re.split(r"\n#+ |\n\|", body)[0].strip().splitlines()
+        paragraphs = "\n".join(lines).split("\n\n")
+        operator.doc = "" if paragraphs[0].startswith("- ") else " ".join(paragraphs[0].split())
         for line in lines:
             if line.startswith("- Inputs: ") and line != "- Inputs: none":
                 for item in line[len("- Inputs: ") :].split(", "):
