@@ -237,6 +237,11 @@ class Context:
         dims: list[int | None] = [None] * len(shape)
         for k, i in enumerate(order):
             dims[i] = k
+        if not self.lazy_layout:
+            held = sorted(order)
+            wire = self.transpose(wire, [list(order).index(i) for i in held])
+            for k, i in enumerate(held):
+                dims[i] = k
         return Value(tuple(shape), wire.dtype, tuple(dims), wire=wire)
 
     def full(self, value: Value) -> np.ndarray[Any, Any]:

@@ -210,7 +210,7 @@ def _probe(leaf: Any, random: np.random.Generator) -> np.ndarray[Any, Any]:
 
 
 def _verify(tx: Any, params: Any, proto: program_pb2.Optimizer, stages: Sequence[_Stage]) -> list[bool]:
-    """Compares the updates of several steps. Returns the leaves that never move."""
+    """Compares the updates of several steps. Returns which leaves never move."""
     random = np.random.default_rng(0)
     leaves, tree = jax.tree_util.tree_flatten(params)
     attributes = {k: (a.b if a.HasField("b") else a.f) for k, a in proto.attributes.items()}
@@ -221,7 +221,7 @@ def _verify(tx: Any, params: Any, proto: program_pb2.Optimizer, stages: Sequence
     state = tx.init(theirs)
     update = jax.jit(tx.update)
     states: list[dict[str, Any]] = [{} for _ in own]
-    frozen = [True] * len(own)
+    frozen = [False] * len(own)
     formula = FORMULAS[proto.name]
     for step in range(_STEPS):
         # Gradients of several magnitudes: some norms are clipped, some are not.
@@ -230,15 +230,15 @@ def _verify(tx: Any, params: Any, proto: program_pb2.Optimizer, stages: Sequence
         tree_gradients = jax.tree_util.tree_unflatten(tree, [jax.numpy.asarray(g) for g in gradients])
         updates, state = update(tree_gradients, state, theirs)
         moves = [np.asarray(u, np.float64) for u in jax.tree_util.tree_leaves(updates)]
-        frozen = [was and not np.any(m) for was, m in zip(frozen, moves, strict=True)]
         theirs = jax.tree_util.tree_map(lambda p, u: p + u, theirs, updates)
         rate = learning_rate(proto.learning_rate, step)
         if step == 0:
-            first_frozen = list(frozen) if rate > 0 else [False] * len(own)
-        factor = clip([g for g, f in zip(gradients, first_frozen, strict=True) if not f], proto.clip_norm)
+            # The updates of leaves that are left alone are all 0, and no part of the clipped norm.
+            frozen = [rate > 0 and not np.any(m) for m in moves]
+        factor = clip([g for g, f in zip(gradients, frozen, strict=True) if not f], proto.clip_norm)
         largest = max((float(np.abs(m).max()) for m in moves if m.size), default=0.0)
         for i, (x, g, move) in enumerate(zip(own, gradients, moves, strict=True)):
-            if first_frozen[i]:
+            if frozen[i] and not np.any(move):
                 continue
             expected = formula(
                 x.astype(np.float64), g.astype(np.float64) * factor, rate, step + 1, states[i], attributes

@@ -14,7 +14,7 @@ from espalier.v1 import program_pb2
 
 PARAMS = {"a": {"kernel": np.zeros((5, 7)), "bias": np.zeros(7)}, "c": np.zeros((3, 3, 4, 8))}
 Schedule = program_pb2.LearningRateSchedule
-cosine, exponential = optax.cosine_decay_schedule(0.1, 100, 0.1), optax.exponential_decay(0.1, 30, 0.5, staircase=True)
+cosine, exponential = optax.cosine_decay_schedule(0.1, 100, 0.1), optax.exponential_decay(0.01, 10, 0.5, staircase=True)
 warm = optax.join_schedules([optax.linear_schedule(0.01, 0.1, 9), optax.constant_schedule(0.1)], [9])
 
 TRAINED = {
