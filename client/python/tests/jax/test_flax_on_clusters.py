@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "flax_on_clusters"
+EXAMPLES = Path(__file__).absolute().parents[2] / "examples" / "flax_on_clusters"
 ROWS, BATCH = 100, 32
 
 
