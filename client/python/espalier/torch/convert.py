@@ -186,7 +186,7 @@ class Converter:
         target = node.target if target is None else target
         name = operator_name(target)
         args, kwargs = self._known(node.args), self._known(node.kwargs)
-        self.emitter.outputs = self._outputs(node)
+        outputs = self.emitter.outputs = self._outputs(node)
         if name == "zeros_like.default":  # also of zero_
             args = args[:1]
         folded = self._fold(name, target, args, kwargs)
@@ -199,7 +199,7 @@ class Converter:
         made = handler(self.emitter, *args, **kwargs)
         if self._frozen:
             made = self._stop(made)
-        self._check(name, made)
+        self._check(name, made, outputs)
         return made
 
     def _stop(self, made: Any) -> Any:
@@ -207,9 +207,9 @@ class Converter:
             return tuple(self.emitter.stop_gradient(value) for value in made)
         return self.emitter.stop_gradient(made)
 
-    def _check(self, name: str, made: Any) -> None:
+    def _check(self, name: str, made: Any, outputs: list[Output]) -> None:
         values = made if isinstance(made, tuple) else (made,)
-        for value, output in zip(values, self.emitter.outputs, strict=False):
+        for value, output in zip(values, outputs, strict=False):
             if value is not None and (not same_shape(value.shape, output.shape) or value.dtype != output.dtype):
                 raise AssertionError(
                     f"aten.{name} at {self.emitter.source}: converted to {value.dtype} {value.shape}, "

@@ -75,6 +75,13 @@ def _expand(emit: Emitter, x: Value, *_: Any, **__: Any) -> Value:
     return Value(x.held, emit.output.shape, x.dtype, x.held_shape)
 
 
+@handles("broadcast_tensors.default")
+def _broadcast_tensors(emit: Emitter, values: Sequence[Value]) -> tuple[Value, ...]:
+    return tuple(
+        Value(v.held, output.shape, v.dtype, v.held_shape) for v, output in zip(values, emit.outputs, strict=True)
+    )
+
+
 @handles("slice.Tensor")
 def _slice(emit: Emitter, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Value:
     dim = axis(dim, x.rank)

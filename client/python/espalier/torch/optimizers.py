@@ -44,7 +44,12 @@ def _rmsprop(name: str, o: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def _adafactor(name: str, o: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     _must(name, o, maximize=False)
     first, second = o["eps"]
-    first = torch.finfo(torch.float32).eps if first is None else first
+    if first is None or first > 1e-20:
+        # PyTorch bounds a mean of squares by it from below, the daemon adds it to squares; a tiny one does nothing.
+        raise InvalidArgument(
+            f"torch.optim.Adafactor: eps=({first}, {second}) means something else here; only a first one of at most "
+            f"1e-20 gives the same numbers: eps=(1e-30, {second})"
+        )
     values = {"beta2_decay": o["beta2_decay"], "eps1": first, "eps2": second, "d": o["d"]}
     return "adafactor", values | {"weight_decay": o["weight_decay"]}
 

@@ -63,7 +63,7 @@ def assert_same(module, reference, atol=1e-5):
         lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1),
         lambda p: torch.optim.Adagrad(p, 0.05, lr_decay=0.1, initial_accumulator_value=0.1),
         lambda p: torch.optim.RMSprop(p, 0.01, alpha=0.9, momentum=0.5, centered=True),
-        lambda p: torch.optim.Adafactor(p, 0.05),
+        lambda p: torch.optim.Adafactor(p, 0.05, eps=(1e-30, 1e-3)),
     ],
     ids=["sgd", "adam", "adamw", "adagrad", "rmsprop", "adafactor"],
 )
@@ -226,6 +226,7 @@ def test_several_inputs_and_labels_by_name(daemon):
     [
         (lambda p: torch.optim.Adam(p, amsgrad=True), "amsgrad=True is not supported"),
         (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.5), "dampening=0.5 is not supported"),
+        (lambda p: torch.optim.Adafactor(p), r"eps=\(None, 0.001\) means something else here"),
         (lambda p: torch.optim.Rprop(p), "Rprop is not supported; accepted of torch.optim are SGD"),
         (
             lambda p: torch.optim.AdamW([{"params": p[:2], "weight_decay": 0.0}, {"params": p[2:]}]),
