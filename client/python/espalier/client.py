@@ -46,6 +46,23 @@ class ClientMethods(GenerationMethods, Generic[J]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address}>"
 
+    @operation
+    def call(self, service: str, name: str, request: Any, *, timeout: float | None = None) -> Steps[Any]:
+        """Any call that answers once (docs/reference/grpc-api.md): call("Planner", "Machines", MachinesRequest()).
+
+        An empty idempotency_key of the request is filled in, in a copy. NotFound for an unknown service or call.
+        """
+        found = method(service, name)
+        if not isinstance(request, found.request):
+            wanted = found.request.DESCRIPTOR.full_name
+            raise errors.InvalidArgument(f"{service}.{name} takes {wanted}, not {type(request).__name__}")
+        if "idempotency_key" in request.DESCRIPTOR.fields_by_name and not request.idempotency_key:
+            keyed = found.request()
+            keyed.CopyFrom(request)
+            keyed.idempotency_key = idempotency_key()
+            request = keyed
+        return (yield Unary(found, request, timeout))
+
     # Training.
 
     @operation

@@ -166,11 +166,16 @@ class Method:
 
 @functools.cache
 def method(service: str, name: str) -> Method:
-    """The method of this name, from the service's descriptor."""
+    """The method of this name, from the service's descriptor. NotFound if there is none."""
     from google.protobuf import message_factory
 
+    if service not in _MODULES:
+        raise errors.NotFound(f"there is no service {service}; known are {', '.join(_MODULES)}")
     module = importlib.import_module(f"espalier.v1.{_MODULES[service]}")
-    found = module.DESCRIPTOR.services_by_name[service].methods_by_name[name]
+    methods = module.DESCRIPTOR.services_by_name[service].methods_by_name
+    if name not in methods:
+        raise errors.NotFound(f"service {service} has no call {name}; it has {', '.join(methods)}")
+    found = methods[name]
     make = getattr(message_factory, "GetMessageClass", None)
     if make is None:  # protobuf 4.21
         factory: Any = message_factory.MessageFactory()

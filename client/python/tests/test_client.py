@@ -18,6 +18,7 @@ from espalier import errors
 from espalier.aio import AsyncClient
 from espalier.client import default_client, set_default_client
 from espalier.training import make_spec
+from espalier.v1 import models_pb2, plan_pb2
 
 PACKAGE = Path(__file__).absolute().parents[1]
 
@@ -46,6 +47,23 @@ def test_errors_have_types_and_the_coordinators_words(daemon):
         daemon.upload(small.examples(20), name="taken")
     with pytest.raises(errors.InvalidArgument, match="kind of artifact 'picture'"):
         daemon.upload(small.examples(), "picture")
+
+
+def test_any_call(daemon):
+    machines = daemon.call("Planner", "Machines", plan_pb2.MachinesRequest())
+    assert len(machines.presets) > 3
+    daemon.upload(small.examples(seed=41), name="to-delete")
+    request = models_pb2.DeleteArtifactRequest(name="to-delete")
+    daemon.call("Models", "Delete", request)
+    assert request.idempotency_key == ""
+    with pytest.raises(errors.NotFound, match="to-delete"):
+        daemon.call("Models", "Delete", request)  # another call, not the first one's answer
+    with pytest.raises(errors.NotFound, match=r"no service Trains; known are Training"):
+        daemon.call("Trains", "Get", request)
+    with pytest.raises(errors.NotFound, match=r"no call Remove; it has .*Delete"):
+        daemon.call("Models", "Remove", request)
+    with pytest.raises(errors.InvalidArgument, match=r"takes espalier\.v1\.GetJobRequest"):
+        daemon.call("Training", "Get", request)
 
 
 def test_nothing_listens():
@@ -151,6 +169,23 @@ def test_an_upload_that_cannot_be_read_leaves_nothing(daemon, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         daemon.upload(path, progress=vanish)
     assert len(daemon.artifacts()) == known
+
+
+def test_an_asyncio_upload_passes_on_what_fails(daemon, tmp_path):
+    path = tmp_path / "big.npz"
+    path.write_bytes(b"x" * 10_000_000)
+
+    def fails(done, total):
+        raise ZeroDivisionError
+
+    async def use():
+        async with AsyncClient(daemon.address) as client:
+            known = len(await client.artifacts())
+            with pytest.raises(ZeroDivisionError):
+                await client.upload(path, progress=fails)
+            assert len(await client.artifacts()) == known
+
+    asyncio.run(asyncio.wait_for(use(), 20))
 
 
 def test_a_download_that_is_wrong_is_refused(daemon, tmp_path, monkeypatch):

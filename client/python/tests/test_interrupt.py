@@ -18,6 +18,7 @@ import small
 import espalier
 from espalier import errors, optimizers
 from espalier.training import Callback, fit
+from espalier.v1 import training_pb2
 
 PACKAGE = Path(__file__).absolute().parents[1]
 SCRIPT = """
@@ -135,6 +136,20 @@ def test_ctrl_c_in_a_terminal_waits_on_or_leaves_it(daemon):
     assert program.job.cancel() == "cancelled"
 
 
+class Listen(Callback):
+    """Reads all events of a job in a thread."""
+
+    def on_begin(self, run):
+        self.messages = []
+        self.thread = threading.Thread(target=self.read, args=[run.job])
+        self.thread.start()
+
+    def read(self, job):
+        for event in job.events():
+            if event.WhichOneof("event") == "message":
+                self.messages.append(event.message)
+
+
 class Kill(Callback):
     """Kills the daemon at a step, and starts it again after a while."""
 
@@ -163,6 +178,7 @@ def test_fit_goes_on_when_the_coordinator_comes_back(tmp_path):
     first = espalier.local(workers=1, data_dir=tmp_path / "data", flags=flags)
     second = espalier.local(workers=1, data_dir=tmp_path / "data", flags=flags)
     client = first.start()
+    listen = Listen()
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -175,7 +191,7 @@ def test_fit_goes_on_when_the_coordinator_comes_back(tmp_path):
                 checkpoint_every=500,
                 shuffle=False,
                 client=client,
-                callbacks=[Kill(first, 3000, second.start)],
+                callbacks=[listen, Kill(first, 3000, second.start)],
                 verbose=0,
             )
         assert result.job.record.attempts == 2
@@ -183,6 +199,9 @@ def test_fit_goes_on_when_the_coordinator_comes_back(tmp_path):
         losses, _, _ = small.train(data, 12_000, 16, 0.05)
         assert result.history["loss"] == pytest.approx(losses, abs=1e-4)
         assert len(result.weights()) == 4
+        listen.thread.join(20)
+        record = client.call("Training", "Get", training_pb2.GetJobRequest(job_id=result.job.id, with_reports=True))
+        assert [m for m in listen.messages if "connection to the coordinator" not in m] == list(record.messages)
     finally:
         second.stop()
         first.stop()
