@@ -52,12 +52,12 @@ def ask(job: Job) -> bool:
     if not _has_terminal():
         _cancel(job)
         return False
+    question = f"job {job.id} runs. [w]ait on, [c]ancel it, or [l]eave it running? "
     while True:
-        print(
-            f"job {job.id} runs. [w]ait on, [c]ancel it, or [l]eave it running? ", end="", file=sys.stderr, flush=True
-        )
         try:
-            answer = sys.stdin.readline().strip().lower()[:1]
+            print(question, end="", file=sys.stderr, flush=True)
+            # Nothing, not even a line's end: the terminal has gone.
+            answer = (sys.stdin.readline() or "c").strip().lower()[:1]
         except KeyboardInterrupt:
             answer = "c"
             print(file=sys.stderr)
