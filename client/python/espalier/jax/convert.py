@@ -161,6 +161,10 @@ def to_graph(
     program.sweep()
     graph = program.to_graph(name or getattr(loss_fn, "__name__", "loss").strip("<>"), _size_of)
     kept = {wire.name for wire in program.parameters}
+    read = {id(wire) for node in program.nodes for wire in node.inputs}
+    unread = [wire.name for wire in program.parameters if wire.trainable and id(wire) not in read]
+    if unread:
+        context.note(f"the loss does not read {', '.join(unread)}: it stays as it is, without weight decay, too")
     return Converted(
         graph,
         input_names,
@@ -267,7 +271,7 @@ def _trace(call: Any, structs: Any, batch_spec: Any, keyword: Any) -> tuple[Any,
 
 
 def _parameter(program: Program, name: str, leaf: Any, trainable: bool) -> Value:
-    array = np.asarray(leaf)
+    array = np.asarray(leaf, None if hasattr(leaf, "dtype") else _struct(leaf).dtype)
     if array.dtype.name not in ACCEPTED:
         raise InvalidArgument(
             f"parameter {name} is of type {array.dtype.name}; accepted are {', '.join(ACCEPTED)}"

@@ -142,56 +142,67 @@ def _same(equation: Any, known: Any = None) -> bool:
     if any(not is_static(_size(d)) for a in avals for d in a.shape):
         raise _Unknown("its sizes are not known")
 
-    for point in _points(avals):
+    by_jvp = "jvp_jaxpr_fun" in params
+    if by_jvp and len(floats) != len(avals):
+        raise _Unknown("some operands are integers")
 
-        def plain(*moved: Any, point: list[Any] = point) -> list[Any]:
+    def compare(point: list[Any], directions: list[Any]) -> Any:
+        """What is computed and what `known` computes; derivatives by the rule and by differentiation."""
+        outputs = evaluate(inner.jaxpr, inner.consts, point)
+
+        def plain(*moved: Any) -> list[Any]:
             arguments = list(point)
             for i, value in zip(floats, moved, strict=True):
                 arguments[i] = value
-            outputs = evaluate(inner.jaxpr, inner.consts, arguments)
-            return outputs if known is None else [known(*arguments)]
+            return evaluate(inner.jaxpr, inner.consts, arguments) if known is None else [known(*arguments)]
 
-        if known is not None:
-            value = evaluate(inner.jaxpr, inner.consts, point)[0]
-            if not np.allclose(value, known(*point), rtol=_TOLERANCE, atol=_TOLERANCE):
-                return False
+        moved = [point[i] for i in floats]
+        pair = _by_jvp if by_jvp else _by_vjp
+        return (
+            outputs[:1],
+            outputs[:1] if known is None else [known(*point)],
+            *pair(params, plain, moved, point, directions),
+        )
 
-        moved = [jax.numpy.asarray(point[i]) for i in floats]
-        random = np.random.default_rng(1)
-        if "jvp_jaxpr_fun" in params:
-            tangents = [jax.numpy.asarray(random.normal(size=m.shape), dtype=m.dtype) for m in moved]
-            if len(floats) != len(avals):
-                raise _Unknown("some operands are integers")
-            rule, rule_consts, zeros = params["jvp_jaxpr_fun"].call_wrapped(*([False] * len(avals)))[:3]
-            results = evaluate(rule, rule_consts, [*moved, *tangents])
-            found = results[len(inner.jaxpr.outvars) :]
-            expected = [t for t, zero in zip(jax.jvp(plain, moved, tangents)[1], zeros, strict=True) if not zero]
-        else:
-            found, expected = _of_vjp(equation, plain, point, floats, random)
-        for a, b in zip(found, expected, strict=True):
+    # One compilation: operation by operation, each would have one of its own.
+    compiled = jax.jit(compare)
+    random = np.random.default_rng(1)
+    along = inner.jaxpr.invars if by_jvp else inner.jaxpr.outvars
+    shapes = [tuple(int(_size(d)) for d in v.aval.shape) for v in along]
+    directions = [random.normal(size=s).astype(v.aval.dtype) for s, v in zip(shapes, along, strict=True)]
+    for point in _points(avals):
+        value, wanted, found, expected = compiled([jax.numpy.asarray(x) for x in point], directions)
+        for a, b in zip([*value, *found], [*wanted, *expected], strict=True):
             a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
             if not np.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
                 return False
     return True
 
 
-def _of_vjp(equation: Any, plain: Any, point: list[Any], floats: list[int], random: Any) -> tuple[list[Any], list[Any]]:
+def _by_jvp(params: Any, plain: Any, moved: list[Any], point: list[Any], directions: list[Any]) -> tuple[Any, Any]:
+    """Directional derivatives by a custom_jvp's rule, and by differentiating what it computes."""
+    rule, consts, zeros = params["jvp_jaxpr_fun"].call_wrapped(*([False] * len(point)))[:3]
+    results = evaluate(rule, consts, [*moved, *directions])
+    expected = jax.jvp(plain, moved, directions)[1]
+    found = results[len(results) - sum(not zero for zero in zeros) :]
+    return found, [t for t, zero in zip(expected, zeros, strict=True) if not zero]
+
+
+def _by_vjp(params: Any, plain: Any, moved: list[Any], point: list[Any], directions: list[Any]) -> tuple[Any, Any]:
     """Gradients by a custom_vjp's rule, and by differentiating what it computes."""
-    params = equation.params
-    outputs, pullback = jax.vjp(plain, *[jax.numpy.asarray(point[i]) for i in floats])
-    seeds = [jax.numpy.asarray(random.normal(size=y.shape), dtype=y.dtype) for y in outputs]
+    first = int(params["num_consts"])
+    if first:
+        raise _Unknown("it closes over computed values")
+    _, pullback = jax.vjp(plain, *moved)
     made = params["fwd_jaxpr_thunk"].call_wrapped(*([False] * len(point)))
-    forward, consts = made[0], made[1]
-    results = evaluate(forward, consts, point)
-    kept = iter(results[: len(results) - len(outputs)])
+    results = evaluate(made[0], made[1], point)
+    kept = iter(results[: len(results) - len(directions)])
     # Residuals that are operands are not among the results.
     out_tree, residual_tree, places = params["out_trees"]()
     residuals = [next(kept) if place is None else point[place] for place in places]
     unflatten = jax.tree_util.tree_unflatten
     # The user's own function: what JAX wraps it in insists on the symbolic batch.
-    pulled = params["bwd"].f(unflatten(residual_tree, residuals), unflatten(out_tree, seeds))
+    pulled = params["bwd"].f(unflatten(residual_tree, residuals), unflatten(out_tree, directions))
     found = jax.tree_util.tree_leaves(pulled, is_leaf=lambda x: x is None)
-    first = int(params["num_consts"])
-    if any(i < first for i in floats):
-        raise _Unknown("it closes over computed values")
-    return [found[i - first] for i in floats], list(pullback(seeds))
+    of_floats = [i for i, x in enumerate(point) if any(x is m for m in moved)]
+    return [found[i] for i in of_floats], list(pullback(directions))

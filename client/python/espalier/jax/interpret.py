@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jax.extend import core
 
+from espalier.errors import EspalierError, InternalError
 from espalier.jax.context import Context
 from espalier.jax.fold import fold
 from espalier.jax.ir import Wire, is_static
@@ -86,6 +87,13 @@ class Interpreter:
                 result = handler(self, equation, *values)
         except Refused as refusal:
             return self.missing(equation, values, str(refusal))
+        except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, EspalierError):
+                raise
+            raise InternalError(
+                f"converting {name} at {self.context.program.source or 'an unknown line'} failed with "
+                f"{type(error).__name__}: {error}; please report it with the loss function"
+            ) from error
         return list(result) if isinstance(result, (list, tuple)) else [result]
 
     def missing(self, equation: Any, values: Sequence[Any3], reason: str) -> list[Any3]:

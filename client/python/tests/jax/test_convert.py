@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from models_linen import initial
 
 from espalier.errors import InvalidArgument, UnsupportedOperators
 from espalier.jax import to_graph
@@ -30,7 +31,7 @@ class Images(nn.Module):
 
 def test_transpositions_between_convolutions_cancel():
     model, x = Images(), np.ones((2, 16, 16, 3), np.float32)
-    params = model.init(jax.random.key(0), x)
+    params = initial(model.init, jax.random.key(0), x)
 
     def loss(p, x, y):
         return optax.softmax_cross_entropy_with_integer_labels(model.apply(p, x), y).mean()
@@ -181,6 +182,12 @@ def test_changed_state_that_is_no_batch_norm_is_refused():
 def test_bad_arguments(params, batch, loss, message):
     with pytest.raises(InvalidArgument, match=message):
         to_graph(loss, params, batch)
+
+
+def test_parameters_that_are_not_read_are_named():
+    converted = to_graph(lambda p, x: (x * p["a"]).mean(), {"a": 1.5, "b": jnp.ones(3)}, (X,))
+    assert converted.params == ["a", "b"]
+    assert any("does not read b" in note for note in converted.notes)
 
 
 def test_inputs_are_named_by_the_loss_or_the_dict():

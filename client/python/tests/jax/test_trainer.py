@@ -34,7 +34,7 @@ def test_all_kinds_of_data_train_alike(daemon, data):
     params = trainer.fit(data, 40, 3, shuffle=False, verbose=0)
     again = Trainer(loss, PARAMS, optax.adam(0.05), has_aux=True).fit((X, Y), 40, 3, shuffle=False, verbose=0)
     assert isinstance(params["w"], jax.Array)
-    np.testing.assert_array_equal(params["w"], again["w"])
+    np.testing.assert_allclose(params["w"], again["w"], rtol=1e-5, atol=1e-6)  # plans may differ
     assert len(trainer.history["loss"]) == 12
     assert trainer.history["accuracy"][-1] > 0.8
 
