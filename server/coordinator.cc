@@ -237,6 +237,7 @@ absl::Status Coordinator::Parts::Build() {
                              .idle = options.limits.idle});
   services.push_back(MakeTrainingService(interceptor.get(), jobs.get()));
   services.push_back(MakePlannerService(interceptor.get(), plans.get()));
+  services.push_back(MakeOpsService(interceptor.get(), &operators));
   services.push_back(MakeModelsService(
       interceptor.get(), {.operators = &operators, .artifacts = artifacts.get(), .files = files},
       store.get(), [this](const v1::Artifact& model) {

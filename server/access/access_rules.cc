@@ -58,6 +58,9 @@ std::vector<AccessRule> MakeRules() {
       {"Planner/Profile", kTrain, {}},
       {"Planner/Machines", kTrain, {}},
 
+      {"Ops/List", kTrain, {}},
+      {"Ops/Infer", kTrain, {}},
+
       // The name of an upload stands in its first message, which the service hands in.
       {"Models/Upload", kTrain, {Create("name")}},
       {"Models/List", kTrain, {}},

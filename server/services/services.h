@@ -20,6 +20,7 @@ namespace espalier {
 class CallInterceptor;
 class JobRunner;
 class JobStore;
+class OpRegistry;
 class PlannerRequestHandler;
 class Rendezvous;
 class WorkerRegistry;
@@ -29,6 +30,8 @@ struct QuantizeTools;
 std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* interceptor, JobRunner* jobs);
 std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor,
                                                   PlannerRequestHandler* plans);
+std::unique_ptr<grpc::Service> MakeOpsService(CallInterceptor* interceptor,
+                                              const OpRegistry* registry);
 // `check_servable` returns why an uploaded model cannot be served.
 std::unique_ptr<grpc::Service> MakeModelsService(
     CallInterceptor* interceptor, const QuantizeTools& tools, JobStore* store,

@@ -12,12 +12,12 @@ import unittest.mock as mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import grpc  # noqa: E402
-from espalier.v1 import cluster_pb2, distillation_pb2, inference_pb2, models_pb2, plan_pb2, program_pb2, training_pb2  # noqa: E402
+from espalier.v1 import cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, program_pb2, training_pb2  # noqa: E402
 from open_inference import open_inference_pb2  # noqa: E402
 from cluster import DATA, PROGRAMS, ROOT, Cluster, Failed, write_private  # noqa: E402
 from grpc_calls import SERVICES, Calls, use  # noqa: E402
 
-use(cluster_pb2, distillation_pb2, inference_pb2, models_pb2, plan_pb2, training_pb2, open_inference_pb2)
+use(cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, training_pb2, open_inference_pb2)
 Code = grpc.StatusCode
 KEYS = {"admin": "the-key-of-the-admin", "alice": "the-key-of-alice-here", "bob": "the-key-of-bob-elsewhere",
         "infer": "the-key-of-bobs-application", "worker": "the-key-of-the-workers", "monitor": "the-key-of-prometheus",
@@ -183,7 +183,7 @@ class OwnersTest(unittest.TestCase):
         }
 
     # They name nothing that belongs to anyone.
-    NOBODYS = {"Planner/Import", "Planner/Diff", "Planner/Profile", "Planner/Machines", "OpenInference/ServerLive",
+    NOBODYS = {"Ops/List", "Ops/Infer", "Planner/Import", "Planner/Diff", "Planner/Profile", "Planner/Machines", "OpenInference/ServerLive",
                "OpenInference/ServerReady", "OpenInference/ServerMetadata", "OpenInference/ModelInfer"}
 
     def test_nothing_of_another_owner_can_be_named(self):
