@@ -47,6 +47,26 @@ std::vector<StoredCheckpoint> ListCheckpoints(FileSystem& files, const std::stri
   return found;
 }
 
+StoredCheckpoint FindCheckpoint(FileSystem& files, const std::string& job_folder,
+                                int64_t steps_done) {
+  for (const StoredCheckpoint& found : ListCheckpoints(files, job_folder)) {
+    if (found.steps_done != steps_done) continue;
+    const std::string folder = JoinPath(job_folder, found.within_job);
+    if (CheckCheckpoint(files, folder, steps_done).ok()) return found;
+  }
+  return {};
+}
+
+StoredCheckpoint FindCheckpointBefore(FileSystem& files, const std::string& job_folder,
+                                      int64_t steps_done) {
+  for (const StoredCheckpoint& found : ListCheckpoints(files, job_folder)) {
+    if (found.steps_done >= steps_done) continue;
+    const std::string folder = JoinPath(job_folder, found.within_job);
+    if (CheckCheckpoint(files, folder, found.steps_done).ok()) return found;
+  }
+  return {};
+}
+
 StoredCheckpoint ReplaceCheckpoint(FileSystem& files, const std::string& job_folder,
                                    const StoredCheckpoint& damaged) {
   const std::string manifest = JoinPath(JoinPath(job_folder, damaged.within_job), kManifestFile);
@@ -87,7 +107,8 @@ bool MeansDamage(const absl::Status& status) {
          absl::IsInvalidArgument(status);
 }
 
-void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const std::string& keep) {
+void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const std::string& keep,
+                       int64_t best_steps) {
   std::error_code failed;
   if (keep.empty()) {
     std::filesystem::remove_all(job_folder, failed);
@@ -100,10 +121,11 @@ void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const s
   }
   std::set<std::string> stay = {keep};
   if (absl::StatusOr<Manifest> manifest = ReadManifest(files, kept); manifest.ok()) {
+    bool spare = false;
     for (const StoredCheckpoint& other : ListCheckpoints(files, job_folder)) {
       if (other.steps_done >= manifest->steps_done) continue;
-      stay.insert(other.within_job);
-      break;
+      if (!spare || other.steps_done == best_steps) stay.insert(other.within_job);
+      spare = true;
     }
   } else {
     spdlog::warn("the checkpoint {} cannot be read: {}; nothing in {} is removed", keep,
@@ -122,9 +144,11 @@ void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const s
 }
 
 void RemoveOlderCheckpoints(FileSystem& files, const std::string& job_folder,
-                            const StoredCheckpoint& newest, const std::string& spare) {
+                            const StoredCheckpoint& newest, const std::string& spare,
+                            int64_t best_steps) {
   for (const StoredCheckpoint& other : ListCheckpoints(files, job_folder)) {
     if (other.steps_done >= newest.steps_done || other.within_job == spare) continue;
+    if (other.steps_done == best_steps) continue;
     RemoveWithinJob(job_folder, other.within_job);
   }
 }

@@ -24,6 +24,13 @@ struct StoredCheckpoint {
 // Returns the checkpoints in a job's folder whose manifest can be read, those of most steps first.
 std::vector<StoredCheckpoint> ListCheckpoints(FileSystem& files, const std::string& job_folder);
 
+// Returns the checkpoint of so many steps whose files are there; empty: there is none.
+StoredCheckpoint FindCheckpoint(FileSystem& files, const std::string& job_folder,
+                                int64_t steps_done);
+// Returns the newest one of fewer steps; empty: there is none.
+StoredCheckpoint FindCheckpointBefore(FileSystem& files, const std::string& job_folder,
+                                      int64_t steps_done);
+
 // Makes a damaged checkpoint no checkpoint any more, and returns the one to use in its place: the
 // newest of at most as many steps, otherwise the oldest of more (the job's record may come from a
 // backup), otherwise none, which is step 0. Its files have the manifest's sizes.
@@ -41,14 +48,17 @@ absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory, i
 bool MeansDamage(const absl::Status& status);
 
 // Removes everything in a job's folder except the checkpoint `keep`, given as by
-// CheckpointWithinJob, and the newest one of fewer steps, which is used if `keep` turns out to be
-// damaged. If `keep` is empty, removes the folder itself. If `keep` has no manifest there, removes
-// nothing: the rest may be all that is left of the job. Blocks; files that cannot be removed stay.
-void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const std::string& keep);
+// CheckpointWithinJob, the newest one of fewer steps, which is used if `keep` turns out to be
+// damaged, and those of `best_steps` steps, of a validation whose model is kept (0: none). If
+// `keep` is empty, removes the folder itself. If `keep` has no manifest there, removes nothing: the
+// rest may be all that is left of the job. Blocks; files that cannot be removed stay.
+void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const std::string& keep,
+                       int64_t best_steps = 0);
 
-// Removes complete checkpoints of fewer steps than `newest`, except `spare`. For a running attempt,
-// which may be writing others. Blocks.
+// Removes complete checkpoints of fewer steps than `newest`, except `spare` and those of
+// `best_steps` steps. For a running attempt, which may be writing others. Blocks.
 void RemoveOlderCheckpoints(FileSystem& files, const std::string& job_folder,
-                            const StoredCheckpoint& newest, const std::string& spare);
+                            const StoredCheckpoint& newest, const std::string& spare,
+                            int64_t best_steps = 0);
 
 }  // namespace espalier

@@ -77,6 +77,27 @@ TEST_F(CheckpointFoldersTest, ARunningAttemptKeepsWhatItMayBeWriting) {
             (std::set<std::string>{"attempt-2/step-20", "attempt-2/step-30", "attempt-2/step-40"}));
 }
 
+TEST_F(CheckpointFoldersTest, TheBestValidationsCheckpointStays) {
+  RemoveOlderCheckpoints(*files_, folder_, {"attempt-2/step-30", 30}, "attempt-2/step-20", 10);
+  EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-1/step-10", "attempt-2/step-20",
+                                              "attempt-2/step-30", "attempt-2/step-40"}));
+  RemoveCheckpoints(*files_, folder_, "attempt-2/step-30", 10);
+  EXPECT_EQ(Folders(),
+            (std::set<std::string>{"attempt-1/step-10", "attempt-2/step-20", "attempt-2/step-30"}));
+  RemoveCheckpoints(*files_, folder_, "attempt-2/step-30", 30);
+  EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-2/step-20", "attempt-2/step-30"}));
+}
+
+TEST_F(CheckpointFoldersTest, ACheckpointIsFoundByItsSteps) {
+  EXPECT_EQ(FindCheckpoint(*files_, folder_, 30).within_job, "attempt-2/step-30");
+  EXPECT_EQ(FindCheckpoint(*files_, folder_, 40).within_job, "") << "it has no manifest";
+  EXPECT_EQ(FindCheckpointBefore(*files_, folder_, 20).within_job, "attempt-1/step-10");
+  EXPECT_EQ(FindCheckpointBefore(*files_, folder_, 10).within_job, "");
+  std::ofstream(folder_ / "attempt-1/step-10/rank-0") << "too long";
+  EXPECT_EQ(FindCheckpoint(*files_, folder_, 10).within_job, "");
+  EXPECT_EQ(FindCheckpointBefore(*files_, folder_, 20).within_job, "");
+}
+
 TEST_F(CheckpointFoldersTest, ADamagedCheckpointIsReplacedByTheNearestSoundOneBefore) {
   std::ofstream(folder_ / "attempt-1/step-20/rank-0") << "too long";
   StoredCheckpoint other = ReplaceCheckpoint(*files_, folder_, {"attempt-2/step-30", 30});
