@@ -43,17 +43,24 @@ struct JobWrite {
   std::optional<JobRecord> job;  // without spec and plan, unless the flags below say so
   bool create = false;           // the job must not exist; also writes spec and plan
   bool with_plan = false;
-  // applied first: deletes reports of this and later steps
+  // applied first: deletes reports and validations of this and later steps
   std::optional<int64_t> drop_reports_from;
   std::vector<v1::StepReport> reports;  // replace stored reports of the same step
+  // Replace stored ones after the same step. Both in the order of steps, in which they are logged.
+  std::vector<v1::StepReport> validations;
   std::vector<std::string> messages;
   std::optional<IdempotencyRecord> idempotency_record;
 };
 
-// A report or message of a job, in the order written.
+// A validation of a job (JobEvent.validation).
+struct LoggedValidation {
+  v1::StepReport report;
+};
+
+// A report, message or validation of a job, in the order written.
 struct JobLogEntry {
   int64_t sequence = 0;
-  std::variant<v1::StepReport, std::string> entry;
+  std::variant<v1::StepReport, std::string, LoggedValidation> entry;
 };
 
 struct ArtifactRecord {
@@ -72,10 +79,14 @@ class JobStore {
   // Returns jobs in order of creation, without spec.graph, spec.search.imported and plan.
   virtual absl::StatusOr<std::vector<JobRecord>> List() const = 0;
   // Returns at most `limit` entries after `after_sequence`, without reports of steps before
-  // `from_step`.
+  // `from_step` and without validations after steps before `from_step` - 1.
   virtual absl::StatusOr<std::vector<JobLogEntry>> Log(const std::string& job_id,
                                                        int64_t after_sequence, int64_t from_step,
                                                        int limit) const = 0;
+
+  // Returns all validations of a job, in the order of steps.
+  virtual absl::StatusOr<std::vector<v1::StepReport>> Validations(
+      const std::string& job_id) const = 0;
 
   // Returns the recorded reply, or nullopt if the key is new. Returns InvalidArgument if the key
   // was used with another request or method.

@@ -2,6 +2,8 @@
 
 #include <sqlite3.h>
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "server/store/idempotency.h"
 
@@ -11,8 +13,9 @@ namespace {
 constexpr int64_t kApplicationId = 0x45535031;  // "ESP1"
 constexpr int64_t kSchemaVersion = 2;
 
-// jobs.number is the order of creation. log holds reports (step >= 0) and messages (step null);
-// AUTOINCREMENT keeps sequence numbers from being reused after reports are dropped.
+// jobs.number is the order of creation. log holds reports (step >= 0), validations (the one after
+// step s has -1 - s) and messages (step null); AUTOINCREMENT keeps sequence numbers from being
+// reused after reports are dropped.
 constexpr char kSchema[] = R"sql(
 CREATE TABLE jobs(number INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE,
   job BLOB NOT NULL, spec BLOB NOT NULL, plan BLOB NOT NULL DEFAULT x'',
@@ -35,6 +38,9 @@ absl::Status ParseInto(const std::string& bytes, const char* what,
   if (message->ParseFromString(bytes)) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("job store: a ", what, " does not parse"));
 }
+
+// log.step of the validation after this step.
+int64_t ValidationKey(int64_t step) { return -1 - step; }
 
 }  // namespace
 
@@ -204,20 +210,38 @@ absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& wr
     if (!status.ok()) return status;
   }
   if (write.drop_reports_from.has_value()) {
-    absl::Status status = Sql("DELETE FROM log WHERE job=? AND step>=?")
+    absl::Status status = Sql("DELETE FROM log WHERE job=? AND (step>=? OR step<=?)")
                               .Bind(job_id)
                               .Bind(*write.drop_reports_from)
+                              .Bind(ValidationKey(*write.drop_reports_from))
                               .Run();
     if (!status.ok()) return status;
   }
+  const auto insert = [&](int64_t key, const v1::StepReport& report) {
+    mutex_.AssertHeld();
+    return Sql("INSERT OR REPLACE INTO log(job, step, body) VALUES(?,?,?)")
+        .Bind(job_id)
+        .Bind(key)
+        .Bind(report.SerializeAsString())
+        .Run();
+  };
+  // A validation comes between the reports of the steps before and after it.
+  size_t validation = 0;
+  const auto insert_validations = [&](int64_t before_step) {
+    absl::Status status;
+    for (; status.ok() && validation < write.validations.size(); ++validation) {
+      const v1::StepReport& report = write.validations[validation];
+      if (report.step() >= before_step) break;
+      status = insert(ValidationKey(report.step()), report);
+    }
+    return status;
+  };
   for (const v1::StepReport& report : write.reports) {
-    absl::Status status = Sql("INSERT OR REPLACE INTO log(job, step, body) VALUES(?,?,?)")
-                              .Bind(job_id)
-                              .Bind(report.step())
-                              .Bind(report.SerializeAsString())
-                              .Run();
+    absl::Status status = insert_validations(report.step());
+    if (status.ok()) status = insert(report.step(), report);
     if (!status.ok()) return status;
   }
+  if (absl::Status s = insert_validations(std::numeric_limits<int64_t>::max()); !s.ok()) return s;
   for (const std::string& message : write.messages) {
     absl::Status status =
         Sql("INSERT INTO log(job, body) VALUES(?,?)").Bind(job_id).Bind(message).Run();
@@ -277,10 +301,14 @@ absl::StatusOr<std::vector<JobLogEntry>> SqliteStore::Log(const std::string& job
                                                           int limit) const {
   absl::MutexLock lock(&mutex_);
   Statement& query =
-      Sql("SELECT sequence, step IS NULL, body FROM log WHERE job=? AND sequence>? AND "
-          "(step IS NULL OR step>=?) ORDER BY sequence LIMIT ?");
+      Sql("SELECT sequence, step IS NULL, body, step<0 FROM log WHERE job=? AND sequence>? AND "
+          "(step IS NULL OR step>=? OR (step<0 AND step<=?)) ORDER BY sequence LIMIT ?");
   ScopedStatementReset use(&query);
-  query.Bind(job_id).Bind(after_sequence).Bind(from_step).Bind(limit);
+  query.Bind(job_id)
+      .Bind(after_sequence)
+      .Bind(from_step)
+      .Bind(ValidationKey(from_step - 1))
+      .Bind(limit);
   std::vector<JobLogEntry> entries;
   while (true) {
     absl::StatusOr<bool> row = query.Step();
@@ -294,9 +322,29 @@ absl::StatusOr<std::vector<JobLogEntry>> SqliteStore::Log(const std::string& job
       v1::StepReport report;
       absl::Status status = ParseInto(query.Bytes(2), "step report", &report);
       if (!status.ok()) return status;
-      entry.entry = std::move(report);
+      if (query.Int(3) != 0) {
+        entry.entry = LoggedValidation{std::move(report)};
+      } else {
+        entry.entry = std::move(report);
+      }
     }
     entries.push_back(std::move(entry));
+  }
+}
+
+absl::StatusOr<std::vector<v1::StepReport>> SqliteStore::Validations(
+    const std::string& job_id) const {
+  absl::MutexLock lock(&mutex_);
+  Statement& query = Sql("SELECT body FROM log WHERE job=? AND step<0 ORDER BY step DESC");
+  ScopedStatementReset use(&query);
+  query.Bind(job_id);
+  std::vector<v1::StepReport> validations;
+  while (true) {
+    absl::StatusOr<bool> row = query.Step();
+    if (!row.ok()) return row.status();
+    if (!*row) return validations;
+    absl::Status status = ParseInto(query.Bytes(0), "validation", &validations.emplace_back());
+    if (!status.ok()) return status;
   }
 }
 

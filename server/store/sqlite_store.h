@@ -34,6 +34,7 @@ class SqliteStore : public JobStore {
   absl::StatusOr<std::vector<JobRecord>> List() const override;
   absl::StatusOr<std::vector<JobLogEntry>> Log(const std::string& job_id, int64_t after_sequence,
                                                int64_t from_step, int limit) const override;
+  absl::StatusOr<std::vector<v1::StepReport>> Validations(const std::string& job_id) const override;
   absl::StatusOr<std::optional<std::string>> FindReply(
       const std::string& method, const std::string& key,
       const std::string& request_hash) const override;

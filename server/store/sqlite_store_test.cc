@@ -52,10 +52,15 @@ class StoreTest : public ::testing::Test {
     std::vector<std::string> lines;
     auto entries = store_->Log(id, after, from, 1000);
     EXPECT_TRUE(entries.ok()) << entries.status();
+    const auto line = [](const v1::StepReport& report) {
+      return std::to_string(report.step()) + ":" +
+             std::to_string(static_cast<int>(report.values().at("loss")));
+    };
     for (const JobLogEntry& entry : *entries) {
       if (const auto* report = std::get_if<v1::StepReport>(&entry.entry)) {
-        lines.push_back(std::to_string(report->step()) + ":" +
-                        std::to_string(static_cast<int>(report->values().at("loss"))));
+        lines.push_back(line(*report));
+      } else if (const auto* validation = std::get_if<LoggedValidation>(&entry.entry)) {
+        lines.push_back("val " + line(validation->report));
       } else {
         lines.push_back(std::get<std::string>(entry.entry));
       }
@@ -124,6 +129,35 @@ TEST_F(StoreTest, RollbackDropsLaterReportsAndReplayedOnesFollow) {
   EXPECT_THAT(LogOf("j", seen), testing::ElementsAre("going back to step 1", "1:8"))
       << "a watcher that had seen step 2 must be told of the replayed step";
   EXPECT_THAT(LogOf("j", 0, 1), testing::ElementsAre("going back to step 1", "1:8"));
+}
+
+TEST_F(StoreTest, ValidationsAreLoggedAndDroppedWithTheStepsBeforeThem) {
+  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
+  JobWrite write;
+  write.reports = {Report(0, 9), Report(1, 8), Report(2, 7), Report(3, 6)};
+  write.validations = {Report(1, 80), Report(3, 60)};
+  ASSERT_TRUE(store_->Write("j", write).ok());
+  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:9", "1:8", "val 1:80", "2:7", "3:6", "val 3:60"));
+  EXPECT_THAT(LogOf("j", 0, 2), testing::ElementsAre("val 1:80", "2:7", "3:6", "val 3:60"))
+      << "a watcher that has seen step 1 may not have seen its validation";
+  EXPECT_THAT(LogOf("j", 0, 3), testing::ElementsAre("3:6", "val 3:60"));
+  ASSERT_EQ(store_->Validations("j")->size(), 2u);
+  EXPECT_EQ(store_->Validations("j")->front().step(), 1);
+
+  // Back to a checkpoint of two steps, behind the validation after them.
+  JobWrite back;
+  back.drop_reports_from = 2;
+  ASSERT_TRUE(store_->Write("j", back).ok());
+  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:9", "1:8", "val 1:80"));
+  JobWrite again;
+  again.validations = {Report(1, 81)};
+  ASSERT_TRUE(store_->Write("j", again).ok());
+  Reopen();
+  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:9", "1:8", "val 1:81")) << "not twice";
+  back.drop_reports_from = 0;
+  ASSERT_TRUE(store_->Write("j", back).ok());
+  EXPECT_TRUE(LogOf("j").empty());
+  EXPECT_TRUE(store_->Validations("j")->empty());
 }
 
 TEST_F(StoreTest, ListIsInOrderOfCreationAndWithoutGraphs) {
