@@ -75,9 +75,9 @@ bool Store(double float_value, int64_t value, bool is_float, DType as, char* out
 }  // namespace
 
 absl::Status Dataset::SetParts(int64_t examples, double holdout_fraction) {
-  if (!(holdout_fraction >= 0 && holdout_fraction < 1)) {
+  if (!(holdout_fraction >= 0 && holdout_fraction <= 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("dataset.holdout_fraction is ", holdout_fraction, "; accepted: [0, 1)"));
+        absl::StrCat("dataset.holdout_fraction is ", holdout_fraction, "; accepted: [0, 1]"));
   }
   examples_ = examples;
   training_examples_ =

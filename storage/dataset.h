@@ -24,7 +24,7 @@ struct Column {
   bool nan = false;
 };
 
-// Immutable and thread-safe. The last `holdout_fraction` of the examples is held out.
+// Immutable and thread-safe. The last `holdout_fraction` of the examples is held out; 1: all.
 class Dataset {
  public:
   // Every member is a column; all must have equally many examples. An .npy has one column,

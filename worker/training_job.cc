@@ -12,7 +12,6 @@
 #include "worker/trainer/checkpoint_observer.h"
 #include "worker/trainer/evaluation_observer.h"
 #include "worker/trainer/link_measurement.h"
-#include "worker/trainer/timing_observer.h"
 #include "worker/trainer/trainer.h"
 
 namespace espalier {
@@ -52,10 +51,17 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
   if (!training.ok()) return training.status();
   job->training_ = *std::move(training);
 
-  if (request.has_evaluation() && (*dataset)->holdout_examples() > 0) {
+  absl::StatusOr<std::shared_ptr<const Dataset>> evaluated = *dataset;
+  if (request.has_validation()) {
+    v1::Dataset whole = request.validation();
+    whole.set_holdout_fraction(1);
+    evaluated = options.open_dataset(whole);
+    if (!evaluated.ok()) return evaluated.status();
+  }
+  if (request.has_evaluation() && (*evaluated)->holdout_examples() > 0) {
     data.holdout = true;
     data.pad_holdout = request.pad_evaluation();
-    absl::StatusOr<std::unique_ptr<BatchLoader>> holdout = BatchLoader::Create(*dataset, data);
+    absl::StatusOr<std::unique_ptr<BatchLoader>> holdout = BatchLoader::Create(*evaluated, data);
     if (!holdout.ok()) return holdout.status();
     job->holdout_data_ = *std::move(holdout);
     executor.source = job->holdout_data_.get();
@@ -223,14 +229,13 @@ absl::Status TrainingJob::Train(const v1::RunRequest& request, bool met,
 
   LinkMeasurement link({options.communicator, options_.device, measure_communication_,
                         [this](const v1::Link& measured) { SetLink(measured); }});
-  TimingObserver timing;
   CheckpointObserver checkpoint({options_.files, training_.get(), request.checkpoint_root(),
                                  request.checkpoint_every_steps(), attempt_.attempt(),
-                                 request.checkpoint_at_begin()});
+                                 request.checkpoint_at_begin(), !request.goes_on()});
   EvaluationObserver evaluation(evaluation_.get(),
                                 evaluation_ != nullptr ? holdout_data_->steps_per_epoch() : 0);
   if (met) options.observers.push_back(&link);
-  options.observers.push_back(&timing);
+  options.observers.push_back(&timing_);
   options.observers.push_back(&checkpoint);
   if (request.evaluate_at_end()) options.observers.push_back(&evaluation);
   return Trainer(std::move(options)).Run();

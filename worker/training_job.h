@@ -16,6 +16,7 @@
 #include "worker/collective/communicator.h"
 #include "worker/data/batch_loader.h"
 #include "worker/executor/executor.h"
+#include "worker/trainer/timing_observer.h"
 #include "worker/worker_job.h"
 
 namespace espalier {
@@ -36,7 +37,7 @@ struct TrainingJobOptions {
 
 class TrainingJob : public WorkerJob {
  public:
-  // Loads programs and dataset, then the checkpoint, if any, or else the initial model, if any.
+  // Loads programs and datasets, then the checkpoint, if any, or else the initial model, if any.
   static absl::StatusOr<std::unique_ptr<TrainingJob>> Load(const v1::LoadProgramRequest& request,
                                                            const TrainingJobOptions& options);
 
@@ -44,7 +45,7 @@ class TrainingJob : public WorkerJob {
   int64_t measured_peak_bytes() const;
 
   // Runs steps and passes every event to `emit`, whose error ends the run. Blocks. Returns
-  // Cancelled after Abort.
+  // Cancelled after Abort. Where a run ends changes no step's result.
   absl::Status Run(const v1::RunRequest& request,
                    const std::function<absl::Status(const v1::RunEvent&)>& emit);
 
@@ -78,6 +79,7 @@ class TrainingJob : public WorkerJob {
   std::unique_ptr<BatchLoader> holdout_data_;
   std::unique_ptr<Executor> training_;
   std::unique_ptr<Executor> evaluation_;
+  TimingObserver timing_;  // of all runs together
 
   mutable absl::Mutex mutex_;
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;

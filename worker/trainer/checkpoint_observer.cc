@@ -42,7 +42,7 @@ absl::Status CheckpointObserver::OnStepReported(TrainingRun& run, int64_t step,
                                                 const StepReports&) {
   const int64_t done = step + 1;
   const int64_t every = options_.every_steps;
-  const bool due = done == run.end() || (every > 0 && done % every == 0);
+  const bool due = (options_.at_end && done == run.end()) || (every > 0 && done % every == 0);
   return due && !options_.root.empty() ? WriteShard(run, done) : absl::OkStatus();
 }
 

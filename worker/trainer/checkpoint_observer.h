@@ -1,4 +1,5 @@
-// Writes a rank's shard of a checkpoint every few steps and after the last one.
+// Writes a rank's shard of a checkpoint every few steps, and before the first and after the last
+// one as asked for.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,10 @@ struct CheckpointOptions {
   FileSystem* files = nullptr;   // outlives the observer
   Executor* executor = nullptr;  // outlives the observer
   std::string root;              // empty: no checkpoints
-  int64_t every_steps = 0;       // 0: only after the last step
+  int64_t every_steps = 0;       // 0: none between
   uint64_t attempt = 0;
   bool at_begin = false;  // also before the first step
+  bool at_end = true;     // also after the last step, whatever its number
 };
 
 class CheckpointObserver : public StepObserver {

@@ -5,25 +5,25 @@
 namespace espalier {
 namespace {
 
-// Steps within a run that are timed; the first ones are atypical.
+// Steps that are timed; the first ones are atypical.
 constexpr int64_t kFirstTimedStep = 5;
 constexpr int64_t kTimedSteps = 3;
 
-bool IsTimed(const TrainingRun& run, int64_t step) {
-  const int64_t done_here = step - run.begin();
-  return done_here >= kFirstTimedStep && done_here < kFirstTimedStep + kTimedSteps;
-}
-
 }  // namespace
 
-absl::Status TimingObserver::OnStepBegin(TrainingRun& run, int64_t step, bool* profile) {
-  if (IsTimed(run, step)) *profile = true;
+bool TimingObserver::IsTimed() const {
+  return steps_ >= kFirstTimedStep && steps_ < kFirstTimedStep + kTimedSteps;
+}
+
+absl::Status TimingObserver::OnStepBegin(TrainingRun&, int64_t, bool* profile) {
+  if (IsTimed()) *profile = true;
   return absl::OkStatus();
 }
 
-absl::Status TimingObserver::OnStepReported(TrainingRun& run, int64_t step,
-                                            const StepReports& reports) {
-  if (!IsTimed(run, step)) return absl::OkStatus();
+absl::Status TimingObserver::OnStepReported(TrainingRun& run, int64_t, const StepReports& reports) {
+  const bool timed = IsTimed();
+  ++steps_;
+  if (!timed) return absl::OkStatus();
   profiles_.push_back(reports.profile);
   if (profiles_.size() < kTimedSteps) return absl::OkStatus();
   v1::RunEvent times;

@@ -1,6 +1,8 @@
-// Times the operators of a few steps of a run and reports the median step.
+// Times the operators of a few steps and reports the median one, once. May be in several runs, one
+// after the other, whose steps it counts together.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "worker/trainer/step_observer.h"
@@ -14,6 +16,9 @@ class TimingObserver : public StepObserver {
   absl::Status OnStepReported(TrainingRun& run, int64_t step, const StepReports& reports) override;
 
  private:
+  bool IsTimed() const;
+
+  int64_t steps_ = 0;  // seen so far
   std::vector<std::vector<InstructionTime>> profiles_;
 };
 
