@@ -63,8 +63,11 @@ absl::StatusOr<std::optional<v1::StepReport>> RankReportMerger::AddStep(
 
 std::optional<v1::StepReport> RankReportMerger::AddEvaluation(int rank,
                                                               const v1::StepReport& report) {
-  evaluation_[rank] = report;
-  return Complete(evaluation_);
+  ByRank& parts = evaluations_[report.step()];
+  parts[rank] = report;
+  std::optional<v1::StepReport> merged = Complete(parts);
+  if (merged.has_value()) evaluations_.erase(report.step());
+  return merged;
 }
 
 absl::StatusOr<std::optional<RankReportMerger::Checkpoint>> RankReportMerger::AddShard(

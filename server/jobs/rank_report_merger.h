@@ -46,7 +46,7 @@ class RankReportMerger {
   // Returns the merged report once the last rank has finished the step. Returns InvalidArgument if
   // the step's tensors exceed kMaxStepTensorBytes; the report is then not kept.
   absl::StatusOr<std::optional<v1::StepReport>> AddStep(int rank, const v1::StepReport& report);
-  // Returns the merged report once the last rank has finished the final evaluation.
+  // Returns the merged report once the last rank has finished the evaluation after that many steps.
   std::optional<v1::StepReport> AddEvaluation(int rank, const v1::StepReport& report);
   // Returns the checkpoint once every rank has written its shard or found no room for it. Returns
   // Internal if the ranks name different folders, PermissionDenied if one names a folder that is
@@ -61,7 +61,7 @@ class RankReportMerger {
   const std::string checkpoint_root_;
   std::map<std::string, double (*)(double)> finishes_;
   std::map<int64_t, ByRank> steps_;
-  ByRank evaluation_;
+  std::map<int64_t, ByRank> evaluations_;
   std::map<int64_t, std::map<int, v1::CheckpointShard>> shards_;
 };
 

@@ -55,6 +55,17 @@ TEST(RankReportMerger, FinishesAreAppliedToTheMergedValue) {
   EXPECT_DOUBLE_EQ(merge.AddEvaluation(1, Report(0, 20, 0, 1))->values().at("loss"), 5);
 }
 
+TEST(RankReportMerger, EachEvaluationIsMergedAlone) {
+  RankReportMerger merge(2, kRoot);
+  EXPECT_FALSE(merge.AddEvaluation(0, Report(10, 1, 0, 1)).has_value());
+  EXPECT_DOUBLE_EQ(merge.AddEvaluation(1, Report(10, 2, 0, 1))->values().at("loss"), 3);
+  EXPECT_FALSE(merge.AddEvaluation(1, Report(20, 4, 0, 1)).has_value()) << "rank 0's is of step 10";
+  const auto merged = merge.AddEvaluation(0, Report(20, 5, 0, 1));
+  ASSERT_TRUE(merged.has_value());
+  EXPECT_EQ(merged->step(), 20);
+  EXPECT_DOUBLE_EQ(merged->values().at("loss"), 9);
+}
+
 TEST(RankReportMerger, LowestRankThatAttachedATensorCounts) {
   RankReportMerger merge(2, kRoot);
   v1::StepReport first = Report(0, 1, 0.1, 1);
