@@ -186,7 +186,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
       if (!writer->Write(event)) return grpc::Status(grpc::StatusCode::CANCELLED, "nobody listens");
       const int64_t done = step + 1;
       const int64_t every = request.checkpoint_every_steps();
-      if (done == request.last_step() || (every > 0 && done % every == 0)) {
+      const bool at_end = done == request.last_step() && !request.goes_on();
+      if (at_end || (every > 0 && done % every == 0)) {
         absl::Status status = WriteShard(request, program, done, &event);
         if (!status.ok()) return ToGrpc(status);
         writer->Write(event);
@@ -194,7 +195,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     }
     if (request.evaluate_at_end()) {
       event.mutable_evaluation()->set_step(request.last_step());
-      (*event.mutable_evaluation()->mutable_values())["loss"] = 1.0 / program.world_size();
+      const double loss = options_.evaluation ? options_.evaluation(request.last_step()) : 1.0;
+      (*event.mutable_evaluation()->mutable_values())["loss"] = loss / program.world_size();
       writer->Write(event);
     }
     event.set_measured_peak_bytes(1000 + program.rank());

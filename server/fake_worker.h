@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,8 @@ struct FakeWorkerOptions {
   // Run fails with `failure` at this step; -1: never.
   int64_t fail_at = -1;
   absl::Status failure;
+  // The merged loss of an evaluation after so many steps; null: 1.
+  std::function<double(int64_t steps_done)> evaluation;
 };
 
 class FakeWorker {

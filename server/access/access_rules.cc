@@ -30,8 +30,12 @@ std::vector<ResourceField> Tuning(ResourceUse use) {
 }
 // Artifacts that a job's specification names.
 std::vector<ResourceField> OfSpec() {
-  return {Read("spec.onnx_artifact"), Read("spec.init_artifact"), Read("spec.tokenizer_artifact"),
-          Read("spec.dataset.uri", "artifact:"), Create("spec.output_model")};
+  return {Read("spec.onnx_artifact"),
+          Read("spec.init_artifact"),
+          Read("spec.tokenizer_artifact"),
+          Read("spec.dataset.uri", "artifact:"),
+          Read("spec.validation.dataset.uri", "artifact:"),
+          Create("spec.output_model")};
 }
 // Artifacts that a model is served from.
 std::vector<ResourceField> Served(const char* artifact, const char* ssms, const char* adapters) {

@@ -12,6 +12,7 @@
 #include "server/jobs/export_model.h"
 #include "server/jobs/kept_plan.h"
 #include "server/jobs/prepare_job.h"
+#include "server/jobs/prepare_validation.h"
 #include "server/jobs/stored_values.h"
 
 namespace espalier {
@@ -21,8 +22,6 @@ namespace {
 // limit. A worker that is lost meanwhile is detected by its lease.
 constexpr absl::Duration kLoadTimeout = absl::Minutes(30);
 constexpr absl::Duration kStopTimeout = absl::Seconds(3);
-// After one rank has failed, wait this long for another rank to report the root cause.
-constexpr absl::Duration kRootCauseWait = absl::Milliseconds(500);
 // After a rank has acknowledged Stop, its stream has this long to end before it is cancelled.
 constexpr absl::Duration kDrainWait = absl::Seconds(5);
 // The last resort, where neither leases nor streams show a failure: ranks may write shards of
@@ -36,6 +35,7 @@ Attempt::Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* o
     : tools_(tools),
       task_(std::move(task)),
       observer_(observer),
+      validations_(task_.validations),
       merge_(static_cast<int>(task_.members.size()), task_.checkpoint_root),
       checkpoint_{task_.checkpoint, task_.record.job.checkpoint_step()},
       ranks_(task_.members.size()) {
@@ -92,6 +92,7 @@ AttemptEnd Attempt::Run() {
     if (MeansDamage(there)) return CheckpointDamaged(resumed, there);
     if (!there.ok()) return AttemptEnd::Failed(there);
   }
+  if (std::optional<AttemptEnd> lost = CheckBestIsThere(); lost.has_value()) return *lost;
   absl::StatusOr<PreparedJob> prepared =
       PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
   if (!prepared.ok()) return AttemptEnd::Failed(prepared.status());
@@ -163,7 +164,7 @@ AttemptEnd Attempt::Run() {
   options.columns = prepared->columns;
   options.max_literal_bytes = kMaxLiteralBytes;
   options.workspace = tools_.planner->workspace();
-  options.evaluates = spec.dataset().holdout_fraction() > 0;
+  options.evaluates = prepared->evaluates;
   absl::StatusOr<LoweredPlan> lowered =
       LowerPlan(*tools_.registry, prepared->graph, *plan, options);
   if (too_few(lowered.status())) {
@@ -195,16 +196,15 @@ AttemptEnd Attempt::Run() {
   stored->Remove();  // all ranks have read them, or will not
   if (!end.has_value()) {
     observer_->OnRunning(task_.record.job.id(), task_.attempt);
-    end = RunSteps(resumed.steps_done, facts.total_steps, spec.dataset().holdout_fraction() > 0,
-                   /*checkpoint_first=*/false);
-    if (!end.has_value()) end = WriteLastCheckpoint(facts.total_steps);
+    end = Train(*prepared, resumed.steps_done);
   } else {
     end = BlameCheckpoint(*std::move(end));
   }
   tools_.rendezvous->End(task_.record.job.id());
   if (end.has_value()) return *end;
   UnloadRanks();
-  AttemptEnd finished = Finish(prepared->model, facts.total_steps);
+  AttemptEnd finished = Finish(prepared->model);
+  finished.stopped_early = steps_done_ < facts.total_steps;
   finished.evaluation_examples = prepared->evaluation_examples;
   finished.calibration = Calibrate(prepared->graph, *plan, lowered->training);
   return finished;
@@ -245,6 +245,9 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered, const LoadFo
       *request.mutable_program() = lowered.training[r];
       if (r < lowered.evaluation.size()) *request.mutable_evaluation() = lowered.evaluation[r];
       *request.mutable_dataset() = task_.record.job.spec().dataset();
+      if (task_.record.job.spec().validation().has_dataset()) {
+        *request.mutable_validation() = ValidationDataset(task_.record.job.spec());
+      }
       request.set_batch_size(task_.record.job.spec().batch_size());
       if (!task_.checkpoint.empty()) {
         request.set_checkpoint_dir(CheckpointFolder(task_.checkpoint));
@@ -273,49 +276,6 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered, const LoadFo
   bool ended_early;
   {
     absl::MutexLock lock(&mutex_);
-    ended_early = stop_ || rank_failed_;
-  }
-  if (ended_early) StopRanks();
-  for (std::thread& thread : threads) thread.join();
-  if (ended_early) return EndOfRanks();
-  return std::nullopt;
-}
-
-std::optional<AttemptEnd> Attempt::RunSteps(int64_t first, int64_t last, bool evaluate,
-                                            bool checkpoint_first) {
-  v1::RunRequest steps;
-  steps.set_first_step(first);
-  steps.set_last_step(last);
-  steps.set_checkpoint_every_steps(task_.record.job.spec().checkpoint_every_steps());
-  steps.set_checkpoint_root(CheckpointFolder(absl::StrCat("attempt-", task_.attempt)));
-  steps.set_checkpoint_at_begin(checkpoint_first);
-  steps.set_evaluate_at_end(evaluate);
-  {
-    absl::MutexLock lock(&mutex_);
-    for (Rank& rank : ranks_) rank.done = false;
-  }
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < ranks_.size(); ++r) {
-    threads.emplace_back([this, r, steps] {
-      v1::RunRequest request = steps;
-      *request.mutable_attempt() = AttemptMessage(r);
-      absl::Status status = ranks_[r].client->Run(
-          request, [this, r](const v1::RunEvent& event) { OnEvent(r, event); });
-      absl::MutexLock lock(&mutex_);
-      // OnEvent may already have failed the rank.
-      FailRank(r, ranks_[r].status.ok() ? status : ranks_[r].status);
-    });
-  }
-  bool ended_early;
-  {
-    absl::MutexLock lock(&mutex_);
-    auto all_done = [this] {
-      mutex_.AssertHeld();
-      return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.done; });
-    };
-    while (!all_done() && !stop_ && !rank_failed_) changed_.Wait(&mutex_);
-    const absl::Time echo = absl::Now() + kRootCauseWait;
-    while (!all_done() && !stop_ && absl::Now() < echo) changed_.WaitWithDeadline(&mutex_, echo);
     ended_early = stop_ || rank_failed_;
   }
   if (ended_early) StopRanks();
@@ -471,15 +431,12 @@ absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
       }
       if (!status.ok()) return status;
       checkpoint_ = {CheckpointWithinJob(checkpoint.directory), checkpoint.steps_done};
-      checkpoint_skipped_ = false;
       observer_->OnCheckpoint(job_id, task_.attempt, checkpoint_);
       return absl::OkStatus();
     }
     case v1::RunEvent::kEvaluation: {
       auto merged = merge_.AddEvaluation(static_cast<int>(rank), event.evaluation());
-      if (merged.has_value()) {
-        evaluation_ = {merged->values().begin(), merged->values().end()};
-      }
+      if (merged.has_value()) evaluation_ = *std::move(merged);
       return absl::OkStatus();
     }
     case v1::RunEvent::kMeasuredPeakBytes: {

@@ -18,7 +18,9 @@
 #include "server/jobs/attempt_end.h"
 #include "server/jobs/calibrated_planner.h"
 #include "server/jobs/checkpoint_folders.h"
+#include "server/jobs/prepare_job.h"
 #include "server/jobs/rank_report_merger.h"
+#include "server/jobs/validation_history.h"
 #include "server/jobs/worker_client.h"
 #include "server/jobs/worker_memory.h"
 #include "server/membership/rendezvous.h"
@@ -43,10 +45,11 @@ struct AttemptTools {
 struct AttemptTask {
   JobRecord record;  // with spec
   int32_t attempt = 0;
-  std::vector<Member> members;  // by rank
-  WorkerMemory enough;          // workers of the last attempt that found a plan
-  std::string checkpoint_root;  // of the job
-  std::string checkpoint;       // to resume from, within checkpoint_root; empty: none
+  std::vector<Member> members;    // by rank
+  WorkerMemory enough;            // workers of the last attempt that found a plan
+  std::string checkpoint_root;    // of the job
+  std::string checkpoint;         // to resume from, within checkpoint_root; empty: none
+  ValidationHistory validations;  // up to that checkpoint
 };
 
 struct PlanFacts {
@@ -63,6 +66,9 @@ class AttemptObserver {
   virtual void OnPlanned(const std::string& job_id, int32_t attempt, const PlanFacts& facts) = 0;
   virtual void OnRunning(const std::string& job_id, int32_t attempt) = 0;
   virtual void OnStep(const std::string& job_id, int32_t attempt, const v1::StepReport& report) = 0;
+  // As in JobEvent.validation.
+  virtual void OnValidation(const std::string& job_id, int32_t attempt,
+                            const v1::StepReport& validation) = 0;
   // Called when the checkpoint's manifest is durable.
   virtual void OnCheckpoint(const std::string& job_id, int32_t attempt,
                             const StoredCheckpoint& checkpoint) = 0;
@@ -91,6 +97,9 @@ class Attempt {
   std::vector<v1::Device> devices() const;  // by rank
 
  private:
+  // After one rank has failed, wait this long for another rank to report the root cause.
+  static constexpr absl::Duration kRootCauseWait = absl::Milliseconds(500);
+
   struct Rank {
     std::unique_ptr<WorkerClient> client;
     std::string lost;  // reason if the worker is lost; empty: alive
@@ -113,17 +122,37 @@ class Attempt {
   std::string Describe(size_t rank) const;
   v1::Attempt AttemptMessage(size_t rank) const;
 
-  // Load, RunSteps and WriteLastCheckpoint return the attempt's end, or nullopt if it continues.
+  // These return the attempt's end, or nullopt if it continues.
   std::optional<AttemptEnd> Load(const LoweredPlan& lowered, const LoadFolders& folders)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Runs steps [first, last). `checkpoint_first`: writes a checkpoint before them.
-  std::optional<AttemptEnd> RunSteps(int64_t first, int64_t last, bool evaluate,
-                                     bool checkpoint_first) ABSL_LOCKS_EXCLUDED(mutex_);
-  // While the disk was too full for the checkpoint of the last step, waits and tries again.
-  std::optional<AttemptEnd> WriteLastCheckpoint(int64_t total_steps) ABSL_LOCKS_EXCLUDED(mutex_);
-  AttemptEnd Finish(const Graph& model, int64_t total_steps);
+  // Runs all steps that are left, with the validations between them, until the last one or an early
+  // stop. Then the checkpoint that is to be exported is durable.
+  std::optional<AttemptEnd> Train(const PreparedJob& prepared, int64_t first)
+      ABSL_LOCKS_EXCLUDED(mutex_, report_mutex_);
+  // Runs steps on all ranks. The request has neither attempt nor checkpoint folder.
+  std::optional<AttemptEnd> RunSteps(v1::RunRequest steps) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds the evaluation after steps_done_ to the validations. If it is the best and is to be kept,
+  // its checkpoint is durable afterwards.
+  std::optional<AttemptEnd> RecordValidation() ABSL_LOCKS_EXCLUDED(mutex_, report_mutex_);
+  // Makes a checkpoint of the ranks' present state durable, unless there is one. While the disk is
+  // too full for it, waits and tries again. REQUIRES: the ranks have done `steps_done` steps, or
+  // there is a checkpoint of as many or more.
+  std::optional<AttemptEnd> WriteCheckpoint(int64_t steps_done)
+      ABSL_LOCKS_EXCLUDED(mutex_, report_mutex_);
+  // If the best validation's model is to be kept, checks that its checkpoint is there.
+  std::optional<AttemptEnd> CheckBestIsThere();
+  AttemptEnd Finish(const Graph& model);
+  // Values on held-out examples with the parameters that are exported.
+  std::map<std::string, double> EvaluationOfExported() const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_);
+  // Steps done at the checkpoint that is exported.
+  int64_t ExportedSteps() const;
+  // Whether the result of the evaluation after so many steps is known.
+  bool IsEvaluated(int64_t steps_done) ABSL_LOCKS_EXCLUDED(report_mutex_);
   // The end of an attempt whose checkpoint has turned out to be damaged.
   AttemptEnd CheckpointDamaged(const StoredCheckpoint& damaged, const absl::Status& damage);
+  // The same of the best validation's checkpoint: goes back to before it.
+  AttemptEnd BestDamaged(int64_t best_steps, const absl::Status& damage);
   // If a rank's error may come from the checkpoint's files, reads them: a worker may also just not
   // see them.
   AttemptEnd BlameCheckpoint(AttemptEnd end) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -152,14 +181,17 @@ class Attempt {
   bool measure_communication_ = false;
   bool pad_evaluation_ = false;
   std::string graph_fingerprint_;
+  int64_t steps_done_ = 0;  // by all ranks; set between their runs
+  ValidationHistory validations_;
 
   // Held while an event is merged, written and reported to the observer. Stop and WorkerLost never
   // take it, as the observer may call them meanwhile.
   absl::Mutex report_mutex_;
   RankReportMerger merge_ ABSL_GUARDED_BY(report_mutex_);
-  std::map<std::string, double> evaluation_ ABSL_GUARDED_BY(report_mutex_);
-  StoredCheckpoint checkpoint_ ABSL_GUARDED_BY(report_mutex_);      // the last durable one
-  bool checkpoint_skipped_ ABSL_GUARDED_BY(report_mutex_) = false;  // the one after it
+  v1::StepReport evaluation_ ABSL_GUARDED_BY(report_mutex_);    // the last; step: steps done
+  StoredCheckpoint checkpoint_ ABSL_GUARDED_BY(report_mutex_);  // the last durable one
+  // Steps done at the last one for which there was no room; -1: none.
+  int64_t skipped_steps_ ABSL_GUARDED_BY(report_mutex_) = -1;
   // By rank; empty if the rank has reported none.
   std::vector<std::vector<OperatorTime>> operator_times_ ABSL_GUARDED_BY(report_mutex_);
 

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "server/jobs/attempt.h"
 #include "server/jobs/export_model.h"
 
@@ -16,17 +17,45 @@ constexpr absl::Duration kRoomCheck = absl::Seconds(2);
 
 }  // namespace
 
-std::optional<AttemptEnd> Attempt::WriteLastCheckpoint(int64_t total_steps) {
-  while (true) {
+std::optional<AttemptEnd> Attempt::WriteCheckpoint(int64_t steps_done) {
+  v1::RunRequest only_checkpoint;
+  only_checkpoint.set_first_step(steps_done);
+  only_checkpoint.set_last_step(steps_done);
+  only_checkpoint.set_checkpoint_at_begin(true);
+  for (bool tried = false;; tried = true) {
+    bool no_room = false;
     {
       absl::MutexLock report_lock(&report_mutex_);
-      if (checkpoint_.steps_done >= total_steps || !checkpoint_skipped_) return std::nullopt;
+      if (checkpoint_.steps_done >= steps_done) return std::nullopt;
+      no_room = skipped_steps_ == steps_done;
     }
-    if (WaitForRoom()) return EndOfRanks();
-    std::optional<AttemptEnd> end =
-        RunSteps(total_steps, total_steps, /*evaluate=*/false, /*checkpoint_first=*/true);
+    if (tried && !no_room) {
+      return AttemptEnd::Failed(absl::InternalError(
+          absl::StrCat("the workers did not write the checkpoint of step ", steps_done)));
+    }
+    if (no_room && WaitForRoom()) return EndOfRanks();
+    std::optional<AttemptEnd> end = RunSteps(only_checkpoint);
     if (end.has_value()) return end;
   }
+}
+
+std::optional<AttemptEnd> Attempt::CheckBestIsThere() {
+  const int64_t best = validations_.kept_steps();
+  if (best == 0) return std::nullopt;
+  if (!FindCheckpoint(*tools_.files, task_.checkpoint_root, best).within_job.empty()) {
+    return std::nullopt;
+  }
+  return BestDamaged(best, absl::DataLossError("it is not there, or not whole"));
+}
+
+AttemptEnd Attempt::BestDamaged(int64_t best_steps, const absl::Status& damage) {
+  AttemptEnd end;
+  end.kind = AttemptEnd::kCheckpointDamaged;
+  // A later one would not bring the best one back.
+  end.fallback = FindCheckpointBefore(*tools_.files, task_.checkpoint_root, best_steps);
+  end.reason = absl::StrCat("the checkpoint of the best validation, of step ", best_steps,
+                            ", is damaged: ", damage.message());
+  return end;
 }
 
 bool Attempt::WaitForRoom() {
@@ -69,26 +98,40 @@ void Attempt::SkipCheckpoint(const RankReportMerger::Checkpoint& checkpoint,
   // Makes room, too: some ranks may have written their shards.
   std::error_code ignored;
   std::filesystem::remove_all(CheckpointFolder(CheckpointWithinJob(checkpoint.directory)), ignored);
-  checkpoint_skipped_ = true;
+  skipped_steps_ = checkpoint.steps_done;
   observer_->OnCheckpointSkipped(
       task_.record.job.id(), task_.attempt,
       absl::StrCat("checkpoint of step ", checkpoint.steps_done, ": ", reason));
 }
 
-AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
+std::map<std::string, double> Attempt::EvaluationOfExported() const {
+  std::map<std::string, double> values;
+  for (const v1::StepReport& validation : validations_.reports()) {
+    if (validation.step() + 1 != ExportedSteps()) continue;
+    for (const auto& [name, value] : validation.values()) {
+      values[std::string(absl::StripPrefix(name, kValidationPrefix))] = value;
+    }
+    return values;
+  }
+  return {evaluation_.values().begin(), evaluation_.values().end()};
+}
+
+AttemptEnd Attempt::Finish(const Graph& model) {
   AttemptEnd end;
   StoredCheckpoint checkpoint;
+  const int64_t exported = ExportedSteps();
   {
     absl::MutexLock report_lock(&report_mutex_);
-    if (checkpoint_.steps_done < total_steps) {
-      return AttemptEnd::Failed(absl::InternalError(absl::StrCat(
-          "the workers finished all ", total_steps,
-          " steps, but the last complete checkpoint is of step ", checkpoint_.steps_done)));
-    }
-    checkpoint = checkpoint_;
-    end.evaluation = evaluation_;
+    checkpoint = checkpoint_.steps_done == exported
+                     ? checkpoint_
+                     : FindCheckpoint(*tools_.files, task_.checkpoint_root, exported);
+    end.evaluation = EvaluationOfExported();
     absl::MutexLock lock(&mutex_);
     for (const Rank& rank : ranks_) end.measured_peak_bytes.push_back(rank.peak_bytes);
+  }
+  const bool is_last = exported == steps_done_;
+  if (checkpoint.within_job.empty()) {
+    return BestDamaged(exported, absl::DataLossError("it is not there, or not whole"));
   }
   const v1::Job& job = task_.record.job;
   end.output_model = job.spec().output_model().empty() ? job.id() : job.spec().output_model();
@@ -121,7 +164,10 @@ AttemptEnd Attempt::Finish(const Graph& model, int64_t total_steps) {
     const absl::Status damage =
         VerifyCheckpoint(*tools_.files, folder, checkpoint.steps_done, stopped);
     if (absl::IsCancelled(damage)) return AttemptEnd::Stopped();
-    if (MeansDamage(damage)) return CheckpointDamaged(checkpoint, damage);
+    if (MeansDamage(damage)) {
+      AttemptEnd damaged = CheckpointDamaged(checkpoint, damage);
+      return is_last ? damaged : BestDamaged(exported, damage);
+    }
   }
   if (!no_onnx.empty()) {
     observer_->OnMessage(job.id(), absl::StrCat("the model has no ONNX file: ", no_onnx));

@@ -29,6 +29,7 @@ struct AttemptEnd {
   std::string reason;
   std::map<std::string, double> evaluation;  // kFinished
   int64_t evaluation_examples = 0;
+  bool stopped_early = false;  // kFinished, before the last step
   std::string output_model;
   std::vector<int64_t> measured_peak_bytes;          // by rank
   CalibratedPlanner::CalibrationReport calibration;  // of a finished run

@@ -93,7 +93,7 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
   options.columns = prepared->columns;
   options.max_literal_bytes = kMaxLiteralBytes;
   options.workspace = tools.planner->workspace();
-  options.evaluates = spec.dataset().holdout_fraction() > 0;
+  options.evaluates = prepared->evaluates;
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(*tools.registry, prepared->graph, *plan, options);
   if (!lowered.ok()) stop(lowered.status());
   for (int rank = 0; rank < plan->devices_size(); ++rank) {

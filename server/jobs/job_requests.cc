@@ -47,6 +47,9 @@ size_t BytesOf(const JobLogEntry& entry) {
   if (const auto* report = std::get_if<v1::StepReport>(&entry.entry)) {
     return kFrame + report->ByteSizeLong();
   }
+  if (const auto* validation = std::get_if<LoggedValidation>(&entry.entry)) {
+    return kFrame + validation->report.ByteSizeLong();
+  }
   return kFrame + std::get<std::string>(entry.entry).size();
 }
 
@@ -105,14 +108,23 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::stri
                          "' exists and is no model; choose another name"));
       }
     }
-    if (prepared->tokens != nullptr) {
-      absl::StatusOr<std::string> kept = KeepTokens(tools_.artifacts, *prepared->tokens, owner);
+    for (const auto& [tokens, dataset] :
+         {std::pair{&prepared->tokens, spec.mutable_dataset()},
+          std::pair{&prepared->validation_tokens,
+                    prepared->validation_tokens == nullptr
+                        ? nullptr
+                        : spec.mutable_validation()->mutable_dataset()}}) {
+      if (*tokens == nullptr) continue;
+      absl::StatusOr<std::string> kept = KeepTokens(tools_.artifacts, **tokens, owner);
       if (!kept.ok()) return kept.status();
-      spec.mutable_dataset()->set_uri(absl::StrCat("artifact:", *kept));
-      spec.mutable_dataset()->set_format(v1::Dataset::NPZ);
+      dataset->set_uri(absl::StrCat("artifact:", *kept));
+      dataset->set_format(v1::Dataset::NPZ);
       prepared->notes.push_back(absl::StrCat("the tokens of the text are the dataset '", *kept,
                                              "', which jobs with the same text use again"));
-      prepared->tokens.reset();
+      tokens->reset();
+    }
+    if (prepared->early_stopping.has_value()) {
+      *spec.mutable_early_stopping() = *prepared->early_stopping;
     }
     absl::MutexLock lock(&mutex_);
     if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
@@ -129,6 +141,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::stri
     record.set_parameters(prepared->parameters);
     record.mutable_notes()->Assign(prepared->notes.begin(), prepared->notes.end());
     record.set_tokens_per_step(prepared->tokens_per_step);
+    job->validations = ValidationHistory(spec.early_stopping());
     reply->set_job_id(id);
     *reply->mutable_trained() = CountTrained(prepared->parameter_uses);
     reply->mutable_notes()->Assign(prepared->notes.begin(), prepared->notes.end());
@@ -170,11 +183,13 @@ std::vector<ArtifactUse> JobRunner::ArtifactsInUse() const {
   for (const auto& [id, job] : jobs_) {
     if (IsOver(job->life.state) && job->attempt == nullptr) continue;
     const v1::TrainingSpec& spec = job->record.job.spec();
-    absl::string_view dataset = spec.dataset().uri();
+    absl::string_view dataset = spec.dataset().uri(),
+                      validation = spec.validation().dataset().uri();
     if (!absl::ConsumePrefix(&dataset, "artifact:")) dataset = "";
+    if (!absl::ConsumePrefix(&validation, "artifact:")) validation = "";
     for (const absl::string_view artifact :
          {absl::string_view(spec.onnx_artifact()), absl::string_view(spec.init_artifact()),
-          absl::string_view(spec.tokenizer_artifact()), dataset}) {
+          absl::string_view(spec.tokenizer_artifact()), dataset, validation}) {
       if (artifact.empty()) continue;
       uses.push_back({std::string(artifact), absl::StrCat(id, ", which is not over"),
                       absl::StrCat("wait for it, or cancel it: espalier jobs cancel ", id)});
@@ -231,6 +246,8 @@ absl::Status JobRunner::Get(const v1::GetJobRequest& request, v1::GetJobReply* r
   for (JobLogEntry& entry : newest) {
     if (auto* report = std::get_if<v1::StepReport>(&entry.entry)) {
       *reply->add_reports() = std::move(*report);
+    } else if (auto* validation = std::get_if<LoggedValidation>(&entry.entry)) {
+      *reply->add_validations() = std::move(validation->report);
     } else {
       reply->add_messages(std::get<std::string>(std::move(entry.entry)));
     }
@@ -318,6 +335,8 @@ absl::Status JobRunner::Watch(const v1::WatchRequest& request,
           *event.mutable_step() = std::move(*report);
           absl::MutexLock lock(&mutex_);
           recent_tensors_.AddTo(request.job_id(), event.mutable_step());
+        } else if (auto* validation = std::get_if<LoggedValidation>(&entry.entry)) {
+          *event.mutable_validation() = std::move(validation->report);
         } else {
           event.set_message(std::get<std::string>(entry.entry));
         }

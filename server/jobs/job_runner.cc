@@ -98,6 +98,7 @@ absl::Status JobRunner::Start() {
     job->record = std::move(record);
     job->record.checkpoint_dir =
         job->life.state == v1::SUCCEEDED ? "" : CheckpointWithinJob(job->record.checkpoint_dir);
+    if (absl::Status status = LoadValidations(job.get()); !status.ok()) return status;
     absl::Status status = Apply(job.get(), {.kind = JobEventKind::kRestart});
     if (!status.ok()) return status;
     if (job->life.state == v1::RECOVERING) {
@@ -217,18 +218,6 @@ absl::Status JobRunner::Apply(Job* job, const JobLifecycleEvent& event) {
   return absl::OkStatus();
 }
 
-void JobRunner::RollBack(Job* job) {
-  const int64_t step = job->life.checkpoint_step;
-  auto& reports = job->pending.reports;
-  reports.erase(std::remove_if(reports.begin(), reports.end(),
-                               [&](const v1::StepReport& r) { return r.step() >= step; }),
-                reports.end());
-  job->pending.drop_reports_from = step;
-  recent_tensors_.DropFrom(job->record.job.id(), step);
-  job->record.job.set_steps_done(step);
-  job->step_seconds.clear();
-}
-
 absl::Status JobRunner::Flush(Job* job) {
   if (!job->dirty) return absl::OkStatus();
   job->pending.job = job->record;
@@ -256,7 +245,11 @@ void JobRunner::Loop() {
       quit = quit_;
     }
     std::vector<std::thread> finished;
-    std::vector<std::pair<std::string, std::string>> over;  // (job folder, checkpoint to keep)
+    struct Over {
+      std::string folder, keep;  // checkpoint, within the folder
+      int64_t best_steps;
+    };
+    std::vector<Over> over;
     bool busy = false;
     {
       absl::MutexLock lock(&mutex_);
@@ -270,7 +263,8 @@ void JobRunner::Loop() {
         if (IsOver(job->life.state) && job->attempt == nullptr && !job->dirty &&
             !job->checkpoints_removed) {
           job->checkpoints_removed = true;
-          over.emplace_back(JobFolder(id), job->record.checkpoint_dir);
+          over.push_back(
+              {JobFolder(id), job->record.checkpoint_dir, job->validations.kept_steps()});
         }
       }
       if (!stopping_) Schedule();
@@ -279,7 +273,9 @@ void JobRunner::Loop() {
     if (!finished.empty()) ReturnFreeMemory();
     // Without the lock, as removing large files takes time. Only this thread starts attempts, so no
     // attempt can begin meanwhile.
-    for (const auto& [folder, keep] : over) RemoveCheckpoints(*tools_.files, folder, keep);
+    for (const Over& job : over) {
+      RemoveCheckpoints(*tools_.files, job.folder, job.keep, job.best_steps);
+    }
     if (quit && !busy) return;
   }
 }
@@ -341,6 +337,7 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
       record.clear_evaluation();
       for (const auto& [name, value] : end.evaluation) (*record.mutable_evaluation())[name] = value;
       record.set_evaluation_examples(end.evaluation_examples);
+      record.set_stopped_early(end.stopped_early);
       record.set_output_model(end.output_model);
       job->record.checkpoint_dir.clear();  // the exported model replaces it
       record.clear_measured_peak_bytes();
@@ -415,66 +412,6 @@ void JobRunner::OnStep(const std::string& job_id, int32_t attempt, const v1::Ste
     job.record.job.set_median_step_seconds(Median(job.step_seconds));
   }
   job.dirty = true;  // flushed by the loop, about ten times a second
-}
-
-void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
-                             const StoredCheckpoint& checkpoint) {
-  std::string previous;
-  {
-    absl::MutexLock lock(&mutex_);
-    Job& job = *jobs_.at(job_id);
-    if (attempt != job.life.attempts || IsOver(job.life.state)) return;
-    const int64_t before = job.life.checkpoint_step;
-    const JobLifecycleEvent event{.kind = JobEventKind::kCheckpointed,
-                                  .attempt = attempt,
-                                  .step = checkpoint.steps_done,
-                                  .reason = ""};
-    Apply(&job, event).IgnoreError();
-    // Ignored if, for example, the job was cancelled and resumed while it was written. Folder and
-    // step must change together.
-    if (job.life.checkpoint_step == before) return;
-    previous = std::exchange(job.record.checkpoint_dir, checkpoint.within_job);
-    cut_off_.Remove(job.attempt->members());
-    SetCheckpointsPaused(&job, "");
-    job.dirty = true;
-    const int more = CanGrowBy(job);
-    if (more > 0) {
-      job.pending.messages.push_back(absl::StrCat(
-          more, " more workers are idle: going on with them from step ", checkpoint.steps_done));
-    }
-    // The loop retries; the older ones stay until the next.
-    if (!Flush(&job).ok()) return;
-    metrics_->CheckpointWritten();
-    if (more > 0) {
-      job.growing = true;
-      job.attempt->Stop();
-    }
-  }
-  RemoveOlderCheckpoints(*tools_.files, JobFolder(job_id), checkpoint, previous);
-}
-
-void JobRunner::OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
-                                    const std::string& reason) {
-  metrics_->CheckpointSkipped();
-  absl::MutexLock lock(&mutex_);
-  Job& job = *jobs_.at(job_id);
-  if (attempt == job.life.attempts && !IsOver(job.life.state)) SetCheckpointsPaused(&job, reason);
-}
-
-void JobRunner::SetCheckpointsPaused(Job* job, const std::string& reason) {
-  v1::Job& record = job->record.job;
-  if (record.checkpoints_paused().empty() != reason.empty()) {
-    const std::string message =
-        reason.empty()
-            ? absl::StrCat("there is room again: checkpoint of step ", record.checkpoint_step())
-            : absl::StrCat("checkpoints are paused, the last one is of step ",
-                           record.checkpoint_step(), "; ", reason);
-    spdlog::warn("job id={}: {}", record.id(), absl::CHexEscape(message));
-    job->pending.messages.push_back(message);
-  }
-  record.set_checkpoints_paused(reason);
-  job->dirty = true;
-  CountStates();
 }
 
 void JobRunner::OnMessage(const std::string& job_id, const std::string& message) {

@@ -22,6 +22,7 @@
 #include "server/jobs/cut_off_hosts.h"
 #include "server/jobs/job_lifecycle.h"
 #include "server/jobs/recent_tensors.h"
+#include "server/jobs/validation_history.h"
 #include "server/jobs/worker_memory.h"
 #include "server/metrics/metrics.h"
 #include "server/store/idempotency.h"
@@ -91,6 +92,7 @@ class JobRunner : public AttemptObserver {
     JobRecord record;  // without spec.graph, spec.search.imported
     JobLifecycle life;
     JobWrite pending;  // not yet durable
+    ValidationHistory validations;
     bool dirty = false;
     absl::Time retry_at = absl::InfinitePast();
     int64_t version = 0;     // of the durable record; watchers wait for a change
@@ -118,6 +120,8 @@ class JobRunner : public AttemptObserver {
   void OnPlanned(const std::string& job_id, int32_t attempt, const PlanFacts& facts) override;
   void OnRunning(const std::string& job_id, int32_t attempt) override;
   void OnStep(const std::string& job_id, int32_t attempt, const v1::StepReport& report) override;
+  void OnValidation(const std::string& job_id, int32_t attempt,
+                    const v1::StepReport& validation) override;
   void OnCheckpoint(const std::string& job_id, int32_t attempt,
                     const StoredCheckpoint& checkpoint) override;
   void OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
@@ -131,6 +135,7 @@ class JobRunner : public AttemptObserver {
   absl::Status ApplyRequest(const char* method, JobEventKind kind, const Request& request,
                             Reply* reply);
 
+  absl::Status LoadValidations(Job* job) const;
   void Loop();
   absl::StatusOr<Job*> Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Applies the event in memory and marks the job dirty.

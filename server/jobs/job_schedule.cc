@@ -207,13 +207,15 @@ bool JobRunner::TryStart(Job* job) {
   }
   task.enough = job->enough;
   task.checkpoint_root = JobFolder(id);
+  task.validations = job->validations;
   job->workers_before = static_cast<int>(members.size());
   job->running_since = absl::InfiniteFuture();
   job->growing = false;
   job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);
   metrics_->AttemptStarted();
   job->checkpoints_removed = false;
-  RemoveCheckpoints(*tools_.files, JobFolder(id), job->record.checkpoint_dir);
+  RemoveCheckpoints(*tools_.files, JobFolder(id), job->record.checkpoint_dir,
+                    job->validations.kept_steps());
   job->thread = std::thread([this, job] {
     AttemptEnd end = job->attempt->Run();
     {

@@ -18,9 +18,11 @@
 #include "ops/rewrite/fuse.h"
 #include "server/jobs/add_example_weights.h"
 #include "server/jobs/add_loss_and_metrics.h"
+#include "server/jobs/check_columns.h"
 #include "server/jobs/fit_inputs.h"
 #include "server/jobs/init_model.h"
 #include "server/jobs/job_tokenizer.h"
+#include "server/jobs/prepare_validation.h"
 #include "server/jobs/stored_values.h"
 #include "server/jobs/trained_parameters.h"
 #include "server/jobs/training_dataset.h"
@@ -35,64 +37,36 @@ absl::Status Field(const std::string& name, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("spec.", name, ": ", problem));
 }
 
-// Checks that the input fed by a dataset column has its shape and that the values are usable.
-absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::string>& columns,
-                          const Dataset& dataset) {
-  for (const Value& value : graph.values()) {
-    if (value.kind != ValueKind::kInput) continue;
-    const std::string input = absl::StrCat("graph input '", value.name, "': ");
-    absl::StatusOr<const Column*> column = dataset.Find(columns.at(value.name));
-    if (!column.ok()) {
-      const bool may_be_parameter =
-          IsFloat(value.type.dtype) && value.name.find('*') == std::string::npos;
-      return absl::InvalidArgumentError(absl::StrCat(
-          input, column.status().message(),
-          may_be_parameter ? absl::StrCat("; if it is a parameter that the file has no values of: "
-                                          "--train-only='*' --train-only='",
-                                          value.name, "'")
-                           : ""));
-    }
-    const TensorType& example = (*column)->example;
-    const Dims& dims = value.type.dims;
-    if (dims.empty() || Dims(dims.begin() + 1, dims.end()) != example.dims) {
-      const bool sequences =
-          graph.metadata.count("config") > 0 && dims.size() == 2 && example.dims.size() == 1;
-      return absl::InvalidArgumentError(
-          absl::StrCat(input, "it is ", ToString(value.type), ", but an example of column '",
-                       (*column)->name, "' is ", ToString(example),
-                       "; they must agree but for the first dimension and dimensions of size 1",
-                       sequences ? absl::StrCat("; --sequence-length=", example.dims[0],
-                                                " makes a --model for these examples")
-                                 : ""));
-    }
-    absl::Status status = Dataset::CheckConversion(**column, value.type.dtype);
-    if (status.ok()) status = dataset.CheckFinite(**column);
-    if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat(input, status.message()));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Decides which held-out examples are evaluated.
-absl::Status SetEvaluation(const v1::TrainingSpec& spec, const Dataset& dataset,
-                           const WeightedHeads& heads, PreparedJob* job) {
-  if (spec.dataset().holdout_fraction() <= 0) return absl::OkStatus();
-  const int64_t examples = dataset.holdout_examples(), batch = job->batch_size;
+// Decides which examples are evaluated, and when.
+absl::Status SetEvaluation(const v1::TrainingSpec& spec, const Dataset& evaluated,
+                           const WeightedHeads& heads, int64_t steps_per_epoch, PreparedJob* job) {
+  const bool own = spec.validation().has_dataset();
+  job->evaluates = own || spec.dataset().holdout_fraction() > 0;
+  if (!job->evaluates) return absl::OkStatus();
+  const int64_t examples = evaluated.holdout_examples(), batch = job->batch_size;
   const int64_t rest = examples % batch;
   job->pad_evaluation = heads.all;
   job->evaluation_examples = heads.all ? examples : examples - rest;
   if (job->evaluation_examples == 0) {
+    const std::string few = examples == 0 ? "" : absl::StrCat(", less than one batch of ", batch);
+    if (own) {
+      return Field("validation.dataset", absl::StrCat("it has ", examples, " examples", few));
+    }
     return Field("dataset.holdout_fraction",
-                 absl::StrCat("it keeps ", examples, " examples apart for the evaluation",
-                              examples == 0 ? "" : absl::StrCat(", less than one batch of ", batch),
+                 absl::StrCat("it keeps ", examples, " examples apart for the evaluation", few,
                               "; use 0 for none, or a larger fraction"));
   }
   if (!heads.all && rest > 0) {
     job->notes.push_back(absl::StrCat(
-        "the evaluation leaves out the last ", rest, " of ", examples,
-        " held-out examples, which do not fill a batch of ", batch, ": output '", heads.unweighted,
+        "the evaluation leaves out the last ", rest, " of ", examples, own ? "" : " held-out",
+        " examples, which do not fill a batch of ", batch, ": output '", heads.unweighted,
         "' is not a mean over the batch by a loss or metric operator"));
+  }
+  job->validate_every = ValidationPeriod(spec, steps_per_epoch);
+  if (job->validate_every > job->total_steps) {
+    job->notes.push_back(absl::StrCat("there is one validation, after the last step: they are ",
+                                      job->validate_every, " steps apart, and there are ",
+                                      job->total_steps, " steps"));
   }
   return absl::OkStatus();
 }
@@ -279,6 +253,7 @@ absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec)
   if (spec.search().strategy() == v1::SearchOptions::IMPORTED && !spec.search().has_imported()) {
     return Field("search.imported", "strategy IMPORTED needs the plan");
   }
+  if (absl::Status s = CheckValidationFields(spec); !s.ok()) return s;
   absl::Status status = CheckOptimizer(registry, spec.optimizer());
   return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("spec.", status.message()));
 }
@@ -384,6 +359,10 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
     dataset = OutlineDataset(spec.dataset(), artifacts, roots);
   }
   if (!dataset.ok()) return dataset.status();
+  absl::StatusOr<ValidationExamples> evaluated =
+      OpenValidation(spec, artifacts, roots, *tokenizer, *dataset);
+  if (!evaluated.ok()) return evaluated.status();
+  job.validation_tokens = std::move(evaluated->tokens);
   ImportReport report;
   absl::StatusOr<TrainableGraph> model =
       ModelGraphOf(registry, artifacts, spec, **dataset, &report);
@@ -452,6 +431,10 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   if (!status.ok()) return status;
   status = CheckColumns(*graph, job.columns, **dataset);
   if (!status.ok()) return status;
+  if (spec.validation().has_dataset()) {
+    status = CheckColumns(*graph, job.columns, *evaluated->dataset);
+    if (!status.ok()) return Field("validation.dataset", std::string(status.message()));
+  }
   const int64_t examples = (*dataset)->training_examples();
   const int64_t steps_per_epoch = examples / batch;
   if (steps_per_epoch == 0) {
@@ -459,14 +442,19 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
                                             " examples in the training part of the dataset"));
   }
   const WeightedHeads heads = AddExampleWeights(registry, batch, &*graph, &job.columns);
-  status = SetEvaluation(spec, **dataset, heads, &job);
+  job.total_steps = spec.steps() > 0 ? spec.steps() : spec.epochs() * steps_per_epoch;
+  status = SetEvaluation(spec, *evaluated->dataset, heads, steps_per_epoch, &job);
   if (!status.ok()) return status;
+  if (spec.has_early_stopping()) {
+    absl::StatusOr<v1::EarlyStopping> rule = ResolveEarlyStopping(registry, *graph, spec);
+    if (!rule.ok()) return rule.status();
+    job.early_stopping = *std::move(rule);
+  }
   if (spec.dataset().has_shuffle() && !spec.dataset().shuffle() && examples % batch != 0) {
     job.notes.push_back(absl::StrCat("the last ", examples % batch, " of ", examples,
                                      " training examples do not fill a batch of ", batch,
                                      ", and without shuffling no epoch trains on them"));
   }
-  job.total_steps = spec.steps() > 0 ? spec.steps() : spec.epochs() * steps_per_epoch;
   job.tokens_per_step = static_cast<double>(batch);
   if (spec.dataset().sequence_length() > 0) {
     job.tokens_per_step *= static_cast<double>(spec.dataset().sequence_length());

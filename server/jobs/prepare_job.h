@@ -38,9 +38,14 @@ struct PreparedJob {
   // The artifact whose parameters the job starts from. Stays valid if the artifact is deleted.
   std::optional<ArtifactFolder> init_folder;
   std::map<std::string, int> fused;  // rewrite rule -> times applied to `graph`
-  // Whether the held-out examples behind the last full batch are evaluated, too.
+  bool evaluates = false;            // held-out examples, or those of spec.validation.dataset
+  // Whether the evaluated examples behind the last full batch are evaluated, too.
   bool pad_evaluation = false;
   int64_t evaluation_examples = 0;
+  int64_t validate_every = 0;  // steps between validations; 0: none before the end
+  std::optional<v1::EarlyStopping> early_stopping;  // with monitor and mode filled in
+  // Like `tokens`, of spec.validation.dataset.
+  std::shared_ptr<const Dataset> validation_tokens;
   // Reported value -> OpDef::finish of its metric.
   std::map<std::string, double (*)(double)> finishes;
   // Of all parameters and, of an ONNX file, all floating-point initializers; sorted by name.

@@ -50,6 +50,11 @@ struct Metrics::Families {
                                             .Register(registry)
                                             .Add({}, kStepBuckets);
   prometheus::Counter& steps = Count("espalier_job_steps_total", "Training steps finished.");
+  prometheus::Histogram& validation_seconds = prometheus::BuildHistogram()
+                                                  .Name("espalier_job_validation_duration_seconds")
+                                                  .Help("Duration of evaluations during training.")
+                                                  .Register(registry)
+                                                  .Add({}, kStepBuckets);
   prometheus::Counter& checkpoints =
       Count("espalier_checkpoints_total", "Checkpoints made durable.");
   prometheus::Counter& checkpoints_skipped =
@@ -120,6 +125,8 @@ void Metrics::JobStep(double seconds) {
   families_->step_seconds.Observe(seconds);
   families_->steps.Increment();
 }
+
+void Metrics::JobValidation(double seconds) { families_->validation_seconds.Observe(seconds); }
 
 void Metrics::SetCheckpointsPaused(int jobs) { families_->checkpoints_paused.Set(jobs); }
 void Metrics::CheckpointWritten() { families_->checkpoints.Increment(); }

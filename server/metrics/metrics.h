@@ -26,6 +26,8 @@ class Metrics {
   void SetWorkers(const std::map<std::string, int>& by_state);
   // espalier_job_step_duration_seconds and espalier_job_steps_total.
   void JobStep(double seconds);
+  // espalier_job_validation_duration_seconds.
+  void JobValidation(double seconds);
   // espalier_jobs_checkpoints_paused: jobs that found no room for their last checkpoint.
   void SetCheckpointsPaused(int jobs);
   void CheckpointWritten();  // espalier_checkpoints_total

@@ -54,6 +54,7 @@ class Quiet : public AttemptObserver {
   void OnPlanned(const std::string&, int32_t, const PlanFacts&) override {}
   void OnRunning(const std::string&, int32_t) override {}
   void OnStep(const std::string&, int32_t, const v1::StepReport&) override {}
+  void OnValidation(const std::string&, int32_t, const v1::StepReport&) override {}
   void OnCheckpoint(const std::string&, int32_t, const StoredCheckpoint&) override {}
   void OnCheckpointSkipped(const std::string&, int32_t, const std::string&) override {}
   void OnMessage(const std::string&, const std::string&) override {}

@@ -1,0 +1,45 @@
+#include "server/jobs/check_columns.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace espalier {
+
+absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::string>& columns,
+                          const Dataset& dataset) {
+  for (const Value& value : graph.values()) {
+    if (value.kind != ValueKind::kInput) continue;
+    const std::string input = absl::StrCat("graph input '", value.name, "': ");
+    absl::StatusOr<const Column*> column = dataset.Find(columns.at(value.name));
+    if (!column.ok()) {
+      const bool may_be_parameter =
+          IsFloat(value.type.dtype) && value.name.find('*') == std::string::npos;
+      return absl::InvalidArgumentError(absl::StrCat(
+          input, column.status().message(),
+          may_be_parameter ? absl::StrCat("; if it is a parameter that the file has no values of: "
+                                          "--train-only='*' --train-only='",
+                                          value.name, "'")
+                           : ""));
+    }
+    const TensorType& example = (*column)->example;
+    const Dims& dims = value.type.dims;
+    if (dims.empty() || Dims(dims.begin() + 1, dims.end()) != example.dims) {
+      const bool sequences =
+          graph.metadata.count("config") > 0 && dims.size() == 2 && example.dims.size() == 1;
+      return absl::InvalidArgumentError(
+          absl::StrCat(input, "it is ", ToString(value.type), ", but an example of column '",
+                       (*column)->name, "' is ", ToString(example),
+                       "; they must agree but for the first dimension and dimensions of size 1",
+                       sequences ? absl::StrCat("; --sequence-length=", example.dims[0],
+                                                " makes a --model for these examples")
+                                 : ""));
+    }
+    absl::Status status = Dataset::CheckConversion(**column, value.type.dtype);
+    if (status.ok()) status = dataset.CheckFinite(**column);
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(input, status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace espalier

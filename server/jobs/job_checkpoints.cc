@@ -1,0 +1,126 @@
+// What the jobs of JobRunner go on from: their checkpoints, and the validations up to them.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "server/jobs/checkpoint_folders.h"
+#include "server/jobs/job_runner.h"
+
+namespace espalier {
+namespace {
+
+// Sets what the record says of the best validation.
+void SetBest(const ValidationHistory& validations, v1::Job* job) {
+  job->set_best_step(validations.best_steps());
+  job->clear_best_validation();
+  if (validations.best() != nullptr) {
+    *job->mutable_best_validation() = validations.best()->values();
+  }
+}
+
+}  // namespace
+
+absl::Status JobRunner::LoadValidations(Job* job) const {
+  const v1::Job& record = job->record.job;
+  // A job that has succeeded does not go on.
+  if (!record.spec().has_validation() || record.state() == v1::SUCCEEDED) return absl::OkStatus();
+  absl::StatusOr<std::vector<v1::StepReport>> stored = store_->Validations(record.id());
+  if (!stored.ok()) return stored.status();
+  job->validations = ValidationHistory(record.spec().early_stopping());
+  for (const v1::StepReport& report : *stored) job->validations.Add(report);
+  return absl::OkStatus();
+}
+
+void JobRunner::RollBack(Job* job) {
+  const int64_t step = job->life.checkpoint_step;
+  for (auto* reports : {&job->pending.reports, &job->pending.validations}) {
+    reports->erase(std::remove_if(reports->begin(), reports->end(),
+                                  [&](const v1::StepReport& r) { return r.step() >= step; }),
+                   reports->end());
+  }
+  job->pending.drop_reports_from = step;
+  job->validations.DropFrom(step);
+  SetBest(job->validations, &job->record.job);
+  recent_tensors_.DropFrom(job->record.job.id(), step);
+  job->record.job.set_steps_done(step);
+  job->step_seconds.clear();
+}
+
+void JobRunner::OnValidation(const std::string& job_id, int32_t attempt,
+                             const v1::StepReport& validation) {
+  metrics_->JobValidation(validation.seconds());
+  absl::MutexLock lock(&mutex_);
+  Job& job = *jobs_.at(job_id);
+  if (attempt != job.life.attempts || IsOver(job.life.state)) return;
+  job.pending.validations.push_back(validation);
+  job.validations.Add(validation);
+  SetBest(job.validations, &job.record.job);
+  job.dirty = true;
+}
+
+void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
+                             const StoredCheckpoint& checkpoint) {
+  std::string previous;
+  int64_t best_steps = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    Job& job = *jobs_.at(job_id);
+    if (attempt != job.life.attempts || IsOver(job.life.state)) return;
+    const int64_t before = job.life.checkpoint_step;
+    const JobLifecycleEvent event{.kind = JobEventKind::kCheckpointed,
+                                  .attempt = attempt,
+                                  .step = checkpoint.steps_done,
+                                  .reason = ""};
+    Apply(&job, event).IgnoreError();
+    // Ignored if, for example, the job was cancelled and resumed while it was written. Folder and
+    // step must change together.
+    if (job.life.checkpoint_step == before) return;
+    previous = std::exchange(job.record.checkpoint_dir, checkpoint.within_job);
+    best_steps = job.validations.kept_steps();
+    cut_off_.Remove(job.attempt->members());
+    SetCheckpointsPaused(&job, "");
+    job.dirty = true;
+    const int more = CanGrowBy(job);
+    if (more > 0) {
+      job.pending.messages.push_back(absl::StrCat(
+          more, " more workers are idle: going on with them from step ", checkpoint.steps_done));
+    }
+    // The loop retries; the older ones stay until the next.
+    if (!Flush(&job).ok()) return;
+    metrics_->CheckpointWritten();
+    if (more > 0) {
+      job.growing = true;
+      job.attempt->Stop();
+    }
+  }
+  RemoveOlderCheckpoints(*tools_.files, JobFolder(job_id), checkpoint, previous, best_steps);
+}
+
+void JobRunner::OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
+                                    const std::string& reason) {
+  metrics_->CheckpointSkipped();
+  absl::MutexLock lock(&mutex_);
+  Job& job = *jobs_.at(job_id);
+  if (attempt == job.life.attempts && !IsOver(job.life.state)) SetCheckpointsPaused(&job, reason);
+}
+
+void JobRunner::SetCheckpointsPaused(Job* job, const std::string& reason) {
+  v1::Job& record = job->record.job;
+  if (record.checkpoints_paused().empty() != reason.empty()) {
+    const std::string message =
+        reason.empty()
+            ? absl::StrCat("there is room again: checkpoint of step ", record.checkpoint_step())
+            : absl::StrCat("checkpoints are paused, the last one is of step ",
+                           record.checkpoint_step(), "; ", reason);
+    spdlog::warn("job id={}: {}", record.id(), absl::CHexEscape(message));
+    job->pending.messages.push_back(message);
+  }
+  record.set_checkpoints_paused(reason);
+  job->dirty = true;
+  CountStates();
+}
+
+}  // namespace espalier
