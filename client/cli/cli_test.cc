@@ -56,6 +56,43 @@ TEST_F(CliTest, TrainShowsPlanLossAndWhatWasMeasured) {
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
 }
 
+TEST_F(CliTest, TrainShowsValidationsAndTheBestOne) {
+  v1::Job& job = fake_.state()->job;
+  job.set_best_step(2);
+  (*job.mutable_best_validation())["val_loss"] = 1.5;
+  (*job.mutable_best_validation())["val_accuracy"] = 0.625;
+  job.mutable_spec()->mutable_early_stopping()->set_keep_best(true);
+  job.set_stopped_early(true);
+  job.set_total_steps(10);
+  v1::JobEvent validation;
+  validation.mutable_validation()->set_step(1);
+  *validation.mutable_validation()->mutable_values() = job.best_validation();
+  std::vector<v1::JobEvent>& events = fake_.state()->events;
+  events.insert(events.begin() + 3, validation);  // behind step 1
+  const std::vector<std::string> train = {
+      "train", "--model=llama:tiny", "-d", home_ + "/text.txt", "--steps=10", "-p",
+      "1",     "--keep-best"};
+  EXPECT_EQ(Run(train), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("validation after 2 steps: val_accuracy 62.50 %, val_loss "
+                                    "1.5000"));
+  EXPECT_THAT(out_.str(), HasSubstr("loss 1.0000  val_loss 1.5000"));
+  EXPECT_THAT(out_.str(), HasSubstr("3 of 10 steps of"));
+  EXPECT_THAT(out_.str(), HasSubstr("best validation after 2 steps: val_accuracy 62.50 %, val_loss "
+                                    "1.5000, kept"));
+  EXPECT_TRUE(fake_.state()->submits[0].spec().early_stopping().keep_best());
+  EXPECT_TRUE(fake_.state()->submits[0].spec().has_validation());
+
+  EXPECT_EQ(Run({"jobs"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr("best step"));
+  EXPECT_EQ(Run({"jobs", "watch", "job-1", "--json"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr(R"({"validation":{"step":1,"values":{"val_accuracy":0.625)"));
+  EXPECT_EQ(Run({"explain", "job-1"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("best validation after 2 steps"));
+  EXPECT_THAT(out_.str(), HasSubstr("training stopped early"));
+  EXPECT_EQ(Run({"explain", "job-1", "--json"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr(R"("best_step": 2)"));
+}
+
 TEST_F(CliTest, AFailedJobIsAFailure) {
   fake_.state()->job.set_state(v1::FAILED);
   fake_.state()->job.set_error("step 2: NaN in the loss");

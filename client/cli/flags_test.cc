@@ -130,6 +130,49 @@ TEST(TrainingFlagsTest, FillTheSpec) {
   EXPECT_EQ(spec.train_only(0), "*");
 }
 
+TEST(TrainingFlagsTest, ValidationAndEarlyStopping) {
+  v1::TrainingSpec spec;
+  ASSERT_TRUE(FillTraining(Good({}), &spec).ok());
+  EXPECT_FALSE(spec.has_validation() || spec.has_early_stopping());
+  EXPECT_EQ(spec.dataset().holdout_fraction(), 0.1);
+  absl::Status status = FillTraining(
+      Good({"--validate-every=50", "--early-stop=3,val_accuracy,0.01", "--keep-best"}), &spec);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(spec.validation().every_steps(), 50);
+  EXPECT_EQ(spec.early_stopping().patience(), 3);
+  EXPECT_EQ(spec.early_stopping().monitor(), "val_accuracy");
+  EXPECT_EQ(spec.early_stopping().min_delta(), 0.01);
+  EXPECT_TRUE(spec.early_stopping().keep_best());
+
+  for (const char* epochs : {"--validate-every=2epochs", "--validate-every=2 epochs"}) {
+    spec.Clear();
+    ASSERT_TRUE(FillTraining(Good({epochs}), &spec).ok());
+    EXPECT_EQ(spec.validation().every_epochs(), 2);
+    EXPECT_EQ(spec.validation().every_steps(), 0);
+    EXPECT_FALSE(spec.has_early_stopping());
+  }
+  spec.Clear();
+  ASSERT_TRUE(FillTraining(Good({"--validation=v.npz"}), &spec).ok());
+  EXPECT_TRUE(spec.has_validation());
+  EXPECT_EQ(spec.dataset().holdout_fraction(), 0) << "the file is validated instead";
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"--validate-every=0"},
+                                             {"--validate-every=often"},
+                                             {"--validate-every=-1epoch"},
+                                             {"--early-stop=0"},
+                                             {"--early-stop=3,"},
+                                             {"--early-stop=3,val_loss,x"},
+                                             {"--early-stop=3,val_loss,-1"},
+                                             {"--early-stop=3,val_loss,nan"},
+                                             {"--early-stop=3,val_loss,0,0"},
+                                             {"--validation=v.npz", "--holdout=0.1"}}) {
+    spec.Clear();
+    status = FillTraining(Good(wrong), &spec);
+    EXPECT_TRUE(IsUsageError(status)) << wrong[0] << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(wrong[0].substr(0, wrong[0].find('='))));
+  }
+}
+
 TEST(TrainingFlagsTest, PipelinesAndMicroBatches) {
   v1::TrainingSpec spec;
   ASSERT_TRUE(FillTraining(Good({}), &spec).ok());

@@ -32,7 +32,30 @@ std::string Difference(double predicted, double measured) {
   return absl::StrFormat("%+.0f %%", (measured / predicted - 1) * 100);
 }
 
+std::string FormatValue(const std::string& name, double value) {
+  return absl::StrCat(Printable(name), " ",
+                      absl::EndsWith(name, "accuracy") ? absl::StrFormat("%.2f %%", value * 100)
+                                                       : FormatLoss(value));
+}
+
+// "val_accuracy 97.50 %, val_loss 0.1234".
+std::string FormatValues(const google::protobuf::Map<std::string, double>& given) {
+  std::string text;
+  const std::map<std::string, double> values(given.begin(), given.end());
+  for (const auto& [name, value] : values) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", FormatValue(name, value));
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string DescribeBest(const v1::Job& job) {
+  if (job.best_step() == 0) return "";
+  return absl::StrCat(
+      "best validation after ", job.best_step(),
+      job.best_step() == 1 ? " step: " : " steps: ", FormatValues(job.best_validation()));
+}
 
 std::vector<std::pair<double, double>> Smooth(const std::vector<std::pair<double, double>>& points,
                                               size_t count) {
@@ -68,6 +91,8 @@ bool JobView::OnEvent(const v1::JobEvent& event) {
       line["job"] = ToJson(event.job());
     } else if (event.has_step()) {
       line["step"] = ToJson(event.step());
+    } else if (event.has_validation()) {
+      line["validation"] = ToJson(event.validation());
     } else {
       line["message"] = event.message();
     }
@@ -76,6 +101,8 @@ bool JobView::OnEvent(const v1::JobEvent& event) {
     OnJob(event.job());
   } else if (event.has_step()) {
     OnStep(event.step());
+  } else if (event.has_validation()) {
+    OnValidation(event.validation());
   } else if (!event.message().empty()) {
     printer_.Message(context_.style().Yellow(Printable(event.message())));
   }
@@ -119,6 +146,7 @@ void JobView::OnStep(const v1::StepReport& step) {
   p.done = static_cast<double>(step.step() + 1);
   p.total = static_cast<double>(job_.total_steps());
   if (loss != step.values().end()) p.detail = "loss " + FormatLoss(loss->second);
+  if (!validation_.empty()) absl::StrAppend(&p.detail, p.detail.empty() ? "" : "  ", validation_);
   if (step_seconds_ > 0) {
     p.rate = job_.tokens_per_step() / step_seconds_;
     p.rate_unit = HasTokens(job_) ? "tok/s" : "examples/s";
@@ -127,6 +155,16 @@ void JobView::OnStep(const v1::StepReport& step) {
   const bool last = step.step() + 1 == job_.total_steps();
   if (print_every_steps_ == 0 || (step.step() + 1) % print_every_steps_ == 0 || last)
     printer_.Update(p);
+}
+
+void JobView::OnValidation(const v1::StepReport& validation) {
+  const std::string all = FormatValues(validation.values());
+  const auto loss = validation.values().find("val_loss");
+  validation_ = loss == validation.values().end() ? all : "val_loss " + FormatLoss(loss->second);
+  // With a line every few steps it would be lost between them.
+  if (print_every_steps_ > 0) {
+    printer_.Message(absl::StrCat("validation after ", validation.step() + 1, " steps: ", all));
+  }
 }
 
 void JobView::Finish(const v1::Job& job) {
@@ -144,9 +182,12 @@ void JobView::Finish(const v1::Job& job) {
   options.unicode = context_.terminal().unicode;
   options.title = "loss";
   options.x_label = "step";
+  const std::string steps = job.stopped_early()
+                                ? absl::StrCat(job.steps_done(), " of ", job.total_steps())
+                                : absl::StrCat(job.total_steps());
   context_.out() << RenderPlot(Smooth(losses_, 130), options) << style.Green(head) << " in "
-                 << FormatSeconds(Wall(job), options.unicode) << ": " << job.total_steps()
-                 << " steps of " << FormatCount(job.tokens_per_step())
+                 << FormatSeconds(Wall(job), options.unicode) << ": " << steps << " steps of "
+                 << FormatCount(job.tokens_per_step())
                  << (HasTokens(job) ? " tokens, " : " examples, ")
                  << FormatCount(static_cast<double>(job.parameters())) << " parameters\n"
                  << RenderOutcome(job, context_.terminal()) << std::flush;
@@ -170,17 +211,20 @@ std::string RenderOutcome(const v1::Job& job, const Terminal& terminal) {
   }
   if (!table.empty()) out += table.Render(terminal);
 
+  const std::string best = DescribeBest(job);
+  if (!best.empty()) {
+    absl::StrAppend(&out, best, job.spec().early_stopping().keep_best() ? ", kept" : "", "\n");
+  }
   std::string evaluation;
   const std::map<std::string, double> values(job.evaluation().begin(), job.evaluation().end());
   for (const auto& [name, value] : values) {
-    absl::StrAppend(&evaluation, evaluation.empty() ? "" : ", ", Printable(name), " ",
-                    absl::EndsWith(name, "accuracy") ? absl::StrFormat("%.2f %%", value * 100)
-                                                     : FormatLoss(value));
+    absl::StrAppend(&evaluation, evaluation.empty() ? "" : ", ", FormatValue(name, value));
     if (name == "loss" && IsBytes(job))
       absl::StrAppend(&evaluation, absl::StrFormat(" (%.3f bits per byte)", value / std::log(2.0)));
   }
   if (!evaluation.empty()) {
-    absl::StrAppend(&out, "held-out: ", evaluation);
+    absl::StrAppend(
+        &out, job.spec().validation().has_dataset() ? "validation: " : "held-out: ", evaluation);
     if (job.evaluation_examples() > 0)
       absl::StrAppend(&out, ", ", job.evaluation_examples(), " examples");
     absl::StrAppend(&out, "\n");

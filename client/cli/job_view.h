@@ -26,6 +26,7 @@ class JobView {
  private:
   void OnJob(const v1::Job& job);
   void OnStep(const v1::StepReport& step);
+  void OnValidation(const v1::StepReport& validation);
   void Outcome(const v1::Job& job);
 
   Context& context_;
@@ -36,6 +37,7 @@ class JobView {
   bool plan_shown_ = false;
   double step_seconds_ = 0;  // smoothed
   std::vector<std::pair<double, double>> losses_;
+  std::string validation_;  // the last one, for the progress line
 };
 
 // Watches a job to its end and shows it. Returns an error if it did not succeed.
@@ -43,6 +45,9 @@ absl::Status WatchJob(Context* context, const std::string& job_id, int64_t print
 
 // Returns a job's last lines: predicted against measured time, evaluation, model name.
 std::string RenderOutcome(const v1::Job& job, const Terminal& terminal);
+
+// "best validation after 40 steps: val_loss 1.2345"; empty if there is none.
+std::string DescribeBest(const v1::Job& job);
 
 // Reduces a curve to at most `count` points, each the mean of its neighbors.
 std::vector<std::pair<double, double>> Smooth(const std::vector<std::pair<double, double>>& points,

@@ -44,19 +44,20 @@ absl::Status ListJobs(Context& context, Client* client) {
                {"state"},
                {"steps", Align::kRight},
                {"step time", Align::kRight},
+               {.title = "best step", .align = Align::kRight, .optional = true},
                {"created"},
                {"model"},
                {.title = "owner", .optional = true},
                {"error", Align::kLeft, true}});
   for (const v1::Job& job : *jobs) {
-    table.Row({Printable(job.id()), Printable(job.spec().name()),
-               StateCell(job.state(), context.style()),
-               absl::StrCat(job.steps_done(), "/", job.total_steps()),
-               job.median_step_seconds() > 0
-                   ? FormatSeconds(job.median_step_seconds(), context.terminal().unicode)
-                   : "",
-               Time(job.created_unix_ms()), Printable(job.output_model()), Printable(job.owner()),
-               Printable(job.error())});
+    table.Row(
+        {Printable(job.id()), Printable(job.spec().name()), StateCell(job.state(), context.style()),
+         absl::StrCat(job.steps_done(), "/", job.total_steps()),
+         job.median_step_seconds() > 0
+             ? FormatSeconds(job.median_step_seconds(), context.terminal().unicode)
+             : "",
+         job.best_step() > 0 ? absl::StrCat(job.best_step()) : "", Time(job.created_unix_ms()),
+         Printable(job.output_model()), Printable(job.owner()), Printable(job.error())});
   }
   context.out() << (table.empty() ? "no jobs yet; submit one: espalier train\n"
                                   : table.Render(context.terminal()))

@@ -16,9 +16,9 @@
 namespace espalier {
 namespace {
 
-std::string StepLine(const v1::StepReport& step, bool unicode) {
+std::string ReportLine(const char* what, const v1::StepReport& step, bool unicode) {
   std::string line =
-      absl::StrCat("step ", step.step(), "  ", FormatSeconds(step.seconds(), unicode));
+      absl::StrCat(what, " ", step.step(), "  ", FormatSeconds(step.seconds(), unicode));
   const std::map<std::string, double> values(step.values().begin(), step.values().end());
   for (const auto& [name, value] : values)
     absl::StrAppend(&line, "  ", Printable(name), " ", FormatLoss(value));
@@ -38,7 +38,16 @@ absl::Status JobLog(Context& context, const std::string& id) {
       line["step"] = ToJson(step);
       context.Line(line);
     } else {
-      context.out() << StepLine(step, unicode) << "\n";
+      context.out() << ReportLine("step", step, unicode) << "\n";
+    }
+  };
+  const auto print_validation = [&](const v1::StepReport& validation) {
+    if (context.json()) {
+      nlohmann::ordered_json line;
+      line["validation"] = ToJson(validation);
+      context.Line(line);
+    } else {
+      context.out() << ReportLine("validation after step", validation, unicode) << "\n";
     }
   };
   const bool follow = context.flags().Has("follow");
@@ -54,6 +63,7 @@ absl::Status JobLog(Context& context, const std::string& id) {
   std::string error;
   const auto print_event = [&](const v1::JobEvent& event) {
     if (event.has_step()) print_step(event.step());
+    if (event.has_validation()) print_validation(event.validation());
     if (event.has_job() && follow) {
       print_message(absl::StrCat("job is ", StateName(event.job().state())));
     }

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
 #include "client/cli/devices.h"
+#include "client/cli/job_view.h"
 #include "client/cli/loss_flags.h"
 #include "client/cli/model_flags.h"
 #include "client/cli/onnx_files.h"
@@ -49,8 +50,21 @@ absl::Status Explain(Context& context, v1::ExplainRequest request) {
   reply->clear_page();
   reply->clear_task_graph();
   reply->clear_computation_graph();
+  v1::Job job;
+  if (request.source_case() == v1::ExplainRequest::kJobId) {
+    auto found = (*client)->GetJob(request.job_id());
+    if (!found.ok()) return found.status();
+    job = *std::move(found->mutable_job());
+  }
   if (context.json()) {
-    context.Document(ToJson(*reply));
+    auto json = ToJson(*reply);
+    if (job.best_step() > 0) {
+      const auto of_job = ToJson(job);
+      for (const char* field : {"best_step", "best_validation", "stopped_early"}) {
+        json[field] = of_job[field];
+      }
+    }
+    context.Document(json);
     return absl::OkStatus();
   }
   std::string text = Printable(reply->text(), true);
@@ -63,6 +77,9 @@ absl::Status Explain(Context& context, v1::ExplainRequest request) {
                   << FormatSeconds(reply->plan().prediction().step_seconds(),
                                    context.terminal().unicode)
                   << "\n";
+  }
+  if (const std::string best = DescribeBest(job); !best.empty()) {
+    context.out() << best << (job.stopped_early() ? "; training stopped early" : "") << "\n";
   }
   context.out().flush();
   return absl::OkStatus();

@@ -27,10 +27,14 @@ bool HasModel(const ParsedFlags& flags) {
   return flags.Has("model") || flags.Has("graph") || flags.Has("onnx");
 }
 
-// Sets dataset.uri, after an upload if needed.
-absl::Status FillDataset(const ParsedFlags& flags, const Uploader& upload, v1::Dataset* dataset) {
-  const std::string given = flags.Text("dataset");
-  if (given.empty()) return UsageError("which dataset? Give --dataset=FILE (text, npz or npy)");
+// Sets uri and format of the dataset that --dataset or --validation names, after an upload if
+// needed.
+absl::Status FillDataset(const ParsedFlags& flags, const char* flag, const Uploader& upload,
+                         v1::Dataset* dataset) {
+  const std::string given = flags.Text(flag);
+  if (given.empty()) {
+    return UsageError(absl::StrCat("which dataset? Give --", flag, "=FILE (text, npz or npy)"));
+  }
   auto format = DatasetFormat(flags, given);
   if (!format.ok()) return format.status();
   dataset->set_format(*format);
@@ -40,7 +44,7 @@ absl::Status FillDataset(const ParsedFlags& flags, const Uploader& upload, v1::D
   }
   if (flags.Has("no-upload")) {
     if (!absl::StartsWith(given, "/"))
-      return UsageError("--no-upload needs an absolute path in --dataset");
+      return UsageError(absl::StrCat("--no-upload needs an absolute path in --", flag));
     dataset->set_uri(given);
     return absl::OkStatus();
   }
@@ -49,8 +53,8 @@ absl::Status FillDataset(const ParsedFlags& flags, const Uploader& upload, v1::D
     std::error_code error;
     if (std::filesystem::exists(given, error)) return name.status();
     return UsageError(absl::StrCat(name.status().message(),
-                                   "; a dataset that is uploaded is named ",
-                                   "--dataset=artifact:NAME"));
+                                   "; a dataset that is uploaded is named --", flag,
+                                   "=artifact:NAME"));
   }
   dataset->set_uri("artifact:" + *name);
   return absl::OkStatus();
@@ -64,7 +68,11 @@ absl::Status FillInputs(const ParsedFlags& flags, const Uploader& upload, ModelC
     if (!tokenizer.ok()) return tokenizer.status();
     spec->set_tokenizer_artifact(*tokenizer);
   }
-  absl::Status filled = FillDataset(flags, upload, spec->mutable_dataset());
+  absl::Status filled = FillDataset(flags, "dataset", upload, spec->mutable_dataset());
+  if (filled.ok() && flags.Has("validation")) {
+    filled =
+        FillDataset(flags, "validation", upload, spec->mutable_validation()->mutable_dataset());
+  }
   if (!filled.ok()) return filled;
   if (spec->dataset().format() == v1::Dataset::TEXT) {
     spec->mutable_dataset()->set_sequence_length(model->sequence_length > 0 ? model->sequence_length
@@ -272,6 +280,9 @@ Command TrainCommand() {
       {"an architecture with a tokenizer from scratch",
        "espalier train --model=config.json --tokenizer=./tokenizer -d book.txt --steps=400 "
        "--name=words"},
+      {"stop when the held-out loss no longer falls, and keep the best model",
+       "espalier train --onnx=cnn.onnx -d digits.npz --input labels=y -e 100 --early-stop=3 "
+       "--keep-best"},
       {"train only the last layer",
        "espalier train --onnx=cnn.onnx -d digits.npz --input labels=y -e 10 --train-only='fc.*'"},
       {"would it run, and how long?",

@@ -9,6 +9,7 @@
 #include "client/cli/choice_flag.h"
 #include "client/cli/optimizer_flags.h"
 #include "client/cli/search_flags.h"
+#include "client/cli/validation_flags.h"
 #include "client/terminal/text.h"
 
 namespace espalier {
@@ -35,8 +36,7 @@ std::vector<FlagSpec> TrainingFlags() {
       {"input", FlagType::kText, "NAME=COLUMN",
        "dataset column for a graph input (the column of the same name)", 0, 0, 0, true},
       {"holdout", FlagType::kNumber, "F",
-       "fraction of the examples, at the end, held out for "
-       "evaluation (0.1)",
+       "fraction of the examples, at the end, held out for evaluation (0.1; with --validation 0)",
        0, 0, 0.9},
       {"no-shuffle", FlagType::kSwitch, "",
        "keep the order of the training examples, in every epoch"},
@@ -62,6 +62,7 @@ std::vector<FlagSpec> TrainingFlags() {
        "its "
        "next version, NAME@2"},
   };
+  for (const FlagSpec& flag : ValidationFlags()) flags.push_back(flag);
   const std::vector<FlagSpec> optimizer = OptimizerFlags();
   flags.insert(flags.end(), optimizer.begin(), optimizer.end());
   flags.push_back(PrecisionFlag());
@@ -90,7 +91,9 @@ absl::Status FillTraining(const ParsedFlags& flags, v1::TrainingSpec* spec) {
   spec->set_precision(*precision);
   for (const std::string& pattern : flags.Values("freeze")) spec->add_freeze(pattern);
   for (const std::string& pattern : flags.Values("train-only")) spec->add_train_only(pattern);
-  spec->mutable_dataset()->set_holdout_fraction(flags.Number("holdout", 0.1));
+  if (absl::Status s = FillValidation(flags, spec); !s.ok()) return s;
+  spec->mutable_dataset()->set_holdout_fraction(
+      flags.Number("holdout", flags.Has("validation") ? 0 : 0.1));
   if (flags.Has("no-shuffle")) spec->mutable_dataset()->set_shuffle(false);
   for (const std::string& pair : flags.Values("input")) {
     const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));

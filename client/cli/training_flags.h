@@ -17,8 +17,8 @@ absl::StatusOr<v1::DataType> ChoosePrecision(const ParsedFlags& flags);
 
 // OptimizerFlags and all other flags of a run except the model and the dataset's content.
 std::vector<FlagSpec> TrainingFlags();
-// Fills in all fields except model, dataset.uri and dataset.format. Sets either `steps` or
-// `epochs`.
+// Fills in all fields except model, dataset.uri, dataset.format and validation.dataset. Sets either
+// `steps` or `epochs`.
 absl::Status FillTraining(const ParsedFlags& flags, v1::TrainingSpec* spec);
 
 // Returns --dataset-format, or TEXT or NPZ by the file's extension.

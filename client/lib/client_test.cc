@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
 #include "base/sha256.h"
 #include "client/lib/fake_coordinator.h"
 
@@ -133,6 +135,41 @@ TEST_F(ClientTest, WatchResumesAfterLostConnection) {
   EXPECT_THAT(steps, ::testing::ElementsAre(0, 1, 2, 3, 4, 5));
   EXPECT_EQ(messages, 1);
   EXPECT_EQ(fake_.state()->watches[1].from_step(), 4);
+}
+
+// Validations come between the steps, and a new connection may repeat the last one.
+TEST_F(ClientTest, WatchPassesEachValidationOnce) {
+  const auto add = [&](int64_t step, bool validation) {
+    v1::JobEvent event;
+    (validation ? event.mutable_validation() : event.mutable_step())->set_step(step);
+    fake_.state()->events.push_back(event);
+  };
+  // Dropped before and behind the validation after step 1; later a worker is lost.
+  for (const auto& [drop, expected] : {std::pair{2, 1}, std::pair{3, 1}}) {
+    *fake_.state() = FakeState();
+    fake_.state()->drop_watch_after = drop;
+    for (const auto& [step, validation] : {std::pair{0, false},
+                                           {1, false},
+                                           {1, true},
+                                           {2, false},
+                                           {3, false},
+                                           {3, true},
+                                           {2, false},
+                                           {3, false},
+                                           {3, true},
+                                           {4, false}}) {
+      add(step, validation);
+    }
+    std::vector<std::string> seen;
+    const absl::Status status = client_->Watch("job-1", 0, [&](const v1::JobEvent& event) {
+      if (event.has_step()) seen.push_back(absl::StrCat(event.step().step()));
+      if (event.has_validation()) seen.push_back(absl::StrCat("v", event.validation().step()));
+      return true;
+    });
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), "v1"), expected);
+    EXPECT_THAT(seen, ::testing::ElementsAre("0", "1", "v1", "2", "3", "v3", "2", "3", "v3", "4"));
+  }
 }
 
 TEST_F(ClientTest, FileIsUploadedOnceAndRoundTrips) {

@@ -59,6 +59,7 @@ class FakeTraining : public v1::Training::Service {
     int sent = 0;
     for (const auto& event : s_.events) {
       if (event.has_step() && event.step().step() < request->from_step()) continue;
+      if (event.has_validation() && event.validation().step() < request->from_step() - 1) continue;
       if (first && s_.drop_watch_after == sent)
         return Status(grpc::StatusCode::UNAVAILABLE, "dropped");
       if (!writer->Write(event)) {
@@ -82,6 +83,7 @@ class FakeTraining : public v1::Training::Service {
     for (const auto& event : s_.events) {
       if (!request->with_reports()) break;
       if (event.has_step()) *reply->add_reports() = event.step();
+      if (event.has_validation()) *reply->add_validations() = event.validation();
       if (!event.message().empty()) reply->add_messages(event.message());
     }
     return Status::OK;

@@ -161,6 +161,7 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
   absl::Duration pause = absl::Milliseconds(200);
   absl::Time give_up = absl::InfiniteFuture();
   bool over = false;
+  int64_t validated = -1;  // the last validation seen came after this step
   while (true) {
     grpc::ClientContext context;
     impl_->Prepare(&context, absl::InfiniteDuration());
@@ -173,7 +174,15 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
     while (reader->Read(&next)) {
       give_up = absl::InfiniteFuture();
       pause = absl::Milliseconds(200);
-      if (next.has_step()) from_step = std::max(from_step, next.step().step() + 1);
+      if (next.has_step()) {
+        from_step = std::max(from_step, next.step().step() + 1);
+        validated = std::min(validated, next.step().step() - 1);  // it repeats steps
+      }
+      if (next.has_validation()) {
+        // Sent again after a new connection.
+        if (next.validation().step() <= validated) continue;
+        validated = next.validation().step();
+      }
       if (next.has_job()) {
         over = IsOver(next.job().state());
         // After a worker is lost, the job resumes from its checkpoint and repeats those steps.
