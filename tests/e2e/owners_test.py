@@ -259,6 +259,14 @@ class OwnersTest(unittest.TestCase):
         self.assertEqual(code, Code.PERMISSION_DENIED, why)
         self.assertEqual(self.call("Models/Delete", KEYS["admin"], models_pb2.DeleteArtifactRequest(name="shared"))[0], Code.OK)
 
+    def test_a_dataset_for_validation_is_hers_too(self):
+        spec = training_pb2.TrainingSpec(
+            dataset=training_pb2.Dataset(uri="/anywhere", format=training_pb2.Dataset.TEXT, sequence_length=16),
+            validation=training_pb2.Validation(dataset=training_pb2.Dataset(uri="artifact:hers-data")), batch_size=2, steps=1)
+        for method, request in (("Submit", training_pb2.SubmitRequest(spec=spec)), ("DryRun", training_pb2.DryRunRequest(spec=spec))):
+            code, replies = self.call(f"Training/{method}", KEYS["bob"], request)
+            self.assertEqual(code, Code.NOT_FOUND, replies)
+
     def test_two_owners_may_train_on_the_same_file(self):
         """Uploads are named by their content, and names are everyone's."""
         path = os.path.join(self.cluster.folder, "same.txt")
