@@ -39,6 +39,15 @@ absl::StatusOr<StepResult> Executor::Step(int64_t step, bool profile, const Dyna
   }
 }
 
+absl::StatusOr<StepResult> Executor::RunPart(int begin, int end, const PassOptions& options) {
+  try {
+    return state_->RunPart(begin, end, options);
+  } catch (const std::exception& e) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("instructions ", begin, " to ", end, ": ", e.what()));
+  }
+}
+
 int Executor::num_buffers() const { return state_->program().buffers_size(); }
 const v1::Buffer& Executor::buffer(int index) const { return state_->program().buffers(index); }
 const TensorSpec& Executor::spec(int index) const { return state_->spec(index); }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,15 @@ struct DynamicSizes {
   int64_t output_rows = 0;
 };
 
+// How Executor::RunPart runs instructions.
+struct PassOptions {
+  int64_t step = 0;    // of random numbers, and of the batch
+  int64_t update = 0;  // of the learning rate schedule; the optimizer's step is one more
+  std::optional<double> learning_rate = std::nullopt;  // instead of the schedule's
+  bool reports = true;                                 // false: skips Report instructions
+  bool allow_not_finite = false;                       // also reports a "loss" that is not finite
+};
+
 struct InstructionTime {
   std::string node;
   std::string op;  // "linear_grad", "send", "all_reduce"
@@ -74,6 +84,12 @@ class Executor {
   // reported "loss" that is not finite is an error that names the step and a remedy.
   absl::StatusOr<StepResult> Step(int64_t step, bool profile = false,
                                   const DynamicSizes& sizes = {});
+
+  // Runs instructions [begin, end) once: a pass of a program whose other passes run by other calls,
+  // which find the buffers as this one leaves them. Ends all copies that it started. All ranks run
+  // the same passes, in the same order. Returns InvalidArgument if the program has no such
+  // instructions, or runs some of them fused with others; otherwise errors as Step.
+  absl::StatusOr<StepResult> RunPart(int begin, int end, const PassOptions& options);
 
   // Buffers by their index in the program. A parameter with a swap_in and no swap_out is on the
   // host between steps; ReadBuffer and WriteBuffer access that copy.

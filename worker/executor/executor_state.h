@@ -49,6 +49,7 @@ class Executor::State {
   // Call once, first.
   absl::Status Prepare();
   absl::StatusOr<StepResult> Step(int64_t step, bool profile, const DynamicSizes& sizes);
+  absl::StatusOr<StepResult> RunPart(int begin, int end, const PassOptions& pass);
 
   char* data(int i) const { return memory_.data(i); }
   int64_t bytes(int i) const { return memory_.bytes(i); }
@@ -89,18 +90,25 @@ class Executor::State {
 
   // A step.
   absl::StatusOr<StepResult> TryStep(int64_t step, bool profile, const DynamicSizes& sizes);
-  absl::Status RunAll(int64_t step, bool profile, StepResult* result);
+  absl::StatusOr<StepResult> TryPart(int begin, int end, const PassOptions& pass);
+  // Makes the device's thread ready, and sets the learning rate and the step of updates.
+  absl::Status Begin(const PassOptions& pass, const DynamicSizes& sizes, StepResult* result);
+  // Waits until all is done.
+  absl::Status End();
+  absl::Status RunRange(int begin, int end, const PassOptions& pass, bool profile,
+                        StepResult* result);
   absl::Status Resize(const DynamicSizes& sizes);
   // Splits the time of a fused group among its instructions by size.
   void RecordTime(int index, double seconds, StepResult* result) const;
-  absl::Status Run(int index, int64_t step, StepResult* result);
+  absl::Status Run(int index, const PassOptions& pass, StepResult* result);
   absl::Status RunKernel(ReadyInstruction& ready, int64_t step);
   absl::Status RunSwap(int index, const v1::SwapInstruction& swap, bool out);
   absl::Status RunCopy(const v1::CopyInstruction& c);
   absl::Status RunMessage(const v1::Instruction& instruction);
   absl::Status RunCollective(const v1::CollectiveInstruction& c);
   absl::Status RunLoad(const v1::LoadBatchInstruction& load, int64_t step);
-  absl::Status RunReport(const v1::ReportInstruction& report, int64_t step, StepResult* result);
+  absl::Status RunReport(const v1::ReportInstruction& report, const PassOptions& pass,
+                         StepResult* result);
 
   // Waits for the copy that instruction `index` started, if any.
   absl::Status Await(int index);

@@ -17,8 +17,14 @@ absl::StatusOr<StepResult> Executor::State::Step(int64_t step, bool profile,
   return result;
 }
 
-absl::StatusOr<StepResult> Executor::State::TryStep(int64_t step, bool profile,
-                                                    const DynamicSizes& sizes) {
+absl::StatusOr<StepResult> Executor::State::RunPart(int begin, int end, const PassOptions& pass) {
+  absl::StatusOr<StepResult> result = TryPart(begin, end, pass);
+  if (!result.ok()) AwaitAll();
+  return result;
+}
+
+absl::Status Executor::State::Begin(const PassOptions& pass, const DynamicSizes& sizes,
+                                    StepResult* result) {
   Device& device = *options_.device;
   // Batch-invariant kernels do not use oneDNN.
   const KernelThreads threads =
@@ -28,41 +34,73 @@ absl::StatusOr<StepResult> Executor::State::TryStep(int64_t step, bool profile,
     return absl::FailedPreconditionError("the program talks to peers but has no communicator");
   }
   if (absl::Status s = Resize(sizes); !s.ok()) return s;
+  if (!program_.has_optimizer()) return absl::OkStatus();
+  result->learning_rate = pass.learning_rate.has_value()
+                              ? *pass.learning_rate
+                              : LearningRate(program_.optimizer().learning_rate(), pass.update);
+  const float hyper[2] = {static_cast<float>(result->learning_rate),
+                          static_cast<float>(pass.update + 1)};
+  for (int i : schedules_) {
+    if (absl::Status s = device.CopyToDevice(data(i), hyper, sizeof(hyper)); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::State::End() {
+  if (absl::Status s = options_.device->Synchronize(); !s.ok()) return s;
+  return checked_.needs_communicator ? options_.communicator->EndStep() : absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> Executor::State::TryPart(int begin, int end, const PassOptions& pass) {
+  const int count = program_.instructions_size();
+  const auto splits_group = [&](int i) { return i < count && instructions_[i].group_size == 0; };
+  if (begin < 0 || begin > end || end > count || splits_group(begin) || splits_group(end)) {
+    return absl::InvalidArgumentError(absl::StrCat("program '", program_.name(),
+                                                   "' cannot run instructions ", begin, " to ", end,
+                                                   " of ", count, " on their own"));
+  }
   StepResult result;
-  if (program_.has_optimizer()) {
-    result.learning_rate = LearningRate(program_.optimizer().learning_rate(), step);
-    const float hyper[2] = {static_cast<float>(result.learning_rate), static_cast<float>(step + 1)};
-    for (int i : schedules_) {
-      if (absl::Status s = device.CopyToDevice(data(i), hyper, sizeof(hyper)); !s.ok()) return s;
-    }
-  }
-  const absl::Status ran =
-      step_graphs_ != nullptr && !profile
-          ? step_graphs_->Run(sizes, [&] { return RunAll(step, profile, &result); })
-          : RunAll(step, profile, &result);
-  if (!ran.ok()) return ran;
-  if (absl::Status s = device.Synchronize(); !s.ok()) return s;
-  if (checked_.needs_communicator) {
-    if (absl::Status s = options_.communicator->EndStep(); !s.ok()) return s;
-  }
+  absl::Status status = Begin(pass, {}, &result);
+  if (status.ok()) status = RunRange(begin, end, pass, /*profile=*/false, &result);
+  for (size_t i = 0; i < tickets_.size() && status.ok(); ++i) status = Await(static_cast<int>(i));
+  if (status.ok()) status = End();
+  if (!status.ok()) return status;
   return result;
 }
 
-absl::Status Executor::State::RunAll(int64_t step, bool profile, StepResult* result) {
+absl::StatusOr<StepResult> Executor::State::TryStep(int64_t step, bool profile,
+                                                    const DynamicSizes& sizes) {
+  PassOptions pass;
+  pass.step = pass.update = step;
+  StepResult result;
+  if (absl::Status s = Begin(pass, sizes, &result); !s.ok()) return s;
+  const auto run = [&] {
+    absl::Status ran = RunRange(0, program_.instructions_size(), pass, profile, &result);
+    for (int swap : swap_dependencies_.at_end) {
+      if (ran.ok()) ran = Await(swap);
+    }
+    return ran;
+  };
+  const absl::Status ran =
+      step_graphs_ != nullptr && !profile ? step_graphs_->Run(sizes, run) : run();
+  if (!ran.ok()) return ran;
+  if (absl::Status s = End(); !s.ok()) return s;
+  return result;
+}
+
+absl::Status Executor::State::RunRange(int begin, int end, const PassOptions& pass, bool profile,
+                                       StepResult* result) {
   Device& device = *options_.device;
-  for (int i = 0; i < program_.instructions_size(); ++i) {
+  for (int i = begin; i < end; ++i) {
     const absl::Time start = profile ? absl::Now() : absl::Time();
     absl::Status status = absl::OkStatus();
     for (int swap : swap_dependencies_.before[i]) {
       if (status.ok()) status = Await(swap);
     }
-    if (status.ok()) status = Run(i, step, result);
+    if (status.ok()) status = Run(i, pass, result);
     if (status.ok() && profile) status = device.Synchronize();
     if (!status.ok()) return AnnotateError(status, Describe(program_, i));
     if (profile) RecordTime(i, absl::ToDoubleSeconds(absl::Now() - start), result);
-  }
-  for (int swap : swap_dependencies_.at_end) {
-    if (absl::Status s = Await(swap); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -122,13 +160,13 @@ void Executor::State::RecordTime(int index, double seconds, StepResult* result) 
   }
 }
 
-absl::Status Executor::State::Run(int index, int64_t step, StepResult* result) {
+absl::Status Executor::State::Run(int index, const PassOptions& pass, StepResult* result) {
   const v1::Instruction& instruction = program_.instructions(index);
   switch (instruction.kind_case()) {
     case v1::Instruction::kCompute:
     case v1::Instruction::kUpdate:
       if (instructions_[index].group_size == 0) return absl::OkStatus();
-      return RunKernel(instructions_[index], step);
+      return RunKernel(instructions_[index], pass.step);
     case v1::Instruction::kCopy:
       return RunCopy(instruction.copy());
     case v1::Instruction::kFill: {
@@ -146,9 +184,9 @@ absl::Status Executor::State::Run(int index, int64_t step, StepResult* result) {
     case v1::Instruction::kSwapIn:
       return RunSwap(index, instruction.swap_in(), /*out=*/false);
     case v1::Instruction::kLoadBatch:
-      return RunLoad(instruction.load_batch(), step);
+      return RunLoad(instruction.load_batch(), pass.step);
     case v1::Instruction::kReport:
-      return RunReport(instruction.report(), step, result);
+      return pass.reports ? RunReport(instruction.report(), pass, result) : absl::OkStatus();
     case v1::Instruction::KIND_NOT_SET:
       break;
   }
@@ -309,14 +347,14 @@ absl::Status Executor::State::RunLoad(const v1::LoadBatchInstruction& load, int6
   return s.ok() ? options_.device->CopyToDevice(data(b), staging_.data(), bytes(b)) : s;
 }
 
-absl::Status Executor::State::RunReport(const v1::ReportInstruction& report, int64_t step,
-                                        StepResult* result) {
+absl::Status Executor::State::RunReport(const v1::ReportInstruction& report,
+                                        const PassOptions& pass, StepResult* result) {
   float value = 0;
   absl::Status s = options_.device->CopyToHost(&value, data(report.buffer()), sizeof(value));
   if (!s.ok()) return s;
-  if (report.name() == "loss" && !std::isfinite(value)) {
+  if (report.name() == "loss" && !std::isfinite(value) && !pass.allow_not_finite) {
     return absl::OutOfRangeError(
-        absl::StrCat("the loss is ", std::isnan(value) ? "NaN" : "infinite", " at step ", step,
+        absl::StrCat("the loss is ", std::isnan(value) ? "NaN" : "infinite", " at step ", pass.step,
                      ": lower the learning rate, clip the gradients (clip_norm), or check the "
                      "data's scale and "
                      "the initial weights"));

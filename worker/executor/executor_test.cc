@@ -162,5 +162,80 @@ TEST_F(ExecutorTest, SwappedBuffersComeBack) {
   EXPECT_EQ((*executor)->Step(0)->values.at("x"), 32);
 }
 
+// Passes of a session: forward, store or accumulate, update.
+TEST_F(ExecutorTest, PartsRunOnTheirOwn) {
+  ProgramWriter w;
+  const int p = w.Buffer("p", {3}, v1::PARAMETER_SHARD), a = w.Buffer("a", {3}),
+            g = w.Buffer("p.grad", {3}, v1::OPTIMIZER_STATE), s = w.Buffer("s", {}),
+            hyper = w.Buffer("schedule", {2}, v1::SCHEDULE);
+  auto* fill = w.Add("f")->mutable_fill();
+  fill->set_buffer(a);
+  fill->set_value(2);
+  w.Compute("sum_squares", {a}, {s});
+  w.Report(s, "loss");
+  for (const bool accumulate : {false, true}) {
+    auto* copy = w.Add("p")->mutable_copy();
+    copy->set_source(a);
+    copy->set_destination(g);
+    copy->add_source_start(0);
+    copy->add_destination_start(0);
+    copy->add_size(3);
+    copy->set_accumulate(accumulate);
+  }
+  for (int i = 0; i < 2; ++i) {
+    auto* update = w.Add("p")->mutable_update();
+    update->set_parameter(p);
+    update->set_gradient(g);
+    update->set_scale(-1);
+    update->set_hyper(hyper);
+    update->set_op("sgd_update");
+    update->add_state(-1);
+  }
+  w.program.mutable_optimizer()->mutable_learning_rate()->set_peak(0.5);
+  auto executor = Make(w.program);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  const auto run = [&](int begin, int end, const PassOptions& options = {}) {
+    auto result = (*executor)->RunPart(begin, end, options);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *result : StepResult();
+  };
+  const auto read = [&](int buffer) {
+    float values[3];
+    EXPECT_TRUE((*executor)->ReadBuffer(buffer, values, sizeof(values)).ok());
+    return values[2];
+  };
+  EXPECT_EQ(run(0, 3).values.at("loss"), 12);
+  EXPECT_TRUE(run(0, 3, {.reports = false}).values.empty());
+  run(3, 4);
+  EXPECT_EQ(read(g), 2);
+  run(4, 5);
+  run(4, 5);
+  EXPECT_EQ(read(g), 6);
+  EXPECT_EQ(read(p), 0);
+  EXPECT_EQ(run(5, 6).learning_rate, 0.5);
+  EXPECT_EQ(read(p), -3);
+  EXPECT_EQ(run(5, 6, {.learning_rate = 0.25}).learning_rate, 0.25);
+  EXPECT_EQ(read(p), -4.5);
+  for (const auto& [begin, end] : {std::pair{-1, 2}, {3, 2}, {0, 8}}) {
+    EXPECT_EQ((*executor)->RunPart(begin, end, {}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(ExecutorTest, PartMayReportALossThatIsNotFinite) {
+  ProgramWriter w;
+  const int s = w.Buffer("s", {});
+  auto* fill = w.Add("f")->mutable_fill();
+  fill->set_buffer(s);
+  fill->set_value(std::numeric_limits<double>::infinity());
+  w.Report(s, "loss");
+  auto executor = Make(w.program);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  EXPECT_FALSE((*executor)->RunPart(0, 2, {}).ok());
+  auto result = (*executor)->RunPart(0, 2, {.allow_not_finite = true});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->values.at("loss"), std::numeric_limits<double>::infinity());
+}
+
 }  // namespace
 }  // namespace espalier
