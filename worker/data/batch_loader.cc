@@ -11,7 +11,9 @@ namespace espalier {
 
 absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Create(
     std::shared_ptr<const Dataset> dataset, const BatchLoaderOptions& options) {
-  const int64_t have = options.holdout ? dataset->holdout_examples() : dataset->training_examples();
+  const int64_t have = options.given_rows ? options.batch_size
+                       : options.holdout  ? dataset->holdout_examples()
+                                          : dataset->training_examples();
   if (options.batch_size < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("batch size ", options.batch_size, "; it must be 1 or more"));
@@ -35,20 +37,41 @@ BatchLoader::~BatchLoader() {
 }
 
 int64_t BatchLoader::examples() const {
+  if (options_.given_rows) return static_cast<int64_t>(rows_.size());
   return options_.holdout ? dataset_->holdout_examples() : dataset_->training_examples();
 }
 
 int64_t BatchLoader::steps_per_epoch() const {
-  const bool pad = options_.holdout && options_.pad_holdout;
-  return (examples() + (pad ? options_.batch_size - 1 : 0)) / options_.batch_size;
+  return (examples() + (pads() ? options_.batch_size - 1 : 0)) / options_.batch_size;
 }
 
 int64_t BatchLoader::ExampleAt(int64_t step, int64_t row) const {
   const int64_t steps = steps_per_epoch();
   const int64_t position = (step % steps) * options_.batch_size + row;
+  if (options_.given_rows) return rows_[static_cast<size_t>(position % examples())];
   if (options_.holdout) return dataset_->training_examples() + position % examples();
   if (!options_.shuffle) return position;
   return ShuffledIndex(options_.seed, step / steps, dataset_->training_examples(), position);
+}
+
+absl::Status BatchLoader::SetRows(std::vector<int64_t> rows) {
+  const auto count = static_cast<int64_t>(rows.size());
+  if (count == 0 || (!pads() && count % options_.batch_size != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(count, " rows do not fill batches of ", options_.batch_size));
+  }
+  for (const int64_t row : rows) {
+    if (row >= 0 && row < dataset_->examples()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("row ", row, "; the dataset has ", dataset_->examples(), " examples"));
+  }
+  rows_ = std::move(rows);
+  for (Request& request : requests_) {
+    request.holdout_count = 0;
+    if (!options_.holdout || request.column != nullptr) continue;
+    for (const int64_t row : rows_) request.holdout_count += request.counts[row];
+  }
+  return absl::OkStatus();
 }
 
 bool BatchLoader::IsExample(int64_t step, int64_t row) const {
@@ -82,7 +105,7 @@ absl::Status BatchLoader::PrepareWeights(const std::string& name,
     }
   }
   const int64_t evaluated = std::min(examples(), steps_per_epoch() * options_.batch_size);
-  for (int64_t i = 0; options_.holdout && i < evaluated; ++i) {
+  for (int64_t i = 0; options_.holdout && !options_.given_rows && i < evaluated; ++i) {
     request.holdout_count += request.counts[dataset_->training_examples() + i];
   }
   requests_.push_back(std::move(request));

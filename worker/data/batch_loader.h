@@ -30,6 +30,9 @@ struct BatchLoaderOptions {
   bool holdout = false;
   bool pad_holdout = false;
   bool prefetch = true;  // loads the next step's batch on a thread
+  // Batches go through the examples of SetRows in order, whichever part they are of; with `holdout`
+  // as through held-out ones. Excludes `prefetch`.
+  bool given_rows = false;
 };
 
 class BatchLoader : public BatchSource {
@@ -44,6 +47,10 @@ class BatchLoader : public BatchSource {
   // skipped.
   int64_t steps_per_epoch() const;
   int64_t training_examples() const { return dataset_->training_examples(); }
+  // With given_rows: the indices of the examples that the following batches have. Returns
+  // InvalidArgument for an index that there is not, no rows, or rows that do not fill batches
+  // unless the last one is padded.
+  absl::Status SetRows(std::vector<int64_t> rows);
   // Returns the index of the example in row `row` of the batch of `step`.
   int64_t ExampleAt(int64_t step, int64_t row) const;
 
@@ -74,6 +81,7 @@ class BatchLoader : public BatchSource {
       : dataset_(std::move(dataset)), options_(options) {}
 
   int64_t examples() const;
+  bool pads() const { return options_.holdout && options_.pad_holdout; }
   // Whether the row is not padding.
   bool IsExample(int64_t step, int64_t row) const;
   absl::Status PrepareWeights(const std::string& name, const ExampleWeightsColumn& weights,
@@ -86,6 +94,7 @@ class BatchLoader : public BatchSource {
   const std::shared_ptr<const Dataset> dataset_;
   const BatchLoaderOptions options_;
   std::vector<Request> requests_;  // fixed once the thread has started
+  std::vector<int64_t> rows_;      // with given_rows
 
   absl::Mutex mutex_;
   absl::CondVar changed_;

@@ -187,6 +187,58 @@ TEST(BatchLoader, WithoutShufflingEveryEpochHasTheExamplesInOrder) {
   }
 }
 
+TEST(BatchLoader, GoesThroughGivenRows) {
+  auto dataset = Text(2000, 16, 0.5);
+  const TensorSpec whole = TensorSpec::Whole({DType::kI32, {4, 16}});
+  BatchLoaderOptions options;
+  options.batch_size = 4;
+  options.given_rows = true;
+  options.prefetch = false;
+  auto loader = BatchLoader::Create(dataset, options);
+  ASSERT_TRUE(loader.ok()) << loader.status();
+  ASSERT_TRUE((*loader)->Prepare("tokens", whole).ok());
+  const std::vector<int64_t> rows = {120, 3, 3, 0, 7, 8, 9, 121};  // held-out ones, too
+  ASSERT_TRUE((*loader)->SetRows(rows).ok());
+  EXPECT_EQ((*loader)->steps_per_epoch(), 2);
+  const Column& tokens = **dataset->Find("tokens");
+  for (int64_t step : {1, 0}) {
+    const std::vector<int32_t> batch = Read(**loader, "tokens", whole, step);
+    for (int64_t row = 0; row < 4; ++row) {
+      std::vector<int32_t> example(16);
+      ASSERT_TRUE(dataset
+                      ->Read(tokens, rows[step * 4 + row], {0}, {16}, DType::kI32,
+                             reinterpret_cast<char*>(example.data()))
+                      .ok());
+      EXPECT_TRUE(std::equal(example.begin(), example.end(), batch.begin() + row * 16)) << row;
+    }
+  }
+  for (const std::vector<int64_t>& wrong :
+       {std::vector<int64_t>{}, {1, 2, 3}, {0, 1, 2, dataset->examples()}, {-1, 0, 1, 2}}) {
+    EXPECT_EQ((*loader)->SetRows(wrong).code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(BatchLoader, PaddedRowsWeighEachExampleOnce) {
+  BatchLoaderOptions options;
+  options.batch_size = 4;
+  options.given_rows = options.holdout = options.pad_holdout = true;
+  options.prefetch = false;
+  auto loader = BatchLoader::Create(Text(2000, 16), options);
+  ASSERT_TRUE(loader.ok()) << loader.status();
+  const TensorSpec spec = TensorSpec::Whole({DType::kF32, {4}});
+  const std::string column = ExampleWeightsColumn().Name();
+  ASSERT_TRUE((*loader)->Prepare(column, spec).ok());
+  ASSERT_TRUE((*loader)->SetRows({5, 6, 7, 8, 9, 10}).ok());
+  double sum = 0;
+  for (int64_t step : {0, 1}) {
+    float weights[4];
+    ASSERT_TRUE((*loader)->Load(column, spec, step, weights).ok());
+    for (float weight : weights) sum += weight / 4 / 2;  // means of batches, then over them
+    EXPECT_EQ(weights[2] + weights[3] == 0, step == 1);
+  }
+  EXPECT_NEAR(sum, 1, 1e-6);
+}
+
 TEST(BatchLoader, SaysWhatDoesNotFit) {
   auto dataset = Text(200, 16);
   BatchLoaderOptions options;
