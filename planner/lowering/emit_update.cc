@@ -204,8 +204,9 @@ absl::Status Emitter::EmitPenalty(const PcgStructure::GradientInfo& g) {
       report->set_buffer(loss);
       report->set_name("loss");
     }
-    // In place if no other buffer shares this memory.
-    const bool own = rank.owns_memory(gradient[i]) || bucket_of_.count(g.gradient) > 0;
+    // In place if no other buffer shares this memory, and it is not a sum that stays.
+    const bool own =
+        !passes_apart_ && (rank.owns_memory(gradient[i]) || bucket_of_.count(g.gradient) > 0);
     const int sum = own ? gradient[i]
                         : rank.AddBuffer(absl::StrCat(NameOf(g.gradient), ".regularized"),
                                          rank.spec(gradient[i]), v1::SCRATCH);
@@ -329,7 +330,7 @@ absl::Status Emitter::UpdateParameter(const PcgStructure::GradientInfo& g) {
 }
 
 absl::Status Emitter::UpdateEarly(int position) {
-  if (!UpdatesEarly(options_.optimizer)) return absl::OkStatus();
+  if (passes_apart_ || !UpdatesEarly(options_.optimizer)) return absl::OkStatus();
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
     if (g.ready != position || instances_.count({g.gradient, UpdateLayoutOf(g)}) == 0) continue;
     absl::Status status = EmitPenalty(g);

@@ -5,7 +5,6 @@
 #include "planner/memory/arena.h"
 #include "planner/pcg/gradient_buckets.h"
 #include "planner/pcg/micro_batches.h"
-#include "planner/pcg/pipeline_schedule.h"
 
 namespace espalier {
 namespace {
@@ -39,12 +38,13 @@ uint64_t NodeKey(const std::string& node_name) {
 }
 
 Emitter::Emitter(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
-                 int num_ranks, const LoweringOptions& options, int batch_tiles)
+                 int num_ranks, const LoweringOptions& options, int batch_tiles, bool passes_apart)
     : structure_(structure),
       placement_(placement),
       table_(table),
       options_(options),
-      batch_tiles_(batch_tiles) {
+      batch_tiles_(batch_tiles),
+      passes_apart_(passes_apart && !structure.forward_only) {
   for (int rank = 0; rank < num_ranks; ++rank) ranks_.emplace_back(rank, num_ranks);
   for (const Value& value : structure.graph().values()) names_.push_back(value.name);
   for (const PcgStructure::GradientInfo& g : structure.gradients) {
@@ -164,37 +164,45 @@ absl::Status Emitter::Run() {
     update_ = *std::move(update);
   }
   AddParameters();
+  if (passes_apart_) AddGradientSums();
   AddSchedules();
   if (absl::Status status = PlanBuckets(); !status.ok()) return status;
   of_micro_batch_.assign(structure_.micro_batches, instances_);  // the parameters
   const std::vector<int> stages =
       PipelineStagesOf(structure_, placement_, table_.layouts(), static_cast<int>(ranks_.size()));
   const std::vector<bool> crossing = CrossStageSlots(structure_, stages);
-  for (const ScheduleItem& item : MakePipelineSchedule(structure_, stages)) {
-    SelectMicroBatch(item.micro_batch);
-    for (int p = item.first; p < item.last && item.transfers; ++p) {
-      const Position& position = structure_.positions[p];
-      for (int s = position.first_slot; s < position.last_slot; ++s) {
-        if (!crossing[s]) continue;
-        const Slot& slot = structure_.slots[s];
-        const auto made = Ensure(slot.value, Resolved(slot.required), PlanNode(position).name);
-        if (!made.ok()) return made.status();
-      }
-    }
-    for (int p = item.first; p < item.last && !item.transfers; ++p) {
-      const Position& position = structure_.positions[p];
-      if (absl::Status status = RunPosition(position); !status.ok()) return status;
-      if (structure_.micro_batches > 1) {
-        AccumulateGradients(position);
-      } else if (absl::Status status = UpdateEarly(p); !status.ok()) {
-        return status;
-      }
-    }
+  const std::vector<ScheduleItem> schedule = MakePipelineSchedule(structure_, stages);
+  if (passes_apart_) return RunPassesApart(schedule, crossing);
+  for (const ScheduleItem& item : schedule) {
+    if (absl::Status status = RunItem(item, crossing); !status.ok()) return status;
   }
+  if (structure_.forward_only) return structure_.serving ? absl::OkStatus() : KeepResults();
   SelectMicroBatch(0);
-  if (structure_.forward_only) return absl::OkStatus();
   if (absl::Status status = SyncGradients(); !status.ok()) return status;
   return UpdateParameters();
+}
+
+absl::Status Emitter::RunItem(const ScheduleItem& item, const std::vector<bool>& crossing) {
+  SelectMicroBatch(item.micro_batch);
+  for (int p = item.first; p < item.last && item.transfers; ++p) {
+    const Position& position = structure_.positions[p];
+    for (int s = position.first_slot; s < position.last_slot; ++s) {
+      if (!crossing[s]) continue;
+      const Slot& slot = structure_.slots[s];
+      const auto made = Ensure(slot.value, Resolved(slot.required), PlanNode(position).name);
+      if (!made.ok()) return made.status();
+    }
+  }
+  for (int p = item.first; p < item.last && !item.transfers; ++p) {
+    const Position& position = structure_.positions[p];
+    if (absl::Status status = RunPosition(position); !status.ok()) return status;
+    if (structure_.micro_batches > 1) {
+      AccumulateGradients(position);
+    } else if (absl::Status status = UpdateEarly(p); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
 }
 
 void Emitter::SelectMicroBatch(int number) {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "ops/optimizer/optimizer.h"
 #include "planner/lowering/rank_program.h"
+#include "planner/pcg/pipeline_schedule.h"
 #include "planner/pcg/placement.h"
 #include "planner/planner.h"
 
@@ -22,9 +23,11 @@ namespace espalier {
 class Emitter {
  public:
   // All arguments must outlive the emitter. With `batch_tiles` above 1, operators run in that many
-  // tiles of their samples where possible (emit_batch_tiles.cc).
+  // tiles of their samples where possible (emit_batch_tiles.cc). With `passes_apart`, a training
+  // program is that of a session (emit_passes.cc).
   Emitter(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
-          int num_ranks, const LoweringOptions& options, int batch_tiles = 1);
+          int num_ranks, const LoweringOptions& options, int batch_tiles = 1,
+          bool passes_apart = false);
 
   // Emits forward and, unless structure.forward_only, backward, gradient synchronization and
   // updates. Errors are Internal and name node and tensor.
@@ -55,7 +58,17 @@ class Emitter {
 
   void AddParameters();
   absl::Status PlanBuckets();
+  absl::Status RunItem(const ScheduleItem& item, const std::vector<bool>& crossing);
   absl::Status RunPosition(const Position& position);
+  // With passes_apart: the passes of a session, one after the other.
+  absl::Status RunPassesApart(const std::vector<ScheduleItem>& schedule,
+                              const std::vector<bool>& crossing);
+  // Keeps structure.outputs of a training or evaluation program to its end.
+  absl::Status KeepResults();
+  void AddGradientSums();
+  // Copies the gradients into their sums, or adds them.
+  void SumGradients(bool accumulate);
+  void MarkAll();
   // Makes `number` the current micro-batch.
   void SelectMicroBatch(int number);
   // Adds the parameter gradients computed by `position` to those of the first micro-batch.
@@ -142,7 +155,9 @@ class Emitter {
   ConfigTable& table_;
   const LoweringOptions& options_;
   const int batch_tiles_;
+  const bool passes_apart_;
   std::map<std::pair<int, int>, std::vector<int>> tiles_;  // by rank and buffer
+  std::map<ValueId, Instance> gradient_sums_;              // by gradient; with passes_apart
   UpdateChoice update_;                                    // unless forward_only
   std::vector<RankProgram> ranks_;
   std::vector<std::string> names_;  // by value

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/optimizer/optimizer.h"
 #include "planner/lowering/checkpoint_sharding.h"
+#include "planner/lowering/lower_session.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/lowering/offload_recompute_pass.h"
 #include "planner/pcg/micro_batches.h"
@@ -44,7 +45,8 @@ int64_t PeakBytes(const Lowered& training, const Lowered& evaluation, int rank) 
 absl::StatusOr<Lowered> LowerWithLimits(const OpRegistry& registry, const Graph& graph,
                                         const v1::Plan& plan, const LoweringOptions& options,
                                         const MemoryLimits& limits, bool forward_only,
-                                        std::vector<int64_t>* kept_bytes) {
+                                        std::vector<int64_t>* kept_bytes,
+                                        std::vector<PassBorders>* borders = nullptr) {
   const int tiles = forward_only ? 1 : BatchTilesOf(plan);
   absl::StatusOr<PcgStructure> structure =
       BuildStructure(registry, graph, forward_only, plan.zero_stage());
@@ -72,7 +74,7 @@ absl::StatusOr<Lowered> LowerWithLimits(const OpRegistry& registry, const Graph&
   MemoryFit made;
   absl::StatusOr<std::vector<v1::Program>> programs =
       LowerPlacement(*structure, placement, table, plan.devices_size(), options, kept_bytes,
-                     &limits, &made, tiles);
+                     &limits, &made, tiles, borders);
   if (!programs.ok()) return programs.status();
   for (v1::Program& program : *programs) {
     program.set_graph_fingerprint(plan.graph_fingerprint());
@@ -108,10 +110,10 @@ absl::StatusOr<Lowered> LowerEvaluation(const OpRegistry& registry, const Graph&
                          &kept_bytes);
 }
 
-}  // namespace
-
-absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& given,
-                                      const v1::Plan& plan, const LoweringOptions& options) {
+// With `borders`, for a session.
+absl::StatusOr<LoweredPlan> Lower(const OpRegistry& registry, const Graph& given,
+                                  const v1::Plan& plan, const LoweringOptions& options,
+                                  std::vector<PassBorders>* borders) {
   if (absl::Status status = CheckOptimizer(registry, options.optimizer); !status.ok()) {
     return status;
   }
@@ -132,8 +134,8 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
   }
   LoweredPlan lowered;
   std::vector<int64_t> kept;
-  absl::StatusOr<Lowered> training =
-      LowerWithLimits(registry, graph, plan, options, limits, /*forward_only=*/false, &kept);
+  absl::StatusOr<Lowered> training = LowerWithLimits(registry, graph, plan, options, limits,
+                                                     /*forward_only=*/false, &kept, borders);
   if (!training.ok()) return training.status();
   if (options.evaluates) {
     absl::StatusOr<Lowered> evaluation =
@@ -155,6 +157,22 @@ absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& g
   lowered.training = std::move(training->programs);
   ShardCheckpoints(&lowered.training);
   return lowered;
+}
+
+}  // namespace
+
+absl::StatusOr<LoweredPlan> LowerPlan(const OpRegistry& registry, const Graph& graph,
+                                      const v1::Plan& plan, const LoweringOptions& options) {
+  return Lower(registry, graph, plan, options, nullptr);
+}
+
+absl::StatusOr<LoweredSession> LowerSession(const OpRegistry& registry, const Graph& graph,
+                                            const v1::Plan& plan, const LoweringOptions& options) {
+  LoweredSession session;
+  absl::StatusOr<LoweredPlan> programs = Lower(registry, graph, plan, options, &session.borders);
+  if (!programs.ok()) return programs.status();
+  session.programs = *std::move(programs);
+  return session;
 }
 
 }  // namespace espalier

@@ -71,12 +71,12 @@ class Attempt {
  public:
   Attempt(const PcgStructure& structure, const Placement& placement, ConfigTable& table,
           int num_devices, const LoweringOptions& options, const std::vector<v1::Device>& devices,
-          int batch_tiles)
+          int batch_tiles, bool passes_apart)
       : structure_(structure),
         options_(options),
         devices_(devices),
         batch_tiles_(batch_tiles),
-        emitter_(structure, placement, table, num_devices, options, batch_tiles) {}
+        emitter_(structure, placement, table, num_devices, options, batch_tiles, passes_apart) {}
 
   absl::Status Emit() {
     if (absl::Status status = emitter_.Run(); !status.ok()) return status;
@@ -143,11 +143,15 @@ class Attempt {
     return workspaces_[rank].known ? workspaces_[rank].bytes : 0;
   }
 
-  std::vector<v1::Program> Finish(std::vector<int64_t>* kept_bytes) {
+  std::vector<v1::Program> Finish(std::vector<int64_t>* kept_bytes,
+                                  std::vector<PassBorders>* borders) {
     std::vector<v1::Program> programs;
     for (size_t r = 0; r < emitter_.ranks().size(); ++r) {
       RankProgram& rank = emitter_.ranks()[r];
       (*kept_bytes)[r] = rank.Finish((*kept_bytes)[r]);
+      if (const std::vector<int>& m = rank.marks(); borders != nullptr && m.size() == 4) {
+        borders->push_back({m[0], m[1], m[2], m[3]});
+      }
       v1::Program program = rank.TakeProgram();
       program.set_name(absl::StrCat(structure_.graph().name,
                                     structure_.forward_only ? "/evaluation" : "/training"));
@@ -183,7 +187,7 @@ double EstimateInstructions(double parts, int micro_batches) { return 3 * parts 
 absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
     const LoweringOptions& options, std::vector<int64_t>* kept_bytes, const MemoryLimits* limits,
-    MemoryFit* made, int min_tiles) {
+    MemoryFit* made, int min_tiles, std::vector<PassBorders>* borders) {
   kept_bytes->resize(num_devices, 0);
   const bool limited = limits != nullptr && limits->may_change_programs() && !limits->bytes.empty();
   const int most = limited ? std::max(MaxBatchTiles(limits->options), min_tiles) : 1;
@@ -193,7 +197,8 @@ absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
   if (made == nullptr) made = &unused;
   absl::Status refused;
   for (int tiles = min_tiles;; tiles *= 2) {
-    Attempt attempt(structure, placement, table, num_devices, options, devices, tiles);
+    Attempt attempt(structure, placement, table, num_devices, options, devices, tiles,
+                    borders != nullptr);
     if (absl::Status status = attempt.Emit(); !status.ok()) return status;
     if (tiles > min_tiles && !attempt.tiled()) return refused;
     std::vector<v1::MemoryPlan> plans(num_devices);
@@ -220,7 +225,7 @@ absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
         made->workspace.push_back(attempt.KnownWorkspace(static_cast<size_t>(r)));
       }
       made->memory = std::move(plans);
-      return attempt.Finish(kept_bytes);
+      return attempt.Finish(kept_bytes, borders);
     }
     if (hopeless || (tiles == min_tiles && 2 * tiles > most)) return refused;
     if (attempt.instructions() > kMaxInstructionsToTile) {

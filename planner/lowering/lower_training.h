@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "planner/lowering/lower_session.h"
 #include "planner/pcg/placement.h"
 #include "planner/planner.h"
 
@@ -35,11 +36,13 @@ inline constexpr double kMaxInstructions = 2e7;
 // programs keep there. With `limits`, programs that are too large are rewritten
 // (offload_recompute_pass.h), with as few batch tiles as suffice, at least `min_tiles`
 // (emit_batch_tiles.cc); kernels' workspace counts where options.workspace knows it, of
-// limits->devices. `made`, if not null, gets what was done. Returns ResourceExhausted if a
-// program cannot be made to fit.
+// limits->devices. `made`, if not null, gets what was done. With `borders`, training programs
+// are those of a session, and it gets their borders. Returns ResourceExhausted if a program cannot
+// be made to fit.
 absl::StatusOr<std::vector<v1::Program>> LowerPlacement(
     const PcgStructure& structure, const Placement& placement, ConfigTable& table, int num_devices,
     const LoweringOptions& options, std::vector<int64_t>* kept_bytes,
-    const MemoryLimits* limits = nullptr, MemoryFit* made = nullptr, int min_tiles = 1);
+    const MemoryLimits* limits = nullptr, MemoryFit* made = nullptr, int min_tiles = 1,
+    std::vector<PassBorders>* borders = nullptr);
 
 }  // namespace espalier

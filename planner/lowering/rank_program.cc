@@ -108,6 +108,13 @@ void RankProgram::Copy(const std::string& node, int source, int destination,
   copy->set_accumulate(accumulate);
 }
 
+void RankProgram::AddOutput(const std::string& name, int buffer) {
+  KeepToEnd(buffer);
+  std::string unique = name;
+  for (int n = 2; program_.outputs().contains(unique); ++n) unique = absl::StrCat(name, "#", n);
+  (*program_.mutable_outputs())[unique] = buffer;
+}
+
 int RankProgram::Group(const std::vector<int>& ranks) {
   auto [it, inserted] = groups_.try_emplace(ranks, program_.groups_size());
   if (inserted) {
@@ -126,12 +133,17 @@ void RankProgram::MergePrologue() {
     *all.Add() = std::move(instruction);
   }
   program_.mutable_instructions()->Swap(&all);
+  for (int& mark : marks_) mark += static_cast<int>(first_.size());
   first_.clear();
 }
 
 void RankProgram::SetInstructions(std::vector<v1::Instruction> instructions,
                                   std::vector<int> points) {
   points_ = std::move(points);
+  for (int& mark : marks_) {
+    const auto behind = std::lower_bound(points_.begin(), points_.end(), mark);
+    mark = static_cast<int>(behind - points_.begin());
+  }
   program_.clear_instructions();
   for (v1::Instruction& instruction : instructions) {
     *program_.add_instructions() = std::move(instruction);
@@ -144,6 +156,7 @@ void RankProgram::SplitAllocations() {
   for (const v1::Instruction& instruction : program_.instructions()) {
     for (const BufferAccess& access : AccessesOf(instruction)) touched[access.buffer] = true;
   }
+  for (const auto& [name, buffer] : program_.outputs()) touched[buffer] = true;
   std::vector<std::vector<int>> buffers(num_allocations());
   for (int b = 0; b < program_.buffers_size(); ++b) {
     const int a = allocation_of_[b];
@@ -205,6 +218,7 @@ void RankProgram::KeepBuffers(const std::vector<bool>& keep) {
   for (v1::Instruction& instruction : *program_.mutable_instructions()) {
     RenameBuffers(renamed, &instruction);
   }
+  for (auto& [name, buffer] : *program_.mutable_outputs()) buffer = renamed[buffer];
   // An allocation without buffers takes no memory.
   for (int a = 0; a < num_allocations(); ++a) {
     if (allocation_users_[a] == 0) allocation_bytes_[a] = 0;

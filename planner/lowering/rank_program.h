@@ -56,6 +56,16 @@ class RankProgram {
   // Keeps the contents of `buffer` until the end of the program.
   void KeepToEnd(int buffer) { kept_.insert(allocation_of_[buffer]); }
 
+  // Makes `buffer` hold a part of a named output, until the end: Program.outputs gets "<name>",
+  // then
+  // "<name>#2", ...
+  void AddOutput(const std::string& name, int buffer);
+
+  // Marks the place behind the last instruction from Emit. Returns, by mark, the number of the
+  // first instruction behind it; after Finish, those of the finished program.
+  void Mark() { marks_.push_back(program_.instructions_size()); }
+  const std::vector<int>& marks() const { return marks_; }
+
   // Splits allocations that instructions touch only in parts into one allocation per part, and
   // removes scratch buffers that no instruction touches. Invalidates buffer indices.
   void SplitAllocations();
@@ -107,6 +117,7 @@ class RankProgram {
   std::vector<int> allocation_of_;       // by buffer
   std::vector<int64_t> offset_in_allocation_;
   std::set<int> kept_;
+  std::vector<int> marks_;
   std::map<int, int> held_until_;
   std::vector<int> points_;  // by instruction; empty: their numbers
   std::set<std::string> names_;

@@ -76,11 +76,24 @@ class Builder {
       }
       out_.reports.emplace_back(name, value);
     }
+    KeepResults();
     if (out_.reports.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "graph '", forward_.name, "' has no output named 'loss' and no metric to compute"));
     }
     return absl::OkStatus();
+  }
+
+  // Of a session's graph: what no report shows.
+  void KeepResults() {
+    const auto kept = forward_.metadata.find(kResultsMetadata);
+    if (kept == forward_.metadata.end() || kept->second != kResultsKept) return;
+    for (const auto& output : forward_.outputs) {
+      const bool computed = forward_.value(output.second).producer != kNoNode;
+      const bool reported =
+          std::find(out_.reports.begin(), out_.reports.end(), output) != out_.reports.end();
+      if (computed && !reported) out_.outputs.push_back(output);
+    }
   }
 
   absl::Status FindOutputs() {

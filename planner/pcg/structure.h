@@ -114,7 +114,8 @@ struct PcgStructure {
   std::vector<bool> casts_parameter;
   std::vector<GradientInfo> gradients;                   // in the order in which they become ready
   std::vector<std::pair<std::string, ValueId>> reports;  // "loss" and the metrics
-  std::vector<std::pair<std::string, ValueId>> outputs;  // serving: what is computed
+  // Serving: what is computed. Of a graph with kResultsMetadata: what is computed besides reports.
+  std::vector<std::pair<std::string, ValueId>> outputs;
   std::vector<v1::DynamicDimension> dynamic;  // serving, by value: how dimension 0 changes
 
   v1::DynamicDimension Dynamic(ValueId v) const {
@@ -132,7 +133,12 @@ struct PcgStructure {
   std::vector<NodeId> LiveNodes() const;
 };
 
-// Leaves out nodes that neither the loss nor a metric depends on. Returns InvalidArgument for a
+// Metadata of a graph whose named outputs are all computed and kept until the end of training's
+// forward pass, and of evaluation. Otherwise only those are that are the loss or a metric.
+inline constexpr char kResultsMetadata[] = "results";
+inline constexpr char kResultsKept[] = "kept";
+
+// Leaves out nodes that no report or output depends on. Returns InvalidArgument for a
 // graph that cannot be trained, or a ZeRO stage outside 0 to 3. REQUIRES: `graph` is bound.
 absl::StatusOr<PcgStructure> BuildStructure(const OpRegistry& registry, const Graph& graph,
                                             bool forward_only, int zero_stage = 0);

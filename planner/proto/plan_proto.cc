@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -44,6 +45,32 @@ absl::StatusOr<NodeConfig> ReadConfig(const PcgStructure::NodeInfo& info,
   return config;
 }
 
+// By forward node: whether a report depends on it, and not only results that a session keeps.
+std::vector<bool> NeededByReports(const PcgStructure& structure) {
+  const Graph& graph = structure.graph();
+  std::vector<bool> needed(structure.nodes.size(), false);
+  for (const auto& [name, value] : structure.reports) needed[graph.value(value).producer] = true;
+  for (size_t n = needed.size(); n-- > 0;) {
+    if (!needed[n]) continue;
+    for (ValueId v : graph.node(static_cast<NodeId>(n)).inputs) {
+      const NodeId producer = v == kNoValue ? kNoNode : graph.value(v).producer;
+      if (producer != kNoNode) needed[producer] = true;
+    }
+  }
+  return needed;
+}
+
+// Runs whole, where its first input is computed.
+NodeConfig BesideItsInput(const PcgStructure& structure, const std::vector<NodeConfig>& configs,
+                          NodeId n) {
+  for (ValueId v : structure.graph().node(n).inputs) {
+    const NodeId producer = v == kNoValue ? kNoNode : structure.graph().value(v).producer;
+    if (producer == kNoNode || configs[producer].devices.empty()) continue;
+    return OnDevice(structure.nodes[n].rule, configs[producer].devices[0]);
+  }
+  return OnDevice(structure.nodes[n].rule, 0);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& structure,
@@ -70,8 +97,12 @@ absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& stru
     if (!config.ok()) return config.status();
     configs[n] = *std::move(config);
   }
+  const std::vector<bool> needed =
+      structure.outputs.empty() ? std::vector<bool>() : NeededByReports(structure);
   for (NodeId n : structure.LiveNodes()) {
-    if (!given[n]) {
+    if (!given[n] && !needed.empty() && !needed[n]) {
+      configs[n] = BesideItsInput(structure, configs, n);
+    } else if (!given[n]) {
       return absl::InvalidArgumentError(absl::StrCat("plan: operator '", graph.node(n).name, "' (",
                                                      graph.node(n).op,
                                                      ") of the graph is missing"));

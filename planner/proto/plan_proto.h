@@ -12,7 +12,8 @@
 namespace espalier {
 
 // By forward node; empty for dead ones. InvalidArgument names the operator of the plan that is
-// unknown, missing, given twice or configured illegally, with what would be legal.
+// unknown, missing, given twice or configured illegally, with what would be legal. An operator that
+// only results need which are kept (kResultsMetadata) may be missing: it runs beside its input.
 absl::StatusOr<std::vector<NodeConfig>> ConfigsFromPlan(const PcgStructure& structure,
                                                         const v1::Plan& plan);
 
