@@ -7,8 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/checkpoint.h"
 #include "worker/collective/peer_monitor.h"
-#include "worker/runner/program_model_runner.h"
-#include "worker/stored_values.h"
+#include "worker/initial_values.h"
 #include "worker/trainer/checkpoint_observer.h"
 #include "worker/trainer/evaluation_observer.h"
 #include "worker/trainer/link_measurement.h"
@@ -72,24 +71,11 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
     if (!evaluation.ok()) return evaluation.status();
     job->evaluation_ = *std::move(evaluation);
   }
-  const bool from_elsewhere = !request.checkpoint_dir().empty() || !request.init_folder().empty();
-  absl::Status stored = LoadStoredValues(*options.files, request.values_folder(), !from_elsewhere,
-                                         options.cancelled, *job->training_);
-  // Evaluation reads the parameters of training.
-  if (stored.ok() && job->evaluation_ != nullptr) {
-    stored = LoadStoredValues(*options.files, request.values_folder(), /*parameters=*/false,
-                              options.cancelled, *job->evaluation_);
-  }
-  if (!stored.ok()) return stored;
-  if (!request.checkpoint_dir().empty()) {
-    if (absl::Status s = job->LoadCheckpoint(request.checkpoint_dir()); !s.ok()) return s;
-  } else if (!request.init_folder().empty()) {
-    // The coordinator has validated the folder against the whole model; this rank may hold a shard.
-    WeightMap by_name;
-    by_name.ignored = {""};
-    absl::Status s = LoadWeights(request.init_folder(), by_name, *job->training_);
-    if (!s.ok()) return s;
-  }
+  absl::Status s = LoadInitialValues(*options.files, request, options.cancelled, *job->training_,
+                                     job->evaluation_.get());
+  if (s.ok() && !request.checkpoint_dir().empty())
+    s = job->LoadCheckpoint(request.checkpoint_dir());
+  if (!s.ok()) return s;
   return job;
 }
 
@@ -123,23 +109,12 @@ int64_t TrainingJob::measured_peak_bytes() const {
          (evaluation_ != nullptr ? evaluation_->measured_peak_bytes() : 0);
 }
 
-absl::Status TrainingJob::Cancelled() {
-  absl::MutexLock lock(&mutex_);
-  return aborted_ ? absl::CancelledError(reason_) : absl::OkStatus();
-}
-
-void TrainingJob::Abort(const std::string& reason) {
-  absl::MutexLock lock(&mutex_);
-  if (!aborted_) reason_ = reason;
-  aborted_ = true;
-  if (communicator_ != nullptr) communicator_->Abort(reason);
-}
+void TrainingJob::Abort(const std::string& reason) { peers_.Abort(reason); }
 
 std::unique_ptr<Communicator> TrainingJob::TakeCommunicator() {
   training_->SetCommunicator(nullptr);
   if (evaluation_ != nullptr) evaluation_->SetCommunicator(nullptr);
-  absl::MutexLock lock(&mutex_);
-  return std::move(communicator_);
+  return peers_.Take();
 }
 
 bool TrainingJob::has_link() const {
@@ -161,25 +136,17 @@ v1::Link TrainingJob::link() const {
 absl::Status TrainingJob::Connect(bool* met) {
   *met = false;
   const v1::Program& program = training_->program();
-  {
-    absl::MutexLock lock(&mutex_);
-    if (program.world_size() == 1 || communicator_ != nullptr) return absl::OkStatus();
-  }
+  if (program.world_size() == 1) return absl::OkStatus();
   // All ranks have loaded before the first Run, so they connect at once unless something is wrong.
   const absl::Duration soon = std::min(peer_timeout_, kMaxConnectTimeout);
-  absl::StatusOr<std::unique_ptr<Communicator>> made = options_.connect(
-      program.rank(), program.world_size(), PeerTimeouts{soon, soon, peer_timeout_},
-      [this] { return !Cancelled().ok(); });
-  if (absl::Status s = Cancelled(); !s.ok()) return s;
-  if (!made.ok()) return made.status();
-  {
-    absl::MutexLock lock(&mutex_);
-    communicator_ = *std::move(made);
-    if (aborted_) communicator_->Abort(reason_);
-    training_->SetCommunicator(communicator_.get());
-    if (evaluation_ != nullptr) evaluation_->SetCommunicator(communicator_.get());
-  }
-  *met = true;
+  const absl::StatusOr<bool> connected = peers_.Connect([&](std::function<bool()> cancelled) {
+    return options_.connect(program.rank(), program.world_size(),
+                            PeerTimeouts{soon, soon, peer_timeout_}, std::move(cancelled));
+  });
+  if (!connected.ok()) return connected.status();
+  training_->SetCommunicator(peers_.communicator());
+  if (evaluation_ != nullptr) evaluation_->SetCommunicator(peers_.communicator());
+  *met = *connected;
   return absl::OkStatus();
 }
 
@@ -200,7 +167,7 @@ absl::Status TrainingJob::Run(const v1::RunRequest& request,
         "again if they cannot be restored"));
   }
   steps_loaded_ = -1;  // later Runs continue
-  if (absl::Status s = Cancelled(); !s.ok()) return s;
+  if (absl::Status s = peers_.Cancelled(); !s.ok()) return s;
   bool met = false;
   absl::Status status = Connect(&met);
   if (status.ok()) status = Train(request, met, emit);
@@ -218,14 +185,11 @@ absl::Status TrainingJob::Train(const v1::RunRequest& request, bool met,
                                 const std::function<absl::Status(const v1::RunEvent&)>& emit) {
   TrainerOptions options;
   options.executor = training_.get();
-  {
-    absl::MutexLock lock(&mutex_);
-    options.communicator = communicator_.get();
-  }
+  options.communicator = peers_.communicator();
   options.begin = request.first_step();
   options.end = request.last_step();
   options.emit = emit;
-  options.check_not_stopped = [this] { return Cancelled(); };
+  options.check_not_stopped = [this] { return peers_.Cancelled(); };
 
   LinkMeasurement link({options.communicator, options_.device, measure_communication_,
                         [this](const v1::Link& measured) { SetLink(measured); }});

@@ -16,6 +16,7 @@
 #include "worker/collective/communicator.h"
 #include "worker/data/batch_loader.h"
 #include "worker/executor/executor.h"
+#include "worker/job_peers.h"
 #include "worker/trainer/timing_observer.h"
 #include "worker/worker_job.h"
 
@@ -67,7 +68,6 @@ class TrainingJob : public WorkerJob {
   absl::Status Train(const v1::RunRequest& request, bool met,
                      const std::function<absl::Status(const v1::RunEvent&)>& emit);
   void SetLink(const v1::Link& link);
-  absl::Status Cancelled();
 
   const TrainingJobOptions options_;
   const v1::Attempt attempt_;
@@ -81,10 +81,8 @@ class TrainingJob : public WorkerJob {
   std::unique_ptr<Executor> evaluation_;
   TimingObserver timing_;  // of all runs together
 
+  JobPeers peers_;
   mutable absl::Mutex mutex_;
-  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string reason_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<Communicator> communicator_ ABSL_GUARDED_BY(mutex_);
   bool has_link_ ABSL_GUARDED_BY(mutex_) = false;
   v1::Link link_ ABSL_GUARDED_BY(mutex_);
 };

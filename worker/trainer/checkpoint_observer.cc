@@ -31,6 +31,42 @@ bool IsCheckpointed(const Executor& executor, int buffer) {
   return (kind == v1::PARAMETER_SHARD || kind == v1::OPTIMIZER_STATE) && !executor.is_alias(buffer);
 }
 
+absl::StatusOr<v1::CheckpointShard> WriteShardOf(FileSystem& files, Executor& executor,
+                                                 const std::string& directory, int64_t steps_done) {
+  std::vector<CheckpointEntry> entries;
+  std::vector<int> buffers;
+  std::set<std::pair<std::string, Dims>> regions;
+  for (int i = 0; i < executor.num_buffers(); ++i) {
+    if (!IsCheckpointed(executor, i)) continue;
+    if (executor.buffer(i).saved_elsewhere()) continue;
+    const TensorSpec& spec = executor.spec(i);
+    // Replicas on one rank hold equal values: save one.
+    if (!regions.insert({executor.tensor_name(i), spec.offset}).second) continue;
+    entries.push_back(
+        {executor.tensor_name(i), spec, executor.buffer(i).kind() == v1::OPTIMIZER_STATE});
+    buffers.push_back(i);
+  }
+  ExecutorSource source(executor, buffers);
+  absl::StatusOr<ManifestFile> file =
+      WriteCheckpointShard(files, directory, executor.program().rank(), entries, source);
+  v1::CheckpointShard shard;
+  shard.set_steps_done(steps_done);
+  shard.set_directory(directory);
+  if (absl::IsResourceExhausted(file.status())) {
+    shard.set_not_written(std::string(file.status().message()));
+    return shard;
+  }
+  if (!file.ok()) {
+    return absl::Status(file.status().code(),
+                        absl::StrCat("checkpoint after step ", steps_done, ": ",
+                                     std::string(file.status().message())));
+  }
+  shard.set_file(file->name);
+  shard.set_sha256(file->sha256);
+  shard.set_bytes(file->bytes);
+  return shard;
+}
+
 CheckpointObserver::CheckpointObserver(CheckpointOptions options) : options_(std::move(options)) {}
 
 absl::Status CheckpointObserver::OnRunBegin(TrainingRun& run) {
@@ -47,42 +83,14 @@ absl::Status CheckpointObserver::OnStepReported(TrainingRun& run, int64_t step,
 }
 
 absl::Status CheckpointObserver::WriteShard(TrainingRun& run, int64_t steps_done) {
-  Executor& executor = *options_.executor;
-  std::vector<CheckpointEntry> entries;
-  std::vector<int> buffers;
-  std::set<std::pair<std::string, Dims>> regions;
-  for (int i = 0; i < executor.num_buffers(); ++i) {
-    if (!IsCheckpointed(executor, i)) continue;
-    if (executor.buffer(i).saved_elsewhere()) continue;
-    const TensorSpec& spec = executor.spec(i);
-    // Replicas on one rank hold equal values: save one.
-    if (!regions.insert({executor.tensor_name(i), spec.offset}).second) continue;
-    entries.push_back(
-        {executor.tensor_name(i), spec, executor.buffer(i).kind() == v1::OPTIMIZER_STATE});
-    buffers.push_back(i);
-  }
   // One directory per attempt, so that a stale attempt cannot overwrite a newer one's files.
   const std::string directory =
       JoinPath(options_.root, absl::StrCat("step-", steps_done, "-attempt-", options_.attempt));
-  ExecutorSource source(executor, buffers);
-  absl::StatusOr<ManifestFile> file =
-      WriteCheckpointShard(*options_.files, directory, executor.program().rank(), entries, source);
+  absl::StatusOr<v1::CheckpointShard> shard =
+      WriteShardOf(*options_.files, *options_.executor, directory, steps_done);
+  if (!shard.ok()) return shard.status();
   v1::RunEvent event;
-  v1::CheckpointShard* shard = event.mutable_shard();
-  shard->set_steps_done(steps_done);
-  shard->set_directory(directory);
-  if (absl::IsResourceExhausted(file.status())) {
-    shard->set_not_written(std::string(file.status().message()));
-    return run.Emit(event);
-  }
-  if (!file.ok()) {
-    return absl::Status(file.status().code(),
-                        absl::StrCat("checkpoint after step ", steps_done, ": ",
-                                     std::string(file.status().message())));
-  }
-  shard->set_file(file->name);
-  shard->set_sha256(file->sha256);
-  shard->set_bytes(file->bytes);
+  *event.mutable_shard() = *std::move(shard);
   return run.Emit(event);
 }
 

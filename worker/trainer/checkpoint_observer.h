@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "base/file_system.h"
+#include "espalier/v1/worker.pb.h"
 #include "worker/executor/executor.h"
 #include "worker/trainer/step_observer.h"
 
@@ -13,6 +15,11 @@ namespace espalier {
 
 // True for buffers that checkpoints hold: parameters and optimizer state.
 bool IsCheckpointed(const Executor& executor, int buffer);
+
+// Writes this rank's shard of the checkpoint in `directory`, durably. A full disk is no error: the
+// shard then says that it was not written. Errors name the number of steps done.
+absl::StatusOr<v1::CheckpointShard> WriteShardOf(FileSystem& files, Executor& executor,
+                                                 const std::string& directory, int64_t steps_done);
 
 struct CheckpointOptions {
   FileSystem* files = nullptr;   // outlives the observer
