@@ -2,13 +2,16 @@
 // curve of one device.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <thread>
+#include <utility>
 
 #include "models/llama.h"
 #include "ops/graph/builder.h"
 #include "ops/kernel/philox.h"
 #include "ops/operators/register_all.h"
+#include "planner/lowering/lower_session.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
@@ -188,9 +191,35 @@ struct Curve {
   double evaluation = 0;
 };
 
-// Sums over ranks; the last point is the evaluation loss after training.
+// A step of a session's program, pass by pass. Before the passes that count come others, whose
+// gradients are dropped: what is computed before must not matter.
+absl::StatusOr<double> StepByPasses(Executor& executor, const PassBorders& borders, int step) {
+  double loss = 0;
+  const int end = executor.program().instructions_size();
+  for (const bool counts : {false, true}) {
+    loss = 0;
+    PassOptions options;
+    options.step = counts ? step : step + 500;
+    options.update = step;
+    std::vector<std::pair<int, int>> parts = {
+        {0, borders.forward_end},
+        {borders.forward_end, borders.backward_end},
+        counts ? std::pair(borders.backward_end, borders.store_end)
+               : std::pair(borders.store_end, borders.accumulate_end)};
+    if (counts) parts.emplace_back(borders.accumulate_end, end);
+    for (const auto& [first, last] : parts) {
+      auto result = executor.RunPart(first, last, options);
+      if (!result.ok()) return result.status();
+      if (result->values.count("loss")) loss += result->values.at("loss");
+    }
+  }
+  return loss;
+}
+
+// Sums over ranks; the last point is the evaluation loss after training. With `borders`, programs
+// of a session.
 Curve Train(const std::vector<v1::Program>& training, const std::vector<v1::Program>& evaluation,
-            int steps) {
+            int steps, const std::vector<PassBorders>& borders = {}) {
   const int world = static_cast<int>(training.size());
   auto communicators = NewInProcessCommunicators(world, absl::Seconds(60));
   // By rank, so that sums are in rank order, not in thread order.
@@ -209,6 +238,12 @@ Curve Train(const std::vector<v1::Program>& training, const std::vector<v1::Prog
         auto executor = Executor::Create(training[rank], options);
         if (!executor.ok()) return executor.status();
         for (int step = 0; step < steps; ++step) {
+          if (!borders.empty()) {
+            auto loss = StepByPasses(**executor, borders[rank], step);
+            if (!loss.ok()) return loss.status();
+            curves[rank].loss[step] = *loss;
+            continue;
+          }
           auto result = (*executor)->Step(step);
           if (!result.ok()) return result.status();
           if (result->values.count("loss")) curves[rank].loss[step] = result->values.at("loss");
@@ -317,6 +352,81 @@ TEST_P(PlanLossCurveTest, SamePlanTwiceGivesTheSameBits) {
   const Curve again = TrainPlan(graph, 4, v1::SearchOptions::SEARCH, GetParam().optimizer, 20);
   EXPECT_EQ(once.loss, again.loss);
   EXPECT_EQ(once.evaluation, again.evaluation);
+}
+
+// Batch normalization keeps running statistics, which the passes that are dropped move.
+bool HasStatistics(const Graph& graph) {
+  return std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                     [](const Node& node) { return node.op == "batch_norm"; });
+}
+
+TEST_P(PlanLossCurveTest, PassByPassGivesTheSameBits) {
+  const Graph graph = GetParam().graph();
+  const int steps = 5;
+  Random random(7);
+  for (int round = 0; round < 16; ++round) {
+    auto structure = BuildStructure(Registry(), graph, /*forward_only=*/false, round % 4);
+    ASSERT_TRUE(structure.ok()) << structure.status();
+    const SearchSpace space(*structure, {.num_devices = 3});
+    ConfigTable table(*structure);
+    Placement placement(structure->nodes.size(), nullptr);
+    for (NodeId n : structure->LiveNodes()) placement[n] = table.Get(n, space.Draw(n, &random));
+    std::vector<int64_t> kept, kept_apart;
+    std::vector<PassBorders> borders;
+    const LoweringOptions options = Options(GetParam().optimizer);
+    auto whole = LowerPlacement(*structure, placement, table, 3, options, &kept);
+    auto apart = LowerPlacement(*structure, placement, table, 3, options, &kept_apart, nullptr,
+                                nullptr, 1, &borders);
+    ASSERT_TRUE(whole.ok() && apart.ok()) << whole.status() << apart.status();
+    ASSERT_EQ(borders.size(), 3u);
+    EXPECT_EQ(Train(*whole, {}, steps).loss, Train(*apart, {}, steps, borders).loss)
+        << "placement " << round;
+  }
+}
+
+TEST_P(PlanLossCurveTest, PassByPassGivesTheSameBitsInPipelinesAndLittleMemory) {
+  const Graph graph = GetParam().graph();
+  for (const bool pipeline : {true, false}) {
+    if (pipeline && HasStatistics(graph)) continue;  // it has no micro-batches
+    v1::SearchOptions search;
+    search.set_strategy(pipeline ? v1::SearchOptions::SEARCH : v1::SearchOptions::SINGLE_DEVICE);
+    if (pipeline) search.set_pipeline_stages(2);
+    if (pipeline) search.set_micro_batches(4);
+    PlanProblem problem = Problem(graph, pipeline ? 2 : 1);
+    auto plan = MakePlan(problem, search);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const LoweringOptions options = Options(GetParam().optimizer);
+    auto ample = LowerSession(Registry(), graph, *plan, options);
+    ASSERT_TRUE(ample.ok()) << ample.status();
+    // Scratch memory for two thirds: the rest is swapped, or computed again.
+    if (!pipeline) {
+      int64_t stays = 0;
+      for (const v1::Buffer& buffer : ample->programs.training[0].buffers()) {
+        if (buffer.kind() == v1::SCRATCH) continue;
+        int64_t bytes = 4;
+        for (int64_t dim : buffer.spec().dims()) bytes *= dim;
+        stays = std::max(stays, buffer.offset_bytes() + bytes);
+      }
+      const int64_t scratch = ample->programs.training[0].arena_bytes() - stays;
+      plan->mutable_devices(0)->set_memory_bytes(stays + scratch * 2 / 3);
+    }
+    auto session = LowerSession(Registry(), graph, *plan, options);
+    if (!pipeline && absl::IsResourceExhausted(session.status())) continue;  // too small to swap
+    auto job = LowerPlan(Registry(), graph, *plan, options);
+    ASSERT_TRUE(session.ok() && job.ok()) << session.status() << job.status();
+    if (!pipeline) {
+      EXPECT_GT(session->programs.training[0].instructions_size(),
+                ample->programs.training[0].instructions_size());
+    }
+    const Curve expected = Train(job->training, {}, 5);
+    EXPECT_EQ(Train(session->programs.training, {}, 5, session->borders).loss, expected.loss)
+        << pipeline;
+    if (HasStatistics(graph)) continue;
+    const Curve evaluated = Train(job->training, job->evaluation, 5);
+    EXPECT_EQ(Train(session->programs.training, session->programs.evaluation, 5, session->borders)
+                  .evaluation,
+              evaluated.evaluation);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,7 +1,5 @@
 #include "worker/worker_service.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +7,6 @@
 #include "base/machine_memory.h"
 #include "base/net/authenticated_channel.h"
 #include "base/net/grpc_status.h"
-#include "storage/data_dir_id.h"
 #include "worker/measure.h"
 #include "worker/serve_steps.h"
 
@@ -21,7 +18,6 @@ constexpr absl::Duration kJoinGrace = absl::Seconds(2);
 constexpr absl::Duration kStopTimeout = absl::Seconds(30);
 constexpr absl::Duration kMeasureTimeout = absl::Seconds(60);
 constexpr size_t kMaxStoppedJobs = 4096;
-constexpr int64_t kMaxDataDirIdBytes = 256;
 constexpr int kMaxRepetitions = 1000;
 
 absl::Status CheckNotStale(const v1::Attempt& attempt, uint64_t present) {
@@ -67,6 +63,7 @@ bool WorkerService::WaitIdle(const std::string& job_id, absl::Duration timeout) 
 void WorkerService::Abort(LoadedJob& loaded, const std::string& reason) {
   loaded.abort_load = true;
   if (loaded.training != nullptr) loaded.training->Abort(reason);
+  if (loaded.session != nullptr) loaded.session->Abort(reason);
   if (loaded.serving != nullptr) loaded.serving->Abort(reason);
   if (loaded.steps != nullptr) loaded.steps->TryCancel();
 }
@@ -79,6 +76,7 @@ std::vector<WorkerService::LoadedJob> WorkerService::Unload(
     if (found == loaded_jobs_.end()) continue;
     const LoadedJob& loaded = found->second;
     for (WorkerJob* job : {static_cast<WorkerJob*>(loaded.training.get()),
+                           static_cast<WorkerJob*>(loaded.session.get()),
                            static_cast<WorkerJob*>(loaded.serving.get())}) {
       if (job == nullptr) continue;
       std::unique_ptr<Communicator> communicator = job->TakeCommunicator();
@@ -155,11 +153,12 @@ absl::Status WorkerService::CheckAttempt(const v1::Attempt& attempt) {
   return loaded == nullptr ? absl::OkStatus() : CheckNotStale(attempt, loaded->attempt);
 }
 
-absl::Status WorkerService::CheckFree(const v1::Attempt& attempt, bool serves) {
+absl::Status WorkerService::CheckFree(const v1::Attempt& attempt, Kind kind) {
+  const bool serves = kind == Kind::kServing;
   for (auto& [job_id, loaded] : loaded_jobs_) {
     const bool older = job_id == attempt.job_id() && loaded.attempt < attempt.attempt();
     if (loaded.state == State::kIdle || older) continue;
-    if (serves && loaded.serves && job_id != attempt.job_id()) continue;
+    if (serves && loaded.kind == kind && job_id != attempt.job_id()) continue;
     return absl::FailedPreconditionError(absl::StrCat("this worker is busy with attempt ",
                                                       loaded.attempt, " of job ", job_id,
                                                       "; stop it first"));
@@ -171,12 +170,12 @@ absl::Status WorkerService::CheckFree(const v1::Attempt& attempt, bool serves) {
   return absl::OkStatus();
 }
 
-absl::Status WorkerService::BeginLoad(const v1::Attempt& attempt, bool serves) {
+absl::Status WorkerService::BeginLoad(const v1::Attempt& attempt, Kind kind) {
   absl::MutexLock lock(&mutex_);
   while (true) {
     // Checked again after each wait, during which a newer attempt may have arrived.
     if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
-    if (absl::Status s = CheckFree(attempt, serves); !s.ok()) return s;
+    if (absl::Status s = CheckFree(attempt, kind); !s.ok()) return s;
     if (Idle(attempt.job_id())) break;
     if (!WaitIdle(attempt.job_id(), kMeasureTimeout)) {
       return absl::UnavailableError("the worker's device does not become free; try again");
@@ -184,12 +183,13 @@ absl::Status WorkerService::BeginLoad(const v1::Attempt& attempt, bool serves) {
   }
   std::vector<std::string> in_the_way;
   for (const auto& [job_id, loaded] : loaded_jobs_) {
-    if (!serves || !loaded.serves || job_id == attempt.job_id()) in_the_way.push_back(job_id);
+    const bool shares = kind == Kind::kServing && loaded.kind == kind;
+    if (!shares || job_id == attempt.job_id()) in_the_way.push_back(job_id);
   }
   std::vector<LoadedJob> unloaded = Unload(in_the_way);
   LoadedJob& loaded = loaded_jobs_[attempt.job_id()];
   loaded.attempt = attempt.attempt();
-  loaded.serves = serves;
+  loaded.kind = kind;
   Free(std::move(unloaded));
   return absl::OkStatus();
 }
@@ -211,14 +211,14 @@ absl::StatusOr<WorkerService::LoadedJob*> WorkerService::EndLoad(
 }
 
 absl::StatusOr<WorkerService::LoadedJob*> WorkerService::BeginRun(const v1::Attempt& attempt,
-                                                                  bool serves) {
+                                                                  Kind kind) {
   if (absl::Status s = CheckAttempt(attempt); !s.ok()) return s;
   LoadedJob* const loaded = Find(attempt.job_id());
-  if (loaded == nullptr || loaded->serves != serves || loaded->attempt != attempt.attempt() ||
+  if (loaded == nullptr || loaded->kind != kind || loaded->attempt != attempt.attempt() ||
       loaded->state == State::kLoading) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(),
-                     " is not loaded; call ", serves ? "StartServing" : "LoadProgram", " first"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "attempt ", attempt.attempt(), " of job ", attempt.job_id(), " is not loaded; call ",
+        kind == Kind::kServing ? "StartServing" : "LoadProgram", " first"));
   }
   if (loaded->state != State::kIdle) {
     return absl::FailedPreconditionError(absl::StrCat("attempt ", attempt.attempt(), " of job ",
@@ -235,14 +235,10 @@ absl::Status WorkerService::Load(const v1::LoadProgramRequest& request,
   if (allowed.ok()) allowed = CheckFolder("init_folder", request.init_folder());
   if (allowed.ok()) allowed = CheckFolder("values_folder", request.values_folder());
   if (!allowed.ok()) return allowed;
-  if (absl::Status s = BeginLoad(request.attempt(), /*serves=*/false); !s.ok()) return s;
-  TrainingJobOptions options;
-  options.device = options_.device;
-  options.files = options_.files;
-  options.open_dataset = options_.open_dataset;
-  options.connect = ConnectOf(request.attempt());
-  options.cancelled = IsAborted(request.attempt().job_id());
-  absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(request, options);
+  if (request.has_session()) return LoadSession(request, reply);
+  if (absl::Status s = BeginLoad(request.attempt(), Kind::kTraining); !s.ok()) return s;
+  absl::StatusOr<std::unique_ptr<TrainingJob>> job =
+      TrainingJob::Load(request, OptionsOf(request.attempt()));
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<LoadedJob*> loaded = EndLoad(request.attempt(), &job);
   if (!loaded.ok()) return loaded.status();
@@ -252,6 +248,56 @@ absl::Status WorkerService::Load(const v1::LoadProgramRequest& request,
   return absl::OkStatus();
 }
 
+TrainingJobOptions WorkerService::OptionsOf(const v1::Attempt& attempt) {
+  TrainingJobOptions options;
+  options.device = options_.device;
+  options.files = options_.files;
+  options.open_dataset = options_.open_dataset;
+  options.connect = ConnectOf(attempt);
+  options.cancelled = IsAborted(attempt.job_id());
+  return options;
+}
+
+absl::Status WorkerService::LoadSession(const v1::LoadProgramRequest& request,
+                                        v1::LoadProgramReply* reply) {
+  if (absl::Status s = BeginLoad(request.attempt(), Kind::kSession); !s.ok()) return s;
+  absl::StatusOr<std::unique_ptr<SessionJob>> job =
+      SessionJob::Load(request, OptionsOf(request.attempt()));
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<LoadedJob*> loaded = EndLoad(request.attempt(), &job);
+  if (!loaded.ok()) return loaded.status();
+  (*loaded)->session = *std::move(job);
+  reply->set_peak_bytes((*loaded)->session->measured_peak_bytes());
+  (*loaded)->session->ListTensors(reply);
+  return absl::OkStatus();
+}
+
+absl::Status WorkerService::RunCommands(grpc::ServerContext* context, SessionStream* stream) {
+  v1::RankCommand message;
+  if (!stream->Read(&message)) return absl::CancelledError("the stream ended before it began");
+  const std::string job_id = message.attempt().job_id();
+  std::shared_ptr<SessionJob> job;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::StatusOr<LoadedJob*> loaded = BeginRun(message.attempt(), Kind::kSession);
+    if (!loaded.ok()) return loaded.status();
+    (*loaded)->steps = context;
+    job = (*loaded)->session;
+  }
+  const absl::Status status = ServeSession(*job, stream, [this](const std::string& folder) {
+    return CheckFolder("checkpoint.directory", folder);
+  });
+  job->Abort("the session has ended");
+  absl::MutexLock lock(&mutex_);
+  // Peers may still be reading this rank's last messages.
+  if (std::unique_ptr<Communicator> communicator = job->TakeCommunicator()) {
+    draining_communicator_ = std::move(communicator);
+  }
+  loaded_jobs_.erase(job_id);
+  Free(std::move(job));
+  return status;
+}
+
 absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
                                         v1::StartServingReply* reply) {
   absl::Status allowed = CheckFolder("folder", request.folder());
@@ -259,7 +305,7 @@ absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
     if (allowed.ok()) allowed = CheckFolder("adapter_folders", folder);
   }
   if (!allowed.ok()) return allowed;
-  if (absl::Status s = BeginLoad(request.attempt(), /*serves=*/true); !s.ok()) return s;
+  if (absl::Status s = BeginLoad(request.attempt(), Kind::kServing); !s.ok()) return s;
   ServingJobOptions options;
   options.device = options_.device;
   options.device_thread = &device_thread_;
@@ -281,7 +327,7 @@ absl::Status WorkerService::RunLoaded(
   std::shared_ptr<TrainingJob> job;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::StatusOr<LoadedJob*> loaded = BeginRun(request.attempt(), /*serves=*/false);
+    const absl::StatusOr<LoadedJob*> loaded = BeginRun(request.attempt(), Kind::kTraining);
     if (!loaded.ok()) return loaded.status();
     job = (*loaded)->training;
   }
@@ -312,7 +358,7 @@ absl::Status WorkerService::RunSteps(grpc::ServerContext* context, StepStream* s
   std::shared_ptr<ServingJob> job;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::StatusOr<LoadedJob*> loaded = BeginRun(message.attempt(), /*serves=*/true);
+    const absl::StatusOr<LoadedJob*> loaded = BeginRun(message.attempt(), Kind::kServing);
     if (!loaded.ok()) return loaded.status();
     (*loaded)->steps = context;
     job = (*loaded)->serving;
@@ -373,6 +419,11 @@ grpc::Status WorkerService::ServingSteps(grpc::ServerContext* context, StepStrea
   return ToGrpc(RunSteps(context, stream));
 }
 
+grpc::Status WorkerService::RunSession(grpc::ServerContext* context, SessionStream* stream) {
+  if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
+  return ToGrpc(RunCommands(context, stream));
+}
+
 grpc::Status WorkerService::Stop(grpc::ServerContext* context, const v1::StopRequest* request,
                                  v1::StopReply*) {
   if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
@@ -395,22 +446,6 @@ grpc::Status WorkerService::Stop(grpc::ServerContext* context, const v1::StopReq
   }
   const LoadedJob* const left = Find(attempt.job_id());
   if (left != nullptr && attempt.attempt() >= left->attempt) Free(Unload({attempt.job_id()}));
-  return grpc::Status::OK;
-}
-
-grpc::Status WorkerService::Probe(grpc::ServerContext* context, const v1::ProbeRequest* request,
-                                  v1::ProbeReply* reply) {
-  if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!request->join_key().empty() && request->join_key() != join_key_) {
-      return ToGrpc(absl::FailedPreconditionError("another worker answers at this address"));
-    }
-  }
-  const std::string file = JoinPath(request->data_dir(), kDataDirIdFile);
-  absl::StatusOr<std::string> id = ReadWholeFile(*options_.files, file, kMaxDataDirIdBytes);
-  reply->set_sees_data_dir(id.ok() && *id == request->data_dir_id());
-  reply->set_may_write(reply->sees_data_dir() && access(request->data_dir().c_str(), W_OK) == 0);
   return grpc::Status::OK;
 }
 

@@ -1,6 +1,6 @@
-// The Worker service (espalier/v1/worker.proto): one training job, or several served models whose
-// steps take turns. Checks attempts and leases. The coordinator ensures that the models fit into
-// the worker's memory.
+// The Worker service (espalier/v1/worker.proto): one training job or session, or several served
+// models whose steps take turns. Checks attempts and leases. The coordinator ensures that the
+// models fit into the worker's memory.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "espalier/v1/worker.grpc.pb.h"
 #include "worker/device/device_thread.h"
+#include "worker/serve_session.h"
 #include "worker/serve_steps.h"
 #include "worker/serving_job.h"
 #include "worker/training_job.h"
@@ -61,6 +62,7 @@ class WorkerService : public v1::Worker::Service {
   grpc::Status ServingSteps(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::ServingResult, v1::ServingStep>* stream) override;
+  grpc::Status RunSession(grpc::ServerContext* context, SessionStream* stream) override;
   grpc::Status Stop(grpc::ServerContext* context, const v1::StopRequest* request,
                     v1::StopReply* reply) override;
   grpc::Status Measure(grpc::ServerContext* context, const v1::MeasureRequest* request,
@@ -71,17 +73,20 @@ class WorkerService : public v1::Worker::Service {
  private:
   // State of a loaded job.
   enum class State { kLoading, kIdle, kRunning };
+  // Served models share a worker; the others are alone.
+  enum class Kind { kTraining, kSession, kServing };
   // A job on this worker. While it loads or runs, only the RPC that does so may remove it.
   struct LoadedJob {
     uint64_t attempt = 0;
-    bool serves = false;  // served models share a worker; a training job is alone
+    Kind kind = Kind::kTraining;
     State state = State::kLoading;
     bool abort_load = false;
     bool finished = false;  // a Run has ended
     // After loading exactly one is set.
     std::shared_ptr<TrainingJob> training;
+    std::shared_ptr<SessionJob> session;
     std::shared_ptr<ServingJob> serving;
-    // The open stream of steps, which may be waiting for the next step.
+    // The open stream of steps or commands, which may be waiting for the next one.
     grpc::ServerContext* steps = nullptr;
   };
 
@@ -93,7 +98,7 @@ class WorkerService : public v1::Worker::Service {
   LoadedJob* Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns FailedPrecondition if a job that cannot share the worker with this attempt is loading
   // or running. Aborts older attempts of the same job.
-  absl::Status CheckFree(const v1::Attempt& attempt, bool serves)
+  absl::Status CheckFree(const v1::Attempt& attempt, Kind kind)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until the job is idle and nothing is being measured or freed. Returns false after
   // `timeout`.
@@ -110,16 +115,19 @@ class WorkerService : public v1::Worker::Service {
   template <typename T>
   void Free(T memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adds `attempt` as a loading job. Jobs in its way are idle, and are unloaded.
-  absl::Status BeginLoad(const v1::Attempt& attempt, bool serves);
+  absl::Status BeginLoad(const v1::Attempt& attempt, Kind kind);
   // Ends BeginLoad. Returns the loaded job, or an error after freeing `job`.
   template <typename Job>
   absl::StatusOr<LoadedJob*> EndLoad(const v1::Attempt& attempt,
                                      absl::StatusOr<std::unique_ptr<Job>>* job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Marks the job running and returns it, if `attempt` is loaded and idle.
-  absl::StatusOr<LoadedJob*> BeginRun(const v1::Attempt& attempt, bool serves)
+  absl::StatusOr<LoadedJob*> BeginRun(const v1::Attempt& attempt, Kind kind)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Load(const v1::LoadProgramRequest& request, v1::LoadProgramReply* reply);
+  absl::Status LoadSession(const v1::LoadProgramRequest& request, v1::LoadProgramReply* reply);
+  TrainingJobOptions OptionsOf(const v1::Attempt& attempt);
+  absl::Status RunCommands(grpc::ServerContext* context, SessionStream* stream);
   absl::Status RunLoaded(const v1::RunRequest& request,
                          const std::function<absl::Status(const v1::RunEvent&)>& emit);
   absl::Status LoadServing(const v1::StartServingRequest& request, v1::StartServingReply* reply);

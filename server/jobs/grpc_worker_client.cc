@@ -46,6 +46,10 @@ class GrpcWorkerClient : public WorkerClient {
 
   std::unique_ptr<ServingStream> ServingSteps() override { return std::make_unique<Steps>(this); }
 
+  std::unique_ptr<SessionRankStream> RunSession() override {
+    return std::make_unique<Commands>(this);
+  }
+
   absl::Status Stop(const v1::StopRequest& request, absl::Duration timeout) override {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
@@ -110,6 +114,20 @@ class GrpcWorkerClient : public WorkerClient {
 
     Call call;
     std::unique_ptr<grpc::ClientReaderWriter<v1::ServingStep, v1::ServingResult>> stream;
+  };
+
+  struct Commands : SessionRankStream {
+    explicit Commands(GrpcWorkerClient* owner)
+        : call(owner, absl::InfiniteDuration()), stream(owner->stub_->RunSession(&call.context)) {}
+    bool Write(const v1::RankCommand& command) override { return stream->Write(command); }
+    bool Read(v1::RankResult* result) override { return stream->Read(result); }
+    absl::Status Finish() override {
+      for (v1::RankResult rest; stream->Read(&rest);) continue;
+      return FromGrpc(stream->Finish());
+    }
+
+    Call call;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::RankCommand, v1::RankResult>> stream;
   };
 
   std::unique_ptr<v1::Worker::Stub> stub_;

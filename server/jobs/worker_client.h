@@ -27,6 +27,18 @@ class ServingStream {
   virtual absl::Status Finish() = 0;
 };
 
+// The stream of commands of one rank of a session; as ServingStream, but one thread may write while
+// another reads.
+class SessionRankStream {
+ public:
+  virtual ~SessionRankStream() = default;
+
+  virtual bool Write(const v1::RankCommand& command) = 0;
+  virtual bool Read(v1::RankResult* result) = 0;
+  // Call once, last, after Read returned false or the client was cancelled.
+  virtual absl::Status Finish() = 0;
+};
+
 // Thread-safe. All calls block. They return Unavailable if the worker cannot be reached or is lost
 // during the call, and Cancelled after Cancel.
 class WorkerClient {
@@ -42,6 +54,8 @@ class WorkerClient {
                                                              absl::Duration timeout) = 0;
   // The stream must not outlive the client.
   virtual std::unique_ptr<ServingStream> ServingSteps() = 0;
+  // The stream must not outlive the client.
+  virtual std::unique_ptr<SessionRankStream> RunSession() = 0;
   virtual absl::Status Stop(const v1::StopRequest& request, absl::Duration timeout) = 0;
   virtual absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
                                                    absl::Duration timeout) = 0;

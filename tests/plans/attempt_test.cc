@@ -42,6 +42,7 @@ class IdleWorker : public WorkerClient {
     return absl::UnavailableError("idle");
   }
   std::unique_ptr<ServingStream> ServingSteps() override { return nullptr; }
+  std::unique_ptr<SessionRankStream> RunSession() override { return nullptr; }
   absl::Status Stop(const v1::StopRequest&, absl::Duration) override { return absl::OkStatus(); }
   void Cancel() override {}
 

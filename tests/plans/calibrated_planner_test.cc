@@ -59,6 +59,7 @@ class OddWorker : public WorkerClient {
     return absl::UnimplementedError("only measures");
   }
   std::unique_ptr<ServingStream> ServingSteps() override { return nullptr; }
+  std::unique_ptr<SessionRankStream> RunSession() override { return nullptr; }
   absl::Status Stop(const v1::StopRequest&, absl::Duration) override { return absl::OkStatus(); }
   void Cancel() override {}
 

@@ -77,6 +77,7 @@ class ScriptedClient : public WorkerClient {
   }
 
   std::unique_ptr<ServingStream> ServingSteps() override { return std::make_unique<Stream>(this); }
+  std::unique_ptr<SessionRankStream> RunSession() override { return nullptr; }
 
   absl::Status Stop(const v1::StopRequest& request, absl::Duration) override {
     absl::MutexLock lock(&worker_->mutex);
