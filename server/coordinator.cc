@@ -32,6 +32,8 @@
 #include "server/metrics/metrics.h"
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
+#include "server/sessions/session_manager.h"
+#include "server/sessions/session_service.h"
 #include "server/store/sqlite_store.h"
 #include "storage/dataset_roots.h"
 
@@ -135,6 +137,7 @@ struct Coordinator::Parts {
   std::unique_ptr<CalibratedPlanner> planner;
   std::unique_ptr<PlannerRequestHandler> plans;
   std::unique_ptr<JobRunner> jobs;
+  std::unique_ptr<SessionManager> sessions;
   std::unique_ptr<AccessControl> access;
   std::unique_ptr<CallInterceptor> interceptor;
   std::vector<std::unique_ptr<grpc::Service>> services;
@@ -228,6 +231,16 @@ absl::Status Coordinator::Parts::Build() {
   runner.grow_after = options.grow_after;
   runner.grow_if_left = options.grow_if_left;
   jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
+  SessionManagerOptions sessions_of;
+  sessions_of.registry = &operators;
+  sessions_of.artifacts = artifacts.get();
+  sessions_of.planner = planner.get();
+  sessions_of.files = files;
+  sessions_of.dataset_roots = dataset_roots.get();
+  sessions_of.clock = clock;
+  sessions_of.cluster = {workers.get(), &rendezvous, dial};
+  sessions_of.checkpoint_root = runner.checkpoint_root;
+  sessions = std::make_unique<SessionManager>(std::move(sessions_of));
   access = std::make_unique<AccessControl>(options.identify);
   AddResources();
   interceptor = std::make_unique<CallInterceptor>(
@@ -236,6 +249,7 @@ absl::Status Coordinator::Parts::Build() {
                              .max_calls = options.limits.max_calls,
                              .idle = options.limits.idle});
   services.push_back(MakeTrainingService(interceptor.get(), jobs.get()));
+  services.push_back(NewSessionService(interceptor.get(), sessions.get()));
   services.push_back(MakePlannerService(interceptor.get(), plans.get()));
   services.push_back(MakeOpsService(interceptor.get(), &operators));
   services.push_back(MakeModelsService(
@@ -272,6 +286,9 @@ void Coordinator::Parts::AddResources() {
   access->AddResources(
       ResourceKind::kJob, [this](const std::string& id) { return jobs->OwnerOf(id); },
       [](const std::string& id, const Caller&) { return JobNotFound(id); });
+  access->AddResources(
+      ResourceKind::kSession, [this](const std::string& id) { return sessions->OwnerOf(id); },
+      [](const std::string& id, const Caller&) { return SessionNotFound(id); });
   const NotFoundError not_found = [](const std::string& name, const Caller&) {
     return ArtifactNotFound(name);
   };
@@ -405,6 +422,7 @@ absl::Status Coordinator::Start() {
   }
   absl::Status status = parts.jobs->Start();
   if (!status.ok()) return status;
+  parts.sessions->Start();
   parts.leases = std::thread([&parts] { parts.LeaseLoop(); });
   parts.upkeep = std::thread([&parts] { parts.UpkeepLoop(); });
   spdlog::info("coordinator version={} grpc={} data_dir={}", kEspalierVersion, parts.grpc_address,
@@ -423,7 +441,8 @@ void Coordinator::Stop() {
   if (parts.upkeep.joinable()) parts.upkeep.join();
   parts.rendezvous.EndAll();
   Drain();
-  // Attempts first, while their workers can still reach the services.
+  // First, while their workers can still reach the services.
+  parts.sessions->Stop();
   parts.jobs->Stop();
   if (parts.server != nullptr) {
     parts.server->Shutdown(absl::ToChronoTime(absl::Now() + kDrain));

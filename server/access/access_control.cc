@@ -23,6 +23,8 @@ const char* NameOf(ResourceKind kind) {
       return "boost-tuning";
     case ResourceKind::kServedModel:
       return "served model";
+    case ResourceKind::kSession:
+      return "session";
   }
   return "resource";
 }

@@ -25,6 +25,9 @@ std::vector<ResourceField> ReadJob() {
 std::vector<ResourceField> ChangeJob() {
   return {{"job_id", ResourceKind::kJob, ResourceUse::kChange}};
 }
+std::vector<ResourceField> ChangeSession() {
+  return {{"session_id", ResourceKind::kSession, ResourceUse::kChange}};
+}
 std::vector<ResourceField> Tuning(ResourceUse use) {
   return {{"id", ResourceKind::kDistillation, use}};
 }
@@ -51,6 +54,12 @@ std::vector<AccessRule> MakeRules() {
       {"Training/List", kTrain, {}},
       {"Training/Cancel", kTrain, ChangeJob()},
       {"Training/Resume", kTrain, ChangeJob()},
+
+      {"Sessions/Open", kTrain, OfSpec()},
+      // The session stands in the stream's first message, which the service hands in.
+      {"Sessions/Run", kTrain, ChangeSession()},
+      {"Sessions/Close", kTrain, ChangeSession()},
+      {"Sessions/List", kTrain, {}},
 
       {"Planner/MakePlan", kTrain, {Read("onnx_artifact")}},
       {"Planner/Explain",

@@ -10,7 +10,7 @@
 
 namespace espalier {
 
-enum class ResourceKind { kJob, kArtifact, kDistillation, kServedModel };
+enum class ResourceKind { kJob, kArtifact, kDistillation, kServedModel, kSession };
 
 enum class ResourceUse {
   kRead,    // of its owner's, or of nobody's

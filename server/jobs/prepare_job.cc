@@ -22,6 +22,7 @@
 #include "server/jobs/fit_inputs.h"
 #include "server/jobs/init_model.h"
 #include "server/jobs/job_tokenizer.h"
+#include "server/jobs/keep_results.h"
 #include "server/jobs/prepare_validation.h"
 #include "server/jobs/stored_values.h"
 #include "server/jobs/trained_parameters.h"
@@ -40,6 +41,7 @@ absl::Status Field(const std::string& name, const std::string& problem) {
 // Decides which examples are evaluated, and when.
 absl::Status SetEvaluation(const v1::TrainingSpec& spec, const Dataset& evaluated,
                            const WeightedHeads& heads, int64_t steps_per_epoch, PreparedJob* job) {
+  job->unweighted = heads.unweighted;
   const bool own = spec.validation().has_dataset();
   job->evaluates = own || spec.dataset().holdout_fraction() > 0;
   if (!job->evaluates) return absl::OkStatus();
@@ -342,7 +344,8 @@ absl::Status CheckPrecision(v1::DataType precision, const std::string& field) {
 }
 
 absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                       const DatasetRoots& roots, const v1::TrainingSpec& spec) {
+                                       const DatasetRoots& roots, const v1::TrainingSpec& spec,
+                                       const SessionParts* session) {
   absl::Status status = CheckSpec(registry, spec);
   if (!status.ok()) return status;
   absl::StatusOr<JobTokenizer> tokenizer = LoadJobTokenizer(artifacts, spec);
@@ -350,7 +353,9 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   PreparedJob job;
   job.notes = std::move(tokenizer->notes);
   absl::StatusOr<std::shared_ptr<const Dataset>> dataset;
-  if (tokenizer->tokenizer != nullptr && spec.dataset().format() == v1::Dataset::TEXT) {
+  if (session != nullptr && session->columns != nullptr) {
+    dataset = session->columns;
+  } else if (tokenizer->tokenizer != nullptr && spec.dataset().format() == v1::Dataset::TEXT) {
     absl::StatusOr<TokenizedText> text = TokenizeText(spec.dataset(), artifacts, roots, *tokenizer);
     if (!text.ok()) return text.status();
     job.notes.push_back(std::move(text->note));
@@ -387,6 +392,10 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   }
   job.notes.insert(job.notes.end(), report.notes.begin(), report.notes.end());
   job.model = *graph;
+  if (session != nullptr) {
+    status = KeepResults(session->keep, graph, &job.notes);
+    if (!status.ok()) return status;
+  }
   if (!spec.init_artifact().empty()) {
     absl::StatusOr<ArtifactFolder> folder =
         InitFolder(registry, artifacts, spec.init_artifact(), *graph);

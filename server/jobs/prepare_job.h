@@ -50,7 +50,17 @@ struct PreparedJob {
   std::map<std::string, double (*)(double)> finishes;
   // Of all parameters and, of an ONNX file, all floating-point initializers; sorted by name.
   std::vector<v1::ParameterUse> parameter_uses;
+  // A reported output that is no mean over the batch, so that padding would change it; empty: none.
+  std::string unweighted;
   std::vector<std::string> notes;  // what differs from what the user may expect, a sentence each
+};
+
+// How a session differs from a job.
+struct SessionParts {
+  // Instead of the spec's dataset: an outline with the columns of the client's batches. Null: the
+  // spec's.
+  std::shared_ptr<const Dataset> columns;
+  std::vector<std::string> keep;  // computed tensors that become named outputs, too
 };
 
 // Checks each field on its own. InvalidArgument names the field and what is accepted.
@@ -80,8 +90,10 @@ absl::StatusOr<Graph> GraphToPlan(const OpRegistry& registry, const Graph& bound
                                   std::map<std::string, int>* fused = nullptr);
 
 // Does every check that needs no workers. Tokenizes a text whose model has a tokenizer of its own.
-// Errors name the node, input or column.
+// With `session`, the graph is one whose named outputs are all kept (kResultsMetadata). Errors name
+// the node, input or column.
 absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const ArtifactStore& artifacts,
-                                       const DatasetRoots& roots, const v1::TrainingSpec& spec);
+                                       const DatasetRoots& roots, const v1::TrainingSpec& spec,
+                                       const SessionParts* session = nullptr);
 
 }  // namespace espalier

@@ -31,8 +31,7 @@ absl::Status ReportScalars(const OpRegistry& registry, int64_t batch, Graph* gra
       continue;
     }
     if (!scalar) {
-      notes->push_back(absl::StrCat("output '", name, "', ", ToString(output.type),
-                                    ", is a result of the model; training does not compute it"));
+      notes->push_back(absl::StrCat("output '", name, "', ", ToString(output.type), kNotComputed));
       continue;
     }
     if (producer == nullptr || output.type.dtype != DType::kF32) {

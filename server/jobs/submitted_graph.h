@@ -20,6 +20,9 @@ struct TrainableGraph {
   std::vector<InitialValue> initial_values = {};
 };
 
+// How the note on an output ends that training does not compute. A session does.
+inline constexpr char kNotComputed[] = ", is a result of the model; training does not compute it";
+
 // Reads a submitted graph and matches its losses to its predictions (MatchPredictions). Every
 // scalar output becomes one that is reported; notes name the outputs that training does not
 // compute. InvalidArgument names the node or output that is wrong.
