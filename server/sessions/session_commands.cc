@@ -57,8 +57,11 @@ absl::Status Session::Backward() {
   passes.mutable_passes()->set_zero_gradients(zero_gradients_);
   // With the random numbers of its forward pass.
   passes.mutable_passes()->set_first_forward(state_.forwards() - 1);
-  absl::StatusOr<std::vector<v1::StepReport>> reports = RunPasses({std::move(passes)});
-  if (!reports.ok()) return reports.status();
+  // It reports nothing, so the client need not wait for it.
+  std::vector<v1::RankCommand> messages;
+  messages.push_back(std::move(passes));
+  if (absl::Status s = ranks_->Post(std::move(messages)); !s.ok()) return s;
+  zero_gradients_ = false;
   state_.DidBackward();
   return absl::OkStatus();
 }

@@ -179,10 +179,16 @@ void SessionRanks::CheckLeases() {
   }
 }
 
-absl::Status SessionRanks::Run(std::vector<std::vector<v1::RankCommand>> messages,
-                               const OnResult& on_result) {
+absl::Status SessionRanks::Post(std::vector<v1::RankCommand> for_all) {
   absl::MutexLock run_lock(&run_mutex_);
   if (absl::Status s = Broken(); !s.ok()) return s;
+  std::vector<std::vector<v1::RankCommand>> messages;
+  messages.push_back(std::move(for_all));
+  Send(std::move(messages));
+  return absl::OkStatus();
+}
+
+void SessionRanks::Send(std::vector<std::vector<v1::RankCommand>> messages) {
   const uint64_t number = ++number_;
   for (std::vector<v1::RankCommand>& of_rank : messages) {
     for (size_t i = 0; i < of_rank.size(); ++i) {
@@ -196,6 +202,14 @@ absl::Status SessionRanks::Run(std::vector<std::vector<v1::RankCommand>> message
       if (!ranks_[r]->stream->Write(message)) break;
     }
   }
+}
+
+absl::Status SessionRanks::Run(std::vector<std::vector<v1::RankCommand>> messages,
+                               const OnResult& on_result) {
+  absl::MutexLock run_lock(&run_mutex_);
+  if (absl::Status s = Broken(); !s.ok()) return s;
+  Send(std::move(messages));
+  const uint64_t number = number_, awaited = std::exchange(awaited_, number_);
   std::vector<bool> answered(size(), false);
   size_t left = size();
   absl::Status status;
@@ -216,6 +230,7 @@ absl::Status SessionRanks::Run(std::vector<std::vector<v1::RankCommand>> message
       result = std::move(ranks_[r]->results.front());
       ranks_[r]->results.pop_front();
     }
+    if (result.number() > awaited && result.number() < number) continue;  // of Post
     if (result.number() != number) {
       Break(
           absl::StrCat(Describe(r), " answers command ", result.number(), " instead of ", number));

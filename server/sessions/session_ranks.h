@@ -46,6 +46,10 @@ class SessionRanks {
   using OnResult = std::function<absl::Status(size_t rank, v1::RankResult result)>;
   absl::Status Run(std::vector<std::vector<v1::RankCommand>> messages, const OnResult& on_result);
 
+  // As Run, for an answer that says nothing: does not wait for it. An error of the ranks ends the
+  // session, and shows in the next command.
+  absl::Status Post(std::vector<v1::RankCommand> for_all);
+
   // Ends the session: commands return Unavailable with `reason`. Thread-safe; does not block.
   void Break(const std::string& reason);
   // Why it is broken; empty: it is not. Thread-safe.
@@ -73,6 +77,9 @@ class SessionRanks {
   SessionRanks(const SessionCluster& cluster, std::string session_id, std::vector<Member> members);
   v1::Attempt AttemptOf(size_t rank) const;
   absl::StatusOr<v1::LoadProgramReply> LoadRank(size_t rank, v1::LoadProgramRequest request);
+  // Numbers the messages and sends them.
+  void Send(std::vector<std::vector<v1::RankCommand>> messages)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_mutex_);
   void ReadResults(size_t rank);
   // Breaks the session for the failure of a rank, once the others had time to say what they know.
   void Diagnose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -82,12 +89,12 @@ class SessionRanks {
   const std::string session_id_;
   const std::vector<Member> members_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  uint64_t number_ = 0;  // of the last command
-
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;
   std::string broken_ ABSL_GUARDED_BY(mutex_);
-  absl::Mutex run_mutex_;  // held while a command uses the streams
+  absl::Mutex run_mutex_;                             // held while a command uses the streams
+  uint64_t number_ ABSL_GUARDED_BY(run_mutex_) = 0;   // of the last command
+  uint64_t awaited_ ABSL_GUARDED_BY(run_mutex_) = 0;  // the last one whose answer was awaited
   absl::Mutex stop_mutex_ ABSL_ACQUIRED_BEFORE(run_mutex_);
   bool stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
 };
