@@ -12,12 +12,12 @@ import unittest.mock as mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import grpc  # noqa: E402
-from espalier.v1 import cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, program_pb2, training_pb2  # noqa: E402
+from espalier.v1 import cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, program_pb2, session_pb2, training_pb2  # noqa: E402
 from open_inference import open_inference_pb2  # noqa: E402
 from cluster import DATA, PROGRAMS, ROOT, Cluster, Failed, write_private  # noqa: E402
 from grpc_calls import SERVICES, Calls, use  # noqa: E402
 
-use(cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, training_pb2, open_inference_pb2)
+use(cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, session_pb2, training_pb2, open_inference_pb2)
 Code = grpc.StatusCode
 KEYS = {"admin": "the-key-of-the-admin", "alice": "the-key-of-alice-here", "bob": "the-key-of-bob-elsewhere",
         "infer": "the-key-of-bobs-application", "worker": "the-key-of-the-workers", "monitor": "the-key-of-prometheus",
@@ -88,6 +88,13 @@ class OwnersTest(unittest.TestCase):
         cls.response = json.loads(reply)["id"]
 
     @classmethod
+    def session_spec(cls):
+        """Of a session with what is Alice's."""
+        return training_pb2.TrainingSpec(
+            name="hers", dataset=training_pb2.Dataset(uri="artifact:hers-data", format=training_pb2.Dataset.TEXT, sequence_length=16),
+            init_artifact="hers", batch_size=2, optimizer=program_pb2.Optimizer(name="adam", learning_rate={"peak": 1e-3}))
+
+    @classmethod
     def http(cls, method, path, body=None, who=None, key=None):
         """`key` None: none."""
         return cls.cluster.request(method, path, None if body is None else json.dumps(body), token=KEYS[who] if who else key or "")
@@ -140,6 +147,7 @@ class OwnersTest(unittest.TestCase):
             dataset=training_pb2.Dataset(uri="artifact:hers-data", format=training_pb2.Dataset.TEXT, sequence_length=16),
             init_artifact="hers", batch_size=2, steps=1)
         job, none = {"job_id": self.job}, Code.NOT_FOUND
+        session = {"session_id": self.session}
         tuning = distillation_pb2.DistillationRequest(id=self.tuning)
         serve = inference_pb2.ServeModelRequest(artifact="hers", name="his")
         model = "hers-served"
@@ -151,6 +159,10 @@ class OwnersTest(unittest.TestCase):
             "Training/List": (Code.OK, training_pb2.ListJobsRequest()),
             "Training/Cancel": (none, training_pb2.CancelRequest(**job)),
             "Training/Resume": (none, training_pb2.ResumeRequest(**job)),
+            "Sessions/Open": (none, session_pb2.OpenSessionRequest(spec=self.session_spec())),
+            "Sessions/Run": (none, iter([session_pb2.SessionCommand(**session)])),
+            "Sessions/Close": (none, session_pb2.CloseSessionRequest(**session)),
+            "Sessions/List": (Code.OK, session_pb2.ListSessionsRequest()),
             "Planner/MakePlan": (none, plan_pb2.PlanRequest(onnx_artifact="hers")),
             "Planner/Explain": (none, plan_pb2.ExplainRequest(**job)),
             "Planner/Export": (none, plan_pb2.ExportRequest(**job)),
@@ -187,6 +199,10 @@ class OwnersTest(unittest.TestCase):
                "OpenInference/ServerReady", "OpenInference/ServerMetadata", "OpenInference/ModelInfer"}
 
     def test_nothing_of_another_owner_can_be_named(self):
+        with Calls(self.cluster.grpc, "Sessions", KEYS["alice"]) as calls:
+            self.session = calls.Open(session_pb2.OpenSessionRequest(spec=self.session_spec(), wait_seconds=30, grace_seconds=300)).session_id
+            self.addCleanup(self.call, "Sessions/Close", KEYS["alice"], session_pb2.CloseSessionRequest(session_id=self.session))
+            self.assertEqual([s.owner for s in calls.List(session_pb2.ListSessionsRequest()).sessions], ["alice"])
         others, table = self.others(), rules()
         callable_by_bob = {name for name in self.methods() if {"train", "infer"} & set(table[name]["roles"].split(", "))}
         self.assertEqual(callable_by_bob, set(others) | self.NOBODYS)
@@ -196,7 +212,10 @@ class OwnersTest(unittest.TestCase):
             if code == Code.OK:
                 self.assertNotIn("hers", str(replies), name)
                 self.assertNotIn(self.job, str(replies), name)
+                self.assertNotIn(self.session, str(replies), name)
         # All of it is still there.
+        code, replies = self.call("Sessions/Run", KEYS["alice"], iter([session_pb2.SessionCommand(session_id=self.session)]))
+        self.assertEqual(code, Code.OK, replies)
         self.assertEqual(self.as_("alice", lambda: self.cluster.job(self.job))[0]["state"].upper(), "SUCCEEDED")
         status, answer = self.http("POST", "/v1/completions", {"model": "hers-served", "prompt": "In", "max_tokens": 2}, "alice")
         self.assertEqual(status, 200, answer)
