@@ -6,7 +6,7 @@
 #include "server/access/access_rules.h"
 
 int main() {
-  constexpr const char* kKinds[] = {"job", "artifact", "boost-tuning", "served model"};
+  constexpr const char* kKinds[] = {"job", "artifact", "boost-tuning", "served model", "session"};
   constexpr const char* kUses[] = {"read", "change", "create"};
   nlohmann::ordered_json rules = nlohmann::ordered_json::array();
   for (const espalier::AccessRule& rule : espalier::AccessRules()) {
