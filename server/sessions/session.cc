@@ -228,7 +228,7 @@ absl::Status Session::CarryOut(const v1::SessionCommand& command, std::vector<Wh
       state_.DidZeroGradients();
       return absl::OkStatus();
     case v1::SessionCommand::kBackward:
-      return Backward();
+      return Backward(answer);
     case v1::SessionCommand::kUpdate:
       return Update(answer);
     case v1::SessionCommand::kStep:

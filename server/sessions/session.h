@@ -85,7 +85,7 @@ class Session {
   // session_commands.cc
   absl::Status Forward(const v1::SessionCommand::Forward& command, std::vector<WholeTensor> tensors,
                        Answer* answer);
-  absl::Status Backward();
+  absl::Status Backward(Answer* answer);
   absl::Status Update(Answer* answer);
   absl::Status Step(const v1::SessionCommand::Step& command, std::vector<WholeTensor> tensors,
                     Answer* answer);

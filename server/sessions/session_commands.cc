@@ -50,18 +50,24 @@ absl::Status Session::Forward(const v1::SessionCommand::Forward& command,
   return absl::OkStatus();
 }
 
-absl::Status Session::Backward() {
+absl::Status Session::Backward(Answer* answer) {
   if (absl::Status s = state_.CheckBackward(); !s.ok()) return s;
   v1::RankCommand passes = PassesOf(1);
   passes.mutable_passes()->set_backward(true);
   passes.mutable_passes()->set_zero_gradients(zero_gradients_);
   // With the random numbers of its forward pass.
   passes.mutable_passes()->set_first_forward(state_.forwards() - 1);
-  // It reports nothing, so the client need not wait for it.
   std::vector<v1::RankCommand> messages;
   messages.push_back(std::move(passes));
-  if (absl::Status s = ranks_->Post(std::move(messages)); !s.ok()) return s;
-  zero_gradients_ = false;
+  if (state_.scales_loss()) {
+    absl::StatusOr<std::vector<v1::StepReport>> reports = RunPasses(std::move(messages));
+    if (!reports.ok()) return reports.status();
+    *answer->reply.mutable_values() = reports->at(0).values();  // the loss scale
+  } else {
+    // It reports nothing, so the client need not wait for it.
+    if (absl::Status s = ranks_->Post(std::move(messages)); !s.ok()) return s;
+    zero_gradients_ = false;
+  }
   state_.DidBackward();
   return absl::OkStatus();
 }

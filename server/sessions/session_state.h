@@ -33,6 +33,7 @@ class SessionState {
   void DidSetParameters();
   void DidSetGradients() { has_gradients_ = true; }
 
+  bool scales_loss() const { return scales_loss_; }
   int64_t forwards() const { return forwards_; }
   int64_t updates() const { return updates_; }
   int64_t next_batch() const { return next_batch_; }

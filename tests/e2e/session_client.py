@@ -202,7 +202,7 @@ class SessionClient:
         self.do(zero_gradients=Command.ZeroGradients())
 
     def backward(self):
-        self.do(backward=Command.Backward())
+        return dict(self.do(backward=Command.Backward()).values)
 
     def update(self):
         return dict(self.do(update=Command.Update()).values)
@@ -215,8 +215,7 @@ class SessionClient:
         """A step by hand."""
         self.zero_gradients()
         values = self.forward(source)
-        self.backward()
-        return {**values, **self.update()}
+        return {**values, **self.backward(), **self.update()}
 
     def evaluate(self, source):
         batch, parts = self.batch(source)

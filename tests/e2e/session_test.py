@@ -10,9 +10,10 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import grpc
 import numpy as np
-from cluster import Cluster
+from cluster import DATA, Cluster
 from espalier.v1 import (
     cluster_pb2,
+    graph_pb2,
     models_pb2,
     plan_pb2,
     program_pb2,
@@ -20,7 +21,7 @@ from espalier.v1 import (
     training_pb2,
 )
 from grpc_calls import Calls, error_of, use
-from session_client import Command, Kind, Refused, SessionClient, cnn, images
+from session_client import DTYPES, Command, Kind, Refused, SessionClient, cnn, images
 
 use(cluster_pb2, models_pb2, session_pb2, training_pb2)
 Code = grpc.StatusCode
@@ -255,6 +256,38 @@ class SessionTest(unittest.TestCase):
         spec.init_artifact = "of-a-session"
         with self.open(spec) as session:
             self.assertTrue(equal(session.parameters(), trained))
+
+    def test_mixed_precision(self):
+        for precision in (graph_pb2.BF16, graph_pb2.F16):
+            spec = self.spec(strategy=Search.DATA_PARALLEL)
+            spec.precision = precision
+            job, curve = self.run_job(spec, 10)
+            spec.search.CopyFrom(Search(strategy=Search.IMPORTED, imported=job.plan))
+            with self.open(spec) as session:
+                self.assertEqual([session.loop() for _ in range(10)], curve)
+                if precision == graph_pb2.BF16:
+                    session.get(Kind.SESSION_GRADIENT, "*")
+                    continue
+                self.refused(Code.UNIMPLEMENTED, "loss scale", lambda s=session: s.get(Kind.SESSION_GRADIENT, "*"))
+                self.refused(Code.FAILED_PRECONDITION, "ZeroGradients", session.update)
+
+    def test_an_onnx_file(self):
+        self.cluster.run("models", "upload", "digits-onnx", os.path.join(DATA, "digits_cnn.onnx"), "--kind=onnx")
+        digits = dict(np.load(os.path.join(DATA, "digits.npz")))
+        spec = self.spec(dataset=False, strategy=Search.SINGLE_DEVICE)
+        spec.ClearField("graph")
+        spec.onnx_artifact, spec.loss = "digits-onnx", "sparse_categorical_crossentropy"
+        spec.metrics.append("accuracy")
+        spec.dataset.columns["labels"] = "y"
+        code, message = error_of(lambda: self.calls.Open(session_pb2.OpenSessionRequest(spec=spec)))
+        self.assertEqual(code, Code.INVALID_ARGUMENT, message)
+        self.assertIn("which columns", message)
+        types = {name: graph_pb2.TensorType(dtype=DTYPES[v.dtype], dims=v.shape[1:]) for name, v in digits.items()}
+        with self.open(spec, columns=types) as session:
+            losses = [session.loop({n: v[:BATCH] for n, v in digits.items()})["loss"] for _ in range(20)]
+            self.assertLess(losses[-1], losses[0] / 2)
+            name = next(t.name for t in session.opened.tensors if t.kind == Kind.SESSION_OUTPUT)
+            self.assertEqual(session.predict({"x": digits["x"][:5]})[name].shape, (5, 10))
 
     def test_without_a_dataset(self):
         batch = images(BATCH, seed=7)
