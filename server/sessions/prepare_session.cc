@@ -30,6 +30,11 @@ absl::Status CheckFields(const v1::TrainingSpec& spec) {
   if (!spec.output_model().empty()) {
     return Field("output_model", "a session has none; SaveCheckpoint names its models");
   }
+  if (spec.has_validation() || spec.has_early_stopping()) {
+    return Field("validation, early_stopping",
+                 "a session has none; Evaluate takes other examples, and its client decides when "
+                 "to stop");
+  }
   const v1::LearningRateSchedule& rate = spec.optimizer().learning_rate();
   const bool ends = rate.kind() != v1::LearningRateSchedule::CONSTANT &&
                     rate.kind() != v1::LearningRateSchedule::STEP;
