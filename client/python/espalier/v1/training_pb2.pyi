@@ -113,15 +113,38 @@ class DryRunRequest(_message.Message):
     spec: TrainingSpec
     def __init__(self, spec: _Optional[_Union[TrainingSpec, _Mapping]] = ...) -> None: ...
 
+class EarlyStopping(_message.Message):
+    __slots__ = ["baseline", "keep_best", "min_delta", "mode", "monitor", "patience"]
+    class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
+    AUTO: EarlyStopping.Mode
+    BASELINE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_BEST_FIELD_NUMBER: _ClassVar[int]
+    MAX: EarlyStopping.Mode
+    MIN: EarlyStopping.Mode
+    MIN_DELTA_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    MONITOR_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    baseline: float
+    keep_best: bool
+    min_delta: float
+    mode: EarlyStopping.Mode
+    monitor: str
+    patience: int
+    def __init__(self, monitor: _Optional[str] = ..., mode: _Optional[_Union[EarlyStopping.Mode, str]] = ..., patience: _Optional[int] = ..., min_delta: _Optional[float] = ..., baseline: _Optional[float] = ..., keep_best: bool = ...) -> None: ...
+
 class GetJobReply(_message.Message):
-    __slots__ = ["job", "messages", "reports"]
+    __slots__ = ["job", "messages", "reports", "validations"]
     JOB_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATIONS_FIELD_NUMBER: _ClassVar[int]
     job: Job
     messages: _containers.RepeatedScalarFieldContainer[str]
     reports: _containers.RepeatedCompositeFieldContainer[StepReport]
-    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[StepReport, _Mapping]]] = ..., messages: _Optional[_Iterable[str]] = ...) -> None: ...
+    validations: _containers.RepeatedCompositeFieldContainer[StepReport]
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[StepReport, _Mapping]]] = ..., messages: _Optional[_Iterable[str]] = ..., validations: _Optional[_Iterable[_Union[StepReport, _Mapping]]] = ...) -> None: ...
 
 class GetJobRequest(_message.Message):
     __slots__ = ["job_id", "with_reports"]
@@ -132,7 +155,14 @@ class GetJobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., with_reports: bool = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ["attempts", "checkpoint_step", "checkpoints_paused", "created_unix_ms", "error", "evaluation", "evaluation_examples", "finished_unix_ms", "id", "measured_peak_bytes", "median_step_seconds", "most_workers", "notes", "output_model", "owner", "parameters", "plan", "spec", "started_unix_ms", "state", "steps_done", "tokens_per_step", "total_steps"]
+    __slots__ = ["attempts", "best_step", "best_validation", "checkpoint_step", "checkpoints_paused", "created_unix_ms", "error", "evaluation", "evaluation_examples", "finished_unix_ms", "id", "measured_peak_bytes", "median_step_seconds", "most_workers", "notes", "output_model", "owner", "parameters", "plan", "spec", "started_unix_ms", "state", "steps_done", "stopped_early", "tokens_per_step", "total_steps"]
+    class BestValidationEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     class EvaluationEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +171,8 @@ class Job(_message.Message):
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    BEST_STEP_FIELD_NUMBER: _ClassVar[int]
+    BEST_VALIDATION_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_PAUSED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
@@ -161,9 +193,12 @@ class Job(_message.Message):
     STARTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_EARLY_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
     TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     attempts: int
+    best_step: int
+    best_validation: _containers.ScalarMap[str, float]
     checkpoint_step: int
     checkpoints_paused: str
     created_unix_ms: int
@@ -184,19 +219,22 @@ class Job(_message.Message):
     started_unix_ms: int
     state: JobState
     steps_done: int
+    stopped_early: bool
     tokens_per_step: float
     total_steps: int
-    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[TrainingSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., error: _Optional[str] = ..., steps_done: _Optional[int] = ..., total_steps: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ..., attempts: _Optional[int] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., median_step_seconds: _Optional[float] = ..., evaluation: _Optional[_Mapping[str, float]] = ..., output_model: _Optional[str] = ..., tokens_per_step: _Optional[float] = ..., parameters: _Optional[int] = ..., measured_peak_bytes: _Optional[_Iterable[int]] = ..., checkpoints_paused: _Optional[str] = ..., evaluation_examples: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ..., most_workers: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[TrainingSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., error: _Optional[str] = ..., steps_done: _Optional[int] = ..., total_steps: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ..., attempts: _Optional[int] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., median_step_seconds: _Optional[float] = ..., evaluation: _Optional[_Mapping[str, float]] = ..., output_model: _Optional[str] = ..., tokens_per_step: _Optional[float] = ..., parameters: _Optional[int] = ..., measured_peak_bytes: _Optional[_Iterable[int]] = ..., checkpoints_paused: _Optional[str] = ..., evaluation_examples: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ..., most_workers: _Optional[int] = ..., best_step: _Optional[int] = ..., best_validation: _Optional[_Mapping[str, float]] = ..., stopped_early: bool = ...) -> None: ...
 
 class JobEvent(_message.Message):
-    __slots__ = ["job", "message", "step"]
+    __slots__ = ["job", "message", "step", "validation"]
     JOB_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_FIELD_NUMBER: _ClassVar[int]
     job: Job
     message: str
     step: StepReport
-    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., message: _Optional[str] = ...) -> None: ...
+    validation: StepReport
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., message: _Optional[str] = ..., validation: _Optional[_Union[StepReport, _Mapping]] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
     __slots__ = ["jobs"]
@@ -301,10 +339,11 @@ class TrainedParameters(_message.Message):
     def __init__(self, tensors: _Optional[int] = ..., elements: _Optional[int] = ..., other_tensors: _Optional[int] = ..., other_elements: _Optional[int] = ...) -> None: ...
 
 class TrainingSpec(_message.Message):
-    __slots__ = ["batch_size", "checkpoint_every_steps", "dataset", "epochs", "freeze", "graph", "init_artifact", "loss", "metrics", "min_devices", "name", "objective", "onnx_artifact", "optimizer", "output_model", "precision", "search", "seed", "steps", "tokenizer_artifact", "train_only"]
+    __slots__ = ["batch_size", "checkpoint_every_steps", "dataset", "early_stopping", "epochs", "freeze", "graph", "init_artifact", "loss", "metrics", "min_devices", "name", "objective", "onnx_artifact", "optimizer", "output_model", "precision", "search", "seed", "steps", "tokenizer_artifact", "train_only", "validation"]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
+    EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     FREEZE_FIELD_NUMBER: _ClassVar[int]
     GRAPH_FIELD_NUMBER: _ClassVar[int]
@@ -323,9 +362,11 @@ class TrainingSpec(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_ARTIFACT_FIELD_NUMBER: _ClassVar[int]
     TRAIN_ONLY_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_FIELD_NUMBER: _ClassVar[int]
     batch_size: int
     checkpoint_every_steps: int
     dataset: Dataset
+    early_stopping: EarlyStopping
     epochs: int
     freeze: _containers.RepeatedScalarFieldContainer[str]
     graph: _graph_pb2.Graph
@@ -344,7 +385,18 @@ class TrainingSpec(_message.Message):
     steps: int
     tokenizer_artifact: str
     train_only: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., onnx_artifact: _Optional[str] = ..., loss: _Optional[str] = ..., metrics: _Optional[_Iterable[str]] = ..., dataset: _Optional[_Union[Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., steps: _Optional[int] = ..., optimizer: _Optional[_Union[_program_pb2.Optimizer, _Mapping]] = ..., search: _Optional[_Union[_plan_pb2.SearchOptions, _Mapping]] = ..., seed: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., output_model: _Optional[str] = ..., precision: _Optional[_Union[_graph_pb2.DataType, str]] = ..., init_artifact: _Optional[str] = ..., tokenizer_artifact: _Optional[str] = ..., freeze: _Optional[_Iterable[str]] = ..., train_only: _Optional[_Iterable[str]] = ..., objective: _Optional[_Union[_graph_pb2.Objective, _Mapping]] = ..., min_devices: _Optional[int] = ...) -> None: ...
+    validation: Validation
+    def __init__(self, name: _Optional[str] = ..., graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., onnx_artifact: _Optional[str] = ..., loss: _Optional[str] = ..., metrics: _Optional[_Iterable[str]] = ..., dataset: _Optional[_Union[Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., steps: _Optional[int] = ..., optimizer: _Optional[_Union[_program_pb2.Optimizer, _Mapping]] = ..., search: _Optional[_Union[_plan_pb2.SearchOptions, _Mapping]] = ..., seed: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., output_model: _Optional[str] = ..., precision: _Optional[_Union[_graph_pb2.DataType, str]] = ..., init_artifact: _Optional[str] = ..., tokenizer_artifact: _Optional[str] = ..., freeze: _Optional[_Iterable[str]] = ..., train_only: _Optional[_Iterable[str]] = ..., objective: _Optional[_Union[_graph_pb2.Objective, _Mapping]] = ..., min_devices: _Optional[int] = ..., validation: _Optional[_Union[Validation, _Mapping]] = ..., early_stopping: _Optional[_Union[EarlyStopping, _Mapping]] = ...) -> None: ...
+
+class Validation(_message.Message):
+    __slots__ = ["dataset", "every_epochs", "every_steps"]
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    EVERY_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    dataset: Dataset
+    every_epochs: int
+    every_steps: int
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., every_steps: _Optional[int] = ..., every_epochs: _Optional[int] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ["from_step", "job_id", "no_follow"]

@@ -1,5 +1,7 @@
 from espalier.v1 import cluster_pb2 as _cluster_pb2
+from espalier.v1 import graph_pb2 as _graph_pb2
 from espalier.v1 import program_pb2 as _program_pb2
+from espalier.v1 import session_pb2 as _session_pb2
 from espalier.v1 import training_pb2 as _training_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -43,6 +45,18 @@ class Attempt(_message.Message):
     worker_epoch: int
     def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., worker_epoch: _Optional[int] = ...) -> None: ...
 
+class BufferPart(_message.Message):
+    __slots__ = ["buffer", "data", "evaluation", "offset"]
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    buffer: int
+    data: bytes
+    evaluation: bool
+    offset: int
+    def __init__(self, buffer: _Optional[int] = ..., evaluation: bool = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class CheckpointShard(_message.Message):
     __slots__ = ["bytes", "directory", "file", "not_written", "sha256", "steps_done"]
     BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -60,15 +74,17 @@ class CheckpointShard(_message.Message):
     def __init__(self, steps_done: _Optional[int] = ..., directory: _Optional[str] = ..., file: _Optional[str] = ..., sha256: _Optional[str] = ..., bytes: _Optional[int] = ..., not_written: _Optional[str] = ...) -> None: ...
 
 class LoadProgramReply(_message.Message):
-    __slots__ = ["examples", "peak_bytes"]
+    __slots__ = ["examples", "peak_bytes", "tensors"]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
     examples: int
     peak_bytes: int
-    def __init__(self, peak_bytes: _Optional[int] = ..., examples: _Optional[int] = ...) -> None: ...
+    tensors: _containers.RepeatedCompositeFieldContainer[RankTensor]
+    def __init__(self, peak_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[RankTensor, _Mapping]]] = ...) -> None: ...
 
 class LoadProgramRequest(_message.Message):
-    __slots__ = ["attempt", "batch_size", "checkpoint_dir", "dataset", "evaluation", "init_folder", "measure_communication", "pad_evaluation", "peer_timeout_seconds", "program", "values_folder"]
+    __slots__ = ["attempt", "batch_size", "checkpoint_dir", "dataset", "evaluation", "init_folder", "measure_communication", "pad_evaluation", "peer_timeout_seconds", "program", "session", "validation", "values_folder"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +95,8 @@ class LoadProgramRequest(_message.Message):
     PAD_EVALUATION_FIELD_NUMBER: _ClassVar[int]
     PEER_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_FIELD_NUMBER: _ClassVar[int]
     VALUES_FOLDER_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     batch_size: int
@@ -90,8 +108,10 @@ class LoadProgramRequest(_message.Message):
     pad_evaluation: bool
     peer_timeout_seconds: float
     program: _program_pb2.Program
+    session: PassBorders
+    validation: _training_pb2.Dataset
     values_folder: str
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., program: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., evaluation: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., dataset: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., peer_timeout_seconds: _Optional[float] = ..., measure_communication: bool = ..., init_folder: _Optional[str] = ..., values_folder: _Optional[str] = ..., pad_evaluation: bool = ...) -> None: ...
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., program: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., evaluation: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., dataset: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., peer_timeout_seconds: _Optional[float] = ..., measure_communication: bool = ..., init_folder: _Optional[str] = ..., values_folder: _Optional[str] = ..., pad_evaluation: bool = ..., validation: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., session: _Optional[_Union[PassBorders, _Mapping]] = ...) -> None: ...
 
 class MeasureReply(_message.Message):
     __slots__ = ["seconds"]
@@ -124,6 +144,18 @@ class OperatorTimes(_message.Message):
     entries: _containers.RepeatedCompositeFieldContainer[OperatorTimes.Entry]
     def __init__(self, entries: _Optional[_Iterable[_Union[OperatorTimes.Entry, _Mapping]]] = ...) -> None: ...
 
+class PassBorders(_message.Message):
+    __slots__ = ["accumulate_end", "backward_end", "forward_end", "store_end"]
+    ACCUMULATE_END_FIELD_NUMBER: _ClassVar[int]
+    BACKWARD_END_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_END_FIELD_NUMBER: _ClassVar[int]
+    STORE_END_FIELD_NUMBER: _ClassVar[int]
+    accumulate_end: int
+    backward_end: int
+    forward_end: int
+    store_end: int
+    def __init__(self, forward_end: _Optional[int] = ..., backward_end: _Optional[int] = ..., store_end: _Optional[int] = ..., accumulate_end: _Optional[int] = ...) -> None: ...
+
 class ProbeReply(_message.Message):
     __slots__ = ["may_write", "sees_data_dir"]
     MAY_WRITE_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +173,111 @@ class ProbeRequest(_message.Message):
     data_dir_id: str
     join_key: str
     def __init__(self, join_key: _Optional[str] = ..., data_dir: _Optional[str] = ..., data_dir_id: _Optional[str] = ...) -> None: ...
+
+class RankCommand(_message.Message):
+    __slots__ = ["attempt", "checkpoint", "columns", "evaluate", "given", "held_out", "more", "number", "own_order", "passes", "read", "rows", "write", "writes"]
+    class Checkpoint(_message.Message):
+        __slots__ = ["directory", "steps_done"]
+        DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+        STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+        directory: str
+        steps_done: int
+        def __init__(self, directory: _Optional[str] = ..., steps_done: _Optional[int] = ...) -> None: ...
+    class Evaluate(_message.Message):
+        __slots__ = ["batches", "first", "reports"]
+        BATCHES_FIELD_NUMBER: _ClassVar[int]
+        FIRST_FIELD_NUMBER: _ClassVar[int]
+        REPORTS_FIELD_NUMBER: _ClassVar[int]
+        batches: int
+        first: int
+        reports: bool
+        def __init__(self, reports: bool = ..., batches: _Optional[int] = ..., first: _Optional[int] = ...) -> None: ...
+    class Passes(_message.Message):
+        __slots__ = ["backward", "first_forward", "first_update", "forward", "learning_rate", "times", "update", "zero_gradients"]
+        BACKWARD_FIELD_NUMBER: _ClassVar[int]
+        FIRST_FORWARD_FIELD_NUMBER: _ClassVar[int]
+        FIRST_UPDATE_FIELD_NUMBER: _ClassVar[int]
+        FORWARD_FIELD_NUMBER: _ClassVar[int]
+        LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+        TIMES_FIELD_NUMBER: _ClassVar[int]
+        UPDATE_FIELD_NUMBER: _ClassVar[int]
+        ZERO_GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+        backward: bool
+        first_forward: int
+        first_update: int
+        forward: bool
+        learning_rate: float
+        times: int
+        update: bool
+        zero_gradients: bool
+        def __init__(self, zero_gradients: bool = ..., forward: bool = ..., backward: bool = ..., update: bool = ..., times: _Optional[int] = ..., first_forward: _Optional[int] = ..., first_update: _Optional[int] = ..., learning_rate: _Optional[float] = ...) -> None: ...
+    class Read(_message.Message):
+        __slots__ = ["buffers", "evaluation_buffers"]
+        BUFFERS_FIELD_NUMBER: _ClassVar[int]
+        EVALUATION_BUFFERS_FIELD_NUMBER: _ClassVar[int]
+        buffers: _containers.RepeatedScalarFieldContainer[int]
+        evaluation_buffers: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, buffers: _Optional[_Iterable[int]] = ..., evaluation_buffers: _Optional[_Iterable[int]] = ...) -> None: ...
+    class Write(_message.Message):
+        __slots__ = []
+        def __init__(self) -> None: ...
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
+    HELD_OUT_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OWN_ORDER_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FIELD_NUMBER: _ClassVar[int]
+    WRITE_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    checkpoint: RankCommand.Checkpoint
+    columns: _containers.RepeatedCompositeFieldContainer[_session_pb2.TensorPart]
+    evaluate: RankCommand.Evaluate
+    given: bool
+    held_out: bool
+    more: bool
+    number: int
+    own_order: int
+    passes: RankCommand.Passes
+    read: RankCommand.Read
+    rows: _graph_pb2.IntList
+    write: RankCommand.Write
+    writes: _containers.RepeatedCompositeFieldContainer[BufferPart]
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., number: _Optional[int] = ..., more: bool = ..., columns: _Optional[_Iterable[_Union[_session_pb2.TensorPart, _Mapping]]] = ..., writes: _Optional[_Iterable[_Union[BufferPart, _Mapping]]] = ..., passes: _Optional[_Union[RankCommand.Passes, _Mapping]] = ..., evaluate: _Optional[_Union[RankCommand.Evaluate, _Mapping]] = ..., read: _Optional[_Union[RankCommand.Read, _Mapping]] = ..., write: _Optional[_Union[RankCommand.Write, _Mapping]] = ..., checkpoint: _Optional[_Union[RankCommand.Checkpoint, _Mapping]] = ..., own_order: _Optional[int] = ..., rows: _Optional[_Union[_graph_pb2.IntList, _Mapping]] = ..., held_out: bool = ..., given: bool = ...) -> None: ...
+
+class RankResult(_message.Message):
+    __slots__ = ["more", "number", "reads", "shard", "steps"]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    more: bool
+    number: int
+    reads: _containers.RepeatedCompositeFieldContainer[BufferPart]
+    shard: CheckpointShard
+    steps: _containers.RepeatedCompositeFieldContainer[_training_pb2.StepReport]
+    def __init__(self, number: _Optional[int] = ..., more: bool = ..., steps: _Optional[_Iterable[_Union[_training_pb2.StepReport, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[BufferPart, _Mapping]]] = ..., shard: _Optional[_Union[CheckpointShard, _Mapping]] = ...) -> None: ...
+
+class RankTensor(_message.Message):
+    __slots__ = ["buffer", "evaluation", "kind", "name", "spec"]
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    buffer: int
+    evaluation: bool
+    kind: _session_pb2.SessionTensorKind
+    name: str
+    spec: _program_pb2.TensorSpec
+    def __init__(self, buffer: _Optional[int] = ..., evaluation: bool = ..., kind: _Optional[_Union[_session_pb2.SessionTensorKind, str]] = ..., name: _Optional[str] = ..., spec: _Optional[_Union[_program_pb2.TensorSpec, _Mapping]] = ...) -> None: ...
 
 class RowLogitEdits(_message.Message):
     __slots__ = ["forbidden", "penalties", "penalty_tokens", "permitted"]
@@ -189,13 +326,14 @@ class RunEvent(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[_Union[_training_pb2.StepReport, _Mapping]] = ..., shard: _Optional[_Union[CheckpointShard, _Mapping]] = ..., evaluation: _Optional[_Union[_training_pb2.StepReport, _Mapping]] = ..., measured_peak_bytes: _Optional[int] = ..., communication: _Optional[_Union[_cluster_pb2.CommunicationProfile, _Mapping]] = ..., operator_times: _Optional[_Union[OperatorTimes, _Mapping]] = ..., unreachable_rank: _Optional[int] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ["attempt", "checkpoint_at_begin", "checkpoint_every_steps", "checkpoint_root", "evaluate_at_end", "first_step", "last_step"]
+    __slots__ = ["attempt", "checkpoint_at_begin", "checkpoint_every_steps", "checkpoint_root", "evaluate_at_end", "first_step", "goes_on", "last_step"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_AT_BEGIN_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ROOT_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_AT_END_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    GOES_ON_FIELD_NUMBER: _ClassVar[int]
     LAST_STEP_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     checkpoint_at_begin: bool
@@ -203,8 +341,9 @@ class RunRequest(_message.Message):
     checkpoint_root: str
     evaluate_at_end: bool
     first_step: int
+    goes_on: bool
     last_step: int
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_root: _Optional[str] = ..., evaluate_at_end: bool = ..., checkpoint_at_begin: bool = ...) -> None: ...
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_root: _Optional[str] = ..., evaluate_at_end: bool = ..., checkpoint_at_begin: bool = ..., goes_on: bool = ...) -> None: ...
 
 class SamplingMetadata(_message.Message):
     __slots__ = ["coupled", "edits", "logprobs", "min_p", "prompt_logprobs", "seed", "temperature", "top_k", "top_p", "typical_p"]
