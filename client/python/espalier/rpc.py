@@ -167,7 +167,7 @@ class Method:
 @functools.cache
 def method(service: str, name: str) -> Method:
     """The method of this name, from the service's descriptor. NotFound if there is none."""
-    from google.protobuf import message_factory
+    from google.protobuf import message_factory, symbol_database
 
     if service not in _MODULES:
         raise errors.NotFound(f"there is no service {service}; known are {', '.join(_MODULES)}")
@@ -178,8 +178,8 @@ def method(service: str, name: str) -> Method:
     found = methods[name]
     make = getattr(message_factory, "GetMessageClass", None)
     if make is None:  # protobuf 4.21
-        factory: Any = message_factory.MessageFactory()
-        make = factory.GetPrototype
+        database: Any = symbol_database.Default()
+        make = database.GetPrototype
     return Method(f"/espalier.v1.{service}/{name}", make(found.input_type), make(found.output_type))
 
 
