@@ -21,7 +21,8 @@ def _programs():
     return None
 
 
-os.environ.setdefault("ESPALIER_BIN", _programs())
+if "ESPALIER_BIN" not in os.environ:
+    os.environ["ESPALIER_BIN"] = _programs()
 
 
 @pytest.fixture(scope="session")
