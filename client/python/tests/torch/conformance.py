@@ -25,8 +25,8 @@ class Distance:
     torch: float
 
     def within(self, limit: float) -> bool:
-        """Whether they are near, or nearly as near as PyTorch's where a model enlarges rounding."""
-        return self.here <= max(limit, 3 * self.torch)
+        """Whether they are near, or about as near as PyTorch's where a model enlarges rounding."""
+        return self.here <= max(limit, 10 * self.torch)
 
 
 @dataclass
