@@ -6,6 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "proto/states.h"
 #include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/job_runner.h"
 
