@@ -45,15 +45,22 @@ absl::Status CheckFields(const v1::TrainingSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorType> TypeOf(const v1::TensorType& type) {
-  TensorType result{FromProto(type.dtype()), {type.dims().begin(), type.dims().end()}};
-  if (result.dtype == DType::kInvalid) return absl::InvalidArgumentError("it has no element type");
-  for (const int64_t dim : result.dims) {
-    if (dim > 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("its shape is ", ToString(result.dims),
-                                                   "; dimensions of an example are 1 or more"));
+// Returns the bytes of a batch of a column, at most kMaxBatchBytes.
+absl::StatusOr<int64_t> BytesOfBatch(const TensorType& example, int64_t batch) {
+  if (example.dtype == DType::kInvalid) return absl::InvalidArgumentError("it has no element type");
+  int64_t bytes =
+      std::clamp<int64_t>(batch, 1, 1 << 20) * static_cast<int64_t>(SizeOf(example.dtype));
+  for (const int64_t dim : example.dims) {
+    if (dim <= 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "an example has the shape ", ToString(example.dims), "; dimensions are 1 or more"));
+    }
+    if (__builtin_mul_overflow(bytes, dim, &bytes)) bytes = kMaxBatchBytes + 1;
+    if (bytes > kMaxBatchBytes) break;
   }
-  return result;
+  if (bytes <= kMaxBatchBytes) return bytes;
+  return absl::InvalidArgumentError(absl::StrCat("a batch of it has more than ", kMaxBatchBytes,
+                                                 " bytes; use a smaller batch_size, or a dataset"));
 }
 
 // A batch of zeros, with the columns that the client will give.
@@ -73,34 +80,23 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineOfColumns(
     }
   }
   for (const auto& [name, type] : request.columns()) {
-    absl::StatusOr<TensorType> read = TypeOf(type);
-    if (!read.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("columns['", name, "']: ", read.status().message()));
-    }
-    types[name] = *std::move(read);
+    types[name] = {FromProto(type.dtype()), {type.dims().begin(), type.dims().end()}};
   }
   if (types.empty()) {
     return absl::InvalidArgumentError(
         "columns: without a dataset, say which columns the client's batches have");
   }
   std::vector<Column> columns;
-  int64_t bytes = 0;
   for (const auto& [name, type] : types) {
+    const absl::StatusOr<int64_t> bytes = BytesOfBatch(type, spec.batch_size());
+    if (!bytes.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("column '", name, "': ", bytes.status().message()));
+    }
     Column column;
     column.name = name;
     column.example = type;
-    if (spec.batch_size() > 0) {
-      bytes += spec.batch_size() * type.num_elements() * static_cast<int64_t>(SizeOf(type.dtype));
-    }
-    if (bytes > kMaxBatchBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("a batch has more than ", kMaxBatchBytes,
-                                                     " bytes with column '", name,
-                                                     "'; use a smaller batch_size, or a dataset"));
-    }
-    column.data.resize(
-        static_cast<size_t>(std::max<int64_t>(1, spec.batch_size()) * type.num_elements()) *
-        SizeOf(type.dtype));
+    column.data.resize(static_cast<size_t>(*bytes));
     columns.push_back(std::move(column));
   }
   return Dataset::FromColumns(std::move(columns), 0);

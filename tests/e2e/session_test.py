@@ -282,6 +282,11 @@ class SessionTest(unittest.TestCase):
         code, message = error_of(lambda: self.calls.Open(session_pb2.OpenSessionRequest(spec=spec)))
         self.assertEqual(code, Code.INVALID_ARGUMENT, message)
         self.assertIn("which columns", message)
+        for dims, what in (([1, -1], "dimensions are 1 or more"), ([1 << 40, 1 << 40], "smaller batch_size")):
+            wrong = {"x": graph_pb2.TensorType(dtype=graph_pb2.F32, dims=dims)}
+            code, message = error_of(lambda w=wrong: self.calls.Open(session_pb2.OpenSessionRequest(spec=spec, columns=w)))
+            self.assertEqual(code, Code.INVALID_ARGUMENT, message)
+            self.assertIn(what, message)
         types = {name: graph_pb2.TensorType(dtype=DTYPES[v.dtype], dims=v.shape[1:]) for name, v in digits.items()}
         with self.open(spec, columns=types) as session:
             losses = [session.loop({n: v[:BATCH] for n, v in digits.items()})["loss"] for _ in range(20)]
