@@ -91,8 +91,8 @@ class Bench {
         .status();
   }
 
-  absl::StatusOr<TrainingRun> Train(const Variant& v, int64_t batch, int64_t memory, int steps,
-                                    std::shared_ptr<const Dataset> dataset = nullptr) {
+  absl::StatusOr<InProcessRun> Train(const Variant& v, int64_t batch, int64_t memory, int steps,
+                                     std::shared_ptr<const Dataset> dataset = nullptr) {
     absl::StatusOr<Prepared> prepared = Prepare(v, batch, memory);
     if (!prepared.ok()) return prepared.status();
     prepared->options.steps = steps;
@@ -198,7 +198,7 @@ absl::Status Compare(Bench& bench, int64_t budget, Rows* rows) {
   const int steps = absl::GetFlag(FLAGS_steps);
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds) && steps > 0; ++round) {
     for (Variant& v : variants) {
-      absl::StatusOr<TrainingRun> run = bench.Train(v, v.batch, budget, 1 + steps);
+      absl::StatusOr<InProcessRun> run = bench.Train(v, v.batch, budget, 1 + steps);
       if (!run.ok()) return run.status();
       run->step_seconds.erase(run->step_seconds.begin());
       v.seconds.push_back(Median(run->step_seconds) / static_cast<double>(v.batch));
@@ -228,7 +228,7 @@ absl::Status CompareLosses(Bench& bench, Rows* rows) {
   absl::StatusOr<std::shared_ptr<const Dataset>> nudged =
       FirstExamples(*bench.job().dataset, batch, /*nudged=*/true);
   if (!nudged.ok()) return nudged.status();
-  absl::StatusOr<TrainingRun> expected =
+  absl::StatusOr<InProcessRun> expected =
       bench.Train(variants[0], batch, kRoomy, kLossSteps, *examples);
   if (!expected.ok()) return expected.status();
   absl::StatusOr<int64_t> most = bench.LeastMemory(variants[0], batch, int64_t{1} << 32);
@@ -247,7 +247,7 @@ absl::Status CompareLosses(Bench& bench, Rows* rows) {
     absl::StatusOr<int64_t> memory =
         only_rounded ? kRoomy : bench.LeastMemory(variants[i], batch, *most);
     if (!memory.ok()) return memory.status();
-    absl::StatusOr<TrainingRun> run = bench.Train(variants[i], batch, *memory, kLossSteps, data);
+    absl::StatusOr<InProcessRun> run = bench.Train(variants[i], batch, *memory, kLossSteps, data);
     // Kernels may need more workspace than was reserved.
     while (absl::IsResourceExhausted(run.status()) && *memory < 4 * *most) {
       *memory += *most / 20;

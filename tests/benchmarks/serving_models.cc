@@ -74,7 +74,7 @@ absl::StatusOr<Parameters> TrainForServing(const OpRegistry& registry, const std
   options.lowering.optimizer = work->optimizer;
   options.lowering.optimizer.mutable_learning_rate()->set_peak(2e-3);
   options.lowering.seed = 3;
-  absl::StatusOr<TrainingRun> run =
+  absl::StatusOr<InProcessRun> run =
       TrainInProcess(registry, work->graph, *plan, work->dataset, options);
   if (!run.ok()) return run.status();
   std::fprintf(stderr, "%s: loss %.3f after %d steps\n", name.c_str(), run->losses.back(), steps);

@@ -75,7 +75,7 @@ class BatchTilingTest : public ::testing::Test {
     return MakePlan(problem, search);
   }
 
-  absl::StatusOr<TrainingRun> Train(const v1::Plan& plan, int steps = 1, uint64_t data_seed = 0) {
+  absl::StatusOr<InProcessRun> Train(const v1::Plan& plan, int steps = 1, uint64_t data_seed = 0) {
     TrainingRunOptions options;
     options.steps = steps;
     options.batch_size = kBatch;
@@ -95,7 +95,7 @@ class BatchTilingTest : public ::testing::Test {
 };
 
 // Difference of one parameter, relative to its norm.
-double Apart(const TrainingRun& a, const TrainingRun& b, const std::string& name) {
+double Apart(const InProcessRun& a, const InProcessRun& b, const std::string& name) {
   const std::vector<char>&x = a.parameters.at(name), &y = b.parameters.at(name);
   double apart = 0, norm = 0;
   for (size_t at = 0; at < x.size(); at += 4) {
@@ -113,14 +113,14 @@ void BatchTilingTest::ExpectSameTraining(int percent) {
   const absl::StatusOr<v1::Plan> roomy = PlanFor(int64_t{8} << 30, 0);
   ASSERT_TRUE(roomy.ok()) << roomy.status();
   EXPECT_EQ(roomy->batch_tiles(), 0);
-  const absl::StatusOr<TrainingRun> whole = Train(*roomy);
+  const absl::StatusOr<InProcessRun> whole = Train(*roomy);
   ASSERT_TRUE(whole.ok()) << whole.status();
   const int64_t memory = roomy->prediction().peak_bytes(0) * percent / 100;
   EXPECT_TRUE(absl::IsResourceExhausted(PlanFor(memory, 1).status()));
   const absl::StatusOr<v1::Plan> plan = PlanFor(memory, 0);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_GT(plan->batch_tiles(), 1);
-  const absl::StatusOr<TrainingRun> tiled = Train(*plan);
+  const absl::StatusOr<InProcessRun> tiled = Train(*plan);
   ASSERT_TRUE(tiled.ok()) << tiled.status();
   for (int64_t peak : tiled->measured_peak_bytes) EXPECT_LE(peak, memory);
   EXPECT_NEAR(tiled->losses[0], whole->losses[0], 1e-5 * whole->losses[0]);
@@ -153,29 +153,29 @@ TEST_F(BatchTilingTest, LossIsWithinRoundingOfUntiled) {
   v1::Plan in_tiles = *plan;
   in_tiles.set_batch_tiles(8);
   constexpr int kSteps = 6;
-  const absl::StatusOr<TrainingRun> whole = Train(*plan, kSteps);
-  const absl::StatusOr<TrainingRun> tiled = Train(in_tiles, kSteps);
+  const absl::StatusOr<InProcessRun> whole = Train(*plan, kSteps);
+  const absl::StatusOr<InProcessRun> tiled = Train(in_tiles, kSteps);
   ASSERT_TRUE(whole.ok() && tiled.ok()) << whole.status() << tiled.status();
-  std::vector<TrainingRun> reordered, nudged;
+  std::vector<InProcessRun> reordered, nudged;
   for (int i = 1; i <= 5; ++i) {
-    absl::StatusOr<TrainingRun> run = Train(*plan, kSteps, static_cast<uint64_t>(i));
+    absl::StatusOr<InProcessRun> run = Train(*plan, kSteps, static_cast<uint64_t>(i));
     ASSERT_TRUE(run.ok()) << run.status();
     reordered.push_back(*std::move(run));
   }
   for (int i = 1; i <= 5; ++i) {
     dataset_ = Images(kBatch, i);
-    absl::StatusOr<TrainingRun> run = Train(*plan, kSteps);
+    absl::StatusOr<InProcessRun> run = Train(*plan, kSteps);
     ASSERT_TRUE(run.ok()) << run.status();
     nudged.push_back(*std::move(run));
   }
   double others = 1e-6, tiles = 0;  // maximum over the steps so far
   for (int step = 0; step < kSteps; ++step) {
-    const auto apart = [&](const TrainingRun& run) {
+    const auto apart = [&](const InProcessRun& run) {
       return std::abs(run.losses[step] / whole->losses[step] - 1);
     };
-    const auto farthest = [&](const std::vector<TrainingRun>& runs) {
+    const auto farthest = [&](const std::vector<InProcessRun>& runs) {
       double far = 0;
-      for (const TrainingRun& run : runs) far = std::max(far, apart(run));
+      for (const InProcessRun& run : runs) far = std::max(far, apart(run));
       return far;
     };
     others = std::max({others, farthest(reordered), farthest(nudged)});
@@ -195,9 +195,9 @@ TEST_F(BatchTilingTest, BatchNormStatisticsOfReplicasAreWithinRounding) {
   const absl::StatusOr<v1::Plan> data = PlanFor(int64_t{8} << 30, 0);
   ASSERT_TRUE(single.ok() && data.ok()) << single.status() << data.status();
   for (int steps : {1, 4, 16}) {
-    const absl::StatusOr<TrainingRun> alone = Train(*single, steps);
-    const absl::StatusOr<TrainingRun> reordered = Train(*single, steps, 1);
-    const absl::StatusOr<TrainingRun> replicas = Train(*data, steps);
+    const absl::StatusOr<InProcessRun> alone = Train(*single, steps);
+    const absl::StatusOr<InProcessRun> reordered = Train(*single, steps, 1);
+    const absl::StatusOr<InProcessRun> replicas = Train(*data, steps);
     ASSERT_TRUE(alone.ok() && reordered.ok() && replicas.ok());
     double order = 1e-6, split = 0;  // maximum over layers
     for (const auto& [name, unused] : alone->parameters) {

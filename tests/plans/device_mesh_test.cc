@@ -43,7 +43,7 @@ class DeviceMeshTest : public ::testing::TestWithParam<bool> {
     return problem;
   }
 
-  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<v1::Plan>& plan) {
+  absl::StatusOr<InProcessRun> Train(const absl::StatusOr<v1::Plan>& plan) {
     if (!plan.ok()) return plan.status();
     TrainingRunOptions options;
     options.steps = kSteps;
@@ -54,7 +54,7 @@ class DeviceMeshTest : public ::testing::TestWithParam<bool> {
     return TrainInProcess(registry_, job_.graph, *plan, job_.dataset, options);
   }
 
-  void ExpectSameCurve(const TrainingRun& whole, const absl::StatusOr<TrainingRun>& run,
+  void ExpectSameCurve(const InProcessRun& whole, const absl::StatusOr<InProcessRun>& run,
                        const std::string& what) {
     ASSERT_TRUE(run.ok()) << what << ": " << run.status();
     ASSERT_EQ(run->losses.size(), whole.losses.size()) << what;

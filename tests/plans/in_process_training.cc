@@ -65,10 +65,10 @@ absl::Status RunRank(const v1::Program& program, int64_t memory, Communicator* c
 
 }  // namespace
 
-absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Graph& graph,
-                                           const v1::Plan& plan,
-                                           std::shared_ptr<const Dataset> dataset,
-                                           const TrainingRunOptions& options) {
+absl::StatusOr<InProcessRun> TrainInProcess(const OpRegistry& registry, const Graph& graph,
+                                            const v1::Plan& plan,
+                                            std::shared_ptr<const Dataset> dataset,
+                                            const TrainingRunOptions& options) {
   absl::StatusOr<LoweredPlan> lowered = LowerPlan(registry, graph, plan, options.lowering);
   if (!lowered.ok()) return lowered.status();
   const int ranks = static_cast<int>(lowered->training.size());
@@ -84,7 +84,7 @@ absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Gra
     });
   }
   for (std::thread& thread : threads) thread.join();
-  TrainingRun run;
+  InProcessRun run;
   run.step_seconds.assign(options.steps, 0);
   for (const RankResult& result : results) {
     if (!result.status.ok() && !absl::IsCancelled(result.status)) return result.status;
@@ -106,7 +106,7 @@ absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Gra
   return run;
 }
 
-double LargestRelativeDifference(const TrainingRun& reference, const TrainingRun& run) {
+double LargestRelativeDifference(const InProcessRun& reference, const InProcessRun& run) {
   double worst = 0;
   for (size_t step = 0; step < reference.losses.size(); ++step) {
     const double difference =

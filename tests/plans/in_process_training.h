@@ -18,7 +18,7 @@
 
 namespace espalier {
 
-struct TrainingRun {
+struct InProcessRun {
   std::vector<double> losses;                           // by step, summed over ranks
   std::map<std::string, std::vector<double>> reported;  // all reported values by name
   std::vector<double> step_seconds;
@@ -35,14 +35,14 @@ struct TrainingRunOptions {
   std::optional<uint64_t> data_seed;  // shuffles examples; default: seed of `lowering`
 };
 
-absl::StatusOr<TrainingRun> TrainInProcess(const OpRegistry& registry, const Graph& graph,
-                                           const v1::Plan& plan,
-                                           std::shared_ptr<const Dataset> dataset,
-                                           const TrainingRunOptions& options);
+absl::StatusOr<InProcessRun> TrainInProcess(const OpRegistry& registry, const Graph& graph,
+                                            const v1::Plan& plan,
+                                            std::shared_ptr<const Dataset> dataset,
+                                            const TrainingRunOptions& options);
 
 // Returns the largest relative difference of two runs' losses at any step. REQUIRES: equal numbers
 // of steps.
-double LargestRelativeDifference(const TrainingRun& reference, const TrainingRun& run);
+double LargestRelativeDifference(const InProcessRun& reference, const InProcessRun& run);
 
 // A machine of `count` equal CPU devices on a fast link, with plausible rates.
 Machine TestMachine(int count);

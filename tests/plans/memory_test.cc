@@ -52,7 +52,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
     return optimizer;
   }
 
-  absl::StatusOr<TrainingRun> Train(const v1::Plan& plan) {
+  absl::StatusOr<InProcessRun> Train(const v1::Plan& plan) {
     TrainingRunOptions options;
     options.steps = kSteps;
     options.batch_size = job_.batch;
@@ -70,7 +70,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
     EXPECT_TRUE(roomy.ok()) << roomy.status();
     if (!roomy.ok()) return 0;
     EXPECT_EQ(roomy->memory_plans_size(), 0);
-    const absl::StatusOr<TrainingRun> expected = Train(*roomy);
+    const absl::StatusOr<InProcessRun> expected = Train(*roomy);
     EXPECT_TRUE(expected.ok()) << expected.status();
     if (!expected.ok()) return 0;
     const int64_t need = roomy->prediction().peak_bytes(0);
@@ -93,7 +93,7 @@ class MemoryTest : public ::testing::TestWithParam<bool> {
       EXPECT_TRUE(swapped == 0 || !options.disable_swap());
       EXPECT_TRUE(again == 0 || !options.disable_recompute());
       EXPECT_GT(swapped + again, 0);
-      const absl::StatusOr<TrainingRun> run = Train(*plan);
+      const absl::StatusOr<InProcessRun> run = Train(*plan);
       EXPECT_TRUE(run.ok()) << what << ", " << percent << " %: " << run.status();
       if (!run.ok()) return count;
       std::printf("%s, %d %%: %d swapped, %d computed again, %+.0f %% of time predicted\n", what,
@@ -164,7 +164,7 @@ TEST_P(MemoryTest, AcceptedPlansRunInTheMemoryThatTheyPredict) {
     if (absl::IsResourceExhausted(plan.status())) break;
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(plan->memory_plans_size() > 0, percent < 100);
-    const absl::StatusOr<TrainingRun> run = Train(*plan);
+    const absl::StatusOr<InProcessRun> run = Train(*plan);
     ASSERT_TRUE(run.ok()) << percent << " %: " << run.status();
     EXPECT_EQ(run->measured_peak_bytes[0], plan->prediction().peak_bytes(0)) << percent << " %";
     EXPECT_LE(run->measured_peak_bytes[0], memory);

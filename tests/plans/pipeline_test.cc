@@ -96,7 +96,7 @@ class PipelineTest : public ::testing::TestWithParam<Model> {
     return MakePlan(Problem(devices), options);
   }
 
-  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<v1::Plan>& plan, int steps = kSteps) {
+  absl::StatusOr<InProcessRun> Train(const absl::StatusOr<v1::Plan>& plan, int steps = kSteps) {
     if (!plan.ok()) return plan.status();
     TrainingRunOptions options;
     options.steps = steps;
@@ -107,11 +107,11 @@ class PipelineTest : public ::testing::TestWithParam<Model> {
     return TrainInProcess(registry_, job_.graph, *plan, job_.dataset, options);
   }
 
-  absl::StatusOr<TrainingRun> TrainWhole() {
+  absl::StatusOr<InProcessRun> TrainWhole() {
     return Train(PlanFor(1, 0, 1, v1::SearchOptions::SINGLE_DEVICE));
   }
 
-  void ExpectSameCurve(const TrainingRun& whole, const absl::StatusOr<TrainingRun>& run,
+  void ExpectSameCurve(const InProcessRun& whole, const absl::StatusOr<InProcessRun>& run,
                        const std::string& what) {
     ASSERT_TRUE(run.ok()) << what << ": " << run.status();
     ASSERT_EQ(run->losses.size(), whole.losses.size()) << what;

@@ -37,7 +37,7 @@ class PlanEquivalence : public ::testing::TestWithParam<bool> {
     return problem;
   }
 
-  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<v1::Plan>& plan, int steps = kSteps) {
+  absl::StatusOr<InProcessRun> Train(const absl::StatusOr<v1::Plan>& plan, int steps = kSteps) {
     if (!plan.ok()) return plan.status();
     TrainingRunOptions options;
     options.steps = steps;
@@ -55,7 +55,7 @@ class PlanEquivalence : public ::testing::TestWithParam<bool> {
     return MakePlan(Problem(devices), options);
   }
 
-  void ExpectSameCurve(const TrainingRun& reference, const absl::StatusOr<TrainingRun>& run,
+  void ExpectSameCurve(const InProcessRun& reference, const absl::StatusOr<InProcessRun>& run,
                        const char* what) {
     ASSERT_TRUE(run.ok()) << what << ": " << run.status();
     ASSERT_EQ(run->losses.size(), reference.losses.size()) << what;

@@ -44,8 +44,8 @@ class Precision : public ::testing::TestWithParam<bool> {
     return optimizer;
   }
 
-  TrainingRun Train(DType compute, const v1::Optimizer& optimizer, int devices = 1,
-                    int steps = kSteps) {
+  InProcessRun Train(DType compute, const v1::Optimizer& optimizer, int devices = 1,
+                     int steps = kSteps) {
     absl::StatusOr<Graph> graph = WithPrecision(registry_, job_.graph, compute);
     EXPECT_TRUE(graph.ok()) << graph.status();
     if (!graph.ok()) return {};
@@ -66,13 +66,13 @@ class Precision : public ::testing::TestWithParam<bool> {
     options.steps = steps;
     options.batch_size = job_.batch;
     options.lowering = {optimizer, 11, job_.columns};
-    absl::StatusOr<TrainingRun> run =
+    absl::StatusOr<InProcessRun> run =
         TrainInProcess(registry_, *graph, *plan, job_.dataset, options);
     EXPECT_TRUE(run.ok()) << run.status();
-    return run.ok() ? *std::move(run) : TrainingRun{};
+    return run.ok() ? *std::move(run) : InProcessRun{};
   }
 
-  static double WorstDifference(const TrainingRun& a, const TrainingRun& b) {
+  static double WorstDifference(const InProcessRun& a, const InProcessRun& b) {
     if (a.losses.size() != b.losses.size() || a.losses.empty()) return INFINITY;
     double worst = 0;
     for (size_t i = 0; i < a.losses.size(); ++i) {
@@ -81,7 +81,7 @@ class Precision : public ::testing::TestWithParam<bool> {
     return worst;
   }
 
-  static double MeanOfLast(const TrainingRun& run) {
+  static double MeanOfLast(const InProcessRun& run) {
     return std::accumulate(run.losses.end() - kSteps / 2, run.losses.end(), 0.0) / (kSteps / 2);
   }
 
@@ -91,15 +91,15 @@ class Precision : public ::testing::TestWithParam<bool> {
 };
 
 TEST_P(Precision, FollowsTheLossCurveOfF32) {
-  const TrainingRun wide = Train(DType::kF32, Plain());
+  const InProcessRun wide = Train(DType::kF32, Plain());
   ASSERT_LT(wide.losses.back(), 0.9 * wide.losses.front());
-  const TrainingRun bf16 = Train(DType::kBF16, Plain());
-  const TrainingRun f16 = Train(DType::kF16, Scaled(65536, 2000));
+  const InProcessRun bf16 = Train(DType::kBF16, Plain());
+  const InProcessRun f16 = Train(DType::kF16, Scaled(65536, 2000));
   // The first loss differs by the narrow type's rounding only. Later ones fluctuate around f32's,
   // since Adam follows the signs of small gradients; their mean does not.
   struct Expected {
     const char* name;
-    const TrainingRun& run;
+    const InProcessRun& run;
     double epsilon;  // half an ulp of 1
   };
   for (const Expected& e : {Expected{"bf16", bf16, 0x1p-8}, Expected{"f16", f16, 0x1p-11}}) {
@@ -117,17 +117,17 @@ TEST_P(Precision, FollowsTheLossCurveOfF32) {
 }
 
 TEST_P(Precision, TwoDevicesFollowOne) {
-  const TrainingRun one = Train(DType::kF16, Scaled(65536, 2000));
-  const TrainingRun two = Train(DType::kF16, Scaled(65536, 2000), 2);
+  const InProcessRun one = Train(DType::kF16, Scaled(65536, 2000));
+  const InProcessRun two = Train(DType::kF16, Scaled(65536, 2000), 2);
   EXPECT_NEAR(two.losses[0], one.losses[0], 1e-3 * one.losses[0]);
   EXPECT_NEAR(MeanOfLast(two), MeanOfLast(one), 0.03 * MeanOfLast(one));
   EXPECT_EQ(one.reported.at("loss_scale"), two.reported.at("loss_scale"));
 }
 
 TEST_P(Precision, PowerOfTwoLossScaleChangesNoBitInF32) {
-  const TrainingRun plain = Train(DType::kF32, Plain());
+  const InProcessRun plain = Train(DType::kF32, Plain());
   for (double factor : {1024.0, 0x1p-10}) {
-    const TrainingRun scaled = Train(DType::kF32, Scaled(factor, 0));
+    const InProcessRun scaled = Train(DType::kF32, Scaled(factor, 0));
     EXPECT_EQ(scaled.losses, plain.losses) << factor;
     EXPECT_EQ(scaled.parameters, plain.parameters) << factor;
     EXPECT_EQ(scaled.reported.at("loss_scale"), std::vector<double>(kSteps, factor));
@@ -136,7 +136,7 @@ TEST_P(Precision, PowerOfTwoLossScaleChangesNoBitInF32) {
 
 TEST_P(Precision, OverflowSkipsTheUpdateAndHalvesTheScale) {
   // Squares of gradients beyond 2^64 are infinite.
-  const TrainingRun run = Train(DType::kF32, Scaled(0x1p80, 1000));
+  const InProcessRun run = Train(DType::kF32, Scaled(0x1p80, 1000));
   const std::vector<double>& scale = run.reported.at("loss_scale");
   ASSERT_EQ(scale.size(), static_cast<size_t>(kSteps));
   int skipped = 0;
@@ -147,11 +147,11 @@ TEST_P(Precision, OverflowSkipsTheUpdateAndHalvesTheScale) {
   // Until then losses equal those of a run with constant parameters.
   v1::Optimizer still = Plain();
   still.mutable_learning_rate()->set_peak(1e-30);
-  const TrainingRun unmoved = Train(DType::kF32, still, 1, skipped + 1);
+  const InProcessRun unmoved = Train(DType::kF32, still, 1, skipped + 1);
   for (int i = 0; i <= skipped; ++i) EXPECT_EQ(run.losses[i], unmoved.losses[i]) << i;
   // The first applied update is Adam's first at any step number: each element moves by the learning
   // rate (except for weight decay) or not at all.
-  const TrainingRun first = Train(DType::kF32, Scaled(0x1p80, 1000), 1, skipped + 1);
+  const InProcessRun first = Train(DType::kF32, Scaled(0x1p80, 1000), 1, skipped + 1);
   int64_t full = 0, all = 0;
   for (const auto& [name, bytes] : first.parameters) {
     const std::vector<char>& before = unmoved.parameters.at(name);
@@ -169,16 +169,16 @@ TEST_P(Precision, OverflowSkipsTheUpdateAndHalvesTheScale) {
 }
 
 TEST_P(Precision, ScaleGrowsAfterStepsWithoutOverflow) {
-  const TrainingRun run = Train(DType::kF32, Scaled(4, 3), 1, 10);
+  const InProcessRun run = Train(DType::kF32, Scaled(4, 3), 1, 10);
   EXPECT_EQ(run.reported.at("loss_scale"), (std::vector<double>{4, 4, 4, 8, 8, 8, 16, 16, 16, 32}));
 }
 
 TEST_P(Precision, ClippingUsesTheUnscaledNorm) {
   v1::Optimizer clipped = Plain();
   clipped.set_clip_norm(0.5);
-  const TrainingRun plain = Train(DType::kF32, clipped, 1, 10);
+  const InProcessRun plain = Train(DType::kF32, clipped, 1, 10);
   *clipped.mutable_loss_scale() = Scaled(4096, 0).loss_scale();
-  const TrainingRun scaled = Train(DType::kF32, clipped, 1, 10);
+  const InProcessRun scaled = Train(DType::kF32, clipped, 1, 10);
   EXPECT_LT(WorstDifference(scaled, plain), 1e-5);
   for (int i = 0; i < 10; ++i) {
     const double norm = plain.reported.at("gradient_norm")[i];
@@ -191,9 +191,9 @@ TEST_P(Precision, PenaltiesAreNotScaled) {
   v1::Regularizer* all = optimizer.add_regularizers();
   all->set_l1(1e-3);
   all->set_l2(1e-2);
-  const TrainingRun plain = Train(DType::kF32, optimizer, 1, 10);
+  const InProcessRun plain = Train(DType::kF32, optimizer, 1, 10);
   *optimizer.mutable_loss_scale() = Scaled(4096, 0).loss_scale();
-  const TrainingRun scaled = Train(DType::kF32, optimizer, 1, 10);
+  const InProcessRun scaled = Train(DType::kF32, optimizer, 1, 10);
   EXPECT_EQ(scaled.losses, plain.losses);
 }
 

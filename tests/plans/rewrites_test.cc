@@ -45,7 +45,7 @@ class RewritesTest : public ::testing::TestWithParam<bool> {
     return problem;
   }
 
-  absl::StatusOr<TrainingRun> Train(const v1::Plan& plan) {
+  absl::StatusOr<InProcessRun> Train(const v1::Plan& plan) {
     TrainingRunOptions options;
     options.steps = kSteps;
     options.batch_size = job_.batch;
@@ -82,7 +82,7 @@ TEST_P(RewritesTest, RewrittenGraphsTrainAlike) {
   single.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
   const absl::StatusOr<v1::Plan> whole = MakePlan(Problem(job_.graph, 1), single);
   ASSERT_TRUE(whole.ok()) << whole.status();
-  const absl::StatusOr<TrainingRun> reference = Train(*whole);
+  const absl::StatusOr<InProcessRun> reference = Train(*whole);
   ASSERT_TRUE(reference.ok()) << reference.status();
 
   const absl::StatusOr<std::vector<RewriteRule>> rules = RulesWith(registry_, "");
@@ -122,7 +122,7 @@ TEST_P(RewritesTest, RewrittenGraphsTrainAlike) {
     ASSERT_TRUE(made.ok()) << made.status();
     for (const Node& node : made->nodes()) EXPECT_EQ(operators.count(node.name), 1u) << node.name;
     EXPECT_TRUE(SimulatePlan(Problem(job_.graph, kDevices), *plan).ok());
-    const absl::StatusOr<TrainingRun> run = Train(*plan);
+    const absl::StatusOr<InProcessRun> run = Train(*plan);
     ASSERT_TRUE(run.ok()) << what << run.status();
     const double worst = LargestRelativeDifference(*reference, *run);
     std::printf("%.1e  %s\n", worst, what.c_str());

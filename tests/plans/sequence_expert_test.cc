@@ -39,7 +39,7 @@ class ManualPlanTest : public ::testing::Test {
     return problem;
   }
 
-  absl::StatusOr<TrainingRun> Train(const absl::StatusOr<v1::Plan>& plan) {
+  absl::StatusOr<InProcessRun> Train(const absl::StatusOr<v1::Plan>& plan) {
     if (!plan.ok()) return plan.status();
     TrainingRunOptions options;
     options.steps = kSteps;
@@ -50,19 +50,19 @@ class ManualPlanTest : public ::testing::Test {
     return TrainInProcess(registry_, job_.graph, *plan, job_.dataset, options);
   }
 
-  TrainingRun Alone() {
+  InProcessRun Alone() {
     v1::SearchOptions single;
     single.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
-    absl::StatusOr<TrainingRun> run = Train(MakePlan(Problem(1), single));
+    absl::StatusOr<InProcessRun> run = Train(MakePlan(Problem(1), single));
     EXPECT_TRUE(run.ok()) << run.status();
     if (!run.ok()) return {};
     EXPECT_LT(run->losses.back(), 0.97 * run->losses.front());
     return *std::move(run);
   }
 
-  void ExpectSameCurve(const TrainingRun& alone, const absl::StatusOr<v1::Plan>& plan,
+  void ExpectSameCurve(const InProcessRun& alone, const absl::StatusOr<v1::Plan>& plan,
                        const std::string& what) {
-    const absl::StatusOr<TrainingRun> run = Train(plan);
+    const absl::StatusOr<InProcessRun> run = Train(plan);
     ASSERT_TRUE(run.ok()) << what << ": " << run.status();
     ASSERT_EQ(run->losses.size(), alone.losses.size()) << what;
     const double worst = LargestRelativeDifference(alone, *run);
@@ -102,7 +102,7 @@ TEST_F(ManualPlanTest, SequenceParallel) {
   absl::StatusOr<SmallTrainingJob> job = SmallLlamaWithIgnoredLabels(registry_, 3, kSequence, 8);
   ASSERT_TRUE(job.ok()) << job.status();
   job_ = *std::move(job);
-  const TrainingRun alone = Alone();
+  const InProcessRun alone = Alone();
   EXPECT_NEAR(alone.losses.front(), std::log(256), 0.2) << "a mean over the labels that count";
   for (const auto& [samples, stretches] : {std::pair(1, 2), std::pair(1, 4), std::pair(2, 2)}) {
     const int devices = samples * stretches;
@@ -168,7 +168,7 @@ TEST_F(ManualPlanTest, ExpertParallel) {
   auto dataset = Dataset::FromColumns(columns, 0);
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   job_.dataset = *dataset;
-  const TrainingRun alone = Alone();
+  const InProcessRun alone = Alone();
   for (int devices : {2, 4}) {
     int experts = 0;
     absl::StatusOr<v1::Plan> plan = ManualPlan(
@@ -187,7 +187,7 @@ TEST_F(ManualPlanTest, ExpertParallel) {
     EXPECT_GE(Count(*plan, v1::ParallelOperator::ALL_TO_ALL, ".experts."), 2 * 2);
     ExpectSameCurve(alone, plan, absl::StrCat("experts on ", devices, " devices"));
     // Each device holds only its own experts.
-    const absl::StatusOr<TrainingRun> run = Train(plan);
+    const absl::StatusOr<InProcessRun> run = Train(plan);
     ASSERT_TRUE(run.ok()) << run.status();
     int weights = 0;
     for (const auto& [name, bytes] : run->parameters) {

@@ -73,7 +73,7 @@ class Zero : public ::testing::TestWithParam<bool> {
 
   LoweringOptions Lowering() { return {optimizer_, 11, job_.columns}; }
 
-  TrainingRun Train(const absl::StatusOr<v1::Plan>& plan, int steps = kSteps) {
+  InProcessRun Train(const absl::StatusOr<v1::Plan>& plan, int steps = kSteps) {
     EXPECT_TRUE(plan.ok()) << plan.status();
     if (!plan.ok()) return {};
     TrainingRunOptions options;
@@ -82,10 +82,10 @@ class Zero : public ::testing::TestWithParam<bool> {
     options.lowering = Lowering();
     auto run = TrainInProcess(registry_, job_.graph, *plan, job_.dataset, options);
     EXPECT_TRUE(run.ok()) << run.status();
-    return run.ok() ? *std::move(run) : TrainingRun();
+    return run.ok() ? *std::move(run) : InProcessRun();
   }
 
-  void ExpectSameCurve(const TrainingRun& reference, const TrainingRun& run,
+  void ExpectSameCurve(const InProcessRun& reference, const InProcessRun& run,
                        const std::string& what) {
     ASSERT_EQ(run.losses.size(), reference.losses.size()) << what;
     const double worst = LargestRelativeDifference(reference, run);
@@ -112,7 +112,7 @@ class Zero : public ::testing::TestWithParam<bool> {
 TEST_P(Zero, EveryStageGivesTheLossCurveOfOneDevice) {
   for (const v1::Optimizer& optimizer : {AdamW(3e-3), Momentum(), Adafactor()}) {
     optimizer_ = optimizer;
-    const TrainingRun single = Train(PlanAt(1, 0));
+    const InProcessRun single = Train(PlanAt(1, 0));
     ASSERT_FALSE(single.losses.empty());
     EXPECT_LT(single.losses.back(), 0.98 * single.losses.front());
     const auto two_by_two = ManualPlan(Problem(4), [](int index, const Node&, const SplitRule& r) {
@@ -134,8 +134,8 @@ TEST_P(Zero, EveryStageGivesTheLossCurveOfOneDevice) {
 
 TEST_P(Zero, TheSamePlanTwiceGivesTheSameBits) {
   for (int stage : {1, 2, 3}) {
-    const TrainingRun first = Train(PlanAt(4, stage), 15);
-    const TrainingRun second = Train(PlanAt(4, stage), 15);
+    const InProcessRun first = Train(PlanAt(4, stage), 15);
+    const InProcessRun second = Train(PlanAt(4, stage), 15);
     EXPECT_EQ(first.losses, second.losses) << stage;
     EXPECT_EQ(first.parameters, second.parameters) << stage;
   }
@@ -149,9 +149,9 @@ TEST_P(Zero, MixedPrecisionMatchesStageZero) {
   absl::StatusOr<Graph> narrow = WithPrecision(registry_, job_.graph, DType::kBF16);
   ASSERT_TRUE(narrow.ok()) << narrow.status();
   job_.graph = *std::move(narrow);
-  const TrainingRun without = Train(PlanAt(2, 0), 15);
+  const InProcessRun without = Train(PlanAt(2, 0), 15);
   for (int stage : {1, 2, 3}) {
-    const TrainingRun run = Train(PlanAt(2, stage), 15);
+    const InProcessRun run = Train(PlanAt(2, stage), 15);
     EXPECT_EQ(run.losses, without.losses) << "stage " << stage;
   }
 }
@@ -265,7 +265,7 @@ TEST_P(ZeroMemory, MeasuredPeaksFall) {
   std::vector<int64_t> before;
   for (int stage : {0, 1, 2, 3}) {
     const absl::StatusOr<v1::Plan> plan = PlanAt(4, stage);
-    const TrainingRun run = Train(plan, 2);
+    const InProcessRun run = Train(plan, 2);
     ASSERT_EQ(run.measured_peak_bytes.size(), 4u);
     for (int rank = 0; rank < 4; ++rank) {
       const int64_t measured = run.measured_peak_bytes[rank];
