@@ -73,6 +73,7 @@ class FakeCoordinator {
    public:
     Locked(FakeState* state, std::recursive_mutex* mutex) : state_(state), lock_(*mutex) {}
     FakeState* operator->() const { return state_; }
+    FakeState& operator*() const { return *state_; }
 
    private:
     FakeState* state_;
