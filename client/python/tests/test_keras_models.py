@@ -65,7 +65,7 @@ def test_large_weights_travel_as_a_file(daemon, monkeypatch):
     monkeypatch.setattr(values.separate_values, "__defaults__", (1000,))
     fit(model, x, y, shuffle=False)
     for a, b in zip(model.get_weights(), same.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)  # the two jobs may have different plans
 
 
 @pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
@@ -76,8 +76,8 @@ def test_weights_that_nobody_reads_come_from_the_jobs_seed(daemon):
         keras.backend.clear_session()
         losses.append(fit(classifier(), x, y, seed=seed, shuffle=False).history["loss"][0])
     first, second, third = losses
-    assert first == second
-    assert first != third
+    assert first == pytest.approx(second, rel=1e-6)  # the jobs may have different plans
+    assert abs(first - third) > 1e-3
 
 
 @pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
@@ -151,7 +151,7 @@ def test_batches_of_an_iterable(daemon):
     batches.set_weights(arrays.get_weights())
     fit(arrays, x, y, shuffle=False)
     batches.fit([(x[i : i + 16], y[i : i + 16]) for i in range(0, 160, 16)].__iter__(), shuffle=False, verbose=0)
-    assert arrays.job.history["loss"] == batches.job.history["loss"]
+    assert arrays.job.history["loss"] == pytest.approx(batches.job.history["loss"], rel=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
