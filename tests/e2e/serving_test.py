@@ -30,7 +30,7 @@ METRICS = {
                " spec_decode_num_accepted_tokens_per_pos_total spec_decode_num_ngram_draft_tokens_total"
                " spec_decode_num_ngram_accepted_tokens_total spec_decode_num_tuned_off_steps_total"
                " prefix_cache_queries_total prefix_cache_hits_total request_success_total http_requests_total",
-    "histogram": "grpc_request_duration_seconds job_step_duration_seconds iteration_tokens"
+    "histogram": "grpc_request_duration_seconds job_step_duration_seconds job_validation_duration_seconds iteration_tokens"
                  " kv_block_lifetime_seconds kv_block_idle_before_evict_seconds kv_block_reuse_gap_seconds"
                  " time_to_first_token_seconds e2e_request_latency_seconds inter_token_latency_seconds"
                  " request_time_per_output_token_seconds request_queue_time_seconds request_inference_time_seconds"
