@@ -38,7 +38,7 @@ TEST_F(CutOffHostsTest, OtherWorkersAreTakenIfThereAreEnough) {
   EXPECT_THAT(Left(three, 2), ElementsAre("a:1", "b:1", "c:1"));
   Fail(On("b"), On("a"));
   EXPECT_THAT(Left(three, 2), ElementsAre("a:1", "c:1"));
-  // With all of them wanted it is tried once more: the network may have been mended.
+  // With all of them wanted it is tried once more: the network may work again.
   EXPECT_THAT(Left(three, 3), ElementsAre("a:1", "b:1", "c:1"));
   // "c" reaches neither.
   Fail(On("c"), On("a"));

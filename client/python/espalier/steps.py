@@ -1,7 +1,7 @@
 """Calls written once for blocking and for asyncio clients.
 
 The body of an operation is a generator. It yields steps (a call, a pause, some blocking work) and is sent their
-results; whoever drives it decides how they run:
+results; the caller decides how they run:
 
     @operation
     def cancel(self: Methods, job_id: str) -> Steps[Job]:
