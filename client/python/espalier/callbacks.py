@@ -17,7 +17,8 @@ from typing import Any
 
 from espalier import training
 from espalier.errors import EspalierError, InvalidArgument
-from espalier.job_callbacks import LMS, LearningRateScheduler
+from espalier.job import Job
+from espalier.job_callbacks import LMS, EarlyStopping, LearningRateScheduler
 from espalier.training import Run, TrainingResult
 from espalier.v1 import training_pb2
 
@@ -176,9 +177,14 @@ class History(Callback):
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         """Keeps the evaluation."""
-        for name, value in (logs or {}).items():
-            if name.startswith("val_"):
-                self.history.setdefault(name, []).append(value)
+        held = {name: [value] for name, value in (logs or {}).items() if name.startswith("val_")}
+        self.history.update(held)
+
+    def take_validations(self, job: Job) -> None:
+        """The values of each validation during the job, instead of the last ones."""
+        found = [dict(e.validation.values) for e in job.events(follow=False) if e.HasField("validation")]
+        for name in {name for values in found for name in values}:
+            self.history[name] = [values[name] for values in found if name in values]
 
     def __repr__(self) -> str:
         last = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.history.items() if values)
@@ -273,8 +279,7 @@ class ProgressBar(Callback):
             raise InvalidArgument(f"count_mode={count_mode!r}; accepted are steps, samples")
 
 
-ProgbarLogger = ProgressBar
-BaseLogger = ProgressBar
+ProgbarLogger = BaseLogger = ProgressBar
 
 
 class TensorBoard(Callback):
@@ -479,6 +484,7 @@ __all__ = [
     "BaseLogger",
     "CSVLogger",
     "Callback",
+    "EarlyStopping",
     "EpochVerifyMetrics",
     "History",
     "LambdaCallback",

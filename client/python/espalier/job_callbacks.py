@@ -11,6 +11,11 @@ from espalier.errors import FailedPrecondition, InvalidArgument
 from espalier.training import Run
 from espalier.v1 import program_pb2, training_pb2
 
+_MODES = {
+    "auto": training_pb2.EarlyStopping.AUTO,
+    "min": training_pb2.EarlyStopping.MIN,
+    "max": training_pb2.EarlyStopping.MAX,
+}
 _SLICE = re.compile(r"^(-?\d+)?(:(-?\d+)?){0,2}$")
 
 
@@ -150,6 +155,51 @@ class LearningRateScheduler(training.Callback):
             message.floor = 0.0
         if self.verbose:
             print(f"learning rates of the epochs: {_shown(rates)}")
+
+
+class EarlyStopping(training.Callback):
+    """Keras': the training ends when validation stops improving. The coordinator watches it, not this program.
+
+    monitor: "val_loss", "val_accuracy", ...; what is only known of training steps is refused. patience: validations
+    (epochs, unless the job says otherwise) without improvement, at least 1; Keras' 0 counts as 1.
+    restore_best_weights: the model gets the weights of the best validation, and the evaluation is theirs.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        min_delta: float = 0,
+        patience: int = 0,
+        verbose: int = 0,
+        mode: str = "auto",
+        baseline: float | None = None,
+        restore_best_weights: bool = False,
+        start_from_epoch: int = 0,
+    ):
+        if not monitor.startswith("val_"):
+            raise InvalidArgument(
+                f"EarlyStopping: monitor={monitor!r}: the coordinator compares validations: val_loss, val_accuracy, ..."
+            )
+        if mode not in _MODES:
+            raise InvalidArgument(f"EarlyStopping: mode={mode!r}; accepted are auto, min, max")
+        if start_from_epoch:
+            raise InvalidArgument(f"EarlyStopping: start_from_epoch={start_from_epoch} is not supported")
+        if patience < 0 or min_delta < 0:
+            raise InvalidArgument("EarlyStopping: patience and min_delta are at least 0")
+        self.monitor, self.min_delta, self.patience = monitor, float(min_delta), max(1, int(patience))
+        self.mode, self.baseline, self.restore_best_weights = mode, baseline, restore_best_weights
+
+    def configure(self, spec: training_pb2.TrainingSpec) -> None:
+        """Writes the rule into the job. InvalidArgument if nothing is validated."""
+        if not spec.dataset.holdout_fraction and not spec.validation.HasField("dataset"):
+            raise InvalidArgument("EarlyStopping: there are no validation examples; give validation_split")
+        spec.validation.SetInParent()
+        rule = spec.early_stopping
+        rule.monitor, rule.patience, rule.min_delta = self.monitor, self.patience, self.min_delta
+        rule.mode = _MODES[self.mode]
+        rule.keep_best = self.restore_best_weights
+        if self.baseline is not None:
+            rule.baseline = self.baseline
 
 
 def _shown(rates: Sequence[float]) -> str:

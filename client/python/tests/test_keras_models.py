@@ -120,7 +120,30 @@ def test_validation_data_are_held_out(daemon):
     second = fit(given, x[:120], y[:120], validation_data=(x[120:], y[120:]), shuffle=False)
     assert first.history == second.history
     assert len(first.history["val_loss"]) == 1
+    longer = fit(given, x, y, validation_split=0.25, epochs=4, validation_freq=2)
+    assert len(longer.history["val_loss"]) == 2
+    assert len(longer.history["loss"]) == 4
+    assert longer.history["val_loss"][-1] == pytest.approx(given.job.evaluation["loss"])
     assert given.job.record.evaluation_examples == 40
+
+
+@pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
+def test_early_stopping_keeps_the_best_weights(daemon):
+    # Labels of noise: what is held out gets worse while the rest is learned.
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((96, 6)).astype(np.float32), rng.integers(0, 3, 96)
+    model = Sequential([L.Dense(64, activation="tanh", input_shape=(6,)), L.Dense(3, activation="softmax")])
+    model.compile(keras.optimizers.Adam(0.02), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    rule = keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True)
+    history = fit(model, x, y, epochs=60, validation_split=1 / 3, callbacks=[rule]).history
+    best = int(np.argmin(history["val_loss"]))
+    assert len(history["val_loss"]) == best + 4 < 60
+    assert model.job.record.stopped_early
+    assert model.job.evaluation["loss"] == pytest.approx(min(history["val_loss"]), rel=1e-5)
+    with pytest.raises(InvalidArgument, match="there are no validation examples"):
+        fit(model, x, y, callbacks=[rule])
+    with pytest.raises(InvalidArgument, match="the coordinator compares validations"):
+        keras.callbacks.EarlyStopping("loss")
 
 
 @pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
@@ -283,7 +306,7 @@ def test_refused(make, message):
         ({"y": np.zeros(3, int)}, "unequal numbers of examples"),
         ({"sample_weight": np.ones(4)}, "sample_weight has shape"),
         ({"initial_epoch": 2}, "initial_epoch=2"),
-        ({"validation_freq": 2}, "validation comes once"),
+        ({"validation_freq": 0}, "accepted: an integer above 0"),
         ({"validation_data": np.zeros(3)}, "validation_data: accepted"),
         ({"validation_steps": 2}, "all validation examples are taken"),
         ({"callbacks": [print]}, "is no espalier.callbacks.Callback"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from espalier.errors import EspalierWarning, InvalidArgument
 from espalier.graph import Tensor
 from espalier.keras import arrays, backend, losses, metrics, optimizers
 from espalier.keras.lowering import Lowering, Value
-from espalier.v1 import program_pb2
+from espalier.v1 import program_pb2, training_pb2
 
 if TYPE_CHECKING:
     from espalier.client import Client
@@ -177,17 +177,16 @@ class Trainer:
         x, y: arrays, lists of them or dicts by the names of inputs and outputs; or x alone: an iterable of (x, y) or
         (x, y, sample_weight) batches. Examples that do not fill a batch are skipped, different ones in every epoch.
         validation_split: this part of the examples, the last ones, is evaluated instead of trained on. validation_data:
-        (x, y) or (x, y, sample_weight) to evaluate. That happens once, after the last step; History has it as val_...
+        (x, y) or (x, y, sample_weight) to evaluate. That happens after every validation_freq-th epoch; History has the
+        values as val_..., callbacks only those of the end.
         client, search, precision, checkpoint_every, job_name: as in espalier.fit.
 
         Weights have the trained elements afterwards. Each fit begins with new optimizer state. Errors as espalier.fit.
         """
         if initial_epoch:
             raise InvalidArgument(f"fit: initial_epoch={initial_epoch} is not supported; a job begins with epoch 0")
-        if validation_freq != 1:
-            raise InvalidArgument(
-                f"fit: validation_freq={validation_freq!r}: validation comes once, after the last step"
-            )
+        if isinstance(validation_freq, bool) or not isinstance(validation_freq, int) or validation_freq < 1:
+            raise InvalidArgument(f"fit: validation_freq={validation_freq!r}; accepted: an integer above 0")
         if validation_steps is not None or validation_batch_size is not None:
             raise InvalidArgument("fit: validation_steps and validation_batch_size: all validation examples are taken")
         if isinstance(batch_size, (list, tuple)) or isinstance(epochs, float):
@@ -235,9 +234,11 @@ class Trainer:
             precision=precision,
             checkpoint_every=checkpoint_every,
             callbacks=run,
+            extra=_validation(validation_freq, steps_per_epoch),
             verbose=1 if verbose == "auto" else int(verbose),
         )
         self.job, self.history = result.job, history
+        history.take_validations(result.job)
         self._take(g, result)
         return history
 
@@ -338,6 +339,18 @@ class Trainer:
 def _has_names(given: Any) -> bool:
     items = given.values() if isinstance(given, Mapping) else given if isinstance(given, (list, tuple)) else [given]
     return any(not isinstance(item, (int, float, type(None), np.generic)) for item in items)
+
+
+def _validation(frequency: int, steps_per_epoch: int | None) -> Callable[[training_pb2.TrainingSpec], None]:
+    def extra(spec: training_pb2.TrainingSpec) -> None:
+        if not spec.dataset.holdout_fraction:
+            return
+        if steps_per_epoch is None:
+            spec.validation.every_epochs = frequency
+        else:
+            spec.validation.every_steps = frequency * int(steps_per_epoch)
+
+    return extra
 
 
 def _fetch(result: jobs.TrainingResult, name: str) -> Any:
