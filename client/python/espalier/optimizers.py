@@ -283,21 +283,22 @@ class RMSprop(Optimizer):
 
 
 class Adafactor(Optimizer):
-    """Adafactor, as torch.optim.Adafactor. `eps`: added to squares (None: f32's 2 ** -23), least scale of a step."""
+    """Adafactor, as in its paper. `eps`: added to squares of gradients, least scale of a step.
+
+    torch.optim.Adafactor adds nothing; it bounds second moments from below by its eps[0] squared.
+    """
 
     def __init__(
         self,
         lr: float = 1e-2,
         beta2_decay: float = -0.8,
-        eps: tuple[float | None, float] = (None, 1e-3),
+        eps: tuple[float, float] = (1e-30, 1e-3),
         d: float = 1.0,
         weight_decay: float = 0.0,
         *,
         schedule: Schedule | str | None = None,
         clip_norm: float = 0.0,
     ):
-        # torch's None is the machine epsilon of the parameter's type.
-        first = 2.0**-23 if eps[0] is None else eps[0]
         super().__init__(
             make(
                 "adafactor",
@@ -305,7 +306,7 @@ class Adafactor(Optimizer):
                 schedule,
                 clip_norm=clip_norm,
                 beta2_decay=beta2_decay,
-                eps1=first,
+                eps1=eps[0],
                 eps2=eps[1],
                 d=d,
                 weight_decay=weight_decay,
