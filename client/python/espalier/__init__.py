@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from espalier.job import History, Job
     from espalier.local_cluster import local
     from espalier.plan import Plan
+    from espalier.session import Session
     from espalier.training import TrainingResult, fit
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Job",
     "JobFailed",
     "Plan",
+    "Session",
     "TrainingResult",
     "__version__",
     "aio",
@@ -61,6 +63,7 @@ _NAMES = {
     "Job": "job",
     "JobFailed": "errors",
     "Plan": "plan",
+    "Session": "session",
     "TrainingResult": "training",
     "default_client": "client",
     "fit": "training",

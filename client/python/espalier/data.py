@@ -321,6 +321,41 @@ def prepare(
         yield Prepared(path=path, stem="arrays", columns=finder.renamed(fitted), examples=examples)
 
 
+def inline_batch(
+    data: Any, graph: Graph, columns: Mapping[str, str] | None = None, *, partial: bool = False
+) -> dict[str, Array]:
+    """The columns of `data`, whole in memory, of the shapes that the inputs of `graph` take.
+
+    With `partial`, inputs may be left out. InvalidArgument if inputs and columns do not fit.
+    """
+    inputs = inputs_of(graph)
+    if partial and isinstance(data, Mapping):
+        taken = dict(columns or {})
+        known = {taken.get(i.name, i.name) for i in inputs}
+        unknown = [name for name in map(str, data) if name not in known]
+        if unknown:
+            raise InvalidArgument(f"no input reads the column {unknown[0]}; inputs read {', '.join(sorted(known))}")
+        inputs = [i for i in inputs if taken.get(i.name, i.name) in data]
+        columns = {name: column for name, column in taken.items() if any(i.name == name for i in inputs)}
+    elif partial and not hasattr(data, "iloc"):
+        # What a model computes from comes first, its labels behind.
+        inputs = inputs[: len(data) if isinstance(data, tuple) else 1]
+    finder = _Columns(inputs, columns)
+    arrays = _in_memory(data, finder, inputs)
+    if arrays is None:
+        batches: list[dict[str, Array]] = []
+        for element in _slices(data) if _is_huggingface(data) else _items(data):
+            found = _element(element, finder)
+            if not _is_batch(found, finder):
+                found = {name: array[None] for name, array in found.items()}
+            batches.append(finder.fit(found))
+        if not batches:
+            raise InvalidArgument("data has no examples; was an iterator used up by an earlier run?")
+        arrays = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    _check_lengths(arrays)
+    return finder.fit(arrays)
+
+
 def _in_memory(data: Any, columns: _Columns, inputs: Sequence[Input]) -> dict[str, Array] | None:
     """Arrays by column if `data` holds whole columns; None for iterables."""
     if isinstance(data, Mapping):

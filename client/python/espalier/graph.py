@@ -65,6 +65,11 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
+def proto_dtype(dtype: Any) -> pb.DataType:
+    """The number of an element type in messages. InvalidArgument as dtype_name."""
+    return _DTYPES[dtype_name(dtype)]
+
+
 def source_line(skip: Iterable[str] = ()) -> str:
     """`file.py:line` of the innermost caller outside of this package and of the folders in `skip`."""
     folders = (_PACKAGE, *(os.path.abspath(folder) + os.sep for folder in skip))

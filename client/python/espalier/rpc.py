@@ -43,6 +43,8 @@ _MODULES = {
     "Cluster": "cluster_pb2",
     "Inference": "inference_pb2",
     "Distillation": "distillation_pb2",
+    "Sessions": "session_pb2",
+    "Ops": "ops_pb2",
 }
 
 
@@ -211,6 +213,12 @@ _ERRORS: dict[grpc.StatusCode, type[errors.EspalierError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ResourceExhausted,
     grpc.StatusCode.DATA_LOSS: errors.DataLoss,
 }
+
+
+def error_of_code(code: int, text: str) -> errors.EspalierError:
+    """The exception for a gRPC status that came within a message, by its number."""
+    status = next((s for s in grpc.StatusCode if s.value[0] == code), grpc.StatusCode.UNKNOWN)
+    return _ERRORS.get(status, errors.InternalError)(text)
 
 
 def answered(error: grpc.RpcError) -> bool:

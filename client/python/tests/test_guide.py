@@ -11,7 +11,7 @@ PAGE = Path(__file__).absolute().parents[3] / "docs" / "guide" / "python.md"
 def test_the_guide_runs(capsys):
     text = PAGE.read_text(encoding="utf-8")
     blocks = list(re.finditer(r"<!-- run -->\n```python\n(.*?)```", text, re.DOTALL))
-    assert len(blocks) == text.count("```python") == 4
+    assert len(blocks) == text.count("```python") == 5
     names = {}
     try:
         for block in blocks:
@@ -22,6 +22,8 @@ def test_the_guide_runs(capsys):
         names["cluster"].stop()
     assert names["result"].evaluation["accuracy"] > 0.8
     assert names["values"].keys() >= {"loss", "accuracy"}
+    assert names["held_out"]["accuracy"] > 0.5
+    assert names["model"] == "by-hand"
     assert names["weights"]["w1"].shape == (32, 20)
     line = next(i for i, line in enumerate(text.splitlines(), 1) if 'name="narrow"' in line)
     assert f"(narrow was made at {PAGE}:{line})" in capsys.readouterr().out

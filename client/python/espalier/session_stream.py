@@ -1,0 +1,305 @@
+"""The stream of a session: numbered commands and their answers, taken up again when the connection breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+
+from espalier import errors
+from espalier.graph import dtype_name, proto_dtype
+from espalier.npz import Array
+from espalier.rpc import Connection, error_of_code, method, typed
+from espalier.v1 import graph_pb2, session_pb2
+
+Command = session_pb2.SessionCommand
+
+_PART_BYTES = 1 << 22
+_KEEP_ALIVE_SECONDS = 60.0  # the coordinator cuts a silent stream off after 300
+_LONGEST_PAUSE = 2.0
+
+
+def numpy_dtype(number: int) -> np.dtype[Any]:
+    """The NumPy type of a graph_pb2.DataType; bfloat16 by ml_dtypes."""
+    if number == graph_pb2.BF16:
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    else:
+        found = np.dtype(dtype_name(graph_pb2.DataType.Name(number).lower())).newbyteorder("<")
+    return found
+
+
+def parts_of(arrays: Mapping[str, Array], kind: int = 0) -> Iterator[session_pb2.TensorPart]:
+    """Arrays as messages of at most 4 MiB; `kind` is a SessionTensorKind, 0 for inputs."""
+    for name, array in arrays.items():
+        dense = np.ascontiguousarray(array).reshape(array.shape)  # it makes one dimension out of none
+        data = memoryview(dense.reshape(-1).view(np.uint8)) if dense.size else memoryview(b"")
+        for offset in range(0, max(len(data), 1), _PART_BYTES):
+            yield session_pb2.TensorPart(
+                kind=kind,  # type: ignore[arg-type]
+                name=name,
+                dtype=proto_dtype(dense.dtype),
+                dims=dense.shape,
+                offset=offset,
+                data=bytes(data[offset : offset + _PART_BYTES]),
+            )
+
+
+@dataclass
+class Answer:
+    """The whole answer of a command: the last reply, and the tensors of all of them by (kind, name)."""
+
+    reply: session_pb2.SessionReply
+    tensors: dict[tuple[int, str], Array] = field(default_factory=dict)
+
+
+class _Assembler:
+    """Puts the parts of tensors together."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[int, str], tuple[session_pb2.TensorPart, bytearray]] = {}
+
+    def add(self, parts: Sequence[session_pb2.TensorPart]) -> None:
+        for part in parts:
+            _, data = self._parts.setdefault((part.kind, part.name), (part, bytearray()))
+            if part.offset != len(data):
+                raise errors.DataLoss(f"tensor {part.name}: a part begins at byte {part.offset}, not at {len(data)}")
+            data.extend(part.data)
+
+    def arrays(self) -> dict[tuple[int, str], Array]:
+        return {
+            key: np.frombuffer(data, numpy_dtype(first.dtype)).reshape(tuple(first.dims))
+            for key, (first, data) in self._parts.items()
+        }
+
+
+@dataclass
+class _Sent:
+    """A command that has no answer yet."""
+
+    number: int
+    what: str
+    messages: list[Command]
+
+
+class Stream:
+    """Sends commands and reads answers, in order. Thread-safe.
+
+    A broken connection is taken up again for `grace_seconds`; no command is carried out twice. While nothing is asked,
+    a thread tells the coordinator every minute that the client is there.
+    """
+
+    def __init__(self, connection: Connection, session_id: str, grace_seconds: float):
+        self._connection = connection
+        self._id = session_id
+        self._grace = grace_seconds
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._number = 0
+        self._answered = 0
+        self._sent: deque[_Sent] = deque()
+        self._late: errors.EspalierError | None = None  # of a command that nobody waited for
+        self._lost: errors.EspalierError | None = None  # no command works any more
+        self._requests: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._replies: Any = None
+        self._streams = 0
+        self._last = time.monotonic()
+        self._closed = threading.Event()
+        self.progress = session_pb2.SessionProgress()
+        with self._lock:
+            self._attach()
+        self._thread = threading.Thread(target=self._keep_alive, name=f"espalier-{session_id}", daemon=True)
+        self._thread.start()
+
+    # Commands.
+
+    def send(self, what: str, parts: Iterator[session_pb2.TensorPart] | None = None, **command: Any) -> None:
+        """Sends a command without waiting for its answer; `what` names it in errors, which the next `ask` raises."""
+        with self._lock:
+            self._check()
+            self._number += 1
+            messages = []
+            part: session_pb2.TensorPart | None = None
+            for following in parts or ():
+                if part is not None:
+                    messages.append(Command(number=self._number, tensors=[part], more=True))
+                part = following
+            messages.append(Command(number=self._number, tensors=[] if part is None else [part], **command))
+            self._sent.append(_Sent(self._number, what, messages))
+            for message in messages:
+                message.answered = self._answered
+                self._requests.put(message)
+            self._last = time.monotonic()
+
+    def ask(self, what: str, parts: Iterator[session_pb2.TensorPart] | None = None, **command: Any) -> Answer:
+        """Sends a command and waits for its answer. Raises what the coordinator refused, of earlier commands first."""
+        with self._lock:
+            self.send(what, parts, **command)
+            answer: Answer | None = None
+            refused: errors.EspalierError | None = None
+            while self._sent:
+                sent = self._sent[0]
+                try:
+                    answer = self._receive(sent)
+                except errors.EspalierError as error:
+                    refused = refused or error
+                    if self._lost is not None:
+                        break
+            if self._late is not None:
+                refused, self._late = self._late, None
+            if refused is not None:
+                raise refused
+            assert answer is not None
+            return answer
+
+    def close(self) -> None:
+        """Ends the session. No error if it has ended already."""
+        self._closed.set()
+        if self._process != os.getpid():
+            return
+        self._requests.put(None)
+        found = method("Sessions", "Close")
+        call = self._connection.channel().unary_unary(
+            found.path,
+            request_serializer=found.request.SerializeToString,
+            response_deserializer=found.reply.FromString,
+        )
+        settings = self._connection.settings
+        with contextlib.suppress(grpc.RpcError):  # it has ended, or ends after its grace time
+            call(found.request(session_id=self._id), timeout=settings.call_timeout, metadata=settings.metadata)
+        if self._replies is not None:
+            self._replies.cancel()
+        self._lost = self._lost or errors.FailedPrecondition(f"session {self._id} was closed")
+
+    # The connection.
+
+    def _check(self) -> None:
+        if self._process != os.getpid():
+            raise errors.FailedPrecondition(
+                f"session {self._id} belongs to process {self._process}, from which this one was forked: open a "
+                "session of its own here"
+            )
+        if self._lost is not None:
+            raise self._lost
+
+    def _attach(self) -> None:
+        """Begins a stream; what the session has not had is sent again."""
+        found = method("Sessions", "Run")
+        self._requests = queue.SimpleQueue()
+        self._requests.put(Command(session_id=self._id, answered=self._answered))
+        call = self._connection.channel().stream_stream(
+            found.path,
+            request_serializer=found.request.SerializeToString,
+            response_deserializer=found.reply.FromString,
+        )
+        replies = call(iter(self._requests.get, None), metadata=self._connection.settings.metadata)
+        try:
+            hello = next(replies)
+        except (grpc.RpcError, StopIteration):
+            self._requests.put(None)
+            raise
+        self._replies = replies
+        self._streams += 1
+        self.progress = hello.progress
+        for sent in self._sent:
+            if sent.number > hello.progress.commands:
+                for message in sent.messages:
+                    self._requests.put(message)
+
+    def _attach_again(self, broken: grpc.RpcError | None) -> None:
+        self._requests.put(None)
+        give_up, pause = time.monotonic() + self._grace, 0.1
+        while True:
+            if broken is not None and broken.code() != grpc.StatusCode.UNAVAILABLE:
+                raise self._end(broken)
+            try:
+                self._attach()
+                return
+            except StopIteration:
+                broken = None
+            except grpc.RpcError as error:
+                broken = error
+            except errors.Unavailable as error:
+                if time.monotonic() + pause > give_up:
+                    self._lost = error
+                    raise
+            if time.monotonic() + pause > give_up:
+                if broken is not None:
+                    raise self._end(broken)
+                self._lost = errors.Unavailable(f"the stream of session {self._id} ends again and again")
+                raise self._lost
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _end(self, error: grpc.RpcError) -> errors.EspalierError:
+        remedy = ""
+        if error.code() == grpc.StatusCode.NOT_FOUND:
+            remedy = (
+                ": the coordinator was restarted, or nobody came within the grace time. What was not saved is gone; "
+                "open another session, with what was saved as its initial parameters"
+            )
+        base = typed(error, self._connection.settings)
+        self._lost = type(base)(f"session {self._id}: {base}{remedy}")
+        return self._lost
+
+    def _next(self) -> session_pb2.SessionReply:
+        while True:
+            try:
+                reply: session_pb2.SessionReply = next(self._replies)
+                return reply
+            except StopIteration:
+                self._attach_again(None)
+            except grpc.RpcError as error:
+                self._attach_again(error)
+
+    def _receive(self, sent: _Sent) -> Answer:
+        assembler, stream = _Assembler(), self._streams
+        while True:
+            reply = self._next()
+            if stream != self._streams:  # answers come again whole
+                assembler, stream = _Assembler(), self._streams
+            if reply.number < sent.number:
+                continue  # a hello, or an answer that came again
+            if reply.number > sent.number:
+                # The coordinator keeps a limited number of bytes of answers for a client that comes again.
+                self._sent.popleft()
+                raise errors.DataLoss(f"{sent.what}: the answer was lost with the connection; it was carried out")
+            assembler.add(reply.tensors)
+            if not reply.more:
+                break
+        self._sent.popleft()
+        self._answered = reply.number
+        self._last = time.monotonic()
+        self.progress = reply.progress
+        if reply.code:
+            error = error_of_code(reply.code, f"{sent.what}: {reply.error}")
+            if reply.ended:
+                self._lost = error
+            raise error
+        return Answer(reply, assembler.arrays())
+
+    def _keep_alive(self) -> None:
+        while not self._closed.wait(_KEEP_ALIVE_SECONDS / 4):
+            with self._lock:
+                if self._lost is not None:
+                    return
+                if self._sent or time.monotonic() - self._last < _KEEP_ALIVE_SECONDS:
+                    continue
+                try:
+                    self.ask("keep alive", keep_alive=Command.KeepAlive())
+                except errors.EspalierError as error:
+                    if self._lost is None:
+                        self._late = error
+
+
+__all__ = ["Answer", "Stream", "numpy_dtype", "parts_of"]
