@@ -94,6 +94,7 @@ finish() {
 step "format" tools/format.sh --check || true
 step "structure" tools/structure/check_includes.py || true
 step "local names" tools/structure/check_local_names.py || true
+step "python" python3 client/python/tests/lint.py repository || true
 build_ok=yes
 step "build //... ($config)" bazel_ build //... || build_ok=no
 

@@ -7,11 +7,11 @@ One worker with that limit trains LLaMAs of several depths. Batches are found by
 whether the planner succeeds; then both batches train a few steps alternately, and the median time of an example is compared.
 Swapped tensors lie in memory; copies and computation share the cores.
 """
+
 import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -23,8 +23,7 @@ MODELS = {f"LLaMA, {n} layers": f"llama:hidden=64,layers={n},heads=4" for n in (
 
 def fits(cluster, model, memory_mib, batch, flags):
     try:
-        cluster.run("plan", f"--model={model}", "-b", str(batch), "--single-device", "--devices=1",
-                    f"--device-memory={memory_mib / 1024}", *flags)
+        cluster.run("plan", f"--model={model}", "-b", str(batch), "--single-device", "--devices=1", f"--device-memory={memory_mib / 1024}", *flags)
         return True
     except cluster_module.Failed as error:
         if "does not fit" not in error.err:
@@ -44,8 +43,7 @@ def largest(cluster, model, memory_mib, flags):
 
 def seconds_per_example(cluster, model, batch, text, flags):
     """None if the kernels' own workspace does not fit beside the program: the planner does not know it."""
-    job = cluster.wait_for_job(cluster.train(f"--model={model}", f"--dataset={text}", "-b", str(batch), "--steps=8",
-                                             "--single-device", "--holdout=0", *flags))
+    job = cluster.wait_for_job(cluster.train(f"--model={model}", f"--dataset={text}", "-b", str(batch), "--steps=8", "--single-device", "--holdout=0", *flags))
     if job["state"].upper() != "SUCCEEDED":
         if "workspace" in job["error"]:
             return None
@@ -63,6 +61,7 @@ def main():
     os.chdir(os.path.join(HERE, "..", ".."))
     global cluster_module
     import cluster as cluster_module
+
     for name, place in {"espalier": "client", "espalierd": "server", "espalier-worker": "worker"}.items():
         cluster_module.PROGRAMS[name] = os.path.abspath(os.path.join(options.programs, place, name))
     text = os.path.abspath("tests/data/genesis.txt")
@@ -81,17 +80,24 @@ def main():
                     seconds.append(seconds_per_example(cluster, model, batch, text, flags))
             without, planned = batches
             alone, swapping = (statistics.median(t) for t in times)
-            rows.append({"model": name, "largest batch without": without, "with": planned, "ratio": planned / without,
-                         "ms per example without": 1e3 * alone, "ms with": 1e3 * swapping,
-                         "slowdown": swapping / alone})
+            rows.append(
+                {
+                    "model": name,
+                    "largest batch without": without,
+                    "with": planned,
+                    "ratio": planned / without,
+                    "ms per example without": 1e3 * alone,
+                    "ms with": 1e3 * swapping,
+                    "slowdown": swapping / alone,
+                }
+            )
     if options.json:
         print(json.dumps(rows, indent=2))
         return
     print(f"{options.memory_mib} MiB, {options.rounds} rounds, medians")
     print("model              batch without   with   ratio   ms/example without    with   slowdown")
     for row in rows:
-        print("{model:18} {largest batch without:13d} {with:6d} {ratio:6.1f}x {ms per example without:20.2f} {ms with:7.2f} "
-              "{slowdown:9.2f}x".format(**row))
+        print("{model:18} {largest batch without:13d} {with:6d} {ratio:6.1f}x {ms per example without:20.2f} {ms with:7.2f} {slowdown:9.2f}x".format(**row))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ The memory that the plan predicts, kernels' workspace included, is within a tent
 
     tests/conformance/models_test.py ModelsTest.test_gpt_2 runs one model.
 """
+
 import copy
 import json
 import os
@@ -34,7 +35,6 @@ import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
-from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -100,6 +100,7 @@ def train(model, module, columns, labels, dtype):
 
 def errors(found, reference):
     """Largest relative errors by kind, and the worst gradient's name."""
+
     def largest(x):
         return x.abs().max().item() if x.numel() else 0.0
 
@@ -140,8 +141,10 @@ class ModelsTest(unittest.TestCase):
         torch.set_num_threads(THREADS)
         warnings.simplefilter("ignore")
         cls.folder = tempfile.TemporaryDirectory()
-        print("\nLargest relative errors against PyTorch in float64; behind them those of PyTorch in float32 (f32).\n" +
-              line([name for name, _ in COLUMNS]), flush=True)
+        print(
+            "\nLargest relative errors against PyTorch in float64; behind them those of PyTorch in float32 (f32).\n" + line([name for name, _ in COLUMNS]),
+            flush=True,
+        )
 
     @classmethod
     def tearDownClass(cls):
@@ -164,10 +167,23 @@ class ModelsTest(unittest.TestCase):
         reference = train(model, module, columns, labels, torch.float64)
         theirs, _ = errors(train(model, module, columns, labels, torch.float32), reference)
         result = subprocess.run(
-            [MODEL_RUNNER, f"--model={path}.onnx", f"--data={path}.npz", f"--out={path}.out",
-             f"--batch={model.batch}", f"--loss={model.loss}", f"--steps={STEPS}",
-             f"--learning_rate={model.learning_rate}", f"--momentum={MOMENTUM}", f"--threads={THREADS}"],
-            env=OUR_ENVIRONMENT, capture_output=True, text=True, check=False)
+            [
+                MODEL_RUNNER,
+                f"--model={path}.onnx",
+                f"--data={path}.npz",
+                f"--out={path}.out",
+                f"--batch={model.batch}",
+                f"--loss={model.loss}",
+                f"--steps={STEPS}",
+                f"--learning_rate={model.learning_rate}",
+                f"--momentum={MOMENTUM}",
+                f"--threads={THREADS}",
+            ],
+            env=OUR_ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         self.assertEqual(result.returncode, 0, f"{model.name}: {result.stderr}")
         found, metadata = read_safetensors(path + ".out")
         trained = {name for name in reference if name.startswith("gradient.")}
@@ -177,24 +193,42 @@ class ModelsTest(unittest.TestCase):
         most = models.FUSED.get(model.name, int(metadata["imported"]))
         self.assertLessEqual(operators(metadata), most, f"{model.name}: operators after fusion")
         predicted, measured = int(metadata["predicted_bytes"]), int(metadata["measured_bytes"])
-        self.assertLessEqual(abs(predicted - measured), MEMORY_ERROR * measured,
-                             f"{model.name}: predicted {predicted} bytes of memory, took {measured}")
+        self.assertLessEqual(abs(predicted - measured), MEMORY_ERROR * measured, f"{model.name}: predicted {predicted} bytes of memory, took {measured}")
         for kind, error in ours.items():
-            self.assertLessEqual(error, getattr(model, kind), f"{model.name}: {kind} (worst gradient: {worst}); "
-                                                              f"PyTorch in float32: {theirs}")
+            self.assertLessEqual(error, getattr(model, kind), f"{model.name}: {kind} (worst gradient: {worst}); PyTorch in float32: {theirs}")
 
 
 def export(model, module, columns, path):
-    example = tuple(x[:model.batch] for x in columns.values())
+    example = tuple(x[: model.batch] for x in columns.values())
     axes = {name: {0: "batch"} for name in [*columns, "prediction"]} if model.dynamic else None
-    torch.onnx.export(copy.deepcopy(module), example, path, opset_version=model.opset,
-                      training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
-                      input_names=list(columns), output_names=["prediction"], dynamic_axes=axes)
+    torch.onnx.export(
+        copy.deepcopy(module),
+        example,
+        path,
+        opset_version=model.opset,
+        training=torch.onnx.TrainingMode.TRAINING,
+        do_constant_folding=False,
+        input_names=list(columns),
+        output_names=["prediction"],
+        dynamic_axes=axes,
+    )
 
 
 ERRORS = [("outputs", 8), ("gradients", 9), ("losses", 8), ("parameters", 10)]
-COLUMNS = [("model", 18), ("parameters", 10), ("operators", 9), ("fused", 5), *ERRORS, ("f32: outputs", 12), *ERRORS[1:],
-           ("10 steps, s", 11), ("in all, s", 9), ("arena, KiB", 10), ("taken, KiB", 10), ("predicted", 10)]
+COLUMNS = [
+    ("model", 18),
+    ("parameters", 10),
+    ("operators", 9),
+    ("fused", 5),
+    *ERRORS,
+    ("f32: outputs", 12),
+    *ERRORS[1:],
+    ("10 steps, s", 11),
+    ("in all, s", 9),
+    ("arena, KiB", 10),
+    ("taken, KiB", 10),
+    ("predicted", 10),
+]
 
 
 def line(cells):
@@ -209,10 +243,19 @@ def row(model, module, metadata, ours, theirs, seconds):
     def shown(found):
         return [f"{found[kind]:.1e}" for kind, _ in ERRORS]
 
-    return line([model.name, f"{sum(p.numel() for p in module.parameters()):,}",
-                 metadata["imported"], str(operators(metadata)), *shown(ours), *shown(theirs),
-                 f"{float(metadata['seconds']):.2f}", f"{seconds:.1f}",
-                 *[f"{int(metadata[kind + '_bytes']) / 1024:,.0f}" for kind in ("arena", "measured", "predicted")]])
+    return line(
+        [
+            model.name,
+            f"{sum(p.numel() for p in module.parameters()):,}",
+            metadata["imported"],
+            str(operators(metadata)),
+            *shown(ours),
+            *shown(theirs),
+            f"{float(metadata['seconds']):.2f}",
+            f"{seconds:.1f}",
+            *[f"{int(metadata[kind + '_bytes']) / 1024:,.0f}" for kind in ("arena", "measured", "predicted")],
+        ]
+    )
 
 
 class PublishedTest(unittest.TestCase):

@@ -1,5 +1,6 @@
 """LoRA adapters in PEFT's layout through the daemon: upload, serving, selection per request over HTTP and gRPC, with
 speculation, and after a crash; invalid adapters are rejected with the reason."""
+
 import json
 import os
 import sys
@@ -10,12 +11,23 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Cluster, Failed  # noqa: E402
-from model_files import CONFIG, weights, write_model, write_safetensors  # noqa: E402
+from model_files import weights, write_model, write_safetensors  # noqa: E402
 
-ADAPTER = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 6, "bias": "none",
-           "target_modules": ["q_proj", "v_proj", "down_proj"], "lora_dropout": 0.1, "inference_mode": True,
-           "base_model_name_or_path": "somewhere/base", "use_dora": False, "modules_to_save": None,
-           "rank_pattern": {}, "peft_version": "0.17.1"}
+ADAPTER = {
+    "peft_type": "LORA",
+    "task_type": "CAUSAL_LM",
+    "r": 4,
+    "lora_alpha": 6,
+    "bias": "none",
+    "target_modules": ["q_proj", "v_proj", "down_proj"],
+    "lora_dropout": 0.1,
+    "inference_mode": True,
+    "base_model_name_or_path": "somewhere/base",
+    "use_dora": False,
+    "modules_to_save": None,
+    "rank_pattern": {},
+    "peft_version": "0.17.1",
+}
 
 
 def changes(seed, base, rank=4):
@@ -23,11 +35,13 @@ def changes(seed, base, rank=4):
     random = np.random.default_rng(seed)
     pairs = {}
     for name, matrix in base.items():
-        module = name[:-len(".weight")]
+        module = name[: -len(".weight")]
         if module.split(".")[-1] in ADAPTER["target_modules"]:
             out, wide = matrix.shape
-            pairs[module] = ((random.normal(size=(rank, wide)) / wide ** 0.5).astype(np.float32),
-                             (random.normal(size=(out, rank)) / rank ** 0.5).astype(np.float32))
+            pairs[module] = (
+                (random.normal(size=(rank, wide)) / wide**0.5).astype(np.float32),
+                (random.normal(size=(out, rank)) / rank**0.5).astype(np.float32),
+            )
     return pairs
 
 
@@ -51,8 +65,7 @@ class AdaptersTest(unittest.TestCase):
             cls.upload_adapter("forms", cls.clerk, use_rslora=True)
             cls.upload_model("whole-poet", merged(cls.base, cls.poet, 6 / 4))
             cls.upload_model("whole-clerk", merged(cls.base, cls.clerk, 6 / 2))
-            cls.cluster.run("serve", "base", "--name=llm", "--adapter=poet=poems", "--adapter=clerk=forms",
-                            "--ssm=base", "--expansion=1,2,1")
+            cls.cluster.run("serve", "base", "--name=llm", "--adapter=poet=poems", "--adapter=clerk=forms", "--ssm=base", "--expansion=1,2,1")
         except BaseException:
             cls.cluster.__exit__(True)
             raise
@@ -87,8 +100,7 @@ class AdaptersTest(unittest.TestCase):
         return json.loads(text)
 
     def complete(self, model, prompt="In the beginning God created the heaven", **fields):
-        return self.post("/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 24, "temperature": 0,
-                                             "ignore_eos": True, **fields})["choices"][0]
+        return self.post("/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": True, **fields})["choices"][0]
 
     def scores(self, model):
         choice = self.complete(model, max_tokens=0, echo=True, logprobs=0)
@@ -106,8 +118,7 @@ class AdaptersTest(unittest.TestCase):
 
     def test_adapters_are_sharded_over_workers(self):
         for flags in (["--tensor-parallel=2"], ["--pipeline-parallel=2"]):
-            self.cluster.run("serve", "base", "--name=far", "--adapter=far-poet=poems", "--adapter=far-clerk=forms",
-                             "--ssm=base", "--expansion=1,2,1", *flags)
+            self.cluster.run("serve", "base", "--name=far", "--adapter=far-poet=poems", "--adapter=far-clerk=forms", "--ssm=base", "--expansion=1,2,1", *flags)
             for far, near in (("far", "llm"), ("far-poet", "poet"), ("far-clerk", "clerk")):
                 worst = np.abs(self.scores(far) - self.scores(near)).max()
                 print(f"{far} {flags[0]}: log-probabilities up to {worst:.2g} off those of the coordinator's process")
@@ -130,8 +141,8 @@ class AdaptersTest(unittest.TestCase):
             body = {"model": model, "prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": True, "logprobs": 0}
             reply = self.post("/v1/completions", body)
             choice = reply["choices"][0]
-            return ((choice["text"], tuple(choice["logprobs"]["token_logprobs"])),
-                    reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+            return ((choice["text"], tuple(choice["logprobs"]["token_logprobs"])), reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+
         first = {model: answer(model)[0] for model in ("llm", "poet", "clerk")}
         self.assertEqual(len(set(first.values())), 3)
         for model in ("clerk", "llm", "poet"):  # from the cache now
@@ -141,8 +152,7 @@ class AdaptersTest(unittest.TestCase):
 
     def test_adapters_are_listed_under_their_model(self):
         models = {m["id"]: m for m in json.loads(self.cluster.get("/v1/models")[1])["data"]}
-        self.assertEqual({m: models[m]["parent"] for m in ("llm", "poet", "clerk")},
-                         {"llm": None, "poet": "llm", "clerk": "llm"})
+        self.assertEqual({m: models[m]["parent"] for m in ("llm", "poet", "clerk")}, {"llm": None, "poet": "llm", "clerk": "llm"})
         self.assertEqual(json.loads(self.cluster.get("/v1/models/poet")[1])["parent"], "llm")
         served = self.cluster.run("serve")["models"][0]
         self.assertEqual([a["name"] for a in served["adapters"]], ["poet", "clerk"])
@@ -164,8 +174,7 @@ class AdaptersTest(unittest.TestCase):
             self.assertIn(word, caught.exception.err)
 
     def test_embeddings_depend_on_the_adapter(self):
-        vectors = {m: self.post("/v1/embeddings", {"model": m, "input": "light"})["data"][0]["embedding"]
-                   for m in ("llm", "poet")}
+        vectors = {m: self.post("/v1/embeddings", {"model": m, "input": "light"})["data"][0]["embedding"] for m in ("llm", "poet")}
         self.assertGreater(np.abs(np.subtract(vectors["llm"], vectors["poet"])).max(), 0.01)
 
     def refused(self, name, *parts, artifact=None):
@@ -176,12 +185,16 @@ class AdaptersTest(unittest.TestCase):
 
     def test_invalid_adapters_are_rejected_by_name(self):
         for name, change, word in (
-                ("dora", {"use_dora": True}, "use_dora"), ("biases", {"bias": "lora_only"}, "bias"),
-                ("ia3", {"peft_type": "IA3"}, "peft_type"), ("saved", {"modules_to_save": ["lm_head"]}, "modules_to_save"),
-                ("activated", {"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens"),
-                ("ranks", {"rank_pattern": {"q_proj": 8}}, "rank_pattern"),
-                ("pissa", {"init_lora_weights": "pissa"}, "init_lora_weights"),
-                ("tomorrow", {"use_magic": 3}, "use_magic"), ("rankless", {"r": 0}, '"r"')):
+            ("dora", {"use_dora": True}, "use_dora"),
+            ("biases", {"bias": "lora_only"}, "bias"),
+            ("ia3", {"peft_type": "IA3"}, "peft_type"),
+            ("saved", {"modules_to_save": ["lm_head"]}, "modules_to_save"),
+            ("activated", {"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens"),
+            ("ranks", {"rank_pattern": {"q_proj": 8}}, "rank_pattern"),
+            ("pissa", {"init_lora_weights": "pissa"}, "init_lora_weights"),
+            ("tomorrow", {"use_magic": 3}, "use_magic"),
+            ("rankless", {"r": 0}, '"r"'),
+        ):
             self.upload_adapter(name, self.poet, **change)
             self.refused(name, f"artifact '{name}'", "adapter_config.json", word)
         short = dict(self.poet)

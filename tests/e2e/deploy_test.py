@@ -1,4 +1,5 @@
 """deploy/kubernetes and deploy/Containerfile match the programs: flags, ports, probes, names."""
+
 import json
 import os
 import re
@@ -13,13 +14,23 @@ import yaml
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import dashboards  # noqa: E402
 from cluster import PROGRAMS, ROOT, Cluster, write_private  # noqa: E402
-from manifests import (VARIABLE, arguments_of, container_ports, faults, listens_on, load, name_of,  # noqa: E402
-                       pods_of, probes_of, program_of)
+from manifests import (
+    VARIABLE,
+    arguments_of,
+    container_ports,
+    faults,
+    listens_on,
+    load,
+    pods_of,
+    probes_of,  # noqa: E402
+    program_of,
+)
 
 DEPLOY = os.path.join(ROOT, "deploy")
 MANIFESTS = os.path.join(DEPLOY, "kubernetes")
 PROMTOOL = "/usr/bin/promtool"
 KEY = "a-key-of-this-test"
+
 
 def read(path):
     with open(path, encoding="utf-8") as file:
@@ -29,8 +40,7 @@ def read(path):
 def image():
     """The entrypoint and the default arguments of the image."""
     text = read(os.path.join(DEPLOY, "Containerfile"))
-    entrypoint, arguments = (json.loads(re.search(rf"^{word} (\[.*\])$", text, re.M).group(1))
-                             for word in ("ENTRYPOINT", "CMD"))
+    entrypoint, arguments = (json.loads(re.search(rf"^{word} (\[.*\])$", text, re.M).group(1)) for word in ("ENTRYPOINT", "CMD"))
     return entrypoint, arguments
 
 
@@ -44,8 +54,7 @@ def image_packages():
 def with_dependencies(packages):
     """These packages, those that every Debian has, and all that they depend on, as dpkg knows them here."""
     asked = "${Package}\\t${Priority}\\t${Pre-Depends}, ${Depends}\\t${Provides}\\n"
-    rows = [row.split("\t") for row in subprocess.run(["dpkg-query", "-W", "-f", asked], capture_output=True, text=True,
-                                                      check=True).stdout.splitlines()]
+    rows = [row.split("\t") for row in subprocess.run(["dpkg-query", "-W", "-f", asked], capture_output=True, text=True, check=True).stdout.splitlines()]
 
     def names(field):
         return [re.split(r"[ :(|]", name.strip())[0] for name in field.split(",") if name.strip()]
@@ -79,6 +88,7 @@ def owner_of(path):
 
 def mistakes(documents):
     """Returns (mistake, change that makes it, expected message), one per place where it can be made."""
+
     def pod(d):
         return documents[d]["spec"]["template"]["spec"]
 
@@ -87,6 +97,7 @@ def mistakes(documents):
             for key in path[:-1]:
                 changed = changed[key]
             changed[path[-1]] = value
+
         return change
 
     for d, document in enumerate(documents):
@@ -96,7 +107,7 @@ def mistakes(documents):
             closed, rules = "opens to another namespace", document["spec"]["ingress"]
             for r in (r for r, rule in enumerate(rules) if "ports" in rule):
                 at = (d, "spec", "ingress", r)
-                yield f"{d}: rules", put(rules[:r] + rules[r + 1:], d, "spec", "ingress"), closed
+                yield f"{d}: rules", put(rules[:r] + rules[r + 1 :], d, "spec", "ingress"), closed
                 yield f"{d}: rule {r}", put([{"podSelector": {}}], *at, "from"), closed
                 yield f"{d}: rule {r}", put(7070, *at, "ports", 0, "port"), closed
                 yield f"{d}: rule {r}", put("metrics", *at, "ports", 0, "port"), "opens port metrics"
@@ -135,8 +146,7 @@ def mistakes(documents):
                     yield flag, put(f"{flag}=x{host}:{port}", *here, "args", a), "is no service's"
                     yield flag, put(f"{flag}={host}:1", *here, "args", a), "has no port 1"
                     services = [s for s in documents if s["kind"] == "Service"]
-                    for other, number in [(s["metadata"]["name"], p["port"]) for s in services
-                                          for p in s["spec"]["ports"] if p["port"] != int(port)]:
+                    for other, number in [(s["metadata"]["name"], p["port"]) for s in services for p in s["spec"]["ports"] if p["port"] != int(port)]:
                         change = put(f"{flag}={other}:{number}", *here, "args", a)
                         yield flag, change, "where --listen does not listen"
             for flag, host, port in listens_on(container):
@@ -183,8 +193,7 @@ class DeployTest(unittest.TestCase):
         entrypoint, arguments = image()
         program = PROGRAMS[os.path.basename(entrypoint[0])]
         for extra, code in ([], 0), (["--no-such-flag"], 2):
-            done = subprocess.run([program, *entrypoint[1:], *arguments, *extra, "--version"], capture_output=True,
-                                  text=True, timeout=60)
+            done = subprocess.run([program, *entrypoint[1:], *arguments, *extra, "--version"], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, code, done.stderr)
 
     def test_help_shows_the_flags(self):
@@ -195,14 +204,12 @@ class DeployTest(unittest.TestCase):
 
     def test_failed_write_to_stdout_is_an_error(self):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([PROGRAMS["espalier"], "help"], stdout=full, stderr=subprocess.PIPE, text=True,
-                                  timeout=60)
+            done = subprocess.run([PROGRAMS["espalier"], "help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual(done.returncode, 1)
         self.assertIn("cannot be written", done.stderr)
         reader, writer = os.pipe()
         os.close(reader)
-        done = subprocess.run([PROGRAMS["espalier"], "help"], stdout=writer, stderr=subprocess.PIPE, text=True,
-                              timeout=60)
+        done = subprocess.run([PROGRAMS["espalier"], "help"], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
         os.close(writer)
         self.assertEqual((done.returncode, done.stderr), (141, ""))
 
@@ -226,8 +233,7 @@ class DeployTest(unittest.TestCase):
                         continue
                     self.assertEqual(os.path.basename(program_of(container, self.entrypoint)), "espalierd")
                     switches = [flag for flag in container["args"] if "=" not in flag]
-                    with mock.patch.dict(os.environ, ESPALIER_TOKEN=KEY), \
-                            Cluster(workers=0, daemon_flags=[*switches, f"--api-key-file={keys}"]) as cluster:
+                    with mock.patch.dict(os.environ, ESPALIER_TOKEN=KEY), Cluster(workers=0, daemon_flags=[*switches, f"--api-key-file={keys}"]) as cluster:
                         for path in sorted(paths):
                             status, said = cluster.get(path, token="")
                             self.assertEqual(status, 200, f"{path}: {said}")
@@ -249,13 +255,16 @@ class DeployTest(unittest.TestCase):
 
     def test_promtool_accepts_rules_and_configuration(self):
         for what, name in ("config", "prometheus.yml"), ("rules", "rules.yml"):
-            done = subprocess.run([PROMTOOL, "check", what, os.path.join(DEPLOY, "prometheus", name)],
-                                  capture_output=True, text=True, timeout=60)
+            done = subprocess.run([PROMTOOL, "check", what, os.path.join(DEPLOY, "prometheus", name)], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_promtool_alert_fires_when_coordinator_is_down(self):
-        alert = next(rule for group in yaml.safe_load(read(os.path.join(DEPLOY, "prometheus", "rules.yml")))["groups"]
-                     for rule in group["rules"] if rule.get("alert") == "EspalierCoordinatorDown")
+        alert = next(
+            rule
+            for group in yaml.safe_load(read(os.path.join(DEPLOY, "prometheus", "rules.yml")))["groups"]
+            for rule in group["rules"]
+            if rule.get("alert") == "EspalierCoordinatorDown"
+        )
 
         def seen(labels, summary):
             annotations = {**alert["annotations"], "summary": summary}
@@ -267,23 +276,28 @@ class DeployTest(unittest.TestCase):
         down = seen({"job": "espalier", "instance": "a:1"}, "The coordinator at a:1 does not answer")
         series = lambda labels, up, workers: [  # noqa: E731
             {"series": f"up{{{labels}}}", "values": up},
-            {"series": f'espalier_workers{{state="idle", {labels}}}', "values": workers}]
-        tests = [{"interval": "1m", "input_series": given, "alert_rule_test": [
-            {"eval_time": "25m", "alertname": alert["alert"], "exp_alerts": alerts}]} for given, alerts in [
+            {"series": f'espalier_workers{{state="idle", {labels}}}', "values": workers},
+        ]
+        tests = [
+            {"interval": "1m", "input_series": given, "alert_rule_test": [{"eval_time": "25m", "alertname": alert["alert"], "exp_alerts": alerts}]}
+            for given, alerts in [
                 (series(static, "1x30", "1x30"), []),
                 (series(static, "1x5 0x25", "1x5 _x25"), down),
                 (series(found, "1x30", "1x30"), []),
-                (series(found, "1x5 _x25", "1x5 _x25"), gone)]]
+                (series(found, "1x5 _x25", "1x5 _x25"), gone),
+            ]
+        ]
         with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
-            yaml.safe_dump({"rule_files": [os.path.abspath(os.path.join(DEPLOY, "prometheus", "rules.yml"))],
-                            "tests": tests}, file)
+            yaml.safe_dump({"rule_files": [os.path.abspath(os.path.join(DEPLOY, "prometheus", "rules.yml"))], "tests": tests}, file)
             file.flush()
             done = subprocess.run([PROMTOOL, "test", "rules", file.name], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_promtool_parses_dashboard_queries(self):
-        rules = [{"record": f"panel:{i}", "expr": expression} for i, (_, expression) in enumerate(
-            question for dashboard in dashboards.load().values() for question in dashboards.expressions_of(dashboard))]
+        rules = [
+            {"record": f"panel:{i}", "expr": expression}
+            for i, (_, expression) in enumerate(question for dashboard in dashboards.load().values() for question in dashboards.expressions_of(dashboard))
+        ]
         self.assertGreater(len(rules), 20)
         with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
             yaml.safe_dump({"groups": [{"name": "dashboards", "rules": rules}]}, file)

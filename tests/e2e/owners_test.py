@@ -1,5 +1,6 @@
 """Who may call what, and whose: every gRPC method and HTTP route, without credentials, with a wrong key, with a key of another
 role, and by another owner. Methods come from the descriptors and the rules of access: a new one without a request here fails."""
+
 import hashlib
 import json
 import os
@@ -19,16 +20,22 @@ from grpc_calls import SERVICES, Calls, use  # noqa: E402
 
 use(cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, session_pb2, training_pb2, open_inference_pb2)
 Code = grpc.StatusCode
-KEYS = {"admin": "the-key-of-the-admin", "alice": "the-key-of-alice-here", "bob": "the-key-of-bob-elsewhere",
-        "infer": "the-key-of-bobs-application", "worker": "the-key-of-the-workers", "monitor": "the-key-of-prometheus",
-        "app": "the-key-of-alices-application"}
-FILE = f"""{KEYS['infer']} role=infer owner=bob
-{KEYS['admin']}
-{KEYS['alice']} role=train,infer owner=alice
-{KEYS['bob']} role=train,infer owner=bob
-{KEYS['worker']} role=worker
-{KEYS['monitor']} role=monitor
-{KEYS['app']} role=infer owner=alice
+KEYS = {
+    "admin": "the-key-of-the-admin",
+    "alice": "the-key-of-alice-here",
+    "bob": "the-key-of-bob-elsewhere",
+    "infer": "the-key-of-bobs-application",
+    "worker": "the-key-of-the-workers",
+    "monitor": "the-key-of-prometheus",
+    "app": "the-key-of-alices-application",
+}
+FILE = f"""{KEYS["infer"]} role=infer owner=bob
+{KEYS["admin"]}
+{KEYS["alice"]} role=train,infer owner=alice
+{KEYS["bob"]} role=train,infer owner=bob
+{KEYS["worker"]} role=worker
+{KEYS["monitor"]} role=monitor
+{KEYS["app"]} role=infer owner=alice
 """
 MODEL = "--model=llama:hidden=32,layers=1,heads=2,kv_heads=2,intermediate=64,positions=64"
 OTHER_NAMES = {"GRPCInferenceService": "OpenInference"}
@@ -74,15 +81,27 @@ class OwnersTest(unittest.TestCase):
         """What Alice has: a dataset, a job and its model, a served model, a boost-tuning, a response."""
         cluster, text = cls.cluster, os.path.join(DATA, "genesis.txt")
         cluster.run("models", "upload", "hers-data", text)
-        cls.job = cluster.train(MODEL, "-d", "artifact:hers-data", "--dataset-format=text", "--sequence-length=16", "-b", "2", "--steps=2",
-                                "--name=hers")
+        cls.job = cluster.train(MODEL, "-d", "artifact:hers-data", "--dataset-format=text", "--sequence-length=16", "-b", "2", "--steps=2", "--name=hers")
         assert cluster.wait_for_job(cls.job)["state"].upper() == "SUCCEEDED"
         cluster.run("serve", "hers", "--name=hers-served")
         with Calls(cluster.grpc, "Distillation", KEYS["alice"]) as calls:
-            cls.tuning = calls.SubmitDistillation(distillation_pb2.SubmitDistillationRequest(spec=distillation_pb2.DistillationSpec(
-                name="hers-tuned", llm="hers", ssms=[distillation_pb2.DistillationStart(artifact="hers")], prompts="hers-data",
-                prompt_format=distillation_pb2.DistillationSpec.TEXT, max_prompts=4, prompt_tokens=8, continuation_tokens=8, steps=1,
-                expansion=[1], optimizer=program_pb2.Optimizer(name="adam", learning_rate={"peak": 1e-3})))).job.id
+            cls.tuning = calls.SubmitDistillation(
+                distillation_pb2.SubmitDistillationRequest(
+                    spec=distillation_pb2.DistillationSpec(
+                        name="hers-tuned",
+                        llm="hers",
+                        ssms=[distillation_pb2.DistillationStart(artifact="hers")],
+                        prompts="hers-data",
+                        prompt_format=distillation_pb2.DistillationSpec.TEXT,
+                        max_prompts=4,
+                        prompt_tokens=8,
+                        continuation_tokens=8,
+                        steps=1,
+                        expansion=[1],
+                        optimizer=program_pb2.Optimizer(name="adam", learning_rate={"peak": 1e-3}),
+                    )
+                )
+            ).job.id
         status, reply = cls.http("POST", "/v1/responses", {"model": "hers-served", "input": "In", "max_output_tokens": 4}, "alice")
         assert status == 200, reply
         cls.response = json.loads(reply)["id"]
@@ -91,8 +110,12 @@ class OwnersTest(unittest.TestCase):
     def session_spec(cls):
         """Of a session with what is Alice's."""
         return training_pb2.TrainingSpec(
-            name="hers", dataset=training_pb2.Dataset(uri="artifact:hers-data", format=training_pb2.Dataset.TEXT, sequence_length=16),
-            init_artifact="hers", batch_size=2, optimizer=program_pb2.Optimizer(name="adam", learning_rate={"peak": 1e-3}))
+            name="hers",
+            dataset=training_pb2.Dataset(uri="artifact:hers-data", format=training_pb2.Dataset.TEXT, sequence_length=16),
+            init_artifact="hers",
+            batch_size=2,
+            optimizer=program_pb2.Optimizer(name="adam", learning_rate={"peak": 1e-3}),
+        )
 
     @classmethod
     def http(cls, method, path, body=None, who=None, key=None):
@@ -145,7 +168,10 @@ class OwnersTest(unittest.TestCase):
         """How Bob's calls that name what is Alice's end, by method; OK: only if nothing of hers is in the reply."""
         spec = training_pb2.TrainingSpec(
             dataset=training_pb2.Dataset(uri="artifact:hers-data", format=training_pb2.Dataset.TEXT, sequence_length=16),
-            init_artifact="hers", batch_size=2, steps=1)
+            init_artifact="hers",
+            batch_size=2,
+            steps=1,
+        )
         job, none = {"job_id": self.job}, Code.NOT_FOUND
         session = {"session_id": self.session}
         tuning = distillation_pb2.DistillationRequest(id=self.tuning)
@@ -166,15 +192,22 @@ class OwnersTest(unittest.TestCase):
             "Planner/MakePlan": (none, plan_pb2.PlanRequest(onnx_artifact="hers")),
             "Planner/Explain": (none, plan_pb2.ExplainRequest(**job)),
             "Planner/Export": (none, plan_pb2.ExportRequest(**job)),
-            "Models/Upload": (Code.ALREADY_EXISTS, iter([models_pb2.UploadRequest(header=models_pb2.UploadHeader(
-                name="hers", kind=models_pb2.Artifact.MODEL, replace=True))])),
+            "Models/Upload": (
+                Code.ALREADY_EXISTS,
+                iter([models_pb2.UploadRequest(header=models_pb2.UploadHeader(name="hers", kind=models_pb2.Artifact.MODEL, replace=True))]),
+            ),
             "Models/List": (Code.OK, models_pb2.ListArtifactsRequest()),
             "Models/Get": (none, models_pb2.DownloadRequest(name="hers@1")),
             "Models/Delete": (none, models_pb2.DeleteArtifactRequest(name="hers-data")),
             "Models/Quantize": (none, models_pb2.QuantizeRequest(name="hers", weights="int8", out="his")),
-            "Distillation/SubmitDistillation": (none, distillation_pb2.SubmitDistillationRequest(
-                spec=distillation_pb2.DistillationSpec(name="his", llm="hers", prompts="hers-data",
-                                                       ssms=[distillation_pb2.DistillationStart(artifact="hers")]))),
+            "Distillation/SubmitDistillation": (
+                none,
+                distillation_pb2.SubmitDistillationRequest(
+                    spec=distillation_pb2.DistillationSpec(
+                        name="his", llm="hers", prompts="hers-data", ssms=[distillation_pb2.DistillationStart(artifact="hers")]
+                    )
+                ),
+            ),
             "Distillation/GetDistillation": (none, tuning),
             "Distillation/ListDistillations": (Code.OK, distillation_pb2.ListDistillationsRequest()),
             "Distillation/CancelDistillation": (none, tuning),
@@ -195,8 +228,18 @@ class OwnersTest(unittest.TestCase):
         }
 
     # They name nothing that belongs to anyone.
-    NOBODYS = {"Ops/List", "Ops/Infer", "Planner/Import", "Planner/Diff", "Planner/Profile", "Planner/Machines", "OpenInference/ServerLive",
-               "OpenInference/ServerReady", "OpenInference/ServerMetadata", "OpenInference/ModelInfer"}
+    NOBODYS = {
+        "Ops/List",
+        "Ops/Infer",
+        "Planner/Import",
+        "Planner/Diff",
+        "Planner/Profile",
+        "Planner/Machines",
+        "OpenInference/ServerLive",
+        "OpenInference/ServerReady",
+        "OpenInference/ServerMetadata",
+        "OpenInference/ModelInfer",
+    }
 
     def test_nothing_of_another_owner_can_be_named(self):
         with Calls(self.cluster.grpc, "Sessions", KEYS["alice"]) as calls:
@@ -221,16 +264,23 @@ class OwnersTest(unittest.TestCase):
         self.assertEqual(status, 200, answer)
 
     def test_nothing_of_another_owner_is_behind_a_route(self):
-        bodies = {"/v1/completions": {"prompt": "In"}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "In"}]},
-                  "/v1/responses": {"input": "In"}, "/v1/responses/input_tokens": {"input": "In"},
-                  "/v1/messages": {"messages": [{"role": "user", "content": "In"}], "max_tokens": 2},
-                  "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "In"}]},
-                  "/v1/embeddings": {"input": "In"}, "/api/generate": {"prompt": "In"}, "/api/embed": {"input": "In"},
-                  "/api/embeddings": {"prompt": "In"}, "/api/chat": {"messages": [{"role": "user", "content": "In"}]}, "/api/show": {},
-                  **{f"{v}/rerank": {"query": "In", "documents": ["In"]} for v in ("", "/v1", "/v2")}, "/tokenize": {"prompt": "In"}, "/detokenize": {"tokens": [1]},
-                  "/api/generate": {"prompt": "In"}, "/api/chat": {"messages": [{"role": "user", "content": "In"}]},
-                  "/api/embed": {"input": "In"}, "/api/embeddings": {"prompt": "In"}, "/api/show": {},
-                  **{f"{version}/rerank": {"query": "In", "documents": ["In"]} for version in ("", "/v1", "/v2")}}
+        bodies = {
+            "/v1/completions": {"prompt": "In"},
+            "/v1/chat/completions": {"messages": [{"role": "user", "content": "In"}]},
+            "/v1/responses": {"input": "In"},
+            "/v1/responses/input_tokens": {"input": "In"},
+            "/v1/messages": {"messages": [{"role": "user", "content": "In"}], "max_tokens": 2},
+            "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "In"}]},
+            "/v1/embeddings": {"input": "In"},
+            "/api/generate": {"prompt": "In"},
+            "/api/embed": {"input": "In"},
+            "/api/embeddings": {"prompt": "In"},
+            "/api/chat": {"messages": [{"role": "user", "content": "In"}]},
+            "/api/show": {},
+            **{f"{v}/rerank": {"query": "In", "documents": ["In"]} for v in ("", "/v1", "/v2")},
+            "/tokenize": {"prompt": "In"},
+            "/detokenize": {"tokens": [1]},
+        }
         # Refused to everyone, whatever they name.
         refused = [f"/api/{action}" for action in ("pull", "push", "create", "copy", "delete", "blobs/ID")]
         seen = 0
@@ -266,13 +316,16 @@ class OwnersTest(unittest.TestCase):
         admin = self.as_("admin", lambda: {a["name"]: a["owner"] for a in self.cluster.run("models")["artifacts"]})
         self.assertEqual(admin["hers"], "alice")
         with self.assertRaises(Failed) as taken:
-            self.as_("bob", lambda: self.cluster.train(MODEL, "-d", os.path.join(DATA, "genesis.txt"), "--sequence-length=16", "-b", "2",
-                                                       "--steps=2", "--name=hers"))
+            self.as_(
+                "bob", lambda: self.cluster.train(MODEL, "-d", os.path.join(DATA, "genesis.txt"), "--sequence-length=16", "-b", "2", "--steps=2", "--name=hers")
+            )
         self.assertIn("choose another name", taken.exception.err)
         # Shared by the admin: used by all, changed by none.
         self.as_("admin", lambda: self.cluster.run("models", "upload", "shared", os.path.join(DATA, "genesis.txt")))
-        job = self.as_("bob", lambda: self.cluster.train(MODEL, "-d", "artifact:shared", "--dataset-format=text", "--sequence-length=16",
-                                                         "-b", "2", "--steps=2", "--name=his"))
+        job = self.as_(
+            "bob",
+            lambda: self.cluster.train(MODEL, "-d", "artifact:shared", "--dataset-format=text", "--sequence-length=16", "-b", "2", "--steps=2", "--name=his"),
+        )
         self.assertEqual(self.as_("bob", lambda: self.cluster.wait_for_job(job))["state"].upper(), "SUCCEEDED")
         code, why = self.call("Models/Delete", KEYS["bob"], models_pb2.DeleteArtifactRequest(name="shared"))
         self.assertEqual(code, Code.PERMISSION_DENIED, why)
@@ -281,7 +334,10 @@ class OwnersTest(unittest.TestCase):
     def test_a_dataset_for_validation_is_hers_too(self):
         spec = training_pb2.TrainingSpec(
             dataset=training_pb2.Dataset(uri="/anywhere", format=training_pb2.Dataset.TEXT, sequence_length=16),
-            validation=training_pb2.Validation(dataset=training_pb2.Dataset(uri="artifact:hers-data")), batch_size=2, steps=1)
+            validation=training_pb2.Validation(dataset=training_pb2.Dataset(uri="artifact:hers-data")),
+            batch_size=2,
+            steps=1,
+        )
         for method, request in (("Submit", training_pb2.SubmitRequest(spec=spec)), ("DryRun", training_pb2.DryRunRequest(spec=spec))):
             code, replies = self.call(f"Training/{method}", KEYS["bob"], request)
             self.assertEqual(code, Code.NOT_FOUND, replies)
@@ -293,10 +349,12 @@ class OwnersTest(unittest.TestCase):
             file.write("the same text for both of them. " * 40)
         datasets = set()
         for who in ("alice", "bob", "bob"):
+
             def train(who=who):
                 job = self.cluster.wait_for_job(self.cluster.train(MODEL, "-d", path, "--sequence-length=16", "-b", "2", "--steps=1"))
                 self.assertEqual(job["state"].upper(), "SUCCEEDED", job)
                 return job["spec"]["dataset"]["uri"]
+
             datasets.add(self.as_(who, train))
         self.assertEqual(len(datasets), 2, datasets)
         # No name tells by its being taken that another owner has the content.
@@ -304,21 +362,22 @@ class OwnersTest(unittest.TestCase):
             digest = hashlib.sha256(file.read()).hexdigest()
         self.assertFalse([name for name in datasets if digest[:16] in name], datasets)
         # An admin's job does not depend on what users may delete.
-        job = self.as_("admin", lambda: self.cluster.wait_for_job(self.cluster.train(
-            MODEL, "-d", path, "--sequence-length=16", "-b", "2", "--steps=1")))
+        job = self.as_("admin", lambda: self.cluster.wait_for_job(self.cluster.train(MODEL, "-d", path, "--sequence-length=16", "-b", "2", "--steps=1")))
         self.assertNotIn(job["spec"]["dataset"]["uri"], datasets)
 
     def test_a_dry_run_leaves_no_artifact(self):
         path = os.path.join(self.cluster.folder, "once.txt")
         with open(path, "w") as file:
             file.write("a text that is planned for only. " * 40)
+
         def names():
             return {a["name"] for a in self.cluster.run("models")["artifacts"] if a["name"].startswith(("once", "borrowed", "kept"))}
+
         def dry_run(*flags):
             before = names()
-            self.cluster.cli("train", MODEL, "-d", path, "--sequence-length=16", "-b", "2", "--steps=1", "--dry-run", *flags,
-                             check=not flags)
+            self.cluster.cli("train", MODEL, "-d", path, "--sequence-length=16", "-b", "2", "--steps=1", "--dry-run", *flags, check=not flags)
             self.assertEqual(names(), before)
+
         self.as_("alice", dry_run)
         self.as_("alice", lambda: dry_run("--pipeline-stages=7"))  # refused
         self.as_("alice", lambda: self.cluster.run("models", "upload", "kept", path))
@@ -327,12 +386,17 @@ class OwnersTest(unittest.TestCase):
     def test_nobody_takes_the_name_of_a_job_to_come(self):
         number = 1 + max(int(job["id"].split("-")[1]) for job in self.as_("admin", lambda: self.cluster.run("jobs")["jobs"]))
         for name in (f"job-{number}", f"job-{number}@2", f"boost-{number}.round-1"):
-            code, why = self.call("Models/Upload", KEYS["bob"], iter([models_pb2.UploadRequest(
-                header=models_pb2.UploadHeader(name=name, kind=models_pb2.Artifact.DATASET))]))
+            code, why = self.call(
+                "Models/Upload", KEYS["bob"], iter([models_pb2.UploadRequest(header=models_pb2.UploadHeader(name=name, kind=models_pb2.Artifact.DATASET))])
+            )
             self.assertEqual(code, Code.INVALID_ARGUMENT, (name, why))
         with self.assertRaisesRegex(Failed, "is kept for what a job"):
-            self.as_("bob", lambda: self.cluster.train(MODEL, "-d", os.path.join(DATA, "genesis.txt"), "--sequence-length=16", "-b", "2",
-                                                       "--steps=1", f"--name=job-{number}"))
+            self.as_(
+                "bob",
+                lambda: self.cluster.train(
+                    MODEL, "-d", os.path.join(DATA, "genesis.txt"), "--sequence-length=16", "-b", "2", "--steps=1", f"--name=job-{number}"
+                ),
+            )
 
     def test_idempotency_keys_are_apart(self):
         delete = models_pb2.DeleteArtifactRequest(name="for-all", idempotency_key="a-key")
@@ -360,8 +424,9 @@ class OwnersTest(unittest.TestCase):
             hers, nobodys = (self.http(method, f"/v1/responses/{id}{end}", None, "bob") for id in (response, strange))
             self.assertEqual((hers[0], str(hers[1]).replace(response, strange)), (nobodys[0], str(nobodys[1])))
         # Another key of hers goes on with it and deletes what came of it.
-        status, reply = self.http("POST", "/v1/responses", {"model": "hers-served", "input": "And", "max_output_tokens": 4,
-                                                            "previous_response_id": response}, "app")
+        status, reply = self.http(
+            "POST", "/v1/responses", {"model": "hers-served", "input": "And", "max_output_tokens": 4, "previous_response_id": response}, "app"
+        )
         self.assertEqual(status, 200, reply)
         next_one = json.loads(reply)["id"]
         status, items = self.http("GET", f"/v1/responses/{next_one}/input_items", None, "alice")
@@ -375,8 +440,10 @@ class OwnersTest(unittest.TestCase):
         served = self.call("Inference/ListServed", KEYS["monitor"], inference_pb2.ListServedRequest())[1][0]
         self.assertEqual([model.name for model in served.models], ["hers-served"])
         self.assertEqual(self.http("GET", "/v2/models/hers-served/ready", None, "monitor")[0], 200)
-        counts = {who: sum(self.call("Cluster/Status", KEYS[who], cluster_pb2.ClusterStatusRequest())[1][0].jobs_by_state.values())
-                  for who in ("monitor", "alice", "bob")}
+        counts = {
+            who: sum(self.call("Cluster/Status", KEYS[who], cluster_pb2.ClusterStatusRequest())[1][0].jobs_by_state.values())
+            for who in ("monitor", "alice", "bob")
+        }
         self.assertGreater(counts["monitor"], counts["bob"])
 
     def test_served_names_of_others_are_taken(self):
@@ -410,8 +477,10 @@ class OwnersTest(unittest.TestCase):
             self.cluster.wait_for_workers(1)
         code, _ = self.call("Training/Get", KEYS["bob"], training_pb2.GetJobRequest(job_id=self.job))
         self.assertEqual(code, Code.NOT_FOUND)
-        for name, request in (("Training/Get", training_pb2.GetJobRequest(job_id=self.job)),
-                              ("Distillation/GetDistillation", distillation_pb2.DistillationRequest(id=self.tuning))):
+        for name, request in (
+            ("Training/Get", training_pb2.GetJobRequest(job_id=self.job)),
+            ("Distillation/GetDistillation", distillation_pb2.DistillationRequest(id=self.tuning)),
+        ):
             self.assertEqual(self.call(name, KEYS["alice"], request)[0], Code.OK, name)
         self.cluster.wait(lambda: self.http("GET", "/v1/models/hers-served", None, "alice")[0] == 200, 60, "the model is served again")
         self.assertEqual(self.http("GET", "/v1/models/hers-served", None, "bob")[0], 404)

@@ -1,4 +1,5 @@
 """Trains an LLM and an SSM and serves them over HTTP and gRPC: streaming, errors, cancellation, metrics, restart."""
+
 import concurrent.futures
 import http.client
 import json
@@ -7,7 +8,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -19,25 +19,25 @@ PROMTOOL = "/usr/bin/promtool"
 # All of /metrics after some requests, without "espalier_".
 METRICS = {
     "gauge": "jobs jobs_checkpoints_paused data_folder_present workers models num_requests_running num_requests_waiting num_requests_waiting_by_reason"
-             " kv_cache_usage_ratio kv_cache_bytes cache_config_info spec_decode_ssm_active"
-             " spec_decode_ssm_kv_cache_usage_ratio",
+    " kv_cache_usage_ratio kv_cache_bytes cache_config_info spec_decode_ssm_active"
+    " spec_decode_ssm_kv_cache_usage_ratio",
     "counter": "grpc_requests_total job_steps_total checkpoints_total job_attempts_total workers_lost_total"
-               " checkpoints_skipped_total checkpoints_damaged_total store_errors_total prompt_tokens_total"
-               " prompt_tokens_cached_total prompt_tokens_by_source_total"
-               " prompt_tokens_computed_total generation_tokens_total engine_steps_total num_preemptions_total"
-               " spec_decode_num_drafts_total spec_decode_num_draft_tokens_total"
-               " spec_decode_num_accepted_tokens_total spec_decode_num_draft_tokens_per_pos_total"
-               " spec_decode_num_accepted_tokens_per_pos_total spec_decode_num_ngram_draft_tokens_total"
-               " spec_decode_num_ngram_accepted_tokens_total spec_decode_num_tuned_off_steps_total"
-               " prefix_cache_queries_total prefix_cache_hits_total request_success_total http_requests_total",
+    " checkpoints_skipped_total checkpoints_damaged_total store_errors_total prompt_tokens_total"
+    " prompt_tokens_cached_total prompt_tokens_by_source_total"
+    " prompt_tokens_computed_total generation_tokens_total engine_steps_total num_preemptions_total"
+    " spec_decode_num_drafts_total spec_decode_num_draft_tokens_total"
+    " spec_decode_num_accepted_tokens_total spec_decode_num_draft_tokens_per_pos_total"
+    " spec_decode_num_accepted_tokens_per_pos_total spec_decode_num_ngram_draft_tokens_total"
+    " spec_decode_num_ngram_accepted_tokens_total spec_decode_num_tuned_off_steps_total"
+    " prefix_cache_queries_total prefix_cache_hits_total request_success_total http_requests_total",
     "histogram": "grpc_request_duration_seconds job_step_duration_seconds job_validation_duration_seconds iteration_tokens"
-                 " kv_block_lifetime_seconds kv_block_idle_before_evict_seconds kv_block_reuse_gap_seconds"
-                 " time_to_first_token_seconds e2e_request_latency_seconds inter_token_latency_seconds"
-                 " request_time_per_output_token_seconds request_queue_time_seconds request_inference_time_seconds"
-                 " request_prefill_time_seconds request_decode_time_seconds request_prompt_tokens"
-                 " request_generation_tokens request_params_max_tokens request_params_n"
-                 " request_max_num_generation_tokens request_prefill_kv_computed_tokens"
-                 " http_request_duration_seconds",
+    " kv_block_lifetime_seconds kv_block_idle_before_evict_seconds kv_block_reuse_gap_seconds"
+    " time_to_first_token_seconds e2e_request_latency_seconds inter_token_latency_seconds"
+    " request_time_per_output_token_seconds request_queue_time_seconds request_inference_time_seconds"
+    " request_prefill_time_seconds request_decode_time_seconds request_prompt_tokens"
+    " request_generation_tokens request_params_max_tokens request_params_n"
+    " request_max_num_generation_tokens request_prefill_kv_computed_tokens"
+    " http_request_duration_seconds",
 }
 # Those that need what no test here does: adapters, a full queue.
 APPEARING = {"espalier_lora_requests_info", "espalier_admission_rejections_total"}
@@ -86,8 +86,7 @@ class ServingTest(unittest.TestCase):
         return [json.loads(e) for e in events[:-1]]
 
     def test_streamed_parts_concatenate_to_the_output(self):
-        body = {"model": "big", "prompt": "And God said", "max_tokens": 60, "temperature": 0, "stream": True,
-                "stream_options": {"include_usage": True}}
+        body = {"model": "big", "prompt": "And God said", "max_tokens": 60, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
         events = self.stream("/v1/completions", body)
         text = "".join(e["choices"][0]["text"] for e in events if e["choices"])
         self.assertEqual(text, self.complete()[1]["choices"][0]["text"])
@@ -96,8 +95,7 @@ class ServingTest(unittest.TestCase):
         self.assertEqual(events[-1]["usage"]["completion_tokens"], 60)
 
     def test_chat(self):
-        body = {"model": "big", "messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 20,
-                "temperature": 0}
+        body = {"model": "big", "messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 20, "temperature": 0}
         status, text = self.cluster.request("POST", "/v1/chat/completions", json.dumps(body))
         self.assertEqual(status, 200)
         message = json.loads(text)["choices"][0]["message"]
@@ -116,23 +114,33 @@ class ServingTest(unittest.TestCase):
         whole = self.complete()[1]["choices"][0]["text"]
         stop = whole[10:13]
         cut = self.complete(stop=[stop])[1]["choices"][0]
-        self.assertEqual(cut["text"], whole[:whole.index(stop)])
+        self.assertEqual(cut["text"], whole[: whole.index(stop)])
         self.assertEqual(cut["finish_reason"], "stop")
 
     def test_errors_have_openai_format(self):
         for fields, status, word in [
-                ({"model": "nobody"}, 404, "nobody"), ({"max_tokens": -1}, 400, "max_tokens"),
-                ({"prompt": ""}, 400, "prompt"), ({"prompt": "x" * 1000}, 400, "256"),
-                ({"prompt": [1, 300]}, 400, "300"), ({"top_p": 2}, 400, "top_p"), ({"stop": [""]}, 400, "stop"),
-                ({"prompt": [1] * 1000000}, 400, "256"), ({"top_k": -2}, 400, "top_k"),
-                ({"top_k": 1 << 40}, 400, "top_k"), ({"seed": 1 << 63}, 400, "seed")]:
+            ({"model": "nobody"}, 404, "nobody"),
+            ({"max_tokens": -1}, 400, "max_tokens"),
+            ({"prompt": ""}, 400, "prompt"),
+            ({"prompt": "x" * 1000}, 400, "256"),
+            ({"prompt": [1, 300]}, 400, "300"),
+            ({"top_p": 2}, 400, "top_p"),
+            ({"stop": [""]}, 400, "stop"),
+            ({"prompt": [1] * 1000000}, 400, "256"),
+            ({"top_k": -2}, 400, "top_k"),
+            ({"top_k": 1 << 40}, 400, "top_k"),
+            ({"seed": 1 << 63}, 400, "seed"),
+        ]:
             code, answer = self.complete(**fields)
             self.assertEqual(code, status, answer)
             self.assertIn(word, answer["error"]["message"])
         for method, path, body, status in [
-                ("POST", "/v1/completions", "{", 400), ("POST", "/v1/completions", "[" * 100000, 400),
-                ("GET", "/v1/completions", None, 405), ("GET", "/../etc/passwd", None, 404),
-                ("POST", "/v1/completions", "x" * (9 << 20), 413)]:
+            ("POST", "/v1/completions", "{", 400),
+            ("POST", "/v1/completions", "[" * 100000, 400),
+            ("GET", "/v1/completions", None, 405),
+            ("GET", "/../etc/passwd", None, 404),
+            ("POST", "/v1/completions", "x" * (9 << 20), 413),
+        ]:
             try:
                 code, text = self.cluster.request(method, path, body)
             except OSError:
@@ -155,22 +163,24 @@ class ServingTest(unittest.TestCase):
 
         def value(name, label):
             lines = self.cluster.get("/metrics")[1].splitlines()
-            return sum(float(x.split()[-1]) for x in lines
-                       if x.startswith(f"espalier_{name}{{") and label in x and 'model_name="long"' in x)
+            return sum(float(x.split()[-1]) for x in lines if x.startswith(f"espalier_{name}{{") and label in x and 'model_name="long"' in x)
+
         self.cluster.wait(lambda: value("request_success_total", 'finished_reason="cancelled"') == 1, 20, "it is cancelled")
         self.cluster.wait(lambda: value("num_requests_running", "") == 0, 20, "the request is gone")
 
     def test_kv_cache_preemption_is_exact(self):
         self.cluster.run("serve", "big", "--name=tight", "--ssm=small", "--expansion=1,1,3,1,1", "--kv-cache-tokens=300")
-        asked = [{"prompt": p, "temperature": t, "seed": 5, "max_tokens": 90, "ignore_eos": True}
-                 for p in ("In the beginning", "And Abraham", "Ge9:", "the LORD said unto") for t in (0, 1)]
+        asked = [
+            {"prompt": p, "temperature": t, "seed": 5, "max_tokens": 90, "ignore_eos": True}
+            for p in ("In the beginning", "And Abraham", "Ge9:", "the LORD said unto")
+            for t in (0, 1)
+        ]
         with concurrent.futures.ThreadPoolExecutor(len(asked)) as threads:
             tight = list(threads.map(lambda fields: self.complete(model="tight", **fields), asked))
         for fields, (status, answer) in zip(asked, tight):
             self.assertEqual(status, 200, answer)
             self.assertEqual(answer["choices"][0]["text"], self.complete(**fields)[1]["choices"][0]["text"], fields)
-        preempted = [x for x in self.cluster.get("/metrics")[1].splitlines()
-                     if x.startswith("espalier_num_preemptions_total") and "tight" in x]
+        preempted = [x for x in self.cluster.get("/metrics")[1].splitlines() if x.startswith("espalier_num_preemptions_total") and "tight" in x]
         self.assertGreater(float(preempted[0].split()[-1]), 0)
         self.cluster.run("unserve", "tight")
         with self.assertRaises(Failed) as caught:
@@ -183,8 +193,7 @@ class ServingTest(unittest.TestCase):
         long = json.dumps({"model": "big", "prompt": "And", "max_tokens": 180, "ignore_eos": True, "n": 16}).encode()
         for line, body in (("GET /version", b""), ("GET /v1/models", b""), ("POST /v1/completions", long)):
             with socket.create_connection((host, int(port)), timeout=60) as client:
-                client.sendall(f"{line} HTTP/1.1\r\nHost: {self.cluster.http}\r\nConnection: close\r\n"
-                               f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                client.sendall(f"{line} HTTP/1.1\r\nHost: {self.cluster.http}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
                 client.shutdown(socket.SHUT_WR)
                 answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
             while answer.startswith(b"HTTP/1.1 100 "):
@@ -214,8 +223,7 @@ class ServingTest(unittest.TestCase):
         self.complete()
         body = {"model": "big", "input": "And"}
         self.assertEqual(self.cluster.request("POST", "/v1/embeddings", json.dumps(body))[0], 200)
-        linted = subprocess.run([PROMTOOL, "check", "metrics"], input=self.cluster.get("/metrics")[1], capture_output=True,
-                                text=True, timeout=60)
+        linted = subprocess.run([PROMTOOL, "check", "metrics"], input=self.cluster.get("/metrics")[1], capture_output=True, text=True, timeout=60)
         self.assertEqual((linted.returncode, linted.stdout + linted.stderr), (0, ""))
         want = {}
         for kind, names in METRICS.items():
@@ -245,19 +253,21 @@ class ServingTest(unittest.TestCase):
                 for name in names:
                     self.assertIn(name, labels, title)
                     # A label by which one side of a division is split further is on that side alone.
-                    self.assertTrue(wanted <= labels[name] or "group_left" in expression,
-                                    f"{title}: {name} has {labels[name]}, asked for by {wanted}")
+                    self.assertTrue(wanted <= labels[name] or "group_left" in expression, f"{title}: {name} has {labels[name]}, asked for by {wanted}")
         self.assertGreater(len(asked), 30)
 
     def test_metrics_add_up(self):
         def idle():
             values = self.metrics()[1]
             return values["espalier_num_requests_running"] == 0 and values["espalier_num_requests_waiting"] == 0
+
         self.cluster.wait(idle, 20, "what other tests asked is over")
         before = self.metrics()[1]
         prompt, other = [250] * 40, [251] * 40  # two blocks and a half, as no other test begins
-        usages = [self.complete(prompt=p, **fields)[1]["usage"] for p, fields in
-                  ((prompt, {}), (prompt, {"max_tokens": 5}), (other, {"n": 3, "max_tokens": 10, "ignore_eos": True}))]
+        usages = [
+            self.complete(prompt=p, **fields)[1]["usage"]
+            for p, fields in ((prompt, {}), (prompt, {"max_tokens": 5}), (other, {"n": 3, "max_tokens": 10, "ignore_eos": True}))
+        ]
         self.assertEqual([u["completion_tokens"] for u in usages][1:], [5, 30])
         body = {"model": "big", "input": [[252] * 33, [253] * 20]}
         self.assertEqual(self.cluster.request("POST", "/v1/embeddings", json.dumps(body))[0], 200)
@@ -265,39 +275,50 @@ class ServingTest(unittest.TestCase):
         prompts = 40 + 40 + 3 * 40 + 33 + 20  # each answer has its prompt
 
         def growth():
-            return {name[len("espalier_"):]: value - before.get(name, 0) for name, value in self.metrics()[1].items()
-                    if name.startswith("espalier_")}
+            return {name[len("espalier_") :]: value - before.get(name, 0) for name, value in self.metrics()[1].items() if name.startswith("espalier_")}
+
         # An engine's statistics are taken over after its events.
         self.cluster.wait(lambda: growth()["prompt_tokens_total"] >= prompts and idle(), 20, f"{prompts} are counted")
         grown = growth()
         cached = grown["prompt_tokens_cached_total"]
         self.assertIn(cached, (39, 78, 117))  # the second request's; and, of three at once, those that came later
         for name, value in (
-                ("prompt_tokens_total", prompts), ("prompt_tokens_by_source_total", prompts),
-                ("prompt_tokens_computed_total", prompts - cached), ("prefix_cache_hits_total", cached),
-                ("prefix_cache_queries_total", prompts), ("generation_tokens_total", tokens),
-                ("iteration_tokens_sum", prompts - cached + tokens),
-                ("iteration_tokens_count", grown["engine_steps_total"]),
-                ("request_success_total", 5 + 2), ("request_generation_tokens_sum", tokens),
-                ("request_generation_tokens_count", 5), ("request_prompt_tokens_sum", prompts),
-                ("request_prompt_tokens_count", 7), ("request_prefill_kv_computed_tokens_sum", prompts - cached),
-                ("time_to_first_token_seconds_count", 5), ("e2e_request_latency_seconds_count", 7),
-                ("request_queue_time_seconds_count", 7), ("request_inference_time_seconds_count", 7),
-                ("request_prefill_time_seconds_count", 7), ("request_decode_time_seconds_count", 5),
-                ("request_time_per_output_token_seconds_count", 5), ("request_params_n_count", 3),
-                ("request_params_n_sum", 5), ("request_params_max_tokens_sum", 60 + 5 + 3 * 10),
-                ("request_max_num_generation_tokens_sum", usages[0]["completion_tokens"] + 5 + 10),
-                ("spec_decode_num_draft_tokens_total", sum(u["speculation"]["drafted_tokens"] for u in usages)),
-                ("spec_decode_num_accepted_tokens_total", sum(u["speculation"]["accepted_tokens"] for u in usages)),
-                ("spec_decode_num_draft_tokens_per_pos_total", grown["spec_decode_num_draft_tokens_total"]),
-                ("spec_decode_num_accepted_tokens_per_pos_total", grown["spec_decode_num_accepted_tokens_total"]),
-                ("kv_block_reuse_gap_seconds_count", cached / 13)):
+            ("prompt_tokens_total", prompts),
+            ("prompt_tokens_by_source_total", prompts),
+            ("prompt_tokens_computed_total", prompts - cached),
+            ("prefix_cache_hits_total", cached),
+            ("prefix_cache_queries_total", prompts),
+            ("generation_tokens_total", tokens),
+            ("iteration_tokens_sum", prompts - cached + tokens),
+            ("iteration_tokens_count", grown["engine_steps_total"]),
+            ("request_success_total", 5 + 2),
+            ("request_generation_tokens_sum", tokens),
+            ("request_generation_tokens_count", 5),
+            ("request_prompt_tokens_sum", prompts),
+            ("request_prompt_tokens_count", 7),
+            ("request_prefill_kv_computed_tokens_sum", prompts - cached),
+            ("time_to_first_token_seconds_count", 5),
+            ("e2e_request_latency_seconds_count", 7),
+            ("request_queue_time_seconds_count", 7),
+            ("request_inference_time_seconds_count", 7),
+            ("request_prefill_time_seconds_count", 7),
+            ("request_decode_time_seconds_count", 5),
+            ("request_time_per_output_token_seconds_count", 5),
+            ("request_params_n_count", 3),
+            ("request_params_n_sum", 5),
+            ("request_params_max_tokens_sum", 60 + 5 + 3 * 10),
+            ("request_max_num_generation_tokens_sum", usages[0]["completion_tokens"] + 5 + 10),
+            ("spec_decode_num_draft_tokens_total", sum(u["speculation"]["drafted_tokens"] for u in usages)),
+            ("spec_decode_num_accepted_tokens_total", sum(u["speculation"]["accepted_tokens"] for u in usages)),
+            ("spec_decode_num_draft_tokens_per_pos_total", grown["spec_decode_num_draft_tokens_total"]),
+            ("spec_decode_num_accepted_tokens_per_pos_total", grown["spec_decode_num_accepted_tokens_total"]),
+            ("kv_block_reuse_gap_seconds_count", cached / 13),
+        ):
             self.assertAlmostEqual(grown[name], value, msg=name)
         # Waiting, the prompt and the answer are the whole of a request.
         parts = [grown[f"request_{part}_time_seconds_sum"] for part in ("queue", "prefill", "decode")]
         whole = grown["e2e_request_latency_seconds_sum"]
-        self.assertAlmostEqual(grown["request_queue_time_seconds_sum"] + grown["request_inference_time_seconds_sum"],
-                               whole, delta=1e-6)
+        self.assertAlmostEqual(grown["request_queue_time_seconds_sum"] + grown["request_inference_time_seconds_sum"], whole, delta=1e-6)
         # An embedding ends a moment after its prompt.
         self.assertAlmostEqual(sum(parts), whole, delta=0.02)
 
@@ -335,8 +356,9 @@ class ServingTest(unittest.TestCase):
             train(cluster, "long", 32, 1, 1, positions=8192)
             cluster.run("serve", "long", "--max-requests-per-batch=2", "--kv-cache-tokens=8192")
             connection = http.client.HTTPConnection(cluster.http, timeout=60)
-            connection.request("POST", "/v1/completions", json.dumps(
-                {"model": "long", "prompt": "And", "max_tokens": 8000, "ignore_eos": True, "stream": True}))
+            connection.request(
+                "POST", "/v1/completions", json.dumps({"model": "long", "prompt": "And", "max_tokens": 8000, "ignore_eos": True, "stream": True})
+            )
             reply = connection.getresponse()
             reply.readline()
             cluster.daemon.terminate()

@@ -1,9 +1,10 @@
 """rnn, gru and lstm: ONNX's formulas step by step, and PyTorch's own modules."""
+
 import random
 
 import torch
 
-from cases import case, dims, rand
+from cases import case, rand
 
 FUNCTIONS = {
     "tanh": lambda x, a, b: torch.tanh(x),
@@ -19,8 +20,7 @@ FUNCTIONS = {
     "softplus": lambda x, a, b: torch.nn.functional.softplus(x, threshold=1000),
 }
 BOUNDED = ["hard_sigmoid", "scaled_tanh", "sigmoid", "softsign", "tanh"]
-DEFAULTS = {"affine": (1, 0), "leaky_relu": (0.01, 0), "thresholded_relu": (1, 0), "scaled_tanh": (1, 1),
-            "hard_sigmoid": (0.2, 0.5), "elu": (1, 0)}
+DEFAULTS = {"affine": (1, 0), "leaky_relu": (0.01, 0), "thresholded_relu": (1, 0), "scaled_tanh": (1, 1), "hard_sigmoid": (0.2, 0.5), "elu": (1, 0)}
 
 
 def walk(cell, reverse, functions, clip, linear_before_reset, x, w, r, b, lengths, h, c, p):
@@ -30,10 +30,10 @@ def walk(cell, reverse, functions, clip, linear_before_reset, x, w, r, b, length
     act = lambda which, v: which(bound(v))
     steps, hidden = x.shape[0], h.shape[-1]
     gates = w.shape[0] // hidden
-    wb, rb = (b[:gates * hidden], b[gates * hidden:]) if b is not None else (0 * w[:, 0].sum(), 0 * w[:, 0].sum())
-    part = lambda v, i: v[..., i * hidden:(i + 1) * hidden]
+    wb, rb = (b[: gates * hidden], b[gates * hidden :]) if b is not None else (0 * w[:, 0].sum(), 0 * w[:, 0].sum())
+    part = lambda v, i: v[..., i * hidden : (i + 1) * hidden]
     ys = [None] * steps
-    for t in (reversed(range(steps)) if reverse else range(steps)):
+    for t in reversed(range(steps)) if reverse else range(steps):
         a = x[t] @ w.T + wb
         if cell == "gru":
             s = h @ r.T + rb
@@ -42,7 +42,7 @@ def walk(cell, reverse, functions, clip, linear_before_reset, x, w, r, b, length
                 candidate = act(g, part(a, 2) + reset * part(s, 2))
             else:
                 last = part(rb, 2) if b is not None else 0
-                candidate = act(g, part(a, 2) + (reset * h) @ r[2 * hidden:].T + last)
+                candidate = act(g, part(a, 2) + (reset * h) @ r[2 * hidden :].T + last)
             next_h, next_c = (1 - z) * candidate + z * h, c
         elif cell == "lstm":
             a = a + h @ r.T + rb
@@ -68,10 +68,23 @@ def recurrent(cell, gates, count, plain):
             for d in range(w.shape[0]):
                 zeros = x.new_zeros(x.shape[1], r.shape[2])
                 pick = lambda v, other: v[d] if v is not None else other
-                outputs.append(walk(
-                    cell, direction == "reverse" or d == 1, functions[d * count:(d + 1) * count],
-                    attributes.get("clip", 0), attributes.get("linear_before_reset", False), x, w[d], r[d],
-                    pick(b, None), lengths, pick(h0, zeros), pick(c0, zeros), pick(p, x.new_zeros(3 * r.shape[2]))))
+                outputs.append(
+                    walk(
+                        cell,
+                        direction == "reverse" or d == 1,
+                        functions[d * count : (d + 1) * count],
+                        attributes.get("clip", 0),
+                        attributes.get("linear_before_reset", False),
+                        x,
+                        w[d],
+                        r[d],
+                        pick(b, None),
+                        lengths,
+                        pick(h0, zeros),
+                        pick(c0, zeros),
+                        pick(p, x.new_zeros(3 * r.shape[2])),
+                    )
+                )
             y, h, c = (torch.stack(v, 1 if i == 0 else 0) for i, v in enumerate(zip(*outputs)))
             return (y, h, c) if cell == "lstm" else (y, h)
 
@@ -100,9 +113,14 @@ def recurrent(cell, gates, count, plain):
         lengths = None
         if random.random() < 0.5:
             lengths = torch.randint(0, steps + 1, (samples,), dtype=torch.int32)
-        inputs = [rand(steps, samples, size), rand(d, gates * hidden, size, scale=size ** -0.5),
-                  rand(d, gates * hidden, hidden, scale=hidden ** -0.5), given(d, 2 * gates * hidden), lengths,
-                  given(d, samples, hidden)]
+        inputs = [
+            rand(steps, samples, size),
+            rand(d, gates * hidden, size, scale=size**-0.5),
+            rand(d, gates * hidden, hidden, scale=hidden**-0.5),
+            given(d, 2 * gates * hidden),
+            lengths,
+            given(d, samples, hidden),
+        ]
         if cell == "lstm":
             inputs += [given(d, samples, hidden), given(d, 3 * hidden)]
         calls = [lambda v, f=f, ab=ab: FUNCTIONS[f](v, *ab) for f, ab in zip(functions, parameters)]
@@ -115,6 +133,7 @@ for name, gates, count in (("rnn", 1, 1), ("gru", 3, 2), ("lstm", 4, 3)):
 
 def pytorch(cell, function, order):
     """What PyTorch's modules call, whose gates come in another order."""
+
     @case(cell, count=4)
     def _():
         steps, samples, size, hidden = (random.randint(1, n) for n in (12, 5, 30, 40))
@@ -123,7 +142,7 @@ def pytorch(cell, function, order):
         gates = len(order)
 
         def reference(x, w, r, b, lengths, h0, c0=None, p=None):
-            shuffle = lambda v: torch.cat([v[i * hidden:(i + 1) * hidden] for i in order])
+            shuffle = lambda v: torch.cat([v[i * hidden : (i + 1) * hidden] for i in order])
             values = []
             for i in range(d):
                 half = b[i].chunk(2)
@@ -135,9 +154,14 @@ def pytorch(cell, function, order):
         attributes = {"direction": "bidirectional"} if both else {}
         if cell == "gru":
             attributes["linear_before_reset"] = True
-        inputs = [rand(steps, samples, size), rand(d, gates * hidden, size, scale=size ** -0.5),
-                  rand(d, gates * hidden, hidden, scale=hidden ** -0.5), rand(d, 2 * gates * hidden), None,
-                  rand(d, samples, hidden)]
+        inputs = [
+            rand(steps, samples, size),
+            rand(d, gates * hidden, size, scale=size**-0.5),
+            rand(d, gates * hidden, hidden, scale=hidden**-0.5),
+            rand(d, 2 * gates * hidden),
+            None,
+            rand(d, samples, hidden),
+        ]
         if cell == "lstm":
             inputs.append(rand(d, samples, hidden))
         return attributes, inputs, reference, {"sum": 100 * steps, "scale": 4, "fixed_shape": True}
