@@ -3,8 +3,9 @@
     model.fit(x, y, epochs=3, callbacks=[CSVLogger("log.csv"), TerminateOnNaN()])
     espalier.fit(graph, data, ..., callbacks=[TensorBoard("logs")])
 
-A job does not wait for callbacks: they are told what it reports. What changes the training, such as LMS and
-EarlyStopping, is written into the job before it begins.
+A job does not wait for callbacks: they are told what it reports. LMS, EarlyStopping and LearningRateScheduler are
+written into the job before it begins. What decides later, such as ReduceLROnPlateau and ModelCheckpoint, makes fit
+train in a session, as fit(execution="session") does: there `self.run` sets the learning rate and reads the parameters.
 """
 
 from __future__ import annotations
@@ -16,115 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from espalier import training
+from espalier.callback import Callback, Logs
 from espalier.errors import EspalierError, InvalidArgument
-from espalier.job import Job
 from espalier.job_callbacks import LMS, EarlyStopping, LearningRateScheduler
-from espalier.training import Run, TrainingResult
+from espalier.session_callbacks import ModelCheckpoint, ReduceLROnPlateau
 from espalier.v1 import training_pb2
-
-Logs = dict[str, float]
-
-# What a job reports besides losses and metrics.
-_NOT_LOGGED = ("gradient_norm", "learning_rate")
-
-
-class Callback(training.Callback):
-    """Base of callbacks with Keras' hooks.
-
-    `logs` of a batch are the values of that step, those of an epoch the means of its steps. `self.model` is the model
-    that is trained, `self.run` the running job (espalier.training.Run), `self.params` has epochs and steps. To end the
-    training, set self.model.stop_training, as in Keras, or call self.run.stop(reason): the job is cancelled.
-    """
-
-    model: Any = None
-    run: Run | None = None
-    params: dict[str, Any]
-    # Where a job was given a number of steps, the steps that make an epoch; 0: it has none.
-    _steps_per_epoch = 0
-
-    def set_params(self, params: dict[str, Any]) -> None:
-        """Before the training: "epochs" and "steps"."""
-        self.params = params
-
-    def set_model(self, model: Any) -> None:
-        """Before the training."""
-        self.model = model
-
-    def on_train_begin(self, logs: Logs | None = None) -> None:
-        """When the job is queued."""
-
-    def on_train_end(self, logs: Logs | None = None) -> None:
-        """When the job has ended; `logs` are those of the last epoch, and the evaluation as val_..."""
-
-    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Before an epoch, from 0."""
-
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """After an epoch."""
-
-    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Before a step, from 0 in each epoch."""
-        self.on_batch_begin(batch, logs)
-
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """After a step."""
-        self.on_batch_end(batch, logs)
-
-    def on_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Old name of on_train_batch_begin."""
-
-    def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Old name of on_train_batch_end."""
-
-    # What a job does, as hooks.
-
-    def _per_epoch(self, run: Run) -> int:
-        return self._steps_per_epoch or run.steps_per_epoch
-
-    def on_begin(self, run: Run) -> None:
-        """As espalier.training.Callback."""
-        self.run = run
-        self._sums: dict[str, list[float]] = {}
-        self._last: Logs = {}
-        if not hasattr(self, "params"):
-            self.set_params({"epochs": run.epochs, "steps": self._steps_per_epoch or None, "verbose": 0})
-        self.on_train_begin({})
-
-    def on_step(self, run: Run, step: int, values: Mapping[str, float]) -> None:
-        """As espalier.training.Callback."""
-        logs = {name: value for name, value in values.items() if name not in _NOT_LOGGED}
-        per_epoch = self._per_epoch(run)
-        epoch, batch = divmod(step, per_epoch) if per_epoch else (0, step)
-        if batch == 0:
-            self._sums = {}
-            self.on_epoch_begin(epoch, {})
-        self.on_train_batch_begin(batch, {})
-        for name, value in logs.items():
-            self._sums.setdefault(name, []).append(value)
-        self._last = logs
-        self.on_train_batch_end(batch, dict(logs))
-        if self._steps_per_epoch and batch == per_epoch - 1:
-            self._end_epoch(epoch, {name: math.fsum(v) / len(v) for name, v in self._sums.items()})
-        self._stop(run)
-
-    def on_epoch(self, run: Run, epoch: int, values: Mapping[str, float]) -> None:
-        """As espalier.training.Callback."""
-        if not self._steps_per_epoch:
-            self._end_epoch(epoch, {name: value for name, value in values.items() if name not in _NOT_LOGGED})
-            self._stop(run)
-
-    def _end_epoch(self, epoch: int, logs: Logs) -> None:
-        self._last = logs
-        self.on_epoch_end(epoch, dict(logs))
-
-    def _stop(self, run: Run) -> None:
-        if getattr(self.model, "stop_training", False):
-            run.stop(f"{type(self).__name__} set stop_training")
-
-    def on_end(self, run: Run, result: TrainingResult) -> None:
-        """As espalier.training.Callback."""
-        held = {f"val_{name}": value for name, value in result.evaluation.items()}
-        self.on_train_end({**self._last, **held})
 
 
 def prepared(
@@ -136,7 +33,7 @@ def prepared(
 ) -> list[training.Callback]:
     """Callbacks of a fit, told about the model. InvalidArgument for what is no callback here.
 
-    `steps_per_epoch`: of a job with a number of steps instead of epochs. `counted_steps`: those that an epoch has;
+    `steps_per_epoch`: of a training with a number of steps instead of epochs. `counted_steps`: those that an epoch has;
     0: not known.
     """
     found: list[training.Callback] = []
@@ -150,7 +47,6 @@ def prepared(
         if isinstance(callback, LearningRateScheduler):
             callback.steps_per_epoch = counted_steps
         if isinstance(callback, Callback):
-            callback._steps_per_epoch = steps_per_epoch or 0
             callback.set_params({"epochs": epochs, "steps": steps_per_epoch, "verbose": 0})
             callback.set_model(model)
         found.append(callback)
@@ -176,15 +72,10 @@ class History(Callback):
             self.history.setdefault(name, []).append(value)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Keeps the evaluation."""
-        held = {name: [value] for name, value in (logs or {}).items() if name.startswith("val_")}
-        self.history.update(held)
-
-    def take_validations(self, job: Job) -> None:
-        """The values of each validation during the job, instead of the last ones."""
-        found = [dict(e.validation.values) for e in job.events(follow=False) if e.HasField("validation")]
-        for name in {name for values in found for name in values}:
-            self.history[name] = [values[name] for values in found if name in values]
+        """Keeps the evaluation, if no epoch was validated."""
+        for name, value in (logs or {}).items():
+            if name.startswith("val_"):
+                self.history.setdefault(name, [value])
 
     def __repr__(self) -> str:
         last = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.history.items() if values)
@@ -391,7 +282,7 @@ class MLflow(Callback):
                 }
             )
         if self.run is not None:
-            mlflow.set_tag("espalier.job", self.run.job.id)
+            mlflow.set_tag("espalier.job", self.run.id)
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Logs the step's values, if they are wanted."""
@@ -490,8 +381,10 @@ __all__ = [
     "LambdaCallback",
     "LearningRateScheduler",
     "MLflow",
+    "ModelCheckpoint",
     "ProgbarLogger",
     "ProgressBar",
+    "ReduceLROnPlateau",
     "TensorBoard",
     "TerminateOnNaN",
     "VerificationFailed",

@@ -101,6 +101,7 @@ class Position:
 
     step: int = 0  # the next one
     messages: int = 0
+    validated: int = 0  # the next step after which a validation is new
 
 
 def watch(
@@ -131,6 +132,11 @@ def watch(
                     if event.job.state == training_pb2.RECOVERING:
                         # The job goes back to its checkpoint and repeats those steps.
                         position.step = min(position.step, event.job.checkpoint_step)
+                        position.validated = min(position.validated, event.job.checkpoint_step)
+                elif event.HasField("validation"):
+                    if event.validation.step < position.validated:
+                        continue
+                    position.validated = event.validation.step + 1
                 else:
                     messages += 1
                     if messages <= position.messages:

@@ -92,7 +92,7 @@ class LMS(training.Callback):
             return
         self._shown = True
         try:
-            plan = run.job.plan
+            plan = run.plan
         except FailedPrecondition:  # of a job that was planned anew
             return
         print(plan.text)

@@ -118,6 +118,7 @@ class Session:
         self.notes = tuple(reply.notes)
         self.parameter_count = int(reply.parameters)
         self.examples = int(reply.examples)
+        self.held_out = request.spec.dataset.holdout_fraction > 0  # whether evaluate() has examples
         self.columns = {
             name: (numpy_dtype(type_.dtype), tuple(type_.dims)) for name, type_ in sorted(reply.columns.items())
         }

@@ -16,7 +16,7 @@ from espalier.client import Client, default_client
 from espalier.interrupt import ask, submit_or_cancel
 from espalier.job import History, Job, Position, Reports, is_over, state_name
 from espalier.optimizers import Optimizer, resolve
-from espalier.plan import seconds
+from espalier.plan import Plan, seconds
 from espalier.progress import Printer, values_text
 from espalier.search import search_options
 from espalier.v1 import graph_pb2, program_pb2, training_pb2
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from espalier.graph import Graph
+    from espalier.session import Session
 
 _PRECISIONS = {
     "f32": graph_pb2.F32,
@@ -38,70 +39,134 @@ _PRECISIONS = {
 
 
 class Run:
-    """A running fit, as callbacks see it."""
+    """A running fit, as callbacks see it: by a job, or by a session that the callbacks can direct."""
 
-    def __init__(self, job: Job, client: Client, epochs: int):
-        self.job = job
+    def __init__(
+        self, client: Client, epochs: int, *, job: Job | None = None, session: Session | None = None, per_epoch: int = 0
+    ):
         self.client = client
-        self.epochs = epochs  # 0: the job has a number of steps
-        self.total_steps = 0  # known from the first report on
+        self.epochs = epochs  # 0: there is only a number of steps
+        self.total_steps = 0  # of a job known from the first report on
         self.stopped = ""  # why a callback ended the training
+        self.session = session
+        self.learning_rate = float("nan")  # of the last step
+        self._job = job
+        self._per_epoch = per_epoch
+
+    @property
+    def job(self) -> Job:
+        """The job. FailedPrecondition if a session trains."""
+        if self._job is None:
+            raise errors.FailedPrecondition("a session trains, there is no job; see Run.session")
+        return self._job
+
+    @property
+    def id(self) -> str:
+        """Id of the job or session."""
+        return self._job.id if self._job is not None else self.needs_session("id").id
+
+    @property
+    def plan(self) -> Plan:
+        """The plan by which it runs."""
+        return self._job.plan if self._job is not None else self.needs_session("plan").plan
+
+    def needs_session(self, what: str) -> Session:
+        """The session, for `what`. FailedPrecondition if a job trains."""
+        if self.session is None:
+            raise errors.FailedPrecondition(
+                f"{what}: a job trains by itself; callbacks direct a training with fit(execution='session')"
+            )
+        return self.session
+
+    def set_learning_rate(self, value: float) -> None:
+        """The rate of the next steps. FailedPrecondition if a job trains."""
+        self.needs_session("set_learning_rate").set_learning_rate(value)
+        self.learning_rate = float(value)
+
+    def parameters(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The parameters by their names in the graph, as they are now. FailedPrecondition if a job trains."""
+        return self.needs_session("parameters").parameters()
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of an epoch; 0 for a job with a number of steps."""
-        return self.total_steps // self.epochs if self.epochs else 0
+        """Steps of an epoch; 0 if there is only a number of steps."""
+        return self._per_epoch or (self.total_steps // self.epochs if self.epochs else 0)
 
     def stop(self, reason: str) -> None:
-        """Ends the training after this report: the job is cancelled, and fit returns what there is."""
+        """Ends the training after this report, and fit returns what there is. A job is cancelled."""
         self.stopped = self.stopped or reason
 
 
 class Callback:
     """Base of callbacks of fit. Steps and epochs count from 0.
 
-    The job does not wait for callbacks. After a lost worker, steps are repeated and reported again.
+    A job does not wait for callbacks; after a lost worker, its steps are repeated and reported again. A session does,
+    and its callbacks can direct it. A class with `needs_session` makes fit use a session.
     """
 
+    needs_session = False
+
     def configure(self, spec: training_pb2.TrainingSpec) -> None:
-        """Before the submission: may change what is asked for."""
+        """Before the submission of a job or the opening of a session: may change what is asked for."""
 
     def on_begin(self, run: Run) -> None:
-        """When the job is queued."""
+        """When the job is queued, or the session is open."""
 
     def on_step(self, run: Run, step: int, values: Mapping[str, float]) -> None:
         """After each step, with its loss and metrics."""
 
     def on_epoch(self, run: Run, epoch: int, values: Mapping[str, float]) -> None:
-        """After each epoch, with the means of its steps' values. Not for jobs with a number of steps."""
+        """After each epoch: the means of its steps' values, and, if it was validated, "val_loss" and the like.
+
+        Not if there is only a number of steps.
+        """
 
     def on_end(self, run: Run, result: TrainingResult) -> None:
-        """When the job has succeeded or a callback has stopped it."""
+        """When the training has succeeded or a callback has stopped it."""
 
 
 class TrainingResult:
     """What came out of a training.
 
-    job: the job. history: values by name, one for each step. evaluation: loss and metrics of the held-out examples.
+    history: values by name, one for each step. evaluation: loss and metrics of the held-out examples. model: the
+    artifact; empty if there is none. job: the job; None if a session trained.
     """
 
-    def __init__(self, job: Job, record: training_pb2.Job, history: History):
-        self.job = job
+    def __init__(
+        self,
+        history: History,
+        evaluation: Mapping[str, float],
+        *,
+        model: str = "",
+        notes: Sequence[str] = (),
+        job: Job | None = None,
+        weights: dict[str, np.ndarray[Any, Any]] | None = None,
+    ):
+        self.job: Any = job
         self.history: dict[str, list[float]] = history
-        self.evaluation = dict(record.evaluation)
-        self.model = str(record.output_model)  # artifact; empty if the job did not succeed
-        self.notes = tuple(record.notes)
-        self._weights: dict[str, np.ndarray[Any, Any]] | None = None
+        self.evaluation = dict(evaluation)
+        self.model = model
+        self.notes = tuple(notes)
+        self._weights = weights
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are trained parameters: of a job that was stopped there are none."""
+        return self._weights is not None or bool(self.model)
 
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The trained parameters by their names in the graph, downloaded once. FailedPrecondition if it was stopped."""
+        """The trained parameters by their names in the graph, of a job downloaded once.
+
+        FailedPrecondition if a job was stopped.
+        """
         if self._weights is None:
             self._weights = self.job.weights()
         return self._weights
 
     def __repr__(self) -> str:
         last = {name: values[-1] for name, values in self.history.items() if values}
-        return f"<TrainingResult of {self.job.id}: {values_text(last)}>"
+        by = f" of {self.job.id}" if self.job is not None else ""
+        return f"<TrainingResult{by}: {values_text(last)}>"
 
 
 def make_spec(
@@ -167,6 +232,8 @@ def fit(
     callbacks: Sequence[Callback] = (),
     verbose: int = 1,
     extra: Callable[[training_pb2.TrainingSpec], None] | None = None,
+    execution: str = "auto",
+    steps_per_epoch: int = 0,
 ) -> TrainingResult:
     """Trains a graph and waits for the result.
 
@@ -176,7 +243,10 @@ def fit(
     name: of the job and the trained model. client: by default espalier.default_client(). search: fields of
     SearchOptions, as {"max_devices": 2, "strategy": "data_parallel"}. precision: "bf16" or "f16" for mixed precision.
     checkpoint_every: steps between checkpoints. verbose: 0, 1 (a progress bar) or 2 (a line for each epoch).
-    extra: may change the specification before it is sent.
+    extra: may change the specification before it is sent. steps_per_epoch: with `steps`, what callbacks take for an
+    epoch.
+    execution: "job" (durable: it survives this program, the coordinator and workers), "session" (callbacks can direct
+    the training; it ends with this program), or "auto": a job, unless a callback needs a session.
 
     JobFailed if the job fails; Unavailable if the coordinator stays away for two minutes (the message says how to go
     on); other errors before the job is queued. On Ctrl-C a terminal asks whether the job goes on; elsewhere the job is
@@ -196,8 +266,42 @@ def fit(
         precision=precision,
         checkpoint_every=checkpoint_every,
     )
+    if execution not in ("auto", "job", "session"):
+        raise errors.InvalidArgument(f"execution={execution!r}; accepted are auto, job, session")
     client = client or default_client()
     printer = Printer(verbose)
+    deciding = [type(callback).__name__ for callback in callbacks if callback.needs_session]
+    if execution == "job" and deciding:
+        raise errors.InvalidArgument(
+            f"{deciding[0]} decides during the training; a job does not wait for it: execution='session'"
+        )
+
+    def configure(given: training_pb2.TrainingSpec) -> None:
+        for callback in callbacks:
+            callback.configure(given)
+        if extra is not None:
+            extra(given)
+
+    if execution == "session" or deciding:
+        from espalier.session_training import train
+
+        if checkpoint_every:
+            raise errors.InvalidArgument(
+                "checkpoint_every: a session has no checkpoints; see callbacks.ModelCheckpoint"
+            )
+        return train(
+            graph,
+            data,
+            spec,
+            client=client,
+            columns=columns,
+            validation_split=validation_split,
+            shuffle=shuffle,
+            configure=configure,
+            callbacks=callbacks,
+            printer=printer,
+            steps_per_epoch=steps_per_epoch,
+        )
     most = spec.batch_size * spec.steps if spec.steps else None
     with contextlib.ExitStack() as files:
         prepared = files.enter_context(datasets.prepare(data, graph, columns, most))
@@ -206,22 +310,23 @@ def fit(
             uri = "artifact:" + client._upload_file(prepared.path, prepared.stem)
         spec.dataset.CopyFrom(datasets.dataset_message(prepared, uri, validation_split, shuffle))
         separate_values(spec, client)
-        for callback in callbacks:
-            callback.configure(spec)
-        if extra is not None:
-            extra(spec)
+        configure(spec)
         job = submit_or_cancel(client, spec, graph)
-    run = Run(job, client, spec.epochs)
+    epochs = spec.epochs or (-(-spec.steps // steps_per_epoch) if steps_per_epoch else 0)
+    run = Run(client, epochs, job=job, per_epoch=steps_per_epoch)
     for callback in callbacks:
         callback.on_begin(run)
-    return _Watch(run, printer, callbacks).result()
+    return _Watch(run, printer, callbacks, spec).result()
 
 
 class _Watch:
     """Follows a job to its end."""
 
-    def __init__(self, run: Run, printer: Printer, callbacks: Sequence[Callback]):
+    def __init__(self, run: Run, printer: Printer, callbacks: Sequence[Callback], spec: training_pb2.TrainingSpec):
         self._run = run
+        # Steps between validations: after every so many epochs, or steps; 0: there are none.
+        self._validation = spec.validation if spec.HasField("validation") else None
+        self._waiting: tuple[int, dict[str, float], float] | None = None  # an epoch whose validation is to come
         self._printer = printer
         self._callbacks = callbacks
         self._reports = Reports()
@@ -244,7 +349,14 @@ class _Watch:
         self._finish(record)
         if failure is not None:
             raise failure
-        result = TrainingResult(job, record, self._reports.history())
+        self._end_epoch({})
+        result = TrainingResult(
+            self._reports.history(),
+            record.evaluation,
+            model=str(record.output_model),
+            notes=record.notes,
+            job=job,
+        )
         for callback in self._callbacks:
             callback.on_end(self._run, result)
         return result
@@ -264,6 +376,8 @@ class _Watch:
                 self._on_job(event.job)
             elif event.HasField("step"):
                 self._on_step(event.step)
+            elif event.HasField("validation"):
+                self._end_epoch(dict(event.validation.values))
             elif event.message:
                 self._printer.message(event.message)
             if self._run.stopped and not is_over(self._record.state):
@@ -294,16 +408,35 @@ class _Watch:
         run, step = self._run, int(report.step)
         self._reports.add(report)
         values = dict(report.values)
+        run.learning_rate = values.get("learning_rate", run.learning_rate)
         per_epoch = run.steps_per_epoch
         epoch = f"epoch {step // per_epoch + 1}/{run.epochs} " if per_epoch and run.epochs > 1 else ""
         self._printer.step(step + 1, run.total_steps, report.seconds, values, epoch)
         for callback in self._callbacks:
             callback.on_step(run, step, values)
         if per_epoch and (step + 1) % per_epoch == 0:
+            self._end_epoch({})
             means, took = self._reports.means(step + 1 - per_epoch, step + 1)
-            self._printer.epoch(step // per_epoch + 1, run.epochs, means, took)
-            for callback in self._callbacks:
-                callback.on_epoch(run, step // per_epoch, means)
+            self._waiting = (step // per_epoch, means, took)
+            if not self._is_validated(step + 1, per_epoch):
+                self._end_epoch({})
+
+    def _is_validated(self, done: int, per_epoch: int) -> bool:
+        """Whether a validation follows the epoch that ends with `done` steps."""
+        if self._validation is None:
+            return False
+        if done == self._run.total_steps:
+            return True
+        return done % (self._validation.every_steps or per_epoch * (self._validation.every_epochs or 1)) == 0
+
+    def _end_epoch(self, validation: Mapping[str, float]) -> None:
+        if self._waiting is None:
+            return
+        (epoch, means, took), self._waiting = self._waiting, None
+        values = {**means, **validation}
+        self._printer.epoch(epoch + 1, self._run.epochs, values, took)
+        for callback in self._callbacks:
+            callback.on_epoch(self._run, epoch, values)
 
 
 __all__ = ["Callback", "Run", "TrainingResult", "fit", "make_spec"]

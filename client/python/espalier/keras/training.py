@@ -212,7 +212,6 @@ class Trainer:
             size = max(1, min(size, trained))
         message = self._message(g)
         history = callback_classes.History()
-        history._steps_per_epoch = steps_per_epoch or 0
         steps = None if steps_per_epoch is None else int(steps_per_epoch) * int(epochs)
         counted = 0 if trained is None else trained // size
         run = [history, *callback_classes.prepared(callbacks or (), self, int(epochs), steps_per_epoch, counted)]
@@ -235,10 +234,10 @@ class Trainer:
             checkpoint_every=checkpoint_every,
             callbacks=run,
             extra=_validation(validation_freq, steps_per_epoch),
+            steps_per_epoch=int(steps_per_epoch or 0),
             verbose=1 if verbose == "auto" else int(verbose),
         )
         self.job, self.history = result.job, history
-        history.take_validations(result.job)
         self._take(g, result)
         return history
 

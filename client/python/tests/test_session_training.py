@@ -1,0 +1,135 @@
+"""fit by a session, and callbacks that direct it; validation during both kinds of training."""
+
+import numpy as np
+import pytest
+import small
+
+import espalier
+from espalier import errors, optimizers
+from espalier.callbacks import EarlyStopping, ModelCheckpoint, ReduceLROnPlateau
+from espalier.training import Callback
+
+OPTIONS = {"batch_size": 32, "verbose": 0, "seed": 3, "search": {"strategy": "data_parallel"}}
+
+
+class Recorder(Callback):
+    def __init__(self):
+        self.epochs, self.steps, self.ended = [], [], 0
+
+    def on_step(self, run, step, values):
+        self.steps.append(step)
+
+    def on_epoch(self, run, epoch, values):
+        self.epochs.append((epoch, len(self.steps), dict(values)))
+
+    def on_end(self, run, result):
+        self.ended += 1
+
+
+class Validate(Callback):
+    def configure(self, spec):
+        spec.validation.every_epochs = 1
+
+
+def fit(**options):
+    recorder = Recorder()
+    options = {"epochs": 3, "validation_split": 0.2, "optimizer": optimizers.SGD(0.5), **OPTIONS, **options}
+    callbacks = [recorder, Validate(), *options.pop("callbacks", [])]
+    return espalier.fit(small.graph(), small.examples(320), callbacks=callbacks, **options), recorder
+
+
+def test_a_session_trains_as_a_job_does(daemon):
+    job, by_job = fit()
+    session, by_session = fit(execution="session")
+    assert job.history["loss"] == session.history["loss"]
+    assert session.evaluation == job.evaluation
+    for name, array in job.weights().items():
+        assert np.array_equal(array, session.weights()[name])
+    assert job.job is not None
+    assert session.job is None
+    # Validations come with their epochs, before the next step.
+    assert [epoch for epoch, _, _ in by_job.epochs] == [0, 1, 2]
+    assert by_job.epochs == by_session.epochs
+    assert [steps for _, steps, _ in by_job.epochs] == [8, 16, 24]
+    for _, _, values in by_job.epochs:
+        assert values.keys() >= {"loss", "accuracy", "val_loss", "val_accuracy"}
+    assert by_job.epochs[-1][2]["val_loss"] == job.evaluation["loss"]
+    assert by_job.ended == by_session.ended == 1
+
+
+def test_a_schedule_that_ends_is_that_of_a_job(daemon):
+    rate = optimizers.SGD(0.5, schedule=optimizers.cosine(warmup=4))
+    assert fit(optimizer=rate)[0].history["loss"] == fit(optimizer=rate, execution="session")[0].history["loss"]
+
+
+def test_early_stopping_of_a_session_is_that_of_a_job(daemon):
+    def run(execution):
+        stopping = EarlyStopping("val_loss", min_delta=0.01, patience=1, restore_best_weights=True)
+        return fit(epochs=30, callbacks=[stopping], execution=execution)[0]
+
+    job, session = run("job"), run("session")
+    assert len(session.history["loss"]) == len(job.history["loss"]) < 30 * 8
+    assert session.evaluation == job.evaluation
+    for name, array in job.weights().items():
+        assert np.array_equal(array, session.weights()[name])
+
+
+def test_the_learning_rate_falls_on_a_plateau(daemon):
+    reduce = ReduceLROnPlateau("val_loss", factor=0.5, patience=2, min_delta=10, min_lr=0.1)
+    result, recorder = fit(epochs=8, callbacks=[reduce])
+    assert result.job is None
+    rates = result.history["learning_rate"][::8]
+    # The first epoch is better than nothing; then none improves by 10.
+    assert rates == pytest.approx([0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125, 0.1])
+    with pytest.raises(errors.InvalidArgument, match="session"):
+        fit(callbacks=[reduce], execution="job")
+    assert recorder.ended == 1
+
+
+def test_checkpoints_hold_the_parameters_of_their_epochs(daemon, tmp_path):
+    best = ModelCheckpoint("artifact:checkpoint-test", monitor="val_loss", save_best_only=True)
+    every = ModelCheckpoint(tmp_path / "{epoch}-{val_loss:.3f}.npz")
+    result, recorder = fit(callbacks=[every, best])
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == [
+        f"{epoch + 1}-{values['val_loss']:.3f}.npz" for epoch, _, values in recorder.epochs
+    ]
+    with np.load(files[-1]) as saved:
+        assert set(saved) == set(result.weights())
+        for name, array in result.weights().items():
+            assert np.array_equal(saved[name], array)
+    with np.load(files[0]) as first:
+        assert not np.array_equal(first["w1"], result.weights()["w1"])
+    losses = [values["val_loss"] for _, _, values in recorder.epochs]
+    improved = sum(loss < min([*losses[:i], np.inf]) for i, loss in enumerate(losses))
+    newest = [a.name for a in daemon.artifacts() if a.name.split("@")[0] == "checkpoint-test"]
+    assert len(newest) == improved
+    with np.load(files[int(np.argmin(losses))]) as saved:
+        assert np.array_equal(daemon.weights(f"checkpoint-test@{improved}")["w1"], saved["w1"])
+    with pytest.raises(errors.InvalidArgument, match="val_nothing"):
+        fit(callbacks=[ModelCheckpoint("artifact:x", monitor="val_nothing", save_best_only=True)])
+
+
+def test_a_callback_stops_a_session_and_keeps_its_parameters(daemon):
+    class Stop(Callback):
+        def on_step(self, run, step, values):
+            if step == 4:
+                run.stop("enough")
+
+    result, _ = fit(callbacks=[Stop()], execution="session")
+    assert len(result.history["loss"]) == 5
+    assert result.has_weights
+    longer, _ = fit(epochs=None, steps=5, execution="session")
+    for name, array in longer.weights().items():
+        assert np.array_equal(array, result.weights()[name])
+
+
+def test_a_job_says_what_only_a_session_can(daemon):
+    class Rate(Callback):
+        def on_step(self, run, step, values):
+            run.set_learning_rate(0.1)
+
+    with pytest.raises(errors.FailedPrecondition, match="execution='session'"):
+        fit(callbacks=[Rate()])
+    with pytest.raises(errors.InvalidArgument, match="checkpoint_every"):
+        fit(execution="session", checkpoint_every=2)
