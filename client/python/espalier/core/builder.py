@@ -27,8 +27,9 @@ AttributeDict = dict[str, AttributeValue]
 class Layer:
     """A layer that is being added."""
 
-    def __init__(self, graph: Graph, op: Op, shared: Op | None):
+    def __init__(self, graph: Graph, op: Op, shared: Op | None, batch_size: int):
         self.graph = graph
+        self._batch_size = batch_size
         self.op = op
         self._shared = list(shared.parameters) if shared is not None else None
 
@@ -113,7 +114,8 @@ class Layer:
         target, batch_dim = list(dims), None
         if tensor.batch_dim is not None:
             before = math.prod(tensor.dims[: tensor.batch_dim])
-            batch_dim = next((i for i in range(len(dims)) if math.prod(dims[:i]) == before), None)
+            places = [i for i in range(len(dims)) if math.prod(dims[:i]) == before and dims[i] % self._batch_size == 0]
+            batch_dim = places[0] if places else None
             if batch_dim is None:
                 raise self.error(
                     f"{list(tensor.dims)} to {list(shape)}: dimension {tensor.batch_dim}, the batch, would be split up"
@@ -194,7 +196,7 @@ class Builder:
     ) -> Layer:
         self._check_open()
         label = self._unique(name or f"{kind}_{len(self._layers)}")
-        layer = Layer(self._graph, Op(op_type, name or label, label, inputs), None)
+        layer = Layer(self._graph, Op(op_type, name or label, label, inputs), None, self._batch_size)
         for tensor in inputs:
             if not isinstance(tensor, Tensor):
                 raise layer.error(f"an input is a {type(tensor).__name__}; layers take tensors of this model")
@@ -208,7 +210,7 @@ class Builder:
                 raise layer.error(
                     f"shared_op must be a layer of this kind, such as get_last_layer(); got {shared_op!r}"
                 )
-            return Layer(self._graph, layer.op, shared)
+            return Layer(self._graph, layer.op, shared, self._batch_size)
         return layer
 
     def _finish(self, layer: Layer, outputs: Sequence[Tensor]) -> None:

@@ -10,7 +10,7 @@ from espalier.core.running import Running
 from espalier.errors import NotFound
 
 
-class FFModel(ExpertLayers, ShapeLayers, Running):
+class FFModel(Running, ExpertLayers, ShapeLayers):
     """A model: layers, then compile, then fit, eval, or a loop of forward, zero_gradients, backward and update.
 
     The first use after compile leases workers of the daemon, all that are idle or FFConfig.max_devices of them, until

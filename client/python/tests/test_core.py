@@ -1,0 +1,412 @@
+"""FFModel: loops, data loaders, weights, flags, errors."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from espalier.core import (
+    ActiMode,
+    AdamOptimizer,
+    AggrMode,
+    CompMode,
+    DataType,
+    DLRMConfig,
+    FFConfig,
+    FFModel,
+    LossType,
+    MetricsType,
+    NetConfig,
+    NormInitializer,
+    RegularizerMode,
+    SGDOptimizer,
+    UniformInitializer,
+    ZeroInitializer,
+)
+from espalier.errors import EspalierWarning, FailedPrecondition, InvalidArgument, NotFound
+
+BATCH, FEATURES, CLASSES = 16, 6, 3
+SPARSE = LossType.LOSS_SPARSE_CATEGORICAL_CROSSENTROPY
+ALL = [MetricsType.METRICS_ACCURACY, MetricsType.METRICS_SPARSE_CATEGORICAL_CROSSENTROPY]
+
+
+def data(examples=160, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(examples, FEATURES)).astype(np.float32)
+    return x, x[:, :CLASSES].argmax(1).astype(np.int32)[:, None]
+
+
+def classifier(optimizer=None, softmax=True, dropout=0.0, loss=SPARSE, metrics=ALL, arguments=(), name=None):
+    config = FFConfig(["-b", str(BATCH), *arguments])
+    model = FFModel(config)
+    x = model.create_tensor([BATCH, FEATURES], DataType.DT_FLOAT)
+    t = model.dense(x, 12, ActiMode.AC_MODE_TANH, name=name or "hidden")
+    if dropout:
+        t = model.dropout(t, dropout, 0)
+    t = model.dense(t, CLASSES, name="top")
+    if softmax:
+        t = model.softmax(t)
+    model.compile(optimizer or SGDOptimizer(model, 0.3), loss, metrics)
+    return model, x
+
+
+def loaders(model, x, arrays):
+    return model.create_data_loader(x, arrays[0]), model.create_data_loader(model.label_tensor, arrays[1])
+
+
+def loop(model, x_loader, y_loader, epochs):
+    for _ in range(epochs):
+        x_loader.reset()
+        y_loader.reset()
+        model.reset_metrics()
+        for _ in range(x_loader.num_samples // BATCH):
+            x_loader.next_batch(model)
+            y_loader.next_batch(model)
+            model.forward()
+            model.zero_gradients()
+            model.backward()
+            model.compute_metrics()
+            model.update()
+
+
+@pytest.mark.parametrize("kind", [SGDOptimizer, AdamOptimizer])
+def test_a_loop_gives_the_bits_of_fit(daemon, kind):
+    ends = []
+    for fits in (True, False):
+        model, x = classifier(dropout=0.2)
+        model.set_optimizer(kind(model, 0.05))
+        x_loader, y_loader = loaders(model, x, data())
+        with model:
+            model.init_layers()
+            if fits:
+                history = model.fit(x_loader, y_loader, epochs=3, verbose=0)
+                assert history[-1] == model.get_perf_metrics().values
+            else:
+                loop(model, x_loader, y_loader, 3)
+            ends.append((model.parameters(), model.get_perf_metrics().values))
+    assert ends[0][1] == ends[1][1]
+    assert ends[0][0].keys() == ends[1][0].keys()
+    for name, array in ends[0][0].items():
+        assert np.array_equal(array, ends[1][0][name]), name
+
+
+def test_inline_batches_give_the_bits_of_loaders(daemon):
+    arrays = data()
+    ends = []
+    for inline in (True, False):
+        model, x = classifier()
+        with model:
+            if inline:
+                for i in range(0, 160, BATCH):
+                    x.set_tensor(model, arrays[0][i : i + BATCH])
+                    model.label_tensor.set_tensor(model, arrays[1][i : i + BATCH])
+                    model.forward()
+                    model.zero_gradients()
+                    model.backward()
+                    model.update()
+            else:
+                model.fit(*arrays, verbose=0)
+            ends.append(model.parameters())
+    for name, array in ends[0].items():
+        assert np.array_equal(array, ends[1][name]), name
+
+
+def test_fit_learns_and_eval_takes_every_example(daemon, capsys):
+    model, x = classifier(arguments=["-p", "5"])
+    train, test = data(), data(53, seed=1)
+    with model:
+        history = model.fit(*loaders(model, x, train), epochs=30)
+        assert history[-1]["loss"] < history[0]["loss"] / 2
+        found = model.eval(*test)
+        assert model.get_perf_metrics().get_accuracy() == 100 * found["accuracy"] > 85
+        output = model.predict(test[0])
+    assert output.shape == (53, CLASSES)
+    np.testing.assert_allclose(output.sum(1), 1, rtol=1e-5)
+    assert found["accuracy"] == pytest.approx((output.argmax(1) == test[1][:, 0]).mean(), abs=1e-6)
+    expected = -np.log(output[np.arange(53), test[1][:, 0]]).mean()
+    assert found["loss"] == pytest.approx(expected, rel=1e-4)
+    assert found["sparse_categorical_crossentropy"] == found["loss"]
+    shown = capsys.readouterr().out
+    assert "epoch 30/30: loss " in shown
+    assert "epoch 1/30 step 5/10: loss" in shown
+
+
+def test_softmax_at_the_end_is_not_applied_twice(daemon):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with_softmax, _ = classifier()
+    with pytest.warns(EspalierWarning, match=r"the model ends in top \(linear\), not in softmax.*taken as logits"):
+        without, _ = classifier(softmax=False)
+    losses = []
+    for model in (with_softmax, without):
+        with model:
+            losses.append(model.fit(*data(), epochs=2, verbose=0)[-1]["loss"])
+    assert losses[0] == losses[1]
+
+
+def test_categorical_labels_and_their_metrics(daemon):
+    model, _ = classifier(
+        loss=LossType.LOSS_CATEGORICAL_CROSSENTROPY,
+        metrics=["accuracy", "categorical_crossentropy", MetricsType.METRICS_MEAN_SQUARED_ERROR, "mean_absolute_error"],
+    )
+    points, labels = data()
+    hot = np.eye(CLASSES, dtype=np.float32)[labels[:, 0]]
+    with model:
+        found = model.eval(points, hot)
+        output = model.predict(points)
+    assert found["categorical_crossentropy"] == pytest.approx(-(hot * np.log(output)).sum(1).mean(), rel=1e-4)
+    assert found["accuracy"] == pytest.approx((output.argmax(1) == labels[:, 0]).mean(), abs=1e-6)
+    assert found["mean_squared_error"] == pytest.approx(((output - hot) ** 2).mean(), rel=1e-4)
+    assert found["mean_absolute_error"] == pytest.approx(np.abs(output - hot).mean(), rel=1e-4)
+
+
+def test_errors_of_integer_labels_are_those_of_one_hot_ones(daemon):
+    model, _ = classifier(metrics=[MetricsType.METRICS_MEAN_SQUARED_ERROR, MetricsType.METRICS_ROOT_MEAN_SQUARED_ERROR])
+    points, labels = data()
+    with model:
+        found = model.eval(points, labels)
+        error = ((model.predict(points) - np.eye(CLASSES)[labels[:, 0]]) ** 2).mean()
+    assert found["mean_squared_error"] == pytest.approx(error, rel=1e-4)
+    assert found["root_mean_squared_error"] == pytest.approx(error**0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("loss", "reduced"),
+    [
+        (LossType.LOSS_MEAN_SQUARED_ERROR_AVG_REDUCE, np.mean),
+        (LossType.LOSS_MEAN_SQUARED_ERROR_SUM_REDUCE, np.sum),
+    ],
+)
+def test_squared_errors_are_averaged_or_summed(daemon, loss, reduced):
+    model, x = classifier(loss=loss, metrics=[], softmax=False)
+    points, _ = data(BATCH)
+    target = points[:, :CLASSES] * 2
+    with model:
+        x.set_tensor(model, points)
+        model.label_tensor.set_tensor(model, target)
+        found = model.forward()
+        output = model.get_last_layer().outputs[0].get_tensor(model)
+    assert found["loss"] == pytest.approx(reduced((output - target) ** 2), rel=1e-4)
+
+
+def test_rows_that_are_several_to_an_example_have_labels_each(daemon):
+    model = FFModel(FFConfig(["-b", str(BATCH)]))
+    ids = model.create_tensor([BATCH, 5], DataType.DT_INT32)
+    t = model.embedding(ids, 7, 8, AggrMode.AGGR_MODE_NONE)
+    t = model.reshape(t, [BATCH * 5, 8])
+    model.softmax(model.dense(t, 7))
+    model.compile(AdamOptimizer(model, 0.05), SPARSE, ALL)
+    assert model.label_tensor.dims == (BATCH * 5, 1)
+    tokens = np.random.default_rng(0).integers(0, 7, (64, 5)).astype(np.int32)
+    with model:
+        history = model.fit(tokens, (tokens + 1) % 7, epochs=20, verbose=0)
+        assert history[-1]["accuracy"] == 1
+        assert model.eval(tokens, ((tokens + 1) % 7).reshape(-1, 1))["accuracy"] == 1
+
+
+def test_weights_are_read_and_set_by_layer(daemon):
+    model, _ = classifier()
+    kernel = model.get_layer_by_name("hidden").get_weight_tensor()
+    bias = model.get_layer_by_id(0).get_bias_tensor()
+    assert (kernel.dims, bias.dims) == ((12, FEATURES), (12,))
+    assert model.get_tensor_by_id(2) is model.get_layers()[1].get_parameter_by_id(0)
+    with model:
+        given = np.arange(12 * FEATURES, dtype=np.float32).reshape(12, FEATURES)
+        kernel.set_weights(model, given)
+        assert np.array_equal(kernel.get_weights(model), given)
+        assert not bias.get_weights(model).any()
+        with pytest.raises(InvalidArgument, match=r"hidden.kernel has dims \[12, 6\], the array \[6, 12\]"):
+            kernel.set_weights(model, given.T)
+    with pytest.raises(NotFound, match="no layer 'middle'; there are hidden, top, softmax_2"):
+        model.get_layer_by_name("middle")
+
+
+def test_gradients_add_up_until_they_are_zeroed(daemon):
+    model, x = classifier()
+    points, labels = data(BATCH)
+    kernel = model.get_layer_by_name("top").get_weight_tensor()
+    with model:
+        x.set_tensor(model, points)
+        model.label_tensor.set_tensor(model, labels)
+        found = []
+        for _ in range(2):
+            model.forward()
+            model.backward()
+            found.append(kernel.get_gradients(model))
+        model.zero_gradients()
+        assert not kernel.get_gradients(model).any()
+    assert found[0].any()
+    np.testing.assert_allclose(found[1], 2 * found[0], rtol=1e-5)
+
+
+def test_initializers(daemon):
+    model = FFModel(FFConfig(["-b", "4"]))
+    x = model.create_tensor([4, 50], DataType.DT_FLOAT)
+    t = model.dense(
+        x, 50, kernel_initializer=ZeroInitializer(), bias_initializer=NormInitializer(1, 3.0, 0.0), name="a"
+    )
+    t = model.dense(t, 50, kernel_initializer=UniformInitializer(1, 2.0, 4.0), name="b")
+    t = model.dense(t, 50, kernel_initializer=NormInitializer(1, 0.0, 0.5), name="c")
+    model.dense(t, 50, name="d")
+    model.compile(SGDOptimizer(model), LossType.LOSS_IDENTITY, [])
+    with model:
+        p = model.parameters()
+    assert not p["a.kernel"].any()
+    assert (p["a.bias"] == 3).all()
+    assert 2 <= p["b.kernel"].min() < 2.1
+    assert 3.9 < p["b.kernel"].max() <= 4
+    assert p["c.kernel"].std() == pytest.approx(0.5, rel=0.1)
+    assert np.abs(p["d.kernel"]).max() == pytest.approx((6 / 100) ** 0.5, rel=0.02)
+
+
+def test_the_learning_rate_of_a_running_model(daemon):
+    model, _ = classifier(SGDOptimizer(None, 0.3))
+    with model:
+        model.fit(*data(), verbose=0)
+        before = model.parameters()
+        model.optimizer.set_learning_rate(0.0)
+        model.fit(*data(), verbose=0)
+        assert np.array_equal(before["top.kernel"], model.parameters()["top.kernel"])
+
+
+def test_regularized_kernels_shrink(daemon):
+    class L2:
+        type, _lambda = RegularizerMode.REG_MODE_L2, 0.5
+
+    model = FFModel(FFConfig(["-b", "4"]))
+    x = model.create_tensor([4, 5], DataType.DT_FLOAT)
+    model.dense(x, 5, kernel_regularizer=L2, name="a")
+    model.compile(SGDOptimizer(model, 0.1), LossType.LOSS_IDENTITY, [])
+    with model:
+        before = model.parameters()["a.kernel"]
+        model.fit(np.zeros((4, 5)), verbose=0)
+        np.testing.assert_allclose(model.parameters()["a.kernel"], before * (1 - 0.1), rtol=1e-5)
+
+
+def test_inference_needs_no_labels(daemon):
+    model = FFModel(FFConfig(["-b", "4"]))
+    x = model.create_tensor([4, 5], DataType.DT_FLOAT)
+    hidden = model.dense(x, 3)
+    y = model.dropout(hidden, 0.5)
+    model.keep(hidden)
+    model.compile(comp_mode=CompMode.INFERENCE)
+    with model:
+        x.set_tensor(model, np.ones((4, 5)))
+        model.forward()
+        assert np.array_equal(y.get_tensor(model), hidden.get_tensor(model))
+        with pytest.raises(FailedPrecondition, match="got no optimizer"):
+            model.update()
+
+
+def test_a_second_model_takes_the_workers_and_the_first_gets_its_parameters_back(daemon):
+    teacher, _ = classifier(AdamOptimizer(None, 0.01))
+    student, _ = classifier()
+    with teacher, student:
+        teacher.fit(*data(), epochs=2, verbose=0)
+        weights, quality = teacher.parameters(), teacher.eval(*data(seed=3))
+        student.set_parameters(weights)
+        assert student.eval(*data(seed=3)) == pytest.approx(quality, rel=1e-6)
+        with pytest.warns(EspalierWarning, match="the moments of its optimizer begin anew"):
+            again = teacher.parameters()
+    assert all(np.array_equal(array, again[name]) for name, array in weights.items())
+
+
+def test_what_cannot_be_is_refused_with_the_layer_and_the_remedy(daemon):
+    model = FFModel(FFConfig(["-b", "4"]))
+    x = model.create_tensor([4, 3, 8, 8], DataType.DT_FLOAT)
+    ids = model.create_tensor([4, 5], DataType.DT_INT64)
+    cases = [
+        (lambda: model.create_tensor([5, 3], DataType.DT_FLOAT), r"dims\[0\] is 5.*-b"),
+        (lambda: model.create_tensor([4, 3], DataType.DT_DOUBLE), "DT_DOUBLE: .*use DT_FLOAT"),
+        (
+            lambda: model.conv2d(x, 4, 9, 9, 1, 1, 0, 0, name="c"),
+            r"layer c \(conv2d\): its kernel of height 9 is larger",
+        ),
+        (lambda: model.conv2d(ids, 4, 1, 1, 1, 1, 0, 0), "four are needed"),
+        (lambda: model.embedding(x, 4, 1, AggrMode.AGGR_MODE_SUM), "ids are DT_INT32 or DT_INT64"),
+        (lambda: model.reshape(x, [4, 3, 8, 7]), r"\[4, 3, 8, 8\] cannot be reshaped to \[4, 3, 8, 7\]"),
+        (lambda: model.reshape(x, [6, 128]), "the batch, would be split up"),
+        (lambda: model.concat([x, x], 0), "axis 0 is the batch"),
+        (lambda: model.split(x, 2, 1), "3 elements along axis 1 cannot be split into 2"),
+        (lambda: model.add(x, ids), "DT_FLOAT and DT_INT64"),
+        (lambda: model.transpose(x, (0, 1, 1, 2)), "each must occur once"),
+        (lambda: model.dropout(x, 1.0), "rate 1.0; accepted"),
+        (lambda: model.dense(x, 3, activation="relu"), "activation 'relu'; accepted: AC_MODE_NONE"),
+        (lambda: model.batch_norm(ids, name="bn").dims, None),
+    ]
+    for act, message in cases:
+        if message is None:
+            act()
+            continue
+        with pytest.raises(InvalidArgument, match=message):
+            act()
+    model.flat(x)
+    # What only the daemon knows comes with compile, and names the line.
+    with pytest.raises(InvalidArgument, match=r"bn.*made at .*test_core\.py:\d+"):
+        model.compile(SGDOptimizer(model), LossType.LOSS_IDENTITY, [])
+
+
+def test_what_comes_too_early_or_too_late_is_refused(daemon):
+    model, x = classifier()
+    with pytest.raises(FailedPrecondition, match="before compile"):
+        model.relu(x)
+    with pytest.raises(FailedPrecondition, match="input_0 has no elements"):
+        model.forward()
+    points, labels = data(BATCH)
+    with pytest.raises(InvalidArgument, match="batch_size 8, and the model was made for 16"):
+        model.fit(points, labels, batch_size=8)
+    with pytest.raises(InvalidArgument, match="do not fill a batch of 16"):
+        model.fit(points[:3], labels[:3])
+    with pytest.raises(InvalidArgument, match="unequal numbers of examples"):
+        model.fit(points, labels[:3])
+    with pytest.raises(InvalidArgument, match=r"dims \[16, 4\]; an example of it has \[6\]"):
+        model.fit(points[:, :4], labels)
+    loader = model.create_data_loader(x, points)
+    loader.next_batch(model)
+    with pytest.raises(NotFound, match=r"reset\(\) begins anew"):
+        loader.next_batch(model)
+    empty = FFModel(FFConfig(["-b", "4"]))
+    with pytest.raises(FailedPrecondition, match="has no layers"):
+        empty.compile()
+    with pytest.raises(FailedPrecondition, match=r"call compile\(\) first"):
+        empty.label_tensor  # noqa: B018
+
+
+def test_flags():
+    config = FFConfig(["prog.data", "-e", "3", "-batch-size", "32", "--budget=20", "-alpha", "0.1", "-d", "x.npz"])
+    assert (config.epochs, config.batch_size, config.get_batch_size(), config.dataset_path) == (3, 32, 32, "x.npz")
+    assert config.search() == {"budget": 20, "alpha": 0.1}
+    assert FFConfig(["--only-data-parallel"]).search() == {"strategy": "data_parallel"}
+    assert FFConfig(["--budget", "0"]).search() == {"strategy": "data_parallel"}
+    assert FFConfig(["--enable-parameter-parallel", "--enable-attribute-parallel", "--user-flag", "7"]).search() == {}
+    config.enable_parameter_parallel = False
+    assert config.search()["disable_parameter_parallel"] is True
+    assert FFConfig(["--import", "plan.json"]).search() == {"imported": "plan.json"}
+    with pytest.raises(InvalidArgument, match="-b many: accepted is an integer above 0"):
+        FFConfig(["-b", "many"])
+    with pytest.raises(InvalidArgument, match="-e needs a value"):
+        FFConfig(["-e"])
+    with pytest.warns(EspalierWarning, match="-ll:gpu -ll:fsize: flags of Legion change nothing"):
+        FFConfig(["-ll:gpu", "4", "-ll:fsize", "14000"])
+    with pytest.warns(EspalierWarning, match="--fusion changes nothing"):
+        FFConfig(["--fusion"])
+    assert NetConfig(["-d", "images"]).dataset_path == "images"
+    dlrm = DLRMConfig(["--arch-embedding-size", "100-20", "--arch-mlp-bot", "13-64-8"])
+    assert (dlrm.embedding_size, dlrm.mlp_bot, dlrm.mlp_top) == ([100, 20], [13, 64, 8], [8, 2])
+
+
+def test_a_plan_is_exported_and_imported(daemon, tmp_path):
+    path, tasks, nodes = tmp_path / "plan.json", tmp_path / "tasks.dot", tmp_path / "nodes.dot"
+    first, _ = classifier(
+        arguments=["--only-data-parallel", "--export", str(path), "--taskgraph", str(tasks), "--compgraph", str(nodes)]
+    )
+    with first:
+        first.init_layers()
+        plan = first.plan
+    assert "digraph" in tasks.read_text()
+    assert "hidden" in nodes.read_text()
+    second, _ = classifier(arguments=["--import", str(path)])
+    with second:
+        assert [list(op.devices) for op in second.plan.proto.operators] == [
+            list(op.devices) for op in plan.proto.operators
+        ]
