@@ -1,16 +1,25 @@
-"""FlexFlow's `flexflow.torch.model`: a PyTorch model, from a file or a module."""
+"""FlexFlow's `flexflow.torch.model`: a PyTorch model, from a file or a module.
+
+torch_model = PyTorchModel("mymodel.ff")
+(output,) = torch_model.apply(ffmodel, [input_tensor])
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from espalier.errors import InvalidArgument
+from espalier.graph import dtype_name
 from espalier.torch import fx
 from espalier.torch.module_graph import Columns, ModuleGraph, argument_names, to_graph
+
+if TYPE_CHECKING:
+    from espalier.core import FFModel, Tensor
 
 # Arguments of transformers models that hold token ids; the others hold masks.
 _IDS = ("input_ids", "decoder_input_ids", "labels")
@@ -36,6 +45,8 @@ class PyTorchModel:
         self.module: nn.Module = model if isinstance(model, nn.Module) else fx.read(model)
         self.batch_size = batch_size
         self._tokens: dict[str, torch.Tensor] | None = None
+        self._names = input_names
+        self._applied: ModuleGraph | None = None
         if is_hf_model:
             self._tokens = _token_inputs(self.module, batch_size, seq_length, input_names)
 
@@ -59,6 +70,68 @@ class PyTorchModel:
             return to_graph(self.module, example_inputs, **{"batch_size": self.batch_size, **options})
         finally:
             self.module.train(training)
+
+    def apply(self, ffmodel: FFModel, input_tensors: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> list[Tensor]:
+        """Adds the model to an FFModel as one layer and returns its outputs in order, of which losses take the first.
+
+        input_tensors: in the order of the model's arguments, or by their names; of is_hf_model without input_names
+        (input_ids, attention_mask, decoder_input_ids or labels). The parameters begin with the module's values; they
+        have the names of its state_dict. Errors as espalier.torch.to_graph.
+        """
+        from espalier.core.module import add_module
+
+        named = self._by_name(input_tensors)
+        examples = {
+            name: torch.zeros(tensor.dims, dtype=getattr(torch, tensor.dtype)) for name, tensor in named.items()
+        }
+        batch = ffmodel._batch_size
+        for name, tensor in named.items():
+            if tensor.dims[0] != batch or tensor.batch_dim != 0:
+                raise InvalidArgument(f"input {name} {tensor!r}: dimension 0 must be the batch of {batch} examples")
+        made = self.to_graph(examples, batch_size=batch)
+        self._applied = made
+        results = []
+        for output, (shape, dtype) in made.outputs.items():
+            free = [d for d, length in enumerate(shape) if getattr(length, "free_symbols", None)]
+            if len(free) > 1:
+                raise InvalidArgument(f"output {output}: more than one dimension follows the batch: {shape}")
+            batch_dim = free[0] if free else 0 if made.fixed_batch and shape and shape[0] == batch else None
+            dims = [int(n.subs(dict.fromkeys(n.free_symbols, batch))) if d in free else n for d, n in enumerate(shape)]
+            results.append((output, dims, dtype_name(dtype), batch_dim))
+        results.sort(key=lambda result: result[0] != "logits")
+        return add_module(ffmodel, type(self.module).__name__.lower(), made.graph, named, results)
+
+    def to_ff(self, ffmodel: FFModel, input_tensors: Any, verbose: bool = False) -> list[Tensor]:
+        """As apply."""
+        return self.apply(ffmodel, input_tensors)
+
+    torch_to_ff = to_ff
+
+    def read_back(self, ffmodel: FFModel) -> None:
+        """Writes the trained parameters and running statistics of an FFModel into the module.
+
+        InvalidArgument if apply() did not add it to that model.
+        """
+        trained = ffmodel.parameters()
+        if self._applied is None or any(name not in trained for name in self._applied.tensors):
+            raise InvalidArgument("the module was not applied to this model")
+        with torch.no_grad():
+            for name, tensor in self._applied.tensors.items():
+                tensor.copy_(torch.from_numpy(trained[name]))
+
+    def _by_name(self, given: Any) -> dict[str, Tensor]:
+        if isinstance(given, Mapping):
+            return dict(given)
+        tensors = list(given) if isinstance(given, (list, tuple)) else [given]
+        names = self._names or argument_names(self.module)
+        if self._tokens is not None and self._names is None:
+            names = list(self._tokens)
+            if len(tensors) == 3 and names[-1] == "labels":
+                # FlexFlow's example feeds the decoder and computes the loss of the logits.
+                names = [*names[:-1], "decoder_input_ids"]
+        if len(tensors) > len(names):
+            raise InvalidArgument(f"{len(tensors)} tensors for the arguments {', '.join(names)}")
+        return dict(zip(names, tensors, strict=False))
 
 
 def _token_inputs(

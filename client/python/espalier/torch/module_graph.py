@@ -17,7 +17,7 @@ from espalier.torch.convert import Converter, operator_name
 from espalier.torch.emitter import Emitter, Output
 from espalier.torch.export import trace
 from espalier.torch.prune import prune
-from espalier.torch.values import Value, constant, size
+from espalier.torch.values import Shape, Value, constant, size
 
 Columns: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Loss: TypeAlias = "nn.Module | Callable[..., torch.Tensor] | None"
@@ -36,6 +36,8 @@ class ModuleGraph:
     # Buffers of integers -> what a step adds to them.
     counters: dict[str, tuple[torch.Tensor, int]] = field(default_factory=dict)
     fixed_batch: str = ""  # why the graph is for one batch size only; empty: it was traced for any
+    # The module's results by name: their shapes, in which sizes that follow the batch are expressions of one symbol.
+    outputs: dict[str, tuple[Shape, torch.dtype]] = field(default_factory=dict)
 
 
 class _Names:
@@ -191,6 +193,7 @@ def to_graph(
     tensors = dict(call.named_buffers())
     for buffer, step in converter.counted.items():
         converted.counters[_stripped(buffer)] = (tensors[buffer], step)
+    converted.outputs = {name: (value.shape, value.dtype) for name, value in outputs.items()}
     _write_outputs(emitter, outputs, labels, values, metrics)
     prune(graph)
     used = set(graph.parameters)
