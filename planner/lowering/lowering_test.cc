@@ -110,7 +110,7 @@ TEST(LowerPlanTest, RandomPlacementsGiveConsistentPrograms) {
 // Programs rewritten to fit a device are still consistent, whatever is split.
 TEST(LowerPlanTest, MemoryLimitsAreMetByOffloadAndTiling) {
   int rewritten = 0, refused = 0;
-  const Graph graphs[] = {Mlp(), Cnn(64), Llama(SmallLlama(6), 16, 32),
+  const Graph graphs[] = {Mlp(), Cnn(64), Llama(SmallLlama(3), 16, 32),
                           Llama(LargerLlama(2, true), 8)};
   for (const Graph& graph : graphs) {
     for (int stage : {0, 1, 2, 3, kForwardOnly, kForwardOnly + 3}) {
