@@ -14,12 +14,21 @@ Logs = dict[str, float]
 _NOT_LOGGED = ("gradient_norm", "learning_rate")
 
 
+def shared_logs(run: Run, values: Mapping[str, float]) -> Logs:
+    """The logs of a step or epoch with these values: one dict for all callbacks, which may add to it, as in Keras."""
+    if run.logs is None or run.logs[0] is not values:
+        run.logs = (values, {name: values[name] for name in sorted(values) if name not in _NOT_LOGGED})
+    return run.logs[1]
+
+
 class Callback(training.Callback):
     """Base of callbacks with Keras' hooks.
 
     `logs` of a batch are the values of that step, those of an epoch the means of its steps. `self.model` is the model
-    that is trained, `self.run` the running job (espalier.training.Run), `self.params` has epochs and steps. To end the
-    training, set self.model.stop_training, as in Keras, or call self.run.stop(reason); a job is cancelled.
+    that is trained, `self.run` the running job or session (espalier.training.Run), `self.params` has epochs and steps.
+    To end the training, set self.model.stop_training, as in Keras, or call self.run.stop(reason); a job is cancelled.
+
+    A class that reads or sets weights or the learning rate says `needs_session = True`: a job does not wait for it.
     """
 
     model: Any = None
@@ -38,7 +47,7 @@ class Callback(training.Callback):
         """When the job is queued."""
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """When the job has ended; `logs` are those of the last epoch, and the evaluation as val_..."""
+        """When the training has ended; `logs` are those of the last epoch, with the evaluation as val_..."""
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Before an epoch, from 0."""
@@ -60,6 +69,30 @@ class Callback(training.Callback):
     def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Old name of on_train_batch_end."""
 
+    def on_test_begin(self, logs: Logs | None = None) -> None:
+        """Before `evaluate`."""
+
+    def on_test_end(self, logs: Logs | None = None) -> None:
+        """After `evaluate`, with what it returns."""
+
+    def on_test_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        """Before a batch of `evaluate`, from 0."""
+
+    def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """After a batch of `evaluate`, with the means until then."""
+
+    def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Before `predict`."""
+
+    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
+        """After `predict`."""
+
+    def on_predict_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Before a batch of `predict`, from 0."""
+
+    def on_predict_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """After a batch of `predict`: `logs["outputs"]`."""
+
     # What a training does, as hooks.
 
     def on_begin(self, run: Run) -> None:
@@ -70,22 +103,32 @@ class Callback(training.Callback):
             self.set_params({"epochs": run.epochs, "steps": run.steps_per_epoch or None, "verbose": 0})
         self.on_train_begin({})
 
-    def on_step(self, run: Run, step: int, values: Mapping[str, float]) -> None:
+    def before_step(self, run: Run, step: int) -> None:
         """As espalier.training.Callback."""
-        logs = {name: value for name, value in values.items() if name not in _NOT_LOGGED}
         per_epoch = run.steps_per_epoch
-        epoch, batch = divmod(step, per_epoch) if per_epoch else (0, step)
+        self._before(*(divmod(step, per_epoch) if per_epoch else (0, step)))
+        self._stop(run)
+
+    def _before(self, epoch: int, batch: int) -> None:
         if batch == 0:
             self.on_epoch_begin(epoch, {})
         self.on_train_batch_begin(batch, {})
+
+    def on_step(self, run: Run, step: int, values: Mapping[str, float]) -> None:
+        """As espalier.training.Callback."""
+        logs = shared_logs(run, values)
+        per_epoch = run.steps_per_epoch
+        epoch, batch = divmod(step, per_epoch) if per_epoch else (0, step)
+        if run.session is None:
+            self._before(epoch, batch)
         self._last = logs
-        self.on_train_batch_end(batch, dict(logs))
+        self.on_train_batch_end(batch, logs)
         self._stop(run)
 
     def on_epoch(self, run: Run, epoch: int, values: Mapping[str, float]) -> None:
         """As espalier.training.Callback."""
-        self._last = {name: value for name, value in values.items() if name not in _NOT_LOGGED}
-        self.on_epoch_end(epoch, dict(self._last))
+        self._last = shared_logs(run, values)
+        self.on_epoch_end(epoch, self._last)
         self._stop(run)
 
     def _stop(self, run: Run) -> None:
@@ -95,7 +138,7 @@ class Callback(training.Callback):
     def on_end(self, run: Run, result: TrainingResult) -> None:
         """As espalier.training.Callback."""
         held = {f"val_{name}": value for name, value in result.evaluation.items()}
-        self.on_train_end({**self._last, **held})
+        self.on_train_end({**held, **self._last})
 
 
 __all__ = ["Callback", "Logs"]

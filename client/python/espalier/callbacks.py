@@ -4,8 +4,9 @@
     espalier.fit(graph, data, ..., callbacks=[TensorBoard("logs")])
 
 A job does not wait for callbacks: they are told what it reports. LMS, EarlyStopping and LearningRateScheduler are
-written into the job before it begins. What decides later, such as ReduceLROnPlateau and ModelCheckpoint, makes fit
-train in a session, as fit(execution="session") does: there `self.run` sets the learning rate and reads the parameters.
+written into the job before it begins. What decides later, such as ReduceLROnPlateau, ModelCheckpoint and classes with
+`needs_session`, makes fit train in a session, as fit(execution="session") does: there `self.run` sets the learning rate
+and reads the parameters.
 """
 
 from __future__ import annotations
@@ -146,9 +147,9 @@ class CSVLogger(Callback):
         self._write()
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Adds the evaluation to the last line."""
+        """Adds the evaluation to the last line, if no epoch was validated."""
         held = {name: value for name, value in (logs or {}).items() if name.startswith("val_")}
-        if self._rows and held:
+        if self._rows and held and not any(name in row for row in self._rows for name in held):
             self._rows[-1].update(held)
             self._write()
 
@@ -176,6 +177,9 @@ ProgbarLogger = BaseLogger = ProgressBar
 class TensorBoard(Callback):
     """Event files for TensorBoard: the values of epochs, and with update_freq="batch" or a number also of steps.
 
+    As Keras' own: log_dir/train has "epoch_loss", log_dir/validation the same name for "val_loss", and
+    "evaluation_loss_vs_iterations" of an evaluation.
+
     Needs the package tensorboard: pip install 'espalier[tensorboard]'.
     """
 
@@ -201,45 +205,71 @@ class TensorBoard(Callback):
                 raise InvalidArgument(f"TensorBoard: {name}={value!r} is not supported; losses and metrics are written")
         self.log_dir = os.fspath(log_dir)
         self._every = 1 if update_freq == "batch" else update_freq if isinstance(update_freq, int) else 0
-        self._writer: Any = None
+        self._writers: dict[str, Any] = {}
         self._step = 0
+        self._validated = self._training = False
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Opens the files; ImportError with the remedy without the package."""
-        try:
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError:
-            raise ImportError(
-                "TensorBoard needs the package tensorboard: pip install 'espalier[tensorboard]'"
-            ) from None
-        self._writer, self._step = EventFileWriter(os.path.join(self.log_dir, "train")), 0
+        """Opens the file; ImportError with the remedy without the package."""
+        self._step, self._validated, self._training = 0, False, True
+        self._open("train")
 
-    def _write(self, prefix: str, logs: Mapping[str, float], step: int) -> None:
+    def _open(self, folder: str) -> Any:
+        if folder not in self._writers:
+            try:
+                from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            except ImportError:
+                raise ImportError(
+                    "TensorBoard needs the package tensorboard: pip install 'espalier[tensorboard]'"
+                ) from None
+            self._writers[folder] = EventFileWriter(os.path.join(self.log_dir, folder))
+        return self._writers[folder]
+
+    def _close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers = {}
+
+    def _write(self, folder: str, tag: str, logs: Mapping[str, float], step: int) -> None:
+        # `tag` has {} for the name of a value.
+        if not logs:
+            return
         import time
 
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        values = [Summary.Value(tag=f"{prefix}{name}", simple_value=value) for name, value in logs.items()]
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        values = [Summary.Value(tag=tag.format(name), simple_value=value) for name, value in logs.items()]
+        self._open(folder).add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Writes the step's values, if they are wanted."""
         if self._every and self._step % self._every == 0:
-            self._write("batch_", logs or {}, self._step)
+            self._write("train", "batch_{}", logs or {}, self._step)
         self._step += 1
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Writes the epoch's values."""
-        self._write("epoch_", logs or {}, epoch)
-        self._writer.flush()
+        held = _held_out(logs)
+        self._validated |= bool(held)
+        self._write("train", "epoch_{}", {k: v for k, v in (logs or {}).items() if not k.startswith("val_")}, epoch)
+        self._write("validation", "epoch_{}", held, epoch)
+        for writer in self._writers.values():
+            writer.flush()
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Writes the evaluation and closes the files."""
-        held = {name[4:]: value for name, value in (logs or {}).items() if name.startswith("val_")}
-        if held:
-            self._write("evaluation_", held, self._step)
-        self._writer.close()
+        """Writes the evaluation, if no epoch was validated, and closes the files."""
+        if not self._validated:
+            self._write("validation", "evaluation_{}_vs_iterations", _held_out(logs), self._step)
+        self._training = False
+        self._close()
+
+    def on_test_end(self, logs: Logs | None = None) -> None:
+        """Writes what `evaluate` returns."""
+        updates = getattr(getattr(self.model, "optimizer", None), "iterations", self._step)
+        self._write("validation", "evaluation_{}_vs_iterations", logs or {}, int(updates))
+        if not self._training:
+            self._close()
 
 
 class MLflow(Callback):
@@ -307,6 +337,10 @@ class MLflow(Callback):
             mlflow.log_metrics(held)
         if self._ours:
             mlflow.end_run()
+
+
+def _held_out(logs: Logs | None) -> Logs:
+    return {name[4:]: value for name, value in (logs or {}).items() if name.startswith("val_")}
 
 
 class VerificationFailed(EspalierError, AssertionError):

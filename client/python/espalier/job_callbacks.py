@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from espalier import training
+from espalier.callback import shared_logs
 from espalier.errors import FailedPrecondition, InvalidArgument
 from espalier.training import Run
 from espalier.v1 import program_pb2, training_pb2
@@ -109,9 +110,9 @@ class LMS(training.Callback):
 class LearningRateScheduler(training.Callback):
     """Keras': schedule(epoch, learning rate) gives the rate of each epoch, which the job follows.
 
-    The function is asked for all epochs before the job begins. Rates that stay the same, or that change by one factor
-    every so many epochs, become the job's schedule. Others are refused: the coordinator has no schedule for them; see
-    espalier.keras.optimizers.schedules for those that it has.
+    The function is asked for all epochs before a job begins. Rates that stay the same, or that change by one factor
+    every so many epochs, become the job's schedule. For others fit trains in a session, in which the function is asked
+    at each epoch's beginning, with the rate as it is then.
     """
 
     # Told by the front end; 0: not known.
@@ -119,37 +120,71 @@ class LearningRateScheduler(training.Callback):
 
     def __init__(self, schedule: Callable[..., float], verbose: int = 0):
         self.schedule, self.verbose = schedule, verbose
+        self._found: tuple[list[float], int, float] | None = None  # of the training that begins
 
-    def _rates(self, epochs: int, first: float) -> list[float]:
-        rates, rate = [], first
-        for epoch in range(epochs):
-            try:
-                rate = float(self.schedule(epoch, rate))
-            except TypeError:  # Keras 1's function of the epoch alone
-                rate = float(self.schedule(epoch))
-            rates.append(rate)
-        return rates
+    def _rate(self, epoch: int, rate: float) -> float:
+        try:
+            return float(self.schedule(epoch, rate))
+        except TypeError:  # Keras 1's function of the epoch alone
+            return float(self.schedule(epoch))
 
-    def configure(self, spec: training_pb2.TrainingSpec) -> None:
-        """Writes the schedule into the job. InvalidArgument for one that it cannot follow exactly."""
+    def _follow(self, spec: training_pb2.TrainingSpec) -> tuple[list[float], int, float]:
+        # The rates of all epochs, and the (epochs, factor) of their changes. InvalidArgument if a job has no such ones.
         if not spec.epochs:
-            raise InvalidArgument("LearningRateScheduler: the job has a number of steps; give epochs")
+            raise InvalidArgument("the job has a number of steps; give epochs")
         message = spec.optimizer.learning_rate
         if message.kind != program_pb2.LearningRateSchedule.CONSTANT or message.warmup_steps:
-            raise InvalidArgument("LearningRateScheduler: the optimizer has a schedule already; give it a number")
-        rates = self._rates(int(spec.epochs), message.peak)
+            raise InvalidArgument("the optimizer has a schedule already; give it a number")
+        rates, rate = [], message.peak
+        for epoch in range(int(spec.epochs)):
+            rate = self._rate(epoch, rate)
+            rates.append(rate)
         found = _staircase(rates)
         if found is None:
             raise InvalidArgument(
-                f"LearningRateScheduler: no schedule of the coordinator gives the rates {_shown(rates)}. It follows "
-                "rates that stay, or change by one factor every so many epochs; by steps also those of "
-                "espalier.keras.optimizers.schedules"
+                f"no schedule of the coordinator gives the rates {_shown(rates)}. It follows rates that stay, or "
+                "change by one factor every so many epochs; by steps also those of espalier.keras.optimizers.schedules"
             )
-        every, factor = found
+        if found[1] != 1 and not self.steps_per_epoch:
+            raise InvalidArgument("the number of examples is not known before training")
+        return rates, *found
+
+    def why_session(self, spec: training_pb2.TrainingSpec) -> str:
+        """What a job cannot follow."""
+        self._found = None
+        try:
+            self._found = self._follow(spec)
+        except InvalidArgument as error:
+            return str(error)
+        return ""
+
+    def configure_session(self, spec: training_pb2.TrainingSpec) -> None:
+        """Nothing: the rates are set from epoch to epoch."""
+
+    def before_step(self, run: Run, step: int) -> None:
+        """Sets the rate of an epoch that begins."""
+        if not run.steps_per_epoch:
+            raise InvalidArgument("LearningRateScheduler: the training has a number of steps; give epochs")
+        epoch, batch = divmod(step, run.steps_per_epoch)
+        if batch == 0:
+            run.set_learning_rate(self._rate(epoch, run.learning_rate))
+            if self.verbose:
+                print(f"Epoch {epoch + 1}: LearningRateScheduler setting learning rate to {run.learning_rate:g}.")
+
+    def on_epoch(self, run: Run, epoch: int, values: Mapping[str, float]) -> None:
+        """Adds the rate to the logs, as Keras does."""
+        shared_logs(run, values)["learning_rate"] = run.learning_rate
+
+    def configure(self, spec: training_pb2.TrainingSpec) -> None:
+        """Writes the schedule into the job. InvalidArgument for one that it cannot follow exactly."""
+        try:
+            rates, every, factor = self._found or self._follow(spec)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"LearningRateScheduler: {error}; or train with execution='session'") from None
+        self._found = None
+        message = spec.optimizer.learning_rate
         message.peak = rates[0]
         if factor != 1:
-            if not self.steps_per_epoch:
-                raise InvalidArgument("LearningRateScheduler: the number of examples is not known before training")
             message.kind = program_pb2.LearningRateSchedule.STEP
             message.step_size, message.gamma = every * self.steps_per_epoch, factor
             message.floor = 0.0

@@ -70,6 +70,8 @@ class ReduceLROnPlateau(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Compares, and sets the rate."""
         value = self._watched.value(logs or {})
+        if logs is not None and self.run is not None:
+            logs["learning_rate"] = self.run.learning_rate
         if self._cooling:
             self._cooling -= 1
             self._waited = 0

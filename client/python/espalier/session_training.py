@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from espalier.job import Reports
 from espalier.npz import Array
 from espalier.plan import seconds
 from espalier.progress import Printer, values_text
-from espalier.session import Session
+from espalier.session import Session, SessionState
 from espalier.training import Callback, Run, TrainingResult
 from espalier.v1 import program_pb2, training_pb2
 
@@ -71,6 +72,9 @@ def train(
     callbacks: Sequence[Callback],
     printer: Printer,
     steps_per_epoch: int,
+    initial_epoch: int = 0,
+    state: SessionState | None = None,
+    evaluate: Callable[[Session], Mapping[str, float]] | None = None,
 ) -> TrainingResult:
     """Trains `spec`, which make_spec made, in a session; `configure` may change it before. Errors as espalier.fit."""
     most = spec.batch_size * spec.steps if spec.steps else None
@@ -80,10 +84,20 @@ def train(
             uri = "artifact:" + client._upload_file(prepared.path, prepared.stem)
         dataset = datasets.dataset_message(prepared, uri, validation_split, shuffle)
     spec.dataset.CopyFrom(dataset)
+    if evaluate is not None:
+        spec.dataset.holdout_fraction = 0.5  # tells `configure` that there is a validation
     configure(spec)
+    if evaluate is not None:
+        spec.dataset.ClearField("holdout_fraction")
     held = spec.dataset.holdout_fraction
-    trained = prepared.examples - int(prepared.examples * held)
-    _set_total_steps(spec, trained // spec.batch_size)
+    per_epoch = (prepared.examples - int(prepared.examples * held)) // spec.batch_size
+    _set_total_steps(spec, per_epoch)
+    if initial_epoch:
+        if not (steps_per_epoch or per_epoch):
+            raise errors.InvalidArgument(
+                "initial_epoch needs data with a known number of examples, to begin with the batch of that epoch"
+            )
+        state = dataclasses.replace(state or SessionState(), next_batch=initial_epoch * (steps_per_epoch or per_epoch))
     validation, rule = training_pb2.Validation(), training_pb2.EarlyStopping()
     validated, stops = spec.HasField("validation"), spec.HasField("early_stopping")
     validation.CopyFrom(spec.validation)
@@ -92,13 +106,7 @@ def train(
         raise errors.InvalidArgument("a session validates on the held-out examples of its data; give validation_split")
 
     def complete(opened: training_pb2.TrainingSpec) -> None:
-        kept = training_pb2.TrainingSpec()
-        kept.CopyFrom(opened)  # its model may have become an artifact
         opened.CopyFrom(spec)
-        opened.ClearField("model")
-        if kept.WhichOneof("model") == "graph":
-            opened.graph.CopyFrom(kept.graph)
-        opened.init_artifact = kept.init_artifact
         for field in ("epochs", "steps", "output_model", "validation", "early_stopping"):
             opened.ClearField(field)
 
@@ -110,6 +118,7 @@ def train(
         columns=columns,
         client=client,
         extra=complete,
+        state=state,
     ) as session:
         for note in session.notes:
             printer.note(note)
@@ -120,7 +129,11 @@ def train(
             raise errors.InvalidArgument(
                 f"{session.examples} examples do not fill one batch of {spec.batch_size}: give a smaller batch_size"
             )
+        run.learning_rate = spec.optimizer.learning_rate.peak
         fit = _Fit(run, session, printer, callbacks, validation if validated else None)
+        fit.first = initial_epoch * run.steps_per_epoch
+        if evaluate is not None:
+            fit.evaluate = evaluate
         if stops:
             fit.early_stopping = _EarlyStopping(rule)
         return fit.result(spec.name)
@@ -159,6 +172,9 @@ class _Fit:
         self._reports = Reports()
         self._last: dict[str, float] | None = None  # the validation of the present parameters
         self.early_stopping: _EarlyStopping | None = None
+        self.first = 0  # step
+        # Losses and metrics of a validation.
+        self.evaluate: Callable[[Session], Mapping[str, float]] | None = Session.evaluate if session.held_out else None
 
     def result(self, name: str) -> TrainingResult:
         """Trains. A KeyboardInterrupt ends the session."""
@@ -166,7 +182,7 @@ class _Fit:
         began = time.monotonic()
         for callback in self._callbacks:
             callback.on_begin(run)
-        done = 0
+        done = self.first
         while done < run.total_steps and not run.stopped:
             self._step(done)
             done += 1
@@ -194,10 +210,12 @@ class _Fit:
     def _evaluation(self) -> dict[str, float]:
         if self._last is not None:
             return {name.removeprefix("val_"): value for name, value in self._last.items()}
-        return self._session.evaluate() if self._session.held_out else {}
+        return {} if self.evaluate is None else dict(self.evaluate(self._session))
 
     def _step(self, step: int) -> None:
         run = self._run
+        for callback in self._callbacks:
+            callback.before_step(run, step)
         began = time.monotonic()
         values = self._session.step()
         run.learning_rate = values.get("learning_rate", run.learning_rate)
@@ -218,12 +236,12 @@ class _Fit:
                 callback.on_epoch(run, step // per_epoch, merged)
 
     def _validate(self, done: int, per_epoch: int) -> dict[str, float]:
-        if self._validation is None:
+        if self._validation is None or self.evaluate is None:
             return {}
         every = self._validation.every_steps or per_epoch * (self._validation.every_epochs or 1)
         if done != self._run.total_steps and (not every or done % every):
             return {}
-        self._last = {f"val_{name}": value for name, value in self._session.evaluate().items()}
+        self._last = {f"val_{name}": value for name, value in self.evaluate(self._session).items()}
         if self.early_stopping is not None and self.early_stopping.validated(self._last, self._session):
             self._run.stop("validation stopped improving")
         return self._last

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from espalier import data as datasets
-from espalier import errors
+from espalier import errors, kept_sessions
 from espalier.client import Client, default_client
 from espalier.interrupt import ask, submit_or_cancel
 from espalier.job import History, Job, Position, Reports, is_over, state_name
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from espalier.graph import Graph
-    from espalier.session import Session
+    from espalier.session import Session, SessionState
 
 _PRECISIONS = {
     "f32": graph_pb2.F32,
@@ -49,7 +49,9 @@ class Run:
         self.total_steps = 0  # of a job known from the first report on
         self.stopped = ""  # why a callback ended the training
         self.session = session
-        self.learning_rate = float("nan")  # of the last step
+        self.learning_rate = float("nan")  # of the last step, or as it was set since
+        self.logs: tuple[Mapping[str, float], dict[str, float]] | None = None  # of Callback: shared by all of them
+        self.rate_observer: Callable[[float], None] | None = None  # told of what set_learning_rate sets
         self._job = job
         self._per_epoch = per_epoch
 
@@ -82,6 +84,8 @@ class Run:
         """The rate of the next steps. FailedPrecondition if a job trains."""
         self.needs_session("set_learning_rate").set_learning_rate(value)
         self.learning_rate = float(value)
+        if self.rate_observer is not None:
+            self.rate_observer(self.learning_rate)
 
     def parameters(self) -> dict[str, np.ndarray[Any, Any]]:
         """The parameters by their names in the graph, as they are now. FailedPrecondition if a job trains."""
@@ -106,11 +110,22 @@ class Callback:
 
     needs_session = False
 
+    def why_session(self, spec: training_pb2.TrainingSpec) -> str:
+        """Why this training needs a session, if it does not in any case (`needs_session`); empty: a job will do."""
+        return ""
+
     def configure(self, spec: training_pb2.TrainingSpec) -> None:
-        """Before the submission of a job or the opening of a session: may change what is asked for."""
+        """Before the submission of a job: may change what is asked for."""
+
+    def configure_session(self, spec: training_pb2.TrainingSpec) -> None:
+        """Before the opening of a session, as `configure` for a job."""
+        self.configure(spec)
 
     def on_begin(self, run: Run) -> None:
         """When the job is queued, or the session is open."""
+
+    def before_step(self, run: Run, step: int) -> None:
+        """Before each step of a session. A job does not wait: there this is not called."""
 
     def on_step(self, run: Run, step: int, values: Mapping[str, float]) -> None:
         """After each step, with its loss and metrics."""
@@ -234,6 +249,9 @@ def fit(
     extra: Callable[[training_pb2.TrainingSpec], None] | None = None,
     execution: str = "auto",
     steps_per_epoch: int = 0,
+    initial_epoch: int = 0,
+    state: SessionState | None = None,
+    evaluate: Callable[[Session], Mapping[str, float]] | None = None,
 ) -> TrainingResult:
     """Trains a graph and waits for the result.
 
@@ -246,7 +264,10 @@ def fit(
     extra: may change the specification before it is sent. steps_per_epoch: with `steps`, what callbacks take for an
     epoch.
     execution: "job" (durable: it survives this program, the coordinator and workers), "session" (callbacks can direct
-    the training; it ends with this program), or "auto": a job, unless a callback needs a session.
+    the training; it ends with this program), or "auto": a job, unless a callback or one of the following needs a
+    session. initial_epoch: the first one, of `epochs`; with the batches that it would have in a whole training. state:
+    of an earlier session (Session.state), to go on with its optimizer. evaluate: gives the losses and metrics of a
+    validation, in place of the held-out examples.
 
     JobFailed if the job fails; Unavailable if the coordinator stays away for two minutes (the message says how to go
     on); other errors before the job is queued. On Ctrl-C a terminal asks whether the job goes on; elsewhere the job is
@@ -270,19 +291,19 @@ def fit(
         raise errors.InvalidArgument(f"execution={execution!r}; accepted are auto, job, session")
     client = client or default_client()
     printer = Printer(verbose)
-    deciding = [type(callback).__name__ for callback in callbacks if callback.needs_session]
-    if execution == "job" and deciding:
-        raise errors.InvalidArgument(
-            f"{deciding[0]} decides during the training; a job does not wait for it: execution='session'"
-        )
+    decisive = _needs_session(spec, callbacks, initial_epoch, state is not None, evaluate is not None, execution)
+    if execution == "job" and decisive:
+        raise errors.InvalidArgument(f"{decisive}: execution='session'")
+    in_session = bool(decisive) or execution == "session"
 
     def configure(given: training_pb2.TrainingSpec) -> None:
         for callback in callbacks:
-            callback.configure(given)
+            (callback.configure_session if in_session else callback.configure)(given)
         if extra is not None:
             extra(given)
 
-    if execution == "session" or deciding:
+    kept_sessions.release(client)
+    if in_session:
         from espalier.session_training import train
 
         if checkpoint_every:
@@ -301,6 +322,9 @@ def fit(
             callbacks=callbacks,
             printer=printer,
             steps_per_epoch=steps_per_epoch,
+            initial_epoch=initial_epoch,
+            state=state,
+            evaluate=evaluate,
         )
     most = spec.batch_size * spec.steps if spec.steps else None
     with contextlib.ExitStack() as files:
@@ -317,6 +341,30 @@ def fit(
     for callback in callbacks:
         callback.on_begin(run)
     return _Watch(run, printer, callbacks, spec).result()
+
+
+def _needs_session(
+    spec: training_pb2.TrainingSpec,
+    callbacks: Sequence[Callback],
+    initial_epoch: int,
+    has_state: bool,
+    evaluates: bool,
+    execution: str,
+) -> str:
+    """Why a training needs a session; empty if a job will do."""
+    for callback in callbacks:
+        name = type(callback).__name__
+        if callback.needs_session:
+            return f"{name} decides during the training; a job does not wait for it"
+        # Of a job that is wanted, the callback itself says what it cannot express.
+        why = callback.why_session(spec) if execution == "auto" else ""
+        if why:
+            return f"{name}: {why}"
+    if initial_epoch:
+        return f"initial_epoch={initial_epoch}: a job begins with epoch 0"
+    if has_state:
+        return "state: a job begins with new optimizer state"
+    return "evaluate: a job validates on examples that its data hold out" if evaluates else ""
 
 
 class _Watch:

@@ -133,7 +133,11 @@ def test_learning_rate_scheduler_that_no_job_can_follow(daemon):
     wave = cb.LearningRateScheduler(lambda epoch, rate: 0.1 + 0.05 * math.sin(epoch))
     (callback,) = cb.prepared([wave], None, EPOCHS, None, 4)
     with pytest.raises(InvalidArgument, match=r"no schedule of the coordinator gives the rates 0\.1, 0\.142"):
-        train(daemon, callback)
+        train(daemon, callback, execution="job")
+    result = train(daemon, callback)
+    assert result.job is None
+    wanted = [0.1 + 0.05 * math.sin(epoch) for epoch in range(EPOCHS)]
+    np.testing.assert_allclose(result.history["learning_rate"], np.repeat(wanted, COUNT // BATCH), rtol=1e-6)
 
 
 def test_lms_sets_the_memory_options():

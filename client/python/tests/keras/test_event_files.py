@@ -28,4 +28,7 @@ def test_tensorboard_reads_the_event_files(daemon, tmp_path):
     np.testing.assert_allclose([value for _, value in epochs], history.history["loss"], rtol=1e-6)
     steps = events.Scalars("batch_loss")
     np.testing.assert_allclose([e.value for e in steps], result.history["loss"][::2], rtol=1e-6)
-    assert events.Scalars("evaluation_loss")[0].value == np.float32(result.evaluation["loss"])
+    held = EventAccumulator(str(tmp_path / "validation"))
+    held.Reload()
+    (evaluation,) = held.Scalars("evaluation_loss_vs_iterations")
+    assert (evaluation.step, evaluation.value) == (9, np.float32(result.evaluation["loss"]))
