@@ -138,7 +138,14 @@ absl::StatusOr<PreparedSession> PrepareSession(const OpRegistry& registry, Artif
                                                const v1::OpenSessionRequest& request,
                                                const std::string& owner) {
   if (absl::Status s = CheckFields(request.spec()); !s.ok()) return s;
+  const v1::SessionProgress& begin = request.begin();
+  if (begin.commands() != 0 ||
+      std::min({begin.forwards(), begin.updates(), begin.next_batch()}) < 0) {
+    return absl::InvalidArgumentError(
+        "begin: forwards, updates and next_batch, each 0 or more; commands is not set");
+  }
   PreparedSession session;
+  session.begin = begin;
   session.spec = request.spec();
   session.spec.set_steps(kEndless);
   SessionParts parts;

@@ -21,6 +21,7 @@ struct PreparedSession {
   std::set<std::string> reported;             // "loss" and the metrics
   // By named result: the columns that it depends on.
   std::map<std::string, std::set<std::string>> needs;
+  v1::SessionProgress begin;
   int64_t examples = 0;  // of the dataset
   int64_t training_examples = 0;
 };

@@ -36,8 +36,10 @@ Session::Session(SessionFacts facts, const SessionTools& tools, PreparedSession 
       tensors_(std::move(tensors)),
       graph_fingerprint_(std::move(graph_fingerprint)),
       folder_(std::move(folder)),
-      state_(prepared_.job.optimizer.has_loss_scale()),
-      detached_since_(absl::Now()) {}
+      state_(prepared_.job.optimizer.has_loss_scale(), prepared_.begin),
+      detached_since_(absl::Now()) {
+  progress_ = prepared_.begin;
+}
 
 v1::SessionInfo Session::Info() const {
   v1::SessionInfo info;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "espalier/v1/session.pb.h"
 
 namespace espalier {
 
@@ -15,7 +16,12 @@ class SessionState {
   // Which program computed the outputs last.
   enum class Outputs { kNone, kTraining, kEvaluation };
 
-  explicit SessionState(bool scales_loss) : scales_loss_(scales_loss) {}
+  // `begin`: the numbers of an earlier session, all 0 or more.
+  explicit SessionState(bool scales_loss, const v1::SessionProgress& begin = v1::SessionProgress())
+      : scales_loss_(scales_loss),
+        forwards_(begin.forwards()),
+        updates_(begin.updates()),
+        next_batch_(begin.next_batch()) {}
 
   // Each returns FailedPrecondition, saying what to do, if the command is out of order; otherwise
   // the state after it follows from the second function, to be called once it was carried out.
@@ -42,7 +48,7 @@ class SessionState {
 
  private:
   const bool scales_loss_;
-  int64_t forwards_ = 0, updates_ = 0, next_batch_ = 0;
+  int64_t forwards_, updates_, next_batch_;
   bool pending_ = false;               // a forward pass waits for its backward pass
   std::string why_not_pending_;        // empty: there was none
   bool has_gradients_ = false;         // since ZeroGradients

@@ -78,5 +78,18 @@ TEST(SessionState, CountsPassesAndBatches) {
   EXPECT_EQ(state.forwards(), 5);
 }
 
+TEST(SessionState, GoesOnFromTheNumbersOfAnotherSession) {
+  v1::SessionProgress begin;
+  begin.set_forwards(7);
+  begin.set_updates(6);
+  begin.set_next_batch(5);
+  SessionState state(/*scales_loss=*/false, begin);
+  ExpectOutOfOrder(state.CheckBackward(), "there was no Forward");
+  state.DidSteps(2, /*own_order=*/true);
+  EXPECT_EQ(state.forwards(), 9);
+  EXPECT_EQ(state.updates(), 8);
+  EXPECT_EQ(state.next_batch(), 7);
+}
+
 }  // namespace
 }  // namespace espalier

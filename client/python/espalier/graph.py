@@ -20,7 +20,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from espalier.errors import InvalidArgument
+from espalier.errors import InvalidArgument, NotFound
 from espalier.v1 import graph_pb2 as pb
 
 Shape = Sequence[int | None]  # outermost first; None in dimension 0 of an input: the batch size
@@ -364,6 +364,26 @@ class Graph:
         if any(output.name == name for output in self.proto.outputs):
             raise InvalidArgument(f"two outputs of the graph would be named {name!r}")
         self.proto.outputs.add(name=name, value=tensor.index)
+
+    def copy(self) -> Graph:
+        """A graph of its own with the same values, nodes and outputs."""
+        other = Graph(self.proto.name)
+        other.proto.CopyFrom(self.proto)
+        other.sources, other._names = dict(self.sources), dict(self._names)
+        # Constants are shared with nodes that the copy gets later.
+        other._constants = {
+            key: Tensor(other, tensor.index, tensor.dtype, tensor.shape) for key, tensor in self._constants.items()
+        }
+        return other
+
+    def set_attributes(self, node: str, **attributes: AttributeValue) -> None:
+        """Changes attributes of the node of this name, such as capacity_factor. NotFound if there is none."""
+        for found in self.proto.nodes:
+            if found.name == node:
+                for key, value in attributes.items():
+                    found.attributes[key].CopyFrom(_attribute(value))
+                return
+        raise NotFound(f"graph {self.proto.name} has no node {node!r}")
 
     def with_sources(self, message: str) -> str:
         """`message` of the coordinator, with the user's line after the first node of this graph that it names."""

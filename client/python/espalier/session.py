@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from espalier import data as datasets
-from espalier import errors
+from espalier import errors, kept_sessions
 from espalier.client import Client, default_client
 from espalier.npz import Array, as_array
 from espalier.optimizers import Optimizer
 from espalier.plan import Plan
 from espalier.rpc import method
+from espalier.session_state import SessionState
 from espalier.session_stream import Answer, Command, Stream, numpy_dtype, parts_of
 from espalier.steps import Unary, drive
 from espalier.training import make_spec
@@ -51,7 +52,7 @@ class Session:
     espalier.fit takes them. Without `data` every batch comes with its command. keep: names of computed values of the
     graph, besides its named outputs, that `get` shall read. name: shown in lists. grace_seconds: how long the workers
     stay leased when the connection breaks. wait_seconds: how long to wait for idle workers. extra: may change the
-    specification before it is sent.
+    specification before it is sent. state: goes on with another session's optimizer (`state()`).
 
     A loop of zero_gradients, forward, backward and update gives the bits of `step`, and of espalier.fit with the same
     plan, seed and examples. Thread-safe. zero_gradients and backward return before they are carried out: what goes
@@ -80,10 +81,10 @@ class Session:
         wait_seconds: float = 60.0,
         client: Client | None = None,
         extra: Callable[[training_pb2.TrainingSpec], None] | None = None,
+        state: SessionState | None = None,
     ):
         if not 0 <= validation_split < 1:
             raise errors.InvalidArgument(f"validation_split is {validation_split}; accepted: 0 or more, less than 1")
-        self.graph = graph
         self.batch_size = int(batch_size)
         self._given_columns = dict(columns or {})
         spec = make_spec(
@@ -101,18 +102,36 @@ class Session:
                 if prepared.path is not None:
                     uri = "artifact:" + client._upload_file(prepared.path, prepared.stem)
                 spec.dataset.CopyFrom(datasets.dataset_message(prepared, uri, validation_split, shuffle))
-        separate_values(spec, client)
         if extra is not None:
             extra(spec)
-        request = session_pb2.OpenSessionRequest(
+        spec.ClearField("model")
+        self._request = session_pb2.OpenSessionRequest(
             spec=spec, keep=keep, grace_seconds=grace_seconds, wait_seconds=wait_seconds
         )
-        settings = client._settings
-        call = Unary(method("Sessions", "Open"), request, settings.plan_timeout + wait_seconds)
+        if state is not None:
+            for number in ("updates", "forwards", "next_batch"):
+                setattr(self._request.begin, number, getattr(state, number))
+        self._client = client
+        self._hook: tuple[Callable[[Session], bool], Callable[[Session], Graph]] | None = None
+        self.means: dict[str, float] = {}  # over all batches since reset_metrics
+        self.steps: list[dict[str, float]] = []  # values of each step of the last `step`
+        kept_sessions.release(client)
+        self._open(graph)
+        if state is not None:
+            self.set_optimizer_state(state.optimizer)
+
+    def _open(self, graph: Graph) -> None:
+        request = session_pb2.OpenSessionRequest()
+        request.CopyFrom(self._request)
+        request.spec.graph.CopyFrom(graph.proto)
+        separate_values(request.spec, self._client)
+        settings = self._client._settings
+        call = Unary(method("Sessions", "Open"), request, settings.plan_timeout + request.wait_seconds)
         try:
-            reply: session_pb2.OpenSessionReply = drive(client._connection, _once(call))
+            reply: session_pb2.OpenSessionReply = drive(self._client._connection, _once(call))
         except errors.EspalierError as error:
             raise type(error)(graph.with_sources(str(error))) from None
+        self.graph = graph
         self.id = str(reply.session_id)
         self.plan = Plan(reply.plan, "", 0.0, tuple(reply.notes))
         self.notes = tuple(reply.notes)
@@ -125,9 +144,7 @@ class Session:
         self.tensors = [
             (_kind_name(tensor.kind), str(tensor.name), tuple(tensor.type.dims)) for tensor in reply.tensors
         ]
-        self.means: dict[str, float] = {}  # over all batches since reset_metrics
-        self.steps: list[dict[str, float]] = []  # values of each step of the last `step`
-        self._stream = Stream(client._connection, self.id, grace_seconds or 30.0)
+        self._stream = Stream(self._client._connection, self.id, request.grace_seconds or 30.0)
         self._end = weakref.finalize(self, self._stream.close)
 
     # Batches.
@@ -190,7 +207,9 @@ class Session:
 
     def update(self) -> dict[str, float]:
         """Updates the parameters by the optimizer; returns "learning_rate" and what else the update reports."""
-        return dict(self._ask("update", update=Command.Update()).reply.values)
+        values = dict(self._ask("update", update=Command.Update()).reply.values)
+        self._ask_hook()
+        return values
 
     def step(self, batch: Batch = None, steps: int = 1) -> dict[str, float]:
         """zero_gradients, forward, backward and update, `steps` times; returns the values of the last.
@@ -203,6 +222,7 @@ class Session:
         reply = self._ask("step", parts, step=Command.Step(steps=int(steps), batch=source)).reply
         self.means = dict(reply.means)
         self.steps = [dict(report.values) for report in reply.steps]
+        self._ask_hook()
         return dict(reply.values)
 
     def set_learning_rate(self, value: float | None) -> None:
@@ -298,6 +318,71 @@ class Session:
         """Registers the parameters as a model, another version each time; returns the artifact's name."""
         return str(self._ask("save", save_checkpoint=Command.SaveCheckpoint(artifact=name)).reply.artifact)
 
+    # Another graph.
+
+    def recompile(self, graph: Graph) -> list[str]:
+        """Goes on with another graph: parameters and optimizer states of equal names and shapes keep their elements.
+
+        The others begin as the graph says; their names are returned. Updates, batches and random numbers go on being
+        counted. Gradients and means are dropped. If the graph cannot be opened, the session goes on with the old one,
+        and the error is raised.
+        """
+        before, old = self._all_tensors(), self.graph
+        begin = session_pb2.SessionProgress()
+        begin.CopyFrom(self._stream.progress)
+        begin.commands = 0
+        self._request.begin.CopyFrom(begin)
+        self.close()
+        try:
+            self._open(graph)
+        except errors.EspalierError:
+            self._open(old)
+            self._restore(before)
+            raise
+        return self._restore(before)
+
+    def recompile_when(
+        self, trigger: Callable[[Session], bool] | None, alter: Callable[[Session], Graph] | None = None
+    ) -> None:
+        """After each `update` and `step`, asks `trigger`; where it returns True, recompile(alter(session)).
+
+        `alter` changes and returns session.graph.copy(). FlexFlow's dynamic recompilation: for example another
+        capacity_factor of experts once their load is known. None ends it.
+        """
+        if (trigger is None) != (alter is None):
+            raise errors.InvalidArgument("recompile_when: give trigger and alter, or None")
+        self._hook = None if trigger is None or alter is None else (trigger, alter)
+
+    def _ask_hook(self) -> None:
+        if self._hook is not None:
+            trigger, alter = self._hook
+            if trigger(self):
+                self.recompile(alter(self))
+
+    def _all_tensors(self) -> dict[tuple[str, str], Array]:
+        found = {("parameter", name): array for name, array in self.parameters().items()}
+        return found | {("optimizer_state", name): array for name, array in self.optimizer_state().items()}
+
+    def _restore(self, before: Mapping[tuple[str, str], Array]) -> list[str]:
+        fresh = []
+        kept: dict[str, dict[str, Array]] = {"parameter": {}, "optimizer_state": {}}
+        for kind, name, shape in self.tensors:
+            if kind not in kept:
+                continue
+            array = before.get((kind, name))
+            if array is not None and array.shape == shape:
+                kept[kind][name] = array
+            else:
+                fresh.append(name)
+        for kind, arrays in kept.items():
+            self._set(kind, arrays)
+        return fresh
+
+    def state(self) -> SessionState:
+        """The optimizer's tensors, and how far the session is: for Session(state=...) of the same parameters."""
+        done = self._stream.progress
+        return SessionState(self.optimizer_state(), int(done.updates), int(done.forwards), int(done.next_batch))
+
     @property
     def updates(self) -> int:
         """Number of updates until now."""
@@ -340,4 +425,4 @@ def _kind_name(number: int) -> str:
     return next(name for name, known in _KINDS.items() if known == number)
 
 
-__all__ = ["Session"]
+__all__ = ["Session", "SessionState"]

@@ -157,6 +157,67 @@ def test_what_is_wrong_is_refused_and_the_session_goes_on(daemon):
         session.forward(data)
 
 
+def with_relu(graph):
+    """The graph with another activation."""
+    other = graph.copy()
+    other.set_attributes("linear", activation="relu")
+    return other
+
+
+def test_recompile_goes_on_with_another_graph(daemon):
+    data = small.examples()
+    options = {"optimizer": optimizers.Adam(0.05), "batch_size": 32, "search": {"strategy": "data_parallel"}}
+    with espalier.Session(small.graph(), data, **options) as session:
+        session.step(steps=3)
+        before = session.parameters(), session.optimizer_state()
+        assert session.recompile(with_relu(session.graph)) == []
+        assert session.updates == 3
+        for old, new in zip(before, (session.parameters(), session.optimizer_state()), strict=True):
+            assert old.keys() == new.keys()
+            for name, array in old.items():
+                assert np.array_equal(array, new[name]), name
+        switched = session.step(steps=2)["loss"]
+    # Batches, moments and the bias correction of Adam go on: as one session that is recompiled to the same graph.
+    with espalier.Session(small.graph(), data, **options) as session:
+        expected = session.step(steps=5)
+        assert switched != expected["loss"]
+    with espalier.Session(small.graph(), data, **options) as session:
+        session.step(steps=3)
+        session.recompile(session.graph.copy())
+        assert session.step(steps=2) == expected
+
+
+def test_a_graph_that_cannot_be_leaves_the_session_as_it_was(daemon):
+    data = small.examples()
+    with espalier.Session(small.graph(), data, **SGD) as session:
+        expected = session.step(steps=4)
+    with espalier.Session(small.graph(), data, **SGD) as session:
+        session.step(steps=2)
+        wrong = session.graph.copy()
+        wrong.set_attributes("linear", activation="nothing")
+        with pytest.raises(errors.InvalidArgument, match="nothing"):
+            session.recompile(wrong)
+        assert session.step(steps=2) == expected
+
+
+def test_a_trigger_recompiles_during_training(daemon):
+    asked = []
+
+    def trigger(session):
+        asked.append(session.updates)
+        return session.updates == 2
+
+    with espalier.Session(small.graph(), small.examples(), **SGD) as session:
+        session.recompile_when(trigger, lambda session: with_relu(session.graph))
+        first = session.id
+        for _ in range(4):
+            loop(session)
+        assert session.id != first
+        activations = [node.attributes["activation"].s for node in session.graph.proto.nodes if node.name == "linear"]
+        assert activations == ["relu"]
+    assert asked == [1, 2, 3, 4]
+
+
 class Proxy:
     """Passes a port on to another until it cuts all connections."""
 

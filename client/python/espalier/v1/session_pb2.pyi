@@ -60,7 +60,7 @@ class OpenSessionReply(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[SessionTensor, _Mapping]]] = ..., columns: _Optional[_Mapping[str, _graph_pb2.TensorType]] = ..., parameters: _Optional[int] = ..., examples: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OpenSessionRequest(_message.Message):
-    __slots__ = ["columns", "grace_seconds", "keep", "spec", "wait_seconds"]
+    __slots__ = ["begin", "columns", "grace_seconds", "keep", "spec", "wait_seconds"]
     class ColumnsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -68,17 +68,19 @@ class OpenSessionRequest(_message.Message):
         key: str
         value: _graph_pb2.TensorType
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_graph_pb2.TensorType, _Mapping]] = ...) -> None: ...
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    begin: SessionProgress
     columns: _containers.MessageMap[str, _graph_pb2.TensorType]
     grace_seconds: float
     keep: _containers.RepeatedScalarFieldContainer[str]
     spec: _training_pb2.TrainingSpec
     wait_seconds: float
-    def __init__(self, spec: _Optional[_Union[_training_pb2.TrainingSpec, _Mapping]] = ..., keep: _Optional[_Iterable[str]] = ..., grace_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., columns: _Optional[_Mapping[str, _graph_pb2.TensorType]] = ...) -> None: ...
+    def __init__(self, spec: _Optional[_Union[_training_pb2.TrainingSpec, _Mapping]] = ..., keep: _Optional[_Iterable[str]] = ..., grace_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., columns: _Optional[_Mapping[str, _graph_pb2.TensorType]] = ..., begin: _Optional[_Union[SessionProgress, _Mapping]] = ...) -> None: ...
 
 class SessionBatch(_message.Message):
     __slots__ = ["given", "held_out", "next", "rows"]
