@@ -241,7 +241,11 @@ class _Reader:
         attribute = call["args"].get("tuple", []) if call["target"] == "builtins.getattr" else []
         words += [item for item in attribute if isinstance(item, str)]
         private = any(word.startswith("_") for word in words) and call["op"] in ("call_method", "call_function")
-        if private or not all(word.isidentifier() or word.isdecimal() for word in words):
+        # Names of layers may have dashes, which torch.fx writes in quotes: "block1-0".
+        layer = call["op"] in ("call_module", "get_attr")
+        if private or not all(
+            (word.replace("-", "_") if layer else word).isidentifier() or word.isdecimal() for word in words
+        ):
             raise InvalidArgument(f"the file has a call of {call['target']!r}, which torch_to_flexflow does not write")
 
     @staticmethod

@@ -40,6 +40,14 @@ def test_a_module_comes_back_from_its_file(tmp_path):
     assert {"conv2d", "batch_norm", "leaky_relu", "linear"} <= {node.op for node in graph.proto.nodes}
 
 
+def test_names_of_layers_may_have_dashes(tmp_path):
+    module = nn.Sequential()
+    module.add_module("block1-0", nn.Linear(3, 2))
+    fx.torch_to_flexflow(module, tmp_path / "dash.ff")
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(PyTorchModel(tmp_path / "dash.ff").module(x), module(x), rtol=0, atol=0)
+
+
 def test_tied_weights_stay_tied(tmp_path):
     class Tied(nn.Module):
         def __init__(self):
@@ -82,6 +90,7 @@ def test_other_files_are_refused(tmp_path):
         ("call_method", "numpy() or print", ["x"]),
         ("call_method", "__reduce__", ["x"]),
         ("placeholder", "x=print()", []),
+        ("call_module", 'a"+print()+"', ["x"]),
     ],
 )
 def test_a_file_cannot_call_what_it_likes(tmp_path, op, target, arguments):
