@@ -18,12 +18,13 @@ class ExpertLayers(WeightLayers, MathLayers):
     _capacities: dict[int, float]  # value of the assignment -> alpha of its group_by
 
     def top_k(self, input: Tensor, k: int, sorted: bool = True, name: str | None = None) -> list[Tensor]:
-        """The k largest elements along the last dimension, and their places (DT_INT64)."""
+        """The k largest elements along the last dimension, and their places (DT_INT32)."""
         layer = self._begin(OpType.TOPK, "top_k", name, [input])
         if not 1 <= k <= input.dims[-1]:
             raise layer.error(f"k {k} of {input.dims[-1]} elements")
         dims = [*input.dims[:-1], k]
-        made = layer.emit_n("top_k", [input], {"k": k, "axis": -1}, [(dims, input.dtype), (dims, "int64")])
+        found, places = layer.emit_n("top_k", [input], {"k": k, "axis": -1}, [(dims, input.dtype), (dims, "int64")])
+        made = [found, layer.emit("cast", [places], {"to": "i32"}, dims=dims, batch_dim=input.batch_dim, dtype="int32")]
         self._finish(layer, made)
         return made
 
@@ -35,8 +36,8 @@ class ExpertLayers(WeightLayers, MathLayers):
         Rows beyond are dropped.
         """
         layer = self._begin(OpType.GROUP_BY, "group_by", name, [input, assign])
-        if input.num_dims != 2 or assign.num_dims != 2 or assign.dtype not in ("int32", "int64"):
-            raise layer.error(f"it takes rows [N, E] and experts [N, k], got {input!r} and {assign!r}")
+        if input.num_dims != 2 or assign.num_dims != 2 or assign.dtype != "int32":
+            raise layer.error(f"it takes rows [N, E] and experts [N, k] of DT_INT32, got {input!r} and {assign!r}")
         capacity = math.ceil(alpha * assign.dims[1] * input.dims[0] / n)
         results = [([capacity, input.dims[1]], input.dtype)] * n
         made = layer.emit_n("group_by", [input, assign], {"n": n, "alpha": float(alpha)}, results)
