@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from espalier import errors
+from espalier import errors, kept_sessions
 from espalier.client import Client, push_default_client, remove_default_client
 
 _PROGRAM = "espalierd"
@@ -159,6 +159,7 @@ class LocalCluster:
         with self._lock:
             atexit.unregister(self.stop)
             if self.client is not None:
+                kept_sessions.release(self.client)
                 remove_default_client(self.client)
                 kept = f"; its data are in {self._data_dir}" if self._data_dir else ""
                 self.client._connection.end(

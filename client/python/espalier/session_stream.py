@@ -169,13 +169,14 @@ class Stream:
             return
         self._requests.put(None)
         found = method("Sessions", "Close")
-        call = self._connection.channel().unary_unary(
-            found.path,
-            request_serializer=found.request.SerializeToString,
-            response_deserializer=found.reply.FromString,
-        )
         settings = self._connection.settings
-        with contextlib.suppress(grpc.RpcError):  # it has ended, or ends after its grace time
+        # Suppressed: it has ended, ends after its grace time, or ended with its coordinator.
+        with contextlib.suppress(grpc.RpcError, errors.EspalierError):
+            call = self._connection.channel().unary_unary(
+                found.path,
+                request_serializer=found.request.SerializeToString,
+                response_deserializer=found.reply.FromString,
+            )
             call(found.request(session_id=self._id), timeout=settings.call_timeout, metadata=settings.metadata)
         if self._replies is not None:
             self._replies.cancel()

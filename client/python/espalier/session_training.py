@@ -78,6 +78,8 @@ def train(
 ) -> TrainingResult:
     """Trains `spec`, which make_spec made, in a session; `configure` may change it before. Errors as espalier.fit."""
     most = spec.batch_size * spec.steps if spec.steps else None
+    if state is None:
+        state = next((found for c in callbacks if (found := c.initial_state()) is not None), None)
     with datasets.prepare(data, graph, columns, most) as prepared:
         uri = prepared.uri
         if prepared.path is not None:
@@ -180,12 +182,17 @@ class _Fit:
         """Trains. A KeyboardInterrupt ends the session."""
         run, session = self._run, self._session
         began = time.monotonic()
-        for callback in self._callbacks:
-            callback.on_begin(run)
         done = self.first
-        while done < run.total_steps and not run.stopped:
-            self._step(done)
-            done += 1
+        try:
+            for callback in self._callbacks:
+                callback.on_begin(run)
+            while done < run.total_steps and not run.stopped:
+                self._step(done)
+                done += 1
+        except BaseException:
+            for callback in self._callbacks:
+                callback.on_failure(run)
+            raise
         evaluation = self._best() or self._evaluation()
         weights = session.parameters()
         model = session.save(name) if name else ""

@@ -139,6 +139,13 @@ class Callback:
     def on_end(self, run: Run, result: TrainingResult) -> None:
         """When the training has succeeded or a callback has stopped it."""
 
+    def initial_state(self) -> SessionState | None:
+        """What a session goes on with, if fit got no `state`."""
+        return None
+
+    def on_failure(self, run: Run) -> None:
+        """When an error or Ctrl-C ends a session, which is still open; it is raised afterwards."""
+
 
 class TrainingResult:
     """What came out of a training.
@@ -291,7 +298,7 @@ def fit(
         raise errors.InvalidArgument(f"execution={execution!r}; accepted are auto, job, session")
     client = client or default_client()
     printer = Printer(verbose)
-    decisive = _needs_session(spec, callbacks, initial_epoch, state is not None, evaluate is not None, execution)
+    decisive = needs_session(spec, callbacks, initial_epoch, state is not None, evaluate is not None, execution)
     if execution == "job" and decisive:
         raise errors.InvalidArgument(f"{decisive}: execution='session'")
     in_session = bool(decisive) or execution == "session"
@@ -343,7 +350,7 @@ def fit(
     return _Watch(run, printer, callbacks, spec).result()
 
 
-def _needs_session(
+def needs_session(
     spec: training_pb2.TrainingSpec,
     callbacks: Sequence[Callback],
     initial_epoch: int,

@@ -53,9 +53,9 @@ def test_training_learns_and_goes_on(daemon):
 @pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
 def test_large_weights_travel_as_a_file(daemon, monkeypatch):
     from espalier import values
-    from espalier.keras import training
+    from espalier.keras import heads
 
-    monkeypatch.setattr(training, "_MOST_IN_GRAPH", 100)
+    monkeypatch.setattr(heads, "_MOST_IN_GRAPH", 100)
     monkeypatch.setattr(values.separate_values, "__defaults__", (1000,))
     x, y = data()
     model, same = classifier(), classifier()
@@ -305,10 +305,10 @@ def test_refused(make, message):
         ({"x": np.zeros((160, 7))}, r"takes examples of shape \(6,\), x has \(7,\)"),
         ({"y": np.zeros(3, int)}, "unequal numbers of examples"),
         ({"sample_weight": np.ones(4)}, "sample_weight has shape"),
-        ({"initial_epoch": 2}, "initial_epoch=2"),
+        ({"initial_epoch": 2, "execution": "job"}, "initial_epoch=2: a job begins with epoch 0: execution='session'"),
         ({"validation_freq": 0}, "accepted: an integer above 0"),
         ({"validation_data": np.zeros(3)}, "validation_data: accepted"),
-        ({"validation_steps": 2}, "all validation examples are taken"),
+        ({"validation_steps": 2}, "no validation examples in memory; give validation_data"),
         ({"callbacks": [print]}, "is no espalier.callbacks.Callback"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,15 @@ from espalier.keras.lowering import Lowering
 from espalier.keras.tensor import Shape, flatten, transform
 
 if TYPE_CHECKING:
+    from espalier.keras.heads import LossGraph
     from espalier.keras.network import Network
 
 Array = np.ndarray[Any, Any]
+
+# Columns, and inputs of graphs: weights of examples; for losses that are sums; for what is not weighted, 1 or 0.
+WEIGHTS = "sample_weight"
+SUM_WEIGHTS = "sample_weight.sum"
+COUNTED = "sample_weight.counted"
 
 
 def as_array(value: Any, what: str) -> Array:
@@ -91,23 +98,37 @@ class Target:
 class Source:
     """Examples in memory, or an iterable of batches."""
 
-    def __init__(self, x: Any, y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None):
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
+        who: str = "fit",
+        labels: bool = True,
+    ):
+        # labels: whether x alone may be (x, y).
+        self._who = who
+        self._extra: tuple[str, ...] = ()  # columns of ones and of weights that a graph reads besides
         self.class_weight = dict(class_weight) if class_weight else None
         self.batch_size: int | None = None
         self.examples: int | None = None
         self.stream: Any = None
         self._held_out: Source | None = None
         if x is None:
-            raise InvalidArgument("fit: x is missing")
+            raise InvalidArgument(f"{self._who}: x is missing")
         iterable = not _is_array(x) and not isinstance(x, (Mapping, list, tuple))
         if iterable:
             if y is not None or sample_weight is not None:
-                raise InvalidArgument("fit: x is an iterable of (x, y) or (x, y, sample_weight); y is not given apart")
+                raise InvalidArgument(
+                    f"{self._who}: x is an iterable of (x, y) or (x, y, sample_weight); y is not given apart"
+                )
             self.stream = x
             once = iter(x) is x if hasattr(x, "__iter__") else False
+            self._labels = labels
             read = next(self._items(), None)
             if read is None:
-                raise InvalidArgument("fit: x has no batches; was an iterator used up before?")
+                raise InvalidArgument(f"{self._who}: x has no batches; was an iterator used up before?")
             if once:
                 self.stream = itertools.chain([read], x)
             first = self._batch(read)
@@ -115,7 +136,7 @@ class Source:
             self.weighted = first[2] is not None or self.class_weight is not None
             self.batch_size = getattr(x, "batch_size", None) or len(flatten(first[0])[0])
             return
-        if y is None and isinstance(x, tuple) and len(x) == 2:
+        if labels and y is None and isinstance(x, tuple) and len(x) == 2:
             x, y = x
         x, y = _arrays(x, "x"), None if y is None else _arrays(y, "y")
         weights = None if sample_weight is None else as_array(sample_weight, "sample_weight")
@@ -123,11 +144,11 @@ class Source:
         self.weighted = weights is not None or self.class_weight is not None
         lengths = {len(a) for a in [*flatten(x), *(flatten(y) if y is not None else [])]}
         if len(lengths) != 1:
-            raise InvalidArgument(f"fit: x and y have unequal numbers of examples: {sorted(lengths)}")
+            raise InvalidArgument(f"{self._who}: x and y have unequal numbers of examples: {sorted(lengths)}")
         self.examples = lengths.pop()
         if weights is not None and weights.shape != (self.examples,):
             raise InvalidArgument(
-                f"fit: sample_weight has shape {weights.shape}; accepted: one number for each of "
+                f"{self._who}: sample_weight has shape {weights.shape}; accepted: one number for each of "
                 f"{self.examples} examples"
             )
 
@@ -139,13 +160,16 @@ class Source:
             return iter(source)
         except TypeError:
             raise InvalidArgument(
-                f"fit: x is a {type(source).__name__}; accepted: arrays, lists and dicts of them, iterables of batches"
+                f"{self._who}: x is a {type(source).__name__}; accepted: arrays, lists and dicts of them, iterables of "
+                "batches"
             ) from None
 
     def _batch(self, item: Any) -> tuple[Any, Any, Array | None]:
+        if not self._labels and not isinstance(item, tuple):
+            item = (item,)
         if not isinstance(item, (tuple, list)) or len(item) not in (1, 2, 3):
             raise InvalidArgument(
-                f"fit: an element of x is a {type(item).__name__}; accepted: (x, y) or (x, y, sample_weight)"
+                f"{self._who}: an element of x is a {type(item).__name__}; accepted: (x, y) or (x, y, sample_weight)"
             )
         x, y, w = (*item, None, None)[:3]
         return (
@@ -168,11 +192,13 @@ class Source:
             if missing and isinstance(network.inputs_structure, Mapping) and set(network.inputs_structure) <= set(x):
                 return [x[key] for key in network.inputs_structure]
             if missing:
-                raise InvalidArgument(f"fit: x has no {missing[0]!r}; it has {', '.join(map(str, x))}")
+                raise InvalidArgument(f"{self._who}: x has no {missing[0]!r}; it has {', '.join(map(str, x))}")
             return [x[name] for name in names]
         found = flatten(x)
         if len(found) != len(names):
-            raise InvalidArgument(f"fit: x has {len(found)} arrays, the model {len(names)} inputs: {', '.join(names)}")
+            raise InvalidArgument(
+                f"{self._who}: x has {len(found)} arrays, the model {len(names)} inputs: {', '.join(names)}"
+            )
         return found
 
     def input_shapes(self, network: Network) -> list[Shape]:
@@ -202,10 +228,10 @@ class Source:
         if self.class_weight is None:
             return found
         if len(targets) != 1:
-            raise InvalidArgument("fit: class_weight needs a model of one output; give sample_weight")
+            raise InvalidArgument(f"{self._who}: class_weight needs a model of one output; give sample_weight")
         target, y = targets[0], labels[0]
         if y.ndim != (1 if target.integer else 2):
-            raise InvalidArgument(f"fit: class_weight needs one label for each example, got {y.shape[1:]}")
+            raise InvalidArgument(f"{self._who}: class_weight needs one label for each example, got {y.shape[1:]}")
         classes = y if target.integer else y.argmax(-1) if y.shape[-1] > 1 else np.rint(y[:, 0]).astype(np.int64)
         table = np.ones(max(int(classes.max()), *self.class_weight) + 1, np.float32)
         for label, weight in self.class_weight.items():
@@ -231,23 +257,31 @@ class Source:
                 found[target.column(several)] = labels[-1]
         if self.weighted:
             wanted = [target for target in targets if target.wanted]
-            found["sample_weight"] = self._example_weights(wanted, labels, weights)
+            found[WEIGHTS] = self._example_weights(wanted, labels, weights)
+        for name in self._extra:
+            found[name] = found[WEIGHTS] if name == SUM_WEIGHTS else np.ones_like(found[WEIGHTS])
         return found
+
+    def follow(self, built: LossGraph) -> None:
+        """Gives all columns that a graph reads."""
+        self.weighted = self.weighted or built.weighted
+        if built.counted:
+            self._extra = (COUNTED, *([SUM_WEIGHTS] if built.sums else []))
 
     def _by_output(self, y: Any, targets: Sequence[Target]) -> list[Any]:
         if all(not target.wanted for target in targets):
             return [None] * len(targets)
         if y is None:
-            raise InvalidArgument("fit: y is missing")
+            raise InvalidArgument(f"{self._who}: y is missing")
         if isinstance(y, Mapping):
             missing = [t.name for t in targets if t.wanted and t.name not in y]
             if missing:
-                raise InvalidArgument(f"fit: y has no {missing[0]!r}; it has {', '.join(map(str, y))}")
+                raise InvalidArgument(f"{self._who}: y has no {missing[0]!r}; it has {', '.join(map(str, y))}")
             return [y.get(t.name) for t in targets]
         found = flatten(y)
         if len(found) != len(targets):
             names = ", ".join(t.name for t in targets)
-            raise InvalidArgument(f"fit: y has {len(found)} arrays, the model {len(targets)} outputs: {names}")
+            raise InvalidArgument(f"{self._who}: y has {len(found)} arrays, the model {len(targets)} outputs: {names}")
         return found
 
     def columns(self, network: Network, targets: Sequence[Target]) -> Any:
@@ -263,21 +297,58 @@ class Source:
         more = self._held_out._columns(network, targets, self._held_out.first)
         return {name: np.concatenate([array, more[name]]) for name, array in found.items()}
 
-    def hold_out(self, given: Any) -> float:
-        """Takes validation_data, (x, y) or (x, y, sample_weight); returns their part of all examples."""
-        if self.stream is not None or self.examples is None:
-            raise InvalidArgument(
-                "fit: validation_data needs x and y as arrays; of an iterable give no validation_data"
-            )
-        if not isinstance(given, (tuple, list)) or len(given) not in (2, 3):
-            raise InvalidArgument("fit: validation_data: accepted: (x, y) or (x, y, sample_weight)")
-        other = Source(given[0], given[1], given[2] if len(given) == 3 else None, None)
-        if other.stream is not None or other.examples is None:
-            raise InvalidArgument("fit: validation_data holds an iterable; accepted are arrays")
+    def hold_out(self, other: Source) -> float:
+        """Puts other examples, arrays, behind these; returns their part of all."""
+        assert self.examples is not None
+        assert other.examples is not None
         other.weighted = self.weighted = self.weighted or other.weighted
+        other._extra = self._extra
         self._held_out = other
         # The coordinator takes so many as the product rounded down.
         return (other.examples + 0.5) / (self.examples + other.examples)
+
+    def take_last(self, count: int) -> Source:
+        """Takes the last examples, of arrays, away."""
+        assert self.examples is not None
+        keep = self.examples - count
+        x, y, weights = self.first
+        other = copy.copy(self)
+        other.first = (
+            transform(x, lambda a: a[keep:]),
+            None if y is None else transform(y, lambda a: a[keep:]),
+            None if weights is None else weights[keep:],
+        )
+        self.first = (
+            transform(x, lambda a: a[:keep]),
+            None if y is None else transform(y, lambda a: a[:keep]),
+            None if weights is None else weights[:keep],
+        )
+        self.examples, other.examples = keep, count
+        return other
+
+    def whole(self, most: int | None = None) -> Source:
+        """These examples in memory, at most so many batches of an iterable."""
+        if self.stream is None:
+            return self
+        batches = [self._batch(item) for item in itertools.islice(self._items(), most)]
+        x, y, weights = batches[0]
+        parts = [flatten(batch[0]) for batch in batches], [flatten(batch[1]) for batch in batches]
+        return Source(
+            _joined(x, parts[0]),
+            None if y is None else _joined(y, parts[1]),
+            None if weights is None else np.concatenate([batch[2] for batch in batches]),
+            self.class_weight,
+            self._who,
+        )
+
+    def batches(
+        self, network: Network, targets: Sequence[Target], most: int | None = None
+    ) -> Iterator[dict[str, Array]]:
+        """The columns of all examples of arrays, or of each batch of an iterable, at most so many."""
+        if self.stream is None:
+            yield self._columns(network, targets, self.first)
+        else:
+            yield from itertools.islice(_Stream(self, network, targets), most)
 
 
 class _Stream:
@@ -287,6 +358,12 @@ class _Stream:
     def __iter__(self) -> Iterator[dict[str, Array]]:
         for item in self._source._items():
             yield self._source._columns(self._network, self._targets, self._source._batch(item))
+
+
+def _joined(like: Any, parts: Sequence[Sequence[Array]]) -> Any:
+    """A structure as `like` with the leaves of all parts behind one another."""
+    leaves = iter([np.concatenate(column) for column in zip(*parts, strict=True)])
+    return transform(like, lambda _: next(leaves))
 
 
 def _arrays(structure: Any, what: str) -> Any:

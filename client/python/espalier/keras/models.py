@@ -9,16 +9,16 @@ from typing import Any
 from espalier.errors import InvalidArgument
 from espalier.graph import Graph
 from espalier.keras import saving, summary
+from espalier.keras.inference import Inference
 from espalier.keras.layer import Layer, Spec
 from espalier.keras.layers.core import Input, InputLayer
 from espalier.keras.lowering import Lowering, Value
 from espalier.keras.network import Network
 from espalier.keras.tensor import KerasTensor, Shape, flatten, transform
-from espalier.keras.training import Trainer
 from espalier.keras.variable import Variable
 
 
-class Model(Trainer, Layer):
+class Model(Inference, Layer):
     """Layers between inputs and outputs: Model(inputs, outputs).
 
     A class of your own defines `call(inputs)`, made of layers, arithmetic and espalier.keras.ops. It is run once, to
@@ -47,7 +47,7 @@ class Model(Trainer, Layer):
     def _sublayers(self) -> list[Layer]:
         if type(self).call is Layer.call and self._network is not None:
             return [layer for layer in self._network.layers if not isinstance(layer, InputLayer)]
-        skipped = ("_arguments", "_nodes", "_network", "optimizer", "history")
+        skipped = ("_arguments", "_nodes", "_network", "optimizer", "history", "_kept", "_live", "_state")
         found: list[Layer] = []
         for key, value in vars(self).items():
             leaves = [] if key in skipped else flatten(value)
@@ -135,7 +135,10 @@ class Model(Trainer, Layer):
     # As a layer.
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Applies the model to tensors, with the same weights."""
+        """Applies the model to tensors, with the same weights; of arrays, computes the outputs as `predict` does."""
+        computed = self._compute(args, kwargs)
+        if computed is not NotImplemented:
+            return computed
         if type(self).call is Layer.call:
             self._needed()
         made = super().__call__(*args, **kwargs)
@@ -322,7 +325,7 @@ class Sequential(Model):
         self._needed()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Applies the layers to a tensor, with the same weights."""
+        """Applies the layers to a tensor, with the same weights; of arrays, computes the outputs as `predict` does."""
         if self._network is None and self._stack:
             tensor = flatten(args)[0] if args else None
             if isinstance(tensor, KerasTensor):

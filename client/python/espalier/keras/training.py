@@ -11,69 +11,17 @@ import numpy as np
 from espalier import callbacks as callback_classes
 from espalier import training as jobs
 from espalier.errors import EspalierWarning, InvalidArgument
-from espalier.graph import Tensor
-from espalier.keras import arrays, backend, losses, metrics, optimizers
+from espalier.keras import arrays, backend, validation
+from espalier.keras.directing import Directing, NeedsSession
+from espalier.keras.heads import Compiled, Head, LossGraph, heads_of, loss_graph
 from espalier.keras.lowering import Lowering, Value
+from espalier.keras.variable import Variable
+from espalier.session_state import SessionState
 from espalier.v1 import program_pb2, training_pb2
 
 if TYPE_CHECKING:
     from espalier.client import Client
     from espalier.keras.network import Network
-
-# Graphs with more bytes of values travel as a file, which holds all values.
-_MOST_IN_GRAPH = 32 << 20
-
-
-class Compiled:
-    """What `compile` was told."""
-
-    def __init__(self, optimizer: Any, loss: Any, loss_weights: Any, given: Any, weighted: Any):
-        self.optimizer = optimizers.get(optimizer)
-        self.loss, self.loss_weights = loss, loss_weights
-        self.metrics, self.weighted_metrics = given, weighted
-
-
-def per_output(what: str, given: Any, names: Sequence[str]) -> list[Any]:
-    """One item for each output, of a single one, a list or a dict by the outputs' names."""
-    if isinstance(given, Mapping):
-        unknown = sorted(set(given) - set(names))
-        if unknown:
-            raise InvalidArgument(f"{what} names {unknown[0]!r}; the outputs are {', '.join(names)}")
-        return [given.get(name) for name in names]
-    if isinstance(given, (list, tuple)):
-        if len(given) != len(names):
-            raise InvalidArgument(f"{what} has {len(given)} items, the model {len(names)} outputs: {', '.join(names)}")
-        return list(given)
-    return [given] * len(names)
-
-
-class Head:
-    """Loss and metrics of one output."""
-
-    def __init__(self, name: str, loss: losses.Loss | None, weight: float, shown: list[tuple[Any, bool]]):
-        self.name = name
-        self.loss, self.weight = loss, weight
-        self.given = shown  # (metric as given, whether it is weighted)
-        self.metrics: list[tuple[metrics.Metric, bool]] = []
-
-    @property
-    def has_target(self) -> bool:
-        """Whether the output is compared with labels."""
-        return (self.loss is not None and getattr(self.loss, "reads_target", True)) or bool(self.given)
-
-    def resolve(self, shape: Sequence[int | None]) -> bool:
-        """Chooses the metrics for an output of this shape; returns whether labels are integers."""
-        integer = self.loss is not None and self.loss.integer_labels
-        self.metrics = [(metrics.get(m, integer, shape[-1]), weighted) for m, weighted in self.given]
-        if self.loss is None and self.metrics:
-            integer = bool(self.metrics[0][0].integer_labels)
-        for metric, _ in self.metrics:
-            if metric.integer_labels is not None and metric.integer_labels != integer:
-                kind = "integer labels" if metric.integer_labels else "labels like the output"
-                raise InvalidArgument(
-                    f"output {self.name}: metric {metric.name} takes {kind}, its loss does not; give one of a kind"
-                )
-        return integer
 
 
 class Trainer:
@@ -85,7 +33,10 @@ class Trainer:
     history: Any = None
     job: Any = None
     stop_training = False
+    _plan: Any = None
     _trained_before = False
+    _state: SessionState | None = None  # of the optimizer, after a session
+    _live: Directing | None = None  # while a session trains
     _default_batch_size = 32
 
     def compile(
@@ -114,7 +65,7 @@ class Trainer:
             # The third argument of Keras 2.
             loss_weights, metrics = None, loss_weights
         self._compiled = Compiled(optimizer, loss, loss_weights, metrics, weighted_metrics)
-        self._trained_before = False
+        self._trained_before, self._state = False, None
 
     @property
     def optimizer(self) -> Any:
@@ -123,28 +74,16 @@ class Trainer:
 
     @property
     def plan(self) -> Any:
-        """The plan by which the last job ran."""
-        if self.job is None:
+        """The plan by which the last training ran."""
+        if self._plan is None:
             raise InvalidArgument(f"{self.name} was not trained yet")
-        return self.job.plan
+        return self._plan()
 
     def _heads(self, network: Network) -> list[Head]:
         compiled = self._compiled
         if compiled is None:
             raise InvalidArgument(f"{self.name}: call compile(optimizer, loss, metrics) before fit")
-        names = network.output_names()
-        loss = per_output("loss", compiled.loss, names)
-        weights = per_output("loss_weights", compiled.loss_weights, names)
-        if all(item is None for item in loss):
-            raise InvalidArgument(f"{self.name}: compile was given no loss")
-        shown: list[list[tuple[Any, bool]]] = [[] for _ in names]
-        for weighted, given in ((False, compiled.metrics), (True, compiled.weighted_metrics)):
-            for found, item in zip(shown, _metrics_per_output(given, names), strict=True):
-                found += [(metric, weighted) for metric in item]
-        return [
-            Head(name, None if one is None else losses.get(one), 1.0 if w is None else float(w), found)
-            for name, one, w, found in zip(names, loss, weights, shown, strict=True)
-        ]
+        return heads_of(compiled, network.output_names(), self.name)
 
     def fit(
         self,
@@ -171,74 +110,93 @@ class Trainer:
         seed: int | None = None,
         checkpoint_every: int = 0,
         job_name: str = "",
+        execution: str = "auto",
     ) -> Any:
-        """Trains the model by a job and returns its History.
+        """Trains the model and returns its History.
 
         x, y: arrays, lists of them or dicts by the names of inputs and outputs; or x alone: an iterable of (x, y) or
         (x, y, sample_weight) batches. Examples that do not fill a batch are skipped, different ones in every epoch.
         validation_split: this part of the examples, the last ones, is evaluated instead of trained on. validation_data:
-        (x, y) or (x, y, sample_weight) to evaluate. That happens after every validation_freq-th epoch; History has the
-        values as val_..., callbacks only those of the end.
-        client, search, precision, checkpoint_every, job_name: as in espalier.fit.
+        (x, y), (x, y, sample_weight) or an iterable of such batches, read once; validation_steps: so many batches of
+        validation_batch_size (or batch_size) of them. They are evaluated after every validation_freq-th epoch: logs and
+        History have the values as val_....
+        client, search, precision, checkpoint_every, job_name, execution: as in espalier.fit, of which job_name is the
+        name. In a session callbacks read and set weights and the learning rate, evaluate and predict; a job refuses
+        that. "auto": a session if a callback needs one, with initial_epoch, and to validate beside an iterable.
 
-        Weights have the trained elements afterwards. Each fit begins with new optimizer state. Errors as espalier.fit.
+        Weights have the trained elements afterwards. A training in a session goes on with the optimizer state of one
+        before; others begin with a new one. Errors as espalier.fit.
         """
-        if initial_epoch:
-            raise InvalidArgument(f"fit: initial_epoch={initial_epoch} is not supported; a job begins with epoch 0")
         if isinstance(validation_freq, bool) or not isinstance(validation_freq, int) or validation_freq < 1:
             raise InvalidArgument(f"fit: validation_freq={validation_freq!r}; accepted: an integer above 0")
-        if validation_steps is not None or validation_batch_size is not None:
-            raise InvalidArgument("fit: validation_steps and validation_batch_size: all validation examples are taken")
         if isinstance(batch_size, (list, tuple)) or isinstance(epochs, float):
             raise InvalidArgument(f"fit: batch_size={batch_size!r}, epochs={epochs!r}; accepted are integers")
         source = arrays.Source(x, y, sample_weight, class_weight)
-        trained = None if source.examples is None else source.examples - int(source.examples * validation_split)
-        if validation_data is not None:
-            # As in Keras, they come before a split.
-            trained, validation_split = source.examples, source.hold_out(validation_data)
-        network = self._network_for(source)
-        heads = self._heads(network)
-        shapes = source.input_shapes(network)
-        specs = network.infer([(shape, t.dtype) for shape, t in zip(shapes, network.inputs, strict=True)])
-        integer = [head.resolve(shape) for head, (shape, _) in zip(heads, specs, strict=True)]
-        targets = [
-            arrays.Target(head.name, shape, label, head.loss, head.has_target)
-            for head, (shape, _), label in zip(heads, specs, integer, strict=True)
-        ]
-        weighted = source.weighted
-        g = self._loss_graph(network, shapes, heads, targets, weighted)
         size = int(batch_size or source.batch_size or self._default_batch_size)
+        held, validation_split = validation.held_out(
+            source, validation_data, validation_split, validation_steps, int(validation_batch_size or size)
+        )
+        trained = None if source.examples is None else source.examples - int(source.examples * validation_split)
         if trained is not None:
             size = max(1, min(size, trained))
-        message = self._message(g)
-        history = callback_classes.History()
-        steps = None if steps_per_epoch is None else int(steps_per_epoch) * int(epochs)
+        network = self._network_for(source)
+        shapes = source.input_shapes(network)
         counted = 0 if trained is None else trained // size
-        run = [history, *callback_classes.prepared(callbacks or (), self, int(epochs), steps_per_epoch, counted)]
+        history = callback_classes.History()
+        run = [*callback_classes.prepared(callbacks or (), self, int(epochs), steps_per_epoch, counted), history]
+        history.set_params({"verbose": verbose, "epochs": int(epochs), "steps": steps_per_epoch or counted or None})
         history.set_model(self)
+        steps = None if steps_per_epoch is None else int(steps_per_epoch) * int(epochs)
+        if execution == "auto":
+            asked = training_pb2.TrainingSpec(epochs=int(epochs) if steps is None else 0, optimizer=self._message())
+            own_data = held is not None and source.stream is not None
+            why = jobs.needs_session(asked, run, int(initial_epoch), False, own_data, execution)
+            execution = "session" if why else "job"
+        in_session = execution == "session"
+        built = self._built(network, shapes, source.weighted or (held is not None and held.weighted), in_session)
+        evaluate = None
+        if held is not None and in_session and (built.counted or source.stream is not None):
+            evaluate = validation.evaluator(built, held, int(validation_batch_size or size))
+        elif held is not None:
+            # As in Keras, they come before a split.
+            validation_split = source.hold_out(held)
+        source.follow(built)
         self.stop_training = False
-        result = jobs.fit(
-            g.graph,
-            source.columns(network, targets),
-            optimizer=message,
-            batch_size=size,
-            epochs=None if steps is not None else int(epochs),
-            steps=steps,
-            validation_split=validation_split,
-            shuffle=bool(shuffle),
-            seed=int(backend.generator().integers(1, 2**31)) if seed is None else int(seed),
-            name=job_name,
-            client=client,
-            search=search,
-            precision=precision,
-            checkpoint_every=checkpoint_every,
-            callbacks=run,
-            extra=_validation(validation_freq, steps_per_epoch),
-            steps_per_epoch=int(steps_per_epoch or 0),
-            verbose=1 if verbose == "auto" else int(verbose),
-        )
-        self.job, self.history = result.job, history
-        self._take(g, result)
+        directing = Directing(self, built)
+        refused = False
+        try:
+            result = jobs.fit(
+                built.lowering.graph,
+                source.columns(network, built.targets),
+                optimizer=self._message(built.lowering.variables),
+                batch_size=size,
+                epochs=None if steps is not None else int(epochs),
+                steps=steps,
+                validation_split=validation_split,
+                shuffle=bool(shuffle),
+                seed=int(backend.generator().integers(1, 2**31)) if seed is None else int(seed),
+                name=job_name,
+                client=client,
+                search=search,
+                precision=precision,
+                checkpoint_every=checkpoint_every,
+                callbacks=[directing.first, *run, directing.last],
+                extra=_validation(validation_freq, steps_per_epoch),
+                steps_per_epoch=int(steps_per_epoch or 0),
+                verbose=1 if verbose == "auto" else int(verbose),
+                execution=execution,
+                initial_epoch=int(initial_epoch),
+                evaluate=evaluate,
+            )
+        except NeedsSession:
+            refused = True
+            raise
+        finally:
+            directing.end(refused)
+            self._state = directing.state
+            if directing.in_session:
+                self._trained_before = True
+        self.job, self.history, self._plan = result.job, history, directing.plan
         return history
 
     def fit_generator(self, generator: Any, steps_per_epoch: int | None = None, epochs: int = 1, **kwargs: Any) -> Any:
@@ -254,75 +212,39 @@ class Trainer:
     def _trace_inputs(self, structure: Any) -> None:
         raise NotImplementedError
 
-    def _message(self, g: Lowering) -> program_pb2.Optimizer:
+    def _message(self, variables: Mapping[str, Variable] | None = None) -> program_pb2.Optimizer:
+        # The optimizer of compile; with the regularizers of weights, by their names in a graph.
         assert self._compiled is not None
         message: program_pb2.Optimizer = self._compiled.optimizer.proto()
-        for name, variable in g.variables.items():
+        for name, variable in (variables or {}).items():
             r = variable.regularizer
             if r is not None and variable.trainable and (r.l1 or r.l2):
                 message.regularizers.add(parameter=name, l1=r.l1, l2=r.l2)
                 message.report_penalties = True
-        if self._trained_before and (message.name != "sgd" or message.attributes["momentum"].f > 0):
-            warnings.warn(
-                f"{self.name} is trained again: its weights go on, the moments of the optimizer begin anew",
-                EspalierWarning,
-                stacklevel=3,
-            )
         return message
 
-    def _loss_graph(
-        self,
-        network: Network,
-        shapes: Sequence[Any],
-        heads: Sequence[Head],
-        targets: Sequence[arrays.Target],
-        weighted: bool,
-    ) -> Lowering:
-        named = dict(zip(network.input_names(), shapes, strict=True))
-        g, values = self.to_graph(named)
-        _settle(g, self)
-        weights = g.graph.input("sample_weight", (None,)) if weighted else None
-        parts: list[tuple[str, Tensor, float]] = []
-        reports: list[tuple[str, Tensor]] = []
-        several = len(heads) > 1
-        for head, target, value in zip(heads, targets, values, strict=True):
-            labels = target.input(g, several) if target.wanted else None
-            prefix = f"{head.name}_" if several else ""
-            with g.layer(f"{prefix}loss", ""):
-                if head.loss is not None:
-                    if labels is None:
-                        labels = value.tensor
-                    parts.append((f"{prefix}loss", head.loss.lower(g, labels, value, weights), head.weight))
-            for metric, is_weighted in head.metrics:
-                assert labels is not None
-                with g.layer(f"{prefix}{metric.name}", ""):
-                    scalar = metric.lower(g, labels, value, weights if is_weighted else None)
-                reports.append((f"{prefix}{metric.name}", scalar))
-        g.graph.output("loss", self._total(g, parts))
-        if several:
-            reports = [(name, scalar) for name, scalar, _ in parts] + reports
-        for name, scalar in reports:
-            g.graph.output(name, scalar)
-        for name, value in zip(network.output_names(), values, strict=True):
-            if all(output.name != name for output in g.graph.proto.outputs):
-                g.graph.output(name, g.plain(value))
-        return g
+    def _has_moments(self) -> bool:
+        message = self._message()
+        return message.name != "sgd" or message.attributes["momentum"].f > 0
+
+    def _built(self, network: Network, shapes: Sequence[Any], weighted: bool, fills: bool) -> LossGraph:
+        """The graph of the model with its losses. `fills`: with weights, batches can be filled up."""
+        heads = self._heads(network)
+        specs = network.infer([(shape, t.dtype) for shape, t in zip(shapes, network.inputs, strict=True)])
+        integer = [head.resolve(shape) for head, (shape, _) in zip(heads, specs, strict=True)]
+        targets = [
+            arrays.Target(head.name, shape, label, head.loss, head.has_target)
+            for head, (shape, _), label in zip(heads, specs, integer, strict=True)
+        ]
+        return loss_graph(self, network, shapes, heads, targets, weighted, counted=weighted and fills)
 
     def to_graph(self, shapes: Any = None) -> tuple[Lowering, list[Value]]:
         """As Model."""
         raise NotImplementedError
 
-    def _total(self, g: Lowering, parts: list[tuple[str, Tensor, float]]) -> Tensor:
-        scaled = [t if w == 1 else g.scalar("multiply_scalar", t, w) for _, t, w in parts]
-        for value, regularizer in g.penalties:
-            scaled += _penalty(g, value, regularizer)
-        total = scaled[0]
-        for more in scaled[1:]:
-            total = g.broadcast("add", total, more)
-        return total
-
     def _take(self, g: Lowering, result: jobs.TrainingResult) -> None:
-        if not result.model:
+        # The weights of a job.
+        if not result.has_weights:
             warnings.warn(
                 f"{self.name}: the training was stopped, so its job was cancelled; the model has the weights that it "
                 "had before. checkpoint_every keeps those of the job: job.resume() goes on from them",
@@ -354,45 +276,3 @@ def _validation(frequency: int, steps_per_epoch: int | None) -> Callable[[traini
 
 def _fetch(result: jobs.TrainingResult, name: str) -> Any:
     return lambda: result.weights()[name]
-
-
-def _settle(g: Lowering, model: Any) -> None:
-    # Where some weights have elements and the graph gets too large for a message, all get elements.
-    parameters = [v for v in g.graph.proto.values if v.name in g.variables]
-    if sum(len(v.data) for v in parameters) <= _MOST_IN_GRAPH:
-        return
-    for value in parameters:
-        if not value.data:
-            variable = g.variables[value.name]
-            value.data = variable.layout.to_graph(variable.numpy()).tobytes()
-            value.ClearField("initializer")
-
-
-def _penalty(g: Lowering, value: Value, regularizer: Any) -> list[Tensor]:
-    # Of activations: the sum over an example, the mean over the batch.
-    x = value.tensor
-    axes = list(range(1, len(x.shape or ())))
-    found = []
-    for op, factor in (("reduce_l1", regularizer.l1), ("reduce_sum_square", regularizer.l2)):
-        if factor:
-            each = g.reduce(op, g.unsqueeze(x, 1) if not axes else x, axes or [1])
-            mean = g.op("identity_loss", [each], shape=())
-            found.append(g.scalar("multiply_scalar", mean, factor))
-    return found
-
-
-def _metrics_per_output(given: Any, names: Sequence[str]) -> list[list[Any]]:
-    # One list for each output. A flat list belongs to the only output, or to every one.
-    if given is None:
-        return [[] for _ in names]
-    if isinstance(given, Mapping):
-        found = per_output("metrics", given, names)
-    elif isinstance(given, (list, tuple)):
-        nested = any(isinstance(item, (list, tuple)) for item in given)
-        if nested or (len(names) > 1 and len(given) == len(names)):
-            found = per_output("metrics", given, names)
-        else:
-            found = [list(given) for _ in names]
-    else:
-        found = [given for _ in names]
-    return [[] if m is None else list(m) if isinstance(m, (list, tuple)) else [m] for m in found]

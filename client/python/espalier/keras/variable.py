@@ -70,6 +70,8 @@ class Variable:
         self.layout = layout or Layout(self.shape)
         self.can_train = trainable  # False for running statistics, whatever the layer's `trainable` says
         self.trainable = trainable
+        self.version = 0  # changes with the elements
+        self.locked: Exception | None = None  # why the elements cannot be read or set now
         self._value: Array | None = None
         self._fetch: Callable[[], Array] | None = None
 
@@ -86,8 +88,15 @@ class Variable:
         """Whether it has elements already."""
         return self._value is not None or self._fetch is not None
 
+    @property
+    def fetched(self) -> bool:
+        """Whether its elements are here."""
+        return self._value is not None
+
     def numpy(self) -> Array:
-        """The elements; of a trained weight they are downloaded now."""
+        """The elements; of a trained weight they are downloaded now. FailedPrecondition while a job trains it."""
+        if self.locked is not None:
+            raise self.locked
         if self._value is None:
             if self._fetch is not None:
                 self._value, self._fetch = self._fetch(), None
@@ -99,15 +108,19 @@ class Variable:
         return np.asarray(self.numpy(), dtype)
 
     def assign(self, value: Any) -> None:
-        """Sets the elements; InvalidArgument for another shape."""
+        """Sets the elements; InvalidArgument for another shape, FailedPrecondition while a job trains them."""
+        if self.locked is not None:
+            raise self.locked
         array = np.array(value, np.float32)
         if array.shape != self.shape:
             raise InvalidArgument(f"weight {self.path} has shape {self.shape}, not {array.shape}")
         self._value, self._fetch = array, None
+        self.version += 1
 
     def assign_later(self, fetch: Callable[[], Array]) -> None:
         """Sets elements, in the graph's layout, that `fetch` gives when somebody reads them."""
         self._value = None
+        self.version += 1
         self._fetch = lambda: self.layout.from_graph(np.asarray(fetch(), np.float32), self.shape)
 
     def message(self) -> pb.Initializer | None:
