@@ -293,7 +293,7 @@ class Client(ClientMethods[Job], Blocking):
         self._connection = Connection(self._settings)
         self._make_job = functools.partial(Job, self._connection)
 
-    def _submit_quietly(self, spec: training_pb2.TrainingSpec, key: str, graph: Graph) -> Job:
+    def _submit_quietly(self, spec: training_pb2.TrainingSpec, key: str, graph: Graph | None) -> Job:
         """As submit, for those who show the notes themselves."""
         return drive(self._connection, self._submit(spec, key, graph))[0]
 

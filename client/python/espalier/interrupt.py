@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from espalier.v1 import training_pb2
 
 
-def submit_or_cancel(client: Client, spec: training_pb2.TrainingSpec, graph: Graph) -> Job:
+def submit_or_cancel(client: Client, spec: training_pb2.TrainingSpec, graph: Graph | None) -> Job:
     """Queues a job without showing its notes. After a Ctrl-C meanwhile, none stays queued."""
     key = idempotency_key()
     try:

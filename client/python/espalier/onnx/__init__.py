@@ -1,8 +1,30 @@
-"""ONNX files in Python: FlexFlow's `flexflow.onnx`, which adds one to an FFModel.
+"""ONNX files in Python: `fit` trains a whole file, as `espalier train --onnx` does.
 
-`espalier train --onnx` trains a whole file and reads more operators (docs/guide/onnx.md).
+    result = espalier.onnx.fit("model.onnx", (x, y), optimizer="adam", batch_size=64, epochs=3)
+    result.history["loss"], result.weights()
+    result.save("trained.onnx")
+
+`ONNXModel` is FlexFlow's `flexflow.onnx`, which adds a file to an FFModel; `fit` reads more operators. The page
+docs/guide/onnx.md says how to export a model for training, and which of its tensors are trained.
 """
 
-from espalier.onnx.model import ONNXModel
+from __future__ import annotations
 
-__all__ = ["ONNXModel"]
+from typing import TYPE_CHECKING, Any
+
+from espalier.onnx.objective import Loss, Metric
+from espalier.onnx.training import OnnxResult, dry_run, fit
+
+if TYPE_CHECKING:
+    from espalier.onnx.model import ONNXModel
+
+__all__ = ["Loss", "Metric", "ONNXModel", "OnnxResult", "dry_run", "fit"]
+
+
+def __getattr__(name: str) -> Any:
+    # Its module needs the package onnx, which `artifact:NAME` does not.
+    if name == "ONNXModel":
+        from espalier.onnx.model import ONNXModel
+
+        return ONNXModel
+    raise AttributeError(f"module 'espalier.onnx' has no attribute {name!r}")

@@ -1,0 +1,214 @@
+"""fit of ONNX models: as `espalier train --onnx=FILE`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from espalier import data as datasets
+from espalier import errors, kept_sessions
+from espalier.client import Client, default_client
+from espalier.graph import Graph
+from espalier.interrupt import submit_or_cancel
+from espalier.job import History
+from espalier.npz import temporary_folder
+from espalier.onnx.files import prepared, save_in_one_file, source_of
+from espalier.onnx.objective import DEFAULT_LOSS, Losses, Metrics, make_objective
+from espalier.optimizers import Optimizer
+from espalier.progress import Printer
+from espalier.training import Callback, Run, TrainingResult, _Watch, make_spec, needs_session
+from espalier.v1 import program_pb2, training_pb2
+
+
+class OnnxResult(TrainingResult):
+    """What came out of a training; the trained model can be written as a file."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the trained model: to an ONNX file, or, if `path` has no suffix, all its files to a folder.
+
+        Above 2 GB a file has its weights beside it. FailedPrecondition if there is no model, as the job was stopped,
+        or if ONNX lacks one of its operators: the folder then has the weights as model.safetensors.
+        """
+        if not self.model:
+            raise errors.FailedPrecondition("the job was stopped before its end, so there is no trained model")
+        client, to = self._client, Path(path)
+        if not to.suffix:
+            client.download(self.model, to)
+            return to
+        with temporary_folder() as folder:
+            client.download(self.model, folder)
+            made = folder / "model.onnx"
+            if not made.is_file():
+                raise errors.FailedPrecondition(
+                    f"model {self.model} has no ONNX file: ONNX has no counterpart for one of its operators; save it "
+                    "to a folder, which has the weights as model.safetensors"
+                )
+            to.parent.mkdir(parents=True, exist_ok=True)
+            save_in_one_file(made, to)
+        return to
+
+    _client: Client
+
+
+def _patterns(given: str | Sequence[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+@contextlib.contextmanager
+def _specified(
+    model: Any, data: Any, client: Client, given: Mapping[str, Any]
+) -> Iterator[tuple[training_pb2.TrainingSpec, Callable[[], None]]]:
+    """The specification of a job without its files, and what uploads them into it."""
+    options = dict(given)
+    split = options.pop("validation_split")
+    if not 0 <= split < 1:
+        raise errors.InvalidArgument(f"validation_split is {split}; accepted: 0 or more, less than 1")
+    columns, shuffle = options.pop("columns"), options.pop("shuffle")
+    objective = make_objective(options.pop("loss"), options.pop("metrics"))
+    freeze, train_only = _patterns(options.pop("freeze")), _patterns(options.pop("train_only"))
+    # make_spec checks what all jobs have in common, and wants the loss that the coordinator adds to this model.
+    graph = Graph("onnx")
+    graph.proto.outputs.add(name="loss")
+    spec = make_spec(graph, **options)
+    spec.objective.CopyFrom(objective)
+    spec.freeze.extend(freeze)
+    spec.train_only.extend(train_only)
+    most = spec.batch_size * spec.steps if spec.steps else None
+    with source_of(model) as source, prepared(data, source, columns, most) as found:
+
+        def upload() -> None:
+            spec.onnx_artifact = source.upload(client)
+            uri = found.uri
+            if found.path is not None:
+                uri = "artifact:" + client._upload_file(found.path, found.stem)
+            spec.dataset.CopyFrom(datasets.dataset_message(found, uri, split, shuffle))
+
+        yield spec, upload
+
+
+def fit(
+    model: Any,
+    data: Any,
+    *,
+    optimizer: str | Optimizer | program_pb2.Optimizer,
+    batch_size: int,
+    loss: Losses = DEFAULT_LOSS,
+    metrics: Metrics | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    validation_split: float = 0.0,
+    shuffle: bool = True,
+    freeze: str | Sequence[str] = (),
+    train_only: str | Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
+    seed: int = 0,
+    name: str = "",
+    client: Client | None = None,
+    search: Mapping[str, object] | None = None,
+    precision: str | None = None,
+    checkpoint_every: int = 0,
+    callbacks: Sequence[Callback] = (),
+    verbose: int = 1,
+    extra: Callable[[training_pb2.TrainingSpec], None] | None = None,
+) -> OnnxResult:
+    """Trains an ONNX model and waits for the result.
+
+    model: the path of an ONNX file, with its weights inside or beside it, or of a folder that holds one;
+    "artifact:NAME" for one that was uploaded or trained; or an onnx.ModelProto. data: (x, labels) in the order of the
+    model's inputs, a dict of arrays by input, with "labels" (for a loss on another output "labels.OUTPUT", if there is
+    one), an .npz file, the name of an artifact, or an iterable of these as batches or examples; `columns` says which
+    column an input reads, as {"labels": "y"}. loss, metrics: names of operators, Loss, Metric, or lists of these; a
+    softmax or sigmoid that ends the model is not applied twice. freeze: patterns of names that are not trained.
+    train_only: train nothing else; "*" stands for any characters. The other arguments, and errors, as espalier.fit,
+    by a job: callbacks that direct the training are refused.
+    """
+    given = {
+        "optimizer": optimizer,
+        "batch_size": batch_size,
+        "loss": loss,
+        "metrics": metrics,
+        "epochs": epochs,
+        "steps": steps,
+        "validation_split": validation_split,
+        "shuffle": shuffle,
+        "freeze": freeze,
+        "train_only": train_only,
+        "columns": columns,
+        "seed": seed,
+        "name": name,
+        "search": search,
+        "precision": precision,
+        "checkpoint_every": checkpoint_every,
+    }
+    client = client or default_client()
+    with _specified(model, data, client, given) as (spec, upload):
+        decisive = needs_session(spec, callbacks, 0, False, False, "job")
+        if decisive:
+            raise errors.InvalidArgument(f"{decisive}; an ONNX file trains by a job, whose callbacks only look on")
+        kept_sessions.release(client)
+        upload()
+        for callback in callbacks:
+            callback.configure(spec)
+        if extra is not None:
+            extra(spec)
+        job = submit_or_cancel(client, spec, None)
+    run = Run(client, spec.epochs, job=job)
+    for callback in callbacks:
+        callback.on_begin(run)
+    result = _Watch(run, Printer(verbose), callbacks, spec).result()
+    history = History(result.history)
+    made = OnnxResult(history, result.evaluation, model=result.model, notes=result.notes, job=job)
+    made._client = client
+    return made
+
+
+def dry_run(
+    model: Any,
+    data: Any,
+    *,
+    optimizer: str | Optimizer | program_pb2.Optimizer = "adam",
+    batch_size: int = 16,
+    loss: Losses = DEFAULT_LOSS,
+    metrics: Metrics | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    validation_split: float = 0.0,
+    shuffle: bool = True,
+    freeze: str | Sequence[str] = (),
+    train_only: str | Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
+    seed: int = 0,
+    name: str = "",
+    client: Client | None = None,
+    search: Mapping[str, object] | None = None,
+    precision: str | None = None,
+) -> training_pb2.DryRunReply:
+    """Checks and plans what fit would train, with the same arguments, without queueing it.
+
+    The reply has problems, all unsupported operators with their numbers, the memory and time that are predicted, and
+    of every tensor whether it is trained, and why (docs/reference/grpc-api.md, DryRunReply).
+    """
+    given = {
+        "optimizer": optimizer,
+        "batch_size": batch_size,
+        "loss": loss,
+        "metrics": metrics,
+        "epochs": epochs,
+        "steps": steps,
+        "validation_split": validation_split,
+        "shuffle": shuffle,
+        "freeze": freeze,
+        "train_only": train_only,
+        "columns": columns,
+        "seed": seed,
+        "name": name,
+        "search": search,
+        "precision": precision,
+    }
+    client = client or default_client()
+    with _specified(model, data, client, given) as (spec, upload):
+        upload()
+        return client.dry_run(spec)

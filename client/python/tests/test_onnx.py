@@ -1,0 +1,196 @@
+"""espalier.onnx: trains as `espalier train --onnx` and as NumPy does, and gives the model back as a file."""
+
+import os
+import subprocess
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import pytest
+import small
+
+import espalier.onnx as es
+from espalier import callbacks, errors
+from espalier.optimizers import Adam
+
+ONE = {"strategy": "single_device"}
+
+
+def model_of(softmax=False):
+    """The small classifier as a file."""
+    make = onnx.helper
+    nodes = [
+        make.make_node("Gemm", ["x", "fc1.weight", "fc1.bias"], ["h"], transB=1),
+        make.make_node("Tanh", ["h"], ["t"]),
+        make.make_node("Gemm", ["t", "fc2.weight", "fc2.bias"], ["logits"], transB=1),
+    ]
+    if softmax:
+        nodes.append(make.make_node("Softmax", ["logits"], ["probabilities"], axis=-1))
+    names = {"w1": "fc1.weight", "b1": "fc1.bias", "w2": "fc2.weight", "b2": "fc2.bias"}
+    graph = make.make_graph(
+        nodes,
+        "small",
+        [make.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", small.FEATURES])],
+        [make.make_tensor_value_info(nodes[-1].output[0], onnx.TensorProto.FLOAT, ["batch", small.CLASSES])],
+        [onnx.numpy_helper.from_array(value, names[key]) for key, value in small.initial().items()],
+    )
+    return make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("onnx")
+    onnx.save(model_of(), path / "small.onnx")
+    np.savez(path / "data.npz", x=small.examples()["x"], y=small.examples()["labels"])
+    return path
+
+
+def fit(model, data, **given):
+    options = {"optimizer": "sgd", "batch_size": 32, "shuffle": False, "verbose": 0, "search": ONE, "epochs": 2}
+    return es.fit(model, data, **(options | given))
+
+
+def program():
+    folder = os.environ["ESPALIER_BIN"]
+    return next(p for p in (f"{folder}/client/espalier", f"{folder}/espalier") if os.access(p, os.X_OK))
+
+
+def test_trains_as_numpy(daemon, folder):
+    data = small.examples()
+    losses, accuracies, trained = small.train(data, steps=16, batch=32, rate=0.01)
+    for model in (folder / "small.onnx", folder, model_of(), model_of(softmax=True)):
+        result = fit(model, (data["x"], data["labels"]))
+        np.testing.assert_allclose(result.history["loss"], losses, rtol=2e-6)
+        np.testing.assert_allclose(result.history["accuracy"], accuracies, rtol=1e-6)
+        found = result.weights()
+        for ours, theirs in (("fc1.weight", "w1"), ("fc2.bias", "b2")):
+            np.testing.assert_allclose(found[ours], trained[theirs], atol=2e-6)
+
+
+def test_as_the_command(daemon, folder):
+    """Every option alike: the same losses bit for bit, and the same weights."""
+    command = [program(), "train", "--json"]
+    command += [
+        f"--coordinator={daemon._settings.address}",
+        f"--onnx={folder}/small.onnx",
+        f"--dataset={folder}/data.npz",
+    ]
+    command += ["--input=labels=y", "--loss=sparse_categorical_crossentropy:label_smoothing=0.1,ignore_index=2"]
+    command += [
+        "--metrics=top_k_accuracy:k=2,accuracy",
+        "--freeze=fc1.*",
+        "--holdout=0.25",
+        "--optimizer=adam",
+        "--lr=0.02",
+    ]
+    command += ["-b", "16", "-e", "3", "--seed=5", "--single-device", "--name=by-command"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    theirs = next(record for record in daemon.jobs() if record.spec.name == "by-command")
+    result = fit(
+        folder / "small.onnx",
+        folder / "data.npz",
+        columns={"labels": "y"},
+        loss=es.Loss("sparse_categorical_crossentropy", label_smoothing=0.1, ignore_index=2),
+        metrics=[es.Metric("top_k_accuracy", k=2), "accuracy"],
+        freeze="fc1.*",
+        validation_split=0.25,
+        optimizer=Adam(0.02),
+        batch_size=16,
+        epochs=3,
+        seed=5,
+        shuffle=True,
+    )
+    assert result.history == daemon.job(theirs.id).history
+    assert result.evaluation == dict(theirs.evaluation)
+    wanted = daemon.weights(theirs.output_model)
+    for name, array in result.weights().items():
+        np.testing.assert_array_equal(array, wanted[name], err_msg=name)
+    np.testing.assert_array_equal(result.weights()["fc1.weight"], small.initial()["w1"])
+    assert not np.array_equal(result.weights()["fc2.weight"], small.initial()["w2"])
+
+
+def test_the_trained_file_goes_on(daemon, folder, tmp_path):
+    data = small.examples()
+    whole = fit(folder, data, steps=8, epochs=None)
+    half = fit(folder, data, steps=4, epochs=None)
+    saved = half.save(tmp_path / "new" / "half.onnx")
+    onnx.checker.check_model(str(saved))
+    tensors = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(saved).graph.initializer}
+    for name, array in half.weights().items():
+        np.testing.assert_array_equal(tensors[name], array)
+    rest = {name: array[4 * 32 :] for name, array in data.items()}
+    again = fit(saved, rest, steps=4, epochs=None)
+    np.testing.assert_allclose(again.history["loss"], whole.history["loss"][4:], rtol=1e-6)
+    assert (half.save(tmp_path / "all") / "model.safetensors").is_file()
+
+
+def test_weights_in_other_files(daemon, folder, tmp_path):
+    file = tmp_path / "apart.onnx"
+    (tmp_path / "more").mkdir()
+    onnx.save(model_of(), file, save_as_external_data=True, location="more/weights.bin", size_threshold=0)
+    data = small.examples()
+    expected = fit(folder, data).history["loss"]
+    assert fit(file, data).history["loss"] == expected
+    (tmp_path / "more" / "weights.bin").unlink()
+    with pytest.raises(errors.InvalidArgument, match=r"keeps weights in the file 'more/weights.bin', and there is no"):
+        fit(file, data)
+
+
+def test_data_in_batches_and_examples(daemon, folder):
+    data = small.examples()
+    x, labels = data["x"], data["labels"]
+    expected = fit(folder, data).history["loss"]
+    batches = [(x[i : i + 64], labels[i : i + 64]) for i in range(0, len(x), 64)]
+    assert fit(folder, batches).history["loss"] == expected
+    assert fit(folder, [{"x": a, "labels": b} for a, b in zip(x, labels, strict=True)]).history["loss"] == expected
+    with pytest.raises(errors.InvalidArgument, match="neither a batch nor an example"):
+        fit(folder, [(x[:, :, None, None], labels)])
+    with pytest.raises(errors.InvalidArgument, match="inputs and the labels are x, labels"):
+        fit(folder, (x, x, labels))
+
+
+def test_a_loss_that_weighs_two_outputs(daemon):
+    model = model_of()
+    model.graph.output.append(onnx.helper.make_tensor_value_info("t", onnx.TensorProto.FLOAT, ["batch", small.HIDDEN]))
+    data = small.examples() | {"labels.t": np.zeros((256, small.HIDDEN), np.float32)}
+    loss = ["sparse_categorical_crossentropy", es.Loss("mse", "t", weight=0.5)]
+    history = fit(model, data, loss=loss, metrics=[es.Metric("mae", "t")]).history
+    assert {"loss", "loss.logits", "loss.t", "mean_absolute_error.t"} <= set(history)
+    total = np.array(history["loss.logits"]) + 0.5 * np.array(history["loss.t"])
+    np.testing.assert_allclose(history["loss"], total, rtol=1e-6)
+
+
+def test_the_dry_run_says_what_is_trained(daemon, folder):
+    reply = es.dry_run(folder, small.examples(), freeze=["*.bias"], batch_size=32)
+    assert not reply.problems
+    assert {p.name: p.trained for p in reply.parameter_uses} == {
+        "fc1.weight": True,
+        "fc1.bias": False,
+        "fc2.weight": True,
+        "fc2.bias": False,
+    }
+
+
+def test_refused(daemon, folder, tmp_path):
+    data = small.examples()
+    cases = [
+        ({"loss": "no_such_loss"}, "no_such_loss"),
+        ({"loss": es.Loss("mse", smoothing=1.0)}, "smoothing"),
+        ({"freeze": "decoder.*"}, "decoder"),
+        ({"columns": {"labels": "missing"}}, "missing"),
+        ({"validation_split": 1.0}, "validation_split"),
+        ({"callbacks": [callbacks.ReduceLROnPlateau()]}, "trains by a job"),
+    ]
+    for options, message in cases:
+        with pytest.raises(errors.InvalidArgument, match=message):
+            fit(folder, data, **options)
+    with pytest.raises(errors.InvalidArgument, match=r"holds 0 files that end in \.onnx"):
+        fit(tmp_path, data)
+    (tmp_path / "text.onnx").write_text("hello")
+    with pytest.raises(errors.InvalidArgument, match="holds no ONNX model"):
+        fit(tmp_path, data)
+    with pytest.raises(errors.InvalidArgument, match="model is a int"):
+        fit(3, data)
+    with pytest.raises(errors.InvalidArgument, match="weight"):
+        es.Loss("mse", weight=0)
