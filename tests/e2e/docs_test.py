@@ -10,6 +10,7 @@ and cnn.onnx (from tests/data).
 
     docs_test.py [PAGE...]   only these pages of docs/guide, after README.md
 """
+
 import os
 import re
 import select
@@ -95,8 +96,9 @@ class Shell:
 
     def __init__(self, folder: str, environment: dict[str, str]) -> None:
         self.folder = folder
-        self.process = subprocess.Popen(["bash", "-e", "-o", "pipefail"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, cwd=folder, env=environment)
+        self.process = subprocess.Popen(
+            ["bash", "-e", "-o", "pipefail"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, env=environment
+        )
 
     def run(self, commands: str) -> tuple[bool, str]:
         """Whether all commands succeeded, and what they printed."""
@@ -116,15 +118,15 @@ class Shell:
             if not chunk:
                 return False, printed.decode(errors="replace")
             printed += chunk
-        return True, printed[:-len(end)].decode(errors="replace")
+        return True, printed[: -len(end)].decode(errors="replace")
 
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
 
 
-# These pages have Python programs (client/python/tests/test_guide.py runs python.md's) or no commands.
-WITHOUT_COMMANDS = {"jax.md", "keras.md", "python.md", "pytorch.md", "sessions.md"}
+# These pages have Python programs (client/python/tests/test_guide.py runs python.md's and flexflow.md's) or no commands.
+WITHOUT_COMMANDS = {"flexflow.md", "jax.md", "keras.md", "python.md", "pytorch.md", "sessions.md"}
 
 
 class DocsTest(unittest.TestCase):
@@ -141,8 +143,9 @@ class DocsTest(unittest.TestCase):
         cls.grpc, cls.http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         programs = [os.path.dirname(os.path.abspath(path)) for path in PROGRAMS.values()]
         cls.environment = {name: value for name, value in os.environ.items() if not name.startswith("ESPALIER_")}
-        cls.environment.update(ESPALIER_HOME=os.path.join(cls.folder, "home"), NO_COLOR="1",
-                               PATH=":".join([*programs, os.environ.get("PATH", "/usr/bin:/bin")]))
+        cls.environment.update(
+            ESPALIER_HOME=os.path.join(cls.folder, "home"), NO_COLOR="1", PATH=":".join([*programs, os.environ.get("PATH", "/usr/bin:/bin")])
+        )
 
     @classmethod
     def tearDownClass(cls) -> None:
@@ -175,8 +178,7 @@ class DocsTest(unittest.TestCase):
     def test_2_guide(self) -> None:
         self.assertTrue(self.models_trained, "the pages use the models that README.md trains")
         wanted = [os.path.basename(name) for name in sys.argv[1:]]
-        pages = [page for page in sorted(Path(ROOT, "docs", "guide").glob("*.md"))
-                 if page.name not in WITHOUT_COMMANDS and (not wanted or page.name in wanted)]
+        pages = [page for page in sorted(Path(ROOT, "docs", "guide").glob("*.md")) if page.name not in WITHOUT_COMMANDS and (not wanted or page.name in wanted)]
         self.assertTrue(pages)
         for page in pages:
             with self.subTest(page=page.name):
