@@ -1,5 +1,6 @@
 """Our tokenizers return the tokens and texts of Hugging Face's `tokenizers`, over model styles, languages and adversarial
 Unicode; every code point passes every normalizer and pre-tokenizer with equal results."""
+
 import json
 import os
 import random
@@ -22,6 +23,8 @@ import tokenizer_models  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RUNNER = os.environ.get("ESPALIER_TOKENIZER_RUNNER") or os.path.join(HERE, "tokenizer_runner")
+# CI takes a half of the lines; with $ESPALIER_TEST_ALL set, all are compared.
+PART = 1 if os.environ.get("ESPALIER_TEST_ALL") else 2
 STYLES = os.environ.get("ESPALIER_STYLES", ",".join(tokenizer_models.STYLES)).split(",")
 
 
@@ -51,7 +54,7 @@ class TokenizersTest(unittest.TestCase):
     def setUpClass(cls):
         cls.runner = Runner()
         cls.training = tokenizer_corpus.translations(3000, seed=2) + tokenizer_corpus.bible(2000)
-        cls.lines = tokenizer_corpus.translations(6000) + tokenizer_corpus.bible(1500) + tokenizer_corpus.hostile(4000)
+        cls.lines = tokenizer_corpus.translations(6000 // PART) + tokenizer_corpus.bible(1500 // PART) + tokenizer_corpus.hostile(4000 // PART)
         cls.long = tokenizer_corpus.long_lines()
         cls.trained = {}
 
@@ -67,8 +70,10 @@ class TokenizersTest(unittest.TestCase):
             if a != b:
                 at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
                 differing = sum(x != y for x, y in zip(ours, theirs))
-                self.fail(f"{style}: {differing} of {len(texts)} texts differ, the first {text[:300]!r} at {at}: "
-                          f"ours {a[max(0, at - 3):at + 8]}, theirs {b[max(0, at - 3):at + 8]}")
+                self.fail(
+                    f"{style}: {differing} of {len(texts)} texts differ, the first {text[:300]!r} at {at}: "
+                    f"ours {a[max(0, at - 3) : at + 8]}, theirs {b[max(0, at - 3) : at + 8]}"
+                )
 
     def train(self, style):
         """A style's tokenizer, trained once: tests of formats share it with the test of the style."""
@@ -82,8 +87,8 @@ class TokenizersTest(unittest.TestCase):
         self.check(style, tokenizer)
 
     def check(self, style, tokenizer, every=1):
-        """The loaded tokenizer against the library's, on `every` n-th line."""
-        lines = self.lines[::every] + (self.long if style not in ("words",) else [])
+        """The loaded tokenizer against the library's, on `every` n-th line; on all and the long ones by default."""
+        lines = self.lines[::every] + (self.long if every == 1 and style not in ("words",) else [])
         for special in (False, True):
             tokenizer.encode_special_tokens = not special
             # Fast: without offsets, which are not compared.
@@ -103,17 +108,25 @@ class TokenizersTest(unittest.TestCase):
                 self.assertEqual("".join(pieces), text)
 
     def test_gguf_tokenizers_match(self):
-        """The library's tokenizer, written as llama.cpp's converter would, read back from there alone. A third of the lines:
+        """The library's tokenizer, written as llama.cpp's converter would, read back from there alone. A few of the lines:
         the tests of the styles take all of them through the same components."""
         tekken = tokenizer_models.split_style(tokenizer_models.TEKKEN, ignore_merges=True)
-        styles = {"gpt-2": tokenizer_models.gpt2, "starcoder": tokenizer_models.starcoder,
-                  "smollm": tokenizer_models.starcoder, "llama-bpe": tokenizer_models.STYLES["llama3"],
-                  "qwen2": tokenizer_models.STYLES["qwen2"], "tekken": tekken, "mpt": tokenizer_models.neox,
-                  "falcon": tokenizer_models.falcon, "gpt-4o": tokenizer_models.STYLES["o200k"],
-                  "deepseek-v3": tokenizer_models.deepseek,
-                  "deepseek-llm": lambda lines: tokenizer_models.deepseek_first(
-                      lines, tokenizer_models.DEEPSEEK_LETTERS, tokenizer_models.DEEPSEEK_SIGNS, r"\p{N}+", [r"\s+$"]),
-                  "deepseek-coder": lambda lines: tokenizer_models.deepseek_first(lines, r"\p{L}", r"\s?\p{P}+", r"\p{N}")}
+        styles = {
+            "gpt-2": tokenizer_models.gpt2,
+            "starcoder": tokenizer_models.starcoder,
+            "smollm": tokenizer_models.starcoder,
+            "llama-bpe": tokenizer_models.STYLES["llama3"],
+            "qwen2": tokenizer_models.STYLES["qwen2"],
+            "tekken": tekken,
+            "mpt": tokenizer_models.neox,
+            "falcon": tokenizer_models.falcon,
+            "gpt-4o": tokenizer_models.STYLES["o200k"],
+            "deepseek-v3": tokenizer_models.deepseek,
+            "deepseek-llm": lambda lines: tokenizer_models.deepseek_first(
+                lines, tokenizer_models.DEEPSEEK_LETTERS, tokenizer_models.DEEPSEEK_SIGNS, r"\p{N}+", [r"\s+$"]
+            ),
+            "deepseek-coder": lambda lines: tokenizer_models.deepseek_first(lines, r"\p{L}", r"\s?\p{P}+", r"\p{N}"),
+        }
         with tempfile.TemporaryDirectory() as folder:
             for pre, style in styles.items():
                 with self.subTest(pre=pre):
@@ -123,21 +136,22 @@ class TokenizersTest(unittest.TestCase):
                     tokenizer_gguf.byte_level(folder, tokenizer, pre, eos_token_id=0, **more)
                     reply = self.runner(load_folder=folder)
                     self.assertEqual((reply["bos"], reply["eos"]), (-1 if bos is None else bos, [0]))
-                    self.check("gguf " + pre, tokenizer, every=3)
+                    self.check("gguf " + pre, tokenizer, every=6 // PART)
             with self.subTest("llama"):
                 tokenizer = self.train(tokenizer_models.llama2)
-                text = tokenizer_gguf.sentence_piece(folder, tokenizer, bos_token_id=1, eos_token_id=2,
-                                                     unknown_token_id=0)
+                text = tokenizer_gguf.sentence_piece(folder, tokenizer, bos_token_id=1, eos_token_id=2, unknown_token_id=0)
                 self.assertEqual(self.runner(load_folder=folder)["bos"], 1)
-                self.check("gguf llama", Tokenizer.from_str(text), every=3)
+                self.check("gguf llama", Tokenizer.from_str(text), every=6 // PART)
 
     def test_unsupported_gguf_tokenizers_are_rejected_by_name(self):
         tokenizer = tokenizer_models.gpt2(self.training[:500])
         with tempfile.TemporaryDirectory() as folder:
-            for entries, words in (({"pre": "chameleon"}, ("tokenizer.ggml.pre", "chameleon", "llama-bpe")),
-                                   ({"pre": 3}, ("tokenizer.ggml.pre", "string")),
-                                   ({"pre": "gpt-2", "eos_token_id": 10 ** 9}, ("eos_token_id", "below")),
-                                   ({"pre": "gpt-2", "add_bos_token": "yes"}, ("add_bos_token", "true or false"))):
+            for entries, words in (
+                ({"pre": "chameleon"}, ("tokenizer.ggml.pre", "chameleon", "llama-bpe")),
+                ({"pre": 3}, ("tokenizer.ggml.pre", "string")),
+                ({"pre": "gpt-2", "eos_token_id": 10**9}, ("eos_token_id", "below")),
+                ({"pre": "gpt-2", "add_bos_token": "yes"}, ("add_bos_token", "true or false")),
+            ):
                 pre = entries.pop("pre")
                 tokenizer_gguf.byte_level(folder, tokenizer, pre, **entries)
                 with self.assertRaises(RuntimeError) as raised:
@@ -165,8 +179,7 @@ class TokenizersTest(unittest.TestCase):
         self.load(tokenizer)
         chance = random.Random(11)
         for _ in range(300):
-            data = bytes(chance.choice([chance.randrange(256), chance.randrange(0x80, 0x100), 0xED, 0xA0])
-                         for _ in range(chance.randrange(40)))
+            data = bytes(chance.choice([chance.randrange(256), chance.randrange(0x80, 0x100), 0xED, 0xA0]) for _ in range(chance.randrange(40)))
             ids = self.runner(encode_hex=data.hex())["ids"]
             self.assertEqual(ids, tokenizer.encode(data.decode(errors="replace")).ids)
 
@@ -188,25 +201,49 @@ class TokenizersTest(unittest.TestCase):
 
     def code_points(self):
         """All that have properties of their own; of ideographs, private use and what is not assigned, samples."""
-        ranges = [(1, 0x3500), (0x4D00, 0x4F00), (0x9F00, 0xAC80), (0xD700, 0xD800), (0xE000, 0xE010), (0xF8F0, 0x17100),
-                  (0x18700, 0x20010), (0x2A6C0, 0x2A720), (0x2B730, 0x2B830), (0x2CE90, 0x2CEC0), (0x2EBD0, 0x2EE70),
-                  (0x2F7F0, 0x2FA30), (0x31340, 0x31360), (0x323A0, 0x323C0), (0x33470, 0x33490), (0xE0000, 0xE0200),
-                  (0xF0000, 0xF0004), (0x10FFF0, 0x110000)]
+        ranges = [
+            (1, 0x3500),
+            (0x4D00, 0x4F00),
+            (0x9F00, 0xAC80),
+            (0xD700, 0xD800),
+            (0xE000, 0xE010),
+            (0xF8F0, 0x17100),
+            (0x18700, 0x20010),
+            (0x2A6C0, 0x2A720),
+            (0x2B730, 0x2B830),
+            (0x2CE90, 0x2CEC0),
+            (0x2EBD0, 0x2EE70),
+            (0x2F7F0, 0x2FA30),
+            (0x31340, 0x31360),
+            (0x323A0, 0x323C0),
+            (0x33470, 0x33490),
+            (0xE0000, 0xE0200),
+            (0xF0000, 0xF0004),
+            (0x10FFF0, 0x110000),
+        ]
         return [chr(c) for begin, end in ranges for c in range(begin, end)]
 
     def vocabulary(self):
         """A tokenizer whose tokens spell what it was given: every character is a token."""
         tokenizer = Tokenizer(models.BPE())
         data = json.loads(tokenizer.to_str())
-        data["model"]["vocab"] = {c: i for i, c in enumerate(map(chr, (*range(0xd800), *range(0xe000, 0x30000))))}
+        data["model"]["vocab"] = {c: i for i, c in enumerate(map(chr, (*range(0xD800), *range(0xE000, 0x30000))))}
         return Tokenizer.from_str(json.dumps(data))
 
     def test_normalizers_match_on_every_code_point(self):
         texts = ["a" + c for c in self.code_points()]
         tokenizer = self.vocabulary()
-        for normalizer in (normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(),
-                           normalizers.Lowercase(), normalizers.StripAccents(), normalizers.Nmt(), normalizers.Strip(),
-                           normalizers.BertNormalizer()):
+        for normalizer in (
+            normalizers.NFC(),
+            normalizers.NFD(),
+            normalizers.NFKC(),
+            normalizers.NFKD(),
+            normalizers.Lowercase(),
+            normalizers.StripAccents(),
+            normalizers.Nmt(),
+            normalizers.Strip(),
+            normalizers.BertNormalizer(),
+        ):
             with self.subTest(normalizer=str(normalizer)):
                 tokenizer.normalizer = normalizer
                 self.load(tokenizer)
@@ -215,15 +252,26 @@ class TokenizersTest(unittest.TestCase):
 
     def test_pre_tokenizers_match_on_every_code_point(self):
         points = self.code_points()
-        for splitter in (pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation("removed"), pre_tokenizers.WhitespaceSplit(),
-                         pre_tokenizers.Digits(), pre_tokenizers.BertPreTokenizer(), pre_tokenizers.UnicodeScripts(),
-                         pre_tokenizers.Split(Regex(r"\w"), "removed"), pre_tokenizers.Split(Regex(r"\s"), "removed"),
-                         pre_tokenizers.Split(Regex(r"[\p{L}\p{M}]"), "removed"),
-                         pre_tokenizers.Split(Regex(r"\P{N}"), "removed"), pre_tokenizers.Split(Regex(r"[^\s\S]"), "removed"),
-                         pre_tokenizers.Split(Regex(r"[[:punct:]]"), "removed"), pre_tokenizers.Split(Regex(r"\h|\v"), "removed"),
-                         pre_tokenizers.Split(Regex(r"[\p{Lu}&&[^A-D]]"), "removed"),
-                         pre_tokenizers.Split(Regex(r"[^\W\d]"), "removed"), pre_tokenizers.Split(Regex(r"(?i)s"), "removed"),
-                         pre_tokenizers.Split(Regex(r"\p{Han}"), "removed"), pre_tokenizers.Split(Regex(r"\b"), "removed")):
+        for splitter in (
+            pre_tokenizers.Whitespace(),
+            pre_tokenizers.Punctuation("removed"),
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Digits(),
+            pre_tokenizers.BertPreTokenizer(),
+            pre_tokenizers.UnicodeScripts(),
+            pre_tokenizers.Split(Regex(r"\w"), "removed"),
+            pre_tokenizers.Split(Regex(r"\s"), "removed"),
+            pre_tokenizers.Split(Regex(r"[\p{L}\p{M}]"), "removed"),
+            pre_tokenizers.Split(Regex(r"\P{N}"), "removed"),
+            pre_tokenizers.Split(Regex(r"[^\s\S]"), "removed"),
+            pre_tokenizers.Split(Regex(r"[[:punct:]]"), "removed"),
+            pre_tokenizers.Split(Regex(r"\h|\v"), "removed"),
+            pre_tokenizers.Split(Regex(r"[\p{Lu}&&[^A-D]]"), "removed"),
+            pre_tokenizers.Split(Regex(r"[^\W\d]"), "removed"),
+            pre_tokenizers.Split(Regex(r"(?i)s"), "removed"),
+            pre_tokenizers.Split(Regex(r"\p{Han}"), "removed"),
+            pre_tokenizers.Split(Regex(r"\b"), "removed"),
+        ):
             with self.subTest(splitter=str(splitter)[:100]):
                 self.check_cuts(splitter, points)
 
@@ -237,16 +285,48 @@ class TokenizersTest(unittest.TestCase):
         self.first_difference(str(splitter), texts, self.runner(encode=texts)["ids"], theirs)
 
     def test_decoders_match(self):
-        spellings = ["▁a", "▁", "▁▁b", "c", "<0xE6>", "<0xBC>", "<0xA2>", "<0xFF>", "<0x41>", "##d", " .", " do not", "e</w>",
-                     "|", "<pad>", "f ", " g", "  h  ", "Ġi", "é", "漢", "Ģ", "<s>"]
-        chains = [None, decoders.ByteLevel(), decoders.Metaspace(), decoders.Metaspace(prepend_scheme="never"),
-                  decoders.WordPiece(), decoders.WordPiece(cleanup=False), decoders.BPEDecoder(), decoders.CTC(),
-                  decoders.CTC(cleanup=False), decoders.Fuse(), decoders.ByteFallback(),
-                  decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-                                     decoders.Strip(" ", 1, 0)]),
-                  decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 2, 0), decoders.Replace(Regex("[a-c]"), "<x>")]),
-                  decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]),
-                  decoders.Sequence([decoders.Fuse(), decoders.Metaspace(), decoders.WordPiece()])]
+        spellings = [
+            "▁a",
+            "▁",
+            "▁▁b",
+            "c",
+            "<0xE6>",
+            "<0xBC>",
+            "<0xA2>",
+            "<0xFF>",
+            "<0x41>",
+            "##d",
+            " .",
+            " do not",
+            "e</w>",
+            "|",
+            "<pad>",
+            "f ",
+            " g",
+            "  h  ",
+            "Ġi",
+            "é",
+            "漢",
+            "Ģ",
+            "<s>",
+        ]
+        chains = [
+            None,
+            decoders.ByteLevel(),
+            decoders.Metaspace(),
+            decoders.Metaspace(prepend_scheme="never"),
+            decoders.WordPiece(),
+            decoders.WordPiece(cleanup=False),
+            decoders.BPEDecoder(),
+            decoders.CTC(),
+            decoders.CTC(cleanup=False),
+            decoders.Fuse(),
+            decoders.ByteFallback(),
+            decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]),
+            decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 2, 0), decoders.Replace(Regex("[a-c]"), "<x>")]),
+            decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]),
+            decoders.Sequence([decoders.Fuse(), decoders.Metaspace(), decoders.WordPiece()]),
+        ]
         chance = random.Random(17)
         sequences = [[chance.randrange(len(spellings)) for _ in range(chance.randrange(1, 12))] for _ in range(3000)]
         for chain in chains:
@@ -275,8 +355,11 @@ class TokenizersTest(unittest.TestCase):
         refused(lambda d: d["model"]["merges"].append(["no", "such pair"]), "model.merges[", "not in the vocabulary")
         refused(lambda d: d["model"]["vocab"].update(x=-1), "model.vocab", '"x"')
         refused(lambda d: d["model"]["vocab"].update(x=2**40), "model.vocab", '"x"')
-        refused(lambda d: d.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(?<=a"}, "behavior": "Isolated",
-                                                  "invert": False}), "pre_tokenizer.pattern", "group without an end")
+        refused(
+            lambda d: d.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(?<=a"}, "behavior": "Isolated", "invert": False}),
+            "pre_tokenizer.pattern",
+            "group without an end",
+        )
         refused(lambda d: d.pop("model"), "model")
 
     def test_catastrophic_regex_is_an_error_not_a_hang(self):
@@ -290,9 +373,12 @@ class TokenizersTest(unittest.TestCase):
     def test_eos_tokens_come_from_all_files(self):
         tokenizer = tokenizer_models.STYLES["qwen2"](self.training[:200])
         end, other = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
-        reply = self.load(tokenizer, tokenizer_config_json=json.dumps({"eos_token": {"content": "<|im_end|>"}}),
-                          special_tokens_map_json=json.dumps({"bos_token": "<|begin_of_text|>"}),
-                          generation_config_json=json.dumps({"eos_token_id": [other], "temperature": 0.7}))
+        reply = self.load(
+            tokenizer,
+            tokenizer_config_json=json.dumps({"eos_token": {"content": "<|im_end|>"}}),
+            special_tokens_map_json=json.dumps({"bos_token": "<|begin_of_text|>"}),
+            generation_config_json=json.dumps({"eos_token_id": [other], "temperature": 0.7}),
+        )
         self.assertEqual(reply["eos"], sorted([end, other]))
         self.assertEqual(reply["bos"], tokenizer.token_to_id("<|begin_of_text|>"))
         with self.assertRaisesRegex(RuntimeError, "eos_token_id"):

@@ -1,4 +1,8 @@
-"""Every layer alone: loss and gradients of one step are those of the real Keras."""
+"""Every layer: loss and gradients of one step are those of the real Keras.
+
+A model has several layers side by side, each with an input, an output and a loss of its own: Keras compiles a model for
+a second, however small it is.
+"""
 
 import keras
 import numpy as np
@@ -6,6 +10,7 @@ import pytest
 from against_keras import compare_step, randomized
 from keras import layers as L  # noqa: N812
 
+pytestmark = pytest.mark.usefixtures("numpy_initializers")
 IMAGE, STEPS, VOLUME = (7, 6, 4), (6, 4), (5, 4, 6, 2)
 
 
@@ -139,16 +144,23 @@ ACTIVATIONS = (
 )
 
 
-@pytest.mark.parametrize(("name", "make", "shape"), CASES, ids=[case[0] for case in CASES])
-def test_layer(daemon, name, make, shape):
-    # The weights before the layer show the gradient of its input.
-    rng = np.random.default_rng(len(name))
-    begin = keras.Input(shape)
-    model = keras.Model(begin, make()(L.Dense(shape[-1])(begin)))
+SIDE_BY_SIDE = 12
+GROUPS = [CASES[i : i + SIDE_BY_SIDE] for i in range(0, len(CASES), SIDE_BY_SIDE)]
+
+
+@pytest.mark.parametrize("cases", GROUPS, ids=[f"{group[0][0]}..{group[-1][0]}" for group in GROUPS])
+def test_layers(daemon, cases):
+    begins, ends = [], []
+    for name, make, shape in cases:
+        begins.append(keras.Input(shape))
+        # The weights before the layer show the gradient of its input.
+        ends.append(make()(L.Dense(shape[-1], name=f"before-{name}")(begins[-1])))
+    model = keras.Model(begins, ends)
+    rng = np.random.default_rng(len(cases))
     randomized(model, rng)
-    x = rng.standard_normal((8, *shape)).astype(np.float32)
-    y = rng.standard_normal((8, *model.output_shape[1:])).astype(np.float32)
-    compare_step(model, x, y, "mse")
+    x = [rng.standard_normal((8, *shape)).astype(np.float32) for _, _, shape in cases]
+    y = [rng.standard_normal((8, *end.shape[1:])).astype(np.float32) for end in ends]
+    compare_step(model, x, y, ["mse"] * len(cases))
 
 
 def test_activations(daemon):

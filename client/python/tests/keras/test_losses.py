@@ -10,6 +10,7 @@ from keras import layers as L  # noqa: N812
 
 import espalier.keras as ours
 
+pytestmark = pytest.mark.usefixtures("numpy_initializers")
 COUNT = 16
 
 

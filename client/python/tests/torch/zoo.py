@@ -29,6 +29,22 @@ class Entry:
     slow: bool = False  # left out of the tests; the table of the documentation has it
 
 
+# One model of each family. CI trains these; with $ESPALIER_TEST_ALL set, the tests train all that are not slow.
+FAMILIES = (
+    "resnet basic",  # convolutions and batch normalization with a residual
+    "mobilenet_v3_small",  # depthwise convolutions, squeeze and excitation
+    "densenet",  # concatenations
+    "swin",  # shifted windows
+    "fcn",  # a loss per pixel, ignored pixels
+    "timm vit_tiny_patch16_224",
+    "timm convnext_atto",
+    "bert",  # an encoder with masks
+    "gpt2",
+    "llama",  # rotary embedding, grouped heads, RMS normalization
+    "qwen3",  # normalized queries and keys
+    "t5",  # an encoder and a decoder, relative positions
+)
+
 ZOO: dict[str, Entry] = {}
 
 
