@@ -388,6 +388,11 @@ class Session:
         """Number of updates until now."""
         return int(self._stream.progress.updates)
 
+    @property
+    def ended(self) -> bool:
+        """Whether no command works any more, because the session was closed or lost."""
+        return self._stream.ended
+
     def close(self) -> None:
         """Ends the session; its workers are free."""
         self._end()

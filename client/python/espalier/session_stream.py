@@ -162,6 +162,11 @@ class Stream:
             assert answer is not None
             return answer
 
+    @property
+    def ended(self) -> bool:
+        """Whether no command works any more."""
+        return self._lost is not None
+
     def close(self) -> None:
         """Ends the session. No error if it has ended already."""
         self._closed.set()

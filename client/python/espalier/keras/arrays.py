@@ -45,6 +45,13 @@ def _is_array(value: Any) -> bool:
     )
 
 
+def are_batches(value: Any) -> bool:
+    """Whether it is a list of (x, y) batches, not of arrays."""
+    if not isinstance(value, list) or not value or not isinstance(value[0], tuple):
+        return False
+    return all(isinstance(item, tuple) and any(hasattr(part, "shape") for part in flatten(item)) for item in value)
+
+
 class Target:
     """The labels of one output."""
 
@@ -117,7 +124,7 @@ class Source:
         self._held_out: Source | None = None
         if x is None:
             raise InvalidArgument(f"{self._who}: x is missing")
-        iterable = not _is_array(x) and not isinstance(x, (Mapping, list, tuple))
+        iterable = are_batches(x) or (not _is_array(x) and not isinstance(x, (Mapping, list, tuple)))
         if iterable:
             if y is not None or sample_weight is not None:
                 raise InvalidArgument(

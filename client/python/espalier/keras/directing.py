@@ -55,7 +55,8 @@ class Directing:
         else:
             plan = run.plan
             self.plan = lambda: plan
-        if model._state is None and model._trained_before and model._has_moments():
+        goes_on = run.session is not None and model._state is not None
+        if model._trained_before and not goes_on and model._has_moments():
             warnings.warn(
                 f"{model.name} is trained again: its weights go on, the moments of the optimizer begin anew. Trainings "
                 "with execution='session', one after the other, keep them",

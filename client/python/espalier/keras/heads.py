@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from espalier.errors import InvalidArgument
 from espalier.graph import Tensor
 from espalier.keras import arrays, losses, metrics, optimizers
@@ -202,6 +204,15 @@ def add_predictions(g: Lowering, network: Network, values: Sequence[Value]) -> l
     return names
 
 
+def ensure_trainable(g: Lowering) -> None:
+    """Lets the loss depend on a trainable weight, which a session wants, where the model has none: a factor of 1."""
+    if any(variable.trainable for variable in g.variables.values()):
+        return
+    (loss,) = (output for output in g.graph.proto.outputs if output.name == "loss")
+    one = g.graph.parameter("no_weights", data=np.ones((), np.float32))
+    loss.value = g.broadcast("multiply", Tensor(g.graph, loss.value, "float32", ()), one).index
+
+
 def _total(g: Lowering, parts: list[tuple[str, Tensor, float]], counts: Tensor | None) -> Tensor:
     scaled = [t if w == 1 else g.scalar("multiply_scalar", t, w) for _, t, w in parts]
     for value, regularizer in g.penalties:
@@ -243,6 +254,7 @@ __all__ = [
     "LossGraph",
     "Report",
     "add_predictions",
+    "ensure_trainable",
     "heads_of",
     "loss_graph",
     "per_output",

@@ -13,7 +13,7 @@ from espalier.client import default_client
 from espalier.errors import FailedPrecondition, InvalidArgument
 from espalier.keras import backend, validation
 from espalier.keras.arrays import WEIGHTS, Array, Source
-from espalier.keras.heads import LossGraph, add_predictions
+from espalier.keras.heads import LossGraph, add_predictions, ensure_trainable
 from espalier.keras.model_session import ModelSession, Wanted
 from espalier.keras.optimizers import LearningRateSchedule
 from espalier.keras.tensor import KerasTensor, Shape, flatten, transform
@@ -76,7 +76,6 @@ class Inference(Trainer):
             tuple(shapes),
             message,
             tuple(v.path for v in model.weights if not v.trainable),
-            weighted,
             batch_size,
             exact_batch,
             dict(search or {}),
@@ -99,8 +98,9 @@ class Inference(Trainer):
             built = self._predicting(wanted)
         else:
             wanted.compiled = self._compiled
-            built = self._built(wanted.network, wanted.shapes, wanted.weighted, fills=True)
-        wanted.weighted = built.weighted
+            # By weights it also evaluates what does not fill a batch, of any losses and metrics.
+            built = self._built(wanted.network, wanted.shapes, weighted=True, fills=True)
+        ensure_trainable(built.lowering)
         seed = int(backend.generator().integers(1, 2**31))
         self._kept = ModelSession(wanted, built, seed, self._state, self._closed)
         return self._kept
@@ -165,10 +165,13 @@ class Inference(Trainer):
         network = self._network_for(source)
         shapes = source.input_shapes(network)
         totals = validation.Totals()
-        weighted = source.weighted or any(head.sums for head in self._heads(network))
         for callback in told:
             callback.on_test_begin({})
-        with self._session(network, shapes, size, client=client, search=search, weighted=weighted) as (s, built, _):
+        with self._session(network, shapes, size, client=client, search=search, weighted=source.weighted) as (
+            s,
+            built,
+            _,
+        ):
             source.weighted = source.weighted or built.weighted
             done = 0
             for columns in source.batches(network, built.targets, None if steps is None else int(steps)):
@@ -285,10 +288,9 @@ class Inference(Trainer):
             raise InvalidArgument("train_on_batch and test_on_batch take arrays, not an iterable")
         network = self._network_for(source)
         shapes = source.input_shapes(network)
-        weighted = source.weighted or any(head.sums for head in self._heads(network))
         totals = validation.Totals()
         with self._session(
-            network, shapes, count, client=client, search=search, weighted=weighted, exact_batch=train
+            network, shapes, count, client=client, search=search, weighted=source.weighted, exact_batch=train
         ) as (session, built, kept):
             source.weighted = source.weighted or built.weighted
             if not train:

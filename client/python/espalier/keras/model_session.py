@@ -33,7 +33,6 @@ class Wanted:
     shapes: tuple[Any, ...]  # of the inputs
     optimizer: program_pb2.Optimizer
     frozen: tuple[str, ...]  # weights
-    weighted: bool
     batch_size: int
     exact_batch: bool  # training steps and sums depend on the batch
     search: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +46,6 @@ class Wanted:
             and self.shapes == other.shapes
             and self.search == other.search
             and (self.batch_size == other.batch_size or not self.exact_batch)
-            and (other.weighted or not self.weighted)
             and (self.compiled is None or _rest(self.optimizer) == _rest(other.optimizer))
             and (self.compiled is None or self.frozen == other.frozen)
         )
@@ -108,6 +106,9 @@ class ModelSession:
             try:
                 self.weights.push()
                 yield self.session
+            except EspalierError:
+                self.closed = self.closed or self.session.ended  # lost: the next call opens another one
+                raise
             finally:
                 self._used = time.monotonic()
                 if self._timer is None:

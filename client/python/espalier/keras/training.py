@@ -155,7 +155,8 @@ class Trainer:
         in_session = execution == "session"
         built = self._built(network, shapes, source.weighted or (held is not None and held.weighted), in_session)
         evaluate = None
-        if held is not None and in_session and (built.counted or source.stream is not None):
+        regular = any(v.regularizer is not None for v in built.lowering.variables.values())
+        if held is not None and in_session and (built.counted or regular or source.stream is not None):
             evaluate = validation.evaluator(built, held, int(validation_batch_size or size))
         elif held is not None:
             # As in Keras, they come before a split.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from espalier.errors import InvalidArgument
-from espalier.keras.arrays import COUNTED, SUM_WEIGHTS, WEIGHTS, Array, Source
+from espalier.keras.arrays import COUNTED, SUM_WEIGHTS, WEIGHTS, Array, Source, are_batches
 
 if TYPE_CHECKING:
     from espalier.keras.heads import LossGraph
@@ -136,15 +136,11 @@ def held_out(
 
 
 def _source(data: Any) -> Source:
-    if isinstance(data, (tuple, list)) and len(data) in (2, 3) and not _are_batches(data):
+    if isinstance(data, (tuple, list)) and len(data) in (2, 3) and not are_batches(data):
         return Source(data[0], data[1], data[2] if len(data) == 3 else None, None, "fit: validation_data")
     if hasattr(data, "__array__") or isinstance(data, Mapping):
         raise InvalidArgument("fit: validation_data: accepted: (x, y), (x, y, sample_weight), or an iterable of them")
     return Source(data, None, None, None, "fit: validation_data")
-
-
-def _are_batches(data: Sequence[Any]) -> bool:
-    return all(isinstance(item, tuple) for item in data)
 
 
 def evaluator(built: LossGraph, held: Source, batch_size: int) -> Callable[[Session], Mapping[str, float]]:
