@@ -221,6 +221,25 @@ def test_weights_are_read_and_set_by_layer(daemon):
         model.get_layer_by_name("middle")
 
 
+def test_inputs_that_no_layer_reads_need_no_data(daemon):
+    model = FFModel(FFConfig(["-b", "4"]))
+    unused = model.create_tensor([7, 2], DataType.DT_INT32)
+    x = model.create_tensor([4, 5], DataType.DT_FLOAT)
+    model.create_tensor([4, 1], DataType.DT_INT32)
+    y = model.dense(x, 3, use_bias=False)
+    model.compile(SGDOptimizer(model), LossType.LOSS_MEAN_SQUARED_ERROR_AVG_REDUCE, [])
+    unused.get_tensor(model)[:] = 5
+    assert (unused.get_tensor(model) == 5).all()
+    with model:
+        x.get_tensor(model)[:] = 2  # as into a mapped tensor of FlexFlow
+        model.label_tensor.get_array(model).fill(1)
+        loss = model.forward()["loss"]
+        kernel = model.get_tensor_by_id(0).get_weights(model)
+        np.testing.assert_allclose(y.get_tensor(model), np.full((4, 5), 2) @ kernel.T, rtol=1e-5)
+        assert loss == pytest.approx(((2 * kernel.sum(1) - 1) ** 2).mean(), rel=1e-4)
+        assert len(model.fit(np.ones((8, 5)), np.ones((8, 3)), verbose=0)) == 1
+
+
 def test_gradients_add_up_until_they_are_zeroed(daemon):
     model, x = classifier()
     points, labels = data(BATCH)
@@ -316,7 +335,10 @@ def test_what_cannot_be_is_refused_with_the_layer_and_the_remedy(daemon):
     x = model.create_tensor([4, 3, 8, 8], DataType.DT_FLOAT)
     ids = model.create_tensor([4, 5], DataType.DT_INT64)
     cases = [
-        (lambda: model.create_tensor([5, 3], DataType.DT_FLOAT), r"dims\[0\] is 5.*-b"),
+        (
+            lambda: model.relu(model.create_tensor([5, 3], DataType.DT_FLOAT)),
+            r"dims\[0\] of its input.*batch size.* 4 \(-b\)",
+        ),
         (lambda: model.create_tensor([4, 3], DataType.DT_DOUBLE), "DT_DOUBLE: .*use DT_FLOAT"),
         (
             lambda: model.conv2d(x, 4, 9, 9, 1, 1, 0, 0, name="c"),

@@ -20,7 +20,7 @@ ffmodel.fit(x=x_loader, y=y_loader, epochs=ffconfig.epochs)
 Names, arguments and their order are FlexFlow's (docs/guide/flexflow.md).
 """
 
-from espalier.core.config import FFConfig
+from espalier.core.config import FFConfig, flexflow_python_binding
 from espalier.core.data_loader import SingleDataLoader
 from espalier.core.enums import (
     ActiMode,
@@ -77,4 +77,5 @@ __all__ = [
     "Tensor",
     "UniformInitializer",
     "ZeroInitializer",
+    "flexflow_python_binding",
 ]

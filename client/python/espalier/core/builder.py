@@ -152,16 +152,11 @@ class Builder:
     def create_tensor(
         self, dims: Sequence[int], data_type: DataType, create_grad: bool = True, name: str | None = None
     ) -> Tensor:
-        """An input: a tensor that each step is given. dims[0] is the batch size."""
+        """An input: a tensor that each step is given. dims[0] is the batch size if a layer reads it."""
         sizes = [int(d) for d in dims]
         self._check_open()
         if not sizes or any(d < 1 for d in sizes):
             raise InvalidArgument(f"create_tensor: dims {list(dims)}; accepted are sizes above 0, the batch size first")
-        if sizes[0] != self._batch_size:
-            raise InvalidArgument(
-                f"create_tensor: dims[0] is {sizes[0]}, and the batch size of FFConfig is {self._batch_size} (-b); "
-                "they must be equal"
-            )
         label = self._unique(name or f"input_{len(self._inputs)}")
         value = self._graph.input(label, (None, *sizes[1:]), dtype_of(data_type, f"create_tensor of {label}"))
         tensor = Tensor(value, sizes, value.dtype or "float32")
@@ -202,6 +197,10 @@ class Builder:
                 raise layer.error(f"an input is a {type(tensor).__name__}; layers take tensors of this model")
             if tensor.value.graph is not self._graph:
                 raise layer.error(f"tensor {tensor.name} belongs to another model")
+            if tensor.dims[:1] != (self._batch_size,) and any(tensor is known for known in self._inputs):
+                raise layer.error(
+                    f"dims[0] of its input {tensor!r} is not the batch size of FFConfig, {self._batch_size} (-b)"
+                )
             if tensor.uniform and not uniform:
                 raise layer.error("it does not take create_constant's tensors; layers of single elements do")
         if shared_op is not None:

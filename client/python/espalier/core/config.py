@@ -186,3 +186,8 @@ def _note_unused(given: Sequence[str]) -> None:
         found = [word for word in given if word.partition("=")[0] in names]
         if found:
             warn(f"{' '.join(found)} changes nothing: {instead}")
+
+
+def flexflow_python_binding() -> str:
+    """FlexFlow's name of the library that calls its C++; here there is none: "espalier"."""
+    return "espalier"

@@ -43,13 +43,18 @@ class Feeding(Builder):
         return label.name if label is not None and tensor is label else None
 
     def _example_shape(self, column: str) -> tuple[int, ...]:
-        graph = self._graph if self._compiled_graph is None else self._compiled_graph
-        (value,) = [v for v in graph.proto.values if v.kind == graph_pb2.INPUT and v.name == column]
-        return tuple(value.type.dims[1:])
+        graphs = [self._graph, *([] if self._compiled_graph is None else [self._compiled_graph])]
+        values = [v for g in graphs for v in g.proto.values if v.kind == graph_pb2.INPUT and v.name == column]
+        return tuple(values[0].type.dims[1:])
 
     def _fed_tensors(self) -> list[Tensor]:
         label = self._need().label
-        return [t for t in [*self._inputs, *([] if label is None else [label])] if t is not self._length]
+        return [*self._read_inputs(), *([] if label is None else [label])]
+
+    def _read_inputs(self) -> list[Tensor]:
+        """Inputs that layers read and that the user feeds."""
+        read = {index for node in self._graph.proto.nodes for index in node.inputs}
+        return [tensor for tensor in self._inputs if tensor.value.index in read and tensor is not self._length]
 
     def _whole_data(self) -> dict[str, SingleDataLoader]:
         """Loaders of all inputs and the labels, if each has one and they go together: one dataset."""
@@ -115,7 +120,7 @@ class Feeding(Builder):
                 f"{what}: batch_size {batch_size}, and the model was made for {self._batch_size} (-b); give the same"
             )
         label = self._need().label
-        inputs = [tensor for tensor in self._inputs if tensor is not self._length]
+        inputs = self._read_inputs()
         given = list(x) if isinstance(x, (list, tuple)) else [x]
         tensors = list(inputs)
         if label is not None:

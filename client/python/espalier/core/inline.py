@@ -19,20 +19,23 @@ _NAMES = {
 }
 
 
-def inline(target: Graph, source: Graph, given: Mapping[str, Tensor] | None = None, prefix: str = "") -> list[Tensor]:
+def inline(
+    target: Graph, source: Graph, given: Mapping[str, Tensor] | None = None, prefix: str = ""
+) -> dict[int, Tensor]:
     """Adds the values and nodes of `source` to `target`; returns what each value has become, by its index.
 
     given: tensors of `target` that take the place of inputs of `source`, by name. Names that are taken get a number;
-    `prefix` comes before those of nodes and parameters. Outputs are not copied.
+    `prefix` comes before those of nodes and parameters. Outputs, and inputs that no node reads, are not copied.
     """
     made: dict[int, Tensor] = {}
+    read = {index for node in source.proto.nodes for index in node.inputs}
     replaced = dict(given or {})
     for index, value in enumerate(source.proto.values):
         dtype = _NAMES[value.type.dtype] if value.kind != graph_pb2.COMPUTED else None
         dims = tuple(value.type.dims)
         if value.kind == graph_pb2.INPUT and value.name in replaced:
             made[index] = replaced[value.name]
-        elif value.kind == graph_pb2.INPUT:
+        elif value.kind == graph_pb2.INPUT and index in read:
             made[index] = target.input(value.name, [None if d < 0 else d for d in dims], dtype_name(dtype))
         elif value.kind == graph_pb2.PARAMETER:
             made[index] = target.parameter(f"{prefix}{value.name}", dims, dtype, initializer=value.initializer)
@@ -58,7 +61,7 @@ def inline(target: Graph, source: Graph, given: Mapping[str, Tensor] | None = No
         for key, attribute in node.attributes.items():
             copy.attributes[key].CopyFrom(attribute)
         made.update(zip(node.outputs, outputs, strict=True))
-    return [made[index] for index in range(len(source.proto.values))]
+    return made
 
 
 __all__ = ["inline"]

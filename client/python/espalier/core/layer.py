@@ -69,7 +69,7 @@ class Tensor:
         array = np.asarray(np_array)
         if array.size != math.prod(self.dims) or array.shape[0] != self.dims[0]:
             raise InvalidArgument(f"tensor {self.name} has dims {list(self.dims)}, the array {list(array.shape)}")
-        self._fed = Feed(array, None)
+        self._fed = Feed(array if array.flags.writeable else array.copy(), None)
 
     def attach_numpy_array(self, ffmodel: FFModel, ffconfig: Any, np_array: Any) -> None:
         """As set_tensor; the elements are copied when a forward pass reads them."""
@@ -89,8 +89,9 @@ class Tensor:
         return True
 
     def get_tensor(self, ffmodel: FFModel) -> Array:
-        """The elements that the last forward pass computed, or was given.
+        """The elements that the last forward pass computed; of an input or the labels: that it was given, or zeros.
 
+        Zeros, and what set_tensor was given, are an array that the program may write into before forward.
         FailedPrecondition for a computed tensor that ffmodel.keep() was not told of, except the model's result.
         """
         return ffmodel._elements(self)

@@ -64,6 +64,7 @@ class WeightLayers(Builder):
         Parameters: kernel [out_channels, C / groups, kernel_h, kernel_w], bias [out_channels].
         """
         layer = self._begin(OpType.CONV2D, "conv2d", name, [input], shared_op)
+        groups = int(groups)
         stride, pad = (stride_h, stride_w), (padding_h, padding_w)
         sizes = _windows(layer, input, (kernel_h, kernel_w), stride, pad)
         channels = input.dims[1]

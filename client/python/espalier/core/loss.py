@@ -61,7 +61,7 @@ class Compiled:
     """A model's graph with its loss."""
 
     graph: Graph
-    values: list[Value]  # what each value of the model's own graph is in this one
+    values: dict[int, Value]  # what each value of the model's own graph is in this one
     label: Tensor | None  # None: the loss needs none
 
 
@@ -87,7 +87,7 @@ def add_loss(model: Graph, batch: int, final: Tensor, loss: LossType, metrics: l
 class _Head:
     """Loss and metrics of one tensor."""
 
-    def __init__(self, graph: Graph, values: list[Value], final: Tensor, loss: LossType, batch: int):
+    def __init__(self, graph: Graph, values: dict[int, Value], final: Tensor, loss: LossType, batch: int):
         self.graph, self._values, self._final, self._type = graph, values, final, loss
         self._batch = batch
         self.label: Tensor | None = None

@@ -15,7 +15,7 @@ from espalier.core.config import FFConfig
 from espalier.core.data_loader import SingleDataLoader
 from espalier.core.enums import CompMode, LossType, MetricsType
 from espalier.core.feeding import Feeding
-from espalier.core.layer import Array, Op, Parameter, Tensor
+from espalier.core.layer import Array, Feed, Op, Parameter, Tensor
 from espalier.core.loss import Compiled, add_loss, loss_type_of, metric_of
 from espalier.core.metrics import PerfMetrics
 from espalier.core.notes import warn
@@ -352,7 +352,7 @@ class Running(Feeding):
     def predict(self, x: Any) -> Array:
         """The result of the last layer for any number of examples, without dropout. x: arrays or loaders, as fit."""
         given = list(x) if isinstance(x, (list, tuple)) else [x]
-        inputs = [tensor for tensor in self._inputs if tensor is not self._length]
+        inputs = self._read_inputs()
         if len(given) != len(inputs):
             raise InvalidArgument(f"predict: {len(given)} arrays for {len(inputs)} inputs")
         arrays = {
@@ -366,8 +366,9 @@ class Running(Feeding):
     def _elements(self, tensor: Tensor) -> Array:
         if self._column(tensor) is not None:
             if tensor._fed is None:
-                raise FailedPrecondition(f"{tensor.name} has no elements yet")
-            return tensor._fed.array
+                # As a mapped tensor of FlexFlow, whose elements the program writes into the array.
+                tensor._fed = Feed(np.zeros(tensor.dims, tensor.dtype), None)
+            return tensor._fed.array if tensor._fed.source is None else tensor._fed.array.copy()
         final = self.get_last_layer().outputs[0]
         if tensor is not final and tensor not in self._kept:
             raise FailedPrecondition(

@@ -107,6 +107,15 @@ class PyTorchModel:
 
     torch_to_ff = to_ff
 
+    def torch_to_file(self, filename: str | os.PathLike[str]) -> None:
+        """Writes the module to a file, as espalier.torch.fx.torch_to_flexflow."""
+        fx.torch_to_flexflow(self.module, filename)
+
+    @staticmethod
+    def file_to_ff(filename: str | os.PathLike[str], ffmodel: FFModel, input_tensors: Any) -> list[Tensor]:
+        """PyTorchModel(filename).apply(ffmodel, input_tensors)."""
+        return PyTorchModel(filename).apply(ffmodel, input_tensors)
+
     def read_back(self, ffmodel: FFModel) -> None:
         """Writes the trained parameters and running statistics of an FFModel into the module.
 
@@ -155,3 +164,6 @@ def _token_inputs(
         value = torch.zeros if name in _IDS else torch.ones
         made[name] = value(batch_size, length, dtype=torch.int64)
     return made
+
+
+file_to_ff = PyTorchModel.file_to_ff
