@@ -16,13 +16,18 @@ inline KernelStatus CopyWhole(const TensorView& from, const TensorView& to, void
                     op);
 }
 
-// Adds kernels `name`, y = x, and `name`_grad, dx = dy. `name` must be a literal.
-inline void AddCopy(KernelRegistry& registry, const char* name) {
-  const KernelFactory factory = [name](const KernelSpec&, std::string*) {
+// Returns the factory of the kernel y = x of operator `name`, which must be a literal.
+inline KernelFactory CopyFactory(const char* name) {
+  return [name](const KernelSpec&, std::string*) {
     return MakeKernel([name](const KernelArgs& args) {
       return CopyWhole(args.inputs[0], args.outputs[0], args.stream, name);
     });
   };
+}
+
+// Adds kernels `name`, y = x, and `name`_grad, dx = dy. `name` must be a literal.
+inline void AddCopy(KernelRegistry& registry, const char* name) {
+  const KernelFactory factory = CopyFactory(name);
   registry.Add(name, factory);
   registry.Add(std::string(name) + "_grad", factory);
 }

@@ -59,12 +59,22 @@ class Differentiator {
       trainable_[v] = value.kind == ValueKind::kParameter && value.trainable;
     }
     for (const Node& node : forward_.nodes()) {
+      const OpDef* def = registry_.Find(node.op);
       bool any = false;
-      for (ValueId v : node.inputs) any = any || (v != kNoValue && trainable_[v]);
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const ValueId v = node.inputs[i];
+        any = any || (v != kNoValue && trainable_[v] && !IsConstant(def, i));
+      }
       for (ValueId v : node.outputs) {
         trainable_[v] = any && IsFloat(forward_.value(v).type.dtype);
       }
     }
+  }
+
+  // Whether the operator counts its input as a constant, so that no gradient flows through it.
+  static bool IsConstant(const OpDef* def, size_t input) {
+    return def != nullptr && def->gradient.has_value() &&
+           def->gradient->is_constant(static_cast<int>(input));
   }
 
   ValueId NewGradient(ValueId of, const std::string& name) {

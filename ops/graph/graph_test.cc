@@ -187,6 +187,39 @@ TEST_F(GraphTest, DifferentiationRefusesAGradientThatWouldBeMissing) {
   EXPECT_THAT(refusal("add", true), HasSubstr("no gradient for its input 'target'"));
 }
 
+TEST_F(GraphTest, NoGradientFlowsThroughStopGradient) {
+  const auto differentiate = [&](bool direct) {
+    GraphBuilder b(registry_, "g");
+    const ValueId x = b.Input("x", DType::kF32, {-1, 4});
+    const ValueId w = b.Parameter("w", DType::kF32, {4, 4}, {Initializer::kOnes});
+    const ValueId v = b.Parameter("v", DType::kF32, {4, 4}, {Initializer::kOnes});
+    const ValueId stopped = b.Op("stop_gradient", {b.Op("linear", {x, w}, {}, "of_w")});
+    const ValueId scaled = b.Op("multiply", {stopped, b.Op("linear", {x, direct ? w : v})});
+    b.Output("loss", b.Op("mean_squared_error", {scaled, x}, {}, "loss"));
+    Graph graph = *b.Build();
+    EXPECT_EQ(BindAndInfer(registry_, 4, &graph), absl::OkStatus());
+    return *Differentiate(registry_, graph);
+  };
+  // Of w only the factor beside the stopped one is differentiated.
+  for (const bool direct : {false, true}) {
+    const TrainingGraph training = differentiate(direct);
+    ASSERT_EQ(training.gradients.size(), 1u);
+    EXPECT_EQ(training.graph.value(training.gradients[0].parameter).name, direct ? "w" : "v");
+    for (NodeId n = training.first_backward; n < static_cast<NodeId>(training.graph.nodes().size());
+         ++n) {
+      EXPECT_NE(training.graph.node(n).name, "of_w.grad");
+      EXPECT_NE(training.graph.node(n).op, "stop_gradient_grad");
+    }
+  }
+  GraphBuilder b(registry_, "g");
+  const ValueId w = b.Parameter("w", DType::kF32, {}, {Initializer::kOnes});
+  b.Output("loss", b.Op("identity_loss", {b.Op("stop_gradient", {w})}));
+  Graph graph = *b.Build();
+  ASSERT_EQ(BindAndInfer(registry_, 1, &graph), absl::OkStatus());
+  EXPECT_THAT(std::string(Differentiate(registry_, graph).status().message()),
+              HasSubstr("depends on no trainable parameter"));
+}
+
 TEST_F(GraphTest, TheBuilderKeepsItsFirstError) {
   GraphBuilder b(registry_, "twice");
   b.Input("x", DType::kF32, {1});

@@ -72,7 +72,7 @@ v1::Operator ToProto(const OpDef& def) {
   for (const DType type : def.types) op.add_types(ToProto(type));
   op.set_is_loss(def.is_loss);
   op.set_is_metric(def.is_metric);
-  op.set_differentiable(def.gradient.has_value());
+  op.set_differentiable(def.has_gradient());
   op.set_random(def.random);
   op.set_larger_is_better(LargerIsBetter(def));
   if (def.update.has_value()) {

@@ -19,6 +19,7 @@
 //    of their inputs in place.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <optional>
@@ -136,6 +137,10 @@ struct Gradient {
   // Floating-point inputs that count as constants by the operator's definition. Any other that is
   // not differentiable must not depend on a trained parameter.
   std::vector<int> constants = {};
+
+  bool is_constant(int input) const {
+    return std::find(constants.begin(), constants.end(), input) != constants.end();
+  }
 };
 
 // The equivalent ONNX operator of the default domain, equal in every supported opset, so that
@@ -210,6 +215,9 @@ struct OpDef {
   // metric (the root of a mean of squares).
   double (*finish)(double) = nullptr;
   std::optional<Update> update;
+
+  // Whether some input gets a gradient: the operator "<name>_grad" exists.
+  bool has_gradient() const { return gradient.has_value() && !gradient->differentiable.empty(); }
 };
 
 }  // namespace espalier

@@ -180,7 +180,7 @@ OpDef GradientDef(const OpDef& forward) {
 
 void OpRegistry::Add(OpDef def) {
   const std::string name = def.name;
-  if (def.gradient.has_value()) {
+  if (def.has_gradient()) {
     OpDef gradient = GradientDef(def);
     std::string gradient_name = gradient.name;
     ops_.emplace(std::move(gradient_name), std::move(gradient));

@@ -15,8 +15,8 @@ namespace espalier {
 
 class OpRegistry {
  public:
-  // Adds `def`, and "<name>_grad" derived from its Gradient. Adding a name twice is a programmer
-  // error and aborts.
+  // Adds `def`, and "<name>_grad" derived from its Gradient, if it has one. Adding a name twice is
+  // a programmer error and aborts.
   void Add(OpDef def);
 
   // Null if the operator is unknown.

@@ -16,7 +16,7 @@ CostModel::Times AnalyticCost::Measure(const OpDef& def, const NodeTypes& shard,
   const Cost forward = ForwardCost(def, shard);
   Times times;
   times.forward = seconds(forward);
-  if (def.gradient.has_value()) {
+  if (def.has_gradient()) {
     const Cost backward =
         def.gradient->cost ? def.gradient->cost(shard) : Cost{2 * forward.flops, 2 * forward.bytes};
     times.backward = seconds(backward);

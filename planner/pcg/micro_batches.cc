@@ -13,8 +13,9 @@ namespace {
 
 // Operators of one sum over several losses: sums of micro-batches pass through them.
 bool IsLinear(const Node& node) {
-  constexpr absl::string_view kLinear[] = {
-      "add", "add_n", "subtract", "divide_scalar", "multiply_scalar", "identity", "identity_loss"};
+  constexpr absl::string_view kLinear[] = {"add",           "add_n",           "subtract",
+                                           "divide_scalar", "multiply_scalar", "identity",
+                                           "identity_loss", "stop_gradient"};
   return std::find(std::begin(kLinear), std::end(kLinear), node.op) != std::end(kLinear);
 }
 

@@ -61,7 +61,8 @@ bool IsWeighted(ValueId value, const Graph& graph, const std::set<NodeId>& weigh
   const bool scales = node.op == "multiply" || node.op == "divide";
   const bool sums = node.op == "add" || node.op == "add_n" || node.op == "subtract" ||
                     node.op == "multiply_scalar" || node.op == "divide_scalar" ||
-                    node.op == "identity" || node.op == "reshape" || node.op == "cast";
+                    node.op == "identity" || node.op == "stop_gradient" || node.op == "reshape" ||
+                    node.op == "cast";
   if (scales && node.inputs.size() == 2 && is_constant(node.inputs[1])) {
     return IsWeighted(node.inputs[0], graph, weighted);
   }

@@ -146,7 +146,7 @@ std::vector<v1::Program> OperatorPrograms(const OpDef& def, const NodeTypes& sha
   }
   for (const TensorType& type : shard.outputs) forward.Output(type);
   programs.push_back(forward.Build());
-  if (!def.gradient.has_value()) return programs;
+  if (!def.has_gradient()) return programs;
 
   const Gradient& gradient = *def.gradient;
   const int inputs = static_cast<int>(shard.inputs.size());

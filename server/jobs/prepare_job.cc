@@ -380,7 +380,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   const int64_t batch = model->batch > 0 ? model->batch : spec.batch_size();
   job.batch_size = batch;
   job.notes.insert(job.notes.end(), model->notes.begin(), model->notes.end());
-  NoteUnreached(*graph, &job.notes);
+  NoteUnreached(registry, *graph, &job.notes);
   job.initial_values = TakeInitialValues(graph);
   std::move(model->initial_values.begin(), model->initial_values.end(),
             std::back_inserter(job.initial_values));

@@ -325,9 +325,10 @@ TEST(ReadSubmittedGraph, NoOutputIsDroppedWithoutAWord) {
     const ValueId unused = b.Parameter("unused", DType::kF32, {3, 6}, {Initializer::kOnes});
     const ValueId y = b.Op("linear", {x, w});
     const ValueId largest = b.Op("reduce_max", {y});
-    b.Output("loss", b.Op("mean_squared_error", {y, y}));
+    const ValueId other = b.Op("linear", {x, unused});
+    b.Output("loss", b.Op("mean_squared_error", {y, b.Op("stop_gradient", {other})}));
     b.Output("probabilities", b.Op("softmax", {y}));
-    b.Output("other", b.Op("linear", {x, unused}));
+    b.Output("other", other);
     b.Output("largest", largest);
     if (!extra.empty()) b.Output(extra, b.Op("cast", {largest}, {{"to", extra}}));
     return ReadSubmittedGraph(registry, ToProto(*b.Build()), 8);
@@ -340,7 +341,7 @@ TEST(ReadSubmittedGraph, NoOutputIsDroppedWithoutAWord) {
   EXPECT_TRUE(registry.Find(report.op)->is_loss) << report.op << " is not reported";
   EXPECT_EQ(BindAndInfer(registry, 8, &graph), absl::OkStatus());
   std::vector<std::string> notes;
-  NoteUnreached(graph, &notes);
+  NoteUnreached(registry, graph, &notes);
   EXPECT_THAT(notes, ElementsAre(AllOf(HasSubstr("1 parameter"), HasSubstr("unused"))));
   EXPECT_THAT(std::string(read("i64").status().message()),
               AllOf(HasSubstr("'i64'"), HasSubstr("f32 scalar")));

@@ -66,7 +66,8 @@ absl::StatusOr<TrainableGraph> ReadSubmittedGraph(const OpRegistry& registry,
   return TrainableGraph{*std::move(read), *std::move(notes)};
 }
 
-void NoteUnreached(const Graph& graph, std::vector<std::string>* notes) {
+void NoteUnreached(const OpRegistry& registry, const Graph& graph,
+                   std::vector<std::string>* notes) {
   std::vector<bool> reached(graph.values().size(), false);
   reached[static_cast<size_t>(graph.FindOutput("loss"))] = true;
   for (NodeId n = static_cast<NodeId>(graph.nodes().size()) - 1; n >= 0; --n) {
@@ -75,8 +76,12 @@ void NoteUnreached(const Graph& graph, std::vector<std::string>* notes) {
       return v != kNoValue && reached[static_cast<size_t>(v)];
     });
     if (!used) continue;
-    for (ValueId v : node.inputs) {
-      if (v != kNoValue) reached[static_cast<size_t>(v)] = true;
+    const OpDef* def = registry.Find(node.op);
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId v = node.inputs[i];
+      const bool constant = def != nullptr && def->gradient.has_value() &&
+                            def->gradient->is_constant(static_cast<int>(i));
+      if (v != kNoValue && !constant) reached[static_cast<size_t>(v)] = true;
     }
   }
   constexpr size_t kNamed = 5;
@@ -90,8 +95,8 @@ void NoteUnreached(const Graph& graph, std::vector<std::string>* notes) {
   const size_t count = names.size();
   names.resize(std::min(count, kNamed));
   notes->push_back(absl::StrCat(count,
-                                count == 1 ? " parameter that no loss depends on is"
-                                           : " parameters that no loss depends on are",
+                                count == 1 ? " parameter that gets no gradient from the loss is"
+                                           : " parameters that get no gradient from the loss are",
                                 " kept as given: ", absl::StrJoin(names, ", "),
                                 count > kNamed ? ", ..." : ""));
 }

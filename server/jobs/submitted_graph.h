@@ -29,7 +29,8 @@ inline constexpr char kNotComputed[] = ", is a result of the model; training doe
 absl::StatusOr<TrainableGraph> ReadSubmittedGraph(const OpRegistry& registry,
                                                   const v1::Graph& graph, int64_t batch);
 
-// Adds a note on the trainable parameters that output "loss" does not depend on, if there are any.
-void NoteUnreached(const Graph& graph, std::vector<std::string>* notes);
+// Adds a note on the trainable parameters that get no gradient from output "loss", if there are
+// any: it does not depend on them, or only through operators that stop gradients.
+void NoteUnreached(const OpRegistry& registry, const Graph& graph, std::vector<std::string>* notes);
 
 }  // namespace espalier

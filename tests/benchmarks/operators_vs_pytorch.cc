@@ -62,7 +62,7 @@ class OperatorTask : public Task {
     std::vector<HostTensor> outputs;
     for (const TensorType& type : types.outputs) outputs.push_back(Filled(type, 0.1));
     if (request.value("backward", false)) {
-      if (!def->gradient.has_value()) return op + " has no gradient";
+      if (!def->has_gradient()) return op + " has no gradient";
       return Make(kernels, op + "_grad", types.attributes, GradientOperands(*def, inputs, outputs),
                   GradientResults(*def->gradient, inputs));
     }

@@ -175,7 +175,7 @@ class ShardedRun {
   }
 
   std::string RunGradient() {
-    if (!def_.gradient.has_value()) return def_.name + " has no gradient";
+    if (!def_.has_gradient()) return def_.name + " has no gradient";
     const Gradient& gradient = *def_.gradient;
     if (run_.output_gradients->size() != outputs_.size()) {
       return absl::StrCat(outputs_.size(), " output gradients are needed, one for each output");

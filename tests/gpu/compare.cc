@@ -242,7 +242,7 @@ std::vector<Verdict> RunCase(const Case& c, const OpRegistry& ops, Backend& refe
   Runner runner(c, reference, checked);
   std::vector<Verdict> verdicts = {runner.Run(spec, inputs, &outputs, LabelOf(c, c.op))};
   // Integers have no gradients.
-  if (c.gradient && def->gradient.has_value() && IsFloat(spec.outputs[0].dtype)) {
+  if (c.gradient && def->has_gradient() && IsFloat(spec.outputs[0].dtype)) {
     verdicts.push_back(RunGradient(c, *def, spec, inputs, outputs, &random, &runner));
   }
   return verdicts;

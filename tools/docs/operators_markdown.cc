@@ -117,7 +117,10 @@ void PrintOperator(const OpDef& def, const json& facts, const KernelRegistry& cp
   }
   std::cout << "- Splits along: " << SplitText(def, facts.at("examples")) << "\n";
   const bool on_cuda = cuda.count(def.name) > 0;
-  std::cout << "- Gradient: " << (def.gradient.has_value() ? "yes" : "no")
+  std::cout << "- Gradient: "
+            << (def.has_gradient()         ? "yes"
+                : def.gradient.has_value() ? "none flows"
+                                           : "no")
             << "; CPU: " << (cpu.Has(def.name) ? "yes" : "no")
             << "; CUDA: " << (on_cuda ? "yes" : "no") << "; ONNX: "
             << (def.onnx.has_value()          ? absl::StrCat("`", def.onnx->op_type, "`")

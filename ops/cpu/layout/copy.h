@@ -20,16 +20,18 @@ inline void CopyBytes(const void* source, void* target, int64_t bytes) {
   });
 }
 
-// Adds kernels `name`, y = x, and `name`_grad, dx = dy; elements keep their order.
+// y = x; elements keep their order.
+inline std::unique_ptr<Kernel> MakeCopy(const KernelSpec&, std::string*) {
+  return MakeKernel([](const KernelArgs& args) {
+    CopyBytes(args.inputs[0].data, args.outputs[0].data, args.outputs[0].spec.bytes());
+    return KernelStatus::Ok();
+  });
+}
+
+// Adds kernels `name`, y = x, and `name`_grad, dx = dy.
 inline void AddCopy(KernelRegistry& registry, const std::string& name) {
-  const KernelFactory copy = [](const KernelSpec&, std::string*) {
-    return MakeKernel([](const KernelArgs& args) {
-      CopyBytes(args.inputs[0].data, args.outputs[0].data, args.outputs[0].spec.bytes());
-      return KernelStatus::Ok();
-    });
-  };
-  registry.Add(name, copy);
-  registry.Add(name + "_grad", copy);
+  registry.Add(name, MakeCopy);
+  registry.Add(name + "_grad", MakeCopy);
 }
 
 }  // namespace espalier
