@@ -74,6 +74,10 @@ TEST(Select, NanIsTheExtreme) {
   EXPECT_TRUE(std::isnan(top[0].at(0)));
   top = Ops().Run("top_k", {{"k", int64_t{2}}, {"largest", false}}, {x});
   EXPECT_EQ(top[1].values(), (Values{4, 0}));
+  std::vector<TestTensor> sorted = Ops().Run("sort", {}, {x});
+  EXPECT_EQ(sorted[1].values(), (Values{4, 0, 2, 1, 3}));
+  EXPECT_TRUE(std::isnan(sorted[0].at(3)) && sorted[0].at(2) == 7);
+  EXPECT_EQ(Ops().Run("argsort", {{"descending", true}}, {x})[0].values(), (Values{1, 3, 2, 0, 4}));
   EXPECT_EQ(Ops().Run("arg_max", {}, {x})[0].values(), (Values{1}));
   EXPECT_EQ(Ops().Run("arg_min", {{"select_last", true}}, {x})[0].values(), (Values{3}));
   EXPECT_TRUE(std::isnan(Ops().Run("reduce_max", {}, {x})[0].at(0)));

@@ -1,9 +1,11 @@
-// top_k and arg_top_k: the first k elements of each line in the order of their values.
+// top_k, arg_top_k, sort and argsort: the first k elements of each line in the order of their
+// values.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -93,13 +95,27 @@ void TopK(const TensorView& x, int64_t axis, int64_t k, bool largest, T* values,
   });
 }
 
-// Returns a kernel for outputs `values` (may be absent) and `places`.
+// Which elements of each line, and their order.
+struct Selection {
+  int64_t axis = -1;
+  int64_t k = -1;  // negative: all
+  bool largest = false;
+
+  static Selection OfTopK(const Attributes& attributes) {
+    return {attributes.Int("axis"), attributes.Int("k"), attributes.Bool("largest")};
+  }
+  static Selection OfSort(const Attributes& attributes) {
+    return {attributes.Int("axis"), -1, attributes.Bool("descending")};
+  }
+};
+
+// Writes `values` (may be absent) and `places`.
 template <typename Place>
-KernelStatus RunTopK(const Attributes& attributes, const TensorView& x, const TensorView& values,
+KernelStatus RunTopK(const Selection& wanted, const TensorView& x, const TensorView& values,
                      const TensorView& places) {
   if (x.num_elements() == 0) return KernelStatus::Ok();
-  const int64_t axis = attributes.Int("axis"), k = attributes.Int("k");
-  const bool largest = attributes.Bool("largest");
+  const auto [axis, first, largest] = wanted;
+  const int64_t k = first < 0 ? AxisLines(x.dims(), axis).length : first;
   Place* at = places.as<Place>();
   switch (x.dtype()) {
     case DType::kI32:
@@ -111,6 +127,26 @@ KernelStatus RunTopK(const Attributes& attributes, const TensorView& x, const Te
     default:
       TopK<SmallKey>(x, axis, k, largest, values.as<float>(), at);
   }
+  return KernelStatus::Ok();
+}
+
+// dx is dy at the places that it was taken from, and 0 elsewhere. `places` are i64; dy may be
+// absent.
+inline KernelStatus RunTopKGradient(int64_t axis, const TensorView& places, const TensorView& dy,
+                                    const TensorView& dx) {
+  std::memset(dx.data, 0, static_cast<size_t>(dx.spec.bytes()));
+  if (!dy.present() || dy.num_elements() == 0) return KernelStatus::Ok();
+  const AxisLines lines(dx.dims(), axis);
+  const int64_t k = AxisLines(dy.dims(), axis).length;
+  const int64_t* at = places.as<int64_t>();
+  const float* from = dy.as<float>();
+  float* to = dx.as<float>();
+  ParallelFor(dy.num_elements(), 2, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t line = i / (k * lines.inner) * lines.inner + i % lines.inner;
+      to[lines.Start(line) + at[i] * lines.inner] = from[i];
+    }
+  });
   return KernelStatus::Ok();
 }
 

@@ -4,6 +4,7 @@
 #include "ops/cuda/math/numeric.cuh"
 #include "ops/cuda/runtime/cuda_status.h"
 #include "ops/cuda/runtime/launch.cuh"
+#include "ops/cuda/strided.h"
 #include "ops/cuda/top_k.h"
 #include "ops/kernel/axis_lines.h"
 
@@ -76,10 +77,60 @@ cudaError_t SortSegments(void* temporary, size_t* bytes, const Key* keys, Key* s
       static_cast<int>(lines), starts, starts + 1, stream);
 }
 
+// Indices of a line are distinct.
+template <typename T>
+struct PutBack {
+  const int64_t* places;
+  const T* dy;
+  T* dx;
+  int64_t length, inner, k;
+  __device__ void operator()(int64_t i) const {
+    dx[(i / (k * inner) * length + places[i]) * inner + i % inner] = dy[i];
+  }
+};
+
+KernelStatus Gradient(const KernelArgs& args, int64_t axis, const char* op) {
+  const TensorView &places = args.inputs[0], &dy = args.inputs[1], &dx = args.outputs[0];
+  if (!dx.present()) return KernelStatus::Ok();
+  ESPALIER_KERNEL_RETURN_IF_ERROR(
+      FillOnStream(dx.data, dx.dtype(), dx.num_elements(), 0, StreamOf(args)));
+  if (!dy.present()) return KernelStatus::Ok();
+  const AxisLines lines(dx.dims(), axis);
+  const int64_t k = AxisLines(dy.dims(), axis).length;
+  return DispatchFloat(dx.dtype(), op, [&](auto type) {
+    using T = typename decltype(type)::T;
+    return ForEach(
+        dy.num_elements(),
+        PutBack<T>{places.as<int64_t>(), dy.as<T>(), dx.as<T>(), lines.length, lines.inner, k},
+        StreamOf(args), op);
+  });
+}
+
 }  // namespace
 
+void AddTopKGradient(KernelRegistry& registry, const char* op) {
+  registry.Add(op, [op](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+    if (!TakesFloat(spec.outputs[0].dtype, refusal)) return nullptr;
+    return MakeKernel([axis = spec.attributes.Int("axis"), op](const KernelArgs& args) {
+      return Gradient(args, axis, op);
+    });
+  });
+}
+
 std::shared_ptr<TopKSort> TopKSort::Make(const KernelSpec& spec, std::string* refusal) {
-  const TensorSpec& x = spec.inputs[0];
+  const Attributes& attributes = spec.attributes;
+  return Make(spec.inputs[0], attributes.Int("axis"), attributes.Int("k"),
+              attributes.Bool("largest"), refusal);
+}
+
+std::shared_ptr<TopKSort> TopKSort::MakeWhole(const KernelSpec& spec, std::string* refusal) {
+  const int64_t axis = spec.attributes.Int("axis");
+  return Make(spec.inputs[0], axis, AxisLines(spec.inputs[0].dims, axis).length,
+              spec.attributes.Bool("descending"), refusal);
+}
+
+std::shared_ptr<TopKSort> TopKSort::Make(const TensorSpec& x, int64_t axis, int64_t k, bool largest,
+                                         std::string* refusal) {
   if (!TakesNumber(x.dtype, refusal)) return nullptr;
   const int64_t count = x.num_elements();
   if (count >= std::numeric_limits<int32_t>::max()) {
@@ -87,9 +138,9 @@ std::shared_ptr<TopKSort> TopKSort::Make(const KernelSpec& spec, std::string* re
     return nullptr;
   }
   auto sort = std::make_shared<TopKSort>();
-  sort->axis_ = spec.attributes.Int("axis");
-  sort->k_ = spec.attributes.Int("k");
-  sort->largest_ = spec.attributes.Bool("largest");
+  sort->axis_ = axis;
+  sort->k_ = k;
+  sort->largest_ = largest;
   const int64_t lines = AxisLines(x.dims, sort->axis_).count();
   const bool wide = x.dtype == DType::kI64;
   const cudaError_t asked =

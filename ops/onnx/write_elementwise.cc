@@ -86,6 +86,20 @@ void ArgTopK(Writer& w) {
   w.Finish("Cast", {indices}, {{"to", int64_t{onnx_import::ToOnnx(DType::kI32)}}});
 }
 
+// Everything along an axis, whose length may be the batch's.
+void WriteSort(Writer& w, const std::vector<std::string>& outputs) {
+  const int64_t axis = w.attributes().Int("axis", -1);
+  const int64_t from_start = axis < 0 ? axis + w.Rank(0) : axis;
+  const std::string k =
+      w.Emit("Gather", {w.Emit("Shape", {w.In(0)}), w.Ints({from_start})}, {{"axis", int64_t{0}}});
+  w.EmitTo(outputs, "TopK", {w.In(0), k},
+           {{"axis", axis}, {"largest", w.attributes().Bool("descending")}, {"sorted", true}});
+}
+
+void Sort(Writer& w) { WriteSort(w, {w.Out(0), w.Out(1)}); }
+
+void ArgSort(Writer& w) { WriteSort(w, {w.Out() + "/values", w.Out()}); }
+
 void OneHot(Writer& w) {
   const DType dtype = DTypeFromName(w.attributes().String("dtype", "f32"));
   const auto value = [&](const char* name, double fallback) {
@@ -146,6 +160,7 @@ void RegisterElementwiseWriters(WriterTable& table) {
   variadic("minimum", "Min");
   table["add_n"] = AddN;
   table["arg_top_k"] = ArgTopK;
+  table["argsort"] = ArgSort;
   table["cast"] = Cast;
   table["clip"] = Clip;
   table["cumsum"] = CumSum;
@@ -156,6 +171,8 @@ void RegisterElementwiseWriters(WriterTable& table) {
   table["one_hot"] = OneHot;
   table["rsqrt"] = Rsqrt;
   table["silu"] = Silu;
+  table["sort"] = Sort;
+  table["stop_gradient"] = table["identity"];
   table["swiglu"] = Swiglu;
   table["top_k"] = TopK;
   table["triangle"] = Triangle;

@@ -1,8 +1,11 @@
 #include "ops/operators/select.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/kernel/axis_lines.h"
 #include "ops/operators/elementwise.h"
 #include "ops/operators/expect.h"
 #include "ops/operators/unsplit_axes.h"
@@ -51,6 +54,39 @@ OpDef MakeTopK(const std::string& name, const std::string& doc, DType indices, b
   def.split = SplitAllButAxis;
   def.cost = [](const NodeTypes& types) {
     return Cost{static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
+  };
+  return def;
+}
+
+OpDef MakeSort(const std::string& name, const std::string& doc, bool values) {
+  OpDef def;
+  def.name = name;
+  def.doc = doc;
+  def.inputs = {{"x"}};
+  def.num_outputs = values ? 2 : 1;
+  def.attributes = {{.name = "axis",
+                     .kind = AttributeKind::kInt,
+                     .default_value = int64_t{-1},
+                     .doc = "along which to sort, from the end if negative"},
+                    {.name = "descending",
+                     .kind = AttributeKind::kBool,
+                     .default_value = false,
+                     .doc = "the largest first, otherwise the smallest"}};
+  def.types = ElementTypes("FI");
+  def.infer = [name, values](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
+    const TensorType& x = types.inputs[0];
+    absl::StatusOr<int> axis =
+        NormalizeAxis(name, "axis", types.attributes.Int("axis"), static_cast<int>(x.dims.size()));
+    if (!axis.ok()) return axis.status();
+    const TensorType places{DType::kI64, x.dims};
+    return values ? std::vector<TensorType>{x, places} : std::vector<TensorType>{places};
+  };
+  def.split = SplitAllButAxis;
+  def.cost = [](const NodeTypes& types) {
+    const TensorType& x = types.inputs[0];
+    const AxisLines lines(x.dims, types.attributes.Int("axis"));
+    const double comparisons = std::log2(static_cast<double>(std::max<int64_t>(2, lines.length)));
+    return Cost{comparisons * static_cast<double>(x.num_elements()), OperandBytes(types)};
   };
   return def;
 }

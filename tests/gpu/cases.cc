@@ -6,7 +6,7 @@ namespace espalier::gpu_check {
 namespace {
 
 void AddElementwise(std::vector<Case>* cases) {
-  for (const char* op : {"relu", "silu", "sigmoid", "tanh", "exp", "identity"}) {
+  for (const char* op : {"relu", "silu", "sigmoid", "tanh", "exp", "identity", "stop_gradient"}) {
     for (DType t : kFloats) {
       cases->push_back({op, "", {}, {Uniform(t, {3, 257})}});
       cases->push_back({op, "one element", {}, {Uniform(t, {})}});
@@ -129,6 +129,9 @@ void AddShapes(std::vector<Case>* cases) {
     add("gather", "", {{"axis", int64_t{1}}},
         {x({5, 13, 6}), GivenAs(kI32, {2, 4}, {0, 12, 3, 3, -1, 7, 0, -13})});
     add("gather", "rows", {{"axis", int64_t{0}}}, {x({50, 17}), Below(kI64, {300}, 50)});
+    if (t == kBool) continue;
+    add("sort", "", {{"axis", int64_t{1}}, {"descending", true}}, {x({5, 130, 6})});
+    add("argsort", "", {}, {x({50, 17})});
   }
   for (DType t : {kF32, kBF16, kF16, kI32, kI64, kBool}) {
     cases->push_back({"fill",

@@ -21,6 +21,13 @@ unary("tanh", torch.tanh)
 unary("exp", torch.exp)
 unary("sqrt", torch.sqrt, lambda *d: 0.1 + torch.rand(list(d), dtype=torch.float64))
 unary("identity", lambda x: x * 1)
+
+
+@case("stop_gradient")
+def _():
+    return {}, [rand(*dims())], lambda x: x.clone(), {"forward_only": True}
+
+
 unary("gelu", F.gelu, attributes={"approximate": "none"})
 unary("gelu", lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
       attributes={"approximate": "tanh"})

@@ -1,0 +1,17 @@
+#include "ops/cpu/dtype/convert.h"
+#include "ops/cpu/top_k.h"
+
+namespace espalier {
+
+void RegisterArgsortCpu(KernelRegistry& registry) {
+  registry.Add("argsort",
+               ViaF32([](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
+                 if (!FitsTopK(spec, refusal)) return nullptr;
+                 const Selection wanted = Selection::OfSort(spec.attributes);
+                 return MakeKernel([wanted](const KernelArgs& args) {
+                   return RunTopK<int64_t>(wanted, args.inputs[0], TensorView(), args.outputs[0]);
+                 });
+               }));
+}
+
+}  // namespace espalier
