@@ -124,7 +124,7 @@ class IntList(_message.Message):
     def __init__(self, values: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ["attributes", "inputs", "name", "op", "outputs"]
+    __slots__ = ["attributes", "inputs", "name", "op", "outputs", "source"]
     class AttributesEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -137,12 +137,14 @@ class Node(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     attributes: _containers.MessageMap[str, Attribute]
     inputs: _containers.RepeatedScalarFieldContainer[int]
     name: str
     op: str
     outputs: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., op: _Optional[str] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ...) -> None: ...
+    source: str
+    def __init__(self, name: _Optional[str] = ..., op: _Optional[str] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., source: _Optional[str] = ...) -> None: ...
 
 class Objective(_message.Message):
     __slots__ = ["losses", "metrics"]

@@ -140,7 +140,7 @@ class Instruction(_message.Message):
     def __init__(self, compute: _Optional[_Union[ComputeInstruction, _Mapping]] = ..., copy: _Optional[_Union[CopyInstruction, _Mapping]] = ..., fill: _Optional[_Union[FillInstruction, _Mapping]] = ..., send: _Optional[_Union[SendInstruction, _Mapping]] = ..., receive: _Optional[_Union[ReceiveInstruction, _Mapping]] = ..., collective: _Optional[_Union[CollectiveInstruction, _Mapping]] = ..., swap_out: _Optional[_Union[SwapInstruction, _Mapping]] = ..., swap_in: _Optional[_Union[SwapInstruction, _Mapping]] = ..., load_batch: _Optional[_Union[LoadBatchInstruction, _Mapping]] = ..., report: _Optional[_Union[ReportInstruction, _Mapping]] = ..., update: _Optional[_Union[UpdateInstruction, _Mapping]] = ..., node: _Optional[str] = ...) -> None: ...
 
 class LearningRateSchedule(_message.Message):
-    __slots__ = ["floor", "gamma", "initial", "kind", "peak", "power", "rise", "step_size", "total_steps", "warmup_steps"]
+    __slots__ = ["floor", "gamma", "initial", "kind", "peak", "power", "rise", "step_size", "total_steps", "values", "warmup_from", "warmup_steps"]
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     CONSTANT: LearningRateSchedule.Kind
@@ -157,7 +157,10 @@ class LearningRateSchedule(_message.Message):
     RISE_FIELD_NUMBER: _ClassVar[int]
     STEP: LearningRateSchedule.Kind
     STEP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TABLE: LearningRateSchedule.Kind
     TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    WARMUP_FROM_FIELD_NUMBER: _ClassVar[int]
     WARMUP_STEPS_FIELD_NUMBER: _ClassVar[int]
     floor: float
     gamma: float
@@ -168,8 +171,10 @@ class LearningRateSchedule(_message.Message):
     rise: float
     step_size: int
     total_steps: int
+    values: _containers.RepeatedScalarFieldContainer[float]
+    warmup_from: float
     warmup_steps: int
-    def __init__(self, kind: _Optional[_Union[LearningRateSchedule.Kind, str]] = ..., peak: _Optional[float] = ..., warmup_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., floor: _Optional[float] = ..., step_size: _Optional[int] = ..., gamma: _Optional[float] = ..., power: _Optional[float] = ..., initial: _Optional[float] = ..., rise: _Optional[float] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[LearningRateSchedule.Kind, str]] = ..., peak: _Optional[float] = ..., warmup_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., floor: _Optional[float] = ..., step_size: _Optional[int] = ..., gamma: _Optional[float] = ..., power: _Optional[float] = ..., initial: _Optional[float] = ..., rise: _Optional[float] = ..., warmup_from: _Optional[float] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class LoadBatchInstruction(_message.Message):
     __slots__ = ["buffer", "column"]
@@ -188,7 +193,7 @@ class LossScale(_message.Message):
     def __init__(self, initial: _Optional[float] = ..., growth_interval: _Optional[int] = ...) -> None: ...
 
 class Optimizer(_message.Message):
-    __slots__ = ["attributes", "clip_norm", "learning_rate", "loss_scale", "name", "regularizers", "report_penalties"]
+    __slots__ = ["attributes", "clip_norm", "groups", "learning_rate", "loss_scale", "name", "regularizers", "report_penalties"]
     class AttributesEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +203,7 @@ class Optimizer(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_graph_pb2.Attribute, _Mapping]] = ...) -> None: ...
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -205,15 +211,26 @@ class Optimizer(_message.Message):
     REPORT_PENALTIES_FIELD_NUMBER: _ClassVar[int]
     attributes: _containers.MessageMap[str, _graph_pb2.Attribute]
     clip_norm: float
+    groups: _containers.RepeatedCompositeFieldContainer[ParameterGroup]
     learning_rate: LearningRateSchedule
     loss_scale: LossScale
     name: str
     regularizers: _containers.RepeatedCompositeFieldContainer[Regularizer]
     report_penalties: bool
-    def __init__(self, learning_rate: _Optional[_Union[LearningRateSchedule, _Mapping]] = ..., clip_norm: _Optional[float] = ..., name: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _graph_pb2.Attribute]] = ..., regularizers: _Optional[_Iterable[_Union[Regularizer, _Mapping]]] = ..., report_penalties: bool = ..., loss_scale: _Optional[_Union[LossScale, _Mapping]] = ...) -> None: ...
+    def __init__(self, learning_rate: _Optional[_Union[LearningRateSchedule, _Mapping]] = ..., clip_norm: _Optional[float] = ..., name: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _graph_pb2.Attribute]] = ..., regularizers: _Optional[_Iterable[_Union[Regularizer, _Mapping]]] = ..., report_penalties: bool = ..., loss_scale: _Optional[_Union[LossScale, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[ParameterGroup, _Mapping]]] = ...) -> None: ...
+
+class ParameterGroup(_message.Message):
+    __slots__ = ["learning_rate_scale", "parameters", "weight_decay"]
+    LEARNING_RATE_SCALE_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_DECAY_FIELD_NUMBER: _ClassVar[int]
+    learning_rate_scale: float
+    parameters: _containers.RepeatedScalarFieldContainer[str]
+    weight_decay: float
+    def __init__(self, parameters: _Optional[_Iterable[str]] = ..., learning_rate_scale: _Optional[float] = ..., weight_decay: _Optional[float] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ["arena_bytes", "batch_invariant", "buffers", "format_version", "graph_fingerprint", "groups", "host_bytes", "instructions", "name", "optimizer", "outputs", "peak_bytes", "rank", "seed", "world_size"]
+    __slots__ = ["arena_bytes", "batch_invariant", "buffers", "format_version", "graph_fingerprint", "groups", "host_bytes", "instructions", "name", "optimizer", "outputs", "peak_bytes", "rank", "seed", "sources", "world_size"]
     class OutputsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +238,13 @@ class Program(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class SourcesEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
     BATCH_INVARIANT_FIELD_NUMBER: _ClassVar[int]
     BUFFERS_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +259,7 @@ class Program(_message.Message):
     PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     arena_bytes: int
     batch_invariant: bool
@@ -250,8 +275,9 @@ class Program(_message.Message):
     peak_bytes: int
     rank: int
     seed: int
+    sources: _containers.ScalarMap[str, str]
     world_size: int
-    def __init__(self, format_version: _Optional[int] = ..., name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., instructions: _Optional[_Iterable[_Union[Instruction, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., arena_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., host_bytes: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., seed: _Optional[int] = ..., batch_invariant: bool = ..., graph_fingerprint: _Optional[str] = ..., outputs: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[int] = ..., name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., instructions: _Optional[_Iterable[_Union[Instruction, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., arena_bytes: _Optional[int] = ..., peak_bytes: _Optional[int] = ..., host_bytes: _Optional[int] = ..., optimizer: _Optional[_Union[Optimizer, _Mapping]] = ..., seed: _Optional[int] = ..., batch_invariant: bool = ..., graph_fingerprint: _Optional[str] = ..., outputs: _Optional[_Mapping[str, int]] = ..., sources: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ReceiveInstruction(_message.Message):
     __slots__ = ["buffer", "peer", "tag"]
