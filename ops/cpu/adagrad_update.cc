@@ -6,8 +6,9 @@ namespace espalier {
 namespace {
 
 struct Adagrad {
-  float scale, weight_decay, step_size, epsilon;
-  float initial;  // added to the sum in the first step
+  float scale, weight_decay, step_size;
+  float epsilon, below_root;  // added to the root, and to what it is taken of
+  float initial;              // added to the sum in the first step
 };
 
 void Run(const Adagrad& adagrad, const UpdateOperands& o) {
@@ -18,7 +19,8 @@ void Run(const Adagrad& adagrad, const UpdateOperands& o) {
           const float gradient = a.scale * g[i] + a.weight_decay * p[i];
           const float total = sum[i] + a.initial + gradient * gradient;
           sum[i] = total;
-          p[i] -= a.step_size * gradient / (__builtin_sqrtf(total) + a.epsilon);
+          const float root = __builtin_sqrtf(total + a.below_root) + a.epsilon;
+          p[i] -= a.step_size * gradient / root;
         }
       },
       adagrad, o.parameter, o.gradient, o.buffers[0], o.n);
@@ -31,9 +33,14 @@ void RegisterAdagradUpdateCpu(KernelRegistry& registry) {
     const auto factors = [attributes = spec.attributes](const UpdateStep& u) {
       const double slower = 1.0 + (u.step - 1.0) * attributes.Float("lr_decay");
       const double initial = u.step <= 1 ? attributes.Float("initial_accumulator_value") : 0.0;
-      return Adagrad{u.scale, static_cast<float>(attributes.Float("weight_decay")),
-                     static_cast<float>(u.learning_rate / slower),
-                     static_cast<float>(attributes.Float("eps")), static_cast<float>(initial)};
+      const float epsilon = static_cast<float>(attributes.Float("eps"));
+      const bool in_sqrt = attributes.Bool("eps_in_sqrt");
+      return Adagrad{.scale = u.scale,
+                     .weight_decay = static_cast<float>(attributes.Float("weight_decay")),
+                     .step_size = static_cast<float>(u.learning_rate / slower),
+                     .epsilon = in_sqrt ? 0.0f : epsilon,
+                     .below_root = in_sqrt ? epsilon : 0.0f,
+                     .initial = static_cast<float>(initial)};
     };
     return MakeUpdateKernel(
         factors, [](const Adagrad& adagrad, const UpdateOperands& o) { Run(adagrad, o); });

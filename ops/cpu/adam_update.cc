@@ -1,4 +1,4 @@
-// torch.optim.Adam, and torch.optim.AdamW if `decoupled`.
+// torch.optim.Adam, and torch.optim.AdamW if `decoupled`; keras.optimizers.Adam if `epsilon_hat`.
 #include <cmath>
 
 #include "ops/cpu/optimizer.h"
@@ -43,7 +43,9 @@ void RegisterAdamUpdateCpu(KernelRegistry& registry) {
     const double epsilon = spec.attributes.Float("epsilon");
     const double decay = spec.attributes.Float("weight_decay");
     const bool decoupled = spec.attributes.Bool("decoupled");
+    const bool epsilon_hat = spec.attributes.Bool("epsilon_hat");
     const auto factors = [=](const UpdateStep& u) {
+      const double root_correction = 1.0 / std::sqrt(1.0 - std::pow(beta2, u.step));
       return Adam{
           .scale = u.scale,
           .gradient_decay = static_cast<float>(decoupled ? 0.0 : decay),
@@ -53,8 +55,8 @@ void RegisterAdamUpdateCpu(KernelRegistry& registry) {
           .rest1 = static_cast<float>(1.0 - beta1),
           .rest2 = static_cast<float>(1.0 - beta2),
           .step_size = static_cast<float>(u.learning_rate / (1.0 - std::pow(beta1, u.step))),
-          .root_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, u.step))),
-          .epsilon = static_cast<float>(epsilon)};
+          .root_correction = static_cast<float>(root_correction),
+          .epsilon = static_cast<float>(epsilon_hat ? epsilon * root_correction : epsilon)};
     };
     return MakeUpdateKernel(factors, [](const Adam& a, const UpdateOperands& o) { Update(a, o); });
   });

@@ -6,7 +6,8 @@ namespace espalier {
 namespace {
 
 struct Rmsprop {
-  float scale, weight_decay, learning_rate, alpha, rest, epsilon, momentum;
+  float scale, weight_decay, learning_rate, alpha, rest, momentum;
+  float epsilon, below_root;  // added to the root, and to what it is taken of
   bool centered;
 };
 
@@ -27,7 +28,7 @@ void Run(const Rmsprop& rmsprop, const UpdateOperands& o) {
             average[i] = mean;
             variance = v - mean * mean;
           }
-          float direction = gradient / (__builtin_sqrtf(variance) + r.epsilon);
+          float direction = gradient / (__builtin_sqrtf(variance + r.below_root) + r.epsilon);
           if constexpr (kMomentum) {
             direction += r.momentum * buffer[i];
             buffer[i] = direction;
@@ -44,14 +45,17 @@ void RegisterRmspropUpdateCpu(KernelRegistry& registry) {
   registry.Add("rmsprop_update", [](const KernelSpec& spec, std::string*) {
     const auto factors = [attributes = spec.attributes](const UpdateStep& u) {
       const double alpha = attributes.Float("alpha"), momentum = attributes.Float("momentum");
-      return Rmsprop{u.scale,
-                     static_cast<float>(attributes.Float("weight_decay")),
-                     static_cast<float>(u.learning_rate),
-                     static_cast<float>(alpha),
-                     static_cast<float>(1.0 - alpha),
-                     static_cast<float>(attributes.Float("eps")),
-                     static_cast<float>(momentum),
-                     attributes.Bool("centered")};
+      const float epsilon = static_cast<float>(attributes.Float("eps"));
+      const bool in_sqrt = attributes.Bool("eps_in_sqrt");
+      return Rmsprop{.scale = u.scale,
+                     .weight_decay = static_cast<float>(attributes.Float("weight_decay")),
+                     .learning_rate = static_cast<float>(u.learning_rate),
+                     .alpha = static_cast<float>(alpha),
+                     .rest = static_cast<float>(1.0 - alpha),
+                     .momentum = static_cast<float>(momentum),
+                     .epsilon = in_sqrt ? 0.0f : epsilon,
+                     .below_root = in_sqrt ? epsilon : 0.0f,
+                     .centered = attributes.Bool("centered")};
     };
     return MakeUpdateKernel(factors, [](const Rmsprop& r, const UpdateOperands& o) {
       if (r.momentum > 0) {

@@ -6,7 +6,8 @@ namespace cuda_adagrad_update {
 
 struct Step {
   UpdateOperands o;
-  float weight_decay, lr_decay, initial, epsilon;
+  float weight_decay, lr_decay, initial;
+  float epsilon, below_root;  // added to the root, and to what it is taken of
   __device__ void operator()(int64_t i) const {
     const float p = o.parameter[i], step = o.hyper[1];
     const float gradient = o.Scale() * o.gradient[i] + weight_decay * p;
@@ -14,7 +15,7 @@ struct Step {
     const float total = o.buffers[0][i] + (step <= 1 ? initial : 0.0f) + gradient * gradient;
     o.buffers[0][i] = total;
     const float rate = o.hyper[0] / (1.0f + (step - 1.0f) * lr_decay);
-    o.parameter[i] = p - rate * gradient / (sqrtf(total) + epsilon);
+    o.parameter[i] = p - rate * gradient / (sqrtf(total + below_root) + epsilon);
   }
 };
 
@@ -26,11 +27,13 @@ void RegisterAdagradUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
     const auto setting = [&](const char* name) {
       return static_cast<float>(spec.attributes.Float(name));
     };
+    const bool in_sqrt = spec.attributes.Bool("eps_in_sqrt");
     const Step step{{},
                     setting("weight_decay"),
                     setting("lr_decay"),
                     setting("initial_accumulator_value"),
-                    setting("eps")};
+                    in_sqrt ? 0.0f : setting("eps"),
+                    in_sqrt ? setting("eps") : 0.0f};
     return MakeKernel(
         [step](const KernelArgs& args) { return UpdateEach(args, step, "adagrad_update"); });
   });

@@ -21,9 +21,8 @@ void RegisterRmspropUpdate(OpRegistry& registry) {
   OpDef def = MakeUpdate(
       kRmspropUpdate,
       "g = scale * gradient + weight_decay * p; v = alpha v + (1 - alpha) g^2; centered: mean = "
-      "alpha mean + (1 - alpha) g, v' = v - mean^2; d = g / (sqrt(v') + eps); with momentum: "
-      "buffer "
-      "= momentum * buffer + d, d = buffer; p -= lr * d",
+      "alpha mean + (1 - alpha) g, v' = v - mean^2; d = g / (sqrt(v') + eps), with eps_in_sqrt "
+      "g / sqrt(v' + eps); with momentum: buffer = momentum * buffer + d, d = buffer; p -= lr * d",
       {{"square average"}, {"momentum buffer", /*optional=*/true}, {"average", /*optional=*/true}},
       12);
   def.attributes = {{.name = "alpha", .kind = AttributeKind::kFloat, .default_value = 0.99},
@@ -36,7 +35,11 @@ void RegisterRmspropUpdate(OpRegistry& registry) {
                     {.name = "centered",
                      .kind = AttributeKind::kBool,
                      .default_value = false,
-                     .doc = "divide by the deviation; the average is needed"}};
+                     .doc = "divide by the deviation; the average is needed"},
+                    {.name = "eps_in_sqrt",
+                     .kind = AttributeKind::kBool,
+                     .default_value = false,
+                     .doc = "add eps below the root, as Keras and optax do"}};
   def.infer = [types_match =
                    def.infer](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
     ESPALIER_RETURN_IF_ERROR(ExpectInRange(kRmspropUpdate, types.attributes, "alpha", 0, 1));
