@@ -87,7 +87,8 @@ std::unique_ptr<Kernel> MakeForward(const KernelSpec& spec, std::string*) {
     const double epsilon = attributes.Float("epsilon");
     const float momentum = static_cast<float>(attributes.Float("momentum"));
     const double count = static_cast<double>(CountOf(attributes, s));
-    const float unbias = static_cast<float>(count > 1 ? count / (count - 1) : 1);
+    const bool biased = attributes.Bool("biased_running_var");
+    const float unbias = static_cast<float>(count > 1 && !biased ? count / (count - 1) : 1);
     const float* x = args.inputs[0].as<float>();
     const float* scale = args.inputs[1].as<float>();
     const float* bias = args.inputs[2].as<float>();

@@ -167,9 +167,13 @@ std::vector<TestTensor> BatchNormInputs(const TestTensor& x) {
 TEST(BatchNorm, TrainingNormalizesAndUpdatesRunningStatistics) {
   const int64_t n = 4, c = 3, spatial = 6, count = n * spatial;
   const TestTensor x = Random({n, c, 2, 3}, 1);
-  std::vector<TestTensor> inputs = BatchNormInputs(x), outputs;
+  std::vector<TestTensor> inputs = BatchNormInputs(x), outputs, others;
   const std::vector<TestTensor> before = inputs;
+  std::vector<TestTensor> biased = inputs;
   ASSERT_TRUE(Ops().TryRun("batch_norm", {{"momentum", 0.25}}, &inputs, &outputs).ok());
+  const Attributes as_keras = {{"momentum", 0.25}, {"biased_running_var", true}};
+  ASSERT_TRUE(Ops().TryRun("batch_norm", as_keras, &biased, &others).ok());
+  EXPECT_EQ(others[0].values(), outputs[0].values());
   for (int64_t ch = 0; ch < c; ++ch) {
     double mean = 0, variance = 0;
     const auto at = [&](int64_t i) { return (i / spatial * c + ch) * spatial + i % spatial; };
@@ -186,6 +190,7 @@ TEST(BatchNorm, TrainingNormalizesAndUpdatesRunningStatistics) {
     EXPECT_NEAR(inputs[3].at(ch), 0.75 * before[3].at(ch) + 0.25 * mean, 1e-6);
     EXPECT_NEAR(inputs[4].at(ch), 0.75 * before[4].at(ch) + 0.25 * variance * count / (count - 1.0),
                 1e-6);
+    EXPECT_NEAR(biased[4].at(ch), 0.75 * before[4].at(ch) + 0.25 * variance, 1e-6);
   }
 }
 

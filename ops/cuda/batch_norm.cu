@@ -171,6 +171,7 @@ KernelStatus Forward(const KernelArgs& args, const Attributes& attributes) {
         "batch_norm_stats");
   }
   const double count = CountOf(attributes, s);
+  const bool biased = attributes.Bool("biased_running_var");
   return DispatchFloat(x.dtype(), "batch_norm", [&](auto type) {
     using T = typename decltype(type)::T;
     T* running_mean = args.inputs[3].as<T>();
@@ -191,7 +192,7 @@ KernelStatus Forward(const KernelArgs& args, const Attributes& attributes) {
     return ForEach(s.channels,
                    MoveRunning<T>{moments, running_mean, running_var,
                                   static_cast<float>(attributes.Float("momentum")),
-                                  static_cast<float>(count > 1 ? count / (count - 1) : 1)},
+                                  static_cast<float>(count > 1 && !biased ? count / (count - 1) : 1)},
                    StreamOf(args), "batch_norm");
   });
 }

@@ -141,6 +141,9 @@ void RegisterBatchNorm(OpRegistry& registry) {
       {"momentum", AttributeKind::kFloat, 0.1, false, "running = (1 - m) * running + m * batch"},
       {"activation", AttributeKind::kString, std::string("none"), false,
        "applied to the result: none, relu, relu6 (relu, at most 6)"},
+      {"biased_running_var", AttributeKind::kBool, false, false,
+       "move running_var by the mean of squares, as Keras and Flax do; otherwise by the unbiased "
+       "variance, which is count / (count - 1) of it"},
       count};
   def.infer = InferBatchNorm;
   def.canonicalize = SetCount;
