@@ -139,10 +139,10 @@ class Differentiator {
       const ValueId v = node.inputs[i];
       if (given[i] || v == kNoValue || !trainable_[v]) continue;
       const std::string& name = def.inputs[std::min(i, def.inputs.size() - 1)].name;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "node '", node.name, "': operator '", node.op, "' has no gradient for its input '", name,
-          "', but the loss depends on trainable parameters through it ('", forward_.value(v).name,
-          "')"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Describe(node), ": operator '", node.op, "' has no gradient for its input '",
+                       name, "', but the loss depends on trainable parameters through it ('",
+                       forward_.value(v).name, "')"));
     }
     return absl::OkStatus();
   }
@@ -162,21 +162,22 @@ class Differentiator {
     const OpDef* def = registry_.Find(node.op);
     if (def == nullptr || !def->gradient.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "node '", node.name, "': operator '", node.op,
+          Describe(node), ": operator '", node.op,
           "' has no gradient, but the loss depends on trainable parameters through it"));
     }
     const std::string refusal =
         def->gradient->refusal ? def->gradient->refusal(node.attributes) : std::string();
     if (!refusal.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "node '", node.name, "': operator '", node.op, "' has no gradient: ", refusal,
-          "; the loss depends on trainable parameters through it"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Describe(node), ": operator '", node.op, "' has no gradient: ", refusal,
+                       "; the loss depends on trainable parameters through it"));
     }
     if (absl::Status status = CheckDifferentiable(*def, node); !status.ok()) return status;
     Node backward{.name = absl::StrCat(node.name, ".grad"),
                   .op = absl::StrCat(node.op, "_grad"),
                   .attributes = node.attributes,
-                  .forward = n};
+                  .forward = n,
+                  .source = node.source};
     const auto needed = [&](bool is_output, int index) {
       return !def->gradient->is_needed ||
              def->gradient->is_needed(node.attributes, is_output, index);

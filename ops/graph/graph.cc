@@ -113,6 +113,11 @@ absl::Status InferAt(const OpRegistry& registry, NodeId id, Graph* graph) {
 
 }  // namespace
 
+std::string Describe(const Node& node) {
+  return absl::StrCat("node '", node.name, "' (", node.op, node.source.empty() ? "" : ", ",
+                      node.source, ")");
+}
+
 absl::Status BindAndInfer(const OpRegistry& registry, int64_t batch, Graph* graph) {
   if (batch <= 0) {
     return absl::InvalidArgumentError(
@@ -122,9 +127,8 @@ absl::Status BindAndInfer(const OpRegistry& registry, int64_t batch, Graph* grap
   for (size_t n = 0; n < graph->nodes().size(); ++n) {
     const NodeId id = static_cast<NodeId>(n);
     if (absl::Status status = InferAt(registry, id, graph); !status.ok()) {
-      const Node& node = graph->node(id);
-      return absl::Status(status.code(), absl::StrCat("node '", node.name, "' (", node.op,
-                                                      "): ", status.message()));
+      return absl::Status(status.code(),
+                          absl::StrCat(Describe(graph->node(id)), ": ", status.message()));
     }
   }
   return absl::OkStatus();

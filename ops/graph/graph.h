@@ -70,7 +70,11 @@ struct Node {
   std::vector<ValueId> outputs;
   // Set by Differentiate on the nodes it adds: the forward node whose split this node follows.
   NodeId forward = kNoNode;
+  std::string source;  // where the user's program made it, for errors: "train.py:12"; or empty
 };
+
+// The node in errors: "node 'fc' (linear)", with its source "node 'fc' (linear, train.py:12)".
+std::string Describe(const Node& node);
 
 class Graph {
  public:

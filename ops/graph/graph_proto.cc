@@ -10,7 +10,7 @@ namespace espalier {
 namespace {
 
 constexpr uint32_t kFormatVersion = 1;
-constexpr size_t kMaxNameBytes = 512;
+constexpr size_t kMaxNameBytes = 512, kMaxSourceBytes = 1024;
 
 v1::ValueKind KindToProto(ValueKind kind) {
   switch (kind) {
@@ -118,10 +118,15 @@ absl::StatusOr<Node> NodeFromProto(const OpRegistry& registry, const v1::Node& m
   Node node;
   node.name = message.name();
   node.op = message.op();
+  node.source = message.source();
   const auto fail = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("node '", message.name(), "' (", message.op(), "): ", what));
+    return absl::InvalidArgumentError(absl::StrCat(Describe(node), ": ", what));
   };
+  if (node.source.size() > kMaxSourceBytes) {
+    node.source.clear();
+    return fail(absl::StrCat("field 'source' has ", message.source().size(),
+                             " bytes, expected at most ", kMaxSourceBytes));
+  }
   const OpDef* def = registry.Find(node.op);
   if (def == nullptr || !ForwardName(node.op).empty()) {
     return fail("unknown operator; docs/reference/operators.md lists those that there are");
@@ -154,13 +159,13 @@ absl::Status CheckOrder(const Graph& graph) {
     for (ValueId v : node.inputs) {
       if (v != kNoValue && !ready[v]) {
         return absl::InvalidArgumentError(
-            absl::StrCat("node '", node.name, "' reads tensor '", graph.value(v).name,
+            absl::StrCat(Describe(node), " reads tensor '", graph.value(v).name,
                          "' before a node computes it; nodes must be in topological order"));
       }
     }
     for (ValueId v : node.outputs) {
       if (ready[v]) {
-        return absl::InvalidArgumentError(absl::StrCat("node '", node.name, "' computes tensor '",
+        return absl::InvalidArgumentError(absl::StrCat(Describe(node), " computes tensor '",
                                                        graph.value(v).name,
                                                        "', which has its value already"));
       }
@@ -292,6 +297,7 @@ v1::Graph ToProto(const Graph& graph) {
     v1::Node* message = out.add_nodes();
     message->set_name(node.name);
     message->set_op(node.op);
+    message->set_source(node.source);
     AttributesToProto(node.attributes, message->mutable_attributes());
     message->mutable_inputs()->Assign(node.inputs.begin(), node.inputs.end());
     message->mutable_outputs()->Assign(node.outputs.begin(), node.outputs.end());

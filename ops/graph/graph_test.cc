@@ -73,6 +73,28 @@ TEST_F(GraphTest, BindingNamesTheNodeThatDoesNotFit) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("[4, 8]"));
 }
 
+TEST_F(GraphTest, ErrorsNameTheLineThatMadeTheNode) {
+  v1::Graph message = ToProto(Mlp());
+  for (v1::Node& node : *message.mutable_nodes()) node.set_source("train.py:" + node.name());
+  Graph graph = *FromProto(registry_, message);
+  graph.mutable_value(graph.FindValue("v")).type.dims = {4, 7};
+  EXPECT_THAT(std::string(BindAndInfer(registry_, 2, &graph).message()),
+              HasSubstr("node 'head' (linear, train.py:head): "));
+  graph = *FromProto(registry_, message);
+  ASSERT_EQ(BindAndInfer(registry_, 2, &graph), absl::OkStatus());
+  const TrainingGraph training = *Differentiate(registry_, graph);
+  for (const Node& node : training.graph.nodes()) {
+    if (node.name != "head.grad") continue;
+    EXPECT_EQ(node.source, "train.py:head");
+  }
+  message.mutable_nodes(0)->set_op("summon");
+  EXPECT_THAT(std::string(FromProto(registry_, message).status().message()),
+              HasSubstr("node 'first' (summon, train.py:first): unknown operator"));
+  message.mutable_nodes(0)->set_source(std::string(1025, 'x'));
+  EXPECT_THAT(std::string(FromProto(registry_, message).status().message()),
+              AllOf(HasSubstr("'source' has 1025 bytes"), HasSubstr("at most 1024")));
+}
+
 TEST_F(GraphTest, ProtoRoundTripKeepsEverything) {
   const Graph graph = Mlp();
   const v1::Graph message = ToProto(graph);

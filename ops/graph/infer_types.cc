@@ -67,10 +67,8 @@ absl::StatusOr<std::vector<TensorType>> InferTypes(const OpRegistry& registry, c
   for (size_t v = 0; v < open.size(); ++v) {
     const Value& value = graph.value(static_cast<ValueId>(v));
     const auto at = [&](const std::string& what) {
-      const std::string node = value.producer == kNoNode
-                                   ? ""
-                                   : absl::StrCat("node '", graph.node(value.producer).name, "' (",
-                                                  graph.node(value.producer).op, "): ");
+      const std::string node =
+          value.producer == kNoNode ? "" : absl::StrCat(Describe(graph.node(value.producer)), ": ");
       return absl::StrCat(node, "value '", value.name, "': ", what);
     };
     for (const std::vector<TensorType>& other : by_batch) {

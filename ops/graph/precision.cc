@@ -117,8 +117,7 @@ class Caster {
     Node node = graph_.node(n);
     const OpDef* def = registry_.Find(node.op);
     if (def == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("node '", node.name, "': unknown operator '", node.op, "'"));
+      return absl::InvalidArgumentError(absl::StrCat(Describe(node), ": unknown operator"));
     }
     const DType wanted = OperandType(*def, node);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -147,8 +146,8 @@ class Caster {
     NodeTypes types = result_.TypesOf(id);
     types.outputs.clear();
     if (absl::Status status = InferNode(*registry_.Find(node.op), &types); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("node '", node.name, "' (", node.op, "), in ",
-                                                      Name(compute_), ": ", status.message()));
+      return absl::Status(status.code(), absl::StrCat(Describe(node), ", in ", Name(compute_), ": ",
+                                                      status.message()));
     }
     for (size_t k = 0; k < node.outputs.size() && k < types.outputs.size(); ++k) {
       if (node.outputs[k] != kNoValue)

@@ -162,6 +162,7 @@ class Applier {
     const Match& match = matches_[place.match];
     const RuleNode& wanted = rule_.replacement[place.node];
     Node node{.op = wanted.op, .attributes = match.attributes[place.node]};
+    node.source = graph_.node(match.nodes.back()).source;
     const std::string& root = RootName(match.nodes.back());
     for (int v : wanted.outputs) {
       const int before = PatternNodeOf(v);

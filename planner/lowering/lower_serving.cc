@@ -86,8 +86,7 @@ absl::StatusOr<v1::Program> LowerServing(const OpRegistry& registry, const Graph
     const Node& node = graph.nodes()[n];
     if (!live[n]) continue;
     if (registry.Find(node.op) == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("node '", node.name, "': unknown operator '", node.op, "'"));
+      return absl::InvalidArgumentError(absl::StrCat(Describe(node), ": unknown operator"));
     }
     v1::ComputeInstruction compute;
     compute.set_op(node.op);

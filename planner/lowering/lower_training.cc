@@ -157,6 +157,10 @@ class Attempt {
                                     structure_.forward_only ? "/evaluation" : "/training"));
       program.set_seed(options_.seed);
       if (!structure_.forward_only) *program.mutable_optimizer() = options_.optimizer;
+      for (const Node& node : structure_.graph().nodes()) {
+        if (node.source.empty() || node.forward != kNoNode) continue;
+        (*program.mutable_sources())[node.name] = node.source;
+      }
       programs.push_back(std::move(program));
     }
     return programs;

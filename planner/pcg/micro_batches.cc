@@ -92,7 +92,8 @@ class Cutter {
   }
   std::string Name(NodeId n) const {
     const Node& node = structure_.graph().node(n);
-    return absl::StrCat("operator '", node.name, "' (", node.op, ")");
+    return absl::StrCat("operator '", node.name, "' (", node.op, node.source.empty() ? "" : ", ",
+                        node.source, ")");
   }
   std::string Name(ValueId v, const char* kind) const {
     return absl::StrCat(kind, " '", structure_.graph().value(v).name, "'");

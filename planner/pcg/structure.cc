@@ -151,8 +151,7 @@ class Builder {
       PcgStructure::NodeInfo& info = out_.nodes[n];
       info.def = registry_.Find(node.op);
       if (info.def == nullptr) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("node '", node.name, "': unknown operator '", node.op, "'"));
+        return absl::InvalidArgumentError(absl::StrCat(Describe(node), ": unknown operator"));
       }
       info.types = forward_.TypesOf(n);
       absl::StatusOr<SplitRule> rule = CompleteSplitRule(*info.def, info.types);

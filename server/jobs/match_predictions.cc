@@ -106,8 +106,8 @@ class Matcher {
         continue;
       }
       if (node.attributes.Bool(kFromLogits, true) != node.attributes.Bool(kFromLogits, false)) {
-        return absl::InvalidArgumentError(absl::StrCat("node '", node.name, "' (", node.op,
-                                                       "): attribute 'from_logits' is no bool"));
+        return absl::InvalidArgumentError(
+            absl::StrCat(Describe(node), ": attribute 'from_logits' is no bool"));
       }
       given_[n] = node.attributes.Bool(kFromLogits);
       if (!HasFromLogits(*def)) node.attributes.Erase(kFromLogits);

@@ -53,7 +53,10 @@ std::string OpName(const v1::Instruction& instruction) {
 
 std::string Describe(const v1::Program& program, int instruction) {
   const v1::Instruction& i = program.instructions(instruction);
-  return absl::StrCat("instruction ", instruction, " (", OpName(i), " of '", i.node(), "')");
+  const auto source = program.sources().find(i.node());
+  return absl::StrCat("instruction ", instruction, " (", OpName(i), " of '", i.node(), "'",
+                      source == program.sources().end() ? "" : ", ",
+                      source == program.sources().end() ? "" : source->second, ")");
 }
 
 absl::StatusOr<CheckedProgram> CheckProgram(const v1::Program& program) {

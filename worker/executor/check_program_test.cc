@@ -15,6 +15,8 @@ TEST_F(ExecutorTest, RefusesInconsistentPrograms) {
     ProgramWriter w = good();
     w.program.mutable_instructions(0)->mutable_compute()->set_inputs(0, 7);
     ExpectRefused(w.program, "instruction 0 (relu of 'node_relu'): an input is buffer 7");
+    (*w.program.mutable_sources())["node_relu"] = "train.py:12";
+    ExpectRefused(w.program, "instruction 0 (relu of 'node_relu', train.py:12): an input is");
   }
   {
     ProgramWriter w = good();
