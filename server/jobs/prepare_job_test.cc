@@ -330,6 +330,8 @@ TEST(ReadSubmittedGraph, NoOutputIsDroppedWithoutAWord) {
     b.Output("probabilities", b.Op("softmax", {y}));
     b.Output("other", other);
     b.Output("largest", largest);
+    b.Output("on_purpose", b.Op("relu", {y}));
+    b.Metadata(kModelOutputsMetadata, "predictions,on_purpose");
     if (!extra.empty()) b.Output(extra, b.Op("cast", {largest}, {{"to", extra}}));
     return ReadSubmittedGraph(registry, ToProto(*b.Build()), 8);
   };

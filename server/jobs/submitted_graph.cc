@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "ops/graph/graph_proto.h"
 #include "server/jobs/match_predictions.h"
 
@@ -18,6 +19,10 @@ absl::Status ReportScalars(const OpRegistry& registry, int64_t batch, Graph* gra
                            std::vector<std::string>* notes) {
   Graph bound = *graph;
   if (absl::Status status = BindAndInfer(registry, batch, &bound); !status.ok()) return status;
+  std::set<std::string> intended;
+  if (const auto it = graph->metadata.find(kModelOutputsMetadata); it != graph->metadata.end()) {
+    intended = absl::StrSplit(it->second, ',');
+  }
   std::set<std::string> names;
   for (const Value& value : bound.values()) names.insert(value.name);
   for (const Node& node : bound.nodes()) names.insert(node.name);
@@ -31,6 +36,7 @@ absl::Status ReportScalars(const OpRegistry& registry, int64_t batch, Graph* gra
       continue;
     }
     if (!scalar) {
+      if (intended.count(name) > 0) continue;
       notes->push_back(absl::StrCat("output '", name, "', ", ToString(output.type), kNotComputed));
       continue;
     }

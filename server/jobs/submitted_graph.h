@@ -20,12 +20,17 @@ struct TrainableGraph {
   std::vector<InitialValue> initial_values = {};
 };
 
+// Metadata of a submitted graph: names of outputs, with commas between them, that are results of
+// the model on purpose. No note says of them that training does not compute them.
+inline constexpr char kModelOutputsMetadata[] = "model_outputs";
+
 // How the note on an output ends that training does not compute. A session does.
 inline constexpr char kNotComputed[] = ", is a result of the model; training does not compute it";
 
 // Reads a submitted graph and matches its losses to its predictions (MatchPredictions). Every
 // scalar output becomes one that is reported; notes name the outputs that training does not
-// compute. InvalidArgument names the node or output that is wrong.
+// compute, but for those of kModelOutputsMetadata. InvalidArgument names the node or output that is
+// wrong.
 absl::StatusOr<TrainableGraph> ReadSubmittedGraph(const OpRegistry& registry,
                                                   const v1::Graph& graph, int64_t batch);
 
