@@ -77,6 +77,10 @@ cudaError_t SortSegments(void* temporary, size_t* bytes, const Key* keys, Key* s
       static_cast<int>(lines), starts, starts + 1, stream);
 }
 
+}  // namespace
+
+namespace cuda_top_k_sort {
+
 // Indices of a line are distinct.
 template <typename T>
 struct PutBack {
@@ -106,13 +110,13 @@ KernelStatus Gradient(const KernelArgs& args, int64_t axis, const char* op) {
   });
 }
 
-}  // namespace
+}  // namespace cuda_top_k_sort
 
 void AddTopKGradient(KernelRegistry& registry, const char* op) {
   registry.Add(op, [op](const KernelSpec& spec, std::string* refusal) -> std::unique_ptr<Kernel> {
     if (!TakesFloat(spec.outputs[0].dtype, refusal)) return nullptr;
     return MakeKernel([axis = spec.attributes.Int("axis"), op](const KernelArgs& args) {
-      return Gradient(args, axis, op);
+      return cuda_top_k_sort::Gradient(args, axis, op);
     });
   });
 }
