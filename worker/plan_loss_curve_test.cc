@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -163,6 +164,19 @@ LoweringOptions Options(const std::string& optimizer) {
     options.optimizer.set_report_penalties(true);
   }
   options.optimizer.set_clip_norm(1.0);
+  if (optimizer == "adagrad") {
+    // Groups of parameters, and no clipping: updates run as soon as their gradients are there.
+    options.optimizer.set_clip_norm(0);
+    options.optimizer.mutable_learning_rate()->set_peak(0.03);
+    (*options.optimizer.mutable_attributes())["weight_decay"].set_f(0.01);
+    v1::ParameterGroup* biases = options.optimizer.add_groups();
+    biases->add_parameters("*.bias");
+    biases->set_weight_decay(0);
+    v1::ParameterGroup* last = options.optimizer.add_groups();
+    last->add_parameters("fc2.*");
+    last->add_parameters("bn.*");
+    last->set_learning_rate_scale(0.25);
+  }
   return options;
 }
 
@@ -429,11 +443,48 @@ TEST_P(PlanLossCurveTest, PassByPassGivesTheSameBitsInPipelinesAndLittleMemory) 
   }
 }
 
+TEST(ParameterGroups, AnOptionOfAGroupOfAllIsTheOptimizers) {
+  const Graph graph = Mlp();
+  v1::SearchOptions search;
+  search.set_strategy(v1::SearchOptions::DATA_PARALLEL);
+  const absl::StatusOr<v1::Plan> plan = MakePlan(Problem(graph, 2), search);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto train = [&](double rate, double decay, bool clips, bool scales_loss,
+                         const std::function<void(v1::ParameterGroup*)>& group) {
+    LoweringOptions options = Options("sgd");
+    options.optimizer.mutable_learning_rate()->set_peak(rate);
+    (*options.optimizer.mutable_attributes())["weight_decay"].set_f(decay);
+    options.optimizer.set_clip_norm(clips ? 1 : 0);
+    if (scales_loss) {
+      options.optimizer.mutable_loss_scale()->set_initial(8);
+      options.optimizer.mutable_loss_scale()->set_growth_interval(2);
+    }
+    v1::ParameterGroup* all = options.optimizer.add_groups();
+    all->add_parameters("*");
+    group(all);
+    auto lowered = LowerPlan(Registry(), graph, *plan, options);
+    EXPECT_TRUE(lowered.ok()) << lowered.status();
+    return Train(lowered->training, {}, 10).loss;
+  };
+  for (const bool clips : {false, true}) {
+    for (const bool scales_loss : {false, true}) {
+      const std::vector<double> plain = train(0.05, 0.1, clips, scales_loss, [](auto*) {});
+      EXPECT_EQ(plain, train(0.1, 0.5, clips, scales_loss, [](auto* all) {
+                  all->set_learning_rate_scale(0.5);
+                  all->set_weight_decay(0.1);
+                }));
+      EXPECT_NE(plain,
+                train(0.05, 0.1, clips, scales_loss, [](auto* all) { all->set_weight_decay(0); }));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, PlanLossCurveTest,
     testing::Values(Case{"Mlp", Mlp, "sgd"}, Case{"Cnn", Cnn, "sgd"}, Case{"Llama", Llama, "adam"},
                     Case{"WideMlp", WideMlp, "sgd"}, Case{"WideLlama", WideLlama, "adamw"},
                     Case{"WideMlpAdafactor", WideMlp, "adafactor"},
+                    Case{"WideMlpGroups", WideMlp, "adagrad"}, Case{"CnnGroups", Cnn, "adagrad"},
                     Case{"MlpAdafactor", Mlp, "adafactor"}, Case{"CnnAdafactor", Cnn, "adafactor"}),
     [](const auto& info) { return std::string(info.param.name); });
 

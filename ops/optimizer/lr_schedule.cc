@@ -33,13 +33,40 @@ absl::Status BadSchedule(const char* field, double found, const char* accepted) 
 
 bool NotNegative(double value) { return std::isfinite(value) && value >= 0; }
 
+absl::Status CheckTable(const Schedule& schedule) {
+  const bool table = schedule.kind() == Schedule::TABLE;
+  if (!table && schedule.values().empty()) return absl::OkStatus();
+  constexpr int kMaxValues = 1 << 16;
+  if (schedule.values_size() > (table ? kMaxValues : 0) || (table && schedule.values().empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer.learning_rate.values has ", schedule.values_size(),
+                     " numbers; accepted: 1 to ", kMaxValues, " for TABLE, none for other kinds"));
+  }
+  if (schedule.warmup_steps() != 0) {
+    return BadSchedule("warmup_steps", static_cast<double>(schedule.warmup_steps()),
+                       "0 for TABLE, which has the rate of every step");
+  }
+  for (int i = 0; i < schedule.values_size(); ++i) {
+    if (NotNegative(schedule.values(i))) continue;
+    return BadSchedule(absl::StrCat("values[", i, "]").c_str(), schedule.values(i), "0 or more");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 double LearningRate(const Schedule& schedule, int64_t step) {
   const double peak = schedule.peak(), floor = schedule.floor();
   if (schedule.kind() == Schedule::ONE_CYCLE) return OneCycle(schedule, step);
+  if (schedule.kind() == Schedule::TABLE) {
+    if (schedule.values().empty()) return 0;
+    return schedule.values(static_cast<int>(std::min<int64_t>(step, schedule.values_size() - 1)));
+  }
   if (step < schedule.warmup_steps()) {
-    return peak * static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps());
+    const double steps = static_cast<double>(schedule.warmup_steps());
+    if (!schedule.has_warmup_from()) return peak * static_cast<double>(step + 1) / steps;
+    const double from = schedule.warmup_from();
+    return from + (peak - from) * static_cast<double>(step) / steps;
   }
   const int64_t s = step - schedule.warmup_steps();
   const double span =
@@ -63,7 +90,7 @@ double LearningRate(const Schedule& schedule, int64_t step) {
 absl::Status CheckSchedule(const Schedule& schedule) {
   if (!Schedule::Kind_IsValid(schedule.kind())) {
     return BadSchedule("kind", schedule.kind(),
-                       "CONSTANT, COSINE, STEP, LINEAR, POLYNOMIAL and ONE_CYCLE");
+                       "CONSTANT, COSINE, STEP, LINEAR, POLYNOMIAL, ONE_CYCLE and TABLE");
   }
   if (!NotNegative(schedule.peak())) return BadSchedule("peak", schedule.peak(), "0 or more");
   if (!NotNegative(schedule.floor())) return BadSchedule("floor", schedule.floor(), "0 or more");
@@ -97,7 +124,15 @@ absl::Status CheckSchedule(const Schedule& schedule) {
                          "0 for ONE_CYCLE, which rises by itself");
     }
   }
-  return absl::OkStatus();
+  if (schedule.has_warmup_from()) {
+    if (!NotNegative(schedule.warmup_from())) {
+      return BadSchedule("warmup_from", schedule.warmup_from(), "0 or more");
+    }
+    if (schedule.warmup_steps() == 0) {
+      return BadSchedule("warmup_steps", 0, "1 or more with warmup_from");
+    }
+  }
+  return CheckTable(schedule);
 }
 
 }  // namespace espalier

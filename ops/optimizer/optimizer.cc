@@ -10,10 +10,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/graph/name_pattern.h"
 #include "ops/optimizer/lr_schedule.h"
 
 namespace espalier {
 namespace {
+
+constexpr char kWeightDecay[] = "weight_decay";
 
 absl::Status BadOptimizer(const std::string& field, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("optimizer.", field, " ", problem));
@@ -34,6 +37,33 @@ absl::Status CheckAttributes(const OpRegistry& registry, UpdateChoice* choice) {
   types.inputs.insert(types.inputs.end(), sums->begin(), sums->end());
   if (absl::Status s = InferNode(*choice->def, &types); !s.ok()) return s;
   choice->attributes = types.attributes;
+  return absl::OkStatus();
+}
+
+absl::Status CheckGroupOptions(const OpDef& update, const v1::Optimizer& optimizer) {
+  const bool decays =
+      std::any_of(update.attributes.begin(), update.attributes.end(),
+                  [](const AttributeSpec& attribute) { return attribute.name == kWeightDecay; });
+  for (int i = 0; i < optimizer.groups_size(); ++i) {
+    const v1::ParameterGroup& group = optimizer.groups(i);
+    const std::string field = absl::StrCat("groups[", i, "].");
+    if (group.parameters().empty()) {
+      return BadOptimizer(absl::StrCat(field, "parameters"), "is empty; give names or patterns");
+    }
+    if (const double scale = group.learning_rate_scale(); !(scale >= 0) || scale >= 1e6) {
+      return BadOptimizer(absl::StrCat(field, "learning_rate_scale"),
+                          absl::StrCat("is ", scale, "; accepted: 0 or more, below 1e6"));
+    }
+    if (!group.has_weight_decay()) continue;
+    if (const double decay = group.weight_decay(); !(decay >= 0) || decay >= 1e6) {
+      return BadOptimizer(absl::StrCat(field, kWeightDecay),
+                          absl::StrCat("is ", decay, "; accepted: 0 or more, below 1e6"));
+    }
+    if (!decays) {
+      return BadOptimizer(absl::StrCat(field, kWeightDecay),
+                          absl::StrCat("is given, but '", optimizer.name(), "' has none"));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -98,7 +128,9 @@ absl::StatusOr<UpdateChoice> ChooseUpdate(const OpRegistry& registry,
 }
 
 absl::Status CheckOptimizer(const OpRegistry& registry, const v1::Optimizer& optimizer) {
-  if (auto choice = ChooseUpdate(registry, optimizer); !choice.ok()) return choice.status();
+  absl::StatusOr<UpdateChoice> choice = ChooseUpdate(registry, optimizer);
+  if (!choice.ok()) return choice.status();
+  if (absl::Status s = CheckGroupOptions(*choice->def, optimizer); !s.ok()) return s;
   if (absl::Status s = CheckSchedule(optimizer.learning_rate()); !s.ok()) return s;
   if (!std::isfinite(optimizer.clip_norm()) || optimizer.clip_norm() < 0) {
     return BadOptimizer("clip_norm",
@@ -158,6 +190,53 @@ Penalty PenaltyOf(const v1::Optimizer& optimizer, const std::string& parameter) 
     penalty.l2 += regularizer.l2();
   }
   return penalty;
+}
+
+int GroupOf(const v1::Optimizer& optimizer, const std::string& parameter) {
+  for (int i = 0; i < optimizer.groups_size(); ++i) {
+    const auto& patterns = optimizer.groups(i).parameters();
+    if (std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+          return MatchesPattern(pattern, parameter);
+        })) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+double LearningRateScale(const v1::Optimizer& optimizer, const std::string& parameter) {
+  const int group = GroupOf(optimizer, parameter);
+  return group >= 0 && optimizer.groups(group).has_learning_rate_scale()
+             ? optimizer.groups(group).learning_rate_scale()
+             : 1.0;
+}
+
+Attributes UpdateAttributes(const UpdateChoice& choice, const v1::Optimizer& optimizer,
+                            const std::string& parameter) {
+  Attributes attributes = choice.attributes;
+  const int group = GroupOf(optimizer, parameter);
+  if (group >= 0 && optimizer.groups(group).has_weight_decay()) {
+    attributes.Set(kWeightDecay, optimizer.groups(group).weight_decay());
+  }
+  return attributes;
+}
+
+absl::Status CheckGroups(const Graph& graph, const v1::Optimizer& optimizer) {
+  for (int i = 0; i < optimizer.groups_size(); ++i) {
+    for (const std::string& pattern : optimizer.groups(i).parameters()) {
+      const bool matches =
+          std::any_of(graph.values().begin(), graph.values().end(), [&](const Value& value) {
+            return value.kind == ValueKind::kParameter && value.trainable &&
+                   MatchesPattern(pattern, value.name);
+          });
+      if (!matches) {
+        return BadOptimizer(
+            absl::StrCat("groups[", i, "].parameters"),
+            absl::StrCat("has '", pattern, "', which matches no trained parameter"));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace espalier

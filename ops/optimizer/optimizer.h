@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "espalier/v1/program.pb.h"
+#include "ops/graph/graph.h"
 #include "ops/schema/registry.h"
 
 namespace espalier {
@@ -53,5 +54,19 @@ struct Penalty {
   double l2 = 0;
 };
 Penalty PenaltyOf(const v1::Optimizer& optimizer, const std::string& parameter);
+
+// The first group that names `parameter`, counted from 0; -1 if none does.
+int GroupOf(const v1::Optimizer& optimizer, const std::string& parameter);
+
+// What multiplies the schedule's learning rate for `parameter`.
+double LearningRateScale(const v1::Optimizer& optimizer, const std::string& parameter);
+
+// The attributes of the update of `parameter`.
+Attributes UpdateAttributes(const UpdateChoice& choice, const v1::Optimizer& optimizer,
+                            const std::string& parameter);
+
+// Returns InvalidArgument if a pattern of optimizer.groups matches no trained parameter of the
+// graph.
+absl::Status CheckGroups(const Graph& graph, const v1::Optimizer& optimizer);
 
 }  // namespace espalier

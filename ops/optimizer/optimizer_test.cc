@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <numbers>
 
+#include "ops/graph/builder.h"
 #include "ops/operators/register_all.h"
 #include "ops/optimizer/lr_schedule.h"
 
@@ -170,6 +172,88 @@ TEST(LearningRateTest, WarmUpPrecedesTheOthersToo) {
     EXPECT_DOUBLE_EQ(LearningRate(s, 4), 1);
     EXPECT_DOUBLE_EQ(LearningRate(s, 9), kind == Schedule::CONSTANT ? 1 : 0.5);
   }
+}
+
+TEST(LearningRateTest, AWarmUpMayStartWithAnyRate) {
+  // optax.warmup_cosine_decay_schedule(0, 1, 4, 14, 0.5).
+  Schedule s;
+  s.set_kind(Schedule::COSINE);
+  s.set_peak(1);
+  s.set_floor(0.5);
+  s.set_warmup_steps(4);
+  s.set_warmup_from(0);
+  s.set_total_steps(14);
+  EXPECT_EQ(CheckSchedule(s), absl::OkStatus());
+  EXPECT_DOUBLE_EQ(LearningRate(s, 0), 0);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 1), 0.25);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 4), 1);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 9), 0.75);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 20), 0.5);
+  s.set_warmup_from(2);  // down to the peak
+  EXPECT_DOUBLE_EQ(LearningRate(s, 2), 1.5);
+  s.set_warmup_steps(0);
+  EXPECT_NE(std::string(CheckSchedule(s).message()).find("warmup_steps"), std::string::npos);
+}
+
+TEST(LearningRateTest, ATableHoldsItsLastRate) {
+  Schedule s;
+  s.set_kind(Schedule::TABLE);
+  EXPECT_NE(std::string(CheckSchedule(s).message()).find("values"), std::string::npos);
+  for (const double rate : {0.0, 0.5, 0.25}) s.add_values(rate);
+  EXPECT_EQ(CheckSchedule(s), absl::OkStatus());
+  EXPECT_DOUBLE_EQ(LearningRate(s, 0), 0);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 2), 0.25);
+  EXPECT_DOUBLE_EQ(LearningRate(s, 1000), 0.25);
+  s.add_values(-1);
+  EXPECT_NE(std::string(CheckSchedule(s).message()).find("values[3]"), std::string::npos);
+  s.mutable_values()->RemoveLast();
+  s.set_kind(Schedule::COSINE);
+  EXPECT_NE(std::string(CheckSchedule(s).message()).find("none for other kinds"),
+            std::string::npos);
+}
+
+TEST(GroupsTest, TheFirstGroupThatNamesAParameterCounts) {
+  v1::Optimizer optimizer = Named("adamw");
+  v1::ParameterGroup* biases = optimizer.add_groups();
+  biases->add_parameters("*.bias");
+  biases->set_weight_decay(0);
+  v1::ParameterGroup* head = optimizer.add_groups();
+  head->add_parameters("head.*");
+  head->set_learning_rate_scale(0.5);
+  ASSERT_EQ(CheckOptimizer(Registry(), optimizer), absl::OkStatus());
+  const UpdateChoice choice = *ChooseUpdate(Registry(), optimizer);
+  const auto decay = [&](const char* name) {
+    return UpdateAttributes(choice, optimizer, name).Float("weight_decay");
+  };
+  EXPECT_EQ(decay("head.bias"), 0);
+  EXPECT_EQ(decay("head.weight"), 0.01);
+  EXPECT_EQ(decay("fc.weight"), 0.01);
+  EXPECT_EQ(LearningRateScale(optimizer, "head.bias"), 1);
+  EXPECT_EQ(LearningRateScale(optimizer, "head.weight"), 0.5);
+
+  GraphBuilder b(Registry(), "g");
+  b.Parameter("head.weight", DType::kF32, {2}, {Initializer::kOnes});
+  b.Parameter("fc.bias", DType::kF32, {2}, {Initializer::kOnes}, /*trainable=*/false);
+  const std::string unmatched(CheckGroups(*b.Build(), optimizer).message());
+  EXPECT_NE(unmatched.find("groups[0].parameters has '*.bias'"), std::string::npos) << unmatched;
+}
+
+TEST(GroupsTest, BadOptionsAreNamed) {
+  const auto refusal = [](const std::string& name,
+                          const std::function<void(v1::ParameterGroup*)>& set) {
+    v1::Optimizer optimizer = Named(name);
+    set(optimizer.add_groups());
+    return std::string(CheckOptimizer(Registry(), optimizer).message());
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(has(refusal("sgd", [](auto*) {}), "groups[0].parameters is empty"));
+  EXPECT_TRUE(has(refusal("sgd", [](auto* g) { g->add_parameters("*"), g->set_weight_decay(-1); }),
+                  "groups[0].weight_decay is -1"));
+  EXPECT_TRUE(
+      has(refusal("lion", [](auto* g) { g->add_parameters("*"), g->set_learning_rate_scale(NAN); }),
+          "groups[0].learning_rate_scale is nan"));
 }
 
 TEST(CheckScheduleTest, NamesTheField) {

@@ -1,4 +1,6 @@
 // Emitter: gradient synchronization, clipping and updates, after the backward pass.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "planner/lowering/emitter.h"
@@ -222,15 +224,34 @@ v1::UpdateInstruction* Emitter::EmitUpdate(const PcgStructure::GradientInfo& g, 
   const int layout = UpdateLayoutOf(g);
   const int device = LayoutOf(layout).shards[shard].device;
   const std::string& node = structure_.graph().node(structure_.base[g.parameter].node).name;
+  const std::string& parameter = structure_.graph().value(g.parameter).name;
+  const int hyper = Hyper(device, LearningRateScale(options_.optimizer, parameter));
   v1::UpdateInstruction* update = ranks_[device].Emit(node)->mutable_update();
   update->set_op(op);
-  AttributesToProto(update_.attributes, update->mutable_attributes());
+  AttributesToProto(UpdateAttributes(update_, options_.optimizer, parameter),
+                    update->mutable_attributes());
   update->set_parameter(instances_.at({g.parameter, layout})[shard]);
   update->set_gradient(instances_.at({g.gradient, layout})[shard]);
   for (int state : states_[g.parameter][shard]) update->add_state(state);
   update->set_scale(factors_.at(device).scale);
-  update->set_hyper(factors_.at(device).hyper);
+  update->set_hyper(hyper);
   return update;
+}
+
+int Emitter::Hyper(int device, double scale) {
+  const int hyper = factors_.at(device).hyper;
+  if (scale == 1) return hyper;
+  auto [it, inserted] = scaled_schedules_.try_emplace({device, scale}, -1);
+  if (inserted) {
+    it->second = ranks_[device].AddBuffer("schedule.scaled", TensorSpec::Whole({DType::kF32, {2}}),
+                                          v1::SCRATCH);
+    v1::ComputeInstruction* compute = ranks_[device].Emit("schedule")->mutable_compute();
+    compute->set_op("scale_learning_rate");
+    (*compute->mutable_attributes())["factor"].set_f(scale);
+    compute->add_inputs(hyper);
+    compute->add_outputs(it->second);
+  }
+  return it->second;
 }
 
 absl::StatusOr<std::vector<std::vector<int>>> Emitter::EmitSums(
@@ -346,6 +367,12 @@ absl::Status Emitter::UpdateParameters() {
   for (const PcgStructure::GradientInfo& g : structure_.gradients) {
     if (updated_.count(g.parameter) == 0) left.push_back(&g);
   }
+  // Updates with the same options beside each other, so that one kernel can run them.
+  const auto group = [&](const PcgStructure::GradientInfo* g) {
+    return GroupOf(options_.optimizer, structure_.graph().value(g->parameter).name);
+  };
+  std::stable_sort(left.begin(), left.end(),
+                   [&](const auto* a, const auto* b) { return group(a) < group(b); });
   for (const PcgStructure::GradientInfo* g : left) {
     if (absl::Status status = EmitPenalty(*g); !status.ok()) return status;
     DropCopies(*g);  // the update takes them again, so that not all exist at once

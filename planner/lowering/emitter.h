@@ -116,6 +116,9 @@ class Emitter {
   // Emits an update instruction of `op` for one shard, without its sums.
   v1::UpdateInstruction* EmitUpdate(const PcgStructure::GradientInfo& g, size_t shard,
                                     const std::string& op);
+  // Returns the buffer of learning rate and step for updates whose rate is `scale` of the
+  // schedule's.
+  int Hyper(int device, double scale);
   // Set factors_: AddSchedules the learning-rate schedule; EmitFactors what clipping and loss
   // scaling derive from the norm of all gradients, which is reported.
   void AddSchedules();
@@ -176,8 +179,9 @@ class Emitter {
     int hyper = -1;
   };
   std::map<int, Factors> factors_;
-  std::set<ValueId> updated_;                           // parameters
-  std::map<int, int> loss_scale_states_, loss_scales_;  // by rank
+  std::map<std::pair<int, double>, int> scaled_schedules_;  // by rank and factor
+  std::set<ValueId> updated_;                               // parameters
+  std::map<int, int> loss_scale_states_, loss_scales_;      // by rank
   uint64_t next_tag_ = 1;
 };
 

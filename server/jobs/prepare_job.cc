@@ -387,6 +387,9 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   absl::StatusOr<std::vector<v1::ParameterUse>> uses = ChooseTrained(spec, report, graph);
   if (!uses.ok()) return uses.status();
   job.parameter_uses = *std::move(uses);
+  if (absl::Status s = CheckGroups(*graph, spec.optimizer()); !s.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("spec.", s.message()));
+  }
   if (std::string note = DoubtsOf(job.parameter_uses, report); !note.empty()) {
     job.notes.push_back(std::move(note));
   }

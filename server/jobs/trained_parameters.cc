@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/graph/name_pattern.h"
 
 namespace espalier {
 namespace {
@@ -65,26 +66,6 @@ absl::Status CheckPatterns(const std::string& field, const Patterns& patterns,
 }
 
 }  // namespace
-
-bool MatchesPattern(absl::string_view pattern, absl::string_view name) {
-  size_t p = 0, n = 0, star = absl::string_view::npos, resume = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      resume = n;
-    } else if (p < pattern.size() && pattern[p] == name[n]) {
-      ++p;
-      ++n;
-    } else if (star != absl::string_view::npos) {
-      p = star + 1;
-      n = ++resume;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
 
 std::set<std::string> NamedForTraining(const v1::TrainingSpec& spec) {
   std::set<std::string> names;

@@ -6,15 +6,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "espalier/v1/training.pb.h"
 #include "ops/graph/graph.h"
 #include "ops/onnx/import.h"
 
 namespace espalier {
-
-// Whether `name` matches; "*" stands for any characters, also none.
-bool MatchesPattern(absl::string_view pattern, absl::string_view name);
 
 // The entries of spec.train_only that are names: ImportOptions.parameters.
 std::set<std::string> NamedForTraining(const v1::TrainingSpec& spec);

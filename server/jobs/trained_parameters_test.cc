@@ -6,6 +6,7 @@
 #include <map>
 
 #include "ops/graph/builder.h"
+#include "ops/graph/name_pattern.h"
 #include "ops/operators/register_all.h"
 
 namespace espalier {

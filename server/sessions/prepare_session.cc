@@ -37,7 +37,8 @@ absl::Status CheckFields(const v1::TrainingSpec& spec) {
   }
   const v1::LearningRateSchedule& rate = spec.optimizer().learning_rate();
   const bool ends = rate.kind() != v1::LearningRateSchedule::CONSTANT &&
-                    rate.kind() != v1::LearningRateSchedule::STEP;
+                    rate.kind() != v1::LearningRateSchedule::STEP &&
+                    rate.kind() != v1::LearningRateSchedule::TABLE;
   if (ends && rate.total_steps() <= 0) {
     return Field("optimizer.learning_rate.total_steps",
                  "a session has no number of steps of its own; this schedule needs one");

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "ops/cpu/layout/copy_box.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/graph/name_pattern.h"
 #include "server/jobs/trained_parameters.h"
 
 namespace espalier {
