@@ -40,14 +40,19 @@ update("sgd_update", lambda: {"momentum": 0.9, "weight_decay": 0.01, "nesterov":
        lambda a: [True], sgd)
 
 
+def root(square, a):
+    return torch.sqrt(square + a["eps"]) if a["eps_in_sqrt"] else torch.sqrt(square) + a["eps"]
+
+
 def adagrad(a, p, g, lr, t, total):
     g = g + a["weight_decay"] * p
     total = total + g * g + (a["initial_accumulator_value"] if t == 1 else 0)
-    return p - lr / (1 + (t - 1) * a["lr_decay"]) * g / (torch.sqrt(total) + a["eps"])
+    return p - lr / (1 + (t - 1) * a["lr_decay"]) * g / root(total, a)
 
 
 update("adagrad_update", lambda: {"weight_decay": 0.1, "lr_decay": random.choice([0.0, 0.1]),
-                                  "initial_accumulator_value": random.choice([0.0, 0.5]), "eps": 1e-10},
+                                  "initial_accumulator_value": random.choice([0.0, 0.5]), "eps": 0.1,
+                                  "eps_in_sqrt": random.random() < 0.5},
        lambda a: [True], adagrad)
 
 
@@ -56,14 +61,14 @@ def rmsprop(a, p, g, lr, t, square, buffer, average):
     v = a["alpha"] * square + (1 - a["alpha"]) * g * g
     if a["centered"]:
         v = v - (a["alpha"] * average + (1 - a["alpha"]) * g) ** 2
-    d = g / (torch.sqrt(v) + a["eps"])
+    d = g / root(v, a)
     return p - lr * (a["momentum"] * buffer + d if a["momentum"] > 0 else d)
 
 
 @case("rmsprop_update", count=12)
 def _():
-    attributes = {"alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1, "momentum": random.choice([0.0, 0.8]),
-                  "centered": random.random() < 0.5}
+    attributes = {"alpha": 0.9, "eps": 0.1, "weight_decay": 0.1, "momentum": random.choice([0.0, 0.8]),
+                  "centered": random.random() < 0.5, "eps_in_sqrt": random.random() < 0.5}
     shape = dims()
     # The average of squares is at least the square of the average.
     buffers = [rand(*shape).abs() + 4, rand(*shape) if attributes["momentum"] > 0 else None,
@@ -73,6 +78,26 @@ def _():
         return rmsprop(attributes, p, scaled(g, scale), hyper[0], hyper[1], *buffers)
 
     return attributes, step_inputs(shape) + buffers, reference, {"forward_only": True, "scale": 10}
+
+
+def adam(a, p, g, lr, t, m, v):
+    m, v = a["beta1"] * m + (1 - a["beta1"]) * g, a["beta2"] * v + (1 - a["beta2"]) * g * g
+    corrected = torch.sqrt(1 - a["beta2"] ** t)
+    if a["epsilon_hat"]:
+        return p - lr * corrected / (1 - a["beta1"] ** t) * m / (torch.sqrt(v) + a["epsilon"])
+    return p - lr / (1 - a["beta1"] ** t) * m / (torch.sqrt(v) / corrected + a["epsilon"])
+
+
+update("adam_update", lambda: {"beta1": 0.8, "beta2": 0.9, "epsilon": 0.1, "epsilon_hat": random.random() < 0.6},
+       lambda a: [True, True], adam)
+
+
+@case("scale_learning_rate")
+def _():
+    factor = random.random()
+    hyper = torch.tensor([random.random(), random.randint(0, 2**20)], dtype=torch.float64)
+    return ({"factor": factor}, [hyper], lambda h: torch.stack([h[0] * factor, h[1]]),
+            {"forward_only": True, "fixed_shape": True})
 
 
 def lion(a, p, g, lr, t, m):
