@@ -1,0 +1,129 @@
+#include "server/inference/prediction/graph_runner.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "models/model.h"
+#include "worker/executor/executor.h"
+#include "worker/runner/program_model_runner.h"
+
+namespace espalier {
+namespace {
+
+class GraphRunner : public BatchRunner {
+ public:
+  GraphRunner(GraphSignature signature, std::unique_ptr<Device> device)
+      : signature_(std::move(signature)), device_(std::move(device)) {}
+
+  const GraphSignature& signature() const override { return signature_; }
+  int64_t max_batch() const override { return programs_.front().batch; }
+
+  // Larger batches come first: the others use their parameters and memory.
+  absl::Status Add(const v1::Program& program, int64_t batch) {
+    ExecutorOptions options;
+    options.device = device_.get();
+    options.training = false;
+    if (!programs_.empty()) options.share_parameters = programs_.front().executor.get();
+    absl::StatusOr<std::unique_ptr<Executor>> executor = Executor::Create(program, options);
+    if (!executor.ok()) return executor.status();
+    Program made{batch, *std::move(executor), {}, {}};
+    for (const GraphTensorType& input : signature_.inputs) {
+      made.inputs.push_back(made.executor->FindBuffer(input.name));
+    }
+    for (const GraphTensorType& output : signature_.outputs) {
+      made.outputs.push_back(program.outputs().at(output.name));
+    }
+    programs_.push_back(std::move(made));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadParameters(const std::string& folder) {
+    // The folder also has what only the loss depends on.
+    WeightMap by_name;
+    by_name.ignored = {""};
+    return LoadWeights(folder, by_name, *programs_.front().executor);
+  }
+
+  absl::Status Run(const std::vector<BatchPart>& parts) override {
+    int64_t examples = 0;
+    for (const BatchPart& part : parts) examples += part.examples;
+    if (examples < 1 || examples > max_batch()) {
+      return absl::InternalError(
+          absl::StrCat("a pass of ", examples, " examples, at most ", max_batch()));
+    }
+    size_t smallest = programs_.size() - 1;
+    while (programs_[smallest].batch < examples) --smallest;
+    Program& program = programs_[smallest];
+    if (absl::Status s = device_->EnterThread(KernelThreads::kOpenMp); !s.ok()) return s;
+    for (size_t i = 0; i < signature_.inputs.size(); ++i) {
+      const int64_t bytes = signature_.inputs[i].example.bytes();
+      passing_.clear();
+      for (const BatchPart& part : parts) {
+        passing_.append((*part.inputs)[i], static_cast<size_t>(part.first * bytes),
+                        static_cast<size_t>(part.examples * bytes));
+      }
+      for (int64_t row = examples; row < program.batch; ++row) {
+        passing_.append(passing_, 0, static_cast<size_t>(bytes));
+      }
+      absl::Status written = program.executor->WriteBuffer(program.inputs[i], passing_.data(),
+                                                           static_cast<int64_t>(passing_.size()));
+      if (!written.ok()) return written;
+    }
+    if (absl::Status s = program.executor->Step(0).status(); !s.ok()) return s;
+    for (size_t o = 0; o < signature_.outputs.size(); ++o) {
+      const auto bytes = static_cast<size_t>(signature_.outputs[o].example.bytes());
+      passing_.resize(static_cast<size_t>(examples) * bytes);
+      absl::Status read = program.executor->ReadBuffer(program.outputs[o], passing_.data(),
+                                                       static_cast<int64_t>(passing_.size()));
+      if (!read.ok()) return read;
+      const char* at = passing_.data();
+      for (const BatchPart& part : parts) {
+        const size_t size = static_cast<size_t>(part.examples) * bytes;
+        std::memcpy((*part.outputs)[o].data() + static_cast<size_t>(part.first) * bytes, at, size);
+        at += size;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Program {
+    int64_t batch = 0;
+    std::unique_ptr<Executor> executor;
+    std::vector<int> inputs, outputs;  // buffers, as in the signature
+  };
+
+  const GraphSignature signature_;
+  const std::unique_ptr<Device> device_;
+  std::vector<Program> programs_;  // by falling batch
+  std::string passing_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BatchRunner>> MakeGraphRunner(const OpRegistry& registry,
+                                                             const PredictionGraph& prediction,
+                                                             const std::string& folder,
+                                                             int64_t max_batch,
+                                                             std::unique_ptr<Device> device) {
+  std::vector<int64_t> sizes;
+  if (prediction.fixed_batch > 0) {
+    sizes = {prediction.fixed_batch};
+  } else {
+    for (int64_t size = 1; size < max_batch; size *= 2) sizes.push_back(size);
+    sizes.push_back(max_batch);
+  }
+  auto runner = std::make_unique<GraphRunner>(prediction.signature, std::move(device));
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    const absl::StatusOr<v1::Program> program = LowerPrediction(registry, prediction, *size);
+    if (!program.ok()) return program.status();
+    if (absl::Status s = runner->Add(*program, *size); !s.ok()) return s;
+  }
+  if (absl::Status s = runner->ReadParameters(folder); !s.ok()) return s;
+  return runner;
+}
+
+}  // namespace espalier

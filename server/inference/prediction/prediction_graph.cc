@@ -1,0 +1,137 @@
+#include "server/inference/prediction/prediction_graph.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "ops/rewrite/fuse.h"
+#include "planner/planner.h"
+
+namespace espalier {
+namespace {
+
+// The first dimension that all inputs have, if it is not open; 0: none.
+int64_t FixedBatchOf(const Graph& graph) {
+  int64_t batch = 0;
+  for (const Value& value : graph.values()) {
+    if (value.kind != ValueKind::kInput) continue;
+    const int64_t first = value.type.dims.empty() ? 0 : value.type.dims[0];
+    if (first <= 0 || (batch > 0 && first != batch)) return 0;
+    batch = first;
+  }
+  return batch;
+}
+
+bool IsLossOrMetric(const OpRegistry& registry, const Graph& graph, const std::string& name,
+                    ValueId value) {
+  if (name == "loss") return true;
+  const Value& output = graph.value(value);
+  if (output.producer == kNoNode || output.producer_output != 0) return false;
+  const OpDef* producer = registry.Find(graph.node(output.producer).op);
+  return producer != nullptr && (producer->is_loss || producer->is_metric);
+}
+
+absl::StatusOr<Graph> Bound(const OpRegistry& registry, const Graph& graph, int64_t batch) {
+  Graph bound = graph;
+  const absl::Status status = BindAndInfer(registry, batch, &bound);
+  if (!status.ok()) {
+    return absl::Status(status.code(),
+                        absl::StrCat("for batches of ", batch,
+                                     batch == 1 ? " example: " : " examples: ", status.message()));
+  }
+  return bound;
+}
+
+// Whether a tensor of `batch` examples in one graph, and of `other` in the other, has one row each.
+bool HasRows(const TensorType& type, int64_t batch, const TensorType& same, int64_t other) {
+  return !type.dims.empty() && type.dims[0] == batch && same.dims[0] == other &&
+         std::equal(type.dims.begin() + 1, type.dims.end(), same.dims.begin() + 1, same.dims.end());
+}
+
+TensorType ExampleOf(const TensorType& type) {
+  return {type.dtype, {type.dims.begin() + 1, type.dims.end()}};
+}
+
+// By value: whether an output depends on it.
+std::vector<bool> NeededFor(const Graph& graph) {
+  std::vector<bool> needed(graph.values().size(), false);
+  for (const auto& [name, value] : graph.outputs) needed[static_cast<size_t>(value)] = true;
+  for (size_t n = graph.nodes().size(); n-- > 0;) {
+    const Node& node = graph.nodes()[n];
+    const bool live = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId v) {
+      return v != kNoValue && needed[static_cast<size_t>(v)];
+    });
+    if (!live) continue;
+    for (const ValueId v : node.inputs) {
+      if (v != kNoValue) needed[static_cast<size_t>(v)] = true;
+    }
+  }
+  return needed;
+}
+
+}  // namespace
+
+absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, Graph trained) {
+  PredictionGraph prediction;
+  prediction.fixed_batch = FixedBatchOf(trained);
+  const int64_t batch = prediction.fixed_batch > 0 ? prediction.fixed_batch : 2;
+  const int64_t other = prediction.fixed_batch > 0 ? batch : 3;
+  std::vector<std::string> left_out;
+  std::erase_if(trained.outputs, [&](const auto& output) {
+    if (!IsLossOrMetric(registry, trained, output.first, output.second)) return false;
+    left_out.push_back(output.first);
+    return true;
+  });
+  const absl::StatusOr<Graph> first = Bound(registry, trained, batch);
+  if (!first.ok()) return first.status();
+  const absl::StatusOr<Graph> second = Bound(registry, trained, other);
+  if (!second.ok()) return second.status();
+  std::erase_if(trained.outputs, [&](const auto& output) {
+    const Value& value = first->value(output.second);
+    const bool kept = value.producer != kNoNode &&
+                      HasRows(value.type, batch, second->value(output.second).type, other);
+    if (!kept) left_out.push_back(output.first);
+    return !kept;
+  });
+  if (trained.outputs.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the graph has no named output with one row per example",
+        left_out.empty() ? "" : absl::StrCat(" besides ", absl::StrJoin(left_out, ", ")),
+        ": give its predictions a name as an output of the graph and train it again"));
+  }
+  for (const auto& [name, value] : trained.outputs) {
+    prediction.signature.outputs.push_back({name, ExampleOf(first->value(value).type)});
+  }
+  const std::vector<bool> needed = NeededFor(trained);
+  for (ValueId v = 0; v < static_cast<ValueId>(trained.values().size()); ++v) {
+    if (!needed[static_cast<size_t>(v)]) continue;
+    const Value& value = first->value(v);
+    if (value.kind == ValueKind::kParameter) prediction.parameters += value.type.num_elements();
+    if (value.kind != ValueKind::kInput) continue;
+    if (!HasRows(value.type, batch, second->value(v).type, other)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "input '", value.name, "' is ", ToString(trained.value(v).type),
+          "; all inputs that the outputs depend on need one row per example, in dimension 0"));
+    }
+    prediction.signature.inputs.push_back({value.name, ExampleOf(value.type)});
+  }
+  prediction.graph = std::move(trained);
+  return prediction;
+}
+
+absl::StatusOr<v1::Program> LowerPrediction(const OpRegistry& registry,
+                                            const PredictionGraph& prediction, int64_t batch) {
+  absl::StatusOr<Graph> bound = Bound(registry, prediction.graph, batch);
+  if (!bound.ok()) return bound.status();
+  const absl::StatusOr<Graph> fused = Fuse(registry, *bound);
+  if (!fused.ok()) return fused.status();
+  absl::StatusOr<v1::Program> program = LowerServing(registry, *fused);
+  if (!program.ok()) return program.status();
+  // Library kernels: an answer may differ in its last bits with the size of its pass.
+  program->set_batch_invariant(false);
+  return program;
+}
+
+}  // namespace espalier
