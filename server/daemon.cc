@@ -31,6 +31,7 @@
 #include "server/distillation/distillation_service.h"
 #include "server/http/gateway/gateway.h"
 #include "server/inference/models/artifact_loader.h"
+#include "server/inference/prediction/artifact_graph_loader.h"
 #include "server/inference/services/inference_service.h"
 #include "server/inference/services/open_inference_service.h"
 #include "server/jobs/calibrated_planner.h"
@@ -188,6 +189,7 @@ class Daemon {
   std::unique_ptr<Coordinator> coordinator_;
   SystemClock clock_;
   ArtifactLoader loader_;
+  const std::unique_ptr<GraphLoader> graphs_;
   ServingMetrics serving_metrics_;
   ModelServer models_;
   std::unique_ptr<grpc::Service> inference_;
@@ -208,9 +210,17 @@ Daemon::Daemon(const DaemonOptions& options, Credentials credentials,
       credentials_(std::move(credentials)),
       coordinator_(std::move(coordinator)),
       loader_(ForLoader(dial)),
+      graphs_(NewArtifactGraphLoader(
+          {.operators = &coordinator_->operators(),
+           .folder =
+               [this](const std::string& name) { return coordinator_->artifacts().Pin(name); },
+           .threads = ServingThreads(options_.serving_threads),
+           .memory = loader_.memory(),
+           .clock = &clock_})),
       serving_metrics_(&coordinator_->metrics().registry()),
       models_(
           {.loader = &loader_,
+           .graphs = graphs_.get(),
            .store = &coordinator_->store(),
            .clock = &clock_,
            .metrics = &serving_metrics_,
@@ -302,7 +312,8 @@ absl::Status Daemon::AddServices() {
     const auto& files = model.files();
     const bool adapter =
         std::find(files.begin(), files.end(), "adapter_config.json") != files.end();
-    return adapter ? absl::OkStatus() : loader_.Describe(model.name()).status();
+    const bool graph = std::find(files.begin(), files.end(), "graph.pb") != files.end();
+    return adapter || graph ? absl::OkStatus() : loader_.Describe(model.name()).status();
   });
   coordinator_->SetServedModels([this](const Caller& caller) { return models_.Names(caller); });
   return absl::OkStatus();

@@ -51,6 +51,9 @@ class ArtifactLoader : public ModelLoader {
                               const ServingSize& size, const Expansion& expansion,
                               const Formats& formats, const Placement& placement) override;
 
+  // The budget of all models in this process.
+  const std::shared_ptr<MemoryBudget>& memory() const { return memory_; }
+
   // Describes an artifact without reading its weights. Returns the same errors as Load.
   absl::StatusOr<ModelDescription> Describe(const std::string& artifact) const;
 

@@ -23,6 +23,10 @@ v1::ServedModel DescribeRequest(const v1::ServeModelRequest& request,
   description.set_owner(request.owner());
   description.set_artifact(request.artifact());
   description.set_artifact_version(VersionsOf(request).at(request.artifact()));
+  if (request.has_graph()) {
+    *description.mutable_graph()->mutable_batching() = request.graph();
+    return description;
+  }
   *description.mutable_ssm_artifacts() = request.ssm_artifacts();
   *description.mutable_expansion() = request.expansion();
   description.set_weights(request.weights());
@@ -72,6 +76,7 @@ absl::Status CheckDrafting(const LoadedModel& model, size_t prompt_tokens) {
 v1::ServedModel Describe(const LoadedModel& model) {
   v1::ServedModel description = model.description;
   if (model.describe) model.describe(&description);
+  if (model.engine == nullptr) return description;
   const SpeculationStatistics speculation = model.engine->statistics().speculation;
   const std::vector<absl::Status>& ssms = speculation.ssm_status;
   for (int s = 0; s < std::min<int>(ssms.size(), description.ssm_placements_size()); ++s) {

@@ -12,13 +12,15 @@
 #include "espalier/v1/inference.pb.h"
 #include "server/inference/models/async_engine.h"
 #include "server/inference/models/grammar_cache.h"
+#include "server/inference/prediction/predictor.h"
 
 namespace espalier {
 
 // One model with its engine. Immutable except for the engine's state.
 struct LoadedModel {
   v1::ServedModel description;
-  std::unique_ptr<AsyncEngine> engine;
+  std::unique_ptr<AsyncEngine> engine;  // null for a trained graph, which has a predictor
+  std::unique_ptr<Predictor> predictor;
   std::unique_ptr<GrammarCache> grammars;
   const Clock* clock = nullptr;
   // Adds what changes while the model is served: its workers and their state. Null: nothing.

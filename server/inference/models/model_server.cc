@@ -70,6 +70,14 @@ absl::StatusOr<ModelServer::Prepared> ModelServer::Prepare(const v1::ServeModelR
   return LoadParts(*request, name, /*may_wait=*/false);
 }
 
+absl::StatusOr<v1::ServeModelRequest> ModelServer::Complete(
+    const v1::ServeModelRequest& given) const {
+  // An artifact that is not there is named by PinArtifacts.
+  const bool graph = options_.graphs != nullptr && !given.artifact().empty() &&
+                     options_.graphs->IsGraph(given.artifact()).value_or(false);
+  return graph ? CompleteGraphRequest(given) : CompleteServeRequest(given);
+}
+
 absl::Status ModelServer::PinArtifacts(v1::ServeModelRequest* request) const {
   if (options_.pin == nullptr) return absl::OkStatus();
   request->clear_versions();
@@ -96,7 +104,7 @@ std::vector<ArtifactUse> ModelServer::ArtifactsInUse() const {
 
 absl::StatusOr<v1::ServedModel> ModelServer::Serve(const v1::ServeModelRequest& given,
                                                    const std::string& owner) {
-  absl::StatusOr<v1::ServeModelRequest> request = CompleteServeRequest(given);
+  absl::StatusOr<v1::ServeModelRequest> request = Complete(given);
   if (!request.ok()) return request.status();
   request->set_owner(owner);
   if (absl::Status status = PinArtifacts(&*request); !status.ok()) return status;
@@ -253,6 +261,17 @@ absl::Status ModelServer::NotServedTo(const Caller& caller, const std::string& n
 
 absl::StatusOr<ModelServer::Target> ModelServer::Resolve(const std::string& name,
                                                          const Caller& caller) const {
+  absl::StatusOr<Target> target = ResolveAny(name, caller);
+  if (!target.ok() || target->model->engine != nullptr) return target;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model '", name,
+      "' is a trained graph, no language model: it takes tensors by ModelInfer of the Open "
+      "Inference Protocol, POST /v2/models/",
+      name, "/infer or `espalier predict`"));
+}
+
+absl::StatusOr<ModelServer::Target> ModelServer::ResolveAny(const std::string& name,
+                                                            const Caller& caller) const {
   std::string with_adapter = name;
   {
     absl::MutexLock lock(&mutex_);
@@ -282,10 +301,10 @@ std::string ModelServer::PrefixSalt(absl::string_view authorization,
 absl::StatusOr<ModelServer::Target> ModelServer::ResolveOrOnly(const std::string& name,
                                                                const Caller& caller) const {
   if (!name.empty()) return Resolve(name, caller);
-  const std::vector<std::string> names = Names(caller);
-  if (names.size() == 1) return Resolve(names[0], caller);
+  const std::vector<v1::ServedModel> models = ListFor(caller);
+  if (models.size() == 1) return Resolve(models[0].name(), caller);
   return FieldError(
-      "model", absl::StrCat("field 'model' is missing, and ", names.size(), " models are served"));
+      "model", absl::StrCat("field 'model' is missing, and ", models.size(), " models are served"));
 }
 
 v1::ServedModel ModelServer::DescribeEntry(const Entry& entry) {
@@ -329,8 +348,9 @@ std::map<std::string, int> ModelServer::CountByState() const {
 
 std::vector<v1::ServedModel> ModelServer::ListFor(const Caller& caller) const {
   std::vector<v1::ServedModel> models = List();
-  std::erase_if(models,
-                [&](const v1::ServedModel& model) { return !caller.MayUse(model.owner()); });
+  std::erase_if(models, [&](const v1::ServedModel& model) {
+    return model.has_graph() || !caller.MayUse(model.owner());
+  });
   return models;
 }
 
@@ -360,7 +380,9 @@ bool ModelServer::draining() const {
 void ModelServer::EndRequests(const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   for (const auto& [name, entry] : models_) {
-    if (entry.model != nullptr) entry.model->engine->End(why);
+    if (entry.model == nullptr) continue;
+    if (entry.model->engine != nullptr) entry.model->engine->End(why);
+    if (entry.model->predictor != nullptr) entry.model->predictor->End(why);
   }
 }
 
@@ -368,7 +390,9 @@ int ModelServer::OpenRequests() const {
   absl::MutexLock lock(&mutex_);
   int open = 0;
   for (const auto& [name, entry] : models_) {
-    if (entry.model != nullptr) open += entry.model->engine->open();
+    if (entry.model == nullptr) continue;
+    if (entry.model->engine != nullptr) open += entry.model->engine->open();
+    if (entry.model->predictor != nullptr) open += entry.model->predictor->statistics().open;
   }
   return open;
 }

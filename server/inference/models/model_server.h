@@ -24,6 +24,7 @@
 #include "server/inference/models/async_engine.h"
 #include "server/inference/models/loaded_model.h"
 #include "server/inference/models/serving_metrics.h"
+#include "server/inference/prediction/graph_loader.h"
 #include "server/store/job_store.h"
 #include "serving/models/model_description.h"
 
@@ -75,6 +76,7 @@ class ModelLoader {
 
 struct ModelServerOptions {
   ModelLoader* loader = nullptr;
+  const GraphLoader* graphs = nullptr;  // optional: without it no trained graph is served
   JobStore* store = nullptr;
   const Clock* clock = nullptr;
   ServingMetrics* metrics = nullptr;  // optional
@@ -148,13 +150,15 @@ class ModelServer {
     std::shared_ptr<LoadedModel> model;
     std::string adapter;  // empty: none
   };
+  absl::StatusOr<Target> ResolveAny(const std::string& name, const Caller& caller) const;
+  // The same for language models. Returns InvalidArgument, with a remedy, for a trained graph.
   absl::StatusOr<Target> Resolve(const std::string& name, const Caller& caller) const;
-  // Like Resolve; the empty name means the only model that the caller may use. Returns
+  // Like Resolve; the empty name means the only language model that the caller may use. Returns
   // InvalidArgument if there is not exactly one.
   absl::StatusOr<Target> ResolveOrOnly(const std::string& name, const Caller& caller) const;
   // Lists models that answer requests or will, including those being restored.
   std::vector<v1::ServedModel> List() const;
-  // Of them, those that the caller may use.
+  // Of them, the language models that the caller may use.
   std::vector<v1::ServedModel> ListFor(const Caller& caller) const;
   std::vector<std::string> Names(const Caller& caller) const;
   // Like List, plus those that failed to load; `state` has the reason.
@@ -195,6 +199,8 @@ class ModelServer {
     absl::Duration backoff;  // delay before next_retry
   };
 
+  // Checks a request, and fills in the defaults of its kind of model.
+  absl::StatusOr<v1::ServeModelRequest> Complete(const v1::ServeModelRequest& given) const;
   // Records the versions of a request's artifacts.
   absl::Status PinArtifacts(v1::ServeModelRequest* request) const;
   // Models load one at a time: waits for the load slot and for an old model of this name to be
@@ -208,6 +214,10 @@ class ModelServer {
                                      bool may_wait);
   // Loads a model. Records in the request the chosen placement and the KV cache size that fits.
   absl::StatusOr<std::shared_ptr<LoadedModel>> Load(v1::ServeModelRequest* request, bool may_wait);
+  // Loads a trained graph.
+  absl::StatusOr<std::shared_ptr<LoadedModel>> LoadGraph(const v1::ServeModelRequest& request);
+  // A model that frees its name when its last reference is gone.
+  std::shared_ptr<LoadedModel> NewLoadedModel(const std::string& name);
   // Loads a model and serves it, unless it was unserved meanwhile. `restores`: the store has it
   // already.
   absl::StatusOr<v1::ServedModel> Admit(v1::ServeModelRequest* request, bool restores);

@@ -137,8 +137,34 @@ v1::ServedModel ModelServer::Prepared::Describe(int context, absl::Time loaded) 
   return description;
 }
 
+std::shared_ptr<LoadedModel> ModelServer::NewLoadedModel(const std::string& name) {
+  return {new LoadedModel, [this, name](LoadedModel* last) {
+            delete last;
+            OnModelDestroyed(name);
+          }};
+}
+
+absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::LoadGraph(
+    const v1::ServeModelRequest& request) {
+  if (options_.graphs == nullptr) {
+    return absl::UnimplementedError("this process serves no trained graphs");
+  }
+  absl::StatusOr<GraphLoader::Loaded> loaded = options_.graphs->Load(
+      VersionsOf(request).at(request.artifact()), request.graph(), request.max_queue());
+  if (!loaded.ok()) return loaded.status();
+  std::shared_ptr<LoadedModel> model = NewLoadedModel(request.name());
+  model->description = DescribeRequest(request, {});
+  *model->description.mutable_graph() = std::move(loaded->graph);
+  model->description.set_parameters(loaded->parameters);
+  model->description.set_loaded_unix_ms(options_.clock->NowUnixMillis());
+  model->predictor = std::move(loaded->predictor);
+  model->clock = options_.clock;
+  return model;
+}
+
 absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(v1::ServeModelRequest* request,
                                                                bool may_wait) {
+  if (request->has_graph()) return LoadGraph(*request);
   absl::StatusOr<Prepared> prepared = LoadParts(*request, request->name(), may_wait);
   if (!prepared.ok()) return prepared.status();
   if (request->workers() == kAutoWorkers) {
@@ -150,11 +176,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> ModelServer::Load(v1::ServeModelReq
       (prepared->kv_cache_reduced || OnWorkers(prepared->placements))) {
     request->set_fitted_kv_cache_tokens(prepared->kv_cache_tokens);
   }
-  const std::shared_ptr<LoadedModel> model(new LoadedModel,
-                                           [this, name = request->name()](LoadedModel* last) {
-                                             delete last;
-                                             OnModelDestroyed(name);
-                                           });
+  const std::shared_ptr<LoadedModel> model = NewLoadedModel(request->name());
   model->description = prepared->Describe(0, options_.clock->Now());
   absl::StatusOr<std::unique_ptr<AsyncEngine>> engine =
       AsyncEngine::Create(std::move(prepared->parts), std::move(prepared->options));

@@ -18,6 +18,8 @@ constexpr int kDefaultRequests = 16;
 constexpr int kDefaultRows = 256;
 constexpr int kDefaultQueue = 256;
 constexpr int kMaxRequests = 4096;
+constexpr int kGraphBatch = 32, kMaxGraphBatch = 1 << 16;
+constexpr int64_t kMaxDelayMicroseconds = 10'000'000;
 constexpr int kMaxRows = 65536;
 constexpr int kMaxNgramDepth = 64;
 // In tokens; the tuner drafts fewer where these do not pay.
@@ -178,8 +180,51 @@ std::map<std::string, std::string> VersionsOf(const v1::ServeModelRequest& reque
   return versions;
 }
 
+absl::StatusOr<v1::ServeModelRequest> CompleteGraphRequest(const v1::ServeModelRequest& given) {
+  v1::ServeModelRequest request;
+  request.set_artifact(given.artifact());
+  request.set_name(given.name().empty() ? given.artifact().substr(0, given.artifact().find('@'))
+                                        : given.name());
+  *request.mutable_graph() = given.graph();
+  request.set_max_queue(given.max_queue());
+  if (absl::Status status = CheckArtifactName(request.name()); !status.ok()) return status;
+  // What else is set is for language models.
+  v1::ServeModelRequest others = given;
+  for (const char* known : {"name", "artifact", "graph", "max_queue", "idempotency_key"}) {
+    others.GetReflection()->ClearField(&others, others.GetDescriptor()->FindFieldByName(known));
+  }
+  std::vector<const google::protobuf::FieldDescriptor*> set;
+  others.GetReflection()->ListFields(others, &set);
+  if (!set.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("field '", set[0]->name(), "' is for language models, and artifact '",
+                     given.artifact(), "' is a trained graph; leave it out"));
+  }
+  if (request.graph().max_batch_size() == 0)
+    request.mutable_graph()->set_max_batch_size(kGraphBatch);
+  if (request.max_queue() == 0) request.set_max_queue(kDefaultQueue);
+  const struct {
+    const char* name;
+    int64_t value, least, most;
+  } fields[] = {{"graph.max_batch_size", request.graph().max_batch_size(), 1, kMaxGraphBatch},
+                {"graph.max_queue_delay_microseconds",
+                 request.graph().max_queue_delay_microseconds(), 0, kMaxDelayMicroseconds},
+                {"max_queue", request.max_queue(), 1, 1 << 20}};
+  for (const auto& field : fields) {
+    if (field.value >= field.least && field.value <= field.most) continue;
+    return absl::InvalidArgumentError(absl::StrCat("field '", field.name, "' is ", field.value,
+                                                   ", expected ", field.least, " to ", field.most));
+  }
+  return request;
+}
+
 absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest request) {
   if (request.artifact().empty()) return absl::InvalidArgumentError("field 'artifact' is empty");
+  if (request.has_graph()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "field 'graph' is for trained graphs, and artifact '", request.artifact(),
+        "' is none; a language model has max_requests_per_batch and max_tokens_per_batch"));
+  }
   // Without the version: requests go on when another one is served.
   if (request.name().empty()) {
     request.set_name(request.artifact().substr(0, request.artifact().find('@')));

@@ -17,6 +17,9 @@ inline constexpr char kAutoWorkers[] = "auto";
 // contradictory fields.
 absl::StatusOr<v1::ServeModelRequest> CompleteServeRequest(v1::ServeModelRequest request);
 
+// The same for an artifact that is a trained graph.
+absl::StatusOr<v1::ServeModelRequest> CompleteGraphRequest(const v1::ServeModelRequest& given);
+
 // Returns the names of all artifacts of a request: the LLM's, then those of SSMs and adapters.
 std::vector<std::string> ArtifactsOf(const v1::ServeModelRequest& request);
 // Returns the version to load for each of them: the name itself where none is recorded.

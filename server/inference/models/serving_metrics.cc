@@ -146,6 +146,16 @@ struct ServingMetrics::Families {
                                      "Tokens of a prompt that were not cached.")),
         refused(MakeCounter(registry, "admission_rejections_total",
                             "Requests that were not admitted, by reason.")),
+        infer_requests(MakeCounter(registry, "infer_requests_total",
+                                   "Requests to a trained graph by outcome: ok or error.")),
+        infer_examples(MakeCounter(registry, "infer_examples_total",
+                                   "Examples that a trained graph computed.")),
+        infer_passes(MakeCounter(registry, "infer_passes_total",
+                                 "Passes that computed them, each over a batch.")),
+        infer_pass_seconds(MakeCounter(registry, "infer_pass_seconds_total", "Time in passes.")),
+        infer_queue_seconds(
+            MakeCounter(registry, "infer_queue_seconds_total",
+                        "Time from arrival to a request's first pass, over answered requests.")),
         http_requests(MakeCounter(registry, "http_requests_total",
                                   "HTTP requests by method, handler and status.")),
         http_seconds(MakeHistogram(registry, "http_request_duration_seconds",
@@ -165,7 +175,8 @@ struct ServingMetrics::Families {
   Family<Histogram>&first_token, &latency, &between_tokens, &per_token, &queued, &inference,
       &prefill, &decode, &prompt_sizes, &answer_sizes, &wanted_sizes, &wanted_answers,
       &longest_answers, &computed_sizes;
-  Family<Counter>&refused, &http_requests;
+  Family<Counter>&refused, &infer_requests, &infer_examples, &infer_passes, &infer_pass_seconds,
+      &infer_queue_seconds, &http_requests;
   Family<Histogram>& http_seconds;
 };
 
@@ -178,6 +189,12 @@ ServingMetrics::~ServingMetrics() = default;
 void ServingMetrics::MonitoredModel::IncreaseTo(Counter& counter, int64_t total) {
   int64_t& known = seen[&counter];
   if (total > known) counter.Increment(static_cast<double>(total - known));
+  known = std::max(known, total);
+}
+
+void ServingMetrics::MonitoredModel::IncreaseSecondsTo(Counter& counter, double total) {
+  double& known = seen_seconds[&counter];
+  if (total > known) counter.Increment(total - known);
   known = std::max(known, total);
 }
 
@@ -195,6 +212,11 @@ void ServingMetrics::MonitoredModel::IncreaseTo(Histogram& histogram,
 void ServingMetrics::Add(std::shared_ptr<const LoadedModel> model) {
   absl::MutexLock lock(&mutex_);
   const std::string name = model->description.name();
+  if (model->engine == nullptr) {
+    models_[name] = MonitoredModel();
+    models_[name].model = std::move(model);
+    return;
+  }
   Gauge& config = families_->cache_config.Add(
       {{"model_name", name},
        {"block_size", absl::StrCat(KvCache::kBlock)},
@@ -217,6 +239,7 @@ void ServingMetrics::Remove(const std::string& name) {
   for (const auto& [family, series] : it->second.own) family->Remove(series);
   if (it->second.adapters != nullptr) families_->lora_requests.Remove(it->second.adapters);
   models_.erase(it);
+  if (last->engine == nullptr) return;
   for (const char* reason : kWaitReasons) {
     families_->waiting_by_reason.Add({{"model_name", name}, {"reason", reason}}).Set(0);
   }
@@ -236,6 +259,10 @@ void ServingMetrics::SetModels(const std::map<std::string, int>& by_state) {
 void ServingMetrics::Collect() {
   absl::MutexLock lock(&mutex_);
   for (auto& [name, watched] : models_) {
+    if (watched.model->engine == nullptr) {
+      CollectPredictions(name, &watched);
+      continue;
+    }
     const EngineStatistics s = watched.model->engine->statistics();
     const prometheus::Labels labels = {{"model_name", name}};
     Families& f = *families_;
@@ -265,6 +292,20 @@ void ServingMetrics::Collect() {
     CollectAdapters(name, s, &watched);
     CollectSpeculation(name, s, &watched);
   }
+}
+
+void ServingMetrics::CollectPredictions(const std::string& name, MonitoredModel* watched) {
+  const PredictorStatistics s = watched->model->predictor->statistics();
+  const prometheus::Labels labels = {{"model_name", name}};
+  Families& f = *families_;
+  for (const auto& [outcome, total] :
+       {std::pair{"ok", s.requests}, std::pair{"error", s.failures}}) {
+    watched->IncreaseTo(f.infer_requests.Add({{"model_name", name}, {"outcome", outcome}}), total);
+  }
+  watched->IncreaseTo(f.infer_examples.Add(labels), s.examples);
+  watched->IncreaseTo(f.infer_passes.Add(labels), s.passes);
+  watched->IncreaseSecondsTo(f.infer_pass_seconds.Add(labels), s.pass_seconds);
+  watched->IncreaseSecondsTo(f.infer_queue_seconds.Add(labels), s.queue_seconds);
 }
 
 void ServingMetrics::CollectSizes(const std::string& name, const EngineStatistics& s,

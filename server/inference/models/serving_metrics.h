@@ -61,6 +61,7 @@ class ServingMetrics {
     // The engine's totals when last added to each counter. A reloaded model restarts at 0; its
     // counters continue.
     std::map<prometheus::Counter*, int64_t> seen;
+    std::map<prometheus::Counter*, double> seen_seconds;
     // The same for histograms.
     std::map<prometheus::Histogram*, HistogramCounts> seen_sizes;
     // Info series, removed with the model.
@@ -68,8 +69,10 @@ class ServingMetrics {
     prometheus::Gauge* adapters = nullptr;  // current series of lora_requests
 
     void IncreaseTo(prometheus::Counter& counter, int64_t total);
+    void IncreaseSecondsTo(prometheus::Counter& counter, double total);
     void IncreaseTo(prometheus::Histogram& histogram, const HistogramCounts& total);
   };
+  void CollectPredictions(const std::string& name, MonitoredModel* watched);
   void CollectSizes(const std::string& name, const EngineStatistics& statistics,
                     MonitoredModel* watched);
   void CollectAdapters(const std::string& name, const EngineStatistics& statistics,
