@@ -105,9 +105,12 @@ class OpenInferenceTest(unittest.TestCase):
                 for path in ("/v2", "/v2/models/big", "/v2/models/big/ready", "/v2/models/big/versions/1/ready"):
                     self.assertEqual(self.get(path, token)[0], 401)
 
-    def test_inference_is_unimplemented_with_a_hint(self):
-        # With a tensor in it, of which the message knows nothing.
-        request = pb.ModelInferRequest(model_name="big", id="1").SerializeToString() + b"\x2a\x06\x0a\x04text"
+    def test_inference_with_a_language_model_is_unimplemented_with_a_hint(self):
+        request = pb.ModelInferRequest(model_name="big", id="1")
+        request.inputs.add(name="text", datatype="BYTES", shape=[1])
+        status, answer = self.cluster.request("POST", "/v2/models/big/infer", "{}")
+        self.assertEqual(status, 501)
+        self.assertIn("/v1/completions", json.loads(answer)["error"])
         code, message = error_of(lambda: self.rpc.ModelInfer(request))
         self.assertEqual(code, Code.UNIMPLEMENTED)
         self.assertIn("espalier.v1.Inference/Generate", message)

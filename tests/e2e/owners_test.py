@@ -225,6 +225,7 @@ class OwnersTest(unittest.TestCase):
             "Cluster/Status": (Code.OK, cluster_pb2.ClusterStatusRequest()),
             "OpenInference/ModelReady": (none, open_inference_pb2.ModelReadyRequest(name=model)),
             "OpenInference/ModelMetadata": (none, open_inference_pb2.ModelMetadataRequest(name=model)),
+            "OpenInference/ModelInfer": (none, open_inference_pb2.ModelInferRequest(model_name=model)),
         }
 
     # They name nothing that belongs to anyone.
@@ -238,7 +239,6 @@ class OwnersTest(unittest.TestCase):
         "OpenInference/ServerLive",
         "OpenInference/ServerReady",
         "OpenInference/ServerMetadata",
-        "OpenInference/ModelInfer",
     }
 
     def test_nothing_of_another_owner_can_be_named(self):
@@ -280,6 +280,7 @@ class OwnersTest(unittest.TestCase):
             **{f"{v}/rerank": {"query": "In", "documents": ["In"]} for v in ("", "/v1", "/v2")},
             "/tokenize": {"prompt": "In"},
             "/detokenize": {"tokens": [1]},
+            "/v2/models/NAME/infer": {"inputs": []},
         }
         # Refused to everyone, whatever they name.
         refused = [f"/api/{action}" for action in ("pull", "push", "create", "copy", "delete", "blobs/ID")]

@@ -1,25 +1,45 @@
 #include "server/inference/services/open_inference.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
 
 namespace espalier {
 namespace {
 
 constexpr char kName[] = "espalier";
 constexpr char kVersion[] = "1";
+constexpr char kBinaryData[] = "binary_tensor_data";  // as Triton calls it
 
-absl::StatusOr<ModelServer::Target> Find(const std::string& name, const std::string& version,
-                                         const Caller& caller, const ModelServer& models) {
-  absl::StatusOr<ModelServer::Target> target = models.Resolve(name, caller);
-  if (target.ok() && !version.empty() && version != kVersion) {
+using TensorMetadata = inference::ModelMetadataResponse::TensorMetadata;
+
+absl::StatusOr<std::shared_ptr<LoadedModel>> Find(const std::string& name,
+                                                  const std::string& version, const Caller& caller,
+                                                  const ModelServer& models) {
+  absl::StatusOr<ModelServer::Target> target = models.ResolveAny(name, caller);
+  if (!target.ok()) return target.status();
+  const std::string served = VersionOf(target->model->description);
+  if (!version.empty() && version != served) {
     return absl::NotFoundError(absl::StrCat("model '", name, "' has no version '",
-                                            version.substr(0, 100), "'; its only one is ",
-                                            kVersion));
+                                            version.substr(0, 100), "'; its only one is ", served));
   }
-  return target;
+  return std::move(target->model);
 }
 
-void AddText(const char* name, inference::ModelMetadataResponse::TensorMetadata* tensor) {
+void AddTensors(const google::protobuf::RepeatedPtrField<v1::GraphTensor>& tensors,
+                google::protobuf::RepeatedPtrField<TensorMetadata>* out) {
+  for (const v1::GraphTensor& tensor : tensors) {
+    TensorMetadata* described = out->Add();
+    described->set_name(tensor.name());
+    described->set_datatype(DatatypeOf(FromProto(tensor.example().dtype())));
+    described->add_shape(-1);
+    for (const int64_t dim : tensor.example().dims()) described->add_shape(dim);
+  }
+}
+
+void AddText(const char* name, TensorMetadata* tensor) {
   tensor->set_name(name);
   tensor->set_datatype("BYTES");
   tensor->add_shape(1);
@@ -31,6 +51,7 @@ inference::ServerMetadataResponse DescribeServer(const std::string& version) {
   inference::ServerMetadataResponse response;
   response.set_name(kName);
   response.set_version(version);
+  response.add_extensions(kBinaryData);
   return response;
 }
 
@@ -43,25 +64,66 @@ bool AllModelsReady(const ModelServer& models) {
 
 absl::StatusOr<bool> ModelReady(const inference::ModelReadyRequest& request, const Caller& caller,
                                 const ModelServer& models) {
-  const absl::StatusOr<ModelServer::Target> target =
+  const absl::StatusOr<std::shared_ptr<LoadedModel>> model =
       Find(request.name(), request.version(), caller, models);
-  if (absl::IsUnavailable(target.status())) return false;  // loading, or the server drains
-  if (!target.ok()) return target.status();
-  return AnswersRequests(Describe(*target->model));
+  if (absl::IsUnavailable(model.status())) return false;  // loading, or the server drains
+  if (!model.ok()) return model.status();
+  return AnswersRequests(Describe(**model));
 }
 
 absl::StatusOr<inference::ModelMetadataResponse> DescribeModel(
     const inference::ModelMetadataRequest& request, const Caller& caller,
     const ModelServer& models) {
-  const absl::Status found = Find(request.name(), request.version(), caller, models).status();
-  if (!found.ok()) return found;
+  const absl::StatusOr<std::shared_ptr<LoadedModel>> model =
+      Find(request.name(), request.version(), caller, models);
+  if (!model.ok()) return model.status();
+  const v1::ServedModel& served = (*model)->description;
   inference::ModelMetadataResponse response;
   response.set_name(request.name());
-  response.add_versions(kVersion);
+  response.add_versions(VersionOf(served));
   response.set_platform(kName);
-  AddText("prompt", response.add_inputs());
-  AddText("text", response.add_outputs());
+  if (served.has_graph()) {
+    AddTensors(served.graph().inputs(), response.mutable_inputs());
+    AddTensors(served.graph().outputs(), response.mutable_outputs());
+  } else {
+    AddText("prompt", response.add_inputs());
+    AddText("text", response.add_outputs());
+  }
   return response;
+}
+
+std::string VersionOf(const v1::ServedModel& model) {
+  const size_t at = model.artifact_version().rfind('@');
+  if (!model.has_graph() || at == std::string::npos) return kVersion;
+  return model.artifact_version().substr(at + 1);
+}
+
+absl::StatusOr<std::shared_ptr<LoadedModel>> FindGraph(const std::string& name,
+                                                       const std::string& version,
+                                                       const Caller& caller,
+                                                       const ModelServer& models) {
+  absl::StatusOr<std::shared_ptr<LoadedModel>> model = Find(name, version, caller, models);
+  if (!model.ok() || (*model)->predictor != nullptr) return model;
+  return absl::UnimplementedError(absl::StrCat(
+      "ModelInfer is for trained graphs, and '", name,
+      "' is a language model; ask espalier.v1.Inference/Generate or /Embed, or over HTTP "
+      "/v1/completions, /v1/chat/completions or /v1/embeddings"));
+}
+
+void StartInfer(const LoadedModel& model, InferCall call, absl::Time deadline, InferDone done) {
+  if (call.timeout.has_value()) {
+    deadline = std::min(deadline, model.clock->Now() + *call.timeout);
+  }
+  const GraphSignature& signature = model.predictor->signature();
+  absl::StatusOr<CheckedCall> checked = CheckCall(signature, std::move(call));
+  if (!checked.ok()) return done(checked.status());
+  const int64_t examples = checked->examples;
+  model.predictor->Predict(examples, std::move(checked->inputs), deadline,
+                           [signature, examples, wanted = std::move(checked->outputs),
+                            done = std::move(done)](absl::StatusOr<Predictor::Outputs> outputs) {
+                             if (!outputs.ok()) return done(outputs.status());
+                             done(OutputsOf(signature, wanted, examples, *std::move(outputs)));
+                           });
 }
 
 }  // namespace espalier

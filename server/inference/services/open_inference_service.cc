@@ -4,9 +4,13 @@
 #include <grpcpp/support/status.h>
 
 #include <utility>
+#include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "open_inference/open_inference.grpc.pb.h"
 #include "server/inference/models/model_server.h"
+#include "server/inference/services/infer_proto.h"
 #include "server/inference/services/open_inference.h"
 #include "server/services/call_interceptor.h"
 
@@ -79,17 +83,44 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
   }
 
   grpc::Status ModelInfer(grpc::ServerContext* context, const inference::ModelInferRequest* request,
-                          inference::ModelInferResponse*) override {
-    const auto refuse = [](const Caller&) {
-      return absl::UnimplementedError(
-          "ModelInfer is not served; ask espalier.v1.Inference/Generate or /Embed, or over HTTP "
-          "/v1/completions, /v1/chat/completions or /v1/embeddings");
+                          inference::ModelInferResponse* response) override {
+    const auto infer = [&](const Caller& caller) {
+      // The tensors are taken out of the message, which gRPC needs no more.
+      return Infer(context, caller, const_cast<inference::ModelInferRequest*>(request), response);
     };
-    return interceptor_.Handle(context, "OpenInference/ModelInfer", request, refuse,
-                               CallKind::kShort);
+    return interceptor_.Handle(context, "OpenInference/ModelInfer", request, infer);
   }
 
  private:
+  absl::Status Infer(grpc::ServerContext* context, const Caller& caller,
+                     inference::ModelInferRequest* request,
+                     inference::ModelInferResponse* response) {
+    absl::StatusOr<std::shared_ptr<LoadedModel>> model =
+        FindGraph(request->model_name(), request->model_version(), caller, models_);
+    if (!model.ok()) return model.status();
+    response->set_model_name(request->model_name());
+    response->set_model_version(VersionOf((*model)->description));
+    response->set_id(request->id());
+    absl::StatusOr<InferCall> call = TakeCall(request);
+    if (!call.ok()) return call.status();
+    struct Answer {
+      absl::Notification over;
+      absl::StatusOr<std::vector<InferTensor>> outputs;
+    };
+    const auto answer = std::make_shared<Answer>();
+    StartInfer(**model, *std::move(call), absl::FromChrono(context->deadline()),
+               [answer](absl::StatusOr<std::vector<InferTensor>> outputs) {
+                 answer->outputs = std::move(outputs);
+                 answer->over.Notify();
+               });
+    // Unserving the model ends its requests.
+    model->reset();
+    answer->over.WaitForNotification();
+    if (!answer->outputs.ok()) return answer->outputs.status();
+    FillOutputs(*std::move(answer->outputs), response);
+    return absl::OkStatus();
+  }
+
   const ModelServer& models_;
   CallInterceptor& interceptor_;
   const std::function<bool()> ready_;
