@@ -139,8 +139,9 @@ std::vector<AccessRule> MakeRules() {
         "POST /v1/responses/input_tokens", "GET /v1/responses/ID", "DELETE /v1/responses/ID",
         "POST /v1/responses/ID/cancel", "GET /v1/responses/ID/input_items", "POST /v1/messages",
         "POST /v1/messages/count_tokens", "POST /v1/embeddings", "POST /rerank", "POST /v1/rerank",
-        "POST /v2/rerank", "POST /tokenize", "POST /detokenize", "GET /tokenizer_info",
-        "POST /api/generate", "POST /api/chat", "POST /api/embed", "POST /api/embeddings",
+        "POST /v2/rerank", "POST /v2/models/NAME/infer", "POST /tokenize", "POST /detokenize",
+        "GET /tokenizer_info", "POST /api/generate", "POST /api/chat", "POST /api/embed",
+        "POST /api/embeddings",
         // Refused with what to do instead.
         "POST /api/pull", "POST /api/push", "POST /api/create", "POST /api/copy",
         "POST /api/blobs/ID", "GET /api/blobs/ID", "DELETE /api/delete"}) {

@@ -18,6 +18,7 @@
 #include "server/http/ollama/embed_route.h"
 #include "server/http/ollama/generate_route.h"
 #include "server/http/ollama/models_route.h"
+#include "server/http/open_inference/infer_route.h"
 #include "server/http/openai_request.h"
 #include "server/http/openai_response.h"
 #include "server/http/percent_encoding.h"
@@ -186,6 +187,7 @@ Gateway::Gateway(GatewayOptions options)
   AddProbe("/v2/health/ready", &Gateway::Ready);
   Add("/v2/models/NAME", "GET", &Gateway::ModelMetadata).error_formatter = &MessageAlone;
   Add("/v2/models/NAME/ready", "GET", &Gateway::ModelReady).error_formatter = &MessageAlone;
+  Add("/v2/models/NAME/infer", "POST", &Gateway::ModelInfer).error_formatter = &MessageAlone;
 }
 
 std::vector<Gateway::RouteName> Gateway::Routes() const {
@@ -437,8 +439,10 @@ void Gateway::ServerMetadata(const Call&, Responder responder) {
   const inference::ServerMetadataResponse server = DescribeServer(options_.version);
   responder->Send(
       200, kJson,
-      openai::Dump(
-          {{"name", server.name()}, {"version", server.version()}, {"extensions", json::array()}}));
+      openai::Dump({{"name", server.name()},
+                    {"version", server.version()},
+                    {"extensions", std::vector<std::string>(server.extensions().begin(),
+                                                            server.extensions().end())}}));
 }
 
 void Gateway::ModelMetadata(const Call& request, Responder responder) {
@@ -453,6 +457,11 @@ void Gateway::ModelMetadata(const Call& request, Responder responder) {
                                 {"platform", model->platform()},
                                 {"inputs", TensorsJson(model->inputs())},
                                 {"outputs", TensorsJson(model->outputs())}}));
+}
+
+void Gateway::ModelInfer(const Call& request, Responder responder) {
+  const auto wanted = ModelVersion<inference::ModelReadyRequest>(request.name);
+  Infer(request, wanted.name(), wanted.version(), Context(request), std::move(responder));
 }
 
 void Gateway::ModelReady(const Call& request, Responder responder) {

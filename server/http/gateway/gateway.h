@@ -1,5 +1,5 @@
-// HTTP gateway of the coordinator: the OpenAI API, Anthropic's Messages API, Ollama's API, health
-// and metadata of the Open Inference Protocol, and metrics, behind one authorization check.
+// HTTP gateway of the coordinator: the OpenAI API, Anthropic's Messages API, Ollama's API, the Open
+// Inference Protocol, and metrics, behind one authorization check.
 //
 //   POST /v1/completions  /v1/chat/completions  /v1/embeddings  /tokenize  /detokenize
 //   POST /rerank (/v1/rerank and /v2/rerank, too)
@@ -11,7 +11,8 @@
 //   POST /api/generate  /api/chat  /api/embed  /api/embeddings  /api/show
 //   POST /api/pull  /api/push  /api/create  /api/copy  /api/blobs/ID, DELETE /api/delete (refused)
 //   GET  /v2  /v2/health/live  /v2/health/ready
-//   GET  /v2/models/NAME  /v2/models/NAME/ready  (NAME may be NAME/versions/1)
+//   GET  /v2/models/NAME  /v2/models/NAME/ready  POST /v2/models/NAME/infer  (NAME may be
+//        NAME/versions/1)
 //
 // What "ready" means (200, otherwise 503):
 //   /ready                 requests are admitted, even with no model served: the same port takes
@@ -143,6 +144,7 @@ class Gateway {
   void Metrics(const Call& request, Responder responder);
   void ServerMetadata(const Call& request, Responder responder);
   void ModelMetadata(const Call& request, Responder responder);
+  void ModelInfer(const Call& request, Responder responder);
   void ModelReady(const Call& request, Responder responder);
 
   const GatewayOptions options_;
