@@ -132,12 +132,12 @@ std::vector<FlagSpec> CommonFlags() {
 }
 
 std::vector<Command> AllCommands() {
-  return {UpCommand(),      DownCommand(),           StatusCommand(),    TrainCommand(),
-          PlanCommand(),    ExplainCommand(),        MachinesCommand(),  ProfileCommand(),
-          JobsCommand(),    LogsCommand(),           ModelsCommand(),    ServeCommand(),
-          UnserveCommand(), GenerateCommand(),       ChatCommand(),      EmbedCommand(),
-          BenchCommand(),   VerifyLosslessCommand(), BoostTuneCommand(), BackupCommand(),
-          VersionCommand()};
+  return {UpCommand(),        DownCommand(),     StatusCommand(),   TrainCommand(),
+          PlanCommand(),      ExplainCommand(),  MachinesCommand(), ProfileCommand(),
+          JobsCommand(),      LogsCommand(),     ModelsCommand(),   ServeCommand(),
+          UnserveCommand(),   GenerateCommand(), ChatCommand(),     EmbedCommand(),
+          PredictCommand(),   EvaluateCommand(), BenchCommand(),    VerifyLosslessCommand(),
+          BoostTuneCommand(), BackupCommand(),   VersionCommand()};
 }
 
 Context::Context(const Environment& environment, ParsedFlags flags)

@@ -107,6 +107,8 @@ Command UnserveCommand();
 Command GenerateCommand();
 Command ChatCommand();
 Command EmbedCommand();
+Command PredictCommand();
+Command EvaluateCommand();
 Command BenchCommand();
 Command VerifyLosslessCommand();
 Command BoostTuneCommand();

@@ -1,6 +1,8 @@
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -31,6 +33,32 @@ absl::Status FillAdapters(const ParsedFlags& flags, v1::ServeModelRequest* reque
 std::string AdapterNames(const v1::ServedModel& model) {
   return absl::StrJoin(model.adapters(), ", ",
                        [](std::string* out, const auto& a) { out->append(Printable(a.name())); });
+}
+
+// "x f32[64], mask bool[64]"
+std::string TensorsText(const google::protobuf::RepeatedPtrField<v1::GraphTensor>& tensors) {
+  return absl::StrJoin(tensors, ", ", [](std::string* out, const v1::GraphTensor& tensor) {
+    absl::StrAppend(out, Printable(tensor.name()), " ",
+                    absl::AsciiStrToLower(v1::DataType_Name(tensor.example().dtype())), "[",
+                    absl::StrJoin(tensor.example().dims(), ", "), "]");
+  });
+}
+
+// What was said of a graph that is now served.
+void ShowGraph(Context& context, const v1::ServedModel& model) {
+  const v1::GraphBatching& batching = model.graph().batching();
+  context.out() << "serving " << context.style().Bold(Printable(model.name())) << ": "
+                << FormatCount(static_cast<double>(model.parameters()))
+                << " parameters, batches of up to " << batching.max_batch_size();
+  if (batching.max_queue_delay_microseconds() > 0) {
+    context.out() << ", for which a request waits up to "
+                  << FormatSeconds(1e-6 *
+                                   static_cast<double>(batching.max_queue_delay_microseconds()));
+  }
+  context.out() << "\ninputs:  " << TensorsText(model.graph().inputs())
+                << "\noutputs: " << TensorsText(model.graph().outputs())
+                << "\ntry it: espalier predict " << Printable(model.name()) << " -d x.npz -o y.npz"
+                << std::endl;
 }
 
 bool OnWorkers(const v1::ServedModel& model) { return model.tensor_parallel() > 0; }
@@ -137,7 +165,7 @@ absl::Status ListServedModels(Context& context, Client* client) {
     table.Row({Printable(m.name()), Printable(m.artifact()), SsmNames(m),
                absl::StrJoin(m.expansion(), ","), AdapterNames(m),
                FormatCount(static_cast<double>(m.parameters())),
-               absl::StrCat(m.max_sequence_length()),
+               m.has_graph() ? "" : absl::StrCat(m.max_sequence_length()),
                OnWorkers(m) ? Printable(absl::StrJoin(m.workers(), ", ")) : "the coordinator",
                Printable(StateText(m))});
   }
@@ -158,6 +186,18 @@ std::vector<FlagSpec> ServeFlags() {
                    "Jinja chat template, in place of the model's own"});
   flags.push_back({"max-queue", FlagType::kInt, "N", "maximum number of waiting requests (256)", 0,
                    1, 1 << 24});
+  flags.push_back({"max-batch",
+                   FlagType::kInt,
+                   "N",
+                   "trained graph: maximum number of examples in a batch (32)",
+                   0,
+                   1,
+                   1 << 16,
+                   false,
+                   {"max-batch-size"}});
+  flags.push_back({"max-delay-ms", FlagType::kNumber, "MS",
+                   "trained graph: how long a request waits for others to fill its batch (0)", 0, 0,
+                   10000});
   return flags;
 }
 
@@ -203,6 +243,13 @@ absl::Status RunServe(Context& context) {
     request.set_chat_template(*text);
   }
   request.set_max_queue(static_cast<int32_t>(flags.Int("max-queue", 0)));
+  if (flags.Has("max-batch")) {
+    request.mutable_graph()->set_max_batch_size(static_cast<int32_t>(flags.Int("max-batch", 0)));
+  }
+  if (flags.Has("max-delay-ms")) {
+    request.mutable_graph()->set_max_queue_delay_microseconds(
+        static_cast<int64_t>(std::llround(1000 * flags.Number("max-delay-ms", 0))));
+  }
   if (absl::Status s = ResolveModels(context, *client, &request); !s.ok()) return s;
   auto model = (*client)->Serve(request);
   if (!model.ok()) {
@@ -217,6 +264,10 @@ absl::Status RunServe(Context& context) {
   }
   if (context.json()) {
     context.Document(ToJson(*model));
+    return absl::OkStatus();
+  }
+  if (model->has_graph()) {
+    ShowGraph(context, *model);
     return absl::OkStatus();
   }
   context.out() << "serving " << context.style().Bold(Printable(model->name())) << ": "
@@ -426,6 +477,8 @@ Command ServeCommand() {
       {"two adapters of one model",
        "espalier serve llm --adapter=poet=poems-lora --adapter=clerk=forms-lora"},
       {"over two workers", "espalier serve llm --tensor-parallel=2"},
+      {"a trained graph, with batches that fill for up to 2 ms",
+       "espalier serve digits --max-batch=64 --max-delay-ms=2"},
       {"with the fastest placement", "espalier serve llm --ssm=ssm --workers=auto"},
       {"list served models", "espalier serve"}};
   c.run = RunServe;

@@ -5,8 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "client/cli/choice_flag.h"
+#include "client/cli/column_flags.h"
 #include "client/cli/optimizer_flags.h"
 #include "client/cli/search_flags.h"
 #include "client/cli/validation_flags.h"
@@ -33,8 +33,7 @@ std::vector<FlagSpec> TrainingFlags() {
       {"no-upload", FlagType::kSwitch, "",
        "--dataset is an absolute path on the hosts of the daemon and of every worker, beneath "
        "their --dataset-root"},
-      {"input", FlagType::kText, "NAME=COLUMN",
-       "dataset column for a graph input (the column of the same name)", 0, 0, 0, true},
+      ColumnFlag(),
       {"holdout", FlagType::kNumber, "F",
        "fraction of the examples, at the end, held out for evaluation (0.1; with --validation 0)",
        0, 0, 0.9},
@@ -95,14 +94,9 @@ absl::Status FillTraining(const ParsedFlags& flags, v1::TrainingSpec* spec) {
   spec->mutable_dataset()->set_holdout_fraction(
       flags.Number("holdout", flags.Has("validation") ? 0 : 0.1));
   if (flags.Has("no-shuffle")) spec->mutable_dataset()->set_shuffle(false);
-  for (const std::string& pair : flags.Values("input")) {
-    const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));
-    if (parts.size() != 2 || parts[0].empty() || parts[1].empty()) {
-      return UsageError(
-          absl::StrCat("--input is \"", Printable(pair), "\"; accepted: NAME=COLUMN, as labels=y"));
-    }
-    (*spec->mutable_dataset()->mutable_columns())[parts[0]] = parts[1];
-  }
+  const auto columns = ColumnsOf(flags);
+  if (!columns.ok()) return columns.status();
+  spec->mutable_dataset()->mutable_columns()->insert(columns->begin(), columns->end());
   return FillOptimizer(flags, spec->steps(), spec->mutable_optimizer());
 }
 

@@ -162,6 +162,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
   impl->cluster = v1::Cluster::NewStub(impl->channel);
   impl->inference = v1::Inference::NewStub(impl->channel);
   impl->distillation = v1::Distillation::NewStub(impl->channel);
+  impl->sessions = v1::Sessions::NewStub(impl->channel);
+  impl->open_inference = inference::GRPCInferenceService::NewStub(impl->channel);
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 
@@ -372,6 +374,21 @@ absl::StatusOr<v1::EmbedReply> Client::Embed(const v1::EmbedRequest& request,
                                              absl::Duration timeout) {
   return Call<v1::EmbedReply>(*impl_, impl_->inference.get(), &v1::Inference::Stub::Embed, request,
                               timeout);
+}
+
+absl::StatusOr<inference::ModelMetadataResponse> Client::ModelMetadata(const std::string& model) {
+  inference::ModelMetadataRequest request;
+  request.set_name(model);
+  return Call<inference::ModelMetadataResponse>(
+      *impl_, impl_->open_inference.get(), &inference::GRPCInferenceService::Stub::ModelMetadata,
+      request, impl_->options.call_timeout);
+}
+
+absl::StatusOr<inference::ModelInferResponse> Client::ModelInfer(
+    const inference::ModelInferRequest& request, absl::Duration timeout) {
+  return Call<inference::ModelInferResponse>(*impl_, impl_->open_inference.get(),
+                                             &inference::GRPCInferenceService::Stub::ModelInfer,
+                                             request, timeout);
 }
 
 absl::StatusOr<bool> Client::CancelGenerate(const std::string& request_id) {

@@ -28,7 +28,9 @@
 #include "espalier/v1/inference.pb.h"
 #include "espalier/v1/models.pb.h"
 #include "espalier/v1/plan.pb.h"
+#include "espalier/v1/session.pb.h"
 #include "espalier/v1/training.pb.h"
+#include "open_inference/open_inference.pb.h"
 
 namespace espalier {
 
@@ -98,6 +100,13 @@ class Client {
   absl::StatusOr<std::vector<v1::DistillationJob>> ListDistillations();
   absl::StatusOr<v1::DistillationJob> CancelDistillation(const std::string& id);
   absl::StatusOr<v1::DistillationJob> ResumeDistillation(const std::string& id);
+
+  // Opens a session, lets `command` make one command from what the session has, carries that out
+  // and closes the session. Errors of the command are returned.
+  absl::StatusOr<v1::SessionReply> RunInSession(
+      const v1::OpenSessionRequest& request,
+      const std::function<v1::SessionCommand(const v1::OpenSessionReply&)>& command,
+      Canceller* canceller = nullptr);
 
   // Plans.
   absl::StatusOr<v1::Plan> MakePlan(const v1::PlanRequest& request);
@@ -169,6 +178,12 @@ class Client {
   absl::StatusOr<v1::EmbedReply> Embed(const v1::EmbedRequest& request,
                                        absl::Duration timeout = absl::InfiniteDuration());
   absl::StatusOr<bool> CancelGenerate(const std::string& request_id);
+  // The inputs and outputs of a served model (Open Inference Protocol).
+  absl::StatusOr<inference::ModelMetadataResponse> ModelMetadata(const std::string& model);
+  // Computes outputs of a served graph. The only deadline is `timeout`.
+  absl::StatusOr<inference::ModelInferResponse> ModelInfer(
+      const inference::ModelInferRequest& request,
+      absl::Duration timeout = absl::InfiniteDuration());
   // Verifies that speculation changes no answer of these models. No deadline; returning false from
   // `progress` ends it with Cancelled.
   absl::StatusOr<v1::LosslessReport> VerifyLossless(

@@ -13,7 +13,9 @@
 #include "espalier/v1/inference.grpc.pb.h"
 #include "espalier/v1/models.grpc.pb.h"
 #include "espalier/v1/plan.grpc.pb.h"
+#include "espalier/v1/session.grpc.pb.h"
 #include "espalier/v1/training.grpc.pb.h"
+#include "open_inference/open_inference.grpc.pb.h"
 
 namespace espalier {
 
@@ -37,6 +39,8 @@ struct Client::Impl {
   std::unique_ptr<v1::Cluster::Stub> cluster;
   std::unique_ptr<v1::Inference::Stub> inference;
   std::unique_ptr<v1::Distillation::Stub> distillation;
+  std::unique_ptr<v1::Sessions::Stub> sessions;
+  std::unique_ptr<inference::GRPCInferenceService::Stub> open_inference;
 
   // Sets the token and, unless infinite, the deadline.
   void Prepare(grpc::ClientContext* context, absl::Duration timeout) const;
