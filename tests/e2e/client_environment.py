@@ -1,4 +1,4 @@
-"""The virtual environment with OpenAI's, Anthropic's and Ollama's Python clients.
+"""The virtual environment with OpenAI's, Anthropic's, Ollama's and Triton's Python clients.
 
 `deploy/install.sh --tests` makes it (it runs this file).
 """
