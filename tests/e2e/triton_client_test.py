@@ -383,7 +383,7 @@ class TritonClientTest(unittest.TestCase):
         self.assertAlmostEqual(
             evaluation["values"]["accuracy"],
             (logits.argmax(axis=1) == self.y).mean(),
-            delta=1e-9,
+            delta=1e-6,
         )
 
     def test_options_of_the_other_kind_of_model_are_refused(self):

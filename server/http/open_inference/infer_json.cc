@@ -287,11 +287,13 @@ absl::StatusOr<InferBody> ParseInferBody(absl::string_view body, std::optional<s
                                                    " bytes"));
   }
   absl::string_view binary = body.substr(json_bytes.value_or(body.size()));
+  std::string twice;
   const absl::StatusOr<Json> parsed =
-      ParseBoundedJson<Json>(body.substr(0, body.size() - binary.size()), kInferJson);
+      ParseBoundedJson<Json>(body.substr(0, body.size() - binary.size()), kInferJson, &twice);
   if (!parsed.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("the body ", parsed.status().message()));
   }
+  if (!twice.empty()) return At(twice.substr(0, 100), "is given twice");
   if (!parsed->is_object()) return absl::InvalidArgumentError("the body is no JSON object");
   absl::Status known = CheckFields(*parsed, "", {"id", "parameters", "inputs", "outputs"});
   if (!known.ok()) return known;

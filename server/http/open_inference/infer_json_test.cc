@@ -74,6 +74,7 @@ TEST(InferJsonTest, ErrorsNameTheField) {
   EXPECT_THAT(ErrorOf("no json"), HasSubstr("JSON"));
   EXPECT_THAT(ErrorOf("[]"), HasSubstr("no JSON object"));
   EXPECT_THAT(ErrorOf("{}"), HasSubstr("field 'inputs'"));
+  EXPECT_THAT(ErrorOf(R"({"inputs":[],"inputs":[]})"), HasSubstr("'inputs' is given twice"));
   EXPECT_THAT(ErrorOf(R"({"inputs":[],"colour":1})"), HasSubstr("'colour' is not known"));
   EXPECT_THAT(ErrorOf(R"({"inputs":[],"parameters":{"sequence_id":1}})"),
               HasSubstr("parameter 'sequence_id'"));
