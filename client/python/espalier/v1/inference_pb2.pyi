@@ -1,3 +1,4 @@
+from espalier.v1 import graph_pb2 as _graph_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -225,6 +226,22 @@ class GenerateRequest(_message.Message):
     truncate_prompt_tokens: int
     def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenList, _Mapping]] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., speculation: _Optional[_Union[Speculation, str]] = ..., ignore_eos: bool = ..., request_id: _Optional[str] = ..., n: _Optional[int] = ..., best_of: _Optional[int] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., echo: bool = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., include_stop: bool = ..., structured_output: _Optional[_Union[StructuredOutput, _Mapping]] = ..., priority: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., truncate_prompt_tokens: _Optional[int] = ..., show_special_tokens: bool = ..., no_special_tokens: bool = ..., prompt_only: bool = ..., adapter: _Optional[str] = ..., return_prompt_tokens: bool = ..., cache_salt: _Optional[str] = ...) -> None: ...
 
+class GraphBatching(_message.Message):
+    __slots__ = ["max_batch_size", "max_queue_delay_microseconds"]
+    MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUE_DELAY_MICROSECONDS_FIELD_NUMBER: _ClassVar[int]
+    max_batch_size: int
+    max_queue_delay_microseconds: int
+    def __init__(self, max_batch_size: _Optional[int] = ..., max_queue_delay_microseconds: _Optional[int] = ...) -> None: ...
+
+class GraphTensor(_message.Message):
+    __slots__ = ["example", "name"]
+    EXAMPLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    example: _graph_pb2.TensorType
+    name: str
+    def __init__(self, name: _Optional[str] = ..., example: _Optional[_Union[_graph_pb2.TensorType, _Mapping]] = ...) -> None: ...
+
 class ListServedReply(_message.Message):
     __slots__ = ["models"]
     MODELS_FIELD_NUMBER: _ClassVar[int]
@@ -363,7 +380,7 @@ class ServeModelReply(_message.Message):
     def __init__(self, model: _Optional[_Union[ServedModel, _Mapping]] = ...) -> None: ...
 
 class ServeModelRequest(_message.Message):
-    __slots__ = ["adapters", "artifact", "chat_template", "chosen", "concurrent_steps", "expansion", "expected_requests", "fitted_kv_cache_tokens", "generation_config", "idempotency_key", "kv_cache", "kv_cache_tokens", "max_queue", "max_requests_per_batch", "max_sequence_length", "max_tokens_per_batch", "name", "ngram_depth", "no_prefix_cache", "owner", "pipeline_parallel", "resident_weight_bytes", "short_ssms", "ssm_artifacts", "ssm_pipeline_parallel", "ssm_tensor_parallel", "ssm_weights", "tensor_parallel", "tune_speculation", "versions", "weights", "workers"]
+    __slots__ = ["adapters", "artifact", "chat_template", "chosen", "concurrent_steps", "expansion", "expected_requests", "fitted_kv_cache_tokens", "generation_config", "graph", "idempotency_key", "kv_cache", "kv_cache_tokens", "max_queue", "max_requests_per_batch", "max_sequence_length", "max_tokens_per_batch", "name", "ngram_depth", "no_prefix_cache", "owner", "pipeline_parallel", "resident_weight_bytes", "short_ssms", "ssm_artifacts", "ssm_pipeline_parallel", "ssm_tensor_parallel", "ssm_weights", "tensor_parallel", "tune_speculation", "versions", "weights", "workers"]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_FIELD_NUMBER: _ClassVar[int]
     CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
@@ -373,6 +390,7 @@ class ServeModelRequest(_message.Message):
     EXPECTED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     FITTED_KV_CACHE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -405,6 +423,7 @@ class ServeModelRequest(_message.Message):
     expected_requests: int
     fitted_kv_cache_tokens: int
     generation_config: str
+    graph: GraphBatching
     idempotency_key: str
     kv_cache: str
     kv_cache_tokens: int
@@ -428,10 +447,20 @@ class ServeModelRequest(_message.Message):
     versions: _containers.RepeatedScalarFieldContainer[str]
     weights: str
     workers: str
-    def __init__(self, name: _Optional[str] = ..., artifact: _Optional[str] = ..., ssm_artifacts: _Optional[_Iterable[str]] = ..., expansion: _Optional[_Iterable[int]] = ..., max_sequence_length: _Optional[int] = ..., max_requests_per_batch: _Optional[int] = ..., max_tokens_per_batch: _Optional[int] = ..., max_queue: _Optional[int] = ..., idempotency_key: _Optional[str] = ..., weights: _Optional[str] = ..., ssm_weights: _Optional[str] = ..., tune_speculation: bool = ..., ngram_depth: _Optional[int] = ..., no_prefix_cache: bool = ..., kv_cache: _Optional[str] = ..., resident_weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[LoraAdapter, _Mapping]]] = ..., tensor_parallel: _Optional[int] = ..., pipeline_parallel: _Optional[int] = ..., generation_config: _Optional[str] = ..., ssm_tensor_parallel: _Optional[int] = ..., ssm_pipeline_parallel: _Optional[int] = ..., workers: _Optional[str] = ..., expected_requests: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[ModelPlacement, _Mapping]]] = ..., concurrent_steps: _Optional[int] = ..., chat_template: _Optional[str] = ..., kv_cache_tokens: _Optional[int] = ..., fitted_kv_cache_tokens: _Optional[int] = ..., short_ssms: bool = ..., owner: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., artifact: _Optional[str] = ..., ssm_artifacts: _Optional[_Iterable[str]] = ..., expansion: _Optional[_Iterable[int]] = ..., max_sequence_length: _Optional[int] = ..., max_requests_per_batch: _Optional[int] = ..., max_tokens_per_batch: _Optional[int] = ..., max_queue: _Optional[int] = ..., idempotency_key: _Optional[str] = ..., weights: _Optional[str] = ..., ssm_weights: _Optional[str] = ..., tune_speculation: bool = ..., ngram_depth: _Optional[int] = ..., no_prefix_cache: bool = ..., kv_cache: _Optional[str] = ..., resident_weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[LoraAdapter, _Mapping]]] = ..., tensor_parallel: _Optional[int] = ..., pipeline_parallel: _Optional[int] = ..., generation_config: _Optional[str] = ..., ssm_tensor_parallel: _Optional[int] = ..., ssm_pipeline_parallel: _Optional[int] = ..., workers: _Optional[str] = ..., expected_requests: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[ModelPlacement, _Mapping]]] = ..., concurrent_steps: _Optional[int] = ..., chat_template: _Optional[str] = ..., kv_cache_tokens: _Optional[int] = ..., fitted_kv_cache_tokens: _Optional[int] = ..., short_ssms: bool = ..., graph: _Optional[_Union[GraphBatching, _Mapping]] = ..., owner: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ServedGraph(_message.Message):
+    __slots__ = ["batching", "inputs", "outputs"]
+    BATCHING_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    batching: GraphBatching
+    inputs: _containers.RepeatedCompositeFieldContainer[GraphTensor]
+    outputs: _containers.RepeatedCompositeFieldContainer[GraphTensor]
+    def __init__(self, inputs: _Optional[_Iterable[_Union[GraphTensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[GraphTensor, _Mapping]]] = ..., batching: _Optional[_Union[GraphBatching, _Mapping]] = ...) -> None: ...
 
 class ServedModel(_message.Message):
-    __slots__ = ["adapters", "artifact", "artifact_version", "candidates", "concurrent_steps", "embeddings", "expansion", "generation_config", "ignored_generation_fields", "kv_cache", "kv_cache_tokens", "loaded_unix_ms", "max_sequence_length", "name", "ngram_depth", "no_prefix_cache", "owner", "parameters", "pipeline_parallel", "resident_weight_bytes", "sampling_defaults", "ssm_artifacts", "ssm_placements", "ssm_weights", "state", "tensor_parallel", "tune_speculation", "vocabulary", "weights", "workers"]
+    __slots__ = ["adapters", "artifact", "artifact_version", "candidates", "concurrent_steps", "embeddings", "expansion", "generation_config", "graph", "ignored_generation_fields", "kv_cache", "kv_cache_tokens", "loaded_unix_ms", "max_sequence_length", "name", "ngram_depth", "no_prefix_cache", "owner", "parameters", "pipeline_parallel", "resident_weight_bytes", "sampling_defaults", "ssm_artifacts", "ssm_placements", "ssm_weights", "state", "tensor_parallel", "tune_speculation", "vocabulary", "weights", "workers"]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -440,6 +469,7 @@ class ServedModel(_message.Message):
     EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
     EXPANSION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
     IGNORED_GENERATION_FIELDS_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -470,6 +500,7 @@ class ServedModel(_message.Message):
     embeddings: bool
     expansion: _containers.RepeatedScalarFieldContainer[int]
     generation_config: str
+    graph: ServedGraph
     ignored_generation_fields: _containers.RepeatedScalarFieldContainer[str]
     kv_cache: str
     kv_cache_tokens: int
@@ -492,7 +523,7 @@ class ServedModel(_message.Message):
     vocabulary: int
     weights: str
     workers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., artifact: _Optional[str] = ..., ssm_artifacts: _Optional[_Iterable[str]] = ..., expansion: _Optional[_Iterable[int]] = ..., parameters: _Optional[int] = ..., max_sequence_length: _Optional[int] = ..., vocabulary: _Optional[int] = ..., loaded_unix_ms: _Optional[int] = ..., weights: _Optional[str] = ..., ssm_weights: _Optional[str] = ..., tune_speculation: bool = ..., ngram_depth: _Optional[int] = ..., no_prefix_cache: bool = ..., kv_cache: _Optional[str] = ..., resident_weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[LoraAdapter, _Mapping]]] = ..., tensor_parallel: _Optional[int] = ..., pipeline_parallel: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., embeddings: bool = ..., state: _Optional[str] = ..., generation_config: _Optional[str] = ..., sampling_defaults: _Optional[_Union[SamplingOptions, _Mapping]] = ..., ssm_placements: _Optional[_Iterable[_Union[ModelPlacement, _Mapping]]] = ..., candidates: _Optional[_Iterable[_Union[PlacementCandidate, _Mapping]]] = ..., concurrent_steps: _Optional[int] = ..., kv_cache_tokens: _Optional[int] = ..., ignored_generation_fields: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ..., artifact_version: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., artifact: _Optional[str] = ..., ssm_artifacts: _Optional[_Iterable[str]] = ..., expansion: _Optional[_Iterable[int]] = ..., parameters: _Optional[int] = ..., max_sequence_length: _Optional[int] = ..., vocabulary: _Optional[int] = ..., loaded_unix_ms: _Optional[int] = ..., weights: _Optional[str] = ..., ssm_weights: _Optional[str] = ..., tune_speculation: bool = ..., ngram_depth: _Optional[int] = ..., no_prefix_cache: bool = ..., kv_cache: _Optional[str] = ..., resident_weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[LoraAdapter, _Mapping]]] = ..., tensor_parallel: _Optional[int] = ..., pipeline_parallel: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., embeddings: bool = ..., state: _Optional[str] = ..., generation_config: _Optional[str] = ..., sampling_defaults: _Optional[_Union[SamplingOptions, _Mapping]] = ..., ssm_placements: _Optional[_Iterable[_Union[ModelPlacement, _Mapping]]] = ..., candidates: _Optional[_Iterable[_Union[PlacementCandidate, _Mapping]]] = ..., concurrent_steps: _Optional[int] = ..., kv_cache_tokens: _Optional[int] = ..., ignored_generation_fields: _Optional[_Iterable[str]] = ..., graph: _Optional[_Union[ServedGraph, _Mapping]] = ..., owner: _Optional[str] = ..., artifact_version: _Optional[str] = ...) -> None: ...
 
 class StructuralTag(_message.Message):
     __slots__ = ["format", "structures", "triggers"]
