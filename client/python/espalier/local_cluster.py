@@ -34,22 +34,22 @@ kill -KILL -- "-$1" 2> /dev/null
 
 
 def find_program(name: str = _PROGRAM) -> Path:
-    """The path of a program: in ESPALIER_BIN (a folder), on the PATH, or in the package's own folder `bin`.
+    """The path of a program: in ESPALIER_BIN (a folder), in the package's own folder `bin`, or on the PATH.
 
-    NotFound with the places tried and how to get it.
+    A platform wheel has that folder. NotFound with the places tried and how to get it.
     """
-    places: list[Path] = []
     given = os.environ.get("ESPALIER_BIN")
     if given:
-        places += [Path(given) / name, *(Path(given) / part / name for part in ("server", "worker", "client"))]
-    on_path = shutil.which(name)
-    if not given and on_path:
-        return Path(on_path)
-    if not given:
-        places.append(Path(__file__).resolve().parent / "bin" / name)
+        folders = [Path(given), *(Path(given) / part for part in ("server", "worker", "client"))]
+    else:
+        folders = [Path(__file__).resolve().parent / "bin"]
+    places = [folder / name for folder in folders]
     for place in places:
         if place.is_file() and os.access(place, os.X_OK):
             return place.resolve()
+    on_path = shutil.which(name)
+    if not given and on_path:
+        return Path(on_path)
     tried = ", ".join(map(str, places)) + ("" if given else ", and the PATH")
     raise errors.NotFound(
         f"{name} is not there; looked for {tried}. Build it (bazel build --config=release //...) and name its folder: "
