@@ -215,6 +215,12 @@ def test_weights_are_read_and_set_by_layer(daemon):
         kernel.set_weights(model, given)
         assert np.array_equal(kernel.get_weights(model), given)
         assert not bias.get_weights(model).any()
+        bias.inline_map(model, None)
+        bias.get_array(model)[:] = 7
+        bias.inline_unmap(model, None)
+        assert (bias.get_weights(model) == 7).all()
+        with pytest.raises(ValueError, match="read-only"):
+            bias.get_array(model)[:] = 8
         with pytest.raises(InvalidArgument, match=r"hidden.kernel has dims \[12, 6\], the array \[6, 12\]"):
             kernel.set_weights(model, given.T)
     with pytest.raises(NotFound, match="no layer 'middle'; there are hidden, top, softmax_2"):

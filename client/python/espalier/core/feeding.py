@@ -27,6 +27,7 @@ class Feeding(Builder):
         self._mode = CompMode.TRAINING
         self._loaders: list[SingleDataLoader] = []
         self._uploaded: dict[str, SingleDataLoader] = {}  # loaders whose examples are the session's dataset
+        self._read: list[Tensor] | None = None  # inputs that layers read, once the model is compiled
         self._length: Tensor | None = None  # input: the sequence length, in every example
         self._longest: Tensor | None = None  # the same as one number
 
@@ -53,8 +54,11 @@ class Feeding(Builder):
 
     def _read_inputs(self) -> list[Tensor]:
         """Inputs that layers read and that the user feeds."""
+        if self._compiled_graph is not None and self._read is not None:
+            return self._read
         read = {index for node in self._graph.proto.nodes for index in node.inputs}
-        return [tensor for tensor in self._inputs if tensor.value.index in read and tensor is not self._length]
+        self._read = [tensor for tensor in self._inputs if tensor.value.index in read and tensor is not self._length]
+        return self._read
 
     def _whole_data(self) -> dict[str, SingleDataLoader]:
         """Loaders of all inputs and the labels, if each has one and they go together: one dataset."""

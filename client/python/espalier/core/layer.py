@@ -41,6 +41,7 @@ class Tensor:
         self.owner_op: Op | None = None
         self.logits: Tensor | None = None  # what a softmax over the last dimension was applied to
         self._fed: Feed | None = None  # elements for the next forward
+        self._mapped: Array | None = None
 
     @property
     def num_dims(self) -> int:
@@ -79,14 +80,16 @@ class Tensor:
         """Nothing: arrays are not shared."""
 
     def inline_map(self, ffmodel: FFModel, ffconfig: Any) -> None:
-        """Nothing: get_array fetches the elements."""
+        """Lets get_array return an array that stands for the tensor until inline_unmap."""
+        self._mapped = self.get_tensor(ffmodel)
 
     def inline_unmap(self, ffmodel: FFModel, ffconfig: Any) -> None:
-        """Nothing, as inline_map."""
+        """Ends inline_map: what was written into the array of a parameter is set."""
+        self._mapped = None
 
     def is_mapped(self) -> bool:
-        """Whether the tensor has elements to read: True."""
-        return True
+        """Whether inline_map was called last."""
+        return self._mapped is not None
 
     def get_tensor(self, ffmodel: FFModel) -> Array:
         """The elements that the last forward pass computed; of an input or the labels: that it was given, or zeros.
@@ -97,8 +100,13 @@ class Tensor:
         return ffmodel._elements(self)
 
     def get_array(self, ffmodel: FFModel, ffconfig: Any = None) -> Array:
-        """As get_tensor."""
-        return self.get_tensor(ffmodel)
+        """The array of inline_map; without it as get_tensor, and not to be written into, unless set_tensor gave it."""
+        if self._mapped is not None:
+            return self._mapped
+        array = self.get_tensor(ffmodel)
+        if self._fed is None:
+            array.flags.writeable = False
+        return array
 
     def get_flat_array(self, ffmodel: FFModel, ffconfig: Any = None) -> Array:
         """As get_tensor, in one dimension."""
@@ -140,6 +148,19 @@ class Parameter(Tensor):
     def get_tensor(self, ffmodel: FFModel) -> Array:
         """As get_weights."""
         return self.get_weights(ffmodel)
+
+    def inline_map(self, ffmodel: FFModel, ffconfig: Any) -> None:
+        """As for all tensors."""
+        super().inline_map(ffmodel, ffconfig)
+        self._before = None if self._mapped is None else self._mapped.copy()
+
+    def inline_unmap(self, ffmodel: FFModel, ffconfig: Any) -> None:
+        """Ends inline_map and sets the elements that have changed."""
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None and (self._before is None or not np.array_equal(mapped, self._before)):
+            self.set_weights(ffmodel, mapped)
+
+    _before: Array | None = None
 
     def get_gradients(self, ffmodel: FFModel, comm_type: ParameterSyncType = ParameterSyncType.NCCL) -> Array:
         """The gradients, summed over backward passes since zero_gradients, of all workers."""
