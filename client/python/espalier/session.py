@@ -389,6 +389,11 @@ class Session:
         return int(self._stream.progress.updates)
 
     @property
+    def forwards(self) -> int:
+        """Number of training passes until now."""
+        return int(self._stream.progress.forwards)
+
+    @property
     def ended(self) -> bool:
         """Whether no command works any more, because the session was closed or lost."""
         return self._stream.ended

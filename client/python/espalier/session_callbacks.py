@@ -167,6 +167,7 @@ class ModelCheckpoint(Callback):
         if path.startswith("artifact:"):
             self.run.needs_session("ModelCheckpoint").save(path.removeprefix("artifact:"))
             return
+        self.run.refresh_model()
         if hasattr(self.model, "save_weights"):
             (self.model.save_weights if self.save_weights_only else self.model.save)(path, overwrite=True)
             return

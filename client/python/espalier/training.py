@@ -51,6 +51,7 @@ class Run:
         self.session = session
         self.learning_rate = float("nan")  # of the last step, or as it was set since
         self.logs: tuple[Mapping[str, float], dict[str, float]] | None = None  # of Callback: shared by all of them
+        self.refresh_model: Callable[[], None] = lambda: None  # gives the model, if there is one, its present weights
         self.rate_observer: Callable[[float], None] | None = None  # told of what set_learning_rate sets
         self._job = job
         self._per_epoch = per_epoch

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,13 @@ import torch
 from torch import nn
 
 from espalier import optimizers, training
+from espalier.callbacks import prepared
 from espalier.client import Client
 from espalier.errors import InvalidArgument
+from espalier.session import Session
 from espalier.torch import optimizers as torch_optimizers
-from espalier.torch import schedules
+from espalier.torch import predicting, schedules
+from espalier.torch.live_module import Following, LiveModule, write_back
 from espalier.torch.module_graph import Columns, Loss, ModuleGraph, argument_names, to_graph
 from espalier.v1 import training_pb2
 
@@ -50,6 +55,9 @@ class Trainer:
         self.clip_norm = clip_norm
         self.precision = precision
         self.client = client
+        self._following: Following | None = None  # while fit runs
+        # The graph of each session, and the passes that the module's counters have counted.
+        self._sessions: weakref.WeakKeyDictionary[Session, tuple[ModuleGraph, int]] = weakref.WeakKeyDictionary()
 
     def fit(
         self,
@@ -68,6 +76,8 @@ class Trainer:
         callbacks: Sequence[training.Callback] = (),
         verbose: int = 1,
         extra: Callable[[training_pb2.TrainingSpec], None] | None = None,
+        execution: str = "auto",
+        initial_epoch: int = 0,
     ) -> training.TrainingResult:
         """Trains, and puts the trained parameters and running statistics into the module.
 
@@ -78,38 +88,184 @@ class Trainer:
 
         The module is trained in its mode; one that is in eval() is trained as after train(). Each fit begins with a
         new state of the optimizer.
+
+        In a session (execution="session", or callbacks that need one) callbacks see the module as it is after each
+        epoch; what they change in place, and the learning rate that they set in the optimizer's param_groups, is sent;
+        `evaluate` and `predict` use the session. After a job the module has its elements at the end only.
         """
         batch_size, shuffle = _batches(data, batch_size, shuffle)
-        arguments, labels = self._examples(_first(data), columns)
-        was_training = self.module.training
-        self.module.train() if not was_training else None
+        converted = self._converted(data, columns, batch_size)
+        total = _steps(data, steps, epochs, batch_size, validation_split)
+        following = Following(converted, self.optimizer)
+        counted = 0 if total is None or steps is not None else total // int(epochs or 1)
+        told = prepared(callbacks, self.module, 0 if steps is not None else int(epochs or 1), None, counted)
+        self._following = following
         try:
-            converted = self._graph(arguments, labels, batch_size)
+            result = training.fit(
+                converted.graph,
+                data,
+                optimizer=self._optimizer(total),
+                batch_size=batch_size,
+                epochs=epochs,
+                steps=steps,
+                validation_split=validation_split,
+                shuffle=shuffle,
+                seed=seed,
+                columns=columns,
+                name=name,
+                client=self.client,
+                search=search,
+                precision=self.precision,
+                checkpoint_every=checkpoint_every,
+                callbacks=[following.first, *told, following.last],
+                verbose=verbose,
+                extra=extra,
+                execution=execution,
+                initial_epoch=initial_epoch,
+            )
         finally:
-            self.module.train(was_training) if not was_training else None
-        result = training.fit(
+            self._following = None
+        if result.job is not None and result.has_weights:
+            write_back(converted, result.weights(), len(result.history.get("loss", ())))
+        return result
+
+    def session(
+        self,
+        data: Any = None,
+        *,
+        example: Any = None,
+        batch_size: int | None = None,
+        validation_split: float = 0.0,
+        shuffle: bool | None = None,
+        seed: int = 0,
+        columns: Mapping[str, str] | None = None,
+        keep: Sequence[str] = (),
+        name: str = "",
+        search: Mapping[str, object] | None = None,
+        total_steps: int | None = None,
+    ) -> Session:
+        """A session for a training loop of your own, whose tensors have the names of the module's.
+
+            with trainer.session(loader) as session:
+                session.zero_gradients(); session.forward(); session.backward(); session.update()
+                trainer.write_back(session)
+
+        data: as `fit` takes it; or None, and an example of a batch: then each command brings its batch, of batch_size
+        (default: that of the example). total_steps: of a schedule that ends. Other arguments and errors:
+        espalier.Session.
+        """
+        if (data is None) == (example is None):
+            raise InvalidArgument("session: give data, or an example of a batch whose commands bring their own")
+        if batch_size is None and example is not None:
+            batch_size = _rows(_first(example))
+        shown = example if data is None else data
+        batch_size, shuffle = _batches(shown, batch_size, shuffle)
+        converted = self._converted(shown, columns, batch_size)
+        session = Session(
             converted.graph,
             data,
-            optimizer=self._optimizer(_steps(data, steps, epochs, batch_size, validation_split)),
+            optimizer=self._optimizer(total_steps),
             batch_size=batch_size,
-            epochs=epochs,
-            steps=steps,
+            columns=columns,
+            keep=keep,
             validation_split=validation_split,
             shuffle=shuffle,
             seed=seed,
-            columns=columns,
             name=name,
-            client=self.client,
             search=search,
             precision=self.precision,
-            checkpoint_every=checkpoint_every,
-            callbacks=callbacks,
-            verbose=verbose,
-            extra=extra,
+            client=self.client,
         )
-        if result.model:
-            write_back(converted, result.weights(), len(result.history.get("loss", ())))
-        return result
+        self._sessions[session] = (converted, 0)
+        return session
+
+    def write_back(self, session: Session) -> None:
+        """Puts the present parameters of a session that `session` has made into the module."""
+        if session not in self._sessions:
+            raise InvalidArgument("write_back: the session is not one of this trainer's `session`")
+        converted, counted = self._sessions[session]
+        write_back(converted, session.parameters(), session.forwards - counted)
+        self._sessions[session] = (converted, session.forwards)
+
+    def evaluate(
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = None,
+        columns: Mapping[str, str] | None = None,
+        search: Mapping[str, object] | None = None,
+    ) -> dict[str, float]:
+        """Loss and metrics of all examples, without dropout and with running statistics.
+
+        data: as `fit` takes it. batch_size: how many are computed at once; default: a DataLoader's, or 32.
+        """
+        live = self._live()
+        if live is not None:
+            return live.session.evaluate(data)
+        if batch_size is None and not _is_loader(data):
+            batch_size = 32
+        size, _ = _batches(data, batch_size, None)
+        converted = self._converted(data, columns, size)
+        with Session(
+            converted.graph,
+            None,
+            optimizer="sgd",
+            batch_size=size,
+            columns=columns,
+            search=search,
+            client=self.client,
+        ) as session:
+            return session.evaluate(data)
+
+    def predict(
+        self,
+        data: Any,
+        *,
+        batch_size: int = 32,
+        search: Mapping[str, object] | None = None,
+    ) -> Any:
+        """The module's outputs of all examples, as in eval(): a tensor, a tuple, or a dict as transformers return it.
+
+        data: a tensor, a tuple of the module's arguments, a dict of them, or an iterable of such batches; labels behind
+        the arguments are left out.
+        """
+        arguments = predicting.columns_of(self.module, data)
+        live = self._live()
+        if live is not None:
+            made = predicting.predict(live.session, live.converted, arguments)
+            return predicting.result(made, "output" if all(n.split(".")[0] == "output" for n in made) else "")
+        with self._training_mode():
+            converted = predicting.predicting_graph(self.module, arguments, batch_size)
+        with Session(
+            converted.graph, None, optimizer="sgd", batch_size=batch_size, search=search, client=self.client
+        ) as session:
+            return predicting.result(predicting.predict(session, converted, arguments))
+
+    def _live(self) -> LiveModule | None:
+        """The session of a running fit, for its callbacks."""
+        following = self._following
+        if following is None or following.run is None:
+            return None
+        following.run.needs_session("evaluate and predict")
+        following.push()
+        return following.live
+
+    @contextlib.contextmanager
+    def _training_mode(self) -> Iterator[None]:
+        # A module that is in eval() as a whole is traced as after train(); evaluation leaves dropout out anyway.
+        was_training = self.module.training
+        if not was_training:
+            self.module.train()
+        try:
+            yield
+        finally:
+            if not was_training:
+                self.module.train(False)
+
+    def _converted(self, data: Any, columns: Mapping[str, str] | None, batch_size: int) -> ModuleGraph:
+        arguments, labels = self._examples(_first(data), columns)
+        with self._training_mode():
+            return self._graph(arguments, labels, batch_size)
 
     def _graph(self, arguments: Columns, labels: Columns | None, batch_size: int) -> ModuleGraph:
         return to_graph(
@@ -160,14 +316,11 @@ class Trainer:
         return tensors[:-1], tensors[-1:]
 
 
-def write_back(converted: ModuleGraph, weights: Mapping[str, np.ndarray[Any, Any]], steps: int) -> None:
-    """Puts trained elements into the module's tensors, and advances its counters by `steps`."""
-    with torch.no_grad():
-        for name, tensor in converted.tensors.items():
-            if name in weights:
-                tensor.copy_(torch.from_numpy(np.array(weights[name])).to(tensor.dtype))
-        for tensor, step in converted.counters.values():
-            tensor.add_(step * steps)
+def _rows(element: Any) -> int:
+    """Number of examples of a batch."""
+    while isinstance(element, (Mapping, tuple, list)):
+        element = next(iter(element.values())) if isinstance(element, Mapping) else element[0]
+    return len(element)
 
 
 def _tensor(item: Any, name: str) -> torch.Tensor:
