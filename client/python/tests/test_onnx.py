@@ -2,12 +2,14 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
 import pytest
 import small
+from pages import run
 
 import espalier.onnx as es
 from espalier import callbacks, errors
@@ -194,3 +196,13 @@ def test_refused(daemon, folder, tmp_path):
         fit(3, data)
     with pytest.raises(errors.InvalidArgument, match="weight"):
         es.Loss("mse", weight=0)
+
+
+def test_the_guide_runs(daemon, tmp_path, monkeypatch):
+    data = Path(__file__).absolute().parents[3] / "tests" / "data"
+    digits = np.load(data / "digits.npz")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cnn.onnx").symlink_to(data / "digits_cnn.onnx")
+    result = run("onnx.md", {"x": digits["x"], "labels": digits["y"]}, marked=True)["result"]
+    assert result.evaluation["accuracy"] > 0.8
+    assert (tmp_path / "trained.onnx").is_file()
