@@ -132,15 +132,16 @@ def test_fit_learns_and_eval_takes_every_example(daemon, capsys):
 
 
 def test_softmax_at_the_end_is_not_applied_twice(daemon):
+    losses = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with_softmax, _ = classifier()
+        with with_softmax:
+            losses.append(with_softmax.fit(*data(), epochs=2, verbose=0)[-1]["loss"])
     with pytest.warns(EspalierWarning, match=r"the model ends in top \(linear\), not in softmax.*taken as logits"):
         without, _ = classifier(softmax=False)
-    losses = []
-    for model in (with_softmax, without):
-        with model:
-            losses.append(model.fit(*data(), epochs=2, verbose=0)[-1]["loss"])
+    with without:
+        losses.append(without.fit(*data(), epochs=2, verbose=0)[-1]["loss"])
     assert losses[0] == losses[1]
 
 
@@ -334,6 +335,28 @@ def test_a_second_model_takes_the_workers_and_the_first_gets_its_parameters_back
         with pytest.warns(EspalierWarning, match="the moments of its optimizer begin anew"):
             again = teacher.parameters()
     assert all(np.array_equal(array, again[name]) for name, array in weights.items())
+
+
+def test_two_models_have_workers_of_their_own_and_give_what_one_on_both_gives(daemon):
+    def trained(devices):
+        model, _ = classifier()
+        model._config.max_devices = devices
+        return model
+
+    both = trained(2)
+    with both:
+        history = both.fit(*data(), epochs=3, verbose=0)
+    first, second = trained(1), trained(1)
+    with first, second, warnings.catch_warnings():
+        warnings.simplefilter("error")  # none takes the other's worker
+        for _ in range(3):
+            one, other = (model.fit(*data(), verbose=0)[0]["loss"] for model in (first, second))
+        assert {op for model in (first, second) for op in _devices(model)} == {0}
+    assert one == other == pytest.approx(history[-1]["loss"], rel=1e-4)
+
+
+def _devices(model):
+    return {device for op in model.plan.proto.operators for device in op.devices}
 
 
 def test_what_cannot_be_is_refused_with_the_layer_and_the_remedy(daemon):
