@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A complete run of Espalier on this machine: installs the dependencies, builds, starts a
-# coordinator with two workers, trains two language models and a small CNN, and serves the larger
-# language model with token trees drafted by the smaller one.
+# coordinator with two workers, trains two language models and a small CNN, serves the larger
+# language model with token trees drafted by the smaller one, and trains a CNN from Python.
 #
 #   deploy/quickstart.sh          stops and removes everything at the end
 #   deploy/quickstart.sh --keep   leaves the daemon running, with its state
@@ -145,6 +145,17 @@ say "7. The LLM served with the SSM, over HTTP"
 echo
 "$espalier" generate llm "$prompt" --max-tokens=200 --http --compare
 
+say "8. A CNN from Python"
+example=client/python/examples/digits.py
+address=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["grpc"])' "$state/espalierd.ready")
+if python3 -c 'import google.protobuf, grpc, numpy' 2> /dev/null; then
+  echo "PYTHONPATH=client/python python3 $example $address"
+  PYTHONPATH=client/python python3 $example "$address"
+else
+  echo "This Python has no grpcio, protobuf or NumPy. In an environment of yours:"
+  echo "pip install ./client/python && python $example"
+fi
+
 say "done, $((SECONDS - packages)) s after the packages"
 if [ "$keep" = true ]; then
   http=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["http"])' "$state/espalierd.ready")
@@ -157,6 +168,7 @@ The daemon goes on running. Next:
   curl -N http://$http/v1/completions -H 'Content-Type: application/json' \\
     -d '{"model": "llm", "prompt": "In the beginning", "max_tokens": 64, "stream": true}'
   $espalier models download llm ./llm
+  pip install ./client/python && python $example $address
   $espalier down
 END
 else
@@ -166,6 +178,7 @@ Everything is stopped and removed. Next:
   $espalier up --local-workers=2                                 a coordinator of your own
   $espalier train --model=llama:tiny -d FILE.txt --steps=200     train on a text of yours
   $espalier plan --model=llama:medium --devices=8 --device-preset=h200
+  pip install ./client/python && python $example             train from Python
   $espalier help
 END
 fi
