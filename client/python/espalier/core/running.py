@@ -21,7 +21,7 @@ from espalier.core.metrics import PerfMetrics
 from espalier.core.notes import warn
 from espalier.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from espalier.plan import Plan
-from espalier.progress import values_text
+from espalier.progress import Printer, values_text
 from espalier.session import Session
 from espalier.v1 import graph_pb2, ops_pb2, program_pb2
 
@@ -311,30 +311,33 @@ class Running(Feeding):
         """Trains on the data in order; returns the means of each epoch's loss and metrics.
 
         x, y: data loaders or arrays, several as a list. Examples that do not fill the last batch are skipped, as in
-        FlexFlow. verbose: 0 prints nothing.
+        FlexFlow. verbose: 1 shows a bar (in a log, a line every 10 seconds) and a line for each epoch, 0 nothing.
         """
         self._need_optimizer()
         loaders = self._loaders_of("fit", x, y, batch_size)
         steps = loaders[0].num_samples // self._batch_size
         if steps == 0:
             raise InvalidArgument(f"fit: {loaders[0].num_samples} examples do not fill a batch of {self._batch_size}")
-        session, history = self._session(), []
+        session, history, printer = self._session(), [], Printer(1 if verbose else 0)
         for epoch in range(epochs):
             began = time.perf_counter()
             for loader in loaders:
                 loader.reset()
             self.reset_metrics()
             for step in range(steps):
+                before = time.perf_counter()
                 for loader in loaders:
                     loader.next_batch(self)  # type: ignore[arg-type]
                 values = session.step(self._batch())
-                if verbose and self._config._prints_steps and (step + 1) % self._config.print_freq == 0:
-                    print(f"epoch {epoch + 1}/{epochs} step {step + 1}/{steps}: {values_text(values)}")
+                where, done = f"epoch {epoch + 1}/{epochs} ", epoch * steps + step + 1
+                printer.step(done, steps * epochs, time.perf_counter() - before, values, where)
+                if self._config._prints_steps and (step + 1) % self._config.print_freq == 0:
+                    printer.message(f"{where}step {step + 1}/{steps}: {values_text(values)}")
             self._values = dict(session.means)
             history.append(dict(self._values))
-            if verbose:
-                took = time.perf_counter() - began
-                print(f"epoch {epoch + 1}/{epochs}: {values_text(self._values)}, {took:.3g} s")
+            took = time.perf_counter() - began
+            printer.message(f"epoch {epoch + 1}/{epochs}: {values_text(self._values)}, {took:.3g} s")
+        printer.suspend()
         return history
 
     def eval(self, x: Any = None, y: Any = None, batch_size: int | None = None) -> dict[str, float]:

@@ -121,3 +121,33 @@ def test_an_encoder_decoder_of_transformers(daemon):
     logits = module.eval()(torch.tensor(ids), torch.tensor(mask), torch.tensor(decoder)).logits
     expected = nn.functional.cross_entropy(logits.reshape(-1, 30), torch.tensor(labels).reshape(-1))
     assert found["loss"] == pytest.approx(expected.item(), rel=1e-4)
+
+
+SMALL = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+MODELS = {
+    "bert": ("BertForMaskedLM", "BertConfig", SMALL),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 2}),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", SMALL),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_transformers_train(daemon, name):
+    transformers = pytest.importorskip("transformers")
+    kind, config, sizes = MODELS[name]
+    torch.manual_seed(0)
+    module = getattr(transformers, kind)(getattr(transformers, config)(**sizes))
+    before = {key: tensor.clone() for key, tensor in module.state_dict().items()}
+    model = FFModel(FFConfig(["-b", "4"]))
+    inputs = [model.create_tensor([4, 10], DataType.DT_INT64) for _ in range(2)]
+    wrapped = PyTorchModel(module, is_hf_model=True, batch_size=4, seq_length=10)
+    assert wrapped.to_ff(model, inputs)[0].dims == (4, 10, 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.compile("adam", SPARSE, ["accuracy"])
+    ids = np.random.default_rng(0).integers(1, 40, (16, 10))
+    with model:
+        history = model.fit([ids, np.ones_like(ids)], (ids + 1) % 40, epochs=8, verbose=0)
+        wrapped.read_back(model)
+    assert history[-1]["loss"] < 0.98 * history[0]["loss"]
+    assert any(not torch.equal(tensor, before[key]) for key, tensor in module.state_dict().items())
