@@ -11,6 +11,7 @@ from flax import nnx
 from espalier import jax as front
 from espalier.client import Client
 from espalier.errors import InvalidArgument
+from espalier.session import Session
 from espalier.training import TrainingResult
 
 
@@ -60,18 +61,39 @@ class Trainer:
             client=client,
             unroll_limit=unroll_limit,
         )
+        self._trainer._taken = self._update
 
     def fit(self, data: Any, batch_size: int, epochs: int | None = None, **arguments: Any) -> Any:
         """Trains the model, and returns it. Arguments and errors of espalier.jax.Trainer.fit."""
+        self._split()
+        self._trainer.fit(data, batch_size, epochs, **arguments)
+        return self.model
+
+    def evaluate(self, data: Any, batch_size: int = 32, **arguments: Any) -> dict[str, float]:
+        """Loss and metrics of all examples. Arguments of espalier.jax.Trainer.evaluate."""
+        self._split()
+        return self._trainer.evaluate(data, batch_size, **arguments)
+
+    def session(self, data: Any = None, batch_size: int | None = None, **arguments: Any) -> Session:
+        """A session for a training loop of your own. Arguments of espalier.jax.Trainer.session."""
+        self._split()
+        return self._trainer.session(data, batch_size, **arguments)
+
+    def write_back(self, session: Session) -> Any:
+        """Puts the present parameters of a session of `session` into the model, and returns it."""
+        self._trainer.write_back(session)
+        return self.model
+
+    def _split(self) -> None:
         _, params, state = nnx.split(self.model, nnx.Param, ...)
         self._trainer.params = params
         if self._trainer.state is not None:
             self._trainer.state = state
-        self._trainer.fit(data, batch_size, epochs, **arguments)
+
+    def _update(self) -> None:
         nnx.update(self.model, self._trainer.params)
         if self._trainer.state is not None:
             nnx.update(self.model, self._trainer.state)
-        return self.model
 
     @property
     def result(self) -> TrainingResult | None:

@@ -48,6 +48,7 @@ class Converted:
     batch_size: int  # that the graph was made for
     any_batch_size: bool  # whether it fits other ones
     nodes: Counter[str] = field(default_factory=Counter)  # operators
+    aux: list[str] = field(default_factory=list)  # outputs of the leaves of aux; empty: one that is no output
 
     def restored(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """A parameter or state as the caller has it, from the array that the daemon keeps."""
@@ -56,6 +57,13 @@ class Converted:
             array = np.ascontiguousarray(np.transpose(array, np.argsort(perm)))
         factor = self.factors.get(name)
         return array if factor is None else (array / np.asarray(factor, array.dtype)).astype(array.dtype)
+
+    def stored(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A parameter or state as the daemon keeps it: undoes `restored`."""
+        factor, perm = self.factors.get(name), self.permutations.get(name)
+        if factor is not None:
+            array = (array * np.asarray(factor, array.dtype)).astype(array.dtype)
+        return array if perm is None else np.ascontiguousarray(np.transpose(array, perm))
 
 
 def leaf_name(path: Any) -> str:
@@ -83,6 +91,7 @@ def to_graph(
     unroll_limit: int = 20000,
     name: str = "",
     lazy_layout: bool = True,
+    aux_arrays: bool = False,
 ) -> Converted:
     """Converts a loss function to a graph whose output "loss" training minimizes.
 
@@ -94,7 +103,8 @@ def to_graph(
     metrics by name. With `rng`, loss_fn gets the keyword argument rng, a random key.
 
     `batch_size` is that of the job, for losses that compute with it; default: that of the example. Loops are unrolled
-    up to `unroll_limit` operations. `lazy_layout=False` keeps transpositions where they are written.
+    up to `unroll_limit` operations. `lazy_layout=False` keeps transpositions where they are written. With `aux_arrays`
+    the arrays of aux, whose dimension 0 is the batch, are outputs for predictions.
 
     Raises UnsupportedOperators that lists all primitives without a counterpart, InvalidArgument for other arguments.
     """
@@ -142,7 +152,7 @@ def to_graph(
     interpreter = Interpreter(context, unroll_limit)
     results = interpreter.run(jaxpr.jaxpr, jaxpr.consts, values)
     outputs = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shapes), results)
-    _name_outputs(context, outputs, shapes)
+    aux = _name_outputs(context, outputs, shapes, aux_arrays)
     updates = _updates(context, outputs[1], state_values, state_names)
 
     program.sweep()
@@ -176,6 +186,7 @@ def to_graph(
         context.batch_size,
         not context.uses_batch_size,
         Counter(node.op for node in program.nodes),
+        aux,
     )
 
 
@@ -290,8 +301,8 @@ def _state(program: Program, name: str, leaf: Any) -> Any3:
     return _parameter(program, name, leaf, trainable=False)
 
 
-def _name_outputs(context: Context, outputs: Any, shapes: Any) -> None:
-    """The loss, and the scalars of aux."""
+def _name_outputs(context: Context, outputs: Any, shapes: Any, arrays: bool) -> list[str]:
+    """The loss, and the scalars of aux, with `arrays` its arrays, too; returns the names of its leaves."""
     loss, _, aux = outputs
     aval = shapes[0]
     if not hasattr(aval, "shape") or tuple(aval.shape) not in ((), (1,)):
@@ -300,14 +311,21 @@ def _name_outputs(context: Context, outputs: Any, shapes: Any) -> None:
         raise InvalidArgument(f"the loss is of type {aval.dtype}; expected float32")
     program = context.program
     program.outputs["loss"] = context.reshape(wire_of(context, loss), ())
+    names = []
     for path, value in jax.tree_util.tree_flatten_with_path(aux)[0]:
         label = leaf_name(path) or "aux"
+        names.append("")
+        if arrays and isinstance(value, Value) and value.shape:
+            names[-1] = _unique(label, list(program.outputs))
+            program.outputs[names[-1]] = context.dense(value)
+            continue
         scalar = isinstance(value, Value) and value.shape == () and value.dtype in ("float32", "int32", "bool")
         if not scalar:
             context.note(f"aux {label} is no number and is not reported")
             continue
-        wire = context.cast(context.dense(value), "float32")
-        program.outputs[_unique(label, list(program.outputs))] = wire
+        names[-1] = _unique(label, list(program.outputs))
+        program.outputs[names[-1]] = context.cast(context.dense(value), "float32")
+    return names
 
 
 def _updates(context: Context, new: Any, old: list[Any3], names: list[str]) -> list[tuple[str, Wire, Wire]]:

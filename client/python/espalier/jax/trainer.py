@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from espalier import safetensors_io
+from espalier.callbacks import prepared
 from espalier.client import Client
-from espalier.errors import EspalierWarning, InvalidArgument
-from espalier.jax.convert import Converted, to_graph
+from espalier.errors import AlreadyExists, EspalierWarning, InvalidArgument
+from espalier.jax.convert import Converted, leaf_name, to_graph
+from espalier.jax.live_params import Following
 from espalier.jax.optimizers import match
+from espalier.session import Session
 from espalier.training import Callback, TrainingResult, fit
-from espalier.v1 import graph_pb2
+from espalier.v1 import graph_pb2, program_pb2
 
 _UNKNOWN_STEPS = 20000  # at which schedules are compared if the length of the data is not known
 
@@ -55,6 +61,9 @@ class Trainer:
         self._rng = rng
         self._client = client
         self._unroll_limit = unroll_limit
+        self._taken: Callable[[], None] | None = None  # told when params and state are new
+        self._following: Following | None = None  # while fit runs
+        self._sessions: weakref.WeakKeyDictionary[Session, Converted] = weakref.WeakKeyDictionary()
 
     def fit(
         self,
@@ -73,15 +82,194 @@ class Trainer:
         checkpoint_every: int = 0,
         callbacks: Sequence[Callback] = (),
         verbose: int = 1,
+        execution: str = "auto",
+        initial_epoch: int = 0,
     ) -> Any:
         """Trains, and returns the parameters in their pytree.
 
         data: arrays in the structure that loss_fn takes (a tuple, a dict, one array), a loader or an iterable of such
         batches, or what espalier.fit takes, with `example_batch` to show the shapes. The other arguments are those of
         espalier.fit. UnsupportedOperators and InvalidArgument before the job is queued; JobFailed if it fails.
+
+        In a session (execution="session", or callbacks that need one) callbacks see trainer.params and trainer.state as
+        they are after each epoch; those that they replace are sent; `evaluate` uses the session.
         """
+        converted, columns, arrays = self._converted(data, batch_size, example_batch)
+        total = _steps(arrays, batch_size, epochs, steps, validation_split)
+        proto = self._optimizer(converted, total)
+        self.converted = converted
+        for note in converted.notes:
+            warnings.warn(note, EspalierWarning, stacklevel=2)
+        known = arrays is not None and steps is None
+        told = prepared(callbacks, self, int(epochs or 1), None, total // int(epochs or 1) if known else 0)
+        self._following = Following(self, converted)
+        try:
+            result = fit(
+                converted.graph,
+                columns,
+                optimizer=proto,
+                batch_size=batch_size,
+                epochs=epochs,
+                steps=steps,
+                validation_split=validation_split,
+                shuffle=shuffle,
+                seed=seed,
+                name=name,
+                client=self._client,
+                search=search,
+                precision=precision,
+                checkpoint_every=checkpoint_every,
+                callbacks=[self._following.first, *told, self._following.last],
+                verbose=verbose,
+                execution=execution,
+                initial_epoch=initial_epoch,
+            )
+        finally:
+            self._following = None
+        self.result = result
+        if result.job is not None and result.has_weights:  # a job that a callback has stopped leaves none
+            self._take(converted, result.weights())
+        return self.params
+
+    def session(
+        self,
+        data: Any = None,
+        batch_size: int | None = None,
+        *,
+        example_batch: Any = None,
+        validation_split: float = 0.0,
+        shuffle: bool = True,
+        seed: int = 0,
+        name: str = "",
+        search: Mapping[str, object] | None = None,
+        precision: str | None = None,
+        total_steps: int | None = None,
+    ) -> Session:
+        """A session for a training loop of your own; `write_back(session)` gives the trainer its parameters.
+
+        data: as `fit` takes it; or None, and an example of a batch: then each command brings its batch, as a dict by
+        `session.columns` or a tuple of arrays, of batch_size (default: that of the example). total_steps: of a schedule
+        that ends. Tensors have the names of the leaves of params; some lie transposed there, as write_back knows. Other
+        arguments and errors: espalier.Session.
+        """
+        if data is None and example_batch is None:
+            raise InvalidArgument("session: give data, or an example_batch of what its commands bring")
+        if batch_size is None:
+            if data is not None:
+                raise InvalidArgument("session: give batch_size, the number of examples in a step")
+            batch_size = len(jax.tree_util.tree_leaves(example_batch)[0])
+        converted, columns, _ = self._converted(data if data is not None else example_batch, batch_size, example_batch)
+        session = Session(
+            converted.graph,
+            None if data is None else columns,
+            optimizer=self._optimizer(converted, total_steps or _UNKNOWN_STEPS),
+            batch_size=batch_size,
+            validation_split=validation_split,
+            shuffle=shuffle,
+            seed=seed,
+            name=name,
+            search=search,
+            precision=precision,
+            client=self._client,
+        )
+        self._sessions[session] = converted
+        return session
+
+    def write_back(self, session: Session) -> Any:
+        """Puts the parameters of a session, as they are now, into trainer.params and trainer.state; returns params."""
+        if session not in self._sessions:
+            raise InvalidArgument("write_back: the session is not one of this trainer's `session`")
+        self._take(self._sessions[session], session.parameters())
+        return self.params
+
+    def evaluate(
+        self,
+        data: Any,
+        batch_size: int = 32,
+        *,
+        example_batch: Any = None,
+        search: Mapping[str, object] | None = None,
+    ) -> dict[str, float]:
+        """Loss and metrics of all examples, without dropout and with running statistics. data: as `fit` takes it."""
+        if self._following is not None and self._following.run is not None:
+            session = self._following.run.needs_session("evaluate")
+            self._following.push()
+            return session.evaluate(_columns(data, _arrays(data), self._following.converted))
+        converted, columns, _ = self._converted(data, batch_size, example_batch)
+        with Session(
+            converted.graph, None, optimizer="sgd", batch_size=batch_size, search=search, client=self._client
+        ) as session:
+            return session.evaluate(columns)
+
+    def predict(
+        self,
+        function: Callable[..., Any],
+        inputs: Any,
+        batch_size: int = 32,
+        *,
+        search: Mapping[str, object] | None = None,
+    ) -> Any:
+        """The results of function(params, inputs), with state function(params, state, inputs), of all examples.
+
+        `function` is a model's apply, as it is used for inference; it returns arrays whose dimension 0 is the batch, in
+        any pytree. inputs: an array, a dict, or a tuple of several arguments.
+        """
+        stateful = self.state is not None
+
+        def loss(params: Any, *rest: Any) -> Any:
+            made = function(params, *rest)
+            leaves = [leaf for leaf in jax.tree_util.tree_leaves(made) if jax.numpy.issubdtype(leaf.dtype, np.floating)]
+            if not leaves:
+                raise InvalidArgument("predict: the function returns no array of floats")
+            mean = leaves[0].astype("float32").mean()
+            return (mean, (rest[0], made)) if stateful else (mean, made)
+
+        arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+        example = jax.tree_util.tree_map(lambda a: np.asarray(a)[:2], arguments)
+        first = (self.params, self.state) if stateful else (self.params,)
+        shapes = jax.eval_shape(function, *first, *example)
+        if any(not leaf.shape for leaf in jax.tree_util.tree_leaves(shapes)):
+            raise InvalidArgument("predict: the function returns single numbers; dimension 0 of a result is the batch")
+        converted = to_graph(
+            loss,
+            self.params,
+            example,
+            state=self.state,
+            has_aux=True,
+            batch_size=batch_size,
+            unroll_limit=self._unroll_limit,
+            name=getattr(function, "__name__", "predict"),
+            aux_arrays=True,
+        )
+        columns = _columns(arguments, jax.tree_util.tree_leaves(arguments), converted)
+        with Session(
+            converted.graph, None, optimizer="sgd", batch_size=batch_size, search=search, client=self._client
+        ) as session:
+            made = session.predict(columns, converted.aux)
+        structure = jax.tree_util.tree_structure(shapes)
+        return jax.tree_util.tree_unflatten(structure, [jax.numpy.asarray(made[name]) for name in converted.aux])
+
+    def save(self, path: Any, overwrite: bool = True) -> None:
+        """Writes parameters and state by the names of their leaves to a .npz or .safetensors file."""
+        path = os.fspath(path)
+        if not overwrite and os.path.exists(path):
+            raise AlreadyExists(f"{path} exists; give overwrite=True to replace it")
+        leaves = jax.tree_util.tree_flatten_with_path((self.params, self.state))[0]
+        # The first part of a path says whether it is of params or of state.
+        named = {leaf_name(where[1:]) or "params": leaf for where, leaf in leaves if not _is_key(leaf)}
+        arrays = {name: np.asarray(leaf) for name, leaf in named.items()}
+        if path.endswith(".npz"):
+            np.savez(path, **arrays)  # type: ignore[arg-type]
+        elif path.endswith(".safetensors"):
+            safetensors_io.save_file(arrays, path)
+        else:
+            raise InvalidArgument(f"{path}: the name of a file of parameters ends in .npz or .safetensors")
+
+    save_weights = save  # of callbacks.ModelCheckpoint
+
+    def _converted(self, data: Any, batch_size: int, example: Any) -> tuple[Converted, Any, list[Any] | None]:
+        """The graph of the loss, the columns of the data, and its arrays if they are in memory."""
         arrays = _arrays(data)
-        example = example_batch
         if example is None:
             example, data = _example(data, arrays)
         converted = to_graph(
@@ -94,38 +282,22 @@ class Trainer:
             batch_size=batch_size,
             unroll_limit=self._unroll_limit,
         )
-        self.converted = converted
-        matched = match(self.optimizer, self.params, _steps(arrays, batch_size, epochs, steps, validation_split))
+        return converted, _columns(data, arrays, converted), arrays
+
+    def _optimizer(self, converted: Converted, total_steps: int) -> program_pb2.Optimizer:
+        """The optimizer; freezes the parameters that it leaves alone."""
+        matched = match(self.optimizer, self.params, total_steps)
         frozen = {name for name, still in zip(converted.params, matched.frozen, strict=True) if still}
         for value in converted.graph.proto.values:
             if value.kind == graph_pb2.PARAMETER and value.name in frozen:
                 value.frozen = True
-        for note in converted.notes:
-            warnings.warn(note, EspalierWarning, stacklevel=2)
-        result = fit(
-            converted.graph,
-            _columns(data, arrays, converted),
-            optimizer=matched.proto,
-            batch_size=batch_size,
-            epochs=epochs,
-            steps=steps,
-            validation_split=validation_split,
-            shuffle=shuffle,
-            seed=seed,
-            name=name,
-            client=self._client,
-            search=search,
-            precision=precision,
-            checkpoint_every=checkpoint_every,
-            callbacks=callbacks,
-            verbose=verbose,
-        )
-        self.result = result
-        if result.model:  # a job that a callback has stopped leaves none
-            weights = result.weights()
-            self.params = restored(self.params, converted.params, converted, weights)
-            self.state = restored(self.state, converted.state, converted, weights)
-        return self.params
+        return matched.proto
+
+    def _take(self, converted: Converted, weights: Mapping[str, Any]) -> None:
+        self.params = restored(self.params, converted.params, converted, weights)
+        self.state = restored(self.state, converted.state, converted, weights)
+        if self._taken is not None:
+            self._taken()
 
     @property
     def history(self) -> dict[str, list[float]]:
@@ -140,6 +312,10 @@ def _arrays(data: Any) -> list[Any] | None:
         if leaves and all(_is_array(leaf) for leaf in leaves):
             return list(leaves)
     return None
+
+
+def _is_key(leaf: Any) -> bool:
+    return str(getattr(leaf, "dtype", "")).startswith("key<")
 
 
 def _is_array(value: Any) -> bool:
