@@ -114,8 +114,10 @@ def test_inline_batches_give_the_bits_of_loaders(daemon):
 def test_fit_learns_and_eval_takes_every_example(daemon, capsys):
     model, x = classifier(arguments=["-p", "5"])
     train, test = data(), data(53, seed=1)
+    pair = loaders(model, x, train)
     with model:
-        history = model.fit(*loaders(model, x, train), epochs=30)
+        history = model.fit(*pair, epochs=30)
+        assert model.eval(*pair) == pytest.approx(model.eval(*train), rel=1e-6)
         assert history[-1]["loss"] < history[0]["loss"] / 2
         found = model.eval(*test)
         assert model.get_perf_metrics().get_accuracy() == 100 * found["accuracy"] > 85
@@ -245,6 +247,19 @@ def test_inputs_that_no_layer_reads_need_no_data(daemon):
         np.testing.assert_allclose(y.get_tensor(model), np.full((4, 5), 2) @ kernel.T, rtol=1e-5)
         assert loss == pytest.approx(((2 * kernel.sum(1) - 1) ** 2).mean(), rel=1e-4)
         assert len(model.fit(np.ones((8, 5)), np.ones((8, 3)), verbose=0)) == 1
+
+
+def test_a_second_compile_begins_anew_with_another_loss(daemon):
+    model, _ = classifier()
+    points, labels = data()
+    with model:
+        first = model.fit(points, labels, epochs=2, verbose=0)
+        model.compile("adam", "mean_squared_error", ["accuracy"])
+        with pytest.raises(InvalidArgument, match=r"dims \[160, 1\]; an example of it has \[3\]"):
+            model.fit(points, labels, verbose=0)
+        model.fit(points, np.eye(CLASSES)[labels[:, 0]], epochs=2, verbose=0)
+        model.compile(SGDOptimizer(model, 0.3), SPARSE, ALL)
+        assert model.fit(points, labels, epochs=2, verbose=0) == first
 
 
 def test_gradients_add_up_until_they_are_zeroed(daemon):

@@ -25,7 +25,7 @@ class Feeding(Builder):
         super().__init__(batch_size)
         self._compiled: Compiled | None = None
         self._mode = CompMode.TRAINING
-        self._loaders: list[SingleDataLoader] = []
+        self._loaders: dict[str, SingleDataLoader] = {}  # the first one of each input, and of the labels
         self._uploaded: dict[str, SingleDataLoader] = {}  # loaders whose examples are the session's dataset
         self._read: list[Tensor] | None = None  # inputs that layers read, once the model is compiled
         self._length: Tensor | None = None  # input: the sequence length, in every example
@@ -62,9 +62,7 @@ class Feeding(Builder):
 
     def _whole_data(self) -> dict[str, SingleDataLoader]:
         """Loaders of all inputs and the labels, if each has one and they go together: one dataset."""
-        found: dict[str, SingleDataLoader] = {}
-        for loader in self._loaders:
-            found[loader.column] = loader
+        found = dict(self._loaders)
         names = {tensor.name for tensor in self._fed_tensors()}
         if self._length is not None or set(found) != names or self._mode == CompMode.INFERENCE:
             return {}
@@ -115,7 +113,7 @@ class Feeding(Builder):
     def create_data_loader(self, batch_tensor: Tensor, full_array: Any) -> SingleDataLoader:
         """A loader of examples for an input, or for label_tensor."""
         loader = SingleDataLoader(self, batch_tensor, full_array)  # type: ignore[arg-type]
-        self._loaders.append(loader)
+        self._loaders.setdefault(loader.column, loader)
         return loader
 
     def _loaders_of(self, what: str, x: Any, y: Any, batch_size: int | None) -> list[SingleDataLoader]:

@@ -16,7 +16,7 @@ from espalier.core.data_loader import SingleDataLoader
 from espalier.core.enums import CompMode, LossType, MetricsType
 from espalier.core.feeding import Feeding
 from espalier.core.layer import Array, Feed, Op, Parameter, Tensor
-from espalier.core.loss import Compiled, add_loss, loss_type_of, metric_of
+from espalier.core.loss import LABEL, Compiled, add_loss, loss_type_of, metric_of
 from espalier.core.metrics import PerfMetrics
 from espalier.core.notes import warn
 from espalier.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
@@ -95,6 +95,7 @@ class Running(Feeding):
             raise FailedPrecondition("compile: the model has no layers")
         self.close()
         self._parked = None
+        self._loaders.pop(LABEL, None)
         self._mode = CompMode(CompMode.TRAINING if comp_mode is None else comp_mode)
         given = loss_type if loss_type is not None else loss
         if given is None and self._mode == CompMode.INFERENCE:
