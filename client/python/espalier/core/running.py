@@ -89,11 +89,11 @@ class Running(Feeding):
 
         InvalidArgument naming the layer and the line that made it, or the argument.
         """
-        if optimizer is not None:
-            self.set_optimizer(optimizer)
         if not self._layers:
             raise FailedPrecondition("compile: the model has no layers")
         self.close()
+        if optimizer is not None:
+            self.set_optimizer(optimizer)
         self._parked = None
         self._loaders.pop(LABEL, None)
         self._mode = CompMode(CompMode.TRAINING if comp_mode is None else comp_mode)
