@@ -11,12 +11,10 @@ from espalier.core import (
     AggrMode,
     CompMode,
     DataType,
-    DLRMConfig,
     FFConfig,
     FFModel,
     LossType,
     MetricsType,
-    NetConfig,
     NormInitializer,
     RegularizerMode,
     SGDOptimizer,
@@ -300,6 +298,33 @@ def test_initializers(daemon):
     assert np.abs(p["d.kernel"]).max() == pytest.approx((6 / 100) ** 0.5, rel=0.02)
 
 
+def test_a_graph_that_is_too_large_for_a_message_travels_as_a_file(daemon, monkeypatch):
+    from espalier.core.inline import inline
+    from espalier.core.module import add_module
+    from espalier.graph import Graph
+
+    part = Graph("part")
+    given = np.random.default_rng(0).normal(size=(8, FEATURES)).astype(np.float32)
+    y = part.op("linear", [part.input("x", (None, FEATURES)), part.parameter("given", data=given)])
+    part.output("y", y)
+    assert set(inline(Graph("copy"), part)) == {0, 1, 2}
+    monkeypatch.setattr("espalier.core.settle.MOST_BYTES", 0)
+    monkeypatch.setattr("espalier.values.MOST_BYTES", 0)
+    model = FFModel(FFConfig(["-b", str(BATCH)]))
+    x = model.create_tensor([BATCH, FEATURES], DataType.DT_FLOAT)
+    (t,) = add_module(model, "part", part, {"x": x}, [("y", [BATCH, 8], "float32", 0)])
+    t = model.dense(t, 300, ActiMode.AC_MODE_RELU, kernel_initializer=NormInitializer(0, 1.0, 0.1), name="a")
+    model.softmax(model.dense(t, CLASSES, kernel_initializer=UniformInitializer(0, -0.2, 0.4), name="b"))
+    model.compile(SGDOptimizer(model, 0.01), SPARSE, ALL)
+    with model:
+        p = model.parameters()
+        history = model.fit(*data(), epochs=5, verbose=0)
+    assert np.array_equal(p["given"], given)
+    assert (p["a.kernel"].mean(), p["a.kernel"].std()) == pytest.approx((1, 0.1), rel=0.1)
+    assert -0.2 <= p["b.kernel"].min() < -0.1 < 0.3 < p["b.kernel"].max() <= 0.4
+    assert history[-1]["loss"] < history[0]["loss"]
+
+
 def test_the_learning_rate_of_a_running_model(daemon):
     model, _ = classifier(SGDOptimizer(None, 0.3))
     with model:
@@ -436,43 +461,3 @@ def test_what_comes_too_early_or_too_late_is_refused(daemon):
         empty.compile()
     with pytest.raises(FailedPrecondition, match=r"call compile\(\) first"):
         empty.label_tensor  # noqa: B018
-
-
-def test_flags():
-    config = FFConfig(["prog.data", "-e", "3", "-batch-size", "32", "--budget=20", "-alpha", "0.1", "-d", "x.npz"])
-    assert (config.epochs, config.batch_size, config.get_batch_size(), config.dataset_path) == (3, 32, 32, "x.npz")
-    assert config.search() == {"budget": 20, "alpha": 0.1}
-    assert FFConfig(["--only-data-parallel"]).search() == {"strategy": "data_parallel"}
-    assert FFConfig(["--budget", "0"]).search() == {"strategy": "data_parallel"}
-    assert FFConfig(["--enable-parameter-parallel", "--enable-attribute-parallel", "--user-flag", "7"]).search() == {}
-    config.enable_parameter_parallel = False
-    assert config.search()["disable_parameter_parallel"] is True
-    assert FFConfig(["--import", "plan.json"]).search() == {"imported": "plan.json"}
-    with pytest.raises(InvalidArgument, match="-b many: accepted is an integer above 0"):
-        FFConfig(["-b", "many"])
-    with pytest.raises(InvalidArgument, match="-e needs a value"):
-        FFConfig(["-e"])
-    with pytest.warns(EspalierWarning, match="-ll:gpu -ll:fsize: flags of Legion change nothing"):
-        FFConfig(["-ll:gpu", "4", "-ll:fsize", "14000"])
-    with pytest.warns(EspalierWarning, match="--fusion changes nothing"):
-        FFConfig(["--fusion"])
-    assert NetConfig(["-d", "images"]).dataset_path == "images"
-    dlrm = DLRMConfig(["--arch-embedding-size", "100-20", "--arch-mlp-bot", "13-64-8"])
-    assert (dlrm.embedding_size, dlrm.mlp_bot, dlrm.mlp_top) == ([100, 20], [13, 64, 8], [8, 2])
-
-
-def test_a_plan_is_exported_and_imported(daemon, tmp_path):
-    path, tasks, nodes = tmp_path / "plan.json", tmp_path / "tasks.dot", tmp_path / "nodes.dot"
-    first, _ = classifier(
-        arguments=["--only-data-parallel", "--export", str(path), "--taskgraph", str(tasks), "--compgraph", str(nodes)]
-    )
-    with first:
-        first.init_layers()
-        plan = first.plan
-    assert "digraph" in tasks.read_text()
-    assert "hidden" in nodes.read_text()
-    second, _ = classifier(arguments=["--import", str(path)])
-    with second:
-        assert [list(op.devices) for op in second.plan.proto.operators] == [
-            list(op.devices) for op in plan.proto.operators
-        ]

@@ -19,6 +19,7 @@ from espalier.core.layer import Array, Feed, Op, Parameter, Tensor
 from espalier.core.loss import LABEL, Compiled, add_loss, loss_type_of, metric_of
 from espalier.core.metrics import PerfMetrics
 from espalier.core.notes import warn
+from espalier.core.settle import settle
 from espalier.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from espalier.plan import Plan
 from espalier.progress import Printer, values_text
@@ -185,6 +186,7 @@ class Running(Feeding):
         return session
 
     def _open(self, compiled: Compiled, data: Mapping[str, SingleDataLoader], wait: float) -> Session:
+        settle(compiled.graph, self._config.seed)
         return Session(
             compiled.graph,
             {name: loader.array for name, loader in data.items()} or None,
