@@ -60,23 +60,32 @@ class History(Callback):
     def __init__(self) -> None:
         self.history: dict[str, list[float]] = {}
         self.epoch: list[int] = []
+        self._rows: dict[str, list[int]] = {}  # the epochs of each name's values
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Keeps the epoch's values."""
         if epoch in self.epoch:  # repeated after a lost worker
-            at = self.epoch.index(epoch)
-            del self.epoch[at:]
-            for values in self.history.values():
-                del values[at:]
+            self.epoch = [before for before in self.epoch if before < epoch]
+            for name, rows in self._rows.items():
+                kept = sum(row < epoch for row in rows)
+                del rows[kept:], self.history[name][kept:]
         self.epoch.append(epoch)
         for name, value in (logs or {}).items():
             self.history.setdefault(name, []).append(value)
+            self._rows.setdefault(name, []).append(epoch)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         """Keeps the evaluation, if no epoch was validated."""
         for name, value in (logs or {}).items():
-            if name.startswith("val_"):
-                self.history.setdefault(name, [value])
+            if name.startswith("val_") and name not in self.history:
+                self.history[name], self._rows[name] = [value], self.epoch[-1:]
+
+    def dataframe(self) -> Any:
+        """The values as a pandas DataFrame, a row for each epoch; of epochs that were not validated, NaN."""
+        import pandas
+
+        columns = {name: pandas.Series(self.history[name], index=rows) for name, rows in self._rows.items() if rows}
+        return pandas.DataFrame(columns, index=pandas.Index(self.epoch, name="epoch"))
 
     def __repr__(self) -> str:
         last = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.history.items() if values)

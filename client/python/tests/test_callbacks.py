@@ -140,6 +140,18 @@ def test_learning_rate_scheduler_that_no_job_can_follow(daemon):
     np.testing.assert_allclose(result.history["learning_rate"], np.repeat(wanted, COUNT // BATCH), rtol=1e-6)
 
 
+def test_history_as_a_table():
+    history = cb.History()
+    for epoch, logs in enumerate(({"loss": 3.0}, {"loss": 2.0, "val_loss": 2.5}, {"loss": 1.0})):
+        history.on_epoch_end(epoch, logs)
+    history.on_epoch_end(1, {"loss": 1.5, "val_loss": 2.25})  # again, after a lost worker
+    history.on_epoch_end(2, {"loss": 1.25})
+    table = history.dataframe()
+    assert table.index.tolist() == [0, 1, 2]
+    assert table["loss"].tolist() == history.history["loss"] == [3.0, 1.5, 1.25]
+    np.testing.assert_array_equal(table["val_loss"], [np.nan, 2.25, np.nan])
+
+
 def test_lms_sets_the_memory_options():
     spec = training_pb2.TrainingSpec()
     cb.LMS(swapout_threshold=40, swapin_ahead=0, sync_mode=3, serialization=[1, "3:5", 7]).configure(spec)

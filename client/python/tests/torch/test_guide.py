@@ -13,6 +13,7 @@ def test_the_guide_runs(daemon):
     loader = DataLoader(TensorDataset(x, x[:, :3].argmax(1)), batch_size=32, shuffle=True)
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     names = run("pytorch.md", {"module": module, "loader": loader})
+    assert names["gradient"].shape == (32, 20)
     losses = names["result"].history["loss"]
     assert losses[-1] < 0.8 * losses[0]
     for name, tensor in module.state_dict().items():
