@@ -403,6 +403,7 @@ def test_what_cannot_be_is_refused_with_the_layer_and_the_remedy(daemon):
     model = FFModel(FFConfig(["-b", "4"]))
     x = model.create_tensor([4, 3, 8, 8], DataType.DT_FLOAT)
     ids = model.create_tensor([4, 5], DataType.DT_INT64)
+    flipped = model.transpose(model.create_tensor([4, 2, 4], DataType.DT_FLOAT), (1, 2, 0))
     cases = [
         (
             lambda: model.relu(model.create_tensor([5, 3], DataType.DT_FLOAT)),
@@ -419,6 +420,8 @@ def test_what_cannot_be_is_refused_with_the_layer_and_the_remedy(daemon):
         (lambda: model.reshape(x, [6, 128]), "the batch, would be split up"),
         (lambda: model.concat([x, x], 0), "axis 0 is the batch"),
         (lambda: model.split(x, 2, 1), "3 elements along axis 1 cannot be split into 2"),
+        (lambda: model.batch_matmul(x, model.transpose(x, (1, 0, 2, 3))), r"equal before the last two"),
+        (lambda: model.batch_matmul(flipped, flipped), "the batch is dimension 2 of A and 2 of B"),
         (lambda: model.add(x, ids), "DT_FLOAT and DT_INT64"),
         (lambda: model.transpose(x, (0, 1, 1, 2)), "each must occur once"),
         (lambda: model.dropout(x, 1.0), "rate 1.0; accepted"),

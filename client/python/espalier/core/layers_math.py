@@ -192,10 +192,21 @@ class MathLayers(Builder):
         marks = [-1 if d is None or d == -1 else axis_of(layer, d, rank) for d in (a_seq_length_dim, b_seq_length_dim)]
         if any(0 <= mark < rank - 2 for mark in marks):
             raise layer.error(f"a sequence is one of the last two dimensions, not {marks[0]} of A and {marks[1]} of B")
-        dims = [*A.dims[:-1], B.dims[-1]]
+        dims, batch_dim = [*A.dims[:-1], B.dims[-1]], A.batch_dim
+        if A.batch_dim is None and B.batch_dim == rank - 1:
+            batch_dim = rank - 1
+        elif A.batch_dim == rank - 2 and B.batch_dim is None:
+            batch_dim = rank - 2
+        elif A.batch_dim != B.batch_dim or (A.batch_dim is not None and A.batch_dim >= rank - 2):
+            raise layer.error(
+                f"dims {list(A.dims)} and {list(B.dims)}: the batch is dimension {A.batch_dim} of A and {B.batch_dim} "
+                "of B; it must be the same one, before the last two"
+            )
         if marks == [-1, -1]:
-            made = layer.emit("matmul", [A, B], dims=dims, batch_dim=A.batch_dim)
+            made = layer.emit("matmul", [A, B], dims=dims, batch_dim=batch_dim)
             return self._end(layer, made)
+        if batch_dim is not None and batch_dim >= rank - 2:
+            raise layer.error("sequences of matrices whose rows or columns are the batch")
         length = self._sequence_length()
         a, b = A, B
         if rank > 3:
