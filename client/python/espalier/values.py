@@ -41,7 +41,7 @@ def _array(value: graph_pb2.Value) -> np.ndarray[tuple[int, ...], np.dtype[np.ge
 
 
 def separate_values(spec: training_pb2.TrainingSpec, client: Client) -> None:
-    """If the graph of a specification exceeds MOST_BYTES, moves it to a model artifact, the job's init_artifact.
+    """If the graph of a specification exceeds MOST_BYTES, moves its values to an artifact, the job's init_artifact.
 
     The artifact is found again by its content. InvalidArgument if a parameter has no values of its own then.
     """
@@ -72,4 +72,5 @@ def separate_values(spec: training_pb2.TrainingSpec, client: Client) -> None:
         (folder / "graph.pb").write_bytes(graph.SerializeToString(deterministic=True))
         (folder / "config.json").write_text(json.dumps({"model_type": "espalier_graph"}))
         spec.init_artifact = client.upload(folder, "model")
-    spec.ClearField("model")
+    # The graph itself is sent, too: its losses are matched to its predictions, which those of an artifact were before.
+    spec.graph.CopyFrom(graph)

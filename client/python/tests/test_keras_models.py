@@ -55,15 +55,16 @@ def test_large_weights_travel_as_a_file(daemon, monkeypatch):
     from espalier import values
     from espalier.keras import heads
 
-    monkeypatch.setattr(heads, "_MOST_IN_GRAPH", 100)
-    monkeypatch.setattr(values.separate_values, "__defaults__", (1000,))
-    x, y = data()
     model, same = classifier(), classifier()
     same.set_weights(model.get_weights())
-    monkeypatch.setattr(values.separate_values, "__defaults__", (values.MOST_BYTES,))
+    x, y = data()
     fit(same, x, y, shuffle=False)
-    monkeypatch.setattr(values.separate_values, "__defaults__", (1000,))
+    monkeypatch.setattr(heads, "_MOST_IN_GRAPH", 100)
+    monkeypatch.setattr(values, "MOST_BYTES", 1000)
+    before = {artifact.name for artifact in daemon.artifacts()}
     fit(model, x, y, shuffle=False)
+    used = model.job.record.spec.init_artifact.removesuffix("@1")
+    assert used in {artifact.name for artifact in daemon.artifacts()} - before
     for a, b in zip(model.get_weights(), same.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)  # the two jobs may have different plans
 
