@@ -20,6 +20,7 @@ from espalier.keras.models import Model, Sequential
 
 _MODULES = (
     "activations",
+    "applications",
     "backend",
     "callbacks",
     "datasets",

@@ -12,7 +12,7 @@ import pytest
 EXAMPLES = Path(__file__).absolute().parents[2] / "examples" / "keras"
 
 
-def run(daemon, folder, name, **environment):
+def run(daemon, folder, name, *arguments, **environment):
     made = os.environ | {
         "ESPALIER_COORDINATOR": daemon.address,
         "KERAS_HOME": str(folder),
@@ -20,7 +20,7 @@ def run(daemon, folder, name, **environment):
         **environment,
     }
     done = subprocess.run(
-        [sys.executable, EXAMPLES / name],
+        [sys.executable, EXAMPLES / name, *arguments],
         cwd=folder,
         env=made,
         capture_output=True,
@@ -56,6 +56,12 @@ def test_mnist_cnn_with_lms(daemon, tmp_path):
     np.savez(tmp_path / "datasets" / "mnist.npz", x_train=x, y_train=y, x_test=x[:10], y_test=y[:10])
     shown = run(daemon, tmp_path, "mnist_cnn_lms.py", EPOCHS="2")
     assert "succeeded after 4 of 4 steps" in shown
+
+
+def test_resnet50_with_lms(daemon, tmp_path):
+    shown = run(daemon, tmp_path, "resnet50_lms.py", "--image_size=32", "--steps=2", "--swapout_threshold=4", "--debug")
+    assert "succeeded after 2 of 2 steps" in shown
+    assert "step" in shown
 
 
 def test_digits(daemon, tmp_path):
