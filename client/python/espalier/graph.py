@@ -48,6 +48,7 @@ ATTRIBUTE_DTYPES = {
     "int8": "i8",
     "uint8": "u8",
 }
+_SOURCE = 500  # characters of Node.source, which may have 1024 bytes; of longer ones the end is kept
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -351,7 +352,9 @@ class Graph:
         for key, value in (attributes or {}).items():
             node.attributes[key].CopyFrom(_attribute(value))
         node.inputs.extend(-1 if tensor is None else tensor.index for tensor in inputs)
-        self.sources[node.name] = source if source is not None else source_line()
+        source = source if source is not None else source_line()
+        self.sources[node.name] = source
+        node.source = source if len(source) <= _SOURCE else f"...{source[3 - _SOURCE :]}"
         made = []
         for i in range(1 if outputs is None else outputs):
             suffix = f".{i}" if outputs is not None and outputs > 1 else ""
@@ -360,10 +363,15 @@ class Graph:
         return made[0] if outputs is None else tuple(made)
 
     def output(self, name: str, tensor: Tensor) -> None:
-        """Names an output. Training minimizes "loss"; outputs of metric operators are reported."""
+        """Names an output.
+
+        Training minimizes "loss" and reports the other scalars; what has a shape is a result of the trained model.
+        """
         if any(output.name == name for output in self.proto.outputs):
             raise InvalidArgument(f"two outputs of the graph would be named {name!r}")
         self.proto.outputs.add(name=name, value=tensor.index)
+        # The coordinator has no doubt then whether it should report them.
+        self.proto.metadata["model_outputs"] = ",".join(output.name for output in self.proto.outputs)
 
     def copy(self) -> Graph:
         """A graph of its own with the same values, nodes and outputs."""
@@ -388,7 +396,7 @@ class Graph:
     def with_sources(self, message: str) -> str:
         """`message` of the coordinator, with the user's line after the first node of this graph that it names."""
         for node, source in self.sources.items():
-            if source and f"'{node}'" in message:
+            if source and f"'{node}'" in message and source not in message:
                 return f"{message} ({node} was made at {source})"
         return message
 

@@ -26,7 +26,7 @@ def test_the_guide_runs(capsys):
     assert names["model"] == "by-hand"
     assert names["weights"]["w1"].shape == (32, 20)
     line = next(i for i, line in enumerate(text.splitlines(), 1) if 'name="narrow"' in line)
-    assert f"(narrow was made at {PAGE}:{line})" in capsys.readouterr().out
+    assert f"node 'narrow' (linear, {PAGE}:{line}): " in capsys.readouterr().out
 
 
 def test_the_guide_to_flexflow_runs():
