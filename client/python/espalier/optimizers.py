@@ -7,7 +7,7 @@ What each computes is in docs/reference/operators.md (sgd_update, adam_update, .
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from espalier.errors import InvalidArgument
@@ -18,14 +18,15 @@ _Schedule = program_pb2.LearningRateSchedule
 # Name -> default learning rate, attributes of its update operator.
 _KNOWN: dict[str, tuple[float, tuple[str, ...]]] = {
     "sgd": (0.01, ("momentum", "weight_decay", "nesterov")),
-    "adam": (1e-3, ("beta1", "beta2", "epsilon", "weight_decay", "decoupled")),
-    "adamw": (1e-3, ("beta1", "beta2", "epsilon", "weight_decay", "decoupled")),
-    "adagrad": (0.01, ("lr_decay", "weight_decay", "initial_accumulator_value", "eps")),
-    "rmsprop": (0.01, ("alpha", "eps", "weight_decay", "momentum", "centered")),
+    "adam": (1e-3, ("beta1", "beta2", "epsilon", "weight_decay", "decoupled", "epsilon_hat")),
+    "adamw": (1e-3, ("beta1", "beta2", "epsilon", "weight_decay", "decoupled", "epsilon_hat")),
+    "adagrad": (0.01, ("lr_decay", "weight_decay", "initial_accumulator_value", "eps", "eps_in_sqrt")),
+    "rmsprop": (0.01, ("alpha", "eps", "weight_decay", "momentum", "centered", "eps_in_sqrt")),
     "adafactor": (0.01, ("beta2_decay", "eps1", "eps2", "d", "weight_decay")),
     "lion": (1e-4, ("beta1", "beta2", "weight_decay")),
 }
-_FLAGS = ("nesterov", "centered", "decoupled")
+_FLAGS = ("nesterov", "centered", "decoupled", "epsilon_hat", "eps_in_sqrt")
+_TABLE = 65536  # rates of a table, at most
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Schedule:
     power: float = 1.0
     initial: float = 0.0
     rise: float = 0.0
+    warmup_from: float | None = None  # rate of step 0, from which step `warmup` has the peak; None: peak / warmup
+    rates: tuple[float, ...] = ()  # of a table
 
     def proto(self, peak: float) -> program_pb2.LearningRateSchedule:
         """The message for a peak. InvalidArgument for an unknown kind."""
@@ -51,6 +54,7 @@ class Schedule:
             "linear": _Schedule.LINEAR,
             "polynomial": _Schedule.POLYNOMIAL,
             "one-cycle": _Schedule.ONE_CYCLE,
+            "table": _Schedule.TABLE,
         }
         if self.kind not in kinds:
             raise InvalidArgument(f"schedule {self.kind!r}: accepted are {', '.join(kinds)}")
@@ -65,37 +69,65 @@ class Schedule:
             message.power = self.power
         if self.kind == "one-cycle":
             message.initial, message.rise = self.initial, self.rise
+        if self.warmup_from is not None:
+            message.warmup_from = self.warmup_from
+        if self.kind == "table":
+            message.values.extend(self.rates)
         return message
 
 
-def constant(warmup: int = 0) -> Schedule:
-    """Always the learning rate, after `warmup` steps of a linear rise."""
-    return Schedule("constant", warmup)
+def constant(warmup: int = 0, warmup_from: float | None = None) -> Schedule:
+    """Always the learning rate, after `warmup` steps of a linear rise.
+
+    The rise ends in step warmup - 1, or with `warmup_from`, the rate of step 0, in step `warmup`.
+    """
+    return Schedule("constant", warmup, warmup_from=warmup_from)
 
 
-def cosine(warmup: int = 0, floor: float | None = None, steps: int = 0) -> Schedule:
+def cosine(warmup: int = 0, floor: float | None = None, steps: int = 0, warmup_from: float | None = None) -> Schedule:
     """Half a cosine down to `floor` (None: a tenth of the learning rate) at step `steps` (0: the job's last)."""
-    return Schedule("cosine", warmup, steps, floor)
+    return Schedule("cosine", warmup, steps, floor, warmup_from=warmup_from)
 
 
-def linear(warmup: int = 0, floor: float = 0.0, steps: int = 0) -> Schedule:
+def linear(warmup: int = 0, floor: float = 0.0, steps: int = 0, warmup_from: float | None = None) -> Schedule:
     """A straight line down to `floor` at step `steps` (0: the job's last)."""
-    return Schedule("linear", warmup, steps, floor)
+    return Schedule("linear", warmup, steps, floor, warmup_from=warmup_from)
 
 
-def polynomial(power: float, warmup: int = 0, floor: float = 0.0, steps: int = 0) -> Schedule:
+def polynomial(
+    power: float, warmup: int = 0, floor: float = 0.0, steps: int = 0, warmup_from: float | None = None
+) -> Schedule:
     """floor + (learning rate - floor) * (1 - s / steps) ** power."""
-    return Schedule("polynomial", warmup, steps, floor, power=power)
+    return Schedule("polynomial", warmup, steps, floor, power=power, warmup_from=warmup_from)
 
 
-def step(step_size: int, gamma: float = 0.1, warmup: int = 0, floor: float = 0.0) -> Schedule:
+def step(
+    step_size: int, gamma: float = 0.1, warmup: int = 0, floor: float = 0.0, warmup_from: float | None = None
+) -> Schedule:
     """Times `gamma` every `step_size` steps, as PyTorch's StepLR called at each step."""
-    return Schedule("step", warmup, 0, floor, step_size=step_size, gamma=gamma)
+    return Schedule("step", warmup, 0, floor, step_size=step_size, gamma=gamma, warmup_from=warmup_from)
 
 
 def one_cycle(rise: float = 0.3, initial: float = 0.0, floor: float | None = None, steps: int = 0) -> Schedule:
     """PyTorch's OneCycleLR: up from `initial` (0: a 25th of the peak) in `rise` of the steps, then down to `floor`."""
     return Schedule("one-cycle", 0, steps, floor, initial=initial, rise=rise)
+
+
+def table(rates: Iterable[float]) -> Schedule:
+    """The rate of each step from step 0 on, at most 65536 of them; afterwards the last one stays."""
+    values = tuple(float(rate) for rate in rates)
+    if not 0 < len(values) <= _TABLE:
+        raise InvalidArgument(f"a table of {len(values)} learning rates; accepted are 1 to {_TABLE}")
+    return Schedule("table", rates=values)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters with options of their own, by name; "*" stands for any characters. A parameter is of the first one."""
+
+    parameters: Sequence[str]
+    learning_rate_scale: float | None = None  # of the schedule's rate
+    weight_decay: float | None = None  # instead of the optimizer's
 
 
 def make(
@@ -106,12 +138,14 @@ def make(
     clip_norm: float = 0.0,
     l1: float | Mapping[str, float] = 0.0,
     l2: float | Mapping[str, float] = 0.0,
+    groups: Iterable[Group] = (),
     **attributes: float | bool,
 ) -> program_pb2.Optimizer:
     """The message for an optimizer: "sgd", "adam", "adamw", "adagrad", "rmsprop", "adafactor" or "lion".
 
     `clip_norm` clips the gradient's global norm (0: off). `l1` and `l2` are penalties on all parameters, or by name:
-    {"fc*": 1e-4}. `attributes` are those of the update operator. InvalidArgument for what it does not have.
+    {"fc*": 1e-4}. Parameters of `groups` have options of their own. `attributes` are those of the update
+    operator. InvalidArgument for what it does not have.
     """
     if name.lower() not in _KNOWN:
         raise InvalidArgument(f"optimizer {name!r}: accepted are {', '.join(_KNOWN)}")
@@ -132,6 +166,12 @@ def make(
         for parameter, factor in penalties.items():
             regularizer = message.regularizers.add(parameter=parameter)
             setattr(regularizer, norm, float(factor))
+    for group in groups:
+        message.groups.add(
+            parameters=group.parameters,
+            learning_rate_scale=group.learning_rate_scale,
+            weight_decay=group.weight_decay,
+        )
     return message
 
 

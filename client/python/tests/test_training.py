@@ -119,9 +119,57 @@ def test_an_error_names_the_users_line(daemon):
     g.output("loss", g.op("identity_loss", [g.op("linear", [x, w], name="narrow")]))  # this line
     with open(__file__) as file:
         line = next(i for i, text in enumerate(file, 1) if "# this line" in text)
-    with pytest.raises(errors.InvalidArgument, match=rf"narrow.*test_training\.py:{line}\)"):
+    with pytest.raises(errors.InvalidArgument, match=rf"node 'narrow' \(linear, .*test_training\.py:{line}\): "):
         fit(g, {"x": small.examples()["x"]}, optimizer="sgd", batch_size=8)
     assert not [job for job in daemon.jobs() if job.spec.name == "wrong"]
+
+
+def test_a_failing_kernel_names_the_users_line(daemon):
+    g = espalier.Graph("lookup")
+    ids = g.input("ids", (None,), "int64")
+    w = g.parameter("w", data=np.ones((4, 3), np.float32))
+    g.output("loss", g.op("identity_loss", [g.op("embedding", [ids, w], name="table")]))  # the line of the table
+    with open(__file__) as file:
+        line = next(i for i, text in enumerate(file, 1) if "# the line of the table" in text)
+    with pytest.raises(errors.JobFailed, match=rf"of 'table', .*test_training\.py:{line}\)"):
+        quiet_fit(g, {"ids": np.arange(8)}, optimizer="sgd", batch_size=8, epochs=1)
+
+
+def test_outputs_that_are_results_need_no_note(daemon):
+    g = small.graph()
+    g.output("hidden", g.op("relu", [g.input("more", (None, 2))]))
+    data = small.examples() | {"more": np.zeros((256, 2), np.float32)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", errors.EspalierWarning)
+        result = fit(g, data, optimizer="sgd", batch_size=32, steps=2, verbose=0)
+    assert result.job.notes == []
+
+
+def test_groups_of_parameters_have_options_of_their_own(daemon):
+    groups = [optimizers.Group(["w1"], learning_rate_scale=0.0, weight_decay=0.5), optimizers.Group(["b*"], 0.5)]
+    sgd = optimizers.make("sgd", 0.5, groups=groups)
+    result = quiet_fit(small.graph(), small.examples(), optimizer=sgd, batch_size=256, steps=1, shuffle=False)
+    before = {name: value.astype(np.float64) for name, value in small.initial().items()}
+    _, _, gradients = small.loss_and_gradients(before, **small.examples())
+    for name, value in result.weights().items():
+        rate = {"w1": 0.0, "w2": 0.5}.get(name, 0.25)
+        np.testing.assert_allclose(value, before[name] - rate * gradients[name], atol=2e-6, err_msg=name)
+    unknown = optimizers.make("sgd", 0.5, groups=[optimizers.Group(["w3"])])
+    with pytest.raises(errors.InvalidArgument, match=r"groups\[0\].parameters has 'w3', which matches no trained"):
+        quiet_fit(small.graph(), small.examples(), optimizer=unknown, batch_size=32, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        (optimizers.table([0.5, 0.0, 0.25]), [0.5, 0.0, 0.25, 0.25, 0.25]),
+        (optimizers.linear(warmup=2, steps=4, warmup_from=0.0), [0.0, 0.25, 0.5, 0.25, 0.0]),
+    ],
+)
+def test_schedules_by_step(daemon, schedule, rates):
+    sgd = optimizers.SGD(0.5, schedule=schedule)
+    result = quiet_fit(small.graph(), small.examples(), optimizer=sgd, batch_size=32, steps=5)
+    assert result.history["learning_rate"] == pytest.approx(rates)
 
 
 def test_arguments_that_cannot_be_are_refused_before_anything_is_sent(daemon):
