@@ -160,11 +160,8 @@ def _with_bias(users: dict[int, list[Node]], norm: _Norm, x: Wire) -> _Norm:
     return norm
 
 
-def fuse(context: Context, updates: list[tuple[str, Wire, Wire]]) -> dict[str, float]:
-    """Replaces batch normalizations. Returns factors by which running variances are stored.
-
-    InvalidArgument that names all state which is changed in another way.
-    """
+def fuse(context: Context, updates: list[tuple[str, Wire, Wire]]) -> None:
+    """Replaces batch normalizations. InvalidArgument that names all state which is changed in another way."""
     program = context.program
     averages, refused = [], []
     for name, old, new in updates:
@@ -174,7 +171,6 @@ def fuse(context: Context, updates: list[tuple[str, Wire, Wire]]) -> dict[str, f
         else:
             averages.append(average)
     means = {id(a.batch): a for a in averages if _mean_of(a.batch) is not None}
-    factors: dict[str, float] = {}
     done: set[str] = set()
     for variance in averages:
         pair = next((m for m in means.values() if m.name != variance.name and _belongs(m, variance)), None)
@@ -186,7 +182,7 @@ def fuse(context: Context, updates: list[tuple[str, Wire, Wire]]) -> dict[str, f
         norm = _norm(program.users(), x, pair.batch, variance.batch)
         if norm is None:
             continue
-        factors[variance.name] = _replace(context, x, channel, norm, pair, variance)
+        _replace(context, x, channel, norm, pair, variance)
         done |= {pair.name, variance.name}
     for average in averages:
         if average.name not in done:
@@ -198,7 +194,6 @@ def fuse(context: Context, updates: list[tuple[str, Wire, Wire]]) -> dict[str, f
         )
     for name, _, _ in updates:
         del program.outputs[f"state:{name}"]
-    return factors
 
 
 def _belongs(mean: _Average, variance: _Average) -> bool:
@@ -206,8 +201,8 @@ def _belongs(mean: _Average, variance: _Average) -> bool:
     return found is not None and _is_variance(variance.batch, found[0], mean.batch, found[1])
 
 
-def _replace(context: Context, x: Wire, channel: int, norm: _Norm, mean: _Average, variance: _Average) -> float:
-    """Puts batch_norm in. Returns the factor by which the running variance is stored."""
+def _replace(context: Context, x: Wire, channel: int, norm: _Norm, mean: _Average, variance: _Average) -> None:
+    """Puts batch_norm in."""
     program = context.program
     channels = int(x.shape[channel])
     node = norm.output.node
@@ -223,7 +218,7 @@ def _replace(context: Context, x: Wire, channel: int, norm: _Norm, mean: _Averag
     scale = norm.scale or program.constant(np.ones(channels, np.float32))
     bias = norm.bias or program.constant(np.zeros(channels, np.float32))
     stats = context.emit("batch_norm_stats", [data], (2, channels), "float32")
-    attributes: dict[str, Any] = {"epsilon": norm.epsilon, "momentum": mean.momentum}
+    attributes: dict[str, Any] = {"epsilon": norm.epsilon, "momentum": mean.momentum, "biased_running_var": True}
     made = context.emit(
         "batch_norm", [data, scale, bias, mean.old, variance.old, stats], data.shape, "float32", **attributes
     )
@@ -232,13 +227,3 @@ def _replace(context: Context, x: Wire, channel: int, norm: _Norm, mean: _Averag
     elif channel != 1:
         made = context.transpose(made, [order.index(i) for i in range(rank)])
     program.replace(norm.output, made)
-    # The daemon averages the unbiased variance, n / (n - 1) of this one: stored times that, the average is the same.
-    count = context.number(product(d for i, d in enumerate(x.shape) if i != channel))
-    factor = count / (count - 1) if count > 1 else 1.0
-    assert variance.old.data is not None
-    variance.old.data = (variance.old.data.astype(np.float64) * factor).astype(variance.old.data.dtype)
-    context.note(
-        "batch normalization: the held-out evaluation uses the unbiased running variance, n / (n - 1) of JAX's; the "
-        "state that is returned is JAX's"
-    )
-    return float(factor)

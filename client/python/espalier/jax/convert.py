@@ -43,7 +43,6 @@ class Converted:
     params: list[str]  # names of the parameters, in the order of the leaves of params
     state: list[str]  # names of the state, in the order of the leaves of state; empty: a leaf that is not kept
     permutations: dict[str, tuple[int, ...]]  # parameters that are stored transposed: dimension d is perm[d]
-    factors: dict[str, float]  # states that are stored multiplied by a number
     notes: list[str]  # what the user may not expect, one sentence each
     batch_size: int  # that the graph was made for
     any_batch_size: bool  # whether it fits other ones
@@ -55,8 +54,7 @@ class Converted:
         perm = self.permutations.get(name)
         if perm is not None:
             array = np.ascontiguousarray(np.transpose(array, np.argsort(perm)))
-        factor = self.factors.get(name)
-        return array if factor is None else (array / np.asarray(factor, array.dtype)).astype(array.dtype)
+        return array
 
     def stored(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """A parameter or state as the daemon keeps it: undoes `restored`."""
@@ -163,7 +161,7 @@ def to_graph(
     passes.fuse_dropout(program)
     passes.fuse_bias(program)
     passes.fuse_cross_entropy(program)
-    factors = batch_stats.fuse(context, updates)
+    batch_stats.fuse(context, updates)
     passes.name_means(program)
     program.sweep()
     _refuse_missing(program)
@@ -181,7 +179,6 @@ def to_graph(
         param_names,
         [label if label in kept else "" for label in state_names],
         permutations,
-        factors,
         context.notes,
         context.batch_size,
         not context.uses_batch_size,
@@ -357,8 +354,6 @@ def _refuse_missing(program: Program) -> None:
     for node in program.nodes:
         if node.op == MISSING:
             found.setdefault(node.note, []).append(node.source)
-        elif node.op == "stop_gradient" and not _refused.has_operator("stop_gradient"):
-            found.setdefault(("stop_gradient", _refused.STOP_GRADIENT), []).append(node.source)
     if found:
         raise UnsupportedOperators(
             "JAX",

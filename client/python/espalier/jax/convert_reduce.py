@@ -83,15 +83,7 @@ def _sort(it: Interpreter, equation: Any, *operands: Value) -> list[Value]:
     if first.dtype not in (*FLOATS, "int32", "int64"):
         raise Refused(f"of {first.dtype}")
     wire = context.dense(first)
-    values, places = context.program.emit(
-        "top_k",
-        [wire],
-        [wire.shape, wire.shape],
-        [wire.dtype, "int64"],
-        k=int(first.shape[axis]),
-        axis=axis,
-        largest=False,
-    )
+    values, places = context.program.emit("sort", [wire], [wire.shape, wire.shape], [wire.dtype, "int64"], axis=axis)
     results = [of_wire(values)]
     for other in operands[1:]:
         results.append(

@@ -35,17 +35,24 @@ def _adam(decoupled: bool) -> Formula:
         g = g if decoupled else g + decay * p
         state["m"] = b1 * state.get("m", 0.0) + (1 - b1) * g
         state["v"] = b2 * state.get("v", 0.0) + (1 - b2) * g * g
-        step = state["m"] / (1 - b1**t) / (np.sqrt(state["v"] / (1 - b2**t)) + a.get("epsilon", 1e-8))
+        correction = np.sqrt(1 - b2**t)
+        epsilon = a.get("epsilon", 1e-8) / (correction if a.get("epsilon_hat") else 1.0)
+        step = state["m"] / (1 - b1**t) / (np.sqrt(state["v"]) / correction + epsilon)
         change: Array = -rate * step - (rate * decay * p if decoupled else 0.0)
         return change
 
     return formula
 
 
+def _root(square: Array, epsilon: float, a: Mapping[str, float]) -> Array:
+    root: Array = np.sqrt(square + epsilon) if a.get("eps_in_sqrt") else np.sqrt(square) + epsilon
+    return root
+
+
 def _adagrad(p: Array, g: Array, rate: float, t: int, state: dict[str, Any], a: Mapping[str, float]) -> Array:
     g = g + a.get("weight_decay", 0.0) * p
     state["sum"] = state.get("sum", a.get("initial_accumulator_value", 0.0)) + g * g
-    change: Array = -rate / (1 + (t - 1) * a.get("lr_decay", 0.0)) * g / (np.sqrt(state["sum"]) + a.get("eps", 1e-10))
+    change: Array = -rate / (1 + (t - 1) * a.get("lr_decay", 0.0)) * g / _root(state["sum"], a.get("eps", 1e-10), a)
     return change
 
 
@@ -57,7 +64,7 @@ def _rmsprop(p: Array, g: Array, rate: float, t: int, state: dict[str, Any], a: 
     if a.get("centered"):
         state["mean"] = alpha * state.get("mean", 0.0) + (1 - alpha) * g
         v = v - state["mean"] ** 2
-    d: Array = g / (np.sqrt(v) + a.get("eps", 1e-8))
+    d: Array = g / _root(v, a.get("eps", 1e-8), a)
     if a.get("momentum"):
         state["buffer"] = a["momentum"] * state.get("buffer", 0.0) + d
         d = state["buffer"]

@@ -21,6 +21,7 @@ from espalier.v1 import program_pb2
 
 _STEPS = 8  # that are compared
 _TOLERANCE = 2e-4  # of the largest update
+_IGNORED = ("identity", "init_empty_state")
 KNOWN = "sgd, adam, adamw, adagrad, rmsprop, lion"
 
 
@@ -30,6 +31,25 @@ class Matched:
 
     proto: program_pb2.Optimizer
     frozen: list[bool] = field(default_factory=list)
+    decays: list[float] = field(default_factory=list)  # weight decay of each leaf
+    scales: list[float] = field(default_factory=list)  # how much of the learning rate each leaf has
+
+    def grouped(self, names: Sequence[str]) -> program_pb2.Optimizer:
+        """The optimizer with the options of leaves of their own, by the names of their parameters."""
+        made = program_pb2.Optimizer()
+        made.CopyFrom(self.proto)
+        decay = _attributes(made).get("weight_decay", 0.0)
+        groups: dict[tuple[float, float], list[str]] = {}
+        for name, frozen, own, scale in zip(names, self.frozen, self.decays, self.scales, strict=True):
+            if not frozen and (own != decay or scale != 1):
+                groups.setdefault((own, scale), []).append(name)
+        for (own, scale), parameters in groups.items():
+            group = made.groups.add(parameters=parameters)
+            if own != decay:
+                group.weight_decay = own
+            if scale != 1:
+                group.learning_rate_scale = scale
+        return made
 
 
 @dataclass
@@ -38,23 +58,64 @@ class _Stage:
     values: dict[str, Any]  # what it closes over
 
 
-def match(optimizer: Any, params: Any, steps: int) -> Matched:
+def match(optimizer: Any, params: Any, steps: int, whole: bool = True) -> Matched:
     """The daemon's optimizer for an optax transformation, or for what espalier.fit takes.
 
-    `steps` are those of the job: its schedule is compared at all of them. InvalidArgument that names the part of the
-    transformation without a counterpart.
+    `steps` are those of the job: its schedule is compared at all of them. If the job's number is not known, they are
+    not all (`whole`), and only schedules that the daemon has a formula for are taken. InvalidArgument that names the
+    part of the transformation without a counterpart.
     """
     leaves = jax.tree_util.tree_leaves(params)
     if isinstance(optimizer, (str, optimizers.Optimizer, program_pb2.Optimizer)):
-        return Matched(optimizers.resolve(optimizer), [False] * len(leaves))
+        proto = optimizers.resolve(optimizer)
+        decay = _attributes(proto).get("weight_decay", 0.0)
+        return Matched(proto, [False] * len(leaves), [decay] * len(leaves), [1.0] * len(leaves))
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise InvalidArgument(
             f"optimizer is a {type(optimizer).__name__}; accepted: a transformation of optax, a name ({KNOWN}) or an "
             "object of espalier.optimizers"
         )
-    stages = list(_stages(optimizer.update))
-    proto = _guess(stages, steps)
-    return Matched(proto, _verify(optimizer, params, proto, stages))
+    # What follows is compared with a part that decays weights, if there is one: others have a decay of 0.
+    first, *others = parts = sorted(_parts(optimizer.update), key=lambda p: "add_decayed_weights" not in _names(p))
+    for stage in (stage for part in parts for stage in part):
+        if stage.name == "scale_by_rss":  # its update does not hold what the sum starts with
+            stage.values["initial_accumulator_value"] = _first_sum(optimizer.init(params))
+    proto = _guess(first, steps, whole)
+    variants = [(_attributes(proto).get("weight_decay", 0.0), 1.0)]
+    for part in others:
+        if _names(part) - _OWN != _names(first) - _OWN:
+            names = " and ".join(", ".join(sorted(_names(p))) for p in parts)
+            raise InvalidArgument(f"optax: parts of the parameters have different optimizers ({names}); one is taken")
+        other = _guess(part, steps, whole)
+        scale = _scale(other.learning_rate, proto.learning_rate, max(steps, 1))
+        variants.append((_attributes(other).get("weight_decay", 0.0), scale))
+    if any(decay for decay, _ in variants):
+        variants += [(0.0, scale) for _, scale in variants]  # leaves that a mask leaves out
+    return _verify(optimizer, params, proto, first, list(dict.fromkeys(variants)))
+
+
+# What parts of the parameters may have of their own.
+_OWN = {"add_decayed_weights", "scale", "scale_by_learning_rate", "scale_by_schedule"}
+
+
+def _names(stages: Sequence[_Stage]) -> set[str]:
+    return {stage.name for stage in stages} - set(_IGNORED)
+
+
+def _attributes(proto: program_pb2.Optimizer) -> dict[str, Any]:
+    return {k: (a.b if a.HasField("b") else a.f) for k, a in proto.attributes.items()}
+
+
+def _scale(schedule: program_pb2.LearningRateSchedule, base: program_pb2.LearningRateSchedule, steps: int) -> float:
+    """By how much a schedule is higher than another at every step."""
+    scale = schedule.peak / base.peak if base.peak else 1.0
+    for step in np.linspace(0, steps - 1, min(steps, 500)).astype(int).tolist():
+        if abs(learning_rate(schedule, step) - scale * learning_rate(base, step)) > _TOLERANCE * schedule.peak:
+            raise InvalidArgument(
+                f"optax: the learning rates of parts of the parameters are no multiples of each other in step {step}; "
+                "one schedule for all is taken, times a number for each part"
+            )
+    return float(scale)
 
 
 def _closure(function: Any) -> dict[str, Any]:
@@ -78,10 +139,7 @@ def _stages(update: Any) -> list[_Stage]:
     if name == "with_extra_args_support" and hasattr(values.get("tx"), "update"):
         return _stages(values["tx"].update)
     if name in ("partition", "multi_transform"):
-        inner = values.get("transforms", {})
-        inner = inner.items() if isinstance(inner, Mapping) else inner
-        parts = [_stages(t.update) for _, t in inner]
-        trained = [p for p in parts if [s.name for s in p] != ["set_to_zero"]]
+        trained = _trained_parts(values)
         if len(trained) == 1:
             return trained[0]
     if name == "masked" and hasattr(values.get("inner"), "update"):
@@ -89,10 +147,26 @@ def _stages(update: Any) -> list[_Stage]:
     return [_Stage(name, values)]
 
 
-_IGNORED = ("identity", "init_empty_state")
+def _parts(update: Any) -> list[list[_Stage]]:
+    """The transformations of each part of the parameters; of all of them, if they are not parted."""
+    name = str(getattr(update, "__qualname__", "")).split(".<locals>")[0]
+    values = _closure(update)
+    if name == "with_extra_args_support" and hasattr(values.get("tx"), "update"):
+        return _parts(values["tx"].update)
+    if name in ("partition", "multi_transform"):
+        return _trained_parts(values) or [_stages(update)]
+    return [_stages(update)]
 
 
-def _guess(stages: Sequence[_Stage], steps: int) -> program_pb2.Optimizer:
+def _trained_parts(values: Mapping[str, Any]) -> list[list[_Stage]]:
+    """Of what optax.partition closes over: the stages of the parts that move."""
+    inner = values.get("transforms", {})
+    inner = inner.items() if isinstance(inner, Mapping) else inner
+    parts = [_stages(t.update) for _, t in inner]
+    return [p for p in parts if [s.name for s in p] != ["set_to_zero"]]
+
+
+def _guess(stages: Sequence[_Stage], steps: int, whole: bool) -> program_pb2.Optimizer:
     """The daemon's optimizer that the stages seem to be."""
     name = "sgd"
     attributes: dict[str, Any] = {}
@@ -136,7 +210,7 @@ def _guess(stages: Sequence[_Stage], steps: int) -> program_pb2.Optimizer:
         def positive(step: int) -> float:
             return -sign * float(schedule(step))
 
-        fitted = fit_schedule(positive, max(steps, 1), "the optax schedule")
+        fitted = fit_schedule(positive, max(steps, 1), "the optax schedule", whole)
     else:
         fitted = program_pb2.LearningRateSchedule(peak=-sign)
     if fitted.peak < 0:
@@ -167,24 +241,29 @@ def _adam(stage: _Stage) -> tuple[str, dict[str, Any]]:
 def _rms(stage: _Stage) -> tuple[str, dict[str, Any]]:
     v = stage.values
     centered = stage.name == "scale_by_stddev"
-    if v.get("eps_in_sqrt", True) and float(v["eps"]):
-        raise _refusal(stage, "with eps within the root; optax.rmsprop(..., eps_in_sqrt=False) is the daemon's")
     if v.get("bias_correction"):
         raise _refusal(stage, "bias_correction=True")
-    return "rmsprop", {"alpha": v["decay"], "eps": v["eps"], "centered": centered}
+    inside = bool(v.get("eps_in_sqrt", True))
+    return "rmsprop", {"alpha": v["decay"], "eps": v["eps"], "centered": centered, "eps_in_sqrt": inside}
 
 
 def _rss(stage: _Stage) -> tuple[str, dict[str, Any]]:
-    initial = _closure_of_init(stage, "initial_accumulator_value", 0.1)
-    if initial < 1e-3 and float(stage.values["eps"]):
-        raise _refusal(stage, "with eps within the root and an accumulator that starts near 0")
-    # sqrt(s + eps) with s >= initial: eps there is nothing beside it.
-    return "adagrad", {"initial_accumulator_value": initial, "eps": 0.0}
+    v = stage.values
+    return "adagrad", {
+        "initial_accumulator_value": v["initial_accumulator_value"],
+        "eps": v["eps"],
+        "eps_in_sqrt": True,
+    }
 
 
-def _closure_of_init(stage: _Stage, name: str, default: float) -> float:
-    value = stage.values.get(name)
-    return float(default if value is None else value)
+def _first_sum(state: Any) -> float:
+    """An element of the sums of squares in a new state of optax."""
+    sums = getattr(state, "sum_of_squares", None)
+    if sums is not None:
+        return next((float(x.reshape(-1)[0]) for x in jax.tree_util.tree_leaves(sums) if np.size(x)), 0.0)
+    if isinstance(state, Mapping):
+        state = tuple(state.values())
+    return max((_first_sum(s) for s in state), default=0.0) if isinstance(state, (tuple, list)) else 0.0
 
 
 def _lion(stage: _Stage) -> tuple[str, dict[str, Any]]:
@@ -209,19 +288,48 @@ def _probe(leaf: Any, random: np.random.Generator) -> np.ndarray[Any, Any]:
     return np.asarray(random.normal(size=shape), np.float32)
 
 
-def _verify(tx: Any, params: Any, proto: program_pb2.Optimizer, stages: Sequence[_Stage]) -> list[bool]:
-    """Compares the updates of several steps. Returns which leaves never move."""
+def _still(tx: Any, params: Any, random: np.random.Generator) -> list[bool]:
+    """Which leaves never move."""
+    state, update = tx.init(params), jax.jit(tx.update)
+    still = [True] * len(jax.tree_util.tree_leaves(params))
+    for _ in range(3):  # a warm-up may begin with a learning rate of 0
+        gradients = jax.tree_util.tree_map(lambda p: random.normal(size=p.shape).astype(np.float32), params)
+        updates, state = update(gradients, state, params)
+        still = [s and not np.any(u) for s, u in zip(still, jax.tree_util.tree_leaves(updates), strict=True)]
+    return still if not all(still) else [False] * len(still)
+
+
+@dataclass
+class _Form:
+    """What a leaf may be updated with, and the state of that."""
+
+    decay: float
+    scale: float
+    attributes: Mapping[str, Any]
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+def _verify(
+    tx: Any,
+    params: Any,
+    proto: program_pb2.Optimizer,
+    stages: Sequence[_Stage],
+    variants: Sequence[tuple[float, float]],
+) -> Matched:
+    """Compares the updates of several steps: of each leaf with each of the weight decays and rates in `variants`."""
     random = np.random.default_rng(0)
     leaves, tree = jax.tree_util.tree_flatten(params)
-    attributes = {k: (a.b if a.HasField("b") else a.f) for k, a in proto.attributes.items()}
+    attributes = _attributes(proto)
+    smallest = min((decay for decay, _ in variants if decay), default=0.0)
     # Parameters so large that their decay shows beside the gradient.
-    size = 1 / max(attributes.get("weight_decay", 0.0), 1e-6) if attributes.get("weight_decay") else 1.0
+    size = 1 / max(smallest, 1e-6) if smallest else 1.0
     own = [_probe(leaf, random) * np.float32(size) for leaf in leaves]
     theirs = jax.tree_util.tree_unflatten(tree, [jax.numpy.asarray(x) for x in own])
+    # Leaves that are left alone are no part of the clipped norm.
+    frozen = _still(tx, theirs, random)
     state = tx.init(theirs)
     update = jax.jit(tx.update)
-    states: list[dict[str, Any]] = [{} for _ in own]
-    frozen = [False] * len(own)
+    forms = [[_Form(d, s, {**attributes, "weight_decay": d}) for d, s in variants] for _ in own]
     formula = FORMULAS[proto.name]
     for step in range(_STEPS):
         # Gradients of several magnitudes: some norms are clipped, some are not.
@@ -232,22 +340,33 @@ def _verify(tx: Any, params: Any, proto: program_pb2.Optimizer, stages: Sequence
         moves = [np.asarray(u, np.float64) for u in jax.tree_util.tree_leaves(updates)]
         theirs = jax.tree_util.tree_map(lambda p, u: p + u, theirs, updates)
         rate = learning_rate(proto.learning_rate, step)
-        if step == 0:
-            # The updates of leaves that are left alone are all 0, and no part of the clipped norm.
-            frozen = [rate > 0 and not np.any(m) for m in moves]
         factor = clip([g for g, f in zip(gradients, frozen, strict=True) if not f], proto.clip_norm)
-        largest = max((float(np.abs(m).max()) for m in moves if m.size), default=0.0)
         for i, (x, g, move) in enumerate(zip(own, gradients, moves, strict=True)):
-            if frozen[i] and not np.any(move):
+            if frozen[i]:
+                if np.any(move):
+                    raise _difference(params, i, proto, stages, step)
                 continue
-            expected = formula(
-                x.astype(np.float64), g.astype(np.float64) * factor, rate, step + 1, states[i], attributes
-            )
-            wrong = float(np.abs(expected - move).max()) if move.size else 0.0
-            if wrong > _TOLERANCE * max(largest, 1e-12):
+            # Of its own largest update: beside a decayed leaf, others move little.
+            largest = float(np.abs(move).max()) if move.size else 0.0
+            left = []
+            for form in forms[i]:
+                expected = formula(
+                    x.astype(np.float64),
+                    g.astype(np.float64) * factor,
+                    rate * form.scale,
+                    step + 1,
+                    form.state,
+                    form.attributes,
+                )
+                wrong = float(np.abs(expected - move).max()) if move.size else 0.0
+                if wrong <= _TOLERANCE * max(largest, 1e-12):
+                    left.append(form)
+            if not left:
                 raise _difference(params, i, proto, stages, step)
+            forms[i] = left
             own[i] = (x.astype(np.float64) + move).astype(np.float32)
-    return frozen
+    chosen = [options[0] for options in forms]
+    return Matched(proto, frozen, [f.decay for f in chosen], [f.scale for f in chosen])
 
 
 def _difference(
@@ -255,10 +374,7 @@ def _difference(
 ) -> InvalidArgument:
     path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(params)[0][leaf][0])
     names = ", ".join(stage.name for stage in stages)
-    hint = (
-        " Weight decay of some parameters only (a mask) has no counterpart." if "add_decayed_weights" in names else ""
-    )
     return InvalidArgument(
         f"the optax transformation ({names}) does not move {path} as the daemon's {proto.name} does, from update "
-        f"{step + 1} on.{hint} espalier.optimizers has the daemon's optimizers"
+        f"{step + 1} on. espalier.optimizers has the daemon's optimizers"
     )

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 from espalier.jax.registry import REFUSED
-
-STOP_GRADIENT = (
-    "the daemon has no such operator; it is only converted within softmax, log_softmax and logsumexp, where it does "
-    "not change the gradient"
-)
 
 _REASONS = {
     "there is no operator of linear algebra beyond products": """
@@ -26,12 +19,3 @@ _REASONS = {
     "it calls code of the host": "pure_callback io_callback ffi_call custom_call",
 }
 REFUSED.update({name: reason for reason, names in _REASONS.items() for name in names.split()})
-
-
-def has_operator(name: str) -> bool:
-    """Whether the daemon has an operator, as far as this package knows it."""
-    if importlib.util.find_spec("espalier.ops") is None:
-        return False
-    from espalier import ops
-
-    return hasattr(ops, name)

@@ -14,12 +14,17 @@ from espalier.v1 import program_pb2
 _Schedule = program_pb2.LearningRateSchedule
 _TOLERANCE = 3e-6  # of the peak: optax computes schedules in f32
 _SAMPLES = 4000
+_LONGEST_TABLE = 65536
 
 
 def learning_rate(schedule: program_pb2.LearningRateSchedule, step: int) -> float:
     """The daemon's learning rate of a step, counted from 0 (docs/reference/grpc-api.md, LearningRateSchedule)."""
     peak, floor, kind = schedule.peak, schedule.floor, schedule.kind
+    if kind == _Schedule.TABLE:
+        return float(schedule.values[min(step, len(schedule.values) - 1)])
     if step < schedule.warmup_steps:
+        if schedule.HasField("warmup_from"):
+            return float(schedule.warmup_from + (peak - schedule.warmup_from) * step / schedule.warmup_steps)
         return float(peak * (step + 1) / schedule.warmup_steps)
     s = step - schedule.warmup_steps
     t = min(1.0, s / max(1, schedule.total_steps - schedule.warmup_steps))
@@ -57,10 +62,13 @@ def _is_empty(cell: Any) -> bool:
         return True
 
 
-def fit_schedule(function: Callable[[int], Any], steps: int, name: str) -> program_pb2.LearningRateSchedule:
+def fit_schedule(
+    function: Callable[[int], Any], steps: int, name: str, whole: bool = True
+) -> program_pb2.LearningRateSchedule:
     """The daemon's schedule that gives the numbers of `function` at all of `steps` steps.
 
-    InvalidArgument if there is none; `name` is what the message calls the schedule.
+    If no formula does, a table of them. InvalidArgument if that would be too long, or if these are not all steps of the
+    job (`whole`); `name` is what the message calls the schedule.
     """
     at = sorted({*range(min(steps, 300)), *np.linspace(0, steps - 1, min(steps, _SAMPLES)).astype(int).tolist()})
     rates = {step: float(function(step)) for step in at}
@@ -68,18 +76,29 @@ def fit_schedule(function: Callable[[int], Any], steps: int, name: str) -> progr
     for candidate in _candidates(rates, hints, steps):
         if all(abs(learning_rate(candidate, s) - rate) <= _TOLERANCE * candidate.peak for s, rate in rates.items()):
             return candidate
-    warm = rates[0] == 0 and steps > 1 and rates[at[1]] > 0
-    hint = (
-        "; the daemon's warm-up begins with peak / warmup_steps, not with 0: use an optimizer of "
-        "espalier.optimizers, whose schedules have warmup="
-        if warm
-        else "; espalier.optimizers has the daemon's schedules"
-    )
-    shown = ", ".join(f"{rates[s]:.6g}" for s in at[:4])
-    raise InvalidArgument(
-        f"the learning rate of {name} ({shown}, ...) is none of the daemon's schedules (constant, step, cosine, "
-        f"linear, polynomial, each with a linear warm-up){hint}"
-    )
+    if not whole or steps > _LONGEST_TABLE:
+        why = (
+            f"the job has {steps} steps: a table of the rates has at most {_LONGEST_TABLE}"
+            if whole
+            else "for a table of the rates the number of steps must be known: give steps=, or data whose size is known"
+        )
+        shown = ", ".join(f"{rates[s]:.6g}" for s in at[:4])
+        raise InvalidArgument(
+            f"the learning rate of {name} ({shown}, ...) is none of the daemon's schedules (constant, step, cosine, "
+            f"linear, polynomial, each with a linear warm-up), and {why}; espalier.optimizers has those schedules"
+        )
+    return _table(function, steps, name)
+
+
+def _table(function: Callable[[int], Any], steps: int, name: str) -> program_pb2.LearningRateSchedule:
+    """The rate of every step of the job."""
+    values = [float(function(step)) for step in range(steps)]
+    while len(values) > 1 and values[-1] == values[-2]:
+        values.pop()
+    wrong = next((step for step, value in enumerate(values) if not 0 <= value < math.inf), None)
+    if wrong is not None:
+        raise InvalidArgument(f"the learning rate of {name} is {values[wrong]:g} in step {wrong}; accepted: 0 or more")
+    return _Schedule(kind=_Schedule.TABLE, peak=max(values), values=values)
 
 
 def _candidates(
@@ -96,10 +115,15 @@ def _candidates(
         after = sorted(s for s in rates if s >= warmup)
         if not after:
             after = [max(rates)]
-        yield _Schedule(kind=_Schedule.CONSTANT, peak=peak, warmup_steps=warmup)
-        yield from _steps(rates, hints, peak, warmup, after)
+        made = [_Schedule(kind=_Schedule.CONSTANT, peak=peak, warmup_steps=warmup)]
+        made += _steps(rates, hints, peak, warmup, after)
         for end in dict.fromkeys(n for h in whole for n in (h, h + warmup) if n > warmup):
-            yield from _falling(rates, hints, peak, warmup, after, end)
+            made += _falling(rates, hints, peak, warmup, after, end)
+        yield from made
+        if warmup == top > 0:  # the rise starts with the rate of step 0 and ends with the peak in step `top`
+            for schedule in made:
+                schedule.warmup_from = rates[0]
+            yield from made
 
 
 def _falling(

@@ -96,7 +96,7 @@ class Trainer:
         """
         converted, columns, arrays = self._converted(data, batch_size, example_batch)
         total = _steps(arrays, batch_size, epochs, steps, validation_split)
-        proto = self._optimizer(converted, total)
+        proto = self._optimizer(converted, total, whole=steps is not None or arrays is not None)
         self.converted = converted
         for note in converted.notes:
             warnings.warn(note, EspalierWarning, stacklevel=2)
@@ -162,7 +162,7 @@ class Trainer:
         session = Session(
             converted.graph,
             None if data is None else columns,
-            optimizer=self._optimizer(converted, total_steps or _UNKNOWN_STEPS),
+            optimizer=self._optimizer(converted, total_steps or _UNKNOWN_STEPS, whole=total_steps is not None),
             batch_size=batch_size,
             validation_split=validation_split,
             shuffle=shuffle,
@@ -284,14 +284,14 @@ class Trainer:
         )
         return converted, _columns(data, arrays, converted), arrays
 
-    def _optimizer(self, converted: Converted, total_steps: int) -> program_pb2.Optimizer:
-        """The optimizer; freezes the parameters that it leaves alone."""
-        matched = match(self.optimizer, self.params, total_steps)
+    def _optimizer(self, converted: Converted, total_steps: int, whole: bool) -> program_pb2.Optimizer:
+        """The optimizer; freezes the parameters that it leaves alone. `whole`: whether there are no further steps."""
+        matched = match(self.optimizer, self.params, total_steps, whole=whole)
         frozen = {name for name, still in zip(converted.params, matched.frozen, strict=True) if still}
         for value in converted.graph.proto.values:
             if value.kind == graph_pb2.PARAMETER and value.name in frozen:
                 value.frozen = True
-        return matched.proto
+        return matched.grouped(converted.params)
 
     def _take(self, converted: Converted, weights: Mapping[str, Any]) -> None:
         self.params = restored(self.params, converted.params, converted, weights)

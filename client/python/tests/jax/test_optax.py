@@ -17,6 +17,15 @@ Schedule = program_pb2.LearningRateSchedule
 cosine, exponential = optax.cosine_decay_schedule(0.1, 100, 0.1), optax.exponential_decay(0.01, 10, 0.5, staircase=True)
 warm = optax.join_schedules([optax.linear_schedule(0.01, 0.1, 9), optax.constant_schedule(0.1)], [9])
 
+
+def matrices(params):
+    return jax.tree.map(lambda x: x.ndim > 1, params)
+
+
+def labels(params):
+    return {name: "slow" if name == "first" else "fast" for name in params}
+
+
 TRAINED = {
     "sgd": optax.sgd(0.1),
     "momentum": optax.sgd(0.1, momentum=0.9),
@@ -26,12 +35,18 @@ TRAINED = {
     "adam with l2": optax.chain(optax.add_decayed_weights(1e-2), optax.adam(1e-2)),
     "adamw clipped": optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(exponential, weight_decay=0.1)),
     "rmsprop": optax.rmsprop(1e-2, momentum=0.9, centered=True, eps_in_sqrt=False),
+    "rmsprop of optax": optax.rmsprop(1e-2, eps=1e-3),
     "adagrad": optax.adagrad(0.1),
+    "adagrad from 0": optax.adagrad(0.1, initial_accumulator_value=0.0, eps=1e-3),
     "lion": optax.lion(1e-3, weight_decay=0.1),
     "warm-up": optax.sgd(warm),
     "linear": optax.sgd(optax.linear_schedule(0.1, 0.01, 25)),
     "polynomial": optax.sgd(optax.polynomial_schedule(0.1, 0.0, 2.0, 40)),
     "smooth decay": optax.sgd(optax.exponential_decay(0.1, 10, 0.9)),
+    "warm-up from 0": optax.adam(optax.warmup_cosine_decay_schedule(0.0, 0.02, 10, 100, 0.001)),
+    "schedule of one's own": optax.sgd(lambda step: 0.1 / (1 + step)),
+    "masked decay": optax.adamw(1e-2, weight_decay=0.5, mask=matrices),
+    "two rates": optax.multi_transform({"slow": optax.adam(1e-3), "fast": optax.adamw(1e-2, weight_decay=0.5)}, labels),
 }
 
 
@@ -68,20 +83,23 @@ REFUSED = {
     "lamb": (optax.lamb(1e-3), "scale_by_trust_ratio"),
     "nadam": (optax.nadam(1e-3), "NAdam"),
     "adafactor": (optax.adafactor(1e-3), "scale_by_factored_rms"),
-    "rmsprop with eps in the root": (optax.rmsprop(1e-2), "eps_in_sqrt=False"),
     "clipping of values": (optax.chain(optax.clip(1.0), optax.adam(1e-3)), "clip has no counterpart"),
     "accumulation": (optax.MultiSteps(optax.adam(1e-3), 2), "MultiSteps"),
     "two clippings": (optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1), optax.ema(0.9)), "ema"),
-    "masked decay": (
-        optax.adamw(1e-3, mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p)),
-        "does not move .*bias.*mask",
+    "two optimizers": (
+        optax.multi_transform({"a": optax.adam(1e-3), "c": optax.sgd(0.1)}, {"a": "a", "c": "c"}),
+        "different optimizers",
     ),
-    "masked small decay": (
-        optax.adamw(1e-3, weight_decay=1e-5, mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p)),
-        "mask",
+    "two schedules": (
+        optax.multi_transform({"a": optax.sgd(0.1), "c": optax.sgd(cosine)}, {"a": "a", "c": "c"}),
+        "no multiples of each other",
     ),
-    "warm-up from 0": (optax.adam(optax.warmup_cosine_decay_schedule(0.0, 0.1, 10, 100)), "warm-up begins"),
-    "schedule of one's own": (optax.sgd(lambda step: 0.1 / (1 + step)), "none of the daemon's schedules"),
+    "clipping by parts": (
+        optax.multi_transform(
+            {k: optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1)) for k in "ac"}, {"a": "a", "c": "c"}
+        ),
+        "does not move",
+    ),
     "ascent": (optax.sgd(-0.1), "ascends"),
     "no optimizer": (0.1, "is a float; accepted"),
 }
@@ -102,6 +120,23 @@ def test_what_fit_takes_is_taken():
 def test_parts_that_are_not_trained_are_frozen():
     tx = optax.multi_transform({"train": optax.adam(1e-3), "still": optax.set_to_zero()}, {"a": "train", "c": "still"})
     assert match(tx, PARAMS, 10).frozen == [False, False, True]
+
+
+def test_masked_decay_becomes_a_group():
+    found = match(optax.adamw(1e-3, weight_decay=1e-5, mask=matrices), PARAMS, 10)
+    assert found.decays == pytest.approx([0, 1e-5, 1e-5])
+    (group,) = found.grouped(["a/bias", "a/kernel", "c"]).groups
+    assert (list(group.parameters), group.weight_decay) == (["a/bias"], 0.0)
+    assert not group.HasField("learning_rate_scale")
+
+
+def test_a_table_needs_the_number_of_steps():
+    own = optax.sgd(lambda step: 0.1 / (1 + step))
+    assert len(match(own, PARAMS, 50).proto.learning_rate.values) == 50
+    with pytest.raises(InvalidArgument, match=r"the number of steps must be known"):
+        match(own, PARAMS, 50, whole=False)
+    with pytest.raises(InvalidArgument, match=r"the job has 100000 steps: a table"):
+        match(own, PARAMS, 100000)
 
 
 def test_a_schedule_is_fitted_beyond_the_job():
