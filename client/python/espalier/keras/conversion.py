@@ -76,6 +76,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "Minimum": lambda op, a, b: ops.minimum(a, b),
     "Matmul": lambda op, a, b: ops.matmul(a, b),
     "Square": lambda op, a: ops.square(a),
+    "StopGradient": lambda op, a: ops.stop_gradient(a),
     "GetItem": lambda op, a, key: ops.get_item(a, key),
     "Reshape": lambda op, a: ops.reshape(a, op.newshape),
     "Transpose": lambda op, a: ops.transpose(a, op.axes),

@@ -158,6 +158,8 @@ class Operation(Layer):
         shape = self._shape([v.shape for v in inputs])
         if function in _UNARY:
             return [g.map(inputs[0], _UNARY[function])]
+        if function == "stop_gradient":
+            return [g.map(inputs[0], "stop_gradient")]
         if function in _BINARY:
             return [self._binary(g, inputs, shape)]
         if function == "clip":
@@ -279,6 +281,11 @@ def matmul(x1: Any, x2: Any) -> Any:
 def square(x: Any) -> Any:
     """x * x."""
     return _binary("multiply", x, x)
+
+
+def stop_gradient(variable: Any) -> Any:
+    """The tensor, through which no gradient flows."""
+    return _apply("stop_gradient", [variable])
 
 
 def clip(x: Any, x_min: float, x_max: float) -> Any:

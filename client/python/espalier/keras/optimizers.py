@@ -1,13 +1,8 @@
-"""Optimizers and learning-rate schedules, with Keras' names, arguments and defaults.
-
-Adam and AdamW add `epsilon` after the correction of the moments, as PyTorch does; Keras adds it before, which makes it
-larger in the first steps (1e-7 counts as 3e-6 in the first one). RMSprop adds it to the root, Keras below the root.
-Where gradients are much larger than that, results are the same.
-"""
+"""Optimizers and learning-rate schedules, with Keras' names, arguments, defaults and formulas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from espalier import optimizers as daemon
@@ -81,7 +76,7 @@ class PolynomialDecay(LearningRateSchedule):
 
 
 class CosineDecay(LearningRateSchedule):
-    """Half a cosine from initial to alpha * initial; the end stays."""
+    """Half a cosine from initial to alpha * initial; the end stays. With warmup_target, up to that before."""
 
     def __init__(
         self,
@@ -92,22 +87,42 @@ class CosineDecay(LearningRateSchedule):
         warmup_target: float | None = None,
         warmup_steps: int = 0,
     ):
-        if warmup_target is not None or warmup_steps:
-            raise InvalidArgument(
-                "CosineDecay: warmup_target and warmup_steps: Keras rises from the initial rate, the coordinator from "
-                "0; give espalier.optimizers' schedule: espalier.optimizers.make('adam', 1e-3, cosine(warmup=100))"
-            )
-        self.peak, self.decay_steps, self.alpha = float(initial_learning_rate), int(decay_steps), float(alpha)
+        self.initial, self.decay_steps, self.alpha = float(initial_learning_rate), int(decay_steps), float(alpha)
+        self.warmup = int(warmup_steps) if warmup_target is not None else 0
+        self.peak = self.initial if warmup_target is None else float(warmup_target)
 
     def _schedule(self) -> daemon.Schedule:
-        return daemon.cosine(floor=self.alpha * self.peak, steps=self.decay_steps)
+        start = self.initial if self.warmup else None
+        return daemon.cosine(self.warmup, self.alpha * self.peak, self.warmup + self.decay_steps, start)
 
     def __call__(self, step: int) -> float:
         """As LearningRateSchedule."""
         import math
 
-        part = min(step, self.decay_steps) / self.decay_steps
+        if step < self.warmup:
+            return self.initial + (self.peak - self.initial) * step / self.warmup
+        part = min(step - self.warmup, self.decay_steps) / self.decay_steps
         return float(self.peak * ((1 - self.alpha) * 0.5 * (1 + math.cos(math.pi * part)) + self.alpha))
+
+
+class PiecewiseConstantDecay(LearningRateSchedule):
+    """values[0] up to step boundaries[0], values[1] up to boundaries[1], and so on; one value more than boundaries."""
+
+    def __init__(self, boundaries: Sequence[int], values: Sequence[float], name: str = "PiecewiseConstant"):
+        if len(values) != len(boundaries) + 1:
+            raise InvalidArgument(
+                f"PiecewiseConstantDecay: {len(boundaries)} boundaries need {len(boundaries) + 1} values, "
+                f"got {len(values)}"
+            )
+        self.boundaries, self.values = [int(b) for b in boundaries], [float(v) for v in values]
+        self.peak = max(self.values)
+
+    def _schedule(self) -> daemon.Schedule:
+        return daemon.table(self(step) for step in range(max([-1, *self.boundaries]) + 2))
+
+    def __call__(self, step: int) -> float:
+        """As LearningRateSchedule."""
+        return self.values[sum(step > boundary for boundary in self.boundaries)]
 
 
 class schedules:  # noqa: N801
@@ -117,10 +132,11 @@ class schedules:  # noqa: N801
     ExponentialDecay = ExponentialDecay
     PolynomialDecay = PolynomialDecay
     CosineDecay = CosineDecay
+    PiecewiseConstantDecay = PiecewiseConstantDecay
 
 
 _SCHEDULES: dict[str, Callable[..., LearningRateSchedule]] = {
-    c.__name__: c for c in (ExponentialDecay, PolynomialDecay, CosineDecay)
+    c.__name__: c for c in (ExponentialDecay, PolynomialDecay, CosineDecay, PiecewiseConstantDecay)
 }
 
 
@@ -135,8 +151,8 @@ class Optimizer(Configurable):
             learning_rate = find("schedule", learning_rate, _SCHEDULES, LearningRateSchedule)
         elif callable(learning_rate):
             raise InvalidArgument(
-                f"{self.name}: learning_rate is a function; accepted are numbers, ExponentialDecay, PolynomialDecay "
-                "and CosineDecay"
+                f"{self.name}: learning_rate is a function; accepted are numbers, ExponentialDecay, PolynomialDecay, "
+                "CosineDecay and PiecewiseConstantDecay"
             )
         self._rate: float | LearningRateSchedule = (
             learning_rate if isinstance(learning_rate, LearningRateSchedule) else float(learning_rate)
@@ -249,7 +265,12 @@ class Adam(Optimizer):
         self.beta_1, self.beta_2, self.epsilon = float(beta_1), float(beta_2), float(epsilon)
 
     def _attributes(self) -> tuple[str, dict[str, Any]]:
-        attributes: dict[str, Any] = {"beta1": self.beta_1, "beta2": self.beta_2, "epsilon": self.epsilon}
+        attributes: dict[str, Any] = {
+            "beta1": self.beta_1,
+            "beta2": self.beta_2,
+            "epsilon": self.epsilon,
+            "epsilon_hat": True,
+        }
         if self.weight_decay:
             return "adamw", attributes | {"weight_decay": float(self.weight_decay)}
         return "adam", attributes
@@ -300,6 +321,7 @@ class RMSprop(Optimizer):
             "eps": self.epsilon,
             "momentum": self.momentum,
             "centered": self.centered,
+            "eps_in_sqrt": True,
         }
 
 
@@ -314,7 +336,11 @@ class Adagrad(Optimizer):
 
     def _attributes(self) -> tuple[str, dict[str, Any]]:
         self._no_decay("it is decoupled in Keras")
-        return "adagrad", {"initial_accumulator_value": self.initial_accumulator_value, "eps": self.epsilon}
+        return "adagrad", {
+            "initial_accumulator_value": self.initial_accumulator_value,
+            "eps": self.epsilon,
+            "eps_in_sqrt": True,
+        }
 
 
 class Lion(Optimizer):

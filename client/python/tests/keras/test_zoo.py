@@ -238,6 +238,13 @@ def frozen(rng):
     return keras.Model(begin, out), images(rng, 8, 8, 2), classes(rng, 3), "sparse_categorical_crossentropy"
 
 
+def stopped(rng):
+    begin = L.Input((6,))
+    x = L.Dense(8, activation="tanh")(begin)
+    x = x * keras.ops.stop_gradient(x) + keras.ops.stop_gradient(L.Dense(8, name="still")(begin))
+    return keras.Model(begin, L.Dense(2)(x)), images(rng, 6), images(rng, 2), "mse"
+
+
 def volumes(rng):
     model = keras.Sequential(
         [
@@ -264,6 +271,7 @@ FAMILIES = (
     nested_shared,
     two_outputs,
     frozen,
+    stopped,
 )
 OTHERS = (
     mlp,

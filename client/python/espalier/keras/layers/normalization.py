@@ -14,10 +14,6 @@ from espalier.keras.lowering import Lowering, Order, Value, known
 from espalier.keras.tensor import Shape
 from espalier.keras.variable import Variable
 
-# batch_norm corrects the running variance by count / (count - 1), as PyTorch does. Keras does not; with this count the
-# factor is 1. It has no other use in that operator.
-_NO_CORRECTION = 2**53
-
 
 def _axis_first(rank: int, axis: int) -> Order:
     # The order [N, C, others...] for channels at `axis`.
@@ -100,7 +96,7 @@ class BatchNormalization(Layer):
         if not (self.trainable and self.moving_mean_moves and self._trains(g, arguments)):
             return [Value(self._fixed(g, x, (scale, bias, mean, variance)), value.shape, order)]
         stats = g.op("batch_norm_stats", [x], shape=(2, channels))
-        attributes = {"epsilon": self.epsilon, "momentum": 1 - self.momentum, "count": _NO_CORRECTION}
+        attributes = {"epsilon": self.epsilon, "momentum": 1 - self.momentum, "biased_running_var": True}
         y = g.op("batch_norm", [x, scale, bias, mean, variance, stats], attributes, shape=x.shape or ())
         return [Value(y, value.shape, order)]
 
