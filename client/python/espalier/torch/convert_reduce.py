@@ -206,5 +206,12 @@ def _sort(emit: Emitter, x: Value, *arguments: Any, dim: int = -1, descending: b
     given = [a for a in arguments if not isinstance(a, bool)] or [dim]
     order = [a for a in arguments if isinstance(a, bool)] or [descending]
     dim = axis(given[-1], x.rank)
-    attributes = {"k": emit.number(x.shape[dim]), "axis": dim, "largest": order[-1]}
-    return emit.ops("top_k", [emit.whole(x)], attributes, [(output.shape, output.dtype) for output in emit.outputs])
+    results = [(output.shape, output.dtype) for output in emit.outputs]
+    return emit.ops("sort", [emit.whole(x)], {"axis": dim, "descending": order[-1]}, results)
+
+
+@handles("argsort.default", "argsort.stable")
+def _argsort(emit: Emitter, x: Value, *arguments: Any, **named: Any) -> Value:
+    given = [a for a in arguments if not isinstance(a, bool)] or [named.get("dim", -1)]
+    order = [a for a in arguments if isinstance(a, bool)] or [named.get("descending", False)]
+    return emit.op("argsort", [emit.whole(x)], {"axis": axis(given[-1], x.rank), "descending": order[-1]})

@@ -303,14 +303,7 @@ class Emitter:
         return made
 
     def stop_gradient(self, value: Value) -> Value:
-        """`value`, through which no gradient flows.
-
-        Rounding has the gradient zero, and of a number times 2^96 it is that number: exact below 2^32, and to 2^-97.
-        """
+        """`value`, through which no gradient flows."""
         if value.is_constant or not value.dtype.is_floating_point:
             return value
-        if value.dtype != torch.float32:
-            raise CannotConvert(f"detach() of {value.dtype}; only of float32")
-        scaled = self.arithmetic("multiply", value, 2.0**96, value.dtype)
-        rounded = self.elementwise("round", [scaled], dtype=value.dtype)
-        return self.arithmetic("multiply", rounded, 2.0**-96, value.dtype)
+        return self.elementwise("stop_gradient", [value], dtype=value.dtype)

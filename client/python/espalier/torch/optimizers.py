@@ -64,22 +64,54 @@ _KNOWN: dict[str, Callable[[str, Mapping[str, Any]], tuple[str, dict[str, Any]]]
 }
 
 
+# Options that a group of parameters may have of its own; those that schedulers derive follow from lr.
+_OWN = ("lr", "initial_lr", "max_lr", "min_lr", "weight_decay")
+
+
 def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The options, which must be those of all groups of parameters."""
+    """The options of the first group of parameters. Others may only differ in learning rate and weight decay."""
     name = type(optimizer).__name__
     first, *others = ({k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups)
     for place, group in enumerate(others, 1):
         for key, value in group.items():
-            if first.get(key) != value:
+            if key not in _OWN and first.get(key) != value:
                 raise InvalidArgument(
                     f"torch.optim.{name}: groups of parameters have {key} {first.get(key)} and {value} (group "
-                    f"{place}); one value for all is supported"
+                    f"{place}); one value for all is supported, but for lr and weight_decay"
                 )
     return first
 
 
-def convert(optimizer: Any, schedule: optimizers.Schedule | None, clip_norm: float) -> Any:
-    """The message of an optimizer of torch.optim, or what espalier.fit takes. InvalidArgument for one unknown."""
+def _groups(optimizer: torch.optim.Optimizer, names: Mapping[int, str], rate: str) -> list[optimizers.Group]:
+    """Groups that differ from the first one in learning rate (option `rate`) or weight decay."""
+    first, *others = optimizer.param_groups
+    base, found = float(first[rate]), []
+    for group in others:
+        own, decay = float(group[rate]), group.get("weight_decay")
+        parameters = [names[id(p)] for p in group["params"] if id(p) in names]
+        if not parameters or (own == base and decay == first.get("weight_decay")):
+            continue
+        if base == 0:
+            raise InvalidArgument(
+                f"torch.optim.{type(optimizer).__name__}: the first group has lr 0 and another {own:g}; put one that "
+                "learns first"
+            )
+        scale = own / base
+        found.append(
+            optimizers.Group(
+                parameters,
+                learning_rate_scale=None if scale == 1 else scale,
+                weight_decay=None if decay == first.get("weight_decay") else float(decay),
+            )
+        )
+    return found
+
+
+def convert(optimizer: Any, schedule: optimizers.Schedule | None, clip_norm: float, names: Mapping[int, str]) -> Any:
+    """The message of an optimizer of torch.optim, or what espalier.fit takes. InvalidArgument for one unknown.
+
+    `names` are those of the trained parameters, by the tensor's id.
+    """
     if not isinstance(optimizer, torch.optim.Optimizer):
         if schedule is not None or clip_norm:
             raise InvalidArgument(
@@ -105,8 +137,9 @@ def convert(optimizer: Any, schedule: optimizers.Schedule | None, clip_norm: flo
         raise InvalidArgument(f"torch.optim.{name}: hooks are not called, as steps run in the daemon; remove them")
     target, attributes = _KNOWN[name](name, options)
     attributes = {k: v if isinstance(v, bool) else float(v) for k, v in attributes.items()}
-    rate = options.get("initial_lr", options["lr"]) if schedule is not None else options["lr"]
-    return optimizers.make(target, float(rate), schedule, clip_norm=clip_norm, **attributes)
+    rate = "initial_lr" if schedule is not None and "initial_lr" in options else "lr"
+    groups = _groups(optimizer, names, rate)
+    return optimizers.make(target, float(options[rate]), schedule, clip_norm=clip_norm, groups=groups, **attributes)
 
 
 def trained_by(optimizer: Any) -> set[int] | None:

@@ -20,7 +20,7 @@ from espalier.torch import optimizers as torch_optimizers
 from espalier.torch import predicting, schedules
 from espalier.torch.live_module import Following, LiveModule, write_back
 from espalier.torch.module_graph import Columns, Loss, ModuleGraph, argument_names, to_graph
-from espalier.v1 import training_pb2
+from espalier.v1 import graph_pb2, training_pb2
 
 
 class Trainer:
@@ -104,7 +104,7 @@ class Trainer:
             result = training.fit(
                 converted.graph,
                 data,
-                optimizer=self._optimizer(total),
+                optimizer=self._optimizer(converted, total),
                 batch_size=batch_size,
                 epochs=epochs,
                 steps=steps,
@@ -164,7 +164,7 @@ class Trainer:
         session = Session(
             converted.graph,
             data,
-            optimizer=self._optimizer(total_steps),
+            optimizer=self._optimizer(converted, total_steps),
             batch_size=batch_size,
             columns=columns,
             keep=keep,
@@ -278,11 +278,13 @@ class Trainer:
             trained=torch_optimizers.trained_by(self.optimizer),
         )
 
-    def _optimizer(self, total_steps: int | None) -> Any:
+    def _optimizer(self, converted: ModuleGraph, total_steps: int | None) -> Any:
         schedule, peak = self.scheduler, None
         if schedule is not None and not isinstance(schedule, optimizers.Schedule):
             schedule, peak = schedules.convert(schedule, total_steps)
-        message = torch_optimizers.convert(self.optimizer, schedule, self.clip_norm)
+        trained = {v.name for v in converted.graph.proto.values if v.kind == graph_pb2.PARAMETER and not v.frozen}
+        names = {id(tensor): name for name, tensor in converted.tensors.items() if name in trained}
+        message = torch_optimizers.convert(self.optimizer, schedule, self.clip_norm, names)
         if peak is not None:
             message.learning_rate.CopyFrom(schedule.proto(peak))
         return message

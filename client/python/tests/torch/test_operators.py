@@ -106,6 +106,8 @@ CASES = {
         "variance": ((6, 5), lambda x: x.var(1) + x.std(1, unbiased=False) + torch.var_mean(x, (1,), correction=0)[0]),
         "norms": ((6, 5), lambda x: x.norm(dim=1) + torch.linalg.vector_norm(x, 1, 1) + F.normalize(x, dim=1).sum(1)),
         "topk": ((6, 5), lambda x: x.topk(3, 1).values + x.sort(1, descending=True)[0][:, :3]),
+        "sort": ((6, 5), lambda x: x.sort(1).values * torch.arange(5.0) + x.sort(stable=True, descending=True)[0] ** 2),
+        "argsort": ((6, 5), lambda x: x.gather(1, x.argsort(1, descending=True)) * torch.arange(6.0)[:, None]),
         "logsumexp": ((6, 5), lambda x: x.logsumexp(1) + x.prod(1)),
         "matmul": ((6, 5), lambda x: x @ x.mT + torch.bmm(x, x.transpose(1, 2)) + x @ torch.ones(5, 6) + (x @ x[0].mT)),
         "vectors": ((6, 5), lambda x: x @ torch.arange(5.0) + torch.ones(6) @ x.mT.mT @ torch.ones(5, 6)),

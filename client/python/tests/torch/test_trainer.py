@@ -87,8 +87,19 @@ def test_optimizers(daemon, make):
         lambda o: torch.optim.lr_scheduler.LinearLR(o, 0.25, 1.0, 3),
         lambda o: torch.optim.lr_scheduler.PolynomialLR(o, 7, 2.0),
         lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.2, 10, cycle_momentum=False),
+        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 3),
+        lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: min(1.0, step / 4)),
+        lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.1, 0.2, step_size_up=2, cycle_momentum=False),
+        lambda o: torch.optim.lr_scheduler.SequentialLR(
+            o,
+            [torch.optim.lr_scheduler.LinearLR(o, 0.1, 1.0, 2), torch.optim.lr_scheduler.ExponentialLR(o, 0.5)],
+            [2],
+        ),
     ],
-    ids=["step", "exponential", "cosine", "linear", "rising", "polynomial", "one-cycle"],
+    ids=[
+        *("step", "exponential", "cosine", "linear", "rising", "polynomial", "one-cycle"),
+        *("cosine that rises again", "warm-up from 0", "cyclic", "one after the other"),
+    ],
 )
 def test_schedulers(daemon, make):
     module, data = Net(), tensors()
@@ -101,6 +112,37 @@ def test_schedulers(daemon, make):
     result = fit(Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=scheduler), data)
     assert result.history["loss"] == pytest.approx(losses, rel=1e-5)
     assert optimizer.param_groups[0]["lr"] == before
+
+
+def test_groups_of_parameters(daemon):
+    """Learning rates and weight decay of their own, as with torch, also under a schedule."""
+
+    def groups(module):
+        norms = [p for n, p in module.named_parameters() if p.ndim == 1]
+        matrices = [p for n, p in module.named_parameters() if p.ndim > 1]
+        return torch.optim.AdamW(
+            [
+                {"params": matrices[:1], "lr": 0.01, "weight_decay": 0.2},
+                {"params": matrices[1:], "lr": 0.03, "weight_decay": 0.2},
+                {"params": norms, "lr": 0.01, "weight_decay": 0.0},
+            ]
+        )
+
+    module, data = Net(), tensors()
+    reference = copy.deepcopy(module)
+    theirs, ours = groups(reference), groups(module)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(ours, lambda step: 1 / (1 + step))
+    losses = loop(
+        reference,
+        theirs,
+        nn.CrossEntropyLoss(),
+        data,
+        6,
+        torch.optim.lr_scheduler.LambdaLR(theirs, lambda step: 1 / (1 + step)),
+    )
+    result = fit(Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=ours, scheduler=scheduler), data)
+    assert result.history["loss"] == pytest.approx(losses, rel=1e-4)
+    assert_same(module, reference, atol=2e-4)
 
 
 def regression(shape=(4,)):
@@ -229,8 +271,8 @@ def test_several_inputs_and_labels_by_name(daemon):
         (lambda p: torch.optim.Adafactor(p), r"eps=\(None, 0.001\) means something else here"),
         (lambda p: torch.optim.Rprop(p), "Rprop is not supported; accepted of torch.optim are SGD"),
         (
-            lambda p: torch.optim.AdamW([{"params": p[:2], "weight_decay": 0.0}, {"params": p[2:]}]),
-            "groups of parameters have weight_decay 0.0 and 0.01",
+            lambda p: torch.optim.AdamW([{"params": p[:2], "eps": 1e-6}, {"params": p[2:]}]),
+            "groups of parameters have eps 1e-06 and 1e-08",
         ),
     ],
 )
@@ -244,15 +286,18 @@ def test_optimizers_that_differ_are_refused_by_name(optimizer, message):
 @pytest.mark.parametrize(
     ("scheduler", "message"),
     [
-        (lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 3), "learning rate in step 4 of 6"),
-        (lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1 / (step + 1)), "LambdaLR: its learning rate"),
         (lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o), "ReduceLROnPlateau is not supported"),
-        (lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.1, 0.2), "CyclicLR is not supported; accepted are StepLR"),
+        (lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.1, 0.2), "CyclicLR changes the momentum"),
+        (
+            lambda o: torch.optim.lr_scheduler.LambdaLR(o, [lambda step: 1.0, lambda step: 1 / (step + 1)]),
+            "learning rate of group 1 is 0.05, which is not 1 times",
+        ),
     ],
 )
 def test_schedulers_that_differ_are_refused(scheduler, message):
     module = Net()
-    optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+    first, *others = module.parameters()
+    optimizer = torch.optim.SGD([{"params": [first]}, {"params": others}], 0.1, momentum=0.9)
     trainer = Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=scheduler(optimizer))
     with pytest.raises(InvalidArgument, match=message):
         fit(trainer, tensors())
