@@ -18,7 +18,9 @@ PAGE = PACKAGE.parent.parent / "docs" / "reference" / "operators.md"
 TARGET = PACKAGE / "espalier" / "ops.py"
 
 # What only lowered programs contain.
-INTERNAL = re.compile(r".*_update|adafactor_.*|clip_scale|loss_scale|unscale_gradients|paged_attention")
+INTERNAL = re.compile(
+    r".*_update|adafactor_.*|clip_scale|loss_scale|scale_learning_rate|unscale_gradients|paged_attention"
+)
 KINDS = {
     "integer": "int",
     "number": "float",

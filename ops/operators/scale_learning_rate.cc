@@ -9,7 +9,10 @@ void RegisterScaleLearningRate(OpRegistry& registry) {
   def.name = "scale_learning_rate";
   def.doc = "hyper f32[2] = (learning rate, step) -> (factor * learning rate, step)";
   def.inputs = {{"hyper"}};
-  def.attributes = {{.name = "factor", .kind = AttributeKind::kFloat, .required = true}};
+  def.attributes = {{.name = "factor",
+                     .kind = AttributeKind::kFloat,
+                     .required = true,
+                     .doc = "of a group of parameters"}};
   def.infer = [](const NodeTypes& types) -> absl::StatusOr<std::vector<TensorType>> {
     const InputRef hyper{"scale_learning_rate", "hyper", types.inputs[0]};
     ESPALIER_RETURN_IF_ERROR(

@@ -33,6 +33,7 @@ __all__ = [
     "arg_max",
     "arg_min",
     "arg_top_k",
+    "argsort",
     "asin",
     "asinh",
     "atan",
@@ -170,11 +171,13 @@ __all__ = [
     "softmax",
     "softplus",
     "softsign",
+    "sort",
     "space_to_depth",
     "sparse_categorical_crossentropy",
     "split",
     "sqrt",
     "squeeze",
+    "stop_gradient",
     "subtract",
     "subtract_scalar",
     "sum_squares",
@@ -374,6 +377,15 @@ def arg_top_k(
     return _one("arg_top_k", [x], {"k": k, "axis": axis, "largest": largest, "sorted": sorted}, name)
 
 
+def argsort(x: Operand, *, axis: int = -1, descending: bool = False, name: str | None = None) -> Tensor:
+    """The places that sort gives.
+
+    axis: along which to sort, from the end if negative
+    descending: the largest first, otherwise the smallest
+    """
+    return _one("argsort", [x], {"axis": axis, "descending": descending}, name)
+
+
 def asin(x: Operand, *, name: str | None = None) -> Tensor:
     """y = asin(x)."""
     return _one("asin", [x], {}, name)
@@ -451,6 +463,7 @@ def batch_norm(
     epsilon: float = 1e-05,
     momentum: float = 0.1,
     activation: str = "none",
+    biased_running_var: bool = False,
     name: str | None = None,
 ) -> Tensor:
     """x[N, C, ...], scale[C], bias[C], running_mean[C], running_var[C], stats[2, C]?, residual[N, C, ...]? ->
@@ -460,11 +473,13 @@ def batch_norm(
     epsilon: added to the variance
     momentum: running = (1 - m) * running + m * batch
     activation: applied to the result: none, relu, relu6 (relu, at most 6)
+    biased_running_var: move running_var by the mean of squares, as Keras and Flax do; otherwise by the unbiased
+        variance, which is count / (count - 1) of it
     """
     return _one(
         "batch_norm",
         [x, scale, bias, running_mean, running_var, stats, residual],
-        {"epsilon": epsilon, "momentum": momentum, "activation": activation},
+        {"epsilon": epsilon, "momentum": momentum, "activation": activation, "biased_running_var": biased_running_var},
         name,
     )
 
@@ -2016,6 +2031,16 @@ def softsign(x: Operand, *, name: str | None = None) -> Tensor:
     return _one("softsign", [x], {}, name)
 
 
+def sort(x: Operand, *, axis: int = -1, descending: bool = False, name: str | None = None) -> tuple[Tensor, ...]:
+    """The elements in their order along axis, and the places where they were; equal ones keep their order, NaN counts
+    as the largest.
+
+    axis: along which to sort, from the end if negative
+    descending: the largest first, otherwise the smallest
+    """
+    return _many("sort", [x], {"axis": axis, "descending": descending}, name, 2)
+
+
 def space_to_depth(x: Operand, *, blocksize: int, name: str | None = None) -> Tensor:
     """y[n, (i * b + j) * C + c, h, w] = x[n, c, h * b + i, w * b + j].
 
@@ -2078,6 +2103,11 @@ def squeeze(x: Operand, *, axes: Sequence[int], name: str | None = None) -> Tens
     axes: dimensions of x, from the end if negative
     """
     return _one("squeeze", [x], {"axes": axes}, name)
+
+
+def stop_gradient(x: Operand, *, name: str | None = None) -> Tensor:
+    """y = x, through which no gradient flows."""
+    return _one("stop_gradient", [x], {}, name)
 
 
 def subtract(a: Operand, b: Operand, *, name: str | None = None) -> Tensor:
