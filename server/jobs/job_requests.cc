@@ -29,6 +29,9 @@ constexpr size_t kMaxLogBytes = 32 << 20;
 void StripSpec(v1::Job* job) {
   job->mutable_spec()->clear_graph();
   job->mutable_spec()->mutable_search()->clear_imported();
+  if (job->spec().has_optimizer()) {
+    job->mutable_spec()->mutable_optimizer()->mutable_learning_rate()->clear_values();
+  }
 }
 
 // A job that is interrupted must not go on from a model that has the name by then.
