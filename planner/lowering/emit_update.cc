@@ -368,11 +368,13 @@ absl::Status Emitter::UpdateParameters() {
     if (updated_.count(g.parameter) == 0) left.push_back(&g);
   }
   // Updates with the same options beside each other, so that one kernel can run them.
-  const auto group = [&](const PcgStructure::GradientInfo* g) {
-    return GroupOf(options_.optimizer, structure_.graph().value(g->parameter).name);
-  };
-  std::stable_sort(left.begin(), left.end(),
-                   [&](const auto* a, const auto* b) { return group(a) < group(b); });
+  std::map<ValueId, int> group;
+  for (const PcgStructure::GradientInfo* g : left) {
+    group[g->parameter] = GroupOf(options_.optimizer, structure_.graph().value(g->parameter).name);
+  }
+  std::stable_sort(left.begin(), left.end(), [&](const auto* a, const auto* b) {
+    return group[a->parameter] < group[b->parameter];
+  });
   for (const PcgStructure::GradientInfo* g : left) {
     if (absl::Status status = EmitPenalty(*g); !status.ok()) return status;
     DropCopies(*g);  // the update takes them again, so that not all exist at once
