@@ -141,6 +141,7 @@ class ModelServerTest : public ::testing::Test {
   void Restart() {
     models_.reset();
     models_.emplace(ModelServerOptions{.loader = &loader_,
+                                       .graphs = graphs_,
                                        .store = store_.get(),
                                        .clock = &clock_,
                                        .metrics = &metrics_,
@@ -192,6 +193,7 @@ class ModelServerTest : public ::testing::Test {
   }
 
   Loader loader_;
+  const GraphLoader* graphs_ = nullptr;
   SystemClock clock_;
   absl::Duration release_timeout_ = absl::Minutes(5);
   int newest_ = 1;  // version of every artifact
