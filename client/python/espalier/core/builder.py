@@ -37,6 +37,17 @@ class Layer:
         """An error that names the layer."""
         return InvalidArgument(f"layer {self.op.name} ({self.op.op_type.name.lower()}): {text}")
 
+    def check_batch(self, tensor: Tensor, over: Sequence[int] | None = None) -> None:
+        """Refuses an input that is computed over dimensions, the batch among them.
+
+        Without `over` the layer takes the batch in dimension 0 only.
+        """
+        d = tensor.batch_dim
+        if over is None and d not in (None, 0):
+            raise self.error(f"dimension {d} of its input {tensor!r} is the batch, which must be dimension 0")
+        if over is not None and d in over:
+            raise self.error(f"dimension {d} of its input {tensor!r} is the batch, over which nothing is computed")
+
     def parameter(
         self,
         kind: str,

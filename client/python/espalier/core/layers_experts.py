@@ -22,6 +22,7 @@ class ExpertLayers(WeightLayers, MathLayers):
         layer = self._begin(OpType.TOPK, "top_k", name, [input])
         if not 1 <= k <= input.dims[-1]:
             raise layer.error(f"k {k} of {input.dims[-1]} elements")
+        layer.check_batch(input, [input.num_dims - 1])
         dims = [*input.dims[:-1], k]
         found, places = layer.emit_n("top_k", [input], {"k": k, "axis": -1}, [(dims, input.dtype), (dims, "int64")])
         made = [found, layer.emit("cast", [places], {"to": "i32"}, dims=dims, batch_dim=input.batch_dim, dtype="int32")]
@@ -38,6 +39,8 @@ class ExpertLayers(WeightLayers, MathLayers):
         layer = self._begin(OpType.GROUP_BY, "group_by", name, [input, assign])
         if input.num_dims != 2 or assign.num_dims != 2 or assign.dtype != "int32":
             raise layer.error(f"it takes rows [N, E] and experts [N, k] of DT_INT32, got {input!r} and {assign!r}")
+        layer.check_batch(input)
+        layer.check_batch(assign)
         capacity = math.ceil(alpha * assign.dims[1] * input.dims[0] / n)
         results = [([capacity, input.dims[1]], input.dtype)] * n
         made = layer.emit_n("group_by", [input, assign], {"n": n, "alpha": float(alpha)}, results)

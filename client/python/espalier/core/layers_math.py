@@ -144,6 +144,7 @@ class MathLayers(Builder):
         """
         layer = self._begin(OpType.SOFTMAX, "softmax", name, [input])
         at = axis_of(layer, axis, input.num_dims)
+        layer.check_batch(input, [at])
         made = layer.emit("softmax", [input], {"axis": at}, dims=input.dims, batch_dim=input.batch_dim)
         if at == input.num_dims - 1:
             made.logits = input

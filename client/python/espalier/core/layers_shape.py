@@ -82,6 +82,7 @@ class ShapeLayers(Builder):
     def flat(self, input: Tensor, name: str | None = None) -> Tensor:
         """[N, ...] to [N, all the rest]."""
         layer = self._begin(OpType.FLAT, "flat", name, [input])
+        layer.check_batch(input)
         return self._end(layer, layer.reshaped(input, [input.dims[0], math.prod(input.dims[1:])]))
 
     def gather(self, input: Tensor, index: Tensor, dim: int, name: str | None = None) -> Tensor:

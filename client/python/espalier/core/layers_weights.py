@@ -20,6 +20,7 @@ def _windows(
     """Sizes of a convolution's or pooling's result in height and width."""
     if input.num_dims != 4:
         raise layer.error(f"its input has dims {list(input.dims)}; four are needed: batch, channels, height, width")
+    layer.check_batch(input)
     sizes = []
     for what, have, k, s, p in zip(("height", "width"), input.dims[2:], kernel, stride, pad, strict=True):
         if k < 1 or s < 1 or p < 0:
@@ -133,6 +134,7 @@ class WeightLayers(Builder):
             raise layer.error(f"datatype {datatype.name}; accepted: DT_FLOAT")
         if input.num_dims < 2 or out_dim < 1:
             raise layer.error(f"from dims {list(input.dims)} to {out_dim} features; two dimensions or more are needed")
+        layer.check_batch(input, [input.num_dims - 1])
         kernel = layer.parameter("kernel", [out_dim, input.dims[-1]], kernel_initializer)
         bias = layer.bias(out_dim, bias_initializer) if use_bias else None
         self._penalize(layer, kernel, kernel_regularizer)
@@ -191,6 +193,7 @@ class WeightLayers(Builder):
             raise layer.error(f"aggr {aggr!r}; accepted: AGGR_MODE_NONE, AGGR_MODE_SUM, AGGR_MODE_AVG")
         if input.num_dims < 2:
             raise layer.error(f"{aggr.name} of dims {list(input.dims)}: there is no dimension of ids to aggregate")
+        layer.check_batch(input, [input.num_dims - 1])
         dims = [*input.dims[:-1], embedding_dim]
         made = layer.emit("embedding_bag", [input, kernel], {"mode": modes[aggr]}, dims=dims, batch_dim=input.batch_dim)
         return self._end(layer, made)
@@ -203,6 +206,7 @@ class WeightLayers(Builder):
         layer = self._begin(OpType.BATCH_NORM, "batch_norm", name, [input])
         if input.num_dims < 2:
             raise layer.error(f"its input has dims {list(input.dims)}; two or more are needed: batch, channels, ...")
+        layer.check_batch(input)
         channels = input.dims[1]
         scale = layer.parameter("scale", [channels], default=ones())
         bias = layer.bias(channels)
@@ -227,6 +231,7 @@ class WeightLayers(Builder):
         found = sorted({axis_of(layer, axis, rank) for axis in axes})
         if found != list(range(rank - len(found), rank)) or not found or 0 in found:
             raise layer.error(f"axes {list(axes)} of {rank} dimensions; accepted are the last ones, without the batch")
+        layer.check_batch(input, found)
         shape = list(input.dims[found[0] :])
         flat = input
         if len(shape) > 1:
@@ -265,6 +270,7 @@ class WeightLayers(Builder):
         for what, tensor in (("query", query), ("key", key), ("value", value)):
             if tensor.num_dims != 3:
                 raise layer.error(f"{what} has dims {list(tensor.dims)}; three are needed: batch, sequence, features")
+            layer.check_batch(tensor)
         if key.dims[1] != value.dims[1]:
             raise layer.error(f"key has {key.dims[1]} rows, value {value.dims[1]}")
         if num_heads < 1 or embed_dim % num_heads:

@@ -124,6 +124,7 @@ def _conv(node: Node) -> Tensor:
     pads = _pads(node)
     sizes = _sizes(node, x, shape[2:], strides, pads, dilations)
     layer = node.layer(OpType.CONV2D, x)
+    layer.check_batch(x)
     operands = [x, node.parameter(layer, 1), node.parameter(layer, 2)]
     attributes: AttributeDict = {
         "strides": strides,
@@ -142,6 +143,7 @@ def _pool(node: Node) -> Tensor:
     pads = _pads(node)
     sizes = _sizes(node, x, kernel, strides, pads, dilations)
     layer = node.layer(OpType.POOL2D, x)
+    layer.check_batch(x)
     attributes: AttributeDict = {
         "kernel": kernel,
         "strides": strides,
@@ -164,6 +166,7 @@ def _global_average_pool(node: Node) -> Tensor:
 def _batch_norm(node: Node) -> Tensor:
     x = node.tensor()
     layer = node.layer(OpType.BATCH_NORM, x)
+    layer.check_batch(x)
     learned = [node.parameter(layer, 1), node.parameter(layer, 2)]
     running = [node.parameter(layer, place, trainable=False) for place in (3, 4)]
     stats = layer.emit("batch_norm_stats", [x], dims=[2, x.dims[1]], batch_dim=None)
