@@ -118,7 +118,11 @@ class Session:
         kept_sessions.release(client)
         self._open(graph)
         if state is not None:
-            self.set_optimizer_state(state.optimizer)
+            try:
+                self.set_optimizer_state(state.optimizer)
+            except errors.EspalierError:
+                self.close()
+                raise
 
     def _open(self, graph: Graph) -> None:
         request = session_pb2.OpenSessionRequest()

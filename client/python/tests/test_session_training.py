@@ -133,3 +133,47 @@ def test_a_job_says_what_only_a_session_can(daemon):
         fit(callbacks=[Rate()])
     with pytest.raises(errors.InvalidArgument, match="checkpoint_every"):
         fit(execution="session", checkpoint_every=2)
+
+
+def test_a_session_goes_on_where_another_has_ended(daemon):
+    options = {"optimizer": optimizers.Adam(0.01), "batch_size": 32, "seed": 3, "search": OPTIONS["search"]}
+    data = small.examples(320)
+    with espalier.Session(small.graph(), data, **options) as session:
+        session.step(steps=14)  # into the second epoch
+        want = session.parameters()
+    with espalier.Session(small.graph(), data, **options) as session:
+        session.step(steps=6)
+        state, middle = session.state(), session.parameters()
+    assert state.updates == state.next_batch == 6
+    with espalier.Session(small.graph(), data, state=state, **options) as session:
+        session.set_parameters(middle)
+        session.step(steps=8)
+        for name, array in want.items():
+            assert np.array_equal(session.get(name), array), name
+    with pytest.raises(errors.NotFound, match=r"no optimizer_state b1\.adam_m; it has none"):
+        espalier.Session(small.graph(), data, state=state, **{**options, "optimizer": "sgd"})
+
+
+def test_a_fit_begins_with_a_later_epoch(daemon):
+    whole, recorder = fit(epochs=4, execution="session", optimizer=optimizers.SGD(0.0))
+    later, second = fit(epochs=4, initial_epoch=2, optimizer=optimizers.SGD(0.0))  # the parameters stay
+    assert later.job is None
+    assert [epoch for epoch, _, _ in second.epochs] == [2, 3]
+    # The same batches in the same order.
+    assert later.history["loss"] == whole.history["loss"][16:]
+    assert [values for _, _, values in second.epochs] == [values for _, _, values in recorder.epochs[2:]]
+    with pytest.raises(errors.InvalidArgument, match="initial_epoch=2: a job begins with epoch 0"):
+        fit(initial_epoch=2, execution="job")
+
+
+def test_a_fit_validates_by_a_function(daemon):
+    seen = []
+
+    def evaluate(session):
+        seen.append(session.updates)
+        return {"loss": 10.0 - len(seen), "other": 1.0}
+
+    result, recorder = fit(validation_split=0.0, evaluate=evaluate)
+    assert seen == [10, 20, 30]
+    assert [values["val_loss"] for _, _, values in recorder.epochs] == [9.0, 8.0, 7.0]
+    assert result.evaluation == {"loss": 7.0, "other": 1.0}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from espalier import kept_sessions
-from espalier.errors import EspalierError
+from espalier.errors import EspalierError, EspalierWarning
 from espalier.keras.heads import LossGraph
 from espalier.keras.live_weights import LiveWeights
 from espalier.session import Session, SessionState
@@ -91,6 +92,8 @@ class ModelSession:
             have = {name: shape for kind, name, shape in self.session.tensors if kind == "optimizer_state"}
             fitting = {n: a for n, a in state.optimizer.items() if have.get(n) == a.shape}
             self.session.set_optimizer_state(fitting)
+        for note in self.session.notes:
+            warnings.warn(note, EspalierWarning, stacklevel=2)
         self.weights = LiveWeights(self.session, built.lowering.variables, sent=False)
         self._timer: threading.Timer | None = None
         self._used = 0.0
