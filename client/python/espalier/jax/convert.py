@@ -58,9 +58,7 @@ class Converted:
 
     def stored(self, name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """A parameter or state as the daemon keeps it: undoes `restored`."""
-        factor, perm = self.factors.get(name), self.permutations.get(name)
-        if factor is not None:
-            array = (array * np.asarray(factor, array.dtype)).astype(array.dtype)
+        perm = self.permutations.get(name)
         return array if perm is None else np.ascontiguousarray(np.transpose(array, perm))
 
 
