@@ -69,10 +69,18 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         name = module.__name__
         if name == "flexflow":
             module.__doc__ = "Espalier under FlexFlow's names (espalier.compat)."
+            module.__dict__["__getattr__"] = _submodule
             return
         target = _target(name)
         assert target is not None
         sys.modules[name] = importlib.import_module(target)
+
+
+def _submodule(name: str) -> types.ModuleType:
+    """flexflow.core after `import flexflow` alone."""
+    if _target(f"flexflow.{name}") is None:
+        raise AttributeError(f"module 'flexflow' has no attribute {name!r}")
+    return importlib.import_module(f"flexflow.{name}")
 
 
 _FINDER = _Finder()

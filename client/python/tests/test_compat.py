@@ -25,6 +25,9 @@ def test_imports_of_flexflow_find_our_modules():
 import espalier.compat
 espalier.compat.install_flexflow()
 espalier.compat.install_flexflow()
+import flexflow
+assert flexflow.core.FFConfig([]).batch_size == 64
+assert not hasattr(flexflow, "serve")
 from flexflow.core import *
 from flexflow.core.flexflow_cffi import SingleDataLoader
 from flexflow.type import ActiMode as Again

@@ -99,7 +99,8 @@ class PyTorchModel:
             dims = [int(n.subs(dict.fromkeys(n.free_symbols, batch))) if d in free else n for d, n in enumerate(shape)]
             results.append((output, dims, dtype_name(dtype), batch_dim))
         results.sort(key=lambda result: result[0] != "logits")
-        return add_module(ffmodel, type(self.module).__name__.lower(), made.graph, named, results)
+        kind = type(self.module).__name__.lower()
+        return add_module(ffmodel, "module" if kind == "graphmodule" else kind, made.graph, named, results)
 
     def to_ff(self, ffmodel: FFModel, input_tensors: Any, verbose: bool = False) -> list[Tensor]:
         """As apply."""
