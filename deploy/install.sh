@@ -3,7 +3,8 @@
 # nor network if all are installed.
 #
 #   deploy/install.sh            what building and the quickstart need
-#   deploy/install.sh --tests    also what the tests need
+#   deploy/install.sh --tests    also what the tests need: packages, and virtual environments by pip
+#   deploy/install.sh --tests-packages, --environments    the two parts of that
 set -euo pipefail
 
 # Boost's version is explicit: 1.81 replaces an installed libboost1.74-dev.
@@ -27,8 +28,12 @@ packages=("${build[@]}")
 environment=:
 for arg in "$@"; do
   case $arg in
-    --tests)
+    --tests | --tests-packages)
       packages+=("${tests[@]}")
+      [ "$arg" = --tests-packages ] || environment=test_environments
+      ;;
+    --environments)
+      packages=(python3 python3-venv)
       environment=test_environments
       ;;
     -h | --help)
@@ -36,7 +41,7 @@ for arg in "$@"; do
       exit 0
       ;;
     *)
-      echo "install: unknown option $arg (known: --tests)" >&2
+      echo "install: unknown option $arg (known: --tests, --tests-packages, --environments)" >&2
       exit 2
       ;;
   esac

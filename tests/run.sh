@@ -33,7 +33,8 @@ read -ra startup <<< "${ESPALIER_BAZEL_STARTUP:-}"
 quiet=(--noshow_progress --noshow_loading_progress --ui_event_filters=-info,-debug)
 passed=0 failed=0 skipped=0 cached=0 targets=0
 phases=() times=$(mktemp -t espalier-times.XXXXXX)
-trap 'rm -f "$times"' EXIT
+environments='' environments_log=$(mktemp -t espalier-environments.XXXXXX)
+trap 'rm -f "$times" "$environments_log"; [ -z "$environments" ] || kill "$environments" 2> /dev/null' EXIT
 
 say() { echo "[${SECONDS}s] $*"; }
 
@@ -62,7 +63,8 @@ run_tests() {
   say "test $* ($config)"
   local events status=0 begin=$SECONDS p f s c t
   events=$(mktemp -t espalier-tests.XXXXXX)
-  bazel_ test --test_output=errors --local_test_jobs=2 --build_event_json_file="$events" "$@" || status=$?
+  # Three at a time, of which one waits for a daemon or a deadline, keep two cores busy.
+  bazel_ test --test_output=errors --jobs=3 --local_test_jobs=3 --build_event_json_file="$events" "$@" || status=$?
   read -r p f s c t < <(tools/count_tests.py "$events" "$times") || { p=0 f=1 s=0 c=0 t=0; }
   rm -f "$events"
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
@@ -90,13 +92,25 @@ finish() {
   [ "$failed" -eq 0 ]
 }
 
-[ $quick = yes ] || step "install" deploy/install.sh --tests || { finish; exit 1; }
+# The virtual environments are downloaded while the build keeps the cores busy; nothing but tests needs them.
+await_environments() {
+  local pid=$environments
+  environments=''
+  wait "$pid" || { tail -n 20 "$environments_log"; return 1; }
+}
+
+if [ $quick = no ]; then
+  step "install" deploy/install.sh --tests-packages || { finish; exit 1; }
+  deploy/install.sh --environments > "$environments_log" 2>&1 &
+  environments=$!
+fi
 step "format" tools/format.sh --check || true
 step "structure" tools/structure/check_includes.py || true
 step "local names" tools/structure/check_local_names.py || true
-step "python" python3 client/python/tests/lint.py repository || true
 build_ok=yes
 step "build //... ($config)" bazel_ build //... || build_ok=no
+[ $quick = yes ] || step "environments" await_environments || true
+step "python" python3 client/python/tests/lint.py repository || true
 
 nvcc=${CUDA_PATH:-/usr/local/cuda}/bin/nvcc
 case $quick-$config in
