@@ -60,8 +60,8 @@ KernelStatus Run(const KernelArgs& args, const Adam& adam) {
 void RegisterAdamUpdateCuda(KernelRegistry& registry, DeviceContexts&) {
   using namespace cuda_adam_update;
   registry.Add("adam_update", [](const KernelSpec& spec, std::string*) {
-    const Adam adam{spec.attributes.Float("beta1"), spec.attributes.Float("beta2"),
-                    spec.attributes.Float("epsilon"), spec.attributes.Float("weight_decay"),
+    const Adam adam{spec.attributes.Float("beta1"),    spec.attributes.Float("beta2"),
+                    spec.attributes.Float("epsilon"),  spec.attributes.Float("weight_decay"),
                     spec.attributes.Bool("decoupled"), spec.attributes.Bool("epsilon_hat")};
     return MakeKernel([adam](const KernelArgs& args) { return Run(args, adam); },
                       sizeof(StepFactors));

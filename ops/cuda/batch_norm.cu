@@ -189,11 +189,12 @@ KernelStatus Forward(const KernelArgs& args, const Attributes& attributes) {
                   StreamOf(args), "batch_norm"));
     }
     if (!stats) return KernelStatus::Ok();
-    return ForEach(s.channels,
-                   MoveRunning<T>{moments, running_mean, running_var,
-                                  static_cast<float>(attributes.Float("momentum")),
-                                  static_cast<float>(count > 1 && !biased ? count / (count - 1) : 1)},
-                   StreamOf(args), "batch_norm");
+    return ForEach(
+        s.channels,
+        MoveRunning<T>{moments, running_mean, running_var,
+                       static_cast<float>(attributes.Float("momentum")),
+                       static_cast<float>(count > 1 && !biased ? count / (count - 1) : 1)},
+        StreamOf(args), "batch_norm");
   });
 }
 
