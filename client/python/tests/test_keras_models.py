@@ -343,4 +343,22 @@ def test_flexflow_defaults():
     assert model.output_shape == (None, 100)
     ops = [node.op for node in model.to_graph()[0].graph.proto.nodes]
     assert ops == ["conv2d", "reshape"]
-    assert ff.Dense is L.Dense
+    assert ff.Dropout is L.Dropout
+
+
+def test_flexflow_reads_and_sets_weights_with_the_model():
+    from espalier.keras.flexflow import layers as ff
+    from espalier.keras.flexflow.models import Sequential
+
+    def made():
+        return Sequential([ff.Conv2D(4, 3, input_shape=(1, 8, 8)), ff.Flatten(), ff.Dense(3)])
+
+    teacher, student = made(), made()
+    for place in (0, 2):
+        kernel, bias = teacher.get_layer(index=place).get_weights(teacher.ffmodel)
+        student.get_layer(index=place).set_weights(student.ffmodel, kernel, bias + 1)
+        mine = student.get_layer(index=place).get_weights(student.ffmodel)
+        np.testing.assert_array_equal(mine[0], kernel)
+        np.testing.assert_array_equal(mine[1], bias + 1)
+        student.get_layer(index=place).set_weights([kernel, bias])
+        np.testing.assert_array_equal(student.get_layer(index=place).get_weights()[1], bias)

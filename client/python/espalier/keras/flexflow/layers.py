@@ -13,7 +13,28 @@ class _First:
     _default_data_format = "channels_first"
 
 
-class Conv2D(_First, layers.Conv2D):
+class _Weights:
+    """FlexFlow's way to read and set weights: with the model that they are of, and one by one."""
+
+    def get_weights(self, ffmodel: Any = None) -> Any:
+        """The elements of all weights, in Keras' layout and order. `ffmodel` may be given, as in FlexFlow."""
+        return super().get_weights()  # type: ignore[misc]
+
+    def set_weights(self, *given: Any) -> None:
+        """set_weights(weights), or as in FlexFlow set_weights(ffmodel, kernel, bias)."""
+        arrays = given[0] if len(given) == 1 else list(given[1:])
+        super().set_weights(arrays)  # type: ignore[misc]
+
+
+class Dense(_Weights, layers.Dense):
+    """As espalier.keras.layers.Dense."""
+
+
+class Embedding(_Weights, layers.Embedding):
+    """As espalier.keras.layers.Embedding."""
+
+
+class Conv2D(_Weights, _First, layers.Conv2D):
     """As espalier.keras.layers.Conv2D, channels first."""
 
 

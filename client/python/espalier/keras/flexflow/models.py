@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from espalier.keras import models
 
 
-class Model(models.Model):
+class _Own:
+    @property
+    def ffmodel(self) -> Any:
+        """The model itself: FlexFlow's layers want it where they read and set weights."""
+        return self
+
+
+class Model(_Own, models.Model):
     """As espalier.keras.Model; 64 examples a step unless `fit` gets batch_size."""
 
     _default_batch_size = 64
 
 
-class Sequential(models.Sequential):
+class Sequential(_Own, models.Sequential):
     """As espalier.keras.Sequential; 64 examples a step unless `fit` gets batch_size."""
 
     _default_batch_size = 64
