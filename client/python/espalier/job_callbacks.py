@@ -193,11 +193,11 @@ class LearningRateScheduler(training.Callback):
 
 
 class EarlyStopping(training.Callback):
-    """Keras': the training ends when validation stops improving. The coordinator watches it, not this program.
+    """Keras': the training ends when validation stops improving. The coordinator watches a job, not this program.
 
-    monitor: "val_loss", "val_accuracy", ...; what is only known of training steps is refused. patience: validations
-    (epochs, unless the job says otherwise) without improvement, at least 1; Keras' 0 counts as 1.
-    restore_best_weights: the model gets the weights of the best validation, and the evaluation is theirs.
+    monitor: "val_loss", "val_accuracy", ...; for a value of the training itself, such as "loss", fit trains in a
+    session. patience: validations (epochs, unless the job says otherwise) without improvement, at least 1; Keras' 0
+    counts as 1. restore_best_weights: the model gets the weights of the best one, and the evaluation is theirs.
     """
 
     def __init__(
@@ -211,10 +211,8 @@ class EarlyStopping(training.Callback):
         restore_best_weights: bool = False,
         start_from_epoch: int = 0,
     ):
-        if not monitor.startswith("val_"):
-            raise InvalidArgument(
-                f"EarlyStopping: monitor={monitor!r}: the coordinator compares validations: val_loss, val_accuracy, ..."
-            )
+        # The coordinator compares validations.
+        self.needs_session = not monitor.startswith("val_")
         if mode not in _MODES:
             raise InvalidArgument(f"EarlyStopping: mode={mode!r}; accepted are auto, min, max")
         if start_from_epoch:
@@ -229,7 +227,16 @@ class EarlyStopping(training.Callback):
         if not spec.dataset.holdout_fraction and not spec.validation.HasField("dataset"):
             raise InvalidArgument("EarlyStopping: there are no validation examples; give validation_split")
         spec.validation.SetInParent()
-        rule = spec.early_stopping
+        self._write(spec.early_stopping)
+
+    def configure_session(self, spec: training_pb2.TrainingSpec) -> None:
+        """As configure; the means of an epoch are always there."""
+        if self.needs_session:
+            self._write(spec.early_stopping)
+        else:
+            self.configure(spec)
+
+    def _write(self, rule: training_pb2.EarlyStopping) -> None:
         rule.monitor, rule.patience, rule.min_delta = self.monitor, self.patience, self.min_delta
         rule.mode = _MODES[self.mode]
         rule.keep_best = self.restore_best_weights

@@ -37,6 +37,7 @@ class _EarlyStopping:
         self._sign = 1.0 if larger else -1.0
         self._best = -math.inf
         self._without = 0
+        self.of_epochs = not self._monitor.startswith("val_")  # it watches the training, not validations
         self.weights: dict[str, Array] | None = None  # of the best validation
         self.values: dict[str, float] = {}  # of the best validation
 
@@ -212,6 +213,9 @@ class _Fit:
         if rule is None or rule.weights is None:
             return {}
         self._session.set_parameters(rule.weights)
+        if rule.of_epochs:
+            self._last = None
+            return {}
         return {name.removeprefix("val_"): value for name, value in rule.values.items()}
 
     def _evaluation(self) -> dict[str, float]:
@@ -238,6 +242,7 @@ class _Fit:
         if per_epoch and (step + 1) % per_epoch == 0:
             means, took = self._reports.means(step + 1 - per_epoch, step + 1)
             merged = {**means, **validation}
+            self._watch(merged, of_epochs=True)
             self._printer.epoch(step // per_epoch + 1, run.epochs, merged, took)
             for callback in self._callbacks:
                 callback.on_epoch(run, step // per_epoch, merged)
@@ -249,9 +254,13 @@ class _Fit:
         if done != self._run.total_steps and (not every or done % every):
             return {}
         self._last = {f"val_{name}": value for name, value in self.evaluate(self._session).items()}
-        if self.early_stopping is not None and self.early_stopping.validated(self._last, self._session):
-            self._run.stop("validation stopped improving")
+        self._watch(self._last, of_epochs=False)
         return self._last
+
+    def _watch(self, values: Mapping[str, float], of_epochs: bool) -> None:
+        rule = self.early_stopping
+        if rule is not None and rule.of_epochs == of_epochs and rule.validated(values, self._session):
+            self._run.stop(f"{'training' if of_epochs else 'validation'} stopped improving")
 
 
 __all__ = ["train"]

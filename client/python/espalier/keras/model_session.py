@@ -92,7 +92,7 @@ class ModelSession:
             have = {name: shape for kind, name, shape in self.session.tensors if kind == "optimizer_state"}
             fitting = {n: a for n, a in state.optimizer.items() if have.get(n) == a.shape}
             self.session.set_optimizer_state(fitting)
-        for note in self.session.notes:
+        for note in self.session.notes if wanted.compiled is not None else ():  # about losses
             warnings.warn(note, EspalierWarning, stacklevel=2)
         self.weights = LiveWeights(self.session, built.lowering.variables, sent=False)
         self._timer: threading.Timer | None = None

@@ -289,3 +289,16 @@ def test_early_stopping_restores_the_best_weights(daemon):
     same_weights(mine, model)
     for a, b in zip(ends[0], mine.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_early_stopping_by_a_value_of_the_training(daemon):
+    rng = np.random.default_rng(9)
+    x, y = examples(rng)
+    model, mine = both(rng)
+    for package, m in ((keras, model), (ours, mine)):
+        rule = package.callbacks.EarlyStopping("loss", min_delta=0.05, patience=2, restore_best_weights=True)
+        fit(m, x, y, epochs=40, callbacks=[rule])
+    assert mine.job is None
+    assert len(mine.history.epoch) < 40
+    same_history(mine.history, model.history)
+    same_weights(mine, model)
