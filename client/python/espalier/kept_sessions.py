@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ class Kept(Protocol):
         """Closes the session. What is lost with it is said when somebody asks for it."""
 
 
+_thread = threading.local()
 _all: weakref.WeakSet[Kept] = weakref.WeakSet()
 
 
@@ -28,12 +32,24 @@ def keep(kept: Kept) -> None:
     _all.add(kept)
 
 
-def release(client: Client, but: Kept | None = None) -> None:
+def release(client: Client) -> None:
     """Closes what is kept open at the coordinator of `client`."""
+    if getattr(_thread, "sparing", False):
+        return
     address = client._connection.settings.address
     for kept in list(_all):
-        if kept is not but and kept.client._connection.settings.address == address:
+        if kept.client._connection.settings.address == address:
             kept.release()
 
 
-__all__ = ["Kept", "keep", "release"]
+@contextlib.contextmanager
+def spared() -> Iterator[None]:
+    """Within it, `release` closes nothing in this thread: for sessions that make do with idle workers."""
+    _thread.sparing = True
+    try:
+        yield
+    finally:
+        _thread.sparing = False
+
+
+__all__ = ["Kept", "keep", "release", "spared"]

@@ -162,6 +162,32 @@ def test_models_of_any_kind(daemon):
     }
 
 
+def test_models_that_share_layers_train_in_turn(daemon):
+    rng = np.random.default_rng(0)
+    generator = Sequential([L.Dense(8, activation="tanh", input_shape=(4,)), L.Dense(6)])
+    judge = Sequential([L.Dense(8, activation="tanh", input_shape=(6,)), L.Dense(1, activation="sigmoid")])
+    both = Sequential([generator, judge])
+    for model in (judge, both):
+        model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy")
+    noise, real = rng.standard_normal((16, 4)).astype(np.float32), rng.standard_normal((16, 6)).astype(np.float32)
+    for _ in range(3):
+        judge.trainable = True
+        made, judged = generator.get_weights(), judge.get_weights()
+        judge.train_on_batch(np.concatenate([real, generator.predict(noise, verbose=0)]), np.repeat([1, 0], 16))
+        for a, b in zip(generator.get_weights(), made, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert np.abs(judge.get_weights()[0] - judged[0]).max() > 0
+        judge.trainable = False
+        judged = judge.get_weights()
+        both.train_on_batch(noise, np.ones(16))
+        for a, b in zip(judge.get_weights(), judged, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert np.abs(generator.get_weights()[0] - made[0]).max() > 0
+        step_by_step = judge.predict(generator.predict(noise, verbose=0), verbose=0)
+        np.testing.assert_allclose(both.predict(noise, verbose=0), step_by_step, rtol=1e-5, atol=1e-6)
+    assert (judge._state.updates, both._state.updates) == (3, 3)
+
+
 def test_batches_of_an_iterable(daemon):
     x, y = examples(50)
     model = classifier()

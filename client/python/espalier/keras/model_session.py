@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from espalier import kept_sessions
-from espalier.errors import EspalierError, EspalierWarning
+from espalier.errors import EspalierError, EspalierWarning, ResourceExhausted
 from espalier.keras.heads import LossGraph
 from espalier.keras.live_weights import LiveWeights
 from espalier.session import Session, SessionState
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from espalier.client import Client
 
 _IDLE_SECONDS = 30.0  # then the workers are free for others
+_WAIT_SECONDS = 60.0  # for workers that others use
 
 
 @dataclass
@@ -79,15 +80,25 @@ class ModelSession:
         self.trained = self.closed = False
         self._on_close = on_close
         self._rate = wanted.optimizer.learning_rate.peak
-        self.session = Session(
-            _without_values(built),
-            optimizer=wanted.optimizer,
-            batch_size=wanted.batch_size,
-            seed=seed,
-            search=wanted.search or None,
-            client=wanted.client,
-            state=None if state is None else replace(state, optimizer={}, next_batch=0),
-        )
+        graph = _without_values(built)
+
+        def opened(wait_seconds: float) -> Session:
+            return Session(
+                graph,
+                optimizer=wanted.optimizer,
+                batch_size=wanted.batch_size,
+                seed=seed,
+                search=wanted.search or None,
+                client=wanted.client,
+                state=None if state is None else replace(state, optimizer={}, next_batch=0),
+                wait_seconds=wait_seconds,
+            )
+
+        try:
+            with kept_sessions.spared():  # models that are used in turn each keep a session, if there are workers
+                self.session = opened(0)
+        except ResourceExhausted:
+            self.session = opened(_WAIT_SECONDS)
         if state is not None:
             have = {name: shape for kind, name, shape in self.session.tensors if kind == "optimizer_state"}
             fitting = {n: a for n, a in state.optimizer.items() if have.get(n) == a.shape}
