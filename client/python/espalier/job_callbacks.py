@@ -128,14 +128,16 @@ class LearningRateScheduler(training.Callback):
         except TypeError:  # Keras 1's function of the epoch alone
             return float(self.schedule(epoch))
 
+    def _check(self, spec: training_pb2.TrainingSpec) -> None:
+        message = spec.optimizer.learning_rate
+        if message.kind != program_pb2.LearningRateSchedule.CONSTANT or message.warmup_steps:
+            raise InvalidArgument("LearningRateScheduler: the optimizer has a schedule already; give it a number")
+
     def _follow(self, spec: training_pb2.TrainingSpec) -> tuple[list[float], int, float]:
         # The rates of all epochs, and the (epochs, factor) of their changes. InvalidArgument if a job has no such ones.
         if not spec.epochs:
             raise InvalidArgument("the job has a number of steps; give epochs")
-        message = spec.optimizer.learning_rate
-        if message.kind != program_pb2.LearningRateSchedule.CONSTANT or message.warmup_steps:
-            raise InvalidArgument("the optimizer has a schedule already; give it a number")
-        rates, rate = [], message.peak
+        rates, rate = [], spec.optimizer.learning_rate.peak
         for epoch in range(int(spec.epochs)):
             rate = self._rate(epoch, rate)
             rates.append(rate)
@@ -151,6 +153,7 @@ class LearningRateScheduler(training.Callback):
 
     def why_session(self, spec: training_pb2.TrainingSpec) -> str:
         """What a job cannot follow."""
+        self._check(spec)
         self._found = None
         try:
             self._found = self._follow(spec)
@@ -159,7 +162,8 @@ class LearningRateScheduler(training.Callback):
         return ""
 
     def configure_session(self, spec: training_pb2.TrainingSpec) -> None:
-        """Nothing: the rates are set from epoch to epoch."""
+        """Checks: the rates are set from epoch to epoch. InvalidArgument for an optimizer with a schedule."""
+        self._check(spec)
 
     def before_step(self, run: Run, step: int) -> None:
         """Sets the rate of an epoch that begins."""
@@ -177,6 +181,7 @@ class LearningRateScheduler(training.Callback):
 
     def configure(self, spec: training_pb2.TrainingSpec) -> None:
         """Writes the schedule into the job. InvalidArgument for one that it cannot follow exactly."""
+        self._check(spec)
         try:
             rates, every, factor = self._found or self._follow(spec)
         except InvalidArgument as error:

@@ -9,7 +9,7 @@ from small import examples, graph
 
 from espalier import callbacks as cb
 from espalier.errors import InvalidArgument, JobFailed
-from espalier.optimizers import make
+from espalier.optimizers import cosine, make
 from espalier.training import fit
 from espalier.v1 import training_pb2
 
@@ -138,6 +138,14 @@ def test_learning_rate_scheduler_that_no_job_can_follow(daemon):
     assert result.job is None
     wanted = [0.1 + 0.05 * math.sin(epoch) for epoch in range(EPOCHS)]
     np.testing.assert_allclose(result.history["learning_rate"], np.repeat(wanted, COUNT // BATCH), rtol=1e-6)
+
+
+@pytest.mark.parametrize("execution", ["auto", "job", "session"])
+def test_learning_rate_scheduler_beside_a_schedule(daemon, execution):
+    (callback,) = cb.prepared([cb.LearningRateScheduler(lambda epoch, rate: rate)], None, EPOCHS, None, 4)
+    schedule = make("sgd", 0.1, cosine())
+    with pytest.raises(InvalidArgument, match="the optimizer has a schedule already"):
+        fit(graph(), examples(COUNT), optimizer=schedule, batch_size=BATCH, execution=execution, callbacks=[callback])
 
 
 def test_history_as_a_table():
