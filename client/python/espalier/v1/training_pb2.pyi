@@ -32,7 +32,7 @@ class CancelRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class Dataset(_message.Message):
-    __slots__ = ["columns", "format", "holdout_fraction", "sequence_length", "shuffle", "uri"]
+    __slots__ = ["columns", "format", "holdout_fraction", "sequence_length", "shuffle", "stream", "uri"]
     class Format(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     class ColumnsEntry(_message.Message):
@@ -49,6 +49,8 @@ class Dataset(_message.Message):
     NPZ: Dataset.Format
     SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     SHUFFLE_FIELD_NUMBER: _ClassVar[int]
+    STREAM: Dataset.Format
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     TEXT: Dataset.Format
     URI_FIELD_NUMBER: _ClassVar[int]
     columns: _containers.ScalarMap[str, str]
@@ -56,8 +58,9 @@ class Dataset(_message.Message):
     holdout_fraction: float
     sequence_length: int
     shuffle: bool
+    stream: ExampleStream
     uri: str
-    def __init__(self, uri: _Optional[str] = ..., format: _Optional[_Union[Dataset.Format, str]] = ..., sequence_length: _Optional[int] = ..., columns: _Optional[_Mapping[str, str]] = ..., holdout_fraction: _Optional[float] = ..., shuffle: bool = ...) -> None: ...
+    def __init__(self, uri: _Optional[str] = ..., format: _Optional[_Union[Dataset.Format, str]] = ..., sequence_length: _Optional[int] = ..., columns: _Optional[_Mapping[str, str]] = ..., holdout_fraction: _Optional[float] = ..., shuffle: bool = ..., stream: _Optional[_Union[ExampleStream, _Mapping]] = ...) -> None: ...
 
 class DryRunReply(_message.Message):
     __slots__ = ["memory", "notes", "parameter_uses", "parameters", "plan", "problems", "step_seconds", "total_seconds", "total_steps", "trained", "unsupported"]
@@ -134,6 +137,23 @@ class EarlyStopping(_message.Message):
     patience: int
     def __init__(self, monitor: _Optional[str] = ..., mode: _Optional[_Union[EarlyStopping.Mode, str]] = ..., patience: _Optional[int] = ..., min_delta: _Optional[float] = ..., baseline: _Optional[float] = ..., keep_best: bool = ...) -> None: ...
 
+class ExampleStream(_message.Message):
+    __slots__ = ["backlog", "columns", "timeout_seconds"]
+    class ColumnsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _graph_pb2.TensorType
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_graph_pb2.TensorType, _Mapping]] = ...) -> None: ...
+    BACKLOG_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    backlog: int
+    columns: _containers.MessageMap[str, _graph_pb2.TensorType]
+    timeout_seconds: float
+    def __init__(self, backlog: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., columns: _Optional[_Mapping[str, _graph_pb2.TensorType]] = ...) -> None: ...
+
 class GetJobReply(_message.Message):
     __slots__ = ["job", "messages", "reports", "validations"]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -155,7 +175,7 @@ class GetJobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., with_reports: bool = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ["attempts", "best_step", "best_validation", "checkpoint_step", "checkpoints_paused", "created_unix_ms", "error", "evaluation", "evaluation_examples", "finished_unix_ms", "id", "measured_peak_bytes", "median_step_seconds", "most_workers", "notes", "output_model", "owner", "parameters", "plan", "spec", "started_unix_ms", "state", "steps_done", "stopped_early", "tokens_per_step", "total_steps"]
+    __slots__ = ["attempts", "best_step", "best_validation", "checkpoint_step", "checkpoints_paused", "created_unix_ms", "error", "evaluation", "evaluation_examples", "finished_unix_ms", "id", "measured_peak_bytes", "median_step_seconds", "most_workers", "notes", "output_model", "owner", "parameters", "plan", "spec", "started_unix_ms", "state", "steps_done", "steps_pushed", "stopped_early", "tokens_per_step", "total_steps"]
     class BestValidationEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +213,7 @@ class Job(_message.Message):
     STARTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PUSHED_FIELD_NUMBER: _ClassVar[int]
     STOPPED_EARLY_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
     TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -219,10 +240,11 @@ class Job(_message.Message):
     started_unix_ms: int
     state: JobState
     steps_done: int
+    steps_pushed: int
     stopped_early: bool
     tokens_per_step: float
     total_steps: int
-    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[TrainingSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., error: _Optional[str] = ..., steps_done: _Optional[int] = ..., total_steps: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ..., attempts: _Optional[int] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., median_step_seconds: _Optional[float] = ..., evaluation: _Optional[_Mapping[str, float]] = ..., output_model: _Optional[str] = ..., tokens_per_step: _Optional[float] = ..., parameters: _Optional[int] = ..., measured_peak_bytes: _Optional[_Iterable[int]] = ..., checkpoints_paused: _Optional[str] = ..., evaluation_examples: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ..., most_workers: _Optional[int] = ..., best_step: _Optional[int] = ..., best_validation: _Optional[_Mapping[str, float]] = ..., stopped_early: bool = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[TrainingSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., error: _Optional[str] = ..., steps_done: _Optional[int] = ..., total_steps: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ..., attempts: _Optional[int] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., median_step_seconds: _Optional[float] = ..., evaluation: _Optional[_Mapping[str, float]] = ..., output_model: _Optional[str] = ..., tokens_per_step: _Optional[float] = ..., parameters: _Optional[int] = ..., measured_peak_bytes: _Optional[_Iterable[int]] = ..., checkpoints_paused: _Optional[str] = ..., evaluation_examples: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ..., most_workers: _Optional[int] = ..., best_step: _Optional[int] = ..., best_validation: _Optional[_Mapping[str, float]] = ..., stopped_early: bool = ..., steps_pushed: _Optional[int] = ...) -> None: ...
 
 class JobEvent(_message.Message):
     __slots__ = ["job", "message", "step", "validation"]
@@ -257,6 +279,37 @@ class ParameterUse(_message.Message):
     trained: bool
     type: _graph_pb2.TensorType
     def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[_graph_pb2.TensorType, _Mapping]] = ..., trained: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PushExamplesReply(_message.Message):
+    __slots__ = ["ended", "full", "steps_done", "steps_pushed"]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PUSHED_FIELD_NUMBER: _ClassVar[int]
+    ended: bool
+    full: bool
+    steps_done: int
+    steps_pushed: int
+    def __init__(self, steps_pushed: _Optional[int] = ..., steps_done: _Optional[int] = ..., full: bool = ..., ended: bool = ...) -> None: ...
+
+class PushExamplesRequest(_message.Message):
+    __slots__ = ["columns", "end", "first_step", "job_id"]
+    class ColumnsEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: TensorValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[TensorValue, _Mapping]] = ...) -> None: ...
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    columns: _containers.MessageMap[str, TensorValue]
+    end: bool
+    first_step: int
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ..., first_step: _Optional[int] = ..., columns: _Optional[_Mapping[str, TensorValue]] = ..., end: bool = ...) -> None: ...
 
 class ResumeReply(_message.Message):
     __slots__ = ["job"]

@@ -326,7 +326,7 @@ class RunEvent(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[_Union[_training_pb2.StepReport, _Mapping]] = ..., shard: _Optional[_Union[CheckpointShard, _Mapping]] = ..., evaluation: _Optional[_Union[_training_pb2.StepReport, _Mapping]] = ..., measured_peak_bytes: _Optional[int] = ..., communication: _Optional[_Union[_cluster_pb2.CommunicationProfile, _Mapping]] = ..., operator_times: _Optional[_Union[OperatorTimes, _Mapping]] = ..., unreachable_rank: _Optional[int] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ["attempt", "checkpoint_at_begin", "checkpoint_every_steps", "checkpoint_root", "evaluate_at_end", "first_step", "goes_on", "last_step"]
+    __slots__ = ["attempt", "checkpoint_at_begin", "checkpoint_every_steps", "checkpoint_root", "evaluate_at_end", "first_step", "goes_on", "last_step", "stream"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_AT_BEGIN_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -335,6 +335,7 @@ class RunRequest(_message.Message):
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     GOES_ON_FIELD_NUMBER: _ClassVar[int]
     LAST_STEP_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     checkpoint_at_begin: bool
     checkpoint_every_steps: int
@@ -343,7 +344,8 @@ class RunRequest(_message.Message):
     first_step: int
     goes_on: bool
     last_step: int
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_root: _Optional[str] = ..., evaluate_at_end: bool = ..., checkpoint_at_begin: bool = ..., goes_on: bool = ...) -> None: ...
+    stream: _containers.RepeatedCompositeFieldContainer[StreamPart]
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_root: _Optional[str] = ..., evaluate_at_end: bool = ..., checkpoint_at_begin: bool = ..., goes_on: bool = ..., stream: _Optional[_Iterable[_Union[StreamPart, _Mapping]]] = ...) -> None: ...
 
 class SamplingMetadata(_message.Message):
     __slots__ = ["coupled", "edits", "logprobs", "min_p", "prompt_logprobs", "seed", "temperature", "top_k", "top_p", "typical_p"]
@@ -512,6 +514,16 @@ class StopRequest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ...) -> None: ...
+
+class StreamPart(_message.Message):
+    __slots__ = ["end_step", "first_step", "path"]
+    END_STEP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    end_step: int
+    first_step: int
+    path: str
+    def __init__(self, first_step: _Optional[int] = ..., end_step: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
 
 class Weight(_message.Message):
     __slots__ = ["add", "bits", "out", "packed", "parameter", "pieces"]
