@@ -1,5 +1,7 @@
 #include "server/jobs/check_columns.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 
 namespace espalier {
@@ -40,6 +42,25 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckExamples(const Dataset& dataset, const Column& column, const TensorType& wanted) {
+  if (column.example.dims != wanted.dims) {
+    return absl::InvalidArgumentError(absl::StrCat("column '", column.name, "': an example is ",
+                                                   ToString(column.example), ", the model wants ",
+                                                   ToString(wanted)));
+  }
+  absl::Status status = Dataset::CheckConversion(column, wanted.dtype);
+  if (status.ok()) status = dataset.CheckFinite(column);
+  // A float type holds every value.
+  const bool may_not_fit = column.example.dtype != wanted.dtype && !IsFloat(wanted.dtype);
+  if (!status.ok() || !may_not_fit) return status;
+  std::vector<char> converted(static_cast<size_t>(wanted.bytes()));
+  for (int64_t i = 0; i < dataset.examples() && status.ok(); ++i) {
+    status = dataset.Read(column, i, Dims(wanted.dims.size(), 0), wanted.dims, wanted.dtype,
+                          converted.data());
+  }
+  return status.ok() ? status : absl::InvalidArgumentError(status.message());
 }
 
 }  // namespace espalier

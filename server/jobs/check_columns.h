@@ -15,4 +15,8 @@ namespace espalier {
 absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::string>& columns,
                           const Dataset& dataset);
 
+// Checks that an example of `column` has the shape of `wanted`, and that each value converts to its
+// type, as workers do it. Errors name the column, and the example.
+absl::Status CheckExamples(const Dataset& dataset, const Column& column, const TensorType& wanted);
+
 }  // namespace espalier

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/graph/graph_proto.h"
+#include "server/jobs/check_columns.h"
 #include "storage/dataset.h"
 
 namespace espalier {
@@ -15,36 +16,18 @@ namespace {
 
 constexpr int64_t kColumnBytesPerMessage = 32 << 20;
 
-// Whether a value of type `from` may not fit `to`.
-bool MayNotFit(DType from, DType to) { return from != to && !IsFloat(to); }
-
 // Checks values as workers will read them.
 absl::Status CheckColumn(const WholeTensor& tensor, const TensorType& wanted) {
   Column column;
   column.name = tensor.name;
   column.example = {tensor.type.dtype, {tensor.type.dims.begin() + 1, tensor.type.dims.end()}};
-  if (column.example.dims != wanted.dims) {
-    return absl::InvalidArgumentError(absl::StrCat("column '", tensor.name, "': an example is ",
-                                                   ToString(column.example), ", the model wants ",
-                                                   ToString(wanted)));
-  }
-  if (absl::Status s = Dataset::CheckConversion(column, wanted.dtype); !s.ok()) return s;
   column.data.assign(tensor.data.begin(), tensor.data.end());
   std::vector<Column> columns;
   columns.push_back(std::move(column));
   absl::StatusOr<std::shared_ptr<const Dataset>> examples =
       Dataset::FromColumns(std::move(columns), 0);
   if (!examples.ok()) return examples.status();
-  const Column& kept = (*examples)->columns()[0];
-  if (absl::Status s = (*examples)->CheckFinite(kept); !s.ok()) return s;
-  if (!MayNotFit(kept.example.dtype, wanted.dtype)) return absl::OkStatus();
-  std::vector<char> converted(static_cast<size_t>(wanted.bytes()));
-  for (int64_t i = 0; i < (*examples)->examples(); ++i) {
-    absl::Status s = (*examples)->Read(kept, i, Dims(wanted.dims.size(), 0), wanted.dims,
-                                       wanted.dtype, converted.data());
-    if (!s.ok()) return absl::InvalidArgumentError(s.message());
-  }
-  return absl::OkStatus();
+  return CheckExamples(**examples, (*examples)->columns()[0], wanted);
 }
 
 absl::StatusOr<ChosenExamples> ChooseGiven(const PreparedSession& session,
