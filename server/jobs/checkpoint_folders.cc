@@ -111,7 +111,10 @@ void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const s
                        int64_t best_steps) {
   std::error_code failed;
   if (keep.empty()) {
-    std::filesystem::remove_all(job_folder, failed);
+    for (const std::string& name : NamesIn(files, job_folder)) {
+      if (name != kStreamFolder) RemoveWithinJob(job_folder, name);
+    }
+    std::filesystem::remove(job_folder, failed);  // if it is empty
     return;
   }
   const std::string kept = JoinPath(job_folder, keep);
@@ -133,6 +136,7 @@ void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const s
     return;
   }
   for (const std::string& attempt : NamesIn(files, job_folder)) {
+    if (attempt == kStreamFolder) continue;
     bool any = false;
     for (const std::string& name : NamesIn(files, JoinPath(job_folder, attempt))) {
       const bool stays = stay.count(JoinPath(attempt, name)) > 0;

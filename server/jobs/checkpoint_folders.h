@@ -11,6 +11,9 @@
 
 namespace espalier {
 
+// The folder within a job's folder that holds the examples of its stream (example_stream.h).
+inline constexpr char kStreamFolder[] = "stream";
+
 // Returns the last two components of a checkpoint's path, which are what a job's record stores:
 // they stay valid if the data folder is moved or spelled differently. Accepts full paths too
 // (records of earlier releases). Empty (no checkpoint) stays empty.
@@ -47,11 +50,12 @@ absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory, i
 // later.
 bool MeansDamage(const absl::Status& status);
 
-// Removes everything in a job's folder except the checkpoint `keep`, given as by
+// Removes everything in a job's folder except its stream and the checkpoint `keep`, given as by
 // CheckpointWithinJob, the newest one of fewer steps, which is used if `keep` turns out to be
 // damaged, and those of `best_steps` steps, of a validation whose model is kept (0: none). If
-// `keep` is empty, removes the folder itself. If `keep` has no manifest there, removes nothing: the
-// rest may be all that is left of the job. Blocks; files that cannot be removed stay.
+// `keep` is empty, removes the folder itself, unless there is a stream. If `keep` has no manifest
+// there, removes nothing: the rest may be all that is left of the job. Blocks; files that cannot be
+// removed stay.
 void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const std::string& keep,
                        int64_t best_steps = 0);
 

@@ -23,6 +23,7 @@
 #include "server/jobs/init_model.h"
 #include "server/jobs/job_tokenizer.h"
 #include "server/jobs/keep_results.h"
+#include "server/jobs/prepare_stream.h"
 #include "server/jobs/prepare_validation.h"
 #include "server/jobs/stored_values.h"
 #include "server/jobs/trained_parameters.h"
@@ -214,11 +215,15 @@ absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec)
     return Field("checkpoint_every_steps", "must not be negative");
   }
   const v1::Dataset& dataset = spec.dataset();
-  if (dataset.uri().empty()) {
+  const bool streams = dataset.format() == v1::Dataset::STREAM;
+  if (streams) {
+    if (absl::Status s = CheckStreamFields(spec); !s.ok()) return s;
+  } else if (dataset.has_stream()) {
+    return Field("dataset.stream", "it goes with dataset.format STREAM");
+  } else if (dataset.uri().empty()) {
     return Field("dataset.uri", "give artifact:<name> or an absolute path");
-  }
-  if (dataset.format() != v1::Dataset::NPZ && dataset.format() != v1::Dataset::TEXT) {
-    return Field("dataset.format", "must be NPZ or TEXT");
+  } else if (dataset.format() != v1::Dataset::NPZ && dataset.format() != v1::Dataset::TEXT) {
+    return Field("dataset.format", "must be NPZ, TEXT or STREAM");
   }
   if (dataset.format() == v1::Dataset::TEXT &&
       (dataset.sequence_length() <= 0 || dataset.sequence_length() > (1 << 24))) {
@@ -353,8 +358,11 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   PreparedJob job;
   job.notes = std::move(tokenizer->notes);
   absl::StatusOr<std::shared_ptr<const Dataset>> dataset;
+  const bool streams = spec.dataset().format() == v1::Dataset::STREAM;
   if (session != nullptr && session->columns != nullptr) {
     dataset = session->columns;
+  } else if (streams) {
+    dataset = OutlineOfColumns(registry, spec, spec.dataset().stream().columns());
   } else if (tokenizer->tokenizer != nullptr && spec.dataset().format() == v1::Dataset::TEXT) {
     absl::StatusOr<TokenizedText> text = TokenizeText(spec.dataset(), artifacts, roots, *tokenizer);
     if (!text.ok()) return text.status();
@@ -447,7 +455,9 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
     status = CheckColumns(*graph, job.columns, *evaluated->dataset);
     if (!status.ok()) return Field("validation.dataset", std::string(status.message()));
   }
-  const int64_t examples = (*dataset)->training_examples();
+  if (streams) SetStreamColumns(*graph, job.columns, &job.stream);
+  // A stream is one epoch.
+  const int64_t examples = streams ? spec.steps() * batch : (*dataset)->training_examples();
   const int64_t steps_per_epoch = examples / batch;
   if (steps_per_epoch == 0) {
     return Field("batch_size", absl::StrCat(batch, " is more than the ", examples,

@@ -33,6 +33,8 @@ struct PreparedJob {
   int64_t total_steps = 0;
   int64_t parameters = 0;  // trained elements
   double tokens_per_step = 0;
+  // Of a dataset of format STREAM: the types of all its columns, as ExampleStream.columns.
+  v1::ExampleStream stream;
   // The examples of a text that was tokenized; null: none was. Submit keeps them (KeepTokens).
   std::shared_ptr<const Dataset> tokens;
   // The artifact whose parameters the job starts from. Stays valid if the artifact is deleted.

@@ -32,10 +32,12 @@ absl::Status CheckDataset(const v1::TrainingSpec& spec) {
                     absl::StrCat("it keeps examples apart for the evaluation, and so does "
                                  "validation.dataset; give one of them"));
   }
-  if (dataset.format() != spec.dataset().format()) {
+  const bool streams = spec.dataset().format() == v1::Dataset::STREAM;
+  if (dataset.format() != (streams ? v1::Dataset::NPZ : spec.dataset().format())) {
     return BadField("validation.dataset.format",
-                    absl::StrCat("must be that of dataset, ",
-                                 v1::Dataset::Format_Name(spec.dataset().format())));
+                    streams ? "must be NPZ, as dataset is a STREAM"
+                            : absl::StrCat("must be that of dataset, ",
+                                           v1::Dataset::Format_Name(spec.dataset().format())));
   }
   if (dataset.holdout_fraction() != 0 || dataset.has_shuffle()) {
     return BadField("validation.dataset.holdout_fraction, shuffle",

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
+#include "server/jobs/prepare_stream.h"
 #include "server/jobs/training_dataset.h"
 #include "storage/example_weights.h"
 
@@ -15,8 +16,6 @@ namespace {
 
 // What a job would take for a schedule that does not end.
 constexpr int64_t kEndless = int64_t{1} << 40;
-// Of the outline of given columns, which is held in memory while the session opens.
-constexpr int64_t kMaxBatchBytes = int64_t{1} << 30;
 
 absl::Status Field(const std::string& name, const std::string& problem) {
   return absl::InvalidArgumentError(absl::StrCat("spec.", name, ": ", problem));
@@ -44,63 +43,6 @@ absl::Status CheckFields(const v1::TrainingSpec& spec) {
                  "a session has no number of steps of its own; this schedule needs one");
   }
   return absl::OkStatus();
-}
-
-// Returns the bytes of a batch of a column, at most kMaxBatchBytes.
-absl::StatusOr<int64_t> BytesOfBatch(const TensorType& example, int64_t batch) {
-  if (example.dtype == DType::kInvalid) return absl::InvalidArgumentError("it has no element type");
-  int64_t bytes =
-      std::clamp<int64_t>(batch, 1, 1 << 20) * static_cast<int64_t>(SizeOf(example.dtype));
-  for (const int64_t dim : example.dims) {
-    if (dim <= 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "an example has the shape ", ToString(example.dims), "; dimensions are 1 or more"));
-    }
-    if (__builtin_mul_overflow(bytes, dim, &bytes)) bytes = kMaxBatchBytes + 1;
-    if (bytes > kMaxBatchBytes) break;
-  }
-  if (bytes <= kMaxBatchBytes) return bytes;
-  return absl::InvalidArgumentError(absl::StrCat("a batch of it has more than ", kMaxBatchBytes,
-                                                 " bytes; use a smaller batch_size, or a dataset"));
-}
-
-// A batch of zeros, with the columns that the client will give.
-absl::StatusOr<std::shared_ptr<const Dataset>> OutlineOfColumns(
-    const OpRegistry& registry, const v1::OpenSessionRequest& request) {
-  const v1::TrainingSpec& spec = request.spec();
-  std::map<std::string, TensorType> types;
-  if (spec.model_case() == v1::TrainingSpec::kGraph) {
-    absl::StatusOr<Graph> graph = FromProto(registry, spec.graph());
-    if (!graph.ok()) return graph.status();
-    const auto& names = spec.dataset().columns();
-    for (const Value& value : graph->values()) {
-      if (value.kind != ValueKind::kInput || value.type.dims.empty()) continue;
-      const auto named = names.find(value.name);
-      types[named == names.end() ? value.name : named->second] = {
-          value.type.dtype, {value.type.dims.begin() + 1, value.type.dims.end()}};
-    }
-  }
-  for (const auto& [name, type] : request.columns()) {
-    types[name] = {FromProto(type.dtype()), {type.dims().begin(), type.dims().end()}};
-  }
-  if (types.empty()) {
-    return absl::InvalidArgumentError(
-        "columns: without a dataset, say which columns the client's batches have");
-  }
-  std::vector<Column> columns;
-  for (const auto& [name, type] : types) {
-    const absl::StatusOr<int64_t> bytes = BytesOfBatch(type, spec.batch_size());
-    if (!bytes.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("column '", name, "': ", bytes.status().message()));
-    }
-    Column column;
-    column.name = name;
-    column.example = type;
-    column.data.resize(static_cast<size_t>(*bytes));
-    columns.push_back(std::move(column));
-  }
-  return Dataset::FromColumns(std::move(columns), 0);
 }
 
 // As in the plan's structure (planner/pcg/structure.cc). Reports are sums over the workers, which
@@ -157,7 +99,8 @@ absl::StatusOr<PreparedSession> PrepareSession(const OpRegistry& registry, Artif
     if (request.spec().dataset().holdout_fraction() != 0) {
       return Field("dataset.holdout_fraction", "there is no dataset");
     }
-    absl::StatusOr<std::shared_ptr<const Dataset>> columns = OutlineOfColumns(registry, request);
+    absl::StatusOr<std::shared_ptr<const Dataset>> columns =
+        OutlineOfColumns(registry, request.spec(), request.columns());
     if (!columns.ok()) return columns.status();
     parts.columns = *std::move(columns);
     checked.mutable_dataset()->set_uri("artifact:none");  // is not opened

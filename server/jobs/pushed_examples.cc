@@ -1,0 +1,131 @@
+#include "server/jobs/pushed_examples.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "ops/graph/graph_proto.h"
+#include "server/jobs/check_columns.h"
+#include "storage/dataset.h"
+#include "storage/npz_writer.h"
+
+namespace espalier {
+namespace {
+
+std::string ColumnList(const std::map<std::string, TensorType>& columns) {
+  return absl::StrJoin(columns, ", ", [](std::string* out, const auto& column) {
+    absl::StrAppend(out, "'", column.first, "'");
+  });
+}
+
+}  // namespace
+
+absl::Status PushedExamples::Add(v1::PushExamplesRequest message) {
+  if (messages_++ == 0) {
+    first_step_ = message.first_step();
+  } else if (message.first_step() != 0 && message.first_step() != first_step_) {
+    return absl::InvalidArgumentError("first_step: it stands in the first message of a call");
+  }
+  if (end_) return absl::InvalidArgumentError("end: it stands in the last message of a call");
+  end_ = message.end();
+  if (message.columns().empty()) return absl::OkStatus();
+  int64_t examples = -1;
+  for (auto& [name, value] : *message.mutable_columns()) {
+    const std::string column = absl::StrCat("column '", name, "': ");
+    const DType dtype = FromProto(value.dtype());
+    if (dtype == DType::kInvalid || dtype == DType::kBF16) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(column, "its element type is ", v1::DataType_Name(value.dtype()),
+                       "; accepted: F32, F16, I8, U8, I32, I64, BOOL"));
+    }
+    int64_t bytes = static_cast<int64_t>(SizeOf(dtype));
+    for (const int64_t dim : value.dims()) {
+      if (dim > 0 && !__builtin_mul_overflow(bytes, dim, &bytes) && bytes <= kMaxBytes) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(column, "dimensions ", absl::StrJoin(value.dims(), ", "),
+                       "; accepted: 1 or more, the first one counts the examples, and at most ",
+                       kMaxBytes, " bytes in a call"));
+    }
+    if (value.dims().empty() || static_cast<int64_t>(value.data().size()) != bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(column, "it has ", value.data().size(), " bytes; dimensions ",
+                       absl::StrJoin(value.dims(), ", "), " of ", Name(dtype), " take ", bytes));
+    }
+    if (examples < 0) examples = value.dims(0);
+    if (value.dims(0) != examples) {
+      return absl::InvalidArgumentError(absl::StrCat(column, "it has ", value.dims(0),
+                                                     " examples, another column has ", examples));
+    }
+    bytes_ += bytes;
+    if (bytes_ > kMaxBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a call brings at most ", kMaxBytes, " bytes; use several calls, or smaller batches"));
+    }
+    const TensorType example{dtype, {value.dims().begin() + 1, value.dims().end()}};
+    const auto [given, is_new] = columns_.try_emplace(name, Given{example, {}});
+    if (is_new && examples_ > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(column, "an earlier message of the call lacks it"));
+    }
+    if (given->second.example != example) {
+      return absl::InvalidArgumentError(absl::StrCat(column, "an example is ", ToString(example),
+                                                     ", in an earlier message ",
+                                                     ToString(given->second.example)));
+    }
+    std::vector<char>& data = given->second.data;
+    data.insert(data.end(), value.data().begin(), value.data().end());
+    value.clear_data();
+  }
+  if (message.columns().size() != columns_.size()) {
+    return absl::InvalidArgumentError(
+        "a message lacks columns that an earlier one of its call has");
+  }
+  examples_ += examples;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PushedBatches> PushedExamples::Take(const std::map<std::string, TensorType>& columns,
+                                                   int64_t batch_size) {
+  PushedBatches batches;
+  batches.first_step = first_step_;
+  batches.end = end_;
+  if (columns_.empty()) return batches;
+  if (examples_ % batch_size != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(examples_, " examples do not fill batches of ", batch_size,
+                     "; leave an incomplete last batch out, or fill it"));
+  }
+  batches.steps = examples_ / batch_size;
+  for (const auto& [name, type] : columns) {
+    if (columns_.contains(name)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("column '", name, "' is missing; the job wants ", ColumnList(columns)));
+  }
+  std::map<std::string, Array> arrays;
+  for (auto& [name, given] : columns_) {
+    if (!columns.contains(name)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "column '", name, "': the job has no such column; it has ", ColumnList(columns)));
+    }
+    Dims dims = given.example.dims;
+    dims.insert(dims.begin(), examples_);
+    arrays[name] = Array{{given.example.dtype, std::move(dims)}, std::move(given.data)};
+  }
+  absl::StatusOr<std::string> npz = WriteNpz(arrays);
+  arrays.clear();
+  if (!npz.ok()) return npz.status();
+  // Read as by the workers: that converts types.
+  const absl::StatusOr<std::shared_ptr<const Dataset>> examples = Dataset::FromNpz(*npz, 0);
+  if (!examples.ok()) return examples.status();
+  for (const Column& column : (*examples)->columns()) {
+    absl::Status s = CheckExamples(**examples, column, columns.at(column.name));
+    if (s.ok()) continue;
+    return absl::Status(s.code(),
+                        absl::StrCat("batches from step ", first_step_, " on: ", s.message()));
+  }
+  batches.npz = *std::move(npz);
+  return batches;
+}
+
+}  // namespace espalier
