@@ -31,15 +31,12 @@ TrainingJob::TrainingJob(const v1::LoadProgramRequest& request, const TrainingJo
 absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
     const v1::LoadProgramRequest& request, const TrainingJobOptions& options) {
   std::unique_ptr<TrainingJob> job(new TrainingJob(request, options));
-  absl::StatusOr<std::shared_ptr<const Dataset>> dataset = options.open_dataset(request.dataset());
-  if (!dataset.ok()) return dataset.status();
   BatchLoaderOptions data;
   data.batch_size = request.batch_size();
   data.seed = request.program().seed();
   if (request.dataset().has_shuffle()) data.shuffle = request.dataset().shuffle();
-  absl::StatusOr<std::unique_ptr<BatchLoader>> loader = BatchLoader::Create(*dataset, data);
-  if (!loader.ok()) return loader.status();
-  job->training_data_ = *std::move(loader);
+  absl::StatusOr<std::shared_ptr<const Dataset>> dataset = job->OpenTrainingData(request, data);
+  if (!dataset.ok()) return dataset.status();
 
   ExecutorOptions executor;
   executor.device = options.device;
@@ -57,7 +54,7 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
     evaluated = options.open_dataset(whole);
     if (!evaluated.ok()) return evaluated.status();
   }
-  if (request.has_evaluation() && (*evaluated)->holdout_examples() > 0) {
+  if (request.has_evaluation() && *evaluated != nullptr && (*evaluated)->holdout_examples() > 0) {
     data.holdout = true;
     data.pad_holdout = request.pad_evaluation();
     absl::StatusOr<std::unique_ptr<BatchLoader>> holdout = BatchLoader::Create(*evaluated, data);
@@ -77,6 +74,30 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
     s = job->LoadCheckpoint(request.checkpoint_dir());
   if (!s.ok()) return s;
   return job;
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> TrainingJob::OpenTrainingData(
+    const v1::LoadProgramRequest& request, const BatchLoaderOptions& data) {
+  if (request.dataset().format() == v1::Dataset::STREAM) {
+    auto stream = std::make_unique<StreamSource>(
+        data.batch_size,
+        [files = options_.files](
+            const std::string& path) -> absl::StatusOr<std::shared_ptr<const Dataset>> {
+          const absl::StatusOr<std::string> npz = ReadWholeFile(*files, path, kMaxDatasetBytes);
+          if (!npz.ok()) return npz.status();
+          return Dataset::FromNpz(*npz, /*holdout_fraction=*/0);
+        });
+    stream_ = stream.get();
+    training_data_ = std::move(stream);
+    return nullptr;
+  }
+  absl::StatusOr<std::shared_ptr<const Dataset>> dataset = options_.open_dataset(request.dataset());
+  if (!dataset.ok()) return dataset.status();
+  absl::StatusOr<std::unique_ptr<BatchLoader>> loader = BatchLoader::Create(*dataset, data);
+  if (!loader.ok()) return loader.status();
+  training_examples_ = (*loader)->training_examples();
+  training_data_ = *std::move(loader);
+  return dataset;
 }
 
 absl::Status TrainingJob::LoadCheckpoint(const std::string& directory) {
@@ -101,8 +122,6 @@ absl::Status TrainingJob::LoadCheckpoint(const std::string& directory) {
   steps_loaded_ = (*reader)->manifest().steps_done;
   return (*reader)->Verify();
 }
-
-int64_t TrainingJob::training_examples() const { return training_data_->training_examples(); }
 
 int64_t TrainingJob::measured_peak_bytes() const {
   return training_->measured_peak_bytes() +
@@ -167,6 +186,13 @@ absl::Status TrainingJob::Run(const v1::RunRequest& request,
         "again if they cannot be restored"));
   }
   steps_loaded_ = -1;  // later Runs continue
+  if (stream_ != nullptr) {
+    std::vector<StreamSource::Part> parts;
+    for (const v1::StreamPart& part : request.stream()) {
+      parts.push_back({part.first_step(), part.end_step(), part.path()});
+    }
+    stream_->SetParts(std::move(parts));
+  }
   if (absl::Status s = peers_.Cancelled(); !s.ok()) return s;
   bool met = false;
   absl::Status status = Connect(&met);

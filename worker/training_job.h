@@ -15,6 +15,7 @@
 #include "espalier/v1/worker.pb.h"
 #include "worker/collective/communicator.h"
 #include "worker/data/batch_loader.h"
+#include "worker/data/stream_source.h"
 #include "worker/executor/executor.h"
 #include "worker/job_peers.h"
 #include "worker/trainer/timing_observer.h"
@@ -42,7 +43,7 @@ class TrainingJob : public WorkerJob {
   static absl::StatusOr<std::unique_ptr<TrainingJob>> Load(const v1::LoadProgramRequest& request,
                                                            const TrainingJobOptions& options);
 
-  int64_t training_examples() const;
+  int64_t training_examples() const { return training_examples_; }  // 0: of a STREAM
   int64_t measured_peak_bytes() const;
 
   // Runs steps and passes every event to `emit`, whose error ends the run. Blocks. Returns
@@ -61,6 +62,9 @@ class TrainingJob : public WorkerJob {
 
  private:
   TrainingJob(const v1::LoadProgramRequest& request, const TrainingJobOptions& options);
+  // Makes training_data_. Returns the dataset; null: it is a STREAM.
+  absl::StatusOr<std::shared_ptr<const Dataset>> OpenTrainingData(
+      const v1::LoadProgramRequest& request, const BatchLoaderOptions& data);
   absl::Status LoadCheckpoint(const std::string& directory);
   // Sets `*met` if this call connected the ranks.
   absl::Status Connect(bool* met);
@@ -75,7 +79,9 @@ class TrainingJob : public WorkerJob {
   const bool measure_communication_;
   // Steps done at the loaded checkpoint, 0 without one; -1 after the first Run.
   int64_t steps_loaded_ = 0;
-  std::unique_ptr<BatchLoader> training_data_;
+  int64_t training_examples_ = 0;
+  std::unique_ptr<BatchSource> training_data_;
+  StreamSource* stream_ = nullptr;  // training_data_, of a STREAM
   std::unique_ptr<BatchLoader> holdout_data_;
   std::unique_ptr<Executor> training_;
   std::unique_ptr<Executor> evaluation_;

@@ -323,7 +323,11 @@ absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
 
 absl::Status WorkerService::RunLoaded(
     const v1::RunRequest& request, const std::function<absl::Status(const v1::RunEvent&)>& emit) {
-  if (absl::Status s = CheckFolder("checkpoint_root", request.checkpoint_root()); !s.ok()) return s;
+  absl::Status allowed = CheckFolder("checkpoint_root", request.checkpoint_root());
+  for (const v1::StreamPart& part : request.stream()) {
+    if (allowed.ok()) allowed = CheckFolder("stream.path", part.path());
+  }
+  if (!allowed.ok()) return allowed;
   std::shared_ptr<TrainingJob> job;
   {
     absl::MutexLock lock(&mutex_);

@@ -200,6 +200,12 @@ absl::Status BatchLoader::Load(const std::string& name, const TensorSpec& spec, 
   return found ? absl::OkStatus() : Fill(requests_[request], step, static_cast<char*>(host));
 }
 
+void BatchLoader::Prefetch(int64_t step) {
+  if (!thread_.joinable()) thread_ = std::thread([this] { PrefetchLoop(); });
+  absl::MutexLock lock(&mutex_);
+  StartPrefetch(step);
+}
+
 void BatchLoader::StartPrefetch(int64_t step) {
   Slot& slot = slots_[step % 2];
   if (slot.step == step) return;

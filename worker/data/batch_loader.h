@@ -54,6 +54,9 @@ class BatchLoader : public BatchSource {
   // Returns the index of the example in row `row` of the batch of `step`.
   int64_t ExampleAt(int64_t step, int64_t row) const;
 
+  // Begins to load the batch of a step, which Load then need not wait for. No Prepare may follow.
+  void Prefetch(int64_t step);
+
   absl::Status Prepare(const std::string& column, const TensorSpec& spec) override;
   absl::Status Load(const std::string& column, const TensorSpec& spec, int64_t step,
                     void* host) override;
