@@ -96,6 +96,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
       steps_loaded_ = (*opened)->manifest().steps_done;
     }
     program_ = request->program();
+    streams_ = request->dataset().format() == v1::Dataset::STREAM;
     attempt_ = request->attempt().attempt();
     reply->set_peak_bytes(program_.peak_bytes());
     return grpc::Status::OK;
@@ -180,6 +181,9 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
         return grpc::Status(grpc::StatusCode::CANCELLED, "stopped");
       }
       if (step == options_.fail_at) return ToGrpc(options_.failure);
+      if (streams_ && !HasExamples(request, step)) {
+        return ToGrpc(absl::InternalError(absl::StrCat("no examples of step ", step)));
+      }
       event.mutable_step()->set_step(step);
       event.mutable_step()->set_seconds(absl::ToDoubleSeconds(options_.step));
       (*event.mutable_step()->mutable_values())["loss"] = LossOf(step) / program.world_size();
@@ -202,6 +206,14 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     event.set_measured_peak_bytes(1000 + program.rank());
     writer->Write(event);
     return grpc::Status::OK;
+  }
+
+  bool HasExamples(const v1::RunRequest& request, int64_t step) {
+    for (const v1::StreamPart& part : request.stream()) {
+      if (part.first_step() > step || part.end_step() <= step) continue;
+      return files_->Open(part.path()).ok();
+    }
+    return false;
   }
 
   absl::Status WriteShard(const v1::RunRequest& request, const v1::Program& program, int64_t done,
@@ -290,6 +302,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   std::atomic<bool> dead_{false};
   std::atomic<bool> frozen_{false};
   std::atomic<bool> held_{false};
+  std::atomic<bool> streams_{false};  // the loaded job's dataset is a STREAM
   std::atomic<int64_t> first_step_{-1};
   std::atomic<int> runs_{0};
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();

@@ -1,7 +1,7 @@
 // A worker over real gRPC that computes nothing, for tests of the coordinator. It joins, keeps its
-// lease, accepts programs, "runs" steps of fixed length whose loss depends on the step only, and
-// reads and writes real checkpoints. As a real worker, it runs one job at a time, and joins again,
-// once idle, after its lease has expired.
+// lease, accepts programs, checks that the examples of a STREAM are there, "runs" steps of fixed
+// length whose loss depends on the step only, and reads and writes real checkpoints. As a real
+// worker, it runs one job at a time, and joins again, once idle, after its lease has expired.
 #pragma once
 
 #include <cstdint>

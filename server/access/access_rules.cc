@@ -54,6 +54,8 @@ std::vector<AccessRule> MakeRules() {
       {"Training/List", kTrain, {}},
       {"Training/Cancel", kTrain, ChangeJob()},
       {"Training/Resume", kTrain, ChangeJob()},
+      // The job stands in the call's first message, which the service hands in.
+      {"Training/PushExamples", kTrain, ChangeJob()},
 
       {"Sessions/Open", kTrain, OfSpec()},
       // The session stands in the stream's first message, which the service hands in.

@@ -93,6 +93,9 @@ AttemptEnd Attempt::Run() {
     if (!there.ok()) return AttemptEnd::Failed(there);
   }
   if (std::optional<AttemptEnd> lost = CheckBestIsThere(); lost.has_value()) return *lost;
+  if (task_.stream != nullptr && !task_.stream->status().ok()) {
+    return AttemptEnd::Failed(task_.stream->status());
+  }
   absl::StatusOr<PreparedJob> prepared =
       PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
   if (!prepared.ok()) return AttemptEnd::Failed(prepared.status());

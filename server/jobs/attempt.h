@@ -18,6 +18,7 @@
 #include "server/jobs/attempt_end.h"
 #include "server/jobs/calibrated_planner.h"
 #include "server/jobs/checkpoint_folders.h"
+#include "server/jobs/example_stream.h"
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/rank_report_merger.h"
 #include "server/jobs/validation_history.h"
@@ -45,11 +46,12 @@ struct AttemptTools {
 struct AttemptTask {
   JobRecord record;  // with spec
   int32_t attempt = 0;
-  std::vector<Member> members;    // by rank
-  WorkerMemory enough;            // workers of the last attempt that found a plan
-  std::string checkpoint_root;    // of the job
-  std::string checkpoint;         // to resume from, within checkpoint_root; empty: none
-  ValidationHistory validations;  // up to that checkpoint
+  std::vector<Member> members;            // by rank
+  WorkerMemory enough;                    // workers of the last attempt that found a plan
+  std::string checkpoint_root;            // of the job
+  std::string checkpoint;                 // to resume from, within checkpoint_root; empty: none
+  ValidationHistory validations;          // up to that checkpoint
+  std::shared_ptr<ExampleStream> stream;  // of a dataset of format STREAM; else null
 };
 
 struct PlanFacts {
@@ -92,6 +94,8 @@ class Attempt {
   // Tells the attempt not to wait for a worker whose lease has expired. Thread-safe; does not
   // block.
   void WorkerLost(const std::string& worker_id, const std::string& reason);
+  // Tells the attempt that its stream has more examples, or has ended. Thread-safe; does not block.
+  void ExamplesPushed();
 
   const std::vector<Member>& members() const { return task_.members; }
   std::vector<v1::Device> devices() const;  // by rank
@@ -129,6 +133,15 @@ class Attempt {
   // stop. Then the checkpoint that is to be exported is durable.
   std::optional<AttemptEnd> Train(const PreparedJob& prepared, int64_t first)
       ABSL_LOCKS_EXCLUDED(mutex_, report_mutex_);
+  // Of a stream: waits until the examples of the next step are there, or the stream has ended,
+  // which makes `*total`, the number of steps, that of its batches. Fails the job when nobody
+  // pushes any.
+  std::optional<AttemptEnd> WaitForExamples(int64_t* total)
+      ABSL_LOCKS_EXCLUDED(mutex_, report_mutex_);
+  // The end of an attempt for whose next step no examples came.
+  AttemptEnd NoExamples(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_, report_mutex_);
+  // Of a stream: names the examples of a run's steps, of which it has at most those that are there.
+  void NameExamples(v1::RunRequest* steps) const;
   // Runs steps on all ranks. The request has neither attempt nor checkpoint folder.
   std::optional<AttemptEnd> RunSteps(v1::RunRequest steps) ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds the evaluation after steps_done_ to the validations. If it is the best and is to be kept,
@@ -181,7 +194,8 @@ class Attempt {
   bool measure_communication_ = false;
   bool pad_evaluation_ = false;
   std::string graph_fingerprint_;
-  int64_t steps_done_ = 0;  // by all ranks; set between their runs
+  int64_t steps_done_ = 0;                          // by all ranks; set between their runs
+  absl::Time said_waiting_ = absl::InfinitePast();  // that it waits for examples
   ValidationHistory validations_;
 
   // Held while an event is merged, written and reported to the observer. Stop and WorkerLost never

@@ -19,7 +19,8 @@ v1::RunRequest StepsOf(int64_t first, int64_t last) {
 }  // namespace
 
 std::optional<AttemptEnd> Attempt::Train(const PreparedJob& prepared, int64_t first) {
-  const int64_t total = prepared.total_steps, every = prepared.validate_every;
+  int64_t total = prepared.total_steps;
+  const int64_t every = prepared.validate_every;
   // Whether examples are evaluated after so many steps.
   const auto is_due = [&](int64_t steps_done) {
     if (!prepared.evaluates) return false;
@@ -27,6 +28,9 @@ std::optional<AttemptEnd> Attempt::Train(const PreparedJob& prepared, int64_t fi
   };
   steps_done_ = first;
   for (bool any = false;; any = true) {
+    if (task_.stream != nullptr && !validations_.stop()) {
+      if (std::optional<AttemptEnd> end = WaitForExamples(&total); end.has_value()) return end;
+    }
     // After a recovery the checkpoint may be newer than the last recorded validation.
     const bool evaluate_first = is_due(steps_done_) && !IsEvaluated(steps_done_);
     const bool over = steps_done_ == total || validations_.stop();
@@ -35,6 +39,8 @@ std::optional<AttemptEnd> Attempt::Train(const PreparedJob& prepared, int64_t fi
     if (every > 0) last = std::min(total, (steps_done_ / every + 1) * every);
     if (over || evaluate_first) last = steps_done_;
     v1::RunRequest steps = StepsOf(steps_done_, last);
+    if (task_.stream != nullptr) NameExamples(&steps);
+    last = steps.last_step();
     steps.set_evaluate_at_end(is_due(last) && !IsEvaluated(last));
     steps.set_goes_on(last < total);
     if (std::optional<AttemptEnd> end = RunSteps(steps); end.has_value()) return end;
@@ -42,10 +48,11 @@ std::optional<AttemptEnd> Attempt::Train(const PreparedJob& prepared, int64_t fi
     if (every == 0 || !steps.evaluate_at_end()) continue;
     if (std::optional<AttemptEnd> end = RecordValidation(); end.has_value()) return end;
   }
-  if (steps_done_ < total) {
-    observer_->OnMessage(task_.record.job.id(),
-                         absl::StrCat("stopped early after ", steps_done_, " of ", total,
-                                      " steps: ", validations_.StopReason()));
+  if (steps_done_ < prepared.total_steps) {
+    observer_->OnMessage(
+        task_.record.job.id(),
+        absl::StrCat("stopped early after ", steps_done_, " of ", prepared.total_steps, " steps: ",
+                     validations_.stop() ? validations_.StopReason() : "its examples have ended"));
   }
   return WriteCheckpoint(ExportedSteps());
 }

@@ -47,6 +47,7 @@ void JobRunner::RollBack(Job* job) {
   SetBest(job->validations, &job->record.job);
   recent_tensors_.DropFrom(job->record.job.id(), step);
   job->record.job.set_steps_done(step);
+  if (job->stream != nullptr) job->stream->SetStepsDone(step);
   job->step_seconds.clear();
 }
 

@@ -129,6 +129,9 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::stri
     if (prepared->early_stopping.has_value()) {
       *spec.mutable_early_stopping() = *prepared->early_stopping;
     }
+    if (spec.dataset().format() == v1::Dataset::STREAM) {
+      *spec.mutable_dataset()->mutable_stream()->mutable_columns() = prepared->stream.columns();
+    }
     absl::MutexLock lock(&mutex_);
     if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
     const std::string id = absl::StrCat("job-", next_number_);
@@ -160,6 +163,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::stri
       return status;
     }
     StripSpec(&record);
+    OpenStream(job.get());
     ++next_number_;
     jobs_[id] = std::move(job);
     CountStates();
@@ -209,17 +213,20 @@ absl::Status JobRunner::DryRun(const v1::DryRunRequest& request, v1::DryRunReply
 
 absl::Status JobRunner::Get(const v1::GetJobRequest& request, v1::GetJobReply* reply) {
   std::string paused;
+  int64_t pushed = 0;
   {
     absl::MutexLock lock(&mutex_);
     absl::StatusOr<Job*> job = Find(request.job_id());
     if (!job.ok()) return job.status();
     paused = (*job)->record.job.checkpoints_paused();
+    pushed = (*job)->record.job.steps_pushed();
   }
   absl::StatusOr<JobRecord> record = store_->Get(request.job_id());
   if (!record.ok()) return record.status();
   *reply->mutable_job() = std::move(record->job);
   // Not the store's: that may be on the same full disk.
   reply->mutable_job()->set_checkpoints_paused(paused);
+  reply->mutable_job()->set_steps_pushed(pushed);
   // Drop the submitted graph: it can be as large as a message may be, and its submitter has it.
   StripSpec(reply->mutable_job());
   if (!request.with_reports()) return absl::OkStatus();

@@ -106,6 +106,7 @@ absl::Status JobRunner::Start() {
       if (full.ok()) job->enough = MemoryOf(full->job.plan().devices());
       job->recovering_since = clock_->Now();
     }
+    OpenStream(job.get());
     // The workers join again one after the other; the first is not to begin alone.
     job->waits_for_workers = job->life.state == v1::QUEUED;
     job->workers_before = job->record.job.most_workers();
@@ -248,6 +249,7 @@ void JobRunner::Loop() {
     struct Over {
       std::string folder, keep;  // checkpoint, within the folder
       int64_t best_steps;
+      std::shared_ptr<ExampleStream> stream;  // that nobody needs any more; null: none
     };
     std::vector<Over> over;
     bool busy = false;
@@ -263,8 +265,8 @@ void JobRunner::Loop() {
         if (IsOver(job->life.state) && job->attempt == nullptr && !job->dirty &&
             !job->checkpoints_removed) {
           job->checkpoints_removed = true;
-          over.push_back(
-              {JobFolder(id), job->record.checkpoint_dir, job->validations.kept_steps()});
+          over.push_back({JobFolder(id), job->record.checkpoint_dir, job->validations.kept_steps(),
+                          job->life.state == v1::SUCCEEDED ? job->stream : nullptr});
         }
       }
       if (!stopping_) Schedule();
@@ -274,6 +276,7 @@ void JobRunner::Loop() {
     // Without the lock, as removing large files takes time. Only this thread starts attempts, so no
     // attempt can begin meanwhile.
     for (const Over& job : over) {
+      if (job.stream != nullptr) job.stream->Remove();
       RemoveCheckpoints(*tools_.files, job.folder, job.keep, job.best_steps);
     }
     if (quit && !busy) return;
@@ -406,6 +409,7 @@ void JobRunner::OnStep(const std::string& job_id, int32_t attempt, const v1::Ste
   job.pending.reports.push_back(report);
   recent_tensors_.Take(job_id, &job.pending.reports.back());
   job.record.job.set_steps_done(std::max(job.record.job.steps_done(), report.step() + 1));
+  if (job.stream != nullptr) job.stream->SetStepsDone(job.record.job.steps_done());
   job.step_seconds.push_back(report.seconds());
   if (absl::Now() - job.median_at >= kMedianEvery) {
     job.median_at = absl::Now();

@@ -20,7 +20,9 @@
 #include "server/artifacts/artifact_store.h"
 #include "server/jobs/attempt.h"
 #include "server/jobs/cut_off_hosts.h"
+#include "server/jobs/example_stream.h"
 #include "server/jobs/job_lifecycle.h"
+#include "server/jobs/pushed_examples.h"
 #include "server/jobs/recent_tensors.h"
 #include "server/jobs/validation_history.h"
 #include "server/jobs/worker_memory.h"
@@ -72,6 +74,11 @@ class JobRunner : public AttemptObserver {
   absl::Status List(v1::ListJobsReply* reply);
   absl::Status Cancel(const v1::CancelRequest& request, v1::CancelReply* reply);
   absl::Status Resume(const v1::ResumeRequest& request, v1::ResumeReply* reply);
+  // Whether PushExamples may bring this job examples now; its errors otherwise.
+  absl::Status CheckTakesExamples(const std::string& job_id) const;
+  // `cancelled` is polled several times a second.
+  absl::Status PushExamples(const std::string& job_id, PushedExamples examples,
+                            const std::function<bool()>& cancelled, v1::PushExamplesReply* reply);
   // Sends the job's record, its reports and messages so far, then new ones as they come. Recent
   // reports have their tensors, older ones only their values. Returns when the job is over, `send`
   // returns false, `cancelled` returns true (polled several times a second) or on Stop.
@@ -113,7 +120,8 @@ class JobRunner : public AttemptObserver {
     AttemptEnd end;
     std::vector<double> step_seconds;  // of the current attempt
     absl::Time median_at = absl::InfinitePast();
-    bool checkpoints_removed = false;  // unneeded checkpoints, once the job is over
+    bool checkpoints_removed = false;       // unneeded checkpoints, once the job is over
+    std::shared_ptr<ExampleStream> stream;  // of a dataset of format STREAM; else null
   };
 
   // AttemptObserver.
@@ -136,6 +144,10 @@ class JobRunner : public AttemptObserver {
                             Reply* reply);
 
   absl::Status LoadValidations(Job* job) const;
+  // Of a job whose dataset is a STREAM.
+  void OpenStream(Job* job) const;
+  absl::StatusOr<std::shared_ptr<ExampleStream>> StreamOf(const std::string& job_id) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Loop();
   absl::StatusOr<Job*> Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Applies the event in memory and marks the job dirty.

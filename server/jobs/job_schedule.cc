@@ -208,6 +208,7 @@ bool JobRunner::TryStart(Job* job) {
   task.enough = job->enough;
   task.checkpoint_root = JobFolder(id);
   task.validations = job->validations;
+  task.stream = job->stream;
   job->workers_before = static_cast<int>(members.size());
   job->running_since = absl::InfiniteFuture();
   job->growing = false;

@@ -55,6 +55,9 @@ struct Metrics::Families {
                                                   .Help("Duration of evaluations during training.")
                                                   .Register(registry)
                                                   .Add({}, kStepBuckets);
+  prometheus::Counter& batches_pushed =
+      Count("espalier_job_batches_pushed_total",
+            "Batches that clients have pushed to jobs whose dataset is a stream.");
   prometheus::Counter& checkpoints =
       Count("espalier_checkpoints_total", "Checkpoints made durable.");
   prometheus::Counter& checkpoints_skipped =
@@ -127,6 +130,10 @@ void Metrics::JobStep(double seconds) {
 }
 
 void Metrics::JobValidation(double seconds) { families_->validation_seconds.Observe(seconds); }
+
+void Metrics::BatchesPushed(int64_t batches) {
+  families_->batches_pushed.Increment(static_cast<double>(batches));
+}
 
 void Metrics::SetCheckpointsPaused(int jobs) { families_->checkpoints_paused.Set(jobs); }
 void Metrics::CheckpointWritten() { families_->checkpoints.Increment(); }

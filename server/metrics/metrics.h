@@ -2,6 +2,7 @@
 // Labels take values from small fixed sets, so clients cannot grow them.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,6 +29,7 @@ class Metrics {
   void JobStep(double seconds);
   // espalier_job_validation_duration_seconds.
   void JobValidation(double seconds);
+  void BatchesPushed(int64_t batches);  // espalier_job_batches_pushed_total
   // espalier_jobs_checkpoints_paused: jobs that found no room for their last checkpoint.
   void SetCheckpointsPaused(int jobs);
   void CheckpointWritten();  // espalier_checkpoints_total

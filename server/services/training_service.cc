@@ -2,6 +2,7 @@
 
 #include "espalier/v1/training.grpc.pb.h"
 #include "server/jobs/job_runner.h"
+#include "server/jobs/pushed_examples.h"
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 #include "server/store/idempotency.h"
@@ -67,8 +68,51 @@ class TrainingService : public v1::Training::Service {
       return jobs_.Resume(WithOwnersKey(*request, caller.owner), reply);
     });
   }
+  grpc::Status PushExamples(ServerContext* context,
+                            grpc::ServerReader<v1::PushExamplesRequest>* reader,
+                            v1::PushExamplesReply* reply) override {
+    return interceptor_.Handle(
+        context, "Training/PushExamples", nullptr,
+        [&](const Caller& caller) { return Receive(context, caller, reader, reply); });
+  }
 
  private:
+  using PushReader = grpc::ServerReader<v1::PushExamplesRequest>;
+
+  bool Read(ServerContext* context, PushReader* reader, v1::PushExamplesRequest* message) {
+    const StreamIdleTimeout::Wait wait(interceptor_.idle(), context);
+    return reader->Read(message);
+  }
+
+  absl::Status Receive(ServerContext* context, const Caller& caller, PushReader* reader,
+                       v1::PushExamplesReply* reply) {
+    v1::PushExamplesRequest message;
+    if (!Read(context, reader, &message)) {
+      return absl::InvalidArgumentError("job_id: the call ended before its first message");
+    }
+    absl::Status status =
+        interceptor_.access().CheckRequest("Training/PushExamples", caller, message);
+    const std::string job_id = message.job_id();
+    if (status.ok()) status = jobs_.CheckTakesExamples(job_id);
+    PushedExamples examples;
+    do {
+      if (status.ok()) status = examples.Add(std::move(message));
+      if (!status.ok()) return status;
+      message.Clear();
+    } while (Read(context, reader, &message));
+    // A broken call and an unreadable message look like the end of a complete one. A further read
+    // after the end returns nothing, and by then IsCancelled is reliable.
+    const bool more = Read(context, reader, &message);
+    if (context->IsCancelled())
+      return absl::CancelledError("the call broke off; nothing was taken");
+    if (more) {
+      return absl::InvalidArgumentError(
+          "a message of the call could not be read; nothing of it was taken");
+    }
+    return jobs_.PushExamples(
+        job_id, std::move(examples), [&] { return context->IsCancelled(); }, reply);
+  }
+
   CallInterceptor& interceptor_;
   JobRunner& jobs_;
 };

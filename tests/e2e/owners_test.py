@@ -185,6 +185,7 @@ class OwnersTest(unittest.TestCase):
             "Training/List": (Code.OK, training_pb2.ListJobsRequest()),
             "Training/Cancel": (none, training_pb2.CancelRequest(**job)),
             "Training/Resume": (none, training_pb2.ResumeRequest(**job)),
+            "Training/PushExamples": (none, iter([training_pb2.PushExamplesRequest(**job)])),
             "Sessions/Open": (none, session_pb2.OpenSessionRequest(spec=self.session_spec())),
             "Sessions/Run": (none, iter([session_pb2.SessionCommand(**session)])),
             "Sessions/Close": (none, session_pb2.CloseSessionRequest(**session)),
