@@ -217,11 +217,15 @@ absl::StatusOr<const Column*> Dataset::Find(const std::string& name) const {
 }
 
 absl::Status Dataset::CheckConversion(const Column& column, DType as) {
-  const bool from_float = IsFloat(column.example.dtype);
-  if (from_float ? IsFloat(as) : as != DType::kInvalid) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("column '", column.name, "' holds ",
-                                                 Name(column.example.dtype), ", the model wants ",
-                                                 Name(as)));
+  const DType from = column.example.dtype;
+  const bool fits = IsFloat(from) ? IsFloat(as) : as != DType::kInvalid;
+  // What an .npz has is widened to these; Read knows no others.
+  const bool is_read = from == as || from == DType::kF32 || from == DType::kI32 ||
+                       from == DType::kI64 || from == DType::kBool;
+  if (fits && is_read) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("column '", column.name, "' holds ", Name(from), ", the model wants ", Name(as),
+                   fits ? "; give it as that, or as f32 or i32" : ""));
 }
 
 absl::Status Dataset::CheckFinite(const Column& column) const {

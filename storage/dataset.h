@@ -58,8 +58,8 @@ class Dataset {
   // Returns NotFound listing the columns.
   absl::StatusOr<const Column*> Find(const std::string& name) const;
 
-  // Checks that the column converts to `as`: floats to any float type, integers and bools to
-  // integers or f32. Returns InvalidArgument otherwise.
+  // Checks that the column converts to `as`: f32 to any float type, i32, i64 and bools to integers
+  // and floats, every type to itself. Returns InvalidArgument otherwise.
   static absl::Status CheckConversion(const Column& column, DType as);
   // Returns InvalidArgument naming column, example and element if a float column holds NaN or
   // infinity.
