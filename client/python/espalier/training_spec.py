@@ -1,0 +1,66 @@
+"""What fit trains, as the message that a job or a session is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from espalier import errors
+from espalier.optimizers import Optimizer, resolve
+from espalier.search import search_options
+from espalier.v1 import graph_pb2, program_pb2, training_pb2
+
+if TYPE_CHECKING:
+    from espalier.graph import Graph
+
+_PRECISIONS = {
+    "f32": graph_pb2.F32,
+    "float32": graph_pb2.F32,
+    "bf16": graph_pb2.BF16,
+    "bfloat16": graph_pb2.BF16,
+    "f16": graph_pb2.F16,
+    "float16": graph_pb2.F16,
+}
+
+
+def make_spec(
+    graph: Graph,
+    *,
+    optimizer: str | Optimizer | program_pb2.Optimizer,
+    batch_size: int,
+    epochs: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    name: str = "",
+    search: Mapping[str, object] | None = None,
+    precision: str | None = None,
+    checkpoint_every: int = 0,
+) -> training_pb2.TrainingSpec:
+    """The specification of a job, without its dataset. InvalidArgument for what cannot be."""
+    if epochs is not None and steps is not None:
+        raise errors.InvalidArgument("give epochs or steps, not both")
+    for what, count in (("batch_size", batch_size), ("epochs", epochs), ("steps", steps)):
+        if count is not None and (isinstance(count, bool) or int(count) != count or count < 1):
+            raise errors.InvalidArgument(f"{what} is {count}; accepted: an integer above 0")
+    if precision is not None and precision not in _PRECISIONS:
+        raise errors.InvalidArgument(f"precision {precision!r}: accepted are {', '.join(_PRECISIONS)}")
+    if not any(output.name == "loss" for output in graph.proto.outputs):
+        raise errors.InvalidArgument(
+            f"graph {graph.proto.name} has no output 'loss', which training minimizes; name one: "
+            "graph.output('loss', ...)"
+        )
+    spec = training_pb2.TrainingSpec(
+        name=name,
+        output_model=name,
+        graph=graph.proto,
+        batch_size=int(batch_size),
+        epochs=0 if steps is not None else int(epochs or 1),
+        steps=int(steps or 0),
+        optimizer=resolve(optimizer),
+        search=search_options(search, seed),
+        seed=seed,
+        checkpoint_every_steps=checkpoint_every,
+    )
+    if precision is not None:
+        spec.precision = _PRECISIONS[precision]
+    return spec
