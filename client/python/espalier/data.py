@@ -356,6 +356,83 @@ def inline_batch(
     return finder.fit(arrays)
 
 
+def stream_columns(inputs: Sequence[Input], columns: Mapping[str, str] | None) -> dict[str, str]:
+    """Input -> column, where names differ. InvalidArgument for an input that there is not."""
+    given = _Columns(inputs, columns)._given
+    return {name: column for name, column in given.items() if name != column}
+
+
+def length(data: Any, inputs: Sequence[Input], columns: Mapping[str, str] | None) -> int | None:
+    """Examples in one pass over `data`, as far as its length tells, from the size of its first batch; None: unknown."""
+    finder = _Columns(inputs, columns)
+    arrays = _in_memory(data, finder, inputs)
+    if arrays is not None:
+        return _check_lengths(arrays)
+    if not hasattr(data, "__len__"):
+        return None
+    if _is_huggingface(data) or _is_torch_dataset(data):
+        return len(data)
+    batch_size: Any = getattr(data, "batch_size", None)
+    source: Any = getattr(data, "dataset", None)
+    if isinstance(batch_size, int) and hasattr(source, "__len__"):  # a DataLoader of torch
+        return min(len(data) * batch_size, len(source))
+    first = next(_items(data), None)
+    if first is None:
+        return 0
+    element = _element(first, finder)
+    finder.names(element)
+    return len(data) * (_check_lengths(element) if _is_batch(element, finder) else 1)
+
+
+def batches(
+    data: Any, inputs: Sequence[Input], columns: Mapping[str, str] | None, size: int
+) -> Iterator[dict[str, Array]]:
+    """The examples of `data` in order, in batches of exactly `size`; the last ones that do not fill one are left out.
+
+    InvalidArgument if inputs and columns do not fit; what an iterable raises is passed on.
+    """
+    finder = _Columns(inputs, columns)
+    arrays = _in_memory(data, finder, inputs)
+    if arrays is not None:
+        examples = _check_lengths(arrays)
+        for first in range(0, examples - size + 1, size):
+            yield finder.fit({name: array[first : first + size] for name, array in arrays.items()})
+        return
+    rest: dict[str, Array] = {}
+    for part in _parts(data, finder, size):
+        if rest:
+            if any(array.shape[1:] != rest[name].shape[1:] for name, array in part.items()):
+                shapes = {name: list(array.shape[1:]) for name, array in part.items()}
+                raise InvalidArgument(f"examples are of unequal shapes: {shapes} after others; pad or resize them")
+            part = {name: np.concatenate([rest[name], array]) for name, array in part.items()}
+        examples = _check_lengths(part)
+        whole = examples - examples % size
+        for first in range(0, whole, size):
+            yield {name: array[first : first + size] for name, array in part.items()}
+        rest = {name: array[whole:] for name, array in part.items()} if whole < examples else {}
+
+
+def _parts(data: Any, columns: _Columns, size: int) -> Iterator[dict[str, Array]]:
+    """The elements of an iterable as some examples each."""
+    batched: bool | None = None
+    pending: list[dict[str, Array]] = []
+    for element in _slices(data) if _is_huggingface(data) else _items(data):
+        arrays = _element(element, columns)
+        columns.names(arrays)
+        if batched is None:
+            batched = _is_batch(arrays, columns)
+        fitted = columns.fit(arrays, batched)
+        if batched:
+            yield fitted
+            continue
+        pending.append(fitted)
+        if len(pending) == size:
+            yield {name: np.stack([example[name] for example in pending]) for name in pending[0]}
+            pending = []
+    if pending:
+        yield {name: np.stack([example[name] for example in pending]) for name in pending[0]}
+
+
 def _in_memory(data: Any, columns: _Columns, inputs: Sequence[Input]) -> dict[str, Array] | None:
     """Arrays by column if `data` holds whole columns; None for iterables."""
     if isinstance(data, Mapping):

@@ -7,7 +7,7 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -245,6 +245,11 @@ class JobMethods:
         return state_name((yield from self._get()).state)
 
     @value
+    def stream_position(self) -> Steps[int]:
+        """Batches that were pushed to a job of fit(stream=True): the step whose examples come next."""
+        return (yield from self._get()).steps_pushed
+
+    @value
     def notes(self) -> Steps[list[str]]:
         """What differs from what one may expect, one sentence each."""
         return list((yield from self._get()).notes)
@@ -336,6 +341,16 @@ class JobMethods:
 
 class Job(JobMethods, Blocking):
     """A training job."""
+
+    def push(self, data: Any, *, end: bool = True, columns: Mapping[str, str] | None = None) -> int:
+        """Brings the examples of the next steps to a job of fit(stream=True); returns the number of batches it has.
+
+        They are those behind `stream_position` batches; data: as of fit. With `end`, the job ends with them. Waits
+        while the job has as many batches as may wait. FailedPrecondition if the job is over: resume it first.
+        """
+        from espalier import streaming
+
+        return streaming.push(self, data, end=end, columns=columns)
 
     def _events_after(self, position: Position) -> Iterator[training_pb2.JobEvent]:
         """As events, behind `position`, which moves along."""

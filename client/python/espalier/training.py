@@ -15,11 +15,11 @@ from espalier import errors, kept_sessions
 from espalier.client import Client, default_client
 from espalier.interrupt import ask, submit_or_cancel
 from espalier.job import History, Job, Position, Reports, is_over, state_name
-from espalier.optimizers import Optimizer, resolve
+from espalier.optimizers import Optimizer
 from espalier.plan import Plan, seconds
 from espalier.progress import Printer, values_text
-from espalier.search import search_options
-from espalier.v1 import graph_pb2, program_pb2, training_pb2
+from espalier.training_spec import make_spec
+from espalier.v1 import program_pb2, training_pb2
 from espalier.values import separate_values
 
 if TYPE_CHECKING:
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 
     from espalier.graph import Graph
     from espalier.session import Session, SessionState
-
-_PRECISIONS = {
-    "f32": graph_pb2.F32,
-    "float32": graph_pb2.F32,
-    "bf16": graph_pb2.BF16,
-    "bfloat16": graph_pb2.BF16,
-    "f16": graph_pb2.F16,
-    "float16": graph_pb2.F16,
-}
 
 
 class Run:
@@ -192,49 +183,6 @@ class TrainingResult:
         return f"<TrainingResult{by}: {values_text(last)}>"
 
 
-def make_spec(
-    graph: Graph,
-    *,
-    optimizer: str | Optimizer | program_pb2.Optimizer,
-    batch_size: int,
-    epochs: int | None = None,
-    steps: int | None = None,
-    seed: int = 0,
-    name: str = "",
-    search: Mapping[str, object] | None = None,
-    precision: str | None = None,
-    checkpoint_every: int = 0,
-) -> training_pb2.TrainingSpec:
-    """The specification of a job, without its dataset. InvalidArgument for what cannot be."""
-    if epochs is not None and steps is not None:
-        raise errors.InvalidArgument("give epochs or steps, not both")
-    for what, count in (("batch_size", batch_size), ("epochs", epochs), ("steps", steps)):
-        if count is not None and (isinstance(count, bool) or int(count) != count or count < 1):
-            raise errors.InvalidArgument(f"{what} is {count}; accepted: an integer above 0")
-    if precision is not None and precision not in _PRECISIONS:
-        raise errors.InvalidArgument(f"precision {precision!r}: accepted are {', '.join(_PRECISIONS)}")
-    if not any(output.name == "loss" for output in graph.proto.outputs):
-        raise errors.InvalidArgument(
-            f"graph {graph.proto.name} has no output 'loss', which training minimizes; name one: "
-            "graph.output('loss', ...)"
-        )
-    spec = training_pb2.TrainingSpec(
-        name=name,
-        output_model=name,
-        graph=graph.proto,
-        batch_size=int(batch_size),
-        epochs=0 if steps is not None else int(epochs or 1),
-        steps=int(steps or 0),
-        optimizer=resolve(optimizer),
-        search=search_options(search, seed),
-        seed=seed,
-        checkpoint_every_steps=checkpoint_every,
-    )
-    if precision is not None:
-        spec.precision = _PRECISIONS[precision]
-    return spec
-
-
 def fit(
     graph: Graph,
     data: Any,
@@ -260,6 +208,7 @@ def fit(
     initial_epoch: int = 0,
     state: SessionState | None = None,
     evaluate: Callable[[Session], Mapping[str, float]] | None = None,
+    stream: bool = False,
 ) -> TrainingResult:
     """Trains a graph and waits for the result.
 
@@ -276,6 +225,9 @@ def fit(
     session. initial_epoch: the first one, of `epochs`; with the batches that it would have in a whole training. state:
     of an earlier session (Session.state), to go on with its optimizer. evaluate: gives the losses and metrics of a
     validation, in place of the held-out examples.
+    stream: push the examples while the job trains, in the order in which `data` gives them, instead of uploading them
+    before; needs `steps`, the most to train, if `data` has no length. What iterating over `data` raises cancels the
+    job and is raised. docs/guide/data.md has more.
 
     JobFailed if the job fails; Unavailable if the coordinator stays away for two minutes (the message says how to go
     on); other errors before the job is queued. On Ctrl-C a terminal asks whether the job goes on; elsewhere the job is
@@ -300,6 +252,11 @@ def fit(
     client = client or default_client()
     printer = Printer(verbose)
     decisive = needs_session(spec, callbacks, initial_epoch, state is not None, evaluate is not None, execution)
+    if stream and (decisive or execution == "session"):
+        raise errors.InvalidArgument(
+            f"stream=True: only a job reads a stream{f', and {decisive}' if decisive else ''}; in a session, give "
+            "batches to Session.step"
+        )
     if execution == "job" and decisive:
         raise errors.InvalidArgument(f"{decisive}: execution='session'")
     in_session = bool(decisive) or execution == "session"
@@ -334,6 +291,20 @@ def fit(
             state=state,
             evaluate=evaluate,
         )
+    if stream:
+        from espalier import streaming
+
+        return streaming.train(
+            graph,
+            data,
+            spec,
+            client=client,
+            columns=columns,
+            validation_split=validation_split,
+            epochs=0 if steps is not None else spec.epochs,
+            configure=configure,
+            follow=lambda job, per_epoch: follow(client, job, spec, steps_per_epoch or per_epoch, callbacks, printer),
+        )
     most = spec.batch_size * spec.steps if spec.steps else None
     with contextlib.ExitStack() as files:
         prepared = files.enter_context(datasets.prepare(data, graph, columns, most))
@@ -344,8 +315,20 @@ def fit(
         separate_values(spec, client)
         configure(spec)
         job = submit_or_cancel(client, spec, graph)
-    epochs = spec.epochs or (-(-spec.steps // steps_per_epoch) if steps_per_epoch else 0)
-    run = Run(client, epochs, job=job, per_epoch=steps_per_epoch)
+    return follow(client, job, spec, steps_per_epoch, callbacks, printer)
+
+
+def follow(
+    client: Client,
+    job: Job,
+    spec: training_pb2.TrainingSpec,
+    per_epoch: int,
+    callbacks: Sequence[Callback],
+    printer: Printer,
+) -> TrainingResult:
+    """Waits for the end of a job that fit has queued; `per_epoch`: steps that callbacks take for an epoch."""
+    epochs = spec.epochs or (-(-spec.steps // per_epoch) if per_epoch else 0)
+    run = Run(client, epochs, job=job, per_epoch=per_epoch)
     for callback in callbacks:
         callback.on_begin(run)
     return _Watch(run, printer, callbacks, spec).result()
