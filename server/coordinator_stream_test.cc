@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/coordinator_fixture.h"
 #include "server/fake_worker.h"
+#include "server/metrics/metrics.h"
 
 namespace espalier {
 namespace {
