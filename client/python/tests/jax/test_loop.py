@@ -68,6 +68,27 @@ def test_several_passes_without_optimizer_state(daemon):
     np.testing.assert_allclose(state.params["w"], by_hand(halves * 2), rtol=1e-4, atol=1e-5)
 
 
+def test_parts_of_the_parameters_have_an_optimizer_of_their_own(daemon):
+    def decay(mask):
+        return optax.chain(optax.add_decayed_weights(0.5, mask), optax.sgd(0.1))
+
+    parts = {"moves": decay({"w": True, "b": False, "still": False}), "stays": optax.set_to_zero()}
+    tx = optax.multi_transform(parts, {"w": "moves", "b": "moves", "still": "stays"})
+    params = {"w": jnp.ones(5), "b": jnp.array([3.0]), "still": jnp.array([2.0])}
+    apply = lambda p, x: x @ p["w"] + p["b"] * p["still"]  # noqa: E731
+    state = train_state.TrainState.create(apply_fn=apply, params=params, tx=tx)
+    for x, y in DataLoader(ROWS, batch_size=8):
+        state, loss, _ = train_step(state, x, y)
+        assert float(loss) > 0
+    w, b = np.ones(5, np.float32), 3.0
+    for i in range(0, 40, 8):
+        error = 2 * (X[i : i + 8] @ w + 2 * b - Y[i : i + 8]) / 8
+        w, b = w - 0.1 * (X[i : i + 8].T @ error + 0.5 * w), b - 0.1 * 2 * error.sum()
+    np.testing.assert_allclose(state.params["w"], w, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(state.params["b"], [b], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(state.params["still"], [2.0])
+
+
 def test_a_second_pass_with_optimizer_state_is_refused(daemon):
     state = begin(optax.adam(0.1))
 

@@ -354,6 +354,10 @@ class Loop:
         self._kinds = (returned[0], returned[1])
         self._step = (step, arguments)
         self._matched = match(self.tx, self.params, len(batches))
+        frozen = {name for name, still in zip(self.converted.params, self._matched.frozen, strict=True) if still}
+        for value in self.converted.graph.proto.values:
+            if value.name in frozen:
+                value.frozen = True
         self._segments.append(Segment(self, version, batches))
 
     def _check_stateless(self) -> None:
@@ -383,7 +387,7 @@ class Loop:
         return fit(
             converted.graph,
             columns,
-            optimizer=matched.proto,
+            optimizer=matched.grouped(converted.params),
             batch_size=rows,
             steps=steps,
             shuffle=False,
