@@ -19,7 +19,8 @@ from espalier.jax.formulas import FORMULAS, clip
 from espalier.jax.schedules import fit_schedule, learning_rate
 from espalier.v1 import program_pb2
 
-_STEPS = 8  # that are compared
+_STEPS = 8  # that are compared, from the first one with a learning rate above 0 on
+_LONGEST_REST = 2000
 _TOLERANCE = 2e-4  # of the largest update
 _IGNORED = ("identity", "init_empty_state")
 KNOWN = "sgd, adam, adamw, adagrad, rmsprop, lion"
@@ -288,15 +289,26 @@ def _probe(leaf: Any, random: np.random.Generator) -> np.ndarray[Any, Any]:
     return np.asarray(random.normal(size=shape), np.float32)
 
 
-def _still(tx: Any, params: Any, random: np.random.Generator) -> list[bool]:
-    """Which leaves never move."""
+def _first_move(proto: program_pb2.Optimizer) -> int:
+    """The first step with a learning rate above 0. InvalidArgument if it is too far to be compared."""
+    for step in range(_LONGEST_REST):
+        if learning_rate(proto.learning_rate, step) > 0:
+            return step
+    raise InvalidArgument(
+        f"the optax schedule has the learning rate 0 in its first {_LONGEST_REST} steps: what it does after them "
+        "cannot be compared with the daemon's optimizer; begin where it moves"
+    )
+
+
+def _still(tx: Any, params: Any, random: np.random.Generator, steps: int) -> list[bool]:
+    """Which leaves do not move in the first steps."""
     state, update = tx.init(params), jax.jit(tx.update)
     still = [True] * len(jax.tree_util.tree_leaves(params))
-    for _ in range(3):  # a warm-up may begin with a learning rate of 0
+    for _ in range(steps):
         gradients = jax.tree_util.tree_map(lambda p: random.normal(size=p.shape).astype(np.float32), params)
         updates, state = update(gradients, state, params)
         still = [s and not np.any(u) for s, u in zip(still, jax.tree_util.tree_leaves(updates), strict=True)]
-    return still if not all(still) else [False] * len(still)
+    return still
 
 
 @dataclass
@@ -326,12 +338,13 @@ def _verify(
     own = [_probe(leaf, random) * np.float32(size) for leaf in leaves]
     theirs = jax.tree_util.tree_unflatten(tree, [jax.numpy.asarray(x) for x in own])
     # Leaves that are left alone are no part of the clipped norm.
-    frozen = _still(tx, theirs, random)
+    rest = _first_move(proto)
+    frozen = _still(tx, theirs, random, rest + 3)
     state = tx.init(theirs)
     update = jax.jit(tx.update)
     forms = [[_Form(d, s, {**attributes, "weight_decay": d}) for d, s in variants] for _ in own]
     formula = FORMULAS[proto.name]
-    for step in range(_STEPS):
+    for step in range(rest + _STEPS):
         # Gradients of several magnitudes: some norms are clipped, some are not.
         scale = (1.0, 0.1, 10.0)[step % 3]
         gradients = [np.asarray(random.normal(size=x.shape) * scale, np.float32) for x in own]

@@ -122,6 +122,14 @@ def test_parts_that_are_not_trained_are_frozen():
     assert match(tx, PARAMS, 10).frozen == [False, False, True]
 
 
+def test_parts_are_told_apart_after_a_rest():
+    rests = optax.join_schedules([optax.constant_schedule(0.0), optax.constant_schedule(0.1)], [20])
+    tx = optax.multi_transform({"train": optax.sgd(rests), "still": optax.set_to_zero()}, {"a": "train", "c": "still"})
+    assert match(tx, PARAMS, 50).frozen == [False, False, True]
+    with pytest.raises(InvalidArgument, match="learning rate 0 in its first 2000 steps"):
+        match(optax.sgd(0.0), PARAMS, 50)
+
+
 def test_masked_decay_becomes_a_group():
     found = match(optax.adamw(1e-3, weight_decay=1e-5, mask=matrices), PARAMS, 10)
     assert found.decays == pytest.approx([0, 1e-5, 1e-5])
