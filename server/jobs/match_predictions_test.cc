@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "ops/cpu/register_all.h"
+#include "ops/graph/autodiff.h"
 #include "ops/graph/builder.h"
 #include "ops/kernel/kernel.h"
 #include "ops/operators/register_all.h"
@@ -130,6 +131,16 @@ TEST_F(MatchPredictionsTest, ASoftmaxBeforeALossOfClassesCountsOnce) {
                 ValueOf(Bound(Model("perplexity", None))), 1e-5);
     EXPECT_EQ(ValueOf(Matched(Model("accuracy", tail))), ValueOf(Bound(Model("accuracy", None))));
   }
+}
+
+TEST_F(MatchPredictionsTest, LogitsBehindAStoppedGradientStayBehindIt) {
+  const Tail stopped = [](auto& b, ValueId x) { return b.Op("stop_gradient", {Softmax(b, x)}); };
+  Graph matched = Matched(Model("sparse_categorical_crossentropy", stopped));
+  EXPECT_NEAR(ValueOf(matched), ValueOf(Bound(Model("sparse_categorical_crossentropy", None))),
+              1e-5);
+  matched.outputs[0].first = "loss";
+  EXPECT_THAT(std::string(Differentiate(registry_, matched).status().message()),
+              HasSubstr("depends on no trainable parameter"));
 }
 
 TEST_F(MatchPredictionsTest, ASigmoidBeforeABinaryLossCountsOnce) {

@@ -139,9 +139,9 @@ class FormFinder {
   }
 
   static bool IsView(const Node& node) {
-    constexpr absl::string_view kViews[] = {"identity",  "cast",    "reshape",
-                                            "flatten",   "squeeze", "unsqueeze",
-                                            "transpose", "slice",   "gather"};
+    constexpr absl::string_view kViews[] = {"identity", "stop_gradient", "cast",      "reshape",
+                                            "flatten",  "squeeze",       "unsqueeze", "transpose",
+                                            "slice",    "gather"};
     return std::find(std::begin(kViews), std::end(kViews), node.op) != std::end(kViews);
   }
 

@@ -36,9 +36,9 @@ struct PredictionForm {
 };
 
 // Follows softmax, log-softmax, sigmoid, and the same written with exp, log and sums, through
-// identity, cast, dimension changes, slices, gathers, concatenation, clipping, weighted means, and
-// means, pools and interpolation over other dimensions. Of other operators it follows the bounds.
-// REQUIRES: `bound` went through BindAndInfer.
+// identity, stop_gradient, cast, dimension changes, slices, gathers, concatenation, clipping,
+// weighted means, and means, pools and interpolation over other dimensions. Of other operators it
+// follows the bounds. REQUIRES: `bound` went through BindAndInfer.
 PredictionForm FormOf(const Graph& bound, ValueId value);
 
 }  // namespace espalier
