@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -147,6 +149,24 @@ TEST_F(GraphRunnerTest, AGraphOfOneBatchSizeRunsSmallerPassesFilled) {
   std::vector<std::string> outputs(2, std::string(16, '\0'));
   ASSERT_EQ((*runner)->Run({{&inputs, &outputs, 0, 2}}), absl::OkStatus());
   EXPECT_EQ(Floats(outputs[1]), Expected(x, z));
+}
+
+TEST_F(GraphRunnerTest, ProgramsOfAllSizesTakeTheMemoryOfTheLargest) {
+  const absl::StatusOr<PredictionGraph> prediction = MakePredictionGraph(registry_, Trained());
+  ASSERT_TRUE(prediction.ok()) << prediction.status();
+  const std::string folder = Folder();
+  const auto used = [&](int64_t max_batch) {
+    const auto budget = std::make_shared<MemoryBudget>(int64_t{1} << 30);
+    const auto runner = MakeGraphRunner(registry_, *prediction, folder, max_batch,
+                                        NewCpuDevice({.threads = 1, .budget = budget}));
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return budget->limit() - budget->left();
+  };
+  const absl::StatusOr<v1::Program> largest = LowerPrediction(registry_, *prediction, 1024);
+  ASSERT_TRUE(largest.ok()) << largest.status();
+  // What kernels need besides is less than another batch of 512.
+  EXPECT_LT(used(1024), largest->arena_bytes() * 5 / 4);
+  EXPECT_GT(used(1024), used(1));
 }
 
 TEST_F(GraphRunnerTest, AGraphWithoutNamedPredictionsIsRefusedWithARemedy) {

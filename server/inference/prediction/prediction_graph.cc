@@ -117,6 +117,9 @@ absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, 
     }
     prediction.signature.inputs.push_back({value.name, ExampleOf(value.type)});
   }
+  if (prediction.signature.inputs.empty()) {
+    return absl::InvalidArgumentError("the graph's outputs depend on none of its inputs");
+  }
   prediction.graph = std::move(trained);
   return prediction;
 }

@@ -33,6 +33,11 @@ Predictor::~Predictor() {
 
 absl::Status Predictor::Admit(int64_t bytes) const {
   if (!ended_.ok()) return ended_;
+  if (bytes > options_.max_queue_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the inputs and outputs of this request have ", bytes, " bytes, at most ",
+                     options_.max_queue_bytes, " are held: give fewer examples"));
+  }
   if (static_cast<int>(requests_.size()) >= options_.max_queue) {
     return absl::ResourceExhaustedError(
         absl::StrCat(requests_.size(),
@@ -42,7 +47,7 @@ absl::Status Predictor::Admit(int64_t bytes) const {
     return absl::ResourceExhaustedError(
         absl::StrCat("the inputs and outputs of this request have ", bytes, " bytes, those of the ",
                      requests_.size(), " that wait ", bytes_, "; ", options_.max_queue_bytes,
-                     " are held: try again, or with fewer examples"));
+                     " are held: try again"));
   }
   return absl::OkStatus();
 }

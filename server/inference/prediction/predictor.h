@@ -53,9 +53,9 @@ class Predictor {
   using Outputs = std::vector<std::string>;
   using Done = std::function<void(absl::StatusOr<Outputs>)>;
   // Computes `examples` > 0 examples; `inputs` holds their values by input of the signature. Calls
-  // `done` once: with ResourceExhausted at once if too many requests wait, DeadlineExceeded if the
-  // deadline passes before its last pass begins, Unavailable after End; else from the thread that
-  // computes, which it must not block.
+  // `done` once: with ResourceExhausted at once if too many requests wait, InvalidArgument if this
+  // one is larger than all that may, DeadlineExceeded if the deadline passes before its last pass
+  // begins, Unavailable after End; else from the thread that computes, which it must not block.
   void Predict(int64_t examples, std::vector<std::string> inputs, absl::Time deadline, Done done);
 
   // Ends open and later requests with this error.

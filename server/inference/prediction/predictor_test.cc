@@ -151,6 +151,19 @@ TEST_F(PredictorTest, MoreRequestsThanTheQueueHoldsAreRefused) {
   EXPECT_EQ(Read(*second), "de");
 }
 
+TEST_F(PredictorTest, RequestsOfTooManyBytesAreRefused) {
+  Make(1, {.max_queue_bytes = 12});
+  EXPECT_TRUE(absl::StartsWith(Read(*Ask("abcdefgh")), "INVALID_ARGUMENT"));  // never fits
+  Hold(true);
+  const auto first = Ask("abcd");
+  EXPECT_TRUE(absl::StartsWith(Read(*Ask("abcd")), "RESOURCE_EXHAUSTED"));
+  const auto second = Ask("ab");
+  Hold(false);
+  EXPECT_EQ(Read(*first), "bcde");
+  EXPECT_EQ(Read(*second), "bc");
+  EXPECT_EQ(Read(*Ask("abcd")), "bcde");  // there is room again
+}
+
 TEST_F(PredictorTest, ARequestThatWaitsBeyondItsDeadlineIsNotComputed) {
   Make(1);
   Hold(true);

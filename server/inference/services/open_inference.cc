@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 
@@ -37,6 +38,12 @@ void AddTensors(const google::protobuf::RepeatedPtrField<v1::GraphTensor>& tenso
     described->add_shape(-1);
     for (const int64_t dim : tensor.example().dims()) described->add_shape(dim);
   }
+}
+
+// Passes are short: a full queue has room soon.
+absl::Status WithRetryDelay(absl::Status status) {
+  if (absl::IsResourceExhausted(status)) status.SetPayload(kRetryAfterPayload, absl::Cord("1"));
+  return status;
 }
 
 void AddText(const char* name, TensorMetadata* tensor) {
@@ -121,7 +128,7 @@ void StartInfer(const LoadedModel& model, InferCall call, absl::Time deadline, I
   model.predictor->Predict(examples, std::move(checked->inputs), deadline,
                            [signature, examples, wanted = std::move(checked->outputs),
                             done = std::move(done)](absl::StatusOr<Predictor::Outputs> outputs) {
-                             if (!outputs.ok()) return done(outputs.status());
+                             if (!outputs.ok()) return done(WithRetryDelay(outputs.status()));
                              done(OutputsOf(signature, wanted, examples, *std::move(outputs)));
                            });
 }

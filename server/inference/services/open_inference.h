@@ -41,8 +41,8 @@ std::string VersionOf(const v1::ServedModel& model);
 
 using InferDone = std::function<void(absl::StatusOr<std::vector<InferTensor>>)>;
 // Computes the outputs of a call and hands them to `done`, once: at once with the errors of
-// CheckCall, else as Predictor::Predict. `deadline`: of the caller; the call's own timeout counts,
-// too. `model` may be dropped while it runs.
+// CheckCall, else as Predictor::Predict, a full queue with kRetryAfterPayload. `deadline`: of the
+// caller; the call's own timeout counts, too. `model` may be dropped while it runs.
 void StartInfer(const LoadedModel& model, InferCall call, absl::Time deadline, InferDone done);
 
 }  // namespace espalier

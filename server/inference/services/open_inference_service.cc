@@ -116,6 +116,9 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
     // Unserving the model ends its requests.
     model->reset();
     answer->over.WaitForNotification();
+    if (const auto delay = answer->outputs.status().GetPayload(kRetryAfterPayload)) {
+      context->AddTrailingMetadata("retry-after", std::string(*delay));
+    }
     if (!answer->outputs.ok()) return answer->outputs.status();
     FillOutputs(*std::move(answer->outputs), response);
     return absl::OkStatus();
