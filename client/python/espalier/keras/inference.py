@@ -81,7 +81,7 @@ class Inference(Trainer):
             dict(search or {}),
         )
         kept = self._kept
-        if kept is None or kept.closed or not wanted.fits(kept.wanted):
+        if kept is None or kept.closed or kept.session.ended or not wanted.fits(kept.wanted):
             kept = self._open(wanted)
         with kept.use() as session:
             yield session, kept.built, kept

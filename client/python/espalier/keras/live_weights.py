@@ -30,12 +30,24 @@ class _Snapshot:
         with self._live.lock:
             if name not in self._found:
                 if self._error is not None:
-                    raise type(self._error)(f"weight {name} is lost: {self._error}")
-                if len(self._found) < _FEW:
-                    self._found[name] = self._live.session.get(name)
-                else:
-                    self.load()
+                    raise self._lost(name, self._error) from None
+                try:
+                    if len(self._found) < _FEW:
+                        self._found[name] = self._live.session.get(name)
+                    else:
+                        self.load()
+                except EspalierError as error:
+                    if self._live.session.ended:
+                        raise self._lost(name, error) from None
+                    raise
             return self._found[name]
+
+    @staticmethod
+    def _lost(name: str, error: EspalierError) -> EspalierError:
+        return type(error)(
+            f"weight {name} is lost with the session that trained it: set the weights again, by set_weights or "
+            f"load_weights of a checkpoint ({error})"
+        )
 
     def load(self) -> None:
         """Fetches all of them."""
