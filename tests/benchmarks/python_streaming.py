@@ -91,7 +91,8 @@ def examples_per_second(client, model, data, **how):
 
 def main():
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    os.environ["ESPALIER_BIN"] = programs()
+    if "ESPALIER_BIN" not in os.environ:
+        os.environ["ESPALIER_BIN"] = programs()
     rng = np.random.default_rng(1)
     print(f"{'':16}{'npz /s':>10}{'stream /s':>11}{'of npz':>8}{'npz, all':>10}{'stream, all':>13}")
     with espalier.local(workers=1, flags=["--measure-seconds=0"]) as client:
