@@ -92,7 +92,8 @@ TEST_F(StreamTest, TrainsWhatHasComeAndWaitsForMore) {
   WaitForSteps(id, 10);
   WaitFor(id, [](const v1::Job& job) { return job.steps_pushed() == 10; });
   EXPECT_TRUE(Eventually([&] {
-    for (const std::string& message : Get(id).messages()) {
+    const v1::GetJobReply reply = Get(id);
+    for (const std::string& message : reply.messages()) {
       if (message == "waits for the examples of step 10") return true;
     }
     return false;
