@@ -362,3 +362,34 @@ def test_flexflow_reads_and_sets_weights_with_the_model():
         np.testing.assert_array_equal(mine[1], bias + 1)
         student.get_layer(index=place).set_weights([kernel, bias])
         np.testing.assert_array_equal(student.get_layer(index=place).get_weights()[1], bias)
+
+
+def numbered():
+    return Sequential([L.Dense(4, input_shape=(3,)), *(L.Dense(4) for _ in range(11))])
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_weights_fit_a_model_that_is_built_again(tmp_path, suffix):
+    first = numbered()
+    first.save_weights(tmp_path / f"w{suffix}")
+    second = numbered()
+    second.load_weights(tmp_path / f"w{suffix}")
+    for ours, theirs in zip(first.weights, second.weights, strict=True):
+        assert ours.path != theirs.path
+        assert np.array_equal(ours.numpy(), theirs.numpy())
+    other = Sequential([L.Dense(4, input_shape=(3,)), L.Dense(4)])
+    with pytest.raises(InvalidArgument, match=r"is missing|is no weight"):
+        other.load_weights(tmp_path / f"w{suffix}")
+
+
+@pytest.mark.parametrize("size", [0, -4, 2.5, "32", True])
+def test_batch_sizes_that_cannot_be_are_refused(size):
+    model = Sequential([L.Dense(2, input_shape=(3,))])
+    model.compile("sgd", "mse")
+    with pytest.raises(InvalidArgument, match="batch_size="):
+        model.fit(np.zeros((8, 3)), np.zeros((8, 2)), batch_size=size)
+
+
+def test_fit_needs_compile():
+    with pytest.raises(InvalidArgument, match="compile"):
+        Sequential([L.Dense(2, input_shape=(3,))]).fit(np.zeros((8, 3)), np.zeros((8, 2)))

@@ -12,7 +12,7 @@ from espalier import callbacks as callback_classes
 from espalier.client import default_client
 from espalier.errors import FailedPrecondition, InvalidArgument
 from espalier.keras import backend, validation
-from espalier.keras.arrays import WEIGHTS, Array, Source
+from espalier.keras.arrays import WEIGHTS, Array, Source, batch_size_of
 from espalier.keras.heads import LossGraph, add_predictions, ensure_trainable
 from espalier.keras.model_session import ModelSession, Wanted
 from espalier.keras.optimizers import LearningRateSchedule
@@ -158,7 +158,7 @@ class Inference(Trainer):
         loss, or a list of loss and metrics, or with return_dict a dict. client, search: as espalier.fit takes them.
         """
         source = Source(x, y, sample_weight, None, "evaluate")
-        size = int(batch_size or source.batch_size or self._default_batch_size)
+        size = batch_size_of(batch_size) or source.batch_size or self._default_batch_size
         if steps is not None and source.examples is not None and source.examples > int(steps) * size:
             source.take_last(source.examples - int(steps) * size)
         told = self._told(callbacks)
@@ -207,7 +207,7 @@ class Inference(Trainer):
         not be compiled. client, search: as espalier.fit takes them.
         """
         source = Source(x, None, None, None, "predict", labels=False)
-        size = int(batch_size or source.batch_size or self._default_batch_size)
+        size = batch_size_of(batch_size) or source.batch_size or self._default_batch_size
         if steps is not None and source.examples is not None and source.examples > int(steps) * size:
             source.take_last(source.examples - int(steps) * size)
         told = self._told(callbacks)

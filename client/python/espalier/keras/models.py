@@ -17,6 +17,9 @@ from espalier.keras.network import Network
 from espalier.keras.tensor import KerasTensor, Shape, flatten, transform
 from espalier.keras.variable import Variable
 
+# Keras has them here, too.
+load_model, model_from_json = saving.load_model, saving.model_from_json
+
 
 class Model(Inference, Layer):
     """Layers between inputs and outputs: Model(inputs, outputs).

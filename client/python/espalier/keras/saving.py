@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import zipfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,11 @@ def save_weights(model: Model, filepath: Any, overwrite: bool = True) -> None:
 
 
 def load_weights(model: Model, filepath: Any) -> None:
-    """Reads weights by their paths; all of them must be there, of the right shapes."""
+    """Reads weights by their paths; all of them must be there, of the right shapes.
+
+    Where only the numbers of automatic names differ ("dense_2" for "dense", of a model that was built a second time),
+    they are taken in the order of these numbers.
+    """
     path = os.fspath(filepath)
     kind = _format(path)
     if not os.path.exists(path):
@@ -62,10 +67,24 @@ def load_weights(model: Model, filepath: Any) -> None:
     assign(model, found, path)
 
 
+def _numbered(path: str) -> list[tuple[str, int]]:
+    # ("dense", 2) for "dense_2", so that it comes before "dense_10".
+    parts = [re.fullmatch(r"(.*?)(?:_(\d+))?", part) for part in path.split("/")]
+    return [(found[1], int(found[2] or 0)) for found in parts if found is not None]
+
+
+def _unnumbered(path: str) -> list[str]:
+    return [name for name, _ in _numbered(path)]
+
+
 def assign(model: Model, found: Mapping[str, Any], path: str) -> None:
     """Sets all weights of a model from arrays by path. InvalidArgument listing everything that does not fit."""
     model._name_weights()
     mine = {variable.path: variable for variable in model.weights}
+    if set(mine) != set(found):
+        ours, theirs = sorted(mine, key=_numbered), sorted(found, key=_numbered)
+        if [_unnumbered(name) for name in ours] == [_unnumbered(name) for name in theirs]:
+            found = {our: found[their] for our, their in zip(ours, theirs, strict=True)}
     wrong = [f"{name} is missing" for name in mine if name not in found]
     wrong += [f"{name} is no weight of the model" for name in found if name not in mine]
     wrong += [

@@ -129,12 +129,18 @@ class Trainer:
         """
         if isinstance(validation_freq, bool) or not isinstance(validation_freq, int) or validation_freq < 1:
             raise InvalidArgument(f"fit: validation_freq={validation_freq!r}; accepted: an integer above 0")
-        if isinstance(batch_size, (list, tuple)) or isinstance(epochs, float):
-            raise InvalidArgument(f"fit: batch_size={batch_size!r}, epochs={epochs!r}; accepted are integers")
+        if isinstance(epochs, float):
+            raise InvalidArgument(f"fit: epochs={epochs!r}; accepted: an integer above 0")
+        if self._compiled is None:
+            raise InvalidArgument(f"{self.name}: call compile(optimizer, loss, metrics) before fit")
         source = arrays.Source(x, y, sample_weight, class_weight)
-        size = int(batch_size or source.batch_size or self._default_batch_size)
+        size = arrays.batch_size_of(batch_size) or source.batch_size or self._default_batch_size
         held, validation_split = validation.held_out(
-            source, validation_data, validation_split, validation_steps, int(validation_batch_size or size)
+            source,
+            validation_data,
+            validation_split,
+            validation_steps,
+            arrays.batch_size_of(validation_batch_size) or size,
         )
         trained = None if source.examples is None else source.examples - int(source.examples * validation_split)
         if trained is not None:
@@ -157,7 +163,7 @@ class Trainer:
         evaluate = None
         regular = any(v.regularizer is not None for v in built.lowering.variables.values())
         if held is not None and in_session and (built.counted or regular or source.stream is not None):
-            evaluate = validation.evaluator(built, held, int(validation_batch_size or size))
+            evaluate = validation.evaluator(built, held, arrays.batch_size_of(validation_batch_size) or size)
         elif held is not None:
             # As in Keras, they come before a split.
             validation_split = source.hold_out(held)
