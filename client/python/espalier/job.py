@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from espalier import errors
 from espalier.plan import Plan
-from espalier.rpc import Settings, idempotency_key, method
+from espalier.rpc import ConnectionEnded, Settings, idempotency_key, method
 from espalier.steps import (
     Asynchronous,
     Blocking,
@@ -144,6 +144,8 @@ def watch(
                     position.messages = messages
                 yield Emit(event)
             return
+        except ConnectionEnded:
+            raise
         except errors.DeadlineExceeded:
             raise errors.DeadlineExceeded(f"job {job_id} is not over yet; it goes on") from None
         # Cancelled: by the coordinator, because nothing was read for long.

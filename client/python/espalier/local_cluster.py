@@ -135,21 +135,37 @@ class LocalCluster:
             self.stop()
             raise
         push_default_client(self.client)
+        if not any(flag.startswith("--listen") for flag in self._flags):  # else another may take its place
+            threading.Thread(target=self._await_end, args=(self._process, self.client), daemon=True).start()
         return self.client
 
+    def _await_end(self, process: subprocess.Popen[bytes], client: Client) -> None:
+        """Where the daemon ends by itself, lets nobody wait for its return."""
+        code = process.wait()
+        with self._lock:
+            if self._process is not process:
+                return  # `stop` has ended it
+            kept = f" Its data are in {self._data_dir}." if self._data_dir else ""
+            client._connection.end(
+                f"the coordinator of espalier.local() has ended by itself (exit code {code}).{kept} The end of its "
+                f"log:\n  {self._log_end()}"
+            )
+
+    def _log_end(self) -> str:
+        assert self.log is not None
+        return "\n  ".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:])
+
     def _wait_until_ready(self, ready: Path) -> str:
-        process, log = self._process, self.log
+        process = self._process
         assert process is not None
-        assert log is not None
         end = time.monotonic() + self._timeout
         while True:
             with contextlib.suppress(OSError, ValueError):
                 return str(json.loads(ready.read_text(encoding="utf-8"))["grpc"])
             late = time.monotonic() > end
             if late or process.poll() is not None:
-                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]
                 what = f"is not ready after {self._timeout:g} s" if late else "ended at once"
-                raise errors.InternalError(f"espalierd {what}. The end of its log:\n  " + "\n  ".join(lines))
+                raise errors.InternalError(f"espalierd {what}. The end of its log:\n  {self._log_end()}")
             time.sleep(0.01)
 
     def stop(self) -> None:
@@ -166,9 +182,9 @@ class LocalCluster:
                     f"the coordinator of espalier.local() has ended{kept}: fetch weights and so on within its context"
                 )
                 self.client = None
-            if self._process is not None:
-                _end(self._process)
-                self._process = None
+            process, self._process = self._process, None
+            if process is not None:
+                _end(process)
             if self._watcher is not None and self._watcher.stdin is not None:
                 with contextlib.suppress(OSError):
                     self._watcher.stdin.write(b"done\n")

@@ -286,6 +286,10 @@ def _check_fork() -> None:
         )
 
 
+class ConnectionEnded(errors.Unavailable):
+    """The coordinator has ended for good: trying again is of no use."""
+
+
 class Connection:
     """A channel to the coordinator for blocking calls, made at the first call in each process. Thread-safe.
 
@@ -308,7 +312,7 @@ class Connection:
             self._lock, self._channel, self._process = threading.Lock(), None, os.getpid()
         with self._lock:
             if self._ended:
-                raise errors.Unavailable(self._ended)
+                raise ConnectionEnded(self._ended)
             if self._channel is None:
                 self._channel = self._connect()
             return self._channel

@@ -8,10 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+import small
 
 import espalier
 from espalier import errors
 from espalier.local_cluster import LocalCluster, find_program
+from espalier.training_spec import make_spec
+from espalier.v1 import training_pb2
 
 PACKAGE = Path(__file__).absolute().parents[1]
 
@@ -153,3 +156,21 @@ def test_where_programs_are_found(monkeypatch, tmp_path):
     assert find_program() == tmp_path / "espalierd"
     with pytest.raises(errors.InvalidArgument, match="workers is -1"):
         espalier.local(workers=-1)
+
+
+def test_nobody_waits_for_a_daemon_that_has_ended():
+    cluster = espalier.local(workers=1, flags=["--measure-seconds=0"])
+    client = cluster.start()
+    try:
+        graph = small.graph()
+        spec = make_spec(graph, optimizer="sgd", batch_size=16, steps=3_000_000)
+        spec.dataset.uri = "artifact:" + client.upload(small.examples())
+        spec.dataset.format = training_pb2.Dataset.NPZ
+        job = client.submit(spec, graph=graph)
+        os.kill(cluster.pid, signal.SIGKILL)
+        begin = time.monotonic()
+        with pytest.raises(errors.Unavailable, match=r"ended by itself .*-9"):
+            job.wait()
+        assert time.monotonic() - begin < 60  # the connection's own time is 120 s
+    finally:
+        cluster.stop()
