@@ -338,8 +338,12 @@ def _verify(
     own = [_probe(leaf, random) * np.float32(size) for leaf in leaves]
     theirs = jax.tree_util.tree_unflatten(tree, [jax.numpy.asarray(x) for x in own])
     # Leaves that are left alone are no part of the clipped norm.
-    rest = _first_move(proto)
-    frozen = _still(tx, theirs, random, rest + 3)
+    constant = proto.learning_rate.kind == program_pb2.LearningRateSchedule.CONSTANT
+    if constant and proto.learning_rate.peak == 0:  # as one evaluates: no leaf moves, and none is left alone
+        rest, frozen = 0, [False] * len(leaves)
+    else:
+        rest = _first_move(proto)
+        frozen = _still(tx, theirs, random, rest + 3)
     state = tx.init(theirs)
     update = jax.jit(tx.update)
     forms = [[_Form(d, s, {**attributes, "weight_decay": d}) for d, s in variants] for _ in own]
