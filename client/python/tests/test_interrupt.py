@@ -208,7 +208,7 @@ def test_fit_goes_on_when_the_coordinator_comes_back(tmp_path):
 
 
 def test_a_coordinator_that_stays_away_ends_fit_with_a_remedy(tmp_path):
-    cluster = espalier.local(workers=1, flags=["--measure-seconds=0"])
+    cluster = espalier.local(workers=1, flags=[f"--listen=127.0.0.1:{free_port()}", "--measure-seconds=0"])
     client = cluster.start()
     object.__setattr__(client._settings, "watch_retry_for", 2.0)
     start = time.monotonic()

@@ -126,8 +126,10 @@ def test_parts_are_told_apart_after_a_rest():
     rests = optax.join_schedules([optax.constant_schedule(0.0), optax.constant_schedule(0.1)], [20])
     tx = optax.multi_transform({"train": optax.sgd(rests), "still": optax.set_to_zero()}, {"a": "train", "c": "still"})
     assert match(tx, PARAMS, 50).frozen == [False, False, True]
+    late = optax.join_schedules([optax.constant_schedule(0.0), optax.constant_schedule(0.1)], [3000])
     with pytest.raises(InvalidArgument, match="learning rate 0 in its first 2000 steps"):
-        match(optax.sgd(0.0), PARAMS, 50)
+        match(optax.sgd(late), PARAMS, 5000)
+    assert match(optax.sgd(0.0), PARAMS, 50).frozen == [False] * 3  # as one evaluates
 
 
 def test_masked_decay_becomes_a_group():
