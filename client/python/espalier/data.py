@@ -199,35 +199,6 @@ def _is_batch(element: Mapping[str, Array], columns: _Columns) -> bool:
     return answers.pop()
 
 
-def _spool(data: Any, columns: _Columns, spool: Spool, most: int | None) -> None:
-    """Reads an iterable to its end, or to `most` examples."""
-    batched: bool | None = None
-    pending: list[dict[str, Array]] = []
-
-    def flush() -> None:
-        if pending:
-            spool.add({name: np.stack([example[name] for example in pending]) for name in pending[0]})
-            pending.clear()
-
-    for element in _items(data):
-        arrays = _element(element, columns)
-        columns.names(arrays)
-        if batched is None:
-            batched = _is_batch(arrays, columns)
-        fitted = columns.fit(arrays, batched)
-        if batched:
-            spool.add(fitted)
-        else:
-            pending.append(fitted)
-            if len(pending) == _CHUNK:
-                flush()
-        if most is not None and spool.examples + len(pending) >= most:
-            break
-    flush()
-    if spool.examples == 0:
-        raise InvalidArgument("data has no examples; was an iterator used up by an earlier run?")
-
-
 def _of_frame(frame: Any, columns: _Columns, inputs: Sequence[Input]) -> dict[str, Array]:
     """A DataFrame's columns by name; an input without one takes all the others as its features."""
     places = {str(name): i for i, name in enumerate(frame.columns)}
@@ -312,8 +283,8 @@ def prepare(
         else:
             spool = Spool(folder)
             try:
-                source = _slices(data) if _is_huggingface(data) else data
-                _spool(source, finder, spool, None if hasattr(data, "__len__") else most)
+                for part in _parts(data, finder, _CHUNK, None if hasattr(data, "__len__") else most):
+                    spool.add(part)
                 spool.write(path)
             finally:
                 spool.close()
@@ -343,14 +314,7 @@ def inline_batch(
     finder = _Columns(inputs, columns)
     arrays = _in_memory(data, finder, inputs)
     if arrays is None:
-        batches: list[dict[str, Array]] = []
-        for element in _slices(data) if _is_huggingface(data) else _items(data):
-            found = _element(element, finder)
-            if not _is_batch(found, finder):
-                found = {name: array[None] for name, array in found.items()}
-            batches.append(finder.fit(found))
-        if not batches:
-            raise InvalidArgument("data has no examples; was an iterator used up by an earlier run?")
+        batches = list(_parts(data, finder, _CHUNK))
         arrays = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     _check_lengths(arrays)
     return finder.fit(arrays)
@@ -412,25 +376,38 @@ def batches(
         rest = {name: array[whole:] for name, array in part.items()} if whole < examples else {}
 
 
-def _parts(data: Any, columns: _Columns, size: int) -> Iterator[dict[str, Array]]:
-    """The elements of an iterable as some examples each."""
+def _parts(data: Any, columns: _Columns, size: int, most: int | None = None) -> Iterator[dict[str, Array]]:
+    """The elements of an iterable, to its end or `most` examples: batches as they come, examples `size` at a time.
+
+    InvalidArgument if there are none.
+    """
     batched: bool | None = None
     pending: list[dict[str, Array]] = []
+    examples = 0
     for element in _slices(data) if _is_huggingface(data) else _items(data):
         arrays = _element(element, columns)
         columns.names(arrays)
         if batched is None:
             batched = _is_batch(arrays, columns)
         fitted = columns.fit(arrays, batched)
+        examples += len(next(iter(fitted.values()))) if batched else 1
         if batched:
             yield fitted
-            continue
-        pending.append(fitted)
+        else:
+            pending.append(fitted)
         if len(pending) == size:
-            yield {name: np.stack([example[name] for example in pending]) for name in pending[0]}
+            yield _stacked(pending)
             pending = []
+        if most is not None and examples >= most:
+            break
     if pending:
-        yield {name: np.stack([example[name] for example in pending]) for name in pending[0]}
+        yield _stacked(pending)
+    if examples == 0:
+        raise InvalidArgument("data has no examples; was an iterator used up by an earlier run?")
+
+
+def _stacked(examples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
 
 
 def _in_memory(data: Any, columns: _Columns, inputs: Sequence[Input]) -> dict[str, Array] | None:
