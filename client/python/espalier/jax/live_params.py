@@ -11,6 +11,7 @@ import numpy as np
 
 from espalier.errors import EspalierError
 from espalier.jax.convert import Converted
+from espalier.push_changes import PushChanges
 from espalier.training import Callback, Run, TrainingResult
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Following:
         self.trainer, self.converted = trainer, converted
         self.run: Run | None = None
         self.first: Callback = _First(self)
-        self.last: Callback = _Last(self)
+        self.last: Callback = PushChanges(self.push)
         self._updates = 0
         self._seen: tuple[Any, Any] = (None, None)
 
@@ -81,23 +82,6 @@ class _First(Callback):
     def on_failure(self, run: Run) -> None:
         with contextlib.suppress(EspalierError):
             self._following.read()
-
-
-class _Last(Callback):
-    def __init__(self, following: Following):
-        self._following = following
-
-    def on_begin(self, run: Run) -> None:
-        self._following.push()
-
-    def before_step(self, run: Run, step: int) -> None:
-        self._following.push()
-
-    def on_step(self, run: Run, step: int, values: Mapping[str, float]) -> None:
-        self._following.push()
-
-    def on_epoch(self, run: Run, epoch: int, values: Mapping[str, float]) -> None:
-        self._following.push()
 
 
 __all__ = ["Following"]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from espalier.errors import EspalierError, FailedPrecondition
+from espalier.push_changes import PushChanges
 from espalier.training import Callback, Run, TrainingResult
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Following:
         self.live: LiveModule | None = None
         self._rates: list[float] = []
         self.first: Callback = _First(self)
-        self.last: Callback = _Last(self)
+        self.last: Callback = PushChanges(self.push)
 
     def begin(self, run: Run) -> None:
         """The training begins."""
@@ -124,23 +125,6 @@ class _First(Callback):
         if self._following.live is not None:
             with contextlib.suppress(EspalierError):
                 self._following.live.read()
-
-
-class _Last(Callback):
-    def __init__(self, following: Following):
-        self._following = following
-
-    def on_begin(self, run: Run) -> None:
-        self._following.push()
-
-    def before_step(self, run: Run, step: int) -> None:
-        self._following.push()
-
-    def on_step(self, run: Run, step: int, values: Mapping[str, float]) -> None:
-        self._following.push()
-
-    def on_epoch(self, run: Run, epoch: int, values: Mapping[str, float]) -> None:
-        self._following.push()
 
 
 __all__ = ["Following", "LiveModule", "write_back"]
