@@ -17,6 +17,7 @@ import numpy as np
 
 from espalier import errors
 from espalier.graph import dtype_name, proto_dtype
+from espalier.held_interrupts import wait_for
 from espalier.npz import Array
 from espalier.rpc import Connection, error_of_code, method, typed
 from espalier.v1 import graph_pb2, session_pb2
@@ -112,6 +113,7 @@ class Stream:
         self._lost: errors.EspalierError | None = None  # no command works any more
         self._requests: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._replies: Any = None
+        self._interrupted = False  # a Ctrl-C has ended the stream
         self._streams = 0
         self._last = time.monotonic()
         self._closed = threading.Event()
@@ -210,11 +212,11 @@ class Stream:
         )
         replies = call(iter(self._requests.get, None), metadata=self._connection.settings.metadata)
         try:
-            hello = next(replies)
-        except (grpc.RpcError, StopIteration):
+            hello = wait_for(lambda: next(replies), replies.cancel)
+        except BaseException:
             self._requests.put(None)
             raise
-        self._replies = replies
+        self._replies, self._interrupted = replies, False
         self._streams += 1
         self.progress = hello.progress
         for sent in self._sent:
@@ -259,14 +261,20 @@ class Stream:
         return self._lost
 
     def _next(self) -> session_pb2.SessionReply:
+        if self._interrupted:
+            self._attach_again(None)
         while True:
+            replies = self._replies
             try:
-                reply: session_pb2.SessionReply = next(self._replies)
+                reply: session_pb2.SessionReply = wait_for(lambda: next(replies), replies.cancel)  # noqa: B023
                 return reply
             except StopIteration:
                 self._attach_again(None)
             except grpc.RpcError as error:
                 self._attach_again(error)
+            except BaseException:
+                self._interrupted = True
+                raise
 
     def _receive(self, sent: _Sent) -> Answer:
         assembler, stream = _Assembler(), self._streams

@@ -24,6 +24,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import grpc
 
+from espalier.held_interrupts import wait_for
 from espalier.rpc import AsyncConnection, Connection, Method, typed
 
 P = ParamSpec("P")
@@ -133,7 +134,7 @@ class Send(Step):
         call = method.future(requests(), timeout=self.timeout, metadata=s.metadata)
         known.set()
         try:
-            return call.result()
+            return wait_for(call.result, call.cancel)
         except (grpc.RpcError, grpc.FutureCancelledError) as error:
             if failed:
                 raise failed[0] from None
@@ -228,7 +229,7 @@ class Read(Step):
         if self.replies.iterator is None:
             self.replies.iterator = iter(self.replies.call)
         try:
-            return next(self.replies.iterator, None)
+            return wait_for(lambda: next(self.replies.iterator, None), self.replies.cancel)
         except grpc.RpcError as error:
             self._raise(error, connection.settings)
 
@@ -252,7 +253,7 @@ class InitialMetadata(Step):
     def run(self, connection: Connection) -> dict[str, str]:
         """The metadata; empty if the call failed, which Read reports."""
         try:
-            return dict(self.replies.call.initial_metadata() or ())
+            return dict(wait_for(self.replies.call.initial_metadata, self.replies.cancel) or ())
         except grpc.RpcError:
             return {}
 

@@ -36,6 +36,32 @@ def script(client):
     return SCRIPT.format(tests=str(Path(__file__).parent), package=str(PACKAGE), address=client.address)
 
 
+# Reads the events of a job, is interrupted at a random moment, and goes on where it was.
+MANY = """
+import os, random, signal, sys, threading, time
+sys.path[:0] = [{tests!r}, {package!r}]
+import espalier
+from espalier.job import Position
+job, position = espalier.Client({address!r}).job({job!r}), Position()
+interrupted = 0
+for _ in range(300):
+    reading = threading.Event()
+    def interrupt():
+        reading.wait()
+        time.sleep(random.uniform(0.0, 0.02))
+        os.kill(os.getpid(), signal.SIGINT)
+    thread = threading.Thread(target=interrupt)
+    try:
+        thread.start()
+        for event in job._events_after(position):
+            reading.set()
+    except KeyboardInterrupt:
+        interrupted += 1
+    thread.join()
+print(interrupted)
+"""
+
+
 def running_job(client, known):
     end = time.monotonic() + 20
     while time.monotonic() < end:
@@ -134,6 +160,19 @@ def test_ctrl_c_in_a_terminal_waits_on_or_leaves_it(daemon):
     assert f"job {program.job.id} goes on" in program.output
     assert program.job.state == "running"
     assert program.job.cancel() == "cancelled"
+
+
+def test_many_interrupts_leave_the_connection_usable(daemon):
+    """gRPC's locks survive an exception of a signal handler, wherever it comes."""
+    program = Program(daemon, terminal=False)
+    try:
+        places = {"tests": str(Path(__file__).parent), "package": str(PACKAGE)}
+        many = MANY.format(**places, address=daemon.address, job=program.job.id)
+        found = subprocess.run([sys.executable, "-c", many], capture_output=True, text=True, timeout=90, check=False)
+        assert found.stdout.strip() == "300", found.stderr[-2000:]
+    finally:
+        program.interrupt()
+        program.end()
 
 
 class Listen(Callback):

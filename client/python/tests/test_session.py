@@ -1,6 +1,8 @@
 """Session: a training loop by hand, against NumPy and against fit."""
 
 import contextlib
+import os
+import signal
 import socket
 import threading
 import time
@@ -288,3 +290,22 @@ def test_the_next_session_waits_for_the_workers_of_the_last(daemon):
     with espalier.Session(small.graph(), **SGD, wait_seconds=20) as second:
         assert np.isfinite(second.step(rows(small.examples(), 0))["loss"])
     closer.join()
+
+
+def interrupted_step(session):
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    session.step(steps=5000)
+
+
+def test_a_session_goes_on_after_interrupts(daemon):
+    """Ctrl-C ends the wait; what was asked for is carried out once, and the next command comes after it."""
+    data = small.examples()
+    with espalier.Session(small.graph(), data, **SGD) as session:
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                interrupted_step(session)
+        weights = session.parameters()
+        assert session.updates == 15_000
+    expected = fit(small.graph(), data, steps=15_000, verbose=0, **SGD).weights()
+    for name, value in expected.items():
+        assert np.array_equal(weights[name], value), name
