@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 import sys
@@ -13,10 +14,13 @@ from typing import IO, Any
 from espalier.errors import EspalierWarning, InvalidArgument
 from espalier.plan import seconds
 
+logger = logging.getLogger("espalier")
 _TERMINAL_PAUSE = 0.1  # seconds between two drawings
 _NOTEBOOK_PAUSE = 0.25
 _LOG_PAUSE = 10.0
 _NOT_SHOWN = ("learning_rate", "gradient_norm")
+# What the coordinator says of most jobs, and only those want to know who look into plans and exports.
+_DETAILS = ("finished", "fused: ", "the model has no ONNX file: ", "warning: a step took ")
 
 
 def number(value: float) -> str:
@@ -78,6 +82,13 @@ class Printer:
         print(text, file=self._out, flush=True)
         if line:
             self._draw(line)
+
+    def job_message(self, job_id: str, text: str) -> None:
+        """A message of the coordinator. Details about plans and files go to the log "espalier" instead (INFO)."""
+        if text.startswith(_DETAILS):
+            logger.info("job %s: %s", job_id, text)
+        else:
+            self.message(text)
 
     def step(self, done: int, total: int, took: float, values: Mapping[str, float], epoch: str) -> None:
         """After each step: how many are done, seconds that it took, its values."""

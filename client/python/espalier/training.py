@@ -418,7 +418,7 @@ class _Watch:
             elif event.HasField("validation"):
                 self._end_epoch(dict(event.validation.values))
             elif event.message:
-                self._printer.message(event.message)
+                self._printer.job_message(self._run.id, event.message)
             if self._run.stopped and not is_over(self._record.state):
                 self._stop()
         if not is_over(self._record.state):

@@ -329,6 +329,16 @@ def test_notes_are_printed_or_warned(daemon, capsys):
     assert f"note: {note}" in capsys.readouterr().out
 
 
+def test_a_job_says_nothing_about_plans_and_files_but_in_the_log(daemon, capsys, caplog):
+    caplog.set_level("INFO", logger="espalier")
+    job = fit(small.graph(), small.examples(), optimizer="sgd", batch_size=32, epochs=3).job.id
+    lines = [line for line in capsys.readouterr().out.splitlines() if "step " not in line]
+    assert lines[:-1] == [f"job {job} is planning", f"job {job} is running"]
+    assert lines[-1].startswith(f"job {job} succeeded after 24 of 24 steps")
+    logged = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith(f"job {job}: the model has no ONNX file") for line in logged)
+
+
 def test_verbose_2_prints_a_line_for_each_epoch(daemon, capsys):
     result = fit(small.graph(), small.examples(128), optimizer="sgd", batch_size=32, epochs=3, verbose=2)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
