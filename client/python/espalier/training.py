@@ -18,6 +18,7 @@ from espalier.job import History, Job, Position, Reports, is_over, state_name
 from espalier.optimizers import Optimizer
 from espalier.plan import Plan, seconds
 from espalier.progress import Printer, values_text
+from espalier.spelling import checked
 from espalier.training_spec import make_spec
 from espalier.v1 import program_pb2, training_pb2
 from espalier.values import separate_values
@@ -183,6 +184,7 @@ class TrainingResult:
         return f"<TrainingResult{by}: {values_text(last)}>"
 
 
+@checked
 def fit(
     graph: Graph,
     data: Any,

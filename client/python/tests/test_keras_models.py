@@ -319,6 +319,46 @@ def test_fit_refuses(change, message):
         fit(classifier(), **({"x": x, "y": y} | change))
 
 
+@pytest.mark.parametrize(
+    ("compiled", "message"),
+    [
+        (("addam", "mse"), "unknown optimizer 'addam'; did you mean 'adam'"),
+        (("sgd", "sparse_categorical_cross_entropy"), "did you mean 'sparse_categorical_crossentropy'"),
+        (("sgd", {"activation": "mean_square_error"}), "did you mean 'mean_squared_error'"),
+        (("sgd", "mse", ["accuracy", "root_mean_square_error"]), "did you mean 'root_mean_squared_error'"),
+        (("sgd", "nonsense"), "unknown loss 'nonsense'; known are .*'?mse"),
+    ],
+)
+def test_compile_refuses_misspelled_names(compiled, message):
+    optimizer, loss, *metrics = compiled
+    with pytest.raises(InvalidArgument, match=message):
+        classifier().compile(optimizer, loss, metrics=metrics[0] if metrics else None)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, x: m.fit(x, x, batchsize=4), r"fit\(\) got an unexpected .*'batchsize'; did you mean 'batch_size'"),
+        (lambda m, x: m.evaluate(x, x, sample_weigths=x), "did you mean 'sample_weight'"),
+        (lambda m, x: m.predict(x, batchSize=3), "did you mean 'batch_size'"),
+        (lambda m, x: m.compile("sgd", metric=["accuracy"]), "did you mean 'metrics'"),
+        (lambda m, x: m.fit(x, x, zzz=1), "'zzz'; it has x, y, batch_size"),
+    ],
+)
+def test_misspelled_keywords(call, message):
+    with pytest.raises(TypeError, match=message):
+        call(classifier(), np.zeros((4, 6)))
+
+
+def test_misspelled_arguments_of_layers_and_optimizers():
+    with pytest.raises(
+        InvalidArgument, match="Dense: no argument 'kernel_initialiser'; did you mean 'kernel_initializer'"
+    ):
+        L.Dense(3, kernel_initialiser="zeros")
+    with pytest.raises(InvalidArgument, match="Adam: no argument 'learning_rte'; did you mean 'learning_rate'"):
+        keras.optimizers.Adam(learning_rte=0.1)
+
+
 def test_an_error_names_layer_and_line():
     with pytest.raises(InvalidArgument, match=r"Conv2D mine at .*test_keras_models\.py:\d+: Conv2D takes 4 dimensions"):
         L.Conv2D(4, 3, name="mine")(Input((8, 8)))

@@ -29,6 +29,18 @@ class Compiled:
         self.optimizer = optimizers.get(optimizer)
         self.loss, self.loss_weights = loss, loss_weights
         self.metrics, self.weighted_metrics = given, weighted
+        for item in _leaves(loss):
+            losses.get(item)
+        for item in _leaves([given, weighted]):
+            metrics.get(item, False, None)
+
+
+def _leaves(given: Any) -> list[Any]:
+    if isinstance(given, Mapping) and "class_name" not in given:
+        given = list(given.values())
+    if isinstance(given, (list, tuple)):
+        return [leaf for item in given for leaf in _leaves(item)]
+    return [] if given is None else [given]
 
 
 def per_output(what: str, given: Any, names: Sequence[str]) -> list[Any]:

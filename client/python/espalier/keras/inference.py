@@ -19,6 +19,7 @@ from espalier.keras.optimizers import LearningRateSchedule
 from espalier.keras.tensor import KerasTensor, Shape, flatten, transform
 from espalier.keras.training import Trainer
 from espalier.progress import number
+from espalier.spelling import checked
 from espalier.v1 import program_pb2
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Inference(Trainer):
 
     # Whole data.
 
+    @checked
     def evaluate(
         self,
         x: Any = None,
@@ -190,6 +192,7 @@ class Inference(Trainer):
             print("  ".join(f"{name} {number(value)}" for name, value in _ordered(logs, built).items()))
         return logs if return_dict else _listed(logs, built)
 
+    @checked
     def predict(
         self,
         x: Any,
@@ -240,6 +243,7 @@ class Inference(Trainer):
 
     # Single batches.
 
+    @checked
     def train_on_batch(
         self,
         x: Any,
@@ -257,6 +261,7 @@ class Inference(Trainer):
         """
         return self._on_batch(x, y, sample_weight, class_weight, return_dict, client, search, train=True)
 
+    @checked
     def test_on_batch(
         self,
         x: Any,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from espalier.keras.lowering import Lowering, Value
 from espalier.keras.serialization import Configurable
 from espalier.keras.tensor import KerasTensor, Node, Shape, flatten
 from espalier.keras.variable import Array, Layout, Variable
+from espalier.spelling import meant
 
 # What `_outputs` returns: shape and element type of each output.
 Spec = tuple[Shape, str]
@@ -47,7 +49,9 @@ class Layer(Configurable):
     ):
         kind = type(self).__name__
         if unknown:
-            raise InvalidArgument(f"{kind}: no argument {', '.join(map(repr, sorted(unknown)))}")
+            known = [*inspect.signature(type(self).__init__).parameters, "name", "trainable", *_BASE]
+            hint = "".join(meant(name, known) for name in sorted(unknown))
+            raise InvalidArgument(f"{kind}: no argument {', '.join(map(repr, sorted(unknown)))}{hint}")
         if isinstance(dtype, Mapping):  # Keras' configuration of a policy
             dtype = dict(dtype.get("config") or {}).get("name")
         if dtype is not None and dtype_name(dtype) != "float32" and not getattr(self, "_any_dtype", False):

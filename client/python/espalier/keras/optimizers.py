@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from espalier import optimizers as daemon
 from espalier.errors import InvalidArgument
 from espalier.keras.serialization import Configurable, find
+from espalier.spelling import meant
 from espalier.v1 import program_pb2
 
 
@@ -183,7 +185,9 @@ class Optimizer(Configurable):
         }
         unknown = sorted(set(given) - allowed)
         if unknown:
-            raise InvalidArgument(f"{type(self).__name__}: no argument {', '.join(map(repr, unknown))}")
+            known = [*inspect.signature(type(self).__init__).parameters, *allowed]
+            hint = "".join(meant(name, known) for name in unknown)
+            raise InvalidArgument(f"{type(self).__name__}: no argument {', '.join(map(repr, unknown))}{hint}")
         return float(given.get("global_clipnorm") or 0.0)
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from espalier.errors import InvalidArgument
+from espalier.spelling import meant
 
 C = TypeVar("C", bound="Configurable")
 
@@ -101,5 +102,6 @@ def find(kind: str, identifier: Any, classes: Mapping[str, Callable[..., Any]], 
     if isinstance(name, str):
         if name in classes:
             return classes[name](**config)
-        raise InvalidArgument(f"unknown {kind} {name!r}; known are {', '.join(sorted(classes))}")
+        hint = meant(name, classes) or f"; known are {', '.join(sorted(classes))}"
+        raise InvalidArgument(f"unknown {kind} {name!r}{hint}")
     raise InvalidArgument(f"{identifier!r} is no {kind}; known are {', '.join(sorted(classes))}")

@@ -17,6 +17,7 @@ from espalier.keras.heads import Compiled, Head, LossGraph, heads_of, loss_graph
 from espalier.keras.lowering import Lowering, Value
 from espalier.keras.variable import Variable
 from espalier.session_state import SessionState
+from espalier.spelling import checked
 from espalier.v1 import program_pb2, training_pb2
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Trainer:
     _live: Directing | None = None  # while a session trains
     _default_batch_size = 32
 
+    @checked
     def compile(
         self,
         optimizer: Any = "rmsprop",
@@ -50,15 +52,12 @@ class Trainer:
         steps_per_execution: int = 1,
         jit_compile: Any = "auto",
         auto_scale_loss: bool = True,
-        **unknown: Any,
     ) -> None:
         """Says how to train. Losses and metrics: one, a list, or a dict by the outputs' names.
 
         A softmax or sigmoid at the end of the model is not applied twice: a loss with from_logits=False is computed on
         what it was applied to.
         """
-        if unknown:
-            raise InvalidArgument(f"compile: no argument {', '.join(map(repr, sorted(unknown)))}")
         if run_eagerly:
             raise InvalidArgument("compile: run_eagerly=True: a job runs a graph; there is no eager mode")
         if metrics is None and _has_names(loss_weights):
@@ -85,6 +84,7 @@ class Trainer:
             raise InvalidArgument(f"{self.name}: call compile(optimizer, loss, metrics) before fit")
         return heads_of(compiled, network.output_names(), self.name)
 
+    @checked
     def fit(
         self,
         x: Any = None,
