@@ -203,6 +203,7 @@ class EarlyStopping(training.Callback):
     monitor: "val_loss", "val_accuracy", ...; for a value of the training itself, such as "loss", fit trains in a
     session. patience: validations (epochs, unless the job says otherwise) without improvement, at least 1; Keras' 0
     counts as 1. restore_best_weights: the model gets the weights of the best one, and the evaluation is theirs.
+    start_from_epoch: what earlier epochs give is not looked at; fit then trains in a session.
     """
 
     def __init__(
@@ -216,14 +217,14 @@ class EarlyStopping(training.Callback):
         restore_best_weights: bool = False,
         start_from_epoch: int = 0,
     ):
-        # The coordinator compares validations.
-        self.needs_session = not monitor.startswith("val_")
+        # The coordinator compares validations, from the first one on.
+        self._of_training = not monitor.startswith("val_")
+        self.needs_session = self._of_training or start_from_epoch > 0
         if mode not in _MODES:
             raise InvalidArgument(f"EarlyStopping: mode={mode!r}; accepted are auto, min, max")
-        if start_from_epoch:
-            raise InvalidArgument(f"EarlyStopping: start_from_epoch={start_from_epoch} is not supported")
-        if patience < 0 or min_delta < 0:
-            raise InvalidArgument("EarlyStopping: patience and min_delta are at least 0")
+        if patience < 0 or min_delta < 0 or start_from_epoch < 0:
+            raise InvalidArgument("EarlyStopping: patience, min_delta and start_from_epoch are at least 0")
+        self.start_from_epoch = int(start_from_epoch)
         self.monitor, self.min_delta, self.patience = monitor, float(min_delta), max(1, int(patience))
         self.mode, self.baseline, self.restore_best_weights = mode, baseline, restore_best_weights
 
@@ -236,7 +237,7 @@ class EarlyStopping(training.Callback):
 
     def configure_session(self, spec: training_pb2.TrainingSpec) -> None:
         """As configure; the means of an epoch are always there."""
-        if self.needs_session:
+        if self._of_training:
             self._write(spec.early_stopping)
         else:
             self.configure(spec)

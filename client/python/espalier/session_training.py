@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from espalier import data as datasets
-from espalier import errors
+from espalier import errors, job_callbacks
 from espalier.client import Client
 from espalier.job import Reports
 from espalier.npz import Array
@@ -28,8 +28,9 @@ _ENDLESS = (program_pb2.LearningRateSchedule.CONSTANT, program_pb2.LearningRateS
 class _EarlyStopping:
     """The rule of TrainingSpec.early_stopping, as the coordinator applies it to jobs."""
 
-    def __init__(self, rule: training_pb2.EarlyStopping):
+    def __init__(self, rule: training_pb2.EarlyStopping, start_from_epoch: int):
         self._rule = rule
+        self.start_from_epoch = start_from_epoch
         self._monitor = rule.monitor or "val_loss"
         larger = rule.mode == training_pb2.EarlyStopping.MAX or (
             rule.mode == training_pb2.EarlyStopping.AUTO and self._monitor.endswith("accuracy")
@@ -138,7 +139,8 @@ def train(
         if evaluate is not None:
             fit.evaluate = evaluate
         if stops:
-            fit.early_stopping = _EarlyStopping(rule)
+            starts = [c.start_from_epoch for c in callbacks if isinstance(c, job_callbacks.EarlyStopping)]
+            fit.early_stopping = _EarlyStopping(rule, starts[-1] if starts else 0)
         return fit.result(spec.name)
 
 
@@ -242,7 +244,7 @@ class _Fit:
         if per_epoch and (step + 1) % per_epoch == 0:
             means, took = self._reports.means(step + 1 - per_epoch, step + 1)
             merged = {**means, **validation}
-            self._watch(merged, of_epochs=True)
+            self._watch(merged, step // per_epoch, of_epochs=True)
             self._printer.epoch(step // per_epoch + 1, run.epochs, merged, took)
             for callback in self._callbacks:
                 callback.on_epoch(run, step // per_epoch, merged)
@@ -254,12 +256,14 @@ class _Fit:
         if done != self._run.total_steps and (not every or done % every):
             return {}
         self._last = {f"val_{name}": value for name, value in self.evaluate(self._session).items()}
-        self._watch(self._last, of_epochs=False)
+        self._watch(self._last, (done - 1) // per_epoch if per_epoch else 0, of_epochs=False)
         return self._last
 
-    def _watch(self, values: Mapping[str, float], of_epochs: bool) -> None:
+    def _watch(self, values: Mapping[str, float], epoch: int, of_epochs: bool) -> None:
         rule = self.early_stopping
-        if rule is not None and rule.of_epochs == of_epochs and rule.validated(values, self._session):
+        if rule is None or rule.of_epochs != of_epochs or epoch < rule.start_from_epoch:
+            return
+        if rule.validated(values, self._session):
             self._run.stop(f"{'training' if of_epochs else 'validation'} stopped improving")
 
 

@@ -291,6 +291,22 @@ def test_early_stopping_restores_the_best_weights(daemon):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("monitor", ["loss", "val_loss"])
+def test_early_stopping_looks_at_no_epoch_before_the_first(daemon, monitor):
+    rng = np.random.default_rng(11)
+    x, y = examples(rng)
+    model, mine = both(rng)
+    for package, m in ((keras, model), (ours, mine)):
+        # At this threshold no epoch is an improvement on the first one that counts.
+        rule = package.callbacks.EarlyStopping(
+            monitor, min_delta=10, patience=2, restore_best_weights=True, start_from_epoch=3
+        )
+        fit(m, x, y, epochs=12, validation_data=(x[:16], y[:16]), callbacks=[rule])
+    assert mine.history.epoch == model.history.epoch == list(range(6))
+    same_history(mine.history, model.history)
+    same_weights(mine, model)
+
+
 def test_early_stopping_by_a_value_of_the_training(daemon):
     rng = np.random.default_rng(9)
     x, y = examples(rng)
