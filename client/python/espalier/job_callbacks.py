@@ -244,7 +244,10 @@ class EarlyStopping(training.Callback):
 
     def _write(self, rule: training_pb2.EarlyStopping) -> None:
         rule.monitor, rule.patience, rule.min_delta = self.monitor, self.patience, self.min_delta
-        rule.mode = _MODES[self.mode]
+        larger = self.mode == "auto" and self.monitor.endswith(
+            ("auc", "precision", "recall")
+        )  # accuracies are known to the coordinator
+        rule.mode = _MODES["max" if larger else self.mode]
         rule.keep_best = self.restore_best_weights
         if self.baseline is not None:
             rule.baseline = self.baseline

@@ -19,7 +19,8 @@ class _Monitor:
         if mode not in ("auto", "min", "max"):
             raise InvalidArgument(f"{who}: mode={mode!r}; accepted are auto, min, max")
         self.who, self.name = who, monitor
-        larger = mode == "max" or (mode == "auto" and ("acc" in monitor or "auc" in monitor.lower()))
+        grow = ("acc", "auc", "precision", "recall")
+        larger = mode == "max" or (mode == "auto" and any(part in monitor.lower() for part in grow))
         self._sign, self._delta = (1.0 if larger else -1.0), float(min_delta)
         self.best = -math.inf  # times the sign
 

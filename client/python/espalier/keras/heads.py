@@ -12,7 +12,9 @@ from espalier.errors import InvalidArgument
 from espalier.graph import Tensor
 from espalier.keras import arrays, losses, metrics, optimizers
 from espalier.keras.arrays import COUNTED, SUM_WEIGHTS, WEIGHTS
+from espalier.keras.confusion_metrics import ConfusionMetric
 from espalier.keras.lowering import Lowering, Value
+from espalier.keras.metric import Metric
 from espalier.keras.tensor import Shape
 
 if TYPE_CHECKING:
@@ -31,8 +33,9 @@ class Compiled:
         self.metrics, self.weighted_metrics = given, weighted
         for item in _leaves(loss):
             losses.get(item)
-        for item in _leaves([given, weighted]):
-            metrics.get(item, False, None)
+        found = [metrics.get(item, False, None) for item in _leaves([given, weighted])]
+        # Names of what is computed from all predictions of an evaluation.
+        self.of_predictions = [metric.name for metric in found if isinstance(metric, ConfusionMetric)]
 
 
 def _leaves(given: Any) -> list[Any]:
@@ -64,7 +67,7 @@ class Head:
         self.name = name
         self.loss, self.weight = loss, weight
         self.given = shown  # (metric as given, whether it is weighted)
-        self.metrics: list[tuple[metrics.Metric, bool]] = []
+        self.metrics: list[tuple[Metric, bool]] = []
 
     @property
     def has_target(self) -> bool:
@@ -131,6 +134,10 @@ class Report:
     name: str
     weighted: bool = False  # a mean by the weights of the examples
     root: bool = False  # the root of a mean
+    # Computed from this output's predictions and these labels in an evaluation; steps do not report it.
+    metric: ConfusionMetric | None = None
+    prediction: int = 0
+    labels: str = ""
 
 
 @dataclass
@@ -173,9 +180,9 @@ def loss_graph(
     counts = g.graph.input(COUNTED, (None,)) if counted else None
     sums = g.graph.input(SUM_WEIGHTS, (None,)) if counted and any(head.sums for head in heads) else weights
     parts: list[tuple[str, Tensor, float]] = []
-    shown: list[tuple[Report, Tensor]] = []
+    shown: list[tuple[Report, Tensor | None]] = []
     several = len(heads) > 1
-    for head, target, value in zip(heads, targets, values, strict=True):
+    for index, (head, target, value) in enumerate(zip(heads, targets, values, strict=True)):
         labels = target.input(g, several) if target.wanted else None
         prefix = f"{head.name}_" if several else ""
         with g.layer(f"{prefix}loss", ""):
@@ -189,14 +196,19 @@ def loss_graph(
             name = f"{prefix}{metric.name}"
             if is_weighted and any(report.name == name for report, _ in shown):
                 name = f"weighted_{name}"  # as Keras
+            if isinstance(metric, ConfusionMetric):
+                report = Report(name, is_weighted, False, metric, index, target.column(several))
+                shown.append((report, None))
+                continue
             with g.layer(name, ""):
                 scalar = metric.lower(g, labels, value, weights if is_weighted and weighted else counts)
             shown.append((Report(name, is_weighted, isinstance(metric, metrics.RootMeanSquaredError)), scalar))
     g.graph.output("loss", _total(g, parts, counts))
     if several:
-        shown = [(Report(name), scalar) for name, scalar, _ in parts] + shown
-    for report, scalar in shown:
-        g.graph.output(report.name, scalar)
+        shown = [*((Report(name), scalar) for name, scalar, _ in parts), *shown]
+    for report, shown_as in shown:
+        if shown_as is not None:
+            g.graph.output(report.name, shown_as)
     predictions = add_predictions(g, network, values)
     reports = [Report("loss"), *(report for report, _ in shown)]
     return LossGraph(g, network, list(shapes), list(heads), list(targets), weighted, counted, reports, predictions)

@@ -288,6 +288,8 @@ class Inference(Trainer):
         train: bool,
     ) -> Any:
         source = Source(x, y, sample_weight, class_weight, "train_on_batch" if train else "test_on_batch")
+        if train:
+            self._point_out_metrics("train_on_batch")
         count = source.examples
         if count is None:
             raise InvalidArgument("train_on_batch and test_on_batch take arrays, not an iterable")
@@ -380,7 +382,7 @@ def _like(network: Network, outputs: Sequence[Array]) -> Any:
 
 
 def _ordered(logs: Mapping[str, float], built: LossGraph) -> dict[str, float]:
-    return {report.name: logs[report.name] for report in built.reports}
+    return {report.name: logs[report.name] for report in built.reports if report.name in logs}
 
 
 def _listed(logs: Mapping[str, float], built: LossGraph) -> Any:

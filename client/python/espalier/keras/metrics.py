@@ -1,4 +1,4 @@
-"""Metrics: means over the examples of a step, with Keras' names."""
+"""Metrics: means over the examples of a step, and those of confusion_metrics, with Keras' names."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from typing import Any
 from espalier.errors import InvalidArgument
 from espalier.graph import Tensor
 from espalier.keras import backend, losses
+from espalier.keras.confusion_metrics import (
+    AUC,
+    FalseNegatives,
+    FalsePositives,
+    Precision,
+    Recall,
+    TrueNegatives,
+    TruePositives,
+)
 from espalier.keras.lowering import Lowering, Value
-from espalier.keras.serialization import Configurable, find, named, of_keras
-
-
-class Metric(Configurable):
-    """Base of all metrics."""
-
-    integer_labels: bool | None = False  # None: either
-
-    def __init__(self, name: str | None = None, dtype: Any = None):
-        self.name = name or backend.snake_case(type(self).__name__)
-
-    def lower(self, g: Lowering, target: Tensor, prediction: Value, weights: Tensor | None = None) -> Tensor:
-        """The scalar that each step reports. `weights` has one number for each example (weighted_metrics)."""
-        raise NotImplementedError
+from espalier.keras.metric import Metric
+from espalier.keras.serialization import find, named, of_keras
 
 
 def _scores(g: Lowering, prediction: Value) -> Tensor:
@@ -170,6 +167,13 @@ for _class in (
     TopKCategoricalAccuracy,
     RootMeanSquaredError,
     CosineSimilarity,
+    AUC,
+    Precision,
+    Recall,
+    TruePositives,
+    TrueNegatives,
+    FalsePositives,
+    FalseNegatives,
 ):
     CLASSES[_class.__name__] = _class
     CLASSES[backend.snake_case(_class.__name__)] = _class
@@ -178,25 +182,18 @@ for _name in losses.CLASSES:
 
 # Metrics of Keras that are no means over the examples of a step.
 _NOT_MEANS = (
-    "AUC",
     "F1Score",
     "FBetaScore",
-    "FalseNegatives",
-    "FalsePositives",
     "IoU",
     "MeanIoU",
     "BinaryIoU",
     "OneHotIoU",
     "OneHotMeanIoU",
-    "Precision",
     "PrecisionAtRecall",
     "R2Score",
-    "Recall",
     "RecallAtPrecision",
     "SensitivityAtSpecificity",
     "SpecificityAtSensitivity",
-    "TrueNegatives",
-    "TruePositives",
 )
 
 

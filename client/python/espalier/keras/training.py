@@ -133,6 +133,7 @@ class Trainer:
             raise InvalidArgument(f"fit: epochs={epochs!r}; accepted: an integer above 0")
         if self._compiled is None:
             raise InvalidArgument(f"{self.name}: call compile(optimizer, loss, metrics) before fit")
+        self._point_out_metrics("fit")
         source = arrays.Source(x, y, sample_weight, class_weight)
         size = arrays.batch_size_of(batch_size) or source.batch_size or self._default_batch_size
         held, validation_split = validation.held_out(
@@ -141,7 +142,14 @@ class Trainer:
             validation_split,
             validation_steps,
             arrays.batch_size_of(validation_batch_size) or size,
+            bool(self._compiled.of_predictions),
         )
+        by_predictions = held is not None and bool(self._compiled.of_predictions)
+        if by_predictions and execution == "job":
+            raise InvalidArgument(
+                f"fit: {', '.join(self._compiled.of_predictions)}: a job does not validate by all predictions; give "
+                "execution='session', or evaluate afterwards"
+            )
         trained = None if source.examples is None else source.examples - int(source.examples * validation_split)
         if trained is not None:
             size = max(1, min(size, trained))
@@ -155,14 +163,18 @@ class Trainer:
         steps = None if steps_per_epoch is None else int(steps_per_epoch) * int(epochs)
         if execution == "auto":
             asked = training_pb2.TrainingSpec(epochs=int(epochs) if steps is None else 0, optimizer=self._message())
-            own_data = held is not None and source.stream is not None
+            own_data = held is not None and (source.stream is not None or by_predictions)
             why = jobs.needs_session(asked, run, int(initial_epoch), False, own_data, execution)
             execution = "session" if why else "job"
         in_session = execution == "session"
         built = self._built(network, shapes, source.weighted or (held is not None and held.weighted), in_session)
         evaluate = None
         regular = any(v.regularizer is not None for v in built.lowering.variables.values())
-        if held is not None and in_session and (built.counted or regular or source.stream is not None):
+        if (
+            held is not None
+            and in_session
+            and (built.counted or regular or by_predictions or source.stream is not None)
+        ):
             evaluate = validation.evaluator(built, held, arrays.batch_size_of(validation_batch_size) or size)
         elif held is not None:
             # As in Keras, they come before a split.
@@ -205,6 +217,16 @@ class Trainer:
                 self._trained_before = True
         self.job, self.history, self._plan = result.job, history, directing.plan
         return history
+
+    def _point_out_metrics(self, who: str) -> None:
+        assert self._compiled is not None
+        if self._compiled.of_predictions:
+            warnings.warn(
+                f"{who}: {', '.join(self._compiled.of_predictions)}: computed by evaluate and validation, from all "
+                "predictions; the steps of a training do not report it",
+                EspalierWarning,
+                stacklevel=4,
+            )
 
     def fit_generator(self, generator: Any, steps_per_epoch: int | None = None, epochs: int = 1, **kwargs: Any) -> Any:
         """Keras 1's name of `fit` for an iterable of batches."""

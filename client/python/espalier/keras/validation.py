@@ -10,6 +10,7 @@ import numpy as np
 
 from espalier.errors import InvalidArgument
 from espalier.keras.arrays import COUNTED, SUM_WEIGHTS, WEIGHTS, Array, Source, are_batches
+from espalier.keras.confusion_metrics import ConfusionMetric
 
 if TYPE_CHECKING:
     from espalier.keras.heads import LossGraph
@@ -25,10 +26,13 @@ class Totals:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, float] = {}
         self._roots: set[str] = set()
+        self._states: dict[str, tuple[ConfusionMetric, Array]] = {}
 
     def add(self, built: LossGraph, values: Mapping[str, float], examples: int, weight: float) -> None:
         """Takes the values of a batch: means over its examples, of products with weights that have this sum."""
         for report in built.reports:
+            if report.metric is not None:
+                continue
             value = values[report.name]
             if report.root:
                 self._roots.add(report.name)
@@ -37,18 +41,29 @@ class Totals:
             self._sums[report.name] = self._sums.get(report.name, 0.0) + value * examples
             self._counts[report.name] = self._counts.get(report.name, 0.0) + count
 
+    def add_predictions(self, built: LossGraph, columns: Mapping[str, Array], made: Mapping[str, Array]) -> None:
+        """Takes the predictions of a batch, by the names of the outputs."""
+        for report in built.reports:
+            if report.metric is not None:
+                weights = columns.get(WEIGHTS) if report.weighted else None
+                counts = report.metric.counts(
+                    columns[report.labels], made[built.predictions[report.prediction]], weights
+                )
+                _, before = self._states.get(report.name, (report.metric, 0))
+                self._states[report.name] = (report.metric, before + counts)
+
     def add_to_loss(self, penalty: float) -> None:
         """Adds what does not depend on examples."""
         self._sums["loss"] += penalty * self._counts["loss"]
 
     def means(self) -> dict[str, float]:
         """The means until now, sorted by name."""
-        found = {}
-        for name in sorted(self._sums):
+        found = {name: metric.result(state) for name, (metric, state) in self._states.items()}
+        for name in self._sums:
             count = self._counts[name]
             value = self._sums[name] / count if count else 0.0
             found[name] = math.sqrt(value) if name in self._roots else value
-        return found
+        return {name: found[name] for name in sorted(found)}
 
 
 def penalties(built: LossGraph) -> float:
@@ -96,6 +111,7 @@ def evaluate(session: Session, built: LossGraph, columns: Mapping[str, Array], b
     for first in range(0, count, step):
         part = _rows(columns, first, min(first + step, count))
         examples = min(step, count - first)
+        _add_predictions(session, built, part, totals)
         if not built.counted:
             totals.add(built, session.evaluate(part), examples, examples)
             continue
@@ -104,8 +120,17 @@ def evaluate(session: Session, built: LossGraph, columns: Mapping[str, Array], b
         whole = len(filled[WEIGHTS])
         values = session.evaluate(filled)
         for report in built.reports:
+            if report.metric is not None:
+                continue
             values[report.name] *= math.sqrt(whole / examples) if report.root else whole / examples
         totals.add(built, values, examples, float(part[WEIGHTS].sum(dtype=np.float64)))
+
+
+def _add_predictions(session: Session, built: LossGraph, columns: Mapping[str, Array], totals: Totals) -> None:
+    wanted = {built.predictions[report.prediction] for report in built.reports if report.metric is not None}
+    if wanted:
+        inputs = {name: columns[name] for name in built.network.input_names()}
+        totals.add_predictions(built, columns, session.predict(inputs, sorted(wanted)))
 
 
 def _chunk(columns: Mapping[str, Array], size: int) -> int:
@@ -115,15 +140,15 @@ def _chunk(columns: Mapping[str, Array], size: int) -> int:
 
 
 def held_out(
-    source: Source, data: Any, split: float, steps: int | None, batch_size: int
+    source: Source, data: Any, split: float, steps: int | None, batch_size: int, here: bool
 ) -> tuple[Source | None, float]:
     """What to validate on, in memory, and which part of `source` is held out at the coordinator instead.
 
-    Takes a split off `source` where the coordinator could not evaluate all of it.
+    Takes a split off `source` where the coordinator could not evaluate all of it; `here`: in any case.
     """
     if data is not None:
         held = _source(data).whole(steps)
-    elif split and source.examples is not None and (source.weighted or steps is not None):
+    elif split and source.examples is not None and (source.weighted or steps is not None or here):
         held = source.take_last(int(source.examples * split))
     elif steps is not None:
         raise InvalidArgument("fit: validation_steps: there are no validation examples in memory; give validation_data")
