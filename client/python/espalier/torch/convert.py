@@ -23,7 +23,7 @@ _FRAME = re.compile(r'File "(.+?)", line (\d+)')
 # Checks and hints that compute nothing.
 _IGNORED = ("_assert", "sym_constrain_range")
 # Operators whose results are other numbers at every call.
-_RANDOM = ("bernoulli", "rand", "dropout", "normal", "uniform", "multinomial", "exponential")
+_RANDOM = ("espalier.recurrent", "bernoulli", "rand", "dropout", "normal", "uniform", "multinomial", "exponential")
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
@@ -39,6 +39,12 @@ def source_of(node: fx.Node) -> str:
 def operator_name(target: Any) -> str:
     """Name of an operator as in the registry: "conv2d.default"."""
     return str(target).removeprefix("aten.")
+
+
+def _shown(node: fx.Node) -> str:
+    """Name of an operator for readers, as PyTorch knows it."""
+    name = operator_name(node.target)
+    return f"aten.{node.args[3]}.input" if name == "espalier.recurrent.default" else f"aten.{name}"
 
 
 class Converter:
@@ -110,7 +116,7 @@ class Converter:
             raise InvalidArgument(f"aten.{name} at {self.emitter.source or 'an unknown line'}: {error}") from error
 
     def _problem(self, node: fx.Node, reason: str) -> None:
-        name = f"aten.{operator_name(node.target)}"
+        name = _shown(node)
         known = self._problems.get(name)
         self._problems[name] = Unsupported(
             op=name,

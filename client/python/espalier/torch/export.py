@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from espalier.errors import InvalidArgument
+from espalier.torch.recurrent import AsOneOperator
 
 # Rows of the examples that are traced: PyTorch takes sizes 0 and 1 for constants.
 _ROWS = 3
@@ -57,7 +58,7 @@ def _quiet() -> Iterator[None]:
 
 def _export(module: nn.Module, inputs: Sequence[torch.Tensor], batch: Any) -> Any:
     dynamic = None if batch is None else (tuple({0: batch} for _ in inputs),)
-    with warnings.catch_warnings(), _quiet():
+    with warnings.catch_warnings(), _quiet(), AsOneOperator():
         warnings.simplefilter("ignore")
         return torch.export.export(module, tuple(inputs), dynamic_shapes=dynamic, strict=False)
 
@@ -72,6 +73,8 @@ def trace(module: nn.Module, inputs: Sequence[torch.Tensor], batch_size: int | N
     rows = [with_rows(tensor, _ROWS) for tensor in inputs]
     try:
         return Traced(_export(module, rows, torch.export.Dim("batch", min=2, max=1 << 20)))
+    except InvalidArgument:
+        raise
     except Exception as error:
         symbolic = error
     if batch_size is None:
@@ -81,6 +84,8 @@ def trace(module: nn.Module, inputs: Sequence[torch.Tensor], batch_size: int | N
         ) from symbolic
     try:
         program = _export(module, [with_rows(tensor, batch_size) for tensor in inputs], None)
+    except InvalidArgument:
+        raise
     except Exception as error:
         raise InvalidArgument(f"torch.export cannot trace the module: {_reason(error)}") from error
     return Traced(program, _reason(symbolic))

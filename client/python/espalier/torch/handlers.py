@@ -12,6 +12,7 @@ from espalier.torch import (
     convert_norm,
     convert_pool,
     convert_random,
+    convert_recurrent,
     convert_reduce,
     convert_shape,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "convert_norm",
     "convert_pool",
     "convert_random",
+    "convert_recurrent",
     "convert_reduce",
     "convert_shape",
 ]

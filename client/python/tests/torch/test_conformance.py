@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and transformers train here as in PyTorch."""
+"""Models of torchvision, timm, transformers and torch.nn train here as in PyTorch."""
 
 import os
 
@@ -11,7 +11,7 @@ MODELS = [name for name, entry in ZOO.items() if not entry.slow]
 
 def test_there_are_enough_models():
     assert len(MODELS) >= 40
-    assert {ZOO[name].library for name in FAMILIES} == {"torchvision", "timm", "transformers"}
+    assert {ZOO[name].library for name in FAMILIES} == {"torchvision", "timm", "transformers", "torch.nn"}
 
 
 @pytest.mark.parametrize("name", MODELS if os.environ.get("ESPALIER_TEST_ALL") else FAMILIES)
@@ -22,6 +22,6 @@ def test_trains_as_in_torch(daemon, name):
     for workers in (1, 2):
         assert found.middle[workers].within(1e-5), (workers, found.middle)
         # Where rounding turns the sign of one value before a ReLU, a step differs by more, in PyTorch's float32, too.
-        limit = 1e-5 if ZOO[name].library == "transformers" else 1e-3
+        limit = 1e-5 if ZOO[name].library in ("transformers", "torch.nn") else 1e-3
         assert found.curve[workers].within(limit), (workers, found.curve)
         assert found.weights[workers].within(limit), (workers, found.weights)

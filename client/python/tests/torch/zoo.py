@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and transformers in small sizes, with random weights and data.
+"""Models of torchvision, timm, transformers and torch.nn in small sizes, with random weights and data.
 
 entry = ZOO["resnet18"]
 module, columns, loss = entry.make()     # columns: one array per argument, then "labels"
@@ -43,6 +43,7 @@ FAMILIES = (
     "llama",  # rotary embedding, grouped heads, RMS normalization
     "qwen3",  # normalized queries and keys
     "t5",  # an encoder and a decoder, relative positions
+    "lstm words",  # recurrent layers
 )
 
 ZOO: dict[str, Entry] = {}
@@ -360,6 +361,48 @@ def _transformers() -> None:
     _hugging("hf deit", "DeiTForImageClassification", "DeiTConfig", pictures, **patches)
 
 
+class _Recurrent(nn.Module):
+    """Embedding, recurrent layers, and classes for each token."""
+
+    def __init__(self, layers: nn.Module, features: int, classes: int, images: bool = False):
+        super().__init__()
+        self.layers, self.images = layers, images
+        self.embed = nn.Conv2d(3, 16, (8, 3), padding=(0, 1)) if images else nn.Embedding(99, 16)
+        self.head = nn.Linear(features, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.images:  # columns of an image are its steps, as in text recognition
+            x = torch.relu(self.embed(x)).squeeze(2).permute(2, 0, 1)
+            return self.head(self.layers(x)[0]).permute(1, 2, 0)
+        return self.head(self.layers(self.embed(x))[0]).transpose(1, 2)
+
+
+def _recurrent() -> None:
+    def add_text(name: str, layers: Callable[[], nn.Module], features: int, kind: str, classes: int) -> None:
+        add(
+            name,
+            "torch.nn",
+            lambda: _Recurrent(layers(), features, classes),
+            tokens(min(99, classes), 12, kind),
+            rate=0.05,
+        )
+
+    add_text("lstm words", lambda: nn.LSTM(16, 24, 2, batch_first=True), 24, "next", 99)
+    add_text("gru tagger", lambda: nn.GRU(16, 12, 2, batch_first=True, bidirectional=True), 24, "tokens", 9)
+
+    def columns(count: int) -> Columns:
+        found = images(8)(count)
+        found["x"] = found["x"].repeat(1, 1, 1, 2)
+        found["labels"] = torch.randint(0, 10, (count, 16), generator=torch.Generator().manual_seed(2))
+        return found
+
+    def crnn() -> nn.Module:
+        return _Recurrent(nn.LSTM(16, 12, bidirectional=True), 24, 10, images=True)
+
+    add("crnn", "torch.nn", crnn, columns, rate=0.05)
+
+
 _torchvision()
 _timms()
 _transformers()
+_recurrent()
