@@ -237,3 +237,70 @@ def test_refused(daemon):
         model.train_on_batch(iter([(x, y)]))
     with pytest.raises(errors.InvalidArgument, match="called on ndarray"):
         L.Dense(2)(x)
+
+
+@pytest.mark.parametrize("schedule", [False, True], ids=["rate", "schedule"])
+def test_a_loaded_model_trains_as_if_it_had_not_been_saved(daemon, tmp_path, schedule):
+    rng = np.random.default_rng(8)
+    x, y = rng.standard_normal((48, 6)).astype(np.float32), rng.integers(0, 3, 48)
+    model = keras.Sequential([L.Dense(5, activation="tanh", input_shape=(6,)), L.Dense(3, activation="softmax")])
+    decay = keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.5)
+    optimizer = keras.optimizers.AdamW(decay if schedule else 0.05, weight_decay=0.1, beta_1=0.8)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    model.compile(
+        optimizer,
+        keras.losses.SparseCategoricalCrossentropy(),
+        ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)],
+    )
+    for first in (0, 16):
+        model.train_on_batch(x[first : first + 16], y[first : first + 16])
+    model.save(tmp_path / "model.zip")
+    want = [model.train_on_batch(x[first : first + 16], y[first : first + 16]) for first in (32, 0)]
+    weights = model.get_weights()
+    model.release_workers()
+
+    loaded = keras.models.load_model(tmp_path / "model.zip")
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    have = [loaded.train_on_batch(x[first : first + 16], y[first : first + 16]) for first in (32, 0)]
+    assert have == want
+    for a, b in zip(loaded.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+    loaded.release_workers()
+
+
+def test_a_loaded_model_of_a_job_says_that_moments_begin_anew(daemon, tmp_path):
+    x, y = np.ones((32, 6), np.float32), np.zeros((32, 1), np.float32)
+    model = keras.Sequential([L.Dense(1, input_shape=(6,))])
+    model.compile("adam", "mse", weighted_metrics=["mae"])
+    model.fit(x, y, batch_size=16, verbose=0)
+    model.save(tmp_path / "model.zip")
+    lms = keras.callbacks.LMS(swapout_threshold=7)
+    loaded = keras.models.load_model(tmp_path / "model.zip", callbacks=[lms])
+    with pytest.warns(errors.EspalierWarning, match="the moments of the optimizer begin anew"):
+        loaded.fit(x, y, batch_size=16, verbose=0)
+    assert list(loaded.history.history) == ["loss", "mae"]
+    # TFLMS's way: what is loaded trains with the object.
+    assert loaded.job.record.spec.search.memory.swapout_threshold == 7
+    plain = keras.models.load_model(tmp_path / "model.zip", compile=False)
+    with pytest.raises(errors.InvalidArgument, match="call compile"):
+        plain.fit(x, y, verbose=0)
+
+
+def test_load_model_refuses(tmp_path):
+    import zipfile
+
+    model = keras.Sequential([L.Dense(1, input_shape=(6,))])
+    model.save(tmp_path / "model.zip")
+    for arguments, message in [
+        ({"callbacks": [keras.callbacks.EarlyStopping()]}, "belongs to fit; accepted are LMS objects"),
+        ({"custom_objects": {"f": print}}, "a class of your own is not saved"),
+    ]:
+        with pytest.raises(errors.InvalidArgument, match=message):
+            keras.models.load_model(tmp_path / "model.zip", **arguments)
+    with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
+        archive.writestr("config.json", "{}")
+    with pytest.raises(errors.InvalidArgument, match=r"a \.keras file is read by Keras"):
+        keras.models.load_model(tmp_path / "model.keras")
+    (tmp_path / "text.zip").write_text("no archive")
+    with pytest.raises(errors.InvalidArgument, match=r"is no \.zip that Model.save wrote"):
+        keras.models.load_model(tmp_path / "text.zip")

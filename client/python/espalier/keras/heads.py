@@ -15,6 +15,7 @@ from espalier.keras.arrays import COUNTED, SUM_WEIGHTS, WEIGHTS
 from espalier.keras.confusion_metrics import ConfusionMetric
 from espalier.keras.lowering import Lowering, Value
 from espalier.keras.metric import Metric
+from espalier.keras.serialization import named
 from espalier.keras.tensor import Shape
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Compiled:
 
 
 def _leaves(given: Any) -> list[Any]:
-    if isinstance(given, Mapping) and "class_name" not in given:
+    if isinstance(given, Mapping) and named(given) is None:
         given = list(given.values())
     if isinstance(given, (list, tuple)):
         return [leaf for item in given for leaf in _leaves(item)]
@@ -48,7 +49,7 @@ def _leaves(given: Any) -> list[Any]:
 
 def per_output(what: str, given: Any, names: Sequence[str]) -> list[Any]:
     """One item for each output, of a single one, a list or a dict by the outputs' names."""
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) and named(given) is None:
         unknown = sorted(set(given) - set(names))
         if unknown:
             raise InvalidArgument(f"{what} names {unknown[0]!r}; the outputs are {', '.join(names)}")
@@ -114,7 +115,7 @@ def _metrics_per_output(given: Any, names: Sequence[str]) -> list[list[Any]]:
     # One list for each output. A flat list belongs to the only output, or to every one.
     if given is None:
         return [[] for _ in names]
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) and named(given) is None:
         found = per_output("metrics", given, names)
     elif isinstance(given, (list, tuple)):
         nested = any(isinstance(item, (list, tuple)) for item in given)

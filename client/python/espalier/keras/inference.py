@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from espalier.keras.layer import Layer
     from espalier.keras.network import Network
     from espalier.session import Session
+    from espalier.session_state import SessionState
 
 _CHUNK_BYTES = 16 << 20
 
@@ -108,6 +109,16 @@ class Inference(Trainer):
 
     def _closed(self, state: Any) -> None:
         self._state = state
+
+    def _optimizer_state(self) -> SessionState | None:
+        """The state of the optimizer, as it is now; None without one from a session."""
+        if self._live is not None and self._live.run is not None:
+            return None if self._live.run.session is None else self._live.run.session.state()
+        kept = self._kept
+        if kept is not None and kept.trained and not kept.closed:
+            with kept.use() as session:
+                return session.state()
+        return self._state
 
     def _predicting(self, wanted: Wanted) -> LossGraph:
         # A model that was not compiled: its loss is the mean of an output, and is never trained.

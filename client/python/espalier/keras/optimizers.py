@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from espalier import optimizers as daemon
 from espalier.errors import InvalidArgument
-from espalier.keras.serialization import Configurable, find
+from espalier.keras.serialization import Configurable, find, named, serialize
 from espalier.spelling import meant
 from espalier.v1 import program_pb2
 
@@ -161,6 +162,24 @@ class Optimizer(Configurable):
         )
         self.weight_decay: float | None = given.get("weight_decay")
         self._clip = self._clipping(given)
+        # Weights that do not decay, by path or by a part of their name.
+        self.no_decay_paths: tuple[str, ...] = ()
+        self.no_decay_names: tuple[str, ...] = ()
+
+    def exclude_from_weight_decay(
+        self, var_list: Sequence[Any] | None = None, var_names: Sequence[str] | None = None
+    ) -> None:
+        """Lets weights keep their size: those of var_list, and those in whose name one of var_names is found.
+
+        Names are those without the layer's, such as "bias"; var_names are regular expressions. Before the training.
+        """
+        self.no_decay_paths = tuple(str(variable.path) for variable in var_list or ())
+        self.no_decay_names = tuple(var_names or ())
+
+    def decays(self, name: str, path: str) -> bool:
+        """Whether weight_decay is for a weight of this name and path."""
+        found = any(re.search(part, name) for part in self.no_decay_names)
+        return not found and path not in self.no_decay_paths
 
     def _clipping(self, given: Mapping[str, Any]) -> float:
         neutral = {
@@ -204,8 +223,7 @@ class Optimizer(Configurable):
     def get_config(self) -> dict[str, Any]:
         """The arguments that make an equal optimizer."""
         config = super().get_config()
-        if not isinstance(self._rate, LearningRateSchedule):
-            config["learning_rate"] = self._rate
+        config["learning_rate"] = serialize(self._rate)
         return config
 
     def _attributes(self) -> tuple[str, dict[str, Any]]:
@@ -367,6 +385,12 @@ class Espalier(Optimizer):
         super().__init__(message.learning_rate.peak, {"name": message.name})
         self._message = message
 
+    def get_config(self) -> dict[str, Any]:
+        """As Optimizer."""
+        from google.protobuf import json_format
+
+        return {"message": json_format.MessageToDict(self.proto())}
+
     def proto(self) -> program_pb2.Optimizer:
         """The coordinator's optimizer."""
         message = program_pb2.Optimizer()
@@ -384,8 +408,27 @@ def get(identifier: Any) -> Optimizer:
     """The optimizer of a name ("adam"), a configuration or an object; those of espalier.optimizers, too."""
     if isinstance(identifier, (daemon.Optimizer, program_pb2.Optimizer)):
         return Espalier(identifier)
+    made = named(identifier)
+    if made is not None and made[0] == "Espalier":
+        from google.protobuf import json_format
+
+        return Espalier(json_format.ParseDict(made[1]["message"], program_pb2.Optimizer()))
     found: Optimizer = find("optimizer", identifier, _CLASSES, Optimizer)
+    if not isinstance(identifier, Optimizer):
+        _take_exclusions(found, identifier)
     return found
+
+
+def _take_exclusions(optimizer: Optimizer, identifier: Any) -> None:
+    # What exclude_from_weight_decay was told of an optimizer of the real Keras, which its configuration lacks.
+    pattern = getattr(identifier, "_exclude_from_weight_decay_pattern", None)
+    if getattr(identifier, "_exclude_from_weight_decay", None):
+        raise InvalidArgument(
+            f"{optimizer.name}: exclude_from_weight_decay(var_list=...) of an optimizer of Keras: its variables are "
+            "others than this model's; call it on an optimizer of espalier.keras, or give var_names"
+        )
+    if pattern is not None:
+        optimizer.exclude_from_weight_decay(var_names=[pattern.pattern])
 
 
 def __getattr__(name: str) -> Any:

@@ -7,13 +7,15 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from espalier import safetensors_io
 from espalier.errors import AlreadyExists, InvalidArgument, NotFound
+from espalier.job_callbacks import LMS
+from espalier.keras import saving_compiled
 from espalier.keras.layer import Layer
 from espalier.keras.serialization import serialize
 from espalier.keras.tensor import KerasTensor, Node, transform
@@ -102,7 +104,7 @@ def assign(model: Model, found: Mapping[str, Any], path: str) -> None:
 
 
 def save_model(model: Model, filepath: Any, overwrite: bool = True) -> None:
-    """Writes a .zip with the configuration and the weights."""
+    """Writes a .zip with the configuration, the weights, and what `compile` was told, with the optimizer's state."""
     path = os.fspath(filepath)
     if not path.endswith(".zip"):
         raise InvalidArgument(
@@ -112,22 +114,68 @@ def save_model(model: Model, filepath: Any, overwrite: bool = True) -> None:
         raise AlreadyExists(f"{path} exists; give overwrite=True to replace it")
     model._name_weights()
     config = to_json(model)
-    weights = io.BytesIO()
-    np.savez(weights, **{v.path: v.numpy() for v in model.weights})  # type: ignore[arg-type]
+    compiled = None if model._compiled is None else saving_compiled.config(model)
+    state = model._optimizer_state()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("config.json", config)
-        archive.writestr("weights.npz", weights.getvalue())
+        archive.writestr("weights.npz", _npz({v.path: v.numpy() for v in model.weights}))
+        if compiled is not None:
+            archive.writestr("compile.json", json.dumps(compiled))
+        if compiled is not None and state is not None:
+            archive.writestr("optimizer.npz", _npz(state.optimizer))
 
 
-def load_model(filepath: Any) -> Any:
-    """The model that Model.save wrote. NotFound without the file; compile it again before fit."""
+def _npz(arrays: Mapping[str, Any]) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def _arrays(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
+    with np.load(io.BytesIO(archive.read(name))) as found:
+        return {key: found[key] for key in found.files}
+
+
+def load_model(
+    filepath: Any,
+    custom_objects: Mapping[str, Any] | None = None,
+    compile: bool = True,
+    safe_mode: bool = True,
+    *,
+    callbacks: Sequence[Any] = (),
+) -> Any:
+    """The model that Model.save wrote, compiled as it was: optimizer, loss, metrics.
+
+    The optimizer goes on with its state if the model was trained in a session (train_on_batch, or a fit with
+    execution='session'); a job keeps no such state, and the next fit says so. compile=False leaves all this out.
+    callbacks: LMS objects, for every `fit` of the model, as TFLMS's manual does. No code of the file is run, whatever
+    safe_mode says. NotFound without the file, InvalidArgument for other files.
+    """
     path = os.fspath(filepath)
+    if custom_objects:
+        raise InvalidArgument(
+            "load_model: custom_objects: a class of your own is not saved; build it, and load_weights"
+        )
+    for callback in callbacks:
+        if not isinstance(callback, LMS):
+            raise InvalidArgument(f"load_model: callbacks: {callback!r} belongs to fit; accepted are LMS objects")
     if not os.path.exists(path):
         raise NotFound(f"there is no file {path}")
+    if not zipfile.is_zipfile(path):
+        raise InvalidArgument(f"{path} is no .zip that Model.save wrote")
     with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        if "weights.npz" not in names:
+            raise InvalidArgument(
+                f"{path} is no file that espalier's Model.save wrote; a .keras file is read by Keras: "
+                "espalier.keras.from_keras(keras.models.load_model(...))"
+            )
         model = model_from_json(archive.read("config.json").decode())
-        with np.load(io.BytesIO(archive.read("weights.npz"))) as weights:
-            assign(model, {name: weights[name] for name in weights.files}, path)
+        assign(model, _arrays(archive, "weights.npz"), path)
+        if compile and "compile.json" in names:
+            state = _arrays(archive, "optimizer.npz") if "optimizer.npz" in names else None
+            saving_compiled.restore(model, json.loads(archive.read("compile.json")), state)
+    model._own_callbacks = tuple(callbacks)
     return model
 
 

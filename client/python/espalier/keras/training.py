@@ -39,6 +39,7 @@ class Trainer:
     _state: SessionState | None = None  # of the optimizer, after a session
     _live: Directing | None = None  # while a session trains
     _default_batch_size = 32
+    _own_callbacks: tuple[Any, ...] = ()  # of load_model
 
     @checked
     def compile(
@@ -157,7 +158,12 @@ class Trainer:
         shapes = source.input_shapes(network)
         counted = 0 if trained is None else trained // size
         history = callback_classes.History()
-        run = [*callback_classes.prepared(callbacks or (), self, int(epochs), steps_per_epoch, counted), history]
+        run = [
+            *callback_classes.prepared(
+                [*self._own_callbacks, *(callbacks or ())], self, int(epochs), steps_per_epoch, counted
+            ),
+            history,
+        ]
         history.set_params({"verbose": verbose, "epochs": int(epochs), "steps": steps_per_epoch or counted or None})
         history.set_model(self)
         steps = None if steps_per_epoch is None else int(steps_per_epoch) * int(epochs)
@@ -245,11 +251,16 @@ class Trainer:
         # The optimizer of compile; with the regularizers of weights, by their names in a graph.
         assert self._compiled is not None
         message: program_pb2.Optimizer = self._compiled.optimizer.proto()
+        kept = []  # weights that do not decay
         for name, variable in (variables or {}).items():
+            if variable.trainable and not self._compiled.optimizer.decays(variable.name, variable.path):
+                kept.append(name)
             r = variable.regularizer
             if r is not None and variable.trainable and (r.l1 or r.l2):
                 message.regularizers.add(parameter=name, l1=r.l1, l2=r.l2)
                 message.report_penalties = True
+        if kept and self._compiled.optimizer.weight_decay:
+            message.groups.add(parameters=kept, weight_decay=0.0)
         return message
 
     def _has_moments(self) -> bool:

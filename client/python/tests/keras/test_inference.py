@@ -169,6 +169,31 @@ def test_train_on_batch_goes_on_with_the_optimizer(daemon, make_optimizer):
     np.testing.assert_allclose(mine.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("by", ["names", "variables", "keras"])
+def test_weights_that_do_not_decay(daemon, by):
+    rng = np.random.default_rng(6)
+    model = classifier(rng)
+    mine = ours.from_keras(model)
+    x, y = examples(rng, 32)
+    theirs = keras.optimizers.AdamW(0.02, weight_decay=0.5)
+    optimizer = ours.optimizers.AdamW(0.02, weight_decay=0.5)
+    if by == "variables":
+        theirs.exclude_from_weight_decay(var_list=[model.weights[0]])
+        optimizer.exclude_from_weight_decay(var_list=[mine.weights[0]])
+    else:
+        theirs.exclude_from_weight_decay(var_names=["bias", "gam.a"])
+        optimizer.exclude_from_weight_decay(var_names=["bias", "gam.a"])
+    model.layers[2].rate = mine.layers[2].rate = 0.0
+    model.compile(theirs, "sparse_categorical_crossentropy")
+    mine.compile(theirs if by == "keras" else optimizer, "sparse_categorical_crossentropy")
+    for first in (0, 16):
+        rows = slice(first, first + 16)
+        same(mine.train_on_batch(x[rows], y[rows]), model.train_on_batch(x[rows], y[rows]))
+    for variable, a, b in zip(model.weights, mine.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5, err_msg=variable.path)
+    mine.release_workers()
+
+
 def test_train_on_batch_with_weights(daemon):
     rng = np.random.default_rng(4)
     model = keras.Sequential([keras.Input((6,)), L.Dense(3, activation="softmax")])
