@@ -122,7 +122,12 @@ def to_graph(
 
     def call(params: Any, state: Any, batch: Any, keyword: Any) -> Any:
         first = (params,) if state is None else (params, state)
-        return _split(loss_fn(*first, *batch, **keyword), state is not None, has_aux)
+        loss, new, aux = _split(loss_fn(*first, *batch, **keyword), state is not None, has_aux)
+        if isinstance(new, tuple) and len(new) == 2 and not has_aux:
+            same = [jax.tree_util.tree_structure(tree) for tree in (new, new[0], state)]
+            if same[0] != same[2] and same[1] == same[2]:
+                raise InvalidArgument("loss_fn returns (loss, (new state, aux)): give has_aux=True")
+        return loss, new, aux
 
     jaxpr, shapes = _trace(call, structs, batch_spec, keyword)
     values: list[Any3] = []
@@ -250,7 +255,7 @@ def _input_names(loss_fn: Any, batch: Any, leaves: list[Any], has_state: bool) -
 def _split(result: Any, has_state: bool, has_aux: bool) -> tuple[Any, Any, Any]:
     """Loss, new state and aux of what loss_fn returns."""
     if not has_state and not has_aux:
-        return result, None, None
+        return _without_aux(result), None, None
     if not isinstance(result, tuple) or len(result) != 2:
         wanted = (
             "(loss, (new state, aux))" if has_state and has_aux else "(loss, new state)" if has_state else "(loss, aux)"
@@ -259,7 +264,16 @@ def _split(result: Any, has_state: bool, has_aux: bool) -> tuple[Any, Any, Any]:
     loss, rest = result
     if has_state and has_aux:
         return loss, rest[0], rest[1]
-    return (loss, rest, None) if has_state else (loss, None, rest)
+    return (_without_aux(loss), rest, None) if has_state else (loss, None, rest)
+
+
+def _without_aux(loss: Any) -> Any:
+    if isinstance(loss, (tuple, list, Mapping)):
+        raise InvalidArgument(
+            f"loss_fn returns a {type(loss).__name__} of {len(loss)} in place of the loss, a scalar; if it returns "
+            "(loss, aux), give has_aux=True"
+        )
+    return loss
 
 
 def _trace(call: Any, structs: Any, batch_spec: Any, keyword: Any) -> tuple[Any, Any]:

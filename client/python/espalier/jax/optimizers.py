@@ -222,6 +222,12 @@ def _guess(stages: Sequence[_Stage], steps: int, whole: bool) -> program_pb2.Opt
 
 
 def _refusal(stage: _Stage, what: str) -> InvalidArgument:
+    if stage.name.startswith("MultiSteps"):
+        return InvalidArgument(
+            "optax: MultiSteps accumulates over k batches. Give the Trainer the optimizer within it, and the k batches "
+            "as one; or, in the loop of a Trainer.session whose loss_fn is divided by k, call forward and backward k "
+            "times, then update: docs/guide/jax.md"
+        )
     reason = f" ({what})" if what else ""
     return InvalidArgument(
         f"optax: {stage.name}{reason} has no counterpart here, or not in this place of a chain; the daemon's "

@@ -84,7 +84,11 @@ REFUSED = {
     "nadam": (optax.nadam(1e-3), "NAdam"),
     "adafactor": (optax.adafactor(1e-3), "scale_by_factored_rms"),
     "clipping of values": (optax.chain(optax.clip(1.0), optax.adam(1e-3)), "clip has no counterpart"),
-    "accumulation": (optax.MultiSteps(optax.adam(1e-3), 2), "MultiSteps"),
+    "accumulation": (optax.MultiSteps(optax.adam(1e-3), 2), "MultiSteps .* call forward and backward k times"),
+    "accumulation in a chain": (
+        optax.chain(optax.clip_by_global_norm(1.0), optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation()),
+        "MultiSteps .* call forward and backward k times",
+    ),
     "two clippings": (optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1), optax.ema(0.9)), "ema"),
     "two optimizers": (
         optax.multi_transform({"a": optax.adam(1e-3), "c": optax.sgd(0.1)}, {"a": "a", "c": "c"}),

@@ -144,6 +144,34 @@ def test_a_loop_of_ones_own(daemon):
         mine.session()
 
 
+def test_gradients_are_accumulated_as_by_multisteps(daemon):
+    params, k = {"w": random.normal(size=(6, 3)).astype(np.float32), "b": np.zeros(3, np.float32)}, 4
+
+    def value(p, x, y):
+        return optax.softmax_cross_entropy_with_integer_labels(x @ p["w"] + p["b"], y).mean()
+
+    inner = optax.chain(optax.clip_by_global_norm(0.3), optax.adam(optax.exponential_decay(0.1, 1, 0.5)))
+    with Trainer(lambda p, x, y: value(p, x, y) / k, params, inner).session((X, Y), 8, shuffle=False) as session:
+        for _ in range(2):
+            session.zero_gradients()
+            for _ in range(k):
+                session.forward()
+                session.backward()
+            session.update()
+        mine = session.parameters()
+
+    tx = optax.MultiSteps(inner, k)
+    state, theirs = tx.init(params), params
+    for first in range(0, 64, 8):
+        gradients = jax.grad(value)(theirs, X[first : first + 8], Y[first : first + 8])
+        updates, state = tx.update(gradients, state, theirs)
+        theirs = optax.apply_updates(theirs, updates)
+    for name in params:
+        assert np.abs(theirs[name] - params[name]).max() > 0.05
+        have = mine[name] if mine[name].shape == params[name].shape else mine[name].T
+        np.testing.assert_allclose(have, theirs[name], rtol=1e-5, atol=2e-6)
+
+
 def test_an_nnx_model_follows(daemon):
     class Model(nnx.Module):
         def __init__(self, rngs):

@@ -85,3 +85,17 @@ def test_an_empty_iterator_says_so():
 def test_a_plain_module_is_no_nnx_model():
     with pytest.raises(InvalidArgument, match=r"espalier\.jax\.Trainer"):
         espalier.flax.Trainer(object(), loss, "adam")
+
+
+def test_aux_without_has_aux_says_what_is_missing():
+    with pytest.raises(InvalidArgument, match=r"loss_fn returns a tuple of 2.*\(loss, aux\).*has_aux=True"):
+        Trainer(loss, PARAMS, optax.sgd(0.1)).fit((X, Y), 40, 1)
+    model = Model(nnx.Rngs(0))
+    with pytest.raises(InvalidArgument, match=r"loss_fn returns a tuple of 2.*has_aux=True"):
+        espalier.flax.Trainer(model, lambda m, x, y: (m(x).mean(), {}), optax.sgd(0.1)).fit((X, Y), 40, 1)
+
+    def with_state(p, state, x, y):
+        return (x @ p["w"]).mean(), (state, {"rows": (y == 0).mean()})
+
+    with pytest.raises(InvalidArgument, match=r"loss_fn returns \(loss, \(new state, aux\)\).*has_aux=True"):
+        Trainer(with_state, PARAMS, optax.sgd(0.1), state={"mean": jnp.zeros(3)}).fit((X, Y), 40, 1)
