@@ -210,8 +210,13 @@ def _passes(data: Any, read: Callable[[Any], Iterator[Batch]], most: int) -> Ite
             return
 
 
+def element_type(array: Array, column: str) -> graph_pb2.DataType:
+    """The type in which an array's elements are pushed."""
+    return _message_type(array[:0], column)[1]
+
+
 def train(
-    graph: Graph,
+    graph: Graph | None,
     data: Any,
     spec: training_pb2.TrainingSpec,
     *,
@@ -221,14 +226,19 @@ def train(
     epochs: int,
     configure: Callable[[training_pb2.TrainingSpec], None],
     follow: Callable[[Job, int], TrainingResult],
+    inputs: Sequence[datasets.Input] = (),
+    types: Mapping[str, graph_pb2.TensorType] | None = None,
 ) -> TrainingResult:
-    """fit(stream=True). `epochs`: 0 if `spec` has steps. `follow` waits for the job, given the steps of an epoch."""
+    """fit(stream=True). `epochs`: 0 if `spec` has steps. `follow` waits for the job, given the steps of an epoch.
+
+    Without a graph `inputs` and `types`, those of an example by column, say what it reads.
+    """
     if validation_split:
         raise errors.InvalidArgument(
             "validation_split: the last examples of a stream are not known; give a dataset of its own: "
             "fit(extra=...), spec.validation.dataset"
         )
-    inputs, size = datasets.inputs_of(graph), spec.batch_size
+    inputs, size = inputs if graph is None else datasets.inputs_of(graph), spec.batch_size
     per_epoch = (datasets.length(data, inputs, columns) or 0) // size
     if epochs:
         if not per_epoch:
@@ -240,6 +250,8 @@ def train(
     spec.dataset.Clear()
     spec.dataset.format = training_pb2.Dataset.STREAM
     spec.dataset.columns.update(datasets.stream_columns(inputs, columns))
+    for column, example in (types or {}).items():
+        spec.dataset.stream.columns[column].CopyFrom(example)
     separate_values(spec, client)
     configure(spec)
     if spec.HasField("validation") and not spec.validation.every_steps and per_epoch:

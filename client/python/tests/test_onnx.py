@@ -152,6 +152,42 @@ def test_data_in_batches_and_examples(daemon, folder):
         fit(folder, (x, x, labels))
 
 
+@pytest.mark.parametrize("kind", ["tuple", "dict", "batches", "iterator", "examples"])
+def test_streamed_examples_train_as_uploaded_ones(daemon, folder, kind):
+    data = small.examples()
+    x, labels = data["x"], data["labels"]
+    expected = fit(folder, data)
+    pieces = [(x[i : i + 50], labels[i : i + 50]) for i in range(0, len(x), 50)]
+    given, length = {
+        "tuple": ((x, labels), {}),
+        "dict": ({"x": x, "y": labels, "more": x[:, 0]}, {"columns": {"labels": "y"}}),
+        "batches": (pieces, {"epochs": None, "steps": 16}),
+        "iterator": (iter([*pieces, *pieces]), {"epochs": None, "steps": 100}),
+        "examples": ([{"x": a, "labels": b} for a, b in zip(x, labels, strict=True)], {}),
+    }[kind]
+    result = fit(folder, given, stream=True, **length)
+    assert result.history == expected.history
+    for name, array in expected.weights().items():
+        np.testing.assert_array_equal(result.weights()[name], array)
+
+
+def test_streams_refuse(daemon, folder):
+    data = small.examples()
+    for given, options, message in [
+        (str(folder / "data.npz"), {}, "a file is uploaded without stream=True"),
+        (iter(()), {"steps": 3, "epochs": None}, "data has no examples"),
+        ([(data["x"][:, :, None], data["labels"])], {}, "neither a batch nor an example"),
+        (data, {"validation_split": 0.1}, "the last examples of a stream are not known"),
+        ({"x": data["x"]}, {}, "labels"),
+    ]:
+        with pytest.raises(errors.InvalidArgument, match=message):
+            fit(folder, given, stream=True, **options)
+    with pytest.raises(errors.InvalidArgument, match=r"has no weights of classes; train the module by espalier.torch"):
+        es.Loss("sparse_categorical_crossentropy", class_weights=[1.0, 2.0, 1.0])
+    with pytest.raises(TypeError, match="did you mean 'batch_size'"):
+        fit(folder, data, batchsize=3)
+
+
 def test_a_loss_that_weighs_two_outputs(daemon):
     model = model_of()
     model.graph.output.append(onnx.helper.make_tensor_value_info("t", onnx.TensorProto.FLOAT, ["batch", small.HIDDEN]))

@@ -130,7 +130,7 @@ def save_in_one_file(made: Path, to: Path) -> None:
         onnx.save(model, to, save_as_external_data=True, location=f"{to.name}.data")
 
 
-def _named(items: Any, inputs: tuple[tuple[str, int], ...]) -> dict[str, Array]:
+def named_arrays(items: Any, inputs: tuple[tuple[str, int], ...]) -> dict[str, Array]:
     """(x, y), ((x1, x2), y), or a dict of columns."""
     if isinstance(items, Mapping):
         named: Mapping[str, Any] = items
@@ -152,7 +152,7 @@ def _spool(data: Any, inputs: tuple[tuple[str, int], ...], spool: Spool, most: i
     """Reads an iterable of batches or of examples to its end, or to `most` examples."""
     ranks = dict(inputs)
     for element in datasets._items(data):
-        arrays = _named(element, inputs)
+        arrays = named_arrays(element, inputs)
         batched = {array.ndim == ranks[name] for name, array in arrays.items() if name in ranks}
         single = {array.ndim == ranks[name] - 1 for name, array in arrays.items() if name in ranks}
         if batched != {True} and single != {True}:
@@ -188,7 +188,7 @@ def prepared(
     with temporary_folder() as folder:
         path = folder / "data.npz"
         if isinstance(data, (Mapping, tuple)):
-            arrays = _named(data, source.inputs)
+            arrays = named_arrays(data, source.inputs)
             examples = datasets._check_lengths(arrays)
             write_npz(path, arrays)
         else:

@@ -61,6 +61,12 @@ class Loss(Metric):
     weight: float = 1.0
 
     def __init__(self, op: str, output: str = "", weight: float = 1.0, **attributes: AttributeValue):
+        for name in ("class_weight", "class_weights", "weights"):
+            if name in attributes:
+                raise InvalidArgument(
+                    f"loss {op}: {name}: an ONNX model's loss has no weights of classes; train the module by "
+                    "espalier.torch, whose losses have them, or a model of espalier.keras with fit(class_weight=...)"
+                )
         super().__init__(op, output, **attributes)
         object.__setattr__(self, "weight", float(weight))
         if not self.weight > 0:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from espalier import data as datasets
-from espalier import errors, kept_sessions
+from espalier import errors, kept_sessions, streaming
 from espalier.client import Client, default_client
 from espalier.graph import Graph
 from espalier.interrupt import submit_or_cancel
@@ -17,10 +17,14 @@ from espalier.job import History
 from espalier.npz import temporary_folder
 from espalier.onnx.files import prepared, save_in_one_file, source_of
 from espalier.onnx.objective import DEFAULT_LOSS, Losses, Metrics, make_objective
+from espalier.onnx.streams import stream_of
 from espalier.optimizers import Optimizer
 from espalier.progress import Printer
-from espalier.training import Callback, Run, TrainingResult, _Watch, make_spec, needs_session
+from espalier.spelling import checked
+from espalier.training import Callback, TrainingResult, follow, make_spec, needs_session
 from espalier.v1 import program_pb2, training_pb2
+
+_OF_DATA = ("validation_split", "columns", "shuffle")
 
 
 class OnnxResult(TrainingResult):
@@ -62,20 +66,10 @@ def _specified(
     model: Any, data: Any, client: Client, given: Mapping[str, Any]
 ) -> Iterator[tuple[training_pb2.TrainingSpec, Callable[[], None]]]:
     """The specification of a job without its files, and what uploads them into it."""
-    options = dict(given)
-    split = options.pop("validation_split")
+    spec = _without_files(given)
+    split, columns, shuffle = (given[name] for name in _OF_DATA)
     if not 0 <= split < 1:
         raise errors.InvalidArgument(f"validation_split is {split}; accepted: 0 or more, less than 1")
-    columns, shuffle = options.pop("columns"), options.pop("shuffle")
-    objective = make_objective(options.pop("loss"), options.pop("metrics"))
-    freeze, train_only = _patterns(options.pop("freeze")), _patterns(options.pop("train_only"))
-    # make_spec checks what all jobs have in common, and wants the loss that the coordinator adds to this model.
-    graph = Graph("onnx")
-    graph.proto.outputs.add(name="loss")
-    spec = make_spec(graph, **options)
-    spec.objective.CopyFrom(objective)
-    spec.freeze.extend(freeze)
-    spec.train_only.extend(train_only)
     most = spec.batch_size * spec.steps if spec.steps else None
     with source_of(model) as source, prepared(data, source, columns, most) as found:
 
@@ -89,6 +83,21 @@ def _specified(
         yield spec, upload
 
 
+def _without_files(given: Mapping[str, Any]) -> training_pb2.TrainingSpec:
+    options = {name: value for name, value in given.items() if name not in _OF_DATA}
+    objective = make_objective(options.pop("loss"), options.pop("metrics"))
+    freeze, train_only = _patterns(options.pop("freeze")), _patterns(options.pop("train_only"))
+    # make_spec checks what all jobs have in common, and wants the loss that the coordinator adds to this model.
+    graph = Graph("onnx")
+    graph.proto.outputs.add(name="loss")
+    spec = make_spec(graph, **options)
+    spec.objective.CopyFrom(objective)
+    spec.freeze.extend(freeze)
+    spec.train_only.extend(train_only)
+    return spec
+
+
+@checked
 def fit(
     model: Any,
     data: Any,
@@ -113,6 +122,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     verbose: int = 1,
     extra: Callable[[training_pb2.TrainingSpec], None] | None = None,
+    stream: bool = False,
 ) -> OnnxResult:
     """Trains an ONNX model and waits for the result.
 
@@ -122,8 +132,9 @@ def fit(
     one), an .npz file, the name of an artifact, or an iterable of these as batches or examples; `columns` says which
     column an input reads, as {"labels": "y"}. loss, metrics: names of operators, Loss, Metric, or lists of these; a
     softmax or sigmoid that ends the model is not applied twice. freeze: patterns of names that are not trained.
-    train_only: train nothing else; "*" stands for any characters. The other arguments, and errors, as espalier.fit,
-    by a job: callbacks that direct the training are refused.
+    train_only: train nothing else; "*" stands for any characters. stream: push arrays or an iterable while the job
+    trains; an .npz file or an artifact is refused. The other arguments, and errors, as espalier.fit, by a job:
+    callbacks that direct the training are refused.
     """
     given = {
         "optimizer": optimizer,
@@ -144,23 +155,48 @@ def fit(
         "checkpoint_every": checkpoint_every,
     }
     client = client or default_client()
-    with _specified(model, data, client, given) as (spec, upload):
-        decisive = needs_session(spec, callbacks, 0, False, False, "job")
-        if decisive:
-            raise errors.InvalidArgument(f"{decisive}; an ONNX file trains by a job, whose callbacks only look on")
-        kept_sessions.release(client)
-        upload()
+    printer = Printer(verbose)
+
+    def configure(spec: training_pb2.TrainingSpec) -> None:
         for callback in callbacks:
             callback.configure(spec)
         if extra is not None:
             extra(spec)
-        job = submit_or_cancel(client, spec, None)
-    run = Run(client, spec.epochs, job=job)
-    for callback in callbacks:
-        callback.on_begin(run)
-    result = _Watch(run, Printer(verbose), callbacks, spec).result()
+
+    def begin(spec: training_pb2.TrainingSpec) -> None:
+        decisive = needs_session(spec, callbacks, 0, False, False, "job")
+        if decisive:
+            raise errors.InvalidArgument(f"{decisive}; an ONNX file trains by a job, whose callbacks only look on")
+        kept_sessions.release(client)
+
+    if stream:
+        with source_of(model) as source:
+            spec = _without_files(given)
+            begin(spec)
+            data, inputs, types = stream_of(data, source, columns)
+            spec.onnx_artifact = source.upload(client)
+        result = streaming.train(
+            None,
+            data,
+            spec,
+            client=client,
+            columns=columns,
+            validation_split=validation_split,
+            epochs=0 if steps is not None else int(spec.epochs),
+            configure=configure,
+            follow=lambda job, per_epoch: follow(client, job, spec, per_epoch, callbacks, printer),
+            inputs=inputs,
+            types=types,
+        )
+    else:
+        with _specified(model, data, client, given) as (spec, upload):
+            begin(spec)
+            upload()
+            configure(spec)
+            job = submit_or_cancel(client, spec, None)
+        result = follow(client, job, spec, 0, callbacks, printer)
     history = History(result.history)
-    made = OnnxResult(history, result.evaluation, model=result.model, notes=result.notes, job=job)
+    made = OnnxResult(history, result.evaluation, model=result.model, notes=result.notes, job=result.job)
     made._client = client
     return made
 
