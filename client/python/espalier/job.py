@@ -47,13 +47,22 @@ _OVER = (training_pb2.SUCCEEDED, training_pb2.FAILED, training_pb2.CANCELLED)
 
 
 class History(dict[str, list[float]]):
-    """Values by name, one for each step: "loss", the metrics. A step that lacks a value has NaN there."""
+    """Values by name, one for each step: "loss", the metrics. A step that lacks a value has NaN there.
+
+    Values of validations ("val_loss"), if there are any, are one for each; `rows` has the steps after which they were.
+    """
+
+    def __init__(self, *given: Any, **named: Any):
+        super().__init__(*given, **named)
+        self.rows: dict[str, list[int]] = {}
 
     def dataframe(self) -> Any:
-        """The values as a pandas DataFrame, a row for each step."""
+        """The values as a pandas DataFrame, a row for each step; of steps without validation NaN."""
         import pandas
 
-        return pandas.DataFrame(self, index=pandas.RangeIndex(len(next(iter(self.values()), [])), name="step"))
+        steps = next((len(values) for name, values in self.items() if name not in self.rows), 0)
+        columns = {name: pandas.Series(values, index=self.rows.get(name)) for name, values in self.items()}
+        return pandas.DataFrame(columns, index=pandas.RangeIndex(steps, name="step"))
 
 
 class Reports:

@@ -158,7 +158,7 @@ class TrainingResult:
         weights: dict[str, np.ndarray[Any, Any]] | None = None,
     ):
         self.job: Any = job
-        self.history: dict[str, list[float]] = history
+        self.history: History = history
         self.evaluation = dict(evaluation)
         self.model = model
         self.notes = tuple(notes)

@@ -177,3 +177,16 @@ def test_a_fit_validates_by_a_function(daemon):
     assert seen == [10, 20, 30]
     assert [values["val_loss"] for _, _, values in recorder.epochs] == [9.0, 8.0, 7.0]
     assert result.evaluation == {"loss": 7.0, "other": 1.0}
+
+
+def test_validations_stand_in_the_rows_of_their_steps():
+    pandas = pytest.importorskip("pandas")
+    from espalier.job import History
+
+    history = History({"loss": [3.0, 2.0, 1.0, 0.5], "val_loss": [2.5, 0.75]})
+    history.rows["val_loss"] = [1, 3]
+    frame = history.dataframe()
+    assert list(frame["loss"]) == history["loss"]
+    assert list(frame["val_loss"].dropna().items()) == [(1, 2.5), (3, 0.75)]
+    assert isinstance(frame, pandas.DataFrame)
+    assert len(frame) == 4
