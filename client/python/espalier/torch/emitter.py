@@ -52,7 +52,8 @@ class Emitter:
         self.name: str | None = None  # of the next node
         self.outputs: list[Output] = []  # of the operator that is being converted
         self.trainable: set[int] = set()  # values of the graph that depend on trained parameters
-        self._made_by: dict[int, tuple[str, int]] = {}  # value of the graph -> its operator, that one's first input
+        self._made_by: dict[int, Any] = {}  # value of the graph -> its node
+        self.shapes: dict[int, Shape] = {}  # of values of the graph that operators read
         self._reshaped: dict[int, Value] = {}  # value of the graph -> what it is a reshape of
         self._transposed: dict[int, tuple[Value, tuple[int, ...]]] = {}
 
@@ -118,8 +119,10 @@ class Emitter:
         made = self.graph.op(
             name, operands, attributes, outputs=len(results), name=self.name or name, source=self.source
         )
-        first = next((operand.index for operand in operands if operand is not None), -1)
-        self._made_by.update((tensor.index, (name, first)) for tensor in made)
+        self._made_by.update((tensor.index, self.graph.proto.nodes[-1]) for tensor in made)
+        for operand, value in zip(operands, inputs, strict=True):
+            if operand is not None and value is not None:
+                self.shapes[operand.index] = value.held_shape
         if any(operand is not None and operand.index in self.trainable for operand in operands):
             self.trainable.update(tensor.index for tensor in made)
         return tuple(Value(tensor, shape, dtype, shape) for tensor, (shape, dtype) in zip(made, results, strict=True))
@@ -142,13 +145,17 @@ class Emitter:
     def is_probability(self, value: Value) -> bool:
         """Whether the value comes from a softmax or sigmoid, as the coordinator sees it."""
         index = value.held.index if isinstance(value.held, Tensor) else -1
-        while index in self._made_by:
-            name, index = self._made_by[index]
-            if name in ("softmax", "log_softmax", "sigmoid"):
+        while (node := self.producer(index)) is not None:
+            if node.op in ("softmax", "log_softmax", "sigmoid"):
                 return True
-            if name not in ("reshape", "transpose", "cast", "slice", "identity", "squeeze", "unsqueeze", "flatten"):
+            if node.op not in ("reshape", "transpose", "cast", "slice", "identity", "squeeze", "unsqueeze", "flatten"):
                 return False
+            index = next((i for i in node.inputs if i >= 0), -1)
         return False
+
+    def producer(self, index: int) -> Any:
+        """The node of the graph that makes a value; None of inputs, parameters and constants."""
+        return self._made_by.get(index)
 
     def fill(self, value: float | int | bool, dtype: torch.dtype, shape: Shape = ()) -> Value:
         """A number, as a tensor that broadcasts to `shape`."""

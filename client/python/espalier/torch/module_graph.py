@@ -11,13 +11,16 @@ import torch
 from torch import fx, nn
 
 from espalier.errors import InvalidArgument
-from espalier.graph import Graph, zeros
+from espalier.graph import Graph, Tensor, zeros
 from espalier.torch import convert_loss
 from espalier.torch.convert import Converter, operator_name
 from espalier.torch.emitter import Emitter, Output
+from espalier.torch.example_means import is_mean
 from espalier.torch.export import trace
 from espalier.torch.prune import prune
+from espalier.torch.structure import leaves, structure_of
 from espalier.torch.values import Shape, Value, constant, size
+from espalier.v1 import graph_pb2
 
 Columns: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Loss: TypeAlias = "nn.Module | Callable[..., torch.Tensor] | None"
@@ -31,6 +34,7 @@ class ModuleGraph:
 
     graph: Graph
     inputs: list[str]  # names of the arguments, then of the labels
+    labels: list[str]  # names of the labels
     # Parameters and running statistics of the graph -> the tensors of the module that they are.
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     # Buffers of integers -> what a step adds to them.
@@ -38,6 +42,10 @@ class ModuleGraph:
     fixed_batch: str = ""  # why the graph is for one batch size only; empty: it was traced for any
     # The module's results by name: their shapes, in which sizes that follow the batch are expressions of one symbol.
     outputs: dict[str, tuple[Shape, torch.dtype]] = field(default_factory=dict)
+    structure: Any = None  # of what the module returns (structure.py)
+    # A reported value that is no mean over examples, so that those of batches do not add up; empty: there is none.
+    no_mean: str = ""
+    accuracy_of: tuple[str, str] = ("", "")  # output and label of the metric, if there is one
 
 
 class _Names:
@@ -45,6 +53,7 @@ class _Names:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.structure: Any = None
 
 
 class _Call(nn.Module):  # type: ignore[misc]
@@ -65,27 +74,15 @@ class _Call(nn.Module):  # type: ignore[misc]
             outputs = self.module(*given)
         else:
             outputs = self.module(**dict(zip(self._arguments, given, strict=True)))
-        named = dict(_leaves(outputs, ""))
+        named = dict(leaves(outputs))
         if self._function is not None:
             prediction = outputs if not isinstance(self._function, nn.Module) else _prediction(outputs)
             value = self._function(prediction, *labels)
             if not isinstance(value, torch.Tensor):
                 raise InvalidArgument(f"the loss returned {type(value).__name__}; it must return a tensor")
             named["loss"] = value
-        self.traced.names = list(named)
+        self.traced.names, self.traced.structure = list(named), structure_of(outputs)
         return tuple(named.values())
-
-
-def _leaves(outputs: Any, name: str) -> list[tuple[str, torch.Tensor]]:
-    """The tensors of a module's result: "output", "output.0", "logits"."""
-    if isinstance(outputs, torch.Tensor):
-        return [(name or "output", outputs)]
-    items: list[tuple[str, Any]] = []
-    if isinstance(outputs, Mapping):
-        items = [(f"{name}.{key}" if name else str(key), value) for key, value in outputs.items()]
-    elif isinstance(outputs, (list, tuple)):
-        items = [(f"{name or 'output'}.{place}", value) for place, value in enumerate(outputs)]
-    return [leaf for key, value in items for leaf in _leaves(value, key)]
 
 
 def _prediction(outputs: Any) -> torch.Tensor:
@@ -95,7 +92,7 @@ def _prediction(outputs: Any) -> torch.Tensor:
     logits = outputs.get("logits") if isinstance(outputs, Mapping) else None
     if isinstance(logits, torch.Tensor):
         return logits
-    kind = f"{type(outputs).__name__} of {', '.join(name for name, _ in _leaves(outputs, '')) or 'no tensors'}"
+    kind = f"{type(outputs).__name__} of {', '.join(name for name, _ in leaves(outputs)) or 'no tensors'}"
     raise InvalidArgument(
         f"the module returns a {kind}, and the loss takes one tensor; "
         "give a function of the outputs and labels, such as loss=lambda y, labels: F.cross_entropy(y[0], labels)"
@@ -183,7 +180,7 @@ def to_graph(
         raise InvalidArgument("an argument and a label have the same name; give the labels as a dict of other names")
     traced = trace(call, list(columns.values()), batch_size)
     graph = Graph(name or type(module).__name__)
-    converted = ModuleGraph(graph, list(columns), fixed_batch=traced.fixed)
+    converted = ModuleGraph(graph, list(columns), list(labels), fixed_batch=traced.fixed)
     emitter = Emitter(graph, batch_size)
     values, counters = _placeholders(traced.program, call, columns, emitter, converted, with_data, trained)
     converter = Converter(emitter, values, counters)
@@ -194,7 +191,8 @@ def to_graph(
     for buffer, step in converter.counted.items():
         converted.counters[_stripped(buffer)] = (tensors[buffer], step)
     converted.outputs = {name: (value.shape, value.dtype) for name, value in outputs.items()}
-    _write_outputs(emitter, outputs, labels, values, metrics)
+    converted.structure = call.traced.structure
+    _write_outputs(emitter, outputs, labels, values, metrics, converted)
     prune(graph)
     used = set(graph.parameters)
     converted.tensors = {key: tensor for key, tensor in converted.tensors.items() if key in used}
@@ -295,8 +293,11 @@ def _write_outputs(
     labels: Mapping[str, torch.Tensor],
     values: Mapping[fx.Node, Any],
     metrics: Sequence[str],
+    converted: ModuleGraph,
 ) -> None:
     emitter.source, emitter.name = "", None
+    inputs = {value.held.name: value for value in values.values() if _is_input(value)}
+    rows = inputs[converted.inputs[0]].shape[0]
     for name, value in outputs.items():
         emitter.outputs = [Output(value.shape, value.dtype)]
         if name == "loss":
@@ -306,18 +307,23 @@ def _write_outputs(
                 raise InvalidArgument(f"the loss has shape {value.shape}; it must be one number, such as its mean")
             if not emitter.depends(value):
                 raise InvalidArgument("the loss depends on no parameter with requires_grad=True")
+            converted.no_mean = "" if is_mean(emitter, value, rows) else "loss"
         emitter.graph.output(name, emitter.tensor(emitter.whole(value)))
     if metrics:
-        logits = next((v for n, v in outputs.items() if n != "loss" and v.rank >= 2), None)
-        target = next((v for v in values.values() if _is_label(v, labels)), None)
-        if logits is None or target is None:
+        logits = next((n for n, v in outputs.items() if n != "loss" and v.rank >= 2), "")
+        target = next((name for name in inputs if name in labels), "")
+        if not logits or not target:
             raise InvalidArgument("metrics need an output of logits [N, classes, ...] and labels of classes")
-        emitter.graph.output("accuracy", emitter.tensor(convert_loss.accuracy(emitter, logits, target)))
+        accuracy = convert_loss.accuracy(emitter, outputs[logits], inputs[target])
+        converted.accuracy_of = (logits, target)
+        if not is_mean(emitter, accuracy, rows):
+            converted.no_mean = converted.no_mean or "accuracy"
+        emitter.graph.output("accuracy", emitter.tensor(accuracy))
 
 
-def _is_label(value: Any, labels: Mapping[str, torch.Tensor]) -> bool:
+def _is_input(value: Any) -> bool:
     held = getattr(value, "held", None)
-    return held is not None and not isinstance(held, torch.Tensor) and held.name in labels
+    return isinstance(held, Tensor) and bool(held.graph.proto.values[held.index].kind == graph_pb2.INPUT)
 
 
 __all__ = ["METRICS", "ModuleGraph", "argument_names", "to_graph"]

@@ -12,6 +12,7 @@ from torch import nn
 
 from espalier.errors import InvalidArgument
 from espalier.torch.module_graph import Columns, ModuleGraph, argument_names, to_graph
+from espalier.v1 import graph_pb2
 
 if TYPE_CHECKING:
     from espalier.session import Session
@@ -105,9 +106,34 @@ def named(columns: Columns, converted: ModuleGraph) -> dict[str, np.ndarray[Any,
 
 def predict(session: Session, converted: ModuleGraph, columns: Columns) -> dict[str, np.ndarray[Any, Any]]:
     """The outputs of the module, in its order."""
+    return outputs_of(session, converted, named(columns, converted))
+
+
+def outputs_of(
+    session: Session,
+    converted: ModuleGraph,
+    arrays: Mapping[str, np.ndarray[Any, Any]],
+    names: Mapping[str, str] | None = None,
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Outputs of the module, in its order, but its loss. `arrays`: by column; `names`: input -> its column.
+
+    InvalidArgument for an output that does not have the examples in dimension 0.
+    """
     there = {name for kind, name, _ in session.tensors if kind == "output"}
-    names = [output.name for output in converted.graph.proto.outputs if output.name in there]
-    return session.predict(named(columns, converted), names)
+    passed = {}  # an output that is an input
+    for output in converted.graph.proto.outputs:
+        value = converted.graph.proto.values[output.value]
+        if value.kind == graph_pb2.INPUT:
+            passed[output.name] = arrays[(names or {}).get(value.name, value.name)]
+    wanted = [name for name in converted.outputs if name != "loss"]
+    missing = [name for name in wanted if name not in there and name not in passed]
+    if missing:
+        raise InvalidArgument(
+            f"the module's output {missing[0].removeprefix(_OUTPUT).lstrip('.')} does not have the examples in "
+            "dimension 0, so it is not that of any number of them; wrap the module in one that leaves it out"
+        )
+    found = session.predict(arrays, [name for name in wanted if name in there])
+    return {name: found[name] if name in found else passed[name] for name in wanted}
 
 
 def result(arrays: Mapping[str, np.ndarray[Any, Any]], prefix: str = _OUTPUT) -> Any:
@@ -120,4 +146,4 @@ def result(arrays: Mapping[str, np.ndarray[Any, Any]], prefix: str = _OUTPUT) ->
     return found
 
 
-__all__ = ["columns_of", "predict", "predicting_graph", "result"]
+__all__ = ["columns_of", "outputs_of", "predict", "predicting_graph", "result"]

@@ -18,9 +18,12 @@ from espalier.errors import InvalidArgument
 from espalier.session import Session
 from espalier.torch import optimizers as torch_optimizers
 from espalier.torch import predicting, schedules
+from espalier.torch.evaluating import Examples, Validations, merged
 from espalier.torch.live_module import Following, LiveModule, write_back
 from espalier.torch.module_graph import Columns, Loss, ModuleGraph, argument_names, to_graph
 from espalier.v1 import graph_pb2, training_pb2
+
+Extra = Callable[[training_pb2.TrainingSpec], None]
 
 
 class Trainer:
@@ -67,6 +70,7 @@ class Trainer:
         steps: int | None = None,
         batch_size: int | None = None,
         validation_split: float = 0.0,
+        validation_data: Any = None,
         shuffle: bool | None = None,
         seed: int = 0,
         columns: Mapping[str, str] | None = None,
@@ -75,7 +79,7 @@ class Trainer:
         checkpoint_every: int = 0,
         callbacks: Sequence[training.Callback] = (),
         verbose: int = 1,
-        extra: Callable[[training_pb2.TrainingSpec], None] | None = None,
+        extra: Extra | None = None,
         execution: str = "auto",
         initial_epoch: int = 0,
     ) -> training.TrainingResult:
@@ -85,6 +89,9 @@ class Trainer:
         of the module's arguments and "labels". It is read once and uploaded: what a dataset draws at random, such as
         crops of images, is the same in all epochs, and each epoch's last batch is left out unless it is full.
         batch_size and shuffle are a DataLoader's own, if not given. Other arguments and errors: espalier.fit.
+
+        validation_data: of the same kinds; any number of examples, which `evaluate` is asked of after each epoch, in a
+        session. The result's history has "val_loss" and the metrics of each epoch, as callbacks' logs have.
 
         The module is trained in its mode; one that is in eval() is trained as after train(). Each fit begins with a
         new state of the optimizer.
@@ -97,6 +104,15 @@ class Trainer:
         converted = self._converted(data, columns, batch_size)
         total = _steps(data, steps, epochs, batch_size, validation_split)
         following = Following(converted, self.optimizer)
+        evaluate = None
+        if validation_data is not None:
+            if validation_split or execution == "job":
+                raise InvalidArgument(
+                    "fit: validation_data and validation_split: give one of them"
+                    if validation_split
+                    else "fit: a job validates on validation_split; validation_data takes execution='session'"
+                )
+            evaluate = self._in_session(validation_data, converted, columns, batch_size).all_of
         counted = 0 if total is None or steps is not None else total // int(epochs or 1)
         told = prepared(callbacks, self.module, 0 if steps is not None else int(epochs or 1), None, counted)
         self._following = following
@@ -117,11 +133,12 @@ class Trainer:
                 search=search,
                 precision=self.precision,
                 checkpoint_every=checkpoint_every,
-                callbacks=[following.first, *told, following.last],
+                callbacks=[following.first, Validations(), *told, following.last],
                 verbose=verbose,
-                extra=extra,
+                extra=extra if evaluate is None else _each_epoch(extra),
                 execution=execution,
                 initial_epoch=initial_epoch,
+                evaluate=evaluate,
             )
         finally:
             self._following = None
@@ -195,27 +212,28 @@ class Trainer:
         columns: Mapping[str, str] | None = None,
         search: Mapping[str, object] | None = None,
     ) -> dict[str, float]:
-        """Loss and metrics of all examples, without dropout and with running statistics.
+        """Loss and metrics of all examples, as of one batch, without dropout and with running statistics.
 
-        data: as `fit` takes it. batch_size: how many are computed at once; default: a DataLoader's, or 32.
+        data: as `fit` takes it. batch_size: how many are computed at once; default: a DataLoader's, or 32. A loss that
+        is no mean over examples, as one with weights of classes, is computed by PyTorch from the outputs of all; one
+        that the module computes itself is that of each batch, and the mean over examples.
         """
         live = self._live()
         if live is not None:
-            return live.session.evaluate(data)
+            return self._in_session(data, live.converted, columns, live.session.batch_size).all_of(live.session)
         if batch_size is None and not _is_loader(data):
             batch_size = 32
         size, _ = _batches(data, batch_size, None)
         converted = self._converted(data, columns, size)
-        with Session(
-            converted.graph,
-            None,
-            optimizer="sgd",
-            batch_size=size,
-            columns=columns,
-            search=search,
-            client=self.client,
-        ) as session:
-            return session.evaluate(data)
+        examples = Examples(data, converted, columns, self.loss)
+        found = []
+        for first, end, batch in examples.parts(size):
+            graph = converted.graph if batch == size else self._converted(data, columns, batch).graph
+            with Session(
+                graph, None, optimizer="sgd", batch_size=batch, columns=columns, search=search, client=self.client
+            ) as session:
+                found.append((end - first, examples.evaluate(session, first, end)))
+        return merged(found)
 
     def predict(
         self,
@@ -261,6 +279,9 @@ class Trainer:
         finally:
             if not was_training:
                 self.module.train(False)
+
+    def _in_session(self, data: Any, converted: ModuleGraph, columns: Mapping[str, str] | None, size: int) -> Examples:
+        return Examples(data, converted, columns, self.loss).in_one(size)
 
     def _converted(self, data: Any, columns: Mapping[str, str] | None, batch_size: int) -> ModuleGraph:
         arguments, labels = self._examples(_first(data), columns)
@@ -316,6 +337,17 @@ class Trainer:
         if len(tensors) < 2:
             raise InvalidArgument("the loss needs labels: data of (inputs, labels), or a dict with labels")
         return tensors[:-1], tensors[-1:]
+
+
+def _each_epoch(extra: Extra | None) -> Extra:
+    """Validates after each epoch."""
+
+    def changed(spec: training_pb2.TrainingSpec) -> None:
+        spec.validation.every_epochs = 1
+        if extra is not None:
+            extra(spec)
+
+    return changed
 
 
 def _rows(element: Any) -> int:
