@@ -35,6 +35,8 @@ class Examples:
         self.columns = datasets.inline_batch(data, converted.graph, columns)
         self._names = {name: dict(columns or {}).get(name, name) for name in converted.inputs}
         self.count = len(next(iter(self.columns.values())))
+        for labels in converted.ranges:
+            labels.check(self.columns[self._names[labels.name]], "evaluate")
 
     @property
     def _of_outputs(self) -> bool:

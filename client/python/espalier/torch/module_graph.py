@@ -15,8 +15,8 @@ from espalier.graph import Graph, Tensor, zeros
 from espalier.torch import convert_loss
 from espalier.torch.convert import Converter, operator_name
 from espalier.torch.emitter import Emitter, Output
-from espalier.torch.example_means import is_mean
 from espalier.torch.export import trace
+from espalier.torch.loss_facts import LabelRange, is_mean, label_ranges
 from espalier.torch.prune import prune
 from espalier.torch.structure import leaves, structure_of
 from espalier.torch.values import Shape, Value, constant, size
@@ -46,6 +46,7 @@ class ModuleGraph:
     # A reported value that is no mean over examples, so that those of batches do not add up; empty: there is none.
     no_mean: str = ""
     accuracy_of: tuple[str, str] = ("", "")  # output and label of the metric, if there is one
+    ranges: list[LabelRange] = field(default_factory=list)  # of labels that the loss reads
 
 
 class _Names:
@@ -193,6 +194,7 @@ def to_graph(
     converted.outputs = {name: (value.shape, value.dtype) for name, value in outputs.items()}
     converted.structure = call.traced.structure
     _write_outputs(emitter, outputs, labels, values, metrics, converted)
+    converted.ranges = label_ranges(emitter)
     prune(graph)
     used = set(graph.parameters)
     converted.tensors = {key: tensor for key, tensor in converted.tensors.items() if key in used}

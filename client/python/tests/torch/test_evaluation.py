@@ -175,3 +175,17 @@ def test_what_cannot_be_validated_is_refused_before_training(daemon):
         trainer.fit(data, batch_size=ROWS, validation_data=data, execution="job")
     with pytest.raises(errors.InvalidArgument, match="data has 1 arrays, the graph 2 inputs"):
         trainer.fit(data, batch_size=ROWS, validation_data=(data[0],))
+
+
+@pytest.mark.parametrize("name", ["plain", "weighted", "nll"])
+def test_a_label_that_is_no_class_is_named_by_its_row(daemon, name):
+    module, (x, y) = Net(), tensors(27)
+    trainer = Trainer(module, loss=LOSSES[name], optimizer="sgd")
+    y[19] = 4
+    with pytest.raises(errors.InvalidArgument, match="labels of example 19 is 4; accepted are 0 to 3, or -100 to"):
+        trainer.evaluate(loader(x, y, ROWS))
+    with pytest.raises(errors.InvalidArgument, match="labels of example 3 is 4"):
+        trainer.fit((x[:16], y[:16]), batch_size=ROWS, validation_data=(x[16:], y[16:]), verbose=0)
+    y[19] = -100
+    loss = LOSSES[name]
+    assert trainer.evaluate(loader(x, y, ROWS))["loss"] == pytest.approx(by_torch(module, loss, x, y), rel=1e-5)
