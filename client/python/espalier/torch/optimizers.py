@@ -107,23 +107,38 @@ def _groups(optimizer: torch.optim.Optimizer, names: Mapping[int, str], rate: st
     return found
 
 
-def convert(optimizer: Any, schedule: optimizers.Schedule | None, clip_norm: float, names: Mapping[int, str]) -> Any:
-    """The message of an optimizer of torch.optim, or what espalier.fit takes. InvalidArgument for one unknown.
-
-    `names` are those of the trained parameters, by the tensor's id.
-    """
+def check(optimizer: Any, schedule: Any, clip_norm: float) -> None:
+    """InvalidArgument for an optimizer that is unknown, or whose options the daemon does not have."""
+    if isinstance(optimizer, type):
+        raise InvalidArgument(
+            f"optimizer is the class {optimizer.__name__}; give an object: {optimizer.__name__}(module.parameters())"
+        )
     if not isinstance(optimizer, torch.optim.Optimizer):
         if schedule is not None or clip_norm:
             raise InvalidArgument(
                 "scheduler= and clip_norm= go with torch.optim's; give the optimizer a schedule= itself"
             )
-        return optimizers.resolve(optimizer)
+        optimizers.resolve(optimizer)
+        return
     kind = type(optimizer)
     name = kind.__name__
     if name not in _KNOWN or not kind.__module__.startswith("torch.optim"):
+        why = ": it computes the loss several times in a step" if name == "LBFGS" else ""
         raise InvalidArgument(
-            f"optimizer {kind.__module__}.{name} is not supported; accepted of torch.optim are {', '.join(_KNOWN)}"
+            f"optimizer {kind.__module__}.{name} is not supported{why}; accepted of torch.optim are {', '.join(_KNOWN)}"
         )
+    _KNOWN[name](name, _options(optimizer))
+
+
+def convert(optimizer: Any, schedule: optimizers.Schedule | None, clip_norm: float, names: Mapping[int, str]) -> Any:
+    """The message of an optimizer of torch.optim, or what espalier.fit takes. InvalidArgument for one unknown.
+
+    `names` are those of the trained parameters, by the tensor's id.
+    """
+    check(optimizer, schedule, clip_norm)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return optimizers.resolve(optimizer)
+    name = type(optimizer).__name__
     if any(optimizer.state.values()):
         # Adagrad has its sums from the beginning.
         steps = [float(state.get("step", 0)) for state in optimizer.state.values()]

@@ -16,8 +16,8 @@ from espalier.callbacks import prepared
 from espalier.client import Client
 from espalier.errors import InvalidArgument
 from espalier.session import Session
+from espalier.torch import arguments, predicting, schedules
 from espalier.torch import optimizers as torch_optimizers
-from espalier.torch import predicting, schedules
 from espalier.torch.evaluating import Examples, Validations, merged
 from espalier.torch.live_module import Following, LiveModule, write_back
 from espalier.torch.module_graph import Columns, Loss, ModuleGraph, argument_names, to_graph
@@ -35,7 +35,8 @@ class Trainer:
     metrics: "accuracy". clip_norm: clips the gradient's norm, as torch.nn.utils.clip_grad_norm_ does (0: not).
     precision: "bf16" or "f16" for mixed precision.
 
-    Parameters that the optimizer does not have, or with requires_grad=False, are not trained.
+    Parameters that the optimizer does not have, or with requires_grad=False, are not trained. InvalidArgument for what
+    is not supported.
     """
 
     def __init__(
@@ -50,11 +51,14 @@ class Trainer:
         precision: str | None = None,
         client: Client | None = None,
     ):
+        arguments.check_module(module)
+        arguments.check_loss(loss)
+        torch_optimizers.check(optimizer, scheduler, clip_norm)
         self.module = module
         self.loss = loss
         self.optimizer = optimizer
         self.scheduler = scheduler
-        self.metrics = tuple(metrics)
+        self.metrics = arguments.check_metrics(metrics)
         self.clip_norm = clip_norm
         self.precision = precision
         self.client = client
@@ -100,6 +104,7 @@ class Trainer:
         epoch; what they change in place, and the learning rate that they set in the optimizer's param_groups, is sent;
         `evaluate` and `predict` use the session. After a job the module has its elements at the end only.
         """
+        arguments.check_callbacks(callbacks)
         batch_size, shuffle = _batches(data, batch_size, shuffle)
         converted = self._converted(data, columns, batch_size)
         total = _steps(data, steps, epochs, batch_size, validation_split)
@@ -247,17 +252,17 @@ class Trainer:
         data: a tensor, a tuple of the module's arguments, a dict of them, or an iterable of such batches; labels behind
         the arguments are left out.
         """
-        arguments = predicting.columns_of(self.module, data)
+        inputs = predicting.columns_of(self.module, data)
         live = self._live()
         if live is not None:
-            made = predicting.predict(live.session, live.converted, arguments)
+            made = predicting.predict(live.session, live.converted, inputs)
             return predicting.result(made, "output" if all(n.split(".")[0] == "output" for n in made) else "")
         with self._training_mode():
-            converted = predicting.predicting_graph(self.module, arguments, batch_size)
+            converted = predicting.predicting_graph(self.module, inputs, batch_size)
         with Session(
             converted.graph, None, optimizer="sgd", batch_size=batch_size, search=search, client=self.client
         ) as session:
-            return predicting.result(predicting.predict(session, converted, arguments))
+            return predicting.result(predicting.predict(session, converted, inputs))
 
     def _live(self) -> LiveModule | None:
         """The session of a running fit, for its callbacks."""
@@ -284,14 +289,14 @@ class Trainer:
         return Examples(data, converted, columns, self.loss).in_one(size)
 
     def _converted(self, data: Any, columns: Mapping[str, str] | None, batch_size: int) -> ModuleGraph:
-        arguments, labels = self._examples(_first(data), columns)
+        inputs, labels = self._examples(_first(data), columns)
         with self._training_mode():
-            return self._graph(arguments, labels, batch_size)
+            return self._graph(inputs, labels, batch_size)
 
-    def _graph(self, arguments: Columns, labels: Columns | None, batch_size: int) -> ModuleGraph:
+    def _graph(self, inputs: Columns, labels: Columns | None, batch_size: int) -> ModuleGraph:
         return to_graph(
             self.module,
-            arguments,
+            inputs,
             loss=self.loss,
             example_labels=labels,
             metrics=self.metrics,
@@ -316,17 +321,17 @@ class Trainer:
             given = {str(key): _tensor(value, str(key)) for key, value in element.items()}
             given |= {i: given[column] for i, column in (columns or {}).items() if column in given}
             names = argument_names(self.module)
-            arguments = {key: value for key, value in given.items() if key in names}
+            inputs = {key: value for key, value in given.items() if key in names}
             rest = {key: value for key, value in given.items() if key not in names}
-            if not arguments:
+            if not inputs:
                 raise InvalidArgument(
                     f"the data has the columns {', '.join(given)}, none of which is an argument of the module: "
                     f"{', '.join(names)}"
                 )
             if self.loss is None:
-                return arguments, None
+                return inputs, None
             labels = {"labels": rest["labels"]} if "labels" in rest else rest
-            return arguments, labels or None
+            return inputs, labels or None
         items = list(element) if isinstance(element, (tuple, list)) else [element]
         flat: list[Any] = []
         for item in items:

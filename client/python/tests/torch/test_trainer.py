@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from espalier import callbacks
 from espalier.errors import InvalidArgument
 from espalier.torch import Trainer
 
@@ -269,6 +270,9 @@ def test_several_inputs_and_labels_by_name(daemon):
         (lambda p: torch.optim.Adam(p, amsgrad=True), "amsgrad=True is not supported"),
         (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.5), "dampening=0.5 is not supported"),
         (lambda p: torch.optim.Adafactor(p), r"eps=\(None, 0.001\) means something else here"),
+        (lambda p: torch.optim.LBFGS(p), "LBFGS is not supported: it computes the loss several times"),
+        (lambda p: torch.optim.Adam, r"the class Adam; give an object: Adam\(module.parameters"),
+        (lambda p: "adammw", "optimizer 'adammw': accepted are"),
         (lambda p: torch.optim.Rprop(p), "Rprop is not supported; accepted of torch.optim are SGD"),
         (
             lambda p: torch.optim.AdamW([{"params": p[:2], "eps": 1e-6}, {"params": p[2:]}]),
@@ -278,9 +282,9 @@ def test_several_inputs_and_labels_by_name(daemon):
 )
 def test_optimizers_that_differ_are_refused_by_name(optimizer, message):
     module = Net()
-    trainer = Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=optimizer(list(module.parameters())))
+    made = optimizer(list(module.parameters()))
     with pytest.raises(InvalidArgument, match=message):
-        fit(trainer, tensors())
+        Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=made)
 
 
 @pytest.mark.parametrize(
@@ -301,3 +305,29 @@ def test_schedulers_that_differ_are_refused(scheduler, message):
     trainer = Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=optimizer, scheduler=scheduler(optimizer))
     with pytest.raises(InvalidArgument, match=message):
         fit(trainer, tensors())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"loss": "cross_entropy"}, r"loss='cross_entropy' is a name.*did you mean nn.CrossEntropyLoss\(\)\?"),
+        ({"loss": "mse"}, r"did you mean nn.MSELoss\(\)\?"),
+        ({"loss": "mean_absolute_error"}, r"did you mean nn.L1Loss\(\)\?"),
+        ({"loss": nn.CrossEntropyLoss}, r"loss is the class CrossEntropyLoss; give an object: CrossEntropyLoss\(\)"),
+        ({"loss": 3}, "loss is a int; accepted"),
+        ({"metrics": ["acuracy"]}, "metric 'acuracy': accepted are accuracy; did you mean 'accuracy'"),
+        ({"metrics": "accuracy"}, "give a list"),
+        ({"module": Net}, r"give an object: Net\("),
+        ({"module": len}, "a torch.nn.Module is needed"),
+    ],
+)
+def test_a_trainer_refuses_at_once_what_it_could_not_use(given, message):
+    with pytest.raises(InvalidArgument, match=message):
+        Trainer(**{"module": Net(), "loss": nn.CrossEntropyLoss(), "optimizer": "sgd", **given})
+
+
+@pytest.mark.parametrize("path", ["x.keras", "{epoch}-{val_loss:.2f}.h5", "x.safetensors"])
+def test_checkpoints_in_files_of_others_are_refused_before_training(path):
+    trainer = Trainer(Net(), loss=nn.CrossEntropyLoss(), optimizer="sgd")
+    with pytest.raises(InvalidArgument, match=r"the state_dict is written.*name it .pt or .pth"):
+        trainer.fit(None, callbacks=[callbacks.ModelCheckpoint(path)])
