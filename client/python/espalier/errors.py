@@ -78,6 +78,7 @@ class Unsupported:
     count: int  # nodes with this operator
     source: str  # line of the user's program at the first one, "model.py:12"; empty: unknown
     reason: str = ""  # such as "only with batch_first=True"
+    layer: str = ""  # of the model at the first one, "self.encoder.layers.0 (Block)"; empty: unknown
 
 
 class UnsupportedOperators(EspalierError):
@@ -89,6 +90,6 @@ class UnsupportedOperators(EspalierError):
         lines = [f"{framework} operators that cannot be converted:"]
         for o in self.operators:
             times = "once" if o.count == 1 else f"{o.count} times"
-            where = f", first at {o.source}" if o.source else ""
+            where = (f", first at {o.source}" if o.source else "") + (f", in {o.layer}" if o.layer else "")
             lines.append(f"  {o.op} ({times}{where})" + (f": {o.reason}" if o.reason else ""))
         super().__init__("\n".join(lines))
