@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,28 +11,18 @@ from torch import fx
 
 from espalier.errors import InvalidArgument, Unsupported, UnsupportedOperators
 from espalier.torch import handlers as _handlers  # noqa: F401  (registers them)
+from espalier.torch import places
 from espalier.torch.emitter import Emitter, Output
 from espalier.torch.mutations import functional
 from espalier.torch.registry import ELEMENTWISE, HANDLERS
 from espalier.torch.values import CannotConvert, NeedsBatchSize, Value, constant, is_known, same_shape, sizes
 from espalier.torch.writes import Writes
 
-_TORCH = re.compile(r"[/\\]torch[/\\](?!hub[/\\])")
-_FRAME = re.compile(r'File "(.+?)", line (\d+)')
 # Checks and hints that compute nothing.
 _IGNORED = ("_assert", "sym_constrain_range")
 # Operators whose results are other numbers at every call.
 _RANDOM = ("espalier.recurrent", "bernoulli", "rand", "dropout", "normal", "uniform", "multinomial", "exponential")
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
-
-
-def source_of(node: fx.Node) -> str:
-    """`file.py:12`: the innermost line of the user's program, or of a library on PyTorch, behind a node."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    for path, line in reversed(frames):
-        if not _TORCH.search(path):
-            return f"{path}:{line}"
-    return ":".join(frames[-1]) if frames else ""
 
 
 def operator_name(target: Any) -> str:
@@ -48,10 +37,16 @@ def _shown(node: fx.Node) -> str:
 
 
 class Converter:
-    """Converts the nodes of a traced module. `values`: those of its placeholders, by node."""
+    """Converts the nodes of a traced module. `values`: those of its placeholders, by node.
 
-    def __init__(self, emitter: Emitter, values: Mapping[fx.Node, Any], counters: Mapping[fx.Node, str]):
+    `caller`: the user's line that asked for it, named where a node has no line of its own.
+    """
+
+    def __init__(
+        self, emitter: Emitter, values: Mapping[fx.Node, Any], counters: Mapping[fx.Node, str], caller: str = ""
+    ):
         self.emitter = emitter
+        self._caller = caller
         self.env: dict[fx.Node, Any] = dict(values)
         self.counters = dict(counters)  # placeholders of buffers of integers, such as num_batches_tracked
         self.counted: dict[str, int] = {}  # how much a step adds to each
@@ -94,7 +89,7 @@ class Converter:
         if result is not None and not isinstance(result, (torch.Tensor, tuple, list)):
             self.env[node] = result  # a size, or a number computed from sizes
             return
-        self.emitter.source = source_of(node)
+        self.emitter.source = places.line_of(node, self._caller)
         self.emitter.name = self._layer(node)
         try:
             if getattr(node.target, "__name__", "") in _INLINED:
@@ -113,16 +108,20 @@ class Converter:
         except CannotConvert as error:
             self._problem(node, str(error))
         except NeedsBatchSize as error:
-            raise InvalidArgument(f"aten.{name} at {self.emitter.source or 'an unknown line'}: {error}") from error
+            layer = places.layer_of(node)
+            where = f"{self.emitter.source or 'an unknown line'}{f', in {layer}' if layer else ''}"
+            raise InvalidArgument(f"aten.{name} at {where}: {error}") from error
 
     def _problem(self, node: fx.Node, reason: str) -> None:
         name = _shown(node)
         known = self._problems.get(name)
+        library = places.library_line_of(node)
         self._problems[name] = Unsupported(
             op=name,
             count=known.count + 1 if known else 1,
             source=known.source if known else self.emitter.source,
             reason=known.reason if known else reason,
+            layer=known.layer if known else ", ".join(filter(None, (places.layer_of(node), library))),
         )
         # The rest is looked at as if it could be converted.
         shapes = self._outputs(node)
@@ -140,10 +139,8 @@ class Converter:
 
     def _layer(self, node: fx.Node) -> str:
         """A name for nodes of the graph: the layer's, as in state_dict, or the operator's."""
-        stack = node.meta.get("nn_module_stack") or {}
-        paths = [path for path, _ in stack.values() if path]
         operator = operator_name(node.target).partition(".")[0].strip("_")
-        layer = paths[-1].removeprefix("module").lstrip(".") if paths else ""
+        layer, _ = places.layer_path(node)
         return f"{layer}.{operator}" if layer else operator
 
     # Buffers that count steps.

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from espalier.errors import InvalidArgument
+from espalier.torch import places
 from espalier.torch.recurrent import AsOneOperator
 
 # Rows of the examples that are traced: PyTorch takes sizes 0 and 1 for constants.
@@ -37,9 +38,9 @@ def with_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     return tensor.repeat(repeats, *(1,) * (tensor.dim() - 1))[:rows].clone()
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, module: nn.Module) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return f"{type(error).__name__}: {lines[0] if lines else ''}{places.of_error(error, module)}"
 
 
 @contextlib.contextmanager
@@ -73,19 +74,19 @@ def trace(module: nn.Module, inputs: Sequence[torch.Tensor], batch_size: int | N
     rows = [with_rows(tensor, _ROWS) for tensor in inputs]
     try:
         return Traced(_export(module, rows, torch.export.Dim("batch", min=2, max=1 << 20)))
-    except InvalidArgument:
-        raise
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{error}{places.of_error(error, module)}") from error
     except Exception as error:
         symbolic = error
     if batch_size is None:
         raise InvalidArgument(
             "the module cannot be traced for a batch of any size; give batch_size= to trace it for one. "
-            + _reason(symbolic)
+            + _reason(symbolic, module)
         ) from symbolic
     try:
         program = _export(module, [with_rows(tensor, batch_size) for tensor in inputs], None)
-    except InvalidArgument:
-        raise
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{error}{places.of_error(error, module)}") from error
     except Exception as error:
-        raise InvalidArgument(f"torch.export cannot trace the module: {_reason(error)}") from error
-    return Traced(program, _reason(symbolic))
+        raise InvalidArgument(f"torch.export cannot trace the module: {_reason(error, module)}") from error
+    return Traced(program, _reason(symbolic, module))

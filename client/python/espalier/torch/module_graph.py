@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from espalier.errors import InvalidArgument
-from espalier.graph import Graph, Tensor, zeros
+from espalier.graph import Graph, Tensor, source_line, zeros
 from espalier.torch import convert_loss
 from espalier.torch.convert import Converter, operator_name
 from espalier.torch.emitter import Emitter, Output
@@ -64,7 +65,7 @@ class _Call(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.module = module
         self.loss = loss if isinstance(loss, nn.Module) else None
-        self._function = loss
+        self._function = None if isinstance(loss, nn.Module) else loss
         self._arguments, self._positional, self._labels = arguments, positional, labels
         self.traced = _Names()
 
@@ -76,9 +77,9 @@ class _Call(nn.Module):  # type: ignore[misc]
         else:
             outputs = self.module(**dict(zip(self._arguments, given, strict=True)))
         named = dict(leaves(outputs))
-        if self._function is not None:
-            prediction = outputs if not isinstance(self._function, nn.Module) else _prediction(outputs)
-            value = self._function(prediction, *labels)
+        loss: Any = self.loss if self.loss is not None else self._function
+        if loss is not None:
+            value = loss(outputs if self.loss is None else _prediction(outputs), *labels)
             if not isinstance(value, torch.Tensor):
                 raise InvalidArgument(f"the loss returned {type(value).__name__}; it must return a tensor")
             named["loss"] = value
@@ -184,7 +185,8 @@ def to_graph(
     converted = ModuleGraph(graph, list(columns), list(labels), fixed_batch=traced.fixed)
     emitter = Emitter(graph, batch_size)
     values, counters = _placeholders(traced.program, call, columns, emitter, converted, with_data, trained)
-    converter = Converter(emitter, values, counters)
+    caller = source_line(skip=[os.path.dirname(torch.__file__)])
+    converter = Converter(emitter, values, counters, caller)
     results = converter.run(traced.program.graph)
     specs = [spec.kind.name == "USER_OUTPUT" for spec in traced.program.graph_signature.output_specs]
     outputs = dict(zip(call.traced.names, [r for r, user in zip(results, specs, strict=True) if user], strict=True))

@@ -8,6 +8,7 @@ from torch import nn
 
 from espalier.errors import InvalidArgument, UnsupportedOperators
 from espalier.torch import to_graph
+from espalier.torch.registry import HANDLERS
 from espalier.v1 import graph_pb2
 
 X = torch.randn(4, 6)
@@ -121,3 +122,74 @@ def test_control_flow_that_depends_on_data_is_refused():
         to_graph(Module(lambda m, x: x if x.sum() > 0 else -x), X)
     with pytest.raises(InvalidArgument, match=r"torch.export cannot trace the module"):
         to_graph(Module(lambda m, x: x if x.sum() > 0 else -x), X, batch_size=4)
+
+
+class Block(nn.Module):
+    def __init__(self, step):
+        super().__init__()
+        self.self_attn, self.step = nn.MultiheadAttention(6, 2, batch_first=True), step
+
+    def forward(self, x):
+        return self.step(self.self_attn(x, x, x)[0])
+
+
+STEP = f"test_convert.py:{inspect.getsourcelines(Block.forward)[1] + 1}"
+
+
+class Special(nn.Module):
+    def forward(self, x):
+        return torch.lgamma(x)
+
+
+SPECIAL = f"test_convert.py:{inspect.getsourcelines(Special.forward)[1] + 1}"
+
+
+def test_errors_name_the_users_line_and_layer_and_not_pytorchs(monkeypatch):
+    x = torch.randn(4, 5, 6)
+    blocks = nn.Sequential(Block(nn.Identity()), Block(nn.Softplus()))
+    graph = to_graph(blocks, x).graph
+    assert {source for name, source in graph.sources.items() if name.startswith("1.self_attn")} == {
+        next(source for source in graph.sources.values() if source.endswith(STEP))
+    }
+    with pytest.raises(UnsupportedOperators) as caught:
+        to_graph(nn.Sequential(Block(nn.Identity()), Block(Special())), x)
+    (operator,) = caught.value.operators
+    assert operator.source.endswith(SPECIAL)
+    assert f"{SPECIAL}, in self.1.step (Special)" in str(caught.value)
+    # In a layer of PyTorch's own, and in one that no user's line calls.
+    monkeypatch.delitem(HANDLERS, "softplus.default")
+    with pytest.raises(UnsupportedOperators, match=rf"{STEP}, in self.1.step \(Softplus\)"):
+        to_graph(blocks, x)
+    here = inspect.currentframe().f_lineno + 2
+    with pytest.raises(UnsupportedOperators) as caught:
+        to_graph(nn.Sequential(nn.Linear(6, 6), nn.Softplus()), x)
+    assert f"test_convert.py:{here}, in self.1 (Softplus)" in str(caught.value)
+
+
+def test_nodes_of_a_loss_have_the_line_that_asked_for_it():
+    here = inspect.currentframe().f_lineno + 1
+    graph = to_graph(Module(lambda m, x: x), X, loss=nn.MSELoss(), example_labels=X).graph
+    assert graph.sources["loss.mse_loss"].endswith(f"test_convert.py:{here}")
+
+
+class Wrong(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(7, 3)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+class Packs(Wrong):
+    def forward(self, x):
+        return nn.utils.rnn.pack_padded_sequence(x, torch.tensor([2] * 4), batch_first=True)
+
+
+def test_a_trace_that_fails_says_where():
+    line = f"test_convert.py:{inspect.getsourcelines(Wrong.forward)[1] + 1}"
+    with pytest.raises(InvalidArgument, match=rf"RuntimeError: .*; at .*{line}, in self.0.head \(Linear\)"):
+        to_graph(nn.Sequential(Wrong()), X, batch_size=4)
+    line = f"test_convert.py:{inspect.getsourcelines(Packs.forward)[1] + 1}"
+    with pytest.raises(InvalidArgument, match=rf"packed sequences .*; at .*{line}, in Packs"):
+        to_graph(Packs(), torch.randn(4, 5, 7), batch_size=4)
