@@ -102,6 +102,8 @@ class Operation(Layer):
             if a[-1] != b[-2]:
                 raise InvalidArgument(f"matmul: shapes {a} and {b} do not go together")
             return (*broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
+        if function == "take_along_axis":
+            return self._taken(*shapes)
         if function == "transpose":
             return tuple(shape[d] for d in self._perm(len(shape)))
         if function == "expand_dims":
@@ -115,6 +117,16 @@ class Operation(Layer):
         if function == "get_item":
             return self._slices(shape)[0]
         return shape
+
+    def _taken(self, shape: Shape, indices: Shape) -> Shape:
+        if len(shape) != len(indices):
+            raise InvalidArgument(f"take_along_axis: {shape} and indices of {indices} have unequal dimensions")
+        axis = self.arguments["axis"] % len(shape)
+        if axis == 0:
+            raise InvalidArgument("take_along_axis: axis 0 is the batch, whose examples cannot be combined in a layer")
+        if any(a != b for d, (a, b) in enumerate(zip(shape, indices, strict=True)) if d != axis):
+            raise InvalidArgument(f"take_along_axis: {shape} and indices of {indices} differ beside axis {axis}")
+        return indices
 
     def _perm(self, rank: int) -> list[int]:
         axes = self.arguments.get("axes")
@@ -171,6 +183,9 @@ class Operation(Layer):
             y = g.reduce(_REDUCTIONS[function], x, axes, bool(given.get("keepdims")))
         elif function == "matmul":
             y = g.op("matmul", [x, g.plain(inputs[1])], shape=shape)
+        elif function == "take_along_axis":
+            axis = given["axis"] % len(shape)
+            y = g.op("gather_elements", [x, g.plain(inputs[1])], {"axis": axis}, shape=shape, dtype=inputs[0].dtype)
         elif function == "transpose":
             y = g.transpose(x, self._perm(len(inputs[0].shape)))
         elif function == "expand_dims":
@@ -276,6 +291,11 @@ def minimum(x1: Any, x2: Any) -> Any:
 def matmul(x1: Any, x2: Any) -> Any:
     """Products of the matrices in the last two dimensions."""
     return _apply("matmul", [x1, x2])
+
+
+def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    """Elements of x by their places along a dimension; the result has the shape of `indices`."""
+    return _apply("take_along_axis", [x, indices], axis=axis)
 
 
 def square(x: Any) -> Any:

@@ -5,9 +5,10 @@ and cifar10's images have their channels first.
 """
 
 from espalier.keras import initializers, losses, metrics, optimizers, preprocessing, regularizers, utils
-from espalier.keras.flexflow import callbacks, datasets, layers, models
+from espalier.keras.flexflow import backend, callbacks, datasets, layers, models
 
 __all__ = [
+    "backend",
     "callbacks",
     "datasets",
     "initializers",

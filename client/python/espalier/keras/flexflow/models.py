@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from espalier.errors import InvalidArgument
 from espalier.keras import models
 
 
@@ -12,6 +13,12 @@ class _Own:
     def ffmodel(self) -> Any:
         """The model itself: FlexFlow's layers want it where they read and set weights."""
         return self
+
+    def init_layers(self) -> None:
+        """Makes the initial weights, which otherwise the first training makes. InvalidArgument before `compile`."""
+        if self._compiled is None:  # type: ignore[attr-defined]
+            raise InvalidArgument("init_layers: call compile(optimizer, loss, metrics) before")
+        self.get_weights()  # type: ignore[attr-defined]
 
 
 class Model(_Own, models.Model):
