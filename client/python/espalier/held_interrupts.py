@@ -23,14 +23,13 @@ class _Handler:
         try:
             self._handler(number, frame)
         except BaseException as raised:
-            first, self.raised = self.raised is None, raised
-            if first:
-                # By another thread: this one may be about to take the lock that cancelling takes.
-                threading.Thread(target=self._cancel, daemon=True).start()
+            self.raised = raised
+            # By another thread: this one may be about to take the lock that cancelling takes.
+            threading.Thread(target=self._cancel, daemon=True).start()
 
 
-def wait_for(call: Callable[[], T], cancel: Callable[[], object]) -> T:
-    """Runs `call`, which waits in gRPC and which `cancel` ends. After a Ctrl-C it raises KeyboardInterrupt.
+def wait_for(call: Callable[[], T], cancel: Callable[[], object] = lambda: None) -> T:
+    """Runs `call`, which uses gRPC and which `cancel` ends. After a Ctrl-C it raises KeyboardInterrupt.
 
     An exception of a signal handler within threading.Condition.__enter__ leaves the condition locked for ever; gRPC's
     own thread then waits for it, and no call of the channel ends any more. So the exception waits until gRPC returns.

@@ -12,6 +12,7 @@ with espalier.Session(graph, {"x": x, "labels": y}, optimizer="adam", batch_size
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from espalier.optimizers import Optimizer
 from espalier.plan import Plan
 from espalier.rpc import method
 from espalier.session_state import SessionState
-from espalier.session_stream import Answer, Command, Stream, numpy_dtype, parts_of
+from espalier.session_stream import Answer, Command, Sent, Stream, numpy_dtype, parts_of
 from espalier.steps import Unary, drive
 from espalier.training import make_spec
 from espalier.v1 import graph_pb2, program_pb2, session_pb2, training_pb2
@@ -182,8 +183,11 @@ class Session:
         return session_pb2.SessionBatch(rows=graph_pb2.IntList(values=rows.tolist())), None
 
     def _ask(self, what: str, parts: Iterator[session_pb2.TensorPart] | None = None, **command: Any) -> Answer:
+        return self._with_sources(lambda: self._stream.ask(what, parts, **command))
+
+    def _with_sources(self, call: Callable[[], Answer]) -> Answer:
         try:
-            return self._stream.ask(what, parts, **command)
+            return call()
         except errors.EspalierError as error:
             text = self.graph.with_sources(str(error))
             raise (error if text == str(error) else type(error)(text)) from None
@@ -209,11 +213,17 @@ class Session:
         """
         self._stream.send("backward", backward=Command.Backward())
 
-    def update(self) -> dict[str, float]:
-        """Updates the parameters by the optimizer; returns "learning_rate" and what else the update reports."""
-        values = dict(self._ask("update", update=Command.Update()).reply.values)
+    def update(self) -> Mapping[str, float]:
+        """Updates the parameters by the optimizer; returns "learning_rate" and what else the update reports.
+
+        Does not wait, until one of the values is read. Errors as of backward.
+        """
+        values = UpdateValues(self, self._stream.send("update", update=Command.Update()))
         self._ask_hook()
         return values
+
+    def _wait(self, sent: Sent) -> Answer:
+        return self._with_sources(lambda: self._stream.wait(sent))
 
     def step(self, batch: Batch = None, steps: int = 1) -> dict[str, float]:
         """zero_gradients, forward, backward and update, `steps` times; returns the values of the last.
@@ -414,6 +424,29 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.id}: {self.graph.proto.name}, {self.updates} updates>"
+
+
+class UpdateValues(Mapping[str, float]):
+    """What an update reports; reading it waits for the update."""
+
+    def __init__(self, session: Session, sent: Sent):
+        self._session, self._sent = session, sent
+
+    @functools.cached_property
+    def _values(self) -> dict[str, float]:
+        return dict(self._session._wait(self._sent).reply.values)
+
+    def __getitem__(self, name: str) -> float:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
 
 
 def _once(call: Unary) -> Any:

@@ -85,12 +85,19 @@ class _Assembler:
 
 
 @dataclass
-class _Sent:
-    """A command that has no answer yet."""
+class Sent:
+    """A command that was sent; it has an answer or an error once that has come."""
 
     number: int
     what: str
     messages: list[Command]
+    answer: Answer | None = None
+    error: errors.EspalierError | None = None
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether one has come, perhaps an error."""
+        return self.answer is not None or self.error is not None
 
 
 class Stream:
@@ -106,63 +113,105 @@ class Stream:
         self._grace = grace_seconds
         self._lock = threading.RLock()
         self._process = os.getpid()
-        self._number = 0
         self._answered = 0
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[Sent] = deque()  # whose answers were not looked at
         self._late: errors.EspalierError | None = None  # of a command that nobody waited for
         self._lost: errors.EspalierError | None = None  # no command works any more
         self._requests: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._replies: Any = None
-        self._interrupted = False  # a Ctrl-C has ended the stream
+        self._interrupted = False  # a Ctrl-C has ended the stream, or come while answers were read
+        # Streams that were given up before their first answer. The coordinator may begin one of them after a later
+        # one, and cut that off.
+        self._given_up = 0
         self._streams = 0
         self._last = time.monotonic()
         self._closed = threading.Event()
-        self.progress = session_pb2.SessionProgress()
+        self._progress = session_pb2.SessionProgress()
         with self._lock:
             self._attach()
         self._thread = threading.Thread(target=self._keep_alive, name=f"espalier-{session_id}", daemon=True)
         self._thread.start()
 
-    # Commands.
+    # Commands. A Ctrl-C may come between any two lines: what is known of a command changes by one assignment at a time,
+    # in an order that another try can go on from.
 
-    def send(self, what: str, parts: Iterator[session_pb2.TensorPart] | None = None, **command: Any) -> None:
+    def send(self, what: str, parts: Iterator[session_pb2.TensorPart] | None = None, **command: Any) -> Sent:
         """Sends a command without waiting for its answer; `what` names it in errors, which the next `ask` raises."""
         with self._lock:
             self._check()
-            self._number += 1
+            number = 1 + (self._sent[-1].number if self._sent else self._answered)
             messages = []
             part: session_pb2.TensorPart | None = None
             for following in parts or ():
                 if part is not None:
-                    messages.append(Command(number=self._number, tensors=[part], more=True))
+                    messages.append(Command(number=number, tensors=[part], more=True))
                 part = following
-            messages.append(Command(number=self._number, tensors=[] if part is None else [part], **command))
-            self._sent.append(_Sent(self._number, what, messages))
-            for message in messages:
-                message.answered = self._answered
-                self._requests.put(message)
+            messages.append(Command(number=number, tensors=[] if part is None else [part], **command))
+            sent = Sent(number, what, messages)
+            try:
+                self._sent.append(sent)
+                for message in messages:
+                    message.answered = self._answered
+                    self._requests.put(message)
+            except BaseException:
+                self._interrupted = True  # another stream brings it
+                raise
             self._last = time.monotonic()
+            return sent
 
     def ask(self, what: str, parts: Iterator[session_pb2.TensorPart] | None = None, **command: Any) -> Answer:
         """Sends a command and waits for its answer. Raises what the coordinator refused, of earlier commands first."""
         with self._lock:
-            self.send(what, parts, **command)
-            answer: Answer | None = None
-            refused: errors.EspalierError | None = None
-            while self._sent:
-                sent = self._sent[0]
+            sent = self.send(what, parts, **command)
+            self._read_answers()
+            assert sent.answer is not None
+            return sent.answer
+
+    def wait(self, sent: Sent) -> Answer:
+        """The answer to a command; waits for it. Errors as ask."""
+        with self._lock:
+            if not sent.has_answer:
+                self._check()
+                self._read_answers()
+            if sent.answer is None:
+                assert sent.error is not None
+                raise sent.error
+            return sent.answer
+
+    def _read_answers(self) -> None:
+        """Waits for the answers to all commands; raises what was refused, the earliest first."""
+        refused: errors.EspalierError | None = None
+        while self._sent and (self._lost is None or self._sent[0].has_answer):
+            sent = self._sent[0]
+            try:
+                if not sent.has_answer:
+                    self._receive(sent)
+            except errors.EspalierError as error:
+                refused = refused or error
+                break
+            except BaseException:
+                self._interrupted = True  # what was read of an answer is gone: another stream brings it again
+                raise
+            refused = refused or sent.error
+            self._answered = sent.number
+            self._sent.popleft()
+        if self._sent:
+            refused = refused or self._lost
+        if self._late is not None:
+            refused, self._late = self._late, None
+        if refused is not None:
+            raise refused
+
+    @property
+    def progress(self) -> session_pb2.SessionProgress:
+        """How far the session is after all commands; waits for them. What was refused, the next `ask` raises."""
+        with self._lock:
+            if self._sent and self._lost is None:
                 try:
-                    answer = self._receive(sent)
+                    self._read_answers()
                 except errors.EspalierError as error:
-                    refused = refused or error
-                    if self._lost is not None:
-                        break
-            if self._late is not None:
-                refused, self._late = self._late, None
-            if refused is not None:
-                raise refused
-            assert answer is not None
-            return answer
+                    self._late = error
+            return self._progress
 
     @property
     def ended(self) -> bool:
@@ -186,7 +235,7 @@ class Stream:
             )
             call(found.request(session_id=self._id), timeout=settings.call_timeout, metadata=settings.metadata)
         if self._replies is not None:
-            self._replies.cancel()
+            wait_for(self._replies.cancel)
         self._lost = self._lost or errors.FailedPrecondition(f"session {self._id} was closed")
 
     # The connection.
@@ -210,25 +259,34 @@ class Stream:
             request_serializer=found.request.SerializeToString,
             response_deserializer=found.reply.FromString,
         )
-        replies = call(iter(self._requests.get, None), metadata=self._connection.settings.metadata)
+        replies: Any = None
+
+        def begin() -> session_pb2.SessionReply:
+            nonlocal replies
+            replies = call(iter(self._requests.get, None), metadata=self._connection.settings.metadata)
+            first: session_pb2.SessionReply = next(replies)
+            return first
+
         try:
-            hello = wait_for(lambda: next(replies), replies.cancel)
+            hello = wait_for(begin, lambda: replies is not None and replies.cancel())
         except BaseException:
             self._requests.put(None)
+            self._given_up += 1
             raise
-        self._replies, self._interrupted = replies, False
+        self._replies = replies
         self._streams += 1
-        self.progress = hello.progress
+        self._progress = hello.progress
         for sent in self._sent:
             if sent.number > hello.progress.commands:
                 for message in sent.messages:
                     self._requests.put(message)
+        self._interrupted = False
 
     def _attach_again(self, broken: grpc.RpcError | None) -> None:
         self._requests.put(None)
         give_up, pause = time.monotonic() + self._grace, 0.1
         while True:
-            if broken is not None and broken.code() != grpc.StatusCode.UNAVAILABLE:
+            if broken is not None and broken.code() != grpc.StatusCode.UNAVAILABLE and not self._is_cut_off(broken):
                 raise self._end(broken)
             try:
                 self._attach()
@@ -248,6 +306,12 @@ class Stream:
                 raise self._lost
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _is_cut_off(self, broken: grpc.RpcError) -> bool:
+        if self._given_up == 0 or broken.code() not in (grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
+            return False
+        self._given_up -= 1
+        return True
 
     def _end(self, error: grpc.RpcError) -> errors.EspalierError:
         remedy = ""
@@ -272,11 +336,9 @@ class Stream:
                 self._attach_again(None)
             except grpc.RpcError as error:
                 self._attach_again(error)
-            except BaseException:
-                self._interrupted = True
-                raise
 
-    def _receive(self, sent: _Sent) -> Answer:
+    def _receive(self, sent: Sent) -> None:
+        """Waits for the answer to the first command. Raises if the session is lost."""
         assembler, stream = _Assembler(), self._streams
         while True:
             reply = self._next()
@@ -286,28 +348,30 @@ class Stream:
                 continue  # a hello, or an answer that came again
             if reply.number > sent.number:
                 # The coordinator keeps a limited number of bytes of answers for a client that comes again.
-                self._sent.popleft()
-                raise errors.DataLoss(f"{sent.what}: the answer was lost with the connection; it was carried out")
+                sent.error = errors.DataLoss(
+                    f"{sent.what}: the answer was lost with the connection; it was carried out"
+                )
+                self._interrupted = True  # another stream brings this reply again
+                return
             assembler.add(reply.tensors)
             if not reply.more:
                 break
-        self._sent.popleft()
-        self._answered = reply.number
+        self._progress = reply.progress
         self._last = time.monotonic()
-        self.progress = reply.progress
-        if reply.code:
-            error = error_of_code(reply.code, f"{sent.what}: {reply.error}")
-            if reply.ended:
-                self._lost = error
-            raise error
-        return Answer(reply, assembler.arrays())
+        if not reply.code:
+            sent.answer = Answer(reply, assembler.arrays())
+            return
+        error = error_of_code(reply.code, f"{sent.what}: {reply.error}")
+        if reply.ended:
+            self._lost = error
+        sent.error = error
 
     def _keep_alive(self) -> None:
         while not self._closed.wait(_KEEP_ALIVE_SECONDS / 4):
             with self._lock:
                 if self._lost is not None:
                     return
-                if self._sent or time.monotonic() - self._last < _KEEP_ALIVE_SECONDS:
+                if time.monotonic() - self._last < _KEEP_ALIVE_SECONDS:
                     continue
                 try:
                     self.ask("keep alive", keep_alive=Command.KeepAlive())
@@ -316,4 +380,4 @@ class Stream:
                         self._late = error
 
 
-__all__ = ["Answer", "Stream", "numpy_dtype", "parts_of"]
+__all__ = ["Answer", "Sent", "Stream", "numpy_dtype", "parts_of"]

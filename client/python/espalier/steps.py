@@ -131,7 +131,7 @@ class Send(Step):
                 call.cancel()
 
         method: Any = self._call(connection.channel())
-        call = method.future(requests(), timeout=self.timeout, metadata=s.metadata)
+        call = wait_for(lambda: method.future(requests(), timeout=self.timeout, metadata=s.metadata))
         known.set()
         try:
             return wait_for(call.result, call.cancel)
@@ -140,7 +140,7 @@ class Send(Step):
                 raise failed[0] from None
             raise typed(error if isinstance(error, grpc.RpcError) else call, s) from None
         except BaseException:
-            call.cancel()
+            wait_for(call.cancel)
             raise
 
     async def arun(self, connection: AsyncConnection) -> Any:
@@ -176,7 +176,7 @@ class Replies:
 
     def cancel(self) -> None:
         """Ends the call; no effect if it is over."""
-        self.call.cancel()
+        wait_for(self.call.cancel)
 
 
 @dataclass
@@ -197,7 +197,7 @@ class Open(Step):
 
     def run(self, connection: Connection) -> Replies:
         """The call."""
-        return self._call(connection.channel(), connection.settings.metadata)
+        return wait_for(lambda: self._call(connection.channel(), connection.settings.metadata))
 
     async def arun(self, connection: AsyncConnection) -> Replies:
         """The call."""
