@@ -5,10 +5,14 @@
         async for event in job.events():
             ...
 
-Methods are those of espalier.Client and espalier.Job; each returns a coroutine.
+    async with espalier.aio.Session(graph, data, optimizer="adam", batch_size=64) as session:
+        values = await session.step(steps=100)
+
+Methods are those of espalier.Client, espalier.Job and espalier.Session; each returns a coroutine.
 """
 
+from espalier.async_session import Session
 from espalier.client import AsyncClient
 from espalier.job import AsyncJob
 
-__all__ = ["AsyncClient", "AsyncJob"]
+__all__ = ["AsyncClient", "AsyncJob", "Session"]

@@ -331,6 +331,14 @@ class AsyncClient(ClientMethods[AsyncJob], Asynchronous):
         self._connection = AsyncConnection(self._settings)
         self._make_job = functools.partial(AsyncJob, self._connection)
 
+    def _blocking(self) -> Client:
+        """A client with the same settings."""
+        made = Client(self.address)
+        made._settings = self._settings
+        made._connection = Connection(self._settings)
+        made._make_job = functools.partial(Job, made._connection)
+        return made
+
     async def close(self) -> None:
         """Closes the connection; a later call opens another."""
         await self._connection.close()
