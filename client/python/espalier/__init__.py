@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from espalier.version import __version__
 
 if TYPE_CHECKING:
-    from espalier import aio, data, errors, generation, graph, ops, optimizers, plan, safetensors_io, training
+    from espalier import aio, data, datasets, errors, generation, graph, ops, optimizers, plan, safetensors_io, training
     from espalier.client import Client, default_client, set_default_client
     from espalier.errors import EspalierError, EspalierWarning, JobFailed
     from espalier.graph import Graph
@@ -40,6 +40,7 @@ __all__ = [
     "__version__",
     "aio",
     "data",
+    "datasets",
     "default_client",
     "errors",
     "fit",

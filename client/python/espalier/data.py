@@ -332,20 +332,22 @@ def length(data: Any, inputs: Sequence[Input], columns: Mapping[str, str] | None
     arrays = _in_memory(data, finder, inputs)
     if arrays is not None:
         return _check_lengths(arrays)
-    if not hasattr(data, "__len__"):
+    try:
+        count = len(data)
+    except TypeError:  # also of what has a length that is not known, as datasets of TensorFlow
         return None
     if _is_huggingface(data) or _is_torch_dataset(data):
-        return len(data)
+        return count
     batch_size: Any = getattr(data, "batch_size", None)
     source: Any = getattr(data, "dataset", None)
     if isinstance(batch_size, int) and hasattr(source, "__len__"):  # a DataLoader of torch
-        return min(len(data) * batch_size, len(source))
+        return min(count * batch_size, len(source))
     first = next(_items(data), None)
     if first is None:
         return 0
     element = _element(first, finder)
     finder.names(element)
-    return len(data) * (_check_lengths(element) if _is_batch(element, finder) else 1)
+    return count * (_check_lengths(element) if _is_batch(element, finder) else 1)
 
 
 def batches(
