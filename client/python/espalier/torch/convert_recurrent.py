@@ -111,6 +111,11 @@ def _sequence(
     parts = [weights[first : first + each] for first in range(0, len(weights), each)]
     if batch_first:
         x = emit.transpose(x, [1, 0, 2])
+    if not isinstance(x.shape[0], int):
+        raise CannotConvert(
+            "its steps are the examples of a batch, dimension 0 of the data; use batch_first=True, or give it "
+            "x.transpose(0, 1)"
+        )
     ends: list[list[Value]] = []
     for layer in range(num_layers):
         if layer > 0 and train:

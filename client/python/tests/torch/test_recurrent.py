@@ -147,6 +147,7 @@ def packed(m, x):
 @pytest.mark.parametrize(
     ("make", "use", "message"),
     [
+        (gru(batch_first=False), plain, "steps are the examples of a batch.*use batch_first=True"),
         (lstm(), packed, "packed sequences are not supported; give the padded tensor"),
         (
             lstm(proj_size=2),
@@ -154,7 +155,7 @@ def packed(m, x):
             "proj_size",
         ),
     ],
-    ids=["packed", "projected from a state"],
+    ids=["steps are examples", "packed", "projected from a state"],
 )
 def test_what_is_not_supported_says_what_to_do(make, use, message):
     with pytest.raises(EspalierError, match=message):
