@@ -116,6 +116,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> Dataset::SummaryOfNpz(
     if (!column.ok()) return column.status();
     (*column)->not_finite = array.not_finite;
     (*column)->nan = array.nan;
+    (*column)->extremes = array.extremes;
   }
   if (absl::Status s = dataset->SetParts(dataset->examples_, holdout_fraction); !s.ok()) return s;
   return dataset;
@@ -244,6 +245,23 @@ absl::Status Dataset::CheckFinite(const Column& column) const {
   return absl::InvalidArgumentError(
       absl::StrCat("column '", column.name, "': example ", found / each, ", element ", found % each,
                    " is ", nan ? "NaN" : "infinite", "; every value must be a finite f32"));
+}
+
+absl::Status Dataset::CheckRange(const Column& column, const IntegerRange& range) const {
+  const DType dtype = column.example.dtype;
+  if (dtype != DType::kI32 && dtype != DType::kI64) return absl::OkStatus();
+  IntegerExtremes extremes = column.extremes;
+  const int64_t total = static_cast<int64_t>(column.data.size() / SizeOf(dtype));
+  for (int64_t i = 0; i < total; ++i) extremes.Add(IntegerAt(dtype, column.data.data(), i), i);
+  const auto found = extremes.Outside(range.low, range.high, range.ignored);
+  if (!found.has_value()) return absl::OkStatus();
+  const int64_t each = column.example.num_elements();
+  const std::string element = each == 1 ? "" : absl::StrCat(", element ", found->index % each);
+  const std::string ignored =
+      range.ignored.has_value() ? absl::StrCat(", and ", *range.ignored, ", which is ignored") : "";
+  return absl::InvalidArgumentError(
+      absl::StrCat("column '", column.name, "': example ", found->index / each, element, " is ",
+                   found->value, "; accepted are ", range.low, " to ", range.high, ignored));
 }
 
 absl::Status Dataset::Read(const Column& column, int64_t example, const Dims& start,

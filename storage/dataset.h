@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,13 @@ struct Column {
   // Summary only: as in ArraySummary.
   int64_t not_finite = -1;
   bool nan = false;
+  IntegerExtremes extremes;
+};
+
+// The integers that a column may hold.
+struct IntegerRange {
+  int64_t low = 0, high = 0;       // low <= value <= high
+  std::optional<int64_t> ignored;  // may be there, too
 };
 
 // Immutable and thread-safe. The last `holdout_fraction` of the examples is held out; 1: all.
@@ -64,6 +72,9 @@ class Dataset {
   // Returns InvalidArgument naming column, example and element if a float column holds NaN or
   // infinity.
   absl::Status CheckFinite(const Column& column) const;
+  // Returns InvalidArgument naming column, example and element if an integer column holds a value
+  // out of range. A text is not looked at.
+  absl::Status CheckRange(const Column& column, const IntegerRange& range) const;
 
   // Reads the box [start, start + size) of one example, row-major, as type `as`. Returns OutOfRange
   // naming column and example if an integer does not fit.

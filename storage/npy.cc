@@ -126,12 +126,26 @@ DType ResultType(const Header& header) {
   return wide ? DType::kI64 : DType::kI32;
 }
 
+constexpr int Key(char kind, int size) { return kind * 16 + size; }
+
+bool KeepsBytes(const Header& header) {
+  switch (Key(header.kind, header.size)) {
+    case Key('f', 4):
+    case Key('i', 4):
+    case Key('i', 8):
+    case Key('u', 8):
+      return true;
+    default:
+      return false;
+  }
+}
+
 void Convert(const Header& header, const char* from, int64_t n, char* to) {
-  const int key = header.kind * 16 + header.size;
+  const int key = Key(header.kind, header.size);
   switch (key) {
-    case 'f' * 16 + 8:
+    case Key('f', 8):
       return Widen<double, float>(from, n, to);
-    case 'f' * 16 + 2:
+    case Key('f', 2):
       for (int64_t i = 0; i < n; ++i) {
         uint16_t half;
         std::memcpy(&half, from + 2 * i, 2);
@@ -139,22 +153,33 @@ void Convert(const Header& header, const char* from, int64_t n, char* to) {
         std::memcpy(to + 4 * i, &value, 4);
       }
       return;
-    case 'i' * 16 + 1:
+    case Key('i', 1):
       return Widen<int8_t, int32_t>(from, n, to);
-    case 'i' * 16 + 2:
+    case Key('i', 2):
       return Widen<int16_t, int32_t>(from, n, to);
-    case 'u' * 16 + 1:
+    case Key('u', 1):
       return Widen<uint8_t, int32_t>(from, n, to);
-    case 'u' * 16 + 2:
+    case Key('u', 2):
       return Widen<uint16_t, int32_t>(from, n, to);
-    case 'u' * 16 + 4:
+    case Key('u', 4):
       return Widen<uint32_t, int64_t>(from, n, to);
-    case 'b' * 16 + 1:
+    case Key('b', 1):
       for (int64_t i = 0; i < n; ++i) to[i] = from[i] != 0;
       return;
     default:  // f4, i4, i8, u8 keep their bytes
       if (n > 0) std::memcpy(to, from, static_cast<size_t>(n) * header.size);
   }
+}
+
+// Appends n converted elements.
+void Append(const Header& header, const char* from, int64_t n, std::vector<char>* to) {
+  if (KeepsBytes(header)) {
+    to->insert(to->end(), from, from + n * header.size);
+    return;
+  }
+  const size_t at = to->size();
+  to->resize(at + static_cast<size_t>(n) * SizeOf(ResultType(header)));
+  Convert(header, from, n, to->data() + at);
 }
 
 // Reorders column-major to row-major.
@@ -273,14 +298,29 @@ absl::StatusOr<Array> ParseNpy(absl::string_view bytes, const std::string& name,
   }
   Array array;
   array.type = {ResultType(header), header.shape};
-  array.data.resize(static_cast<size_t>(array.type.bytes()));
-  Convert(header, data, header.count, array.data.data());
+  Append(header, data, header.count, &array.data);
   absl::Status signs = CheckSigns(name, header, array.data.data(), header.count, 0);
   if (!signs.ok()) return signs;
   if (header.fortran && header.shape.size() > 1) {
     array.data = Transposed(array.data, header.shape, SizeOf(array.type.dtype));
   }
   return array;
+}
+
+Array AsRead(const ArrayPieces& array) {
+  Header header;
+  header.kind = IsFloat(array.type.dtype)          ? 'f'
+                : array.type.dtype == DType::kBool ? 'b'
+                : array.type.dtype == DType::kU8   ? 'u'
+                                                   : 'i';
+  header.size = static_cast<int>(SizeOf(array.type.dtype));
+  Array read;
+  read.type = {ResultType(header), array.type.dims};
+  read.data.reserve(static_cast<size_t>(read.type.bytes()));
+  for (const absl::string_view piece : array.pieces) {
+    Append(header, piece.data(), static_cast<int64_t>(piece.size()) / header.size, &read.data);
+  }
+  return read;
 }
 
 struct NpyScanner::State {
@@ -292,6 +332,7 @@ struct NpyScanner::State {
   int64_t taken = 0;         // elements
   int64_t not_finite = -1;   // in the order of the file
   bool nan = false;
+  IntegerExtremes extremes;
 
   absl::Status Begin() {
     absl::StatusOr<Header> read = ReadHeader(rest, bytes, name, limit);
@@ -299,6 +340,20 @@ struct NpyScanner::State {
     header = *std::move(read);
     rest.erase(0, static_cast<size_t>(header->begin));
     return absl::OkStatus();
+  }
+
+  template <typename T>
+  void NoteExtremes(int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      T value;
+      std::memcpy(&value, values.data() + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+      extremes.Add(value, taken + i);
+    }
+  }
+
+  void NoteIntegers(int64_t n) {
+    if (ResultType(*header) == DType::kI32) NoteExtremes<int32_t>(n);
+    if (ResultType(*header) == DType::kI64) NoteExtremes<int64_t>(n);
   }
 
   void NoteFirstNotFinite(int64_t n) {
@@ -336,6 +391,7 @@ absl::Status NpyScanner::Take(absl::string_view piece) {
   absl::Status signs = CheckSigns(s.name, header, s.values.data(), n, s.taken);
   if (!signs.ok()) return signs;
   s.NoteFirstNotFinite(n);
+  s.NoteIntegers(n);
   s.taken += n;
   s.rest.erase(0, static_cast<size_t>(n * header.size));
   return absl::OkStatus();
@@ -350,8 +406,11 @@ absl::StatusOr<ArraySummary> NpyScanner::Finish() {
   outline.type = {ResultType(*s.header), s.header->shape};
   outline.nan = s.nan;
   outline.not_finite = s.not_finite;
-  if (s.header->fortran && s.not_finite >= 0) {
-    outline.not_finite = RowMajor(s.not_finite, s.header->shape);
+  outline.extremes = s.extremes;
+  if (s.header->fortran) {
+    const auto row_major = [&](int64_t i) { return RowMajor(i, s.header->shape); };
+    if (s.not_finite >= 0) outline.not_finite = row_major(s.not_finite);
+    outline.extremes.MapIndices(row_major);
   }
   return outline;
 }

@@ -235,23 +235,37 @@ absl::Status Copy(const ByteSource& file, uint64_t at, const Member& m, const Si
   return absl::OkStatus();
 }
 
-absl::Status Extract(const ByteSource& file, const Member& m, const Sink& sink) {
-  const auto bad = [&](const std::string& what) {
-    return BadNpz(absl::StrCat("member '", m.name, "': ", what));
-  };
+absl::Status BadMember(const Member& m, absl::string_view what) {
+  return BadNpz(absl::StrCat("member '", m.name, "': ", what));
+}
+
+// Returns where the packed data of a member begins. It is within the file.
+absl::StatusOr<uint64_t> Locate(const ByteSource& file, const Member& m) {
   if (!IsWithin(file, m.offset, kLocalBytes)) {
-    return bad("its local header is not where the directory says");
+    return BadMember(m, "its local header is not where the directory says");
   }
   const absl::StatusOr<std::string> header = ReadPart(file, m.offset, kLocalBytes);
   if (!header.ok()) return header.status();
   Reader local(*header, 0);
   if (local.Take<uint32_t>() != kLocalSignature) {
-    return bad("its local header is not where the directory says");
+    return BadMember(m, "its local header is not where the directory says");
   }
   local.Skip(22);
   const uint16_t name = local.Take<uint16_t>(), extra = local.Take<uint16_t>();
   const uint64_t at = m.offset + kLocalBytes + name + extra;
-  if (!IsWithin(file, at, m.packed)) return bad("it is cut off");
+  if (!IsWithin(file, at, m.packed)) return BadMember(m, "it is cut off");
+  if (m.method == 0 && m.packed != m.size) return BadMember(m, "stored size and real size differ");
+  return at;
+}
+
+absl::Status CheckSum(const Member& m, uLong crc) {
+  if (static_cast<uint32_t>(crc) == m.crc) return absl::OkStatus();
+  return BadMember(m, "its checksum does not fit its data");
+}
+
+absl::Status Extract(const ByteSource& file, const Member& m, const Sink& sink) {
+  const absl::StatusOr<uint64_t> at = Locate(file, m);
+  if (!at.ok()) return at.status();
   uLong crc = 0;
   const Sink summed = [&](absl::string_view piece) {
     crc = crc32_z(crc, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
@@ -259,17 +273,35 @@ absl::Status Extract(const ByteSource& file, const Member& m, const Sink& sink) 
   };
   absl::Status status;
   if (m.method == 0) {
-    if (m.packed != m.size) return bad("stored size and real size differ");
-    status = Copy(file, at, m, summed);
+    status = Copy(file, *at, m, summed);
   } else if (m.method == 8) {
-    status = Inflate(file, at, m, summed);
+    status = Inflate(file, *at, m, summed);
   } else {
-    return bad(
-        absl::StrCat("compression method ", m.method, "; accepted: 0 (stored), 8 (deflate)"));
+    return BadMember(
+        m, absl::StrCat("compression method ", m.method, "; accepted: 0 (stored), 8 (deflate)"));
   }
+  return status.ok() ? CheckSum(m, crc) : status;
+}
+
+// Returns a member of a file in memory: a view of it if it is stored, else of `inflated`.
+absl::StatusOr<absl::string_view> ExtractView(absl::string_view bytes, const Member& m,
+                                              std::string* inflated) {
+  const ByteSource file = SourceOf(bytes);
+  if (m.method == 0) {
+    const absl::StatusOr<uint64_t> at = Locate(file, m);
+    if (!at.ok()) return at.status();
+    const absl::string_view data = bytes.substr(*at, m.size);
+    const uLong crc = crc32_z(0, reinterpret_cast<const Bytef*>(data.data()), data.size());
+    if (absl::Status s = CheckSum(m, crc); !s.ok()) return s;
+    return data;
+  }
+  inflated->reserve(m.size);
+  const absl::Status status = Extract(file, m, [&](absl::string_view piece) {
+    inflated->append(piece.data(), piece.size());
+    return absl::OkStatus();
+  });
   if (!status.ok()) return status;
-  if (static_cast<uint32_t>(crc) != m.crc) return bad("its checksum does not fit its data");
-  return absl::OkStatus();
+  return absl::string_view(*inflated);
 }
 
 std::string PlaceOf(const std::string& column) {
@@ -341,14 +373,10 @@ absl::StatusOr<std::map<std::string, Array>> ParseNpz(absl::string_view bytes, i
   return ReadColumns<Array>(
       file, limit,
       [&](const std::string& column, const Member& m, int64_t left) -> absl::StatusOr<Array> {
-        std::string data;
-        data.reserve(m.size);
-        const absl::Status status = Extract(file, m, [&](absl::string_view piece) {
-          data.append(piece.data(), piece.size());
-          return absl::OkStatus();
-        });
-        if (!status.ok()) return status;
-        return ParseNpy(data, PlaceOf(column), left);
+        std::string inflated;
+        const absl::StatusOr<absl::string_view> data = ExtractView(bytes, m, &inflated);
+        if (!data.ok()) return data.status();
+        return ParseNpy(*data, PlaceOf(column), left);
       });
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "ops/tensor/shape.h"
+#include "storage/integer_extremes.h"
 
 namespace espalier {
 
@@ -22,11 +23,23 @@ struct Array {
   std::vector<char> data;  // row-major
 };
 
+// An array whose values, row-major, are those of the pieces one after another, each of whole
+// elements.
+struct ArrayPieces {
+  TensorType type;
+  std::vector<absl::string_view> pieces;
+};
+
+// Returns the array as it is read from an .npy: f16 and small integers widened as above. REQUIRES:
+// one of the types above.
+Array AsRead(const ArrayPieces& array);
+
 // An array without its values.
 struct ArraySummary {
   TensorType type;
-  int64_t not_finite = -1;  // row-major index of the first NaN or infinity; -1: none
-  bool nan = false;         // true if that is a NaN
+  int64_t not_finite = -1;   // row-major index of the first NaN or infinity; -1: none
+  bool nan = false;          // true if that is a NaN
+  IntegerExtremes extremes;  // of i32 and i64, with row-major indices
 };
 
 // A file that is read in pieces.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
+#include <random>
 
 #include "storage/dataset.h"
 #include "storage/npz_writer.h"
@@ -279,6 +281,52 @@ TEST(SummarizeNpz, FindsWhatIsNotFiniteInEitherOrder) {
   };
   check("False", {1, 2, 3, 4, NAN, 6}, "example 1, element 1 is NaN");
   check("True", {1, 2, 3, INFINITY, 5, 6}, "example 1, element 1 is infinite");
+}
+
+TEST(SummarizeNpz, FindsIntegersOutOfRangeInEitherOrder) {
+  const auto check = [](const char* order, const std::vector<int64_t>& values,
+                        const IntegerRange& range, const std::string& where) {
+    const std::string bytes =
+        Zip({{"x.npy", Npy(Describe("<i8", "(2, 3)", order), Bytes(values))}});
+    const auto outline = Dataset::SummaryOfNpz(SourceOf(bytes), 0);
+    const auto whole = Dataset::FromNpz(bytes, 0);
+    ASSERT_TRUE(outline.ok() && whole.ok());
+    const absl::Status found = (*outline)->CheckRange(**(*outline)->Find("x"), range);
+    EXPECT_EQ(found, (*whole)->CheckRange(**(*whole)->Find("x"), range));
+    EXPECT_EQ(found.ok(), where.empty()) << found;
+    EXPECT_NE(std::string(found.message()).find(where), std::string::npos) << found;
+  };
+  check("False", {0, 1, 2, 3, 9, 3}, {0, 8}, "example 1, element 1 is 9; accepted are 0 to 8");
+  check("True", {0, 1, 2, 3, 9, 3}, {0, 8}, "example 0, element 2 is 9");
+  check("False", {0, 1, 2, 3, 9, 3}, {0, 9}, "");
+  check("False", {-100, 1, -100, 3, 9, 3}, {0, 9, -100}, "");
+  check("False", {-100, 1, -1, 3, 9, 3}, {0, 9, -100}, "example 0, element 2 is -1");
+  check("False", {255, 1, 254, 3, 9, 3}, {0, 9, 255}, "example 0, element 2 is 254");
+}
+
+TEST(IntegerExtremes, FindWhatASearchFinds) {
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 2000; ++trial) {
+    const auto draw = [&](int64_t n) { return static_cast<int64_t>(random() % n) - n / 2; };
+    IntegerExtremes extremes;
+    std::vector<int64_t> values(random() % 6);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = draw(8);
+      extremes.Add(values[i], static_cast<int64_t>(i));
+    }
+    const int64_t low = draw(8), high = low + static_cast<int64_t>(random() % 6);
+    const std::optional<int64_t> exempt =
+        random() % 2 == 0 ? std::nullopt : std::optional<int64_t>(draw(8));
+    const auto is_outside = [&](int64_t value) {
+      return (value < low || value > high) && value != exempt;
+    };
+    const auto found = extremes.Outside(low, high, exempt);
+    ASSERT_EQ(found.has_value(), std::any_of(values.begin(), values.end(), is_outside));
+    if (!found.has_value()) continue;
+    EXPECT_TRUE(is_outside(found->value));
+    const auto first = std::find(values.begin(), values.end(), found->value);
+    EXPECT_EQ(found->index, first - values.begin());
+  }
 }
 
 TEST(WriteNpz, RoundTrips) {

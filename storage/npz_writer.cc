@@ -49,27 +49,50 @@ std::string NpyHeader(const TensorType& type) {
   return header + text;
 }
 
+uint64_t BytesOf(const ArrayPieces& array) {
+  uint64_t bytes = 0;
+  for (const absl::string_view piece : array.pieces) bytes += piece.size();
+  return bytes;
+}
+
+// About the size of the file, and not less.
+uint64_t FileBytes(const std::map<std::string, ArrayPieces>& arrays) {
+  uint64_t bytes = 64;
+  for (const auto& [name, array] : arrays) bytes += BytesOf(array) + 2 * name.size() + 1024;
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> WriteNpz(const std::map<std::string, Array>& arrays) {
+  std::map<std::string, ArrayPieces> views;
+  for (const auto& [name, array] : arrays) {
+    views[name] = {array.type, {absl::string_view(array.data.data(), array.data.size())}};
+  }
+  return WriteNpz(views);
+}
+
+absl::StatusOr<std::string> WriteNpz(const std::map<std::string, ArrayPieces>& arrays) {
   constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
   std::string file, central;
+  file.reserve(FileBytes(arrays));
   for (const auto& [name, array] : arrays) {
-    if (Descr(array.type.dtype) == nullptr ||
-        static_cast<int64_t>(array.data.size()) != array.type.bytes()) {
+    const uint64_t bytes = BytesOf(array);
+    if (Descr(array.type.dtype) == nullptr || static_cast<int64_t>(bytes) != array.type.bytes()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("npz: array '", name, "' is ", ToString(array.type), " with ",
-                       array.data.size(), " bytes; expected a type of NumPy and its bytes"));
+          absl::StrCat("npz: array '", name, "' is ", ToString(array.type), " with ", bytes,
+                       " bytes; expected a type of NumPy and its bytes"));
     }
     const std::string member = name + ".npy";
     const std::string header = NpyHeader(array.type);
-    const uint64_t size = header.size() + array.data.size();
+    const uint64_t size = header.size() + bytes;
     if (file.size() + size + central.size() + 1024 > kMost || member.size() > 0xFFFF) {
       return absl::InvalidArgumentError("npz: more than 4 GiB; write several files");
     }
     uLong sum = crc32_z(0, reinterpret_cast<const Bytef*>(header.data()), header.size());
-    if (!array.data.empty()) {
-      sum = crc32_z(sum, reinterpret_cast<const Bytef*>(array.data.data()), array.data.size());
+    for (const absl::string_view piece : array.pieces) {
+      if (piece.empty()) continue;  // crc32_z takes a null pointer for the start of a sum
+      sum = crc32_z(sum, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
     }
     std::string common;                 // shared by both headers of a member
     AppendInt(20, 2, &common);          // version needed to extract
@@ -94,7 +117,7 @@ absl::StatusOr<std::string> WriteNpz(const std::map<std::string, Array>& arrays)
     file += common;
     file += member;
     file += header;
-    file.append(array.data.begin(), array.data.end());
+    for (const absl::string_view piece : array.pieces) file.append(piece.data(), piece.size());
   }
   const size_t start = file.size();
   file += central;

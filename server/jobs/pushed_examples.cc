@@ -19,6 +19,27 @@ std::string ColumnList(const std::map<std::string, TensorType>& columns) {
   });
 }
 
+// Checks the values as workers read them: that converts types.
+absl::Status CheckValues(const std::map<std::string, ArrayPieces>& arrays,
+                         const std::map<std::string, TensorType>& wanted) {
+  std::vector<Column> columns;
+  for (const auto& [name, array] : arrays) {
+    Array read = AsRead(array);
+    Column& column = columns.emplace_back();
+    column.name = name;
+    column.example = {read.type.dtype, {read.type.dims.begin() + 1, read.type.dims.end()}};
+    column.data = std::move(read.data);
+  }
+  const absl::StatusOr<std::shared_ptr<const Dataset>> examples =
+      Dataset::FromColumns(std::move(columns), 0);
+  if (!examples.ok()) return examples.status();
+  for (const Column& column : (*examples)->columns()) {
+    if (absl::Status s = CheckExamples(**examples, column, wanted.at(column.name)); !s.ok())
+      return s;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status PushedExamples::Add(v1::PushExamplesRequest message) {
@@ -73,9 +94,7 @@ absl::Status PushedExamples::Add(v1::PushExamplesRequest message) {
                                                      ", in an earlier message ",
                                                      ToString(given->second.example)));
     }
-    std::vector<char>& data = given->second.data;
-    data.insert(data.end(), value.data().begin(), value.data().end());
-    value.clear_data();
+    given->second.pieces.push_back(std::move(*value.mutable_data()));
   }
   if (message.columns().size() != columns_.size()) {
     return absl::InvalidArgumentError(
@@ -102,28 +121,23 @@ absl::StatusOr<PushedBatches> PushedExamples::Take(const std::map<std::string, T
     return absl::InvalidArgumentError(
         absl::StrCat("column '", name, "' is missing; the job wants ", ColumnList(columns)));
   }
-  std::map<std::string, Array> arrays;
-  for (auto& [name, given] : columns_) {
+  std::map<std::string, ArrayPieces> arrays;
+  for (const auto& [name, given] : columns_) {
     if (!columns.contains(name)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "column '", name, "': the job has no such column; it has ", ColumnList(columns)));
     }
     Dims dims = given.example.dims;
     dims.insert(dims.begin(), examples_);
-    arrays[name] = Array{{given.example.dtype, std::move(dims)}, std::move(given.data)};
+    arrays[name] = {{given.example.dtype, std::move(dims)},
+                    {given.pieces.begin(), given.pieces.end()}};
   }
-  absl::StatusOr<std::string> npz = WriteNpz(arrays);
-  arrays.clear();
-  if (!npz.ok()) return npz.status();
-  // Read as by the workers: that converts types.
-  const absl::StatusOr<std::shared_ptr<const Dataset>> examples = Dataset::FromNpz(*npz, 0);
-  if (!examples.ok()) return examples.status();
-  for (const Column& column : (*examples)->columns()) {
-    absl::Status s = CheckExamples(**examples, column, columns.at(column.name));
-    if (s.ok()) continue;
+  if (absl::Status s = CheckValues(arrays, columns); !s.ok()) {
     return absl::Status(s.code(),
                         absl::StrCat("batches from step ", first_step_, " on: ", s.message()));
   }
+  absl::StatusOr<std::string> npz = WriteNpz(arrays);
+  if (!npz.ok()) return npz.status();
   batches.npz = *std::move(npz);
   return batches;
 }

@@ -29,8 +29,8 @@ class PushedExamples {
 
  private:
   struct Given {
-    TensorType example;  // without dimension 0
-    std::vector<char> data;
+    TensorType example;               // without dimension 0
+    std::vector<std::string> pieces;  // values, one after another
   };
 
   int64_t messages_ = 0;
