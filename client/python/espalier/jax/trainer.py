@@ -21,6 +21,7 @@ from espalier.jax.convert import Converted, leaf_name, to_graph
 from espalier.jax.live_params import Following
 from espalier.jax.optimizers import match
 from espalier.session import Session
+from espalier.spelling import checked
 from espalier.training import Callback, TrainingResult, fit
 from espalier.v1 import graph_pb2, program_pb2
 
@@ -65,6 +66,7 @@ class Trainer:
         self._following: Following | None = None  # while fit runs
         self._sessions: weakref.WeakKeyDictionary[Session, Converted] = weakref.WeakKeyDictionary()
 
+    @checked
     def fit(
         self,
         data: Any,
@@ -131,6 +133,7 @@ class Trainer:
             self._take(converted, result.weights())
         return self.params
 
+    @checked
     def session(
         self,
         data: Any = None,
@@ -182,6 +185,7 @@ class Trainer:
         self._take(self._sessions[session], session.parameters())
         return self.params
 
+    @checked
     def evaluate(
         self,
         data: Any,
@@ -201,6 +205,7 @@ class Trainer:
         ) as session:
             return session.evaluate(columns)
 
+    @checked
     def predict(
         self,
         function: Callable[..., Any],

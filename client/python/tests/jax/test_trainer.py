@@ -99,3 +99,13 @@ def test_aux_without_has_aux_says_what_is_missing():
 
     with pytest.raises(InvalidArgument, match=r"loss_fn returns \(loss, \(new state, aux\)\).*has_aux=True"):
         Trainer(with_state, PARAMS, optax.sgd(0.1), state={"mean": jnp.zeros(3)}).fit((X, Y), 40, 1)
+
+
+def test_misspelled_keywords():
+    for call, meant in [
+        (lambda t: t.fit((X, Y), batchsize=40), "batch_size"),
+        (lambda t: t.evaluate((X, Y), batch_sizes=40), "batch_size"),
+        (lambda t: t.session((X, Y), 40, suffle=False), "shuffle"),
+    ]:
+        with pytest.raises(TypeError, match=f"did you mean '{meant}'"):
+            call(Trainer(loss, PARAMS, optax.sgd(0.1), has_aux=True))
