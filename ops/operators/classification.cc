@@ -67,6 +67,11 @@ std::vector<AttributeSpec> LabelLossAttributes(const std::string& mean_over) {
                   "Such a mean runs on one device"}};
 }
 
+IndexRange LabelRange(const NodeTypes& types, int64_t classes) {
+  return {
+      .input = 1, .low = 0, .high = classes - 1, .ignored = types.attributes.Int("ignore_index")};
+}
+
 absl::Status CheckLabelReduction(const std::string& op, const Attributes& attributes) {
   ESPALIER_RETURN_IF_ERROR(ExpectOneOf(op, attributes, "reduction", {"mean", "sum", "none"}));
   return ExpectOneOf(op, attributes, "mean_over", {"all", "counted"});

@@ -20,6 +20,8 @@ OpDef MakeClassification(const std::string& name, const std::string& doc);
 
 // count, ignore_index, reduction and mean_over.
 std::vector<AttributeSpec> LabelLossAttributes(const std::string& mean_over);
+// Labels (input 1) of so many classes, with ignore_index.
+IndexRange LabelRange(const NodeTypes& types, int64_t classes);
 absl::Status CheckLabelReduction(const std::string& op, const Attributes& attributes);
 // A scalar, or one value per label.
 TensorType LabelLossType(const NodeTypes& types);

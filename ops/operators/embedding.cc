@@ -40,6 +40,9 @@ void RegisterEmbedding(OpRegistry& registry) {
   def.inputs = {{"ids"}, {"weight"}};
   def.infer = InferEmbedding;
   def.split = SplitEmbedding;
+  def.index_ranges = [](const NodeTypes& types) {
+    return std::vector<IndexRange>{{.input = 0, .low = 0, .high = types.inputs[1].dims[0] - 1}};
+  };
   def.cost = [](const NodeTypes& types) {  // reads only the rows that are looked up
     const double y = static_cast<double>(types.outputs[0].bytes());
     return Cost{0, 2 * y + static_cast<double>(types.inputs[0].bytes())};

@@ -54,6 +54,9 @@ void RegisterEmbeddingBag(OpRegistry& registry) {
       {"padding_index", AttributeKind::kInt, int64_t{-1}, false, "an id to leave out; -1: none"}};
   def.infer = InferEmbeddingBag;
   def.split = SplitEmbeddingBag;
+  def.index_ranges = [](const NodeTypes& types) {
+    return std::vector<IndexRange>{{.input = 0, .low = 0, .high = types.inputs[1].dims[0] - 1}};
+  };
   def.cost = [](const NodeTypes& types) {  // reads only the rows that are looked up
     const double rows = static_cast<double>(types.inputs[0].num_elements()) *
                         static_cast<double>(types.inputs[1].dims[1]);

@@ -54,6 +54,10 @@ void RegisterGather(OpRegistry& registry) {
   def.types = ElementTypes("FISB");
   def.infer = InferGather;
   def.split = SplitGather;
+  def.index_ranges = [](const NodeTypes& types) {
+    const int64_t rows = types.inputs[0].dims[GatherAxis(types)];
+    return std::vector<IndexRange>{{.input = 1, .low = -rows, .high = rows - 1}};
+  };
   def.cost = [](const NodeTypes& types) {
     // Only the rows that are looked up are read.
     return Cost{0, static_cast<double>(2 * types.outputs[0].bytes() + types.inputs[1].bytes())};

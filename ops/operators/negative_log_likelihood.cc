@@ -69,6 +69,9 @@ void RegisterNegativeLogLikelihood(OpRegistry& registry) {
       }};
   def.onnx = OnnxForm{"NegativeLogLikelihoodLoss",
                       {{"reduction", "reduction"}, {"ignore_index", "ignore_index"}}};
+  def.index_ranges = [](const NodeTypes& types) {
+    return std::vector<IndexRange>{LabelRange(types, types.inputs[0].dims[1])};
+  };
   def.is_loss = true;
   def.prediction = Prediction::kLogProbabilities;
   TakeExampleWeights(&def);

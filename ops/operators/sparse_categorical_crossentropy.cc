@@ -49,6 +49,9 @@ void RegisterSparseCategoricalCrossentropy(OpRegistry& registry) {
     return Cost{15.0 * static_cast<double>(types.inputs[0].num_elements()), OperandBytes(types)};
   };
   def.gradient = Gradient{.needs_inputs = {0, 1, 2}, .differentiable = {0}};
+  def.index_ranges = [](const NodeTypes& types) {
+    return std::vector<IndexRange>{LabelRange(types, types.inputs[0].dims.back())};
+  };
   def.is_loss = true;
   def.prediction = Prediction::kClassLogits;
   TakeExampleWeights(&def);

@@ -152,6 +152,13 @@ struct OnnxForm {
   std::map<std::string, std::string> attributes;
 };
 
+// The integers that an input may hold: classes, or rows of a table. Kernels refuse others.
+struct IndexRange {
+  int input = 0;
+  int64_t low = 0, high = 0;            // low <= index <= high
+  std::optional<int64_t> ignored = {};  // may be there, too
+};
+
 // An optimizer: an operator that updates a parameter by its gradient. Inputs: parameter, gradient,
 // scale (a scalar, optional), hyper f32[2] = (learning rate, 1-based step), the states, the sums.
 // Writes the parameter (its output, in place) and the states; with step 0 both stay unchanged.
@@ -196,6 +203,10 @@ struct OpDef {
 
   // Optional: rewrites attributes on the whole graph after inference (see above). Idempotent.
   std::function<void(const NodeTypes&, Attributes*)> canonicalize;
+
+  // Optional: of inputs that select among classes or rows. Data that does not fit is refused before
+  // a step runs on it.
+  std::function<std::vector<IndexRange>(const NodeTypes&)> index_ranges;
 
   // Optional: without it the operator runs unsplit, on one device.
   std::function<SplitRule(const NodeTypes&)> split;

@@ -3,11 +3,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/jobs/index_ranges.h"
 
 namespace espalier {
 
-absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::string>& columns,
+absl::Status CheckColumns(const OpRegistry& registry, const Graph& graph,
+                          const std::map<std::string, std::string>& columns,
                           const Dataset& dataset) {
+  const std::map<std::string, std::vector<InputRange>> ranges = IndexRanges(registry, graph);
   for (const Value& value : graph.values()) {
     if (value.kind != ValueKind::kInput) continue;
     const std::string input = absl::StrCat("graph input '", value.name, "': ");
@@ -37,6 +40,9 @@ absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::s
     }
     absl::Status status = Dataset::CheckConversion(**column, value.type.dtype);
     if (status.ok()) status = dataset.CheckFinite(**column);
+    if (const auto found = ranges.find(value.name); status.ok() && found != ranges.end()) {
+      status = CheckRanges(dataset, **column, found->second);
+    }
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(input, status.message()));
     }

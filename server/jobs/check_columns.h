@@ -11,8 +11,10 @@
 namespace espalier {
 
 // Checks that each input's column exists, has its shape and converts to its type, and that the
-// values are usable. `columns` maps inputs to columns. Errors name the input.
-absl::Status CheckColumns(const Graph& graph, const std::map<std::string, std::string>& columns,
+// values are usable: finite, and classes and rows that exist. `columns` maps inputs to columns.
+// Errors name the input.
+absl::Status CheckColumns(const OpRegistry& registry, const Graph& graph,
+                          const std::map<std::string, std::string>& columns,
                           const Dataset& dataset);
 
 // Checks that an example of `column` has the shape of `wanted`, and that each value converts to its

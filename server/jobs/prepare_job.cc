@@ -449,10 +449,10 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
   }
   status = FitInputs(registry, job.columns, **dataset, &*graph);
   if (!status.ok()) return status;
-  status = CheckColumns(*graph, job.columns, **dataset);
+  status = CheckColumns(registry, *graph, job.columns, **dataset);
   if (!status.ok()) return status;
   if (spec.validation().has_dataset()) {
-    status = CheckColumns(*graph, job.columns, *evaluated->dataset);
+    status = CheckColumns(registry, *graph, job.columns, *evaluated->dataset);
     if (!status.ok()) return Field("validation.dataset", std::string(status.message()));
   }
   if (streams) SetStreamColumns(*graph, job.columns, &job.stream);

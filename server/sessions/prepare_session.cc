@@ -132,6 +132,10 @@ absl::StatusOr<PreparedSession> PrepareSession(const OpRegistry& registry, Artif
     session.columns[job->columns.at(value.name)] = {
         value.type.dtype, {value.type.dims.begin() + 1, value.type.dims.end()}};
   }
+  for (auto& [input, ranges] : IndexRanges(registry, job->graph)) {
+    std::vector<InputRange>& of_column = session.ranges[job->columns.at(input)];
+    of_column.insert(of_column.end(), ranges.begin(), ranges.end());
+  }
   for (const auto& [name, value] : job->graph.outputs) {
     const Value& output = job->graph.value(value);
     if (IsReported(registry, job->graph, name, value)) {

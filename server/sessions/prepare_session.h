@@ -4,10 +4,12 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "espalier/v1/session.pb.h"
 #include "server/artifacts/artifact_store.h"
+#include "server/jobs/index_ranges.h"
 #include "server/jobs/prepare_job.h"
 #include "storage/dataset_roots.h"
 
@@ -17,8 +19,9 @@ struct PreparedSession {
   PreparedJob job;
   v1::TrainingSpec spec;                      // with the dataset that workers open, if any
   std::map<std::string, TensorType> columns;  // of one example, by column; as the graph reads it
-  std::map<std::string, TensorType> outputs;  // named results, whole
-  std::set<std::string> reported;             // "loss" and the metrics
+  std::map<std::string, std::vector<InputRange>> ranges;  // by column
+  std::map<std::string, TensorType> outputs;              // named results, whole
+  std::set<std::string> reported;                         // "loss" and the metrics
   // By named result: the columns that it depends on.
   std::map<std::string, std::set<std::string>> needs;
   v1::SessionProgress begin;

@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kColumnBytesPerMessage = 32 << 20;
 
 // Checks values as workers will read them.
-absl::Status CheckColumn(const WholeTensor& tensor, const TensorType& wanted) {
+absl::Status CheckColumn(const WholeTensor& tensor, const TensorType& wanted,
+                         const std::vector<InputRange>& ranges) {
   Column column;
   column.name = tensor.name;
   column.example = {tensor.type.dtype, {tensor.type.dims.begin() + 1, tensor.type.dims.end()}};
@@ -27,7 +28,9 @@ absl::Status CheckColumn(const WholeTensor& tensor, const TensorType& wanted) {
   absl::StatusOr<std::shared_ptr<const Dataset>> examples =
       Dataset::FromColumns(std::move(columns), 0);
   if (!examples.ok()) return examples.status();
-  return CheckExamples(**examples, (*examples)->columns()[0], wanted);
+  const Column& read = (*examples)->columns()[0];
+  absl::Status status = CheckExamples(**examples, read, wanted);
+  return status.ok() ? CheckRanges(**examples, read, ranges) : status;
 }
 
 absl::StatusOr<ChosenExamples> ChooseGiven(const PreparedSession& session,
@@ -55,7 +58,11 @@ absl::StatusOr<ChosenExamples> ChooseGiven(const PreparedSession& session,
           chosen.examples > 0 ? absl::StrCat(chosen.examples) : ""));
     }
     chosen.examples = examples;
-    if (absl::Status s = CheckColumn(tensor, wanted->second); !s.ok()) return s;
+    const auto ranges = session.ranges.find(tensor.name);
+    absl::Status status =
+        CheckColumn(tensor, wanted->second,
+                    ranges == session.ranges.end() ? std::vector<InputRange>() : ranges->second);
+    if (!status.ok()) return status;
     missing.erase(tensor.name);
     chosen.columns.push_back(std::move(tensor));
   }

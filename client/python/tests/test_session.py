@@ -142,7 +142,10 @@ def test_what_is_wrong_is_refused_and_the_session_goes_on(daemon):
         with pytest.raises(errors.FailedPrecondition, match="backward"):
             session.forward(data)
         with pytest.raises(errors.FailedPrecondition, match="update"):
-            session.update()
+            dict(session.update())
+        session.update()
+        with pytest.raises(errors.FailedPrecondition, match="update"):
+            session.parameters()
         with pytest.raises(errors.InvalidArgument, match="shape"):
             session.set_parameters({"w1": np.zeros(3)})
         with pytest.raises(errors.NotFound, match="it has"):

@@ -9,6 +9,7 @@ import small
 
 import espalier
 from espalier import errors, optimizers
+from espalier.graph import Graph
 from espalier.training import Callback, fit, make_spec
 
 
@@ -71,6 +72,38 @@ def test_all_kinds_of_data_give_the_same_curve(daemon, data, tmp_path):
         given = list(zip(x, labels, strict=True))
     result = quiet_fit(small.graph(), given, optimizer=sgd(0.5), batch_size=16, epochs=2, shuffle=False)
     assert result.history["loss"] == pytest.approx(small.train(examples, 8, 16, 0.5)[0], abs=2e-6)
+
+
+@pytest.mark.parametrize(("label", "accepted"), [(3, False), (-1, False), (-100, True)])
+def test_labels_of_no_class_are_refused_before_a_step(daemon, label, accepted):
+    data = small.examples(64)
+    data["labels"][41] = label
+    arguments = {"optimizer": "sgd", "batch_size": 32, "steps": 2}
+    if accepted:
+        quiet_fit(small.graph(), data, **arguments)
+        return
+    with pytest.raises(
+        errors.InvalidArgument, match=f"'labels': example 41 is {label}; accepted are 0 to 2"
+    ) as refused:
+        quiet_fit(small.graph(), data, **arguments)
+    assert "sparse_categorical_crossentropy" in str(refused.value)
+
+
+@pytest.mark.parametrize(("id_", "accepted"), [(10, False), (-1, False), (9, True)])
+def test_ids_beyond_the_table_are_refused_before_a_step(daemon, id_, accepted):
+    graph = Graph("lookup")
+    ids, y = graph.input("ids", (None, 2, 2), "int32"), graph.input("y", (None, 4, 3))
+    table = graph.parameter("table", data=np.ones((10, 3), np.float32))
+    rows = graph.op("embedding", [graph.op("flatten", [ids], {"axis": 1}), table])
+    graph.output("loss", graph.op("mean_squared_error", [rows, y]))
+    data = {"ids": np.ones((8, 2, 2), np.int32), "y": np.ones((8, 4, 3), np.float32)}
+    data["ids"][5, 1, 0] = id_
+    arguments = {"optimizer": "sgd", "batch_size": 4, "steps": 2}
+    if accepted:
+        quiet_fit(graph, data, **arguments)
+        return
+    with pytest.raises(errors.InvalidArgument, match=f"'ids': example 5, element 2 is {id_}; accepted are 0 to 9"):
+        quiet_fit(graph, data, **arguments)
 
 
 def test_a_name_becomes_that_of_the_model(daemon):
