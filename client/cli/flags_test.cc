@@ -242,6 +242,25 @@ TEST(TrainingFlagsTest, OptimisersSchedulesAndPenalties) {
   EXPECT_TRUE(optimizer.report_penalties());
 }
 
+TEST(TrainingFlagsTest, GroupsAndWarmup) {
+  v1::TrainingSpec spec;
+  const absl::Status status =
+      FillTraining(Good({"--optimizer=adamw", "--lr=0.1", "--warmup=10", "--warmup-from=0.001",
+                         "--parameter-group=*.bias,norm*:wd=0", "--parameter-group=head.*:lr=2"}),
+                   &spec);
+  ASSERT_TRUE(status.ok()) << status;
+  const v1::Optimizer& optimizer = spec.optimizer();
+  EXPECT_EQ(optimizer.learning_rate().warmup_from(), 0.001);
+  EXPECT_EQ(optimizer.learning_rate().warmup_steps(), 10);
+  ASSERT_EQ(optimizer.groups_size(), 2);
+  const v1::ParameterGroup& first = optimizer.groups(0);
+  EXPECT_THAT(first.parameters(), ElementsAre("*.bias", "norm*"));
+  EXPECT_TRUE(first.has_weight_decay());
+  EXPECT_EQ(first.weight_decay(), 0);
+  EXPECT_FALSE(first.has_learning_rate_scale());
+  EXPECT_EQ(optimizer.groups(1).learning_rate_scale(), 2);
+}
+
 TEST(TrainingFlagsTest, ContradictionsAreRefused) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--epochs=1", "--steps=1"}, "not both"},
@@ -259,6 +278,10 @@ TEST(TrainingFlagsTest, ContradictionsAreRefused) {
       {{"--lr-power=2"}, "--lr-power needs --schedule=polynomial"},
       {{"--schedule=one-cycle", "--warmup=5"}, "exclude each other"},
       {{"--l2=fc:x"}, "PARAMETER:X"},
+      {{"--warmup-from=0.1"}, "--warmup-from needs --warmup"},
+      {{"--parameter-group=bias"}, "accepted: NAMES:KEY=X"},
+      {{"--parameter-group=bias:momentum=1"}, "keys lr (times --lr) and wd"},
+      {{"--parameter-group=:lr=1"}, "NAMES:KEY=X"},
       {{"--report-penalties"}, "needs --l1 or --l2"},
       {{"--input=x"}, "NAME=COLUMN"},
       {{"--import-strategy=/nonexistent"}, "cannot read"}};

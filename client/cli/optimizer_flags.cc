@@ -121,6 +121,40 @@ absl::Status FillRegularizers(const ParsedFlags& flags, v1::Optimizer* optimizer
   return absl::OkStatus();
 }
 
+// Parses --parameter-group='*.bias,norm*:lr=2,wd=0'.
+absl::Status FillGroups(const ParsedFlags& flags, v1::Optimizer* optimizer) {
+  for (const std::string& given : flags.Values("parameter-group")) {
+    const size_t colon = given.rfind(':');
+    const auto refused = [&given] {
+      return UsageError(absl::StrCat("--parameter-group is \"", Printable(given),
+                                     "\"; accepted: NAMES:KEY=X, names with * for any characters, "
+                                     "keys lr (times --lr) and wd, "
+                                     "as '*.bias,norm*:lr=2,wd=0'"));
+    };
+    if (colon == std::string::npos) return refused();
+    v1::ParameterGroup* group = optimizer->add_groups();
+    for (absl::string_view name : absl::StrSplit(given.substr(0, colon), ',', absl::SkipEmpty())) {
+      group->add_parameters(std::string(name));
+    }
+    for (absl::string_view pair : absl::StrSplit(given.substr(colon + 1), ',')) {
+      const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));
+      double value = 0;
+      if (parts.size() != 2 || !absl::SimpleAtod(parts[1], &value) || !(value >= 0)) {
+        return refused();
+      }
+      if (parts[0] == "lr") {
+        group->set_learning_rate_scale(value);
+      } else if (parts[0] == "wd") {
+        group->set_weight_decay(value);
+      } else {
+        return refused();
+      }
+    }
+    if (group->parameters().empty()) return refused();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FillSchedule(const ParsedFlags& flags, int64_t steps, double default_rate,
                           v1::LearningRateSchedule* schedule) {
   using Schedule = v1::LearningRateSchedule;
@@ -154,6 +188,10 @@ absl::Status FillSchedule(const ParsedFlags& flags, int64_t steps, double defaul
   const double peak = flags.Number("lr", default_rate);
   schedule->set_peak(peak);
   schedule->set_warmup_steps(flags.Int("warmup", 0));
+  if (flags.Has("warmup-from")) {
+    if (schedule->warmup_steps() == 0) return UsageError("--warmup-from needs --warmup=N");
+    schedule->set_warmup_from(flags.Number("warmup-from", 0));
+  }
   // With epochs, only the coordinator, which has the dataset, knows the number of steps.
   if (*shape != Schedule::CONSTANT && *shape != Schedule::STEP) schedule->set_total_steps(steps);
   const double floor = *shape == Schedule::COSINE      ? peak / 10
@@ -195,6 +233,7 @@ absl::Status FillOptimizer(const ParsedFlags& flags, int64_t steps, v1::Optimize
   double default_rate = 0;
   if (absl::Status s = FillUpdate(flags, optimizer, &default_rate); !s.ok()) return s;
   if (absl::Status s = FillRegularizers(flags, optimizer); !s.ok()) return s;
+  if (absl::Status s = FillGroups(flags, optimizer); !s.ok()) return s;
   optimizer->set_clip_norm(flags.Number("clip-norm", 0));
   if (absl::Status s = FillLossScale(flags, optimizer); !s.ok()) return s;
   absl::Status s = FillSchedule(flags, steps, default_rate, optimizer->mutable_learning_rate());
@@ -228,9 +267,17 @@ std::vector<FlagSpec> OptimizerFlags() {
       {"l2", FlagType::kText, "[PARAMETER:]X", "L2 penalty: add X * sum p^2 to the minimized loss",
        0, 0, 0, true},
       {"report-penalties", FlagType::kSwitch, "", "include the penalties in the reported loss"},
+      {"parameter-group", FlagType::kText, "NAMES:KEY=X,...",
+       "parameters with a learning rate of their own, lr times --lr, or weight decay wd; the first "
+       "group that names one counts: '*.bias,norm*:wd=0'",
+       0, 0, 0, true},
       {"schedule", FlagType::kText, "NAME",
        "constant, step, cosine, linear, polynomial or one-cycle (constant)"},
       {"warmup", FlagType::kInt, "N", "warm-up steps from 0 to the learning rate (0)", 0, 0, 1e12},
+      {"warmup-from", FlagType::kNumber, "LR",
+       "learning rate of the first warm-up step, from which it rises to --lr at step N (--lr / N, "
+       "rising to --lr at step N - 1)",
+       0, 0},
       {"min-lr", FlagType::kNumber, "LR",
        "final learning rate of the schedule (cosine: a tenth of --lr; one-cycle: a 250000th; "
        "others: 0)",
