@@ -7,7 +7,7 @@ import contextlib
 import os
 
 import espalier
-from espalier.keras import Sequential, layers
+from espalier.keras import Sequential, layers, optimizers
 from espalier.keras.callbacks import CSVLogger
 from espalier.keras.datasets import digits
 
@@ -23,7 +23,7 @@ def main():
             layers.Dense(10, activation="softmax"),
         ]
     )
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(optimizers.Adam(0.003), "sparse_categorical_crossentropy", metrics=["accuracy"])
     history = model.fit(x, y, epochs=8, batch_size=32, validation_split=0.1, callbacks=[CSVLogger("digits.csv")])
     print(history)
     print(model.plan)
