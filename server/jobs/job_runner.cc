@@ -40,11 +40,13 @@ int64_t NumberOf(const std::string& job_id) {
 // Returns true if a finished job's step time differs from its plan's prediction.
 bool HasDrifted(const v1::Job& job) {
   constexpr double kMostError = 0.25;
-  constexpr int64_t kMinSteps = 10;  // the first steps are atypical
+  constexpr double kMostSeconds = 2e-3;  // what a step costs beside its operators, by far
+  constexpr int64_t kMinSteps = 10;      // the first steps are atypical
   const double predicted = job.plan().prediction().step_seconds();
   const double measured = job.median_step_seconds();
   if (job.steps_done() < kMinSteps || predicted <= 0 || measured <= 0) return false;
-  return std::abs(predicted / measured - 1) > kMostError;
+  return std::abs(predicted / measured - 1) > kMostError &&
+         std::abs(predicted - measured) > kMostSeconds;
 }
 
 // Returns the message about it. `drifts` are sorted, worst first.
