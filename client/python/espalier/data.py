@@ -17,6 +17,7 @@ import numpy as np
 
 from espalier.errors import InvalidArgument
 from espalier.npz import Array, Spool, as_array, temporary_folder, write_npz
+from espalier.spelling import meant
 from espalier.v1 import graph_pb2, training_pb2
 
 if TYPE_CHECKING:
@@ -84,8 +85,9 @@ def _check_lengths(columns: Mapping[str, Array]) -> int:
 class _Columns:
     """Finds the column of each input and gives it the input's shape and type."""
 
-    def __init__(self, inputs: Sequence[Input], given: Mapping[str, str] | None):
+    def __init__(self, inputs: Sequence[Input], given: Mapping[str, str] | None, ordered: bool = True):
         self._inputs = inputs
+        self._ordered = ordered  # whether the inputs are in the order of the graph
         self._given = dict(given or {})
         unknown = set(self._given) - {i.name for i in inputs}
         if unknown:
@@ -96,19 +98,25 @@ class _Columns:
     def names(self, have: Iterable[str]) -> dict[str, str]:
         """Input -> column. InvalidArgument if one is missing."""
         known = list(have)
-        found = {}
-        for i in self._inputs:
-            column = self._given.get(i.name, i.name)
-            if column not in known:
-                raise InvalidArgument(
-                    f"{i}: the data has no column {column}, only {', '.join(known) or 'none'}; name one: "
-                    f"columns={{'{i.name}': ...}}"
-                )
-            found[i.name] = column
+        found = {i.name: self._given.get(i.name, i.name) for i in self._inputs}
+        # A name that was given is more likely the cause than inputs that have none.
+        for i in sorted(self._inputs, key=lambda i: i.name not in self._given):
+            column = found[i.name]
+            if column in known:
+                continue
+            lacks = f"the data has no column {column}, only {', '.join(known) or 'none'}"
+            if i.name in self._given:
+                raise InvalidArgument(f"columns={{'{i.name}': '{column}'}}: {lacks}{meant(column, known)}")
+            raise InvalidArgument(f"{i}: {lacks}; name one: columns={{'{i.name}': ...}}")
         return found
 
     def of_sequence(self, items: Sequence[Any]) -> dict[str, Any]:
         """(x, y), (x, y, weights), ((x1, x2), y) by the order of the inputs."""
+        if len(self._inputs) > 1 and not self._ordered:
+            raise InvalidArgument(
+                "data holds tuples, and which array is which is known only to the program that submitted the job; give "
+                f"dicts by column: {', '.join(i.name for i in self._inputs)}"
+            )
         flat: list[Any] = []
         for item in items:
             if isinstance(item, Mapping):
@@ -209,12 +217,22 @@ def _of_frame(frame: Any, columns: _Columns, inputs: Sequence[Input]) -> dict[st
     taken = {i.name: columns._given.get(i.name, i.name) for i in inputs}
     missing = [i for i in inputs if taken[i.name] not in places]
     arrays = {name: column(name) for name in taken.values() if name in places}
-    if len(missing) == 1 and len(missing[0].shape) == 1:
+    if len(missing) == 1 and len(missing[0].shape) == 1 and missing[0].name not in columns._given:
         rest = [name for name in places if name not in taken.values()]
-        if len(rest) == missing[0].shape[0]:
-            features = np.stack([column(name).astype(np.float32) for name in rest], axis=1)
-            arrays[taken[missing[0].name]] = features
-            missing = []
+        text = [name for name in rest if frame.iloc[:, places[name]].dtype.kind not in "fiub"]
+        if len(rest) - len(text) == missing[0].shape[0] and text:
+            raise InvalidArgument(
+                f"{missing[0]} takes the columns that no other input reads, and {', '.join(text)} holds no numbers: "
+                f"frame.drop(columns={text})"
+            )
+        if len(rest) != missing[0].shape[0]:
+            raise InvalidArgument(
+                f"{missing[0]} takes the columns that no other input reads, and there are {len(rest)}: "
+                f"{', '.join(rest) or 'none'}; drop some, or name what the others read: columns={{input: column}}"
+            )
+        features = np.stack([column(name).astype(np.float32) for name in rest], axis=1)
+        arrays[taken[missing[0].name]] = features
+        missing = []
     if missing:
         columns.names(places)
     return arrays
@@ -351,13 +369,14 @@ def length(data: Any, inputs: Sequence[Input], columns: Mapping[str, str] | None
 
 
 def batches(
-    data: Any, inputs: Sequence[Input], columns: Mapping[str, str] | None, size: int
+    data: Any, inputs: Sequence[Input], columns: Mapping[str, str] | None, size: int, ordered: bool = True
 ) -> Iterator[dict[str, Array]]:
     """The examples of `data` in order, in batches of exactly `size`; the last ones that do not fill one are left out.
 
-    InvalidArgument if inputs and columns do not fit; what an iterable raises is passed on.
+    Without `ordered`, tuples are refused: `inputs` are not in the order of the graph. InvalidArgument if inputs and
+    columns do not fit; what an iterable raises is passed on.
     """
-    finder = _Columns(inputs, columns)
+    finder = _Columns(inputs, columns, ordered)
     arrays = _in_memory(data, finder, inputs)
     if arrays is not None:
         examples = _check_lengths(arrays)

@@ -235,8 +235,7 @@ def train(
     """
     if validation_split:
         raise errors.InvalidArgument(
-            "validation_split: the last examples of a stream are not known; give a dataset of its own: "
-            "fit(extra=...), spec.validation.dataset"
+            "validation_split: the last examples of a stream are not known; give others: fit(validation_data=...)"
         )
     inputs, size = inputs if graph is None else datasets.inputs_of(graph), spec.batch_size
     per_epoch = (datasets.length(data, inputs, columns) or 0) // size
@@ -317,14 +316,10 @@ def push(job: Job, data: Any, *, end: bool, columns: Mapping[str, str] | None) -
             for name, column in sorted(dataset.stream.columns.items())
         ]
         names = None
-        if isinstance(data, tuple):
-            raise errors.InvalidArgument(
-                f"data: job {job.id} does not know here which array is which; give dicts by column: "
-                f"{', '.join(i.name for i in inputs)}"
-            )
     most = record.spec.steps - record.steps_pushed
     size = record.spec.batch_size
-    batches = _passes(data, lambda given: datasets.batches(given, inputs, names, size), most)
+    ordered = graph is not None
+    batches = _passes(data, lambda given: datasets.batches(given, inputs, names, size, ordered), most)
     backlog = dataset.stream.backlog or _DEFAULT_BACKLOG
     try:
         return _push_all(job, batches, record.steps_pushed, backlog, end, lambda: False)

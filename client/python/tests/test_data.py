@@ -137,8 +137,12 @@ def test_pandas():
     frame = pandas.DataFrame(X, columns=["a", "b", "c"])
     frame["target"] = Y
     check(prepared(frame, columns={"y": "target"}))
-    with pytest.raises(InvalidArgument, match="no column x, only a, b, target"):
+    with pytest.raises(InvalidArgument, match=r"input x \[3\] takes the columns .* there are 2: a, b"):
         prepared(frame.drop(columns="c"), columns={"y": "target"})
+    with pytest.raises(InvalidArgument, match=r"no column targt.*did you mean 'target'"):
+        prepared(frame, columns={"y": "targt"})
+    with pytest.raises(InvalidArgument, match=r"name holds no numbers: frame.drop\(columns=\['name'\]\)"):
+        prepared(frame.assign(name="text"), columns={"y": "target"})
     frame["c"] = "text"
     with pytest.raises(InvalidArgument, match="column c has elements of type"):
         prepared(frame, columns={"y": "target"})

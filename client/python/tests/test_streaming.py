@@ -64,6 +64,22 @@ def test_an_iterator_that_ends_ends_the_job(curve):
     assert result.history["loss"] == curve[:6], "6 batches, and 8 examples that are left out"
 
 
+def test_other_examples_are_evaluated_after_each_epoch(curve):
+    class Watch(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def on_epoch(self, run, epoch, values):
+            self.seen.append(values["val_loss"])
+
+    streamed, uploaded = Watch(), Watch()
+    others = small.examples(64, seed=3)
+    run(list(pieces(BATCH)), stream=True, epochs=2, callbacks=[streamed], validation_data=others)
+    run(DATA, shuffle=False, epochs=2, callbacks=[uploaded], validation_data=others)
+    assert streamed.seen == uploaded.seen
+    assert len(streamed.seen) == 2
+
+
 def test_callbacks_see_epochs(curve):
     class Epochs(Callback):
         def __init__(self):
@@ -111,8 +127,10 @@ def test_what_the_data_raise_is_raised_and_the_job_can_go_on(daemon, curve):
         job.push(DATA)
     job.resume()
     rest = {name: array[3 * BATCH :] for name, array in DATA.items()}
-    with pytest.raises(errors.InvalidArgument, match="dicts by column: labels, x"):
-        job.push((rest["x"], rest["labels"]))
+    # The job knows its columns by name, not in the order of the graph's inputs.
+    for tuples in ((rest["x"], rest["labels"]), list(zip(rest["x"], rest["labels"], strict=True))):
+        with pytest.raises(errors.InvalidArgument, match="dicts by column: labels, x"):
+            job.push(tuples)
     assert job.push(rest) == 8
     job.wait()
     assert job.history["loss"] == curve[:8]
