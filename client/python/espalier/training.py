@@ -194,6 +194,7 @@ def fit(
     epochs: int | None = None,
     steps: int | None = None,
     validation_split: float = 0.0,
+    validation_data: Any = None,
     shuffle: bool = True,
     seed: int = 0,
     columns: Mapping[str, str] | None = None,
@@ -217,6 +218,7 @@ def fit(
     data: what espalier.data accepts; `columns` says which of its columns an input reads, if not that of its own name.
     optimizer: a name ("adam"), an object of espalier.optimizers, or a message. epochs (default 1) or steps.
     validation_split: this part of the examples, the last ones, is evaluated at the end instead of trained on.
+    validation_data: other examples, as `data`, that are evaluated after each epoch and at the end.
     name: of the job and the trained model. client: by default espalier.default_client(). search: fields of
     SearchOptions, as {"max_devices": 2, "strategy": "data_parallel"}. precision: "bf16" or "f16" for mixed precision.
     checkpoint_every: steps between checkpoints. verbose: 0, 1 (a progress bar) or 2 (a line for each epoch).
@@ -262,6 +264,15 @@ def fit(
     if execution == "job" and decisive:
         raise errors.InvalidArgument(f"{decisive}: execution='session'")
     in_session = bool(decisive) or execution == "session"
+    if validation_data is not None:
+        if validation_split or evaluate is not None:
+            raise errors.InvalidArgument("validation_data, validation_split, evaluate: give one of them")
+        if in_session:
+            held = datasets.inline_batch(validation_data, graph, columns)
+            evaluate = lambda session: session.evaluate(held)  # noqa: E731
+            spec.validation.SetInParent()
+        else:
+            _upload_validation(validation_data, graph, columns, client, spec)
 
     def configure(given: training_pb2.TrainingSpec) -> None:
         for callback in callbacks:
@@ -318,6 +329,18 @@ def fit(
         configure(spec)
         job = submit_or_cancel(client, spec, graph)
     return follow(client, job, spec, steps_per_epoch, callbacks, printer)
+
+
+def _upload_validation(
+    data: Any, graph: Graph, columns: Mapping[str, str] | None, client: Client, spec: training_pb2.TrainingSpec
+) -> None:
+    with datasets.prepare(data, graph, columns) as prepared:
+        uri = prepared.uri
+        if prepared.path is not None:
+            uri = "artifact:" + client._upload_file(prepared.path, prepared.stem)
+        dataset = datasets.dataset_message(prepared, uri, 0.0, True)
+    dataset.ClearField("columns")  # the coordinator takes those of the training
+    spec.validation.dataset.CopyFrom(dataset)
 
 
 def follow(

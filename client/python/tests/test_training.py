@@ -46,6 +46,28 @@ def test_the_evaluation_is_that_of_the_last_examples(daemon):
     assert len(result.history["loss"]) == 2 * (200 // 32)
 
 
+@pytest.mark.parametrize("execution", ["job", "session"])
+def test_examples_of_their_own_are_evaluated_after_each_epoch(daemon, execution):
+    class Watch(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def on_epoch(self, run, epoch, values):
+            self.seen.append(values["val_loss"])
+
+    watch, others = Watch(), small.examples(37, seed=8)
+    arguments = {"optimizer": sgd(0.3), "batch_size": 32, "epochs": 3, "execution": execution}
+    result = quiet_fit(small.graph(), small.examples(), validation_data=others, callbacks=[watch], **arguments)
+    weights = {name: value.astype(np.float64) for name, value in result.weights().items()}
+    loss, accuracy, _ = small.loss_and_gradients(weights, others["x"], others["labels"])
+    assert result.evaluation == pytest.approx({"loss": loss, "accuracy": accuracy}, abs=1e-5)
+    assert len(watch.seen) == 3
+    assert watch.seen[-1] == pytest.approx(loss, abs=1e-5)
+    assert watch.seen[0] > watch.seen[-1]
+    with pytest.raises(errors.InvalidArgument, match="give one of them"):
+        quiet_fit(small.graph(), small.examples(), validation_data=others, validation_split=0.1, **arguments)
+
+
 def test_shuffling_changes_the_curve_and_a_seed_repeats_it(daemon):
     def losses(seed):
         arguments = {"optimizer": "sgd", "batch_size": 32, "epochs": 2, "search": {"strategy": "single_device"}}
