@@ -254,6 +254,10 @@ class Session:
     def evaluate(self, data: Any = None) -> dict[str, float]:
         """Losses and metrics over all examples of `data`, each once, without dropout; None: the held-out ones."""
         if data is None:
+            if not self.held_out:
+                raise errors.FailedPrecondition(
+                    "evaluate: the session holds no examples out; give some, or open it with validation_split=0.1"
+                )
             source, parts = session_pb2.SessionBatch(held_out=True), None
         elif _is_rows(data):
             source, parts = self._batch(data)

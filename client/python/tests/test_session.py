@@ -156,6 +156,8 @@ def test_what_is_wrong_is_refused_and_the_session_goes_on(daemon):
             session.predict({"y": data["x"]})
         with pytest.raises(errors.InvalidArgument):
             session.step(steps=0)
+        with pytest.raises(errors.FailedPrecondition, match="validation_split"):
+            session.evaluate()
         wrong = {"x": data["x"], "labels": np.where(np.arange(32) == 17, 3, data["labels"])}
         with pytest.raises(errors.InvalidArgument, match=r"'labels': example 17 is 3; accepted are 0 to 2"):
             session.evaluate(wrong)
