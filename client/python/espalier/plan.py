@@ -48,12 +48,17 @@ class Plan:
     """A plan. `proto` is espalier.v1.Plan (docs/reference/plan-file.md); a notebook shows its tables."""
 
     proto: plan_pb2.Plan
-    text: str  # as `espalier explain` prints it
+    text: str  # as `espalier explain` prints it; empty for a session's
     measured_step_seconds: float = 0.0  # median of the job; 0: not measured
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return self.text
+        if self.text:
+            return self.text
+        each = [
+            f"{op.node} ({op.op}): {_split(op)} on {', '.join(map(str, op.devices))}" for op in self.proto.operators
+        ]
+        return "\n".join([repr(self).strip("<>"), *self._details(), *each])
 
     def __repr__(self) -> str:
         used = {device for op in self.proto.operators for device in op.devices}

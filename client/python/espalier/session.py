@@ -56,8 +56,8 @@ class Session:
     specification before it is sent. state: goes on with another session's optimizer (`state()`).
 
     A loop of zero_gradients, forward, backward and update gives the bits of `step`, and of espalier.fit with the same
-    plan, seed and examples. Thread-safe. zero_gradients and backward return before they are carried out: what goes
-    wrong in them is raised by the next call that returns something.
+    plan, seed and examples. Thread-safe. zero_gradients, backward and update return before they are carried out: what
+    goes wrong in them is raised by the next call that waits.
 
     ResourceExhausted if too few workers are idle or the model does not fit them; otherwise errors as espalier.fit.
     Unavailable from any call if a worker or the coordinator was lost: the session is gone then, as `save` left it.

@@ -54,6 +54,7 @@ def test_loop_step_and_fit_give_the_same_bits(daemon, strategy):
         assert session.updates == 8
     with espalier.Session(small.graph(), data, **options) as session:
         session.step(steps=8)
+        assert "linear" in str(session.plan)
         stepped = [values["loss"] for values in session.steps]
         weights = session.parameters()
     assert looped == stepped == result.history["loss"]
