@@ -130,6 +130,19 @@ def check(optimizer: Any, schedule: Any, clip_norm: float) -> None:
     _KNOWN[name](name, _options(optimizer))
 
 
+def check_parameters(optimizer: Any, module: torch.nn.Module) -> None:
+    """InvalidArgument for an optimizer of torch.optim that has none of the module's parameters."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return
+    have = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not have & {id(parameter) for parameter in module.parameters()}:
+        name = type(optimizer).__name__
+        raise InvalidArgument(
+            f"optimizer: this torch.optim.{name} has none of the module's parameters; make it of them: "
+            f"torch.optim.{name}(module.parameters())"
+        )
+
+
 def convert(optimizer: Any, schedule: optimizers.Schedule | None, clip_norm: float, names: Mapping[int, str]) -> Any:
     """The message of an optimizer of torch.optim, or what espalier.fit takes. InvalidArgument for one unknown.
 

@@ -54,6 +54,7 @@ class Trainer:
         arguments.check_module(module)
         arguments.check_loss(loss)
         torch_optimizers.check(optimizer, scheduler, clip_norm)
+        torch_optimizers.check_parameters(optimizer, module)
         self.module = module
         self.loss = loss
         self.optimizer = optimizer

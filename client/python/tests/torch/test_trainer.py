@@ -287,6 +287,12 @@ def test_optimizers_that_differ_are_refused_by_name(optimizer, message):
         Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=made)
 
 
+def test_the_optimizer_of_another_module_is_refused():
+    other = torch.optim.Adam(nn.Linear(2, 2).parameters())
+    with pytest.raises(InvalidArgument, match=r"none of the module's parameters.*torch\.optim\.Adam\("):
+        Trainer(nn.Linear(2, 2), optimizer=other, loss=nn.MSELoss())
+
+
 @pytest.mark.parametrize(
     ("scheduler", "message"),
     [
