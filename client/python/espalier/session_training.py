@@ -94,7 +94,8 @@ def train(
     if evaluate is not None:
         spec.dataset.ClearField("holdout_fraction")
     held = spec.dataset.holdout_fraction
-    per_epoch = (prepared.examples - int(prepared.examples * held)) // spec.batch_size
+    trained = prepared.examples - int(prepared.examples * held)
+    per_epoch = trained // spec.batch_size
     _set_total_steps(spec, per_epoch)
     if initial_epoch:
         if not (steps_per_epoch or per_epoch):
@@ -102,6 +103,8 @@ def train(
                 "initial_epoch needs data with a known number of examples, to begin with the batch of that epoch"
             )
         state = dataclasses.replace(state or SessionState(), next_batch=initial_epoch * (steps_per_epoch or per_epoch))
+    elif state is not None:
+        state = state.on(trained, int(spec.batch_size))
     validation, rule = training_pb2.Validation(), training_pb2.EarlyStopping()
     validated, stops = spec.HasField("validation"), spec.HasField("early_stopping")
     validation.CopyFrom(spec.validation)
@@ -124,6 +127,8 @@ def train(
         extra=complete,
         state=state,
     ) as session:
+        if state is not None and not trained and not initial_epoch:
+            _check_place(state, session)
         for note in session.notes:
             printer.note(note)
         epochs = int(spec.epochs) or (-(-int(spec.steps) // steps_per_epoch) if steps_per_epoch else 0)
@@ -142,6 +147,15 @@ def train(
             starts = [c.start_from_epoch for c in callbacks if isinstance(c, job_callbacks.EarlyStopping)]
             fit.early_stopping = _EarlyStopping(rule, starts[-1] if starts else 0)
         return fit.result(spec.name)
+
+
+def _check_place(state: SessionState, session: Session) -> None:
+    """Of data whose number of examples only the coordinator knows. InvalidArgument if batches cannot just go on."""
+    if state.on(session.examples, session.batch_size).next_batch != state.next_batch:
+        raise errors.InvalidArgument(
+            f"state: its training ended within an epoch of {state.examples} examples by {state.batch_size}; these data "
+            f"have {session.examples}, by {session.batch_size}: give dataclasses.replace(state, next_batch=0)"
+        )
 
 
 def _set_total_steps(spec: training_pb2.TrainingSpec, per_epoch: int) -> None:

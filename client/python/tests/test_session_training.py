@@ -1,5 +1,7 @@
 """fit by a session, and callbacks that direct it; validation during both kinds of training."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import small
@@ -7,6 +9,7 @@ import small
 import espalier
 from espalier import errors, optimizers
 from espalier.callbacks import EarlyStopping, ModelCheckpoint, ReduceLROnPlateau
+from espalier.session import SessionState
 from espalier.training import Callback
 
 OPTIONS = {"batch_size": 32, "verbose": 0, "seed": 3, "search": {"strategy": "data_parallel"}}
@@ -152,6 +155,29 @@ def test_a_session_goes_on_where_another_has_ended(daemon):
             assert np.array_equal(session.get(name), array), name
     with pytest.raises(errors.NotFound, match=r"no optimizer_state b1\.adam_m; it has none"):
         espalier.Session(small.graph(), data, state=state, **{**options, "optimizer": "sgd"})
+
+
+def test_batches_go_on_where_they_were_or_with_a_whole_epoch():
+    state = SessionState(updates=16, forwards=16, next_batch=16, examples=256, batch_size=32)
+    assert state.on(256, 32) == state
+    # Of 10 batches each, epoch 0 was not of these data; epoch 1 would repeat the shuffling of the second one.
+    other = state.on(320, 32)
+    assert (other.next_batch, other.updates, other.forwards) == (20, 16, 16)
+    assert state.on(256, 64).next_batch == 16
+    assert state.on(256, 16).next_batch == 16
+    assert state.on(96, 32).next_batch == 18
+
+
+def test_a_fit_goes_on_within_an_epoch_of_the_same_data_only(daemon):
+    state = SessionState(updates=3, forwards=3, next_batch=3, examples=256, batch_size=32)
+    sgd = {"epochs": 1, "execution": "session", "optimizer": optimizers.SGD(0.0), "shuffle": False}
+    whole, _ = fit(**sgd)
+    losses = whole.history["loss"]
+    assert len(set(losses)) == 8  # the parameters stay, the batches differ
+    same, _ = fit(state=state, **sgd)
+    assert same.history["loss"] == [*losses[3:], *losses[:3]]
+    other, _ = fit(state=dataclasses.replace(state, examples=224), **sgd)
+    assert other.history["loss"] == losses
 
 
 def test_a_fit_begins_with_a_later_epoch(daemon):

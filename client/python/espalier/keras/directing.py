@@ -20,10 +20,16 @@ from espalier.training import Callback, Run, TrainingResult
 
 if TYPE_CHECKING:
     from espalier.keras.training import Trainer
+    from espalier.session import Session
 
 
 class NeedsSession(FailedPrecondition):
     """A callback wanted of a job what only a session can do."""
+
+
+def state_of(session: Session) -> SessionState:
+    """The state of a session that trains on data of its own, with which data these are."""
+    return replace(session.state(), examples=session.examples, batch_size=session.batch_size)
 
 
 class Directing:
@@ -37,6 +43,7 @@ class Directing:
         self.first: Callback = _First(self)
         self.last: Callback = _Last(self)
         self.in_session = False
+        self.took_weights = False  # of a job
         self.plan: Any = None  # gives the plan
         self._rate: Any = None
 
@@ -115,6 +122,7 @@ class Directing:
             return
         for variable in self._variables.values():
             variable.locked = None
+        self.took_weights = result.has_weights
         self.model._take(self.built.lowering, result)
 
     def keep(self) -> None:
@@ -122,7 +130,13 @@ class Directing:
         if self.weights is not None and self.run is not None and self.run.session is not None:
             self.weights.detach()
             with contextlib.suppress(EspalierError):  # lost: the weights say so
-                self.state = self.run.session.state()
+                self.state = state_of(self.run.session)
+
+    def state_after(self, before: SessionState | None) -> SessionState | None:
+        """The optimizer's state for the weights that the model has now; `before`: as the training found it."""
+        if self.weights is not None:
+            return self.state
+        return None if self.took_weights else before  # a fit that was refused has changed nothing
 
     def end(self, refused: bool = False) -> None:
         """The training has ended, in any way. `refused`: by NeedsSession, so that nobody waits for the job."""

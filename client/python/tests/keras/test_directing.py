@@ -190,6 +190,21 @@ def test_trainings_that_go_on(daemon):
         fit(mine, x, y, execution="job")
 
 
+@pytest.mark.parametrize(
+    ("count", "first"), [(48, {}), (64, {"validation_split": 0.25}), (64, {"batch_size": 32})], ids=str
+)
+def test_a_fit_on_other_data_begins_with_their_first_batch(daemon, count, first):
+    rng = np.random.default_rng(12)
+    x, y = examples(rng)
+    model, mine = both(rng, lambda o: o.SGD(0.2, momentum=0.9))
+    for m, given in ((model, {}), (mine, {"execution": "session"})):
+        fit(m, x[:count], y[:count], **first, **given)  # 2 or 3 steps, the epochs of the second fit have 4
+    want, have = fit(model, x, y, epochs=2), fit(mine, x, y, epochs=2, execution="session")
+    same_history(have, want)
+    for a, b in zip(mine.get_weights(), model.get_weights(), strict=True):
+        close(a, b, 1e-4, 1e-4)
+
+
 def test_validation_by_steps_and_of_iterables(daemon):
     rng = np.random.default_rng(4)
     x, y = examples(rng, 96)
