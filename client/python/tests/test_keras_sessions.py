@@ -239,6 +239,26 @@ def test_refused(daemon):
         L.Dense(2)(x)
 
 
+def test_a_fit_that_is_refused_keeps_the_state_of_the_optimizer(daemon, tmp_path):
+    x, y = examples()
+    model = classifier()
+    model.fit(x, y, epochs=2, verbose=0, execution="session")
+    state = model._state
+    assert any(array.any() for array in state.optimizer.values())
+    for execution in ("session", "job"):
+        with pytest.raises(errors.InvalidArgument, match="no validation examples"):
+            model.fit(x, y, verbose=0, execution=execution, callbacks=[keras.callbacks.EarlyStopping()])
+    model.save(tmp_path / "model.zip")
+    loaded = keras.models.load_model(tmp_path / "model.zip")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*moments of the optimizer")
+        loaded.fit(x, y, verbose=0, execution="session")
+        model.fit(x, y, verbose=0, execution="session")
+    assert model._state.updates == loaded._state.updates == state.updates + 5
+    model.fit(x, y, verbose=0, execution="job")
+    assert model._state is None
+
+
 @pytest.mark.parametrize("schedule", [False, True], ids=["rate", "schedule"])
 def test_a_loaded_model_trains_as_if_it_had_not_been_saved(daemon, tmp_path, schedule):
     rng = np.random.default_rng(8)

@@ -218,7 +218,7 @@ class Trainer:
             raise
         finally:
             directing.end(refused)
-            self._state = directing.state
+            self._state = directing.state_after(self._state)
             if directing.in_session:
                 self._trained_before = True
         self.job, self.history, self._plan = result.job, history, directing.plan
