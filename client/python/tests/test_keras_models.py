@@ -326,6 +326,8 @@ def test_fit_refuses(change, message):
         (("sgd", "sparse_categorical_cross_entropy"), "did you mean 'sparse_categorical_crossentropy'"),
         (("sgd", {"activation": "mean_square_error"}), "did you mean 'mean_squared_error'"),
         (("sgd", "mse", ["accuracy", "root_mean_square_error"]), "did you mean 'root_mean_squared_error'"),
+        (("sgd", "mse", ["acuracy"]), "unknown metric 'acuracy'; did you mean 'accuracy'"),
+        (("sgd", "mse", ["binary_acuracy"]), "did you mean 'binary_accuracy'"),
         (("sgd", "nonsense"), "unknown loss 'nonsense'; known are .*'?mse"),
     ],
 )

@@ -180,6 +180,8 @@ for _class in (
 for _name in losses.CLASSES:
     CLASSES.setdefault(_name, _of_loss(_name))
 
+_ACCURACIES: dict[str, Callable[..., Metric]] = {"accuracy": CategoricalAccuracy, "acc": CategoricalAccuracy}
+
 # Metrics of Keras that are no means over the examples of a step.
 _NOT_MEANS = (
     "F1Score",
@@ -225,7 +227,8 @@ def get(identifier: Any, integer_labels: bool, classes: int | None) -> Metric:
         return CLASSES[identifier](name=identifier)
     if callable(identifier) and not isinstance(identifier, (type, Metric)) and name in CLASSES:
         identifier = name
-    found: Metric = find("metric", identifier, CLASSES, Metric)
+    # "accuracy" and "acc" were looked for above: here they are names that others are similar to.
+    found: Metric = find("metric", identifier, {**CLASSES, **_ACCURACIES}, Metric)
     return found
 
 
