@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from espalier import errors, transfer
 from espalier.generation import GenerationMethods
 from espalier.job import AsyncJob, Job, download, download_weights
+from espalier.notes import warn
 from espalier.plan import Plan
 from espalier.rpc import AsyncConnection, Connection, Settings, idempotency_key, make_settings, method
 from espalier.steps import Asynchronous, Blocking, Send, Steps, Unary, Work, drive, operation
@@ -75,7 +75,7 @@ class ClientMethods(GenerationMethods, Generic[J]):
         """
         job, notes = yield from self._submit(spec, key, graph)
         for note in notes:
-            warnings.warn(note, errors.EspalierWarning, stacklevel=4)
+            warn(note)
         return job
 
     def _submit(

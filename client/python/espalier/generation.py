@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from espalier import errors
+from espalier.notes import warn
 from espalier.rpc import method
 from espalier.steps import Emit, InitialMetadata, Lost, Open, Read, Step, Steps, Unary, consume, operation, stream
 from espalier.v1 import inference_pb2
@@ -80,7 +80,7 @@ def _generate(
     try:
         metadata = yield InitialMetadata(replies)
         if "espalier-warning" in metadata:
-            warnings.warn(metadata["espalier-warning"], errors.EspalierWarning, stacklevel=4)
+            warn(metadata["espalier-warning"])
         while (reply := (yield Read(replies))) is not None:
             yield Emit(reply)
     except Lost as lost:

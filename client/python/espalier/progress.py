@@ -7,11 +7,11 @@ import math
 import shutil
 import sys
 import time
-import warnings
 from collections.abc import Mapping
 from typing import IO, Any
 
-from espalier.errors import EspalierWarning, InvalidArgument
+from espalier.errors import InvalidArgument
+from espalier.notes import warn
 from espalier.plan import seconds
 
 logger = logging.getLogger("espalier")
@@ -69,7 +69,7 @@ class Printer:
     def note(self, text: str) -> None:
         """Something that the user should know."""
         if self.verbose == 0:
-            warnings.warn(text, EspalierWarning, stacklevel=5)
+            warn(text)
         else:
             self.message(f"note: {text}")
 

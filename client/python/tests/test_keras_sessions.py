@@ -324,3 +324,30 @@ def test_load_model_refuses(tmp_path):
     (tmp_path / "text.zip").write_text("no archive")
     with pytest.raises(errors.InvalidArgument, match=r"is no \.zip that Model.save wrote"):
         keras.models.load_model(tmp_path / "text.zip")
+
+
+def test_what_steps_do_not_report_is_said_once_at_the_users_line(daemon):
+    x, y = examples()
+    model = Sequential([L.Dense(3, input_shape=(6,))])  # a warning of the loss, too
+    model.compile("adam", "categorical_crossentropy", metrics=[keras.metrics.AUC(from_logits=True)])
+
+    def told(call):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+        assert all(warning.filename == __file__ for warning in caught)
+        return [str(warning.message) for warning in caught]
+
+    labels = np.eye(3, dtype=np.float32)[y]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # an error comes alone
+        with pytest.raises(errors.InvalidArgument, match="batch_size"):
+            model.fit(x, labels, batch_size=0)
+    first = told(lambda: model.fit(x, labels, verbose=0))
+    assert any(text.startswith("fit: auc: computed by evaluate") for text in first)
+    assert any("does not end in a softmax" in text for text in first)
+    again = told(lambda: model.fit(x, labels, verbose=0, execution="session"))
+    assert any("the moments of the optimizer begin anew" in text for text in again)
+    assert not any("do not report it" in text for text in again + told(lambda: model.train_on_batch(x, labels)))
+    model.compile("adam", "categorical_crossentropy", metrics=[keras.metrics.AUC(from_logits=True)])
+    assert any("do not report it" in text for text in told(lambda: model.train_on_batch(x, labels)))

@@ -9,8 +9,8 @@ from typing import Any
 
 from espalier.client import Client, default_client
 from espalier.core.flags import Flag, parse
-from espalier.core.notes import warn
 from espalier.errors import InvalidArgument
+from espalier.notes import warn
 
 
 def _count(text: str) -> int:

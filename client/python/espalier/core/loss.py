@@ -8,10 +8,10 @@ from typing import Any
 from espalier.core.enums import LossType, MetricsType
 from espalier.core.inline import inline
 from espalier.core.layer import Tensor
-from espalier.core.notes import warn
 from espalier.errors import InvalidArgument
 from espalier.graph import Graph
 from espalier.graph import Tensor as Value
+from espalier.notes import warn
 
 LABEL = "label"
 _SPARSE = LossType.LOSS_SPARSE_CATEGORICAL_CROSSENTROPY

@@ -18,9 +18,9 @@ from espalier.core.feeding import Feeding
 from espalier.core.layer import Array, Feed, Op, Parameter, Tensor
 from espalier.core.loss import LABEL, Compiled, add_loss, loss_type_of, metric_of
 from espalier.core.metrics import PerfMetrics
-from espalier.core.notes import warn
 from espalier.core.settle import settle
 from espalier.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from espalier.notes import warn
 from espalier.plan import Plan
 from espalier.progress import Printer, values_text
 from espalier.session import Session

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,10 +15,11 @@ import numpy as np
 from espalier import safetensors_io
 from espalier.callbacks import prepared
 from espalier.client import Client
-from espalier.errors import AlreadyExists, EspalierWarning, InvalidArgument
+from espalier.errors import AlreadyExists, InvalidArgument
 from espalier.jax.convert import Converted, leaf_name, to_graph
 from espalier.jax.live_params import Following
 from espalier.jax.optimizers import match
+from espalier.notes import warn
 from espalier.session import Session
 from espalier.spelling import checked
 from espalier.training import Callback, TrainingResult, fit
@@ -101,7 +101,7 @@ class Trainer:
         proto = self._optimizer(converted, total, whole=steps is not None or arrays is not None)
         self.converted = converted
         for note in converted.notes:
-            warnings.warn(note, EspalierWarning, stacklevel=2)
+            warn(note)
         known = arrays is not None and steps is None
         told = prepared(callbacks, self, int(epochs or 1), None, total // int(epochs or 1) if known else 0)
         self._following = Following(self, converted)

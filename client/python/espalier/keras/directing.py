@@ -6,15 +6,15 @@ In a session they are the session's. A job does not wait for callbacks: there bo
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from espalier.errors import EspalierError, EspalierWarning, FailedPrecondition
+from espalier.errors import EspalierError, FailedPrecondition
 from espalier.keras.heads import LossGraph
 from espalier.keras.live_weights import LiveWeights
 from espalier.keras.optimizers import LearningRateSchedule
+from espalier.notes import warn
 from espalier.session_state import SessionState
 from espalier.training import Callback, Run, TrainingResult
 
@@ -56,6 +56,7 @@ class Directing:
         model = self.model
         self.run, self._rate = run, model.optimizer.learning_rate
         self.in_session = run.session is not None
+        model._point_out_metrics("fit")
         if run.session is None:
             job = run.job
             self.plan = lambda: job.plan
@@ -64,11 +65,9 @@ class Directing:
             self.plan = lambda: plan
         goes_on = run.session is not None and model._state is not None
         if model._trained_before and not goes_on and model._has_moments():
-            warnings.warn(
+            warn(
                 f"{model.name} is trained again: its weights go on, the moments of the optimizer begin anew. Trainings "
                 "with execution='session', one after the other, keep them",
-                EspalierWarning,
-                stacklevel=2,
             )
         if run.session is None:
             why = NeedsSession(

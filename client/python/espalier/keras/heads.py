@@ -37,6 +37,7 @@ class Compiled:
         found = [metrics.get(item, False, None) for item in _leaves([given, weighted])]
         # Names of what is computed from all predictions of an evaluation.
         self.of_predictions = [metric.name for metric in found if isinstance(metric, ConfusionMetric)]
+        self.pointed_out = False  # whether the user was told of them
 
 
 def _leaves(given: Any) -> list[Any]:

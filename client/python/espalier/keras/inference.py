@@ -299,8 +299,6 @@ class Inference(Trainer):
         train: bool,
     ) -> Any:
         source = Source(x, y, sample_weight, class_weight, "train_on_batch" if train else "test_on_batch")
-        if train:
-            self._point_out_metrics("train_on_batch")
         count = source.examples
         if count is None:
             raise InvalidArgument("train_on_batch and test_on_batch take arrays, not an iterable")
@@ -318,6 +316,7 @@ class Inference(Trainer):
             else:
                 source.follow(built)
                 (columns,) = source.batches(network, built.targets)
+                self._point_out_metrics("train_on_batch")
                 values = self._step(session, columns, kept)
                 weight = float(columns[WEIGHTS].sum(dtype=np.float64)) if built.weighted else count
                 totals.add(built, values, count, weight)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-from espalier.errors import EspalierWarning, InvalidArgument
+from espalier.errors import InvalidArgument
 from espalier.graph import Tensor
 from espalier.keras import backend
 from espalier.keras.lowering import Lowering, Value, known
 from espalier.keras.serialization import Configurable, find, of_keras
+from espalier.notes import warn
 
 _EPSILON = 1e-7
 
@@ -239,11 +239,9 @@ class _Logits(Loss):
         return None
 
     def _warn(self, function: str) -> None:
-        warnings.warn(
+        warn(
             f"{self.name}: the model does not end in a {function}, and from_logits is False: its output is taken as "
             f"probabilities, as Keras does. If it holds logits, give {type(self).__name__}(from_logits=True)",
-            EspalierWarning,
-            stacklevel=2,
         )
 
 

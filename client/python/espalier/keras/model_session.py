@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from espalier import kept_sessions
-from espalier.errors import EspalierError, EspalierWarning, ResourceExhausted
+from espalier.errors import EspalierError, ResourceExhausted
 from espalier.keras.heads import LossGraph
 from espalier.keras.live_weights import LiveWeights
+from espalier.notes import warn
 from espalier.session import Session, SessionState
 from espalier.v1 import graph_pb2, program_pb2
 
@@ -104,7 +104,7 @@ class ModelSession:
             fitting = {n: a for n, a in state.optimizer.items() if have.get(n) == a.shape}
             self.session.set_optimizer_state(fitting)
         for note in self.session.notes if wanted.compiled is not None else ():  # about losses
-            warnings.warn(note, EspalierWarning, stacklevel=2)
+            warn(note)
         self.weights = LiveWeights(self.session, built.lowering.variables, sent=False)
         self._timer: threading.Timer | None = None
         self._used = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +9,13 @@ import numpy as np
 
 from espalier import callbacks as callback_classes
 from espalier import training as jobs
-from espalier.errors import EspalierWarning, InvalidArgument
+from espalier.errors import InvalidArgument
 from espalier.keras import arrays, backend, validation
 from espalier.keras.directing import Directing, NeedsSession
 from espalier.keras.heads import Compiled, Head, LossGraph, heads_of, loss_graph
 from espalier.keras.lowering import Lowering, Value
 from espalier.keras.variable import Variable
+from espalier.notes import warn
 from espalier.session_state import SessionState
 from espalier.spelling import checked
 from espalier.v1 import program_pb2, training_pb2
@@ -134,7 +134,6 @@ class Trainer:
             raise InvalidArgument(f"fit: epochs={epochs!r}; accepted: an integer above 0")
         if self._compiled is None:
             raise InvalidArgument(f"{self.name}: call compile(optimizer, loss, metrics) before fit")
-        self._point_out_metrics("fit")
         source = arrays.Source(x, y, sample_weight, class_weight)
         size = arrays.batch_size_of(batch_size) or source.batch_size or self._default_batch_size
         held, validation_split = validation.held_out(
@@ -225,13 +224,13 @@ class Trainer:
         return history
 
     def _point_out_metrics(self, who: str) -> None:
+        # Once for each compile, by a training that begins.
         assert self._compiled is not None
-        if self._compiled.of_predictions:
-            warnings.warn(
+        if self._compiled.of_predictions and not self._compiled.pointed_out:
+            self._compiled.pointed_out = True
+            warn(
                 f"{who}: {', '.join(self._compiled.of_predictions)}: computed by evaluate and validation, from all "
                 "predictions; the steps of a training do not report it",
-                EspalierWarning,
-                stacklevel=4,
             )
 
     def fit_generator(self, generator: Any, steps_per_epoch: int | None = None, epochs: int = 1, **kwargs: Any) -> Any:
@@ -285,11 +284,9 @@ class Trainer:
     def _take(self, g: Lowering, result: jobs.TrainingResult) -> None:
         # The weights of a job.
         if not result.has_weights:
-            warnings.warn(
+            warn(
                 f"{self.name}: the training was stopped, so its job was cancelled; the model has the weights that it "
                 "had before. checkpoint_every keeps those of the job: job.resume() goes on from them",
-                EspalierWarning,
-                stacklevel=3,
             )
             return
         self._trained_before = True

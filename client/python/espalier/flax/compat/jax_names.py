@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import jax as _jax
 
-from espalier.errors import EspalierWarning
 from espalier.flax.compat import loop as _loop
+from espalier.notes import warn as _warn
 
 
 def __getattr__(name: str) -> Any:
@@ -76,10 +75,8 @@ def _initialize(
     if (num_processes or 1) > 1 and process_id:
         print(f"process {process_id} ends: the daemon's workers do its part, process 0 drives the training")
         sys.exit(0)
-    warnings.warn(
+    _warn(
         "jax.distributed.initialize connects nothing here: the workers of the daemon share each batch",
-        EspalierWarning,
-        stacklevel=2,
     )
 
 
