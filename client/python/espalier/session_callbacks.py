@@ -10,6 +10,7 @@ import numpy as np
 
 from espalier.callback import Callback, Logs
 from espalier.errors import InvalidArgument
+from espalier.v1 import training_pb2
 
 
 class _Monitor:
@@ -123,6 +124,18 @@ class ModelCheckpoint(Callback):
         self.save_freq, self.initial_value_threshold = save_freq, initial_value_threshold
         _Monitor("ModelCheckpoint", monitor, mode)
 
+    def set_model(self, model: Any) -> None:
+        """As Callback. InvalidArgument for a file that the model is not written to."""
+        super().set_model(model)
+        check = getattr(model, "_check_checkpoint", None)  # of espalier.keras and espalier.jax
+        if check is not None and not self.filepath.startswith("artifact:"):
+            check(self.filepath, self.save_weights_only)
+
+    def configure_session(self, spec: training_pb2.TrainingSpec) -> None:
+        """Checks the name of the file for a graph, as set_model for a model."""
+        if self.model is None and not self.filepath.startswith("artifact:"):
+            self._check_format(self.filepath)
+
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Forgets an earlier training."""
         self._watched = _Monitor("ModelCheckpoint", self.monitor, self.mode)
@@ -177,14 +190,18 @@ class ModelCheckpoint(Callback):
 
             torch.save(self.model.state_dict(), path)
             return
+        self._check_format(path)
         parameters = self.run.parameters()
         if path.endswith(".safetensors"):
             from espalier.safetensors_io import save_file
 
             save_file(parameters, path)
-        elif path.endswith(".npz"):
-            np.savez(path, **parameters)  # type: ignore[arg-type]
         else:
+            np.savez(path, **parameters)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _check_format(path: str) -> None:
+        if not path.endswith((".npz", ".safetensors")):
             raise InvalidArgument(
                 f"ModelCheckpoint: {path}: the parameters of a graph go to .npz, .safetensors or artifact:NAME"
             )

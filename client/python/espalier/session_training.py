@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from espalier import data as datasets
-from espalier import errors, job_callbacks
+from espalier import errors, job_callbacks, monitors
 from espalier.client import Client
 from espalier.job import Reports
 from espalier.npz import Array
@@ -91,6 +91,9 @@ def train(
     if evaluate is not None:
         spec.dataset.holdout_fraction = 0.5  # tells `configure` that there is a validation
     configure(spec)
+    outputs = [output.name for output in graph.proto.outputs]
+    held_out = outputs if spec.dataset.holdout_fraction and spec.HasField("validation") else []
+    monitors.check(callbacks, outputs, held_out if evaluate is None else None)
     if evaluate is not None:
         spec.dataset.ClearField("holdout_fraction")
     held = spec.dataset.holdout_fraction

@@ -298,6 +298,14 @@ def test_refused(make, message):
         make()
 
 
+def watching(callback, **arguments):
+    return {"callbacks": [callback], **arguments}
+
+
+def checkpoint(path, **arguments):
+    return keras.callbacks.ModelCheckpoint(path, **arguments)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -311,6 +319,14 @@ def test_refused(make, message):
         ({"validation_data": np.zeros(3)}, "validation_data: accepted"),
         ({"validation_steps": 2}, "no validation examples in memory; give validation_data"),
         ({"callbacks": [print]}, "is no espalier.callbacks.Callback"),
+        (watching(keras.callbacks.EarlyStopping("val_los"), validation_split=0.2), "did you mean 'val_loss'"),
+        (watching(keras.callbacks.EarlyStopping("val_auc")), "only accuracy, loss; give fit validation examples"),
+        (watching(keras.callbacks.EarlyStopping("val_auc"), validation_split=0.2), "only .*val_accuracy, val_loss"),
+        (watching(keras.callbacks.ReduceLROnPlateau()), "monitor is 'val_loss', which will not be reported"),
+        (watching(checkpoint("b.keras")), r"b\.keras: models are saved as \.zip"),
+        (watching(checkpoint("b.zip", save_weights_only=True)), r"ends in \.npz or \.safetensors"),
+        (watching(checkpoint("b.zip", monitor="acuracy", save_best_only=True)), "did you mean 'accuracy'"),
+        (watching(checkpoint("b-{epoch}-{val_loss:.2f}.zip")), "filepath names 'val_loss', .*give fit validation"),
     ],
 )
 def test_fit_refuses(change, message):

@@ -109,8 +109,32 @@ def test_checkpoints_hold_the_parameters_of_their_epochs(daemon, tmp_path):
     assert len(newest) == improved
     with np.load(files[int(np.argmin(losses))]) as saved:
         assert np.array_equal(daemon.weights(f"checkpoint-test@{improved}")["w1"], saved["w1"])
-    with pytest.raises(errors.InvalidArgument, match="val_nothing"):
-        fit(callbacks=[ModelCheckpoint("artifact:x", monitor="val_nothing", save_best_only=True)])
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (ModelCheckpoint("artifact:x", monitor="val_los", save_best_only=True), "'val_los', .*did you mean 'val_loss'"),
+        (ModelCheckpoint("{epoch}-{val_los}.npz"), "filepath names 'val_los'"),
+        (ReduceLROnPlateau("nothing"), "'nothing', which will not be reported, only .*loss"),
+        (ModelCheckpoint("x.pt"), r"parameters of a graph go to \.npz, \.safetensors or artifact:NAME"),
+    ],
+)
+def test_what_a_callback_watches_is_checked_before_the_training(daemon, callback, message):
+    recorder = Recorder()
+    with pytest.raises(errors.InvalidArgument, match=message):
+        fit(callbacks=[recorder, callback])
+    assert not recorder.steps
+
+
+def test_a_callback_watches_what_another_adds(daemon, tmp_path):
+    class Adds(espalier.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["mine"] = float(epoch)
+
+    best = ModelCheckpoint(tmp_path / "{epoch}-{mine}.npz", monitor="mine", mode="max", save_best_only=True)
+    fit(epochs=2, callbacks=[Adds(), best])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1-0.0.npz", "2-1.0.npz"]
 
 
 def test_a_callback_stops_a_session_and_keeps_its_parameters(daemon):

@@ -257,6 +257,7 @@ class Trainer:
     def save(self, path: Any, overwrite: bool = True) -> None:
         """Writes parameters and state by the names of their leaves to a .npz or .safetensors file."""
         path = os.fspath(path)
+        self._check_checkpoint(path)
         if not overwrite and os.path.exists(path):
             raise AlreadyExists(f"{path} exists; give overwrite=True to replace it")
         leaves = jax.tree_util.tree_flatten_with_path((self.params, self.state))[0]
@@ -265,12 +266,15 @@ class Trainer:
         arrays = {name: np.asarray(leaf) for name, leaf in named.items()}
         if path.endswith(".npz"):
             np.savez(path, **arrays)  # type: ignore[arg-type]
-        elif path.endswith(".safetensors"):
-            safetensors_io.save_file(arrays, path)
         else:
-            raise InvalidArgument(f"{path}: the name of a file of parameters ends in .npz or .safetensors")
+            safetensors_io.save_file(arrays, path)
 
     save_weights = save  # of callbacks.ModelCheckpoint
+
+    @staticmethod
+    def _check_checkpoint(path: str, weights_only: bool = False) -> None:
+        if not path.endswith((".npz", ".safetensors")):
+            raise InvalidArgument(f"{path}: the name of a file of parameters ends in .npz or .safetensors")
 
     def _converted(self, data: Any, batch_size: int, example: Any) -> tuple[Converted, Any, list[Any] | None]:
         """The graph of the loss, the columns of the data, and its arrays if they are in memory."""

@@ -208,6 +208,9 @@ class Model(Inference, Layer):
         self._need_built("save")
         saving.save_model(self, filepath, overwrite)
 
+    def _check_checkpoint(self, filepath: str, weights_only: bool) -> None:
+        saving.check_checkpoint(self, filepath, weights_only)
+
     def to_json(self, **kwargs: Any) -> str:
         """The configuration as JSON, for model_from_json."""
         return saving.to_json(self, **kwargs)

@@ -103,13 +103,34 @@ def assign(model: Model, found: Mapping[str, Any], path: str) -> None:
 # Models: config.json and weights in one archive.
 
 
-def save_model(model: Model, filepath: Any, overwrite: bool = True) -> None:
-    """Writes a .zip with the configuration, the weights, and what `compile` was told, with the optimizer's state."""
-    path = os.fspath(filepath)
+def check_checkpoint(model: Model, path: str, weights_only: bool) -> None:
+    """InvalidArgument if ModelCheckpoint could not write `model` to a file of this name."""
+    if weights_only:
+        _format(path)
+        return
+    _check_name(path)
+    _check_class(model)
+
+
+def _check_name(path: str) -> None:
     if not path.endswith(".zip"):
         raise InvalidArgument(
             f"{path}: models are saved as .zip; a .keras file is Keras' own: espalier.keras.from_keras reads its models"
         )
+
+
+def _check_class(model: Model) -> None:
+    from espalier.keras.models import Model as Base
+    from espalier.keras.models import Sequential
+
+    if type(model) not in (Base, Sequential):
+        raise InvalidArgument(f"{model.name}: a class of your own has no configuration; save its weights")
+
+
+def save_model(model: Model, filepath: Any, overwrite: bool = True) -> None:
+    """Writes a .zip with the configuration, the weights, and what `compile` was told, with the optimizer's state."""
+    path = os.fspath(filepath)
+    _check_name(path)
     if not overwrite and os.path.exists(path):
         raise AlreadyExists(f"{path} exists; give overwrite=True to replace it")
     model._name_weights()
@@ -181,11 +202,9 @@ def load_model(
 
 def to_json(model: Model, **kwargs: Any) -> str:
     """A model's configuration as JSON."""
-    from espalier.keras.models import Model as Base
     from espalier.keras.models import Sequential as Stack
 
-    if type(model) not in (Base, Stack):
-        raise InvalidArgument(f"{model.name}: a class of your own has no configuration; save its weights")
+    _check_class(model)
     kind = "Sequential" if isinstance(model, Stack) else "Functional"
     return json.dumps({"class_name": kind, "config": model.get_config()}, **kwargs)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from espalier import callbacks as callback_classes
+from espalier import monitors
 from espalier import training as jobs
 from espalier.errors import InvalidArgument
 from espalier.keras import arrays, backend, validation
@@ -173,6 +174,8 @@ class Trainer:
             execution = "session" if why else "job"
         in_session = execution == "session"
         built = self._built(network, shapes, source.weighted or (held is not None and held.weighted), in_session)
+        validated = [report.name for report in built.reports] if held is not None or validation_split else []
+        monitors.check(run, [report.name for report in built.reports if report.metric is None], validated)
         evaluate = None
         regular = any(v.regularizer is not None for v in built.lowering.variables.values())
         if (
