@@ -448,6 +448,26 @@ def test_batch_sizes_that_cannot_be_are_refused(size):
         model.fit(np.zeros((8, 3)), np.zeros((8, 2)), batch_size=size)
 
 
+def test_what_compile_was_given_can_be_read():
+    model = Sequential([L.Dense(3, activation="softmax")])
+    assert (model.compiled, model.loss, model.optimizer, model.metrics) == (False, None, None, [])
+    given = ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2, name="top")]
+    model.compile("adam", "sparse_categorical_crossentropy", given)
+    assert (model.compiled, model.loss) == (True, "sparse_categorical_crossentropy")
+    assert isinstance(model.optimizer, keras.optimizers.Adam)
+    assert [metric.name for metric in model.metrics] == ["accuracy", "top"]
+    model.build((None, 6))
+    assert [metric.name for metric in model.metrics] == model.metrics_names[1:] == ["accuracy", "top"]
+    assert isinstance(model.metrics[0], keras.metrics.SparseCategoricalAccuracy)
+    x = Input((4,))
+    two = Model(x, [L.Dense(1, name="a")(x), L.Dense(1, activation="sigmoid", name="b")(x)])
+    losses = {"a": "mse", "b": "binary_crossentropy"}
+    two.compile("sgd", losses, metrics={"a": ["mae"], "b": ["accuracy"]})
+    assert two.loss == losses
+    assert [metric.name for metric in two.metrics] == ["mae", "accuracy"]
+    assert two.metrics_names == ["loss", "a_loss", "b_loss", "a_mae", "b_accuracy"]
+
+
 def test_fit_needs_compile():
     with pytest.raises(InvalidArgument, match="compile"):
         Sequential([L.Dense(2, input_shape=(3,))]).fit(np.zeros((8, 3)), np.zeros((8, 2)))

@@ -34,9 +34,9 @@ class Compiled:
         self.metrics, self.weighted_metrics = given, weighted
         for item in _leaves(loss):
             losses.get(item)
-        found = [metrics.get(item, False, None) for item in _leaves([given, weighted])]
+        self.named_metrics = [metrics.get(item, False, None) for item in _leaves([given, weighted])]
         # Names of what is computed from all predictions of an evaluation.
-        self.of_predictions = [metric.name for metric in found if isinstance(metric, ConfusionMetric)]
+        self.of_predictions = [metric.name for metric in self.named_metrics if isinstance(metric, ConfusionMetric)]
         self.pointed_out = False  # whether the user was told of them
 
 

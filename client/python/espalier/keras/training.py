@@ -15,6 +15,7 @@ from espalier.keras import arrays, backend, validation
 from espalier.keras.directing import Directing, NeedsSession
 from espalier.keras.heads import Compiled, Head, LossGraph, heads_of, loss_graph
 from espalier.keras.lowering import Lowering, Value
+from espalier.keras.metric import Metric
 from espalier.keras.variable import Variable
 from espalier.notes import warn
 from espalier.session_state import SessionState
@@ -30,6 +31,8 @@ class Trainer:
     """The part of a model that trains it."""
 
     name: str
+    loss: Any = None  # as compile was given it
+    compiled = False
     _compiled: Compiled | None = None
     _network: Network | None
     history: Any = None
@@ -66,12 +69,28 @@ class Trainer:
             # The third argument of Keras 2.
             loss_weights, metrics = None, loss_weights
         self._compiled = Compiled(optimizer, loss, loss_weights, metrics, weighted_metrics)
+        self.loss, self.compiled = loss, True
         self._trained_before, self._state = False, None
 
     @property
     def optimizer(self) -> Any:
         """The optimizer of `compile`."""
         return None if self._compiled is None else self._compiled.optimizer
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """The metrics of `compile`, with their names; the loss, which Keras lists first, is no object here."""
+        compiled = self._compiled
+        if compiled is None:
+            return []
+        network = self._network
+        if network is None:  # of a model that has seen no shapes
+            return compiled.named_metrics
+        heads = self._heads(network)
+        shapes = [shape for shape, _ in network.infer([(t.shape, t.dtype) for t in network.inputs])]
+        for head, shape in zip(heads, shapes, strict=True):
+            head.resolve(shape)
+        return [metric for head in heads for metric, _ in head.metrics]
 
     @property
     def plan(self) -> Any:
