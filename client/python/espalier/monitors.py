@@ -32,11 +32,11 @@ def check(callbacks: Sequence[Any], trained: Iterable[str], validated: Iterable[
         for what, name in _watched(callback):
             if name in names or name in _BESIDES or (validated is None and name.startswith("val_")):
                 continue
-            unvalidated = name.startswith("val_") and not any(known.startswith("val_") for known in names)
-            remedy = "; give fit validation examples" if unvalidated else meant(name, names)
+            who = f"{type(callback).__name__}: {what} {name!r}"
+            if name.startswith("val_") and not any(known.startswith("val_") for known in names):
+                raise InvalidArgument(f"{who}, but there are no validation examples; give validation_split")
             raise InvalidArgument(
-                f"{type(callback).__name__}: {what} {name!r}, which will not be reported, only "
-                f"{', '.join(sorted(names))}{remedy}"
+                f"{who}, which will not be reported, only {', '.join(sorted(names))}{meant(name, names)}"
             )
 
 

@@ -92,8 +92,9 @@ def train(
         spec.dataset.holdout_fraction = 0.5  # tells `configure` that there is a validation
     configure(spec)
     outputs = [output.name for output in graph.proto.outputs]
-    held_out = outputs if spec.dataset.holdout_fraction and spec.HasField("validation") else []
-    monitors.check(callbacks, outputs, held_out if evaluate is None else None)
+    monitors.check(
+        callbacks, outputs, None if evaluate is not None else outputs if spec.dataset.holdout_fraction else ()
+    )
     if evaluate is not None:
         spec.dataset.ClearField("holdout_fraction")
     held = spec.dataset.holdout_fraction

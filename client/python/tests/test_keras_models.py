@@ -320,13 +320,13 @@ def checkpoint(path, **arguments):
         ({"validation_steps": 2}, "no validation examples in memory; give validation_data"),
         ({"callbacks": [print]}, "is no espalier.callbacks.Callback"),
         (watching(keras.callbacks.EarlyStopping("val_los"), validation_split=0.2), "did you mean 'val_loss'"),
-        (watching(keras.callbacks.EarlyStopping("val_auc")), "only accuracy, loss; give fit validation examples"),
+        (watching(keras.callbacks.EarlyStopping("val_auc")), "'val_auc', but there are no validation examples"),
         (watching(keras.callbacks.EarlyStopping("val_auc"), validation_split=0.2), "only .*val_accuracy, val_loss"),
-        (watching(keras.callbacks.ReduceLROnPlateau()), "monitor is 'val_loss', which will not be reported"),
+        (watching(keras.callbacks.ReduceLROnPlateau()), "monitor is 'val_loss', but there are no validation"),
         (watching(checkpoint("b.keras")), r"b\.keras: models are saved as \.zip"),
         (watching(checkpoint("b.zip", save_weights_only=True)), r"ends in \.npz or \.safetensors"),
         (watching(checkpoint("b.zip", monitor="acuracy", save_best_only=True)), "did you mean 'accuracy'"),
-        (watching(checkpoint("b-{epoch}-{val_loss:.2f}.zip")), "filepath names 'val_loss', .*give fit validation"),
+        (watching(checkpoint("b-{epoch}-{val_loss:.2f}.zip")), "filepath names 'val_loss', .*give validation_split"),
     ],
 )
 def test_fit_refuses(change, message):
