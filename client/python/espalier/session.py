@@ -399,7 +399,8 @@ class Session:
     def state(self) -> SessionState:
         """The optimizer's tensors, and how far the session is: for Session(state=...) of the same parameters."""
         done = self._stream.progress
-        return SessionState(self.optimizer_state(), int(done.updates), int(done.forwards), int(done.next_batch))
+        numbers = (int(done.updates), int(done.forwards), int(done.next_batch))
+        return SessionState(self.optimizer_state(), *numbers, examples=self.examples, batch_size=self.batch_size)
 
     @property
     def updates(self) -> int:

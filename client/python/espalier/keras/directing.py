@@ -20,16 +20,10 @@ from espalier.training import Callback, Run, TrainingResult
 
 if TYPE_CHECKING:
     from espalier.keras.training import Trainer
-    from espalier.session import Session
 
 
 class NeedsSession(FailedPrecondition):
     """A callback wanted of a job what only a session can do."""
-
-
-def state_of(session: Session) -> SessionState:
-    """The state of a session that trains on data of its own, with which data these are."""
-    return replace(session.state(), examples=session.examples, batch_size=session.batch_size)
 
 
 class Directing:
@@ -129,7 +123,7 @@ class Directing:
         if self.weights is not None and self.run is not None and self.run.session is not None:
             self.weights.detach()
             with contextlib.suppress(EspalierError):  # lost: the weights say so
-                self.state = state_of(self.run.session)
+                self.state = self.run.session.state()
 
     def state_after(self, before: SessionState | None) -> SessionState | None:
         """The optimizer's state for the weights that the model has now; `before`: as the training found it."""
