@@ -84,7 +84,7 @@ finish() {
   printf '  %s\n' "${phases[@]}"
   if [ -s "$times" ]; then
     echo "the slowest test targets, in seconds:"
-    sort -rn "$times" | head -n 10 | sed 's/^/  /'
+    sort -rn "$times" | sed -n '1,10s/^/  /p'  # head would end sort by SIGPIPE, and with it this script
   fi
   local line="$passed passed, $failed failed"
   if [ "$skipped" -gt 0 ]; then line+=", $skipped skipped"; fi
