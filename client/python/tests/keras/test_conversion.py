@@ -90,6 +90,9 @@ def test_operations_on_tensors():
 
 
 def test_each_initializer_has_keras_moments():
+    # The same numbers in each run: the largest of many differs by more from draw to draw.
+    keras.utils.set_random_seed(1)
+    ours.utils.set_random_seed(1)
     for name in (
         "glorot_uniform",
         "glorot_normal",
@@ -104,8 +107,7 @@ def test_each_initializer_has_keras_moments():
         if mine is None:
             theirs = np.asarray(keras.initializers.RandomNormal()((300, 100)))
             mine = ours.initializers.RandomNormal()((300, 100))
-        assert mine.std() == pytest.approx(theirs.std(), rel=0.04), name
-        # All but one are bounded; the largest of many normal numbers differs from draw to draw.
-        assert np.abs(mine).max() == pytest.approx(np.abs(theirs).max(), rel=0.5 if name == "normal" else 0.1), name
+        assert mine.std() == pytest.approx(theirs.std(), rel=0.02), name
+        assert np.abs(mine).max() == pytest.approx(np.abs(theirs).max(), rel=0.15), name
     square = ours.initializers.get("orthogonal")((40, 40))
     np.testing.assert_allclose(square @ square.T, np.eye(40), atol=1e-5)
