@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from espalier import errors, transfer
 from espalier.generation import GenerationMethods
 from espalier.job import AsyncJob, Job, download, download_weights
+from espalier.listing import ArtifactInfo, JobInfo, Listing, ServedInfo
 from espalier.notes import warn
 from espalier.plan import Plan
 from espalier.rpc import AsyncConnection, Connection, Settings, idempotency_key, make_settings, method
@@ -103,10 +104,10 @@ class ClientMethods(GenerationMethods, Generic[J]):
         return reply
 
     @operation
-    def jobs(self) -> Steps[list[training_pb2.Job]]:
-        """The records of all jobs, also of finished ones."""
+    def jobs(self) -> Steps[Listing[JobInfo[J]]]:
+        """All jobs, also finished ones, as they are now: a list that prints a table. `job` of each is as of `job`."""
         reply = yield Unary(method("Training", "List"), training_pb2.ListJobsRequest())
-        return list(reply.jobs)
+        return Listing(JobInfo, (JobInfo(record, self._make_job(record.id, None, ())) for record in reply.jobs))
 
     @operation
     def job(self, job_id: str) -> Steps[J]:
@@ -127,10 +128,10 @@ class ClientMethods(GenerationMethods, Generic[J]):
     # Artifacts.
 
     @operation
-    def artifacts(self) -> Steps[list[models_pb2.Artifact]]:
-        """All datasets, ONNX files and models."""
+    def artifacts(self) -> Steps[Listing[ArtifactInfo]]:
+        """All datasets, ONNX files and models: a list that prints a table."""
         reply = yield Unary(method("Models", "List"), models_pb2.ListArtifactsRequest())
-        return list(reply.artifacts)
+        return Listing(ArtifactInfo, map(ArtifactInfo, reply.artifacts))
 
     @operation
     def upload(
@@ -199,9 +200,9 @@ class ClientMethods(GenerationMethods, Generic[J]):
         return str(reply.artifact.name)
 
     @operation
-    def download(self, name: str, folder: PathLike, *, progress: Progress | None = None) -> Steps[models_pb2.Artifact]:
+    def download(self, name: str, folder: PathLike, *, progress: Progress | None = None) -> Steps[ArtifactInfo]:
         """Writes an artifact's files to a folder, which it makes. DataLoss if the content's hash is wrong."""
-        return (yield from download(name, Path(folder), progress))
+        return ArtifactInfo((yield from download(name, Path(folder), progress)))
 
     @operation
     def weights(self, name: str) -> Steps[dict[str, np.ndarray[Any, Any]]]:
@@ -246,10 +247,10 @@ class ClientMethods(GenerationMethods, Generic[J]):
         yield Unary(method("Inference", "Unserve"), request)
 
     @operation
-    def served(self) -> Steps[list[inference_pb2.ServedModel]]:
-        """All served models."""
+    def served(self) -> Steps[Listing[ServedInfo]]:
+        """All served models: a list that prints a table."""
         reply = yield Unary(method("Inference", "ListServed"), inference_pb2.ListServedRequest())
-        return list(reply.models)
+        return Listing(ServedInfo, map(ServedInfo, reply.models))
 
 
 def _uploaded(known: models_pb2.ListArtifactsReply, kind: int, content: str) -> str:

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,18 @@ class Reports:
 def state_name(state: int) -> str:
     """ "queued", "running", "succeeded", ..."""
     return str(training_pb2.JobState.Name(state)).lower()
+
+
+def progress_of(record: training_pb2.Job) -> float:
+    """The part of a job's steps that is done, from 0 to 1."""
+    if record.state == training_pb2.SUCCEEDED:  # may be before the last step: by early stopping
+        return 1.0
+    return record.steps_done / record.total_steps if record.total_steps else 0.0
+
+
+def time_of(unix_ms: int) -> datetime:
+    """A time of the coordinator, in the zone of this machine."""
+    return datetime.fromtimestamp(unix_ms / 1000, timezone.utc).astimezone()
 
 
 def is_over(state: int) -> bool:
@@ -254,6 +267,26 @@ class JobMethods:
     def state(self) -> Steps[str]:
         """ "queued", "planning", "running", "recovering", "succeeded", "failed" or "cancelled"."""
         return state_name((yield from self._get()).state)
+
+    @value
+    def name(self) -> Steps[str]:
+        """As it was submitted; empty: none."""
+        return (yield from self._get()).spec.name
+
+    @value
+    def progress(self) -> Steps[float]:
+        """The part of its steps that is done, from 0 to 1."""
+        return progress_of((yield from self._get()))
+
+    @value
+    def created(self) -> Steps[datetime]:
+        """When it was submitted."""
+        return time_of((yield from self._get()).created_unix_ms)
+
+    @value
+    def owner(self) -> Steps[str]:
+        """Of the key that submitted it; empty: nobody."""
+        return (yield from self._get()).owner
 
     @value
     def stream_position(self) -> Steps[int]:

@@ -34,7 +34,8 @@ def _split(op: plan_pb2.OperatorPlan) -> str:
     return " ".join(f"{axis}={degree}" for axis, degree in degrees) or "whole"
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def table_html(head: list[str], rows: list[list[str]]) -> str:
+    """A table of texts, for notebooks."""
     cells = "".join(f"<th style='text-align:left'>{html.escape(cell)}</th>" for cell in head)
     lines = [
         "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row) + "</tr>"
@@ -94,7 +95,7 @@ class Plan:
                     size(peak) if peak else "",
                 ]
             )
-        return _table(["plan", "step", "measured", "compute", "exchange", "moved", "memory"], rows)
+        return table_html(["plan", "step", "measured", "compute", "exchange", "moved", "memory"], rows)
 
     def _details(self) -> list[str]:
         p = self.proto
@@ -122,5 +123,5 @@ class Plan:
         details = "".join(f"<div>{html.escape(line)}</div>" for line in self._details())
         return (
             f"<div>{self._summary()}{details}<details><summary>operators</summary>"
-            f"{_table(['operator', 'type', 'split', 'devices', 'predicted'], operators)}</details></div>"
+            f"{table_html(['operator', 'type', 'split', 'devices', 'predicted'], operators)}</details></div>"
         )

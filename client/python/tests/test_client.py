@@ -373,6 +373,35 @@ def test_keys_roles_and_tls(tmp_path):
         assert asyncio.run(ask()) == []
 
 
+def test_jobs_are_listed_with_what_their_job_says(daemon):
+    job = daemon.submit(spec_on(daemon, name="listed", epochs=2))
+    job.wait()
+    info = next(info for info in daemon.jobs() if info.id == job.id)
+    same = info.job
+    assert type(same) is espalier.Job
+    assert same.id == job.id
+    for name in ("name", "state", "progress", "created", "owner"):
+        assert getattr(info, name) == getattr(same, name)
+    assert (info.name, info.state, info.progress, info.owner) == ("listed", "succeeded", 1.0, "")
+    assert abs(info.created.timestamp() - time.time()) < 60
+    assert info.created.utcoffset() is not None
+    # The fields of the record, as before there was more.
+    assert info.spec.name == "listed"
+    assert info.steps_done == info.record.steps_done == 16
+    with pytest.raises(AttributeError, match="JobInfo has no attribute 'stat'"):
+        info.stat  # noqa: B018
+    kinds = {artifact.name: artifact.kind for artifact in daemon.artifacts()}
+    assert kinds["listed"] == "model"
+    assert kinds[info.spec.dataset.uri.split(":")[1]] == "dataset"
+
+    async def ask():
+        async with AsyncClient(daemon.address) as client:
+            found = next(info for info in await client.jobs() if info.id == job.id)
+            return found, await found.job.state
+
+    assert asyncio.run(ask()) == (info, "succeeded")
+
+
 def test_owners_do_not_see_each_others_jobs(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("ann-key-0123456789abcdef role=train owner=ann\nbob-key-0123456789abcdef role=train owner=bob\n")
