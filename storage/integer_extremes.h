@@ -18,10 +18,10 @@ class IntegerExtremes {
 
   void Add(int64_t value, int64_t index) {
     if (count_ == 2 && value >= lowest_[1].value && value <= highest_[1].value) return;
+    const bool is_new = count_ == 0 || (count_ == 1 && value != lowest_[0].value);
     Insert<-1>({value, index}, &lowest_);
     Insert<1>({value, index}, &highest_);
-    if (count_ == 0 || (count_ == 1 && value != only_)) ++count_;
-    if (count_ == 1) only_ = value;
+    if (is_new) ++count_;
   }
 
   // Returns a value below `low` or above `high` that is not `exempt`; none if all are within.
@@ -66,7 +66,6 @@ class IntegerExtremes {
   }
 
   int count_ = 0;  // distinct values so far, at most 2
-  int64_t only_ = 0;
   Ends lowest_, highest_;
 };
 
