@@ -1,5 +1,6 @@
 """What the tests of the package share: one daemon for a session, and graphs with their NumPy twins."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -32,3 +33,17 @@ def daemon():
 
     with espalier.local(workers=2, flags=["--worker-threads=1", "--measure-seconds=0"]) as client:
         yield client
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """Imports what is not always installed, or skips the test."""
+
+    def found(name):
+        # The folders tests/torch and so on are no libraries, though Hugging Face's would take them for such.
+        monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).absolute() != HERE])
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            pytest.skip(f"{name} is not installed")
+        return importlib.import_module(name)
+
+    return found

@@ -1,9 +1,6 @@
 """What fit accepts as data, and the .npz that comes of it. Frameworks are tested where they are installed."""
 
 import hashlib
-import importlib.util
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +11,6 @@ from espalier.graph import Graph
 
 X = np.arange(24, dtype=np.float32).reshape(8, 3)
 Y = np.arange(8) % 3
-
-
-def needs(name):
-    """Skips a test without a framework. (The folders tests/torch and so on are no frameworks.)"""
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        pytest.skip(f"{name} is not installed")
 
 
 def graph(labels=(None,)):
@@ -130,10 +120,8 @@ def test_temporary_files_go(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pandas():
-    needs("pandas")
-    import pandas
-
+def test_pandas(library):
+    pandas = library("pandas")
     frame = pandas.DataFrame(X, columns=["a", "b", "c"])
     frame["target"] = Y
     check(prepared(frame, columns={"y": "target"}))
@@ -148,9 +136,8 @@ def test_pandas():
         prepared(frame, columns={"y": "target"})
 
 
-def test_torch():
-    needs("torch")
-    import torch
+def test_torch(library):
+    torch = library("torch")
     from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
     x, y = torch.tensor(X), torch.tensor(Y)
@@ -178,30 +165,21 @@ def test_torch():
         prepared(DataLoader(Broken(x.detach(), y), batch_size=2))
 
 
-def test_hugging_face(monkeypatch):
-    needs("datasets")
-    # The library would take the folder tests/torch for PyTorch.
-    here = Path(__file__).resolve().parent
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != here])
-    import datasets as datasets_of_hf
-
-    made = datasets_of_hf.Dataset.from_dict({"x": X.tolist(), "label": Y.tolist(), "text": ["t"] * 8})
+def test_hugging_face(library):
+    made = library("datasets").Dataset.from_dict({"x": X.tolist(), "label": Y.tolist(), "text": ["t"] * 8})
     check(prepared(made, columns={"y": "label"}))
     check(prepared(made.to_iterable_dataset(), columns={"y": "label"}))
 
 
-def test_tensorflow():
-    needs("tensorflow")
-    import tensorflow as tf
-
+def test_tensorflow(library):
+    tf = library("tensorflow")
     made = tf.data.Dataset.from_tensor_slices((X, Y))
     check(prepared(made))
     check(prepared(made.batch(3)))
 
 
-def test_jax():
-    needs("jax")
-    import jax.numpy as jnp
+def test_jax(library):
+    jnp = library("jax.numpy")
 
     check(prepared({"x": jnp.asarray(X), "y": jnp.asarray(Y)}))
     check(prepared({"x": jnp.asarray(X, jnp.bfloat16), "y": jnp.asarray(Y)}))

@@ -1,9 +1,6 @@
 """fit trains alike on the data of each library, and espalier.datasets brings them as batches and artifacts."""
 
-import importlib.util
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,16 +24,6 @@ def run(data, **more):
 @pytest.fixture(scope="module")
 def curve(daemon):
     return run(DATA).history["loss"]
-
-
-def library(name, monkeypatch=None):
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        pytest.skip(f"{name} is not installed")
-    if monkeypatch is not None:  # it would take the folder tests/torch for PyTorch
-        here = Path(__file__).resolve().parent
-        monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != here])
-    return importlib.import_module(name)
 
 
 class Eager:
@@ -92,13 +79,13 @@ def test_numpy_and_iterables(curve, kind):
     assert run(KINDS[kind]()).history["loss"] == curve
 
 
-def test_pandas(curve):
+def test_pandas(curve, library):
     pandas = library("pandas")
     frame = pandas.DataFrame(X, columns=FEATURES).assign(labels=LABELS)
     assert run(frame).history["loss"] == curve
 
 
-def test_torch(curve):
+def test_torch(curve, library):
     torch = library("torch")
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -118,15 +105,15 @@ def test_a_length_that_is_not_known(curve):
     assert run(OfTensorFlow(), stream=True, epochs=None, steps=8).history["loss"] == curve
 
 
-def test_hugging_face(curve, monkeypatch):
+def test_hugging_face(curve, library):
     columns = {"labels": "label"}
-    real = library("datasets", monkeypatch)
+    real = library("datasets")
     made = real.Dataset.from_dict({"x": X, "label": LABELS, "text": ["t"] * 128})
     for data in (made, made.to_iterable_dataset(), made.with_format("numpy")):
         assert run(data, columns=columns).history["loss"] == curve
 
 
-def test_tensorflow(curve):
+def test_tensorflow(curve, library):
     made = library("tensorflow").data.Dataset.from_tensor_slices((X, LABELS))
     for data in (made, made.batch(50), made.batch(50).prefetch(2)):
         assert run(data).history["loss"] == curve
