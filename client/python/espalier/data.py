@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from espalier.errors import InvalidArgument
-from espalier.npz import Array, Spool, as_array, temporary_folder, write_npz
+from espalier.npz import Array, Spool, as_array, as_float32, as_integers, temporary_folder, write_npz
 from espalier.spelling import meant
 from espalier.v1 import graph_pb2, training_pb2
 
@@ -129,10 +129,13 @@ class _Columns:
             )
         return {i.name: item for i, item in zip(self._inputs, flat, strict=True)}
 
-    def fit(self, arrays: Mapping[str, Array], batched: bool = True) -> dict[str, Array]:
-        """The arrays that inputs read, by column, of the shapes and types of the inputs."""
+    def fit(self, arrays: Mapping[str, Array], first: int = 0, batched: bool = True) -> dict[str, Array]:
+        """The arrays that inputs read, by column, of the shapes and types of the inputs.
+
+        first: the number of their first row in the data, for errors.
+        """
         return {
-            column: _conform(i, arrays[column], batched)
+            column: _conform(i, column, arrays[column], first, batched)
             for i, column in zip(self._inputs, self.names(arrays).values(), strict=True)
         }
 
@@ -148,18 +151,20 @@ class _Columns:
         return None
 
 
-def _conform(i: Input, array: Array, batched: bool = True) -> Array:
+def _conform(i: Input, column: str, array: Array, first: int, batched: bool) -> Array:
     shape = array.shape[1:] if batched else array.shape
     if shape != i.shape:
         if [d for d in shape if d != 1] != [d for d in i.shape if d != 1]:
             raise InvalidArgument(f"{i}: its column has examples of shape {list(shape)}")
         array = array.reshape((len(array), *i.shape) if batched else i.shape)
-    if not i.is_float and array.dtype.kind == "f":
-        whole = array.astype(np.int64)
-        if not np.array_equal(whole, array):
-            raise InvalidArgument(f"{i} takes integers, its column has fractions such as {array[whole != array][0]}")
-        return whole
-    return array
+    if array.dtype.kind != "f":
+        return array
+    rows = array if batched else array[None]
+    if i.is_float:
+        converted = as_float32(rows, f"column {column}", first)
+    else:
+        converted = as_integers(rows, f"{i} takes integers, and its column {column} has", first)
+    return converted if batched else converted[0]
 
 
 def _is_torch_dataset(data: Any) -> bool:
@@ -188,7 +193,7 @@ def _element(element: Any, columns: _Columns) -> dict[str, Array]:
         given = columns.of_sequence(element)
     else:
         given = columns.of_sequence([element])
-    return {str(name): as_array(item, f"column {name}") for name, item in given.items()}
+    return {str(name): as_array(item, f"column {name}", keep_float64=True) for name, item in given.items()}
 
 
 def _is_batch(element: Mapping[str, Array], columns: _Columns) -> bool:
@@ -207,12 +212,28 @@ def _is_batch(element: Mapping[str, Array], columns: _Columns) -> bool:
     return answers.pop()
 
 
+def _float32(array: Array, where: str) -> Array:
+    return as_float32(array, where) if array.dtype.kind == "f" else array.astype(np.float32)
+
+
+def _of_series(series: Any, name: str) -> Any:
+    """The values of a column of a DataFrame. InvalidArgument if one is missing where no NaN can stand for it."""
+    values = series.to_numpy()
+    if values.dtype.kind != "O" or getattr(series.dtype, "kind", "O") not in "fiub":
+        return values
+    missing = series.isna().to_numpy()  # of Int64 and the like
+    if missing.any():
+        row = int(np.argmax(missing))
+        raise InvalidArgument(f"column {name} has no value in row {row}; leave such rows out, or give them a value")
+    return values.astype(series.dtype.numpy_dtype)
+
+
 def _of_frame(frame: Any, columns: _Columns, inputs: Sequence[Input]) -> dict[str, Array]:
     """A DataFrame's columns by name; an input without one takes all the others as its features."""
     places = {str(name): i for i, name in enumerate(frame.columns)}
 
     def column(name: str) -> Array:
-        return as_array(frame.iloc[:, places[name]].to_numpy(), f"column {name}")
+        return as_array(_of_series(frame.iloc[:, places[name]], name), f"column {name}", keep_float64=True)
 
     taken = {i.name: columns._given.get(i.name, i.name) for i in inputs}
     missing = [i for i in inputs if taken[i.name] not in places]
@@ -230,7 +251,7 @@ def _of_frame(frame: Any, columns: _Columns, inputs: Sequence[Input]) -> dict[st
                 f"{missing[0]} takes the columns that no other input reads, and there are {len(rest)}: "
                 f"{', '.join(rest) or 'none'}; drop some, or name what the others read: columns={{input: column}}"
             )
-        features = np.stack([column(name).astype(np.float32) for name in rest], axis=1)
+        features = np.stack([_float32(column(name), f"column {name}") for name in rest], axis=1)
         arrays[taken[missing[0].name]] = features
         missing = []
     if missing:
@@ -329,6 +350,11 @@ def inline_batch(
     elif partial and not hasattr(data, "iloc"):
         # What a model computes from comes first, its labels behind.
         inputs = inputs[: len(data) if isinstance(data, tuple) else 1]
+    return whole(data, inputs, columns)
+
+
+def whole(data: Any, inputs: Sequence[Input], columns: Mapping[str, str] | None = None) -> dict[str, Array]:
+    """As inline_batch, for `inputs` in the order of tuples."""
     finder = _Columns(inputs, columns)
     arrays = _in_memory(data, finder, inputs)
     if arrays is None:
@@ -381,7 +407,7 @@ def batches(
     if arrays is not None:
         examples = _check_lengths(arrays)
         for first in range(0, examples - size + 1, size):
-            yield finder.fit({name: array[first : first + size] for name, array in arrays.items()})
+            yield finder.fit({name: array[first : first + size] for name, array in arrays.items()}, first)
         return
     rest: dict[str, Array] = {}
     for part in _parts(data, finder, size):
@@ -410,7 +436,7 @@ def _parts(data: Any, columns: _Columns, size: int, most: int | None = None) -> 
         columns.names(arrays)
         if batched is None:
             batched = _is_batch(arrays, columns)
-        fitted = columns.fit(arrays, batched)
+        fitted = columns.fit(arrays, examples, batched)
         examples += len(next(iter(fitted.values()))) if batched else 1
         if batched:
             yield fitted

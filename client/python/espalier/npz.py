@@ -21,10 +21,11 @@ _BLOCK_BYTES = 1 << 22
 _DATE = (1980, 1, 1, 0, 0, 0)  # equal contents are equal files
 
 
-def as_array(given: Any, where: str) -> Array:
+def as_array(given: Any, where: str, *, keep_float64: bool = False) -> Array:
     """Any framework's tensor, or nested lists, as an array of a type that datasets can have.
 
-    float64, bfloat16 and longer floats become float32. InvalidArgument that begins with `where`, for texts and objects.
+    bfloat16 becomes float32, and so do float64 and longer floats, unless `keep_float64`: then longer ones become
+    float64. InvalidArgument that begins with `where`, for texts, objects, and what is too large for a float32.
     """
     if hasattr(given, "detach"):  # torch
         given = given.detach().cpu()
@@ -36,13 +37,52 @@ def as_array(given: Any, where: str) -> Array:
         array = np.asarray(given)
     except ValueError as error:
         raise InvalidArgument(f"{where} is no array of one shape: {error}") from None
-    if array.dtype.name == "bfloat16" or (array.dtype.kind == "f" and array.dtype.itemsize > 4):
+    if array.dtype.name == "bfloat16":
         return array.astype(np.float32)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 4:
+        return array.astype(np.float64, copy=False) if keep_float64 else as_float32(array, where)
     if array.dtype.kind not in "fiub":
         raise InvalidArgument(
             f"{where} has elements of type {array.dtype}; accepted: numbers and bools (encode texts as integers first)"
         )
     return array
+
+
+def as_float32(array: Array, where: str, first: int = 0) -> Array:
+    """Floats as float32. InvalidArgument that begins with `where`, for one that is too large.
+
+    first: the number of the first row, for the error.
+    """
+    try:
+        with np.errstate(over="raise", under="ignore"):
+            return array if array.dtype.itemsize <= 4 else array.astype(np.float32)
+    except FloatingPointError:
+        wrong = np.isfinite(array) & (np.abs(array) > np.finfo(np.float32).max)
+        row, value = _first_of(array, wrong)
+        raise InvalidArgument(f"{where} has {value!r} in row {first + row}, which no float32 can hold") from None
+
+
+def as_integers(array: Array, says: str, first: int = 0) -> Array:
+    """Floats of whole values as integers. InvalidArgument, "<says> 0.5 in row 3", for others, NaN, and too large ones.
+
+    first: the number of the first row, for the error.
+    """
+    with np.errstate(invalid="ignore"):
+        whole = array.astype(np.int64)
+    wrong = (whole != array) | (array >= 2.0**63)
+    if not wrong.any():
+        return whole
+    row, value = _first_of(array, wrong)
+    says = f"{says} {value!r} in row {first + row}"
+    if not np.isfinite(value):
+        raise InvalidArgument(f"{says}; leave such rows out, or give them a value")
+    raise InvalidArgument(f"{says}{', which no int64 can hold' if abs(value) >= 2.0**63 else ''}")
+
+
+def _first_of(array: Array, wrong: Array) -> tuple[int, float]:
+    """The first element that is `wrong`: its index in dimension 0, and it."""
+    found = int(np.argmax(wrong))
+    return found // max(1, array[:1].size), float(array.reshape(-1)[found])
 
 
 def _write_member(file: zipfile.ZipFile, name: str, header: Mapping[str, Any], blocks: Iterator[Any]) -> None:

@@ -429,6 +429,14 @@ def test_what_cannot_be_is_refused_with_the_layer_and_the_remedy(daemon):
         (lambda: model.transpose(x, (0, 1, 1, 2)), "each must occur once"),
         (lambda: model.dropout(x, 1.0), "rate 1.0; accepted"),
         (lambda: model.dense(x, 3, activation="relu"), "activation 'relu'; accepted: AC_MODE_NONE"),
+        (
+            lambda: model.create_data_loader(ids, np.full((8, 5), 0.5)),
+            "a tensor of DT_INT64, and its data has 0.5 in row 0",
+        ),
+        (
+            lambda: model.create_data_loader(ids, np.full((8, 5), np.inf)),
+            "its data has inf in row 0; leave such rows out",
+        ),
         (lambda: model.batch_norm(ids, name="bn").dims, None),
     ]
     for act, message in cases:

@@ -63,6 +63,51 @@ def test_an_only_input_takes_an_array():
     np.testing.assert_array_equal(prepared(X, g)["x"], X)
 
 
+WRONG = [
+    (float("nan"), "nan in row 5; leave such rows out, or give them a value"),
+    (float("-inf"), "-inf in row 5; leave such rows out"),
+    (0.25, "0.25 in row 5$"),
+    (2.0**63, r"9\.223372036854776e\+18 in row 5, which no int64 can hold"),
+    (-(2.0**64), r"-1\.8446744073709552e\+19 in row 5, which no int64 can hold"),
+]
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32", "int8", "uint8", "bool"])
+@pytest.mark.parametrize(("value", "message"), WRONG)
+def test_integers_that_floats_do_not_give_are_refused(kind, value, message):
+    g = Graph()
+    g.input("x", (None, 3))
+    g.input("y", (None,), kind)
+    y = Y.astype(np.float64)
+    y[5] = y[6] = value
+    message = rf"input y \[\] takes integers, and its column y has {message}"
+    given = [{"x": X, "y": y}, {"x": X, "y": y.astype(np.float32)}, {"x": X, "y": y[:, None]}]
+    batches = [{name: array[first : first + 2] for name, array in given[0].items()} for first in (0, 2, 4, 6)]
+    for data in [*given, batches, [{"x": X[i], "y": y[i]} for i in range(8)]]:
+        with pytest.raises(InvalidArgument, match=message):
+            prepared(data, g)
+        with pytest.raises(InvalidArgument, match=message):
+            datasets.inline_batch(data, g)
+        with pytest.raises(InvalidArgument, match=message):
+            list(datasets.batches(data, datasets.inputs_of(g), None, 2))
+
+
+def test_floats_reach_integers_whole():
+    y = np.array([2**53, -(2**62), 16777217, 3, 0, 1, 2, 3], np.float64)  # no float32 holds the third
+    assert prepared({"x": X, "y": y})["y"].tolist() == y.tolist()
+    assert prepared([(X[i], y[i]) for i in range(8)])["y"].tolist() == y.tolist()
+
+
+def test_floats_that_no_float32_holds_are_refused():
+    x = X.astype(np.float64)
+    x[6, 1] = -1e39
+    for data in [{"x": x, "y": Y}, [(x[:4], Y[:4]), (x[4:], Y[4:])], zip(x, Y, strict=True)]:
+        with pytest.raises(InvalidArgument, match=r"column x has -1e\+39 in row 6, which no float32 can hold"):
+            prepared(data)
+    x[6, 1] = 1e-50  # the nearest float32 is 0
+    check(prepared({"x": x, "y": Y}), x=x.astype(np.float32))
+
+
 @pytest.mark.parametrize("sizes", [[8], [3, 5], [1] * 8, [4, 4]])
 def test_batches(sizes):
     def batches():
@@ -131,6 +176,19 @@ def test_pandas(library):
         prepared(frame, columns={"y": "targt"})
     with pytest.raises(InvalidArgument, match=r"name holds no numbers: frame.drop\(columns=\['name'\]\)"):
         prepared(frame.assign(name="text"), columns={"y": "target"})
+    for kind in ("Int64", "UInt8", "Float64"):
+        check(prepared(frame.astype({"target": kind}), columns={"y": "target"}))
+    found = prepared(frame.assign(target=pandas.array(Y > 0, "boolean")), columns={"y": "target"})
+    assert (found["y"] == (Y > 0)).all()
+    gaps = frame.assign(target=frame["target"].astype("float64").where(frame.index != 3))
+    with pytest.raises(
+        InvalidArgument, match=r"input y \[\] takes integers, and its column target has nan in row 3; le"
+    ):
+        prepared(gaps, columns={"y": "target"})
+    for kind in ("Int64", "boolean", "Float32"):
+        gaps = frame.assign(a=pandas.array([1, 0, None, 1, 0, 1, 0, 1], kind))
+        with pytest.raises(InvalidArgument, match=r"column a has (no value|nan) in row 2; leave such rows out"):
+            prepared(gaps, columns={"y": "a"})
     frame["c"] = "text"
     with pytest.raises(InvalidArgument, match="column c has elements of type"):
         prepared(frame, columns={"y": "target"})

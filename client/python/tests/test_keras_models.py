@@ -310,6 +310,15 @@ def checkpoint(path, **arguments):
     ("change", "message"),
     [
         ({"y": np.full(160, 3)}, "3 classes, so labels go from 0 to 2; got 3 to 3"),
+        (
+            {"y": np.where(np.arange(160) == 7, np.nan, 1)},
+            "output activation takes integer labels, .* nan in row 7; le",
+        ),
+        (
+            {"y": np.where(np.arange(160) == 7, 0.5, 1)},
+            "output activation takes integer labels, and y has 0.5 in row 7",
+        ),
+        ({"y": np.full(160, 2**32)}, "3 classes, so labels go from 0 to 2; got 4294967296"),
         ({"y": np.eye(3)[data()[1]]}, "one-hot labels go with categorical_crossentropy"),
         ({"x": np.zeros((160, 7))}, r"takes examples of shape \(6,\), x has \(7,\)"),
         ({"y": np.zeros(3, int)}, "unequal numbers of examples"),

@@ -10,6 +10,7 @@ import numpy as np
 from espalier.core.enums import DataType
 from espalier.core.layer import Array, Feed, Tensor
 from espalier.errors import InvalidArgument, NotFound
+from espalier.npz import as_integers
 
 if TYPE_CHECKING:
     from espalier.core.model import FFModel
@@ -45,8 +46,8 @@ class SingleDataLoader:
             array = array.reshape(len(array) // rows, -1)
         self._tensor, self.column = input, column
         self._array = array.reshape(len(array), *ffmodel._example_shape(column))
-        if array.dtype.kind == "f" and input.dtype.startswith("int") and not np.array_equal(array, np.trunc(array)):
-            raise InvalidArgument(f"the data of {input.name} has fractions, the tensor {input.data_type.name}")
+        if array.dtype.kind == "f" and input.dtype.startswith("int"):
+            as_integers(self._array, f"{input.name} is a tensor of {input.data_type.name}, and its data has")
         self._num_samples = len(self._array) if num_samples is None else 0
         if num_samples is not None:
             self.num_samples = num_samples

@@ -13,6 +13,7 @@ from espalier.errors import InvalidArgument
 from espalier.graph import Tensor
 from espalier.keras.lowering import Lowering
 from espalier.keras.tensor import Shape, flatten, transform
+from espalier.npz import as_float32, as_integers
 
 if TYPE_CHECKING:
     from espalier.keras.heads import LossGraph
@@ -35,7 +36,7 @@ def as_array(value: Any, what: str) -> Array:
     if array.dtype.kind not in "fiub":
         raise InvalidArgument(f"{what} has elements of type {array.dtype}; accepted are numbers")
     if array.dtype == np.float64:
-        return array.astype(np.float32)
+        return as_float32(array, what)
     return array.astype(np.int64) if array.dtype in (np.uint16, np.uint32, np.uint64) else array
 
 
@@ -97,9 +98,7 @@ class Target:
             if getattr(self.loss, "signed_labels", False) and ((y == 0) | (y == 1)).all():
                 y = 2 * y - 1
             return y
-        whole = y.astype(np.int32)
-        if y.dtype.kind == "f" and not np.array_equal(whole, y):
-            raise InvalidArgument(f"output {self.name} takes integer labels, got fractions")
+        whole = as_integers(y, f"output {self.name} takes integer labels, and y has") if y.dtype.kind == "f" else y
         classes = self.output[-1]
         if whole.size and classes is not None:
             low, high = int(whole.min()), int(whole.max())
@@ -108,7 +107,7 @@ class Target:
                     f"output {self.name} has {classes} classes, so labels go from 0 to {classes - 1}; "
                     f"got {low} to {high}"
                 )
-        return whole
+        return whole.astype(np.int32)
 
 
 class Source:
