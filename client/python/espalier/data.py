@@ -91,8 +91,9 @@ class _Columns:
         self._given = dict(given or {})
         unknown = set(self._given) - {i.name for i in inputs}
         if unknown:
+            names, wrong = [i.name for i in inputs], sorted(unknown)[0]
             raise InvalidArgument(
-                f"columns names the input {sorted(unknown)[0]}; the graph's are {', '.join(i.name for i in inputs)}"
+                f"columns names the input {wrong}; the graph's are {', '.join(names)}{meant(wrong, names)}"
             )
 
     def names(self, have: Iterable[str]) -> dict[str, str]:

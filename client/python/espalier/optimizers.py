@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from espalier.errors import InvalidArgument
+from espalier.spelling import meant
 from espalier.v1 import graph_pb2, program_pb2
 
 _Schedule = program_pb2.LearningRateSchedule
@@ -57,7 +58,7 @@ class Schedule:
             "table": _Schedule.TABLE,
         }
         if self.kind not in kinds:
-            raise InvalidArgument(f"schedule {self.kind!r}: accepted are {', '.join(kinds)}")
+            raise InvalidArgument(f"schedule {self.kind!r}: accepted are {', '.join(kinds)}{meant(self.kind, kinds)}")
         floors = {"cosine": peak / 10, "one-cycle": peak / 25 / 1e4}
         floor = floors.get(self.kind, 0.0) if self.floor is None else self.floor
         message = _Schedule(
@@ -148,7 +149,7 @@ def make(
     operator. InvalidArgument for what it does not have.
     """
     if name.lower() not in _KNOWN:
-        raise InvalidArgument(f"optimizer {name!r}: accepted are {', '.join(_KNOWN)}")
+        raise InvalidArgument(f"optimizer {name!r}: accepted are {', '.join(_KNOWN)}{meant(name, _KNOWN)}")
     default, known = _KNOWN[name.lower()]
     rate = default if learning_rate is None else float(learning_rate)
     if not rate >= 0:
@@ -158,7 +159,8 @@ def make(
     message.learning_rate.CopyFrom(plan.proto(rate))
     for key, value in attributes.items():
         if key not in known:
-            raise InvalidArgument(f"optimizer {name} has no argument {key!r}; it has {', '.join(known)}")
+            has = f"it has {', '.join(known)}{meant(key, known)}"
+            raise InvalidArgument(f"optimizer {name} has no argument {key!r}; {has}")
         attribute = graph_pb2.Attribute(b=bool(value)) if key in _FLAGS else graph_pb2.Attribute(f=float(value))
         message.attributes[key].CopyFrom(attribute)
     for norm, given in (("l1", l1), ("l2", l2)):

@@ -9,6 +9,7 @@ from typing import Any
 
 from espalier.errors import InvalidArgument
 from espalier.plan import Plan
+from espalier.spelling import meant
 from espalier.v1 import plan_pb2
 
 
@@ -40,11 +41,17 @@ def search_options(search: Mapping[str, object] | None, seed: int = 0) -> plan_p
     options = plan_pb2.SearchOptions(seed=seed)
     imported = fields.pop("imported", None)
     if isinstance(fields.get("strategy"), str):
-        fields["strategy"] = str(fields["strategy"]).upper()
+        strategies = [name.lower() for name in plan_pb2.SearchOptions.Strategy.DESCRIPTOR.values_by_name]
+        given = str(fields["strategy"]).lower()
+        if given not in strategies:
+            hint = meant(given, strategies)
+            raise InvalidArgument(f"search: strategy {given!r}; accepted are {', '.join(strategies)}{hint}")
+        fields["strategy"] = given.upper()
     unknown = sorted(set(fields) - set(options.DESCRIPTOR.fields_by_name))
     if unknown:
         known = ", ".join(options.DESCRIPTOR.fields_by_name)
-        raise InvalidArgument(f"search has no field {unknown[0]!r}; it has {known}")
+        hint = meant(unknown[0], options.DESCRIPTOR.fields_by_name)
+        raise InvalidArgument(f"search has no field {unknown[0]!r}; it has {known}{hint}")
     try:
         json_format.Parse(json.dumps(fields), options)
     except (TypeError, json_format.ParseError) as error:

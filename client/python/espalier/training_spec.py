@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from espalier import errors
 from espalier.optimizers import Optimizer, resolve
 from espalier.search import search_options
+from espalier.spelling import meant
 from espalier.v1 import graph_pb2, program_pb2, training_pb2
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def make_spec(
         if count is not None and (isinstance(count, bool) or int(count) != count or count < 1):
             raise errors.InvalidArgument(f"{what} is {count}; accepted: an integer above 0")
     if precision is not None and precision not in _PRECISIONS:
-        raise errors.InvalidArgument(f"precision {precision!r}: accepted are {', '.join(_PRECISIONS)}")
+        accepted = f"accepted are {', '.join(_PRECISIONS)}{meant(str(precision), _PRECISIONS)}"
+        raise errors.InvalidArgument(f"precision {precision!r}: {accepted}")
     if not any(output.name == "loss" for output in graph.proto.outputs):
         raise errors.InvalidArgument(
             f"graph {graph.proto.name} has no output 'loss', which training minimizes; name one: "

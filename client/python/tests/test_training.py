@@ -238,11 +238,16 @@ def test_arguments_that_cannot_be_are_refused_before_anything_is_sent(daemon):
         ({"steps": 1.5}, "steps is 1.5"),
         ({"validation_split": 1.0}, "validation_split"),
         ({"precision": "f8"}, "precision 'f8'"),
+        ({"precision": "bfloat-16"}, "did you mean 'bfloat16'"),
         ({"optimizer": "sgdm"}, "sgdm.*accepted are sgd, adam"),
-        ({"search": {"budgte": 3}}, "'budgte'.*budget"),
-        ({"search": {"strategy": "best"}}, "BEST"),
+        ({"optimizer": "adamm"}, "'adamm'.*accepted are .*; did you mean 'adam'"),
+        ({"search": {"budgte": 3}}, "'budgte'.*budget.*did you mean 'budget'"),
+        ({"search": {"strategy": "data-paralel"}}, "'data-paralel'; accepted are .*did you mean 'data_parallel'"),
+        ({"search": {"strategy": "fastest"}}, "'fastest'; accepted are search, data_parallel, single_device, imported$"),
         ({"verbose": 3}, "verbose"),
         ({"columns": {"z": "x"}}, "input z"),
+        ({"columns": {"lables": "x"}}, "input lables; the graph's are x, labels; did you mean 'labels'"),
+        ({"columns": {"labels": "X"}}, "did you mean 'x'"),
     ]:
         with pytest.raises(errors.InvalidArgument, match=message):
             fit(small.graph(), data, **{**good, **wrong})
@@ -264,6 +269,13 @@ def test_arguments_that_cannot_be_are_refused_before_anything_is_sent(daemon):
     with pytest.raises(errors.InvalidArgument, match="no output 'loss'"):
         fit(g, {"x": np.zeros((4, 2))}, **good)
     assert (jobs, artifacts) == (len(daemon.jobs()), len(daemon.artifacts()))
+
+
+def test_misspelled_arguments_of_optimizers_are_refused():
+    with pytest.raises(errors.InvalidArgument, match=r"no argument 'wieght_decay'.*did you mean 'weight_decay'"):
+        optimizers.make("adamw", wieght_decay=0.1)
+    with pytest.raises(errors.InvalidArgument, match=r"schedule 'cosin': .*did you mean 'cosine'"):
+        optimizers.make("adamw", schedule="cosin")
 
 
 def test_what_a_loader_raises_is_passed_on(daemon):
