@@ -53,7 +53,8 @@ class Session:
     espalier.fit takes them. Without `data` every batch comes with its command. keep: names of computed values of the
     graph, besides its named outputs, that `get` shall read. name: shown in lists. grace_seconds: how long the workers
     stay leased when the connection breaks. wait_seconds: how long to wait for idle workers. extra: may change the
-    specification before it is sent. state: goes on with another session's optimizer (`state()`).
+    specification before it is sent. state: goes on with another session's optimizer (`state()`) and behind its batches;
+    on data of another number of examples, or in batches of another size, with a whole epoch, as espalier.fit does.
 
     A loop of zero_gradients, forward, backward and update gives the bits of `step`, and of espalier.fit with the same
     plan, seed and examples. Thread-safe. zero_gradients, backward and update return before they are carried out: what
@@ -94,12 +95,13 @@ class Session:
         spec.ClearField("epochs")
         spec.ClearField("output_model")
         client = client or default_client()
+        examples = 0  # 0: only the coordinator knows
         with contextlib.ExitStack() as files:
             if data is None:
                 spec.dataset.columns.update(self._given_columns)
             else:
                 prepared = files.enter_context(datasets.prepare(data, graph, columns))
-                uri = prepared.uri
+                uri, examples = prepared.uri, prepared.examples
                 if prepared.path is not None:
                     uri = "artifact:" + client._upload_file(prepared.path, prepared.stem)
                 spec.dataset.CopyFrom(datasets.dataset_message(prepared, uri, validation_split, shuffle))
@@ -110,6 +112,8 @@ class Session:
             spec=spec, keep=keep, grace_seconds=grace_seconds, wait_seconds=wait_seconds
         )
         if state is not None:
+            trained = examples - int(examples * spec.dataset.holdout_fraction)
+            state = state.on(trained, self.batch_size)
             for number in ("updates", "forwards", "next_batch"):
                 setattr(self._request.begin, number, getattr(state, number))
         self._client = client
@@ -120,6 +124,7 @@ class Session:
         self._open(graph)
         if state is not None:
             try:
+                self._check_place(state)
                 self.set_optimizer_state(state.optimizer)
             except errors.EspalierError:
                 self.close()
@@ -151,6 +156,13 @@ class Session:
         ]
         self._stream = Stream(self._client._connection, self.id, request.grace_seconds or 30.0)
         self._end = weakref.finalize(self, self._stream.close)
+
+    def _check_place(self, state: SessionState) -> None:
+        if state.on(self.examples, self.batch_size).next_batch != state.next_batch:
+            raise errors.InvalidArgument(
+                f"state: its training ended within an epoch of {state.examples} examples by {state.batch_size}; these "
+                f"data have {self.examples}, by {self.batch_size}: give dataclasses.replace(state, next_batch=0)"
+            )
 
     # Batches.
 

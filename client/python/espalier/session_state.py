@@ -34,7 +34,8 @@ class SessionState:
         per_epoch = examples // batch_size
         if same or not self.examples or not per_epoch:
             return self
-        return replace(self, next_batch=-(-self.next_batch // per_epoch) * per_epoch)
+        next_batch = -(-self.next_batch // per_epoch) * per_epoch
+        return replace(self, next_batch=next_batch, examples=examples, batch_size=batch_size)
 
 
 __all__ = ["SessionState"]

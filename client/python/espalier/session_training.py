@@ -106,7 +106,8 @@ def train(
             raise errors.InvalidArgument(
                 "initial_epoch needs data with a known number of examples, to begin with the batch of that epoch"
             )
-        state = dataclasses.replace(state or SessionState(), next_batch=initial_epoch * (steps_per_epoch or per_epoch))
+        first = initial_epoch * (steps_per_epoch or per_epoch)
+        state = dataclasses.replace(state or SessionState(), next_batch=first, examples=0)  # whatever was before
     elif state is not None:
         state = state.on(trained, int(spec.batch_size))
     validation, rule = training_pb2.Validation(), training_pb2.EarlyStopping()
@@ -131,8 +132,6 @@ def train(
         extra=complete,
         state=state,
     ) as session:
-        if state is not None and not trained and not initial_epoch:
-            _check_place(state, session)
         for note in session.notes:
             printer.note(note)
         epochs = int(spec.epochs) or (-(-int(spec.steps) // steps_per_epoch) if steps_per_epoch else 0)
@@ -151,15 +150,6 @@ def train(
             starts = [c.start_from_epoch for c in callbacks if isinstance(c, job_callbacks.EarlyStopping)]
             fit.early_stopping = _EarlyStopping(rule, starts[-1] if starts else 0)
         return fit.result(spec.name)
-
-
-def _check_place(state: SessionState, session: Session) -> None:
-    """Of data whose number of examples only the coordinator knows. InvalidArgument if batches cannot just go on."""
-    if state.on(session.examples, session.batch_size).next_batch != state.next_batch:
-        raise errors.InvalidArgument(
-            f"state: its training ended within an epoch of {state.examples} examples by {state.batch_size}; these data "
-            f"have {session.examples}, by {session.batch_size}: give dataclasses.replace(state, next_batch=0)"
-        )
 
 
 def _set_total_steps(spec: training_pb2.TrainingSpec, per_epoch: int) -> None:

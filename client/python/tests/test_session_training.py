@@ -204,6 +204,37 @@ def test_a_fit_goes_on_within_an_epoch_of_the_same_data_only(daemon):
     assert other.history["loss"] == losses
 
 
+def test_a_session_on_other_data_begins_with_a_whole_epoch(daemon, tmp_path):
+    options = {"optimizer": optimizers.SGD(0.0), "batch_size": 32, "shuffle": False, "search": OPTIONS["search"]}
+    data = small.examples(160)
+    with espalier.Session(small.graph(), data, **options) as session:
+        losses = [session.step()["loss"] for _ in range(5)]  # the parameters stay, the batches differ
+        session.step(steps=3)
+        state = session.state()
+    assert (state.next_batch, state.examples, state.batch_size) == (8, 160, 32)
+
+    def first(count=160, split=0.0, **change):
+        with espalier.Session(
+            small.graph(), small.examples(count), validation_split=split, state=state, **(options | change)
+        ) as session:
+            return session.step()["loss"], session.state()
+
+    assert first()[0] == losses[3]
+    # Of 6 batches each, so that epoch 2 is the next one.
+    loss, after = first(192)
+    assert (after.next_batch, after.updates, after.examples) == (13, 9, 192)
+    assert loss != losses[3]
+    assert first(split=0.25)[1].next_batch == 9 + 1  # of 3 batches each
+    assert first(batch_size=16)[1].next_batch == 10 + 1
+    # Of data whose number of examples the coordinator finds.
+    np.savez(tmp_path / "data.npz", **small.examples(192))
+    with pytest.raises(errors.InvalidArgument, match="within an epoch of 160 examples by 32; these data have 192"):
+        espalier.Session(small.graph(), tmp_path / "data.npz", state=state, **options)
+    np.savez(tmp_path / "data.npz", **data)
+    with espalier.Session(small.graph(), tmp_path / "data.npz", state=state, **options) as session:
+        assert session.step()["loss"] == losses[3]
+
+
 def test_a_fit_begins_with_a_later_epoch(daemon):
     whole, recorder = fit(epochs=4, execution="session", optimizer=optimizers.SGD(0.0))
     later, second = fit(epochs=4, initial_epoch=2, optimizer=optimizers.SGD(0.0))  # the parameters stay
