@@ -19,6 +19,7 @@ from espalier.torch.emitter import Emitter, Output
 from espalier.torch.export import trace
 from espalier.torch.loss_facts import LabelRange, is_mean, label_ranges
 from espalier.torch.prune import prune
+from espalier.torch.recurrent import check_not_packed
 from espalier.torch.structure import leaves, structure_of
 from espalier.torch.values import Shape, Value, constant, size
 from espalier.v1 import graph_pb2
@@ -104,6 +105,7 @@ def _prediction(outputs: Any) -> torch.Tensor:
 def _named(columns: Columns | None, names: Sequence[str], what: str) -> dict[str, torch.Tensor]:
     if columns is None:
         return {}
+    check_not_packed(columns)
     if isinstance(columns, torch.Tensor):
         columns = [columns]
     if not isinstance(columns, Mapping):
@@ -111,6 +113,7 @@ def _named(columns: Columns | None, names: Sequence[str], what: str) -> dict[str
             raise InvalidArgument(f"{len(columns)} {what}, but there are names for {len(names)}: {', '.join(names)}")
         columns = dict(zip(names, columns, strict=False))
     for name, tensor in columns.items():
+        check_not_packed(tensor)
         if not isinstance(tensor, torch.Tensor):
             raise InvalidArgument(f"{what} {name}: a {type(tensor).__name__}; tensors are needed")
     return dict(columns)

@@ -16,7 +16,8 @@ from espalier.errors import InvalidArgument
 
 PACKED = (
     "packed sequences are not supported; give the padded tensor to the layer, and choose what counts by the lengths: "
-    "y.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, y.shape[2])) has the last steps of y[batch, steps, hidden]"
+    "y.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, y.shape[2])) has the last steps of y[batch, steps, hidden] "
+    "(the backward direction of a bidirectional layer reads the padding first)"
 )
 
 _KINDS = {torch.lstm: "lstm", torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"}
@@ -77,4 +78,10 @@ class AsOneOperator(TorchFunctionMode):  # type: ignore[misc]
         return tuple(made)
 
 
-__all__ = ["AsOneOperator"]
+def check_not_packed(item: Any) -> None:
+    """InvalidArgument for a packed sequence among data."""
+    if isinstance(item, torch.nn.utils.rnn.PackedSequence):
+        raise InvalidArgument(PACKED)
+
+
+__all__ = ["AsOneOperator", "check_not_packed"]

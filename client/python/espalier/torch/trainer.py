@@ -21,6 +21,7 @@ from espalier.torch import optimizers as torch_optimizers
 from espalier.torch.evaluating import Examples, Validations, merged
 from espalier.torch.live_module import Following, LiveModule, write_back
 from espalier.torch.module_graph import Columns, Loss, ModuleGraph, argument_names, to_graph
+from espalier.torch.recurrent import check_not_packed
 from espalier.v1 import graph_pb2, training_pb2
 
 Extra = Callable[[training_pb2.TrainingSpec], None]
@@ -336,6 +337,7 @@ class Trainer:
         items = list(element) if isinstance(element, (tuple, list)) else [element]
         flat: list[Any] = []
         for item in items:
+            check_not_packed(item)
             flat.extend(item if isinstance(item, (tuple, list)) else [item])
         tensors = [_tensor(item, f"column {place}") for place, item in enumerate(flat)]
         if self.loss is None:

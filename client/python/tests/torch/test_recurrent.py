@@ -149,14 +149,40 @@ def packed(m, x):
     [
         (gru(batch_first=False), plain, "steps are the examples of a batch.*use batch_first=True"),
         (lstm(), packed, "packed sequences are not supported; give the padded tensor"),
+        (gru(), packed, "y.gather.*has the last steps"),
         (
             lstm(proj_size=2),
             lambda m, x: [m.rnn(x, (x[None, :, 0, :2], m.start[:1].expand(-1, 4, -1)))[0]],
-            "proj_size",
+            "proj_size with an initial state is not supported: call it without",
         ),
     ],
-    ids=["steps are examples", "packed", "projected from a state"],
+    ids=["steps are examples", "packed lstm", "packed gru", "projected from a state"],
 )
 def test_what_is_not_supported_says_what_to_do(make, use, message):
     with pytest.raises(EspalierError, match=message):
         to_graph(Tagger(make, use), torch.randn(4, STEPS, FEATURES), batch_size=4)
+
+
+def test_packed_data_are_refused_and_padded_ones_give_what_packed_ones_would(daemon):
+    x, lengths = torch.randn(8, STEPS, FEATURES), torch.tensor([5, 1, 3, 2, 4, 5, 1, 2])
+    assert int(lengths.max()) <= STEPS
+    sequence = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+
+    class Ends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(FEATURES, 4, batch_first=True)
+
+        def forward(self, x, lengths):
+            y, _ = self.rnn(x)
+            return y.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, y.shape[2]))
+
+    module = Ends()
+    with pytest.raises(EspalierError, match="packed sequences are not supported; give the padded tensor"):
+        to_graph(module.rnn, sequence)
+    with pytest.raises(EspalierError, match="packed sequences are not supported; give the padded tensor"):
+        Trainer(module.rnn, loss=nn.MSELoss(), optimizer="sgd").fit((sequence, x), batch_size=8, epochs=1)
+    # What the message says to do.
+    want = module.rnn(sequence)[1][0]
+    found = Trainer(module, loss=None, optimizer="sgd").predict((x, lengths), batch_size=8)
+    torch.testing.assert_close(found[:, 0], want)
