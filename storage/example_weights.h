@@ -1,12 +1,13 @@
 // Weights of the examples of a batch, derived from a dataset's labels: the input `example_weights`
 // of losses and metrics, with which a mean over all labels of the batch becomes a mean over those
-// that count. A plan may cut the batch in any way, because each worker holds the dataset and so
-// knows the labels of the whole batch.
+// that count, or over their classes' weights. A plan may cut the batch in any way, because each
+// worker holds the dataset and so knows the labels of the whole batch.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace espalier {
 
@@ -14,6 +15,8 @@ namespace espalier {
 struct ExampleWeightsColumn {
   std::string labels;        // column of class labels; empty: all labels of an example count
   int64_t ignore_index = 0;  // labels of this value do not count
+  // How much a label of each class counts: finite, 0 or more. Empty: each counts once.
+  std::vector<float> class_weights;
 
   // The column's name in a LoadBatch instruction.
   std::string Name() const;

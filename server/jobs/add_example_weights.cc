@@ -1,6 +1,9 @@
 #include "server/jobs/add_example_weights.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -12,6 +15,7 @@ namespace espalier {
 namespace {
 
 constexpr char kExampleWeights[] = "example_weights";
+constexpr char kClassWeights[] = "weights";
 
 // Whether the node is a mean over the whole batch, along dimension 0 of its first input, that can
 // be weighted.
@@ -51,6 +55,23 @@ ExampleWeightsColumn ColumnFor(const Node& node, const Graph& graph,
   return {column->second, node.attributes.Int("ignore_index")};
 }
 
+// Returns the weights of classes that the node multiplies its values with: none if it has none, and
+// nullopt if they are not known before the training, or their sum may be no divisor.
+std::optional<std::vector<float>> ClassWeightsOf(const OpDef& def, const Node& node,
+                                                 const Graph& graph) {
+  for (size_t i = 0; i < def.inputs.size() && i < node.inputs.size(); ++i) {
+    if (def.inputs[i].name != kClassWeights || node.inputs[i] == kNoValue) continue;
+    const Value& value = graph.value(node.inputs[i]);
+    if (value.kind != ValueKind::kConstant || value.type.dtype != DType::kF32) return std::nullopt;
+    std::vector<float> weights(value.constant.size() / sizeof(float));
+    std::memcpy(weights.data(), value.constant.data(), weights.size() * sizeof(float));
+    const bool usable = std::all_of(weights.begin(), weights.end(),
+                                    [](float w) { return std::isfinite(w) && w >= 0; });
+    return usable ? std::optional(std::move(weights)) : std::nullopt;
+  }
+  return std::vector<float>();
+}
+
 // Whether a value is a weighted loss, or a linear combination of some.
 bool IsWeighted(ValueId value, const Graph& graph, const std::set<NodeId>& weighted) {
   const NodeId producer = graph.value(value).producer;
@@ -88,12 +109,13 @@ WeightedHeads AddExampleWeights(const OpRegistry& registry, int64_t batch, Graph
   for (NodeId n = 0; n < static_cast<NodeId>(graph->nodes().size()); ++n) {
     const OpDef* def = registry.Find(graph->node(n).op);
     if (def == nullptr || !IsMeanOverBatch(*def, graph->node(n), *graph, batch)) continue;
-    const ExampleWeightsColumn derived = ColumnFor(graph->node(n), *graph, dataset_columns);
-    const bool counted = graph->node(n).attributes.String("mean_over", "all") == "counted";
-    // Weights of classes are in the divisor, too.
-    const bool class_weights = def->inputs.size() > 3 && graph->node(n).inputs.size() > 2 &&
-                               graph->node(n).inputs[2] != kNoValue;
-    if (counted && (derived.labels.empty() || class_weights)) continue;
+    ExampleWeightsColumn derived = ColumnFor(graph->node(n), *graph, dataset_columns);
+    if (graph->node(n).attributes.String("mean_over", "all") == "counted") {
+      // Weights of classes are in the divisor, too.
+      auto class_weights = ClassWeightsOf(*def, graph->node(n), *graph);
+      if (derived.labels.empty() || !class_weights.has_value()) continue;
+      derived.class_weights = *std::move(class_weights);
+    }
     const std::string column = derived.Name();
     auto [input, inserted] = inputs.try_emplace(column, kNoValue);
     if (inserted) {
@@ -108,7 +130,7 @@ WeightedHeads AddExampleWeights(const OpRegistry& registry, int64_t batch, Graph
     Node& node = graph->mutable_node(n);
     node.inputs.resize(def->inputs.size(), kNoValue);
     node.inputs.back() = input->second;
-    if (counted) node.attributes.Set("mean_over", std::string("all"));
+    if (node.attributes.Has("mean_over")) node.attributes.Set("mean_over", std::string("all"));
     weighted.insert(n);
   }
   WeightedHeads heads;

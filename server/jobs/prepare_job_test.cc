@@ -159,6 +159,36 @@ TEST_F(AddExampleWeightsTest, LabelsOfAnInputAreCounted) {
   EXPECT_EQ(Head().attributes.String("mean_over"), "all") << "the weights count; shards may sum";
 }
 
+TEST_F(AddExampleWeightsTest, WeightsOfClassesAreInTheDivisorIfTheyAreKnown) {
+  const auto add = [this](const std::function<ValueId(GraphBuilder&)>& weights) {
+    return Add([&](GraphBuilder& b, ValueId scores, ValueId labels) {
+      return b.Op(kSparse, {scores, labels, weights(b)}, {{"mean_over", std::string("counted")}});
+    });
+  };
+  const auto constant = [](std::vector<float> elements) {
+    return [elements](GraphBuilder& b) {
+      std::string bytes(reinterpret_cast<const char*>(elements.data()), elements.size() * 4);
+      return b.Constant("c", DType::kF32, {3}, std::move(bytes));
+    };
+  };
+  EXPECT_TRUE(add(constant({0.5, 0, 2})).all);
+  const auto column = ExampleWeightsColumn::Parse(columns_["example_weights"]);
+  ASSERT_TRUE(column.has_value());
+  EXPECT_THAT(column->class_weights, ElementsAre(0.5, 0, 2));
+  EXPECT_EQ(column->labels, "y");
+  EXPECT_EQ(column->ignore_index, -100);
+  EXPECT_EQ(Head().attributes.String("mean_over"), "all");
+  EXPECT_NE(Head().inputs[2], kNoValue) << "the loss multiplies with them as before";
+  for (const auto& unknown : {std::function<ValueId(GraphBuilder&)>(constant({0.5, -1, 2})),
+                              std::function<ValueId(GraphBuilder&)>([](GraphBuilder& b) {
+                                return b.Parameter("c", DType::kF32, {3}, {Initializer::kOnes});
+                              })}) {
+    EXPECT_FALSE(add(unknown).all);
+    EXPECT_EQ(columns_.count("example_weights"), 0u);
+    EXPECT_EQ(Head().attributes.String("mean_over"), "counted");
+  }
+}
+
 TEST_F(AddExampleWeightsTest, SumOfLossesIsWeighted) {
   const WeightedHeads heads = Add([](GraphBuilder& b, ValueId scores, ValueId labels) {
     const ValueId loss = b.Op("sparse_categorical_crossentropy", {scores, labels});

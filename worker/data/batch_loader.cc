@@ -8,6 +8,23 @@
 #include "worker/data/permutation.h"
 
 namespace espalier {
+namespace {
+
+double CountOf(const std::vector<int64_t>& labels, const ExampleWeightsColumn& weights) {
+  const auto classes = static_cast<int64_t>(weights.class_weights.size());
+  double count = 0;
+  for (const int64_t label : labels) {
+    if (label == weights.ignore_index) continue;
+    if (classes == 0) {
+      count += 1;
+    } else if (label >= 0 && label < classes) {  // the loss refuses others
+      count += static_cast<double>(weights.class_weights[static_cast<size_t>(label)]);
+    }
+  }
+  return count;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<BatchLoader>> BatchLoader::Create(
     std::shared_ptr<const Dataset> dataset, const BatchLoaderOptions& options) {
@@ -100,8 +117,7 @@ absl::Status BatchLoader::PrepareWeights(const std::string& name,
       absl::Status s = dataset_->Read(**column, example, Dims(dims.size(), 0), dims, DType::kI64,
                                       reinterpret_cast<char*>(labels.data()));
       if (!s.ok()) return s;
-      request.counts.push_back(request.labels -
-                               std::count(labels.begin(), labels.end(), weights.ignore_index));
+      request.counts.push_back(CountOf(labels, weights));
     }
   }
   const int64_t evaluated = std::min(examples(), steps_per_epoch() * options_.batch_size);
@@ -141,14 +157,14 @@ absl::Status BatchLoader::Prepare(const std::string& name, const TensorSpec& spe
 void BatchLoader::FillWeights(const Request& request, int64_t step, float* out) const {
   const int64_t batch = options_.batch_size;
   double all = static_cast<double>(batch * request.labels);
-  int64_t counting = 0;
+  double counting = 0;
   if (options_.holdout) {
     all *= static_cast<double>(steps_per_epoch());
     counting = request.holdout_count;
   } else {
     for (int64_t row = 0; row < batch; ++row) counting += request.counts[ExampleAt(step, row)];
   }
-  const float weight = counting > 0 ? static_cast<float>(all / static_cast<double>(counting)) : 0;
+  const float weight = counting > 0 ? static_cast<float>(all / counting) : 0;
   for (int64_t row = 0; row < request.spec.dims[0]; ++row) {
     out[row] = IsExample(step, request.spec.offset[0] + row) ? weight : 0.0f;
   }

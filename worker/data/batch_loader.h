@@ -4,7 +4,8 @@
 // (C the number over the batch, or per batch over all held-out examples), the weight is B * P / C,
 // and 0 for padding, so that (1 / (B * P)) * sum(weight * value) is the mean of the values over the
 // labels that count: of one training batch, and of the whole held-out part after averaging over its
-// batches. All weights are 0 where no label counts.
+// batches. With weights of classes C is the sum of the labels' weights, which the loss multiplies
+// the values with. All weights are 0 where no label counts.
 #pragma once
 
 #include <cstdint>
@@ -66,10 +67,10 @@ class BatchLoader : public BatchSource {
     std::string name;
     const Column* column;  // null: weights of examples
     TensorSpec spec;
-    // For weights: how many labels count of each example, and of all held-out examples that are
-    // evaluated; the number of labels of an example.
-    std::vector<int64_t> counts;
-    int64_t holdout_count = 0;
+    // For weights: how much the labels of each example count, and of all held-out examples that
+    // are evaluated; the number of labels of an example.
+    std::vector<double> counts;
+    double holdout_count = 0;
     int64_t labels = 1;
   };
   // One prefetched step.

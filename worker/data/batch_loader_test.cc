@@ -169,6 +169,35 @@ TEST(BatchLoader, PaddedHoldoutWeighsEachHeldOutLabelOnce) {
   EXPECT_EQ((*BatchLoader::Create(Labelled(), options))->steps_per_epoch(), 1);
 }
 
+// With them (1 / (B * P)) * sum(weight * class weight * value) is the mean over the class weights.
+TEST(BatchLoader, LabelsCountAsTheirClassesWeigh) {
+  ExampleWeightsColumn weighted{"y", -100, {9, 0.5, 2, 0, 1, 4, 0.25}};
+  const auto again = ExampleWeightsColumn::Parse(weighted.Name());
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->class_weights, weighted.class_weights);
+  EXPECT_EQ(again->labels, "y");
+  EXPECT_EQ(again->ignore_index, -100);
+  const TensorSpec whole = TensorSpec::Whole({DType::kF32, {3}});
+  BatchLoaderOptions options{.batch_size = 3, .shuffle = false};
+  auto loader = *BatchLoader::Create(Labelled(), options);
+  ASSERT_EQ(loader->Prepare(weighted.Name(), whole), absl::OkStatus());
+  // 1 2 | -100 4 | 5 6, and -100 -100 | 1 1 | 2 -100.
+  EXPECT_EQ(Weights(*loader, weighted, whole, 0), std::vector<float>(3, 6.0f / 7.75f));
+  EXPECT_EQ(Weights(*loader, weighted, whole, 1), std::vector<float>(3, 6.0f / 3));
+  options.holdout = options.pad_holdout = true;
+  auto held_out = *BatchLoader::Create(Labelled(), options);
+  ASSERT_EQ(held_out->Prepare(weighted.Name(), whole), absl::OkStatus());
+  // Two batches of six labels: 3 3 | 4 4 | -100 5, and 6 6.
+  const float w = 12.0f / 6.5f;
+  EXPECT_EQ(Weights(*held_out, weighted, whole, 0), (std::vector<float>{w, w, w}));
+  EXPECT_EQ(Weights(*held_out, weighted, whole, 1), (std::vector<float>{w, 0, 0}));
+  // Labels that are no class are refused by the loss.
+  weighted.class_weights.resize(3);
+  auto few = *BatchLoader::Create(Labelled(), {.batch_size = 3, .shuffle = false});
+  ASSERT_EQ(few->Prepare(weighted.Name(), whole), absl::OkStatus());
+  EXPECT_EQ(Weights(*few, weighted, whole, 0), std::vector<float>(3, 6.0f / 2.5f));
+}
+
 TEST(BatchLoader, BatchWithoutLabelsThatCountWeighsNothing) {
   Column labels{.name = "y", .example = {DType::kI32, {}}, .data = std::vector<char>(16, '\xff')};
   auto loader = *BatchLoader::Create(*Dataset::FromColumns({labels}, 0), {.batch_size = 4});

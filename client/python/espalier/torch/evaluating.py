@@ -25,9 +25,9 @@ Array = np.ndarray[Any, Any]
 class Examples:
     """Examples to evaluate, in memory, as the inputs of a graph take them. `columns`: input -> column, if named so.
 
-    A loss that is a mean over examples is computed by the workers, in batches. Another one, such as one with weights of
-    classes, has another divisor in each batch: then the workers compute the module's outputs, and PyTorch the loss of
-    all of them. Where the module computes such a loss itself, it is that of each batch, and the mean over examples.
+    A loss that is a mean over examples, or their classes' weights, is computed by the workers, in batches. Of another
+    one, such as a sum, the workers compute the module's outputs, and PyTorch the loss of all of them. Where the module
+    computes such a loss itself, it is that of each batch, and the mean over examples.
     """
 
     def __init__(self, data: Any, converted: ModuleGraph, columns: Mapping[str, str] | None, loss: Any):

@@ -31,8 +31,9 @@ _SAME = {"reshape", "flatten", "squeeze", "unsqueeze", "cast", "identity"}
 def is_mean(emitter: Emitter, value: Value, rows: Size) -> bool:
     """Whether a value of the graph is a mean over `rows` examples, or a linear combination of such means.
 
-    A mean over the weights of classes, or over labels that are computed and may be ignored, is none: its divisor is
-    another one in each batch. What is not recognized counts as none, too.
+    The coordinator makes means of those over labels that are not ignored and over the weights of classes, if it knows
+    the weights, and the labels are an input. Otherwise the divisor is another one in each batch, and it is none. What
+    is not recognized counts as none, too.
     """
     return isinstance(value.held, Tensor) and _is_mean(emitter, value.held.index, rows)
 
@@ -81,8 +82,18 @@ def _is_mean(emitter: Emitter, value: int, rows: Size) -> bool:
         return False
     if _text(node, "mean_over", "counted" if node.op == "negative_log_likelihood" else "all") != "counted":
         return True
-    has_class_weights = len(node.inputs) > 2 and node.inputs[2] >= 0
-    return not has_class_weights and bool(_source(emitter, node.inputs[1], rows))
+    return _knows_class_weights(emitter, node) and bool(_source(emitter, node.inputs[1], rows))
+
+
+def _knows_class_weights(emitter: Emitter, node: Any) -> bool:
+    """Whether there are none, or constants that server/jobs/add_example_weights.cc divides by."""
+    if len(node.inputs) < 3 or node.inputs[2] < 0:
+        return True
+    found = emitter.graph.proto.values[node.inputs[2]]
+    if found.kind != pb.CONSTANT or found.type.dtype != pb.F32:
+        return False
+    weights = np.frombuffer(found.data, "<f4")
+    return bool(np.all(np.isfinite(weights) & (weights >= 0)))
 
 
 def _source(emitter: Emitter, value: int, rows: Size | None = None) -> str:

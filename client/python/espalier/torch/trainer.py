@@ -222,8 +222,8 @@ class Trainer:
         """Loss and metrics of all examples, as of one batch, without dropout and with running statistics.
 
         data: as `fit` takes it. batch_size: how many are computed at once; default: a DataLoader's, or 32. A loss that
-        is no mean over examples, as one with weights of classes, is computed by PyTorch from the outputs of all; one
-        that the module computes itself is that of each batch, and the mean over examples.
+        is no mean over examples, as a sum, is computed by PyTorch from the outputs of all; one that the module computes
+        itself is that of each batch, and the mean over examples.
         """
         live = self._live()
         if live is not None:

@@ -33,9 +33,13 @@ class Named(Net):
 
 
 class WithLoss(Net):
+    def __init__(self, reduction):
+        super().__init__()
+        self.reduction = reduction
+
     def forward(self, x, labels):
         logits = super().forward(x)
-        return {"loss": F.cross_entropy(logits, labels, WEIGHTS), "logits": logits}
+        return {"loss": F.cross_entropy(logits, labels, WEIGHTS, reduction=self.reduction), "logits": logits}
 
 
 def tensors(rows, seed=1):
@@ -86,8 +90,20 @@ def test_a_loss_reads_the_modules_outputs_in_their_structure(daemon):
     assert torch.equal(trainer.predict(x)["aux.1"], x)
 
 
-def test_a_loss_inside_of_the_module_is_that_of_each_batch(daemon):
-    module, (x, y) = WithLoss(), tensors(19)
+def test_a_mean_inside_of_the_module_is_that_of_all_examples(daemon):
+    module, (x, y) = WithLoss("mean"), tensors(19)
+    trainer = Trainer(module, optimizer="sgd")
+    wanted = copy.deepcopy(module).eval()(x, y)["loss"].item()
+    data = {"x": x, "labels": y}
+    assert trainer.evaluate(data, batch_size=ROWS)["loss"] == pytest.approx(wanted, rel=1e-5)
+    trainer = Trainer(module, optimizer=torch.optim.SGD(module.parameters(), 0.1))
+    result = trainer.fit({"x": x[:8], "labels": y[:8]}, batch_size=ROWS, validation_data=data, verbose=0)
+    wanted = copy.deepcopy(module).eval()(x, y)["loss"].item()
+    assert result.history["val_loss"] == [pytest.approx(wanted, rel=1e-5)]
+
+
+def test_another_loss_inside_of_the_module_is_that_of_each_batch(daemon):
+    module, (x, y) = WithLoss("sum"), tensors(19)
     trainer = Trainer(module, optimizer="sgd")
     still = copy.deepcopy(module).eval()
     parts = [(len(a), still(a, b)["loss"].item()) for a, b in ((x[:8], y[:8]), (x[8:16], y[8:16]), (x[16:], y[16:]))]
