@@ -3,6 +3,10 @@
 
 The stubs are checked in, so that `pip install` needs no protoc. protoc 3.21 is meant: what it writes runs with every
 release of Python's protobuf from 4.21 on. With --check, writes nothing and fails if the files differ.
+
+The Open Inference Protocol gets a package of its own: protobuf has one file and one message of a name in a process, and
+the clients of Triton and KServe register the protocol's. On the wire only the service's name tells, which
+espalier/rpc.py has.
 """
 
 import argparse
@@ -15,11 +19,25 @@ PACKAGE = pathlib.Path(__file__).absolute().parent
 PROTOS = PACKAGE.parent.parent / "proto"
 
 
+def rename_open_inference(folder: pathlib.Path) -> str:
+    """Writes the protocol with our package's name to `folder`; returns the file's path there."""
+    text = (PROTOS / "open_inference" / "open_inference.proto").read_text(encoding="utf-8")
+    package = "\npackage inference;\n"
+    if text.count(package) != 1:
+        sys.exit("open_inference.proto: its package is not 'inference' any more")
+    to = folder / "espalier" / "v1" / "open_inference.proto"
+    to.parent.mkdir(parents=True)
+    to.write_text(text.replace(package, "\npackage espalier.open_inference;\n"), encoding="utf-8")
+    return str(to.relative_to(folder))
+
+
 def generate(folder: pathlib.Path) -> None:
     """Writes the stubs to `folder`/espalier/v1."""
     protos = sorted(str(p.relative_to(PROTOS)) for p in (PROTOS / "espalier" / "v1").glob("*.proto"))
-    command = ["protoc", f"-I{PROTOS}", f"--python_out={folder}", f"--pyi_out={folder}", *protos]
-    subprocess.run(command, check=True)
+    with tempfile.TemporaryDirectory() as renamed:
+        protos.append(rename_open_inference(pathlib.Path(renamed)))
+        command = ["protoc", f"-I{PROTOS}", f"-I{renamed}", f"--python_out={folder}", f"--pyi_out={folder}", *protos]
+        subprocess.run(command, check=True)
 
 
 def main() -> int:

@@ -45,7 +45,10 @@ _MODULES = {
     "Distillation": "distillation_pb2",
     "Sessions": "session_pb2",
     "Ops": "ops_pb2",
+    "GRPCInferenceService": "open_inference_pb2",
 }
+# On the wire, of the services that are not of espalier.v1.
+_PACKAGES = {"GRPCInferenceService": "inference"}
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,8 @@ def method(service: str, name: str) -> Method:
     if make is None:  # protobuf 4.21
         database: Any = symbol_database.Default()
         make = database.GetPrototype
-    return Method(f"/espalier.v1.{service}/{name}", make(found.input_type), make(found.output_type))
+    package = _PACKAGES.get(service, "espalier.v1")
+    return Method(f"/{package}.{service}/{name}", make(found.input_type), make(found.output_type))
 
 
 def idempotency_key() -> str:
