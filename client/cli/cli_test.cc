@@ -11,6 +11,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -224,9 +225,21 @@ TEST_F(CliTest, LossesNameOutputsWeightsAndAttributes) {
   EXPECT_EQ(two.metrics(0).attributes().at("ignore_index").i(), 7);
   EXPECT_EQ(two.metrics(1).op(), "mean_absolute_error");
 
+  const v1::Objective weighted = objective(
+      {"--loss=sparse_categorical_crossentropy:axis=1,class_weights=0.2,0,5,ignore_index=0@y:2"});
+  EXPECT_THAT(weighted.losses(0).class_weights(), ElementsAre(0.2F, 0, 5));
+  EXPECT_EQ(weighted.losses(0).attributes().at("axis").i(), 1);
+  EXPECT_EQ(weighted.losses(0).attributes().at("ignore_index").i(), 0);
+  EXPECT_EQ(weighted.losses(0).weight(), 2);
+
   const size_t sent = fake_.state()->submits.size();
   for (const char* wrong :
-       {"--loss=hinge", "--loss=accuracy", "--loss=mean_squared_error@", "--metrics=f1",
+       {"--loss=sparse_categorical_crossentropy:class_weights=1,-2",
+        "--loss=sparse_categorical_crossentropy:class_weights=1,nan",
+        "--loss=sparse_categorical_crossentropy:class_weights=",
+        "--loss=mean_squared_error:class_weights=1,2",
+        "--metrics=sparse_categorical_crossentropy:class_weights=1", "--loss=hinge",
+        "--loss=accuracy", "--loss=mean_squared_error@", "--metrics=f1",
         "--loss=mean_squared_error@y:0", "--loss=binary_crossentropy:from_logits=maybe",
         "--loss=binary_crossentropy:smoothing=0.1", "--metrics=top_k_accuracy:k=three"}) {
     EXPECT_EQ(

@@ -1,5 +1,7 @@
 #include "client/cli/loss_flags.h"
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -15,6 +17,7 @@ namespace espalier {
 namespace {
 
 constexpr char kDefaultLoss[] = "sparse_categorical_crossentropy";
+constexpr char kClassWeights[] = "class_weights";
 
 template <typename Keep>
 std::string NamesWhere(Keep keep) {
@@ -41,10 +44,31 @@ std::vector<AttributeSpec> SettableAttributes(const OpDef& def) {
   return specs;
 }
 
+bool TakesClassWeights(const OpDef& def) {
+  return def.is_loss && std::any_of(def.inputs.begin(), def.inputs.end(),
+                                    [](const auto& input) { return input.name == "weights"; });
+}
+
+absl::Status SetClassWeights(const std::string& flag, const std::string& text, v1::Head* head) {
+  for (absl::string_view piece : absl::StrSplit(text, ',')) {
+    float weight = 0;
+    if (!absl::SimpleAtof(piece, &weight) || !std::isfinite(weight) || weight < 0) {
+      return UsageError(absl::StrCat("--", flag, ": ", kClassWeights, " holds \"", Printable(piece),
+                                     "\"; accepted: one number for each class, 0 or more"));
+    }
+    head->add_class_weights(weight);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SetHeadAttribute(const std::string& flag, const OpDef& def, absl::string_view pair,
-                              v1::Head* head) {
+                              bool is_loss, v1::Head* head) {
   const std::vector<std::string> parts = absl::StrSplit(pair, absl::MaxSplits('=', 1));
-  const std::vector<AttributeSpec> specs = SettableAttributes(def);
+  std::vector<AttributeSpec> specs = SettableAttributes(def);
+  const bool class_weights = is_loss && TakesClassWeights(def);
+  if (class_weights && parts.size() == 2 && parts[0] == kClassWeights) {
+    return SetClassWeights(flag, parts[1], head);
+  }
   for (const AttributeSpec& spec : specs) {
     if (parts.size() != 2 || spec.name != parts[0]) continue;
     v1::Attribute& attribute = (*head->mutable_attributes())[spec.name];
@@ -68,10 +92,26 @@ absl::Status SetHeadAttribute(const std::string& flag, const OpDef& def, absl::s
     }
     return absl::OkStatus();
   }
+  if (class_weights) specs.push_back({.name = kClassWeights, .kind = AttributeKind::kFloats});
   return UsageError(absl::StrCat(
       "--", flag, " holds \"", Printable(pair), "\"; accepted is KEY=VALUE with ",
       absl::StrJoin(specs, ", ",
                     [](std::string* out, const AttributeSpec& a) { out->append(a.name); })));
+}
+
+// Splits at commas, but not between the class weights of "class_weights=1,2,5,ignore_index=0".
+std::vector<std::string> SplitPairs(absl::string_view text) {
+  std::vector<std::string> pairs;
+  for (absl::string_view piece : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const bool more = !absl::StrContains(piece, '=') && !pairs.empty() &&
+                      absl::StartsWith(pairs.back(), absl::StrCat(kClassWeights, "="));
+    if (more) {
+      absl::StrAppend(&pairs.back(), ",", piece);
+    } else {
+      pairs.emplace_back(piece);
+    }
+  }
+  return pairs;
 }
 
 // Parses NAME[:KEY=VALUE,...][@OUTPUT[:WEIGHT]].
@@ -89,8 +129,8 @@ absl::Status ParseHead(const std::string& flag, absl::string_view text, bool is_
   }
   head->set_op(def->name);
   if (parts.size() > 1) {
-    for (absl::string_view pair : absl::StrSplit(parts[1], ',', absl::SkipEmpty())) {
-      if (absl::Status s = SetHeadAttribute(flag, *def, pair, head); !s.ok()) return s;
+    for (const std::string& pair : SplitPairs(parts[1])) {
+      if (absl::Status s = SetHeadAttribute(flag, *def, pair, is_loss, head); !s.ok()) return s;
     }
   }
   if (sides.size() == 1) return absl::OkStatus();
@@ -146,8 +186,9 @@ std::vector<FlagSpec> LossFlags() {
                     of({Prediction::kClassLogits, Prediction::kBinaryLogits}),
                     "; they skip a softmax or sigmoid that ends the model, and "
                     "from_logits=true or false says what the output holds. Of log-probabilities: ",
-                    of({Prediction::kLogProbabilities}),
-                    ". Of values: ", of({Prediction::kValues})),
+                    of({Prediction::kLogProbabilities}), ". Of values: ", of({Prediction::kValues}),
+                    ". class_weights=1,5,... weighs the classes of ",
+                    NamesWhere(TakesClassWeights)),
        0, 0, 0, true},
       {"loss-output", FlagType::kText, "OUTPUT",
        "the model's output for losses without @OUTPUT (the first)"},

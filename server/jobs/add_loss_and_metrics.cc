@@ -16,6 +16,24 @@ namespace espalier {
 namespace {
 
 constexpr char kAxis[] = "axis";
+constexpr char kMeanOver[] = "mean_over";
+constexpr char kWeightsOfClasses[] = "weights";
+
+// The index of the input for weights of classes; -1: it has none.
+int ClassWeightsInput(const OpDef& def) {
+  const auto found = std::find_if(def.inputs.begin(), def.inputs.end(), [](const auto& input) {
+    return input.name == kWeightsOfClasses;
+  });
+  return found == def.inputs.end() ? -1 : static_cast<int>(found - def.inputs.begin());
+}
+
+std::string LossesWithClassWeights(const OpRegistry& registry) {
+  std::vector<std::string> names;
+  for (const OpDef* def : registry.All()) {
+    if (def->is_loss && ClassWeightsInput(*def) >= 0) names.push_back(def->name);
+  }
+  return absl::StrJoin(names, ", ");
+}
 
 std::string NamesOf(const OpRegistry& registry, bool OpDef::*kind) {
   std::vector<std::string> names;
@@ -63,7 +81,23 @@ absl::StatusOr<LossOrMetric> HeadFromProto(const std::string& field, const v1::H
     return absl::InvalidArgumentError(
         absl::StrCat(field, ".weight is ", weight, "; accepted: a number greater than zero"));
   }
-  return LossOrMetric{head.op(), head.output(), weight, *std::move(attributes)};
+  const auto& class_weights = head.class_weights();
+  for (int i = 0; i < class_weights.size(); ++i) {
+    if (std::isfinite(class_weights[i]) && class_weights[i] >= 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(field, ".class_weights[", i, "] is ",
+                                                   class_weights[i],
+                                                   "; accepted: a finite number, 0 or more"));
+  }
+  if (!class_weights.empty() &&
+      std::all_of(class_weights.begin(), class_weights.end(), [](float w) { return w == 0; })) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, ".class_weights: all are 0, so that no label counts; give one class a weight"));
+  }
+  return LossOrMetric{head.op(),
+                      head.output(),
+                      weight,
+                      *std::move(attributes),
+                      {class_weights.begin(), class_weights.end()}};
 }
 
 class HeadAdder {
@@ -169,6 +203,17 @@ class HeadAdder {
     return id;
   }
 
+  ValueId AddConstant(std::string name, const std::vector<float>& elements) {
+    while (!names_.insert(name).second) name = absl::StrCat("_", name);
+    Value value;
+    value.name = std::move(name);
+    value.kind = ValueKind::kConstant;
+    value.type = {DType::kF32, {static_cast<int64_t>(elements.size())}};
+    value.constant.assign(reinterpret_cast<const char*>(elements.data()),
+                          elements.size() * sizeof(float));
+    return graph_.AddValue(std::move(value));
+  }
+
   absl::StatusOr<ValueId> AddHead(const OpDef& def, const LossOrMetric& head,
                                   const std::string& name) {
     const std::string output = OutputOf(head);
@@ -180,6 +225,12 @@ class HeadAdder {
                         [](std::string* out, const auto& o) { out->append(o.first); })));
     }
     Attributes attributes = head.attributes;
+    const int weights_input = ClassWeightsInput(def);
+    if (!head.class_weights.empty() && weights_input < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", head.op, "' on output '", output,
+          "' takes no class_weights; these losses do: ", LossesWithClassWeights(registry_)));
+    }
     const LabelKind kind = LabelKindOf(def);
     if (kind == LabelKind::kNothing) {
       return Add(name, def.name, std::move(attributes), {prediction});
@@ -228,7 +279,19 @@ class HeadAdder {
       prediction = MoveAxis(prediction, rank, axis, classes);
       if (kind == LabelKind::kTarget) label = MoveAxis(*label, rank, axis, classes);
     }
-    return Add(name, def.name, std::move(attributes), {prediction, *label});
+    std::vector<ValueId> inputs = {prediction, *label};
+    if (!head.class_weights.empty()) {
+      if (static_cast<int64_t>(head.class_weights.size()) != type.dims[axis]) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "'", head.op, "' has ", head.class_weights.size(), " class_weights, and output '",
+            output, "' of shape ", ToString(type.dims), " has ", type.dims[axis],
+            " classes in dimension ", axis, "; give one for each class"));
+      }
+      inputs.resize(static_cast<size_t>(weights_input) + 1, kNoValue);
+      inputs.back() = AddConstant(absl::StrCat(name, ".class_weights"), head.class_weights);
+      if (!attributes.Has(kMeanOver)) attributes.Set(kMeanOver, std::string("counted"));
+    }
+    return Add(name, def.name, std::move(attributes), std::move(inputs));
   }
 
   // Returns the dimension of the output's classes, and removes `axis` from the attributes.
@@ -369,6 +432,10 @@ absl::StatusOr<Objective> ObjectiveFromProto(
     if (objective.metrics(i).has_weight()) {
       return absl::InvalidArgumentError(
           absl::StrCat("objective.metrics[", i, "].weight: only losses have one"));
+    }
+    if (objective.metrics(i).class_weights_size() > 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "objective.metrics[", i, "].class_weights: only losses have some; the loss is reported"));
     }
     result.metrics.push_back(*std::move(head));
   }

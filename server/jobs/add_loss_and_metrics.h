@@ -20,6 +20,9 @@ struct LossOrMetric {
   std::string output = {};     // of the model; empty: see AddLossAndMetrics
   double weight = 1;           // of a loss in the sum that training minimizes
   Attributes attributes = {};  // of the operator; and from_logits, and `axis` of the classes
+  // Of a loss with the input `weights`: one for each class, finite, 0 or more. Without an attribute
+  // mean_over its mean is then one over the weights of the labels' classes, as in PyTorch.
+  std::vector<float> class_weights = {};
 };
 
 struct Objective {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -205,6 +206,62 @@ TEST_F(AddExampleWeightsTest, LossOfSeveralOperatorsIsNotWeighted) {
   });
   EXPECT_FALSE(heads.all);
   EXPECT_EQ(heads.unweighted, "loss");
+}
+
+TEST_F(AddLossAndMetricsTest, WeightsOfClassesAreAnInputOfTheLoss) {
+  const auto loss = [this](LossOrMetric head, Graph* graph) -> const Node& {
+    EXPECT_EQ(Add({{std::move(head)}, {{"accuracy"}}}, graph), absl::OkStatus());
+    EXPECT_EQ(BindAndInfer(registry_, 8, graph), absl::OkStatus());
+    return graph->node(graph->value(graph->FindOutput("loss")).producer);
+  };
+  Graph graph = Model();
+  const Node& plain = loss({.op = kSparse, .class_weights = {0.5, 0, 2}}, &graph);
+  ASSERT_EQ(plain.inputs.size(), 3u);
+  const Value& weights = graph.value(plain.inputs[2]);
+  EXPECT_EQ(weights.kind, ValueKind::kConstant);
+  float elements[3];
+  ASSERT_EQ(weights.constant.size(), sizeof(elements));
+  std::memcpy(elements, weights.constant.data(), sizeof(elements));
+  EXPECT_THAT(elements, ElementsAre(0.5, 0, 2));
+  EXPECT_EQ(plain.attributes.String("mean_over"), "counted") << "as PyTorch";
+  Graph other = Model();
+  EXPECT_EQ(loss({.op = kSparse,
+                  .attributes = {{"mean_over", std::string("all")}},
+                  .class_weights = {0.5, 0, 2}},
+                 &other)
+                .attributes.String("mean_over"),
+            "all")
+      << "as Keras, if the user says so";
+  Graph refused = Model();
+  EXPECT_THAT(Error(Add({{{.op = kSparse, .class_weights = {1, 2}}}, {}}, &refused)),
+              AllOf(HasSubstr("2 class_weights"), HasSubstr("output 'scores'"),
+                    HasSubstr("3 classes in dimension 1")));
+  EXPECT_THAT(
+      Error(Add({{{.op = "mean_squared_error", .class_weights = {1, 2, 3}}}, {}}, &refused)),
+      AllOf(HasSubstr("takes no class_weights"), HasSubstr(kSparse)));
+}
+
+TEST(ObjectiveFromProto, WeightsOfClassesAreNumbersOfWhichOneCounts) {
+  const auto read = [](std::vector<float> weights, bool of_metric = false) {
+    v1::Objective objective;
+    v1::Head* head = objective.add_losses();
+    head->set_op(kSparse);
+    if (of_metric) head = objective.add_metrics();
+    head->set_op(kSparse);
+    head->mutable_class_weights()->Assign(weights.begin(), weights.end());
+    return ObjectiveFromProto(objective, "", {});
+  };
+  ASSERT_TRUE(read({0, 2}).ok());
+  EXPECT_THAT(read({0, 2})->losses[0].class_weights, ElementsAre(0, 2));
+  for (const auto& [weights, message] :
+       {std::pair(std::vector<float>{1, NAN}, "losses[0].class_weights[1] is nan"),
+        std::pair(std::vector<float>{INFINITY, 1}, "class_weights[0] is inf"),
+        std::pair(std::vector<float>{1, -1}, "class_weights[1] is -1; accepted"),
+        std::pair(std::vector<float>{0, 0}, "all are 0")}) {
+    EXPECT_THAT(std::string(read(weights).status().message()), HasSubstr(message));
+  }
+  EXPECT_THAT(std::string(read({1, 2}, true).status().message()),
+              HasSubstr("metrics[0].class_weights: only losses have some"));
 }
 
 TEST_F(AddLossAndMetricsTest, ErrorsNameWhatIsWrongAndWhatThereIs) {

@@ -1,5 +1,6 @@
 """espalier.onnx: trains as `espalier train --onnx` and as NumPy does, and gives the model back as a file."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -182,10 +183,69 @@ def test_streams_refuse(daemon, folder):
     ]:
         with pytest.raises(errors.InvalidArgument, match=message):
             fit(folder, given, stream=True, **options)
-    with pytest.raises(errors.InvalidArgument, match=r"has no weights of classes; train the module by espalier.torch"):
-        es.Loss("sparse_categorical_crossentropy", class_weights=[1.0, 2.0, 1.0])
     with pytest.raises(TypeError, match="did you mean 'batch_size'"):
         fit(folder, data, batchsize=3)
+
+
+def test_class_weights_as_the_command(daemon, folder):
+    command = [program(), "train", "--json", f"--coordinator={daemon._settings.address}"]
+    command += [f"--onnx={folder}/small.onnx", f"--dataset={folder}/data.npz", "--input=labels=y", "--holdout=0.25"]
+    command += ["--loss=sparse_categorical_crossentropy:class_weights=0.5,1,4,ignore_index=7", "--single-device"]
+    command += ["-b", "32", "-e", "2", "--optimizer=sgd", "--no-shuffle", "--name=weighted-by-command"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    theirs = next(record for record in daemon.jobs() if record.spec.name == "weighted-by-command")
+    options = {"columns": {"labels": "y"}, "validation_split": 0.25}
+    loss = es.Loss("cross_entropy", ignore_index=7)
+    result = fit(folder, folder / "data.npz", loss=loss, class_weight={0: 0.5, 2: 4}, **options)
+    assert result.history == daemon.job(theirs.id).history
+    assert result.evaluation == dict(theirs.evaluation)
+    # What is trained already is evaluated as one batch, too: 256 examples do not fill batches of 60.
+    command = [program(), "evaluate", theirs.output_model, "--json", f"--coordinator={daemon._settings.address}"]
+    command += [f"--dataset={folder}/data.npz", "--input=labels=y", "-b", "60"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    p, data = daemon.weights(theirs.output_model), small.examples()
+    logits = np.tanh(data["x"] @ p["fc1.weight"].T + p["fc1.bias"]) @ p["fc2.weight"].T + p["fc2.bias"]
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(256), data["labels"]]
+    weights = np.array([0.5, 1, 4])[data["labels"]]
+    wanted = (weights * losses).sum() / weights.sum()
+    assert json.loads(done.stdout)["values"]["loss"] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_class_weights_that_cannot_be(daemon, folder):
+    sparse = "sparse_categorical_crossentropy"
+    cases = [
+        ({"class_weight": [1.0, 2.0]}, "has 2 class_weights, and output 'logits' .* has 3 classes in dimension 1"),
+        ({"class_weight": {0: 2.0, 3: 1.0}}, "has 4 class_weights, .* has 3 classes"),
+        ({"class_weight": [1, float("nan"), 1]}, r"losses\[0\]\.class_weights\[1\] is nan; accepted: a finite"),
+        ({"class_weight": [1, 1, -2]}, r"class_weights\[2\] is -2; accepted"),
+        ({"class_weight": [0, 0, 0]}, "all are 0"),
+        (
+            {"loss": "mse", "class_weight": [1, 2, 3]},
+            "'mean_squared_error' on output 'logits' takes no class_weights; "
+            "these losses do: negative_log_likelihood, sparse_categorical_crossentropy",
+        ),
+        ({"class_weight": {"a": 2.0}}, "a dict with the key 'a'; accepted: {class: weight}"),
+        ({"class_weight": {-1: 2.0}}, "the key -1"),
+        ({"class_weight": np.ones((3, 1))}, r"has the shape \[3, 1\]"),
+        ({"loss": [sparse, "mse"], "class_weight": [1, 2, 3]}, "of several losses give each its own"),
+        ({"loss": es.Loss(sparse, class_weight=[1, 2, 3]), "class_weight": [1, 2, 3]}, "where that has none"),
+    ]
+    for options, message in cases:
+        with pytest.raises(errors.InvalidArgument, match=message):
+            fit(folder, small.examples(), **options)
+    with pytest.raises(errors.InvalidArgument, match="did you mean class_weight"):
+        es.Loss(sparse, weights=[1, 2, 3])
+    with pytest.raises(errors.InvalidArgument, match=r"metrics\[0\]\.class_weights: only losses have some"):
+        fit(folder, small.examples(), metrics=[OfMetric(sparse)])
+
+
+class OfMetric(es.Metric):
+    def head(self):
+        made = super().head()
+        made.class_weights.extend([1, 2, 3])
+        return made
 
 
 def test_a_loss_that_weighs_two_outputs(daemon):

@@ -16,7 +16,7 @@ from espalier.interrupt import submit_or_cancel
 from espalier.job import History
 from espalier.npz import temporary_folder
 from espalier.onnx.files import prepared, save_in_one_file, source_of
-from espalier.onnx.objective import DEFAULT_LOSS, Losses, Metrics, make_objective
+from espalier.onnx.objective import DEFAULT_LOSS, ClassWeights, Losses, Metrics, make_objective
 from espalier.onnx.streams import stream_of
 from espalier.optimizers import Optimizer
 from espalier.progress import Printer
@@ -85,7 +85,7 @@ def _specified(
 
 def _without_files(given: Mapping[str, Any]) -> training_pb2.TrainingSpec:
     options = {name: value for name, value in given.items() if name not in _OF_DATA}
-    objective = make_objective(options.pop("loss"), options.pop("metrics"))
+    objective = make_objective(options.pop("loss"), options.pop("metrics"), options.pop("class_weight"))
     freeze, train_only = _patterns(options.pop("freeze")), _patterns(options.pop("train_only"))
     # make_spec checks what all jobs have in common, and wants the loss that the coordinator adds to this model.
     graph = Graph("onnx")
@@ -105,6 +105,7 @@ def fit(
     optimizer: str | Optimizer | program_pb2.Optimizer,
     batch_size: int,
     loss: Losses = DEFAULT_LOSS,
+    class_weight: ClassWeights | None = None,
     metrics: Metrics | None = None,
     epochs: int | None = None,
     steps: int | None = None,
@@ -131,15 +132,16 @@ def fit(
     model's inputs, a dict of arrays by input, with "labels" (for a loss on another output "labels.OUTPUT", if there is
     one), an .npz file, the name of an artifact, or an iterable of these as batches or examples; `columns` says which
     column an input reads, as {"labels": "y"}. loss, metrics: names of operators, Loss, Metric, or lists of these; a
-    softmax or sigmoid that ends the model is not applied twice. freeze: patterns of names that are not trained.
-    train_only: train nothing else; "*" stands for any characters. stream: push arrays or an iterable while the job
-    trains; an .npz file or an artifact is refused. The other arguments, and errors, as espalier.fit, by a job:
-    callbacks that direct the training are refused.
+    softmax or sigmoid that ends the model is not applied twice. class_weight: of the only loss, as of Loss. freeze:
+    patterns of names that are not trained. train_only: train nothing else; "*" stands for any characters. stream: push
+    arrays or an iterable while the job trains; an .npz file or an artifact is refused. The other arguments, and errors,
+    as espalier.fit, by a job: callbacks that direct the training are refused.
     """
     given = {
         "optimizer": optimizer,
         "batch_size": batch_size,
         "loss": loss,
+        "class_weight": class_weight,
         "metrics": metrics,
         "epochs": epochs,
         "steps": steps,
@@ -208,6 +210,7 @@ def dry_run(
     optimizer: str | Optimizer | program_pb2.Optimizer = "adam",
     batch_size: int = 16,
     loss: Losses = DEFAULT_LOSS,
+    class_weight: ClassWeights | None = None,
     metrics: Metrics | None = None,
     epochs: int | None = None,
     steps: int | None = None,
@@ -231,6 +234,7 @@ def dry_run(
         "optimizer": optimizer,
         "batch_size": batch_size,
         "loss": loss,
+        "class_weight": class_weight,
         "metrics": metrics,
         "epochs": epochs,
         "steps": steps,

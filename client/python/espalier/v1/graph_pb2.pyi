@@ -75,7 +75,7 @@ class GraphOutput(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ["attributes", "op", "output", "weight"]
+    __slots__ = ["attributes", "class_weights", "op", "output", "weight"]
     class AttributesEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -84,14 +84,16 @@ class Head(_message.Message):
         value: Attribute
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Attribute, _Mapping]] = ...) -> None: ...
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    CLASS_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     OP_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     attributes: _containers.MessageMap[str, Attribute]
+    class_weights: _containers.RepeatedScalarFieldContainer[float]
     op: str
     output: str
     weight: float
-    def __init__(self, op: _Optional[str] = ..., output: _Optional[str] = ..., weight: _Optional[float] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ...) -> None: ...
+    def __init__(self, op: _Optional[str] = ..., output: _Optional[str] = ..., weight: _Optional[float] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., class_weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Initializer(_message.Message):
     __slots__ = ["kind", "mean", "scale"]
