@@ -213,8 +213,7 @@ absl::StatusOr<const Column*> Dataset::Find(const std::string& name) const {
     absl::StrAppend(&present, present.empty() ? "" : ", ", "'", column.name, "'");
   }
   return absl::NotFoundError(
-      absl::StrCat("the dataset has no column '", name, "'; it has ", present,
-                   " (name its column: --input NAME=COLUMN, dataset.columns)"));
+      absl::StrCat("the dataset has no column '", name, "'; it has ", present));
 }
 
 absl::Status Dataset::CheckConversion(const Column& column, DType as) {

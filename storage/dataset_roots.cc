@@ -45,8 +45,8 @@ void DatasetRoots::Exclude(const std::string& path) {
 absl::Status DatasetRoots::Refused() const {
   if (roots_.empty()) {
     return absl::PermissionDeniedError(
-        "files of this host are not opened for clients; upload the file (without --no-upload the "
-        "command line does), or have espalierd and its workers started with --dataset-root=FOLDER");
+        "files of this host are not opened for clients; upload the file, or have espalierd and its "
+        "workers started with --dataset-root=FOLDER");
   }
   return absl::PermissionDeniedError(
       absl::StrCat("it is no file that may be read beneath a folder of --dataset-root (",

@@ -240,8 +240,9 @@ class HeadAdder {
       return absl::InvalidArgumentError(absl::StrCat(
           "output '", output, "' of the ONNX model has shape ", ToString(type.dims),
           "; its first dimension must be the batch of ", batch_,
-          type.dims.empty() ? " (a model whose output is the loss itself: --loss=identity_loss)"
-                            : " (export the model with a dynamic first dimension)"));
+          type.dims.empty()
+              ? " (of a model whose output is the loss itself, the loss is identity_loss)"
+              : " (export the model with a dynamic first dimension)"));
     }
     const std::string column = ColumnOf(output);
     const std::optional<TensorType> example = labels_.find(column);
@@ -371,7 +372,7 @@ class HeadAdder {
             absl::StrCat(def.name, " needs labels of ", ToString(fed), ", but input '", input,
                          "' is ", ToString(has),
                          "; give an output labels of its own: a dataset column 'labels.OUTPUT', "
-                         "or --input labels.OUTPUT=COLUMN"));
+                         "or one that `columns` names for that"));
       }
     }
     if (!reshaped) return v;

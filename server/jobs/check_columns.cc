@@ -19,10 +19,10 @@ absl::Status CheckColumns(const OpRegistry& registry, const Graph& graph,
       const bool may_be_parameter =
           IsFloat(value.type.dtype) && value.name.find('*') == std::string::npos;
       return absl::InvalidArgumentError(absl::StrCat(
-          input, column.status().message(),
-          may_be_parameter ? absl::StrCat("; if it is a parameter that the file has no values of: "
-                                          "--train-only='*' --train-only='",
-                                          value.name, "'")
+          input, column.status().message(), "; name its column in `columns`",
+          may_be_parameter ? absl::StrCat("; if it is a parameter that the file has no values of, "
+                                          "name '*' and '",
+                                          value.name, "' in `train_only`")
                            : ""));
     }
     const TensorType& example = (*column)->example;
@@ -34,8 +34,8 @@ absl::Status CheckColumns(const OpRegistry& registry, const Graph& graph,
           absl::StrCat(input, "it is ", ToString(value.type), ", but an example of column '",
                        (*column)->name, "' is ", ToString(example),
                        "; they must agree but for the first dimension and dimensions of size 1",
-                       sequences ? absl::StrCat("; --sequence-length=", example.dims[0],
-                                                " makes a --model for these examples")
+                       sequences ? absl::StrCat("; a model made with a sequence length of ",
+                                                example.dims[0], " takes these examples")
                                  : ""));
     }
     absl::Status status = Dataset::CheckConversion(**column, value.type.dtype);

@@ -22,8 +22,8 @@ absl::Status FillDevices(const AttemptTools& tools, const v1::SearchOptions& sea
   }
   if (machine->devices.empty()) {
     return absl::FailedPreconditionError(
-        "no worker has joined; start one, or plan for devices that are not there: espalier plan "
-        "--devices=N");
+        "no worker has joined; start one, or let `espalier plan` plan for devices that are not "
+        "there");
   }
   size_t wanted = machine->devices.size();
   if (search.max_devices() > 0) wanted = std::min<size_t>(wanted, search.max_devices());

@@ -171,7 +171,7 @@ bool JobRunner::TryStart(Job* job) {
     if (job->waits_for != static_cast<int>(least)) {
       job->waits_for = static_cast<int>(least);
       job->pending.messages.push_back(absl::StrCat("at least ", least,
-                                                   " workers are wanted (--min-devices), and ",
+                                                   " workers are wanted (min_devices), and ",
                                                    members.size(), " are idle; waiting for more"));
       job->dirty = true;
     }

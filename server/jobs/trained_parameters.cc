@@ -121,8 +121,8 @@ absl::StatusOr<std::vector<v1::ParameterUse>> ChooseTrained(const v1::TrainingSp
   if (parameters > 0 && trained == 0) {
     const auto& [name, use] = *uses.begin();
     return absl::InvalidArgumentError(absl::StrCat(
-        "no parameter of the model would be trained; the first, '", name, "', is not because of: ",
-        use.reason(), "; name in spec.train_only (--train-only) what is to be trained"));
+        "no parameter of the model would be trained; the first, '", name,
+        "', is not because of: ", use.reason(), "; name in `train_only` what is to be trained"));
   }
   std::vector<v1::ParameterUse> result;
   for (auto& [name, use] : uses) result.push_back(std::move(use));
@@ -142,12 +142,12 @@ std::string DoubtsOf(const std::vector<v1::ParameterUse>& uses, const ImportRepo
   std::string note;
   if (!trained.empty()) {
     absl::StrAppend(&note, "trained, though the file does not say whether they are buffers: ",
-                    Several(trained), " (if they are: --freeze=NAME)");
+                    Several(trained), " (if they are, name them in `freeze`)");
   }
   if (!others.empty()) {
     absl::StrAppend(&note, note.empty() ? "" : "; ",
                     "not trained, though the file does not say whether they are parameters: ",
-                    Several(others), " (if they are: --train-only='*' --train-only=NAME)");
+                    Several(others), " (if they are, name '*' and them in `train_only`)");
   }
   return note;
 }

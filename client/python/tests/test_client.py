@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -47,6 +48,26 @@ def test_errors_have_types_and_the_coordinators_words(daemon):
         daemon.upload(small.examples(20), name="taken")
     with pytest.raises(errors.InvalidArgument, match="kind of artifact 'picture'"):
         daemon.upload(small.examples(), "picture")
+
+
+@pytest.mark.parametrize(
+    ("columns", "freeze", "message"),
+    [
+        ({"lables": "y"}, [], "no input 'lables'"),
+        ({"labels": "label"}, [], "it has 'labels', 'x'; name its column in `columns`"),
+        ({"x": "features"}, [], "no column 'features'; it has 'labels', 'x'; name its column in `columns`"),
+        ({}, ["*"], "no parameter of the model would be trained; .*name in `train_only` what is to be trained"),
+        ({}, ["w3"], "spec.freeze: 'w3' matches no parameter; the model has 'b1', 'b2', 'w1', 'w2'"),
+    ],
+)
+def test_refusals_of_jobs_name_fields_not_flags_of_the_command_line(daemon, columns, freeze, message):
+    spec = spec_on(daemon)
+    spec.dataset.columns.update(columns)
+    spec.freeze.extend(freeze)
+    with pytest.raises(errors.InvalidArgument) as refusal:
+        daemon.submit(spec)
+    assert re.search(re.escape(message).replace(r"\.\*", ".*"), str(refusal.value))
+    assert "--" not in str(refusal.value)
 
 
 def test_any_call(daemon):
