@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace espalier {
 namespace {
@@ -40,6 +41,11 @@ std::string Nearest(absl::string_view given, const std::vector<std::string>& kno
     }
   }
   return best;
+}
+
+std::string DidYouMean(absl::string_view given, const std::vector<std::string>& known) {
+  const std::string near = Nearest(given, known);
+  return near.empty() ? "" : absl::StrCat("; did you mean '", near, "'?");
 }
 
 }  // namespace espalier

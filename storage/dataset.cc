@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/nearest.h"
 #include "ops/cpu/dtype/convert.h"
 #include "storage/npz.h"
 
@@ -207,13 +209,15 @@ absl::StatusOr<std::shared_ptr<Dataset>> Dataset::MakeText(int64_t size, int64_t
 }
 
 absl::StatusOr<const Column*> Dataset::Find(const std::string& name) const {
-  std::string present;
+  std::vector<std::string> names;
   for (const Column& column : columns_) {
     if (column.name == name) return &column;
-    absl::StrAppend(&present, present.empty() ? "" : ", ", "'", column.name, "'");
+    names.push_back(column.name);
   }
+  const std::string near = Nearest(name, names);
   return absl::NotFoundError(
-      absl::StrCat("the dataset has no column '", name, "'; it has ", present));
+      absl::StrCat("the dataset has no column '", name, "'; it has '", absl::StrJoin(names, "', '"),
+                   "'", near.empty() ? "" : " (did you mean '", near, near.empty() ? "" : "'?)"));
 }
 
 absl::Status Dataset::CheckConversion(const Column& column, DType as) {

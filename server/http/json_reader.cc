@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
-#include "base/nearest.h"
 
 namespace espalier::openai {
 namespace {
@@ -23,11 +22,6 @@ bool IsToken(const json& value) {
 }
 
 }  // namespace
-
-std::string DidYouMean(absl::string_view given, const std::vector<std::string>& known) {
-  const std::string near = Nearest(given, known);
-  return near.empty() ? "" : absl::StrCat("; did you mean '", near, "'?");
-}
 
 bool IsOff(const json& value) {
   return value == false || value == 0 || value == "" || value.empty();

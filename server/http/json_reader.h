@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/nearest.h"
 #include "server/http/openai_error.h"
 
 namespace espalier::openai {
@@ -64,8 +65,7 @@ class JsonReader {
   std::set<std::string> without_effect_;  // of those
 };
 
-// Returns "; did you mean 'max_tokens'?" for the nearest known name, or nothing.
-std::string DidYouMean(absl::string_view given, const std::vector<std::string>& known);
+using ::espalier::DidYouMean;
 
 // Returns whether a value means that a feature is off.
 bool IsOff(const nlohmann::ordered_json& value);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/nearest.h"
 #include "ops/graph/graph_proto.h"
 #include "server/jobs/match_predictions.h"
 #include "server/jobs/prediction_form.h"
@@ -35,12 +36,13 @@ std::string LossesWithClassWeights(const OpRegistry& registry) {
   return absl::StrJoin(names, ", ");
 }
 
-std::string NamesOf(const OpRegistry& registry, bool OpDef::*kind) {
+// Returns "a, b, c; did you mean 'b'?".
+std::string NamesOf(const OpRegistry& registry, bool OpDef::*kind, const std::string& given) {
   std::vector<std::string> names;
   for (const OpDef* def : registry.All()) {
     if (def->*kind) names.push_back(def->name);
   }
-  return absl::StrJoin(names, ", ");
+  return absl::StrCat(absl::StrJoin(names, ", "), DidYouMean(given, names));
 }
 
 // What a loss or metric compares the model's output with; given by its second input's name.
@@ -129,9 +131,9 @@ class HeadAdder {
       const LossOrMetric& loss = objective.losses[i];
       const OpDef* def = registry_.Find(loss.op);
       if (def == nullptr || !def->is_loss) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("spec.loss '", loss.op,
-                         "' is not a loss; there are: ", NamesOf(registry_, &OpDef::is_loss)));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "spec.loss '", loss.op,
+            "' is not a loss; there are: ", NamesOf(registry_, &OpDef::is_loss, loss.op)));
       }
       const std::string output = OutputOf(loss);
       absl::StatusOr<ValueId> term =
@@ -155,9 +157,9 @@ class HeadAdder {
     for (const LossOrMetric& metric : objective.metrics) {
       const OpDef* def = registry_.Find(metric.op);
       if (def == nullptr || !(def->is_metric || def->is_loss)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("spec.metrics '", metric.op,
-                         "' is not a metric; there are: ", NamesOf(registry_, &OpDef::is_metric)));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "spec.metrics '", metric.op,
+            "' is not a metric; there are: ", NamesOf(registry_, &OpDef::is_metric, metric.op)));
       }
       const std::string name =
           metric.output.empty() ? metric.op : absl::StrCat(metric.op, ".", metric.output);

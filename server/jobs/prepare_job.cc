@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/file_system.h"
+#include "base/nearest.h"
 #include "ops/graph/autodiff.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/graph/precision.h"
@@ -433,8 +434,12 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
     if (it != given.end()) given.erase(it);
   }
   if (!given.empty()) {
-    return Field("dataset.columns",
-                 absl::StrCat("the graph has no input '", given.begin()->first, "'"));
+    std::vector<std::string> inputs;
+    for (const auto& [input, column] : job.columns) inputs.push_back(input);
+    const std::string& unknown = given.begin()->first;
+    return Field("dataset.columns", absl::StrCat("the graph has no input '", unknown, "'; it has '",
+                                                 absl::StrJoin(inputs, "', '"), "'",
+                                                 DidYouMean(unknown, inputs)));
   }
   for (const v1::Regularizer& regularizer : spec.optimizer().regularizers()) {
     const std::vector<Value>& values = graph->values();

@@ -24,6 +24,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 constexpr char kSparse[] = "sparse_categorical_crossentropy";
@@ -270,6 +271,10 @@ TEST_F(AddLossAndMetricsTest, ErrorsNameWhatIsWrongAndWhatThereIs) {
               AllOf(HasSubstr("hinge"), HasSubstr("mean_squared_error")));
   EXPECT_THAT(Error(Add({{{"mean_squared_error"}}, {{"f1"}}}, &graph)),
               AllOf(HasSubstr("f1"), HasSubstr("accuracy")));
+  EXPECT_THAT(Error(Add({{{"sparse_categorical_cross_entropy"}}, {}}, &graph)),
+              EndsWith("did you mean 'sparse_categorical_crossentropy'?"));
+  EXPECT_THAT(Error(Add({{{"mean_squared_error"}}, {{"acuracy"}}}, &graph)),
+              EndsWith("did you mean 'accuracy'?"));
   EXPECT_THAT(Error(Add({{{kSparse, "logits"}}, {}}, &graph)),
               AllOf(HasSubstr("'logits'"), HasSubstr("scores")));
   GraphBuilder builder(registry_, "fixed");

@@ -53,8 +53,8 @@ def test_errors_have_types_and_the_coordinators_words(daemon):
 @pytest.mark.parametrize(
     ("columns", "freeze", "message"),
     [
-        ({"lables": "y"}, [], "no input 'lables'"),
-        ({"labels": "label"}, [], "it has 'labels', 'x'; name its column in `columns`"),
+        ({"lables": "y"}, [], "no input 'lables'; it has 'labels', 'x'; did you mean 'labels'?"),
+        ({"labels": "label"}, [], "it has 'labels', 'x' (did you mean 'labels'?); name its column in `columns`"),
         ({"x": "features"}, [], "no column 'features'; it has 'labels', 'x'; name its column in `columns`"),
         ({}, ["*"], "no parameter of the model would be trained; .*name in `train_only` what is to be trained"),
         ({}, ["w3"], "spec.freeze: 'w3' matches no parameter; the model has 'b1', 'b2', 'w1', 'w2'"),
