@@ -15,6 +15,7 @@ namespace {
 
 // The smallest normal f32: its logarithm is finite.
 constexpr double kLeastProbability = 0x1p-126;
+constexpr char kOnce[] = "; once if you say from_logits=false, or let the model end without it";
 
 // Adds nodes to a graph directly behind what they read, so that the order stays topological.
 class NodeInserter {
@@ -213,7 +214,7 @@ class Matcher {
     const bool own = HasFromLogits(def);
     if (given.value_or(false)) {
       if (IsSoftmaxAlong(form, axis) && !form.logarithm) {
-        Note(n, "from_logits=true, so the softmax is applied twice");
+        Note(n, absl::StrCat("from_logits=true, so the softmax is applied twice", kOnce));
       }
       return absl::OkStatus();
     }
@@ -242,7 +243,7 @@ class Matcher {
       if (options_.describe_all) Note(n, "taken as logits, to which the loss applies a softmax");
       return absl::OkStatus();
     }
-    Note(n, "taken as probabilities");
+    if (!given.has_value() || !probabilities) Note(n, "taken as probabilities");
     if (own) {
       node.attributes.Set(kFromLogits, false);
     } else {
@@ -256,7 +257,9 @@ class Matcher {
     const ValueId v = node.inputs[0];
     const bool sigmoid = form.function == PredictionForm::kSigmoid && !form.logarithm;
     if (given.value_or(false)) {
-      if (sigmoid) Note(n, "from_logits=true, so the sigmoid is applied twice");
+      if (sigmoid) {
+        Note(n, absl::StrCat("from_logits=true, so the sigmoid is applied twice", kOnce));
+      }
       return absl::OkStatus();
     }
     if (sigmoid) {
@@ -270,7 +273,7 @@ class Matcher {
       return Unclear(n, "logarithms of probabilities", "logits, to which it applies a sigmoid");
     }
     if (given.has_value() || form.IsProbability()) {
-      Note(n, "taken as probabilities");
+      if (!given.has_value() || !form.IsProbability()) Note(n, "taken as probabilities");
       node.attributes.Set(kFromLogits, false);
     } else {
       if (options_.describe_all) Note(n, "taken as logits, to which the loss applies a sigmoid");

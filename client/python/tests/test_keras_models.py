@@ -1,11 +1,13 @@
 """Keras-shaped models: building them, training them, their weights, and what is refused."""
 
+import warnings
+
 import numpy as np
 import pytest
 
 import espalier.keras as keras
 from espalier.errors import EspalierWarning, InvalidArgument, NotFound
-from espalier.keras import Input, Model, Sequential
+from espalier.keras import Input, Model, Sequential, losses
 from espalier.keras import layers as L  # noqa: N812
 
 
@@ -391,13 +393,86 @@ def test_an_error_names_layer_and_line():
         L.Conv2D(4, 3, name="mine")(Input((8, 8)))
 
 
-@pytest.mark.filterwarnings("ignore:note")
-def test_outputs_that_are_no_softmax_are_pointed_out(daemon):
+def mean_of_two(end):
+    return lambda x: L.Average()([L.Dense(3, end)(x), L.Dense(3, end)(x)])
+
+
+TWICE = "ends in a {0}, and from_logits is True: another {0} is applied"
+NOT = "does not end in a {0}, and from_logits is False: its output is taken as probabilities, as Keras does"
+OUTPUTS = {
+    "linear": L.Dense(3),
+    "sigmoid": L.Dense(3, "sigmoid"),
+    "softmax": L.Dense(3, "softmax"),
+    "tanh": L.Dense(3, "tanh"),
+    "log": L.Dense(3, "log_softmax"),
+    "reshaped linear": lambda x: L.Reshape((3,))(L.Reshape((3, 1))(L.Dense(3)(x))),
+    "reshaped sigmoid": lambda x: L.Reshape((3,))(L.Reshape((3, 1))(L.Dense(3, "sigmoid")(x))),
+    "reshaped softmax": lambda x: L.Reshape((3,))(L.Reshape((3, 1))(L.Dense(3, "softmax")(x))),
+    "hard sigmoid": L.Dense(3, "hard_sigmoid"),
+    "mean of sigmoids": mean_of_two("sigmoid"),
+    "mean of softmaxes": mean_of_two("softmax"),
+}
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(
+    ("loss", "function", "wrong"),
+    [
+        (losses.BinaryCrossentropy, "sigmoid", ("linear", "tanh", "log", "reshaped linear")),
+        (losses.CategoricalCrossentropy, "softmax", ("linear", "tanh", "log", "reshaped linear", "sigmoid")),
+        (losses.SparseCategoricalCrossentropy, "softmax", ("linear", "tanh", "log", "reshaped linear", "sigmoid")),
+    ],
+)
+def test_losses_point_out_outputs_that_are_hardly_meant(loss, function, wrong, reduction):
+    def said(end, **arguments):
+        x = Input((6,))
+        g, (prediction,) = Model(x, OUTPUTS[end](x)).to_graph()
+        labels = (
+            g.graph.input("labels", (None,), "int32") if loss.integer_labels else g.graph.input("labels", (None, 3))
+        )
+        made = loss(reduction=reduction, **arguments)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):  # as a metric, too
+                made.lower(g, labels, prediction)
+        assert all(warning.category is EspalierWarning for warning in caught)
+        return [str(warning.message) for warning in caught]
+
+    for end in OUTPUTS:
+        texts = said(end)
+        known = end in wrong or (function == "softmax" and end in ("reshaped sigmoid", "hard sigmoid"))
+        assert len(texts) == known, end
+        assert all(NOT.format(function) in text and f"give {loss.__name__}(from_logits=True)" in text for text in texts)
+        texts = said(end, from_logits=True)
+        # The coordinator says it of operators that take logits.
+        assert len(texts) == (end == function and reduction == "sum"), end
+        assert all(TWICE.format(function) in text and f"Give {loss.__name__}()" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("loss", "end", "message"),
+    [
+        (losses.SparseCategoricalCrossentropy(), "sigmoid", NOT.format("softmax")),
+        (losses.SparseCategoricalCrossentropy(from_logits=True), "softmax", "the softmax is applied twice"),
+        (losses.BinaryCrossentropy(), None, NOT.format("sigmoid")),
+        (losses.BinaryCrossentropy(from_logits=True), "sigmoid", "the sigmoid is applied twice"),
+        (losses.BinaryCrossentropy(from_logits=True, reduction="sum"), "sigmoid", TWICE.format("sigmoid")),
+        (losses.SparseCategoricalCrossentropy(), "softmax", None),
+        (losses.BinaryCrossentropy(), "sigmoid", None),
+        (losses.BinaryCrossentropy(), "softmax", None),
+        (losses.BinaryCrossentropy(from_logits=True), None, None),
+    ],
+)
+def test_fit_says_once_what_it_takes_the_output_for(daemon, loss, end, message):
     x, y = data()
-    model = Sequential([L.Dense(3, activation="sigmoid", input_shape=(6,))])
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    with pytest.warns(EspalierWarning, match="does not end in a softmax"):
-        fit(model, x, y)
+    model = Sequential([L.Dense(3, activation=end, input_shape=(6,))])
+    model.compile("sgd", loss)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(model, x, y if loss.integer_labels else np.eye(3)[y])
+    texts = [str(warning.message) for warning in caught]
+    assert len(texts) == (message is not None), texts
+    assert all(message in text for text in texts)
 
 
 def test_flexflow_defaults():

@@ -13,6 +13,12 @@ from espalier.keras.serialization import Configurable, find, of_keras
 from espalier.notes import warn
 
 _EPSILON = 1e-7
+_VIEWS = frozenset(["cast", "flatten", "identity", "reshape", "squeeze", "transpose", "unsqueeze"])
+# Operators whose results are hardly ever probabilities. Of sums and products, as of an ensemble, it is not known.
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+_FUNCTIONS = ("elu", "gelu", "leaky_relu", "log_softmax", "relu", "selu", "silu", "softplus", "tanh")
+_NO_PROBABILITIES = frozenset([*_CONVOLUTIONS, *_FUNCTIONS, "batch_norm", "layer_norm", "linear"])
+_NO_DISTRIBUTIONS = _NO_PROBABILITIES | {"sigmoid", "hard_sigmoid"}
 
 
 def _unary(g: Lowering, op: str, x: Tensor, **attributes: Any) -> Tensor:
@@ -220,6 +226,15 @@ class CosineSimilarity(Loss):
         return g.scalar("multiply_scalar", _sum_last(g, g.broadcast("multiply", t, p)), self._sign)
 
 
+def _made_by(g: Lowering, value: Value) -> str:
+    """The operator that computes a value, behind those that only give it another shape; empty: an input."""
+    producers = {index: node for node in g.graph.proto.nodes for index in node.outputs}
+    node = producers.get(value.tensor.index)
+    while node is not None and node.op in _VIEWS:
+        node = producers.get(node.inputs[0])
+    return "" if node is None else str(node.op)
+
+
 class _Logits(Loss):
     # A loss that takes logits, or probabilities as Keras' default says. Where they are the result of a softmax or
     # sigmoid, the loss is computed on what that was applied to, which is exact.
@@ -238,11 +253,26 @@ class _Logits(Loss):
             return prediction.logits[1]
         return None
 
-    def _warn(self, function: str) -> None:
-        warn(
-            f"{self.name}: the model does not end in a {function}, and from_logits is False: its output is taken as "
-            f"probabilities, as Keras does. If it holds logits, give {type(self).__name__}(from_logits=True)",
-        )
+    def _point_out(self, g: Lowering, prediction: Value, function: str) -> None:
+        """Warns of an output that is hardly what the loss takes it for.
+
+        An operator that is told from_logits needs this for False only; of True the coordinator's notes say the same.
+        """
+        text = ""
+        if self.from_logits:
+            if prediction.logits is not None and prediction.logits[0] == function:
+                text = (
+                    f"{self.name}: the model ends in a {function}, and from_logits is True: another {function} is "
+                    f"applied to its output. Give {type(self).__name__}(), or let the model end without a {function}"
+                )
+        elif _made_by(g, prediction) in (_NO_PROBABILITIES if function == "sigmoid" else _NO_DISTRIBUTIONS):
+            text = (
+                f"{self.name}: the model does not end in a {function}, and from_logits is False: its output is taken "
+                f"as probabilities, as Keras does. If it holds logits, give {type(self).__name__}(from_logits=True)"
+            )
+        if text and text not in g.pointed_out:
+            g.pointed_out.add(text)
+            warn(text)
 
 
 class CategoricalCrossentropy(_Logits):
@@ -266,12 +296,12 @@ class CategoricalCrossentropy(_Logits):
             classes = known((target.shape or ())[-1:], self.name)[0]
             target = g.scalar("multiply_scalar", target, 1 - self.label_smoothing)
             target = g.scalar("add_scalar", target, self.label_smoothing / classes)
+        self._point_out(g, prediction, "softmax")
         logits = self._logits(prediction, "softmax")
         if logits is not None:
             x = g.plain(logits)
             logs = _unary(g, "log_softmax", x, axis=len(x.shape or ()) - 1)
         else:
-            self._warn("softmax")
             logs = _unary(g, "log", _probabilities(g, prediction))
         return _unary(g, "neg", _sum_last(g, g.broadcast("multiply", target, logs)))
 
@@ -294,7 +324,7 @@ class SparseCategoricalCrossentropy(_Logits):
         logits = self._logits(prediction, "softmax")
         operands: list[Tensor | None]
         if logits is None:
-            self._warn("softmax")
+            self._point_out(g, prediction, "softmax")
             # Logarithms of probabilities are logits of the same distribution.
             operands = [_unary(g, "log", _probabilities(g, prediction)), target]
         else:
@@ -307,9 +337,9 @@ class SparseCategoricalCrossentropy(_Logits):
         x = g.plain(prediction)
         classes = known((x.shape or ())[-1:], self.name)[0]
         hot = g.op("one_hot", [target], {"depth": classes}, shape=x.shape or ())
+        self._point_out(g, prediction, "softmax")
         logits = self._logits(prediction, "softmax")
         if logits is None:
-            self._warn("softmax")
             logs = _unary(g, "log", _probabilities(g, prediction))
         else:
             z = g.plain(logits)
@@ -336,11 +366,13 @@ class BinaryCrossentropy(_Logits):
         logits = self._logits(prediction, "sigmoid")
         if logits is not None:
             return self._call(g, self._op, [g.plain(logits), target], weights, {"from_logits": True})
+        self._point_out(g, prediction, "sigmoid")
         p = _clip(g, g.plain(prediction), _EPSILON, 1 - _EPSILON)
         return self._call(g, self._op, [p, target], weights, {"from_logits": False})
 
     def _values(self, g: Lowering, target: Tensor, prediction: Value) -> Tensor:
         target = self._smooth(g, target)
+        self._point_out(g, prediction, "sigmoid")
         logits = self._logits(prediction, "sigmoid")
         if logits is not None:
             x = g.plain(logits)

@@ -57,6 +57,7 @@ class Lowering:
         self.variables: dict[str, Variable] = {}  # by the name of the graph's parameter
         self.penalties: list[tuple[Value, Regularizer]] = []  # activity regularizers
         self.training: bool | None = None  # False: within a model that was called with training=False
+        self.pointed_out: set[str] = set()  # warnings that were given
         self._tensors: dict[int, Tensor] = {}
         self._scope: list[str] = []
         self._source = ""
