@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import struct
+import subprocess
 import sys
 import unittest
 
@@ -409,3 +410,29 @@ class TritonClientTest(unittest.TestCase):
 
 if __name__ == "__main__":
     unittest.main()
+    def test_the_python_package_and_tritons_share_a_process(self):
+        """Both have the protocol's messages, which protobuf keeps by name for the whole process."""
+        imports = ["import tritonclient.grpc as triton", "import espalier"]
+        ask = f"""
+import numpy as np
+x = np.load({DATA + "/digits.npz"!r})["x"][:5]
+tensor = triton.InferInput("x", list(x.shape), "FP32")
+tensor.set_data_from_numpy(x)
+theirs = triton.InferenceServerClient({self.cluster.grpc!r}).infer("digits", [tensor]).as_numpy("logits")
+ours = espalier.Client({self.cluster.grpc!r}).predict("digits", x)["logits"]
+assert np.array_equal(ours, theirs), (ours, theirs)
+np.save({os.path.join(self.cluster.folder, "ours.npy")!r}, ours)
+"""
+        package = os.path.join(HERE, "..", "..", "client", "python")
+        for first, second in (imports, imports[::-1]):
+            program = f"{first}\n{second}\nfrom espalier import client\n{ask}"
+            ran = subprocess.run(
+                [sys.executable, "-c", program],
+                env={**os.environ, "PYTHONPATH": package},
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            ours = np.load(os.path.join(self.cluster.folder, "ours.npy"))
+            self.close_to(ours, self.expected[:5])
+

@@ -1,7 +1,8 @@
 """The coordinator's API: training jobs, artifacts, served models.
 
-Calls carry a deadline. While the coordinator is unavailable, calls that only read or that carry an idempotency key (all
-but `generate`) are retried for 10 seconds. Errors are those of espalier.errors, in the coordinator's words.
+Calls carry a deadline, `predict` if one is given. While the coordinator is unavailable, calls that only read or that
+carry an idempotency key (all but `generate`) are retried for 10 seconds. Errors are those of espalier.errors, in the
+coordinator's words.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from espalier.job import AsyncJob, Job, download, download_weights
 from espalier.listing import ArtifactInfo, JobInfo, Listing, ServedInfo
 from espalier.notes import warn
 from espalier.plan import Plan
+from espalier.prediction import PredictionMethods
 from espalier.rpc import AsyncConnection, Connection, Settings, idempotency_key, make_settings, method
+from espalier.serving import serve_request
 from espalier.steps import Asynchronous, Blocking, Send, Steps, Unary, Work, drive, operation
 from espalier.transfer import PathLike, Progress
 from espalier.v1 import cluster_pb2, inference_pb2, models_pb2, plan_pb2, training_pb2
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 J = TypeVar("J")
 
 
-class ClientMethods(GenerationMethods, Generic[J]):
+class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
     """What Client and AsyncClient have in common; `J` is their class of jobs."""
 
     _connection: Any
@@ -228,17 +231,31 @@ class ClientMethods(GenerationMethods, Generic[J]):
     # Serving.
 
     @operation
-    def serve(self, /, artifact: str, *, name: str | None = None, **options: Any) -> Steps[inference_pb2.ServedModel]:
-        """Loads a language model. `options` are fields of ServeModelRequest, as ssm_artifacts, weights, kv_cache."""
-        try:
-            request = inference_pb2.ServeModelRequest(artifact=artifact, name=name or "", **options)
-        except (TypeError, ValueError) as error:
-            raise errors.InvalidArgument(f"serve: {error}; options are the fields of ServeModelRequest") from None
-        request.idempotency_key = idempotency_key()
+    def serve(
+        self,
+        /,
+        artifact: str,
+        *,
+        name: str | None = None,
+        max_batch_size: int | None = None,
+        max_queue_delay_ms: float | None = None,
+        **options: Any,
+    ) -> Steps[ServedInfo]:
+        """Serves a model artifact, as TrainingResult.model: a language model, or a graph that `predict` asks.
+
+        name: by which requests name it; None: the artifact's. Of a graph: max_batch_size, examples of a pass (32);
+        max_queue_delay_ms, how long a request waits for others that fill its pass (0); max_queue, waiting requests
+        (256). Of a language model `options` are fields of ServeModelRequest (docs/reference/grpc-api.md), as
+        ssm_artifacts, weights, kv_cache. It is served until `unserve`, also after restarts of the coordinator.
+
+        NotFound for an unknown artifact; AlreadyExists if the name is taken; InvalidArgument for what cannot be served,
+        or an option of the other kind of model; ResourceExhausted if it does not fit into the memory.
+        """
+        request = serve_request(artifact, name, max_batch_size, max_queue_delay_ms, options)
         reply: inference_pb2.ServeModelReply = yield Unary(
             method("Inference", "Serve"), request, self._settings.serve_timeout
         )
-        return reply.model
+        return ServedInfo(reply.model)
 
     @operation
     def unserve(self, name: str) -> Steps[None]:

@@ -291,6 +291,11 @@ class JobMethods:
     @value
     def stream_position(self) -> Steps[int]:
         """Batches that were pushed to a job of fit(stream=True): the step whose examples come next."""
+    @value
+    def model(self) -> Steps[str]:
+        """The trained model's artifact, for `serve`, `weights` and `download`; empty before the job has succeeded."""
+        return (yield from self._get()).output_model
+
         return (yield from self._get()).steps_pushed
 
     @value

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from espalier.job import progress_of, state_name, time_of
 from espalier.plan import size, table_html
-from espalier.v1 import inference_pb2, models_pb2, training_pb2
+from espalier.v1 import graph_pb2, inference_pb2, models_pb2, training_pb2
 
 J = TypeVar("J")
 Entry = TypeVar("Entry", bound="Info")
@@ -177,6 +177,27 @@ class ServedInfo(Info):
         context = "" if r.HasField("graph") else str(r.max_sequence_length)
         on = ", ".join(r.workers) or "the coordinator"
         return [r.name, r.artifact, r.state, f"{r.parameters:,}", context, on, _minute(self.loaded), r.owner]
+
+    def __str__(self) -> str:
+        r = self.record
+        version = r.artifact_version or r.artifact
+        head = f"{r.name}: {version}, {r.state or 'ready'}, {r.parameters:,} parameters"
+        if not r.HasField("graph"):
+            return _plain(f"{head}, context of {r.max_sequence_length} tokens")
+        batching = r.graph.batching
+        head += f", passes of up to {batching.max_batch_size} examples"
+        if batching.max_queue_delay_microseconds:
+            head += f", for which a request waits up to {batching.max_queue_delay_microseconds / 1000:g} ms"
+        tensors = (("inputs: ", r.graph.inputs), ("outputs:", r.graph.outputs))
+        return "\n".join(
+            [_plain(head), *(_plain(f"{what} {', '.join(map(_tensor, found))}") for what, found in tensors)]
+        )
+
+
+def _tensor(tensor: inference_pb2.GraphTensor) -> str:
+    """ "x f32[64]": of one example."""
+    example = tensor.example
+    return f"{tensor.name} {graph_pb2.DataType.Name(example.dtype).lower()}{list(example.dims)}"
 
 
 def _minute(time: datetime) -> str:

@@ -24,6 +24,8 @@ def test_the_guide_runs(capsys):
     assert names["values"].keys() >= {"loss", "accuracy"}
     assert names["held_out"]["accuracy"] > 0.5
     assert names["model"] == "by-hand"
+    assert (names["predictions"].argmax(1) == names["data"]["labels"]).mean() > 0.8
+    assert (names["best"] == names["predictions"][:5].argmax(1)).all()
     assert names["weights"]["w1"].shape == (32, 20)
     line = next(i for i, line in enumerate(text.splitlines(), 1) if 'name="narrow"' in line)
     assert f"node 'narrow' (linear, {PAGE}:{line}): " in capsys.readouterr().out

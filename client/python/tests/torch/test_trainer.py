@@ -2,12 +2,15 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from espalier import callbacks
+import espalier
+from espalier import callbacks, ops
 from espalier.errors import InvalidArgument
+from espalier.graph import Graph
 from espalier.torch import Trainer
 
 ROWS = 8
@@ -337,3 +340,33 @@ def test_checkpoints_in_files_of_others_are_refused_before_training(path):
     trainer = Trainer(Net(), loss=nn.CrossEntropyLoss(), optimizer="sgd")
     with pytest.raises(InvalidArgument, match=r"the state_dict is written.*name it .pt or .pth"):
         trainer.fit(None, callbacks=[callbacks.ModelCheckpoint(path)])
+
+
+def test_a_trained_module_is_served(daemon):
+    module, (x, y) = Net(), tensors(rows=64)
+    trainer = Trainer(module, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD(module.parameters(), 0.1))
+    result = fit(trainer, (x, y), name="module")
+    served = daemon.serve(result.model, max_batch_size=16)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=20)
+    module.eval()
+    for inputs in (x, loader):
+        (found,) = daemon.predict(served, inputs).values()
+        torch.testing.assert_close(torch.from_numpy(found), module(x).detach(), rtol=1e-4, atol=1e-5)
+    daemon.unserve("module")
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", "bfloat16"), ("f16", "float16")])
+def test_predictions_of_half_precision(daemon, name, dtype):
+    graph = Graph("half")
+    x = graph.input("x", (None, 3), dtype)
+    y = ops.multiply(ops.cast(x, to="f32"), graph.parameter("w", data=np.full(1, 3, np.float32)))
+    graph.output("half", ops.cast(y, to=name))
+    graph.output("loss", ops.identity_loss(ops.reduce_mean(y)))
+    with espalier.Session(graph, optimizer="sgd", batch_size=1) as session:
+        served = daemon.serve(session.save(name))
+    given = torch.tensor([[0.1, 1.0, -7.25]])
+    found = daemon.predict(served, given)["half"]
+    assert found.dtype.name == dtype
+    expected = (3 * given.to(getattr(torch, dtype)).float()).to(getattr(torch, dtype))
+    assert found.astype(np.float32).tolist() == expected.float().tolist()
+    daemon.unserve(name)
