@@ -18,6 +18,36 @@ void SetError(const absl::Status& status, v1::SessionReply* reply) {
   reply->set_error(std::string(status.message()));
 }
 
+// Puts the replies to the commands of one message into as few messages as they fit in.
+class GroupedReplies {
+ public:
+  explicit GroupedReplies(const Session::Emit& emit) : emit_(emit) {}
+
+  bool Add(const v1::SessionReply& reply) {
+    const size_t bytes = reply.ByteSizeLong();
+    if (bytes_ + bytes > kMaxBytes && !Flush()) return false;
+    if (bytes > kMaxBytes) return emit_(reply);
+    *(bytes_ == 0 ? &group_ : group_.add_following()) = reply;
+    bytes_ += bytes;
+    return true;
+  }
+
+  bool Flush() {
+    if (bytes_ == 0) return true;
+    bytes_ = 0;
+    const bool emitted = emit_(group_);
+    group_.Clear();
+    return emitted;
+  }
+
+ private:
+  static constexpr size_t kMaxBytes = 1 << 20;  // larger ones are not copied
+
+  const Session::Emit& emit_;
+  v1::SessionReply group_;
+  size_t bytes_ = 0;
+};
+
 int64_t BytesOf(const std::vector<v1::SessionReply>& replies) {
   size_t bytes = 0;
   for (const v1::SessionReply& reply : replies) bytes += reply.ByteSizeLong();
@@ -157,6 +187,31 @@ const std::vector<v1::SessionReply>& Session::Keep(uint64_t number, Answer answe
 }
 
 absl::Status Session::Take(v1::SessionCommand message, const MaySave& may_save, const Emit& emit) {
+  google::protobuf::RepeatedPtrField<v1::SessionCommand> following;
+  following.Swap(message.mutable_following());
+  if (following.empty()) return TakeOne(std::move(message), may_save, emit);
+  if (message.more()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("command ", message.number(), ": `more` and `following` in one message"));
+  }
+  GroupedReplies replies(emit);
+  const auto add = [&](const v1::SessionReply& reply) { return replies.Add(reply); };
+  absl::Status status = TakeOne(std::move(message), may_save, add);
+  for (v1::SessionCommand& command : following) {
+    if (!status.ok()) break;
+    if (command.more() || command.following_size() > 0) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat("command ", command.number(), ": one of `following` must be whole"));
+      break;
+    }
+    status = TakeOne(std::move(command), may_save, add);
+  }
+  replies.Flush();
+  return status;
+}
+
+absl::Status Session::TakeOne(v1::SessionCommand message, const MaySave& may_save,
+                              const Emit& emit) {
   Forget(message.answered());
   uint64_t done = 0;
   {

@@ -62,10 +62,10 @@ class Session {
   using Emit = std::function<bool(const v1::SessionReply&)>;
   // Begins a stream: says how far the session is, and repeats the replies behind `answered`.
   void Begin(uint64_t answered, const Emit& emit);
-  // Takes one message of a command, and if it is the last, carries it out and replies. A command
-  // that was carried out before gets the same reply. Returns InvalidArgument, which ends the
-  // stream, for a message that cannot follow the one before it. `may_save` checks the name of a
-  // checkpoint's artifact.
+  // Takes one message: part of a command, a whole one, or several. Carries out those that are whole
+  // now, and replies. A command that was carried out before gets the same reply. Returns
+  // InvalidArgument, which ends the stream, for a message that cannot follow the one before it.
+  // `may_save` checks the name of a checkpoint's artifact.
   using MaySave = std::function<absl::Status(const std::string& artifact)>;
   absl::Status Take(v1::SessionCommand message, const MaySave& may_save, const Emit& emit);
 
@@ -76,6 +76,7 @@ class Session {
   };
   using Kept = std::pair<uint64_t, std::vector<v1::SessionReply>>;
 
+  absl::Status TakeOne(v1::SessionCommand message, const MaySave& may_save, const Emit& emit);
   absl::Status CarryOut(const v1::SessionCommand& command, std::vector<WholeTensor> tensors,
                         const MaySave& may_save, Answer* answer);
   // Makes messages of an answer, and keeps them for a client that comes again.

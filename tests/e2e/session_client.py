@@ -1,5 +1,6 @@
 """A client of the Sessions service with numpy, and a small graph to train, for tests."""
 
+import collections
 import queue
 
 import numpy as np
@@ -131,6 +132,7 @@ class SessionClient:
         self.attach()
 
     def attach(self):
+        self.arrived = collections.deque()  # replies of the last message
         self.requests = queue.SimpleQueue()
         self.requests.put(Command(session_id=self.id, answered=self.answered))
         self.replies = self.calls.Run(iter(self.requests.get, None), timeout=600)
@@ -159,11 +161,26 @@ class SessionClient:
             self.requests.put(Command(number=self.number, answered=self.answered, tensors=[part], more=True))
         self.requests.put(Command(number=self.number, answered=self.answered, tensors=parts[-1:], **command))
 
+    def send_together(self, *commands):
+        """Several commands without tensors as one message; as send."""
+        group = None
+        for command in commands:
+            self.number += 1
+            message = Command(number=self.number, answered=self.answered, **command)
+            if group is None:
+                group = message
+            else:
+                group.following.append(message)
+        self.requests.put(group)
+
     def receive(self):
         """The next answer, whole; raises Refused."""
         tensors = {}
         while True:
-            reply = next(self.replies)
+            if not self.arrived:
+                reply = next(self.replies)
+                self.arrived.extend([reply, *reply.following])
+            reply = self.arrived.popleft()
             for part in reply.tensors:
                 key = part.name if part.kind != Kind.SESSION_GRADIENT else f"{part.name}.grad"
                 array = tensors.setdefault(key, (NUMPY[part.dtype], list(part.dims), bytearray()))

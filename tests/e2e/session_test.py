@@ -395,6 +395,45 @@ class SessionTest(unittest.TestCase):
             self.assertEqual(code, Code.RESOURCE_EXHAUSTED)
             self.assertIn("0 of 2 are idle", message)
 
+    def test_several_commands_in_one_message(self):
+        batch, _ = SessionClient.batch(None)
+        step = (
+            {"zero_gradients": Command.ZeroGradients()},
+            {"forward": Command.Forward(batch=batch)},
+            {"backward": Command.Backward()},
+            {"update": Command.Update()},
+        )
+        with self.open() as session:
+            curve = [values["loss"] for values in session.step(3)]
+            stepped = session.parameters()
+        with self.open() as session:
+            session.send_together(*step, *step, {"get_tensors": Command.GetTensors()}, *step)
+            replies = [session.receive()]
+            self.assertEqual(len(session.arrived), 12, "the replies come in one message, too")
+            replies += [session.receive() for _ in range(7)]
+            self.refused(Code.INVALID_ARGUMENT, "name at least one tensor", session.receive)
+            replies += [session.receive() for _ in range(4)]
+            self.assertEqual([reply.values["loss"] for reply in replies if "loss" in reply.values], curve)
+            self.assertTrue(equal(session.parameters(), stepped))
+            # Half of the answers are lost with the connection.
+            session.send_together(*step)
+            session.receive()
+            session.detach()
+            session.attach()
+            self.assertEqual([session.receive().number for _ in range(3)], [16, 17, 18])
+        for wrong in (
+            Command(number=1, more=True, following=[Command(number=2)]),
+            Command(number=1, following=[Command(number=2, more=True)]),
+            Command(number=1, following=[Command(number=2, following=[Command(number=3)])]),
+            Command(number=1, following=[Command(number=3)]),
+        ):
+            with self.open() as session:
+                session.requests.put(wrong)
+                with self.assertRaises(grpc.RpcError) as refused:
+                    for _ in session.replies:
+                        pass
+                self.assertEqual(refused.exception.code(), Code.INVALID_ARGUMENT)
+
     def test_a_broken_stream_comes_again(self):
         with self.open(self.spec(**PLANS["data parallel"])) as whole:
             curve = [v["loss"] for v in whole.step(6)]

@@ -16,7 +16,7 @@ from espalier.v1 import plan_pb2 as espalier_dot_v1_dot_plan__pb2
 from espalier.v1 import training_pb2 as espalier_dot_v1_dot_training__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x65spalier/v1/session.proto\x12\x0b\x65spalier.v1\x1a\x17\x65spalier/v1/graph.proto\x1a\x16\x65spalier/v1/plan.proto\x1a\x1a\x65spalier/v1/training.proto\"r\n\rSessionTensor\x12,\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.espalier.v1.SessionTensorKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12%\n\x04type\x18\x03 \x01(\x0b\x32\x17.espalier.v1.TensorType\"\x9a\x01\n\nTensorPart\x12,\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.espalier.v1.SessionTensorKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12$\n\x05\x64type\x18\x03 \x01(\x0e\x32\x15.espalier.v1.DataType\x12\x0c\n\x04\x64ims\x18\x04 \x03(\x03\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\"\xad\x02\n\x12OpenSessionRequest\x12\'\n\x04spec\x18\x01 \x01(\x0b\x32\x19.espalier.v1.TrainingSpec\x12\x0c\n\x04keep\x18\x02 \x03(\t\x12\x15\n\rgrace_seconds\x18\x03 \x01(\x01\x12\x14\n\x0cwait_seconds\x18\x04 \x01(\x01\x12=\n\x07\x63olumns\x18\x05 \x03(\x0b\x32,.espalier.v1.OpenSessionRequest.ColumnsEntry\x12+\n\x05\x62\x65gin\x18\x06 \x01(\x0b\x32\x1c.espalier.v1.SessionProgress\x1aG\n\x0c\x43olumnsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.espalier.v1.TensorType:\x02\x38\x01\"\xaf\x02\n\x10OpenSessionReply\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1f\n\x04plan\x18\x02 \x01(\x0b\x32\x11.espalier.v1.Plan\x12+\n\x07tensors\x18\x03 \x03(\x0b\x32\x1a.espalier.v1.SessionTensor\x12;\n\x07\x63olumns\x18\x04 \x03(\x0b\x32*.espalier.v1.OpenSessionReply.ColumnsEntry\x12\x12\n\nparameters\x18\x05 \x01(\x03\x12\x10\n\x08\x65xamples\x18\x06 \x01(\x03\x12\r\n\x05notes\x18\x07 \x03(\t\x1aG\n\x0c\x43olumnsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.espalier.v1.TensorType:\x02\x38\x01\"s\n\x0cSessionBatch\x12\x0f\n\x05given\x18\x01 \x01(\x08H\x00\x12$\n\x04rows\x18\x02 \x01(\x0b\x32\x14.espalier.v1.IntListH\x00\x12\x0e\n\x04next\x18\x03 \x01(\x08H\x00\x12\x12\n\x08held_out\x18\x04 \x01(\x08H\x00\x42\x08\n\x06source\"\xd7\x0b\n\x0eSessionCommand\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x10\n\x08\x61nswered\x18\x03 \x01(\x04\x12(\n\x07tensors\x18\x04 \x03(\x0b\x32\x17.espalier.v1.TensorPart\x12\x0c\n\x04more\x18\x05 \x01(\x08\x12\x36\n\x07\x66orward\x18\n \x01(\x0b\x32#.espalier.v1.SessionCommand.ForwardH\x00\x12\x43\n\x0ezero_gradients\x18\x0b \x01(\x0b\x32).espalier.v1.SessionCommand.ZeroGradientsH\x00\x12\x38\n\x08\x62\x61\x63kward\x18\x0c \x01(\x0b\x32$.espalier.v1.SessionCommand.BackwardH\x00\x12\x34\n\x06update\x18\r \x01(\x0b\x32\".espalier.v1.SessionCommand.UpdateH\x00\x12\x30\n\x04step\x18\x0e \x01(\x0b\x32 .espalier.v1.SessionCommand.StepH\x00\x12\x38\n\x08\x65valuate\x18\x0f \x01(\x0b\x32$.espalier.v1.SessionCommand.EvaluateH\x00\x12\x36\n\x07predict\x18\x10 \x01(\x0b\x32#.espalier.v1.SessionCommand.PredictH\x00\x12=\n\x0bget_tensors\x18\x11 \x01(\x0b\x32&.espalier.v1.SessionCommand.GetTensorsH\x00\x12=\n\x0bset_tensors\x18\x12 \x01(\x0b\x32&.espalier.v1.SessionCommand.SetTensorsH\x00\x12H\n\x11set_learning_rate\x18\x13 \x01(\x0b\x32+.espalier.v1.SessionCommand.SetLearningRateH\x00\x12\x45\n\x0fsave_checkpoint\x18\x14 \x01(\x0b\x32*.espalier.v1.SessionCommand.SaveCheckpointH\x00\x12\x41\n\rreset_metrics\x18\x15 \x01(\x0b\x32(.espalier.v1.SessionCommand.ResetMetricsH\x00\x12;\n\nkeep_alive\x18\x16 \x01(\x0b\x32%.espalier.v1.SessionCommand.KeepAliveH\x00\x1a\x33\n\x07\x46orward\x12(\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x19.espalier.v1.SessionBatch\x1a\x0f\n\rZeroGradients\x1a\n\n\x08\x42\x61\x63kward\x1a\x08\n\x06Update\x1a?\n\x04Step\x12\r\n\x05steps\x18\x01 \x01(\x03\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.espalier.v1.SessionBatch\x1a\x34\n\x08\x45valuate\x12(\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x19.espalier.v1.SessionBatch\x1a\x44\n\x07Predict\x12(\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x19.espalier.v1.SessionBatch\x12\x0f\n\x07outputs\x18\x02 \x03(\t\x1a\x92\x01\n\nGetTensors\x12>\n\x07tensors\x18\x01 \x03(\x0b\x32-.espalier.v1.SessionCommand.GetTensors.Choice\x1a\x44\n\x06\x43hoice\x12,\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.espalier.v1.SessionTensorKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x1a\x0c\n\nSetTensors\x1a/\n\x0fSetLearningRate\x12\x12\n\x05value\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_value\x1a\"\n\x0eSaveCheckpoint\x12\x10\n\x08\x61rtifact\x18\x01 \x01(\t\x1a\x0e\n\x0cResetMetrics\x1a\x0b\n\tKeepAliveB\t\n\x07\x63ommand\"\xc6\x03\n\x0cSessionReply\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04more\x18\x02 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x03 \x01(\x05\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\r\n\x05\x65nded\x18\x05 \x01(\x08\x12\x35\n\x06values\x18\x06 \x03(\x0b\x32%.espalier.v1.SessionReply.ValuesEntry\x12\x33\n\x05means\x18\x07 \x03(\x0b\x32$.espalier.v1.SessionReply.MeansEntry\x12\x0f\n\x07\x62\x61tches\x18\x08 \x01(\x03\x12&\n\x05steps\x18\t \x03(\x0b\x32\x17.espalier.v1.StepReport\x12(\n\x07tensors\x18\n \x03(\x0b\x32\x17.espalier.v1.TensorPart\x12\x10\n\x08\x61rtifact\x18\x0b \x01(\t\x12.\n\x08progress\x18\x0c \x01(\x0b\x32\x1c.espalier.v1.SessionProgress\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a,\n\nMeansEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"Z\n\x0fSessionProgress\x12\x10\n\x08\x63ommands\x18\x01 \x01(\x04\x12\x10\n\x08\x66orwards\x18\x02 \x01(\x03\x12\x0f\n\x07updates\x18\x03 \x01(\x03\x12\x12\n\nnext_batch\x18\x04 \x01(\x03\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x13\n\x11\x43loseSessionReply\"\x15\n\x13ListSessionsRequest\"\xb8\x01\n\x0bSessionInfo\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07workers\x18\x04 \x03(\t\x12\x10\n\x08\x61ttached\x18\x05 \x01(\x08\x12\r\n\x05\x65rror\x18\x06 \x01(\t\x12.\n\x08progress\x18\x07 \x01(\x0b\x32\x1c.espalier.v1.SessionProgress\x12\x16\n\x0eopened_unix_ms\x18\x08 \x01(\x03\"?\n\x11ListSessionsReply\x12*\n\x08sessions\x18\x01 \x03(\x0b\x32\x18.espalier.v1.SessionInfo*\x96\x01\n\x11SessionTensorKind\x12#\n\x1fSESSION_TENSOR_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11SESSION_PARAMETER\x10\x01\x12\x14\n\x10SESSION_GRADIENT\x10\x02\x12\x1b\n\x17SESSION_OPTIMIZER_STATE\x10\x03\x12\x12\n\x0eSESSION_OUTPUT\x10\x04\x32\xaa\x02\n\x08Sessions\x12\x46\n\x04Open\x12\x1f.espalier.v1.OpenSessionRequest\x1a\x1d.espalier.v1.OpenSessionReply\x12\x41\n\x03Run\x12\x1b.espalier.v1.SessionCommand\x1a\x19.espalier.v1.SessionReply(\x01\x30\x01\x12I\n\x05\x43lose\x12 .espalier.v1.CloseSessionRequest\x1a\x1e.espalier.v1.CloseSessionReply\x12H\n\x04List\x12 .espalier.v1.ListSessionsRequest\x1a\x1e.espalier.v1.ListSessionsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x65spalier/v1/session.proto\x12\x0b\x65spalier.v1\x1a\x17\x65spalier/v1/graph.proto\x1a\x16\x65spalier/v1/plan.proto\x1a\x1a\x65spalier/v1/training.proto\"r\n\rSessionTensor\x12,\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.espalier.v1.SessionTensorKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12%\n\x04type\x18\x03 \x01(\x0b\x32\x17.espalier.v1.TensorType\"\x9a\x01\n\nTensorPart\x12,\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.espalier.v1.SessionTensorKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12$\n\x05\x64type\x18\x03 \x01(\x0e\x32\x15.espalier.v1.DataType\x12\x0c\n\x04\x64ims\x18\x04 \x03(\x03\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\"\xad\x02\n\x12OpenSessionRequest\x12\'\n\x04spec\x18\x01 \x01(\x0b\x32\x19.espalier.v1.TrainingSpec\x12\x0c\n\x04keep\x18\x02 \x03(\t\x12\x15\n\rgrace_seconds\x18\x03 \x01(\x01\x12\x14\n\x0cwait_seconds\x18\x04 \x01(\x01\x12=\n\x07\x63olumns\x18\x05 \x03(\x0b\x32,.espalier.v1.OpenSessionRequest.ColumnsEntry\x12+\n\x05\x62\x65gin\x18\x06 \x01(\x0b\x32\x1c.espalier.v1.SessionProgress\x1aG\n\x0c\x43olumnsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.espalier.v1.TensorType:\x02\x38\x01\"\xaf\x02\n\x10OpenSessionReply\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1f\n\x04plan\x18\x02 \x01(\x0b\x32\x11.espalier.v1.Plan\x12+\n\x07tensors\x18\x03 \x03(\x0b\x32\x1a.espalier.v1.SessionTensor\x12;\n\x07\x63olumns\x18\x04 \x03(\x0b\x32*.espalier.v1.OpenSessionReply.ColumnsEntry\x12\x12\n\nparameters\x18\x05 \x01(\x03\x12\x10\n\x08\x65xamples\x18\x06 \x01(\x03\x12\r\n\x05notes\x18\x07 \x03(\t\x1aG\n\x0c\x43olumnsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.espalier.v1.TensorType:\x02\x38\x01\"s\n\x0cSessionBatch\x12\x0f\n\x05given\x18\x01 \x01(\x08H\x00\x12$\n\x04rows\x18\x02 \x01(\x0b\x32\x14.espalier.v1.IntListH\x00\x12\x0e\n\x04next\x18\x03 \x01(\x08H\x00\x12\x12\n\x08held_out\x18\x04 \x01(\x08H\x00\x42\x08\n\x06source\"\x87\x0c\n\x0eSessionCommand\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x10\n\x08\x61nswered\x18\x03 \x01(\x04\x12(\n\x07tensors\x18\x04 \x03(\x0b\x32\x17.espalier.v1.TensorPart\x12\x0c\n\x04more\x18\x05 \x01(\x08\x12\x36\n\x07\x66orward\x18\n \x01(\x0b\x32#.espalier.v1.SessionCommand.ForwardH\x00\x12\x43\n\x0ezero_gradients\x18\x0b \x01(\x0b\x32).espalier.v1.SessionCommand.ZeroGradientsH\x00\x12\x38\n\x08\x62\x61\x63kward\x18\x0c \x01(\x0b\x32$.espalier.v1.SessionCommand.BackwardH\x00\x12\x34\n\x06update\x18\r \x01(\x0b\x32\".espalier.v1.SessionCommand.UpdateH\x00\x12\x30\n\x04step\x18\x0e \x01(\x0b\x32 .espalier.v1.SessionCommand.StepH\x00\x12\x38\n\x08\x65valuate\x18\x0f \x01(\x0b\x32$.espalier.v1.SessionCommand.EvaluateH\x00\x12\x36\n\x07predict\x18\x10 \x01(\x0b\x32#.espalier.v1.SessionCommand.PredictH\x00\x12=\n\x0bget_tensors\x18\x11 \x01(\x0b\x32&.espalier.v1.SessionCommand.GetTensorsH\x00\x12=\n\x0bset_tensors\x18\x12 \x01(\x0b\x32&.espalier.v1.SessionCommand.SetTensorsH\x00\x12H\n\x11set_learning_rate\x18\x13 \x01(\x0b\x32+.espalier.v1.SessionCommand.SetLearningRateH\x00\x12\x45\n\x0fsave_checkpoint\x18\x14 \x01(\x0b\x32*.espalier.v1.SessionCommand.SaveCheckpointH\x00\x12\x41\n\rreset_metrics\x18\x15 \x01(\x0b\x32(.espalier.v1.SessionCommand.ResetMetricsH\x00\x12;\n\nkeep_alive\x18\x16 \x01(\x0b\x32%.espalier.v1.SessionCommand.KeepAliveH\x00\x12.\n\tfollowing\x18\x17 \x03(\x0b\x32\x1b.espalier.v1.SessionCommand\x1a\x33\n\x07\x46orward\x12(\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x19.espalier.v1.SessionBatch\x1a\x0f\n\rZeroGradients\x1a\n\n\x08\x42\x61\x63kward\x1a\x08\n\x06Update\x1a?\n\x04Step\x12\r\n\x05steps\x18\x01 \x01(\x03\x12(\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x19.espalier.v1.SessionBatch\x1a\x34\n\x08\x45valuate\x12(\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x19.espalier.v1.SessionBatch\x1a\x44\n\x07Predict\x12(\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x19.espalier.v1.SessionBatch\x12\x0f\n\x07outputs\x18\x02 \x03(\t\x1a\x92\x01\n\nGetTensors\x12>\n\x07tensors\x18\x01 \x03(\x0b\x32-.espalier.v1.SessionCommand.GetTensors.Choice\x1a\x44\n\x06\x43hoice\x12,\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.espalier.v1.SessionTensorKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x1a\x0c\n\nSetTensors\x1a/\n\x0fSetLearningRate\x12\x12\n\x05value\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_value\x1a\"\n\x0eSaveCheckpoint\x12\x10\n\x08\x61rtifact\x18\x01 \x01(\t\x1a\x0e\n\x0cResetMetrics\x1a\x0b\n\tKeepAliveB\t\n\x07\x63ommand\"\xf4\x03\n\x0cSessionReply\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04more\x18\x02 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x03 \x01(\x05\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\r\n\x05\x65nded\x18\x05 \x01(\x08\x12\x35\n\x06values\x18\x06 \x03(\x0b\x32%.espalier.v1.SessionReply.ValuesEntry\x12\x33\n\x05means\x18\x07 \x03(\x0b\x32$.espalier.v1.SessionReply.MeansEntry\x12\x0f\n\x07\x62\x61tches\x18\x08 \x01(\x03\x12&\n\x05steps\x18\t \x03(\x0b\x32\x17.espalier.v1.StepReport\x12(\n\x07tensors\x18\n \x03(\x0b\x32\x17.espalier.v1.TensorPart\x12\x10\n\x08\x61rtifact\x18\x0b \x01(\t\x12.\n\x08progress\x18\x0c \x01(\x0b\x32\x1c.espalier.v1.SessionProgress\x12,\n\tfollowing\x18\r \x03(\x0b\x32\x19.espalier.v1.SessionReply\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a,\n\nMeansEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"Z\n\x0fSessionProgress\x12\x10\n\x08\x63ommands\x18\x01 \x01(\x04\x12\x10\n\x08\x66orwards\x18\x02 \x01(\x03\x12\x0f\n\x07updates\x18\x03 \x01(\x03\x12\x12\n\nnext_batch\x18\x04 \x01(\x03\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x13\n\x11\x43loseSessionReply\"\x15\n\x13ListSessionsRequest\"\xb8\x01\n\x0bSessionInfo\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07workers\x18\x04 \x03(\t\x12\x10\n\x08\x61ttached\x18\x05 \x01(\x08\x12\r\n\x05\x65rror\x18\x06 \x01(\t\x12.\n\x08progress\x18\x07 \x01(\x0b\x32\x1c.espalier.v1.SessionProgress\x12\x16\n\x0eopened_unix_ms\x18\x08 \x01(\x03\"?\n\x11ListSessionsReply\x12*\n\x08sessions\x18\x01 \x03(\x0b\x32\x18.espalier.v1.SessionInfo*\x96\x01\n\x11SessionTensorKind\x12#\n\x1fSESSION_TENSOR_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11SESSION_PARAMETER\x10\x01\x12\x14\n\x10SESSION_GRADIENT\x10\x02\x12\x1b\n\x17SESSION_OPTIMIZER_STATE\x10\x03\x12\x12\n\x0eSESSION_OUTPUT\x10\x04\x32\xaa\x02\n\x08Sessions\x12\x46\n\x04Open\x12\x1f.espalier.v1.OpenSessionRequest\x1a\x1d.espalier.v1.OpenSessionReply\x12\x41\n\x03Run\x12\x1b.espalier.v1.SessionCommand\x1a\x19.espalier.v1.SessionReply(\x01\x30\x01\x12I\n\x05\x43lose\x12 .espalier.v1.CloseSessionRequest\x1a\x1e.espalier.v1.CloseSessionReply\x12H\n\x04List\x12 .espalier.v1.ListSessionsRequest\x1a\x1e.espalier.v1.ListSessionsReplyb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'espalier.v1.session_pb2', globals())
@@ -31,8 +31,8 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _SESSIONREPLY_VALUESENTRY._serialized_options = b'8\001'
   _SESSIONREPLY_MEANSENTRY._options = None
   _SESSIONREPLY_MEANSENTRY._serialized_options = b'8\001'
-  _SESSIONTENSORKIND._serialized_start=3506
-  _SESSIONTENSORKIND._serialized_end=3656
+  _SESSIONTENSORKIND._serialized_start=3600
+  _SESSIONTENSORKIND._serialized_end=3750
   _SESSIONTENSOR._serialized_start=119
   _SESSIONTENSOR._serialized_end=233
   _TENSORPART._serialized_start=236
@@ -48,53 +48,53 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _SESSIONBATCH._serialized_start=1002
   _SESSIONBATCH._serialized_end=1117
   _SESSIONCOMMAND._serialized_start=1120
-  _SESSIONCOMMAND._serialized_end=2615
-  _SESSIONCOMMAND_FORWARD._serialized_start=2048
-  _SESSIONCOMMAND_FORWARD._serialized_end=2099
-  _SESSIONCOMMAND_ZEROGRADIENTS._serialized_start=2101
-  _SESSIONCOMMAND_ZEROGRADIENTS._serialized_end=2116
-  _SESSIONCOMMAND_BACKWARD._serialized_start=2118
-  _SESSIONCOMMAND_BACKWARD._serialized_end=2128
-  _SESSIONCOMMAND_UPDATE._serialized_start=2130
-  _SESSIONCOMMAND_UPDATE._serialized_end=2138
-  _SESSIONCOMMAND_STEP._serialized_start=2140
-  _SESSIONCOMMAND_STEP._serialized_end=2203
-  _SESSIONCOMMAND_EVALUATE._serialized_start=2205
-  _SESSIONCOMMAND_EVALUATE._serialized_end=2257
-  _SESSIONCOMMAND_PREDICT._serialized_start=2259
-  _SESSIONCOMMAND_PREDICT._serialized_end=2327
-  _SESSIONCOMMAND_GETTENSORS._serialized_start=2330
-  _SESSIONCOMMAND_GETTENSORS._serialized_end=2476
-  _SESSIONCOMMAND_GETTENSORS_CHOICE._serialized_start=2408
-  _SESSIONCOMMAND_GETTENSORS_CHOICE._serialized_end=2476
-  _SESSIONCOMMAND_SETTENSORS._serialized_start=2478
-  _SESSIONCOMMAND_SETTENSORS._serialized_end=2490
-  _SESSIONCOMMAND_SETLEARNINGRATE._serialized_start=2492
-  _SESSIONCOMMAND_SETLEARNINGRATE._serialized_end=2539
-  _SESSIONCOMMAND_SAVECHECKPOINT._serialized_start=2541
-  _SESSIONCOMMAND_SAVECHECKPOINT._serialized_end=2575
-  _SESSIONCOMMAND_RESETMETRICS._serialized_start=2577
-  _SESSIONCOMMAND_RESETMETRICS._serialized_end=2591
-  _SESSIONCOMMAND_KEEPALIVE._serialized_start=2593
-  _SESSIONCOMMAND_KEEPALIVE._serialized_end=2604
-  _SESSIONREPLY._serialized_start=2618
-  _SESSIONREPLY._serialized_end=3072
-  _SESSIONREPLY_VALUESENTRY._serialized_start=2981
-  _SESSIONREPLY_VALUESENTRY._serialized_end=3026
-  _SESSIONREPLY_MEANSENTRY._serialized_start=3028
-  _SESSIONREPLY_MEANSENTRY._serialized_end=3072
-  _SESSIONPROGRESS._serialized_start=3074
-  _SESSIONPROGRESS._serialized_end=3164
-  _CLOSESESSIONREQUEST._serialized_start=3166
-  _CLOSESESSIONREQUEST._serialized_end=3207
-  _CLOSESESSIONREPLY._serialized_start=3209
-  _CLOSESESSIONREPLY._serialized_end=3228
-  _LISTSESSIONSREQUEST._serialized_start=3230
-  _LISTSESSIONSREQUEST._serialized_end=3251
-  _SESSIONINFO._serialized_start=3254
-  _SESSIONINFO._serialized_end=3438
-  _LISTSESSIONSREPLY._serialized_start=3440
-  _LISTSESSIONSREPLY._serialized_end=3503
-  _SESSIONS._serialized_start=3659
-  _SESSIONS._serialized_end=3957
+  _SESSIONCOMMAND._serialized_end=2663
+  _SESSIONCOMMAND_FORWARD._serialized_start=2096
+  _SESSIONCOMMAND_FORWARD._serialized_end=2147
+  _SESSIONCOMMAND_ZEROGRADIENTS._serialized_start=2149
+  _SESSIONCOMMAND_ZEROGRADIENTS._serialized_end=2164
+  _SESSIONCOMMAND_BACKWARD._serialized_start=2166
+  _SESSIONCOMMAND_BACKWARD._serialized_end=2176
+  _SESSIONCOMMAND_UPDATE._serialized_start=2178
+  _SESSIONCOMMAND_UPDATE._serialized_end=2186
+  _SESSIONCOMMAND_STEP._serialized_start=2188
+  _SESSIONCOMMAND_STEP._serialized_end=2251
+  _SESSIONCOMMAND_EVALUATE._serialized_start=2253
+  _SESSIONCOMMAND_EVALUATE._serialized_end=2305
+  _SESSIONCOMMAND_PREDICT._serialized_start=2307
+  _SESSIONCOMMAND_PREDICT._serialized_end=2375
+  _SESSIONCOMMAND_GETTENSORS._serialized_start=2378
+  _SESSIONCOMMAND_GETTENSORS._serialized_end=2524
+  _SESSIONCOMMAND_GETTENSORS_CHOICE._serialized_start=2456
+  _SESSIONCOMMAND_GETTENSORS_CHOICE._serialized_end=2524
+  _SESSIONCOMMAND_SETTENSORS._serialized_start=2526
+  _SESSIONCOMMAND_SETTENSORS._serialized_end=2538
+  _SESSIONCOMMAND_SETLEARNINGRATE._serialized_start=2540
+  _SESSIONCOMMAND_SETLEARNINGRATE._serialized_end=2587
+  _SESSIONCOMMAND_SAVECHECKPOINT._serialized_start=2589
+  _SESSIONCOMMAND_SAVECHECKPOINT._serialized_end=2623
+  _SESSIONCOMMAND_RESETMETRICS._serialized_start=2625
+  _SESSIONCOMMAND_RESETMETRICS._serialized_end=2639
+  _SESSIONCOMMAND_KEEPALIVE._serialized_start=2641
+  _SESSIONCOMMAND_KEEPALIVE._serialized_end=2652
+  _SESSIONREPLY._serialized_start=2666
+  _SESSIONREPLY._serialized_end=3166
+  _SESSIONREPLY_VALUESENTRY._serialized_start=3075
+  _SESSIONREPLY_VALUESENTRY._serialized_end=3120
+  _SESSIONREPLY_MEANSENTRY._serialized_start=3122
+  _SESSIONREPLY_MEANSENTRY._serialized_end=3166
+  _SESSIONPROGRESS._serialized_start=3168
+  _SESSIONPROGRESS._serialized_end=3258
+  _CLOSESESSIONREQUEST._serialized_start=3260
+  _CLOSESESSIONREQUEST._serialized_end=3301
+  _CLOSESESSIONREPLY._serialized_start=3303
+  _CLOSESESSIONREPLY._serialized_end=3322
+  _LISTSESSIONSREQUEST._serialized_start=3324
+  _LISTSESSIONSREQUEST._serialized_end=3345
+  _SESSIONINFO._serialized_start=3348
+  _SESSIONINFO._serialized_end=3532
+  _LISTSESSIONSREPLY._serialized_start=3534
+  _LISTSESSIONSREPLY._serialized_end=3597
+  _SESSIONS._serialized_start=3753
+  _SESSIONS._serialized_end=4051
 # @@protoc_insertion_point(module_scope)

@@ -95,7 +95,7 @@ class SessionBatch(_message.Message):
     def __init__(self, given: bool = ..., rows: _Optional[_Union[_graph_pb2.IntList, _Mapping]] = ..., next: bool = ..., held_out: bool = ...) -> None: ...
 
 class SessionCommand(_message.Message):
-    __slots__ = ["answered", "backward", "evaluate", "forward", "get_tensors", "keep_alive", "more", "number", "predict", "reset_metrics", "save_checkpoint", "session_id", "set_learning_rate", "set_tensors", "step", "tensors", "update", "zero_gradients"]
+    __slots__ = ["answered", "backward", "evaluate", "following", "forward", "get_tensors", "keep_alive", "more", "number", "predict", "reset_metrics", "save_checkpoint", "session_id", "set_learning_rate", "set_tensors", "step", "tensors", "update", "zero_gradients"]
     class Backward(_message.Message):
         __slots__ = []
         def __init__(self) -> None: ...
@@ -163,6 +163,7 @@ class SessionCommand(_message.Message):
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
     BACKWARD_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
     FORWARD_FIELD_NUMBER: _ClassVar[int]
     GET_TENSORS_FIELD_NUMBER: _ClassVar[int]
     KEEP_ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +182,7 @@ class SessionCommand(_message.Message):
     answered: int
     backward: SessionCommand.Backward
     evaluate: SessionCommand.Evaluate
+    following: _containers.RepeatedCompositeFieldContainer[SessionCommand]
     forward: SessionCommand.Forward
     get_tensors: SessionCommand.GetTensors
     keep_alive: SessionCommand.KeepAlive
@@ -196,7 +198,7 @@ class SessionCommand(_message.Message):
     tensors: _containers.RepeatedCompositeFieldContainer[TensorPart]
     update: SessionCommand.Update
     zero_gradients: SessionCommand.ZeroGradients
-    def __init__(self, session_id: _Optional[str] = ..., number: _Optional[int] = ..., answered: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[TensorPart, _Mapping]]] = ..., more: bool = ..., forward: _Optional[_Union[SessionCommand.Forward, _Mapping]] = ..., zero_gradients: _Optional[_Union[SessionCommand.ZeroGradients, _Mapping]] = ..., backward: _Optional[_Union[SessionCommand.Backward, _Mapping]] = ..., update: _Optional[_Union[SessionCommand.Update, _Mapping]] = ..., step: _Optional[_Union[SessionCommand.Step, _Mapping]] = ..., evaluate: _Optional[_Union[SessionCommand.Evaluate, _Mapping]] = ..., predict: _Optional[_Union[SessionCommand.Predict, _Mapping]] = ..., get_tensors: _Optional[_Union[SessionCommand.GetTensors, _Mapping]] = ..., set_tensors: _Optional[_Union[SessionCommand.SetTensors, _Mapping]] = ..., set_learning_rate: _Optional[_Union[SessionCommand.SetLearningRate, _Mapping]] = ..., save_checkpoint: _Optional[_Union[SessionCommand.SaveCheckpoint, _Mapping]] = ..., reset_metrics: _Optional[_Union[SessionCommand.ResetMetrics, _Mapping]] = ..., keep_alive: _Optional[_Union[SessionCommand.KeepAlive, _Mapping]] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[str] = ..., number: _Optional[int] = ..., answered: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[TensorPart, _Mapping]]] = ..., more: bool = ..., forward: _Optional[_Union[SessionCommand.Forward, _Mapping]] = ..., zero_gradients: _Optional[_Union[SessionCommand.ZeroGradients, _Mapping]] = ..., backward: _Optional[_Union[SessionCommand.Backward, _Mapping]] = ..., update: _Optional[_Union[SessionCommand.Update, _Mapping]] = ..., step: _Optional[_Union[SessionCommand.Step, _Mapping]] = ..., evaluate: _Optional[_Union[SessionCommand.Evaluate, _Mapping]] = ..., predict: _Optional[_Union[SessionCommand.Predict, _Mapping]] = ..., get_tensors: _Optional[_Union[SessionCommand.GetTensors, _Mapping]] = ..., set_tensors: _Optional[_Union[SessionCommand.SetTensors, _Mapping]] = ..., set_learning_rate: _Optional[_Union[SessionCommand.SetLearningRate, _Mapping]] = ..., save_checkpoint: _Optional[_Union[SessionCommand.SaveCheckpoint, _Mapping]] = ..., reset_metrics: _Optional[_Union[SessionCommand.ResetMetrics, _Mapping]] = ..., keep_alive: _Optional[_Union[SessionCommand.KeepAlive, _Mapping]] = ..., following: _Optional[_Iterable[_Union[SessionCommand, _Mapping]]] = ...) -> None: ...
 
 class SessionInfo(_message.Message):
     __slots__ = ["attached", "error", "name", "opened_unix_ms", "owner", "progress", "session_id", "workers"]
@@ -231,7 +233,7 @@ class SessionProgress(_message.Message):
     def __init__(self, commands: _Optional[int] = ..., forwards: _Optional[int] = ..., updates: _Optional[int] = ..., next_batch: _Optional[int] = ...) -> None: ...
 
 class SessionReply(_message.Message):
-    __slots__ = ["artifact", "batches", "code", "ended", "error", "means", "more", "number", "progress", "steps", "tensors", "values"]
+    __slots__ = ["artifact", "batches", "code", "ended", "error", "following", "means", "more", "number", "progress", "steps", "tensors", "values"]
     class MeansEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +253,7 @@ class SessionReply(_message.Message):
     CODE_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
     MEANS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +266,7 @@ class SessionReply(_message.Message):
     code: int
     ended: bool
     error: str
+    following: _containers.RepeatedCompositeFieldContainer[SessionReply]
     means: _containers.ScalarMap[str, float]
     more: bool
     number: int
@@ -270,7 +274,7 @@ class SessionReply(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[_training_pb2.StepReport]
     tensors: _containers.RepeatedCompositeFieldContainer[TensorPart]
     values: _containers.ScalarMap[str, float]
-    def __init__(self, number: _Optional[int] = ..., more: bool = ..., code: _Optional[int] = ..., error: _Optional[str] = ..., ended: bool = ..., values: _Optional[_Mapping[str, float]] = ..., means: _Optional[_Mapping[str, float]] = ..., batches: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[_training_pb2.StepReport, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[TensorPart, _Mapping]]] = ..., artifact: _Optional[str] = ..., progress: _Optional[_Union[SessionProgress, _Mapping]] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., more: bool = ..., code: _Optional[int] = ..., error: _Optional[str] = ..., ended: bool = ..., values: _Optional[_Mapping[str, float]] = ..., means: _Optional[_Mapping[str, float]] = ..., batches: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[_training_pb2.StepReport, _Mapping]]] = ..., tensors: _Optional[_Iterable[_Union[TensorPart, _Mapping]]] = ..., artifact: _Optional[str] = ..., progress: _Optional[_Union[SessionProgress, _Mapping]] = ..., following: _Optional[_Iterable[_Union[SessionReply, _Mapping]]] = ...) -> None: ...
 
 class SessionTensor(_message.Message):
     __slots__ = ["kind", "name", "type"]
