@@ -79,6 +79,24 @@ class Trainer:
         self._split()
         return self._trainer.session(data, batch_size, **arguments)
 
+    def register(self, inputs: Any, name: str) -> str:
+        """Registers model(inputs), as after model.eval() if that was called, as a model; returns the artifact's name.
+
+            model.eval()
+            client.serve(trainer.register(x[:2], "digits"))
+
+        As espalier.jax.Trainer.register.
+        """
+        self._split()
+        structure, _, state = nnx.split(self.model, nnx.Param, ...)
+
+        def call(params: Any, *rest: Any) -> Any:
+            now, inputs = (state, rest) if self._trainer.state is None else (rest[0], rest[1:])
+            return nnx.merge(structure, params, now, copy=True)(*inputs)
+
+        call.__signature__ = _signature(type(self.model).__call__, self._trainer.state is not None)  # type: ignore[attr-defined]
+        return self._trainer.register(call, inputs, name)
+
     def write_back(self, session: Session) -> Any:
         """Puts the present parameters of a session of `session` into the model, and returns it."""
         self._trainer.write_back(session)

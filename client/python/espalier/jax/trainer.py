@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 import weakref
@@ -219,6 +220,31 @@ class Trainer:
         `function` is a model's apply, as it is used for inference; it returns arrays whose dimension 0 is the batch, in
         any pytree. inputs: an array, a dict, or a tuple of several arguments.
         """
+        converted, shapes = self._predictor(function, inputs, batch_size)
+        arguments = _arguments(inputs)
+        columns = _columns(arguments, jax.tree_util.tree_leaves(arguments), converted)
+        with Session(
+            converted.graph, None, optimizer="sgd", batch_size=batch_size, search=search, client=self._client
+        ) as session:
+            made = session.predict(columns, converted.aux)
+        structure = jax.tree_util.tree_structure(shapes)
+        return jax.tree_util.tree_unflatten(structure, [jax.numpy.asarray(made[name]) for name in converted.aux])
+
+    @checked
+    def register(self, function: Callable[..., Any], inputs: Any, name: str) -> str:
+        """Registers function(params, inputs) with the trained parameters as a model; returns the artifact's name.
+
+            client.serve(trainer.register(model.apply, x[:2], "digits"))
+
+        function, inputs: as in `predict`, of two examples or more. Inputs have the names of the function's arguments,
+        or "input"; outputs those of the result's leaves, a single one "output".
+        """
+        converted, _ = self._predictor(function, inputs, 2)
+        with Session(converted.graph, None, optimizer="sgd", batch_size=2, client=self._client) as session:
+            return session.save(name)
+
+    def _predictor(self, function: Callable[..., Any], inputs: Any, batch_size: int) -> tuple[Converted, Any]:
+        """The graph of a function of parameters and inputs, and the shapes of its results for two examples."""
         stateful = self.state is not None
 
         def loss(params: Any, *rest: Any) -> Any:
@@ -227,9 +253,11 @@ class Trainer:
             if not leaves:
                 raise InvalidArgument("predict: the function returns no array of floats")
             mean = leaves[0].astype("float32").mean()
-            return (mean, (rest[0], made)) if stateful else (mean, made)
+            named = made if jax.tree_util.tree_structure(made).num_nodes > 1 else {"output": made}
+            return (mean, (rest[0], named)) if stateful else (mean, named)
 
-        arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+        arguments = _arguments(inputs)
+        loss.__signature__ = _signature(function, stateful, len(arguments))  # type: ignore[attr-defined]
         example = jax.tree_util.tree_map(lambda a: np.asarray(a)[:2], arguments)
         first = (self.params, self.state) if stateful else (self.params,)
         shapes = jax.eval_shape(function, *first, *example)
@@ -246,13 +274,7 @@ class Trainer:
             name=getattr(function, "__name__", "predict"),
             aux_arrays=True,
         )
-        columns = _columns(arguments, jax.tree_util.tree_leaves(arguments), converted)
-        with Session(
-            converted.graph, None, optimizer="sgd", batch_size=batch_size, search=search, client=self._client
-        ) as session:
-            made = session.predict(columns, converted.aux)
-        structure = jax.tree_util.tree_structure(shapes)
-        return jax.tree_util.tree_unflatten(structure, [jax.numpy.asarray(made[name]) for name in converted.aux])
+        return converted, shapes
 
     def save(self, path: Any, overwrite: bool = True) -> None:
         """Writes parameters and state by the names of their leaves to a .npz or .safetensors file."""
@@ -369,6 +391,25 @@ class _Batches:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for element in self._data:
             yield dict(zip(self._names, jax.tree_util.tree_leaves(_batch(element)), strict=True))
+
+
+def _arguments(inputs: Any) -> tuple[Any, ...]:
+    return inputs if isinstance(inputs, tuple) else (inputs,)
+
+
+def _signature(function: Callable[..., Any], stateful: bool, inputs: int) -> inspect.Signature:
+    """Of a loss that calls it: its inputs have the names of the function's arguments, without one "input"."""
+    first = ["params", "state"] if stateful else ["params"]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    try:
+        arguments = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        arguments = []
+    names = [a.name for a in arguments if a.kind in (kind, inspect.Parameter.POSITIONAL_ONLY)][len(first) :]
+    given = [n for n in names if n not in first]
+    missing = inputs - len(given)
+    given += ["input"] if inputs == 1 and missing else [f"input{len(given) + i}" for i in range(missing)]
+    return inspect.Signature([inspect.Parameter(n, kind) for n in [*first, *given[:inputs]]])
 
 
 def _columns(data: Any, arrays: list[Any] | None, converted: Converted) -> Any:

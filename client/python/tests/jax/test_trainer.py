@@ -109,3 +109,26 @@ def test_misspelled_keywords():
     ]:
         with pytest.raises(TypeError, match=f"did you mean '{meant}'"):
             call(Trainer(loss, PARAMS, optax.sgd(0.1), has_aux=True))
+
+
+def test_what_a_trainer_registers_is_served(daemon):
+    trainer = Trainer(loss, PARAMS, optax.sgd(0.5), has_aux=True)
+    trainer.fit((X, Y), 40, 2, verbose=0)
+
+    def logits(params, x):
+        return x @ params["w"] + params["b"]
+
+    served = daemon.serve(trainer.register(logits, X[:2], "linear"), max_batch_size=16)
+    found = daemon.predict(served, {"x": X})
+    assert list(found) == ["output"]
+    np.testing.assert_allclose(found["output"], logits(trainer.params, X), atol=1e-5)
+    daemon.unserve("linear")
+
+    model = Model(nnx.Rngs(0))
+    trainer = espalier.flax.Trainer(model, lambda model, x: (model(x) ** 2).mean(), optax.adam(0.02))
+    with pytest.warns(EspalierWarning, match="random numbers are the daemon's"):
+        trainer.fit((X,), 40, 1, verbose=0)
+    model.eval()
+    served = daemon.serve(trainer.register(X[:2], "nnx"))
+    np.testing.assert_allclose(daemon.predict(served, X)["output"], model(X), atol=1e-5)
+    daemon.unserve("nnx")
