@@ -202,6 +202,10 @@ def test_a_fit_goes_on_within_an_epoch_of_the_same_data_only(daemon):
     assert same.history["loss"] == [*losses[3:], *losses[:3]]
     other, _ = fit(state=dataclasses.replace(state, examples=224), **sgd)
     assert other.history["loss"] == losses
+    # An initial epoch says itself which batch is the first one.
+    later = sgd | {"epochs": None, "steps": 5, "steps_per_epoch": 3, "initial_epoch": 1}
+    third, _ = fit(state=dataclasses.replace(state, examples=224), **later)
+    assert third.history["loss"] == losses[3:5]
 
 
 def test_a_session_on_other_data_begins_with_a_whole_epoch(daemon, tmp_path):
