@@ -212,6 +212,7 @@ Daemon::Daemon(const DaemonOptions& options, Credentials credentials,
       loader_(ForLoader(dial)),
       graphs_(NewArtifactGraphLoader(
           {.operators = &coordinator_->operators(),
+           .find = [this](const std::string& name) { return coordinator_->artifacts().Find(name); },
            .folder =
                [this](const std::string& name) { return coordinator_->artifacts().Pin(name); },
            .threads = ServingThreads(options_.serving_threads),

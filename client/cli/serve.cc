@@ -218,7 +218,8 @@ absl::Status ResolveModels(Context& context, Client* client, v1::ServeModelReque
 }
 
 absl::Status RunServe(Context& context) {
-  if (absl::Status s = CheckArguments(context, 0, 1, "one artifact, folder or .gguf file"); !s.ok())
+  if (absl::Status s = CheckArguments(context, 0, 1, "one artifact, folder, .gguf or .onnx file");
+      !s.ok())
     return s;
   const ParsedFlags& flags = context.flags();
   if (flags.positional().empty()) {
@@ -464,7 +465,7 @@ Command ServeCommand() {
   c.summary =
       "serve a model, optionally with small models that draft token trees; alone: list served "
       "models";
-  c.usage = "serve [ARTIFACT | FOLDER | FILE.gguf [--ssm=ARTIFACT]... [flags]]";
+  c.usage = "serve [ARTIFACT | FOLDER | FILE.gguf | FILE.onnx [--ssm=ARTIFACT]... [flags]]";
   c.description =
       "A folder in Hugging Face's layout, written with a slash (./tinyllama), or a GGUF file is "
       "uploaded first, unless the coordinator has an artifact of this content; the model's name is "
@@ -478,6 +479,7 @@ Command ServeCommand() {
        "espalier serve llm --adapter=poet=poems-lora --adapter=clerk=forms-lora"},
       {"over two workers", "espalier serve llm --tensor-parallel=2"},
       {"a trained graph, with batches that fill for up to 2 ms",
+      {"an ONNX file", "espalier serve resnet50.onnx"},
        "espalier serve digits --max-batch=64 --max-delay-ms=2"},
       {"with the fastest placement", "espalier serve llm --ssm=ssm --workers=auto"},
       {"list served models", "espalier serve"}};

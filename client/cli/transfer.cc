@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/onnx_files.h"
 #include "client/terminal/progress.h"
 #include "client/terminal/text.h"
 
@@ -96,7 +97,7 @@ bool IsLocalModel(const std::string& name_or_path) {
   const bool path = absl::StartsWith(name_or_path, "/") || name_or_path == "." ||
                     name_or_path == ".." || absl::StartsWith(name_or_path, "./") ||
                     absl::StartsWith(name_or_path, "../");
-  return path || absl::EndsWith(name_or_path, ".gguf") ||
+  return path || absl::EndsWith(name_or_path, ".gguf") || absl::EndsWith(name_or_path, ".onnx") ||
          (absl::StrContains(name_or_path, "/") && std::filesystem::exists(name_or_path, error));
 }
 
@@ -111,18 +112,19 @@ absl::StatusOr<std::string> ModelArtifact(Context& context, Client* client,
       if (artifact.name() == name_or_path) return name_or_path;
     }
   }
-  auto files = FilesOf(name_or_path);
+  const bool onnx = absl::EndsWith(name_or_path, ".onnx");
+  auto files = onnx ? OnnxFilesOf(name_or_path) : FilesOf(name_or_path);
   if (!files.ok()) return files.status();
   std::error_code error;
-  if (!std::filesystem::is_directory(name_or_path, error) &&
+  if (!onnx && !std::filesystem::is_directory(name_or_path, error) &&
       !absl::EndsWith(name_or_path, ".gguf")) {
     return UsageError(absl::StrCat(Printable(name_or_path),
                                    " is no model; accepted: a folder as Hugging Face has them, a "
-                                   ".gguf file, or the name of an artifact"));
+                                   ".gguf or .onnx file, or the name of an artifact"));
   }
   *stem = ArtifactStem(name_or_path);
   bool uploaded = false;
-  auto name = client->EnsureUploaded(*files, *stem, v1::Artifact::MODEL,
+  auto name = client->EnsureUploaded(*files, *stem, onnx ? v1::Artifact::ONNX : v1::Artifact::MODEL,
                                      ShowTransfer(context, "upload"), &uploaded);
   if (name.ok()) ShowUpload(context, name_or_path, uploaded, *name);
   return name;

@@ -30,8 +30,8 @@ std::vector<LocalFile> SingleLocalFile(const std::string& path);
 // name the path.
 absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path);
 
-// Whether a model named on the command line may be a local folder or GGUF file: it is written as a
-// path ("/m", "./m", "../m"), ends in .gguf, or has a slash and exists. Other names, also with
+// Whether a model named on the command line may be a local folder or file: it is written as a path
+// ("/m", "./m", "../m"), ends in .gguf or .onnx, or has a slash and exists. Other names, also with
 // slashes, are those of artifacts.
 bool IsLocalModel(const std::string& name_or_path);
 

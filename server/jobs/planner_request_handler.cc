@@ -4,12 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
+#include "ops/graph/take_initial_values.h"
 #include "ops/optimizer/optimizer.h"
 #include "planner/machine/presets.h"
 #include "planner/machine/rates.h"
 #include "planner/report/diff.h"
 #include "server/jobs/prepare_job.h"
-#include "server/jobs/stored_values.h"
 
 namespace espalier {
 namespace {

@@ -11,12 +11,15 @@
 #include "base/file_system.h"
 #include "base/nearest.h"
 #include "ops/graph/autodiff.h"
+#include "ops/graph/fixed_batch.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/graph/precision.h"
+#include "ops/graph/take_initial_values.h"
 #include "ops/onnx/cpu_evaluator.h"
 #include "ops/onnx/import.h"
 #include "ops/optimizer/optimizer.h"
 #include "ops/rewrite/fuse.h"
+#include "server/artifacts/onnx_file.h"
 #include "server/jobs/add_example_weights.h"
 #include "server/jobs/add_loss_and_metrics.h"
 #include "server/jobs/check_columns.h"
@@ -79,18 +82,15 @@ absl::Status SetEvaluation(const v1::TrainingSpec& spec, const Dataset& evaluate
 absl::StatusOr<std::string> OnnxFile(const ArtifactStore& artifacts, const std::string& name) {
   absl::StatusOr<v1::Artifact> artifact = artifacts.Find(name);
   if (!artifact.ok()) return artifact.status();
-  if (artifact->files_size() == 1) return artifacts.SingleFile(name);
-  std::vector<std::string> models;
-  for (const std::string& file : artifact->files()) {
-    if (absl::EndsWith(file, ".onnx")) models.push_back(file);
-  }
-  if (models.size() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("artifact '", name, "' has ", models.size(),
-                                                   " files that end in .onnx, expected one"));
+  const absl::StatusOr<std::string> file =
+      OnnxFileAmong({artifact->files().begin(), artifact->files().end()});
+  if (!file.ok()) {
+    return absl::Status(file.status().code(),
+                        absl::StrCat("artifact '", name, "': ", file.status().message()));
   }
   absl::StatusOr<std::string> folder = artifacts.Folder(name);
   if (!folder.ok()) return folder.status();
-  return JoinPath(*folder, models[0]);
+  return JoinPath(*folder, *file);
 }
 
 absl::StatusOr<std::shared_ptr<const ReadableFile>> OpenOnnx(const ArtifactStore& artifacts,
@@ -102,18 +102,6 @@ absl::StatusOr<std::shared_ptr<const ReadableFile>> OpenOnnx(const ArtifactStore
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = NewPosixFileSystem()->Open(*path);
   if (!file.ok()) return file.status();
   return std::shared_ptr<const ReadableFile>(*std::move(file));
-}
-
-// The first dimension that all inputs have, if none is open; 0: none.
-int64_t FixedBatchOf(const Graph& graph) {
-  int64_t batch = 0;
-  for (const Value& value : graph.values()) {
-    if (value.kind != ValueKind::kInput) continue;
-    const int64_t first = value.type.dims.empty() ? 0 : value.type.dims[0];
-    if (first <= 0 || (batch > 0 && first != batch)) return 0;
-    batch = first;
-  }
-  return batch <= kMaxBatch ? batch : 0;
 }
 
 absl::StatusOr<TrainableGraph> ImportModel(const OpRegistry& registry,
@@ -290,7 +278,8 @@ absl::StatusOr<TrainableGraph> ImportOnnxArtifact(
     return absl::Status(model.status().code(),
                         absl::StrCat("ONNX artifact '", name, "': ", model.status().message()));
   }
-  const int64_t fixed = FixedBatchOf(model->graph);
+  int64_t fixed = FixedBatchOf(model->graph);
+  if (fixed > kMaxBatch) fixed = 0;
   absl::StatusOr<std::vector<std::string>> notes =
       AddLossAndMetrics(registry, objective, labels, fixed > 0 ? fixed : batch, &model->graph);
   if (!notes.ok()) return notes.status();

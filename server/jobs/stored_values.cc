@@ -69,18 +69,6 @@ ElementReader WidenedReader(DType narrow, const ElementReader& read) {
 
 }  // namespace
 
-std::vector<InitialValue> TakeInitialValues(Graph* graph) {
-  std::vector<InitialValue> taken;
-  for (ValueId v = 0; v < static_cast<ValueId>(graph->values().size()); ++v) {
-    Value& value = graph->mutable_value(v);
-    if (value.kind != ValueKind::kParameter || value.constant.empty()) continue;
-    taken.push_back(
-        {value.name, value.type, ReaderOfBytes(std::exchange(value.constant, std::string()))});
-    value.initializer = {Initializer::kStored};
-  }
-  return taken;
-}
-
 absl::StatusOr<StoredValues> StoredValues::Write(FileSystem& files, const std::string& folder,
                                                  const std::string& job_id, const Graph& graph,
                                                  const std::vector<InitialValue>& initial) {

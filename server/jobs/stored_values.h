@@ -19,10 +19,6 @@ namespace espalier {
 // Constants of more bytes are stored (LoweringOptions::max_literal_bytes).
 constexpr int64_t kMaxLiteralBytes = 4096;
 
-// Moves the initial values of all parameters that have one out of the graph. The initializer of
-// these parameters becomes kStored.
-std::vector<InitialValue> TakeInitialValues(Graph* graph);
-
 // The folder of one attempt of a job.
 class StoredValues {
  public:

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/cpu/layout/copy_box.h"
+#include "ops/graph/take_initial_values.h"
 #include "planner/testing/graphs.h"
 #include "storage/checkpoint.h"
 #include "worker/device/device.h"

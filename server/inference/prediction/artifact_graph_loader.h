@@ -1,4 +1,4 @@
-// Loads trained graphs from artifacts, on a device of this process.
+// Loads trained graphs and ONNX files from artifacts, on a device of this process.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,7 @@ namespace espalier {
 
 struct ArtifactGraphLoaderOptions {
   const OpRegistry* operators = nullptr;
+  std::function<absl::StatusOr<v1::Artifact>(const std::string& artifact)> find;
   std::function<absl::StatusOr<ArtifactFolder>(const std::string& artifact)> folder;
   int threads = 0;                       // for kernels; 0: all cores
   std::shared_ptr<MemoryBudget> memory;  // shared with the other models of this process

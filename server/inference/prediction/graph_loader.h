@@ -1,4 +1,4 @@
-// Loads a trained graph from an artifact.
+// Loads a graph from an artifact.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,8 @@ class GraphLoader {
  public:
   virtual ~GraphLoader() = default;
 
-  // Whether the artifact holds a trained graph. Returns NotFound for an unknown artifact.
+  // Whether the artifact holds a trained graph or an ONNX file. Returns NotFound for an unknown
+  // artifact.
   virtual absl::StatusOr<bool> IsGraph(const std::string& artifact) const = 0;
 
   struct Loaded {

@@ -7,11 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/model.h"
-#include "worker/executor/executor.h"
+#include "server/inference/prediction/row_independence.h"
 #include "worker/runner/program_model_runner.h"
 
 namespace espalier {
 namespace {
+
+constexpr int64_t kCheckedBatch = 3;
+constexpr int64_t kPartBytes = 16 << 20;  // of a parameter that is being read
 
 class GraphRunner : public BatchRunner {
  public:
@@ -40,11 +43,8 @@ class GraphRunner : public BatchRunner {
     return absl::OkStatus();
   }
 
-  absl::Status ReadParameters(const std::string& folder) {
-    // The folder also has what only the loss depends on.
-    WeightMap by_name;
-    by_name.ignored = {""};
-    return LoadWeights(folder, by_name, *programs_.front().executor);
+  absl::Status ReadParameters(const ParameterReader& read) {
+    return read(*programs_.front().executor);
   }
 
   absl::Status Run(const std::vector<BatchPart>& parts) override {
@@ -102,11 +102,45 @@ class GraphRunner : public BatchRunner {
   std::string passing_;
 };
 
+// Mixtures of experts with a capacity drop what others of the pass leave no room for.
+bool MixesOnPurpose(const Graph& graph) {
+  return std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                     [](const Node& node) { return node.op == "group_by"; });
+}
+
 }  // namespace
+
+ParameterReader ParametersOfFolder(std::string folder) {
+  return [folder = std::move(folder)](Executor& executor) {
+    // The folder also has what only the loss depends on.
+    WeightMap by_name;
+    by_name.ignored = {""};
+    return LoadWeights(folder, by_name, executor);
+  };
+}
+
+ParameterReader ParametersOfValues(std::vector<InitialValue> values) {
+  return [values = std::move(values)](Executor& executor) -> absl::Status {
+    std::string part;
+    for (const InitialValue& value : values) {
+      const int buffer = executor.FindBuffer(value.name);
+      if (buffer < 0) continue;
+      const int64_t bytes = value.type.bytes();
+      for (int64_t offset = 0; offset < bytes; offset += kPartBytes) {
+        part.resize(static_cast<size_t>(std::min(kPartBytes, bytes - offset)));
+        const auto size = static_cast<int64_t>(part.size());
+        absl::Status status = value.read(offset, size, part.data());
+        if (status.ok()) status = executor.WriteBuffer(buffer, part.data(), size, offset);
+        if (!status.ok()) return status;
+      }
+    }
+    return absl::OkStatus();
+  };
+}
 
 absl::StatusOr<std::unique_ptr<BatchRunner>> MakeGraphRunner(const OpRegistry& registry,
                                                              const PredictionGraph& prediction,
-                                                             const std::string& folder,
+                                                             const ParameterReader& read,
                                                              int64_t max_batch,
                                                              std::unique_ptr<Device> device) {
   std::vector<int64_t> sizes;
@@ -122,7 +156,16 @@ absl::StatusOr<std::unique_ptr<BatchRunner>> MakeGraphRunner(const OpRegistry& r
     if (!program.ok()) return program.status();
     if (absl::Status s = runner->Add(*program, *size); !s.ok()) return s;
   }
-  if (absl::Status s = runner->ReadParameters(folder); !s.ok()) return s;
+  if (absl::Status s = runner->ReadParameters(read); !s.ok()) return s;
+  if (!MixesOnPurpose(prediction.graph)) {
+    const int64_t batch = std::min(runner->max_batch(), kCheckedBatch);
+    if (const std::string output = OutputThatMixesExamples(*runner, batch); !output.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "output '", output,
+          "' of an example depends on the other examples of its batch, as the nodes of a graph or "
+          "a softmax over the batch do; requests would change each other's answers"));
+    }
+  }
   return runner;
 }
 

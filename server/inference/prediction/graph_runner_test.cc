@@ -73,7 +73,7 @@ class GraphRunnerTest : public ::testing::Test {
   absl::StatusOr<std::unique_ptr<BatchRunner>> Make(Graph trained, int64_t max_batch) {
     absl::StatusOr<PredictionGraph> prediction = MakePredictionGraph(registry_, std::move(trained));
     if (!prediction.ok()) return prediction.status();
-    return MakeGraphRunner(registry_, *prediction, Folder(), max_batch,
+    return MakeGraphRunner(registry_, *prediction, ParametersOfFolder(Folder()), max_batch,
                            NewCpuDevice({.threads = 1}));
   }
 
@@ -157,8 +157,8 @@ TEST_F(GraphRunnerTest, ProgramsOfAllSizesTakeTheMemoryOfTheLargest) {
   const std::string folder = Folder();
   const auto used = [&](int64_t max_batch) {
     const auto budget = std::make_shared<MemoryBudget>(int64_t{1} << 30);
-    const auto runner = MakeGraphRunner(registry_, *prediction, folder, max_batch,
-                                        NewCpuDevice({.threads = 1, .budget = budget}));
+    const auto runner = MakeGraphRunner(registry_, *prediction, ParametersOfFolder(folder),
+                                        max_batch, NewCpuDevice({.threads = 1, .budget = budget}));
     EXPECT_TRUE(runner.ok()) << runner.status();
     return budget->limit() - budget->left();
   };
@@ -178,6 +178,26 @@ TEST_F(GraphRunnerTest, AGraphWithoutNamedPredictionsIsRefusedWithARemedy) {
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("besides loss: give its predictions a name"));
+}
+
+TEST_F(GraphRunnerTest, AGraphThatMixesItsExamplesIsRefused) {
+  const auto served = [&](const std::string& op, int64_t axis, int64_t batch) {
+    GraphBuilder builder(registry_, "m");
+    const ValueId z = builder.Input("z", DType::kF32, {batch, 2});
+    const ValueId x = builder.Input("x", DType::kF32, {batch, 3});
+    const ValueId w = builder.Parameter("w", DType::kF32, {2, 3}, {Initializer::kNormal, 0.1});
+    const ValueId b = builder.Parameter("b", DType::kF32, {2}, {Initializer::kZeros});
+    const ValueId scores = builder.Op("add", {builder.Op("linear", {x, w, b}), z});
+    builder.Output("scores", scores);
+    builder.Output("mixed", builder.Op(op, {scores}, {{"axis", axis}}));
+    return Make(*builder.Build(), 8).status();
+  };
+  for (const int64_t batch : {-1, 3}) {
+    EXPECT_EQ(served("softmax", 1, batch), absl::OkStatus());
+    const absl::Status status = served("softmax", 0, batch);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("output 'mixed' of an example depends"));
+  }
 }
 
 TEST_F(GraphRunnerTest, AnInputWithoutTheDimensionOfTheBatchIsRefusedByName) {

@@ -6,23 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ops/graph/fixed_batch.h"
 #include "ops/rewrite/fuse.h"
 #include "planner/planner.h"
 
 namespace espalier {
 namespace {
-
-// The first dimension that all inputs have, if it is not open; 0: none.
-int64_t FixedBatchOf(const Graph& graph) {
-  int64_t batch = 0;
-  for (const Value& value : graph.values()) {
-    if (value.kind != ValueKind::kInput) continue;
-    const int64_t first = value.type.dims.empty() ? 0 : value.type.dims[0];
-    if (first <= 0 || (batch > 0 && first != batch)) return 0;
-    batch = first;
-  }
-  return batch;
-}
 
 bool IsLossOrMetric(const OpRegistry& registry, const Graph& graph, const std::string& name,
                     ValueId value) {
@@ -54,6 +43,12 @@ TensorType ExampleOf(const TensorType& type) {
   return {type.dtype, {type.dims.begin() + 1, type.dims.end()}};
 }
 
+absl::Status WithoutRows(const Value& input) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "input '", input.name, "' is ", ToString(input.type),
+      "; all inputs that the outputs depend on need one row per example, in dimension 0"));
+}
+
 // By value: whether an output depends on it.
 std::vector<bool> NeededFor(const Graph& graph) {
   std::vector<bool> needed(graph.values().size(), false);
@@ -73,54 +68,58 @@ std::vector<bool> NeededFor(const Graph& graph) {
 
 }  // namespace
 
-absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, Graph trained) {
+absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, Graph graph) {
   PredictionGraph prediction;
-  prediction.fixed_batch = FixedBatchOf(trained);
+  prediction.fixed_batch = FixedBatchOf(graph);
   const int64_t batch = prediction.fixed_batch > 0 ? prediction.fixed_batch : 2;
   const int64_t other = prediction.fixed_batch > 0 ? batch : 3;
   std::vector<std::string> left_out;
-  std::erase_if(trained.outputs, [&](const auto& output) {
-    if (!IsLossOrMetric(registry, trained, output.first, output.second)) return false;
+  std::erase_if(graph.outputs, [&](const auto& output) {
+    if (!IsLossOrMetric(registry, graph, output.first, output.second)) return false;
     left_out.push_back(output.first);
     return true;
   });
-  const absl::StatusOr<Graph> first = Bound(registry, trained, batch);
+  const absl::StatusOr<Graph> first = Bound(registry, graph, batch);
   if (!first.ok()) return first.status();
-  const absl::StatusOr<Graph> second = Bound(registry, trained, other);
+  const absl::StatusOr<Graph> second = Bound(registry, graph, other);
   if (!second.ok()) return second.status();
-  std::erase_if(trained.outputs, [&](const auto& output) {
+  std::erase_if(graph.outputs, [&](const auto& output) {
     const Value& value = first->value(output.second);
     const bool kept = value.producer != kNoNode &&
                       HasRows(value.type, batch, second->value(output.second).type, other);
     if (!kept) left_out.push_back(output.first);
     return !kept;
   });
-  if (trained.outputs.empty()) {
+  if (graph.outputs.empty()) {
+    for (const Value& value : graph.values()) {
+      const bool input = value.kind == ValueKind::kInput && !value.type.dims.empty();
+      if (input && prediction.fixed_batch == 0 && value.type.dims[0] > 0) {
+        return WithoutRows(value);
+      }
+    }
     return absl::InvalidArgumentError(absl::StrCat(
         "the graph has no named output with one row per example",
         left_out.empty() ? "" : absl::StrCat(" besides ", absl::StrJoin(left_out, ", ")),
-        ": give its predictions a name as an output of the graph and train it again"));
+        ": give its predictions a name as an output of the graph, and train or export it again"));
   }
-  for (const auto& [name, value] : trained.outputs) {
+  for (const auto& [name, value] : graph.outputs) {
     prediction.signature.outputs.push_back({name, ExampleOf(first->value(value).type)});
   }
-  const std::vector<bool> needed = NeededFor(trained);
-  for (ValueId v = 0; v < static_cast<ValueId>(trained.values().size()); ++v) {
+  const std::vector<bool> needed = NeededFor(graph);
+  for (ValueId v = 0; v < static_cast<ValueId>(graph.values().size()); ++v) {
     if (!needed[static_cast<size_t>(v)]) continue;
     const Value& value = first->value(v);
     if (value.kind == ValueKind::kParameter) prediction.parameters += value.type.num_elements();
     if (value.kind != ValueKind::kInput) continue;
     if (!HasRows(value.type, batch, second->value(v).type, other)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "input '", value.name, "' is ", ToString(trained.value(v).type),
-          "; all inputs that the outputs depend on need one row per example, in dimension 0"));
+      return WithoutRows(graph.value(v));
     }
     prediction.signature.inputs.push_back({value.name, ExampleOf(value.type)});
   }
   if (prediction.signature.inputs.empty()) {
     return absl::InvalidArgumentError("the graph's outputs depend on none of its inputs");
   }
-  prediction.graph = std::move(trained);
+  prediction.graph = std::move(graph);
   return prediction;
 }
 

@@ -1,4 +1,4 @@
-// The part of a trained graph that computes its named outputs.
+// The part of a graph that computes its named outputs.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct PredictionGraph {
 // Keeps the named outputs that have a dimension of the batch, but no loss and no metric, and of the
 // inputs those that they depend on: labels are left out. Returns InvalidArgument, with a remedy,
 // for a graph without such an output, or that mixes its examples' dimension with others.
-absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, Graph trained);
+absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, Graph graph);
 
 // Lowers it to a forward program for one device: inputs are buffers of their names, outputs are in
 // Program.outputs. REQUIRES: `batch` is the graph's fixed_batch, if it has one.
