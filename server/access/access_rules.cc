@@ -117,6 +117,7 @@ std::vector<AccessRule> MakeRules() {
       {"OpenInference/ServerMetadata", kAny, {}},
       {"OpenInference/ModelReady", kClients, {}},
       {"OpenInference/ModelMetadata", kClients, {}},
+      {"OpenInference/ModelStatistics", kClients, {}},
       {"OpenInference/ModelInfer", kInfer, {}},
 
       {"GET /health", kAny, {}},
@@ -135,6 +136,8 @@ std::vector<AccessRule> MakeRules() {
       {"POST /api/show", kClients, {}},
       {"GET /v2/models/NAME", kClients, {}},
       {"GET /v2/models/NAME/ready", kClients, {}},
+      {"GET /v2/models/stats", kClients, {}},
+      {"GET /v2/models/NAME/stats", kClients, {}},
   };
   for (const char* route :
        {"POST /v1/completions", "POST /v1/chat/completions", "POST /v1/responses",

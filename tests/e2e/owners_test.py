@@ -226,6 +226,7 @@ class OwnersTest(unittest.TestCase):
             "Cluster/Status": (Code.OK, cluster_pb2.ClusterStatusRequest()),
             "OpenInference/ModelReady": (none, open_inference_pb2.ModelReadyRequest(name=model)),
             "OpenInference/ModelMetadata": (none, open_inference_pb2.ModelMetadataRequest(name=model)),
+            "OpenInference/ModelStatistics": (none, open_inference_pb2.ModelStatisticsRequest(name=model)),
             "OpenInference/ModelInfer": (none, open_inference_pb2.ModelInferRequest(model_name=model)),
         }
 

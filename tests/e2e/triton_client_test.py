@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -224,6 +225,51 @@ class TritonClientTest(unittest.TestCase):
         self.assertEqual(status, 400)
         self.assertIn("/v2/models/digits/infer", answer)
 
+    def test_statistics_count_requests_examples_and_passes(self):
+        before = self.http.get_inference_statistics("digits")["model_stats"][0]
+        for count in (1, 3, 20):  # the last in three passes
+            self.http.infer("digits", self.inputs(over_http, self.x[:count]))
+        with self.assertRaises(InferenceServerException):  # its deadline has passed when it comes
+            self.http.infer("digits", self.inputs(over_http, self.x[:1]), timeout=1)
+        after = self.http.get_inference_statistics("digits", "2")["model_stats"][0]
+        self.assertEqual((after["name"], after["version"]), ("digits", "2"))
+        self.assertEqual(after["inference_count"] - before["inference_count"], 24)
+        self.assertEqual(after["execution_count"] - before["execution_count"], 5)
+        durations = {
+            name: {
+                key: after["inference_stats"][name][key]
+                - before["inference_stats"][name][key]
+                for key in ("count", "ns")
+            }
+            for name in ("success", "fail", "queue", "compute_infer")
+        }
+        self.assertEqual(
+            [durations[name]["count"] for name in durations], [3, 1, 3, 3]
+        )
+        self.assertAlmostEqual(
+            durations["success"]["ns"],
+            durations["queue"]["ns"] + durations["compute_infer"]["ns"],
+            delta=10,
+        )
+        self.assertLess(abs(after["last_inference"] / 1000 - time.time()), 60)
+        sizes = {
+            batch["batch_size"]: batch["compute_infer"]["count"]
+            for batch in after["batch_stats"]
+        }
+        self.assertEqual(
+            sum(size * count for size, count in sizes.items()), after["inference_count"]
+        )
+        self.assertEqual(
+            self.http.get_inference_statistics()["model_stats"][0]["name"], "digits"
+        )
+        rpc = self.rpc.get_inference_statistics("digits").model_stats[0]
+        self.assertEqual(rpc.inference_count, after["inference_count"])
+        self.assertEqual(
+            rpc.inference_stats.success.ns, after["inference_stats"]["success"]["ns"]
+        )
+        with self.assertRaisesRegex(InferenceServerException, "no version '7'"):
+            self.http.get_inference_statistics("digits", "7")
+
     def test_versions_are_those_of_the_artifact(self):
         self.cluster.run("serve", "digits@1", "--name=first")
         for client, module in ((self.http, over_http), (self.rpc, over_grpc)):
@@ -387,29 +433,6 @@ class TritonClientTest(unittest.TestCase):
             delta=1e-6,
         )
 
-    def test_options_of_the_other_kind_of_model_are_refused(self):
-        with self.assertRaisesRegex(
-            Failed,
-            "'ngram_depth' is for language models, and artifact 'digits' is a trained graph",
-        ):
-            self.cluster.run("serve", "digits", "--name=other", "--ngram=3")
-
-    def test_zz_the_model_is_served_again_after_a_restart(self):
-        self.cluster.kill(self.cluster.daemon)
-        self.cluster.start_daemon()
-        self.cluster.wait(
-            lambda: self.http.is_model_ready("digits"), 30, "the model is back"
-        )
-        self.close_to(
-            self.http.infer("digits", self.inputs(over_http, self.x[:3])).as_numpy(
-                "logits"
-            ),
-            self.expected[:3],
-        )
-
-
-if __name__ == "__main__":
-    unittest.main()
     def test_the_python_package_and_tritons_share_a_process(self):
         """Both have the protocol's messages, which protobuf keeps by name for the whole process."""
         imports = ["import tritonclient.grpc as triton", "import espalier"]
@@ -436,3 +459,26 @@ np.save({os.path.join(self.cluster.folder, "ours.npy")!r}, ours)
             ours = np.load(os.path.join(self.cluster.folder, "ours.npy"))
             self.close_to(ours, self.expected[:5])
 
+    def test_options_of_the_other_kind_of_model_are_refused(self):
+        with self.assertRaisesRegex(
+            Failed,
+            "'ngram_depth' is for language models, and artifact 'digits' is a trained graph",
+        ):
+            self.cluster.run("serve", "digits", "--name=other", "--ngram=3")
+
+    def test_zz_the_model_is_served_again_after_a_restart(self):
+        self.cluster.kill(self.cluster.daemon)
+        self.cluster.start_daemon()
+        self.cluster.wait(
+            lambda: self.http.is_model_ready("digits"), 30, "the model is back"
+        )
+        self.close_to(
+            self.http.infer("digits", self.inputs(over_http, self.x[:3])).as_numpy(
+                "logits"
+            ),
+            self.expected[:3],
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -19,6 +19,7 @@
 #include "server/http/ollama/generate_route.h"
 #include "server/http/ollama/models_route.h"
 #include "server/http/open_inference/infer_route.h"
+#include "server/http/open_inference/statistics_json.h"
 #include "server/http/openai_request.h"
 #include "server/http/openai_response.h"
 #include "server/http/percent_encoding.h"
@@ -187,6 +188,8 @@ Gateway::Gateway(GatewayOptions options)
   AddProbe("/v2/health/ready", &Gateway::Ready);
   Add("/v2/models/NAME", "GET", &Gateway::ModelMetadata).error_formatter = &MessageAlone;
   Add("/v2/models/NAME/ready", "GET", &Gateway::ModelReady).error_formatter = &MessageAlone;
+  Add("/v2/models/stats", "GET", &Gateway::ModelStatistics).error_formatter = &MessageAlone;
+  Add("/v2/models/NAME/stats", "GET", &Gateway::ModelStatistics).error_formatter = &MessageAlone;
   Add("/v2/models/NAME/infer", "POST", &Gateway::ModelInfer).error_formatter = &MessageAlone;
 }
 
@@ -459,6 +462,13 @@ void Gateway::ModelMetadata(const Call& request, Responder responder) {
                                 {"outputs", TensorsJson(model->outputs())}}));
 }
 
+void Gateway::ModelStatistics(const Call& request, Responder responder) {
+  const auto wanted = ModelVersion<inference::ModelStatisticsRequest>(request.name);
+  const absl::StatusOr<inference::ModelStatisticsResponse> statistics =
+      StatisticsOf(wanted, request.caller, *options_.models);
+  if (!statistics.ok()) return SendError(*responder, statistics.status(), &MessageAlone);
+  responder->Send(200, kJson, openai::Dump(StatisticsJson(*statistics)));
+}
 void Gateway::ModelInfer(const Call& request, Responder responder) {
   const auto wanted = ModelVersion<inference::ModelReadyRequest>(request.name);
   Infer(request, wanted.name(), wanted.version(), Context(request), std::move(responder));

@@ -12,7 +12,7 @@
 //   POST /api/pull  /api/push  /api/create  /api/copy  /api/blobs/ID, DELETE /api/delete (refused)
 //   GET  /v2  /v2/health/live  /v2/health/ready
 //   GET  /v2/models/NAME  /v2/models/NAME/ready  POST /v2/models/NAME/infer  (NAME may be
-//        NAME/versions/1)
+//        NAME/versions/1)  GET /v2/models/NAME/stats  /v2/models/stats
 //
 // What "ready" means (200, otherwise 503):
 //   /ready                 requests are admitted, even with no model served: the same port takes
@@ -145,6 +145,7 @@ class Gateway {
   void ServerMetadata(const Call& request, Responder responder);
   void ModelMetadata(const Call& request, Responder responder);
   void ModelInfer(const Call& request, Responder responder);
+  void ModelStatistics(const Call& request, Responder responder);
   void ModelReady(const Call& request, Responder responder);
 
   const GatewayOptions options_;

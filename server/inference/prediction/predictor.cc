@@ -91,6 +91,18 @@ std::unique_ptr<Predictor::Request> Predictor::Close(uint64_t id) {
   return request;
 }
 
+void Predictor::CountAnswer(const Request& request, absl::Time now) {
+  ++statistics_.requests;
+  statistics_.queue_seconds += absl::ToDoubleSeconds(request.started - request.arrival);
+  statistics_.request_seconds += absl::ToDoubleSeconds(now - request.arrival);
+  statistics_.last_answer = now;
+}
+
+void Predictor::CountFailure(const Request& request, absl::Time now) {
+  ++statistics_.failures;
+  statistics_.failure_seconds += absl::ToDoubleSeconds(now - request.arrival);
+}
+
 std::vector<std::unique_ptr<Predictor::Request>> Predictor::TakeLate(absl::Time now) {
   std::vector<uint64_t> late;
   for (const auto& [id, request] : requests_) {
@@ -99,7 +111,7 @@ std::vector<std::unique_ptr<Predictor::Request>> Predictor::TakeLate(absl::Time 
   std::vector<std::unique_ptr<Request>> closed;
   for (const uint64_t id : late) {
     closed.push_back(Close(id));
-    ++statistics_.failures;
+    CountFailure(*closed.back(), now);
   }
   return closed;
 }
@@ -152,7 +164,11 @@ void Predictor::RunPass(const std::vector<BatchQueue::Part>& parts) {
     absl::MutexLock lock(&mutex_);
     ++statistics_.passes;
     statistics_.examples += examples;
-    statistics_.pass_seconds += absl::ToDoubleSeconds(end - start);
+    const double seconds = absl::ToDoubleSeconds(end - start);
+    statistics_.pass_seconds += seconds;
+    PredictorStatistics::Passes& passes = statistics_.passes_of_size[examples];
+    ++passes.count;
+    passes.seconds += seconds;
     for (const BatchQueue::Part& part : parts) {
       Request& request = *requests_.at(part.request);
       request.running = false;
@@ -161,11 +177,9 @@ void Predictor::RunPass(const std::vector<BatchQueue::Part>& parts) {
       if (request.left > 0 && request.ended.ok()) continue;
       over.push_back(Close(part.request));
       if (over.back()->ended.ok()) {
-        ++statistics_.requests;
-        statistics_.queue_seconds +=
-            absl::ToDoubleSeconds(over.back()->started - over.back()->arrival);
+        CountAnswer(*over.back(), end);
       } else {
-        ++statistics_.failures;
+        CountFailure(*over.back(), end);
       }
     }
   }
@@ -191,9 +205,10 @@ void Predictor::End(const absl::Status& why) {
         waiting.push_back(id);
       }
     }
+    const absl::Time now = options_.clock->Now();
     for (const uint64_t id : waiting) {
       over.push_back(Close(id));
-      ++statistics_.failures;
+      CountFailure(*over.back(), now);
     }
   }
   for (const std::unique_ptr<Request>& request : over) request->done(why);

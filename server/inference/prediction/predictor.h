@@ -34,9 +34,17 @@ struct PredictorStatistics {
   int64_t examples = 0;  // computed
   int64_t passes = 0;
   double pass_seconds = 0;
-  double queue_seconds =
-      0;         // from arrival to a request's first pass, summed over the answered ones
-  int open = 0;  // requests now
+  // Summed over the answered requests:
+  double queue_seconds = 0;    // from arrival to the first pass
+  double request_seconds = 0;  // from arrival to the answer
+  double failure_seconds = 0;  // of the others
+  absl::Time last_answer = absl::InfinitePast();
+  struct Passes {
+    int64_t count = 0;
+    double seconds = 0;
+  };
+  std::map<int64_t, Passes> passes_of_size;  // by their examples
+  int open = 0;                              // requests now
 };
 
 // Thread-safe.
@@ -82,6 +90,8 @@ class Predictor {
   void RunPass(const std::vector<BatchQueue::Part>& parts) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes a request and returns it.
   std::unique_ptr<Request> Close(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountAnswer(const Request& request, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountFailure(const Request& request, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The requests whose deadline has passed, removed.
   std::vector<std::unique_ptr<Request>> TakeLate(absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

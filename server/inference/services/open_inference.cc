@@ -12,7 +12,8 @@ namespace {
 
 constexpr char kName[] = "espalier";
 constexpr char kVersion[] = "1";
-constexpr char kBinaryData[] = "binary_tensor_data";  // as Triton calls it
+constexpr char kBinaryData[] = "binary_tensor_data";  // as Triton calls them
+constexpr char kStatistics[] = "statistics";
 
 using TensorMetadata = inference::ModelMetadataResponse::TensorMetadata;
 
@@ -46,6 +47,39 @@ absl::Status WithRetryDelay(absl::Status status) {
   return status;
 }
 
+void SetDuration(int64_t count, double seconds, inference::StatisticDuration* out) {
+  out->set_count(static_cast<uint64_t>(count));
+  out->set_ns(static_cast<uint64_t>(1e9 * seconds));
+}
+
+void AddStatistics(const std::string& name, const LoadedModel& model,
+                   inference::ModelStatisticsResponse* response) {
+  const PredictorStatistics statistics = model.predictor->statistics();
+  inference::ModelStatistics* out = response->add_model_stats();
+  out->set_name(name);
+  out->set_version(VersionOf(model.description));
+  if (statistics.last_answer > absl::InfinitePast()) {
+    out->set_last_inference(static_cast<uint64_t>(absl::ToUnixMillis(statistics.last_answer)));
+  }
+  out->set_inference_count(static_cast<uint64_t>(statistics.examples));
+  out->set_execution_count(static_cast<uint64_t>(statistics.passes));
+  inference::InferStatistics* requests = out->mutable_inference_stats();
+  SetDuration(statistics.requests, statistics.request_seconds, requests->mutable_success());
+  SetDuration(statistics.failures, statistics.failure_seconds, requests->mutable_fail());
+  SetDuration(statistics.requests, statistics.queue_seconds, requests->mutable_queue());
+  SetDuration(statistics.requests, 0, requests->mutable_compute_input());
+  SetDuration(statistics.requests, statistics.request_seconds - statistics.queue_seconds,
+              requests->mutable_compute_infer());
+  SetDuration(statistics.requests, 0, requests->mutable_compute_output());
+  for (const auto& [examples, passes] : statistics.passes_of_size) {
+    inference::InferBatchStatistics* batch = out->add_batch_stats();
+    batch->set_batch_size(static_cast<uint64_t>(examples));
+    SetDuration(passes.count, 0, batch->mutable_compute_input());
+    SetDuration(passes.count, passes.seconds, batch->mutable_compute_infer());
+    SetDuration(passes.count, 0, batch->mutable_compute_output());
+  }
+}
+
 void AddText(const char* name, TensorMetadata* tensor) {
   tensor->set_name(name);
   tensor->set_datatype("BYTES");
@@ -59,6 +93,7 @@ inference::ServerMetadataResponse DescribeServer(const std::string& version) {
   response.set_name(kName);
   response.set_version(version);
   response.add_extensions(kBinaryData);
+  response.add_extensions(kStatistics);
   return response;
 }
 
@@ -95,6 +130,34 @@ absl::StatusOr<inference::ModelMetadataResponse> DescribeModel(
   } else {
     AddText("prompt", response.add_inputs());
     AddText("text", response.add_outputs());
+  }
+  return response;
+}
+
+absl::StatusOr<inference::ModelStatisticsResponse> StatisticsOf(
+    const inference::ModelStatisticsRequest& request, const Caller& caller,
+    const ModelServer& models) {
+  inference::ModelStatisticsResponse response;
+  if (!request.name().empty()) {
+    const absl::StatusOr<std::shared_ptr<LoadedModel>> model =
+        Find(request.name(), request.version(), caller, models);
+    if (!model.ok()) return model.status();
+    if ((*model)->predictor == nullptr) {
+      return absl::UnimplementedError(absl::StrCat("'", request.name(),
+                                                   "' is a language model, whose statistics are "
+                                                   "metrics: GET /metrics"));
+    }
+    AddStatistics(request.name(), **model, &response);
+    return response;
+  }
+  for (const v1::ServedModel& served : models.ListWithFailed()) {
+    if (!served.has_graph()) continue;
+    const absl::StatusOr<std::shared_ptr<LoadedModel>> model =
+        Find(served.name(), "", caller, models);
+    // Others are not the caller's, or are being loaded.
+    if (model.ok() && (*model)->predictor != nullptr) {
+      AddStatistics(served.name(), **model, &response);
+    }
   }
   return response;
 }

@@ -30,6 +30,12 @@ absl::StatusOr<inference::ModelMetadataResponse> DescribeModel(
     const inference::ModelMetadataRequest& request, const Caller& caller,
     const ModelServer& models);
 
+// Triton's statistics of a graph, or of all that the caller may ask. NotFound for an unknown model
+// or version; Unimplemented, with a remedy, for a language model.
+absl::StatusOr<inference::ModelStatisticsResponse> StatisticsOf(
+    const inference::ModelStatisticsRequest& request, const Caller& caller,
+    const ModelServer& models);
+
 // Returns the model that a call is for. NotFound for an unknown model or version; Unimplemented,
 // with a remedy, for a language model; Unavailable while it is not loaded or the server drains.
 absl::StatusOr<std::shared_ptr<LoadedModel>> FindGraph(const std::string& name,

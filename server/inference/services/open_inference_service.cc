@@ -82,6 +82,19 @@ class OpenInferenceService final : public inference::GRPCInferenceService::Servi
                                CallKind::kShort);
   }
 
+  grpc::Status ModelStatistics(grpc::ServerContext* context,
+                               const inference::ModelStatisticsRequest* request,
+                               inference::ModelStatisticsResponse* response) override {
+    const auto count = [&](const Caller& caller) {
+      absl::StatusOr<inference::ModelStatisticsResponse> answer =
+          StatisticsOf(*request, caller, models_);
+      if (answer.ok()) *response = *std::move(answer);
+      return answer.status();
+    };
+    return interceptor_.Handle(context, "OpenInference/ModelStatistics", request, count,
+                               CallKind::kShort);
+  }
+
   grpc::Status ModelInfer(grpc::ServerContext* context, const inference::ModelInferRequest* request,
                           inference::ModelInferResponse* response) override {
     const auto infer = [&](const Caller& caller) {
