@@ -426,9 +426,9 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
     std::vector<std::string> inputs;
     for (const auto& [input, column] : job.columns) inputs.push_back(input);
     const std::string& unknown = given.begin()->first;
-    return Field("dataset.columns", absl::StrCat("the graph has no input '", unknown, "'; it has '",
-                                                 absl::StrJoin(inputs, "', '"), "'",
-                                                 DidYouMean(unknown, inputs)));
+    return Field("dataset.columns",
+                 absl::StrCat("the graph has no input '", unknown, "'; it has '",
+                              absl::StrJoin(inputs, "', '"), "'", DidYouMean(unknown, inputs)));
   }
   for (const v1::Regularizer& regularizer : spec.optimizer().regularizers()) {
     const std::vector<Value>& values = graph->values();
