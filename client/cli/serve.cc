@@ -467,9 +467,9 @@ Command ServeCommand() {
       "models";
   c.usage = "serve [ARTIFACT | FOLDER | FILE.gguf | FILE.onnx [--ssm=ARTIFACT]... [flags]]";
   c.description =
-      "A folder in Hugging Face's layout, written with a slash (./tinyllama), or a GGUF file is "
-      "uploaded first, unless the coordinator has an artifact of this content; the model's name is "
-      "the folder's or file's. So is one of --ssm.";
+      "A folder in Hugging Face's layout, written with a slash (./tinyllama), a GGUF or an ONNX "
+      "file is uploaded first, unless the coordinator has an artifact of this content; the model's "
+      "name is the folder's or file's. So is one of --ssm.";
   c.flags = ServeFlags();
   c.examples = {
       {"a folder or file that is not uploaded yet", "espalier serve ./tinyllama-q8_0.gguf"},
@@ -478,8 +478,8 @@ Command ServeCommand() {
       {"two adapters of one model",
        "espalier serve llm --adapter=poet=poems-lora --adapter=clerk=forms-lora"},
       {"over two workers", "espalier serve llm --tensor-parallel=2"},
-      {"a trained graph, with batches that fill for up to 2 ms",
       {"an ONNX file", "espalier serve resnet50.onnx"},
+      {"a trained graph, with batches that fill for up to 2 ms",
        "espalier serve digits --max-batch=64 --max-delay-ms=2"},
       {"with the fastest placement", "espalier serve llm --ssm=ssm --workers=auto"},
       {"list served models", "espalier serve"}};
