@@ -6,7 +6,6 @@ import threading
 import time
 
 import numpy as np
-import pandas
 import pytest
 
 import espalier
@@ -116,7 +115,6 @@ def test_kinds_of_data(daemon, trained):
     served, weights = trained
     given = examples(50)
     expected = logits_of(weights, given)
-    frame = pandas.DataFrame({f"f{i}": given["x"][:, i] for i in range(FEATURES)})
     batches = [{name: array[at : at + 20] for name, array in given.items()} for at in range(0, 50, 20)]
     one_by_one = [{name: array[i] for name, array in given.items()} for i in range(50)]
     for inputs in (
@@ -128,8 +126,6 @@ def test_kinds_of_data(daemon, trained):
     ):
         close(daemon.predict(served, inputs)["logits"], expected)
     close(daemon.predict(served, {"a": given["x"], "ids": given["ids"]}, columns={"x": "a"})["logits"], expected)
-    with pytest.raises(errors.InvalidArgument, match=r"input x \[6\]: the data has no column x"):
-        daemon.predict(served, frame)
 
 
 def test_a_model_of_one_input_takes_an_array(daemon):
@@ -142,8 +138,7 @@ def test_a_model_of_one_input_takes_an_array(daemon):
         expected = session.predict({"x": examples(20)["x"]})["sums"]
         served = daemon.serve(session.save("sums"))
     x = examples(20)["x"]
-    frame = pandas.DataFrame({f"f{i}": x[:, i] for i in range(FEATURES)})
-    for inputs in (x, x.tolist(), list(x), [x[:8], x[8:]], {"x": x}, frame, (x,), x.reshape(20, 1, FEATURES)):
+    for inputs in (x, x.tolist(), list(x), [x[:8], x[8:]], {"x": x}, (x,), x.reshape(20, 1, FEATURES)):
         close(daemon.predict(served, inputs)["sums"], expected)
     assert daemon.predict(served, [])["sums"].shape == (0,)
     with pytest.raises(
@@ -151,6 +146,23 @@ def test_a_model_of_one_input_takes_an_array(daemon):
     ):
         daemon.predict(served, x[0])
     daemon.unserve("sums")
+
+
+def test_data_frames(daemon, trained, library):
+    served, weights = trained
+    x = examples(20)["x"]
+    frame = library("pandas").DataFrame({f"f{i}": x[:, i] for i in range(FEATURES)})
+    with pytest.raises(errors.InvalidArgument, match=r"input x \[6\]: the data has no column x, only f0, "):
+        daemon.predict(served, frame)
+    g = Graph("rows")
+    rows, labels = g.input("rows", (None, FEATURES)), g.input("labels", (None,), "int64")
+    logits = ops.linear(rows, g.parameter("w", data=weights["w"]))
+    g.output("logits", logits)
+    g.output("loss", ops.sparse_categorical_crossentropy(logits, labels))
+    with espalier.Session(g, optimizer="sgd", batch_size=1) as session:
+        served = daemon.serve(session.save("rows"))
+    close(daemon.predict(served, frame)["logits"], x @ weights["w"].T)
+    daemon.unserve("rows")
 
 
 def test_no_examples(daemon, trained):
@@ -336,3 +348,21 @@ def test_a_keras_model_is_served_by_the_artifact_of_its_job(daemon):
     (found,) = daemon.predict(served, x).values()
     close(found, model.predict(x, verbose=0))
     daemon.unserve("keras")
+
+
+def test_an_onnx_file_is_served_without_training(daemon, tmp_path, library):
+    onnx, helper, numpy_helper = library("onnx"), library("onnx.helper"), library("onnx.numpy_helper")
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(FEATURES, CLASSES)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    tensors = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", size])
+        for name, size in (("x", FEATURES), ("y", CLASSES))
+    ]
+    made = helper.make_graph(nodes, "relu", tensors[:1], tensors[1:], [numpy_helper.from_array(weight, "w")])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, tmp_path / "net.onnx")
+    served = daemon.serve(daemon.upload(tmp_path / "net.onnx", "onnx"), name="net")
+    x = examples(70)["x"]
+    close(daemon.predict(served, x)["y"], np.maximum(x @ weight, 0))
+    daemon.unserve("net")
