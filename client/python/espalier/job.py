@@ -289,13 +289,13 @@ class JobMethods:
         return (yield from self._get()).owner
 
     @value
-    def stream_position(self) -> Steps[int]:
-        """Batches that were pushed to a job of fit(stream=True): the step whose examples come next."""
-    @value
     def model(self) -> Steps[str]:
         """The trained model's artifact, for `serve`, `weights` and `download`; empty before the job has succeeded."""
         return (yield from self._get()).output_model
 
+    @value
+    def stream_position(self) -> Steps[int]:
+        """Batches that were pushed to a job of fit(stream=True): the step whose examples come next."""
         return (yield from self._get()).steps_pushed
 
     @value
