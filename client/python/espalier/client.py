@@ -140,7 +140,7 @@ class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
     def upload(
         self,
         files: PathLike | Sequence[PathLike] | Mapping[str, Any],
-        kind: str = "dataset",
+        kind: str | None = None,
         name: str | None = None,
         *,
         replace: bool = False,
@@ -148,14 +148,17 @@ class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
     ) -> Steps[str]:
         """Uploads a file, a folder, several files, or arrays by name (a dataset); returns the artifact's name.
 
-        Without `name`, an artifact of this kind and content is found again, and nothing is sent. Kinds are "dataset",
-        "onnx" and "model". AlreadyExists if `name` is taken, unless `replace`.
+        Without `name`, an artifact of this kind and content is found again, and nothing is sent. Kinds are "onnx" (.onnx
+        files, with those that hold its tensors), "model" (folders and .gguf files) and "dataset" (others); None: by
+        `files`. AlreadyExists if `name` is taken, unless `replace`.
         """
         if isinstance(files, Mapping):
             from espalier.data import temporary_npz
 
+            kind = kind or "dataset"
             with temporary_npz(files) as path:
                 return (yield from self._upload({"data.npz": path}, "arrays", kind, name, replace, progress))
+        kind = kind or transfer.kind_of(files)
         found = yield Work(functools.partial(transfer.local_files, files))
         first = files if isinstance(files, (str, os.PathLike)) else next(iter(found.values()))
         return (yield from self._upload(found, transfer.stem(first), kind, name, replace, progress))

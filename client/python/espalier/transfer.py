@@ -29,6 +29,14 @@ def kind_number(kind: str) -> int:
     return int(KINDS[kind])
 
 
+def kind_of(given: PathLike | Sequence[PathLike]) -> str:
+    """The kind of what is uploaded, as the command line takes it: by its suffix; a folder is a model."""
+    paths = [Path(given)] if isinstance(given, (str, os.PathLike)) else [Path(p) for p in given]
+    if any(path.suffix == ".onnx" for path in paths):
+        return "onnx"
+    return "model" if any(path.suffix == ".gguf" or path.is_dir() for path in paths) else "dataset"
+
+
 def local_files(given: PathLike | Sequence[PathLike]) -> dict[str, Path]:
     """Files by their names in the artifact: one file, all files beneath a folder, or several files."""
     paths = [Path(given)] if isinstance(given, (str, os.PathLike)) else [Path(p) for p in given]

@@ -165,7 +165,7 @@ def test_uploads_are_found_again_by_content(daemon, tmp_path):
     (folder / "one").write_bytes(b"1" * 3_000_000)
     (folder / "sub" / "two").write_bytes(b"")
     sent = []
-    name = daemon.upload(folder, "model", progress=lambda done, total: sent.append((done, total)))
+    name = daemon.upload(folder, progress=lambda done, total: sent.append((done, total)))
     assert name.startswith("a-folder-")
     assert sent[-1] == (3_000_000, 3_000_000)
     assert daemon.upload(folder, "model", progress=lambda *_: pytest.fail("sent again")) == name

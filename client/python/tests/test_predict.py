@@ -362,7 +362,7 @@ def test_an_onnx_file_is_served_without_training(daemon, tmp_path, library):
     made = helper.make_graph(nodes, "relu", tensors[:1], tensors[1:], [numpy_helper.from_array(weight, "w")])
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     onnx.save(model, tmp_path / "net.onnx")
-    served = daemon.serve(daemon.upload(tmp_path / "net.onnx", "onnx"), name="net")
+    served = daemon.serve(daemon.upload(tmp_path / "net.onnx"), name="net")
     x = examples(70)["x"]
     close(daemon.predict(served, x)["y"], np.maximum(x @ weight, 0))
     daemon.unserve("net")
