@@ -133,7 +133,9 @@ TEST_F(CoordinatorCallsTest, ASecondJobOfTheSameNameLeavesTheFirstOnesModel) {
   const std::string first = coordinator_->artifacts().Find("mine")->metadata().at("job");
   const v1::GetJobReply second = WaitForEnd(Submit(request));
   EXPECT_EQ(second.job().output_model(), "mine@2");
-  EXPECT_THAT(second.messages(), ::testing::Contains(::testing::HasSubstr("'mine' now means it")));
+  EXPECT_THAT(
+      second.messages(),
+      ::testing::Contains(Says(v1::JobMessage::INFO, ::testing::HasSubstr("'mine' now means it"))));
   EXPECT_EQ(coordinator_->artifacts().Find("mine@1")->metadata().at("job"), first);
   EXPECT_EQ(coordinator_->artifacts().Find("mine")->metadata().at("job"), second.job().id());
 }

@@ -86,8 +86,9 @@ TEST_P(DamageTest, TheCheckpointBeforeIsUsed) {
   const v1::GetJobReply reply = ExpectSuccess();
   const int64_t before = std::stoll(checkpoints[0].filename().string().substr(5));  // "step-20"
   EXPECT_THAT(reply.messages(),
-              Contains(AllOf(HasSubstr("is damaged"),
-                             HasSubstr(absl::StrCat("; going back to step ", before)))));
+              Contains(Says(v1::JobMessage::WARNING,
+                            AllOf(HasSubstr("is damaged"),
+                                  HasSubstr(absl::StrCat("; going back to step ", before))))));
   EXPECT_TRUE(std::any_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
     return worker->first_step_of_last_run() == before;
   }));
@@ -100,7 +101,8 @@ TEST_P(DamageTest, WithoutASoundOneTheJobStartsAgain) {
     GetParam().apply(checkpoint);
   }
   EXPECT_THAT(ExpectSuccess().messages(),
-              Contains(AllOf(HasSubstr("is damaged"), HasSubstr("starting again"))));
+              Contains(Says(v1::JobMessage::WARNING,
+                            AllOf(HasSubstr("is damaged"), HasSubstr("starting again")))));
 }
 
 TEST_F(DiskTest, FullDiskPausesCheckpointsAndTrainingGoesOn) {
@@ -120,8 +122,12 @@ TEST_F(DiskTest, FullDiskPausesCheckpointsAndTrainingGoesOn) {
   ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   EXPECT_EQ(reply.job().attempts(), 1);
   ExpectWholeCurve(reply);
-  EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("checkpoints are paused")).Times(1));
-  EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("there is room again")).Times(1));
+  EXPECT_THAT(reply.messages(), ::testing::Contains(Says(v1::JobMessage::WARNING,
+                                                         HasSubstr("checkpoints are paused")))
+                                    .Times(1));
+  EXPECT_THAT(
+      reply.messages(),
+      ::testing::Contains(Says(v1::JobMessage::INFO, HasSubstr("there is room again"))).Times(1));
   EXPECT_THAT(coordinator_->metrics().Expose(),
               HasSubstr("\nespalier_jobs_checkpoints_paused 0\n"));
 }
@@ -151,14 +157,11 @@ TEST_F(DiskTest, FullDiskDuringExportIsWaitedFor) {
   ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
   files_.set_free_bytes(0);
   files_.Release();
-  const auto messages = [&] {
-    const v1::GetJobReply reply = Get(id);
-    return std::vector<std::string>(reply.messages().begin(), reply.messages().end());
-  };
   ASSERT_TRUE(Eventually([&] {
-    const std::vector<std::string> all = messages();
-    return std::any_of(all.begin(), all.end(), [](const std::string& message) {
-      return message.find("waits for room") != std::string::npos;
+    const v1::GetJobReply reply = Get(id);
+    return std::any_of(reply.messages().begin(), reply.messages().end(), [](const auto& message) {
+      return message.level() == v1::JobMessage::WARNING &&
+             message.text().find("waits for room") != std::string::npos;
     });
   }));
   files_.set_free_bytes(int64_t{1} << 40);

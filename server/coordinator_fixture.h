@@ -1,6 +1,7 @@
 // An in-process coordinator for tests, with fake workers over real gRPC.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -30,6 +31,13 @@ namespace espalier {
 
 class CoordinatorFixture : public ::testing::Test {
  protected:
+  // Matches a JobMessage; `text`: a matcher.
+  template <typename Matcher>
+  static ::testing::Matcher<const v1::JobMessage&> Says(v1::JobMessage::Level level, Matcher text) {
+    return ::testing::AllOf(::testing::Property("level", &v1::JobMessage::level, level),
+                            ::testing::Property("text", &v1::JobMessage::text, text));
+  }
+
   static constexpr int64_t kSteps = 60;  // of the job of Submission()
 
   void SetUp() override {

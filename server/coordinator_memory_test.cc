@@ -30,8 +30,9 @@ class MemoryTest : public CoordinatorFixture {
   bool EventuallySays(const std::string& id, const std::string& text) {
     return Eventually([&] {
       const auto messages = Get(id).messages();
-      return std::any_of(messages.begin(), messages.end(), [&](const std::string& message) {
-        return absl::StrContains(message, text);
+      return std::any_of(messages.begin(), messages.end(), [&](const v1::JobMessage& message) {
+        return message.level() == v1::JobMessage::WARNING &&
+               absl::StrContains(message.text(), text);
       });
     });
   }

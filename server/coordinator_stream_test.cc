@@ -93,8 +93,8 @@ TEST_F(StreamTest, TrainsWhatHasComeAndWaitsForMore) {
   WaitFor(id, [](const v1::Job& job) { return job.steps_pushed() == 10; });
   EXPECT_TRUE(Eventually([&] {
     const v1::GetJobReply reply = Get(id);
-    for (const std::string& message : reply.messages()) {
-      if (message == "waits for the examples of step 10") return true;
+    for (const v1::JobMessage& message : reply.messages()) {
+      if (message.text() == "waits for the examples of step 10") return true;
     }
     return false;
   }));
@@ -125,8 +125,10 @@ TEST_F(StreamTest, AStreamThatEndsEarlierEndsTheJobThere) {
   EXPECT_EQ(reply.job().total_steps(), kSteps);
   EXPECT_TRUE(reply.job().stopped_early());
   EXPECT_EQ(reply.job().checkpoint_step(), 25);
-  EXPECT_THAT(reply.messages(),
-              Contains(HasSubstr("stopped early after 25 of 60 steps: its examples have ended")));
+  EXPECT_THAT(
+      reply.messages(),
+      Contains(Says(v1::JobMessage::INFO,
+                    HasSubstr("stopped early after 25 of 60 steps: its examples have ended"))));
 }
 
 TEST_F(StreamTest, AnEndThatComesLaterEndsAJobThatWaits) {

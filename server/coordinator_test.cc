@@ -25,7 +25,7 @@ TEST_F(CoordinatorTest, GetReturnsNewestReportsAndWatchReturnsAll) {
   constexpr int kMessages = 40;
   JobWrite write;
   for (int i = 0; i < kMessages; ++i) {
-    write.messages.push_back(absl::StrCat(i, std::string(1 << 20, '.')));
+    write.messages.emplace_back().set_text(absl::StrCat(i, std::string(1 << 20, '.')));
   }
   write.reports.resize(1);
   ASSERT_TRUE(coordinator_->store().Write(id, write).ok());
@@ -37,8 +37,9 @@ TEST_F(CoordinatorTest, GetReturnsNewestReportsAndWatchReturnsAll) {
   ASSERT_TRUE(coordinator_->jobs().Get(get, &reply).ok());
   EXPECT_LT(reply.ByteSizeLong(), size_t{48} << 20);
   EXPECT_GT(reply.ByteSizeLong(), size_t{24} << 20);
-  EXPECT_THAT(reply.messages(0).substr(0, 200), HasSubstr(absl::StrCat("espalier logs ", id)));
-  EXPECT_THAT(reply.messages().rbegin()->substr(0, 3), "39.");
+  EXPECT_THAT(reply.messages(0).text().substr(0, 200),
+              HasSubstr(absl::StrCat("espalier logs ", id)));
+  EXPECT_THAT(reply.messages().rbegin()->text().substr(0, 3), "39.");
 
   v1::WatchRequest watch;
   watch.set_job_id(id);
@@ -47,7 +48,7 @@ TEST_F(CoordinatorTest, GetReturnsNewestReportsAndWatchReturnsAll) {
   const absl::Status status = coordinator_->jobs().Watch(
       watch,
       [&](const v1::JobEvent& event) {
-        messages += !event.message().empty();
+        messages += event.has_message();
         reports += event.has_step();
         return true;
       },
@@ -121,8 +122,10 @@ TEST_F(CoordinatorTest, JobContinuesFromCheckpointWhenWorkerDies) {
   EXPECT_GE(workers_[0]->first_step_of_last_run(), 20);
   EXPECT_EQ(workers_[0]->first_step_of_last_run() % 10, 0);
   EXPECT_THAT(coordinator_->metrics().Expose(), HasSubstr("\nespalier_workers_lost_total 1\n"));
-  EXPECT_THAT(reply.messages(),
-              ::testing::Contains(::testing::AllOf(HasSubstr("fake-2"), HasSubstr("going back"))));
+  EXPECT_THAT(
+      reply.messages(),
+      ::testing::Contains(Says(v1::JobMessage::WARNING,
+                               ::testing::AllOf(HasSubstr("fake-2"), HasSubstr("going back")))));
 }
 
 TEST_F(CoordinatorTest, JobTakesWorkersBackAtACheckpoint) {
@@ -139,7 +142,8 @@ TEST_F(CoordinatorTest, JobTakesWorkersBackAtACheckpoint) {
   ExpectWholeCurve(reply);
   EXPECT_EQ(reply.job().attempts(), 3);
   EXPECT_EQ(reply.job().plan().devices_size(), 2) << "as many as it had, not all";
-  EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("1 more workers are idle")));
+  EXPECT_THAT(reply.messages(), ::testing::Contains(Says(v1::JobMessage::INFO,
+                                                         HasSubstr("1 more workers are idle"))));
 }
 
 TEST_F(CoordinatorTest, JobWaitsForItsLeastWorkers) {
@@ -151,7 +155,8 @@ TEST_F(CoordinatorTest, JobWaitsForItsLeastWorkers) {
   EXPECT_EQ(reply.job().state(), v1::SUCCEEDED) << "a smaller job goes first";
   reply = Get(id);
   EXPECT_EQ(reply.job().state(), v1::QUEUED);
-  EXPECT_THAT(reply.messages(), ::testing::ElementsAre(HasSubstr("at least 2 workers")));
+  EXPECT_THAT(reply.messages(),
+              ::testing::ElementsAre(Says(v1::JobMessage::INFO, HasSubstr("at least 2 workers"))));
   AddWorker();
   reply = WaitForEnd(id);
   EXPECT_EQ(reply.job().state(), v1::SUCCEEDED);
@@ -185,7 +190,9 @@ TEST_F(CoordinatorTest, RestartedCoordinatorContinuesFromCheckpoint) {
   // The other worker may have come back too late to take part.
   EXPECT_GE(std::max(workers_[0]->first_step_of_last_run(), workers_[1]->first_step_of_last_run()),
             20);
-  EXPECT_THAT(reply.messages(), ::testing::Contains(HasSubstr("coordinator was started again")));
+  EXPECT_THAT(reply.messages(),
+              ::testing::Contains(
+                  Says(v1::JobMessage::WARNING, HasSubstr("coordinator was started again"))));
 }
 
 // The first worker that joins again does not take a queued job alone.
@@ -421,7 +428,8 @@ TEST_F(CoordinatorTest, LargeJobYieldsButIsNotStarvedBySmallerJobs) {
   EXPECT_EQ(WaitForEnd(Submit(Submission())).job().state(), v1::SUCCEEDED);
   v1::GetJobReply waits = Get(large);
   EXPECT_EQ(waits.job().state(), v1::QUEUED);
-  EXPECT_THAT(waits.messages(), ::testing::ElementsAre(HasSubstr("is for 2 workers")));
+  EXPECT_THAT(waits.messages(),
+              ::testing::ElementsAre(Says(v1::JobMessage::INFO, HasSubstr("is for 2 workers"))));
 
   // Once there are two workers, one still training, this job is next.
   workers_[0]->Stall();

@@ -118,7 +118,8 @@ TEST_F(ValidationTest, TrainingStopsEarlyAndTheBestModelIsRegistered) {
   EXPECT_EQ(reply.job().best_step(), 30);
   EXPECT_EQ(reply.job().checkpoint_step(), 30) << "what is registered";
   EXPECT_NEAR(reply.job().evaluation().at("loss"), 1, 1e-9) << "the registered model's";
-  EXPECT_THAT(reply.messages(), Contains(HasSubstr("stopped early after 45 of 60 steps")));
+  EXPECT_THAT(reply.messages(), Contains(Says(v1::JobMessage::INFO,
+                                              HasSubstr("stopped early after 45 of 60 steps"))));
   EXPECT_EQ(reply.job().spec().early_stopping().mode(), v1::EarlyStopping::MIN);
   EXPECT_EQ(reply.job().spec().early_stopping().monitor(), "val_loss");
   EXPECT_TRUE(coordinator_->artifacts().Find(reply.job().output_model()).ok());
@@ -198,7 +199,9 @@ TEST_F(ValidationTest, ALostBestCheckpointIsTrainedAgain) {
   ExpectWholeCurve(reply);
   ExpectValidations(reply, kSteps);
   EXPECT_EQ(reply.job().best_step(), 30);
-  EXPECT_THAT(reply.messages(), Contains(HasSubstr("best validation, of step 30, is damaged")));
+  EXPECT_THAT(reply.messages(),
+              Contains(Says(v1::JobMessage::WARNING,
+                            HasSubstr("best validation, of step 30, is damaged"))));
   EXPECT_NEAR(reply.job().evaluation().at("loss"), 1, 1e-9);
 }
 

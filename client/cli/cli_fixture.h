@@ -85,7 +85,8 @@ class CliTest : public ::testing::Test {
       (*event.mutable_step()->mutable_values())["loss"] = 3.0 - i;
       fake_.state()->events.push_back(event);
     }
-    event.set_message("worker w2 \x1b[2J lost");
+    event.mutable_message()->set_text("worker w2 \x1b[2J lost");
+    event.mutable_message()->set_level(v1::JobMessage::WARNING);
     fake_.state()->events.push_back(event);
   }
 

@@ -153,9 +153,10 @@ TEST_F(CliTest, NewPlanFlagsAreRefusedForExistingPlan) {
       args.pop_back();
     }
   }
-  fake_.state()->events.emplace_back().set_message("worker w2 lost, going back to step 40");
+  fake_.state()->events.emplace_back().mutable_message()->set_text("resumed from step 40");
   EXPECT_EQ(Run({"jobs", "get", job}), kExitOk) << err_.str();
-  EXPECT_THAT(out_.str(), HasSubstr("worker w2 lost, going back to step 40"));
+  EXPECT_THAT(out_.str(),
+              HasSubstr("  warning: worker w2 \uFFFD[2J lost\n  resumed from step 40\n"));
   EXPECT_EQ(Run({"jobs", "list", "--print-freq=3"}), kExitUsage);
   EXPECT_EQ(Run({"jobs", "get", job, "--print-freq=3"}), kExitUsage);
   EXPECT_THAT(err_.str(), HasSubstr("jobs watch"));

@@ -48,7 +48,7 @@ TEST_F(CliTest, TrainShowsPlanLossAndWhatWasMeasured) {
   EXPECT_THAT(text, HasSubstr("1.50"));  // relative to this plan's step
   EXPECT_THAT(text, HasSubstr("1 sample=2"));
   EXPECT_THAT(text, HasSubstr("step 2/3  66%  loss 2.0000  205 k tok/s"));
-  EXPECT_THAT(text, HasSubstr("worker w2 \uFFFD[2J lost"));
+  EXPECT_THAT(text, HasSubstr("\nwarning: worker w2 \uFFFD[2J lost\n"));
   EXPECT_THAT(
       text,
       HasSubstr("job job-1 succeeded in 2.50 s: 3 steps of 2.05 k tokens, 4.56 M parameters"));
@@ -92,6 +92,24 @@ TEST_F(CliTest, TrainShowsValidationsAndTheBestOne) {
   EXPECT_THAT(out_.str(), HasSubstr("training stopped early"));
   EXPECT_EQ(Run({"explain", "job-1", "--json"}), kExitOk);
   EXPECT_THAT(out_.str(), HasSubstr(R"("best_step": 2)"));
+}
+
+TEST_F(CliTest, MessagesSayTheirLevel) {
+  v1::JobMessage* detail = fake_.state()->events.emplace_back().mutable_message();
+  detail->set_text("fused: gelu 2");
+  detail->set_level(v1::JobMessage::DETAIL);
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"jobs", "watch", "job-1"}, {"logs", "job-1"}}) {
+    EXPECT_EQ(Run(args), kExitOk) << err_.str();
+    EXPECT_THAT(out_.str(), HasSubstr("\nwarning: worker w2 \uFFFD[2J lost\nfused: gelu 2\n"));
+    std::vector<std::string> with_json = args;
+    with_json.push_back("--json");
+    EXPECT_EQ(Run(with_json), kExitOk) << err_.str();
+    EXPECT_THAT(out_.str(), HasSubstr(R"({"message":{"text":"fused: gelu 2","level":"DETAIL"}})"));
+    EXPECT_THAT(out_.str(), HasSubstr(R"( lost","level":"WARNING"}})"));
+  }
+  EXPECT_EQ(Run({"jobs", "get", "job-1", "--json"}), kExitOk) << err_.str();
+  EXPECT_EQ(Json::parse(out_.str())["messages"][1]["level"], "DETAIL");
 }
 
 TEST_F(CliTest, AFailedJobIsAFailure) {
@@ -279,7 +297,7 @@ TEST_F(CliTest, StreamEndsWithItsReader) {
   const std::string piece(1000, 'x');
   fake_.state()->replies.assign(20'000, Piece(piece));
   v1::JobEvent event;
-  event.set_message(piece);
+  event.mutable_message()->set_text(piece);
   fake_.state()->events.insert(fake_.state()->events.end(), 20'000, event);
   output_closed_ = true;
   int broken_off = 0;

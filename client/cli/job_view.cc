@@ -50,6 +50,12 @@ std::string FormatValues(const google::protobuf::Map<std::string, double>& given
 
 }  // namespace
 
+std::string RenderMessage(const v1::JobMessage& message, const Style& style) {
+  const std::string text = Printable(message.text());
+  if (message.level() != v1::JobMessage::WARNING) return text;
+  return style.Yellow(absl::StrCat("warning: ", text));
+}
+
 std::string DescribeBest(const v1::Job& job) {
   if (job.best_step() == 0) return "";
   return absl::StrCat(
@@ -94,7 +100,7 @@ bool JobView::OnEvent(const v1::JobEvent& event) {
     } else if (event.has_validation()) {
       line["validation"] = ToJson(event.validation());
     } else {
-      line["message"] = event.message();
+      line["message"] = ToJson(event.message());
     }
     context_.Line(line);
   } else if (event.has_job()) {
@@ -103,8 +109,8 @@ bool JobView::OnEvent(const v1::JobEvent& event) {
     OnStep(event.step());
   } else if (event.has_validation()) {
     OnValidation(event.validation());
-  } else if (!event.message().empty()) {
-    printer_.Message(context_.style().Yellow(Printable(event.message())));
+  } else if (event.has_message()) {
+    printer_.Message(RenderMessage(event.message(), context_.style()));
   }
   return true;
 }

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "client/cli/command.h"
 #include "client/terminal/progress.h"
+#include "client/terminal/terminal.h"
 #include "espalier/v1/training.pb.h"
 
 namespace espalier {
@@ -45,6 +46,10 @@ absl::Status WatchJob(Context* context, const std::string& job_id, int64_t print
 
 // Returns a job's last lines: predicted against measured time, evaluation, model name.
 std::string RenderOutcome(const v1::Job& job, const Terminal& terminal);
+
+// A message of a job's log: "warning: worker w2 lost, going back to step 40", or of another level
+// only its text.
+std::string RenderMessage(const v1::JobMessage& message, const Style& style);
 
 // "best validation after 40 steps: val_loss 1.2345"; empty if there is none.
 std::string DescribeBest(const v1::Job& job);

@@ -87,7 +87,9 @@ absl::Status Get(Context& context, Client* client, const std::string& id) {
   }
   if (!job.error().empty())
     out << context.style().Red("error: ") << Printable(job.error(), true) << "\n";
-  for (const std::string& message : reply->messages()) out << "  " << Printable(message) << "\n";
+  for (const v1::JobMessage& message : reply->messages()) {
+    out << "  " << RenderMessage(message, context.style()) << "\n";
+  }
   if (job.plan().operators_size() > 0) out << RenderPlanSummary(job.plan(), context.terminal());
   out << RenderOutcome(job, context.terminal()) << std::flush;
   return absl::OkStatus();

@@ -51,29 +51,35 @@ absl::Status JobLog(Context& context, const std::string& id) {
     }
   };
   const bool follow = context.flags().Has("follow");
-  const auto print_message = [&](const std::string& message) {
+  const auto print_message = [&](const v1::JobMessage& message) {
     if (context.json()) {
       nlohmann::ordered_json line;
-      line["message"] = message;
+      line["message"] = ToJson(message);
       context.Line(line);
     } else {
-      context.out() << Printable(message) << std::endl;
+      context.out() << RenderMessage(message, context.style()) << std::endl;
     }
+  };
+  // What only the job's record says.
+  const auto print_text = [&](const std::string& text) {
+    v1::JobMessage message;
+    message.set_text(text);
+    print_message(message);
   };
   std::string error;
   const auto print_event = [&](const v1::JobEvent& event) {
     if (event.has_step()) print_step(event.step());
     if (event.has_validation()) print_validation(event.validation());
     if (event.has_job() && follow) {
-      print_message(absl::StrCat("job is ", StateName(event.job().state())));
+      print_text(absl::StrCat("job is ", StateName(event.job().state())));
     }
     if (event.has_job()) error = event.job().error();
-    if (!event.message().empty()) print_message(event.message());
+    if (event.has_message()) print_message(event.message());
     if (follow) context.out().flush();
     return context.out().good();
   };
   absl::Status status = (*client)->Watch(id, 0, print_event, follow);
-  if (!follow && status.ok() && !error.empty()) print_message("error: " + error);
+  if (!follow && status.ok() && !error.empty()) print_text("error: " + error);
   return status;
 }
 

@@ -125,15 +125,15 @@ TEST_F(ClientTest, WatchResumesAfterLostConnection) {
   }
   fake_.state()->drop_watch_after = 4;
   std::vector<int64_t> steps;
-  int messages = 0;
+  int warnings = 0;
   absl::Status status = client_->Watch("job-1", 0, [&](const v1::JobEvent& event) {
     if (event.has_step()) steps.push_back(event.step().step());
-    if (!event.message().empty()) ++messages;
+    warnings += event.message().level() == v1::JobMessage::WARNING;
     return true;
   });
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_THAT(steps, ::testing::ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_EQ(messages, 1);
+  EXPECT_EQ(warnings, 1);
   EXPECT_EQ(fake_.state()->watches[1].from_step(), 4);
 }
 

@@ -84,7 +84,7 @@ class FakeTraining : public v1::Training::Service {
       if (!request->with_reports()) break;
       if (event.has_step()) *reply->add_reports() = event.step();
       if (event.has_validation()) *reply->add_validations() = event.validation();
-      if (!event.message().empty()) reply->add_messages(event.message());
+      if (event.has_message()) *reply->add_messages() = event.message();
     }
     return Status::OK;
   }

@@ -202,9 +202,10 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
     if (give_up == absl::InfiniteFuture()) {
       give_up = absl::Now() + impl_->options.watch_retry_for;
       v1::JobEvent lost;
-      lost.set_message(absl::StrCat("connection to the coordinator at ", impl_->address,
-                                    " lost, trying for ",
-                                    absl::FormatDuration(impl_->options.watch_retry_for)));
+      lost.mutable_message()->set_text(
+          absl::StrCat("connection to the coordinator at ", impl_->address, " lost, trying for ",
+                       absl::FormatDuration(impl_->options.watch_retry_for)));
+      lost.mutable_message()->set_level(v1::JobMessage::WARNING);
       if (!event(lost)) return absl::OkStatus();
     }
     if (absl::Now() + pause > give_up) return impl_->FromGrpc(status);

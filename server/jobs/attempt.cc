@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "ops/rewrite/fuse.h"
 #include "server/jobs/export_model.h"
+#include "server/jobs/job_message.h"
 #include "server/jobs/kept_plan.h"
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/prepare_validation.h"
@@ -104,7 +105,7 @@ AttemptEnd Attempt::Run() {
     merge_.SetFinishes(prepared->finishes);
   }
   if (!prepared->fused.empty() && task_.attempt == 1) {
-    observer_->OnMessage(task_.record.job.id(), DescribeFused(prepared->fused));
+    observer_->OnMessage(task_.record.job.id(), DetailMessage(DescribeFused(prepared->fused)));
   }
   pad_evaluation_ = prepared->pad_evaluation;
   PlanFacts facts;
@@ -132,16 +133,18 @@ AttemptEnd Attempt::Run() {
       (imported ? planned != present : planned > present)) {
     request.search.clear_imported();
     request.search.set_strategy(v1::SearchOptions::SEARCH);
-    observer_->OnMessage(task_.record.job.id(),
-                         absl::StrCat("the imported plan needs other workers than the ",
-                                      ranks_.size(), " that are left; searching a new one"));
+    observer_->OnMessage(
+        task_.record.job.id(),
+        WarningMessage(absl::StrCat("the imported plan needs other workers than the ",
+                                    ranks_.size(), " that are left; searching a new one")));
   }
   if (task_.attempt > 1 && request.search.pipeline_stages() > static_cast<int>(ranks_.size())) {
     request.search.clear_pipeline_stages();
     request.search.clear_micro_batches();
-    observer_->OnMessage(task_.record.job.id(),
-                         absl::StrCat("the pipeline needs more workers than the ", ranks_.size(),
-                                      " that are left; searching a plan without stages"));
+    observer_->OnMessage(
+        task_.record.job.id(),
+        WarningMessage(absl::StrCat("the pipeline needs more workers than the ", ranks_.size(),
+                                    " that are left; searching a plan without stages")));
   }
   request.stop = [this] { return stopping(); };
   const WorkerMemory memory = MemoryOf(request.machine.devices);

@@ -77,7 +77,7 @@ class AttemptObserver {
   // Called when a checkpoint was left out because the disk is full.
   virtual void OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
                                    const std::string& reason) = 0;
-  virtual void OnMessage(const std::string& job_id, const std::string& message) = 0;
+  virtual void OnMessage(const std::string& job_id, const v1::JobMessage& message) = 0;
 };
 
 class Attempt {

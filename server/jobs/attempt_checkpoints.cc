@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "server/jobs/attempt.h"
 #include "server/jobs/export_model.h"
+#include "server/jobs/job_message.h"
 
 namespace espalier {
 namespace {
@@ -152,8 +153,9 @@ AttemptEnd Attempt::Finish(const Graph& model) {
   absl::StatusOr<std::string> registered = ExportModel(what, &no_onnx);
   for (bool said = false; absl::IsResourceExhausted(registered.status()); said = true) {
     if (!said) {
-      observer_->OnMessage(job.id(), absl::StrCat("the model is trained and waits for room: ",
-                                                  registered.status().message()));
+      observer_->OnMessage(job.id(),
+                           WarningMessage(absl::StrCat("the model is trained and waits for room: ",
+                                                       registered.status().message())));
     }
     if (WaitForRoom()) return AttemptEnd::Stopped();
     registered = ExportModel(what, &no_onnx);
@@ -170,7 +172,8 @@ AttemptEnd Attempt::Finish(const Graph& model) {
     }
   }
   if (!no_onnx.empty()) {
-    observer_->OnMessage(job.id(), absl::StrCat("the model has no ONNX file: ", no_onnx));
+    observer_->OnMessage(job.id(),
+                         DetailMessage(absl::StrCat("the model has no ONNX file: ", no_onnx)));
   }
   if (!status.ok()) {
     end.kind = AttemptEnd::kFailed;
@@ -181,8 +184,9 @@ AttemptEnd Attempt::Finish(const Graph& model) {
   }
   if (*registered != end.output_model) {
     observer_->OnMessage(
-        job.id(), absl::StrCat("there was a model '", end.output_model, "' already: this one is '",
-                               *registered, "', and '", end.output_model, "' now means it"));
+        job.id(), InfoMessage(absl::StrCat("there was a model '", end.output_model,
+                                           "' already: this one is '", *registered, "', and '",
+                                           end.output_model, "' now means it")));
     end.output_model = *registered;
   }
   end.kind = AttemptEnd::kFinished;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/jobs/attempt.h"
+#include "server/jobs/job_message.h"
 
 namespace espalier {
 namespace {
@@ -51,8 +52,9 @@ std::optional<AttemptEnd> Attempt::Train(const PreparedJob& prepared, int64_t fi
   if (steps_done_ < prepared.total_steps) {
     observer_->OnMessage(
         task_.record.job.id(),
-        absl::StrCat("stopped early after ", steps_done_, " of ", prepared.total_steps, " steps: ",
-                     validations_.stop() ? validations_.StopReason() : "its examples have ended"));
+        InfoMessage(absl::StrCat(
+            "stopped early after ", steps_done_, " of ", prepared.total_steps, " steps: ",
+            validations_.stop() ? validations_.StopReason() : "its examples have ended")));
   }
   return WriteCheckpoint(ExportedSteps());
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/jobs/attempt.h"
+#include "server/jobs/job_message.h"
 
 namespace espalier {
 namespace {
@@ -49,8 +50,9 @@ std::optional<AttemptEnd> Attempt::WaitForExamples(int64_t* total) {
     if (!said && silent >= kSayAfter && stream.Now() - said_waiting_ >= kSayAgainAfter) {
       said = true;
       said_waiting_ = stream.Now();
-      observer_->OnMessage(task_.record.job.id(),
-                           absl::StrCat("waits for the examples of step ", steps_done_));
+      observer_->OnMessage(
+          task_.record.job.id(),
+          InfoMessage(absl::StrCat("waits for the examples of step ", steps_done_)));
     }
     {
       absl::MutexLock lock(&mutex_);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/states.h"
 #include "server/jobs/checkpoint_folders.h"
+#include "server/jobs/job_message.h"
 #include "server/jobs/job_runner.h"
 
 namespace espalier {
@@ -87,8 +88,8 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
     job.dirty = true;
     const int more = CanGrowBy(job);
     if (more > 0) {
-      job.pending.messages.push_back(absl::StrCat(
-          more, " more workers are idle: going on with them from step ", checkpoint.steps_done));
+      job.pending.messages.push_back(InfoMessage(absl::StrCat(
+          more, " more workers are idle: going on with them from step ", checkpoint.steps_done)));
     }
     // The loop retries; the older ones stay until the next.
     if (!Flush(&job).ok()) return;
@@ -112,12 +113,13 @@ void JobRunner::OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
 void JobRunner::SetCheckpointsPaused(Job* job, const std::string& reason) {
   v1::Job& record = job->record.job;
   if (record.checkpoints_paused().empty() != reason.empty()) {
-    const std::string message =
+    const v1::JobMessage message =
         reason.empty()
-            ? absl::StrCat("there is room again: checkpoint of step ", record.checkpoint_step())
-            : absl::StrCat("checkpoints are paused, the last one is of step ",
-                           record.checkpoint_step(), "; ", reason);
-    spdlog::warn("job id={}: {}", record.id(), absl::CHexEscape(message));
+            ? InfoMessage(absl::StrCat("there is room again: checkpoint of step ",
+                                       record.checkpoint_step()))
+            : WarningMessage(absl::StrCat("checkpoints are paused, the last one is of step ",
+                                          record.checkpoint_step(), "; ", reason));
+    spdlog::warn("job id={}: {}", record.id(), absl::CHexEscape(message.text()));
     job->pending.messages.push_back(message);
   }
   record.set_checkpoints_paused(reason);

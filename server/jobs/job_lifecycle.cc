@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/states.h"
+#include "server/jobs/job_message.h"
 
 namespace espalier {
 namespace {
@@ -28,16 +29,17 @@ void Lose(const std::string& reason, int64_t before, const JobPolicy& policy,
     decision->error = absl::StrCat("given up after ", life.attempts_without_progress,
                                    " attempts without progress beyond step ", life.checkpoint_step,
                                    "; resume the job once the workers are sound\n", life.failures);
-    decision->message = "given up";
+    decision->message = InfoMessage("given up");
     return;
   }
   life.state = v1::RECOVERING;
-  decision->message = life.checkpoint_step > before
-                          ? absl::StrCat(reason, "; going on from step ", life.checkpoint_step,
-                                         ", without the reports before it")
-                      : life.checkpoint_step > 0
-                          ? absl::StrCat(reason, "; going back to step ", life.checkpoint_step)
-                          : absl::StrCat(reason, "; starting again");
+  decision->message =
+      WarningMessage(life.checkpoint_step > before
+                         ? absl::StrCat(reason, "; going on from step ", life.checkpoint_step,
+                                        ", without the reports before it")
+                     : life.checkpoint_step > 0
+                         ? absl::StrCat(reason, "; going back to step ", life.checkpoint_step)
+                         : absl::StrCat(reason, "; starting again"));
 }
 
 }  // namespace
@@ -95,7 +97,7 @@ absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleE
       if (present) EndAttempt(&decision);
       if (counts) {
         next.state = v1::RECOVERING;
-        decision.message = event.reason;
+        decision.message = WarningMessage(event.reason);
       }
       return decision;
 
@@ -104,7 +106,7 @@ absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleE
       if (counts) {
         next.state = v1::FAILED;
         decision.error = event.reason;
-        decision.message = absl::StrCat("failed: ", event.reason);
+        decision.message = InfoMessage(absl::StrCat("failed: ", event.reason));
       }
       return decision;
 
@@ -112,7 +114,7 @@ absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleE
       if (present) EndAttempt(&decision);
       if (counts) {
         next.state = v1::SUCCEEDED;
-        decision.message = "finished";
+        decision.message = DetailMessage("finished");
       }
       return decision;
 
@@ -130,7 +132,7 @@ absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleE
                                                           "cancelled"));
       }
       next.state = v1::CANCELLED;
-      decision.message = "cancelled";
+      decision.message = InfoMessage("cancelled");
       if (life.attempt_running) decision.actions = {JobAction::kStopAttempt};
       return decision;
 
@@ -143,15 +145,16 @@ absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleE
       next.state = v1::QUEUED;
       next.attempts_without_progress = 0;
       next.failures.clear();
-      decision.message = absl::StrCat("resumed from step ", life.checkpoint_step);
+      decision.message = InfoMessage(absl::StrCat("resumed from step ", life.checkpoint_step));
       return decision;
 
     case JobEventKind::kRestart:
       next.attempt_running = false;
       if (IsActive(life.state)) {
         next.state = v1::RECOVERING;
-        decision.message = absl::StrCat("the coordinator was started again; going on from step ",
-                                        life.checkpoint_step, " when workers have joined");
+        decision.message =
+            WarningMessage(absl::StrCat("the coordinator was started again; going on from step ",
+                                        life.checkpoint_step, " when workers have joined"));
       }
       return decision;
   }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,8 +66,10 @@ enum class JobAction {
 struct JobDecision {
   JobLifecycle life;
   std::vector<JobAction> actions;
-  std::string error;    // for the job's record if it has just FAILED
-  std::string message;  // for the job's log; may be empty
+  std::string error;  // for the job's record if it has just FAILED
+  // For the job's log. That the job has failed is no warning: its state and its error say so, and
+  // what waits for it fails.
+  std::optional<v1::JobMessage> message;
 };
 
 struct JobPolicy {

@@ -109,9 +109,11 @@ TEST(JobLifecycle, DamagedCheckpointsAreNoProgress) {
   auto decision = Decide(life, Of(Kind::kDamaged, 2, 20), {.max_attempts_without_progress = 5});
   ASSERT_TRUE(decision.ok()) << decision.status();
   EXPECT_EQ(decision->life.checkpoint_step, 20);
-  EXPECT_EQ(decision->message, "because; going back to step 20");
+  EXPECT_EQ(decision->message->text(), "because; going back to step 20");
+  EXPECT_EQ(decision->message->level(), v1::JobMessage::WARNING);
   decision = Decide(life, Of(Kind::kDamaged, 2, 60), {.max_attempts_without_progress = 5});
-  EXPECT_EQ(decision->message, "because; going on from step 60, without the reports before it");
+  EXPECT_EQ(decision->message->text(),
+            "because; going on from step 60, without the reports before it");
   decision = Decide(life, Of(Kind::kDamaged, 2, 0), {.max_attempts_without_progress = 4});
   EXPECT_EQ(decision->life.state, v1::FAILED);
 }
@@ -181,7 +183,7 @@ TEST(JobLifecycle, AttemptsWithTooFewWorkersAreNotCounted) {
     const auto decision = Decide(life, Of(Kind::kTooFewWorkers, attempt), policy);
     life = decision->life;
     ASSERT_EQ(life.state, v1::RECOVERING) << "attempt " << attempt;
-    EXPECT_EQ(decision->message, "because");
+    EXPECT_EQ(decision->message->text(), "because");
     EXPECT_EQ(life.attempts_without_progress, 1);
   }
 }

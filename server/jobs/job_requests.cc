@@ -13,6 +13,7 @@
 #include "proto/states.h"
 #include "server/artifacts/artifact_names.h"
 #include "server/jobs/dry_run.h"
+#include "server/jobs/job_message.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/trained_parameters.h"
@@ -53,7 +54,7 @@ size_t BytesOf(const JobLogEntry& entry) {
   if (const auto* validation = std::get_if<LoggedValidation>(&entry.entry)) {
     return kFrame + validation->report.ByteSizeLong();
   }
-  return kFrame + std::get<std::string>(entry.entry).size();
+  return kFrame + std::get<v1::JobMessage>(entry.entry).ByteSizeLong();
 }
 
 }  // namespace
@@ -249,9 +250,9 @@ absl::Status JobRunner::Get(const v1::GetJobRequest& request, v1::GetJobReply* r
     }
   }
   if (left_out > 0) {
-    reply->add_messages(absl::StrCat("the oldest ", left_out,
-                                     " reports and messages have no room here; `espalier logs ",
-                                     request.job_id(), "` shows all"));
+    *reply->add_messages() = InfoMessage(absl::StrCat(
+        "the oldest ", left_out, " reports and messages have no room here; `espalier logs ",
+        request.job_id(), "` shows all"));
   }
   for (JobLogEntry& entry : newest) {
     if (auto* report = std::get_if<v1::StepReport>(&entry.entry)) {
@@ -259,7 +260,7 @@ absl::Status JobRunner::Get(const v1::GetJobRequest& request, v1::GetJobReply* r
     } else if (auto* validation = std::get_if<LoggedValidation>(&entry.entry)) {
       *reply->add_validations() = std::move(validation->report);
     } else {
-      reply->add_messages(std::get<std::string>(std::move(entry.entry)));
+      *reply->add_messages() = std::get<v1::JobMessage>(std::move(entry.entry));
     }
   }
   return absl::OkStatus();
@@ -348,7 +349,7 @@ absl::Status JobRunner::Watch(const v1::WatchRequest& request,
         } else if (auto* validation = std::get_if<LoggedValidation>(&entry.entry)) {
           *event.mutable_validation() = std::move(validation->report);
         } else {
-          event.set_message(std::get<std::string>(entry.entry));
+          *event.mutable_message() = std::get<v1::JobMessage>(std::move(entry.entry));
         }
         if (!send(event)) return absl::OkStatus();
       }

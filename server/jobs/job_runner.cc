@@ -15,6 +15,7 @@
 #include "base/machine_memory.h"
 #include "proto/states.h"
 #include "server/jobs/checkpoint_folders.h"
+#include "server/jobs/job_message.h"
 
 namespace espalier {
 namespace {
@@ -49,13 +50,13 @@ bool HasDrifted(const v1::Job& job) {
          std::abs(predicted - measured) > kMostSeconds;
 }
 
-// Returns the message about it. `drifts` are sorted, worst first.
-std::string DriftMessage(const v1::Job& job, const std::vector<PredictionError>& drifts) {
+// `drifts` are sorted, worst first.
+std::string DescribeDrift(const v1::Job& job, const std::vector<PredictionError>& drifts) {
   constexpr size_t kMostNamed = 3;
   const double predicted = job.plan().prediction().step_seconds();
   const double measured = job.median_step_seconds();
   std::string message = absl::StrFormat(
-      "warning: a step took %.4g ms, the plan predicted %.4g ms (%+.0f %%). Either other programs "
+      "a step took %.4g ms, the plan predicted %.4g ms (%+.0f %%). Either other programs "
       "used the workers' machines, or what was measured there did not hold any more (espalier "
       "profile show)",
       1e3 * measured, 1e3 * predicted, 100 * (measured / predicted - 1));
@@ -175,7 +176,7 @@ absl::Status JobRunner::Apply(Job* job, const JobLifecycleEvent& event) {
   }
   v1::Job& record = job->record.job;
   const v1::JobState before = job->life.state;
-  if (job->life == decision->life && decision->actions.empty() && decision->message.empty()) {
+  if (job->life == decision->life && decision->actions.empty() && !decision->message) {
     return absl::OkStatus();
   }
   job->life = decision->life;
@@ -200,7 +201,7 @@ absl::Status JobRunner::Apply(Job* job, const JobLifecycleEvent& event) {
                  StateName(job->life.state), job->life.attempts, job->life.checkpoint_step,
                  absl::CHexEscape(record.error()));
   }
-  if (!decision->message.empty()) job->pending.messages.push_back(decision->message);
+  if (decision->message) job->pending.messages.push_back(*std::move(decision->message));
   for (JobAction action : decision->actions) {
     switch (action) {
       case JobAction::kRollBack:
@@ -349,7 +350,8 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
       for (int64_t bytes : end.measured_peak_bytes) record.add_measured_peak_bytes(bytes);
       record.set_median_step_seconds(Median(job->step_seconds));
       if (HasDrifted(record)) {
-        job->pending.messages.push_back(DriftMessage(record, end.calibration.drifts));
+        job->pending.messages.push_back(
+            DetailMessage(DescribeDrift(record, end.calibration.drifts)));
         job->dirty = true;
         // If the run reported transfers, the stored profile is already up to date.
         if (!end.calibration.includes_transfers) tools_.planner->ForgetCommunication(devices);
@@ -420,7 +422,7 @@ void JobRunner::OnStep(const std::string& job_id, int32_t attempt, const v1::Ste
   job.dirty = true;  // flushed by the loop, about ten times a second
 }
 
-void JobRunner::OnMessage(const std::string& job_id, const std::string& message) {
+void JobRunner::OnMessage(const std::string& job_id, const v1::JobMessage& message) {
   absl::MutexLock lock(&mutex_);
   Job& job = *jobs_.at(job_id);
   job.pending.messages.push_back(message);

@@ -134,7 +134,7 @@ class JobRunner : public AttemptObserver {
                     const StoredCheckpoint& checkpoint) override;
   void OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
                            const std::string& reason) override;
-  void OnMessage(const std::string& job_id, const std::string& message) override;
+  void OnMessage(const std::string& job_id, const v1::JobMessage& message) override;
 
   // Returns InvalidArgument for a pipeline that the cluster has too few workers for.
   absl::Status CheckStages(const v1::SearchOptions& search) const;

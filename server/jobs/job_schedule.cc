@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/jobs/checkpoint_folders.h"
+#include "server/jobs/job_message.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/select_workers.h"
 
@@ -157,7 +158,7 @@ bool JobRunner::TryStart(Job* job) {
                      " workers; waiting for that many to be idle");
     if (job->workers_before != static_cast<int>(planned)) {
       job->workers_before = static_cast<int>(planned);
-      job->pending.messages.push_back(message);
+      job->pending.messages.push_back(InfoMessage(message));
       job->dirty = true;
     }
     // Once idle and training workers together suffice, the jobs behind this one wait and freed
@@ -170,9 +171,9 @@ bool JobRunner::TryStart(Job* job) {
       members.size() < least) {
     if (job->waits_for != static_cast<int>(least)) {
       job->waits_for = static_cast<int>(least);
-      job->pending.messages.push_back(absl::StrCat("at least ", least,
-                                                   " workers are wanted (min_devices), and ",
-                                                   members.size(), " are idle; waiting for more"));
+      job->pending.messages.push_back(
+          InfoMessage(absl::StrCat("at least ", least, " workers are wanted (min_devices), and ",
+                                   members.size(), " are idle; waiting for more")));
       job->dirty = true;
     }
     // As for the workers of a plan, above.
@@ -200,9 +201,9 @@ bool JobRunner::TryStart(Job* job) {
   task.attempt = job->life.attempts;
   task.members = members;
   if (idle.size() < all_idle.size() && job->life.attempts > 1) {
-    job->pending.messages.push_back(
+    job->pending.messages.push_back(WarningMessage(
         absl::StrCat("without ", NamesOfMissing(idle, all_idle),
-                     ", which others could not reach, or which could not reach others"));
+                     ", which others could not reach, or which could not reach others")));
     job->dirty = true;
   }
   task.enough = job->enough;

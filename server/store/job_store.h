@@ -48,7 +48,7 @@ struct JobWrite {
   std::vector<v1::StepReport> reports;  // replace stored reports of the same step
   // Replace stored ones after the same step. Both in the order of steps, in which they are logged.
   std::vector<v1::StepReport> validations;
-  std::vector<std::string> messages;
+  std::vector<v1::JobMessage> messages;
   std::optional<IdempotencyRecord> idempotency_record;
 };
 
@@ -60,7 +60,7 @@ struct LoggedValidation {
 // A report, message or validation of a job, in the order written.
 struct JobLogEntry {
   int64_t sequence = 0;
-  std::variant<v1::StepReport, std::string, LoggedValidation> entry;
+  std::variant<v1::StepReport, v1::JobMessage, LoggedValidation> entry;
 };
 
 struct ArtifactRecord {

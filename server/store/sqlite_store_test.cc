@@ -48,6 +48,14 @@ class StoreTest : public ::testing::Test {
     (*report.mutable_values())["loss"] = loss;
     return report;
   }
+  static v1::JobMessage Message(const std::string& text,
+                                v1::JobMessage::Level level = v1::JobMessage::INFO) {
+    v1::JobMessage message;
+    message.set_text(text);
+    message.set_level(level);
+    return message;
+  }
+  // "hello", or of another level than INFO "WARNING: hello".
   std::vector<std::string> LogOf(const std::string& id, int64_t after = 0, int64_t from = 0) {
     std::vector<std::string> lines;
     auto entries = store_->Log(id, after, from, 1000);
@@ -62,7 +70,10 @@ class StoreTest : public ::testing::Test {
       } else if (const auto* validation = std::get_if<LoggedValidation>(&entry.entry)) {
         lines.push_back("val " + line(validation->report));
       } else {
-        lines.push_back(std::get<std::string>(entry.entry));
+        const auto& message = std::get<v1::JobMessage>(entry.entry);
+        lines.push_back(message.level() == v1::JobMessage::INFO
+                            ? message.text()
+                            : v1::JobMessage::Level_Name(message.level()) + ": " + message.text());
       }
     }
     return lines;
@@ -98,7 +109,8 @@ TEST_F(StoreTest, WritesSurviveReopening) {
   write.job->failures = "why";
   write.with_plan = true;
   write.reports = {Report(0, 3), Report(1, 2)};
-  write.messages = {"hello"};
+  write.messages = {Message("hello"), Message("lost", v1::JobMessage::WARNING),
+                    Message("fused", v1::JobMessage::DETAIL)};
   ASSERT_TRUE(store_->Write("j", write).ok());
   Reopen();
   auto record = store_->Get("j");
@@ -109,7 +121,8 @@ TEST_F(StoreTest, WritesSurviveReopening) {
   EXPECT_EQ(record->checkpoint_dir, "/c/1");
   EXPECT_EQ(record->attempts_without_progress, 2);
   EXPECT_EQ(record->failures, "why");
-  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:3", "1:2", "hello"));
+  EXPECT_THAT(LogOf("j"),
+              testing::ElementsAre("0:3", "1:2", "hello", "WARNING: lost", "DETAIL: fused"));
 }
 
 TEST_F(StoreTest, RollbackDropsLaterReportsAndReplayedOnesFollow) {
@@ -120,7 +133,7 @@ TEST_F(StoreTest, RollbackDropsLaterReportsAndReplayedOnesFollow) {
   const int64_t seen = store_->Log("j", 0, 0, 100)->back().sequence;
   JobWrite back;
   back.drop_reports_from = 1;
-  back.messages = {"going back to step 1"};
+  back.messages = {Message("going back to step 1")};
   ASSERT_TRUE(store_->Write("j", back).ok());
   JobWrite again;
   again.reports = {Report(1, 8)};
@@ -176,7 +189,7 @@ TEST_F(StoreTest, CreateRequiresNewAndWriteRequiresExistingJob) {
   EXPECT_EQ(store_->Write("j", Create("j")).code(), absl::StatusCode::kAlreadyExists);
   JobWrite write = Create("other");
   write.create = false;
-  write.messages = {"lost"};
+  write.messages = {Message("lost")};
   EXPECT_EQ(store_->Write("other", write).code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(LogOf("other").empty()) << "a failed write leaves nothing behind";
 }
@@ -200,11 +213,11 @@ TEST_F(StoreTest, FullDiskIsReportedAndStoreStaysUsable) {
   Reopen({.max_pages = 40});
   ASSERT_TRUE(store_->Write("j", Create("j")).ok());
   JobWrite big;
-  big.messages = {std::string(1 << 20, 'x')};
+  big.messages = {Message(std::string(1 << 20, 'x'))};
   EXPECT_EQ(store_->Write("j", big).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(LogOf("j").empty());
   JobWrite small;
-  small.messages = {"y"};
+  small.messages = {Message("y")};
   EXPECT_TRUE(store_->Write("j", small).ok());
   Reopen();
   EXPECT_THAT(LogOf("j"), testing::ElementsAre("y"));
@@ -214,7 +227,7 @@ TEST_F(StoreTest, FullDiskIsReportedAndStoreStaysUsable) {
 TEST_F(StoreTest, ReadOnlyVolumeIsReportedAndStoreStaysUsable) {
   ASSERT_TRUE(store_->Write("j", Create("j")).ok());
   JobWrite write;
-  write.messages = {"y"};
+  write.messages = {Message("y")};
   sqlite3_vfs* const files = sqlite3_vfs_find(nullptr);
   const auto let_writes = [&](sqlite3_syscall_ptr be) {
     for (const char* name : {"pwrite", "pwrite64"}) {  // whichever SQLite uses
@@ -238,29 +251,59 @@ TEST_F(StoreTest, ReadOnlyVolumeIsReportedAndStoreStaysUsable) {
   EXPECT_THAT(LogOf("j"), testing::ElementsAre("y"));
 }
 
-TEST_F(StoreTest, NewerOrForeignStoreIsRefusedUnchanged) {
+TEST_F(StoreTest, NewerOlderOrForeignStoreIsRefusedUnchanged) {
   ASSERT_TRUE(store_->Write("j", Create("j")).ok());
   const int64_t version = Number("PRAGMA user_version"), newer = version + 1;
   const int64_t application = Number("PRAGMA application_id");
   const auto set = [&](const std::string& what, int64_t value) {
     Number("PRAGMA " + what + "=" + std::to_string(value));
   };
-  set("user_version", newer);
-  absl::Status refused = SqliteStore::Open(path_).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
-  EXPECT_THAT(std::string(refused.message()),
-              AllOf(HasSubstr(path_), HasSubstr("schema version " + std::to_string(newer)),
-                    HasSubstr("start the espalierd that wrote it")));
-  EXPECT_EQ(Number("PRAGMA user_version"), newer);
+  for (const int64_t other : {newer, int64_t{1}}) {
+    set("user_version", other);
+    const absl::Status refused = SqliteStore::Open(path_).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr(path_), HasSubstr("schema version " + std::to_string(other)),
+                      HasSubstr("start the espalierd that wrote it")));
+    EXPECT_EQ(Number("PRAGMA user_version"), other);
+  }
   set("user_version", version);
   set("application_id", application + 1);
-  refused = SqliteStore::Open(path_).status();
+  const absl::Status refused = SqliteStore::Open(path_).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss) << refused;
   EXPECT_THAT(std::string(refused.message()),
               AllOf(HasSubstr(path_), HasSubstr("not a job store of Espalier")));
   set("application_id", application);
   Reopen();
   EXPECT_TRUE(store_->Get("j").ok());
+}
+
+// Messages of version 2 had no level.
+TEST_F(StoreTest, AStoreOfVersion2IsReadAndMadeOneOfThisVersion) {
+  JobWrite write = Create("j");
+  write.reports = {Report(0, 3)};
+  write.messages = {Message("going back to step 0")};
+  ASSERT_TRUE(store_->Write("j", write).ok());
+  const int64_t version = Number("PRAGMA user_version");
+  Number("ALTER TABLE log DROP COLUMN level");
+  Number("PRAGMA user_version=2");
+  Reopen();
+  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:3", "going back to step 0"));
+  JobWrite more;
+  more.messages = {Message("lost", v1::JobMessage::WARNING)};
+  ASSERT_TRUE(store_->Write("j", more).ok());
+  EXPECT_EQ(Number("PRAGMA user_version"), version);
+  Reopen();
+  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:3", "going back to step 0", "WARNING: lost"));
+}
+
+// What is there by half is neither this version nor the one before.
+TEST_F(StoreTest, AStoreOfVersion2ThatCannotBeChangedStaysOne) {
+  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
+  Number("PRAGMA user_version=2");  // with the new column, which cannot be added again
+  const absl::Status refused = SqliteStore::Open(path_).status();
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("duplicate column name: level"));
+  EXPECT_EQ(Number("PRAGMA user_version"), 2);
 }
 
 TEST_F(StoreTest, ADamagedFileIsRefusedAtTheStart) {

@@ -149,7 +149,7 @@ class Cluster:
 
     def job(self, job_id):
         reply = self.run("jobs", "get", job_id)
-        return reply["job"], reply.get("reports", []), reply.get("messages", [])
+        return reply["job"], reply.get("reports", []), [message["text"] for message in reply.get("messages", [])]
 
     def losses(self, job_id):
         _, reports, _ = self.job(job_id)

@@ -58,7 +58,7 @@ class Quiet : public AttemptObserver {
   void OnValidation(const std::string&, int32_t, const v1::StepReport&) override {}
   void OnCheckpoint(const std::string&, int32_t, const StoredCheckpoint&) override {}
   void OnCheckpointSkipped(const std::string&, int32_t, const std::string&) override {}
-  void OnMessage(const std::string&, const std::string&) override {}
+  void OnMessage(const std::string&, const v1::JobMessage&) override {}
 };
 
 // A search of 100 million proposals would occupy its workers and block other plans for hours.

@@ -135,7 +135,7 @@ def watch(
 ) -> Generator[Step | Emit[training_pb2.JobEvent], Any, None]:
     """Emits the job's record, its reports and messages, and new ones until it is over (or, without `follow`, so far).
 
-    A lost connection is resumed where it broke off, for up to watch_retry_for seconds; a message says so.
+    A lost connection is resumed where it broke off, for up to watch_retry_for seconds; a WARNING says so.
     DeadlineExceeded at `end` (of time.monotonic).
     """
     pause, give_up, over = 0.2, math.inf, False
@@ -180,8 +180,11 @@ def watch(
                 replies.cancel()
         if give_up == math.inf:
             give_up = time.monotonic() + settings.watch_retry_for
-            lost_text = f"connection to the coordinator at {settings.address} lost"
-            yield Emit(training_pb2.JobEvent(message=f"{lost_text}, trying for {settings.watch_retry_for:g} s"))
+            text = (
+                f"connection to the coordinator at {settings.address} lost, trying for {settings.watch_retry_for:g} s"
+            )
+            warning = training_pb2.JobMessage(text=text, level=training_pb2.JobMessage.WARNING)
+            yield Emit(training_pb2.JobEvent(message=warning))
         if time.monotonic() + pause > give_up:
             raise errors.Unavailable(
                 f"{error}. The job is kept: start the coordinator again with the same data folder, and it goes on from "
@@ -334,7 +337,8 @@ class JobMethods:
     ) -> Generator[Step | Emit[training_pb2.JobEvent], Any, None]:
         """JobEvents: the job's record, reports and messages so far, then with `follow` new ones until it is over.
 
-        A lost connection is resumed where it broke off; a message says so.
+        A message has a text and a level: INFO, DETAIL (about plans and files) or WARNING (training_pb2.JobMessage).
+        A lost connection is resumed where it broke off; a WARNING says so.
         """
         yield from self._watch(from_step, follow)
 
@@ -342,6 +346,7 @@ class JobMethods:
     def wait(self, timeout: float | None = None) -> Steps[training_pb2.Job]:
         """Waits until the job is over and returns its record. JobFailed if it has failed or was cancelled.
 
+        Messages of the coordinator go to the log "espalier", at level INFO or WARNING.
         TimeoutError (DeadlineExceeded) if it goes on after `timeout` seconds.
         """
         end = None if timeout is None else time.monotonic() + timeout
@@ -351,7 +356,9 @@ class JobMethods:
             if event.HasField("job"):
                 last.CopyFrom(event.job)
             elif event.HasField("message"):
-                logger.info("job %s: %s", self.id, event.message)
+                is_warning = event.message.level == training_pb2.JobMessage.WARNING
+                level = logging.WARNING if is_warning else logging.INFO
+                logger.log(level, "job %s: %s", self.id, event.message.text)
 
         yield from consume(self._watch(from_step=_NO_STEPS, end=end), take)
         record = (yield from self._get()) if not is_over(last.state) else last

@@ -13,14 +13,13 @@ from typing import IO, Any
 from espalier.errors import InvalidArgument
 from espalier.notes import warn
 from espalier.plan import seconds
+from espalier.v1 import training_pb2
 
 logger = logging.getLogger("espalier")
 _TERMINAL_PAUSE = 0.1  # seconds between two drawings
 _NOTEBOOK_PAUSE = 0.25
 _LOG_PAUSE = 10.0
 _NOT_SHOWN = ("learning_rate", "gradient_norm")
-# What the coordinator says of most jobs, and only those want to know who look into plans and exports.
-_DETAILS = ("finished", "fused: ", "the model has no ONNX file: ", "warning: a step took ")
 
 
 def number(value: float) -> str:
@@ -45,7 +44,7 @@ def in_notebook() -> bool:
 class Printer:
     """Shows a job. `verbose`: 0 nothing but warnings, 1 a bar (in a log: a line every 10 s), 2 a line for each epoch.
 
-    Notes of the coordinator are printed, or with verbose=0 become warnings (EspalierWarning).
+    Notes and warnings of the coordinator are printed, or with verbose=0 become warnings (EspalierWarning).
     """
 
     def __init__(self, verbose: int = 1, out: IO[str] | None = None):
@@ -66,12 +65,12 @@ class Printer:
         """Whether the output can show block characters."""
         return "utf" in (getattr(self._out, "encoding", "") or "").lower()
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, kind: str = "note") -> None:
         """Something that the user should know."""
         if self.verbose == 0:
             warn(text)
         else:
-            self.message(f"note: {text}")
+            self.message(f"{kind}: {text}")
 
     def message(self, text: str) -> None:
         """A line; nothing with verbose=0."""
@@ -83,12 +82,14 @@ class Printer:
         if line:
             self._draw(line)
 
-    def job_message(self, job_id: str, text: str) -> None:
-        """A message of the coordinator. Details about plans and files go to the log "espalier" instead (INFO)."""
-        if text.startswith(_DETAILS):
-            logger.info("job %s: %s", job_id, text)
+    def job_message(self, job_id: str, message: training_pb2.JobMessage) -> None:
+        """A message of the coordinator. Details go to the log "espalier" (INFO); with verbose=0 all but warnings do."""
+        if message.level == training_pb2.JobMessage.WARNING:
+            self.note(message.text, "warning")
+        elif message.level == training_pb2.JobMessage.DETAIL or self.verbose == 0:
+            logger.info("job %s: %s", job_id, message.text)
         else:
-            self.message(text)
+            self.message(message.text)
 
     def step(self, done: int, total: int, took: float, values: Mapping[str, float], epoch: str) -> None:
         """After each step: how many are done, seconds that it took, its values."""

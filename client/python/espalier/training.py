@@ -442,7 +442,7 @@ class _Watch:
                 self._on_step(event.step)
             elif event.HasField("validation"):
                 self._end_epoch(dict(event.validation.values))
-            elif event.message:
+            elif event.HasField("message"):
                 self._printer.job_message(self._run.id, event.message)
             if self._run.stopped and not is_over(self._record.state):
                 self._stop()
@@ -461,9 +461,9 @@ class _Watch:
         if record.checkpoints_paused and record.checkpoints_paused != self._record.checkpoints_paused:
             self._printer.note(f"checkpoints are paused: {record.checkpoints_paused}")
         if record.state != self._record.state and not is_over(record.state):
+            # Why, a message of the coordinator says, which is a warning if it is to worry about.
             back = f", back to step {record.checkpoint_step}" if record.state == training_pb2.RECOVERING else ""
-            text = f"job {record.id} is {state_name(record.state)}{back}"
-            (self._printer.note if back else self._printer.message)(text)
+            self._printer.message(f"job {record.id} is {state_name(record.state)}{back}")
         self._record = training_pb2.Job()
         self._record.CopyFrom(record)
         self._run.total_steps = record.total_steps

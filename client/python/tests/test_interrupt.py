@@ -234,13 +234,15 @@ def test_fit_goes_on_when_the_coordinator_comes_back(tmp_path):
                 verbose=0,
             )
         assert result.job.record.attempts == 2
-        assert any("recovering" in str(warning.message) for warning in caught)
+        said = [str(warning.message) for warning in caught if issubclass(warning.category, errors.EspalierWarning)]
+        assert any("connection to the coordinator" in text for text in said)
+        assert any("the coordinator was started again; going on from step" in text for text in said)
         losses, _, _ = small.train(data, 12_000, 16, 0.05)
         assert result.history["loss"] == pytest.approx(losses, abs=1e-4)
         assert len(result.weights()) == 4
         listen.thread.join(20)
         record = client.call("Training", "Get", training_pb2.GetJobRequest(job_id=result.job.id, with_reports=True))
-        assert [m for m in listen.messages if "connection to the coordinator" not in m] == list(record.messages)
+        assert [m for m in listen.messages if "connection to the coordinator" not in m.text] == list(record.messages)
     finally:
         second.stop()
         first.stop()
@@ -252,7 +254,10 @@ def test_a_coordinator_that_stays_away_ends_fit_with_a_remedy(tmp_path):
     object.__setattr__(client._settings, "watch_retry_for", 2.0)
     start = time.monotonic()
     try:
-        with pytest.raises(errors.Unavailable, match=r"client\.job\('job-1'\)\.wait\(\)"):
+        with (
+            pytest.warns(errors.EspalierWarning, match="connection to the coordinator at .* lost, trying for 2 s"),
+            pytest.raises(errors.Unavailable, match=r"client\.job\('job-1'\)\.wait\(\)"),
+        ):
             fit(
                 small.graph(),
                 small.examples(),

@@ -11,6 +11,7 @@ import espalier
 from espalier import errors, optimizers
 from espalier.graph import Graph
 from espalier.training import Callback, fit, make_spec
+from espalier.v1 import training_pb2
 
 
 def sgd(rate):
@@ -405,6 +406,30 @@ def test_a_job_says_nothing_about_plans_and_files_but_in_the_log(daemon, capsys,
     assert lines[-1].startswith(f"job {job} succeeded after 24 of 24 steps")
     logged = [record.getMessage() for record in caplog.records]
     assert any(line.startswith(f"job {job}: the model has no ONNX file") for line in logged)
+
+
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_messages_are_shown_by_their_level(verbose, caplog):
+    from espalier.progress import Printer
+
+    caplog.set_level("INFO", logger="espalier")
+    out = io.StringIO()
+    printer = Printer(verbose, out)
+    # A text decides nothing.
+    info, detail, lost = "finished early", "waits", "fused: worker w2 lost, going back to step 40"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for level, text in (("INFO", info), ("DETAIL", detail), ("WARNING", lost)):
+            printer.job_message("job-1", training_pb2.JobMessage(text=text, level=level))
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    if verbose == 0:
+        assert out.getvalue() == ""
+        assert logged == [("INFO", f"job job-1: {info}"), ("INFO", f"job job-1: {detail}")]
+        assert [(warning.category, str(warning.message)) for warning in caught] == [(errors.EspalierWarning, lost)]
+    else:
+        assert out.getvalue() == f"{info}\nwarning: {lost}\n"
+        assert logged == [("INFO", f"job job-1: {detail}")]
+        assert caught == []
 
 
 def test_verbose_2_prints_a_line_for_each_epoch(daemon, capsys):

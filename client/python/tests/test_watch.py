@@ -1,16 +1,16 @@
-"""What a watch emits when its connection breaks: nothing twice, nothing lost."""
+"""What a watch emits when its connection breaks: nothing twice, nothing lost; what wait logs of it."""
 
 import pytest
 
 from espalier import errors
-from espalier.job import Position, watch
+from espalier.job import Job, Position, watch
 from espalier.rpc import Settings
 from espalier.steps import Emit, Lost, Open, Read, Sleep
 from espalier.v1 import training_pb2
 
 
-def message(text):
-    return training_pb2.JobEvent(message=text)
+def message(text, level="INFO"):
+    return training_pb2.JobEvent(message=training_pb2.JobMessage(text=text, level=level))
 
 
 def step(number):
@@ -58,7 +58,7 @@ def test_a_second_connection_goes_on_behind_the_first():
     first = [job(training_pb2.RUNNING), message("a"), step(0), step(1), message("b"), LOST]
     second = [job(training_pb2.RUNNING), message("a"), message("b"), step(2), message("c"), None]
     emitted, requests = follow(first, second)
-    lost = message("connection to the coordinator at somewhere:1 lost, trying for 120 s")
+    lost = message("connection to the coordinator at somewhere:1 lost, trying for 120 s", "WARNING")
     assert emitted == [*first[:-1], lost, second[0], step(2), message("c")]
     assert [request.from_step for request in requests] == [0, 2]
 
@@ -86,3 +86,15 @@ def test_other_errors_and_the_end_of_patience_are_raised():
 def test_a_job_that_is_over_needs_no_other_connection():
     emitted, requests = follow([job(training_pb2.SUCCEEDED), LOST])
     assert len(emitted) == len(requests) == 1
+
+
+def test_wait_logs_messages_and_warnings_as_such(caplog):
+    class Over(Job):
+        def _watch(self, **_):
+            yield from map(Emit, [message("lost", "WARNING"), message("fused", "DETAIL"), message("room again")])
+            yield Emit(job(training_pb2.SUCCEEDED))
+
+    caplog.set_level("INFO", logger="espalier")
+    assert Over(None, "job-1").wait().state == training_pb2.SUCCEEDED
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert logged == [("WARNING", "job job-1: lost"), ("INFO", "job job-1: fused"), ("INFO", "job job-1: room again")]

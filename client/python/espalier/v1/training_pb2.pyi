@@ -138,7 +138,7 @@ class EarlyStopping(_message.Message):
     def __init__(self, monitor: _Optional[str] = ..., mode: _Optional[_Union[EarlyStopping.Mode, str]] = ..., patience: _Optional[int] = ..., min_delta: _Optional[float] = ..., baseline: _Optional[float] = ..., keep_best: bool = ...) -> None: ...
 
 class ExampleStream(_message.Message):
-    __slots__ = ["backlog", "columns", "timeout_seconds"]
+    __slots__ = ["backlog", "columns", "ranges", "timeout_seconds"]
     class ColumnsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -146,13 +146,22 @@ class ExampleStream(_message.Message):
         key: str
         value: _graph_pb2.TensorType
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_graph_pb2.TensorType, _Mapping]] = ...) -> None: ...
+    class RangesEntry(_message.Message):
+        __slots__ = ["key", "value"]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: IntegerRanges
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[IntegerRanges, _Mapping]] = ...) -> None: ...
     BACKLOG_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     backlog: int
     columns: _containers.MessageMap[str, _graph_pb2.TensorType]
+    ranges: _containers.MessageMap[str, IntegerRanges]
     timeout_seconds: float
-    def __init__(self, backlog: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., columns: _Optional[_Mapping[str, _graph_pb2.TensorType]] = ...) -> None: ...
+    def __init__(self, backlog: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., columns: _Optional[_Mapping[str, _graph_pb2.TensorType]] = ..., ranges: _Optional[_Mapping[str, IntegerRanges]] = ...) -> None: ...
 
 class GetJobReply(_message.Message):
     __slots__ = ["job", "messages", "reports", "validations"]
@@ -161,10 +170,10 @@ class GetJobReply(_message.Message):
     REPORTS_FIELD_NUMBER: _ClassVar[int]
     VALIDATIONS_FIELD_NUMBER: _ClassVar[int]
     job: Job
-    messages: _containers.RepeatedScalarFieldContainer[str]
+    messages: _containers.RepeatedCompositeFieldContainer[JobMessage]
     reports: _containers.RepeatedCompositeFieldContainer[StepReport]
     validations: _containers.RepeatedCompositeFieldContainer[StepReport]
-    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[StepReport, _Mapping]]] = ..., messages: _Optional[_Iterable[str]] = ..., validations: _Optional[_Iterable[_Union[StepReport, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[StepReport, _Mapping]]] = ..., messages: _Optional[_Iterable[_Union[JobMessage, _Mapping]]] = ..., validations: _Optional[_Iterable[_Union[StepReport, _Mapping]]] = ...) -> None: ...
 
 class GetJobRequest(_message.Message):
     __slots__ = ["job_id", "with_reports"]
@@ -173,6 +182,23 @@ class GetJobRequest(_message.Message):
     job_id: str
     with_reports: bool
     def __init__(self, job_id: _Optional[str] = ..., with_reports: bool = ...) -> None: ...
+
+class IntegerRanges(_message.Message):
+    __slots__ = ["ranges"]
+    class Range(_message.Message):
+        __slots__ = ["high", "ignored", "low", "reader"]
+        HIGH_FIELD_NUMBER: _ClassVar[int]
+        IGNORED_FIELD_NUMBER: _ClassVar[int]
+        LOW_FIELD_NUMBER: _ClassVar[int]
+        READER_FIELD_NUMBER: _ClassVar[int]
+        high: int
+        ignored: int
+        low: int
+        reader: str
+        def __init__(self, low: _Optional[int] = ..., high: _Optional[int] = ..., ignored: _Optional[int] = ..., reader: _Optional[str] = ...) -> None: ...
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    ranges: _containers.RepeatedCompositeFieldContainer[IntegerRanges.Range]
+    def __init__(self, ranges: _Optional[_Iterable[_Union[IntegerRanges.Range, _Mapping]]] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ["attempts", "best_step", "best_validation", "checkpoint_step", "checkpoints_paused", "created_unix_ms", "error", "evaluation", "evaluation_examples", "finished_unix_ms", "id", "measured_peak_bytes", "median_step_seconds", "most_workers", "notes", "output_model", "owner", "parameters", "plan", "spec", "started_unix_ms", "state", "steps_done", "steps_pushed", "stopped_early", "tokens_per_step", "total_steps"]
@@ -253,10 +279,23 @@ class JobEvent(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
     job: Job
-    message: str
+    message: JobMessage
     step: StepReport
     validation: StepReport
-    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., message: _Optional[str] = ..., validation: _Optional[_Union[StepReport, _Mapping]] = ...) -> None: ...
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., message: _Optional[_Union[JobMessage, _Mapping]] = ..., validation: _Optional[_Union[StepReport, _Mapping]] = ...) -> None: ...
+
+class JobMessage(_message.Message):
+    __slots__ = ["level", "text"]
+    class Level(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
+    DETAIL: JobMessage.Level
+    INFO: JobMessage.Level
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    WARNING: JobMessage.Level
+    level: JobMessage.Level
+    text: str
+    def __init__(self, text: _Optional[str] = ..., level: _Optional[_Union[JobMessage.Level, str]] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
     __slots__ = ["jobs"]
