@@ -147,6 +147,36 @@ TEST_F(StreamTest, AnEndThatComesLaterEndsAJobThatWaits) {
   EXPECT_THAT(nothing.job().error(), HasSubstr("nothing to train on"));
 }
 
+TEST_F(StreamTest, IntegersThatTheModelHasNoPlaceForAreRefusedAndNothingIsKept) {
+  AddWorker();
+  v1::SubmitRequest request = Streamed();
+  v1::ExampleStream* const stream = request.mutable_spec()->mutable_dataset()->mutable_stream();
+  (*stream->mutable_ranges())["tokens"].add_ranges()->set_high(1 << 20);
+  (*stream->mutable_ranges())["other"].add_ranges();
+  const std::string id = Submit(request);
+  const auto ranges = Get(id).job().spec().dataset().stream().ranges();
+  EXPECT_EQ(ranges.size(), 2u) << "of tokens and targets, not what the client said";
+  ASSERT_EQ(ranges.at("tokens").ranges_size(), 1);
+  EXPECT_EQ(ranges.at("tokens").ranges(0).high(), 255);
+  Push(Examples(id, 0, 2));
+  v1::PushExamplesRequest bad = Examples(id, 2, 2);
+  // The second byte of an i32: 2 becomes 258.
+  (*bad.mutable_columns())["targets"].mutable_data()->at((kBatch + 1) * kSequence * 4 + 1) = 1;
+  const std::string refusal =
+      "batch of step 3: column 'targets': example 1, element 0 is 258; accepted are 0 to 255, and "
+      "-100, which is ignored, by node 'sparse_categorical_crossentropy";
+  EXPECT_THAT(Refused(bad, grpc::StatusCode::INVALID_ARGUMENT), HasSubstr(refusal));
+  Restart();
+  EXPECT_EQ(Get(id).job().steps_pushed(), 2);
+  EXPECT_THAT(Refused(bad, grpc::StatusCode::INVALID_ARGUMENT), HasSubstr(refusal));
+  v1::PushExamplesRequest worse = Examples(id, 2, 1);
+  (*worse.mutable_columns())["tokens"].mutable_data()->at(3) = '\xff';
+  EXPECT_THAT(Refused(worse, grpc::StatusCode::INVALID_ARGUMENT),
+              HasSubstr("accepted are 0 to 255, by node 'embedding"));
+  Push(Examples(id, 2, kSteps - 2));
+  EXPECT_EQ(WaitForEnd(id).job().state(), v1::SUCCEEDED);
+}
+
 TEST_F(StreamTest, ABacklogThatStaysFullTakesNothing) {
   v1::SubmitRequest request = Streamed();
   request.mutable_spec()->mutable_dataset()->mutable_stream()->set_backlog(8);

@@ -30,6 +30,7 @@ struct Column {
 struct IntegerRange {
   int64_t low = 0, high = 0;       // low <= value <= high
   std::optional<int64_t> ignored;  // may be there, too
+  bool operator==(const IntegerRange&) const = default;
 };
 
 // Immutable and thread-safe. The last `holdout_fraction` of the examples is held out; 1: all.

@@ -131,7 +131,9 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::stri
       *spec.mutable_early_stopping() = *prepared->early_stopping;
     }
     if (spec.dataset().format() == v1::Dataset::STREAM) {
-      *spec.mutable_dataset()->mutable_stream()->mutable_columns() = prepared->stream.columns();
+      v1::ExampleStream* stream = spec.mutable_dataset()->mutable_stream();
+      *stream->mutable_columns() = prepared->stream.columns();
+      *stream->mutable_ranges() = prepared->stream.ranges();
     }
     absl::MutexLock lock(&mutex_);
     if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");

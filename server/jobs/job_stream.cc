@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ops/graph/graph_proto.h"
 #include "proto/states.h"
 #include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/job_runner.h"
+#include "server/jobs/prepare_stream.h"
 
 namespace espalier {
 namespace {
@@ -61,16 +61,14 @@ absl::Status JobRunner::CheckTakesExamples(const std::string& job_id) const {
 absl::Status JobRunner::PushExamples(const std::string& job_id, PushedExamples examples,
                                      const std::function<bool()>& cancelled,
                                      v1::PushExamplesReply* reply) {
-  std::map<std::string, TensorType> columns;
+  std::map<std::string, StreamColumn> columns;
   int64_t batch_size = 0;
   {
     absl::MutexLock lock(&mutex_);
     if (absl::Status s = StreamOf(job_id).status(); !s.ok()) return s;
     const v1::TrainingSpec& spec = jobs_.at(job_id)->record.job.spec();
     batch_size = spec.batch_size();
-    for (const auto& [name, type] : spec.dataset().stream().columns()) {
-      columns[name] = {FromProto(type.dtype()), {type.dims().begin(), type.dims().end()}};
-    }
+    columns = StreamColumnsOf(spec.dataset().stream());
   }
   absl::StatusOr<PushedBatches> batches = examples.Take(columns, batch_size);
   if (!batches.ok()) return batches.status();

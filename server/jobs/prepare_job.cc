@@ -449,7 +449,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
     status = CheckColumns(registry, *graph, job.columns, *evaluated->dataset);
     if (!status.ok()) return Field("validation.dataset", std::string(status.message()));
   }
-  if (streams) SetStreamColumns(*graph, job.columns, &job.stream);
+  if (streams) SetStreamColumns(registry, *graph, job.columns, &job.stream);
   // A stream is one epoch.
   const int64_t examples = streams ? spec.steps() * batch : (*dataset)->training_examples();
   const int64_t steps_per_epoch = examples / batch;

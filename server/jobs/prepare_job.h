@@ -33,7 +33,7 @@ struct PreparedJob {
   int64_t total_steps = 0;
   int64_t parameters = 0;  // trained elements
   double tokens_per_step = 0;
-  // Of a dataset of format STREAM: the types of all its columns, as ExampleStream.columns.
+  // Of a dataset of format STREAM: its `columns` and `ranges`, all of them.
   v1::ExampleStream stream;
   // The examples of a text that was tokenized; null: none was. Submit keeps them (KeepTokens).
   std::shared_ptr<const Dataset> tokens;

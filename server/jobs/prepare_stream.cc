@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,16 @@ absl::StatusOr<int64_t> BytesOfBatch(const TensorType& example, int64_t batch) {
   if (bytes <= kMaxBatchBytes) return bytes;
   return absl::InvalidArgumentError(absl::StrCat("a batch of it has more than ", kMaxBatchBytes,
                                                  " bytes; use a smaller batch_size, or a dataset"));
+}
+
+IntegerRange ToRange(const v1::IntegerRanges::Range& range) {
+  return {range.low(), range.high(),
+          range.has_ignored() ? std::optional(range.ignored()) : std::nullopt};
+}
+
+bool Holds(const v1::IntegerRanges& ranges, const IntegerRange& wanted) {
+  return std::any_of(ranges.ranges().begin(), ranges.ranges().end(),
+                     [&](const auto& range) { return ToRange(range) == wanted; });
 }
 
 }  // namespace
@@ -114,15 +125,43 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineOfColumns(
   return Dataset::FromColumns(std::move(outline), 0);
 }
 
-void SetStreamColumns(const Graph& graph, const std::map<std::string, std::string>& columns,
+void SetStreamColumns(const OpRegistry& registry, const Graph& graph,
+                      const std::map<std::string, std::string>& columns,
                       v1::ExampleStream* stream) {
   stream->clear_columns();
+  stream->clear_ranges();
   for (const Value& value : graph.values()) {
     if (value.kind != ValueKind::kInput || value.example_weights) continue;
     v1::TensorType& type = (*stream->mutable_columns())[columns.at(value.name)];
     type.set_dtype(ToProto(value.type.dtype));
     type.mutable_dims()->Assign(value.type.dims.begin() + 1, value.type.dims.end());
   }
+  for (const auto& [input, ranges] : IndexRanges(registry, graph)) {
+    v1::IntegerRanges& of_column = (*stream->mutable_ranges())[columns.at(input)];
+    for (const InputRange& range : ranges) {
+      // A loss and its metric accept the same labels.
+      if (Holds(of_column, range.range)) continue;
+      v1::IntegerRanges::Range* added = of_column.add_ranges();
+      added->set_low(range.range.low);
+      added->set_high(range.range.high);
+      if (range.range.ignored.has_value()) added->set_ignored(*range.range.ignored);
+      added->set_reader(range.reader);
+    }
+  }
+}
+
+std::map<std::string, StreamColumn> StreamColumnsOf(const v1::ExampleStream& stream) {
+  std::map<std::string, StreamColumn> columns;
+  for (const auto& [name, type] : stream.columns()) {
+    StreamColumn& column = columns[name];
+    column.example = {FromProto(type.dtype()), {type.dims().begin(), type.dims().end()}};
+    const auto ranges = stream.ranges().find(name);
+    if (ranges == stream.ranges().end()) continue;
+    for (const v1::IntegerRanges::Range& range : ranges->second.ranges()) {
+      column.ranges.push_back({ToRange(range), range.reader()});
+    }
+  }
+  return columns;
 }
 
 }  // namespace espalier

@@ -13,15 +13,43 @@
 namespace espalier {
 namespace {
 
-std::string ColumnList(const std::map<std::string, TensorType>& columns) {
+using StreamColumns = std::map<std::string, StreamColumn>;
+
+std::string ColumnList(const StreamColumns& columns) {
   return absl::StrJoin(columns, ", ", [](std::string* out, const auto& column) {
     absl::StrAppend(out, "'", column.first, "'");
   });
 }
 
+absl::Status CheckColumnsOfStream(const Dataset& examples, const StreamColumns& wanted) {
+  for (const Column& column : examples.columns()) {
+    const StreamColumn& as = wanted.at(column.name);
+    absl::Status status = CheckExamples(examples, column, as.example);
+    if (status.ok()) status = CheckRanges(examples, column, as.ranges);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// The examples of one batch.
+absl::StatusOr<std::shared_ptr<const Dataset>> BatchOf(const Dataset& examples, int64_t batch,
+                                                       int64_t batch_size) {
+  std::vector<Column> columns;
+  for (const Column& all : examples.columns()) {
+    Column& column = columns.emplace_back();
+    column.name = all.name;
+    column.example = all.example;
+    const int64_t bytes = batch_size * all.example.bytes();
+    const auto begin = all.data.begin() + batch * bytes;
+    column.data.assign(begin, begin + bytes);
+  }
+  return Dataset::FromColumns(std::move(columns), 0);
+}
+
 // Checks the values as workers read them: that converts types.
 absl::Status CheckValues(const std::map<std::string, ArrayPieces>& arrays,
-                         const std::map<std::string, TensorType>& wanted) {
+                         const StreamColumns& wanted, const PushedBatches& batches,
+                         int64_t batch_size) {
   std::vector<Column> columns;
   for (const auto& [name, array] : arrays) {
     Array read = AsRead(array);
@@ -33,11 +61,16 @@ absl::Status CheckValues(const std::map<std::string, ArrayPieces>& arrays,
   const absl::StatusOr<std::shared_ptr<const Dataset>> examples =
       Dataset::FromColumns(std::move(columns), 0);
   if (!examples.ok()) return examples.status();
-  for (const Column& column : (*examples)->columns()) {
-    if (absl::Status s = CheckExamples(**examples, column, wanted.at(column.name)); !s.ok())
-      return s;
+  const absl::Status all = CheckColumnsOfStream(**examples, wanted);
+  // The client knows its batches, but not which of them came in one call.
+  for (int64_t i = 0; !all.ok() && i < batches.steps; ++i) {
+    const auto batch = BatchOf(**examples, i, batch_size);
+    const absl::Status status = batch.ok() ? CheckColumnsOfStream(**batch, wanted) : batch.status();
+    if (status.ok()) continue;
+    return absl::Status(status.code(), absl::StrCat("batch of step ", batches.first_step + i, ": ",
+                                                    status.message()));
   }
-  return absl::OkStatus();
+  return all;
 }
 
 }  // namespace
@@ -104,8 +137,8 @@ absl::Status PushedExamples::Add(v1::PushExamplesRequest message) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PushedBatches> PushedExamples::Take(const std::map<std::string, TensorType>& columns,
-                                                   int64_t batch_size) {
+absl::StatusOr<PushedBatches> PushedExamples::Take(
+    const std::map<std::string, StreamColumn>& columns, int64_t batch_size) {
   PushedBatches batches;
   batches.first_step = first_step_;
   batches.end = end_;
@@ -116,7 +149,7 @@ absl::StatusOr<PushedBatches> PushedExamples::Take(const std::map<std::string, T
                      "; leave an incomplete last batch out, or fill it"));
   }
   batches.steps = examples_ / batch_size;
-  for (const auto& [name, type] : columns) {
+  for (const auto& [name, column] : columns) {
     if (columns_.contains(name)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("column '", name, "' is missing; the job wants ", ColumnList(columns)));
@@ -132,10 +165,7 @@ absl::StatusOr<PushedBatches> PushedExamples::Take(const std::map<std::string, T
     arrays[name] = {{given.example.dtype, std::move(dims)},
                     {given.pieces.begin(), given.pieces.end()}};
   }
-  if (absl::Status s = CheckValues(arrays, columns); !s.ok()) {
-    return absl::Status(s.code(),
-                        absl::StrCat("batches from step ", first_step_, " on: ", s.message()));
-  }
+  if (absl::Status s = CheckValues(arrays, columns, batches, batch_size); !s.ok()) return s;
   absl::StatusOr<std::string> npz = WriteNpz(arrays);
   if (!npz.ok()) return npz.status();
   batches.npz = *std::move(npz);

@@ -11,6 +11,7 @@
 #include "espalier/v1/training.pb.h"
 #include "ops/tensor/shape.h"
 #include "server/jobs/example_stream.h"
+#include "server/jobs/prepare_stream.h"
 
 namespace espalier {
 
@@ -22,9 +23,10 @@ class PushedExamples {
   // Adds the next message of the call. InvalidArgument names the column.
   absl::Status Add(v1::PushExamplesRequest message);
 
-  // Returns the batches of all messages. InvalidArgument names column and example if they do not
-  // fit `columns`, the types of one example of each column, or do not fill batches. Call once.
-  absl::StatusOr<PushedBatches> Take(const std::map<std::string, TensorType>& columns,
+  // Returns the batches of all messages. InvalidArgument if they do not fit `columns`, or do not
+  // fill batches; of a value it names the step, the column and the example of the step's batch.
+  // Call once.
+  absl::StatusOr<PushedBatches> Take(const std::map<std::string, StreamColumn>& columns,
                                      int64_t batch_size);
 
  private:

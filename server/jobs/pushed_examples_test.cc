@@ -43,17 +43,20 @@ v1::TensorValue Labels(const std::vector<int32_t>& labels) {
   return Values(v1::I32, {static_cast<int64_t>(labels.size())}, labels);
 }
 
-absl::StatusOr<PushedBatches> Take(PushedExamples& examples) {
-  return examples.Take({{"x", {DType::kF32, {2}}}, {"label", {DType::kI32, {}}}}, kBatch);
+absl::StatusOr<PushedBatches> Take(PushedExamples& examples,
+                                   const std::vector<InputRange>& labels = {}) {
+  return examples.Take({{"x", {{DType::kF32, {2}}, {}}}, {"label", {{DType::kI32, {}}, labels}}},
+                       kBatch);
 }
 
-std::string Refusal(const std::vector<v1::PushExamplesRequest>& messages) {
+std::string Refusal(const std::vector<v1::PushExamplesRequest>& messages,
+                    const std::vector<InputRange>& labels = {}) {
   PushedExamples examples;
   absl::Status status;
   for (const v1::PushExamplesRequest& message : messages) {
     if (status.ok()) status = examples.Add(message);
   }
-  if (status.ok()) status = Take(examples).status();
+  if (status.ok()) status = Take(examples, labels).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   return std::string(status.message());
 }
@@ -127,8 +130,8 @@ TEST(PushedExamples, RefusalsNameColumnAndExample) {
       Refusal({Message(Floats(2), Values(v1::I64, {2}, std::vector<int64_t>{1, 1LL << 40}))}),
       HasSubstr("column 'label'"));
   const std::vector<float> bad = {0, 1, 2, std::numeric_limits<float>::quiet_NaN()};
-  EXPECT_THAT(Refusal({Message(Values(v1::F32, {2, 2}, bad), labels)}),
-              HasSubstr("column 'x': example 1, element 1 is NaN"));
+  EXPECT_THAT(Refusal({Message(Floats(2), labels), Message(Values(v1::F32, {2, 2}, bad), labels)}),
+              HasSubstr("batch of step 1: column 'x': example 1, element 1 is NaN"));
   EXPECT_THAT(Refusal({Message(Values(v1::BF16, {2, 2}, std::vector<uint16_t>(4)), labels)}),
               HasSubstr("column 'x': its element type is BF16"));
   v1::TensorValue short_of_data = Floats(2);
@@ -138,6 +141,34 @@ TEST(PushedExamples, RefusalsNameColumnAndExample) {
               HasSubstr("bytes in a call"));
   EXPECT_THAT(Refusal({Message(Floats(2), labels), lacks}), HasSubstr("lacks columns"));
   EXPECT_THAT(Refusal({lacks, Message(Floats(2), labels)}), HasSubstr("an earlier message"));
+}
+
+TEST(PushedExamples, IntegersAreThoseThatTheModelAccepts) {
+  const InputRange loss = {{0, 9, -100}, "node 'loss' (train.py:12)"};
+  const InputRange rows = {{-1, 4, std::nullopt}, "node 'lookup'"};
+  const auto taken = [](const std::vector<int32_t>& labels, const std::vector<InputRange>& ranges) {
+    PushedExamples examples;
+    EXPECT_TRUE(
+        examples.Add(Message(Floats(static_cast<int64_t>(labels.size())), Labels(labels))).ok());
+    return Take(examples, ranges).status();
+  };
+  EXPECT_EQ(taken({0, 9, -100, 5}, {loss}), absl::OkStatus());
+  EXPECT_EQ(taken({0, 4}, {loss, rows}), absl::OkStatus());
+  EXPECT_EQ(taken({0, 1 << 30}, {}), absl::OkStatus()) << "as of a job of an earlier release";
+
+  v1::PushExamplesRequest first = Message(Floats(4), Labels({0, 9, 1, 1}));
+  first.set_first_step(7);
+  const v1::PushExamplesRequest second = Message(Floats(4), Labels({1, 10, 99, 1}));
+  EXPECT_EQ(
+      Refusal({first, second}, {loss}),
+      "batch of step 9: column 'label': example 1 is 10; accepted are 0 to 9, and -100, which "
+      "is ignored, by node 'loss' (train.py:12)");
+  EXPECT_THAT(Refusal({Message(Floats(2), Labels({-1, 2}))}, {loss, rows}),
+              HasSubstr("example 0 is -1; accepted are 0 to 9"));
+  EXPECT_THAT(Refusal({Message(Floats(2), Labels({1, 5}))}, {loss, rows}),
+              HasSubstr("example 1 is 5; accepted are -1 to 4, by node 'lookup'"));
+  EXPECT_THAT(Refusal({Message(Floats(2), Labels({1, -100}))}, {loss, rows}),
+              HasSubstr("example 1 is -100; accepted are -1 to 4"));
 }
 
 }  // namespace

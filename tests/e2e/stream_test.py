@@ -181,7 +181,12 @@ class StreamTest(Streams):
         bad["x"][21, 0, 3, 4] = np.nan
         code, text = error_of(lambda: training.PushExamples(messages(job_id, bad, 0, 2)))
         self.assertEqual(code, grpc.StatusCode.INVALID_ARGUMENT)
-        self.assertIn("column 'x': example 21, element 28 is NaN", text)
+        self.assertIn("batch of step 1: column 'x': example 5, element 28 is NaN", text)
+        worse = {name: array.copy() for name, array in self.data.items()}
+        worse["labels"][35] = 10
+        code, text = error_of(lambda: training.PushExamples(messages(job_id, worse, 0, 3)))
+        self.assertEqual(code, grpc.StatusCode.INVALID_ARGUMENT)
+        self.assertRegex(text, "batch of step 2: column 'labels': example 3 is 10; accepted are 0 to 9, and -100.* by node 'loss'")
         code, text = error_of(lambda: training.PushExamples(messages(job_id, {"x": bad["x"]}, 0, 1)))
         self.assertIn("column 'labels' is missing", text)
         training.Cancel(training_pb2.CancelRequest(job_id=job_id))

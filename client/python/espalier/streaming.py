@@ -109,6 +109,8 @@ def _send(job: Job, first_step: int, batches: Sequence[Encoded], end: bool, stop
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
             continue
+        except errors.InvalidArgument as error:
+            raise errors.InvalidArgument(job._with_sources(str(error))) from None
         give_up, pause = math.inf, 0.2
         if not reply.full:
             return True

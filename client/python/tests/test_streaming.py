@@ -13,7 +13,6 @@ import espalier
 from espalier import data as datasets
 from espalier import errors
 from espalier.training import Callback, fit
-from espalier.v1 import training_pb2
 
 BATCH = 32
 DATA = small.examples(256)  # 8 batches
@@ -120,7 +119,7 @@ def test_what_the_data_raise_is_raised_and_the_job_can_go_on(daemon, curve):
     with pytest.raises(RuntimeError, match="the disk of the loader"):
         run(breaks(), stream=True, steps=8, name="broken")
     job = max((job for job in daemon.jobs() if job.spec.name == "broken"), key=lambda job: int(job.id[4:]))
-    assert job.state == training_pb2.CANCELLED
+    assert job.state == "cancelled"
     job = daemon.job(job.id)
     assert job.stream_position == 3
     with pytest.raises(errors.FailedPrecondition, match="espalier jobs resume"):
@@ -141,6 +140,33 @@ def test_values_that_cannot_be_are_named(daemon):
     bad["x"][40, 2] = np.nan
     with pytest.raises(errors.InvalidArgument, match=r"column 'x': example \d+, element 2 is NaN"):
         run(bad, stream=True, steps=8)
+
+
+def test_a_label_that_is_no_class_is_refused_and_the_right_one_can_follow(daemon, curve):
+    def batches(first, end, source=DATA):
+        """Once: arrays would be read again for the steps that are left."""
+        return iter([{name: array[first * BATCH : end * BATCH] for name, array in source.items()}])
+
+    bad = {name: array.copy() for name, array in DATA.items()}
+    bad["labels"][2 * BATCH + 5] = 3
+    wanted = (
+        r"batch of step 2: column 'labels': example 5 is 3; accepted are 0 to 2, and -100, which is ignored, by node "
+        r"'sparse_categorical_crossentropy' \(sparse_categorical_crossentropy, .*small\.py:\d+\)"
+    )
+    with pytest.raises(errors.InvalidArgument, match=wanted):
+        run(bad, stream=True, steps=8, name="bad-label")
+    info = max((job for job in daemon.jobs() if job.spec.name == "bad-label"), key=lambda job: int(job.id[4:]))
+    job = daemon.job(info.id)
+    assert job.state == "cancelled"
+    assert job.stream_position <= 2
+    job.resume()
+    assert job.push(batches(job.stream_position, 2), end=False) == 2
+    with pytest.raises(errors.InvalidArgument, match=wanted):
+        job.push(batches(2, 4, bad), end=False)
+    assert job.stream_position == 2
+    assert job.push(batches(2, 8)) == 8
+    job.wait()
+    assert job.history["loss"] == curve[:8]
 
 
 def test_what_a_stream_cannot_do_is_refused_before_a_job_is_queued(daemon):
