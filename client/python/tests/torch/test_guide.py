@@ -1,4 +1,4 @@
-"""The Python of docs/guide/pytorch.md runs as it stands there."""
+"""The Python of docs/guide/pytorch.md and README.md runs as it stands there."""
 
 import torch
 from pages import run
@@ -18,3 +18,12 @@ def test_the_guide_runs(daemon):
     assert losses[-1] < 0.8 * losses[0]
     for name, tensor in module.state_dict().items():
         assert not torch.equal(tensor, before[name]), name
+
+
+def test_the_readme_runs():
+    torch.manual_seed(0)
+    names = run("../../README.md", {})
+    assert names["result"].history["loss"][-1] < 0.3
+    with torch.no_grad():
+        expected = names["model"](names["x"][:4]).numpy()
+    assert abs(names["logits"]["output"] - expected).max() < 1e-4
