@@ -78,7 +78,6 @@ absl::Status SetEvaluation(const v1::TrainingSpec& spec, const Dataset& evaluate
   return absl::OkStatus();
 }
 
-// Returns the artifact's only .onnx file; weight files may lie next to it.
 absl::StatusOr<std::string> OnnxFile(const ArtifactStore& artifacts, const std::string& name) {
   absl::StatusOr<v1::Artifact> artifact = artifacts.Find(name);
   if (!artifact.ok()) return artifact.status();

@@ -244,7 +244,10 @@ def test_arguments_that_cannot_be_are_refused_before_anything_is_sent(daemon):
         ({"optimizer": "adamm"}, "'adamm'.*accepted are .*; did you mean 'adam'"),
         ({"search": {"budgte": 3}}, "'budgte'.*budget.*did you mean 'budget'"),
         ({"search": {"strategy": "data-paralel"}}, "'data-paralel'; accepted are .*did you mean 'data_parallel'"),
-        ({"search": {"strategy": "fastest"}}, "'fastest'; accepted are search, data_parallel, single_device, imported$"),
+        (
+            {"search": {"strategy": "fastest"}},
+            "'fastest'; accepted are search, data_parallel, single_device, imported$",
+        ),
         ({"verbose": 3}, "verbose"),
         ({"columns": {"z": "x"}}, "input z"),
         ({"columns": {"lables": "x"}}, "input lables; the graph's are x, labels; did you mean 'labels'"),

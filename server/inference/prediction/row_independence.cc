@@ -73,8 +73,8 @@ bool Differ(const std::vector<float>& a, const std::vector<float>& b) {
   return difference > kTolerance * largest;
 }
 
-// A round of passes with integers from `low` on: an output that mixes examples, or empty, or nothing
-// if the graph refuses such inputs.
+// A round of passes with integers from `low` on: an output that mixes examples, or empty, or
+// nothing if the graph refuses such inputs.
 std::optional<std::string> MixedOutput(BatchRunner& runner, int64_t batch, int low) {
   const GraphSignature& signature = runner.signature();
   const auto run = [&](const std::vector<std::string>& inputs) {
