@@ -148,8 +148,8 @@ class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
     ) -> Steps[str]:
         """Uploads a file, a folder, several files, or arrays by name (a dataset); returns the artifact's name.
 
-        Without `name`, an artifact of this kind and content is found again, and nothing is sent. Kinds are "onnx" (.onnx
-        files, with those that hold its tensors), "model" (folders and .gguf files) and "dataset" (others); None: by
+        Without `name`, an artifact of this kind and content is found again, and nothing is sent. Kinds are "onnx" (an
+        .onnx file, with those that hold its tensors), "model" (a folder or .gguf file) and "dataset" (others); None: by
         `files`. AlreadyExists if `name` is taken, unless `replace`.
         """
         if isinstance(files, Mapping):
