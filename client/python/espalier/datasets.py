@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from espalier import data as formats
 from espalier.client import Client, default_client
+from espalier.counts import check_count
 from espalier.errors import InvalidArgument
 from espalier.npz import Array
 from espalier.steps import drive
@@ -27,8 +28,7 @@ def batches(
     Those that do not fill a batch at the end are left out. A file is read with numpy.load before. InvalidArgument if
     inputs and columns do not fit; what an iterable raises is passed on.
     """
-    if batch_size < 1:
-        raise InvalidArgument(f"batch_size is {batch_size}; accepted: 1 or more")
+    check_count("batch_size", batch_size)
     if isinstance(data, str) or hasattr(data, "__fspath__"):
         raise InvalidArgument(f"batches: {data!r} is a name; give its arrays, as dict(numpy.load(...))")
     return formats.batches(data, formats.inputs_of(graph), columns, batch_size)

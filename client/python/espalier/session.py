@@ -22,6 +22,7 @@ import numpy as np
 from espalier import data as datasets
 from espalier import errors, kept_sessions
 from espalier.client import Client, default_client
+from espalier.counts import check_count
 from espalier.npz import Array, as_array
 from espalier.optimizers import Optimizer
 from espalier.plan import Plan
@@ -87,7 +88,7 @@ class Session:
     ):
         if not 0 <= validation_split < 1:
             raise errors.InvalidArgument(f"validation_split is {validation_split}; accepted: 0 or more, less than 1")
-        self.batch_size = int(batch_size)
+        self.batch_size = check_count("batch_size", batch_size)
         self._given_columns = dict(columns or {})
         spec = make_spec(
             graph, optimizer=optimizer, batch_size=batch_size, seed=seed, name=name, search=search, precision=precision
@@ -242,10 +243,9 @@ class Session:
 
         `self.steps` has those of each. The batches follow one another in the data; a batch that is given serves all.
         """
-        if isinstance(steps, bool) or int(steps) != steps or steps < 1:
-            raise errors.InvalidArgument(f"steps is {steps}; accepted: an integer above 0")
+        count = check_count("steps", steps)
         source, parts = self._batch(batch)
-        reply = self._ask("step", parts, step=Command.Step(steps=int(steps), batch=source)).reply
+        reply = self._ask("step", parts, step=Command.Step(steps=count, batch=source)).reply
         self.means = dict(reply.means)
         self.steps = [dict(report.values) for report in reply.steps]
         self._ask_hook()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from espalier import data as datasets
 from espalier import errors, kept_sessions
 from espalier.client import Client, default_client
+from espalier.counts import check_counts
 from espalier.interrupt import ask, submit_or_cancel
 from espalier.job import History, Job, Position, Reports, is_over, state_name
 from espalier.optimizers import Optimizer
@@ -239,6 +240,7 @@ def fit(
     """
     if not 0 <= validation_split < 1:
         raise errors.InvalidArgument(f"validation_split is {validation_split}; accepted: 0 or more, less than 1")
+    check_counts(0, steps_per_epoch=steps_per_epoch, initial_epoch=initial_epoch)
     spec = make_spec(
         graph,
         optimizer=optimizer,

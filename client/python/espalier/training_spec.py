@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from espalier import errors
+from espalier.counts import check_count, check_counts
 from espalier.optimizers import Optimizer, resolve
 from espalier.search import search_options
 from espalier.spelling import meant
@@ -40,9 +41,9 @@ def make_spec(
     """The specification of a job, without its dataset. InvalidArgument for what cannot be."""
     if epochs is not None and steps is not None:
         raise errors.InvalidArgument("give epochs or steps, not both")
-    for what, count in (("batch_size", batch_size), ("epochs", epochs), ("steps", steps)):
-        if count is not None and (isinstance(count, bool) or int(count) != count or count < 1):
-            raise errors.InvalidArgument(f"{what} is {count}; accepted: an integer above 0")
+    check_count("batch_size", batch_size)
+    check_counts(epochs=epochs, steps=steps)
+    check_counts(0, checkpoint_every=checkpoint_every)
     if precision is not None and precision not in _PRECISIONS:
         accepted = f"accepted are {', '.join(_PRECISIONS)}{meant(str(precision), _PRECISIONS)}"
         raise errors.InvalidArgument(f"precision {precision!r}: {accepted}")

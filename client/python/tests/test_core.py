@@ -460,6 +460,13 @@ def test_what_comes_too_early_or_too_late_is_refused(daemon):
     points, labels = data(BATCH)
     with pytest.raises(InvalidArgument, match="batch_size 8, and the model was made for 16"):
         model.fit(points, labels, batch_size=8)
+    for epochs in (0, 1.5, True):
+        with pytest.raises(InvalidArgument, match=f"^epochs is {epochs}; accepted: an integer above 0$"):
+            model.fit(points, labels, epochs=epochs)
+    config = FFConfig(["-b", "4"])
+    config.batch_size = 0
+    with pytest.raises(InvalidArgument, match=r"^batch_size is 0; accepted: an integer above 0$"):
+        FFModel(config)
     with pytest.raises(InvalidArgument, match="do not fill a batch of 16"):
         model.fit(points[:3], labels[:3])
     with pytest.raises(InvalidArgument, match="unequal numbers of examples"):

@@ -128,6 +128,8 @@ def test_batches_feed_a_session(daemon, curve):
     assert losses == curve
     with pytest.raises(errors.InvalidArgument, match="is a name"):
         datasets.batches("digits.npz", graph, 32)
+    with pytest.raises(errors.InvalidArgument, match=r"^batch_size is 0; accepted: an integer above 0$"):
+        datasets.batches({"x": X}, graph, 0)
     with pytest.raises(errors.InvalidArgument, match="the data has no column labels"):
         next(datasets.batches({"x": X}, graph, 32))
 

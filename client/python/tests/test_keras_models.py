@@ -525,11 +525,23 @@ def test_weights_fit_a_model_that_is_built_again(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("size", [0, -4, 2.5, "32", True])
-def test_batch_sizes_that_cannot_be_are_refused(size):
+def test_counts_that_cannot_be_are_refused(size):
+    """Before anything is sent: there is no daemon."""
     model = Sequential([L.Dense(2, input_shape=(3,))])
     model.compile("sgd", "mse")
-    with pytest.raises(InvalidArgument, match="batch_size="):
-        model.fit(np.zeros((8, 3)), np.zeros((8, 2)), batch_size=size)
+    x, y = np.zeros((8, 3)), np.zeros((8, 2))
+    in_fit = ["batch_size", "epochs", "steps_per_epoch", "validation_steps", "validation_batch_size"]
+    calls = [(name, lambda **given: model.fit(x, y, **given)) for name in in_fit]
+    for name in ("batch_size", "steps"):
+        calls += [
+            (name, lambda **given: model.evaluate(x, y, **given)),
+            (name, lambda **given: model.predict(x, **given)),
+        ]
+    for name, call in calls:
+        with pytest.raises(InvalidArgument, match=f"^{name} is {size!r}; accepted: an integer above 0$"):
+            call(**{name: size})
+    with pytest.raises(InvalidArgument, match=r"^initial_epoch is -1; accepted: an integer of 0 or more$"):
+        model.fit(x, y, initial_epoch=-1)
 
 
 def test_what_compile_was_given_can_be_read():

@@ -278,6 +278,8 @@ def test_refused(daemon, folder, tmp_path):
         ({"freeze": "decoder.*"}, "decoder"),
         ({"columns": {"labels": "missing"}}, "missing"),
         ({"validation_split": 1.0}, "validation_split"),
+        ({"batch_size": 0}, "^batch_size is 0; accepted: an integer above 0$"),
+        ({"epochs": 1.0}, "^epochs is 1.0; accepted: an integer above 0$"),
         ({"callbacks": [callbacks.ReduceLROnPlateau()]}, "trains by a job"),
     ]
     for options, message in cases:

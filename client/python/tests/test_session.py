@@ -155,8 +155,12 @@ def test_what_is_wrong_is_refused_and_the_session_goes_on(daemon):
             session.forward({"x": data["x"]})
         with pytest.raises(errors.InvalidArgument, match="no input reads"):
             session.predict({"y": data["x"]})
-        with pytest.raises(errors.InvalidArgument):
-            session.step(steps=0)
+        for steps in (0, -1, 2.0, True):
+            with pytest.raises(errors.InvalidArgument, match=f"^steps is {steps}; accepted: an integer above 0$"):
+                session.step(steps=steps)
+        for size in (0, 16.0):
+            with pytest.raises(errors.InvalidArgument, match=f"^batch_size is {size}; accepted: an integer above 0$"):
+                espalier.Session(small.graph(), data, optimizer="sgd", batch_size=size)
         with pytest.raises(errors.FailedPrecondition, match="validation_split"):
             session.evaluate()
         wrong = {"x": data["x"], "labels": np.where(np.arange(32) == 17, 3, data["labels"])}

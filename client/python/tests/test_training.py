@@ -235,8 +235,17 @@ def test_arguments_that_cannot_be_are_refused_before_anything_is_sent(daemon):
     data = small.examples(40)
     for wrong, message in [
         ({"epochs": 1, "steps": 2}, "epochs or steps"),
-        ({"batch_size": 0}, "batch_size is 0"),
+        *(({name: 0}, f"^{name} is 0; accepted: an integer above 0$") for name in ("batch_size", "epochs", "steps")),
+        ({"batch_size": -16}, "batch_size is -16"),
+        ({"batch_size": True}, "batch_size is True"),
+        ({"batch_size": 16.0}, "batch_size is 16.0"),
+        ({"batch_size": "16"}, "batch_size is '16'"),
+        ({"batch_size": None}, "batch_size is None"),
         ({"steps": 1.5}, "steps is 1.5"),
+        ({"steps": float("nan")}, "steps is nan"),
+        ({"checkpoint_every": -1}, "checkpoint_every is -1; accepted: an integer of 0 or more"),
+        ({"steps_per_epoch": 2.0}, "steps_per_epoch is 2.0; accepted: an integer of 0 or more"),
+        ({"initial_epoch": -1}, "initial_epoch is -1; accepted: an integer of 0 or more"),
         ({"validation_split": 1.0}, "validation_split"),
         ({"precision": "f8"}, "precision 'f8'"),
         ({"precision": "bfloat-16"}, "did you mean 'bfloat16'"),

@@ -9,6 +9,7 @@ from espalier.core import initializers
 from espalier.core.enums import ActiMode, DataType, OpType, dtype_of
 from espalier.core.initializers import Initializer
 from espalier.core.layer import Op, Parameter, Tensor
+from espalier.counts import check_count
 from espalier.errors import FailedPrecondition, InvalidArgument
 from espalier.graph import AttributeValue, Graph, glorot_uniform, zeros
 from espalier.v1 import graph_pb2
@@ -154,7 +155,7 @@ class Builder:
 
     def __init__(self, batch_size: int) -> None:
         self._graph = Graph("ffmodel")
-        self._batch_size = batch_size
+        self._batch_size = check_count("batch_size", batch_size)
         self._layers: dict[int, Op] = {}
         self._inputs: list[Tensor] = []
         self._labels: dict[str, int] = {}

@@ -19,6 +19,7 @@ from espalier.core.layer import Array, Feed, Op, Parameter, Tensor
 from espalier.core.loss import LABEL, Compiled, add_loss, loss_type_of, metric_of
 from espalier.core.metrics import PerfMetrics
 from espalier.core.settle import settle
+from espalier.counts import check_count
 from espalier.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from espalier.notes import warn
 from espalier.plan import Plan
@@ -316,6 +317,7 @@ class Running(Feeding):
         x, y: data loaders or arrays, several as a list. Examples that do not fill the last batch are skipped, as in
         FlexFlow. verbose: 1 shows a bar (in a log, a line every 10 seconds) and a line for each epoch, 0 nothing.
         """
+        check_count("epochs", epochs)
         self._need_optimizer()
         loaders = self._loaders_of("fit", x, y, batch_size)
         steps = loaders[0].num_samples // self._batch_size

@@ -16,6 +16,7 @@ import numpy as np
 from espalier import safetensors_io
 from espalier.callbacks import prepared
 from espalier.client import Client
+from espalier.counts import check_count, check_counts
 from espalier.errors import AlreadyExists, InvalidArgument
 from espalier.jax.convert import Converted, leaf_name, to_graph
 from espalier.jax.live_params import Following
@@ -97,6 +98,8 @@ class Trainer:
         In a session (execution="session", or callbacks that need one) callbacks see trainer.params and trainer.state as
         they are after each epoch; those that they replace are sent; `evaluate` uses the session.
         """
+        check_count("batch_size", batch_size)
+        check_counts(epochs=epochs, steps=steps)
         converted, columns, arrays = self._converted(data, batch_size, example_batch)
         total = _steps(arrays, batch_size, epochs, steps, validation_split)
         proto = self._optimizer(converted, total, whole=steps is not None or arrays is not None)
@@ -156,6 +159,7 @@ class Trainer:
         that ends. Tensors have the names of the leaves of params; some lie transposed there, as write_back knows. Other
         arguments and errors: espalier.Session.
         """
+        check_counts(batch_size=batch_size, total_steps=total_steps)
         if data is None and example_batch is None:
             raise InvalidArgument("session: give data, or an example_batch of what its commands bring")
         if batch_size is None:
@@ -196,6 +200,7 @@ class Trainer:
         search: Mapping[str, object] | None = None,
     ) -> dict[str, float]:
         """Loss and metrics of all examples, without dropout and with running statistics. data: as `fit` takes it."""
+        check_count("batch_size", batch_size)
         if self._following is not None and self._following.run is not None:
             session = self._following.run.needs_session("evaluate")
             self._following.push()
@@ -220,6 +225,7 @@ class Trainer:
         `function` is a model's apply, as it is used for inference; it returns arrays whose dimension 0 is the batch, in
         any pytree. inputs: an array, a dict, or a tuple of several arguments.
         """
+        check_count("batch_size", batch_size)
         converted, shapes = self._predictor(function, inputs, batch_size)
         arguments = _arguments(inputs)
         columns = _columns(arguments, jax.tree_util.tree_leaves(arguments), converted)

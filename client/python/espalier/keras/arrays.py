@@ -40,15 +40,6 @@ def as_array(value: Any, what: str) -> Array:
     return array.astype(np.int64) if array.dtype in (np.uint16, np.uint32, np.uint64) else array
 
 
-def batch_size_of(given: Any) -> int | None:
-    """The batch size that a user gave; None for none. InvalidArgument for what is no integer above 0."""
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-        raise InvalidArgument(f"batch_size={given!r}; accepted: an integer above 0")
-    return int(given)
-
-
 def _is_array(value: Any) -> bool:
     return hasattr(value, "__array__") or (
         isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], (int, float, bool))

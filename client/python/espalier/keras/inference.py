@@ -10,9 +10,10 @@ import numpy as np
 
 from espalier import callbacks as callback_classes
 from espalier.client import default_client
+from espalier.counts import check_counts
 from espalier.errors import FailedPrecondition, InvalidArgument
 from espalier.keras import backend, validation
-from espalier.keras.arrays import WEIGHTS, Array, Source, batch_size_of
+from espalier.keras.arrays import WEIGHTS, Array, Source
 from espalier.keras.heads import LossGraph, add_predictions, ensure_trainable
 from espalier.keras.model_session import ModelSession, Wanted
 from espalier.keras.optimizers import LearningRateSchedule
@@ -170,8 +171,9 @@ class Inference(Trainer):
         x, y, sample_weight: as `fit` takes them; steps: so many batches of an iterable, or of batch_size. Returns the
         loss, or a list of loss and metrics, or with return_dict a dict. client, search: as espalier.fit takes them.
         """
+        check_counts(batch_size=batch_size, steps=steps)
         source = Source(x, y, sample_weight, None, "evaluate")
-        size = batch_size_of(batch_size) or source.batch_size or self._default_batch_size
+        size = batch_size or source.batch_size or self._default_batch_size
         if steps is not None and source.examples is not None and source.examples > int(steps) * size:
             source.take_last(source.examples - int(steps) * size)
         told = self._told(callbacks)
@@ -220,8 +222,9 @@ class Inference(Trainer):
         x: arrays as `fit` takes them, or an iterable of batches of x, (x, y) or (x, y, sample_weight). The model need
         not be compiled. client, search: as espalier.fit takes them.
         """
+        check_counts(batch_size=batch_size, steps=steps)
         source = Source(x, None, None, None, "predict", labels=False)
-        size = batch_size_of(batch_size) or source.batch_size or self._default_batch_size
+        size = batch_size or source.batch_size or self._default_batch_size
         if steps is not None and source.examples is not None and source.examples > int(steps) * size:
             source.take_last(source.examples - int(steps) * size)
         told = self._told(callbacks)

@@ -10,6 +10,7 @@ import numpy as np
 from espalier import callbacks as callback_classes
 from espalier import monitors
 from espalier import training as jobs
+from espalier.counts import check_count, check_counts
 from espalier.errors import InvalidArgument
 from espalier.keras import arrays, backend, validation
 from espalier.keras.directing import Directing, NeedsSession
@@ -148,20 +149,25 @@ class Trainer:
         Weights have the trained elements afterwards. A training in a session goes on with the optimizer state of one
         before; others begin with a new one. Errors as espalier.fit.
         """
-        if isinstance(validation_freq, bool) or not isinstance(validation_freq, int) or validation_freq < 1:
-            raise InvalidArgument(f"fit: validation_freq={validation_freq!r}; accepted: an integer above 0")
-        if isinstance(epochs, float):
-            raise InvalidArgument(f"fit: epochs={epochs!r}; accepted: an integer above 0")
+        check_count("epochs", epochs)
+        check_counts(
+            batch_size=batch_size,
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+            validation_freq=validation_freq,
+        )
+        check_counts(0, initial_epoch=initial_epoch)
         if self._compiled is None:
             raise InvalidArgument(f"{self.name}: call compile(optimizer, loss, metrics) before fit")
         source = arrays.Source(x, y, sample_weight, class_weight)
-        size = arrays.batch_size_of(batch_size) or source.batch_size or self._default_batch_size
+        size = int(batch_size or source.batch_size or self._default_batch_size)
         held, validation_split = validation.held_out(
             source,
             validation_data,
             validation_split,
             validation_steps,
-            arrays.batch_size_of(validation_batch_size) or size,
+            validation_batch_size or size,
             bool(self._compiled.of_predictions),
         )
         by_predictions = held is not None and bool(self._compiled.of_predictions)
@@ -202,7 +208,7 @@ class Trainer:
             and in_session
             and (built.counted or regular or by_predictions or source.stream is not None)
         ):
-            evaluate = validation.evaluator(built, held, arrays.batch_size_of(validation_batch_size) or size)
+            evaluate = validation.evaluator(built, held, validation_batch_size or size)
         elif held is not None:
             # As in Keras, they come before a split.
             validation_split = source.hold_out(held)

@@ -14,6 +14,7 @@ from torch import nn
 from espalier import optimizers, training
 from espalier.callbacks import prepared
 from espalier.client import Client
+from espalier.counts import check_count, check_counts
 from espalier.errors import InvalidArgument
 from espalier.session import Session
 from espalier.torch import arguments, predicting, schedules
@@ -107,6 +108,7 @@ class Trainer:
         `evaluate` and `predict` use the session. After a job the module has its elements at the end only.
         """
         arguments.check_callbacks(callbacks)
+        check_counts(epochs=epochs, steps=steps)
         batch_size, shuffle = _batches(data, batch_size, shuffle)
         converted = self._converted(data, columns, batch_size)
         total = _steps(data, steps, epochs, batch_size, validation_split)
@@ -178,6 +180,7 @@ class Trainer:
         (default: that of the example). total_steps: of a schedule that ends. Other arguments and errors:
         espalier.Session.
         """
+        check_counts(total_steps=total_steps)
         if (data is None) == (example is None):
             raise InvalidArgument("session: give data, or an example of a batch whose commands bring their own")
         if batch_size is None and example is not None:
@@ -225,6 +228,7 @@ class Trainer:
         is no mean over examples, as a sum, is computed by PyTorch from the outputs of all; one that the module computes
         itself is that of each batch, and the mean over examples.
         """
+        check_counts(batch_size=batch_size)
         live = self._live()
         if live is not None:
             return self._in_session(data, live.converted, columns, live.session.batch_size).all_of(live.session)
@@ -254,6 +258,7 @@ class Trainer:
         data: a tensor, a tuple of the module's arguments, a dict of them, or an iterable of such batches; labels behind
         the arguments are left out.
         """
+        check_count("batch_size", batch_size)
         inputs = predicting.columns_of(self.module, data)
         live = self._live()
         if live is not None:
@@ -386,7 +391,7 @@ def _batches(data: Any, batch_size: int | None, shuffle: bool | None) -> tuple[i
             shuffle = isinstance(data.sampler, torch.utils.data.RandomSampler)
     if batch_size is None:
         raise InvalidArgument("give batch_size=, the number of examples in a step")
-    return int(batch_size), True if shuffle is None else shuffle
+    return check_count("batch_size", batch_size), True if shuffle is None else shuffle
 
 
 def _first(data: Any) -> Any:

@@ -101,6 +101,18 @@ def test_aux_without_has_aux_says_what_is_missing():
         Trainer(with_state, PARAMS, optax.sgd(0.1), state={"mean": jnp.zeros(3)}).fit((X, Y), 40, 1)
 
 
+@pytest.mark.parametrize("count", [0, -4, 2.5, True, "8"])
+def test_counts_that_cannot_be_are_refused(count):
+    """Before anything is sent: there is no daemon."""
+    trainer = Trainer(loss, PARAMS, optax.sgd(0.1), has_aux=True)
+    calls = [(name, trainer.fit) for name in ("batch_size", "epochs", "steps")]
+    calls += [("batch_size", trainer.session), ("batch_size", trainer.evaluate), ("total_steps", trainer.session)]
+    calls += [("batch_size", lambda x, batch_size: trainer.predict(lambda p, x: x @ p["w"], x[0], batch_size))]
+    for name, call in calls:
+        with pytest.raises(InvalidArgument, match=f"^{name} is {count!r}; accepted: an integer above 0$"):
+            call((X, Y), **{"batch_size": 8, name: count})
+
+
 def test_misspelled_keywords():
     for call, meant in [
         (lambda t: t.fit((X, Y), batchsize=40), "batch_size"),

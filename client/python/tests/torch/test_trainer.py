@@ -316,6 +316,17 @@ def test_schedulers_that_differ_are_refused(scheduler, message):
         fit(trainer, tensors())
 
 
+@pytest.mark.parametrize("count", [0, -4, 2.5, True, "8"])
+def test_counts_that_cannot_be_are_refused(count):
+    """Before anything is sent: there is no daemon."""
+    trainer = Trainer(Net(), loss=nn.CrossEntropyLoss(), optimizer="sgd")
+    calls = [(name, trainer.fit) for name in ("batch_size", "epochs", "steps")]
+    calls += [("batch_size", call) for call in (trainer.session, trainer.evaluate, trainer.predict)]
+    for name, call in calls:
+        with pytest.raises(InvalidArgument, match=f"^{name} is {count!r}; accepted: an integer above 0$"):
+            call(tensors(), **{"batch_size": 8, name: count})
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

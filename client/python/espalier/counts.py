@@ -1,0 +1,27 @@
+"""Counts that a user gives: batch sizes, steps, epochs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from espalier.errors import InvalidArgument
+
+
+def check_count(name: str, given: Any, least: int = 1) -> int:
+    """The integer. InvalidArgument for anything else, also for True and 64.0, and for less than `least`."""
+    if isinstance(given, (bool, np.bool_)) or not isinstance(given, (int, np.integer)) or given < least:
+        accepted = "an integer above 0" if least == 1 else f"an integer of {least} or more"
+        raise InvalidArgument(f"{name} is {given!r}; accepted: {accepted}")
+    return int(given)
+
+
+def check_counts(least: int = 1, **given: Any) -> None:
+    """check_count of each argument, by its name, that is not None."""
+    for name, count in given.items():
+        if count is not None:
+            check_count(name, count, least)
+
+
+__all__ = ["check_count", "check_counts"]
