@@ -197,6 +197,16 @@ TEST_F(CliTest, WrongUsageIsSaidBeforeAnythingIsSent) {
   EXPECT_THAT(err_.str(), HasSubstr("did you mean train?"));
 }
 
+TEST_F(CliTest, PredictionsAreWrittenToNamesOfNpzOnly) {
+  for (const char* out : {"out.npy", "out.txt", "out", "npz"}) {
+    EXPECT_EQ(Run({"predict", "m", "-d", home_ + "/missing.npz", "-o", out}), kExitUsage);
+    EXPECT_THAT(err_.str(), HasSubstr("ends in .npz")) << out;
+  }
+  EXPECT_EQ(Run({"predict", "m", "-d", home_ + "/missing.npz", "-o", "out.npz"}), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("missing.npz"));
+  EXPECT_THAT(err_.str(), Not(HasSubstr("ends in .npz")));
+}
+
 TEST_F(CliTest, FlagsOfAllCommandsMayStandBeforeTheCommand) {
   EXPECT_EQ(Run({"--coordinator", fake_.address(), "--json", "jobs", "list"}, false), kExitOk)
       << err_.str();

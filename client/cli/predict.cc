@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/column_flags.h"
@@ -173,6 +174,11 @@ absl::Status RunPredict(Context& context) {
   const std::string file = flags.Text("dataset"), out = flags.Text("output");
   if (file.empty()) return UsageError("which examples? Give --dataset=FILE (npz or npy)");
   if (out.empty()) return UsageError("where do the outputs go? Give --output=FILE (npz)");
+  if (!absl::EndsWith(out, ".npz")) {
+    return UsageError(absl::StrCat("--output is \"", Printable(out),
+                                   "\"; the outputs are written as npz: give a name that ends in "
+                                   ".npz"));
+  }
   const auto named = ColumnsOf(flags);
   if (!named.ok()) return named.status();
   const absl::StatusOr<std::string> bytes = ReadNonemptyFile(file);
@@ -218,7 +224,7 @@ Command PredictCommand() {
       "MODEL is a trained graph that is served (espalier serve). The file's arrays feed the inputs "
       "of their names; labels may be missing. The outputs become arrays of an npz.";
   c.flags = {{"dataset", FlagType::kText, "FILE", "examples: npz or npy", 'd'},
-             {"output", FlagType::kText, "FILE", "npz to write", 'o'},
+             {"output", FlagType::kText, "FILE", "npz to write; its name ends in .npz", 'o'},
              ColumnFlag()};
   c.examples = {{"predictions of a trained model",
                  "espalier serve digits && espalier predict digits -d x.npz -o y.npz"},
