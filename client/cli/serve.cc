@@ -57,8 +57,11 @@ void ShowGraph(Context& context, const v1::ServedModel& model) {
   }
   context.out() << "\ninputs:  " << TensorsText(model.graph().inputs())
                 << "\noutputs: " << TensorsText(model.graph().outputs())
-                << "\ntry it: espalier predict " << Printable(model.name()) << " -d x.npz -o y.npz"
-                << std::endl;
+                << "\ntry it: espalier predict " << Printable(model.name()) << " -d x.npz -o y.npz";
+  for (const std::string& note : model.graph().notes()) {
+    context.out() << "\nnote: " << Printable(note);
+  }
+  context.out() << std::endl;
 }
 
 bool OnWorkers(const v1::ServedModel& model) { return model.tensor_parallel() > 0; }

@@ -270,6 +270,12 @@ class TritonClientTest(unittest.TestCase):
         with self.assertRaisesRegex(InferenceServerException, "no version '7'"):
             self.http.get_inference_statistics("digits", "7")
 
+    def test_routes_that_are_not_there_answer_in_the_protocols_form(self):
+        with self.assertRaisesRegex(
+            InferenceServerException, "there is no POST /v2/repository/index"
+        ):
+            self.http.get_model_repository_index()
+
     def test_versions_are_those_of_the_artifact(self):
         self.cluster.run("serve", "digits@1", "--name=first")
         for client, module in ((self.http, over_http), (self.rpc, over_grpc)):

@@ -189,9 +189,8 @@ class ServedInfo(Info):
         if batching.max_queue_delay_microseconds:
             head += f", for which a request waits up to {batching.max_queue_delay_microseconds / 1000:g} ms"
         tensors = (("inputs: ", r.graph.inputs), ("outputs:", r.graph.outputs))
-        return "\n".join(
-            [_plain(head), *(_plain(f"{what} {', '.join(map(_tensor, found))}") for what, found in tensors)]
-        )
+        lines = [head, *(f"{what} {', '.join(map(_tensor, found))}" for what, found in tensors)]
+        return "\n".join(map(_plain, [*lines, *(f"note: {note}" for note in r.graph.notes)]))
 
 
 def _tensor(tensor: inference_pb2.GraphTensor) -> str:

@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused_with_what_does(daemon, trained):
     with pytest.raises(errors.InvalidArgument, match=r"timeout=0; accepted: seconds"):
         daemon.predict(served, examples(1), timeout=0)
     # A word that the table lacks: the coordinator refuses it.
-    with pytest.raises(errors.InvalidArgument, match="10"):
+    with pytest.raises(errors.InvalidArgument, match="element 0 is 17; accepted are 0 to 9, by node"):
         daemon.predict(served, {"x": x, "ids": ids + WORDS})
 
 

@@ -240,12 +240,12 @@ void Gateway::Overloaded(HttpRequest request, std::shared_ptr<HttpResponder> res
       *Metered(request, known, IdOf(request), std::move(responder)),
       absl::UnavailableError("the server is overloaded: too many requests or bytes are queued; try "
                              "again later"),
-      ErrorFormatterFor(known));
+      ErrorFormatterFor(known, request.path));
 }
 
 std::string Gateway::RejectionBody(const std::string& path, int status,
                                    const std::string& message) const {
-  return ErrorFormatterFor(FindRoute(path))({.http_status = status, .message = message});
+  return ErrorFormatterFor(FindRoute(path), path)({.http_status = status, .message = message});
 }
 
 void Gateway::OnRejected(const std::string& method, int status, absl::Duration after) const {
@@ -264,11 +264,14 @@ void Gateway::SendBodyError(const absl::Status& status, const RegisteredRoute* k
   } else if (absl::IsOutOfRange(status)) {
     error.http_status = 413;
   }
-  SendError(responder, error, std::move(headers), ErrorFormatterFor(known));
+  SendError(responder, error, std::move(headers),
+            known != nullptr ? known->error_formatter : &openai::ToJson);
 }
 
-ErrorFormatter Gateway::ErrorFormatterFor(const RegisteredRoute* known) {
-  return known != nullptr ? known->error_formatter : &openai::ToJson;
+ErrorFormatter Gateway::ErrorFormatterFor(const RegisteredRoute* known, const std::string& path) {
+  if (known != nullptr) return known->error_formatter;
+  // Clients of the Open Inference Protocol expect its errors of routes that are not there, too.
+  return absl::StartsWith(path, "/v2/") ? &MessageAlone : &openai::ToJson;
 }
 
 bool Gateway::Admit(const HttpRequest& header,
@@ -281,7 +284,7 @@ bool Gateway::Admit(const HttpRequest& header,
 bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known,
                     HttpResponder& responder, Caller* caller) const {
   if (const absl::Status refused = origins_.Check(header); !refused.ok()) {
-    SendError(responder, refused, ErrorFormatterFor(known));
+    SendError(responder, refused, ErrorFormatterFor(known, header.path));
     return false;
   }
   if (origins_.IsPreflight(header)) {
@@ -298,7 +301,7 @@ bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known,
         exists ? options_.access->Admit(absl::StrCat(method, " ", known->name), KeyOf(header))
                : options_.access->Authenticate(KeyOf(header));
     if (!allowed.ok()) {
-      SendError(responder, allowed.status(), ErrorFormatterFor(known));
+      SendError(responder, allowed.status(), ErrorFormatterFor(known, header.path));
       return false;
     }
     *caller = *allowed;
@@ -307,7 +310,8 @@ bool Gateway::Admit(const HttpRequest& header, const RegisteredRoute* known,
     SendError(responder,
               openai::Error{.http_status = 404,
                             .message = absl::StrCat("there is no ", header.method.substr(0, 40),
-                                                    " ", header.path.substr(0, 200))});
+                                                    " ", header.path.substr(0, 200))},
+              {}, ErrorFormatterFor(known, header.path));
     return false;
   }
   if (const absl::Status coding = CheckContentCoding(header); !coding.ok()) {

@@ -104,7 +104,7 @@ class Gateway {
   // Answers for a body that cannot be decoded: 415, 413 or 400.
   static void SendBodyError(const absl::Status& status, const RegisteredRoute* known,
                             HttpResponder& responder);
-  static ErrorFormatter ErrorFormatterFor(const RegisteredRoute* known);
+  static ErrorFormatter ErrorFormatterFor(const RegisteredRoute* known, const std::string& path);
   // Returns null if no route matches.
   const RegisteredRoute* FindRoute(const std::string& path) const;
   // Wraps `responder`: adds the headers of request ID and origin, and records the metrics.

@@ -114,6 +114,7 @@ class ArtifactGraphLoader : public GraphLoader {
     loaded.parameters = prediction->parameters;
     Describe(prediction->signature.inputs, loaded.graph.mutable_inputs());
     Describe(prediction->signature.outputs, loaded.graph.mutable_outputs());
+    loaded.graph.mutable_notes()->Assign(prediction->notes.begin(), prediction->notes.end());
     *loaded.graph.mutable_batching() = batching;
     loaded.graph.mutable_batching()->set_max_batch_size(
         static_cast<int32_t>((*runner)->max_batch()));

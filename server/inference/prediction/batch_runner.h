@@ -10,10 +10,17 @@
 
 namespace espalier {
 
+// Integers that a node of the graph takes: low <= value <= high.
+struct AcceptedIntegers {
+  int64_t low = 0, high = 0;
+  std::string reader;  // the node, for errors
+};
+
 // An input or output of a served graph.
 struct GraphTensorType {
   std::string name;
-  TensorType example;  // without the dimension of the batch
+  TensorType example;                           // without the dimension of the batch
+  std::vector<AcceptedIntegers> accepted = {};  // an input's values are within all of them
 };
 
 struct GraphSignature {

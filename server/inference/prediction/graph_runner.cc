@@ -102,10 +102,9 @@ class GraphRunner : public BatchRunner {
   std::string passing_;
 };
 
-// Mixtures of experts with a capacity drop what others of the pass leave no room for.
-bool MixesOnPurpose(const Graph& graph) {
+bool Has(const Graph& graph, const std::string& op) {
   return std::any_of(graph.nodes().begin(), graph.nodes().end(),
-                     [](const Node& node) { return node.op == "group_by"; });
+                     [&](const Node& node) { return node.op == op; });
 }
 
 }  // namespace
@@ -157,13 +156,17 @@ absl::StatusOr<std::unique_ptr<BatchRunner>> MakeGraphRunner(const OpRegistry& r
     if (absl::Status s = runner->Add(*program, *size); !s.ok()) return s;
   }
   if (absl::Status s = runner->ReadParameters(read); !s.ok()) return s;
-  if (!MixesOnPurpose(prediction.graph)) {
+  // Mixtures of experts with a capacity drop what others of the pass leave no room for.
+  if (!Has(prediction.graph, "group_by")) {
     const int64_t batch = std::min(runner->max_batch(), kCheckedBatch);
-    if (const std::string output = OutputThatMixesExamples(*runner, batch); !output.empty()) {
+    if (const std::string output =
+            OutputThatMixesExamples(*runner, batch, Has(prediction.graph, "random_like"));
+        !output.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "output '", output,
-          "' of an example depends on the other examples of its batch, as the nodes of a graph or "
-          "a softmax over the batch do; requests would change each other's answers"));
+          "' of an example depends on its place in the batch or the other examples of it, as the "
+          "nodes of a graph or a softmax over the batch do; requests would change each other's "
+          "answers"));
     }
   }
   return runner;

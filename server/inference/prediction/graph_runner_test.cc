@@ -200,6 +200,50 @@ TEST_F(GraphRunnerTest, AGraphThatMixesItsExamplesIsRefused) {
   }
 }
 
+TEST_F(GraphRunnerTest, AGraphThatCountsItsExamplesIsRefused) {
+  GraphBuilder builder(registry_, "m");
+  const ValueId x = builder.Input("x", DType::kF32, {-1, 3});
+  const ValueId zeros = builder.Op("multiply_scalar", {x}, {{"value", 0.0}});
+  const ValueId ones = builder.Op("add_scalar", {zeros}, {{"value", 1.0}});
+  builder.Output("y", builder.Op("add", {x, builder.Op("cumsum", {ones}, {{"axis", 0}})}));
+  const absl::Status status = Make(*builder.Build(), 8).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("its place in the batch"));
+}
+
+TEST_F(GraphRunnerTest, NotesNameWhatIsLeftOutAndWhatSeesTheWholeBatch) {
+  GraphBuilder builder(registry_, "m");
+  const ValueId x = builder.Input("x", DType::kF32, {-1, 3});
+  const ValueId largest =
+      builder.Op("reduce_max", {x}, {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", false}});
+  const ValueId beyond = builder.Op(
+      "relu", {builder.Op("add_scalar", {largest}, {{"value", -1000.0}})});  // hardly ever
+  builder.Output("y", builder.Op("add", {x, beyond}));
+  builder.Output("largest", largest);
+  const absl::StatusOr<PredictionGraph> prediction =
+      MakePredictionGraph(registry_, *builder.Build());
+  ASSERT_TRUE(prediction.ok()) << prediction.status();
+  ASSERT_EQ(prediction->notes.size(), 2u);
+  EXPECT_EQ(prediction->notes[0], "left out, as they are not computed for each example: largest");
+  EXPECT_THAT(prediction->notes[1], HasSubstr("(reduce_max) takes all examples of a batch"));
+  EXPECT_TRUE(MakePredictionGraph(registry_, Trained())->notes.empty());
+}
+
+TEST_F(GraphRunnerTest, InputsSayWhichIntegersTheyTake) {
+  GraphBuilder builder(registry_, "m");
+  const ValueId ids = builder.Input("ids", DType::kI64, {-1, 4});
+  const ValueId table = builder.Parameter("table", DType::kF32, {7, 2}, {Initializer::kOnes});
+  builder.Output("y", builder.Op("embedding", {ids, table}));
+  const absl::StatusOr<PredictionGraph> prediction =
+      MakePredictionGraph(registry_, *builder.Build());
+  ASSERT_TRUE(prediction.ok()) << prediction.status();
+  const std::vector<AcceptedIntegers>& accepted = prediction->signature.inputs[0].accepted;
+  ASSERT_EQ(accepted.size(), 1u);
+  EXPECT_EQ(accepted[0].low, 0);
+  EXPECT_EQ(accepted[0].high, 6);
+  EXPECT_THAT(accepted[0].reader, HasSubstr("embedding"));
+}
+
 TEST_F(GraphRunnerTest, AnInputWithoutTheDimensionOfTheBatchIsRefusedByName) {
   GraphBuilder builder(registry_, "m");
   const ValueId x = builder.Input("x", DType::kF32, {-1, 3});

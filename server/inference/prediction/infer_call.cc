@@ -1,6 +1,7 @@
 #include "server/inference/prediction/infer_call.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -40,6 +41,30 @@ absl::StatusOr<size_t> Find(const std::vector<GraphTensorType>& tensors, const c
       "the model has no ", what, " '", name.substr(0, 100), "'; it has ", NamesOf(tensors)));
 }
 
+// REQUIRES: the tensor has the input's type and bytes.
+absl::Status CheckIntegers(const GraphTensorType& wanted, const InferTensor& given) {
+  const auto size = SizeOf(wanted.example.dtype);
+  for (const AcceptedIntegers& accepted : wanted.accepted) {
+    for (size_t i = 0; i < given.data.size() / size; ++i) {
+      int64_t value = 0;
+      if (wanted.example.dtype == DType::kI32) {
+        int32_t narrow = 0;
+        std::memcpy(&narrow, given.data.data() + i * size, size);
+        value = narrow;
+      } else {
+        std::memcpy(&value, given.data.data() + i * size, size);
+      }
+      if (value >= accepted.low && value <= accepted.high) continue;
+      const auto each = static_cast<size_t>(wanted.example.num_elements());
+      return absl::InvalidArgumentError(absl::StrCat(
+          "input '", given.name, "': example ", i / each,
+          each == 1 ? "" : absl::StrCat(", element ", i % each), " is ", value, "; accepted are ",
+          accepted.low, " to ", accepted.high, ", by ", accepted.reader));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckInput(const GraphTensorType& wanted, const InferTensor& given) {
   const bool fits =
       given.datatype == DatatypeOf(wanted.example.dtype) &&
@@ -71,7 +96,7 @@ absl::Status CheckInput(const GraphTensorType& wanted, const InferTensor& given)
           absl::StrCat("input '", given.name, "' is BOOL and has bytes that are neither 0 nor 1"));
     }
   }
-  return absl::OkStatus();
+  return CheckIntegers(wanted, given);
 }
 
 }  // namespace

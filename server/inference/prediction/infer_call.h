@@ -39,7 +39,7 @@ struct CheckedCall {
 
 // Returns InvalidArgument naming the input or output: one that the graph does not have, is missing
 // or given twice, or has another datatype, shape or number of bytes; inputs with different numbers
-// of examples.
+// of examples; an integer that the graph has no place for.
 absl::StatusOr<CheckedCall> CheckCall(const GraphSignature& signature, InferCall call);
 
 // A request parameter that every binding has: "timeout", in microseconds. Others are refused by

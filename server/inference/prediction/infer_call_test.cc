@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <utility>
 
 namespace espalier {
@@ -68,6 +69,31 @@ TEST(InferCallTest, ErrorsNameTheTensorAndWhatTheModelTakes) {
               HasSubstr("the model has no output 'loss'; it has 'logits' FP32[-1, 3]"));
   EXPECT_THAT(ErrorOf({.inputs = {X(1), Mask(1)}, .outputs = {"logits", "logits"}}),
               HasSubstr("twice"));
+}
+
+TEST(InferCallTest, IntegersThatTheGraphHasNoPlaceForAreNamed) {
+  GraphSignature signature;
+  signature.inputs = {
+      {"ids", {DType::kI32, {3}}, {{.low = 0, .high = 9, .reader = "node 'words' (embedding)"}}},
+      {"kind", {DType::kI64, {}}, {{.low = -1, .high = 1, .reader = "node 'kinds' (embedding)"}}}};
+  signature.outputs = {{"y", {DType::kF32, {}}}};
+  const auto check = [&](const std::vector<int32_t>& ids, const std::vector<int64_t>& kinds) {
+    InferTensor first{"ids", "INT32", {2, 3}, std::string(24, '\0')};
+    InferTensor second{"kind", "INT64", {2}, std::string(16, '\0')};
+    std::memcpy(first.data.data(), ids.data(), 24);
+    std::memcpy(second.data.data(), kinds.data(), 16);
+    return CheckCall(signature, {.inputs = {first, second}}).status();
+  };
+  EXPECT_EQ(check({0, 9, 1, 2, 3, 4}, {-1, 1}), absl::OkStatus());
+  EXPECT_EQ(check({0, 9, 1, 2, 10, 4}, {-1, 1}).message(),
+            "input 'ids': example 1, element 1 is 10; accepted are 0 to 9, by node 'words' "
+            "(embedding)");
+  EXPECT_EQ(check({0, 9, 1, 2, 3, -1}, {-1, 1}).message(),
+            "input 'ids': example 1, element 2 is -1; accepted are 0 to 9, by node 'words' "
+            "(embedding)");
+  EXPECT_EQ(
+      check({0, 9, 1, 2, 3, 4}, {int64_t{1} << 32, 1}).message(),
+      "input 'kind': example 0 is 4294967296; accepted are -1 to 1, by node 'kinds' (embedding)");
 }
 
 TEST(InferCallTest, DatatypesAreTheProtocolsNames) {

@@ -1,6 +1,7 @@
 #include "server/inference/prediction/prediction_graph.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "ops/graph/fixed_batch.h"
 #include "ops/rewrite/fuse.h"
 #include "planner/planner.h"
+#include "server/jobs/index_ranges.h"
 
 namespace espalier {
 namespace {
@@ -43,6 +45,28 @@ TensorType ExampleOf(const TensorType& type) {
   return {type.dtype, {type.dims.begin() + 1, type.dims.end()}};
 }
 
+// Returns the node that makes a value which depends on inputs, is needed, and has the same shape
+// for every number of examples: it takes them together, as a maximum over the batch does. Null if
+// there is none.
+const Node* NodeOfWholeBatch(const Graph& first, const Graph& second,
+                             const std::vector<bool>& needed) {
+  std::vector<bool> depends(first.values().size(), false);
+  for (const Node& node : first.nodes()) {
+    const bool of_inputs = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) {
+      return v != kNoValue &&
+             (depends[static_cast<size_t>(v)] || first.value(v).kind == ValueKind::kInput);
+    });
+    if (!of_inputs) continue;
+    for (const ValueId v : node.outputs) {
+      if (v == kNoValue) continue;
+      depends[static_cast<size_t>(v)] = true;
+      const bool same = first.value(v).type == second.value(v).type;
+      if (same && needed[static_cast<size_t>(v)]) return &node;
+    }
+  }
+  return nullptr;
+}
+
 absl::Status WithoutRows(const Value& input) {
   return absl::InvalidArgumentError(absl::StrCat(
       "input '", input.name, "' is ", ToString(input.type),
@@ -73,10 +97,10 @@ absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, 
   prediction.fixed_batch = FixedBatchOf(graph);
   const int64_t batch = prediction.fixed_batch > 0 ? prediction.fixed_batch : 2;
   const int64_t other = prediction.fixed_batch > 0 ? batch : 3;
-  std::vector<std::string> left_out;
+  std::vector<std::string> losses, left_out;
   std::erase_if(graph.outputs, [&](const auto& output) {
     if (!IsLossOrMetric(registry, graph, output.first, output.second)) return false;
-    left_out.push_back(output.first);
+    losses.push_back(output.first);
     return true;
   });
   const absl::StatusOr<Graph> first = Bound(registry, graph, batch);
@@ -97,15 +121,17 @@ absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, 
         return WithoutRows(value);
       }
     }
+    losses.insert(losses.end(), left_out.begin(), left_out.end());
     return absl::InvalidArgumentError(absl::StrCat(
         "the graph has no named output with one row per example",
-        left_out.empty() ? "" : absl::StrCat(" besides ", absl::StrJoin(left_out, ", ")),
+        losses.empty() ? "" : absl::StrCat(" besides ", absl::StrJoin(losses, ", ")),
         ": give its predictions a name as an output of the graph, and train or export it again"));
   }
   for (const auto& [name, value] : graph.outputs) {
     prediction.signature.outputs.push_back({name, ExampleOf(first->value(value).type)});
   }
   const std::vector<bool> needed = NeededFor(graph);
+  const std::map<std::string, std::vector<InputRange>> accepted = IndexRanges(registry, *first);
   for (ValueId v = 0; v < static_cast<ValueId>(graph.values().size()); ++v) {
     if (!needed[static_cast<size_t>(v)]) continue;
     const Value& value = first->value(v);
@@ -114,7 +140,26 @@ absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, 
     if (!HasRows(value.type, batch, second->value(v).type, other)) {
       return WithoutRows(graph.value(v));
     }
-    prediction.signature.inputs.push_back({value.name, ExampleOf(value.type)});
+    GraphTensorType& input = prediction.signature.inputs.emplace_back();
+    input.name = value.name;
+    input.example = ExampleOf(value.type);
+    const auto ranges = accepted.find(value.name);
+    if (ranges == accepted.end()) continue;
+    for (const InputRange& range : ranges->second) {
+      input.accepted.push_back({range.range.low, range.range.high, range.reader});
+    }
+  }
+  if (!left_out.empty()) {
+    prediction.notes.push_back(absl::StrCat("left out, as they are not computed for each example: ",
+                                            absl::StrJoin(left_out, ", ")));
+  }
+  if (prediction.fixed_batch == 0) {
+    if (const Node* node = NodeOfWholeBatch(*first, *second, needed); node != nullptr) {
+      prediction.notes.push_back(
+          absl::StrCat(Describe(*node),
+                       " takes all examples of a batch together: requests that share a pass "
+                       "may change each other's answers"));
+    }
   }
   if (prediction.signature.inputs.empty()) {
     return absl::InvalidArgumentError("the graph's outputs depend on none of its inputs");

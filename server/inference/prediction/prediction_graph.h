@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "espalier/v1/program.pb.h"
@@ -14,8 +15,9 @@ namespace espalier {
 struct PredictionGraph {
   Graph graph;  // not bound; its outputs are those of the signature
   GraphSignature signature;
-  int64_t fixed_batch = 0;  // the only batch size that the graph takes; 0: any
-  int64_t parameters = 0;   // elements that the outputs depend on
+  int64_t fixed_batch = 0;         // the only batch size that the graph takes; 0: any
+  int64_t parameters = 0;          // elements that the outputs depend on
+  std::vector<std::string> notes;  // as ServedGraph.notes
 };
 
 // Keeps the named outputs that have a dimension of the batch, but no loss and no metric, and of the

@@ -143,39 +143,51 @@ void Predictor::Work() {
   }
 }
 
+absl::Status Predictor::Compute(const std::vector<BatchPart>& parts) {
+  const absl::Time start = options_.clock->Now();
+  const absl::Status ran = runner_->Run(parts);
+  if (!ran.ok()) return ran;
+  const double seconds = absl::ToDoubleSeconds(options_.clock->Now() - start);
+  int64_t examples = 0;
+  for (const BatchPart& part : parts) examples += part.examples;
+  absl::MutexLock lock(&mutex_);
+  ++statistics_.passes;
+  statistics_.examples += examples;
+  statistics_.pass_seconds += seconds;
+  PredictorStatistics::Passes& passes = statistics_.passes_of_size[examples];
+  ++passes.count;
+  passes.seconds += seconds;
+  return absl::OkStatus();
+}
+
 void Predictor::RunPass(const std::vector<BatchQueue::Part>& parts) {
   const absl::Time start = options_.clock->Now();
   std::vector<BatchPart> batch;
-  int64_t examples = 0;
   {
     absl::MutexLock lock(&mutex_);
     for (const BatchQueue::Part& part : parts) {
       Request& request = *requests_.at(part.request);
       request.started = std::min(request.started, start);
       batch.push_back({&request.inputs, &request.outputs, part.first, part.examples});
-      examples += part.examples;
     }
   }
   // Requests of a pass stay in the table until it is over.
-  const absl::Status ran = runner_->Run(batch);
+  std::vector<absl::Status> ran(parts.size(), Compute(batch));
+  if (parts.size() > 1 && !ran[0].ok()) {
+    // What is wrong with one request must not fail the others.
+    for (size_t p = 0; p < parts.size(); ++p) ran[p] = Compute({batch[p]});
+  }
   const absl::Time end = options_.clock->Now();
   std::vector<std::unique_ptr<Request>> over;
   {
     absl::MutexLock lock(&mutex_);
-    ++statistics_.passes;
-    statistics_.examples += examples;
-    const double seconds = absl::ToDoubleSeconds(end - start);
-    statistics_.pass_seconds += seconds;
-    PredictorStatistics::Passes& passes = statistics_.passes_of_size[examples];
-    ++passes.count;
-    passes.seconds += seconds;
-    for (const BatchQueue::Part& part : parts) {
-      Request& request = *requests_.at(part.request);
+    for (size_t p = 0; p < parts.size(); ++p) {
+      Request& request = *requests_.at(parts[p].request);
       request.running = false;
-      request.left -= part.examples;
-      if (request.ended.ok()) request.ended = ran;
+      request.left -= parts[p].examples;
+      if (request.ended.ok()) request.ended = ran[p];
       if (request.left > 0 && request.ended.ok()) continue;
-      over.push_back(Close(part.request));
+      over.push_back(Close(parts[p].request));
       if (over.back()->ended.ok()) {
         CountAnswer(*over.back(), end);
       } else {

@@ -31,7 +31,7 @@ struct PredictorOptions {
 struct PredictorStatistics {
   int64_t requests = 0;  // answered
   int64_t failures = 0;
-  int64_t examples = 0;  // computed
+  int64_t examples = 0;  // computed, as the passes are
   int64_t passes = 0;
   double pass_seconds = 0;
   // Summed over the answered requests:
@@ -86,7 +86,9 @@ class Predictor {
 
   void Work();
   absl::Status Admit(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Runs one pass, without the lock.
+  // Runs one pass and counts it, if it succeeds.
+  absl::Status Compute(const std::vector<BatchPart>& parts) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Computes the parts and answers the requests that are over.
   void RunPass(const std::vector<BatchQueue::Part>& parts) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes a request and returns it.
   std::unique_ptr<Request> Close(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

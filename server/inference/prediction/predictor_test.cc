@@ -20,6 +20,7 @@ class AddOne : public BatchRunner {
     absl::Mutex mutex;
     bool held = false;
     absl::Status next;            // of the next pass
+    char bad = '\0';              // passes with this byte fail
     std::vector<int64_t> passes;  // examples of each
   };
 
@@ -39,6 +40,14 @@ class AddOne : public BatchRunner {
     const auto passes = [this] { return !log_->held; };
     log_->mutex.Await(absl::Condition(&passes));
     if (!log_->next.ok()) return std::exchange(log_->next, absl::OkStatus());
+    for (const BatchPart& part : parts) {
+      const absl::string_view given((*part.inputs)[0]);
+      if (absl::StrContains(given.substr(static_cast<size_t>(2 * part.first),
+                                         static_cast<size_t>(2 * part.examples)),
+                            log_->bad)) {
+        return absl::InvalidArgumentError("a bad byte");
+      }
+    }
     for (const BatchPart& part : parts) {
       for (int64_t i = 2 * part.first; i < 2 * (part.first + part.examples); ++i) {
         (*part.outputs)[0][static_cast<size_t>(i)] =
@@ -113,6 +122,26 @@ TEST_F(PredictorTest, WhatComesDuringAPassSharesTheNextOne) {
   const PredictorStatistics statistics = predictor_->statistics();
   EXPECT_EQ(statistics.requests, 4);
   EXPECT_EQ(statistics.examples, 6);
+  EXPECT_EQ(statistics.passes, 3);
+}
+
+TEST_F(PredictorTest, WhatIsWrongWithOneRequestDoesNotFailThoseOfItsPass) {
+  Make(4);
+  log_->bad = 'z';
+  Hold(true);
+  const auto first = Ask("ab");
+  AwaitPasses(1);
+  const auto second = Ask("cd"), bad = Ask("ez"), third = Ask("ghij");
+  Hold(false);
+  EXPECT_EQ(Read(*first), "bc");
+  EXPECT_EQ(Read(*second), "de");
+  EXPECT_EQ(Read(*bad), "INVALID_ARGUMENT: a bad byte");
+  EXPECT_EQ(Read(*third), "hijk");
+  EXPECT_EQ(Passes(), (std::vector<int64_t>{1, 4, 1, 1, 2})) << "each alone once more";
+  const PredictorStatistics statistics = predictor_->statistics();
+  EXPECT_EQ(statistics.requests, 3);
+  EXPECT_EQ(statistics.failures, 1);
+  EXPECT_EQ(statistics.examples, 4) << "of passes that succeeded";
   EXPECT_EQ(statistics.passes, 3);
 }
 

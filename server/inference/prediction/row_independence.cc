@@ -75,7 +75,7 @@ bool Differ(const std::vector<float>& a, const std::vector<float>& b) {
 
 // A round of passes with integers from `low` on: an output that mixes examples, or empty, or
 // nothing if the graph refuses such inputs.
-std::optional<std::string> MixedOutput(BatchRunner& runner, int64_t batch, int low) {
+std::optional<std::string> MixedOutput(BatchRunner& runner, int64_t batch, bool draws, int low) {
   const GraphSignature& signature = runner.signature();
   const auto run = [&](const std::vector<std::string>& inputs) {
     std::vector<std::string> outputs;
@@ -106,9 +106,10 @@ std::optional<std::string> MixedOutput(BatchRunner& runner, int64_t batch, int l
     if (different.empty() || equal.empty()) return std::nullopt;
     for (size_t o = 0; o < signature.outputs.size(); ++o) {
       const TensorType& example = signature.outputs[o].example;
-      if (Differ(Row(example, different[o], row), Row(example, equal[o], row))) {
-        return signature.outputs[o].name;
-      }
+      const std::vector<float> own = Row(example, equal[o], row);
+      const bool mixed = Differ(Row(example, different[o], row), own) ||
+                         (!draws && Differ(Row(example, equal[o], 0), own));
+      if (mixed) return signature.outputs[o].name;
     }
   }
   return "";
@@ -116,10 +117,10 @@ std::optional<std::string> MixedOutput(BatchRunner& runner, int64_t batch, int l
 
 }  // namespace
 
-std::string OutputThatMixesExamples(BatchRunner& runner, int64_t batch) {
+std::string OutputThatMixesExamples(BatchRunner& runner, int64_t batch, bool draws) {
   std::optional<std::string> mixed;
   for (const int low : {0, 1}) {
-    const std::optional<std::string> found = MixedOutput(runner, batch, low);
+    const std::optional<std::string> found = MixedOutput(runner, batch, draws, low);
     if (!found.has_value()) continue;
     if (found->empty()) return "";
     mixed = found;

@@ -450,14 +450,16 @@ class ServeModelRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., artifact: _Optional[str] = ..., ssm_artifacts: _Optional[_Iterable[str]] = ..., expansion: _Optional[_Iterable[int]] = ..., max_sequence_length: _Optional[int] = ..., max_requests_per_batch: _Optional[int] = ..., max_tokens_per_batch: _Optional[int] = ..., max_queue: _Optional[int] = ..., idempotency_key: _Optional[str] = ..., weights: _Optional[str] = ..., ssm_weights: _Optional[str] = ..., tune_speculation: bool = ..., ngram_depth: _Optional[int] = ..., no_prefix_cache: bool = ..., kv_cache: _Optional[str] = ..., resident_weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[LoraAdapter, _Mapping]]] = ..., tensor_parallel: _Optional[int] = ..., pipeline_parallel: _Optional[int] = ..., generation_config: _Optional[str] = ..., ssm_tensor_parallel: _Optional[int] = ..., ssm_pipeline_parallel: _Optional[int] = ..., workers: _Optional[str] = ..., expected_requests: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[ModelPlacement, _Mapping]]] = ..., concurrent_steps: _Optional[int] = ..., chat_template: _Optional[str] = ..., kv_cache_tokens: _Optional[int] = ..., fitted_kv_cache_tokens: _Optional[int] = ..., short_ssms: bool = ..., graph: _Optional[_Union[GraphBatching, _Mapping]] = ..., owner: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ServedGraph(_message.Message):
-    __slots__ = ["batching", "inputs", "outputs"]
+    __slots__ = ["batching", "inputs", "notes", "outputs"]
     BATCHING_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     batching: GraphBatching
     inputs: _containers.RepeatedCompositeFieldContainer[GraphTensor]
+    notes: _containers.RepeatedScalarFieldContainer[str]
     outputs: _containers.RepeatedCompositeFieldContainer[GraphTensor]
-    def __init__(self, inputs: _Optional[_Iterable[_Union[GraphTensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[GraphTensor, _Mapping]]] = ..., batching: _Optional[_Union[GraphBatching, _Mapping]] = ...) -> None: ...
+    def __init__(self, inputs: _Optional[_Iterable[_Union[GraphTensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[GraphTensor, _Mapping]]] = ..., batching: _Optional[_Union[GraphBatching, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ServedModel(_message.Message):
     __slots__ = ["adapters", "artifact", "artifact_version", "candidates", "concurrent_steps", "embeddings", "expansion", "generation_config", "graph", "ignored_generation_fields", "kv_cache", "kv_cache_tokens", "loaded_unix_ms", "max_sequence_length", "name", "ngram_depth", "no_prefix_cache", "owner", "parameters", "pipeline_parallel", "resident_weight_bytes", "sampling_defaults", "ssm_artifacts", "ssm_placements", "ssm_weights", "state", "tensor_parallel", "tune_speculation", "vocabulary", "weights", "workers"]
