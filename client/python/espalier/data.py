@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -396,12 +396,17 @@ def length(data: Any, inputs: Sequence[Input], columns: Mapping[str, str] | None
 
 
 def batches(
-    data: Any, inputs: Sequence[Input], columns: Mapping[str, str] | None, size: int, ordered: bool = True
+    data: Any,
+    inputs: Sequence[Input],
+    columns: Mapping[str, str] | None,
+    size: int,
+    ordered: bool = True,
+    left_out: Callable[[int], None] = lambda examples: None,
 ) -> Iterator[dict[str, Array]]:
     """The examples of `data` in order, in batches of exactly `size`; the last ones that do not fill one are left out.
 
-    Without `ordered`, tuples are refused: `inputs` are not in the order of the graph. InvalidArgument if inputs and
-    columns do not fit; what an iterable raises is passed on.
+    Of those `left_out` learns the number. Without `ordered`, tuples are refused: `inputs` are not in the order of the
+    graph. InvalidArgument if inputs and columns do not fit; what an iterable raises is passed on.
     """
     finder = _Columns(inputs, columns, ordered)
     arrays = _in_memory(data, finder, inputs)
@@ -409,6 +414,7 @@ def batches(
         examples = _check_lengths(arrays)
         for first in range(0, examples - size + 1, size):
             yield finder.fit({name: array[first : first + size] for name, array in arrays.items()}, first)
+        left_out(examples % size)
         return
     rest: dict[str, Array] = {}
     for part in _parts(data, finder, size):
@@ -422,6 +428,7 @@ def batches(
         for first in range(0, whole, size):
             yield {name: array[first : first + size] for name, array in part.items()}
         rest = {name: array[whole:] for name, array in part.items()} if whole < examples else {}
+    left_out(len(next(iter(rest.values()))) if rest else 0)
 
 
 def _parts(data: Any, columns: _Columns, size: int, most: int | None = None) -> Iterator[dict[str, Array]]:

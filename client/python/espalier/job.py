@@ -401,8 +401,10 @@ class Job(JobMethods, Blocking):
     def push(self, data: Any, *, end: bool = True, columns: Mapping[str, str] | None = None) -> int:
         """Brings the examples of the next steps to a job of fit(stream=True); returns the number of batches it has.
 
-        They are those behind `stream_position` batches; data: as of fit. With `end`, the job ends with them. Waits
-        while the job has as many batches as may wait. FailedPrecondition if the job is over: resume it first.
+        They are those behind `stream_position` batches; data: as of fit, read once, and beyond the job's steps not at
+        all. With `end`, the job ends with them. Waits while the job has as many batches as may wait. The last examples
+        that do not fill a batch are left out, with a warning. FailedPrecondition if the job is over: resume it first; or
+        has the examples of all its steps. InvalidArgument for fewer examples than a batch.
         """
         from espalier import streaming
 

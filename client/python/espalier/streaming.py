@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import math
 import threading
 import time
@@ -19,6 +20,7 @@ import numpy as np
 from espalier import data as datasets
 from espalier import errors
 from espalier.interrupt import submit_or_cancel
+from espalier.notes import warn
 from espalier.npz import Array
 from espalier.rpc import method
 from espalier.steps import Send
@@ -318,15 +320,36 @@ def push(job: Job, data: Any, *, end: bool, columns: Mapping[str, str] | None) -
             for name, column in sorted(dataset.stream.columns.items())
         ]
         names = None
+    if job.state == "succeeded":
+        raise errors.FailedPrecondition(f"job {job.id} has succeeded, and takes no more examples")
     most = record.spec.steps - record.steps_pushed
-    size = record.spec.batch_size
-    ordered = graph is not None
-    batches = _passes(data, lambda given: datasets.batches(given, inputs, names, size, ordered), most)
+    if most <= 0:
+        raise errors.FailedPrecondition(f"job {job.id} trains {record.spec.steps} steps, and has the examples of all")
+    left: list[int] = []
+    batches = _batches_of_push(
+        datasets.batches(data, inputs, names, record.spec.batch_size, graph is not None, left.append),
+        record.spec.batch_size,
+        most,
+        left,
+    )
     backlog = dataset.stream.backlog or _DEFAULT_BACKLOG
     try:
-        return _push_all(job, batches, record.steps_pushed, backlog, end, lambda: False)
+        pushed = _push_all(job, batches, record.steps_pushed, backlog, end, lambda: False)
     except errors.FailedPrecondition:
         # The answer to the last call was lost, or early stopping needs no more.
         if job.state != "succeeded":
             raise
         return int(job.record.steps_pushed)
+    if sum(left):
+        warn(f"the last {sum(left)} examples do not fill a batch of {record.spec.batch_size}: nothing trains on them")
+    return pushed
+
+
+def _batches_of_push(batches: Iterator[Batch], size: int, most: int, left: Sequence[int]) -> Iterator[Batch]:
+    """At most so many. InvalidArgument if the data do not fill one. `left` has the number of examples left out."""
+    count = 0
+    for batch in itertools.islice(batches, most):
+        count += 1
+        yield batch
+    if count == 0:
+        raise errors.InvalidArgument(f"data has {sum(left)} examples; a batch of the job has {size}: push more at once")

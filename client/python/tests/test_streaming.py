@@ -144,8 +144,7 @@ def test_values_that_cannot_be_are_named(daemon):
 
 def test_a_label_that_is_no_class_is_refused_and_the_right_one_can_follow(daemon, curve):
     def batches(first, end, source=DATA):
-        """Once: arrays would be read again for the steps that are left."""
-        return iter([{name: array[first * BATCH : end * BATCH] for name, array in source.items()}])
+        return {name: array[first * BATCH : end * BATCH] for name, array in source.items()}
 
     bad = {name: array.copy() for name, array in DATA.items()}
     bad["labels"][2 * BATCH + 5] = 3
@@ -164,9 +163,18 @@ def test_a_label_that_is_no_class_is_refused_and_the_right_one_can_follow(daemon
     with pytest.raises(errors.InvalidArgument, match=wanted):
         job.push(batches(2, 4, bad), end=False)
     assert job.stream_position == 2
-    assert job.push(batches(2, 8)) == 8
+    with pytest.raises(errors.InvalidArgument, match=f"7 examples; a batch of the job has {BATCH}"):
+        job.push({name: array[:7] for name, array in DATA.items()}, end=False)
+    more = {name: array[2 * BATCH : 4 * BATCH + 5] for name, array in DATA.items()}
+    with pytest.warns(errors.EspalierWarning, match=f"last 5 examples do not fill a batch of {BATCH}"):
+        assert job.push(more, end=False) == 4, "arrays are read once"
+    assert job.push([batches(4, 8)]) == 8
+    with pytest.raises(errors.EspalierError, match="has the examples of all|has succeeded"):
+        job.push(batches(0, 1))
     job.wait()
     assert job.history["loss"] == curve[:8]
+    with pytest.raises(errors.FailedPrecondition, match="has succeeded, and takes no more examples"):
+        job.push(batches(0, 1))
 
 
 def test_what_a_stream_cannot_do_is_refused_before_a_job_is_queued(daemon):
