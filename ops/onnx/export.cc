@@ -1,11 +1,13 @@
 #include "ops/onnx/export.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "ops/onnx/dead_code.h"
 #include "ops/onnx/import.h"
 #include "ops/onnx/tensor_proto.h"
@@ -22,6 +24,8 @@ namespace onnx_export {
 
 namespace {
 
+constexpr char kLossOutput[] = "loss";
+
 using onnx_export::Writer;
 using onnx_export::WriterTable;
 
@@ -36,24 +40,59 @@ const WriterTable& Writers() {
   return *table;
 }
 
+// By value: whether losses or metrics are among what it is computed from, as a weighted sum of
+// losses is.
+std::vector<bool> DependsOnLoss(const OpRegistry& registry, const Graph& graph) {
+  std::vector<bool> depends(graph.values().size(), false);
+  for (const Node& node : graph.nodes()) {
+    const OpDef* def = registry.Find(node.op);
+    const bool loss = def != nullptr && (def->is_loss || def->is_metric);
+    const bool any = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId v) {
+      return v != kNoValue && depends[static_cast<size_t>(v)];
+    });
+    for (const ValueId v : node.outputs) {
+      if (v != kNoValue && (loss || any)) depends[static_cast<size_t>(v)] = true;
+    }
+  }
+  return depends;
+}
+
+// The outputs to export. A loss of basic operators is known by its name only: it stays if it is all
+// that the graph computes.
+std::vector<std::pair<std::string, ValueId>> WantedOutputs(const OpRegistry& registry,
+                                                           const Graph& graph,
+                                                           const ExportOptions& options) {
+  std::vector<std::pair<std::string, ValueId>> wanted;
+  if (const std::vector<std::string>& list = options.outputs; !list.empty()) {
+    std::copy_if(graph.outputs.begin(), graph.outputs.end(), std::back_inserter(wanted),
+                 [&](const auto& output) {
+                   return std::find(list.begin(), list.end(), output.first) != list.end();
+                 });
+    return wanted;
+  }
+  const std::vector<bool> depends = DependsOnLoss(registry, graph);
+  std::copy_if(graph.outputs.begin(), graph.outputs.end(), std::back_inserter(wanted),
+               [&](const auto& output) { return !depends[static_cast<size_t>(output.second)]; });
+  if (wanted.size() > 1) {
+    std::erase_if(wanted, [](const auto& output) { return output.first == kLossOutput; });
+  }
+  return wanted;
+}
+
 // The part of the graph that computes the requested outputs.
 absl::StatusOr<Graph> Wanted(const OpRegistry& registry, const Graph& graph,
                              const ExportOptions& options) {
   Graph part = graph;
-  part.outputs.clear();
-  for (const auto& [name, value] : graph.outputs) {
-    const NodeId producer = graph.value(value).producer;
-    const OpDef* def = producer == kNoNode ? nullptr : registry.Find(graph.node(producer).op);
-    if (options.outputs.empty() && def != nullptr && (def->is_loss || def->is_metric)) continue;
-    const std::vector<std::string>& list = options.outputs;
-    if (!list.empty() && std::find(list.begin(), list.end(), name) == list.end()) continue;
-    part.outputs.emplace_back(name, value);
-  }
+  part.outputs = WantedOutputs(registry, graph, options);
   if (part.outputs.empty() || part.outputs.size() < options.outputs.size()) {
-    std::string known;
-    for (const auto& [name, value] : graph.outputs) absl::StrAppend(&known, " ", name);
+    const std::string known =
+        absl::StrJoin(graph.outputs, ", ",
+                      [](std::string* out, const auto& output) { out->append(output.first); });
     return absl::InvalidArgumentError(
-        absl::StrCat("there is no such output to export; the graph's are:", known));
+        options.outputs.empty()
+            ? absl::StrCat("the graph has no output but losses and metrics (", known,
+                           "); give its predictions a name as an output of the graph")
+            : absl::StrCat("there is no such output to export; the graph's are: ", known));
   }
   return onnx_import::RemoveDeadCode(std::move(part));
 }

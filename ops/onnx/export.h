@@ -21,7 +21,8 @@ struct OnnxWeight {
 };
 
 struct ExportOptions {
-  // Outputs of the graph to export. Empty: all but losses and metrics.
+  // Outputs of the graph to export. Empty: all but losses, metrics, what is computed from them, and
+  // "loss", whatever computes it, if there are others.
   std::vector<std::string> outputs;
   // Returns the elements of a parameter. Default: the initial values in the graph.
   std::function<absl::StatusOr<OnnxWeight>(const Value& parameter)> weight;

@@ -131,6 +131,17 @@ class LossesTest(unittest.TestCase):
             self.assertAlmostEqual(step["loss.aux"], aux, places=5)
             self.assertIn("accuracy.aux", step)
 
+    def test_weighted_losses_are_no_part_of_the_onnx_file(self):
+        loss = "--loss=sparse_categorical_crossentropy"
+        for name, flags in (("weighted_sum", [f"{loss}@logits", f"{loss}@aux:0.3"]), ("weighted", [f"{loss}@logits:0.5"]),
+                            ("weighted_classes", [f"{loss}:class_weights=1,2,3@logits:0.5"])):
+            self.steps(*case("two_heads", "-b", "4", "--input", "labels=labels_", "--steps=1", *flags, f"--name={name}"))
+            model = onnx.load(os.path.join(self.download(name), "model.onnx"))
+            before = onnx.load(f"{DATA}/losses/two_heads.onnx")
+            for field in ("input", "output", "initializer"):
+                names, wanted = ([value.name for value in getattr(m.graph, field)] for m in (model, before))
+                self.assertCountEqual(names, wanted, (name, field))
+
     def test_a_trained_graph_is_trained_on(self):
         """Three steps are two, and one from the model that they gave."""
         flags = case("softmaxend", "-b", "12", "--lr=0.5")
