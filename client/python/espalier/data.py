@@ -71,6 +71,25 @@ def temporary_npz(arrays: Mapping[str, Any]) -> Iterator[Path]:
         yield folder / "data.npz"
 
 
+def is_numbers(item: Any) -> bool:
+    """Whether it is a list of numbers, or of lists of them, or a tuple of numbers: a column that is no array."""
+    if not isinstance(item, (list, tuple)) or not item:
+        return False
+    first = item[0]
+    while isinstance(item, list) and isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    return isinstance(first, (bool, int, float, np.number, np.bool_))
+
+
+def flat_columns(items: Sequence[Any], *, numbers: bool = False, lists: bool = False) -> list[Any]:
+    """((x1, x2), y) as [x1, x2, y]. numbers: a tuple of numbers is a column; lists: those of arrays are several."""
+    flat: list[Any] = []
+    for item in items:
+        several = isinstance(item, tuple) or (lists and isinstance(item, list) and not is_numbers(item))
+        flat.extend(item if several and not (numbers and is_numbers(item)) else [item])
+    return flat
+
+
 def _check_lengths(columns: Mapping[str, Array]) -> int:
     for name, array in columns.items():
         if array.ndim == 0:
@@ -118,11 +137,12 @@ class _Columns:
                 "data holds tuples, and which array is which is known only to the program that submitted the job; give "
                 f"dicts by column: {', '.join(i.name for i in self._inputs)}"
             )
-        flat: list[Any] = []
-        for item in items:
-            if isinstance(item, Mapping):
-                raise InvalidArgument("data holds a dict within a tuple: give one dict of all columns")
-            flat.extend(item if isinstance(item, tuple) else [item])
+        if any(isinstance(item, Mapping) for item in items):
+            raise InvalidArgument("data holds a dict within a tuple: give one dict of all columns")
+        flat = flat_columns(items)
+        # Tuples may also be columns of numbers, and lists the arrays of several inputs, as loaders of torch make them.
+        for other in (flat_columns(items, numbers=True), flat_columns(items, lists=True)):
+            flat = other if len(flat) != len(self._inputs) == len(other) else flat
         if len(flat) != len(self._inputs):
             raise InvalidArgument(
                 f"data has {len(flat)} arrays, the graph {len(self._inputs)} inputs "

@@ -39,6 +39,8 @@ def test_arrays_of_all_types():
     check(prepared({"x": X, "y": Y}))
     check(prepared((X, Y)))
     check(prepared({"x": X.tolist(), "y": Y.tolist()}))
+    check(prepared((X.tolist(), Y.tolist())))
+    check(prepared((list(X), tuple(Y.tolist()))))
     check(prepared({"x": X.astype(np.float64), "y": Y.astype(np.uint8)}))
     check(prepared({"x": X.astype(">f4"), "y": Y.astype(">i2")}))
     check(prepared({"x": np.asfortranarray(X), "y": Y[::1]}))
@@ -55,6 +57,23 @@ def test_one_column_may_serve_two_inputs():
     g.input("b", (None, 3))
     found = prepared({"x": X}, g, columns={"a": "x", "b": "x"})
     np.testing.assert_array_equal(found["a"], found["b"])
+
+
+def test_several_inputs_of_a_tuple_or_list():
+    g = Graph()
+    for name in ("a", "b"):
+        g.input(name, (None, 3))
+    g.input("y", (None,), "int32")
+    kinds = [((X, X), Y), ([X, X], Y), ((X.tolist(), X.tolist()), Y.tolist()), (list(X), list(X), Y)]
+    for data in (*kinds, [([X, X], Y)]):  # at last as a loader of torch has it
+        found = prepared(data, g)
+        check({"x": found["a"], "y": found["y"]})
+        check({"x": found["b"], "y": found["y"]})
+    numbers = Graph()
+    for name in ("a", "b", "c"):
+        numbers.input(name, (None,))
+    found = prepared([((1.0, 2.0), 3.0)] * 4, numbers)  # examples of single numbers
+    assert [found[name].tolist() for name in "abc"] == [[1.0] * 4, [2.0] * 4, [3.0] * 4]
 
 
 def test_an_only_input_takes_an_array():

@@ -17,11 +17,13 @@ from espalier import safetensors_io
 from espalier.callbacks import prepared
 from espalier.client import Client
 from espalier.counts import check_count, check_counts
+from espalier.data import is_numbers
 from espalier.errors import AlreadyExists, InvalidArgument
 from espalier.jax.convert import Converted, leaf_name, to_graph
 from espalier.jax.live_params import Following
 from espalier.jax.optimizers import match
 from espalier.notes import warn
+from espalier.npz import as_array
 from espalier.session import Session
 from espalier.spelling import checked
 from espalier.training import Callback, TrainingResult, fit
@@ -204,6 +206,7 @@ class Trainer:
         if self._following is not None and self._following.run is not None:
             session = self._following.run.needs_session("evaluate")
             self._following.push()
+            data = _with_arrays(data)
             return session.evaluate(_columns(data, _arrays(data), self._following.converted))
         converted, columns, _ = self._converted(data, batch_size, example_batch)
         with Session(
@@ -306,6 +309,7 @@ class Trainer:
 
     def _converted(self, data: Any, batch_size: int, example: Any) -> tuple[Converted, Any, list[Any] | None]:
         """The graph of the loss, the columns of the data, and its arrays if they are in memory."""
+        data = _with_arrays(data)
         arrays = _arrays(data)
         if example is None:
             example, data = _example(data, arrays)
@@ -340,6 +344,17 @@ class Trainer:
     def history(self) -> dict[str, list[float]]:
         """Loss and metrics of each step of the last fit."""
         return {} if self.result is None else self.result.history
+
+
+def _with_arrays(data: Any) -> Any:
+    """Arrays in place of lists of numbers, which JAX takes for pytrees of single ones."""
+    if not isinstance(data, (dict, tuple)):
+        return data
+
+    def listed(value: Any) -> bool:
+        return isinstance(value, list) and is_numbers(value)
+
+    return jax.tree_util.tree_map(lambda v: as_array(v, "data") if listed(v) else v, data, is_leaf=listed)
 
 
 def _arrays(data: Any) -> list[Any] | None:
@@ -400,7 +415,8 @@ class _Batches:
 
 
 def _arguments(inputs: Any) -> tuple[Any, ...]:
-    return inputs if isinstance(inputs, tuple) else (inputs,)
+    arguments: tuple[Any, ...] = _with_arrays(inputs if isinstance(inputs, tuple) else (inputs,))
+    return arguments
 
 
 def _signature(function: Callable[..., Any], stateful: bool, inputs: int) -> inspect.Signature:

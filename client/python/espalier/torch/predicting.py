@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from espalier.data import is_numbers
 from espalier.errors import InvalidArgument
+from espalier.npz import as_array
 from espalier.torch.module_graph import Columns, ModuleGraph, argument_names, to_graph
 from espalier.v1 import graph_pb2
 
@@ -56,7 +58,7 @@ def columns_of(module: nn.Module, data: Any) -> Columns:
 
     Labels behind the arguments that the module needs are left out.
     """
-    if isinstance(data, (torch.Tensor, np.ndarray)):
+    if isinstance(data, (torch.Tensor, np.ndarray)) or (isinstance(data, list) and is_numbers(data)):
         return [_tensor(data)]
     if isinstance(data, Mapping):
         names = argument_names(module)
@@ -67,7 +69,9 @@ def columns_of(module: nn.Module, data: Any) -> Columns:
                 f"{', '.join(names)}"
             )
         return found
-    if isinstance(data, (tuple, list)) and data and all(hasattr(item, "shape") for item in data):
+    arrays = isinstance(data, (tuple, list)) and all(hasattr(item, "shape") or is_numbers(item) for item in data)
+    # A list of more arrays than arguments and labels holds batches.
+    if arrays and data and (isinstance(data, tuple) or len(data) <= len(argument_names(module)) + 1):
         return [_tensor(item) for item in data[: max(1, _needed(module))]]
     if not isinstance(data, Iterable):
         raise InvalidArgument(
@@ -90,7 +94,7 @@ def _needed(module: nn.Module) -> int:
 
 
 def _tensor(item: Any) -> torch.Tensor:
-    tensor = item if isinstance(item, torch.Tensor) else torch.as_tensor(np.asarray(item))
+    tensor = item if isinstance(item, torch.Tensor) else torch.as_tensor(as_array(item, "data"))
     if tensor.dim() == 0:
         raise InvalidArgument("a single number; dimension 0 must be the examples")
     return tensor.float() if tensor.dtype == torch.float64 else tensor

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from espalier import data as datasets
 from espalier import optimizers, training
 from espalier.callbacks import prepared
 from espalier.client import Client
 from espalier.counts import check_count, check_counts
 from espalier.errors import InvalidArgument
+from espalier.npz import as_array
 from espalier.session import Session
 from espalier.torch import arguments, predicting, schedules
 from espalier.torch import optimizers as torch_optimizers
@@ -340,16 +342,22 @@ class Trainer:
             labels = {"labels": rest["labels"]} if "labels" in rest else rest
             return inputs, labels or None
         items = list(element) if isinstance(element, (tuple, list)) else [element]
-        flat: list[Any] = []
         for item in items:
             check_not_packed(item)
-            flat.extend(item if isinstance(item, (tuple, list)) else [item])
+        flat = self._flat(items)
         tensors = [_tensor(item, f"column {place}") for place, item in enumerate(flat)]
         if self.loss is None:
             return tensors, None
         if len(tensors) < 2:
             raise InvalidArgument("the loss needs labels: data of (inputs, labels), or a dict with labels")
         return tensors[:-1], tensors[-1:]
+
+    def _flat(self, items: Sequence[Any]) -> list[Any]:
+        """The columns of (inputs, labels), of which inputs may be a tuple, or the list that a loader makes of one."""
+        flat = datasets.flat_columns(items, numbers=True, lists=True)
+        # A list of more arrays than there are arguments holds examples.
+        most = len(argument_names(self.module)) + (self.loss is not None)
+        return flat if len(flat) <= most else datasets.flat_columns(items, numbers=True)
 
 
 def _each_epoch(extra: Extra | None) -> Extra:
@@ -365,13 +373,13 @@ def _each_epoch(extra: Extra | None) -> Extra:
 
 def _rows(element: Any) -> int:
     """Number of examples of a batch."""
-    while isinstance(element, (Mapping, tuple, list)):
+    while isinstance(element, (Mapping, tuple, list)) and not datasets.is_numbers(element):
         element = next(iter(element.values())) if isinstance(element, Mapping) else element[0]
     return len(element)
 
 
 def _tensor(item: Any, name: str) -> torch.Tensor:
-    tensor = item if isinstance(item, torch.Tensor) else torch.as_tensor(np.asarray(item))
+    tensor = item if isinstance(item, torch.Tensor) else torch.as_tensor(as_array(item, name))
     if tensor.dim() == 0:
         raise InvalidArgument(f"{name}: a single number; its dimension 0 must be the examples")
     return tensor.float() if tensor.dtype == torch.float64 else tensor

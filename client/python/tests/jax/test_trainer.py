@@ -39,6 +39,19 @@ def test_all_kinds_of_data_train_alike(daemon, data):
     assert trainer.history["accuracy"][-1] > 0.8
 
 
+def test_lists_of_numbers_are_arrays(daemon):
+    found = []
+    for x, y in ((X, Y), (X.tolist(), Y.tolist())):
+        trainer = Trainer(loss, PARAMS, optax.sgd(0.1), has_aux=True)
+        trainer.fit((x, y), 40, 1, shuffle=False, verbose=0)
+        made = trainer.predict(lambda p, x: x @ p["w"], x)
+        found.append((trainer.history["loss"], trainer.evaluate((x, y))["loss"], np.asarray(made).tolist()))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    with pytest.raises(InvalidArgument, match="data is no array of one shape"):
+        trainer.fit(([[1.0, 2.0], [3.0]], [0, 1]), 2)
+
+
 def test_every_held_out_example_is_evaluated(daemon):
     trainer = Trainer(loss, PARAMS, optax.sgd(0.0), has_aux=True)
     trainer.fit((X, Y), 48, 1, validation_split=0.25, verbose=0)  # 40 examples: less than a batch

@@ -238,6 +238,46 @@ def test_a_data_loader_is_read_as_it_is(daemon):
     assert_same(module, reference)
 
 
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, a, b):
+        return self.net(a + b)
+
+
+def test_lists_of_numbers_are_arrays(daemon):
+    x, labels = tensors()
+    rows, numbers = x.tolist(), labels.tolist()
+    examples = [((a, a), b) for a, b in zip(x, labels, strict=True)]
+    several = [((x, x), labels), ((rows, rows), numbers), ([x, x], labels), examples]
+    for module, kinds in [
+        (Net(), [(x, labels), (rows, numbers), (x, tuple(numbers)), (list(x), labels), {"x": rows, "labels": numbers}]),
+        (Sum(), several),
+    ]:
+        losses = []
+        for data in kinds:
+            if isinstance(data, list):  # a loader makes a list of the tuple of inputs
+                data = torch.utils.data.DataLoader(data, batch_size=ROWS)
+            trainer = Trainer(copy.deepcopy(module), loss=nn.CrossEntropyLoss(), optimizer="sgd")
+            losses.append(fit(trainer, data, steps=3).history["loss"])
+            assert losses[-1] == pytest.approx(losses[0], rel=1e-5)
+    trainer = Trainer(Net(), loss=nn.CrossEntropyLoss(), optimizer="sgd")
+    assert trainer.evaluate((rows, numbers)) == pytest.approx(trainer.evaluate((x, labels)))
+    predicted = trainer.predict(x)
+    for data in (rows, (rows, numbers), [x[:3], x[3:5], x[5:]]):
+        torch.testing.assert_close(trainer.predict(data), predicted)
+    with trainer.session(example=(rows, numbers)) as session:
+        assert session.batch_size == ROWS
+    for data, message in [
+        ((x, ["cat"] * ROWS), "column 1 has elements of type <U3; accepted: numbers"),
+        (([[1.0, 2.0], [3.0]], [0, 1]), "column 0 is no array of one shape"),
+    ]:
+        with pytest.raises(InvalidArgument, match=message):
+            fit(trainer, data)
+
+
 def test_gradients_are_clipped_as_in_torch(daemon):
     module, data = Net(), tensors()
     reference = copy.deepcopy(module)
