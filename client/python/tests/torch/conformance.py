@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import statistics
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +12,7 @@ from zoo import Columns, Entry
 
 from espalier.torch import Trainer
 
-STEPS = 5
+STEPS = 10
 ONE = {"max_devices": 1}
 TWO = {"max_devices": 2, "strategy": "data_parallel"}
 
@@ -25,10 +24,6 @@ class Distance:
     here: float
     torch: float
 
-    def within(self, limit: float) -> bool:
-        """Whether they are near, or about as near as PyTorch's where a model enlarges rounding."""
-        return self.here <= max(limit, 10 * self.torch)
-
 
 @dataclass
 class Result:
@@ -37,7 +32,6 @@ class Result:
     loss: Distance
     gradient: Distance
     curve: dict[int, Distance]  # workers -> the largest of the losses of all steps
-    middle: dict[int, Distance]  # workers -> the median of the losses of all steps
     weights: dict[int, Distance]  # workers -> parameters and running statistics after the last step
 
 
@@ -88,10 +82,6 @@ def relative(a: list[float], b: list[float]) -> float:
     return max(abs(x - y) / max(abs(y), 1e-30) for x, y in zip(a, b, strict=True))
 
 
-def median(a: list[float], b: list[float]) -> float:
-    return statistics.median(relative([x], [y]) for x, y in zip(a, b, strict=True))
-
-
 def in_double(module: nn.Module, columns: Columns) -> tuple[nn.Module, Columns]:
     return copy.deepcopy(module).double(), {k: c.double() if c.is_floating_point() else c for k, c in columns.items()}
 
@@ -124,11 +114,10 @@ def compare(entry: Entry) -> Result:
     losses = train_torch(entry, reference, doubles, entry.rate, STEPS)
     own_losses = train_torch(entry, plain, columns, entry.rate, STEPS)
     own_curve, own_weights = relative(own_losses, losses), apart(state(plain), state(reference))
-    result = Result(Distance(relative(loss, losses[:1]), relative(own_losses[:1], losses[:1])), gradient, {}, {}, {})
+    result = Result(Distance(relative(loss, losses[:1]), relative(own_losses[:1], losses[:1])), gradient, {}, {})
     for workers, search in ((1, ONE), (2, TWO)):
         here = copy.deepcopy(module)
         found_losses = train_here(entry, here, columns, entry.rate, STEPS, search)
         result.curve[workers] = Distance(relative(found_losses, losses), own_curve)
-        result.middle[workers] = Distance(median(found_losses, losses), median(own_losses, losses))
         result.weights[workers] = Distance(apart(state(here), state(reference)), own_weights)
     return result

@@ -56,7 +56,7 @@ def main(names: list[str]) -> None:
         return
     lines = [
         BEGIN,
-        "| model | library | loss | gradient | 5 steps | weights |",
+        "| model | library | loss | gradient | 10 steps | weights |",
         "|---|---|---|---|---|---|",
         *rows,
         "",
