@@ -271,6 +271,49 @@ TEST_F(CliTest, ServeUploadsLocalModels) {
   EXPECT_EQ(fake_.state()->uploads, 2);
 }
 
+TEST_F(CliTest, WhatIsUploadedForARefusedModelIsDeletedAgain) {
+  std::filesystem::create_directories(home_ + "/folder");
+  std::ofstream(home_ + "/folder/config.json") << "{}";
+  std::ofstream(home_ + "/model.onnx") << "\x3a\x03\x12\x01g";  // a graph of the name "g"
+  std::ofstream(home_ + "/draft.gguf") << "GGUF";
+  fake_.state()->serve_status = absl::InvalidArgumentError("its batch is part of a sum");
+  for (const char* model : {"/folder", "/model.onnx"}) {
+    EXPECT_EQ(Run({"serve", home_ + model, "--ssm=" + home_ + "/draft.gguf"}), kExitFailed);
+    EXPECT_THAT(out_.str(), HasSubstr("uploaded as")) << err_.str();
+    EXPECT_THAT(err_.str(), HasSubstr("its batch is part of a sum"));
+    EXPECT_THAT(err_.str(), Not(HasSubstr("stays")));
+    EXPECT_THAT(fake_.state()->artifacts, testing::IsEmpty()) << model;
+  }
+  EXPECT_EQ(fake_.state()->uploads, 4);
+  EXPECT_EQ(fake_.state()->serves.size(), 2u);
+  // A small model that is missing is noticed after the upload of the first.
+  EXPECT_EQ(Run({"serve", home_ + "/folder", "--ssm=./missing"}), kExitUsage);
+  EXPECT_EQ(fake_.state()->uploads, 5);
+  EXPECT_THAT(fake_.state()->artifacts, testing::IsEmpty());
+}
+
+TEST_F(CliTest, AModelThatMayBeServedOrWasThereBeforeIsKept) {
+  std::ofstream(home_ + "/model.gguf") << "GGUF";
+  fake_.state()->serve_status = absl::InternalError("the connection broke");
+  EXPECT_EQ(Run({"serve", home_ + "/model.gguf"}), kExitFailed);
+  EXPECT_EQ(fake_.state()->artifacts.size(), 1u);
+  fake_.state()->serve_status = absl::InvalidArgumentError("it has no tensors");
+  EXPECT_EQ(Run({"serve", home_ + "/model.gguf"}), kExitFailed);
+  EXPECT_THAT(out_.str(), HasSubstr("is there already"));
+  EXPECT_EQ(fake_.state()->artifacts.size(), 1u);
+  EXPECT_THAT(fake_.state()->deleted, testing::IsEmpty());
+}
+
+TEST_F(CliTest, ARefusedModelThatCannotBeDeletedIsNamed) {
+  std::ofstream(home_ + "/model.gguf") << "GGUF";
+  fake_.state()->serve_status = absl::InvalidArgumentError("it has no tensors");
+  fake_.state()->delete_status = absl::PermissionDeniedError("not with this token");
+  EXPECT_EQ(Run({"serve", home_ + "/model.gguf"}), kExitFailed);
+  EXPECT_THAT(err_.str(), testing::ContainsRegex(
+                              "model.gguf stays as artifact model-[0-9a-f]+: not with this token"));
+  EXPECT_THAT(err_.str(), HasSubstr("it has no tensors"));
+}
+
 // Beside the answer, which may be piped.
 TEST_F(CliTest, WarningsOfTheCoordinatorGoToStandardError) {
   fake_.state()->replies = {Piece("{}"), Last(2, 0, 0, 2)};

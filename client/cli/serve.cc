@@ -205,19 +205,31 @@ std::vector<FlagSpec> ServeFlags() {
 }
 
 // Uploads what the command line names by its path.
-absl::Status ResolveModels(Context& context, Client* client, v1::ServeModelRequest* request) {
+absl::Status ResolveModels(Context& context, Client* client, v1::ServeModelRequest* request,
+                           UploadedModels* uploaded) {
   const std::string given = context.flags().positional()[0];
   std::string stem;
-  auto artifact = ModelArtifact(context, client, given, &stem);
+  auto artifact = ModelArtifact(context, client, given, &stem, uploaded);
   if (!artifact.ok()) return artifact.status();
   request->set_artifact(*artifact);
   if (request->name().empty()) request->set_name(stem);
   for (std::string& ssm : *request->mutable_ssm_artifacts()) {
-    auto name = ModelArtifact(context, client, ssm, &stem);
+    auto name = ModelArtifact(context, client, ssm, &stem, uploaded);
     if (!name.ok()) return name.status();
     ssm = *name;
   }
   return absl::OkStatus();
+}
+
+// What it has uploaded for a model that is refused is deleted again.
+absl::StatusOr<v1::ServedModel> ServeModel(Context& context, Client* client,
+                                           v1::ServeModelRequest request) {
+  UploadedModels uploaded;
+  const absl::Status resolved = ResolveModels(context, client, &request, &uploaded);
+  absl::StatusOr<v1::ServedModel> model =
+      resolved.ok() ? client->Serve(request) : absl::StatusOr<v1::ServedModel>(resolved);
+  DeleteRefused(context, client, uploaded, model.status());
+  return model;
 }
 
 absl::Status RunServe(Context& context) {
@@ -254,8 +266,7 @@ absl::Status RunServe(Context& context) {
     request.mutable_graph()->set_max_queue_delay_microseconds(
         static_cast<int64_t>(std::llround(1000 * flags.Number("max-delay-ms", 0))));
   }
-  if (absl::Status s = ResolveModels(context, *client, &request); !s.ok()) return s;
-  auto model = (*client)->Serve(request);
+  auto model = ServeModel(context, *client, std::move(request));
   if (!model.ok()) {
     std::error_code error;
     const std::string& given = flags.positional()[0];
@@ -472,7 +483,8 @@ Command ServeCommand() {
   c.description =
       "A folder in Hugging Face's layout, written with a slash (./tinyllama), a GGUF or an ONNX "
       "file is uploaded first, unless the coordinator has an artifact of this content; the model's "
-      "name is the folder's or file's. So is one of --ssm.";
+      "name is the folder's or file's. So is one of --ssm. If the model is refused, what was "
+      "uploaded for it is deleted again.";
   c.flags = ServeFlags();
   c.examples = {
       {"a folder or file that is not uploaded yet", "espalier serve ./tinyllama-q8_0.gguf"},

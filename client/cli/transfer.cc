@@ -50,6 +50,15 @@ void ShowUpload(Context& context, const std::string& path, bool uploaded,
                 << Printable(artifact) << std::endl;
 }
 
+// Tells if it stays, and why.
+void DeleteCopy(Context& context, Client* client, const std::string& path,
+                const std::string& artifact) {
+  const absl::Status status = client->DeleteArtifact(artifact);
+  if (status.ok() || absl::IsNotFound(status)) return;
+  *context.env().err << "espalier: the copy of " << Printable(path) << " stays as artifact "
+                     << artifact << ": " << Printable(std::string(status.message())) << std::endl;
+}
+
 }  // namespace
 
 Uploader UploadOnce(Context& context, Client* client) {
@@ -102,7 +111,8 @@ bool IsLocalModel(const std::string& name_or_path) {
 }
 
 absl::StatusOr<std::string> ModelArtifact(Context& context, Client* client,
-                                          const std::string& name_or_path, std::string* stem) {
+                                          const std::string& name_or_path, std::string* stem,
+                                          UploadedModels* uploaded) {
   if (!IsLocalModel(name_or_path)) return name_or_path;
   // No artifact's name begins with a dot or a slash.
   if (name_or_path[0] != '.' && name_or_path[0] != '/') {
@@ -123,20 +133,33 @@ absl::StatusOr<std::string> ModelArtifact(Context& context, Client* client,
                                    ".gguf or .onnx file, or the name of an artifact"));
   }
   *stem = ArtifactStem(name_or_path);
-  bool uploaded = false;
+  bool sent = false;
   auto name = client->EnsureUploaded(*files, *stem, onnx ? v1::Artifact::ONNX : v1::Artifact::MODEL,
-                                     ShowTransfer(context, "upload"), &uploaded);
-  if (name.ok()) ShowUpload(context, name_or_path, uploaded, *name);
+                                     ShowTransfer(context, "upload"), &sent);
+  if (!name.ok()) return name.status();
+  ShowUpload(context, name_or_path, sent, *name);
+  if (sent) (*uploaded)[*name] = name_or_path;
   return name;
 }
 
-TemporaryUploads::~TemporaryUploads() {
-  for (const auto& [path, name] : uploaded_) {
-    const absl::Status status = client_.DeleteArtifact(name);
-    if (status.ok() || absl::IsNotFound(status)) continue;
-    *context_.env().err << "espalier: the copy of " << Printable(path) << " stays as artifact "
-                        << name << ": " << Printable(std::string(status.message())) << std::endl;
+void DeleteRefused(Context& context, Client* client, const UploadedModels& uploaded,
+                   const absl::Status& failure) {
+  switch (failure.code()) {
+    case absl::StatusCode::kOk:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kUnknown:
+      return;
+    default:
+      break;
   }
+  for (const auto& [name, path] : uploaded) DeleteCopy(context, client, path, name);
+}
+
+TemporaryUploads::~TemporaryUploads() {
+  for (const auto& [path, name] : uploaded_) DeleteCopy(context_, &client_, path, name);
 }
 
 absl::StatusOr<std::string> TemporaryUploads::Upload(const std::vector<LocalFile>& files,

@@ -35,11 +35,20 @@ absl::StatusOr<std::vector<LocalFile>> FilesOf(const std::string& path);
 // slashes, are those of artifacts.
 bool IsLocalModel(const std::string& name_or_path);
 
+// Artifacts that a command has uploaded, with the files or folders that they are copies of.
+using UploadedModels = std::map<std::string, std::string>;
+
 // Returns the artifact that `name_or_path` names. A local model that is no artifact's name is
-// uploaded, unless an artifact with this content exists; then *stem becomes its name without a
-// folder.
+// uploaded and added to *uploaded, unless an artifact with this content exists; *stem becomes its
+// name without a folder.
 absl::StatusOr<std::string> ModelArtifact(Context& context, Client* client,
-                                          const std::string& name_or_path, std::string* stem);
+                                          const std::string& name_or_path, std::string* stem,
+                                          UploadedModels* uploaded);
+
+// Deletes them again if `failure` says that the coordinator has refused to serve them: they may be
+// served if it does not. Tells what stays and why.
+void DeleteRefused(Context& context, Client* client, const UploadedModels& uploaded,
+                   const absl::Status& failure);
 
 // Uploads that nothing else may use (metadata "temporary") and that the destructor deletes, telling
 // what stays and why.

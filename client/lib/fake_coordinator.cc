@@ -20,6 +20,10 @@ namespace {
 using grpc::ServerContext;
 using grpc::Status;
 
+Status ToGrpc(const absl::Status& status) {
+  return Status(static_cast<grpc::StatusCode>(status.raw_code()), std::string(status.message()));
+}
+
 Status OnceCallerHasGone(ServerContext* context) {
   while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return Status(grpc::StatusCode::CANCELLED, "the caller has gone");
@@ -219,6 +223,7 @@ class FakeModels : public v1::Models::Service {
   Status Delete(ServerContext*, const v1::DeleteArtifactRequest* request,
                 v1::DeleteArtifactReply*) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    if (!s_.delete_status.ok()) return ToGrpc(s_.delete_status);
     if (s_.artifacts.erase(request->name()) == 0) {
       return Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("no artifact ", request->name()));
     }
@@ -279,7 +284,7 @@ class FakeInference : public v1::Inference::Service {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     s_.serves.push_back(*request);
     *reply->mutable_model() = s_.served;
-    return Status::OK;
+    return ToGrpc(s_.serve_status);
   }
   Status Embed(ServerContext*, const v1::EmbedRequest* request, v1::EmbedReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "espalier/v1/cluster.pb.h"
 #include "espalier/v1/inference.pb.h"
 #include "espalier/v1/models.pb.h"
@@ -29,6 +30,7 @@ struct FakeState {
   std::string exported;
   v1::ClusterStatusReply status;
   v1::ServedModel served;
+  absl::Status serve_status, delete_status;   // of Serve and of the deletion of artifacts
   std::vector<v1::GenerateReply> replies;     // without speculation
   std::vector<v1::GenerateReply> speculated;  // with SPECULATION_ON
   std::string warning;                        // of Generate
