@@ -280,7 +280,13 @@ def _timms() -> None:
 
 
 def _hugging(
-    name: str, cls: str, config: str, data: Callable[[int], Columns], loss: Any = None, **settings: Any
+    name: str,
+    cls: str,
+    config: str,
+    data: Callable[[int], Columns],
+    loss: Any = None,
+    rate: float = 0.05,
+    **settings: Any,
 ) -> None:
     def build() -> nn.Module:
         import transformers
@@ -291,7 +297,7 @@ def _hugging(
                 setattr(made, key, False)
         return comparable(getattr(transformers, cls)(made))
 
-    add(name, "transformers", build, data, loss=loss, rate=0.05)
+    add(name, "transformers", build, data, loss=loss, rate=rate)
 
 
 def _transformers() -> None:
@@ -353,14 +359,14 @@ def _transformers() -> None:
     t5 |= {"decoder_start_token_id": 0}
     translated = tokens(99, 12, "tokens", target=7)
     _hugging("t5", "T5ForConditionalGeneration", "T5Config", translated, **t5)
-    _hugging("mt5", "MT5ForConditionalGeneration", "MT5Config", translated, **t5, feed_forward_proj="gated-gelu")
+    _hugging("mt5", "MT5ForConditionalGeneration", "MT5Config", translated, rate=0.005, **t5, feed_forward_proj="gated-gelu")
 
     def pictures(count: int) -> Columns:
         columns = images(32, classes=3)(count)
         return {"pixel_values": columns["x"], "labels": columns["labels"]}
 
     patches = {**small, **none, "image_size": 32, "patch_size": 8, "num_labels": 3}
-    _hugging("hf vit", "ViTForImageClassification", "ViTConfig", pictures, **patches)
+    _hugging("hf vit", "ViTForImageClassification", "ViTConfig", pictures, rate=0.005, **patches)
     _hugging("hf deit", "DeiTForImageClassification", "DeiTConfig", pictures, **patches)
 
 
