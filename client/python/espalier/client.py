@@ -149,8 +149,9 @@ class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
         """Uploads a file, a folder, several files, or arrays by name (a dataset); returns the artifact's name.
 
         Without `name`, an artifact of this kind and content is found again, and nothing is sent. Kinds are "onnx" (an
-        .onnx file, with those that hold its tensors), "model" (a folder or .gguf file) and "dataset" (others); None: by
-        `files`. AlreadyExists if `name` is taken, unless `replace`.
+        .onnx file, or a folder that holds one; the files beside it that hold its weights are taken along), "model" (a
+        folder or .gguf file) and "dataset" (others); None: by `files`. AlreadyExists if `name` is taken, unless
+        `replace`. InvalidArgument for files that cannot be read, or are no ONNX model.
         """
         if isinstance(files, Mapping):
             from espalier.data import temporary_npz
@@ -159,7 +160,7 @@ class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
             with temporary_npz(files) as path:
                 return (yield from self._upload({"data.npz": path}, "arrays", kind, name, replace, progress))
         kind = kind or transfer.kind_of(files)
-        found = yield Work(functools.partial(transfer.local_files, files))
+        found = yield Work(functools.partial(transfer.local_files, files, kind))
         first = files if isinstance(files, (str, os.PathLike)) else next(iter(found.values()))
         return (yield from self._upload(found, transfer.stem(first), kind, name, replace, progress))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from espalier import errors
+from espalier.external_data import files_of
 from espalier.v1 import models_pb2
 
 CHUNK_BYTES = 1 << 20
@@ -37,10 +38,19 @@ def kind_of(given: PathLike | Sequence[PathLike]) -> str:
     return "model" if any(path.suffix == ".gguf" or path.is_dir() for path in paths) else "dataset"
 
 
-def local_files(given: PathLike | Sequence[PathLike]) -> dict[str, Path]:
-    """Files by their names in the artifact: one file, all files beneath a folder, or several files."""
+def local_files(given: PathLike | Sequence[PathLike], kind: str) -> dict[str, Path]:
+    """Files by their names in the artifact: one file, all files beneath a folder, or several files.
+
+    Of an ONNX model with those that hold its weights, and of its folder no others.
+    """
     paths = [Path(given)] if isinstance(given, (str, os.PathLike)) else [Path(p) for p in given]
     files: dict[str, Path] = {}
+    if kind == "onnx":
+        models = paths if len(paths) == 1 else [path for path in paths if path.suffix == ".onnx"]
+        for path in models:
+            files |= files_of(path, paths)
+        taken = [path.resolve() for path in files.values()]
+        paths = [path for path in paths if path not in models and path.resolve() not in taken]
     for path in paths:
         if path.is_dir():
             found = {p.relative_to(path).as_posix(): p for p in sorted(path.rglob("*")) if p.is_file()}

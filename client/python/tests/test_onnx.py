@@ -14,6 +14,7 @@ from pages import run
 
 import espalier.onnx as es
 from espalier import callbacks, errors
+from espalier.external_data import files_of
 from espalier.optimizers import Adam
 
 ONE = {"strategy": "single_device"}
@@ -138,6 +139,71 @@ def test_weights_in_other_files(daemon, folder, tmp_path):
     (tmp_path / "more" / "weights.bin").unlink()
     with pytest.raises(errors.InvalidArgument, match=r"keeps weights in the file 'more/weights.bin', and there is no"):
         fit(file, data)
+
+
+def test_an_upload_takes_the_files_of_weights_along(daemon, tmp_path):
+    file, weights = tmp_path / "apart.onnx", tmp_path / "more" / "weights.bin"
+    weights.parent.mkdir()
+    onnx.save(model_of(), file, save_as_external_data=True, location="more/weights.bin", size_threshold=0)
+    (tmp_path / "notes.txt").write_text("no part of the model")
+    name = daemon.upload(file)
+    for given in (str(file), [file], [weights, file], [file, weights]):
+        assert daemon.upload(given) == name
+    assert daemon.upload(tmp_path, "onnx") == name
+    assert next(sorted(a.files) for a in daemon.artifacts() if a.name == name) == ["apart.onnx", "more/weights.bin"]
+    served = daemon.serve(name, name="apart")
+    x, p = small.examples()["x"], small.initial()
+    wanted = np.tanh(x @ p["w1"].T + p["b1"]) @ p["w2"].T + p["b2"]
+    np.testing.assert_allclose(daemon.predict(served, x)["logits"], wanted, atol=1e-5)
+    daemon.unserve("apart")
+    known = len(daemon.artifacts())
+    whole = file.read_bytes()
+    for content, message in [
+        (b"", r"broken\.onnx is empty; accepted: an ONNX model"),
+        (b"hello", "holds no ONNX model"),
+        (whole[: len(whole) // 2], "holds no ONNX model with nodes: it is cut short, damaged"),
+        (whole.replace(b"more/weights.bin", b"more/weights.bi_"), "'more/weights.bi_', and there is no .*weights.bi_"),
+        (whole.replace(b"more/weights.bin", b"more/../a/../../"), r"no path beneath its folder"),
+    ]:
+        (tmp_path / "broken.onnx").write_bytes(content)
+        with pytest.raises(errors.InvalidArgument, match=message):
+            daemon.upload(tmp_path / "broken.onnx")
+    with pytest.raises(
+        errors.InvalidArgument, match=r"holds 2 files that end in .onnx: apart.onnx, broken.onnx; give one"
+    ):
+        daemon.upload(tmp_path, "onnx")
+    assert len(daemon.artifacts()) == known
+
+
+def outside(name, location):
+    """A tensor in another file."""
+    made = onnx.numpy_helper.from_array(np.zeros((4, 4), np.float32), name)
+    onnx.external_data_helper.set_external_data(made, location)
+    made.ClearField("raw_data")
+    return made
+
+
+def test_weights_are_found_wherever_a_model_can_have_them(tmp_path):
+    make = onnx.helper
+    body = make.make_graph([make.make_node("Identity", ["c"], ["d"])], "body", [], [], [outside("c", "body.bin")])
+    nodes = [
+        make.make_node("Constant", [], ["k"], value=outside("k", "constant.bin")),
+        make.make_node("If", ["q"], ["z"], then_branch=body, else_branch=body),
+    ]
+    within = onnx.numpy_helper.from_array(np.ones(30), "within")
+    no_longer = outside("no_longer", "missing.bin")
+    no_longer.data_location = onnx.TensorProto.DEFAULT
+    graph = make.make_graph(nodes, "g", [], [], [outside("w", "a/b.bin"), within, no_longer])
+    graph.sparse_initializer.add().values.CopyFrom(outside("s", "sparse.bin"))
+    model = make.make_model(graph)
+    model.functions.add().node.append(make.make_node("Constant", [], ["k"], value=outside("k", "function.bin")))
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    (tmp_path / "a").mkdir()
+    names = ["a/b.bin", "body.bin", "constant.bin", "function.bin", "sparse.bin"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    found = files_of(tmp_path)
+    assert found == {name: tmp_path / name for name in ("net.onnx", *names)}
 
 
 def test_data_in_batches_and_examples(daemon, folder):

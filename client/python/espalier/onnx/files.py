@@ -6,13 +6,14 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from espalier import data as datasets
 from espalier.errors import InvalidArgument
+from espalier.external_data import files_of
 from espalier.npz import Array, Spool, as_array, temporary_folder, write_npz
 from espalier.steps import drive
 from espalier.v1 import training_pb2
@@ -45,39 +46,6 @@ class Source:
         return str(drive(client._connection, client._upload(self.files, self.stem, "onnx", None)))
 
 
-def _file_in(path: Path) -> Path:
-    if not path.is_dir():
-        if not path.is_file():
-            raise InvalidArgument(f"{path} is no file or folder that can be read")
-        return path
-    found = sorted(path.glob("*.onnx"))
-    if len(found) != 1:
-        raise InvalidArgument(
-            f"the folder {path} holds {len(found)} files that end in .onnx"
-            f"{': ' if found else ''}{', '.join(p.name for p in found)}; give one of its files"
-        )
-    return found[0]
-
-
-def _external(model: Any, file: Path) -> dict[str, Path]:
-    """Files beneath the model's folder that hold its weights."""
-    from onnx import external_data_helper
-
-    found = {}
-    for tensor in external_data_helper._get_all_tensors(model):
-        if not external_data_helper.uses_external_data(tensor):
-            continue
-        location = str(external_data_helper.ExternalDataInfo(tensor).location)
-        says = f"{file} keeps weights in the file {location!r}"
-        relative = PurePosixPath(location)
-        if not location or relative.is_absolute() or ".." in relative.parts:
-            raise InvalidArgument(f"{says}, which is no path beneath its folder")
-        if not (file.parent / location).is_file():
-            raise InvalidArgument(f"{says}, and there is no {file.parent / location}")
-        found[location] = file.parent / location
-    return found
-
-
 def _inputs(model: Any) -> tuple[tuple[str, int], ...]:
     initialized = {tensor.name for tensor in model.graph.initializer}
     return tuple(
@@ -103,21 +71,20 @@ def source_of(given: Any) -> Iterator[Source]:
             file = folder / "model.onnx"
             onnx.save(given, file)
             model = onnx.load(file, load_external_data=False)
-            yield Source("", {file.name: file, **_external(model, file)}, _inputs(model), model.graph.name or "model")
+            yield Source("", files_of(file), _inputs(model), model.graph.name or "model")
         return
     if not isinstance(given, (str, os.PathLike)):
         raise InvalidArgument(
             f"model is a {type(given).__name__}; accepted: the path of an ONNX file or of a folder that holds one, "
             "'artifact:NAME', an onnx.ModelProto"
         )
-    file = _file_in(Path(given))
+    files = files_of(Path(given))
+    file = next(iter(files.values()))
     try:
         model = onnx.load(file, load_external_data=False)
     except Exception as error:  # protobuf's DecodeError, whose place differs by version
         raise InvalidArgument(f"{file} holds no ONNX model: {error}") from None
-    if not model.graph.node:
-        raise InvalidArgument(f"{file} holds no ONNX model with nodes")
-    yield Source("", {file.name: file, **_external(model, file)}, _inputs(model), file.stem)
+    yield Source("", files, _inputs(model), file.stem)
 
 
 def save_in_one_file(made: Path, to: Path) -> None:
