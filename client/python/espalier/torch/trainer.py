@@ -91,6 +91,7 @@ class Trainer:
         extra: Extra | None = None,
         execution: str = "auto",
         initial_epoch: int = 0,
+        stream: bool = False,
     ) -> training.TrainingResult:
         """Trains, and puts the trained parameters and running statistics into the module.
 
@@ -98,6 +99,9 @@ class Trainer:
         of the module's arguments and "labels". It is read once and uploaded: what a dataset draws at random, such as
         crops of images, is the same in all epochs, and each epoch's last batch is left out unless it is full.
         batch_size and shuffle are a DataLoader's own, if not given. Other arguments and errors: espalier.fit.
+
+        stream: push the examples while a job trains, in the order in which `data` gives them: what it draws at random
+        is new in each epoch. Needs `steps`, the most to train, if `data` has no length.
 
         validation_data: of the same kinds; any number of examples, which `evaluate` is asked of after each epoch, in a
         session. The result's history has "val_loss" and the metrics of each epoch, as callbacks' logs have.
@@ -110,6 +114,8 @@ class Trainer:
         `evaluate` and `predict` use the session. After a job the module has its elements at the end only.
         """
         arguments.check_callbacks(callbacks)
+        if stream and validation_data is not None:
+            raise InvalidArgument("fit: stream=True: only a job reads a stream, and validation_data needs a session")
         check_counts(epochs=epochs, steps=steps)
         batch_size, shuffle = _batches(data, batch_size, shuffle)
         converted = self._converted(data, columns, batch_size)
@@ -150,6 +156,7 @@ class Trainer:
                 execution=execution,
                 initial_epoch=initial_epoch,
                 evaluate=evaluate,
+                stream=stream,
             )
         finally:
             self._following = None

@@ -278,6 +278,37 @@ def test_lists_of_numbers_are_arrays(daemon):
             fit(trainer, data)
 
 
+class Endless(torch.utils.data.IterableDataset):
+    """Examples again and again, so that it has no length."""
+
+    def __iter__(self):
+        while True:
+            yield from zip(*tensors(rows=3 * ROWS), strict=True)
+
+
+def test_streams(daemon):
+    x, labels = tensors(rows=3 * ROWS)
+    known = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, labels), batch_size=ROWS)
+    found = []
+    for data, given in [
+        ((x, labels), {"steps": 6}),
+        ((x, labels), {"steps": 6, "stream": True}),
+        (known, {"steps": None, "epochs": 2, "stream": True}),
+        (torch.utils.data.DataLoader(Endless(), batch_size=ROWS), {"steps": 6, "stream": True}),
+    ]:
+        trainer = Trainer(Net(), loss=nn.CrossEntropyLoss(), optimizer="adam")
+        result = fit(trainer, data, **given)
+        found.append((result.history["loss"], [t.sum().item() for t in trainer.module.parameters()]))
+        assert trainer.module.norm.num_batches_tracked == 6
+    for losses, sums in found[1:]:
+        assert losses == pytest.approx(found[0][0], rel=1e-5)
+        assert sums == pytest.approx(found[0][1], rel=1e-4, abs=1e-5)
+    with pytest.raises(InvalidArgument, match="stream=True needs steps"):
+        fit(trainer, torch.utils.data.DataLoader(Endless(), batch_size=ROWS), steps=None, stream=True)
+    with pytest.raises(InvalidArgument, match="stream=True: only a job reads a stream, and validation_data needs"):
+        fit(trainer, known, stream=True, validation_data=(x, labels))
+
+
 def test_gradients_are_clipped_as_in_torch(daemon):
     module, data = Net(), tensors()
     reference = copy.deepcopy(module)
