@@ -284,11 +284,15 @@ class HeadAdder {
     }
     std::vector<ValueId> inputs = {prediction, *label};
     if (!head.class_weights.empty()) {
-      if (static_cast<int64_t>(head.class_weights.size()) != type.dims[axis]) {
+      const auto weights = static_cast<int64_t>(head.class_weights.size());
+      const int64_t classes_of_output = type.dims[axis];
+      if (weights != classes_of_output) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "'", head.op, "' has ", head.class_weights.size(), " class_weights, and output '",
-            output, "' of shape ", ToString(type.dims), " has ", type.dims[axis],
-            " classes in dimension ", axis, "; give one for each class"));
+            "'", head.op, "' has ", weights, " class_weights, and output '", output, "' of shape ",
+            ToString(type.dims), " has ", classes_of_output, " classes in dimension ", axis, "; ",
+            weights > classes_of_output ? absl::StrCat("there is no class ", weights - 1, "; ")
+                                        : "",
+            "give one for each class"));
       }
       inputs.resize(static_cast<size_t>(weights_input) + 1, kNoValue);
       inputs.back() = AddConstant(absl::StrCat(name, ".class_weights"), head.class_weights);

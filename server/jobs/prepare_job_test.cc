@@ -236,7 +236,9 @@ TEST_F(AddLossAndMetricsTest, WeightsOfClassesAreAnInputOfTheLoss) {
   Graph refused = Model();
   EXPECT_THAT(Error(Add({{{.op = kSparse, .class_weights = {1, 2}}}, {}}, &refused)),
               AllOf(HasSubstr("2 class_weights"), HasSubstr("output 'scores'"),
-                    HasSubstr("3 classes in dimension 1")));
+                    HasSubstr("3 classes in dimension 1; give one for each class")));
+  EXPECT_THAT(Error(Add({{{.op = kSparse, .class_weights = {1, 2, 3, 4, 5}}}, {}}, &refused)),
+              HasSubstr("3 classes in dimension 1; there is no class 4; give one for each class"));
   EXPECT_THAT(
       Error(Add({{{.op = "mean_squared_error", .class_weights = {1, 2, 3}}}, {}}, &refused)),
       AllOf(HasSubstr("takes no class_weights"), HasSubstr(kSparse)));

@@ -283,7 +283,10 @@ def test_class_weights_that_cannot_be(daemon, folder):
     sparse = "sparse_categorical_crossentropy"
     cases = [
         ({"class_weight": [1.0, 2.0]}, "has 2 class_weights, and output 'logits' .* has 3 classes in dimension 1"),
-        ({"class_weight": {0: 2.0, 3: 1.0}}, "has 4 class_weights, .* has 3 classes"),
+        (
+            {"class_weight": {0: 2.0, 3: 1.0}},
+            "has 4 class_weights, .* has 3 classes in dimension 1; there is no class 3",
+        ),
         ({"class_weight": [1, float("nan"), 1]}, r"losses\[0\]\.class_weights\[1\] is nan; accepted: a finite"),
         ({"class_weight": [1, 1, -2]}, r"class_weights\[2\] is -2; accepted"),
         ({"class_weight": [0, 0, 0]}, "all are 0"),
@@ -292,6 +295,11 @@ def test_class_weights_that_cannot_be(daemon, folder):
             "'mean_squared_error' on output 'logits' takes no class_weights; "
             "these losses do: negative_log_likelihood, sparse_categorical_crossentropy",
         ),
+        (
+            {"class_weight": "balanced"},
+            r"class_weight is 'balanced'; accepted: one number for each class, or {class",
+        ),
+        ({"class_weight": {0: "much"}}, r"class_weight\[0\] is 'much'; accepted: a number"),
         ({"class_weight": {"a": 2.0}}, "a dict with the key 'a'; accepted: {class: weight}"),
         ({"class_weight": {-1: 2.0}}, "the key -1"),
         ({"class_weight": np.ones((3, 1))}, r"has the shape \[3, 1\]"),

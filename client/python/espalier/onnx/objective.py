@@ -107,9 +107,17 @@ def _by_class(op: str, given: ClassWeights) -> tuple[float, ...]:
             )
         weights = np.ones(int(max(given)) + 1)
         for label, weight in given.items():
-            weights[label] = weight
+            try:
+                weights[label] = weight
+            except (TypeError, ValueError):
+                raise InvalidArgument(f"loss {op}: class_weight[{label}] is {weight!r}; accepted: a number") from None
     else:
-        weights = np.asarray(given, np.float64)
+        try:
+            weights = np.asarray(given, np.float64)
+        except (TypeError, ValueError):
+            raise InvalidArgument(
+                f"loss {op}: class_weight is {given!r}; accepted: one number for each class, or {{class: weight}}"
+            ) from None
     if weights.ndim != 1 or not len(weights):
         raise InvalidArgument(
             f"loss {op}: class_weight has the shape {list(weights.shape)}; accepted: one number for each class"
