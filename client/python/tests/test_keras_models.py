@@ -112,6 +112,32 @@ def test_class_and_sample_weights_scale_the_loss(daemon):
         each.append(loss(sample_weight=(y == label).astype(np.float32)))
     assert sum(each) == pytest.approx(loss(), rel=1e-5)
     assert loss(class_weight={0: 2.0, 1: 0.5, 2: 0.0}) == pytest.approx(2 * each[0] + 0.5 * each[1], rel=1e-5)
+    model = classifier()
+    for weight, message in [
+        ("balanced", "class_weight is 'balanced'; accepted: a dict {class: weight}"),
+        ([1.0, 2.0, 3.0], r"class_weight is \[1.0, 2.0, 3.0\]; accepted: a dict"),
+        ({0: "much"}, "class_weight has 0: 'much'; accepted: {class: weight}"),
+        ({"a": 1.0}, "class_weight has 'a': 1.0; accepted"),
+        ({-1: 1.0}, "class_weight has -1: 1.0; accepted"),
+    ]:
+        with pytest.raises(InvalidArgument, match=message):
+            model.fit(x, y, class_weight=weight)
+
+
+@pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")
+@pytest.mark.parametrize("execution", ["job", "session"])
+def test_class_weights_weigh_no_validation(daemon, execution):
+    x, y = data(160)
+    model = Sequential([L.Dense(3, input_shape=(6,), activation="softmax")])
+    model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy")
+    wanted = -np.log(model.predict(x[120:], verbose=0)[np.arange(40), y[120:]]).mean()
+    options = {"validation_split": 0.25, "batch_size": 40, "class_weight": {0: 5.0, 1: 0.1}, "execution": execution}
+    history = model.fit(x, y, verbose=0, **options).history
+    assert history["val_loss"] == pytest.approx([wanted], rel=1e-5)
+    options["sample_weight"] = np.linspace(0.5, 1.5, 160)
+    history = model.fit(x, y, verbose=0, **options).history
+    each = -np.log(model.predict(x[120:], verbose=0)[np.arange(40), y[120:]])
+    assert history["val_loss"] == pytest.approx([(each * options["sample_weight"][120:]).mean()], rel=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::espalier.errors.EspalierWarning")

@@ -46,6 +46,20 @@ def _is_array(value: Any) -> bool:
     )
 
 
+def _by_class(given: Any, who: str) -> dict[int, float] | None:
+    """Weights by class; None if there are none."""
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(f"{who}: class_weight is {given!r}; accepted: a dict {{class: weight}}")
+    for label, weight in given.items():
+        number = isinstance(label, (int, float, np.number)) and not isinstance(label, bool)
+        whole = number and label >= 0 and label == np.floor(label) < np.inf  # NumPy's unique gives floats of floats
+        if not whole or not isinstance(weight, (int, float, np.number)):
+            raise InvalidArgument(
+                f"{who}: class_weight has {label!r}: {weight!r}; accepted: {{class: weight}}, with classes from 0 on"
+            )
+    return {int(label): float(weight) for label, weight in given.items()} or None
+
+
 def are_batches(value: Any) -> bool:
     """Whether it is a list of (x, y) batches, not of arrays."""
     if not isinstance(value, list) or not value or not isinstance(value[0], tuple):
@@ -116,7 +130,7 @@ class Source:
         # labels: whether x alone may be (x, y).
         self._who = who
         self._extra: tuple[str, ...] = ()  # columns of ones and of weights that a graph reads besides
-        self.class_weight = dict(class_weight) if class_weight else None
+        self.class_weight = None if class_weight is None else _by_class(class_weight, who)
         self.batch_size: int | None = None
         self.examples: int | None = None
         self.stream: Any = None

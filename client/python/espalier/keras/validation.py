@@ -150,6 +150,8 @@ def held_out(
         held = _source(data).whole(steps)
     elif split and source.examples is not None and (source.weighted or steps is not None or here):
         held = source.take_last(int(source.examples * split))
+        held.class_weight = None  # which weighs the training alone, as in Keras
+        held.weighted = held.first[2] is not None
     elif steps is not None:
         raise InvalidArgument("fit: validation_steps: there are no validation examples in memory; give validation_data")
     else:
