@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
 
+from espalier import errors
 from espalier.job import progress_of, state_name, time_of
 from espalier.plan import size, table_html
 from espalier.v1 import graph_pb2, inference_pb2, models_pb2, training_pb2
@@ -62,6 +63,14 @@ class Listing(list[Entry]):
         super().__init__(entries)
         self._kind = kind
 
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Listing[Entry]: ...
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return Listing(self._kind, found) if isinstance(index, slice) else found
+
     def __reduce__(self) -> Any:
         return (Listing, (self._kind, list(self)))
 
@@ -84,9 +93,11 @@ class Listing(list[Entry]):
         return table_html(*self._rows()) if self else f"<div>{html.escape(self._kind.none)}</div>"
 
     def dataframe(self) -> Any:
-        """As a pandas DataFrame, a row for each entry."""
-        import pandas
-
+        """As a pandas DataFrame, a row for each entry. Needs pandas: espalier[pandas]."""
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise errors.FailedPrecondition("a DataFrame needs pandas: pip install 'espalier[pandas]'") from None
         fields = self._kind.fields
         return pandas.DataFrame([[getattr(entry, name) for name in fields] for entry in self], columns=list(fields))
 
@@ -95,7 +106,7 @@ class JobInfo(Info, Generic[J]):
     """A job of client.jobs(), as it was then. `job` is what client.job(id) gives: how it is now, and its methods."""
 
     head = ("job", "name", "state", "progress", "created", "model", "owner", "error")
-    fields = ("id", "name", "state", "progress", "steps_done", "total_steps", "created", "output_model", "owner")
+    fields = ("id", "name", "state", "progress", "steps_done", "total_steps", "created", "output_model", "owner", "error")
     none = "no jobs"
 
     record: training_pb2.Job
@@ -167,6 +178,11 @@ class ServedInfo(Info):
     record: inference_pb2.ServedModel
 
     @property
+    def state(self) -> str:
+        """ "ready", or what it waits for."""
+        return str(self.record.state) or "ready"
+
+    @property
     def loaded(self) -> datetime:
         """When it was loaded."""
         return time_of(self.record.loaded_unix_ms)
@@ -176,12 +192,12 @@ class ServedInfo(Info):
         r = self.record
         context = "" if r.HasField("graph") else str(r.max_sequence_length)
         on = ", ".join(r.workers) or "the coordinator"
-        return [r.name, r.artifact, r.state, f"{r.parameters:,}", context, on, _minute(self.loaded), r.owner]
+        return [r.name, r.artifact, self.state, f"{r.parameters:,}", context, on, _minute(self.loaded), r.owner]
 
     def __str__(self) -> str:
         r = self.record
         version = r.artifact_version or r.artifact
-        head = f"{r.name}: {version}, {r.state or 'ready'}, {r.parameters:,} parameters"
+        head = f"{r.name}: {version}, {self.state}, {r.parameters:,} parameters"
         if not r.HasField("graph"):
             return _plain(f"{head}, context of {r.max_sequence_length} tokens")
         batching = r.graph.batching

@@ -224,9 +224,24 @@ TEST_F(GraphRunnerTest, NotesNameWhatIsLeftOutAndWhatSeesTheWholeBatch) {
       MakePredictionGraph(registry_, *builder.Build());
   ASSERT_TRUE(prediction.ok()) << prediction.status();
   ASSERT_EQ(prediction->notes.size(), 2u);
-  EXPECT_EQ(prediction->notes[0], "left out, as they are not computed for each example: largest");
+  EXPECT_EQ(prediction->notes[0],
+            "left out, as they are inputs or not computed for each example: largest");
   EXPECT_THAT(prediction->notes[1], HasSubstr("(reduce_max) takes all examples of a batch"));
   EXPECT_TRUE(MakePredictionGraph(registry_, Trained())->notes.empty());
+}
+
+TEST_F(GraphRunnerTest, ALossThatFitsOnlyTheBatchOfTheTrainingIsNoObstacle) {
+  GraphBuilder builder(registry_, "m");
+  const ValueId x = builder.Input("x", DType::kF32, {-1, 3});
+  const ValueId target = builder.Input("target", DType::kF32, {16, 3});
+  const ValueId y = builder.Op("relu", {x});
+  builder.Output("loss", builder.Op("mean_squared_error", {y, target}));
+  builder.Output("y", y);
+  Graph graph = *builder.Build();
+  const absl::StatusOr<PredictionGraph> prediction =
+      MakePredictionGraph(registry_, std::move(graph));
+  ASSERT_TRUE(prediction.ok()) << prediction.status();
+  EXPECT_EQ(prediction->signature.inputs.size(), 1u);
 }
 
 TEST_F(GraphRunnerTest, InputsSayWhichIntegersTheyTake) {

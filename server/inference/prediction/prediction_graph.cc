@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/graph/fixed_batch.h"
+#include "ops/onnx/dead_code.h"
 #include "ops/rewrite/fuse.h"
 #include "planner/planner.h"
 #include "server/jobs/index_ranges.h"
@@ -61,6 +62,8 @@ const Node* NodeOfWholeBatch(const Graph& first, const Graph& second,
       if (v == kNoValue) continue;
       depends[static_cast<size_t>(v)] = true;
       const bool same = first.value(v).type == second.value(v).type;
+      // Inference takes the running statistics instead.
+      if (node.op == "batch_norm_stats") continue;
       if (same && needed[static_cast<size_t>(v)]) return &node;
     }
   }
@@ -103,6 +106,8 @@ absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, 
     losses.push_back(output.first);
     return true;
   });
+  // What only the loss reads, as labels in a shape of the training's batch, need not fit.
+  graph = onnx_import::RemoveDeadCode(std::move(graph));
   const absl::StatusOr<Graph> first = Bound(registry, graph, batch);
   if (!first.ok()) return first.status();
   const absl::StatusOr<Graph> second = Bound(registry, graph, other);
@@ -150,8 +155,9 @@ absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, 
     }
   }
   if (!left_out.empty()) {
-    prediction.notes.push_back(absl::StrCat("left out, as they are not computed for each example: ",
-                                            absl::StrJoin(left_out, ", ")));
+    prediction.notes.push_back(
+        absl::StrCat("left out, as they are inputs or not computed for each example: ",
+                     absl::StrJoin(left_out, ", ")));
   }
   if (prediction.fixed_batch == 0) {
     if (const Node* node = NodeOfWholeBatch(*first, *second, needed); node != nullptr) {
@@ -160,6 +166,12 @@ absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, 
                        " takes all examples of a batch together: requests that share a pass "
                        "may change each other's answers"));
     }
+  }
+  for (const Node& node : graph.nodes()) {
+    if (node.op != "random_like") continue;
+    prediction.notes.push_back(absl::StrCat(
+        Describe(node), " draws the same random numbers in every pass, by the place in the batch"));
+    break;
   }
   if (prediction.signature.inputs.empty()) {
     return absl::InvalidArgumentError("the graph's outputs depend on none of its inputs");
