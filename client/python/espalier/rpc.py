@@ -216,6 +216,7 @@ _ERRORS: dict[grpc.StatusCode, type[errors.EspalierError]] = {
     grpc.StatusCode.CANCELLED: errors.Cancelled,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ResourceExhausted,
     grpc.StatusCode.DATA_LOSS: errors.DataLoss,
+    grpc.StatusCode.UNIMPLEMENTED: errors.InvalidArgument,  # such as an operator; typed knows missing calls
 }
 
 
@@ -241,8 +242,10 @@ def typed(error: grpc.RpcError, settings: Settings) -> errors.EspalierError:
         text = f"one message would be too large: {text}; a graph's values travel with it: give large ones as `init`"
     if code == grpc.StatusCode.UNAUTHENTICATED:
         text += "; give a key: espalier.Client(token=...), ESPALIER_TOKEN_FILE or ESPALIER_TOKEN"
-    if code == grpc.StatusCode.UNIMPLEMENTED:
-        text = f"the coordinator at {settings.address} lacks this call; is it older than this package? {text}"
+    if code == grpc.StatusCode.UNIMPLEMENTED and text in ("", "Method not found!"):  # gRPC's own, of C++ and of Python
+        return errors.InternalError(
+            f"the coordinator at {settings.address} lacks this call; is it older than this package?"
+        )
     return _ERRORS.get(code, errors.InternalError)(text)
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import small
@@ -18,6 +19,7 @@ import espalier
 from espalier import errors
 from espalier.aio import AsyncClient
 from espalier.client import default_client, set_default_client
+from espalier.rpc import typed
 from espalier.training import make_spec
 from espalier.v1 import models_pb2, plan_pb2
 
@@ -152,6 +154,14 @@ def test_the_environment_names_the_coordinator(monkeypatch, tmp_path):
     monkeypatch.setenv("ESPALIER_CERT_FILE", str(key))
     with pytest.raises(errors.InvalidArgument, match="cert_file and key_file go together"):
         espalier.Client()
+
+
+def test_a_call_that_the_coordinator_lacks(daemon):
+    with grpc.insecure_channel(daemon.address) as channel, pytest.raises(grpc.RpcError) as raised:
+        channel.unary_unary("/espalier.v1.Training/NoSuchCall")(b"", timeout=30)
+    error = typed(raised.value, daemon._settings)
+    assert isinstance(error, errors.InternalError)
+    assert str(error) == f"the coordinator at {daemon.address} lacks this call; is it older than this package?"
 
 
 def test_uploads_are_found_again_by_content(daemon, tmp_path):

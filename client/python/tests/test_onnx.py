@@ -364,6 +364,18 @@ def test_refused(daemon, folder, tmp_path):
     (tmp_path / "text.onnx").write_text("hello")
     with pytest.raises(errors.InvalidArgument, match="holds no ONNX model"):
         fit(tmp_path, data)
+    new, unknown = model_of(), model_of()
+    new.opset_import[0].version = 999
+    unknown.graph.node[1].op_type = "NonMaxSuppression"
+    for model, message in [
+        (new, r"^ONNX artifact '.*': ONNX opset 999 is not read; export with opset 9 to"),
+        (
+            unknown,
+            r"^ONNX artifact '.*': ONNX node 't' \(NonMaxSuppression\): operator 'NonMaxSuppression' is not taken",
+        ),
+    ]:
+        with pytest.raises(errors.InvalidArgument, match=message):
+            fit(model, data)
     with pytest.raises(errors.InvalidArgument, match="model is a int"):
         fit(3, data)
     with pytest.raises(errors.InvalidArgument, match="weight"):
