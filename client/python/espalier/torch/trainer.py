@@ -334,11 +334,10 @@ class Trainer:
     def _examples(self, element: Any, columns: Mapping[str, str] | None) -> tuple[Columns, Columns | None]:
         """The arguments and the labels of an element of the data."""
         if isinstance(element, Mapping):
-            given = {str(key): _tensor(value, str(key)) for key, value in element.items()}
+            given = {str(key): value for key, value in element.items()}
             given |= {i: given[column] for i, column in (columns or {}).items() if column in given}
             names = argument_names(self.module)
-            inputs = {key: value for key, value in given.items() if key in names}
-            rest = {key: value for key, value in given.items() if key not in names}
+            inputs = {key: _tensor(value, key) for key, value in given.items() if key in names}
             if not inputs:
                 raise InvalidArgument(
                     f"the data has the columns {', '.join(given)}, none of which is an argument of the module: "
@@ -346,8 +345,10 @@ class Trainer:
                 )
             if self.loss is None:
                 return inputs, None
-            labels = {"labels": rest["labels"]} if "labels" in rest else rest
-            return inputs, labels or None
+            rest = {key: value for key, value in given.items() if key not in names}
+            # Others may be texts, such as what an example is called.
+            found = ["labels"] if "labels" in rest else [key for key, value in rest.items() if not _is_text(value)]
+            return inputs, {key: _tensor(rest[key], key) for key in found} or None
         items = list(element) if isinstance(element, (tuple, list)) else [element]
         for item in items:
             check_not_packed(item)
@@ -392,6 +393,17 @@ def _tensor(item: Any, name: str) -> torch.Tensor:
     return tensor.float() if tensor.dtype == torch.float64 else tensor
 
 
+def _is_text(value: Any) -> bool:
+    with contextlib.suppress(ValueError):  # of ragged lists
+        return not isinstance(value, torch.Tensor) and np.asarray(value).dtype.kind in "USO"
+    return False
+
+
+def _one(value: Any) -> Any:
+    """A column of one example."""
+    return value[None] if isinstance(value, torch.Tensor) else np.asarray(value)[None]
+
+
 def _is_loader(data: Any) -> bool:
     return isinstance(data, torch.utils.data.DataLoader)
 
@@ -418,9 +430,9 @@ def _first(data: Any) -> Any:
     if isinstance(data, torch.utils.data.Dataset) and hasattr(data, "__getitem__"):
         example = data[0]
         if isinstance(example, Mapping):
-            return {key: torch.as_tensor(np.asarray(value))[None] for key, value in example.items()}
+            return {key: _one(value) for key, value in example.items()}
         items = example if isinstance(example, (tuple, list)) else [example]
-        return tuple(torch.as_tensor(np.asarray(value))[None] for value in items)
+        return tuple(_one(value) for value in items)
     if hasattr(data, "with_format") and hasattr(data, "column_names"):  # of Hugging Face
         return data.with_format("torch")[:2]
     raise InvalidArgument(

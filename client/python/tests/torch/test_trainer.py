@@ -278,6 +278,31 @@ def test_lists_of_numbers_are_arrays(daemon):
             fit(trainer, data)
 
 
+class Named(torch.utils.data.Dataset):
+    """Examples as dicts, with what they are called, which nothing reads."""
+
+    def __init__(self, **labels):
+        self.x, self.labels = tensors()
+        self.given = labels
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, i):
+        return {"x": self.x[i], "name": f"row {i}", "labels": int(self.labels[i]), **self.given}
+
+
+def test_texts_that_nothing_reads_are_left_out(daemon):
+    x, labels = tensors()
+    named = {"x": x, "name": [f"row {i}" for i in range(ROWS)], "target": labels}
+    losses = []
+    for data in ((x, labels), Named(), torch.utils.data.DataLoader(Named(), batch_size=ROWS), named):
+        losses.append(fit(Trainer(Net(), loss=nn.CrossEntropyLoss(), optimizer="sgd"), data, steps=2).history["loss"])
+        assert losses[-1] == pytest.approx(losses[0], rel=1e-5)
+    with pytest.raises(InvalidArgument, match="labels has elements of type <U3; accepted: numbers"):
+        fit(Trainer(Net(), loss=nn.CrossEntropyLoss(), optimizer="sgd"), Named(labels="cat"))
+
+
 class Endless(torch.utils.data.IterableDataset):
     """Examples again and again, so that it has no length."""
 
