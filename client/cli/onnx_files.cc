@@ -75,6 +75,17 @@ absl::StatusOr<std::vector<LocalFile>> OnnxFilesOf(const std::string& path) {
   return files;
 }
 
+bool IsOnnxModel(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return absl::EndsWith(path, ".onnx");
+  bool found = false;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().filename() == "config.json" || it->path().extension() == ".gguf") return false;
+    found = found || it->path().extension() == ".onnx";
+  }
+  return found;
+}
+
 absl::StatusOr<std::string> OnnxArtifact(const Uploader& upload, const std::string& given) {
   absl::string_view name = given;
   if (absl::ConsumePrefix(&name, "artifact:")) return std::string(name);

@@ -16,6 +16,10 @@ namespace espalier {
 // what is missing.
 absl::StatusOr<std::vector<LocalFile>> OnnxFilesOf(const std::string& path);
 
+// Whether a path named on the command line is that of an ONNX model: a file that ends in .onnx, or
+// a folder that holds such files and no model of another kind.
+bool IsOnnxModel(const std::string& path);
+
 // Returns the artifact's name: NAME for "artifact:NAME", otherwise that of an upload.
 absl::StatusOr<std::string> OnnxArtifact(const Uploader& upload, const std::string& given);
 

@@ -122,7 +122,7 @@ absl::StatusOr<std::string> ModelArtifact(Context& context, Client* client,
       if (artifact.name() == name_or_path) return name_or_path;
     }
   }
-  const bool onnx = absl::EndsWith(name_or_path, ".onnx");
+  const bool onnx = IsOnnxModel(name_or_path);
   auto files = onnx ? OnnxFilesOf(name_or_path) : FilesOf(name_or_path);
   if (!files.ok()) return files.status();
   std::error_code error;

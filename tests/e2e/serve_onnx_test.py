@@ -1,6 +1,7 @@
 """ONNX files are served without training; their answers are ONNX Runtime's."""
 
 import os
+import shutil
 import subprocess
 import sys
 import unittest
@@ -97,6 +98,17 @@ class ServeOnnxTest(unittest.TestCase):
         after = self.predictions("cnn", inputs)
         self.assertTrue(all(np.array_equal(before[name], after[name]) for name in before))
         self.close_to(after, self.expected(path, inputs), "after a restart")
+
+    def test_a_folder_with_one_file_is_served(self):
+        folder = f"{self.folder}/exported"
+        os.mkdir(folder)
+        for name in ("bn_0_0.onnx", "bn_0_0.onnx.data"):
+            shutil.copy(f"{DATA}/onnx/{name}", folder)
+        self.assertEqual(self.cluster.run("serve", folder)["name"], "exported")
+        self.assertEqual(self.predictions("exported", inputs_of("onnx/bn_0_0"))["linear"].shape, (EXAMPLES, 2))
+        shutil.copy(f"{DATA}/onnx/mlp.onnx", folder)
+        with self.assertRaisesRegex(Failed, "holds 2 files that end in .onnx"):
+            self.cluster.run("serve", folder, "--name=other")
 
     def test_what_cannot_be_served_says_why(self):
         for file, why in {
