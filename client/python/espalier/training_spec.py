@@ -44,6 +44,7 @@ def make_spec(
     check_count("batch_size", batch_size)
     check_counts(epochs=epochs, steps=steps)
     check_counts(0, checkpoint_every=checkpoint_every)
+    seed = check_count("seed", seed, 0, (1 << 64) - 1)
     if precision is not None and precision not in _PRECISIONS:
         accepted = f"accepted are {', '.join(_PRECISIONS)}{meant(str(precision), _PRECISIONS)}"
         raise errors.InvalidArgument(f"precision {precision!r}: {accepted}")

@@ -157,7 +157,7 @@ class Trainer:
             validation_batch_size=validation_batch_size,
             validation_freq=validation_freq,
         )
-        check_counts(0, initial_epoch=initial_epoch)
+        check_counts(0, initial_epoch=initial_epoch, seed=seed)
         if self._compiled is None:
             raise InvalidArgument(f"{self.name}: call compile(optimizer, loss, metrics) before fit")
         source = arrays.Source(x, y, sample_weight, class_weight)
