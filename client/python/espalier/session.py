@@ -29,6 +29,7 @@ from espalier.plan import Plan
 from espalier.rpc import method
 from espalier.session_state import SessionState
 from espalier.session_stream import Answer, Command, Sent, Stream, numpy_dtype, parts_of
+from espalier.spelling import checked
 from espalier.steps import Unary, drive
 from espalier.training import make_spec
 from espalier.v1 import graph_pb2, program_pb2, session_pb2, training_pb2
@@ -65,6 +66,7 @@ class Session:
     Unavailable from any call if a worker or the coordinator was lost: the session is gone then, as `save` left it.
     """
 
+    @checked
     def __init__(
         self,
         graph: Graph,
@@ -238,6 +240,7 @@ class Session:
     def _wait(self, sent: Sent) -> Answer:
         return self._with_sources(lambda: self._stream.wait(sent))
 
+    @checked
     def step(self, batch: Batch = None, steps: int = 1) -> dict[str, float]:
         """zero_gradients, forward, backward and update, `steps` times; returns the values of the last.
 
@@ -263,6 +266,7 @@ class Session:
 
     # Inference.
 
+    @checked
     def evaluate(self, data: Any = None) -> dict[str, float]:
         """Losses and metrics over all examples of `data`, each once, without dropout; None: the held-out ones."""
         if data is None:
@@ -278,6 +282,7 @@ class Session:
             source, parts = session_pb2.SessionBatch(given=True), parts_of(arrays)
         return dict(self._ask("evaluate", parts, evaluate=Command.Evaluate(batch=source)).reply.values)
 
+    @checked
     def predict(self, data: Any, outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """Named outputs of any number of examples, by name; all of them without `outputs`.
 

@@ -158,6 +158,10 @@ def test_what_is_wrong_is_refused_and_the_session_goes_on(daemon):
         for steps in (0, -1, 2.0, True):
             with pytest.raises(errors.InvalidArgument, match=f"^steps is {steps}; accepted: an integer above 0$"):
                 session.step(steps=steps)
+        with pytest.raises(TypeError, match="'step'; did you mean 'steps'"):
+            session.step(step=3)
+        with pytest.raises(TypeError, match="'batchsize'; did you mean 'batch_size'"):
+            espalier.Session(small.graph(), data, optimizer="sgd", batchsize=16)
         for size in (0, 16.0):
             with pytest.raises(errors.InvalidArgument, match=f"^batch_size is {size}; accepted: an integer above 0$"):
                 espalier.Session(small.graph(), data, optimizer="sgd", batch_size=size)

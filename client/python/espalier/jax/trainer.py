@@ -44,6 +44,7 @@ class Trainer:
     params, state: pytrees, as trained so far. result: of the last fit, with history, evaluation and the job.
     """
 
+    @checked
     def __init__(
         self,
         loss_fn: Callable[..., Any],

@@ -19,6 +19,7 @@ from espalier.counts import check_count, check_counts
 from espalier.errors import InvalidArgument
 from espalier.npz import as_array
 from espalier.session import Session
+from espalier.spelling import checked
 from espalier.torch import arguments, predicting, schedules
 from espalier.torch import optimizers as torch_optimizers
 from espalier.torch.evaluating import Examples, Validations, merged
@@ -43,6 +44,7 @@ class Trainer:
     is not supported.
     """
 
+    @checked
     def __init__(
         self,
         module: nn.Module,
@@ -71,6 +73,7 @@ class Trainer:
         # The graph of each session, and the passes that the module's counters have counted.
         self._sessions: weakref.WeakKeyDictionary[Session, tuple[ModuleGraph, int]] = weakref.WeakKeyDictionary()
 
+    @checked
     def fit(
         self,
         data: Any,
@@ -164,6 +167,7 @@ class Trainer:
             write_back(converted, result.weights(), len(result.history.get("loss", ())))
         return result
 
+    @checked
     def session(
         self,
         data: Any = None,
@@ -223,6 +227,7 @@ class Trainer:
         write_back(converted, session.parameters(), session.forwards - counted)
         self._sessions[session] = (converted, session.forwards)
 
+    @checked
     def evaluate(
         self,
         data: Any,
@@ -255,6 +260,7 @@ class Trainer:
                 found.append((end - first, examples.evaluate(session, first, end)))
         return merged(found)
 
+    @checked
     def predict(
         self,
         data: Any,

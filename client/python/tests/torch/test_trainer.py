@@ -412,6 +412,19 @@ def test_schedulers_that_differ_are_refused(scheduler, message):
         fit(trainer, tensors())
 
 
+def test_misspelled_keywords():
+    trainer = Trainer(Net(), loss=nn.CrossEntropyLoss(), optimizer="sgd")
+    for call, wrong, meant in [
+        (trainer.fit, "batchsize", "batch_size"),
+        (trainer.session, "suffle", "shuffle"),
+        (trainer.evaluate, "batch_sizes", "batch_size"),
+        (trainer.predict, "batchsize", "batch_size"),
+        (Trainer, "optimiser", "optimizer"),
+    ]:
+        with pytest.raises(TypeError, match=f"'{wrong}'; did you mean '{meant}'"):
+            call(tensors(), **{wrong: 8})
+
+
 @pytest.mark.parametrize("count", [0, -4, 2.5, True, "8"])
 def test_counts_that_cannot_be_are_refused(count):
     """Before anything is sent: there is no daemon."""
