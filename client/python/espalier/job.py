@@ -403,8 +403,8 @@ class Job(JobMethods, Blocking):
 
         They are those behind `stream_position` batches; data: as of fit, read once, and beyond the job's steps not at
         all. With `end`, the job ends with them. Waits while the job has as many batches as may wait. The last examples
-        that do not fill a batch are left out, with a warning. FailedPrecondition if the job is over: resume it first; or
-        has the examples of all its steps. InvalidArgument for fewer examples than a batch.
+        that do not fill a batch are left out, with a warning. FailedPrecondition if the job is over: resume it first;
+        or has the examples of all its steps. InvalidArgument for fewer examples than a batch.
         """
         from espalier import streaming
 

@@ -169,7 +169,7 @@ def test_a_label_that_is_no_class_is_refused_and_the_right_one_can_follow(daemon
     with pytest.warns(errors.EspalierWarning, match=f"last 5 examples do not fill a batch of {BATCH}"):
         assert job.push(more, end=False) == 4, "arrays are read once"
     assert job.push([batches(4, 8)]) == 8
-    with pytest.raises(errors.EspalierError, match="has the examples of all|has succeeded"):
+    with pytest.raises(errors.EspalierError, match=r"has the examples of all|has succeeded"):
         job.push(batches(0, 1))
     job.wait()
     assert job.history["loss"] == curve[:8]

@@ -359,7 +359,9 @@ def _transformers() -> None:
     t5 |= {"decoder_start_token_id": 0}
     translated = tokens(99, 12, "tokens", target=7)
     _hugging("t5", "T5ForConditionalGeneration", "T5Config", translated, **t5)
-    _hugging("mt5", "MT5ForConditionalGeneration", "MT5Config", translated, rate=0.005, **t5, feed_forward_proj="gated-gelu")
+    _hugging(
+        "mt5", "MT5ForConditionalGeneration", "MT5Config", translated, rate=0.005, **t5, feed_forward_proj="gated-gelu"
+    )
 
     def pictures(count: int) -> Columns:
         columns = images(32, classes=3)(count)
