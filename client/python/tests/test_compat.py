@@ -20,6 +20,14 @@ def run(code, *arguments):
     return done.returncode, done.stdout, done.stderr
 
 
+def test_a_front_end_without_its_framework_says_how_to_get_it():
+    for name, package in (("torch", "torch"), ("jax", "jax"), ("flax", "jax")):
+        code, _, error = run(f"import sys; sys.modules[{package!r}] = None; import espalier.{name}")
+        assert code == 1
+        wanted = f"espalier.{name} needs the package {package}: pip install 'espalier[{name}]'"
+        assert error.endswith(f"ModuleNotFoundError: {wanted}\n")
+
+
 def test_imports_of_flexflow_find_our_modules():
     code, out, error = run("""
 import espalier.compat

@@ -8,6 +8,9 @@ Models of linen train by espalier.jax.Trainer, whose loss function takes paramet
 espalier.flax.compat runs training loops that were written for JAX: see docs/guide/jax.md.
 """
 
-from espalier.flax.nnx_trainer import Trainer
+from espalier.extras import extra
+
+with extra("flax", "flax", "jax", "optax"):
+    from espalier.flax.nnx_trainer import Trainer
 
 __all__ = ["Trainer"]

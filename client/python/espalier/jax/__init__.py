@@ -4,7 +4,10 @@ trainer = espalier.jax.Trainer(loss_fn, params, optax.adamw(1e-3))
 params = trainer.fit({"x": x, "y": y}, batch_size=64, epochs=3)
 """
 
-from espalier.jax.convert import Converted, to_graph
-from espalier.jax.trainer import Trainer
+from espalier.extras import extra
+
+with extra("jax", "jax"):
+    from espalier.jax.convert import Converted, to_graph
+    from espalier.jax.trainer import Trainer
 
 __all__ = ["Converted", "Trainer", "to_graph"]

@@ -10,7 +10,10 @@
 
 from __future__ import annotations
 
-from espalier.torch.module_graph import ModuleGraph, to_graph
-from espalier.torch.trainer import Trainer
+from espalier.extras import extra
+
+with extra("torch", "torch"):
+    from espalier.torch.module_graph import ModuleGraph, to_graph
+    from espalier.torch.trainer import Trainer
 
 __all__ = ["ModuleGraph", "Trainer", "to_graph"]
