@@ -19,6 +19,7 @@ from types import TracebackType
 
 from espalier import errors, kept_sessions
 from espalier.client import Client, push_default_client, remove_default_client
+from espalier.counts import check_count
 
 _PROGRAM = "espalierd"
 # Kills what remains when Python has died: the pipe at its standard input ends then. Arguments: the process group, the
@@ -72,9 +73,7 @@ class LocalCluster:
         flags: Sequence[str] = (),
         timeout: float = 90.0,
     ):
-        if workers < 0:
-            raise errors.InvalidArgument(f"workers is {workers}; accepted: 0 or more")
-        self._workers = workers
+        self._workers = check_count("workers", workers, 0)
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._flags = list(flags)
         self._timeout = timeout

@@ -154,8 +154,9 @@ def test_where_programs_are_found(monkeypatch, tmp_path):
         find_program()
     (tmp_path / "espalierd").symlink_to(real)
     assert find_program() == tmp_path / "espalierd"
-    with pytest.raises(errors.InvalidArgument, match="workers is -1"):
-        espalier.local(workers=-1)
+    for workers in (-1, "2", 1.0):
+        with pytest.raises(errors.InvalidArgument, match=f"workers is {workers!r}; accepted: an integer of 0 or more"):
+            espalier.local(workers=workers)
 
 
 def test_nobody_waits_for_a_daemon_that_has_ended():
