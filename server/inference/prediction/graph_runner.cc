@@ -102,6 +102,14 @@ class GraphRunner : public BatchRunner {
   std::string passing_;
 };
 
+absl::Status MixesExamples(const std::string& node_or_output, bool fixed_batch) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      node_or_output,
+      " depends on the other examples of a batch, or the place among them: requests would change "
+      "each other's answers; if each example is to be computed alone, ",
+      fixed_batch ? "export it for any batch and " : "", "serve it with --max-batch=1"));
+}
+
 bool Has(const Graph& graph, const std::string& op) {
   return std::any_of(graph.nodes().begin(), graph.nodes().end(),
                      [&](const Node& node) { return node.op == op; });
@@ -157,16 +165,13 @@ absl::StatusOr<std::unique_ptr<BatchRunner>> MakeGraphRunner(const OpRegistry& r
   }
   if (absl::Status s = runner->ReadParameters(read); !s.ok()) return s;
   // Mixtures of experts with a capacity drop what others of the pass leave no room for.
-  if (!Has(prediction.graph, "group_by")) {
-    const int64_t batch = std::min(runner->max_batch(), kCheckedBatch);
-    if (const std::string output =
-            OutputThatMixesExamples(*runner, batch, Has(prediction.graph, "random_like"));
-        !output.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "output '", output,
-          "' of an example depends on its place in the batch or the other examples of it, as the "
-          "nodes of a graph or a softmax over the batch do; requests would change each other's "
-          "answers"));
+  if (runner->max_batch() > 1 && !Has(prediction.graph, "group_by")) {
+    if (!prediction.whole_batch.empty()) return MixesExamples(prediction.whole_batch, false);
+    const std::string output =
+        OutputThatMixesExamples(*runner, std::min(runner->max_batch(), kCheckedBatch),
+                                Has(prediction.graph, "random_like"));
+    if (!output.empty()) {
+      return MixesExamples(absl::StrCat("output '", output, "'"), prediction.fixed_batch > 0);
     }
   }
   return runner;

@@ -28,8 +28,8 @@ ParameterReader ParametersOfValues(std::vector<InitialValue> values);
 // Makes programs for batches of 1, 2, 4, ... up to `max_batch` examples, which share parameters and
 // memory; a pass runs the smallest that holds it, filled with copies of its first example. Of a
 // graph with a fixed batch size, that one alone. Returns ResourceExhausted, with byte counts, if
-// they do not fit the device; InvalidArgument naming an output whose rows depend on each other; and
-// what `read` returns.
+// they do not fit the device; InvalidArgument naming what depends on the other examples of a batch,
+// unless max_batch is 1; and what `read` returns.
 absl::StatusOr<std::unique_ptr<BatchRunner>> MakeGraphRunner(const OpRegistry& registry,
                                                              const PredictionGraph& prediction,
                                                              const ParameterReader& read,

@@ -196,7 +196,8 @@ TEST_F(GraphRunnerTest, AGraphThatMixesItsExamplesIsRefused) {
     EXPECT_EQ(served("softmax", 1, batch), absl::OkStatus());
     const absl::Status status = served("softmax", 0, batch);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("output 'mixed' of an example depends"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("output 'mixed' depends on the other examples"));
   }
 }
 
@@ -208,10 +209,10 @@ TEST_F(GraphRunnerTest, AGraphThatCountsItsExamplesIsRefused) {
   builder.Output("y", builder.Op("add", {x, builder.Op("cumsum", {ones}, {{"axis", 0}})}));
   const absl::Status status = Make(*builder.Build(), 8).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("its place in the batch"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("or the place among them"));
 }
 
-TEST_F(GraphRunnerTest, NotesNameWhatIsLeftOutAndWhatSeesTheWholeBatch) {
+TEST_F(GraphRunnerTest, WhatTakesAWholeBatchIsServedForSingleExamplesOnly) {
   GraphBuilder builder(registry_, "m");
   const ValueId x = builder.Input("x", DType::kF32, {-1, 3});
   const ValueId largest =
@@ -220,13 +221,17 @@ TEST_F(GraphRunnerTest, NotesNameWhatIsLeftOutAndWhatSeesTheWholeBatch) {
       "relu", {builder.Op("add_scalar", {largest}, {{"value", -1000.0}})});  // hardly ever
   builder.Output("y", builder.Op("add", {x, beyond}));
   builder.Output("largest", largest);
-  const absl::StatusOr<PredictionGraph> prediction =
-      MakePredictionGraph(registry_, *builder.Build());
+  const Graph graph = *builder.Build();
+  const absl::StatusOr<PredictionGraph> prediction = MakePredictionGraph(registry_, graph);
   ASSERT_TRUE(prediction.ok()) << prediction.status();
-  ASSERT_EQ(prediction->notes.size(), 2u);
+  ASSERT_EQ(prediction->notes.size(), 1u);
   EXPECT_EQ(prediction->notes[0],
             "left out, as they are inputs or not computed for each example: largest");
-  EXPECT_THAT(prediction->notes[1], HasSubstr("(reduce_max) takes all examples of a batch"));
+  const absl::Status status = Make(graph, 8).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("(reduce_max) depends on the other"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--max-batch=1"));
+  EXPECT_EQ(Make(graph, 1).status(), absl::OkStatus());
   EXPECT_TRUE(MakePredictionGraph(registry_, Trained())->notes.empty());
 }
 

@@ -160,12 +160,8 @@ absl::StatusOr<PredictionGraph> MakePredictionGraph(const OpRegistry& registry, 
                      absl::StrJoin(left_out, ", ")));
   }
   if (prediction.fixed_batch == 0) {
-    if (const Node* node = NodeOfWholeBatch(*first, *second, needed); node != nullptr) {
-      prediction.notes.push_back(
-          absl::StrCat(Describe(*node),
-                       " takes all examples of a batch together: requests that share a pass "
-                       "may change each other's answers"));
-    }
+    const Node* node = NodeOfWholeBatch(*first, *second, needed);
+    if (node != nullptr) prediction.whole_batch = Describe(*node);
   }
   for (const Node& node : graph.nodes()) {
     if (node.op != "random_like") continue;

@@ -15,8 +15,10 @@ namespace espalier {
 struct PredictionGraph {
   Graph graph;  // not bound; its outputs are those of the signature
   GraphSignature signature;
-  int64_t fixed_batch = 0;         // the only batch size that the graph takes; 0: any
-  int64_t parameters = 0;          // elements that the outputs depend on
+  int64_t fixed_batch = 0;  // the only batch size that the graph takes; 0: any
+  int64_t parameters = 0;   // elements that the outputs depend on
+  // A node that takes all examples of a batch together, as a maximum over them does; empty: none.
+  std::string whole_batch;
   std::vector<std::string> notes;  // as ServedGraph.notes
 };
 
