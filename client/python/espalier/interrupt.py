@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from espalier import errors
-from espalier.job import Job
+from espalier.job import Job, going_on
 from espalier.rpc import idempotency_key
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ def _cancel(job: Job) -> None:
             file=sys.stderr,
         )
         return
-    print(f"job {job.id} was cancelled; go on with it: client.job('{job.id}').resume()", file=sys.stderr)
+    hint = ""
+    with contextlib.suppress(errors.EspalierError, KeyboardInterrupt):
+        hint = f"; {going_on(job.record)}"
+    print(f"job {job.id} was cancelled{hint}", file=sys.stderr)
 
 
 def ask(job: Job) -> bool:

@@ -222,6 +222,13 @@ def download_weights(name: str) -> Steps[dict[str, np.ndarray[Any, Any]]]:
         return tensors
 
 
+def going_on(record: training_pb2.Job) -> str:
+    """How a cancelled job goes on."""
+    step = record.checkpoint_step
+    where = f"after step {step}" if step else "from its beginning, as it has no checkpoint"
+    return f"go on with it, {where}: client.job('{record.id}').resume()"
+
+
 class JobMethods:
     """What Job and AsyncJob have in common. `id` is the coordinator's name of the job."""
 
@@ -249,9 +256,7 @@ class JobMethods:
     def failure(self, record: training_pb2.Job) -> errors.JobFailed | None:
         """The exception for a job that has FAILED or was CANCELLED; None for others."""
         if record.state == training_pb2.CANCELLED:
-            return errors.JobFailed(
-                self.id, f"job {self.id} was cancelled; go on with it: client.job('{self.id}').resume()"
-            )
+            return errors.JobFailed(self.id, f"job {self.id} was cancelled; {going_on(record)}")
         if record.state != training_pb2.FAILED:
             return None
         checkpoint = (

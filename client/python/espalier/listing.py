@@ -106,7 +106,18 @@ class JobInfo(Info, Generic[J]):
     """A job of client.jobs(), as it was then. `job` is what client.job(id) gives: how it is now, and its methods."""
 
     head = ("job", "name", "state", "progress", "created", "model", "owner", "error")
-    fields = ("id", "name", "state", "progress", "steps_done", "total_steps", "created", "output_model", "owner", "error")
+    fields = (
+        "id",
+        "name",
+        "state",
+        "progress",
+        "steps_done",
+        "total_steps",
+        "created",
+        "output_model",
+        "owner",
+        "error",
+    )
     none = "no jobs"
 
     record: training_pb2.Job
