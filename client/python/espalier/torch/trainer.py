@@ -17,6 +17,7 @@ from espalier.callbacks import prepared
 from espalier.client import Client
 from espalier.counts import check_count, check_counts
 from espalier.errors import InvalidArgument
+from espalier.notes import warn
 from espalier.npz import as_array
 from espalier.session import Session
 from espalier.spelling import checked
@@ -26,9 +27,17 @@ from espalier.torch.evaluating import Examples, Validations, merged
 from espalier.torch.live_module import Following, LiveModule, write_back
 from espalier.torch.module_graph import Columns, Loss, ModuleGraph, argument_names, to_graph
 from espalier.torch.recurrent import check_not_packed
-from espalier.v1 import graph_pb2, training_pb2
+from espalier.v1 import graph_pb2, program_pb2, training_pb2
 
 Extra = Callable[[training_pb2.TrainingSpec], None]
+
+
+def _has_state(optimizer: program_pb2.Optimizer) -> bool:
+    """Whether an update depends on those before it: by moments, or by its number in a schedule."""
+    rate = optimizer.learning_rate
+    constant = rate.kind == program_pb2.LearningRateSchedule.CONSTANT and not rate.warmup_steps
+    momentum = optimizer.attributes["momentum"].f if "momentum" in optimizer.attributes else 0.0
+    return optimizer.name != "sgd" or bool(momentum) or not constant
 
 
 class Trainer:
@@ -70,6 +79,7 @@ class Trainer:
         self.precision = precision
         self.client = client
         self._following: Following | None = None  # while fit runs
+        self._has_fitted = False
         # The graph of each session, and the passes that the module's counters have counted.
         self._sessions: weakref.WeakKeyDictionary[Session, tuple[ModuleGraph, int]] = weakref.WeakKeyDictionary()
 
@@ -135,12 +145,18 @@ class Trainer:
             evaluate = self._in_session(validation_data, converted, columns, batch_size).all_of
         counted = 0 if total is None or steps is not None else total // int(epochs or 1)
         told = prepared(callbacks, self.module, 0 if steps is not None else int(epochs or 1), None, counted)
+        optimizer = self._optimizer(converted, total)
+        if self._has_fitted and _has_state(optimizer):
+            warn(
+                "fit begins again with a new state of the optimizer, and of its schedule; to go on with them train in "
+                "one fit, or step by step: trainer.session(...)"
+            )
         self._following = following
         try:
             result = training.fit(
                 converted.graph,
                 data,
-                optimizer=self._optimizer(converted, total),
+                optimizer=optimizer,
                 batch_size=batch_size,
                 epochs=epochs,
                 steps=steps,
@@ -163,6 +179,7 @@ class Trainer:
             )
         finally:
             self._following = None
+        self._has_fitted = True
         if result.job is not None and result.has_weights:
             write_back(converted, result.weights(), len(result.history.get("loss", ())))
         return result

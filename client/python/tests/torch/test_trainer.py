@@ -1,6 +1,7 @@
 """Trainer trains as a loop of PyTorch's does, with its optimizers, losses, schedules and data."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -490,3 +491,20 @@ def test_predictions_of_half_precision(daemon, name, dtype):
     expected = (3 * given.to(getattr(torch, dtype)).float()).to(getattr(torch, dtype))
     assert found.astype(np.float32).tolist() == expected.float().tolist()
     daemon.unserve(name)
+
+
+def test_a_second_fit_warns_of_its_new_optimizer_state(daemon):
+    x = torch.randn(32, 4)
+    for make, warns in (
+        (lambda p: torch.optim.SGD(p, 0.1), False),
+        (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), True),
+        (lambda p: torch.optim.Adam(p, 0.1), True),
+    ):
+        module = nn.Linear(4, 2)
+        trainer = Trainer(module, loss=nn.MSELoss(), optimizer=make(module.parameters()))
+        for number in range(2):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                trainer.fit((x, x[:, :2]), steps=2, batch_size=16, verbose=0)
+            said = [str(w.message) for w in caught if "new state of the optimizer" in str(w.message)]
+            assert len(said) == (1 if warns and number else 0), (said, number)
