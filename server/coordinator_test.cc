@@ -108,6 +108,23 @@ TEST_F(CoordinatorTest, QueuedJobWaitsForWorkerAndWatchSeesAllStates) {
   EXPECT_EQ(states.back(), v1::SUCCEEDED);
 }
 
+TEST_F(CoordinatorTest, AJobSaysWhyItWaits) {
+  const auto says = [this](const std::string& id, const std::string& text) {
+    const absl::Time give_up = absl::Now() + absl::Seconds(20);
+    while (absl::Now() < give_up) {
+      for (const v1::JobMessage& message : Get(id).messages()) {
+        if (message.text() == text && message.level() == v1::JobMessage::INFO) return true;
+      }
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    return false;
+  };
+  const std::string first = Submit(Submission());
+  EXPECT_TRUE(says(first, "waits for a worker: none has joined"));
+  AddWorker();
+  EXPECT_EQ(WaitForEnd(first).job().state(), v1::SUCCEEDED);
+}
+
 TEST_F(CoordinatorTest, JobContinuesFromCheckpointWhenWorkerDies) {
   AddWorker({.step = absl::Milliseconds(15)});
   AddWorker({.step = absl::Milliseconds(15)});

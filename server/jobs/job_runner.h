@@ -109,6 +109,8 @@ class JobRunner : public AttemptObserver {
     absl::Time workers_since = absl::InfiniteFuture();  // any are idle, while it waits for more
     absl::Time running_since = absl::InfiniteFuture();
     int waits_for = 0;     // workers, as its log says; 0: it does not wait for a number
+    absl::Time idle_since = absl::InfiniteFuture();  // no worker is, while it is the next to start
+    bool says_it_waits = false;                      // its log does
     bool growing = false;  // the attempt was stopped for one on more workers
     WorkerMemory enough;   // of the last attempt that had a plan
     std::vector<WorkerMemory> insufficient;  // of later attempts that found no plan
@@ -157,6 +159,8 @@ class JobRunner : public AttemptObserver {
   void EndAttempts(std::vector<std::thread>* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WatchLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Schedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells a job's log that no worker is idle, once that has been so for a while.
+  void SayItWaits(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns false if the job, and with it all jobs behind it, must wait.
   bool TryStart(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the workers of running attempts.

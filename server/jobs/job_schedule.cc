@@ -17,6 +17,7 @@ namespace {
 // Backoff between attempts without progress.
 constexpr absl::Duration kInitialBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
+constexpr absl::Duration kSaysItWaitsAfter = absl::Seconds(3);
 
 std::string NamesOfMissing(const std::vector<Member>& some, const std::vector<Member>& all) {
   std::vector<std::string> names;
@@ -83,12 +84,29 @@ int JobRunner::CanGrowBy(const Job& job) const {
   return std::min(missing, static_cast<int>(usable - own.size()));
 }
 
+void JobRunner::SayItWaits(Job* job) {
+  job->idle_since = std::min(job->idle_since, clock_->Now());
+  if (job->says_it_waits || clock_->Now() - job->idle_since < kSaysItWaitsAfter) return;
+  job->says_it_waits = true;
+  const int live = tools_.workers->Live();
+  job->pending.messages.push_back(
+      InfoMessage(live == 0 ? "waits for a worker: none has joined"
+                            : absl::StrCat("waits for a worker: none of ", live,
+                                           " is idle; other jobs, sessions or models have them")));
+  job->dirty = true;
+}
+
 bool JobRunner::TryStart(Job* job) {
   // The store's error may concern this job only, so the others do not wait.
   if (absl::Now() < job->retry_at) return true;
   const v1::SearchOptions& search = job->record.job.spec().search();
   std::vector<Member> idle = tools_.workers->Idle();
-  if (idle.empty()) return false;
+  if (idle.empty()) {
+    SayItWaits(job);
+    return false;
+  }
+  job->idle_since = absl::InfiniteFuture();
+  job->says_it_waits = false;
   const auto usable = [&search, job](size_t workers) {
     if (search.strategy() == v1::SearchOptions::SINGLE_DEVICE) return size_t{1};
     if (job->imported_for > 0) workers = std::min(workers, job->imported_for);
