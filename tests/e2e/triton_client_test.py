@@ -276,6 +276,12 @@ class TritonClientTest(unittest.TestCase):
         ):
             self.http.get_model_repository_index()
 
+    def test_another_version_under_a_served_name_is_refused_by_name(self):
+        with self.assertRaisesRegex(
+            Failed, "served already from digits@2, not from digits@1; unserve it first"
+        ):
+            self.cluster.run("serve", "digits@1", "--name=digits")
+
     def test_versions_are_those_of_the_artifact(self):
         self.cluster.run("serve", "digits@1", "--name=first")
         for client, module in ((self.http, over_http), (self.rpc, over_grpc)):

@@ -118,9 +118,12 @@ absl::StatusOr<v1::ServedModel> ModelServer::Serve(const v1::ServeModelRequest& 
       const std::string& known_owner = it->second.request.owner();
       if (!owner.empty() && known_owner != owner) return NameTaken(request->name());
       if (!SameRequest(it->second.request, *request)) {
-        return absl::AlreadyExistsError(
-            absl::StrCat("model '", request->name(),
-                         "' is served already with other options; unserve it first"));
+        const std::string now = absl::StrJoin(it->second.request.versions(), ", ");
+        const std::string wanted = absl::StrJoin(request->versions(), ", ");
+        return absl::AlreadyExistsError(absl::StrCat(
+            "model '", request->name(), "' is served already ",
+            now == wanted ? "with other options" : absl::StrCat("from ", now, ", not from ", wanted),
+            "; unserve it first"));
       }
       if (it->second.model != nullptr) return Describe(*it->second.model);
     }
