@@ -14,6 +14,7 @@ import numpy as np
 from espalier import data as datasets
 from espalier import errors
 from espalier.listing import ServedInfo
+from espalier.notes import warn
 from espalier.npz import Array, as_array
 from espalier.pipeline import Pipeline
 from espalier.rpc import Settings, method
@@ -103,7 +104,17 @@ class _Model:
                 f"inputs is a {type(given).__name__}; model '{self.name}' takes {self.takes}: give an array, a dict of "
                 "arrays, a DataFrame, or batches of such examples"
             )
+        self._warn_of_order(given, named)
         return datasets.whole(given, [datasets.Input(t.name, t.shape, t.is_float) for t in self.inputs], named)
+
+    def _warn_of_order(self, given: Any, named: Mapping[str, str]) -> None:
+        """Columns of a DataFrame that make one input together: a model does not know their names."""
+        if not (hasattr(given, "iloc") and hasattr(given, "columns")):
+            return
+        columns = list(map(str, given.columns))
+        if len(columns) > 1 and any(named.get(name, name) not in columns for name in self._names):
+            shown = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
+            warn(f"model '{self.name}' does not know the names of its columns: taken in the order {shown}")
 
     def _of_mapping(self, given: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Array]:
         columns = [named.get(name, name) for name in self._names]
