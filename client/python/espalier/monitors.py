@@ -35,8 +35,9 @@ def check(callbacks: Sequence[Any], trained: Iterable[str], validated: Iterable[
             who = f"{type(callback).__name__}: {what} {name!r}"
             if name.startswith("val_") and not any(known.startswith("val_") for known in names):
                 raise InvalidArgument(f"{who}, but there are no validation examples; give validation_split")
+            known = names if validated is not None else [*names, *(f"val_{value}" for value in names)]
             raise InvalidArgument(
-                f"{who}, which will not be reported, only {', '.join(sorted(names))}{meant(name, names)}"
+                f"{who}, which will not be reported, only {', '.join(sorted(names))}{meant(name, known)}"
             )
 
 
