@@ -108,11 +108,11 @@ class JobRunner : public AttemptObserver {
     bool waits_for_workers = false;
     absl::Time workers_since = absl::InfiniteFuture();  // any are idle, while it waits for more
     absl::Time running_since = absl::InfiniteFuture();
-    int waits_for = 0;     // workers, as its log says; 0: it does not wait for a number
+    int waits_for = 0;  // workers, as its log says; 0: it does not wait for a number
     absl::Time idle_since = absl::InfiniteFuture();  // no worker is, while it is the next to start
     bool says_it_waits = false;                      // its log does
-    bool growing = false;  // the attempt was stopped for one on more workers
-    WorkerMemory enough;   // of the last attempt that had a plan
+    bool growing = false;                    // the attempt was stopped for one on more workers
+    WorkerMemory enough;                     // of the last attempt that had a plan
     std::vector<WorkerMemory> insufficient;  // of later attempts that found no plan
     size_t imported_for = 0;  // workers of its imported plan; 0: none or not known yet
     absl::Time recovering_since;

@@ -120,10 +120,11 @@ absl::StatusOr<v1::ServedModel> ModelServer::Serve(const v1::ServeModelRequest& 
       if (!SameRequest(it->second.request, *request)) {
         const std::string now = absl::StrJoin(it->second.request.versions(), ", ");
         const std::string wanted = absl::StrJoin(request->versions(), ", ");
-        return absl::AlreadyExistsError(absl::StrCat(
-            "model '", request->name(), "' is served already ",
-            now == wanted ? "with other options" : absl::StrCat("from ", now, ", not from ", wanted),
-            "; unserve it first"));
+        return absl::AlreadyExistsError(
+            absl::StrCat("model '", request->name(), "' is served already ",
+                         now == wanted ? "with other options"
+                                       : absl::StrCat("from ", now, ", not from ", wanted),
+                         "; unserve it first"));
       }
       if (it->second.model != nullptr) return Describe(*it->second.model);
     }
