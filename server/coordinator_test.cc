@@ -112,7 +112,8 @@ TEST_F(CoordinatorTest, AJobSaysWhyItWaits) {
   const auto says = [this](const std::string& id, const std::string& text) {
     const absl::Time give_up = absl::Now() + absl::Seconds(20);
     while (absl::Now() < give_up) {
-      for (const v1::JobMessage& message : Get(id).messages()) {
+      const v1::GetJobReply reply = Get(id);
+      for (const v1::JobMessage& message : reply.messages()) {
         if (message.text() == text && message.level() == v1::JobMessage::INFO) return true;
       }
       absl::SleepFor(absl::Milliseconds(20));
