@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,9 @@ from espalier.values import separate_values
 if TYPE_CHECKING:
     from espalier.graph import Graph
 
+logger = logging.getLogger("espalier")
+
+_SILENT_SECONDS = 3.0  # that a session waits for workers without a word
 _KINDS = {
     "parameter": session_pb2.SESSION_PARAMETER,
     "gradient": session_pb2.SESSION_GRADIENT,
@@ -138,10 +143,8 @@ class Session:
         request.CopyFrom(self._request)
         request.spec.graph.CopyFrom(graph.proto)
         separate_values(request.spec, self._client)
-        settings = self._client._settings
-        call = Unary(method("Sessions", "Open"), request, settings.plan_timeout + request.wait_seconds)
         try:
-            reply: session_pb2.OpenSessionReply = drive(self._client._connection, _once(call))
+            reply = self._opened(request)
         except errors.EspalierError as error:
             raise type(error)(graph.with_sources(str(error))) from None
         self.graph = graph
@@ -166,6 +169,24 @@ class Session:
                 f"state: its training ended within an epoch of {state.examples} examples by {state.batch_size}; these "
                 f"data have {self.examples}, by {self.batch_size}: give dataclasses.replace(state, next_batch=0)"
             )
+
+    def _opened(self, request: session_pb2.OpenSessionRequest) -> session_pb2.OpenSessionReply:
+        """The reply; says so if it takes a while until workers are idle."""
+        wait, silent = request.wait_seconds, min(request.wait_seconds, _SILENT_SECONDS)
+        began = time.monotonic()
+        while True:
+            request.wait_seconds = silent
+            timeout = self._client._settings.plan_timeout + request.wait_seconds
+            call = Unary(method("Sessions", "Open"), request, timeout)
+            try:
+                reply: session_pb2.OpenSessionReply = drive(self._client._connection, _once(call))
+                return reply
+            except errors.ResourceExhausted as error:
+                # Sooner: it does not fit the workers, however long it waits.
+                if silent == wait or time.monotonic() - began < silent:
+                    raise
+                logger.warning("%s. Waiting for up to %g s", str(error).partition(":")[0], wait - silent)
+                wait = silent = wait - silent
 
     # Batches.
 

@@ -299,7 +299,8 @@ def test_a_session_survives_broken_connections(daemon):
     assert got == expected
 
 
-def test_the_next_session_waits_for_the_workers_of_the_last(daemon):
+def test_the_next_session_waits_for_the_workers_of_the_last(daemon, monkeypatch, caplog):
+    monkeypatch.setattr("espalier.session._SILENT_SECONDS", 0.2)
     first = espalier.Session(small.graph(), **SGD)
     with pytest.raises(errors.ResourceExhausted):
         espalier.Session(small.graph(), **SGD, wait_seconds=0)
@@ -308,6 +309,7 @@ def test_the_next_session_waits_for_the_workers_of_the_last(daemon):
     with espalier.Session(small.graph(), **SGD, wait_seconds=20) as second:
         assert np.isfinite(second.step(rows(small.examples(), 0))["loss"])
     closer.join()
+    assert "the session takes 1 worker; 0 of 2 are idle. Waiting for up to 19.8 s" in caplog.text
 
 
 def steps_until_interrupted(session, choose):
