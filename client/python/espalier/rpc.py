@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import secrets
+import socket
 import stat
 import threading
 import weakref
@@ -113,6 +114,10 @@ def _default_address() -> str:
 
 def _check_address(address: str) -> None:
     host, colon, port = address.rpartition(":")
+    if "/" in address:
+        raise errors.InvalidArgument(
+            f'coordinator address "{address}": accepted: HOST:PORT, as 127.0.0.1:7070, where it answers gRPC'
+        )
     if not colon or not host or not port:
         raise errors.InvalidArgument(f'coordinator address "{address}": accepted: HOST:PORT, as 127.0.0.1:7070')
     if not port.isdigit() or not 1 <= int(port) <= 65535:
@@ -249,6 +254,14 @@ def typed(error: grpc.RpcError, settings: Settings) -> errors.EspalierError:
     return _ERRORS.get(code, errors.InternalError)(text)
 
 
+def _is_known(address: str) -> bool:
+    try:
+        socket.getaddrinfo(address.rpartition(":")[0].strip("[]"), None)
+    except OSError:
+        return False
+    return True
+
+
 def _credentials(settings: Settings) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(settings.ca_pem, settings.key_pem, settings.certificate_pem)
 
@@ -263,6 +276,8 @@ def _refusal(error: grpc.RpcError, settings: Settings) -> errors.Unavailable | N
         return _unreachable(settings, f"nothing within {settings.connect_timeout:g} s")
     if error.code() == grpc.StatusCode.UNAVAILABLE and not answered(error):
         what = "refused, or its TLS certificate is not trusted" if settings.tls else "refused"
+        if not _is_known(settings.address):
+            what = "no host of this name is known"
         return _unreachable(settings, what)
     return None
 

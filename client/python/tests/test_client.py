@@ -447,3 +447,10 @@ def test_owners_do_not_see_each_others_jobs(tmp_path):
             bob.job(job.id)
         # Equal content of another owner is sent anew, under a name of its own.
         assert ann.upload(small.examples()) != bob.upload(small.examples())
+
+
+def test_addresses_that_cannot_be_are_named():
+    with pytest.raises(errors.InvalidArgument, match=r"http://localhost:7070.*HOST:PORT.*gRPC"):
+        espalier.Client("http://localhost:7070")
+    with pytest.raises(errors.Unavailable, match=r"nohost\.invalid:7070 \(no host of this name is known\)"):
+        espalier.Client("nohost.invalid:7070").jobs()
