@@ -54,6 +54,9 @@ std::vector<AccessRule> MakeRules() {
       {"Training/List", kTrain, {}},
       {"Training/Cancel", kTrain, ChangeJob()},
       {"Training/Resume", kTrain, ChangeJob()},
+      {"Training/Checkpoint", kTrain, ChangeJob()},
+      {"Training/Update", kTrain, ChangeJob()},
+      {"Training/Delete", kTrain, ChangeJob()},
       // The job stands in the call's first message, which the service hands in.
       {"Training/PushExamples", kTrain, ChangeJob()},
 

@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -75,6 +76,18 @@ class JobStore {
 
   // Returns NotFound if the job does not exist, or, with `create`, AlreadyExists if it does.
   virtual absl::Status Write(const std::string& job_id, const JobWrite& write) = 0;
+  // Writes changes of different jobs, each as by Write: one may fail without the others. A store
+  // may make them durable together, which is faster. Returns a status for each.
+  using NamedWrite = std::pair<std::string, const JobWrite*>;
+  virtual std::vector<absl::Status> WriteAll(const std::vector<NamedWrite>& writes) {
+    std::vector<absl::Status> statuses;
+    for (const auto& [job_id, write] : writes) statuses.push_back(Write(job_id, *write));
+    return statuses;
+  }
+  // Deletes a job and its log. Returns NotFound if there is none. Its id is not given to another
+  // job.
+  virtual absl::Status DeleteJob(const std::string& job_id,
+                                 const IdempotencyRecord* idempotency_record) = 0;
   virtual absl::StatusOr<JobRecord> Get(const std::string& job_id) const = 0;
   // Returns jobs in order of creation, without spec.graph, spec.search.imported and plan.
   virtual absl::StatusOr<std::vector<JobRecord>> List() const = 0;

@@ -262,6 +262,20 @@ absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& wr
                                               : absl::OkStatus();
 }
 
+absl::Status SqliteStore::DeleteJob(const std::string& job_id,
+                                    const IdempotencyRecord* idempotency_record) {
+  return InTransaction([&]() -> absl::Status {
+    mutex_.AssertHeld();
+    absl::Status status = Sql("DELETE FROM jobs WHERE id=?").Bind(job_id).Run();
+    if (status.ok() && sqlite3_changes(database_) == 0) {
+      status = absl::NotFoundError(absl::StrCat("there is no job '", job_id, "'"));
+    }
+    if (status.ok()) status = Sql("DELETE FROM log WHERE job=?").Bind(job_id).Run();
+    if (!status.ok() || idempotency_record == nullptr) return status;
+    return InsertIdempotencyRecord(*idempotency_record);
+  });
+}
+
 absl::StatusOr<JobRecord> SqliteStore::Get(const std::string& job_id) const {
   absl::MutexLock lock(&mutex_);
   Statement& query =

@@ -30,6 +30,8 @@ class SqliteStore : public JobStore {
   ~SqliteStore() override;
 
   absl::Status Write(const std::string& job_id, const JobWrite& write) override;
+  absl::Status DeleteJob(const std::string& job_id,
+                         const IdempotencyRecord* idempotency_record) override;
   absl::StatusOr<JobRecord> Get(const std::string& job_id) const override;
   absl::StatusOr<std::vector<JobRecord>> List() const override;
   absl::StatusOr<std::vector<JobLogEntry>> Log(const std::string& job_id, int64_t after_sequence,

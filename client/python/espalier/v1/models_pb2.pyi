@@ -70,18 +70,38 @@ class DownloadRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., file: _Optional[str] = ...) -> None: ...
 
 class ListArtifactsReply(_message.Message):
-    __slots__ = ["artifacts", "owner", "upload_salt"]
+    __slots__ = ["artifacts", "matching", "next_page_token", "owner", "upload_salt"]
     ARTIFACTS_FIELD_NUMBER: _ClassVar[int]
+    MATCHING_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_SALT_FIELD_NUMBER: _ClassVar[int]
     artifacts: _containers.RepeatedCompositeFieldContainer[Artifact]
+    matching: int
+    next_page_token: str
     owner: str
     upload_salt: str
-    def __init__(self, artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., owner: _Optional[str] = ..., upload_salt: _Optional[str] = ...) -> None: ...
+    def __init__(self, artifacts: _Optional[_Iterable[_Union[Artifact, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., matching: _Optional[int] = ..., owner: _Optional[str] = ..., upload_salt: _Optional[str] = ...) -> None: ...
 
 class ListArtifactsRequest(_message.Message):
-    __slots__ = []
-    def __init__(self) -> None: ...
+    __slots__ = ["created_before_unix_ms", "created_from_unix_ms", "kinds", "name", "newest_first", "owner", "page_size", "page_token"]
+    CREATED_BEFORE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FROM_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIRST_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    created_before_unix_ms: int
+    created_from_unix_ms: int
+    kinds: _containers.RepeatedScalarFieldContainer[Artifact.Kind]
+    name: str
+    newest_first: bool
+    owner: str
+    page_size: int
+    page_token: str
+    def __init__(self, name: _Optional[str] = ..., kinds: _Optional[_Iterable[_Union[Artifact.Kind, str]]] = ..., owner: _Optional[str] = ..., created_from_unix_ms: _Optional[int] = ..., created_before_unix_ms: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., newest_first: bool = ...) -> None: ...
 
 class QuantizeProgress(_message.Message):
     __slots__ = ["bytes_done", "bytes_total"]

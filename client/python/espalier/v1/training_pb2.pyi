@@ -62,6 +62,18 @@ class Dataset(_message.Message):
     uri: str
     def __init__(self, uri: _Optional[str] = ..., format: _Optional[_Union[Dataset.Format, str]] = ..., sequence_length: _Optional[int] = ..., columns: _Optional[_Mapping[str, str]] = ..., holdout_fraction: _Optional[float] = ..., shuffle: bool = ..., stream: _Optional[_Union[ExampleStream, _Mapping]] = ...) -> None: ...
 
+class DeleteJobReply(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class DeleteJobRequest(_message.Message):
+    __slots__ = ["idempotency_key", "job_id"]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    idempotency_key: str
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
 class DryRunReply(_message.Message):
     __slots__ = ["memory", "notes", "parameter_uses", "parameters", "plan", "problems", "step_seconds", "total_seconds", "total_steps", "trained", "unsupported"]
     class DeviceMemory(_message.Message):
@@ -201,7 +213,7 @@ class IntegerRanges(_message.Message):
     def __init__(self, ranges: _Optional[_Iterable[_Union[IntegerRanges.Range, _Mapping]]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ["attempts", "best_step", "best_validation", "checkpoint_step", "checkpoints_paused", "created_unix_ms", "error", "evaluation", "evaluation_examples", "finished_unix_ms", "id", "measured_peak_bytes", "median_step_seconds", "most_workers", "notes", "output_model", "owner", "parameters", "plan", "spec", "started_unix_ms", "state", "steps_done", "steps_pushed", "stopped_early", "tokens_per_step", "total_steps"]
+    __slots__ = ["attempts", "best_step", "best_validation", "checkpoint_step", "checkpoints_paused", "created_unix_ms", "device_seconds", "error", "evaluation", "evaluation_examples", "finished_unix_ms", "id", "measured_peak_bytes", "median_step_seconds", "most_workers", "notes", "output_model", "owner", "parameters", "plan", "priority", "priority_among_owners", "queue_position", "running_seconds", "spec", "started_unix_ms", "state", "steps_done", "steps_pushed", "stopped_early", "time_limit_seconds", "tokens_per_step", "total_steps"]
     class BestValidationEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +234,7 @@ class Job(_message.Message):
     CHECKPOINTS_PAUSED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
@@ -235,12 +248,17 @@ class Job(_message.Message):
     OWNER_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_AMONG_OWNERS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     STARTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
     STEPS_PUSHED_FIELD_NUMBER: _ClassVar[int]
     STOPPED_EARLY_FIELD_NUMBER: _ClassVar[int]
+    TIME_LIMIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
     TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     attempts: int
@@ -249,6 +267,7 @@ class Job(_message.Message):
     checkpoint_step: int
     checkpoints_paused: str
     created_unix_ms: int
+    device_seconds: float
     error: str
     evaluation: _containers.ScalarMap[str, float]
     evaluation_examples: int
@@ -262,15 +281,20 @@ class Job(_message.Message):
     owner: str
     parameters: int
     plan: _plan_pb2.Plan
+    priority: int
+    priority_among_owners: int
+    queue_position: int
+    running_seconds: float
     spec: TrainingSpec
     started_unix_ms: int
     state: JobState
     steps_done: int
     steps_pushed: int
     stopped_early: bool
+    time_limit_seconds: float
     tokens_per_step: float
     total_steps: int
-    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[TrainingSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., error: _Optional[str] = ..., steps_done: _Optional[int] = ..., total_steps: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ..., attempts: _Optional[int] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., median_step_seconds: _Optional[float] = ..., evaluation: _Optional[_Mapping[str, float]] = ..., output_model: _Optional[str] = ..., tokens_per_step: _Optional[float] = ..., parameters: _Optional[int] = ..., measured_peak_bytes: _Optional[_Iterable[int]] = ..., checkpoints_paused: _Optional[str] = ..., evaluation_examples: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ..., most_workers: _Optional[int] = ..., best_step: _Optional[int] = ..., best_validation: _Optional[_Mapping[str, float]] = ..., stopped_early: bool = ..., steps_pushed: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[TrainingSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., error: _Optional[str] = ..., steps_done: _Optional[int] = ..., total_steps: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ..., attempts: _Optional[int] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., median_step_seconds: _Optional[float] = ..., evaluation: _Optional[_Mapping[str, float]] = ..., output_model: _Optional[str] = ..., tokens_per_step: _Optional[float] = ..., parameters: _Optional[int] = ..., measured_peak_bytes: _Optional[_Iterable[int]] = ..., checkpoints_paused: _Optional[str] = ..., evaluation_examples: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ..., most_workers: _Optional[int] = ..., best_step: _Optional[int] = ..., best_validation: _Optional[_Mapping[str, float]] = ..., stopped_early: bool = ..., steps_pushed: _Optional[int] = ..., priority: _Optional[int] = ..., priority_among_owners: _Optional[int] = ..., time_limit_seconds: _Optional[float] = ..., running_seconds: _Optional[float] = ..., device_seconds: _Optional[float] = ..., queue_position: _Optional[int] = ...) -> None: ...
 
 class JobEvent(_message.Message):
     __slots__ = ["job", "message", "step", "validation"]
@@ -298,14 +322,36 @@ class JobMessage(_message.Message):
     def __init__(self, text: _Optional[str] = ..., level: _Optional[_Union[JobMessage.Level, str]] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
-    __slots__ = ["jobs"]
+    __slots__ = ["jobs", "matching", "next_page_token"]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    MATCHING_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
-    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ...) -> None: ...
+    matching: int
+    next_page_token: str
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., matching: _Optional[int] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
-    __slots__ = []
-    def __init__(self) -> None: ...
+    __slots__ = ["model", "name", "newest_first", "owner", "page_size", "page_token", "states", "submitted_before_unix_ms", "submitted_from_unix_ms"]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIRST_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_BEFORE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_FROM_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    name: str
+    newest_first: bool
+    owner: str
+    page_size: int
+    page_token: str
+    states: _containers.RepeatedScalarFieldContainer[JobState]
+    submitted_before_unix_ms: int
+    submitted_from_unix_ms: int
+    def __init__(self, states: _Optional[_Iterable[_Union[JobState, str]]] = ..., owner: _Optional[str] = ..., name: _Optional[str] = ..., model: _Optional[str] = ..., submitted_from_unix_ms: _Optional[int] = ..., submitted_before_unix_ms: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., newest_first: bool = ...) -> None: ...
 
 class ParameterUse(_message.Message):
     __slots__ = ["name", "reason", "trained", "type"]
@@ -431,7 +477,7 @@ class TrainedParameters(_message.Message):
     def __init__(self, tensors: _Optional[int] = ..., elements: _Optional[int] = ..., other_tensors: _Optional[int] = ..., other_elements: _Optional[int] = ...) -> None: ...
 
 class TrainingSpec(_message.Message):
-    __slots__ = ["batch_size", "checkpoint_every_steps", "dataset", "early_stopping", "epochs", "freeze", "graph", "init_artifact", "loss", "metrics", "min_devices", "name", "objective", "onnx_artifact", "optimizer", "output_model", "precision", "search", "seed", "steps", "tokenizer_artifact", "train_only", "validation"]
+    __slots__ = ["batch_size", "checkpoint_every_steps", "dataset", "early_stopping", "epochs", "freeze", "graph", "init_artifact", "loss", "metrics", "min_devices", "name", "objective", "onnx_artifact", "optimizer", "output_model", "precision", "priority", "search", "seed", "steps", "time_limit_seconds", "tokenizer_artifact", "train_only", "validation"]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
@@ -449,9 +495,11 @@ class TrainingSpec(_message.Message):
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_MODEL_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     SEARCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    TIME_LIMIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_ARTIFACT_FIELD_NUMBER: _ClassVar[int]
     TRAIN_ONLY_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
@@ -472,13 +520,33 @@ class TrainingSpec(_message.Message):
     optimizer: _program_pb2.Optimizer
     output_model: str
     precision: _graph_pb2.DataType
+    priority: int
     search: _plan_pb2.SearchOptions
     seed: int
     steps: int
+    time_limit_seconds: float
     tokenizer_artifact: str
     train_only: _containers.RepeatedScalarFieldContainer[str]
     validation: Validation
-    def __init__(self, name: _Optional[str] = ..., graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., onnx_artifact: _Optional[str] = ..., loss: _Optional[str] = ..., metrics: _Optional[_Iterable[str]] = ..., dataset: _Optional[_Union[Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., steps: _Optional[int] = ..., optimizer: _Optional[_Union[_program_pb2.Optimizer, _Mapping]] = ..., search: _Optional[_Union[_plan_pb2.SearchOptions, _Mapping]] = ..., seed: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., output_model: _Optional[str] = ..., precision: _Optional[_Union[_graph_pb2.DataType, str]] = ..., init_artifact: _Optional[str] = ..., tokenizer_artifact: _Optional[str] = ..., freeze: _Optional[_Iterable[str]] = ..., train_only: _Optional[_Iterable[str]] = ..., objective: _Optional[_Union[_graph_pb2.Objective, _Mapping]] = ..., min_devices: _Optional[int] = ..., validation: _Optional[_Union[Validation, _Mapping]] = ..., early_stopping: _Optional[_Union[EarlyStopping, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., onnx_artifact: _Optional[str] = ..., loss: _Optional[str] = ..., metrics: _Optional[_Iterable[str]] = ..., dataset: _Optional[_Union[Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., steps: _Optional[int] = ..., optimizer: _Optional[_Union[_program_pb2.Optimizer, _Mapping]] = ..., search: _Optional[_Union[_plan_pb2.SearchOptions, _Mapping]] = ..., seed: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., output_model: _Optional[str] = ..., precision: _Optional[_Union[_graph_pb2.DataType, str]] = ..., init_artifact: _Optional[str] = ..., tokenizer_artifact: _Optional[str] = ..., freeze: _Optional[_Iterable[str]] = ..., train_only: _Optional[_Iterable[str]] = ..., objective: _Optional[_Union[_graph_pb2.Objective, _Mapping]] = ..., min_devices: _Optional[int] = ..., validation: _Optional[_Union[Validation, _Mapping]] = ..., early_stopping: _Optional[_Union[EarlyStopping, _Mapping]] = ..., priority: _Optional[int] = ..., time_limit_seconds: _Optional[float] = ...) -> None: ...
+
+class UpdateJobReply(_message.Message):
+    __slots__ = ["job"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class UpdateJobRequest(_message.Message):
+    __slots__ = ["idempotency_key", "job_id", "priority", "time_limit_seconds"]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIME_LIMIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    idempotency_key: str
+    job_id: str
+    priority: int
+    time_limit_seconds: float
+    def __init__(self, job_id: _Optional[str] = ..., priority: _Optional[int] = ..., time_limit_seconds: _Optional[float] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class Validation(_message.Message):
     __slots__ = ["dataset", "every_epochs", "every_steps"]
