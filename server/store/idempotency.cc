@@ -3,6 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/sha256.h"
 
@@ -57,7 +58,15 @@ absl::Status Idempotency::RunOnce(const std::string& method, const std::string& 
                                   const std::function<absl::Status()>& body) {
   if (key.empty()) return body();
   if (absl::Status status = CheckIdempotencyKey(key); !status.ok()) return status;
-  absl::MutexLock lock(&mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    while (!running_.insert(key).second) ended_.Wait(&mutex_);
+  }
+  const absl::Cleanup end = [&] {
+    absl::MutexLock lock(&mutex_);
+    running_.erase(key);
+    ended_.SignalAll();
+  };
   absl::StatusOr<std::optional<std::string>> known =
       store_->FindReply(method, key, RequestSha256(request));
   if (!known.ok()) return known.status();

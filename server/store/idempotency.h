@@ -2,8 +2,10 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -35,8 +37,8 @@ absl::string_view CallersKey(absl::string_view key);
 // Returns InvalidArgument if the key is too long to be stored.
 absl::Status CheckIdempotencyKey(const std::string& key);
 
-// Thread-safe. Calls with a key run one at a time, so a repetition that overtakes the first call
-// waits for its answer.
+// Thread-safe. Calls with the same key run one at a time, so a repetition that overtakes the first
+// call waits for its answer.
 class Idempotency {
  public:
   explicit Idempotency(const JobStore* store) : store_(store) {}
@@ -52,6 +54,8 @@ class Idempotency {
  private:
   const JobStore* const store_;
   absl::Mutex mutex_;
+  absl::CondVar ended_;
+  std::set<std::string> running_ ABSL_GUARDED_BY(mutex_);  // keys
 };
 
 }  // namespace espalier

@@ -47,21 +47,6 @@ int64_t ValidationKey(int64_t step) { return -1 - step; }
 
 }  // namespace
 
-template <typename Body>
-absl::Status SqliteStore::InTransaction(Body body) {
-  absl::MutexLock lock(&mutex_);
-  // SQLite would go on in a file that no restart will find.
-  absl::Status status = CheckFile();
-  if (status.ok()) status = Execute("BEGIN IMMEDIATE");
-  if (!status.ok()) return status;
-  written_ = true;
-  status = body();
-  if (status.ok()) status = Execute("COMMIT");
-  // SQLite may already have rolled back (on a full disk); a second ROLLBACK then only fails.
-  if (!status.ok() && sqlite3_get_autocommit(database_) == 0) Execute("ROLLBACK").IgnoreError();
-  return status;
-}
-
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path,
                                                                Options options) {
   sqlite3* database = nullptr;
@@ -93,9 +78,11 @@ absl::Status SqliteStore::Prepare(const std::string& path, const Options& option
         "the job store is read-only here; make its file and folder writable, or name another "
         "folder with --data-dir");
   }
+  // The log is moved into the file by Checkpoint; in the middle of a write only when it has grown
+  // to 40 MB, because that takes long.
   for (const char* pragma :
        {"PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",
-        "PRAGMA foreign_keys=ON", "BEGIN EXCLUSIVE", "COMMIT"}) {
+        "PRAGMA wal_autocheckpoint=10000", "PRAGMA foreign_keys=ON", "BEGIN EXCLUSIVE", "COMMIT"}) {
     absl::Status status = Execute(pragma);
     if (!status.ok()) return status;
   }
@@ -143,8 +130,20 @@ absl::Status SqliteStore::Prepare(const std::string& path, const Options& option
     if (!limit.ok()) return limit.status();
   }
   // Delete keys older than the period in which a client may repeat a call.
-  return Execute(
+  absl::Status status = Execute(
       "DELETE FROM idempotency_record WHERE at < CAST(strftime('%s','now') AS INTEGER) - 604800");
+  return status.ok() ? LoadKeys() : status;
+}
+
+absl::Status SqliteStore::LoadKeys() {
+  Statement keys(database_, "SELECT key FROM idempotency_record");
+  absl::MutexLock lock(&keys_mutex_);
+  while (true) {
+    absl::StatusOr<bool> row = keys.Step();
+    if (!row.ok()) return row.status();
+    if (!*row) return absl::OkStatus();
+    keys_.insert(std::hash<std::string>()(keys.Bytes(0)));
+  }
 }
 
 absl::Status SqliteStore::Execute(const std::string& sql) const {
@@ -162,6 +161,10 @@ Statement& SqliteStore::Sql(const std::string& sql) const {
 }
 
 absl::Status SqliteStore::InsertIdempotencyRecord(const IdempotencyRecord& idempotency_record) {
+  {
+    absl::MutexLock lock(&keys_mutex_);
+    keys_.insert(std::hash<std::string>()(idempotency_record.key));
+  }
   return Sql("INSERT INTO idempotency_record(method, key, hash, reply) VALUES(?,?,?,?)")
       .Bind(idempotency_record.method)
       .Bind(idempotency_record.key)
@@ -175,6 +178,22 @@ absl::Status SqliteStore::Write(const std::string& job_id, const JobWrite& write
     mutex_.AssertHeld();
     return WriteJob(job_id, write);
   });
+}
+
+std::vector<absl::Status> SqliteStore::WriteAll(const std::vector<NamedWrite>& writes) {
+  std::vector<StoreChange> changes;
+  changes.reserve(writes.size());
+  for (const auto& [job_id, write] : writes) {
+    changes.push_back({.body = [this, id = &job_id, write = write]() -> absl::Status {
+      mutex_.AssertHeld();
+      return WriteJob(*id, *write);
+    }});
+  }
+  Run(&changes);
+  std::vector<absl::Status> statuses;
+  statuses.reserve(changes.size());
+  for (StoreChange& change : changes) statuses.push_back(std::move(change.status));
+  return statuses;
 }
 
 absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& write) {
@@ -378,6 +397,10 @@ absl::StatusOr<std::vector<v1::StepReport>> SqliteStore::Validations(
 
 absl::StatusOr<std::optional<std::string>> SqliteStore::FindReply(
     const std::string& method, const std::string& key, const std::string& request_hash) const {
+  {
+    absl::MutexLock lock(&keys_mutex_);
+    if (!keys_.contains(std::hash<std::string>()(key))) return std::optional<std::string>();
+  }
   absl::MutexLock lock(&mutex_);
   Statement& query = Sql("SELECT method, hash, reply FROM idempotency_record WHERE key=?");
   ScopedStatementReset use(&query);

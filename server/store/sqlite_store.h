@@ -1,13 +1,16 @@
 // JobStore in one SQLite file: write-ahead log, synchronous=FULL, one connection that locks the
-// file exclusively (a second coordinator on the same data directory is refused).
+// file exclusively (a second coordinator on the same data directory is refused). Changes that come
+// while others are written become durable together, by one sync (sqlite_transactions.cc).
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "server/store/job_store.h"
 #include "server/store/sqlite.h"
@@ -30,6 +33,7 @@ class SqliteStore : public JobStore {
   ~SqliteStore() override;
 
   absl::Status Write(const std::string& job_id, const JobWrite& write) override;
+  std::vector<absl::Status> WriteAll(const std::vector<NamedWrite>& writes) override;
   absl::Status DeleteJob(const std::string& job_id,
                          const IdempotencyRecord* idempotency_record) override;
   absl::StatusOr<JobRecord> Get(const std::string& job_id) const override;
@@ -70,11 +74,33 @@ class SqliteStore : public JobStore {
   absl::Status InsertIdempotencyRecord(const IdempotencyRecord& idempotency_record)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Runs `body` between BEGIN and COMMIT; rolls back if it fails.
-  template <typename Body>
-  absl::Status InTransaction(Body body) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status LoadKeys() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  mutable absl::Mutex mutex_;
+  // A change, all of which is visible or none.
+  struct StoreChange {
+    std::function<absl::Status()> body;  // called with mutex_, perhaps by another thread, or twice
+    bool done = false;
+    absl::Status status;
+  };
+  absl::Status InTransaction(std::function<absl::Status()> body) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes changes durable, and with them those that other threads wait to make; `status` says which
+  // are. A change that fails does not concern the others.
+  void Run(std::vector<StoreChange>* changes) ABSL_LOCKS_EXCLUDED(mutex_, queue_mutex_);
+  void RunTogether(const std::vector<StoreChange*>& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns false if none of them is visible, although some may have been run.
+  bool RunInOneTransaction(const std::vector<StoreChange*>& changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  absl::Mutex queue_mutex_;
+  absl::CondVar written_together_;
+  bool writing_ ABSL_GUARDED_BY(queue_mutex_) = false;
+  std::vector<StoreChange*> queue_ ABSL_GUARDED_BY(queue_mutex_);
+
+  // Hashes of the idempotency keys, so that a new key need not wait for the connection. A superset.
+  mutable absl::Mutex keys_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
+  absl::flat_hash_set<size_t> keys_ ABSL_GUARDED_BY(keys_mutex_);
+
+  mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(queue_mutex_);
   sqlite3* const database_;
   bool written_ ABSL_GUARDED_BY(mutex_) = true;  // since the last Checkpoint
   mutable std::map<std::string, std::unique_ptr<Statement>> statements_ ABSL_GUARDED_BY(mutex_);
