@@ -14,6 +14,7 @@ build=(
   libssl-dev openssl zlib1g-dev prometheus-cpp-dev libsqlite3-dev libspdlog-dev libfmt-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   libdnnl-dev libgloo-dev libboost1.81-dev nlohmann-json3-dev libpcre2-dev libicu-dev
+  libcurl4-openssl-dev libtinyxml2-dev
   curl bible-kjv bible-kjv-text
 )
 # prometheus provides promtool; iso-codes provides translations into 150 languages. The ONNX and
@@ -55,7 +56,7 @@ fail() {
 
 test_environments() {
   local environment
-  for environment in conformance/onnx conformance/tokenizer e2e/client ../tools/docs/site ../client/python/tests/lint \
+  for environment in conformance/onnx conformance/tokenizer e2e/client s3/s3 ../tools/docs/site ../client/python/tests/lint \
     ../client/python/tests/python ../client/python/tests/keras/keras ../client/python/tests/jax/jax ../client/python/tests/torch/torch; do
     /usr/bin/python3 "$(dirname "$0")/../tests/${environment}_environment.py" ||
       fail "the virtual environment of the ${environment#*/} tests could not be made" \
