@@ -45,6 +45,13 @@ absl::string_view CallersKey(absl::string_view key) {
   return at == key.npos ? key : key.substr(at + 1);
 }
 
+absl::Status KeyWasUsedBefore(absl::string_view key, absl::string_view recorded,
+                              absl::string_view method) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "idempotency_key '", CallersKey(key), "' was used before for ", recorded,
+      recorded == method ? " with another request" : "", "; use a new key for a new request"));
+}
+
 absl::Status CheckIdempotencyKey(const std::string& given) {
   const absl::string_view key = CallersKey(given);
   if (key.size() <= kMaxKey) return absl::OkStatus();

@@ -34,6 +34,11 @@ Request WithOwnersKey(Request request, const std::string& owner) {
 // Returns the caller's part of such a key.
 absl::string_view CallersKey(absl::string_view key);
 
+// Returns the error for a key that was recorded for `recorded`, when it comes with another request
+// of `method`.
+absl::Status KeyWasUsedBefore(absl::string_view key, absl::string_view recorded,
+                              absl::string_view method);
+
 // Returns InvalidArgument if the key is too long to be stored.
 absl::Status CheckIdempotencyKey(const std::string& key);
 

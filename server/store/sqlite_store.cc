@@ -408,10 +408,7 @@ absl::StatusOr<std::optional<std::string>> SqliteStore::FindReply(
   if (!row.ok()) return row.status();
   if (!*row) return std::optional<std::string>();
   if (query.Bytes(0) != method || query.Bytes(1) != request_hash) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("idempotency_key '", CallersKey(key), "' was used before for ", query.Bytes(0),
-                     query.Bytes(0) == method ? " with another request" : "",
-                     "; use a new key for a new request"));
+    return KeyWasUsedBefore(key, query.Bytes(0), method);
   }
   return std::optional<std::string>(query.Bytes(2));
 }

@@ -61,6 +61,9 @@ class SqliteStore : public JobStore {
   absl::Status Checkpoint() override;
   absl::Status CheckPresent() const override;
 
+  // For a copy of another store: the next epoch is greater than this one.
+  absl::Status SetEpoch(uint64_t epoch);
+
  private:
   explicit SqliteStore(sqlite3* database) : database_(database) {}
 

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "server/store/idempotency.h"
+#include "server/store/job_store_fixture.h"
 #include "server/store/sqlite.h"
 
 namespace espalier {
@@ -18,7 +18,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class StoreTest : public ::testing::Test {
+class StoreTest : public JobStoreTest {
  protected:
   void SetUp() override {
     path_ = ::testing::TempDir() + "/store_" +
@@ -31,52 +31,6 @@ class StoreTest : public ::testing::Test {
     auto opened = SqliteStore::Open(path_, options);
     ASSERT_TRUE(opened.ok()) << opened.status();
     store_ = *std::move(opened);
-  }
-  JobWrite Create(const std::string& id) {
-    JobWrite write;
-    write.create = true;
-    write.job.emplace();
-    write.job->job.set_id(id);
-    write.job->job.set_state(v1::QUEUED);
-    write.job->job.mutable_spec()->set_name("n");
-    write.job->job.mutable_spec()->mutable_graph()->set_name("g");
-    return write;
-  }
-  static v1::StepReport Report(int64_t step, double loss) {
-    v1::StepReport report;
-    report.set_step(step);
-    (*report.mutable_values())["loss"] = loss;
-    return report;
-  }
-  static v1::JobMessage Message(const std::string& text,
-                                v1::JobMessage::Level level = v1::JobMessage::INFO) {
-    v1::JobMessage message;
-    message.set_text(text);
-    message.set_level(level);
-    return message;
-  }
-  // "hello", or of another level than INFO "WARNING: hello".
-  std::vector<std::string> LogOf(const std::string& id, int64_t after = 0, int64_t from = 0) {
-    std::vector<std::string> lines;
-    auto entries = store_->Log(id, after, from, 1000);
-    EXPECT_TRUE(entries.ok()) << entries.status();
-    const auto line = [](const v1::StepReport& report) {
-      return std::to_string(report.step()) + ":" +
-             std::to_string(static_cast<int>(report.values().at("loss")));
-    };
-    for (const JobLogEntry& entry : *entries) {
-      if (const auto* report = std::get_if<v1::StepReport>(&entry.entry)) {
-        lines.push_back(line(*report));
-      } else if (const auto* validation = std::get_if<LoggedValidation>(&entry.entry)) {
-        lines.push_back("val " + line(validation->report));
-      } else {
-        const auto& message = std::get<v1::JobMessage>(entry.entry);
-        lines.push_back(message.level() == v1::JobMessage::INFO
-                            ? message.text()
-                            : v1::JobMessage::Level_Name(message.level()) + ": " + message.text());
-      }
-    }
-    return lines;
   }
   // Returns what another process reads for `sql`; 0 if nothing. The store is closed.
   int64_t Number(const std::string& sql) {
@@ -94,114 +48,11 @@ class StoreTest : public ::testing::Test {
     return number;
   }
 
+  JobStore& store() override { return *store_; }
+
   std::string path_;
   std::unique_ptr<SqliteStore> store_;
 };
-
-TEST_F(StoreTest, WritesSurviveReopening) {
-  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
-  JobWrite write;
-  write.job = *store_->Get("j");
-  write.job->job.set_state(v1::RUNNING);
-  write.job->job.mutable_plan()->set_batch_size(8);
-  write.job->checkpoint_dir = "/c/1";
-  write.job->attempts_without_progress = 2;
-  write.job->failures = "why";
-  write.with_plan = true;
-  write.reports = {Report(0, 3), Report(1, 2)};
-  write.messages = {Message("hello"), Message("lost", v1::JobMessage::WARNING),
-                    Message("fused", v1::JobMessage::DETAIL)};
-  ASSERT_TRUE(store_->Write("j", write).ok());
-  Reopen();
-  auto record = store_->Get("j");
-  ASSERT_TRUE(record.ok()) << record.status();
-  EXPECT_EQ(record->job.state(), v1::RUNNING);
-  EXPECT_EQ(record->job.spec().graph().name(), "g");
-  EXPECT_EQ(record->job.plan().batch_size(), 8);
-  EXPECT_EQ(record->checkpoint_dir, "/c/1");
-  EXPECT_EQ(record->attempts_without_progress, 2);
-  EXPECT_EQ(record->failures, "why");
-  EXPECT_THAT(LogOf("j"),
-              testing::ElementsAre("0:3", "1:2", "hello", "WARNING: lost", "DETAIL: fused"));
-}
-
-TEST_F(StoreTest, RollbackDropsLaterReportsAndReplayedOnesFollow) {
-  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
-  JobWrite write;
-  write.reports = {Report(0, 9), Report(1, 8), Report(2, 7)};
-  ASSERT_TRUE(store_->Write("j", write).ok());
-  const int64_t seen = store_->Log("j", 0, 0, 100)->back().sequence;
-  JobWrite back;
-  back.drop_reports_from = 1;
-  back.messages = {Message("going back to step 1")};
-  ASSERT_TRUE(store_->Write("j", back).ok());
-  JobWrite again;
-  again.reports = {Report(1, 8)};
-  ASSERT_TRUE(store_->Write("j", again).ok());
-  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:9", "going back to step 1", "1:8"));
-  EXPECT_THAT(LogOf("j", seen), testing::ElementsAre("going back to step 1", "1:8"))
-      << "a watcher that had seen step 2 must be told of the replayed step";
-  EXPECT_THAT(LogOf("j", 0, 1), testing::ElementsAre("going back to step 1", "1:8"));
-}
-
-TEST_F(StoreTest, ValidationsAreLoggedAndDroppedWithTheStepsBeforeThem) {
-  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
-  JobWrite write;
-  write.reports = {Report(0, 9), Report(1, 8), Report(2, 7), Report(3, 6)};
-  write.validations = {Report(1, 80), Report(3, 60)};
-  ASSERT_TRUE(store_->Write("j", write).ok());
-  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:9", "1:8", "val 1:80", "2:7", "3:6", "val 3:60"));
-  EXPECT_THAT(LogOf("j", 0, 2), testing::ElementsAre("val 1:80", "2:7", "3:6", "val 3:60"))
-      << "a watcher that has seen step 1 may not have seen its validation";
-  EXPECT_THAT(LogOf("j", 0, 3), testing::ElementsAre("3:6", "val 3:60"));
-  ASSERT_EQ(store_->Validations("j")->size(), 2u);
-  EXPECT_EQ(store_->Validations("j")->front().step(), 1);
-
-  // Back to a checkpoint of two steps, behind the validation after them.
-  JobWrite back;
-  back.drop_reports_from = 2;
-  ASSERT_TRUE(store_->Write("j", back).ok());
-  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:9", "1:8", "val 1:80"));
-  JobWrite again;
-  again.validations = {Report(1, 81)};
-  ASSERT_TRUE(store_->Write("j", again).ok());
-  Reopen();
-  EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:9", "1:8", "val 1:81")) << "not twice";
-  back.drop_reports_from = 0;
-  ASSERT_TRUE(store_->Write("j", back).ok());
-  EXPECT_TRUE(LogOf("j").empty());
-  EXPECT_TRUE(store_->Validations("j")->empty());
-}
-
-TEST_F(StoreTest, ListIsInOrderOfCreationAndWithoutGraphs) {
-  for (const char* id : {"z", "a", "m"}) ASSERT_TRUE(store_->Write(id, Create(id)).ok());
-  auto records = store_->List();
-  ASSERT_TRUE(records.ok());
-  ASSERT_EQ(records->size(), 3u);
-  EXPECT_EQ((*records)[0].job.id(), "z");
-  EXPECT_EQ((*records)[2].job.id(), "m");
-  EXPECT_FALSE((*records)[0].job.spec().has_graph());
-  EXPECT_EQ((*records)[0].job.spec().name(), "n");
-}
-
-TEST_F(StoreTest, CreateRequiresNewAndWriteRequiresExistingJob) {
-  ASSERT_TRUE(store_->Write("j", Create("j")).ok());
-  EXPECT_EQ(store_->Write("j", Create("j")).code(), absl::StatusCode::kAlreadyExists);
-  JobWrite write = Create("other");
-  write.create = false;
-  write.messages = {Message("lost")};
-  EXPECT_EQ(store_->Write("other", write).code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(LogOf("other").empty()) << "a failed write leaves nothing behind";
-}
-
-TEST_F(StoreTest, EpochsGrowAcrossReopening) {
-  const uint64_t first = *store_->NextEpoch();
-  const uint64_t second = *store_->NextEpoch();
-  Reopen();
-  const uint64_t third = *store_->NextEpoch();
-  EXPECT_LT(first, second);
-  EXPECT_LT(second, third);
-}
 
 TEST_F(StoreTest, ASecondCoordinatorIsRefused) {
   auto second = SqliteStore::Open(path_);
@@ -441,52 +292,6 @@ TEST_F(StoreTest, NothingIsWrittenIntoAFileThatIsGone) {
   std::filesystem::rename(path_ + ".moved", path_);
   EXPECT_TRUE(store_->CheckPresent().ok());
   EXPECT_TRUE(store_->Write("b", Create("b")).ok());
-}
-
-TEST_F(StoreTest, ServedModelsAndArtifactsSurvive) {
-  v1::ServeModelRequest served;
-  served.set_name("m");
-  served.set_artifact("a");
-  ASSERT_TRUE(store_->PutServed(served, nullptr).ok());
-  ArtifactRecord artifact;
-  artifact.artifact.set_name("a");
-  artifact.folder = "a@1";
-  ASSERT_TRUE(store_->PutArtifact(artifact, nullptr).ok());
-  Reopen();
-  ASSERT_EQ(store_->Served()->size(), 1u);
-  EXPECT_EQ((*store_->Served())[0].artifact(), "a");
-  EXPECT_EQ((*store_->Artifacts())[0].folder, "a@1");
-  ASSERT_TRUE(store_->DeleteServed("m", nullptr).ok());
-  EXPECT_TRUE(store_->Served()->empty());
-}
-
-TEST_F(StoreTest, RepeatedCallGetsFirstAnswerChangedOneIsRefused) {
-  v1::SubmitRequest request;
-  request.mutable_spec()->set_name("one");
-  request.set_idempotency_key("k");
-  int runs = 0;
-  auto call = [&](const char* method, const v1::SubmitRequest& body, v1::SubmitReply* reply) {
-    Idempotency idempotency(store_.get());
-    return idempotency.RunOnce(method, body.idempotency_key(), body, reply, [&] {
-      reply->set_job_id("job-" + std::to_string(++runs));
-      JobWrite write = Create(reply->job_id());
-      write.idempotency_record =
-          MakeIdempotencyRecord(method, body.idempotency_key(), body, *reply);
-      return store_->Write(reply->job_id(), write);
-    });
-  };
-  v1::SubmitReply first, second, third;
-  ASSERT_TRUE(call("Submit", request, &first).ok());
-  Reopen();
-  ASSERT_TRUE(call("Submit", request, &second).ok());
-  EXPECT_EQ(second.job_id(), first.job_id());
-  EXPECT_EQ(runs, 1);
-  request.mutable_spec()->set_name("two");
-  absl::Status changed = call("Submit", request, &third);
-  EXPECT_EQ(changed.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(changed.message()), HasSubstr("another request"));
-  EXPECT_EQ(call("Cancel", request, &third).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(runs, 1);
 }
 
 }  // namespace

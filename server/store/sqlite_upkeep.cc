@@ -47,6 +47,11 @@ absl::Status SqliteStore::BackUp(const std::string& path,
   return SqliteError(opened, absl::StrCat("backup to ", path));
 }
 
+absl::Status SqliteStore::SetEpoch(uint64_t epoch) {
+  absl::MutexLock lock(&mutex_);
+  return Sql("UPDATE epoch SET value=?").Bind(static_cast<int64_t>(epoch)).Run();
+}
+
 absl::Status SqliteStore::Checkpoint() {
   absl::MutexLock lock(&mutex_);
   if (!written_) return absl::OkStatus();
