@@ -53,6 +53,22 @@ bool IsBearer(const std::string& authorization, const std::string& key) {
 
 absl::StatusOr<ApiKeys::Key> ApiKeys::ParseLine(absl::string_view line) {
   const std::vector<std::string> words =
+absl::Status CheckRolesAndOwner(Roles roles, absl::string_view owner) {
+  for (const Roles alone : {Roles(Role::kWorker), Roles(Role::kMonitor)}) {
+    if (!roles.Intersects(alone) || roles == alone) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the role ", alone.ToString(),
+                     ", which sees what belongs to all, stands alone: use another key for the "
+                     "other roles"));
+  }
+  if (!owner.empty() && !IsOwnerName(owner)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("owner=", absl::StripAsciiWhitespace(owner), ": an owner has 1 to ",
+                     kLongestOwner, " characters, each a letter, a digit or one of . _ @ -"));
+  }
+  return absl::OkStatus();
+}
+
       absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
   Key key{words[0], {Role::kAdmin, ""}};
   if (key.key.size() < kShortestKey) {
@@ -65,19 +81,11 @@ absl::StatusOr<ApiKeys::Key> ApiKeys::ParseLine(absl::string_view line) {
       absl::StatusOr<Roles> roles = ParseRoles(value);
       if (!roles.ok()) return roles.status();
       key.holder.roles = *roles;
-      for (const Roles alone : {Roles(Role::kWorker), Roles(Role::kMonitor)}) {
-        if (!roles->Intersects(alone) || *roles == alone) continue;
-        return absl::InvalidArgumentError(
-            absl::StrCat("the role ", alone.ToString(),
-                         ", which sees what belongs to all, stands alone: use another key for the "
-                         "other roles"));
-      }
+      if (absl::Status s = CheckRolesAndOwner(*roles, ""); !s.ok()) return s;
     } else if (absl::ConsumePrefix(&value, "owner=")) {
-      if (!IsOwnerName(value)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("owner=", value, ": an owner has 1 to ", kLongestOwner,
-                         " characters, each a letter, a digit or one of . _ @ -"));
-      }
+      // Not an empty one, as none.
+      if (value.empty()) value = " ";
+      if (absl::Status s = CheckRolesAndOwner(key.holder.roles, value); !s.ok()) return s;
       key.holder.owner = std::string(value);
     } else {
       return absl::InvalidArgumentError(

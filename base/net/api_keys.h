@@ -24,6 +24,10 @@ absl::string_view KeyIn(absl::string_view authorization);
 // Whether an Authorization header carries `key`, compared in constant time.
 bool IsBearer(const std::string& authorization, const std::string& key);
 
+// Returns InvalidArgument for roles that do not go together (worker and monitor, which see what
+// belongs to all, stand alone), and for a bad name of an owner; empty: none.
+absl::Status CheckRolesAndOwner(Roles roles, absl::string_view owner);
+
 // Thread-safe. Copies share their keys: a reload affects all.
 class ApiKeys {
  public:

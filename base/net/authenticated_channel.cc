@@ -1,7 +1,9 @@
 #include "base/net/authenticated_channel.h"
 
+#include <grpc/grpc_security_constants.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/impl/grpc_library.h>
+#include <grpcpp/security/auth_context.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
@@ -72,7 +74,9 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TransportSecuri
   options.watch_identity_key_cert_pairs();
   if (!tls.client_ca_path().empty()) {
     options.watch_root_certs();
-    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    options.set_cert_request_type(tls.client_certificates_optional()
+                                      ? GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY
+                                      : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   }
   return grpc::experimental::TlsServerCredentials(options);
 }
@@ -91,6 +95,14 @@ std::string AuthorizationOf(const grpc::ServerContext& context) {
   const auto found = context.client_metadata().find("authorization");
   if (found == context.client_metadata().end()) return "";
   return std::string(found->second.data(), found->second.size());
+}
+
+std::string PeerCertificateOf(const grpc::ServerContext& context) {
+  const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
+  if (peer == nullptr || !peer->IsPeerAuthenticated()) return "";
+  const std::vector<grpc::string_ref> found =
+      peer->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  return found.size() == 1 ? std::string(found[0].data(), found[0].size()) : "";
 }
 
 }  // namespace espalier

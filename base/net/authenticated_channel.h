@@ -31,5 +31,8 @@ std::shared_ptr<grpc::Channel> KeyedChannel(
 
 // Returns the authorization metadata of a call; empty if there is none.
 std::string AuthorizationOf(const grpc::ServerContext& context);
+// Returns the certificate (PEM) of the caller that the handshake has verified; empty if there is
+// none.
+std::string PeerCertificateOf(const grpc::ServerContext& context);
 
 }  // namespace espalier

@@ -144,6 +144,9 @@ absl::StatusOr<bool> TransportSecurity::Reload() {
 
 bool TransportSecurity::serves() const { return state_ && state_->identity; }
 bool TransportSecurity::calls() const { return state_ && state_->ca; }
+bool TransportSecurity::client_certificates_optional() const {
+  return state_ && state_->files.client_certificates_optional;
+}
 
 TlsPem TransportSecurity::pem() const {
   if (state_ == nullptr) return {};

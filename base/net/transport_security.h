@@ -15,6 +15,9 @@ struct TlsFiles {
   std::string key;          // of that certificate, unencrypted
   std::string ca;           // trusted when this process calls others
   std::string client_ca;    // CA of the certificates required of callers
+  // Callers without a certificate are accepted, too: they show something else. What is shown is
+  // verified all the same.
+  bool client_certificates_optional = false;
 };
 
 // The contents of TlsFiles.
@@ -40,6 +43,7 @@ class TransportSecurity {
   // Depends on which files were given; a reload does not change it.
   bool serves() const;
   bool calls() const;
+  bool client_certificates_optional() const;
 
   TlsPem pem() const;
 
