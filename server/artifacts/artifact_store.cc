@@ -184,9 +184,14 @@ std::optional<std::string> ArtifactStore::OwnerOf(const std::string& name) const
   return OwnerOfRows(reference->name);
 }
 
+std::string ArtifactStore::ShownName(const Entry& entry) const {
+  const std::string& name = entry.artifact.name();
+  return Versions(name).size() > 1 ? absl::StrCat(name, "@1") : name;
+}
+
 v1::Artifact ArtifactStore::Shown(const Entry& entry) const {
   v1::Artifact artifact = entry.artifact;
-  if (Versions(artifact.name()).size() > 1) artifact.set_name(absl::StrCat(artifact.name(), "@1"));
+  artifact.set_name(ShownName(entry));
   return artifact;
 }
 
@@ -238,6 +243,12 @@ std::vector<v1::Artifact> ArtifactStore::List() const {
   std::vector<v1::Artifact> artifacts;
   for (const auto& [row, entry] : entries_) artifacts.push_back(Shown(entry));
   return artifacts;
+}
+
+void ArtifactStore::ForEach(
+    const std::function<void(const v1::Artifact& artifact, const std::string& name)>& see) const {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [row, entry] : entries_) see(entry.artifact, ShownName(entry));
 }
 
 absl::Status ArtifactStore::CheckPresent() const {

@@ -114,6 +114,9 @@ class ArtifactStore {
   // Returns the absolute path of the artifact's only file; InvalidArgument if it has several.
   absl::StatusOr<std::string> SingleFile(const std::string& name) const;
   std::vector<v1::Artifact> List() const;
+  // Calls `see` with each, in the order of List, and the name that List shows; holds the lock.
+  void ForEach(
+      const std::function<void(const v1::Artifact& artifact, const std::string& name)>& see) const;
   // Owner of the versions of a name; nothing if there are none.
   std::optional<std::string> OwnerOf(const std::string& name) const;
   // Returns a reference that later versions do not change, for records: of a model "name@<n>".
@@ -176,6 +179,7 @@ class ArtifactStore {
   absl::StatusOr<const Entry*> Locate(const std::string& reference) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // As callers see it.
+  std::string ShownName(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::Artifact Shown(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the row of a new version: that of the same job, if any.
   absl::StatusOr<std::string> RowOfVersion(const v1::Artifact& artifact)

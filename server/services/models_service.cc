@@ -7,6 +7,7 @@
 #include "base/sha256.h"
 #include "espalier/v1/models.grpc.pb.h"
 #include "server/artifacts/artifact_names.h"
+#include "server/artifacts/artifact_pages.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
 #include "server/services/call_interceptor.h"
@@ -52,10 +53,10 @@ class ModelsService : public v1::Models::Service {
   grpc::Status List(ServerContext* context, const v1::ListArtifactsRequest* request,
                     v1::ListArtifactsReply* reply) override {
     return interceptor_.Handle(context, "Models/List", request, [&](const Caller& caller) {
-      for (v1::Artifact& artifact : artifacts_.List()) {
-        *reply->add_artifacts() = std::move(artifact);
-      }
-      KeepUsable(caller, reply->mutable_artifacts());
+      absl::Status listed = ListArtifacts(
+          artifacts_, *request, [&](const std::string& owner) { return caller.MayUse(owner); },
+          reply);
+      if (!listed.ok()) return listed;
       reply->set_owner(caller.owner);
       if (caller.owner.empty()) return absl::OkStatus();
       // Nobody can guess it: a name that is taken would say what another owner has.
