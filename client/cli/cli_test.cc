@@ -174,7 +174,7 @@ TEST_F(CliTest, WrongUsageIsSaidBeforeAnythingIsSent) {
       {"models", "upload", "x"},
       {"models", "quantize", "x", "--weights=int8"},
       {"models", "delete", "x", "--out=y"},
-      {"models", "list", "--kind=model"},
+      {"models", "list", "--kind=modle"},
       {"models", "download", "x", "--replace"},
       {"logs", "job-1", "--lines=3"},
       {"logs", "--print-freq=3"},

@@ -2,18 +2,27 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/nearest.h"
+#include "client/cli/choice_flag.h"
 #include "client/cli/command.h"
 #include "client/cli/job_view.h"
 #include "client/cli/plan_view.h"
 #include "client/cli/proto_json.h"
+#include "client/cli/time_flags.h"
 #include "client/terminal/table.h"
 #include "proto/states.h"
 
 namespace espalier {
 namespace {
+
+constexpr int64_t kDefaultLimit = 50;
+// Flags that select the jobs of a list.
+constexpr const char* kListFlags[] = {"state", "owner", "name",  "model",
+                                      "since", "until", "limit", "newest-first"};
 
 std::string Time(int64_t unix_ms) {
   if (unix_ms == 0) return "";
@@ -29,19 +38,72 @@ std::string StateCell(v1::JobState state, const Style& style) {
   return name;
 }
 
+// Which jobs the flags of list select.
+absl::StatusOr<v1::ListJobsRequest> ListRequestOf(const ParsedFlags& flags) {
+  v1::ListJobsRequest request;
+  for (const std::string& text : flags.Values("state")) {
+    for (const absl::string_view name : absl::StrSplit(text, ',')) {
+      auto state = OneOf<v1::JobState>("state", std::string(name),
+                                       {{"queued", v1::QUEUED},
+                                        {"planning", v1::PLANNING},
+                                        {"running", v1::RUNNING},
+                                        {"recovering", v1::RECOVERING},
+                                        {"succeeded", v1::SUCCEEDED},
+                                        {"failed", v1::FAILED},
+                                        {"cancelled", v1::CANCELLED}});
+      if (!state.ok()) return state.status();
+      request.add_states(*state);
+    }
+  }
+  request.set_owner(flags.Text("owner"));
+  request.set_name(flags.Text("name"));
+  request.set_model(flags.Text("model"));
+  for (const char* flag : {"since", "until"}) {
+    if (!flags.Has(flag)) continue;
+    const auto time = TimeFlag(flag, flags.Text(flag), absl::Now());
+    if (!time.ok()) return time.status();
+    const int64_t millis = absl::ToUnixMillis(*time);
+    if (std::string(flag) == "since") {
+      request.set_submitted_from_unix_ms(millis);
+    } else {
+      request.set_submitted_before_unix_ms(millis);
+    }
+  }
+  return request;
+}
+
+bool IsFiltered(const v1::ListJobsRequest& request) {
+  return request.states_size() > 0 || !request.owner().empty() || !request.name().empty() ||
+         !request.model().empty() || request.submitted_from_unix_ms() != 0 ||
+         request.submitted_before_unix_ms() != 0;
+}
+
 absl::Status ListJobs(Context& context, Client* client) {
-  auto jobs = client->ListJobs();
-  if (!jobs.ok()) return jobs.status();
+  const ParsedFlags& flags = context.flags();
+  const bool newest_first = flags.Has("newest-first");
+  auto request = ListRequestOf(flags);
+  if (!request.ok()) return request.status();
+  // Scripts get all, unless they want fewer.
+  const int64_t limit = flags.Int("limit", context.json() ? 0 : kDefaultLimit);
+  // The newest ones, of which the last line is the newest unless they are to come first.
+  request->set_newest_first(limit > 0 || newest_first);
+  auto reply = client->ListJobs(*request, limit);
+  if (!reply.ok()) return reply.status();
+  if (request->newest_first() && !newest_first) {
+    std::reverse(reply->mutable_jobs()->pointer_begin(), reply->mutable_jobs()->pointer_end());
+  }
   if (context.json()) {
     nlohmann::ordered_json json;
     json["jobs"] = nlohmann::ordered_json::array();
-    for (const v1::Job& job : *jobs) json["jobs"].push_back(ToJson(job));
+    for (const v1::Job& job : reply->jobs()) json["jobs"].push_back(ToJson(job));
+    json["matching"] = reply->matching();
     context.Document(json);
     return absl::OkStatus();
   }
   Table table({{"job"},
                {"name", Align::kLeft, true},
                {"state"},
+               {.title = "priority", .align = Align::kRight, .optional = true},
                {"steps", Align::kRight},
                {"step time", Align::kRight},
                {.title = "best step", .align = Align::kRight, .optional = true},
@@ -49,9 +111,10 @@ absl::Status ListJobs(Context& context, Client* client) {
                {"model"},
                {.title = "owner", .optional = true},
                {"error", Align::kLeft, true}});
-  for (const v1::Job& job : *jobs) {
+  for (const v1::Job& job : reply->jobs()) {
     table.Row(
         {Printable(job.id()), Printable(job.spec().name()), StateCell(job.state(), context.style()),
+         job.priority() != 0 ? absl::StrCat(job.priority()) : "",
          absl::StrCat(job.steps_done(), "/", job.total_steps()),
          job.median_step_seconds() > 0
              ? FormatSeconds(job.median_step_seconds(), context.terminal().unicode)
@@ -59,10 +122,38 @@ absl::Status ListJobs(Context& context, Client* client) {
          job.best_step() > 0 ? absl::StrCat(job.best_step()) : "", Time(job.created_unix_ms()),
          Printable(job.output_model()), Printable(job.owner()), Printable(job.error())});
   }
-  context.out() << (table.empty() ? "no jobs yet; submit one: espalier train\n"
-                                  : table.Render(context.terminal()))
-                << std::flush;
+  const bool all = !IsFiltered(*request);
+  context.out() << (!table.empty() ? table.Render(context.terminal())
+                    : all          ? "no jobs yet; submit one: espalier train\n"
+                                   : "no such jobs\n");
+  if (const int64_t more = reply->matching() - reply->jobs_size(); more > 0) {
+    context.out() << more << " older jobs are not shown; --limit=N shows more, --limit=0 all\n";
+  }
+  context.out() << std::flush;
   return absl::OkStatus();
+}
+
+// The place in the queue, and the times that count for the limit.
+void ShowQueueAndTimes(std::ostream& out, const v1::Job& job) {
+  std::vector<std::string> parts;
+  if (job.queue_position() > 0)
+    parts.push_back(absl::StrCat("number ", job.queue_position(), " in the queue"));
+  if (job.priority() != 0) {
+    parts.push_back(absl::StrCat("priority ", job.priority()));
+    if (job.priority_among_owners() != job.priority()) {
+      absl::StrAppend(&parts.back(), " (", job.priority_among_owners(),
+                      " among other owners' jobs)");
+    }
+  }
+  const auto text = [](double seconds) {
+    return absl::FormatDuration(absl::Trunc(absl::Seconds(seconds), absl::Milliseconds(100)));
+  };
+  if (job.running_seconds() > 0 || job.time_limit_seconds() > 0) {
+    parts.push_back(absl::StrCat(
+        "had workers for ", text(job.running_seconds()),
+        job.time_limit_seconds() > 0 ? absl::StrCat(" of ", text(job.time_limit_seconds())) : ""));
+  }
+  if (!parts.empty()) out << absl::StrJoin(parts, ", ") << "\n";
 }
 
 absl::Status Get(Context& context, Client* client, const std::string& id) {
@@ -81,6 +172,7 @@ absl::Status Get(Context& context, Client* client, const std::string& id) {
       << "created " << Time(job.created_unix_ms())
       << (job.started_unix_ms() != 0 ? ", started " : "") << Time(job.started_unix_ms())
       << (job.finished_unix_ms() != 0 ? ", finished " : "") << Time(job.finished_unix_ms()) << "\n";
+  ShowQueueAndTimes(out, job);
   if (!job.checkpoints_paused().empty()) {
     out << context.style().Yellow("checkpoints are paused: ")
         << Printable(job.checkpoints_paused(), true) << "\n";
@@ -106,28 +198,108 @@ absl::Status ShowJob(Context& context, const absl::StatusOr<v1::Job>& job) {
   return absl::OkStatus();
 }
 
+absl::Status CheckpointNow(Context& context, Client* client, const std::string& id) {
+  const double seconds = context.flags().Number("timeout", 600);
+  const absl::StatusOr<v1::Job> job = client->CheckpointJob(id, absl::Seconds(seconds));
+  if (!job.ok()) return job.status();
+  if (context.json()) {
+    context.Document(ToJson(*job));
+  } else {
+    context.out() << "job " << Printable(job->id()) << " has a checkpoint of step "
+                  << job->checkpoint_step() << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetJob(Context& context, Client* client, const std::string& id) {
+  const ParsedFlags& flags = context.flags();
+  v1::UpdateJobRequest request;
+  request.set_job_id(id);
+  if (flags.Has("priority")) request.set_priority(static_cast<int32_t>(flags.Int("priority", 0)));
+  if (flags.Has("time-limit")) {
+    const auto limit = DurationFlag("time-limit", flags.Text("time-limit"));
+    if (!limit.ok()) return limit.status();
+    request.set_time_limit_seconds(absl::ToDoubleSeconds(*limit));
+  }
+  return ShowJob(context, client->UpdateJob(std::move(request)));
+}
+
+// Goes on after a job that cannot be deleted; the first error is the command's.
+absl::Status DeleteJobs(Context& context, Client* client, const std::vector<std::string>& ids) {
+  absl::Status first;
+  nlohmann::ordered_json deleted = nlohmann::ordered_json::array();
+  for (const std::string& id : ids) {
+    const absl::Status status = client->DeleteJob(id);
+    if (status.ok()) {
+      deleted.push_back(id);
+      if (!context.json()) context.out() << "job " << Printable(id) << " deleted" << std::endl;
+      continue;
+    }
+    if (first.ok()) {
+      first = status;
+    } else {
+      *context.env().err << "espalier: " << Printable(status.message(), true) << std::endl;
+    }
+  }
+  if (context.json() && (first.ok() || !deleted.empty())) {
+    nlohmann::ordered_json json;
+    json["deleted"] = deleted;
+    context.Document(json);
+  }
+  return first;
+}
+
+// Checks that the flags go with the subcommand.
+absl::Status CheckFlagsOf(const ParsedFlags& flags, const std::string& verb) {
+  const auto goes_with = [&](const std::string& flag, const std::string& wanted) {
+    if (!flags.Has(flag) || verb == wanted) return absl::OkStatus();
+    return UsageError(
+        absl::StrCat("--", flag, " applies to jobs ", wanted, ", not to jobs ", verb));
+  };
+  for (const char* flag : kListFlags) {
+    if (absl::Status s = goes_with(flag, "list"); !s.ok()) return s;
+  }
+  for (const auto& [flag, wanted] : {std::pair<std::string, std::string>{"print-freq", "watch"},
+                                     {"timeout", "checkpoint"},
+                                     {"priority", "set"},
+                                     {"time-limit", "set"}}) {
+    if (absl::Status s = goes_with(flag, wanted); !s.ok()) return s;
+  }
+  if (verb == "set" && !flags.Has("priority") && !flags.Has("time-limit")) {
+    return UsageError("jobs set needs --priority=N or --time-limit=TIME");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunJobs(Context& context) {
   const auto& args = context.flags().positional();
   const std::string verb = args.empty() ? "list" : args[0];
-  const std::vector<std::string> verbs = {"list", "get", "watch", "cancel", "resume"};
+  const std::vector<std::string> verbs = {"list",   "get", "watch",  "cancel",
+                                          "resume", "set", "delete", "checkpoint"};
   if (std::find(verbs.begin(), verbs.end(), verb) == verbs.end()) {
     const std::string near = Nearest(verb, verbs);
-    return UsageError(absl::StrCat("jobs ", Printable(verb),
-                                   ": accepted are list, get, watch, cancel, resume",
+    return UsageError(absl::StrCat("jobs ", Printable(verb), ": accepted are ",
+                                   absl::StrJoin(verbs, ", "),
                                    near.empty() ? "" : absl::StrCat("; did you mean ", near, "?")));
   }
   const bool list = verb == "list";
-  if (absl::Status s = CheckArguments(context, list ? 0 : 2, list ? 1 : 2, list ? "" : "a job id");
+  constexpr size_t kMostDeleted = 10'000;
+  if (absl::Status s = CheckArguments(context, list ? 0 : 2,
+                                      list               ? 1
+                                      : verb == "delete" ? kMostDeleted
+                                                         : 2,
+                                      list ? "" : "a job id");
       !s.ok()) {
     return s;
   }
-  if (context.flags().Has("print-freq") && verb != "watch") {
-    return UsageError(absl::StrCat("--print-freq applies to jobs watch, not to jobs ", verb));
-  }
+  if (absl::Status s = CheckFlagsOf(context.flags(), verb); !s.ok()) return s;
   auto client = context.client();
   if (!client.ok()) return client.status();
   if (list) return ListJobs(context, *client);
   if (verb == "get") return Get(context, *client, args[1]);
+  if (verb == "checkpoint") return CheckpointNow(context, *client, args[1]);
+  if (verb == "set") return SetJob(context, *client, args[1]);
+  if (verb == "delete") return DeleteJobs(context, *client, {args.begin() + 1, args.end()});
   if (verb == "watch") return WatchJob(&context, args[1], context.flags().Int("print-freq", 0));
   return ShowJob(context,
                  verb == "cancel" ? (*client)->CancelJob(args[1]) : (*client)->ResumeJob(args[1]));
@@ -138,13 +310,42 @@ absl::Status RunJobs(Context& context) {
 Command JobsCommand() {
   Command c;
   c.name = "jobs";
-  c.summary = "list, get, watch, cancel and resume training jobs";
-  c.usage = "jobs [list | get ID | watch ID | cancel ID | resume ID]";
-  c.flags = {{"print-freq", FlagType::kInt, "N", "watch without a terminal: a line every N steps",
-              'p', 1, 1e12}};
-  c.examples = {{"list all", "espalier jobs"},
-                {"follow a running job", "espalier jobs watch job-1"},
-                {"resume from the last checkpoint after a failure", "espalier jobs resume job-1"}};
+  c.summary = "list, get, watch, cancel, resume, change, delete and checkpoint training jobs";
+  c.usage =
+      "jobs [list | get ID | watch ID | cancel ID | resume ID | set ID | delete ID... | checkpoint "
+      "ID]";
+  c.flags = {
+      {.name = "state",
+       .type = FlagType::kText,
+       .value = "STATE",
+       .doc = "list: only jobs in this state, or states with commas between: queued, planning, "
+              "running, recovering, succeeded, failed, cancelled",
+       .repeated = true},
+      {"name", FlagType::kText, "NAME",
+       "list: only jobs of this name or id; * stands for any characters"},
+      {"model", FlagType::kText, "NAME",
+       "list: only jobs that make this model, or start from it; * as for --name"},
+      {"owner", FlagType::kText, "NAME", "list: only jobs of this owner"},
+      {"since", FlagType::kText, "TIME",
+       "list: submitted at this time or later: 2h, 7d, 2026-11-29"},
+      {"until", FlagType::kText, "TIME", "list: submitted before this time"},
+      {"limit", FlagType::kInt, "N", "list: only the newest N (50; with --json all); 0: all", 0, 0,
+       1e9},
+      {"newest-first", FlagType::kSwitch, "", "list: the newest in the first line"},
+      {"priority", FlagType::kInt, "N", "set: place in the queue, as of espalier train", 0, -1000,
+       1000},
+      {"time-limit", FlagType::kText, "TIME", "set: as of espalier train; 0: none"},
+      {"print-freq", FlagType::kInt, "N", "watch without a terminal: a line every N steps", 'p', 1,
+       1e12},
+      {"timeout", FlagType::kNumber, "SECONDS", "how long checkpoint waits (600)", 0, 0}};
+  c.examples = {
+      {"list the newest", "espalier jobs"},
+      {"list what waits and runs", "espalier jobs --state=queued,running"},
+      {"follow a running job", "espalier jobs watch job-1"},
+      {"resume from the last checkpoint after a failure", "espalier jobs resume job-1"},
+      {"let a queued job start earlier", "espalier jobs set job-1 --priority=10"},
+      {"delete what is over", "espalier jobs delete job-1 job-2"},
+      {"make what a running job has trained durable now", "espalier jobs checkpoint job-1"}};
   c.run = RunJobs;
   return c;
 }

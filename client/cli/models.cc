@@ -6,11 +6,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/nearest.h"
 #include "client/cli/command.h"
 #include "client/cli/onnx_files.h"
 #include "client/cli/proto_json.h"
+#include "client/cli/time_flags.h"
 #include "client/cli/transfer.h"
 #include "client/terminal/table.h"
 
@@ -19,8 +21,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kDefaultLimit = 100;
+
 std::string KindName(v1::Artifact::Kind kind) {
   return absl::AsciiStrToLower(v1::Artifact::Kind_Name(kind));
+}
+
+absl::StatusOr<v1::Artifact::Kind> NamedKind(const std::string& kind) {
+  if (kind == "dataset") return v1::Artifact::DATASET;
+  if (kind == "onnx") return v1::Artifact::ONNX;
+  if (kind == "model") return v1::Artifact::MODEL;
+  return UsageError(
+      absl::StrCat("--kind is \"", Printable(kind), "\"; accepted: dataset, onnx, model"));
 }
 
 absl::Status ShowModel(Context& context, const v1::Artifact& artifact, const std::string& what) {
@@ -36,13 +48,42 @@ absl::Status ShowModel(Context& context, const v1::Artifact& artifact, const std
   return absl::OkStatus();
 }
 
+// Which artifacts the flags of list select.
+absl::StatusOr<v1::ListArtifactsRequest> ListRequestOf(const ParsedFlags& flags) {
+  v1::ListArtifactsRequest request;
+  if (flags.Has("kind")) {
+    auto kind = NamedKind(flags.Text("kind"));
+    if (!kind.ok()) return kind.status();
+    request.add_kinds(*kind);
+  }
+  request.set_name(flags.Text("name"));
+  request.set_owner(flags.Text("owner"));
+  for (const char* flag : {"since", "until"}) {
+    if (!flags.Has(flag)) continue;
+    const auto time = TimeFlag(flag, flags.Text(flag), absl::Now());
+    if (!time.ok()) return time.status();
+    const int64_t millis = absl::ToUnixMillis(*time);
+    if (std::string(flag) == "since") {
+      request.set_created_from_unix_ms(millis);
+    } else {
+      request.set_created_before_unix_ms(millis);
+    }
+  }
+  request.set_newest_first(flags.Has("newest-first"));
+  return request;
+}
+
 absl::Status ListModels(Context& context, Client* client) {
-  auto artifacts = client->ListArtifacts();
-  if (!artifacts.ok()) return artifacts.status();
+  auto request = ListRequestOf(context.flags());
+  if (!request.ok()) return request.status();
+  const auto reply = client->ListArtifacts(
+      *request, context.flags().Int("limit", context.json() ? 0 : kDefaultLimit));
+  if (!reply.ok()) return reply.status();
   if (context.json()) {
     nlohmann::ordered_json json;
     json["artifacts"] = nlohmann::ordered_json::array();
-    for (const auto& a : *artifacts) json["artifacts"].push_back(ToJson(a));
+    for (const auto& a : reply->artifacts()) json["artifacts"].push_back(ToJson(a));
+    json["matching"] = reply->matching();
     context.Document(json);
     return absl::OkStatus();
   }
@@ -53,27 +94,28 @@ absl::Status ListModels(Context& context, Client* client) {
                {"created"},
                {"sha256"},
                {.title = "owner", .optional = true}});
-  for (const auto& a : *artifacts) {
+  for (const auto& a : reply->artifacts()) {
     table.Row({Printable(a.name()), KindName(a.kind()), FormatBytes(static_cast<double>(a.bytes())),
                absl::StrCat(a.files_size()),
                absl::FormatTime("%Y-%m-%d %H:%M", absl::FromUnixMillis(a.created_unix_ms()),
                                 absl::LocalTimeZone()),
                Printable(a.sha256()).substr(0, 12), Printable(a.owner())});
   }
-  context.out() << (table.empty() ? "no artifacts yet\n" : table.Render(context.terminal()))
-                << std::flush;
+  const bool all = request->name().empty() && request->owner().empty() &&
+                   request->kinds_size() == 0 && request->created_from_unix_ms() == 0 &&
+                   request->created_before_unix_ms() == 0;
+  context.out() << (!table.empty() ? table.Render(context.terminal())
+                    : all          ? "no artifacts yet\n"
+                                   : "no such artifacts\n");
+  if (const int64_t more = reply->matching() - reply->artifacts_size(); more > 0) {
+    context.out() << more << " more are not shown; --limit=N shows more, --limit=0 all\n";
+  }
+  context.out() << std::flush;
   return absl::OkStatus();
 }
 
 absl::StatusOr<v1::Artifact::Kind> KindOf(const ParsedFlags& flags, const std::string& path) {
-  const std::string kind = flags.Text("kind");
-  if (kind == "dataset") return v1::Artifact::DATASET;
-  if (kind == "onnx") return v1::Artifact::ONNX;
-  if (kind == "model") return v1::Artifact::MODEL;
-  if (!kind.empty()) {
-    return UsageError(
-        absl::StrCat("--kind is \"", Printable(kind), "\"; accepted: dataset, onnx, model"));
-  }
+  if (flags.Has("kind")) return NamedKind(flags.Text("kind"));
   std::error_code error;
   if (fs::is_directory(path, error) || absl::EndsWith(path, ".gguf")) return v1::Artifact::MODEL;
   return absl::EndsWith(path, ".onnx") ? v1::Artifact::ONNX : v1::Artifact::DATASET;
@@ -122,8 +164,12 @@ absl::Status CheckVerb(const Context& context, const std::string& verb) {
   if (!quantizes && (flags.Has("weights") || flags.Has("out"))) {
     return UsageError(absl::StrCat("--weights and --out go with quantize, not with ", verb));
   }
-  if (flags.Has("kind") && verb != "upload") {
-    return UsageError(absl::StrCat("--kind goes with upload, not with ", verb));
+  if (flags.Has("kind") && verb != "upload" && verb != "list") {
+    return UsageError(absl::StrCat("--kind goes with upload and list, not with ", verb));
+  }
+  for (const char* flag : {"name", "owner", "since", "until", "limit", "newest-first"}) {
+    if (!flags.Has(flag) || verb == "list") continue;
+    return UsageError(absl::StrCat("--", flag, " goes with list, not with ", verb));
   }
   if (flags.Has("replace") && verb != "upload" && !quantizes) {
     return UsageError(absl::StrCat("--replace goes with upload and quantize, not with ", verb));
@@ -176,13 +222,23 @@ Command ModelsCommand() {
   c.usage =
       "models [list | upload NAME PATH | download NAME [FOLDER] | quantize NAME --weights=FORMAT "
       "--out=NAME | delete NAME]";
-  c.flags = {{"kind", FlagType::kText, "KIND", "dataset, onnx or model (detected from PATH)"},
-             {"replace", FlagType::kSwitch, "",
-              "upload, quantize: replace an artifact of that "
-              "name"},
-             {"weights", FlagType::kText, "FORMAT", "quantize: int8 or int4"},
-             {"out", FlagType::kText, "NAME", "quantize: name of the new artifact"}};
-  c.examples = {{"list all", "espalier models"},
+  c.flags = {
+      {"kind", FlagType::kText, "KIND",
+       "upload: dataset, onnx or model (detected from PATH); list: only these"},
+      {"name", FlagType::kText, "NAME",
+       "list: only artifacts of this name; * stands for any characters"},
+      {"owner", FlagType::kText, "NAME", "list: only artifacts of this owner"},
+      {"since", FlagType::kText, "TIME", "list: made at this time or later: 2h, 7d, 2026-11-29"},
+      {"until", FlagType::kText, "TIME", "list: made before this time"},
+      {"limit", FlagType::kInt, "N", "list: at most N (100; with --json all); 0: all", 0, 0, 1e9},
+      {"newest-first", FlagType::kSwitch, "", "list: by age instead of by name"},
+      {"replace", FlagType::kSwitch, "",
+       "upload, quantize: replace an artifact of that "
+       "name"},
+      {"weights", FlagType::kText, "FORMAT", "quantize: int8 or int4"},
+      {"out", FlagType::kText, "NAME", "quantize: name of the new artifact"}};
+  c.examples = {{"list all", "espalier models --limit=0"},
+                {"list the newest models", "espalier models --kind=model --newest-first --limit=5"},
                 {"a Hugging Face folder", "espalier models upload tinyllama ./tinyllama"},
                 {"a GGUF file", "espalier models upload tinyllama ./tinyllama-q8_0.gguf"},
                 {"quantize once instead of at every load",

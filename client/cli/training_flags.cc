@@ -9,6 +9,7 @@
 #include "client/cli/column_flags.h"
 #include "client/cli/optimizer_flags.h"
 #include "client/cli/search_flags.h"
+#include "client/cli/time_flags.h"
 #include "client/cli/validation_flags.h"
 #include "client/terminal/text.h"
 
@@ -27,8 +28,8 @@ absl::StatusOr<v1::DataType> ChoosePrecision(const ParsedFlags& flags) {
 
 std::vector<FlagSpec> TrainingFlags() {
   std::vector<FlagSpec> flags = {
-      {"dataset", FlagType::kText, "FILE", "text, npz or npy file to upload, or artifact:NAME",
-       'd'},
+      {"dataset", FlagType::kText, "FILE",
+       "text, npz or npy file to upload, artifact:NAME or s3://BUCKET/KEY", 'd'},
       {"dataset-format", FlagType::kText, "FORMAT", "text or npz (by the file's extension)"},
       {"no-upload", FlagType::kSwitch, "",
        "--dataset is an absolute path on the hosts of the daemon and of every worker, beneath "
@@ -56,6 +57,13 @@ std::vector<FlagSpec> TrainingFlags() {
        "wait for at least N workers, also after some were lost (1); more are taken up to "
        "--max-devices",
        0, 1, 1 << 16},
+      {"priority", FlagType::kInt, "N",
+       "of two jobs of an owner the one of higher priority starts first (0); below 0, other "
+       "owners' "
+       "jobs go first, too",
+       0, -1000, 1000},
+      {"time-limit", FlagType::kText, "TIME",
+       "end the job, with a checkpoint, once it has had workers for so long: 30m, 2h, 1d12h"},
       {"name", FlagType::kText, "NAME",
        "name of the job and of the trained model; if there is a model of that name, this one is "
        "its "
@@ -81,6 +89,12 @@ absl::Status FillTraining(const ParsedFlags& flags, v1::TrainingSpec* spec) {
   *spec->mutable_search() = *std::move(search);
   spec->set_name(flags.Text("name"));
   spec->set_output_model(flags.Text("name"));
+  spec->set_priority(static_cast<int32_t>(flags.Int("priority", 0)));
+  if (flags.Has("time-limit")) {
+    const auto limit = DurationFlag("time-limit", flags.Text("time-limit"));
+    if (!limit.ok()) return limit.status();
+    spec->set_time_limit_seconds(absl::ToDoubleSeconds(*limit));
+  }
   spec->set_min_devices(static_cast<int32_t>(flags.Int("min-devices", 0)));
   spec->set_batch_size(flags.Int("batch-size", kDefaultBatchSize));
   spec->set_seed(static_cast<uint64_t>(flags.Int("seed", 0)));

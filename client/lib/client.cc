@@ -63,6 +63,29 @@ absl::StatusOr<Reply> Call(const Client::Impl& impl, Stub* stub,
   }
 }
 
+// Gathers the pages of a list in one reply. `items` returns a reply's.
+template <typename Request, typename Page, typename Items>
+auto AllPages(Request request, int64_t limit, const Page& page, const Items& items)
+    -> decltype(page(request)) {
+  constexpr int64_t kMostPerPage = 1000;
+  decltype(page(request)) all = absl::UnknownError("no page");
+  for (int64_t left = limit;;) {
+    request.set_page_size(static_cast<int32_t>(limit > 0 ? std::min(left, kMostPerPage) : 0));
+    auto reply = page(request);
+    if (!reply.ok()) return reply;
+    const std::string next = reply->next_page_token();
+    left -= items(&*reply)->size();
+    if (all.ok()) {
+      items(&*all)->MergeFrom(*items(&*reply));
+      all->set_next_page_token(next);
+    } else {
+      all = std::move(reply);
+    }
+    if (next.empty() || (limit > 0 && left <= 0)) return all;
+    request.set_page_token(next);
+  }
+}
+
 }  // namespace
 
 bool IsUnreachable(const absl::Status& status) {
@@ -193,10 +216,36 @@ absl::StatusOr<v1::DryRunReply> Client::DryRun(const v1::TrainingSpec& spec, Can
 }
 
 absl::StatusOr<std::vector<v1::Job>> Client::ListJobs() {
-  auto reply = Call<v1::ListJobsReply>(*impl_, impl_->training.get(), &v1::Training::Stub::List,
-                                       v1::ListJobsRequest(), impl_->options.call_timeout);
+  auto reply = ListJobs(v1::ListJobsRequest(), 0);
   if (!reply.ok()) return reply.status();
   return std::vector<v1::Job>(reply->jobs().begin(), reply->jobs().end());
+}
+
+absl::StatusOr<v1::ListJobsReply> Client::ListJobs(v1::ListJobsRequest request, int64_t limit) {
+  return AllPages(
+      std::move(request), limit,
+      [&](const v1::ListJobsRequest& page) {
+        return Call<v1::ListJobsReply>(*impl_, impl_->training.get(), &v1::Training::Stub::List,
+                                       page, impl_->options.call_timeout);
+      },
+      [](v1::ListJobsReply* reply) { return reply->mutable_jobs(); });
+}
+
+absl::StatusOr<v1::Job> Client::UpdateJob(v1::UpdateJobRequest request) {
+  request.set_idempotency_key(NewIdempotencyKey());
+  auto reply = Call<v1::UpdateJobReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Update,
+                                        request, impl_->options.call_timeout);
+  if (!reply.ok()) return reply.status();
+  return std::move(*reply->mutable_job());
+}
+
+absl::Status Client::DeleteJob(const std::string& job_id) {
+  v1::DeleteJobRequest request;
+  request.set_job_id(job_id);
+  request.set_idempotency_key(NewIdempotencyKey());
+  return Call<v1::DeleteJobReply>(*impl_, impl_->training.get(), &v1::Training::Stub::Delete,
+                                  request, impl_->options.call_timeout)
+      .status();
 }
 
 absl::StatusOr<v1::Job> Client::CancelJob(const std::string& job_id) {
@@ -217,6 +266,15 @@ absl::StatusOr<v1::Job> Client::ResumeJob(const std::string& job_id) {
                                      request, impl_->options.call_timeout);
   if (!reply.ok()) return reply.status();
   return reply->job();
+}
+
+absl::StatusOr<v1::Job> Client::CheckpointJob(const std::string& job_id, absl::Duration timeout) {
+  v1::CheckpointRequest request;
+  request.set_job_id(job_id);
+  auto reply = Call<v1::CheckpointReply>(*impl_, impl_->training.get(),
+                                         &v1::Training::Stub::Checkpoint, request, timeout);
+  if (!reply.ok()) return reply.status();
+  return std::move(*reply->mutable_job());
 }
 
 absl::StatusOr<v1::DistillationJob> Client::SubmitDistillation(const v1::DistillationSpec& spec,
@@ -310,13 +368,19 @@ absl::StatusOr<v1::MachinesReply> Client::Machines(const v1::MachinesRequest& re
                                  request, impl_->options.call_timeout);
 }
 
-absl::StatusOr<v1::ListArtifactsReply> Client::List() {
-  return Call<v1::ListArtifactsReply>(*impl_, impl_->models.get(), &v1::Models::Stub::List,
-                                      v1::ListArtifactsRequest(), impl_->options.call_timeout);
+absl::StatusOr<v1::ListArtifactsReply> Client::ListArtifacts(v1::ListArtifactsRequest request,
+                                                             int64_t limit) {
+  return AllPages(
+      std::move(request), limit,
+      [&](const v1::ListArtifactsRequest& page) {
+        return Call<v1::ListArtifactsReply>(*impl_, impl_->models.get(), &v1::Models::Stub::List,
+                                            page, impl_->options.call_timeout);
+      },
+      [](v1::ListArtifactsReply* reply) { return reply->mutable_artifacts(); });
 }
 
 absl::StatusOr<std::vector<v1::Artifact>> Client::ListArtifacts() {
-  auto reply = List();
+  auto reply = ListArtifacts(v1::ListArtifactsRequest(), 0);
   if (!reply.ok()) return reply.status();
   return std::vector<v1::Artifact>(reply->artifacts().begin(), reply->artifacts().end());
 }

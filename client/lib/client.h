@@ -89,9 +89,18 @@ class Client {
   absl::Status Watch(const std::string& job_id, int64_t from_step,
                      const std::function<bool(const v1::JobEvent&)>& event, bool follow = true);
   absl::StatusOr<v1::GetJobReply> GetJob(const std::string& job_id, bool with_reports = false);
+  // All jobs, in the order of submission.
   absl::StatusOr<std::vector<v1::Job>> ListJobs();
+  // The first `limit` jobs that the request selects, of as many pages as needed; 0: all. The
+  // request has no page. `matching` of the reply counts those that `limit` leaves out, too.
+  absl::StatusOr<v1::ListJobsReply> ListJobs(v1::ListJobsRequest request, int64_t limit);
+  // What the request does not set stays.
+  absl::StatusOr<v1::Job> UpdateJob(v1::UpdateJobRequest request);
+  absl::Status DeleteJob(const std::string& job_id);
   absl::StatusOr<v1::Job> CancelJob(const std::string& job_id);
   absl::StatusOr<v1::Job> ResumeJob(const std::string& job_id);
+  // Has the job write a checkpoint now, and waits for that.
+  absl::StatusOr<v1::Job> CheckpointJob(const std::string& job_id, absl::Duration timeout);
 
   // Boost-tuning of SSMs. An empty key as for Submit.
   absl::StatusOr<v1::DistillationJob> SubmitDistillation(const v1::DistillationSpec& spec,
@@ -149,6 +158,9 @@ class Client {
   absl::StatusOr<v1::Artifact> Download(const std::string& name, const std::string& folder,
                                         const TransferProgress& progress = nullptr);
   absl::StatusOr<std::vector<v1::Artifact>> ListArtifacts();
+  // As ListJobs.
+  absl::StatusOr<v1::ListArtifactsReply> ListArtifacts(v1::ListArtifactsRequest request,
+                                                       int64_t limit);
   // Makes an artifact with quantized matrices from another one. Progress in bytes of weights.
   absl::StatusOr<v1::Artifact> Quantize(const v1::QuantizeRequest& request,
                                         const TransferProgress& progress = nullptr);
@@ -195,7 +207,6 @@ class Client {
 
  private:
   explicit Client(std::unique_ptr<Impl> impl);
-  absl::StatusOr<v1::ListArtifactsReply> List();
   std::unique_ptr<Impl> impl_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <thread>
@@ -92,10 +93,46 @@ class FakeTraining : public v1::Training::Service {
     }
     return Status::OK;
   }
-  Status List(ServerContext*, const v1::ListJobsRequest*, v1::ListJobsReply* reply) override {
+  Status Checkpoint(ServerContext*, const v1::CheckpointRequest* request,
+                    v1::CheckpointReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
-    if (!s_.job.id().empty()) *reply->add_jobs() = s_.job;
+    if (request->job_id() != s_.job.id()) return Status(grpc::StatusCode::NOT_FOUND, "no job");
+    *reply->mutable_job() = s_.job;
+    reply->mutable_job()->set_checkpoint_step(2);
     return Status::OK;
+  }
+  Status List(ServerContext*, const v1::ListJobsRequest* request,
+              v1::ListJobsReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    s_.job_lists.push_back(*request);
+    std::vector<v1::Job> jobs;
+    if (!s_.job.id().empty()) jobs.push_back(s_.job);
+    for (int i = 1; i <= s_.more_jobs; ++i) {
+      jobs.push_back(s_.job);
+      jobs.back().set_id(absl::StrCat("more-", i));
+    }
+    if (request->newest_first()) std::reverse(jobs.begin(), jobs.end());
+    size_t at = request->page_token().empty() ? 0 : std::stoul(request->page_token());
+    const size_t size = request->page_size() == 0
+                            ? 10
+                            : std::min<size_t>(10, static_cast<size_t>(request->page_size()));
+    const size_t end = std::min(jobs.size(), at + size);
+    for (; at < end; ++at) *reply->add_jobs() = jobs[at];
+    if (end < jobs.size()) reply->set_next_page_token(absl::StrCat(end));
+    reply->set_matching(static_cast<int64_t>(jobs.size()));
+    return Status::OK;
+  }
+  Status Update(ServerContext*, const v1::UpdateJobRequest* request,
+                v1::UpdateJobReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    s_.updates.push_back(*request);
+    *reply->mutable_job() = s_.job;
+    return ToGrpc(s_.update_status);
+  }
+  Status Delete(ServerContext*, const v1::DeleteJobRequest* request, v1::DeleteJobReply*) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    if (s_.delete_job_status.ok()) s_.deleted_jobs.push_back(request->job_id());
+    return ToGrpc(s_.delete_job_status);
   }
 
  private:
@@ -190,9 +227,11 @@ class FakeModels : public v1::Models::Service {
     lock.unlock();
     return OnceCallerHasGone(context);
   }
-  Status List(ServerContext*, const v1::ListArtifactsRequest*,
+  Status List(ServerContext*, const v1::ListArtifactsRequest* request,
               v1::ListArtifactsReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    s_.artifact_lists.push_back(*request);
+    reply->set_matching(static_cast<int64_t>(s_.artifacts.size()));
     for (const auto& [name, artifact] : s_.artifacts) *reply->add_artifacts() = artifact;
     reply->set_owner(s_.owner);
     reply->set_upload_salt(s_.upload_salt);

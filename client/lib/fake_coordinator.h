@@ -20,7 +20,9 @@ namespace espalier {
 // Configured replies and recorded requests. Set before calls, read after them.
 struct FakeState {
   // Answers.
-  v1::Job job;                       // for Get, Cancel, Resume, and List if it has an id
+  v1::Job job;        // for Get, Cancel, Resume, and List if it has an id
+  int more_jobs = 0;  // copies of it in List, "more-<n>", at most 10 on a page
+  absl::Status update_status, delete_job_status;
   std::vector<v1::JobEvent> events;  // Watch
   int drop_watch_after = -1;         // ends the first watch after this many events; -1: never
   v1::ExplainReply explanation;
@@ -51,6 +53,10 @@ struct FakeState {
   // Seen.
   std::vector<v1::SubmitRequest> submits;
   std::vector<v1::DryRunRequest> dry_runs;
+  std::vector<v1::ListJobsRequest> job_lists;
+  std::vector<v1::ListArtifactsRequest> artifact_lists;
+  std::vector<v1::UpdateJobRequest> updates;
+  std::vector<std::string> deleted_jobs;
   std::vector<v1::WatchRequest> watches;
   std::vector<v1::ExplainRequest> explains;
   std::vector<v1::DiffRequest> diffs;

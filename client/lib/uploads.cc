@@ -83,7 +83,7 @@ absl::StatusOr<std::string> Client::FindUploaded(const std::vector<LocalFile>& f
                                                  v1::Artifact::Kind kind) {
   auto content = ContentSha256(files);
   if (!content.ok()) return content.status();
-  auto known = List();
+  auto known = ListArtifacts(v1::ListArtifactsRequest(), 0);
   if (!known.ok()) return known.status();
   return NameOfUpload(*known, kind, *content);
 }
@@ -95,7 +95,7 @@ absl::StatusOr<std::string> Client::EnsureUploaded(const std::vector<LocalFile>&
   if (uploaded != nullptr) *uploaded = false;
   auto content = ContentSha256(files);
   if (!content.ok()) return content.status();
-  auto known = List();
+  auto known = ListArtifacts(v1::ListArtifactsRequest(), 0);
   if (!known.ok()) return known.status();
   std::string name = NameOfUpload(*known, kind, *content);
   if (!name.empty()) return name;
@@ -108,7 +108,7 @@ absl::StatusOr<std::string> Client::EnsureUploaded(const std::vector<LocalFile>&
   auto artifact = Upload(header, files, progress);
   if (absl::IsAlreadyExists(artifact.status())) {
     // Another client of this owner has uploaded it meanwhile, or the name is taken by chance.
-    known = List();
+    known = ListArtifacts(v1::ListArtifactsRequest(), 0);
     if (!known.ok()) return known.status();
     name = NameOfUpload(*known, kind, *content);
     if (!name.empty()) return name;

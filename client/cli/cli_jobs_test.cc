@@ -1,0 +1,150 @@
+// The commands that list, change and delete jobs, and list artifacts.
+#include "client/cli/cli_fixture.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST_F(CliTest, JobsAreTheNewestOnesAndTheRestIsCounted) {
+  fake_.state()->more_jobs = 79;  // 80 with job-1; more-79 is the newest
+  EXPECT_EQ(Run({"jobs"}), kExitOk) << err_.str();
+  const std::string all = out_.str();
+  EXPECT_THAT(all, HasSubstr("30 older jobs are not shown; --limit=N shows more, --limit=0 all"));
+  EXPECT_THAT(all, Not(HasSubstr("more-29 ")));
+  EXPECT_LT(all.find("more-30 "), all.find("more-31 "));
+  EXPECT_LT(all.find("more-78 "), all.find("more-79 "));
+  EXPECT_NE(all.find("more-79 "), std::string::npos);
+
+  EXPECT_EQ(Run({"jobs", "--limit=12", "--newest-first"}), kExitOk) << err_.str();
+  EXPECT_LT(out_.str().find("more-79 "), out_.str().find("more-78 "));
+  EXPECT_THAT(out_.str(), HasSubstr("68 older jobs are not shown"));
+
+  EXPECT_EQ(Run({"jobs", "--limit=0"}), kExitOk) << err_.str();
+  EXPECT_LT(out_.str().find("job-1 "), out_.str().find("more-1 "));
+  EXPECT_THAT(out_.str(), Not(HasSubstr("not shown")));
+
+  // Scripts get all.
+  EXPECT_EQ(Run({"jobs", "--json"}), kExitOk) << err_.str();
+  const Json json = Json::parse(out_.str());
+  ASSERT_EQ(json["jobs"].size(), 80u);
+  EXPECT_EQ(json["jobs"][0]["id"], "job-1");
+  EXPECT_EQ(json["matching"], 80);
+}
+
+TEST_F(CliTest, FlagsChooseTheListedJobs) {
+  EXPECT_EQ(Run({"jobs", "--state=running,queued", "--state=failed", "--owner=ann", "--name=net*",
+                 "--model=llm", "--since=2h", "--until=2099-01-01"}),
+            kExitOk)
+      << err_.str();
+  const v1::ListJobsRequest request = fake_.state()->job_lists.back();
+  EXPECT_THAT(request.states(), ::testing::ElementsAre(v1::RUNNING, v1::QUEUED, v1::FAILED));
+  EXPECT_EQ(request.owner(), "ann");
+  EXPECT_EQ(request.name(), "net*");
+  EXPECT_EQ(request.model(), "llm");
+  EXPECT_NEAR(static_cast<double>(request.submitted_from_unix_ms()),
+              static_cast<double>(absl::ToUnixMillis(absl::Now() - absl::Hours(2))), 60'000);
+  EXPECT_GT(request.submitted_before_unix_ms(), absl::ToUnixMillis(absl::Now()));
+
+  fake_.state()->job.clear_id();
+  EXPECT_EQ(Run({"jobs", "--state=failed"}), kExitOk);
+  EXPECT_EQ(out_.str(), "no such jobs\n");
+  EXPECT_EQ(Run({"jobs"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr("no jobs yet"));
+}
+
+TEST_F(CliTest, QueuedJobsAreChanged) {
+  EXPECT_EQ(Run({"jobs", "set", "job-1", "--priority=-7", "--time-limit=1h30m"}), kExitOk)
+      << err_.str();
+  const v1::UpdateJobRequest request = fake_.state()->updates.back();
+  EXPECT_EQ(request.job_id(), "job-1");
+  EXPECT_EQ(request.priority(), -7);
+  EXPECT_DOUBLE_EQ(request.time_limit_seconds(), 5400);
+  EXPECT_FALSE(request.idempotency_key().empty());
+
+  EXPECT_EQ(Run({"jobs", "set", "job-1", "--time-limit=0"}), kExitOk) << err_.str();
+  EXPECT_FALSE(fake_.state()->updates.back().has_priority());
+  EXPECT_TRUE(fake_.state()->updates.back().has_time_limit_seconds());
+
+  fake_.state()->update_status = absl::FailedPreconditionError("job job-1 is running");
+  EXPECT_EQ(Run({"jobs", "set", "job-1", "--priority=1"}), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("job job-1 is running"));
+}
+
+TEST_F(CliTest, JobsAreDeletedAndTheOthersStayInTheQueue) {
+  EXPECT_EQ(Run({"jobs", "delete", "job-1", "job-2"}), kExitOk) << err_.str();
+  EXPECT_EQ(out_.str(), "job job-1 deleted\njob job-2 deleted\n");
+  EXPECT_THAT(fake_.state()->deleted_jobs, ::testing::ElementsAre("job-1", "job-2"));
+  EXPECT_EQ(Run({"jobs", "delete", "job-3", "--json"}), kExitOk) << err_.str();
+  EXPECT_EQ(Json::parse(out_.str())["deleted"], Json::parse(R"(["job-3"])"));
+
+  fake_.state()->delete_job_status =
+      absl::FailedPreconditionError("job job-4 is running; cancel it first");
+  EXPECT_EQ(Run({"jobs", "delete", "job-4"}), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("cancel it first"));
+}
+
+TEST_F(CliTest, TrainSetsPriorityAndTimeLimit) {
+  EXPECT_EQ(Run({"train", "--model=llama:tiny", "-d", home_ + "/text.txt", "--priority=40",
+                 "--time-limit=2h"}),
+            kExitOk)
+      << err_.str();
+  const v1::TrainingSpec spec = fake_.state()->submits.at(0).spec();
+  EXPECT_EQ(spec.priority(), 40);
+  EXPECT_DOUBLE_EQ(spec.time_limit_seconds(), 7200);
+}
+
+TEST_F(CliTest, AJobSaysWhereItStandsAndWhatItHasUsed) {
+  fake_.state()->job.set_state(v1::QUEUED);
+  fake_.state()->job.set_queue_position(3);
+  fake_.state()->job.set_priority(50);
+  fake_.state()->job.set_priority_among_owners(10);
+  fake_.state()->job.set_running_seconds(90);
+  fake_.state()->job.set_time_limit_seconds(7200);
+  EXPECT_EQ(Run({"jobs", "get", "job-1"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(),
+              HasSubstr("number 3 in the queue, priority 50 (10 among other owners' jobs), had "
+                        "workers for 1m30s of 2h\n"));
+}
+
+TEST_F(CliTest, ArtifactsAreFilteredAndCounted) {
+  EXPECT_EQ(Run({"models", "upload", "m", home_ + "/text.txt"}), kExitOk) << err_.str();
+  EXPECT_EQ(Run({"models", "--kind=dataset", "--name=m*", "--owner=ann", "--since=7d",
+                 "--newest-first", "--limit=5"}),
+            kExitOk)
+      << err_.str();
+  const v1::ListArtifactsRequest request = fake_.state()->artifact_lists.back();
+  EXPECT_THAT(request.kinds(), ::testing::ElementsAre(v1::Artifact::DATASET));
+  EXPECT_EQ(request.name(), "m*");
+  EXPECT_EQ(request.owner(), "ann");
+  EXPECT_TRUE(request.newest_first());
+  EXPECT_EQ(request.page_size(), 5);
+  EXPECT_GT(request.created_from_unix_ms(), 0);
+}
+
+TEST_F(CliTest, FlagsOfOtherSubcommandsAreRefused) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {"jobs", "get", "job-1", "--state=running"},
+      {"jobs", "set", "job-1"},
+      {"jobs", "set", "job-1", "--time-limit=2"},
+      {"jobs", "set", "job-1", "--priority=1001"},
+      {"jobs", "list", "--priority=1"},
+      {"jobs", "delete"},
+      {"jobs", "--state=runing"},
+      {"jobs", "--since=yesterday"},
+      {"jobs", "--limit=-1"},
+      {"models", "delete", "m", "--name=x"},
+      {"models", "--kind=modle"},
+      {"train", "--model=llama:tiny", "-d", home_ + "/text.txt", "--time-limit=soon"},
+      {"train", "--model=llama:tiny", "-d", home_ + "/text.txt", "--priority=5000"},
+  };
+  for (const auto& args : wrong) {
+    EXPECT_EQ(Run(args), kExitUsage) << args[0] << " " << args[1] << ": " << err_.str();
+  }
+  EXPECT_TRUE(fake_.state()->updates.empty());
+  EXPECT_TRUE(fake_.state()->submits.empty());
+}
+
+}  // namespace
+}  // namespace espalier
