@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "ops/rewrite/match.h"
 
 namespace espalier {
@@ -79,12 +80,48 @@ absl::StatusOr<Graph> Rewrite(const OpRegistry& registry, const Graph& graph,
   return rewriter.Take();
 }
 
+namespace {
+
+bool HasOperatorsOf(const OpRegistry& registry, const std::vector<RewriteRule>& rules) {
+  for (const RewriteRule& rule : rules) {
+    for (const auto* nodes : {&rule.pattern, &rule.replacement}) {
+      for (const RuleNode& node : *nodes) {
+        if (registry.Find(node.op) == nullptr) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// FusionRules, all or those without choice. Their text never changes, nor what it means, and
+// reading it takes milliseconds: it is read once.
+absl::StatusOr<const std::vector<RewriteRule>*> ParsedFusionRules(const OpRegistry& registry,
+                                                                  bool with_choices) {
+  struct Parsed {
+    std::vector<RewriteRule> all, certain;
+  };
+  static absl::Mutex mutex(absl::kConstInit);
+  static const Parsed* parsed = nullptr;
+  absl::MutexLock lock(&mutex);
+  if (parsed == nullptr || !HasOperatorsOf(registry, parsed->all)) {
+    absl::StatusOr<std::vector<RewriteRule>> rules = FusionRules(registry);
+    if (!rules.ok()) return rules.status();
+    auto* const fresh = new Parsed{*std::move(rules), {}};
+    for (const RewriteRule& rule : fresh->all) {
+      if (rule.choice.empty()) fresh->certain.push_back(rule);
+    }
+    parsed = fresh;
+  }
+  return with_choices ? &parsed->all : &parsed->certain;
+}
+
+}  // namespace
+
 absl::StatusOr<Graph> Fuse(const OpRegistry& registry, const Graph& graph,
                            std::map<std::string, int>* applied, bool with_choices) {
-  absl::StatusOr<std::vector<RewriteRule>> rules = FusionRules(registry);
+  const auto rules = ParsedFusionRules(registry, with_choices);
   if (!rules.ok()) return rules.status();
-  if (!with_choices) std::erase_if(*rules, [](const RewriteRule& r) { return !r.choice.empty(); });
-  return Rewrite(registry, graph, *rules, applied);
+  return Rewrite(registry, graph, **rules, applied);
 }
 
 std::string DescribeFused(const std::map<std::string, int>& applied) {
