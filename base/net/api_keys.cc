@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -20,6 +21,7 @@ constexpr absl::string_view kScheme = "Bearer ";
 constexpr size_t kShortestKey = 16;
 constexpr size_t kMaxKeys = 10'000;
 constexpr size_t kLongestOwner = 64;
+constexpr int kMostPriority = 1000;  // of a job
 
 // Constant-time comparison, except for the length.
 bool Equal(absl::string_view a, absl::string_view b) {
@@ -51,8 +53,6 @@ bool IsBearer(const std::string& authorization, const std::string& key) {
   return absl::StartsWithIgnoreCase(authorization, kScheme) && Equal(KeyIn(authorization), key);
 }
 
-absl::StatusOr<ApiKeys::Key> ApiKeys::ParseLine(absl::string_view line) {
-  const std::vector<std::string> words =
 absl::Status CheckRolesAndOwner(Roles roles, absl::string_view owner) {
   for (const Roles alone : {Roles(Role::kWorker), Roles(Role::kMonitor)}) {
     if (!roles.Intersects(alone) || roles == alone) continue;
@@ -69,8 +69,10 @@ absl::Status CheckRolesAndOwner(Roles roles, absl::string_view owner) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<ApiKeys::Key> ApiKeys::ParseLine(absl::string_view line) {
+  const std::vector<std::string> words =
       absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-  Key key{words[0], {Role::kAdmin, ""}};
+  Key key{words[0], Caller::Unrestricted()};
   if (key.key.size() < kShortestKey) {
     return absl::InvalidArgumentError(
         absl::StrCat("a key needs ", kShortestKey, " characters or more"));
@@ -87,9 +89,15 @@ absl::Status CheckRolesAndOwner(Roles roles, absl::string_view owner) {
       if (value.empty()) value = " ";
       if (absl::Status s = CheckRolesAndOwner(key.holder.roles, value); !s.ok()) return s;
       key.holder.owner = std::string(value);
+    } else if (absl::ConsumePrefix(&value, "max-priority=")) {
+      if (!absl::SimpleAtoi(value, &key.holder.max_priority) || key.holder.max_priority < 0 ||
+          key.holder.max_priority > kMostPriority) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "max-priority=", value, ": a number from 0 to ", kMostPriority, " is accepted"));
+      }
     } else {
       return absl::InvalidArgumentError(
-          "after the key, only role=ROLE[,ROLE...] and owner=NAME are known");
+          "after the key, only role=ROLE[,ROLE...], owner=NAME and max-priority=N are known");
     }
   }
   if (key.holder.owner.empty() && !key.holder.Has(Role::kAdmin)) {

@@ -71,6 +71,8 @@ TEST(ApiKeys, AKeyHasRolesAndAnOwner) {
   const Caller named = HolderOf(absl::StrCat(kOne, "  role=train,infer\towner=alice@lab"));
   EXPECT_EQ(named.roles, Role::kTrain | Role::kInfer);
   EXPECT_EQ(named.owner, "alice@lab");
+  EXPECT_EQ(named.max_priority, 0);
+  EXPECT_EQ(HolderOf(absl::StrCat(kOne, " role=train max-priority=50")).max_priority, 50);
   // Without a name, keys are apart all the same, and their holders stay the same after a restart.
   const Caller unnamed = HolderOf(absl::StrCat(kOne, " role=infer\n", kTwo, " role=infer"));
   EXPECT_EQ(unnamed.owner.size(), 16);
@@ -88,6 +90,9 @@ TEST(ApiKeys, LinesThatCannotBeMeantAreRefused) {
       {" role=worker,train", "worker, which sees"},
       {" owner=", "an owner has 1 to 64"},
       {" owner=a/b", "an owner has 1 to 64"},
+      {" max-priority=", "a number from 0 to 1000"},
+      {" max-priority=-1", "a number from 0 to 1000"},
+      {" max-priority=1001", "a number from 0 to 1000"},
       {" admin", "role=ROLE"},
       {absl::StrCat("\n", kOne), "line 2"},
       {absl::StrCat("\n", kTwo, " x"), "line 2"}};

@@ -42,9 +42,12 @@ struct Caller {
   Roles roles;
   // Owner of what the caller makes. Empty: nobody's, which everyone may use and an admin change.
   std::string owner;
+  // Up to which its jobs' priority counts against other owners' jobs; an admin's counts in full
+  // (server/access/job_priority.h).
+  int32_t max_priority = 0;
 
   // A caller where no keys are used, and the daemon itself.
-  static Caller Unrestricted() { return {Role::kAdmin, ""}; }
+  static Caller Unrestricted() { return {Role::kAdmin, "", 0}; }
 
   bool Has(Roles any) const { return roles.Intersects(any); }
   // Whether the caller may see and use what belongs to `of`. Workers and monitors see all, of the
