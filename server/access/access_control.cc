@@ -61,13 +61,19 @@ void AccessControl::AddResources(ResourceKind kind, OwnerOf owner, NotFoundError
   sources_[kind].push_back({std::move(owner), std::move(not_found)});
 }
 
-absl::StatusOr<Caller> AccessControl::Authenticate(const std::string& authorization) const {
+absl::StatusOr<Caller> AccessControl::Authenticate(const std::string& authorization,
+                                                   const std::string& certificate) const {
+  if (identify_ != nullptr && identify_certificate_ != nullptr && authorization.empty() &&
+      !certificate.empty()) {
+    return identify_certificate_(certificate);
+  }
   return identify_ != nullptr ? identify_(authorization) : Caller::Unrestricted();
 }
 
 absl::StatusOr<Caller> AccessControl::Admit(absl::string_view method,
-                                            const std::string& authorization) const {
-  absl::StatusOr<Caller> caller = Authenticate(authorization);
+                                            const std::string& authorization,
+                                            const std::string& certificate) const {
+  absl::StatusOr<Caller> caller = Authenticate(authorization, certificate);
   if (!caller.ok()) return caller;
   const AccessRule* rule = FindAccessRule(method);
   if (rule == nullptr) {

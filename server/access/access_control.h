@@ -32,6 +32,9 @@ class AccessControl {
   // Returns who shows an Authorization header, or Unauthenticated.
   using Identify = std::function<absl::StatusOr<Caller>(const std::string& authorization)>;
 
+  // Returns who shows a certificate (PEM), which the handshake has verified, or Unauthenticated.
+  using IdentifyCertificate = std::function<absl::StatusOr<Caller>(const std::string& pem)>;
+
   // Without `identify` all callers are unrestricted.
   explicit AccessControl(Identify identify) : identify_(std::move(identify)) {}
 
@@ -39,13 +42,21 @@ class AccessControl {
   // first one's error.
   void AddResources(ResourceKind kind, OwnerOf owner, NotFoundError not_found);
 
+  // Lets callers without an Authorization header be known by their certificates. Call before the
+  // first call is admitted.
+  void AcceptCertificates(IdentifyCertificate identify) {
+    identify_certificate_ = std::move(identify);
+  }
+
   bool restricts() const { return identify_ != nullptr; }
 
   // Returns the caller. Unauthenticated without a valid key; PermissionDenied, naming the roles
   // that may, if its roles do not allow the method, and if the method has no rule.
-  absl::StatusOr<Caller> Admit(absl::string_view method, const std::string& authorization) const;
+  absl::StatusOr<Caller> Admit(absl::string_view method, const std::string& authorization,
+                               const std::string& certificate = "") const;
   // As Admit, for any role: of a method or route that does not exist.
-  absl::StatusOr<Caller> Authenticate(const std::string& authorization) const;
+  absl::StatusOr<Caller> Authenticate(const std::string& authorization,
+                                      const std::string& certificate = "") const;
 
   // Checks the resources that the rule of `method` finds in a request. Returns NotFound for those
   // of others; PermissionDenied for a change of what has no owner; AlreadyExists for a name that is
@@ -63,6 +74,7 @@ class AccessControl {
   };
 
   const Identify identify_;
+  IdentifyCertificate identify_certificate_;
   std::map<ResourceKind, std::vector<Source>> sources_;
 };
 

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "espalier/v1/access.pb.h"
 #include "espalier/v1/cluster.pb.h"
 #include "espalier/v1/distillation.pb.h"
 #include "espalier/v1/inference.pb.h"
@@ -133,6 +134,19 @@ TEST_F(AccessControlTest, RolesDecideWhatIsCalled) {
   EXPECT_TRUE(AccessControl(nullptr).Admit("Cluster/Backup", "")->Has(Role::kAdmin));
 }
 
+TEST_F(AccessControlTest, ACertificateStandsForAKeyOnlyWhereNoKeyIsShown) {
+  EXPECT_TRUE(absl::IsUnauthenticated(access_.Admit("Cluster/Join", "", "pem").status()));
+  access_.AcceptCertificates([](const std::string& pem) -> absl::StatusOr<Caller> {
+    if (pem == "pem") return kWorkerHost;
+    return absl::UnauthenticatedError("no certificate of ours");
+  });
+  EXPECT_EQ(access_.Admit("Cluster/Join", "", "pem")->roles, Roles(Role::kWorker));
+  EXPECT_TRUE(absl::IsPermissionDenied(access_.Admit("Training/Submit", "", "pem").status()));
+  EXPECT_TRUE(absl::IsUnauthenticated(access_.Admit("Cluster/Join", "", "other").status()));
+  EXPECT_TRUE(absl::IsUnauthenticated(access_.Admit("Cluster/Join", "wrong", "pem").status()));
+  EXPECT_EQ(access_.Admit("Training/Submit", "alice", "pem")->owner, "alice");
+}
+
 TEST(KeepUsable, ListsHaveNothingOfOthers) {
   v1::ListJobsReply reply;
   for (const char* owner : {"bob", "alice", "", "bob", "alice"}) {
@@ -168,6 +182,7 @@ TEST(AccessRules, HaveEveryFieldThatNamesAJobOrArtifact) {
                                    v1::UploadRequest::descriptor()->file(),
                                    v1::ServeModelRequest::descriptor()->file(),
                                    v1::SubmitDistillationRequest::descriptor()->file(),
+                                   v1::AccessToken::descriptor()->file(),
                                    v1::JoinRequest::descriptor()->file()};
   // Shared by a worker's lease; the coordinator's own reply in the request's type.
   const std::set<std::string> other = {"Cluster/StoreSet job_id", "Cluster/StoreGet job_id"};

@@ -118,6 +118,12 @@ std::vector<AccessRule> MakeRules() {
       {"OpenInference/ServerLive", kAny, {}},
       {"OpenInference/ServerReady", kAny, {}},
       {"OpenInference/ServerMetadata", kAny, {}},
+      {"Access/CreateToken", kOnlyAdmin, {}},
+      {"Access/ListTokens", kOnlyAdmin, {}},
+      {"Access/RevokeToken", kOnlyAdmin, {}},
+      {"Access/IssueCertificate", kAny, {}, /*has_token=*/true},
+      {"Access/RenewCertificate", kWorker, {}},
+
       {"OpenInference/ModelReady", kClients, {}},
       {"OpenInference/ModelMetadata", kClients, {}},
       {"OpenInference/ModelStatistics", kClients, {}},

@@ -32,6 +32,8 @@ struct AccessRule {
   absl::string_view method;
   Roles roles;  // any of these; an admin may call everything
   std::vector<ResourceField> resources;
+  // The request carries what authorises it, a token, and is let through without a key.
+  bool has_token = false;
 };
 
 // Sorted by method.

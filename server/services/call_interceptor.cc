@@ -10,6 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/net/authenticated_channel.h"
 
 namespace espalier {
 namespace {
@@ -41,13 +42,11 @@ grpc::Status CallInterceptor::Handle(grpc::ServerContext* context, const std::st
                                      const google::protobuf::Message* request, const Body& body,
                                      CallKind kind) {
   const auto start = std::chrono::steady_clock::now();
-  std::string authorization;
-  auto it = context->client_metadata().find("authorization");
-  if (it != context->client_metadata().end()) {
-    authorization.assign(it->second.data(), it->second.size());
-  }
-  const bool open = kind == CallKind::kProbe && options_.open_probes;
-  const absl::StatusOr<Caller> caller = open ? Caller() : access_.Admit(method, authorization);
+  const bool open =
+      (kind == CallKind::kProbe && options_.open_probes) || kind == CallKind::kHasToken;
+  const absl::StatusOr<Caller> caller =
+      open ? Caller()
+           : access_.Admit(method, AuthorizationOf(*context), PeerCertificateOf(*context));
   absl::Status status = caller.status();
   if (status.ok() && request != nullptr) status = access_.CheckRequest(method, *caller, *request);
   if (status.ok())

@@ -34,6 +34,8 @@ enum class CallKind {
   // Answers at once, or comes from a worker, which would be lost without an answer. Never refused.
   kShort,
   kProbe,  // as kShort, and needs no key if open_probes
+  // As kShort, and needs no key: the body checks the token in the request (AccessRule::has_token).
+  kHasToken,
 };
 
 struct CallInterceptorOptions {

@@ -17,7 +17,9 @@ int main() {
                            {"use", kUses[static_cast<int>(field.use)]}});
     }
     rules.push_back({{"method", std::string(rule.method)},
-                     {"roles", (rule.roles | espalier::Role::kAdmin).ToString()},
+                     {"roles", rule.has_token ? "a token in the request, and no key"
+                                              : (rule.roles | espalier::Role::kAdmin).ToString()},
+                     {"has_token", rule.has_token},
                      {"resources", resources}});
   }
   std::printf("%s\n", rules.dump(1).c_str());
