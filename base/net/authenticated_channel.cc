@@ -81,10 +81,11 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TransportSecuri
   return grpc::experimental::TlsServerCredentials(options);
 }
 
-std::shared_ptr<grpc::Channel> KeyedChannel(const std::string& address,
-                                            const grpc::ChannelArguments& arguments, ShownKey key,
-                                            std::shared_ptr<grpc::ChannelCredentials> credentials) {
-  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+std::shared_ptr<grpc::Channel> KeyedChannel(
+    const std::string& address, const grpc::ChannelArguments& arguments, ShownKey key,
+    std::shared_ptr<grpc::ChannelCredentials> credentials,
+    std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
+        interceptors) {
   if (key) interceptors.push_back(std::make_unique<KeyInterceptorFactory>(std::move(key)));
   if (credentials == nullptr) credentials = grpc::InsecureChannelCredentials();
   return grpc::experimental::CreateCustomChannelWithInterceptors(address, credentials, arguments,

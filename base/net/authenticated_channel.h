@@ -6,9 +6,11 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/client_interceptor.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/net/api_keys.h"
 #include "base/net/transport_security.h"
@@ -24,10 +26,12 @@ std::shared_ptr<grpc::ChannelCredentials> CallersCredentials(const TransportSecu
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TransportSecurity& tls);
 
 // Returns a channel whose calls all carry `key` as "authorization: Bearer KEY" (null: none).
-// Unencrypted without credentials.
+// Unencrypted without credentials. `interceptors` see its calls, too.
 std::shared_ptr<grpc::Channel> KeyedChannel(
     const std::string& address, const grpc::ChannelArguments& arguments, ShownKey key,
-    std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
+    std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr,
+    std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
+        interceptors = {});
 
 // Returns the authorization metadata of a call; empty if there is none.
 std::string AuthorizationOf(const grpc::ServerContext& context);

@@ -86,6 +86,7 @@ class Pipeline(Step):
             return wait_for(lambda: call.future(request, timeout=left, metadata=s.metadata))
 
         def finish() -> None:
+            nonlocal call
             request, future = waiting.popleft()
             retries: _Retries | None = None
             while True:
@@ -98,6 +99,7 @@ class Pipeline(Step):
                 except grpc.RpcError as error:
                     retries = retries or _Retries(s, self.end)
                     time.sleep(retries.pause(error))
+                    call = self._call(connection.channel())  # another coordinator may lead
                 future = None
             self.take(reply)
 
@@ -126,6 +128,7 @@ class Pipeline(Step):
         waiting: deque[tuple[Any, Any]] = deque()
 
         async def finish() -> None:
+            nonlocal call
             request, running = waiting.popleft()
             retries: _Retries | None = None
             while True:
@@ -135,6 +138,7 @@ class Pipeline(Step):
                 except grpc.RpcError as error:
                     retries = retries or _Retries(s, self.end)
                     await asyncio.sleep(retries.pause(error))
+                    call = self._call(await connection.channel())
                 running = call(request, timeout=self._left(), metadata=s.metadata)
             self.take(reply)
 

@@ -81,6 +81,7 @@ class Unary(Step):
                     raise typed(error, s) from None
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+            call = self._call(connection.channel())  # another coordinator may lead
 
     async def arun(self, connection: AsyncConnection) -> Any:
         """The reply."""
@@ -95,6 +96,7 @@ class Unary(Step):
                     raise typed(error, s) from None
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+            call = self._call(await connection.channel())
 
 
 @dataclass
