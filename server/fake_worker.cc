@@ -17,6 +17,7 @@
 #include "ops/graph/graph_proto.h"
 #include "storage/checkpoint.h"
 #include "storage/data_dir_id.h"
+#include "storage/folder_checkpoint_store.h"
 
 namespace espalier {
 namespace {
@@ -90,11 +91,14 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     }
     steps_loaded_ = 0;
     if (!request->checkpoint_dir().empty()) {
-      const auto opened = CheckpointReader::Open(*files_, request->checkpoint_dir());
+      FolderCheckpointStore store(*files_, data_dir_ + "/checkpoints");
+      const auto opened = CheckpointReader::Open(store, request->checkpoint_dir());
       if (!opened.ok()) return ToGrpc(opened.status());
       if (absl::Status s = (*opened)->VerifyAll(); !s.ok()) return ToGrpc(s);
       steps_loaded_ = (*opened)->manifest().steps_done;
     }
+    steps_done_ = steps_loaded_;
+    checkpoint_at_ = 0;
     program_ = request->program();
     streams_ = request->dataset().format() == v1::Dataset::STREAM;
     attempt_ = request->attempt().attempt();
@@ -138,6 +142,17 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status CheckpointAt(grpc::ServerContext*, const v1::CheckpointAtRequest* request,
+                            v1::CheckpointAtReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    if (request->attempt().attempt() != attempt_) {
+      return ToGrpc(absl::FailedPreconditionError("the attempt is not loaded"));
+    }
+    if (request->steps_done() > steps_done_) checkpoint_at_ = request->steps_done();
+    reply->set_steps_done(steps_done_);
+    return grpc::Status::OK;
+  }
+
   grpc::Status Measure(grpc::ServerContext*, const v1::MeasureRequest* request,
                        v1::MeasureReply* reply) override {
     for (int i = 0; i < request->programs_size(); ++i) reply->add_seconds(1e-5);
@@ -147,12 +162,16 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   grpc::Status Probe(grpc::ServerContext*, const v1::ProbeRequest* request,
                      v1::ProbeReply* reply) override {
     const auto id = ReadWholeFile(*files_, JoinPath(request->data_dir(), kDataDirIdFile), 1 << 10);
-    reply->set_sees_data_dir(options_.sees_data_dir && id.ok() && *id == request->data_dir_id());
+    reply->set_sees_data_dir(id.ok() && *id == request->data_dir_id());
     reply->set_may_write(reply->sees_data_dir());
     return grpc::Status::OK;
   }
 
  private:
+  std::string DataDir() const {
+    absl::MutexLock lock(&mutex_);
+    return data_dir_;
+  }
   std::string Running() const {
     absl::MutexLock lock(&mutex_);
     return running_;
@@ -191,7 +210,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
       const int64_t done = step + 1;
       const int64_t every = request.checkpoint_every_steps();
       const bool at_end = done == request.last_step() && !request.goes_on();
-      if (at_end || (every > 0 && done % every == 0)) {
+      const bool asked_for = IsAskedFor(done);
+      if (at_end || (every > 0 && done % every == 0) || asked_for) {
         absl::Status status = WriteShard(request, program, done, &event);
         if (!status.ok()) return ToGrpc(status);
         writer->Write(event);
@@ -208,10 +228,17 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     return grpc::Status::OK;
   }
 
+  // Takes note that so many steps are done; whether CheckpointAt has named them.
+  bool IsAskedFor(int64_t done) {
+    absl::MutexLock lock(&mutex_);
+    steps_done_ = done;
+    return done == checkpoint_at_;
+  }
+
   bool HasExamples(const v1::RunRequest& request, int64_t step) {
     for (const v1::StreamPart& part : request.stream()) {
       if (part.first_step() > step || part.end_step() <= step) continue;
-      return files_->Open(part.path()).ok();
+      return files_->Open(JoinPath(DataDir(), part.path())).ok();
     }
     return false;
   }
@@ -229,8 +256,9 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     }
     Zeros source;
     const std::string directory = absl::StrCat(request.checkpoint_root(), "/step-", done);
+    FolderCheckpointStore store(*files_, DataDir() + "/checkpoints");
     absl::StatusOr<ManifestFile> file =
-        WriteCheckpointShard(*files_, directory, program.rank(), entries, source);
+        WriteCheckpointShard(store, directory, program.rank(), entries, source);
     if (!file.ok()) return file.status();
     v1::CheckpointShard* shard = event->mutable_shard();
     shard->set_steps_done(done);
@@ -259,7 +287,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
           request.set_name(options_.name);
           request.set_address(options_.advertise.empty() ? address_ : options_.advertise);
           request.set_host("test");
-          request.set_protocol_version(2);
+          request.set_protocol_version(3);
           request.set_call_key(kCallKey);
           v1::Device* device = request.mutable_device();
           device->set_kind(v1::Device::CPU);
@@ -279,6 +307,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
             lease = reply.lease();
             absl::MutexLock lock(&mutex_);
             epoch_ = lease.epoch();
+            data_dir_ = reply.data_dir();
             stopped_.clear();
           }
         } else {
@@ -307,13 +336,16 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   std::atomic<int> runs_{0};
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
   mutable absl::Mutex mutex_;
-  std::string running_ ABSL_GUARDED_BY(mutex_);  // its job
+  std::string data_dir_ ABSL_GUARDED_BY(mutex_);  // the coordinator's
+  std::string running_ ABSL_GUARDED_BY(mutex_);   // its job
   std::string refusal_ ABSL_GUARDED_BY(mutex_);
   // job -> latest stopped attempt
   std::map<std::string, uint64_t> stopped_ ABSL_GUARDED_BY(mutex_);
   v1::Program program_ ABSL_GUARDED_BY(mutex_);
   uint64_t attempt_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t steps_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t steps_done_ ABSL_GUARDED_BY(mutex_) = 0;     // in this run
+  int64_t checkpoint_at_ ABSL_GUARDED_BY(mutex_) = 0;  // as asked; 0: none
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -19,8 +19,7 @@ struct FakeWorkerOptions {
   std::string name;
   absl::Duration step = absl::Milliseconds(5);
   int64_t memory_bytes = int64_t{1} << 30;
-  std::string advertise;      // the address that it joins with; empty: its own
-  bool sees_data_dir = true;  // whether it shares the coordinator's folder
+  std::string advertise;  // the address that it joins with; empty: its own
   // Run fails with `failure` at this step; -1: never.
   int64_t fail_at = -1;
   absl::Status failure;

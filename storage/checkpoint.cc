@@ -39,11 +39,10 @@ bool ParseEntryName(const std::string& entry, std::string* name, Dims* start) {
 
 }  // namespace
 
-absl::StatusOr<ManifestFile> WriteCheckpointShard(FileSystem& files, const std::string& directory,
+absl::StatusOr<ManifestFile> WriteCheckpointShard(CheckpointStore& store, const std::string& folder,
                                                   int rank,
                                                   const std::vector<CheckpointEntry>& entries,
                                                   CheckpointSource& source) {
-  if (absl::Status s = CreateDurableDirectories(files, directory); !s.ok()) return s;
   ManifestFile result;
   result.name = absl::StrCat("rank-", rank, ".safetensors");
   std::vector<SafetensorsWriter::Tensor> tensors;
@@ -56,7 +55,10 @@ absl::StatusOr<ManifestFile> WriteCheckpointShard(FileSystem& files, const std::
     metadata[name] = facts.dump();
     tensors.push_back({name, entry.spec.type()});
   }
-  SafetensorsWriter writer(files, JoinPath(directory, result.name));
+  const std::string name = JoinPath(folder, result.name);
+  absl::StatusOr<std::unique_ptr<CheckpointStore::Upload>> upload = store.Put(name);
+  if (!upload.ok()) return upload.status();
+  SafetensorsWriter writer(*std::move(upload), name);
   if (absl::Status s = writer.Begin(tensors, metadata); !s.ok()) return s;
   std::vector<char> bytes;
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -73,14 +75,17 @@ absl::StatusOr<ManifestFile> WriteCheckpointShard(FileSystem& files, const std::
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
-    FileSystem& files, const std::string& directory) {
-  absl::StatusOr<Manifest> manifest = ReadManifest(files, directory);
+    ObjectReader& store, const std::string& folder) {
+  absl::StatusOr<Manifest> manifest = ReadManifest(store, folder);
   if (!manifest.ok()) return manifest.status();
-  if (absl::Status s = CheckShardSizes(files, directory, *manifest); !s.ok()) return s;
+  if (absl::Status s = CheckShardSizes(store, folder, *manifest); !s.ok()) return s;
   auto reader = std::make_unique<CheckpointReader>();
   for (const ManifestFile& listed : manifest->files) {
+    const std::string name = JoinPath(folder, listed.name);
+    absl::StatusOr<std::unique_ptr<ReadableFile>> open = store.Open(name);
+    if (!open.ok()) return open.status();
     absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
-        SafetensorsFile::Open(files, JoinPath(directory, listed.name));
+        SafetensorsFile::Open(*std::move(open), name);
     if (!file.ok()) return file.status();
     Shard& shard = reader->shards_.emplace_back();
     shard.file = *std::move(file);

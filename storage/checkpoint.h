@@ -15,9 +15,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/file_system.h"
 #include "base/sha256.h"
 #include "ops/tensor/view.h"
+#include "storage/checkpoint_store.h"
 #include "storage/manifest.h"
 #include "storage/safetensors.h"
 
@@ -36,9 +36,9 @@ class CheckpointSource {
   virtual absl::Status Read(int entry, std::vector<char>* bytes) = 0;
 };
 
-// Creates `directory` and writes rank-<rank>.safetensors into it, durably. On error
-// (ResourceExhausted: disk full) leaves no file of that name.
-absl::StatusOr<ManifestFile> WriteCheckpointShard(FileSystem& files, const std::string& directory,
+// Writes <folder>/rank-<rank>.safetensors, durably. On error (ResourceExhausted: disk full) leaves
+// no object of that name.
+absl::StatusOr<ManifestFile> WriteCheckpointShard(CheckpointStore& store, const std::string& folder,
                                                   int rank,
                                                   const std::vector<CheckpointEntry>& entries,
                                                   CheckpointSource& source);
@@ -53,8 +53,8 @@ class CheckpointReader {
 
   // Reads the manifest and all shard headers, and checks file sizes. Returns DataLoss naming the
   // file.
-  static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(FileSystem& files,
-                                                                const std::string& directory);
+  static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(ObjectReader& store,
+                                                                const std::string& folder);
 
   const Manifest& manifest() const { return manifest_; }
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }

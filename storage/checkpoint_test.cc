@@ -12,6 +12,7 @@
 
 #include "base/testing/faulty_file_system.h"
 #include "base/testing/forwarding_file_system.h"
+#include "storage/folder_checkpoint_store.h"
 
 namespace espalier {
 namespace {
@@ -55,9 +56,9 @@ TensorSpec Shard(Dims dims, Dims offset, Dims global) {
 class CheckpointTest : public testing::Test {
  protected:
   CheckpointTest() {
-    directory_ = JoinPath(
-        testing::TempDir(),
-        std::string("ckpt-") + testing::UnitTest::GetInstance()->current_test_info()->name());
+    name_ = std::string("ckpt-") + testing::UnitTest::GetInstance()->current_test_info()->name();
+    directory_ = JoinPath(testing::TempDir(), name_);
+    std::filesystem::remove_all(directory_);
   }
   // Two ranks: w is split by rows, b and its moment are on both, a scalar is on rank 1.
   Manifest WriteAll() {
@@ -73,17 +74,17 @@ class CheckpointTest : public testing::Test {
       };
       if (rank == 1) entries.push_back({"scalar@odd", Shard({}, {}, {}), false});
       CountingSource source(entries);
-      auto file = WriteCheckpointShard(files_, directory_, rank, entries, source);
+      auto file = WriteCheckpointShard(store_, name_, rank, entries, source);
       EXPECT_TRUE(file.ok()) << file.status();
       manifest.files.push_back(*file);
     }
-    EXPECT_TRUE(WriteManifest(files_, directory_, manifest).ok());
+    EXPECT_TRUE(WriteManifest(store_, name_, manifest).ok());
     return manifest;
   }
 
   // Reads all tensors.
   absl::Status VerifyAll() {
-    auto reader = CheckpointReader::Open(files_, directory_);
+    auto reader = CheckpointReader::Open(store_, name_);
     if (!reader.ok()) return reader.status();
     for (const auto& [name, tensor] : (*reader)->tensors()) {
       const TensorSpec whole = TensorSpec::Whole({tensor.dtype, tensor.global});
@@ -94,7 +95,9 @@ class CheckpointTest : public testing::Test {
   }
 
   FaultyFileSystem files_{NewPosixFileSystem()};
-  std::string directory_;
+  FolderCheckpointStore store_{files_, testing::TempDir()};
+  std::string name_;       // of the checkpoint, in the store
+  std::string directory_;  // its folder
 };
 
 // Counts bytes read by file name.
@@ -129,7 +132,7 @@ class CountingFileSystem : public ForwardingFileSystem {
 
 TEST_F(CheckpointTest, AnyRegionIsReadUnderAnotherSharding) {
   WriteAll();
-  auto reader = CheckpointReader::Open(files_, directory_);
+  auto reader = CheckpointReader::Open(store_, name_);
   ASSERT_TRUE(reader.ok()) << reader.status();
   EXPECT_EQ((*reader)->manifest().steps_done, 40);
   EXPECT_TRUE((*reader)->tensors().at("bias.adam_m").is_state);
@@ -233,8 +236,7 @@ TEST(DurableDirectories, ExistingParentsAreNotOpened) {
 TEST_F(CheckpointTest, FolderWithoutManifestIsNoCheckpoint) {
   WriteAll();
   ASSERT_TRUE(files_.Remove(JoinPath(directory_, kManifestFile)).ok());
-  EXPECT_EQ(CheckpointReader::Open(files_, directory_).status().code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_EQ(CheckpointReader::Open(store_, name_).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(CheckpointTest, DamageIsFoundAndNamed) {
@@ -248,19 +250,21 @@ TEST_F(CheckpointTest, DamageIsFoundAndNamed) {
   absl::Status status = VerifyAll();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(std::string(status.message()).find("rank-1.safetensors"), std::string::npos) << status;
-  EXPECT_FALSE(ExportHuggingFace(files_, directory_, "{}", directory_ + "-export").ok());
+  EXPECT_FALSE(ExportHuggingFace(store_, name_, "{}", files_, directory_ + "-export").ok());
   EXPECT_FALSE(files_.Open(directory_ + "-export/model.safetensors").ok());
   std::filesystem::resize_file(shard, static_cast<uintmax_t>(manifest.files[1].bytes - 1));
-  status = CheckpointReader::Open(files_, directory_).status();
+  status = CheckpointReader::Open(store_, name_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(std::string(status.message()).find("the manifest says"), std::string::npos) << status;
   ASSERT_TRUE(files_.Remove(shard).ok());
-  status = CheckpointReader::Open(files_, directory_).status();
+  status = CheckpointReader::Open(store_, name_).status();
   EXPECT_NE(std::string(status.message()).find("missing"), std::string::npos) << status;
   Manifest one = manifest;  // as if a shard were missing
   one.files.pop_back();
-  ASSERT_TRUE(WriteManifest(files_, directory_, one).ok());
-  auto reader = CheckpointReader::Open(files_, directory_);
+  EXPECT_EQ(WriteManifest(store_, name_, one).code(), absl::StatusCode::kAlreadyExists);
+  ASSERT_TRUE(files_.Remove(JoinPath(directory_, kManifestFile)).ok());
+  ASSERT_TRUE(WriteManifest(store_, name_, one).ok());
+  auto reader = CheckpointReader::Open(store_, name_);
   ASSERT_TRUE(reader.ok());
   float values[24];
   status = (*reader)->Read("w", Shard({6, 4}, {0, 0}, {6, 4}), values);
@@ -278,13 +282,14 @@ TEST_F(CheckpointTest, RankReadsAndVerifiesOnlyItsOwnShard) {
     }
     entries[rank].push_back({"bias", Shard({4096}, {0}, {4096}), false});  // whole on both
     CountingSource source(entries[rank]);
-    auto file = WriteCheckpointShard(files_, directory_, rank, entries[rank], source);
+    auto file = WriteCheckpointShard(store_, name_, rank, entries[rank], source);
     ASSERT_TRUE(file.ok()) << file.status();
     manifest.files.push_back(*file);
   }
-  ASSERT_TRUE(WriteManifest(files_, directory_, manifest).ok());
+  ASSERT_TRUE(WriteManifest(store_, name_, manifest).ok());
   CountingFileSystem counted(NewPosixFileSystem());
-  auto reader = CheckpointReader::Open(counted, directory_);
+  FolderCheckpointStore counting(counted, testing::TempDir());
+  auto reader = CheckpointReader::Open(counting, name_);
   ASSERT_TRUE(reader.ok()) << reader.status();
   const int64_t header = counted.bytes.at("rank-0.safetensors");
   EXPECT_LT(header, 4096);
@@ -308,7 +313,7 @@ TEST_F(CheckpointTest, RankReadsAndVerifiesOnlyItsOwnShard) {
   EXPECT_EQ((*reader)->Verify().code(), absl::StatusCode::kDataLoss);
 
   // A check of a checkpoint reads all of it.
-  auto unread = CheckpointReader::Open(files_, directory_);
+  auto unread = CheckpointReader::Open(store_, name_);
   ASSERT_TRUE(unread.ok()) << unread.status();
   EXPECT_EQ((*unread)->Verify(), absl::OkStatus());
   EXPECT_EQ((*unread)->VerifyAll([] { return true; }).code(), absl::StatusCode::kCancelled);
@@ -320,7 +325,8 @@ TEST_F(CheckpointTest, PartsInOrderCostNoMoreThanTheWhole) {
   WriteAll();
   for (const auto& [first, columns] : {std::pair<int64_t, int64_t>{0, 4}, {1, 2}}) {
     CountingFileSystem counted(NewPosixFileSystem());
-    auto reader = CheckpointReader::Open(counted, directory_);
+    FolderCheckpointStore counting(counted, testing::TempDir());
+    auto reader = CheckpointReader::Open(counting, name_);
     ASSERT_TRUE(reader.ok()) << reader.status();
     counted.bytes.at("rank-0.safetensors") = counted.bytes.at("rank-1.safetensors") = 0;
     for (int64_t row = 0; row < 6; row += 2) {  // rows 2 and 3 are of two ranks
@@ -340,7 +346,7 @@ TEST_F(CheckpointTest, BadManifestsAreRefusedByField) {
   WriteAll();
   auto read = [&](const std::string& text) {
     EXPECT_TRUE(WriteFileAtomically(files_, JoinPath(directory_, kManifestFile), text).ok());
-    return ReadManifest(files_, directory_).status();
+    return ReadManifest(store_, name_).status();
   };
   EXPECT_EQ(read("{").code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(read("{\"format_version\":2}").code(), absl::StatusCode::kFailedPrecondition);
@@ -356,9 +362,9 @@ TEST_F(CheckpointTest, FullDiskLeavesNoPartialFiles) {
   CountingSource source(entries);
   for (int64_t room : {0, 5, 200, 9000, 16384}) {
     files_.set_free_bytes(room);
-    auto written = WriteCheckpointShard(files_, directory_, 0, entries, source);
+    auto written = WriteCheckpointShard(store_, name_, 0, entries, source);
     EXPECT_EQ(written.status().code(), absl::StatusCode::kResourceExhausted) << room;
-    EXPECT_FALSE(WriteManifest(files_, directory_, manifest).ok()) << room;
+    EXPECT_FALSE(WriteManifest(store_, name_, manifest).ok()) << room;
     files_.set_free_bytes(1 << 30);
     EXPECT_EQ(
         *files_.List(directory_),
@@ -371,7 +377,7 @@ TEST_F(CheckpointTest, ExportsWholeParametersWithoutOptimizerState) {
   WriteAll();
   const std::string out = directory_ + "-export";
   const std::string config = "{\"model_type\": \"llama\"}";
-  ASSERT_TRUE(ExportHuggingFace(files_, directory_, config, out).ok());
+  ASSERT_TRUE(ExportHuggingFace(store_, name_, config, files_, out).ok());
   EXPECT_EQ(*ReadWholeFile(files_, JoinPath(out, "config.json"), 1000), config);
   auto file = SafetensorsFile::Open(files_, JoinPath(out, "model.safetensors"));
   ASSERT_TRUE(file.ok()) << file.status();
@@ -390,13 +396,13 @@ TEST_F(CheckpointTest, ExportsLargeParametersInParts) {
     const std::vector<CheckpointEntry> entries = {
         {"w", Shard({5, 1 << 19}, {0, rank << 19}, global), false}};
     CountingSource source(entries);
-    auto file = WriteCheckpointShard(files_, directory_, rank, entries, source);
+    auto file = WriteCheckpointShard(store_, name_, rank, entries, source);
     ASSERT_TRUE(file.ok()) << file.status();
     manifest.files.push_back(*file);
   }
-  ASSERT_TRUE(WriteManifest(files_, directory_, manifest).ok());
+  ASSERT_TRUE(WriteManifest(store_, name_, manifest).ok());
   const std::string out = directory_ + "-export";
-  ASSERT_TRUE(ExportHuggingFace(files_, directory_, "{}", out).ok());
+  ASSERT_TRUE(ExportHuggingFace(store_, name_, "{}", files_, out).ok());
   auto file = SafetensorsFile::Open(files_, JoinPath(out, "model.safetensors"));
   ASSERT_TRUE(file.ok()) << file.status();
   const SafetensorsEntry& entry = (*file)->tensors().at("w");

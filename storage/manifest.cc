@@ -17,7 +17,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kFormatVersion = 1;
-constexpr int64_t kMaxManifest = 64 << 20;
 constexpr int64_t kPartBytes = 16 << 20;  // of a tensor, in memory at a time
 
 absl::Status Damaged(const std::string& path, const std::string& field) {
@@ -80,7 +79,7 @@ absl::Status WriteWholeParameters(FileSystem& files, CheckpointReader& reader,
 
 }  // namespace
 
-absl::Status WriteManifest(FileSystem& files, const std::string& directory,
+absl::Status WriteManifest(CheckpointStore& store, const std::string& folder,
                            const Manifest& manifest) {
   json out;
   out["format_version"] = manifest.format_version;
@@ -95,16 +94,16 @@ absl::Status WriteManifest(FileSystem& files, const std::string& directory,
     }
     out["files"].push_back({{"name", file.name}, {"sha256", file.sha256}, {"bytes", file.bytes}});
   }
-  return WriteFileAtomically(files, JoinPath(directory, kManifestFile),
-                             out.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+  return store.PutIfAbsent(JoinPath(folder, kManifestFile),
+                           out.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
-absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& directory) {
-  const std::string path = JoinPath(directory, kManifestFile);
-  absl::StatusOr<std::string> text = ReadWholeFile(files, path, kMaxManifest);
+absl::StatusOr<Manifest> ReadManifest(ObjectReader& store, const std::string& folder) {
+  const std::string path = JoinPath(folder, kManifestFile);
+  absl::StatusOr<std::string> text = ReadObject(store, path, kMaxManifestBytes);
   if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(
-        absl::StrCat("'", directory, "' is no finished checkpoint: it has no ", kManifestFile));
+        absl::StrCat("'", folder, "' is no finished checkpoint: it has no ", kManifestFile));
   }
   if (!text.ok()) return text.status();
   const json in = ParseBoundedJson<json>(*text).value_or(json());
@@ -145,29 +144,31 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& dire
   return manifest;
 }
 
-absl::Status CheckShardSizes(FileSystem& files, const std::string& directory,
+absl::Status CheckShardSizes(ObjectReader& store, const std::string& folder,
                              const Manifest& manifest) {
+  const absl::StatusOr<std::vector<ObjectReader::Object>> objects = store.List(folder);
+  if (!objects.ok()) return objects.status();
+  std::map<std::string, int64_t> sizes;
+  for (const ObjectReader::Object& object : *objects) sizes[object.name] = object.bytes;
   for (const ManifestFile& file : manifest.files) {
-    const std::string path = JoinPath(directory, file.name);
-    absl::StatusOr<std::unique_ptr<ReadableFile>> open = files.Open(path);
-    if (absl::IsNotFound(open.status())) {
-      return absl::DataLossError(absl::StrCat("checkpoint: shard '", path, "' is missing"));
+    const std::string name = JoinPath(folder, file.name);
+    const auto found = sizes.find(name);
+    if (found == sizes.end()) {
+      return absl::DataLossError(absl::StrCat("checkpoint: shard '", name, "' is missing"));
     }
-    if (!open.ok()) return open.status();
-    if ((*open)->size() != file.bytes) {
-      return absl::DataLossError(absl::StrCat("checkpoint: shard '", path, "' has ",
-                                              (*open)->size(), " bytes, the manifest says ",
-                                              file.bytes));
+    if (found->second != file.bytes) {
+      return absl::DataLossError(absl::StrCat("checkpoint: shard '", name, "' has ", found->second,
+                                              " bytes, the manifest says ", file.bytes));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status ExportHuggingFace(FileSystem& files, const std::string& checkpoint_directory,
-                               const std::string& config_json, const std::string& out,
-                               const std::map<std::string, DType>& types) {
+absl::Status ExportHuggingFace(ObjectReader& store, const std::string& checkpoint,
+                               const std::string& config_json, FileSystem& files,
+                               const std::string& out, const std::map<std::string, DType>& types) {
   absl::StatusOr<std::unique_ptr<CheckpointReader>> reader =
-      CheckpointReader::Open(files, checkpoint_directory);
+      CheckpointReader::Open(store, checkpoint);
   if (!reader.ok()) return reader.status();
   if (absl::Status s = files.CreateDirectories(out); !s.ok()) return s;
   absl::Status s = WriteWholeParameters(files, **reader, JoinPath(out, "model.safetensors"), types);

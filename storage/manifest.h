@@ -1,5 +1,5 @@
-// A checkpoint is a directory of shard files and a manifest.json, which the coordinator writes
-// last, when every rank's shard is durable. A directory without a manifest is not a checkpoint.
+// A checkpoint is a folder of shards and a manifest.json, which the coordinator writes last, when
+// every rank's shard is durable. A folder without a manifest is not a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,15 @@
 #include "absl/status/statusor.h"
 #include "base/file_system.h"
 #include "ops/tensor/dtype.h"
+#include "storage/checkpoint_store.h"
 
 namespace espalier {
 
 constexpr char kManifestFile[] = "manifest.json";
+constexpr int64_t kMaxManifestBytes = 64 << 20;
 
 struct ManifestFile {
-  std::string name;    // within the directory; no "/"
+  std::string name;    // within the folder; no "/"
   std::string sha256;  // lower-case hex
   int64_t bytes = 0;
 };
@@ -30,24 +32,26 @@ struct Manifest {
   std::vector<ManifestFile> files;  // one per rank, by rank
 };
 
-// The manifest is durable when this returns.
-absl::Status WriteManifest(FileSystem& files, const std::string& directory,
+// The manifest is durable when this returns. AlreadyExists if another one is there: a second
+// coordinator has written it.
+absl::Status WriteManifest(CheckpointStore& store, const std::string& folder,
                            const Manifest& manifest);
 
 // Returns NotFound without a manifest; DataLoss naming the field if it is invalid;
 // FailedPrecondition if a newer version wrote it.
-absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& directory);
+absl::StatusOr<Manifest> ReadManifest(ObjectReader& store, const std::string& folder);
 
 // Returns DataLoss naming the first file that is missing or of another size.
 // CheckpointReader::Verify checks contents.
-absl::Status CheckShardSizes(FileSystem& files, const std::string& directory,
+absl::Status CheckShardSizes(ObjectReader& store, const std::string& folder,
                              const Manifest& manifest);
 
-// Writes config.json and model.safetensors (whole parameters, no optimizer state) into `out`,
-// creating it if needed: the Hugging Face layout that serving loads. Rounds f32 parameters to the
-// narrower type that `types` gives.
-absl::Status ExportHuggingFace(FileSystem& files, const std::string& checkpoint_directory,
-                               const std::string& config_json, const std::string& out,
+// Writes config.json and model.safetensors (the checkpoint's whole parameters, no optimizer state)
+// into the folder `out` of `files`, creating it if needed: the Hugging Face layout that serving
+// loads. Rounds f32 parameters to the narrower type that `types` gives.
+absl::Status ExportHuggingFace(ObjectReader& store, const std::string& checkpoint,
+                               const std::string& config_json, FileSystem& files,
+                               const std::string& out,
                                const std::map<std::string, DType>& types = {});
 
 }  // namespace espalier

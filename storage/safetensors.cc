@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/json/bounded_json.h"
+#include "storage/atomic_file.h"
 
 namespace espalier {
 namespace {
@@ -87,17 +88,22 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(FileSyste
                                                                        const std::string& path) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.Open(path);
   if (!file.ok()) return file.status();
-  const int64_t size = (*file)->size();
+  return Open(*std::move(file), path);
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(
+    std::unique_ptr<ReadableFile> file, const std::string& path) {
+  const int64_t size = file->size();
   if (size < 8) return BadSafetensors(path, "it is too short for a safetensors file");
   uint64_t header_bytes = 0;
-  if (absl::Status s = (*file)->Read(0, 8, &header_bytes); !s.ok()) return s;
+  if (absl::Status s = file->Read(0, 8, &header_bytes); !s.ok()) return s;
   if (header_bytes > static_cast<uint64_t>(std::min(kMaxSafetensorsHeader, size - 8))) {
     return BadSafetensors(
         path, absl::StrCat("its header claims ", header_bytes, " bytes; the file has ", size - 8,
                            " more, and at most ", kMaxSafetensorsHeader, " are accepted"));
   }
   std::string text(header_bytes, '\0');
-  if (absl::Status s = (*file)->Read(8, static_cast<int64_t>(header_bytes), text.data()); !s.ok()) {
+  if (absl::Status s = file->Read(8, static_cast<int64_t>(header_bytes), text.data()); !s.ok()) {
     return s;
   }
   std::string twice;
@@ -150,7 +156,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(FileSyste
   if (expected != size) {
     return BadSafetensors(path, absl::StrCat(size - expected, " bytes after the last tensor"));
   }
-  result->file_ = *std::move(file);
+  result->file_ = std::move(file);
   return result;
 }
 
@@ -163,13 +169,13 @@ absl::Status SafetensorsFile::Read(const SafetensorsEntry& entry, int64_t offset
 }
 
 SafetensorsWriter::SafetensorsWriter(FileSystem& files, std::string path)
-    : files_(files), path_(std::move(path)) {}
+    : files_(&files), path_(std::move(path)) {}
 
-SafetensorsWriter::~SafetensorsWriter() {
-  if (file_ == nullptr) return;
-  file_.reset();
-  files_.Remove(path_ + ".tmp").IgnoreError();
-}
+SafetensorsWriter::SafetensorsWriter(std::unique_ptr<CheckpointStore::Upload> upload,
+                                     std::string name)
+    : files_(nullptr), path_(std::move(name)), file_(std::move(upload)) {}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
 
 absl::Status SafetensorsWriter::Begin(const std::vector<Tensor>& tensors,
                                       const std::map<std::string, std::string>& metadata) {
@@ -196,9 +202,11 @@ absl::Status SafetensorsWriter::Begin(const std::vector<Tensor>& tensors,
   }
   header += "}";
   while (header.size() % 8 != 0) header += ' ';
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files_.Create(path_ + ".tmp");
-  if (!file.ok()) return file.status();
-  file_ = *std::move(file);
+  if (files_ != nullptr) {
+    absl::StatusOr<std::unique_ptr<AtomicFile>> file = AtomicFile::Create(*files_, path_);
+    if (!file.ok()) return file.status();
+    file_ = *std::move(file);
+  }
   const uint64_t length = header.size();
   std::string start(reinterpret_cast<const char*>(&length), 8);
   start += header;
@@ -219,14 +227,7 @@ absl::StatusOr<SafetensorsWriter::Written> SafetensorsWriter::Finish() {
     return absl::InternalError(absl::StrCat("'", path_, "': ", written_, " bytes written, ",
                                             declared_bytes_, " announced"));
   }
-  absl::Status s = file_->Sync();
-  if (s.ok()) s = file_->Close();
-  if (s.ok()) s = files_.Rename(path_ + ".tmp", path_);
-  if (!s.ok()) return s;  // the destructor removes the file
-  file_.reset();
-  const size_t slash = path_.rfind('/');
-  s = files_.SyncDirectory(slash == std::string::npos ? "." : path_.substr(0, slash + 1));
-  if (!s.ok()) return s;
+  if (absl::Status s = file_->Commit(); !s.ok()) return s;
   return Written{hash_.Hex(), total_};
 }
 

@@ -13,6 +13,7 @@
 #include "base/file_system.h"
 #include "base/sha256.h"
 #include "ops/tensor/shape.h"
+#include "storage/checkpoint_store.h"
 
 namespace espalier {
 
@@ -27,6 +28,9 @@ class SafetensorsFile {
  public:
   // Returns InvalidArgument naming the file and the invalid tensor or field.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(FileSystem& files,
+                                                               const std::string& path);
+  // The same of an open file; `path` names it in errors.
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(std::unique_ptr<ReadableFile> file,
                                                                const std::string& path);
 
   const std::map<std::string, SafetensorsEntry>& tensors() const { return tensors_; }
@@ -56,10 +60,13 @@ class SafetensorsWriter {
     int64_t bytes = 0;
   };
 
+  // Writes `path`, under a temporary name until Finish.
   SafetensorsWriter(FileSystem& files, std::string path);
+  // Writes `upload`; `name` names it in errors.
+  SafetensorsWriter(std::unique_ptr<CheckpointStore::Upload> upload, std::string name);
   ~SafetensorsWriter();
 
-  // Creates `path`.tmp with the header.
+  // Writes the header.
   absl::Status Begin(const std::vector<Tensor>& tensors,
                      const std::map<std::string, std::string>& metadata);
   absl::Status Append(const void* data, int64_t bytes);
@@ -68,9 +75,9 @@ class SafetensorsWriter {
   absl::StatusOr<Written> Finish();
 
  private:
-  FileSystem& files_;
+  FileSystem* const files_;  // null: to `upload`
   const std::string path_;
-  std::unique_ptr<WritableFile> file_;
+  std::unique_ptr<CheckpointStore::Upload> file_;
   Sha256 hash_;
   int64_t declared_bytes_ = 0;
   int64_t written_ = 0;

@@ -20,7 +20,7 @@ namespace espalier {
 
 class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service {
  public:
-  // `data_dir`: what workers are told.
+  // `data_dir`: what workers are told; they share it.
   explicit FakeCoordinator(std::string data_dir) : data_dir_(std::move(data_dir)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -87,6 +87,7 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
     epochs_[request->name()] = ++epoch_;
     reply->mutable_lease()->set_worker_id(absl::StrCat("w", epoch_));
     reply->set_data_dir(data_dir_);
+    reply->set_shares_data_dir(true);
     call_keys_[reply->lease().worker_id()] = request->call_key();
     reply->mutable_lease()->set_epoch(epoch_);
     reply->set_heartbeat_seconds(0.05);

@@ -5,16 +5,16 @@
 
 namespace espalier {
 
-absl::Status LoadInitialValues(FileSystem& files, const v1::LoadProgramRequest& request,
+absl::Status LoadInitialValues(JobStorage& storage, const v1::LoadProgramRequest& request,
                                const std::function<bool()>& cancelled, Executor& training,
                                Executor* evaluation) {
   const bool from_elsewhere = !request.checkpoint_dir().empty() || !request.init_folder().empty();
-  absl::Status status =
-      LoadStoredValues(files, request.values_folder(), !from_elsewhere, cancelled, training);
+  absl::Status status = LoadStoredValues(storage.inputs(), request.values_folder(), !from_elsewhere,
+                                         cancelled, training);
   // Evaluation reads the parameters of training.
   if (status.ok() && evaluation != nullptr) {
-    status = LoadStoredValues(files, request.values_folder(), /*parameters=*/false, cancelled,
-                              *evaluation);
+    status = LoadStoredValues(storage.inputs(), request.values_folder(), /*parameters=*/false,
+                              cancelled, *evaluation);
   }
   if (!status.ok() || !request.checkpoint_dir().empty() || request.init_folder().empty()) {
     return status;
@@ -22,7 +22,10 @@ absl::Status LoadInitialValues(FileSystem& files, const v1::LoadProgramRequest& 
   // The coordinator has validated the folder against the whole model; this rank may hold a shard.
   WeightMap by_name;
   by_name.ignored = {""};
-  return LoadWeights(request.init_folder(), by_name, training);
+  WeightLoadOptions loading;
+  loading.files = &storage.files();
+  loading.cancelled = cancelled;
+  return LoadWeights(request.init_folder(), by_name, training, loading);
 }
 
 }  // namespace espalier

@@ -34,8 +34,7 @@ absl::Status Merge(v1::RankCommand message, v1::RankCommand* whole) {
 
 }  // namespace
 
-absl::Status ServeSession(SessionJob& job, SessionStream* stream,
-                          const std::function<absl::Status(const std::string&)>& check_folder) {
+absl::Status ServeSession(SessionJob& job, SessionStream* stream) {
   if (absl::Status s = job.Connect(); !s.ok()) return s;
   if (!stream->Write(v1::RankResult())) return absl::OkStatus();
   v1::RankCommand message, command;
@@ -44,10 +43,6 @@ absl::Status ServeSession(SessionJob& job, SessionStream* stream,
     if (absl::Status s = Merge(std::move(message), &command); !s.ok()) return s;
     message.Clear();
     if (more) continue;
-    if (command.has_checkpoint()) {
-      absl::Status allowed = check_folder(command.checkpoint().directory());
-      if (!allowed.ok()) return allowed;
-    }
     absl::Status s =
         job.Run(std::exchange(command, v1::RankCommand()), [&](const v1::RankResult& result) {
           return stream->Write(result) ? absl::OkStatus()

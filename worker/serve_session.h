@@ -1,9 +1,6 @@
 // Runs the commands of a stream on a session's rank.
 #pragma once
 
-#include <functional>
-#include <string>
-
 #include "absl/status/status.h"
 #include "espalier/v1/worker.grpc.pb.h"
 #include "worker/session_job.h"
@@ -13,9 +10,7 @@ namespace espalier {
 using SessionStream = grpc::ServerReaderWriter<v1::RankResult, v1::RankCommand>;
 
 // Connects the rank to its peers, says that it is ready, and runs commands until the stream ends.
-// Returns the error of a command, after which the session is over. `check_folder` checks the
-// folders that commands name.
-absl::Status ServeSession(SessionJob& job, SessionStream* stream,
-                          const std::function<absl::Status(const std::string&)>& check_folder);
+// Returns the error of a command, after which the session is over.
+absl::Status ServeSession(SessionJob& job, SessionStream* stream);
 
 }  // namespace espalier

@@ -83,7 +83,7 @@ class ServingFixture : public testing::Test {
       model.job = job;
       model.bytes = program.arena_bytes();
       *model.request.mutable_program() = std::move(program);
-      model.request.set_folder(folder);
+      model.request.set_folder(absl::StrCat("serving-", seed));  // in TempDir()
       SetWeights(weights, &model.request);
       *model.request.mutable_limits() = ToProto(limits, 8);
       ranks.push_back(std::move(model));

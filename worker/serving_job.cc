@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<ServingJob>> ServingJob::Load(const v1::StartServ
   }
   std::unique_ptr<ServingJob> job(new ServingJob(options.device_thread));
   WeightLoadOptions loading;
-  loading.files = options.files;
+  loading.files = &options.storage->files();
   loading.cancelled = options.cancelled;
   // Writes host memory on this thread; memory of other devices on the device's thread, in chunks
   // between the steps of other models.

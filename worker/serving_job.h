@@ -10,12 +10,12 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "base/file_system.h"
 #include "espalier/v1/worker.pb.h"
 #include "serving/runner/model_runner.h"
 #include "worker/device/device.h"
 #include "worker/device/device_thread.h"
 #include "worker/runner/program_model_runner.h"
+#include "worker/storage/job_storage.h"
 #include "worker/worker_job.h"
 
 namespace espalier {
@@ -25,7 +25,7 @@ struct ServingJobOptions {
   // loads.
   Device* device = nullptr;
   DeviceThread* device_thread = nullptr;
-  FileSystem* files = nullptr;  // holds the models
+  std::shared_ptr<JobStorage> storage;  // holds the models
   // Connects to the other ranks, if any. Gives up when `cancelled` returns true.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
       int rank, int size, const PeerTimeouts& timeouts, std::function<bool()> cancelled)>

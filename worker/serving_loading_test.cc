@@ -132,6 +132,9 @@ class ServingLoadingTest : public ServingFixture {
     WorkerServiceOptions options;
     options.device = device_.get();
     options.files = &gate_;
+    options.storage = [this](const v1::Attempt&) {
+      return JobStorage::InFolder(gate_, testing::TempDir(), testing::TempDir());
+    };
     service_ = std::make_unique<WorkerService>(options);
     service_->SetEpoch(Epoch());
     int port = 0;
@@ -147,7 +150,7 @@ class ServingLoadingTest : public ServingFixture {
   // Loads a model on another thread; blocks after this many reads of its files.
   struct Loading {
     Loading(ServingLoadingTest& test, const Model& model, uint64_t attempt, int reads) {
-      test.gate_.Hold(model.request.folder(), reads);
+      test.gate_.Hold(JoinPath(testing::TempDir(), model.request.folder()), reads);
       thread = std::thread([this, &test, &model, attempt] {
         status = test.Load(model, attempt);
         done = true;
@@ -300,7 +303,8 @@ TEST_F(ServingLoadingTest, TruncatedFileDoesNotAffectOtherModels) {
   Loading loading(*this, small, 1, 7);
   EXPECT_TRUE(loading.waits);
   EXPECT_NE(steps.Next(1), "");
-  const std::string path = JoinPath(small.request.folder(), "model.safetensors");
+  const std::string path =
+      JoinPath(JoinPath(testing::TempDir(), small.request.folder()), "model.safetensors");
   std::filesystem::resize_file(path, 4096);
   gate_.Release();
   loading.thread.join();

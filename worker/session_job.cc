@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<SessionJob>> SessionJob::Load(const v1::LoadProgr
         absl::StrCat("session: the borders ", b.ShortDebugString(), " do not ascend within ",
                      request.program().instructions_size(), " instructions"));
   }
-  absl::Status s = LoadInitialValues(*options.files, request, options.cancelled, *job->training_,
+  absl::Status s = LoadInitialValues(*options.storage, request, options.cancelled, *job->training_,
                                      job->evaluation_.get());
   if (!s.ok()) return s;
   return job;
@@ -194,8 +194,8 @@ absl::Status SessionJob::Run(v1::RankCommand command, const Emit& emit) {
       break;
     case v1::RankCommand::kCheckpoint: {
       absl::StatusOr<v1::CheckpointShard> shard =
-          WriteShardOf(*options_.files, *training_, command.checkpoint().directory(),
-                       command.checkpoint().steps_done());
+          WriteShardOf(options_.storage->checkpoints(), *training_,
+                       command.checkpoint().directory(), command.checkpoint().steps_done());
       if (!shard.ok()) return shard.status();
       *result.mutable_shard() = *std::move(shard);
       break;

@@ -37,7 +37,10 @@ class SessionJob : public WorkerJob {
   // Runs one whole command and passes its answer to `emit`, in one or more messages. Blocks.
   absl::Status Run(v1::RankCommand command, const Emit& emit);
 
-  void Abort(const std::string& reason) override { peers_.Abort(reason); }
+  void Abort(const std::string& reason) override {
+    options_.storage->Cancel();
+    peers_.Abort(reason);
+  }
   std::unique_ptr<Communicator> TakeCommunicator() override;
 
  private:

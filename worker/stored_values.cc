@@ -38,7 +38,7 @@ absl::Status FillByRows(CheckpointReader& reader, int index, std::vector<char>* 
 
 }  // namespace
 
-absl::Status LoadStoredValues(FileSystem& files, const std::string& folder, bool parameters,
+absl::Status LoadStoredValues(ObjectReader& store, const std::string& folder, bool parameters,
                               const std::function<bool()>& cancelled, Executor& executor) {
   std::vector<int> wanted;
   for (int i = 0; i < executor.num_buffers(); ++i) {
@@ -56,7 +56,7 @@ absl::Status LoadStoredValues(FileSystem& files, const std::string& folder, bool
     return absl::Status(status.code(), absl::StrCat("values of the model in '", folder,
                                                     "': ", std::string(status.message())));
   };
-  absl::StatusOr<std::unique_ptr<CheckpointReader>> reader = CheckpointReader::Open(files, folder);
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> reader = CheckpointReader::Open(store, folder);
   if (!reader.ok()) return annotate(reader.status());
   std::vector<char> bytes;
   for (int i : wanted) {

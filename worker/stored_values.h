@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "base/file_system.h"
+#include "storage/object_reader.h"
 #include "worker/executor/executor.h"
 
 namespace espalier {
@@ -17,7 +17,7 @@ namespace espalier {
 // naming a buffer if `folder` is empty; NotFound or InvalidArgument naming a tensor that is missing
 // or has another type or shape; DataLoss if a file is damaged; Cancelled once `cancelled`, if
 // given, returns true.
-absl::Status LoadStoredValues(FileSystem& files, const std::string& folder, bool parameters,
+absl::Status LoadStoredValues(ObjectReader& store, const std::string& folder, bool parameters,
                               const std::function<bool()>& cancelled, Executor& executor);
 
 }  // namespace espalier

@@ -24,7 +24,7 @@ class TrainingJobTest : public testing::Test {
   TrainingJobTest() {
     RegisterAllOperators(registry_);
     options_.device = device_.get();
-    options_.files = files_.get();
+    options_.storage = JobStorage::InFolder(*files_, testing::TempDir(), testing::TempDir());
     options_.open_dataset = [](const v1::Dataset&) {
       return Dataset::FromText(std::string(1000, 'e'), kSequence, 0);
     };

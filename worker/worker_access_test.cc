@@ -1,4 +1,4 @@
-// Whose calls a worker takes, and which folders they may name.
+// Whose calls a worker takes, and which files they may name.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -10,6 +10,7 @@
 #include "base/file_system.h"
 #include "base/net/authenticated_channel.h"
 #include "espalier/v1/worker.grpc.pb.h"
+#include "storage/data_dir_id.h"
 #include "worker/fake_coordinator.h"
 #include "worker/local_worker.h"
 #include "worker/rpc_test_util.h"
@@ -53,26 +54,26 @@ class WorkerAccessTest : public testing::Test {
     request.mutable_attempt()->set_worker_epoch(coordinator_.EpochOf("a"));
     return request;
   }
-  StatusCode Call(const v1::LoadProgramRequest& request) {
+  grpc::Status Call(const v1::LoadProgramRequest& request) {
     grpc::ClientContext context;
     v1::LoadProgramReply reply;
-    return stub_->LoadProgram(&context, request, &reply).error_code();
+    return stub_->LoadProgram(&context, request, &reply);
   }
-  StatusCode Call(const v1::StartServingRequest& request) {
+  grpc::Status Call(const v1::StartServingRequest& request) {
     grpc::ClientContext context;
     v1::StartServingReply reply;
-    return stub_->StartServing(&context, request, &reply).error_code();
+    return stub_->StartServing(&context, request, &reply);
   }
-  StatusCode Call(const v1::RunRequest& request) {
+  grpc::Status Call(const v1::RunRequest& request) {
     grpc::ClientContext context;
-    return stub_->Run(&context, request)->Finish().error_code();
+    return stub_->Run(&context, request)->Finish();
   }
   StatusCode Train(const std::string& uri) {
     auto request = For<v1::LoadProgramRequest>();
     request.mutable_dataset()->set_uri(uri);
     request.mutable_dataset()->set_format(v1::Dataset::TEXT);
     request.mutable_dataset()->set_sequence_length(16);
-    return Call(request);
+    return Call(request).error_code();
   }
 
   const std::string top_ = JoinPath(testing::TempDir(), "worker_access");
@@ -94,14 +95,20 @@ TEST_F(WorkerAccessTest, DatasetsBeneathItsRootsAreOpenedAndNoOthers) {
   EXPECT_EQ(Train(sets_ + "/text"), StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(WorkerAccessTest, FoldersOfCallsAreInTheDataFolder) {
+TEST_F(WorkerAccessTest, NamesOfCallsStayWithinTheStores) {
   Start();
-  using Call = std::function<StatusCode(const std::string& folder)>;
+  using Call = std::function<grpc::Status(const std::string& folder)>;
   const std::pair<const char*, Call> fields[] = {
       {"checkpoint_root",
        [&](const std::string& folder) {
          auto request = For<v1::RunRequest>();
          request.set_checkpoint_root(folder);
+         return WorkerAccessTest::Call(request);
+       }},
+      {"stream.path",
+       [&](const std::string& path) {
+         auto request = For<v1::RunRequest>();
+         request.add_stream()->set_path(path);
          return WorkerAccessTest::Call(request);
        }},
       {"checkpoint_dir",
@@ -116,6 +123,12 @@ TEST_F(WorkerAccessTest, FoldersOfCallsAreInTheDataFolder) {
          request.set_init_folder(folder);
          return WorkerAccessTest::Call(request);
        }},
+      {"values_folder",
+       [&](const std::string& folder) {
+         auto request = For<v1::LoadProgramRequest>();
+         request.set_values_folder(folder);
+         return WorkerAccessTest::Call(request);
+       }},
       {"folder",
        [&](const std::string& folder) {
          auto request = For<v1::StartServingRequest>();
@@ -124,30 +137,43 @@ TEST_F(WorkerAccessTest, FoldersOfCallsAreInTheDataFolder) {
        }},
       {"adapter_folders", [&](const std::string& folder) {
          auto request = For<v1::StartServingRequest>();
-         request.set_folder(data_ + "/model");
-         request.add_adapter_folders(data_ + "/adapter");
+         request.set_folder("model");
+         request.add_adapter_folders("adapter");
          request.add_adapter_folders(folder);
          return WorkerAccessTest::Call(request);
        }}};
-  std::filesystem::remove(data_ + "/link");
-  std::filesystem::create_directory_symlink("/etc", data_ + "/link");
   for (const auto& [field, call] : fields) {
-    for (const std::string& folder : {std::string("/etc"), outside_, data_ + "/../outside", data_,
-                                      data_ + "/link", data_ + "-of-others", std::string("data")}) {
-      EXPECT_EQ(call(folder), StatusCode::PERMISSION_DENIED) << field << " " << folder;
+    const auto refuses = [&, field = std::string(field)](const std::string& folder) {
+      const grpc::Status status = call(folder);
+      return status.error_code() == StatusCode::INVALID_ARGUMENT &&
+             status.error_message().rfind(field + ": ", 0) == 0;
+    };
+    for (const std::string& folder :
+         {std::string("/etc"), data_, std::string("../outside"), std::string("a/../../outside"),
+          std::string("a//b"), std::string("a/"), std::string(".")}) {
+      EXPECT_TRUE(refuses(folder)) << field << " " << folder;
     }
-    EXPECT_NE(call(data_ + "/checkpoints/job"), StatusCode::PERMISSION_DENIED) << field;
+    EXPECT_FALSE(refuses("job/step-1")) << field;
   }
 }
 
+// A host may have the coordinator's data folder at another place.
 TEST_F(WorkerAccessTest, CommandLineNamesTheDataFolderBeforeTheCoordinator) {
+  std::ofstream(sets_ + "/" + kDataDirIdFile) << "the id";
   options_.data_dir = sets_;
   Start();
-  auto request = For<v1::RunRequest>();
-  request.set_checkpoint_root(data_ + "/checkpoints");
-  EXPECT_EQ(Call(request), StatusCode::PERMISSION_DENIED);
-  request.set_checkpoint_root(sets_ + "/checkpoints");
-  EXPECT_NE(Call(request), StatusCode::PERMISSION_DENIED);
+  const auto sees = [this](const std::string& id) {
+    v1::ProbeRequest request;
+    request.set_data_dir(data_);
+    request.set_data_dir_id(id);
+    v1::ProbeReply reply;
+    grpc::ClientContext context;
+    const grpc::Status status = stub_->Probe(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply.sees_data_dir() && reply.may_write();
+  };
+  EXPECT_TRUE(sees("the id"));
+  EXPECT_FALSE(sees("another"));
   options_.data_dir = "/";
   EXPECT_EQ(StartWorker(options_).status().code(), absl::StatusCode::kFailedPrecondition);
 }

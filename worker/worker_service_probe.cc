@@ -21,10 +21,11 @@ grpc::Status WorkerService::Probe(grpc::ServerContext* context, const v1::ProbeR
       return ToGrpc(absl::FailedPreconditionError("another worker answers at this address"));
     }
   }
-  const std::string file = JoinPath(request->data_dir(), kDataDirIdFile);
+  const std::string folder = options_.data_dir.empty() ? request->data_dir() : options_.data_dir;
+  const std::string file = JoinPath(folder, kDataDirIdFile);
   absl::StatusOr<std::string> id = ReadWholeFile(*options_.files, file, kMaxDataDirIdBytes);
   reply->set_sees_data_dir(id.ok() && *id == request->data_dir_id());
-  reply->set_may_write(reply->sees_data_dir() && access(request->data_dir().c_str(), W_OK) == 0);
+  reply->set_may_write(reply->sees_data_dir() && access(folder.c_str(), W_OK) == 0);
   return grpc::Status::OK;
 }
 

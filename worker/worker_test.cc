@@ -1,4 +1,4 @@
-// Workers over real gRPC and Gloo with a fake coordinator.
+// Workers over real gRPC with a fake coordinator.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,6 +14,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "storage/data_dir_id.h"
+#include "storage/folder_checkpoint_store.h"
 #include "storage/manifest.h"
 #include "worker/fake_coordinator.h"
 #include "worker/local_worker.h"
@@ -161,7 +162,7 @@ class WorkerTest : public testing::Test {
     request.set_first_step(first);
     request.set_last_step(last);
     request.set_checkpoint_every_steps(every);
-    request.set_checkpoint_root(root_ + "/checkpoints");
+    request.set_checkpoint_root("job");
     request.set_evaluate_at_end(true);
     grpc::ClientContext context;
     auto reader = stub.Run(&context, request);
@@ -240,13 +241,14 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
 
   // As the coordinator: write the manifest when both shards exist.
   auto files = NewPosixFileSystem();
+  FolderCheckpointStore store(*files, root_ + "/checkpoints");
   Manifest manifest;
   manifest.job_id = "job";
   manifest.steps_done = 4;
   for (const RunResult& r : results) {
     manifest.files.push_back({r.shards[0].file(), r.shards[0].sha256(), r.shards[0].bytes()});
   }
-  ASSERT_TRUE(WriteManifest(*files, results[0].shards[0].directory(), manifest).ok());
+  ASSERT_TRUE(WriteManifest(store, results[0].shards[0].directory(), manifest).ok());
 
   b->Stop();
   EXPECT_EQ(coordinator_.left(), 1);
@@ -274,8 +276,9 @@ TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {
 
   // A damaged checkpoint must not be used.
   {
-    std::fstream shard(JoinPath(request.checkpoint_dir(), results[0].shards[0].file()),
-                       std::ios::in | std::ios::out | std::ios::binary);
+    std::fstream shard(
+        JoinPath(root_ + "/checkpoints/" + request.checkpoint_dir(), results[0].shards[0].file()),
+        std::ios::in | std::ios::out | std::ios::binary);
     shard.seekg(-1, std::ios::end);
     const char last = static_cast<char>(shard.get());
     shard.seekp(-1, std::ios::end);
@@ -386,7 +389,7 @@ TEST_F(WorkerTest, ErrorsNameWhatIsWrong) {
   request.mutable_dataset()->set_uri("relative/path");
   expect(request, "absolute path");
   request = LoadRequest("a", 1, plan, 0);
-  request.set_checkpoint_dir(root_ + "/none");
+  request.set_checkpoint_dir("none");
   expect(request, "no finished checkpoint");
   request = LoadRequest("a", 1, plan, 0);
   request.mutable_program()->mutable_instructions(0)->mutable_load_batch()->set_buffer(9999);

@@ -5,24 +5,28 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <set>
-#include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "storage/checkpoint.h"
 #include "storage/manifest.h"
 
 namespace espalier {
 namespace {
 
-std::vector<std::string> NamesIn(FileSystem& files, const std::string& folder) {
-  absl::StatusOr<std::vector<std::string>> names = files.List(folder);
-  return names.ok() ? *std::move(names) : std::vector<std::string>();
-}
-
-void RemoveWithinJob(const std::string& job_folder, const std::string& within_job) {
-  std::error_code failed;
-  std::filesystem::remove_all(std::filesystem::path(job_folder) / within_job, failed);
+absl::StatusOr<std::vector<StoredCheckpoint>> WholeCheckpoints(CheckpointStore& store,
+                                                               const std::string& job) {
+  absl::StatusOr<std::vector<StoredCheckpoint>> all = ListCheckpoints(store, job);
+  if (!all.ok()) return all.status();
+  std::vector<StoredCheckpoint> whole;
+  for (StoredCheckpoint& found : *all) {
+    const absl::Status there =
+        CheckCheckpoint(store, JoinPath(job, found.within_job), found.steps_done);
+    if (there.ok()) whole.push_back(std::move(found));
+    if (!there.ok() && !MeansDamage(there)) return there;
+  }
+  return whole;
 }
 
 }  // namespace
@@ -33,72 +37,83 @@ std::string CheckpointWithinJob(const std::string& directory) {
   return (path.parent_path().filename() / path.filename()).string();
 }
 
-std::vector<StoredCheckpoint> ListCheckpoints(FileSystem& files, const std::string& job_folder) {
+absl::StatusOr<std::vector<StoredCheckpoint>> ListCheckpoints(CheckpointStore& store,
+                                                              const std::string& job) {
+  const absl::StatusOr<std::vector<ObjectReader::Object>> objects = store.List(job);
+  if (!objects.ok()) return objects.status();
   std::vector<StoredCheckpoint> found;
-  for (const std::string& attempt : NamesIn(files, job_folder)) {
-    for (const std::string& name : NamesIn(files, JoinPath(job_folder, attempt))) {
-      const std::string within_job = JoinPath(attempt, name);
-      absl::StatusOr<Manifest> manifest = ReadManifest(files, JoinPath(job_folder, within_job));
-      if (manifest.ok()) found.push_back({within_job, manifest->steps_done});
-    }
+  for (const ObjectReader::Object& object : *objects) {
+    const std::vector<std::string> parts = absl::StrSplit(object.name, '/');
+    if (parts.size() != 4 || parts[3] != kManifestFile) continue;
+    const std::string within_job = JoinPath(parts[1], parts[2]);
+    const absl::StatusOr<Manifest> manifest = ReadManifest(store, JoinPath(job, within_job));
+    if (manifest.ok()) found.push_back({within_job, manifest->steps_done});
+    if (absl::IsUnavailable(manifest.status())) return manifest.status();
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.steps_done > b.steps_done; });
   return found;
 }
 
-StoredCheckpoint FindCheckpoint(FileSystem& files, const std::string& job_folder,
-                                int64_t steps_done) {
-  for (const StoredCheckpoint& found : ListCheckpoints(files, job_folder)) {
-    if (found.steps_done != steps_done) continue;
-    const std::string folder = JoinPath(job_folder, found.within_job);
-    if (CheckCheckpoint(files, folder, steps_done).ok()) return found;
+absl::StatusOr<StoredCheckpoint> FindCheckpoint(CheckpointStore& store, const std::string& job,
+                                                int64_t steps_done) {
+  const absl::StatusOr<std::vector<StoredCheckpoint>> whole = WholeCheckpoints(store, job);
+  if (!whole.ok()) return whole.status();
+  for (const StoredCheckpoint& found : *whole) {
+    if (found.steps_done == steps_done) return found;
   }
-  return {};
+  return StoredCheckpoint();
 }
 
-StoredCheckpoint FindCheckpointBefore(FileSystem& files, const std::string& job_folder,
-                                      int64_t steps_done) {
-  for (const StoredCheckpoint& found : ListCheckpoints(files, job_folder)) {
-    if (found.steps_done >= steps_done) continue;
-    const std::string folder = JoinPath(job_folder, found.within_job);
-    if (CheckCheckpoint(files, folder, found.steps_done).ok()) return found;
+absl::StatusOr<StoredCheckpoint> FindCheckpointBefore(CheckpointStore& store,
+                                                      const std::string& job, int64_t steps_done) {
+  const absl::StatusOr<std::vector<StoredCheckpoint>> whole = WholeCheckpoints(store, job);
+  if (!whole.ok()) return whole.status();
+  for (const StoredCheckpoint& found : *whole) {
+    if (found.steps_done < steps_done) return found;
   }
-  return {};
+  return StoredCheckpoint();
 }
 
-StoredCheckpoint ReplaceCheckpoint(FileSystem& files, const std::string& job_folder,
-                                   const StoredCheckpoint& damaged) {
-  const std::string manifest = JoinPath(JoinPath(job_folder, damaged.within_job), kManifestFile);
+absl::StatusOr<StoredCheckpoint> ReplaceCheckpoint(CheckpointStore& store, const std::string& job,
+                                                   const StoredCheckpoint& damaged) {
+  const std::string manifest = JoinPath(JoinPath(job, damaged.within_job), kManifestFile);
   // It may be what is missing.
-  files.Rename(manifest, absl::StrCat(manifest, ".damaged")).IgnoreError();
-  StoredCheckpoint later;
-  for (const StoredCheckpoint& other : ListCheckpoints(files, job_folder)) {
-    if (other.within_job == damaged.within_job) continue;
-    if (!CheckCheckpoint(files, JoinPath(job_folder, other.within_job), other.steps_done).ok()) {
-      continue;
+  const absl::StatusOr<std::string> text = ReadObject(store, manifest, kMaxManifestBytes);
+  if (text.ok()) {
+    absl::Status moved = store.PutIfAbsent(absl::StrCat(manifest, ".damaged"), *text);
+    if (moved.ok() || absl::IsAlreadyExists(moved)) moved = store.Delete(manifest);
+    if (!moved.ok()) {
+      spdlog::warn("the damaged checkpoint {} of {} keeps its manifest: {}", damaged.within_job,
+                   job, moved.ToString());
     }
+  }
+  const absl::StatusOr<std::vector<StoredCheckpoint>> whole = WholeCheckpoints(store, job);
+  if (!whole.ok()) return whole.status();
+  StoredCheckpoint later;
+  for (const StoredCheckpoint& other : *whole) {
+    if (other.within_job == damaged.within_job) continue;
     if (other.steps_done <= damaged.steps_done) return other;
     later = other;
   }
   return later;
 }
 
-absl::Status CheckCheckpoint(FileSystem& files, const std::string& directory, int64_t steps_done) {
-  absl::StatusOr<Manifest> manifest = ReadManifest(files, directory);
+absl::Status CheckCheckpoint(CheckpointStore& store, const std::string& folder,
+                             int64_t steps_done) {
+  absl::StatusOr<Manifest> manifest = ReadManifest(store, folder);
   if (!manifest.ok()) return manifest.status();
   if (manifest->steps_done != steps_done) {
-    return absl::DataLossError(absl::StrCat("'", directory, "' is of step ", manifest->steps_done,
+    return absl::DataLossError(absl::StrCat("'", folder, "' is of step ", manifest->steps_done,
                                             ", the job's record says ", steps_done));
   }
-  return CheckShardSizes(files, directory, *manifest);
+  return CheckShardSizes(store, folder, *manifest);
 }
 
-absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory, int64_t steps_done,
+absl::Status VerifyCheckpoint(CheckpointStore& store, const std::string& folder, int64_t steps_done,
                               const std::function<bool()>& stopped) {
-  if (absl::Status s = CheckCheckpoint(files, directory, steps_done); !s.ok()) return s;
-  absl::StatusOr<std::unique_ptr<CheckpointReader>> reader =
-      CheckpointReader::Open(files, directory);
+  if (absl::Status s = CheckCheckpoint(store, folder, steps_done); !s.ok()) return s;
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> reader = CheckpointReader::Open(store, folder);
   return reader.ok() ? (*reader)->VerifyAll(stopped) : reader.status();
 }
 
@@ -107,54 +122,42 @@ bool MeansDamage(const absl::Status& status) {
          absl::IsInvalidArgument(status);
 }
 
-void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const std::string& keep,
+void RemoveCheckpoints(CheckpointStore& store, const std::string& job, const std::string& keep,
                        int64_t best_steps) {
-  std::error_code failed;
-  if (keep.empty()) {
-    for (const std::string& name : NamesIn(files, job_folder)) {
-      if (name != kStreamFolder) RemoveWithinJob(job_folder, name);
+  std::vector<std::string> stay = {JoinPath(job, kStreamFolder)};
+  if (!keep.empty()) {
+    const absl::StatusOr<Manifest> manifest = ReadManifest(store, JoinPath(job, keep));
+    const absl::StatusOr<std::vector<StoredCheckpoint>> all = ListCheckpoints(store, job);
+    if (!manifest.ok() || !all.ok()) {
+      spdlog::warn("the checkpoint {} of {} cannot be read: {}; nothing is removed", keep, job,
+                   (manifest.ok() ? all.status() : manifest.status()).ToString());
+      return;
     }
-    std::filesystem::remove(job_folder, failed);  // if it is empty
-    return;
-  }
-  const std::string kept = JoinPath(job_folder, keep);
-  if (!std::filesystem::exists(JoinPath(kept, kManifestFile), failed)) {
-    spdlog::warn("the checkpoint {} is not there; nothing in {} is removed", keep, job_folder);
-    return;
-  }
-  std::set<std::string> stay = {keep};
-  if (absl::StatusOr<Manifest> manifest = ReadManifest(files, kept); manifest.ok()) {
+    stay.push_back(JoinPath(job, keep));
     bool spare = false;
-    for (const StoredCheckpoint& other : ListCheckpoints(files, job_folder)) {
+    for (const StoredCheckpoint& other : *all) {
       if (other.steps_done >= manifest->steps_done) continue;
-      if (!spare || other.steps_done == best_steps) stay.insert(other.within_job);
+      if (!spare || other.steps_done == best_steps) stay.push_back(JoinPath(job, other.within_job));
       spare = true;
     }
-  } else {
-    spdlog::warn("the checkpoint {} cannot be read: {}; nothing in {} is removed", keep,
-                 manifest.status().ToString(), job_folder);
-    return;
   }
-  for (const std::string& attempt : NamesIn(files, job_folder)) {
-    if (attempt == kStreamFolder) continue;
-    bool any = false;
-    for (const std::string& name : NamesIn(files, JoinPath(job_folder, attempt))) {
-      const bool stays = stay.count(JoinPath(attempt, name)) > 0;
-      if (!stays) RemoveWithinJob(job_folder, JoinPath(attempt, name));
-      any = any || stays;
-    }
-    if (!any) RemoveWithinJob(job_folder, attempt);
+  if (const absl::Status removed = store.DeleteExcept(job, stay); !removed.ok()) {
+    spdlog::warn("old checkpoints of {} stay: {}", job, removed.ToString());
   }
 }
 
-void RemoveOlderCheckpoints(FileSystem& files, const std::string& job_folder,
+void RemoveOlderCheckpoints(CheckpointStore& store, const std::string& job,
                             const StoredCheckpoint& newest, const std::string& spare,
                             int64_t best_steps) {
-  for (const StoredCheckpoint& other : ListCheckpoints(files, job_folder)) {
+  const absl::StatusOr<std::vector<StoredCheckpoint>> all = ListCheckpoints(store, job);
+  absl::Status status = all.status();
+  for (size_t i = 0; status.ok() && i < all->size(); ++i) {
+    const StoredCheckpoint& other = (*all)[i];
     if (other.steps_done >= newest.steps_done || other.within_job == spare) continue;
     if (other.steps_done == best_steps) continue;
-    RemoveWithinJob(job_folder, other.within_job);
+    status = store.Delete(JoinPath(job, other.within_job));
   }
+  if (!status.ok()) spdlog::warn("old checkpoints of {} stay: {}", job, status.ToString());
 }
 
 }  // namespace espalier

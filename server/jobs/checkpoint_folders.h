@@ -1,4 +1,4 @@
-// Paths of a job's checkpoints: <checkpoint root>/<job>/attempt-<n>/<one folder per checkpoint>.
+// A job's checkpoints in the store: <job>/attempt-<n>/<one folder per checkpoint>.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/file_system.h"
+#include "storage/checkpoint_store.h"
 
 namespace espalier {
 
-// The folder within a job's folder that holds the examples of its stream (example_stream.h).
+// The folder within a job's folder in the data folder that holds the examples of its stream
+// (example_stream.h).
 inline constexpr char kStreamFolder[] = "stream";
 
 // Returns the last two components of a checkpoint's path, which are what a job's record stores:
@@ -24,44 +25,45 @@ struct StoredCheckpoint {
   int64_t steps_done = 0;
 };
 
-// Returns the checkpoints in a job's folder whose manifest can be read, those of most steps first.
-std::vector<StoredCheckpoint> ListCheckpoints(FileSystem& files, const std::string& job_folder);
+// Returns the checkpoints of a job whose manifest can be read, those of most steps first. Errors
+// are those of the store: then nobody knows which there are.
+absl::StatusOr<std::vector<StoredCheckpoint>> ListCheckpoints(CheckpointStore& store,
+                                                              const std::string& job);
 
 // Returns the checkpoint of so many steps whose files are there; empty: there is none.
-StoredCheckpoint FindCheckpoint(FileSystem& files, const std::string& job_folder,
-                                int64_t steps_done);
+absl::StatusOr<StoredCheckpoint> FindCheckpoint(CheckpointStore& store, const std::string& job,
+                                                int64_t steps_done);
 // Returns the newest one of fewer steps; empty: there is none.
-StoredCheckpoint FindCheckpointBefore(FileSystem& files, const std::string& job_folder,
-                                      int64_t steps_done);
+absl::StatusOr<StoredCheckpoint> FindCheckpointBefore(CheckpointStore& store,
+                                                      const std::string& job, int64_t steps_done);
 
 // Makes a damaged checkpoint no checkpoint any more, and returns the one to use in its place: the
 // newest of at most as many steps, otherwise the oldest of more (the job's record may come from a
 // backup), otherwise none, which is step 0. Its files have the manifest's sizes.
-StoredCheckpoint ReplaceCheckpoint(FileSystem& files, const std::string& job_folder,
-                                   const StoredCheckpoint& damaged);
+absl::StatusOr<StoredCheckpoint> ReplaceCheckpoint(CheckpointStore& store, const std::string& job,
+                                                   const StoredCheckpoint& damaged);
 
 // Checks that a checkpoint of `steps_done` is there: its manifest, and the sizes of its files.
 // Returns an error for which MeansDamage holds if it is not.
-absl::Status CheckCheckpoint(FileSystem& files, const std::string& directory, int64_t steps_done);
+absl::Status CheckCheckpoint(CheckpointStore& store, const std::string& folder, int64_t steps_done);
 // Also reads all files and compares their hashes. Returns Cancelled once `stopped` returns true.
-absl::Status VerifyCheckpoint(FileSystem& files, const std::string& directory, int64_t steps_done,
+absl::Status VerifyCheckpoint(CheckpointStore& store, const std::string& folder, int64_t steps_done,
                               const std::function<bool()>& stopped);
 // Whether an error of reading a checkpoint blames its files. If not, the same files may be read
 // later.
 bool MeansDamage(const absl::Status& status);
 
-// Removes everything in a job's folder except its stream and the checkpoint `keep`, given as by
+// Removes all of a job in the store except its stream and the checkpoint `keep`, given as by
 // CheckpointWithinJob, the newest one of fewer steps, which is used if `keep` turns out to be
 // damaged, and those of `best_steps` steps, of a validation whose model is kept (0: none). If
-// `keep` is empty, removes the folder itself, unless there is a stream. If `keep` has no manifest
-// there, removes nothing: the rest may be all that is left of the job. Blocks; files that cannot be
-// removed stay.
-void RemoveCheckpoints(FileSystem& files, const std::string& job_folder, const std::string& keep,
+// `keep` is not empty and has no manifest there, removes nothing: the rest may be all that is left
+// of the job. Blocks; what cannot be removed stays.
+void RemoveCheckpoints(CheckpointStore& store, const std::string& job, const std::string& keep,
                        int64_t best_steps = 0);
 
 // Removes complete checkpoints of fewer steps than `newest`, except `spare` and those of
 // `best_steps` steps. For a running attempt, which may be writing others. Blocks.
-void RemoveOlderCheckpoints(FileSystem& files, const std::string& job_folder,
+void RemoveOlderCheckpoints(CheckpointStore& store, const std::string& job,
                             const StoredCheckpoint& newest, const std::string& spare,
                             int64_t best_steps = 0);
 

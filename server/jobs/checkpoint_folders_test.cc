@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/file_system.h"
+#include "storage/folder_checkpoint_store.h"
 #include "storage/manifest.h"
 
 namespace espalier {
@@ -16,15 +17,16 @@ namespace {
 class CheckpointFoldersTest : public ::testing::Test {
  protected:
   CheckpointFoldersTest()
-      : folder_(::testing::TempDir() + "/checkpoint-folders-" +
-                ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
+      : job_(std::string("checkpoint-folders-") +
+             ::testing::UnitTest::GetInstance()->current_test_info()->name()),
+        folder_(std::filesystem::path(::testing::TempDir()) / job_) {
     std::filesystem::remove_all(folder_);
     Add("attempt-1/step-10", 10);
     Add("attempt-1/step-20", 20);
     Add("attempt-2/step-20", 20);
     Add("attempt-2/step-30", 30);
     std::filesystem::create_directories(folder_ / "attempt-2/step-40");
-    std::ofstream(folder_ / "attempt-2/step-40/rank-0.tmp") << "x";
+    std::ofstream(folder_ / "attempt-2/step-40/rank-0.safetensors.tmp") << "x";
   }
 
   // A checkpoint of one file.
@@ -34,7 +36,7 @@ class CheckpointFoldersTest : public ::testing::Test {
     Manifest manifest;
     manifest.steps_done = steps_done;
     manifest.files = {{"rank-0", "", 1}};
-    ASSERT_EQ(WriteManifest(*files_, folder_ / within_job, manifest), absl::OkStatus());
+    ASSERT_EQ(WriteManifest(store_, JoinPath(job_, within_job), manifest), absl::OkStatus());
   }
 
   // Folders with files.
@@ -49,68 +51,68 @@ class CheckpointFoldersTest : public ::testing::Test {
   }
 
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
-  const std::filesystem::path folder_;
+  FolderCheckpointStore store_{*files_, ::testing::TempDir()};
+  const std::string job_;
+  const std::filesystem::path folder_;  // of the job
 };
 
 TEST_F(CheckpointFoldersTest, KeepsTwoCheckpointsForAnySpelling) {
-  const std::string other_spelling =
-      (folder_.parent_path() / "." / folder_.filename() / "attempt-1" / "..").string() + "/";
-  RemoveCheckpoints(*files_, other_spelling, CheckpointWithinJob("/moved/job-1/attempt-2/step-20"));
+  RemoveCheckpoints(store_, job_, CheckpointWithinJob("/moved/job-1/attempt-2/step-20"));
   EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-1/step-10", "attempt-2/step-20"}));
 }
 
 TEST_F(CheckpointFoldersTest, KeepsEverythingIfKeptCheckpointIsIncomplete) {
-  RemoveCheckpoints(*files_, folder_, "attempt-2/step-40");
-  RemoveCheckpoints(*files_, folder_, "attempt-3/step-30");
+  RemoveCheckpoints(store_, job_, "attempt-2/step-40");
+  RemoveCheckpoints(store_, job_, "attempt-3/step-30");
   EXPECT_EQ(Folders().size(), 5u);
 }
 
 TEST_F(CheckpointFoldersTest, TheFolderGoesWhereNothingIsKept) {
-  RemoveCheckpoints(*files_, folder_, CheckpointWithinJob(""));
+  RemoveCheckpoints(store_, job_, CheckpointWithinJob(""));
   EXPECT_FALSE(std::filesystem::exists(folder_));
-  RemoveCheckpoints(*files_, folder_, "");  // again
+  RemoveCheckpoints(store_, job_, "");  // again
 }
 
 TEST_F(CheckpointFoldersTest, ARunningAttemptKeepsWhatItMayBeWriting) {
-  RemoveOlderCheckpoints(*files_, folder_, {"attempt-2/step-30", 30}, "attempt-2/step-20");
+  RemoveOlderCheckpoints(store_, job_, {"attempt-2/step-30", 30}, "attempt-2/step-20");
   EXPECT_EQ(Folders(),
             (std::set<std::string>{"attempt-2/step-20", "attempt-2/step-30", "attempt-2/step-40"}));
 }
 
 TEST_F(CheckpointFoldersTest, TheBestValidationsCheckpointStays) {
-  RemoveOlderCheckpoints(*files_, folder_, {"attempt-2/step-30", 30}, "attempt-2/step-20", 10);
+  RemoveOlderCheckpoints(store_, job_, {"attempt-2/step-30", 30}, "attempt-2/step-20", 10);
   EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-1/step-10", "attempt-2/step-20",
                                               "attempt-2/step-30", "attempt-2/step-40"}));
-  RemoveCheckpoints(*files_, folder_, "attempt-2/step-30", 10);
+  RemoveCheckpoints(store_, job_, "attempt-2/step-30", 10);
   EXPECT_EQ(Folders(),
             (std::set<std::string>{"attempt-1/step-10", "attempt-2/step-20", "attempt-2/step-30"}));
-  RemoveCheckpoints(*files_, folder_, "attempt-2/step-30", 30);
+  RemoveCheckpoints(store_, job_, "attempt-2/step-30", 30);
   EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-2/step-20", "attempt-2/step-30"}));
 }
 
 TEST_F(CheckpointFoldersTest, ACheckpointIsFoundByItsSteps) {
-  EXPECT_EQ(FindCheckpoint(*files_, folder_, 30).within_job, "attempt-2/step-30");
-  EXPECT_EQ(FindCheckpoint(*files_, folder_, 40).within_job, "") << "it has no manifest";
-  EXPECT_EQ(FindCheckpointBefore(*files_, folder_, 20).within_job, "attempt-1/step-10");
-  EXPECT_EQ(FindCheckpointBefore(*files_, folder_, 10).within_job, "");
+  EXPECT_EQ(FindCheckpoint(store_, job_, 30)->within_job, "attempt-2/step-30");
+  EXPECT_EQ(FindCheckpoint(store_, job_, 40)->within_job, "") << "it has no manifest";
+  EXPECT_EQ(FindCheckpointBefore(store_, job_, 20)->within_job, "attempt-1/step-10");
+  EXPECT_EQ(FindCheckpointBefore(store_, job_, 10)->within_job, "");
   std::ofstream(folder_ / "attempt-1/step-10/rank-0") << "too long";
-  EXPECT_EQ(FindCheckpoint(*files_, folder_, 10).within_job, "");
-  EXPECT_EQ(FindCheckpointBefore(*files_, folder_, 20).within_job, "");
+  EXPECT_EQ(FindCheckpoint(store_, job_, 10)->within_job, "");
+  EXPECT_EQ(FindCheckpointBefore(store_, job_, 20)->within_job, "");
 }
 
 TEST_F(CheckpointFoldersTest, ADamagedCheckpointIsReplacedByTheNearestSoundOneBefore) {
   std::ofstream(folder_ / "attempt-1/step-20/rank-0") << "too long";
-  StoredCheckpoint other = ReplaceCheckpoint(*files_, folder_, {"attempt-2/step-30", 30});
+  StoredCheckpoint other = *ReplaceCheckpoint(store_, job_, {"attempt-2/step-30", 30});
   EXPECT_EQ(other.within_job, "attempt-2/step-20");
   EXPECT_EQ(other.steps_done, 20);
-  other = ReplaceCheckpoint(*files_, folder_, other);
+  other = *ReplaceCheckpoint(store_, job_, other);
   EXPECT_EQ(other.within_job, "attempt-1/step-10");
-  EXPECT_TRUE(ReplaceCheckpoint(*files_, folder_, other).within_job.empty());
+  EXPECT_TRUE(ReplaceCheckpoint(store_, job_, other)->within_job.empty());
 }
 
 // The record of a restored backup names a checkpoint that is long gone.
 TEST_F(CheckpointFoldersTest, WithoutOneBeforeTheOldestLaterOneIsUsed) {
-  const StoredCheckpoint other = ReplaceCheckpoint(*files_, folder_, {"attempt-1/step-5", 5});
+  const StoredCheckpoint other = *ReplaceCheckpoint(store_, job_, {"attempt-1/step-5", 5});
   EXPECT_EQ(other.within_job, "attempt-1/step-10");
   EXPECT_EQ(other.steps_done, 10);
 }

@@ -98,9 +98,10 @@ absl::StatusOr<std::string> ExportModel(const ModelExport& what, std::string* no
     return what.stop && what.stop() ? absl::CancelledError("stopped while the model was written")
                                     : absl::OkStatus();
   };
-  absl::Status status = ExportHuggingFace(
-      *what.files, what.checkpoint_directory,
-      known ? config->second : "{\n  \"model_type\": \"espalier_graph\"\n}\n", *staging, types);
+  absl::Status status =
+      ExportHuggingFace(*what.checkpoints, what.checkpoint,
+                        known ? config->second : "{\n  \"model_type\": \"espalier_graph\"\n}\n",
+                        *what.files, *staging, types);
   if (status.ok()) status = go_on();
   if (status.ok() && known) status = CopyAssets(what, *staging);
   if (status.ok() && known) status = WriteByteTokenizer(what, config->second, *staging);

@@ -8,15 +8,17 @@
 #include "base/file_system.h"
 #include "ops/graph/graph.h"
 #include "server/artifacts/artifact_store.h"
+#include "storage/object_reader.h"
 
 namespace espalier {
 
 struct ModelExport {
   FileSystem* files;
+  ObjectReader* checkpoints;
   ArtifactStore* artifacts;
   const OpRegistry* registry;
-  const Graph* model;                // as submitted
-  std::string checkpoint_directory;  // with the trained parameters
+  const Graph* model;      // as submitted
+  std::string checkpoint;  // folder in `checkpoints`, with the trained parameters
   std::string job_id;
   std::string name;   // of the artifact
   std::string owner;  // of the job

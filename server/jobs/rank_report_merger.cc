@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
+#include "storage/object_reader.h"
 
 namespace espalier {
 namespace {
@@ -72,10 +74,10 @@ std::optional<v1::StepReport> RankReportMerger::AddEvaluation(int rank,
 
 absl::StatusOr<std::optional<RankReportMerger::Checkpoint>> RankReportMerger::AddShard(
     int rank, const v1::CheckpointShard& shard) {
-  if (!IsBeneath(RealPath(shard.directory()), RealPath(checkpoint_root_))) {
-    return absl::PermissionDeniedError(absl::StrCat("rank ", rank, " reports a checkpoint in ",
-                                                    shard.directory(), ", which is not beneath ",
-                                                    checkpoint_root_));
+  if (!CheckObjectName(shard.directory()).ok() || !IsBeneath(shard.directory(), folder_)) {
+    return absl::PermissionDeniedError(absl::StrCat("rank ", rank, " reports a checkpoint in '",
+                                                    absl::CHexEscape(shard.directory()),
+                                                    "', which is not beneath ", folder_));
   }
   std::map<int, v1::CheckpointShard>& parts = shards_[shard.steps_done()];
   parts[rank] = shard;

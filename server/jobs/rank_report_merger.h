@@ -26,9 +26,8 @@ v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks);
 // Not thread-safe.
 class RankReportMerger {
  public:
-  // `checkpoint_root`: of the job; workers write their shards beneath it.
-  RankReportMerger(int ranks, std::string checkpoint_root)
-      : ranks_(ranks), checkpoint_root_(std::move(checkpoint_root)) {}
+  // Workers write their shards beneath `folder` of the checkpoint store.
+  RankReportMerger(int ranks, std::string folder) : ranks_(ranks), folder_(std::move(folder)) {}
 
   // Sets the functions applied to merged values, by name; other values stay unchanged. Call before
   // any report.
@@ -58,7 +57,7 @@ class RankReportMerger {
   std::optional<v1::StepReport> Complete(const ByRank& parts) const;
 
   const int ranks_;
-  const std::string checkpoint_root_;
+  const std::string folder_;
   std::map<std::string, double (*)(double)> finishes_;
   std::map<int64_t, ByRank> steps_;
   std::map<int64_t, ByRank> evaluations_;

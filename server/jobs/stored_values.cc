@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <filesystem>
-#include <system_error>
+#include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "ops/tensor/half_conversion.h"
+#include "server/storage/object_names.h"
 #include "storage/checkpoint.h"
 
 namespace espalier {
@@ -69,7 +71,7 @@ ElementReader WidenedReader(DType narrow, const ElementReader& read) {
 
 }  // namespace
 
-absl::StatusOr<StoredValues> StoredValues::Write(FileSystem& files, const std::string& folder,
+absl::StatusOr<StoredValues> StoredValues::Write(CheckpointStore& store, const std::string& folder,
                                                  const std::string& job_id, const Graph& graph,
                                                  const std::vector<InitialValue>& initial) {
   ValueSource source;
@@ -94,17 +96,17 @@ absl::StatusOr<StoredValues> StoredValues::Write(FileSystem& files, const std::s
     });
     source.Add(value.name, value.type, made.back());
   }
-  if (source.entries().empty()) return StoredValues("");
+  if (source.entries().empty()) return StoredValues(store, "");
   Manifest manifest;
   manifest.job_id = job_id;
   absl::StatusOr<ManifestFile> file =
-      WriteCheckpointShard(files, folder, /*rank=*/0, source.entries(), source);
+      WriteCheckpointShard(store, folder, /*rank=*/0, source.entries(), source);
   absl::Status status = file.status();
   if (status.ok()) {
     manifest.files.push_back(*std::move(file));
-    status = WriteManifest(files, folder, manifest);
+    status = WriteManifest(store, folder, manifest);
   }
-  if (status.ok()) return StoredValues(folder);
+  if (status.ok()) return StoredValues(store, folder);
   return absl::Status(status.code(),
                       absl::StrCat("the model's initial values, which workers read from a folder, "
                                    "were not written: ",
@@ -113,8 +115,19 @@ absl::StatusOr<StoredValues> StoredValues::Write(FileSystem& files, const std::s
 
 void StoredValues::Remove() {
   if (folder_.empty()) return;
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
+  store_->Delete(folder_).IgnoreError();
+}
+
+void RemoveLeftValues(CheckpointStore& store, const std::string& job_id) {
+  const std::string folder = absl::StrCat(kCheckpointsFolder, "/", job_id);
+  const absl::StatusOr<std::vector<ObjectReader::Object>> objects = store.List(folder);
+  if (!objects.ok()) return;
+  std::set<std::string> left;
+  for (const ObjectReader::Object& object : *objects) {
+    const std::vector<std::string> parts = absl::StrSplit(object.name, '/');
+    if (absl::StartsWith(parts[2], "values-")) left.insert(absl::StrCat(folder, "/", parts[2]));
+  }
+  for (const std::string& values : left) store.Delete(values).IgnoreError();
 }
 
 }  // namespace espalier

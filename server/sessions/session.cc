@@ -1,6 +1,5 @@
 #include "server/sessions/session.h"
 
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -117,8 +116,7 @@ void Session::Close() {
     detached_.SignalAll();
   }
   ranks_->Stop();
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
+  tools_.checkpoints->Delete(folder_).IgnoreError();
 }
 
 bool Session::Abandoned(absl::Time now) const {

@@ -21,6 +21,7 @@
 #include "server/sessions/session_ranks.h"
 #include "server/sessions/session_state.h"
 #include "server/sessions/session_tensors.h"
+#include "storage/checkpoint_store.h"
 
 namespace espalier {
 
@@ -36,11 +37,12 @@ struct SessionTools {
   const OpRegistry* registry = nullptr;
   ArtifactStore* artifacts = nullptr;
   FileSystem* files = nullptr;
+  CheckpointStore* checkpoints = nullptr;
 };
 
 class Session {
  public:
-  // `folder`: for checkpoints on their way to the artifacts.
+  // `folder`: in the checkpoint store, for checkpoints on their way to the artifacts.
   Session(SessionFacts facts, const SessionTools& tools, PreparedSession prepared,
           std::unique_ptr<SessionRanks> ranks, SessionTensors tensors,
           std::string graph_fingerprint, std::string folder);

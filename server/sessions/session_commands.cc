@@ -1,7 +1,6 @@
 // Session: the commands.
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -344,10 +343,7 @@ absl::Status Session::SaveCheckpoint(const std::string& artifact, const MaySave&
   }
   const std::string job_id = absl::StrCat(facts_.id, "/", ++saved_);  // each one is a new version
   const std::string folder = JoinPath(folder_, absl::StrCat("save-", saved_));
-  const absl::Cleanup remove = [&folder] {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
-  };
+  const absl::Cleanup remove = [&] { tools_.checkpoints->Delete(folder).IgnoreError(); };
   v1::RankCommand write;
   write.mutable_checkpoint()->set_directory(folder);
   write.mutable_checkpoint()->set_steps_done(state_.updates());
@@ -369,15 +365,16 @@ absl::Status Session::SaveCheckpoint(const std::string& artifact, const MaySave&
   manifest.steps_done = state_.updates();
   manifest.graph_fingerprint = graph_fingerprint_;
   manifest.files = complete->files;
-  status = WriteManifest(*tools_.files, folder, manifest);
+  status = WriteManifest(*tools_.checkpoints, folder, manifest);
   if (!status.ok()) return status;
   std::string no_onnx;
   const absl::StatusOr<std::string> registered =
       ExportModel({.files = tools_.files,
+                   .checkpoints = tools_.checkpoints,
                    .artifacts = tools_.artifacts,
                    .registry = tools_.registry,
                    .model = &prepared_.job.model,
-                   .checkpoint_directory = folder,
+                   .checkpoint = folder,
                    .job_id = job_id,
                    .name = artifact,
                    .owner = facts_.owner,

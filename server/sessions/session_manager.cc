@@ -3,7 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <set>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -14,6 +14,7 @@
 #include "ops/graph/graph_proto.h"
 #include "planner/lowering/lower_session.h"
 #include "server/jobs/stored_values.h"
+#include "server/storage/object_names.h"
 
 namespace espalier {
 namespace {
@@ -29,9 +30,17 @@ absl::StatusOr<absl::Duration> Seconds(const char* field, double seconds, double
       absl::StrCat(field, ": ", seconds, "; accepted: 0 (", otherwise, ") to ", kMaxSeconds));
 }
 
-void RemoveFolder(const std::string& folder) {
-  std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
+// Removes what sessions of an earlier coordinator left in `folder`.
+void RemoveSessions(CheckpointStore& store, const std::string& folder) {
+  const absl::StatusOr<std::vector<ObjectReader::Object>> objects = store.List(folder);
+  if (!objects.ok()) return;
+  const size_t skip = folder.empty() ? 0 : folder.size() + 1;
+  std::set<std::string> left;
+  for (const ObjectReader::Object& object : *objects) {
+    const std::string name = object.name.substr(0, object.name.find('/', skip));
+    if (absl::StartsWith(name.substr(skip), kPrefix)) left.insert(name);
+  }
+  for (const std::string& name : left) store.Delete(name).IgnoreError();
 }
 
 }  // namespace
@@ -42,20 +51,14 @@ absl::Status SessionNotFound(const std::string& session_id) {
 }
 
 SessionManager::SessionManager(SessionManagerOptions options)
-    : options_(std::move(options)), tools_{options_.registry, options_.artifacts, options_.files} {}
+    : options_(std::move(options)),
+      tools_{options_.registry, options_.artifacts, options_.files, options_.checkpoints} {}
 
 SessionManager::~SessionManager() { Stop(); }
 
 void SessionManager::Start() {
-  const absl::StatusOr<std::vector<std::string>> folders =
-      options_.files->List(options_.checkpoint_root);
-  if (folders.ok()) {
-    for (const std::string& folder : *folders) {
-      if (absl::StartsWith(folder, kPrefix)) {
-        RemoveFolder(JoinPath(options_.checkpoint_root, folder));
-      }
-    }
-  }
+  RemoveSessions(*options_.checkpoints, "");
+  RemoveSessions(*options_.data_folder, kCheckpointsFolder);
   watch_ = std::thread([this] { Watch(); });
 }
 
@@ -209,9 +212,9 @@ absl::StatusOr<SessionTensors> SessionManager::Load(const v1::Plan& plan, const 
                                             " programs for ", ranks.size(), " workers"));
   }
   if (prepared->job.init_folder.has_value()) prepared->job.initial_values.clear();
-  absl::StatusOr<StoredValues> stored =
-      StoredValues::Write(*options_.files, JoinPath(folder, "values"), "session",
-                          prepared->job.graph, prepared->job.initial_values);
+  absl::StatusOr<StoredValues> stored = StoredValues::Write(
+      *options_.data_folder, absl::StrCat(kCheckpointsFolder, "/", folder, "/values"), "session",
+      prepared->job.graph, prepared->job.initial_values);
   prepared->job.initial_values.clear();
   if (!stored.ok()) return stored.status();
   std::vector<v1::LoadProgramRequest> requests(ranks.size());
@@ -224,7 +227,7 @@ absl::StatusOr<SessionTensors> SessionManager::Load(const v1::Plan& plan, const 
     }
     request.set_batch_size(prepared->spec.batch_size());
     if (prepared->job.init_folder.has_value()) {
-      request.set_init_folder(prepared->job.init_folder->path());
+      request.set_init_folder(options_.data_folder->NameOf(prepared->job.init_folder->path()));
     }
     request.set_values_folder(stored->folder());
     request.set_pad_evaluation(prepared->job.unweighted.empty());
@@ -260,12 +263,11 @@ absl::Status SessionManager::Open(const v1::OpenSessionRequest& request, const s
     return absl::ResourceExhaustedError(
         absl::StrCat("another job took the workers: ", ranks.status().message(), "; try again"));
   }
-  const std::string folder = JoinPath(options_.checkpoint_root, id);
-  absl::Cleanup remove = [&folder] { RemoveFolder(folder); };
+  absl::Cleanup remove = [&] { options_.checkpoints->Delete(id).IgnoreError(); };
   absl::StatusOr<v1::Plan> plan = MakePlan(*prepared, **ranks, cancelled);
   if (!plan.ok()) return plan.status();
   const std::string fingerprint = plan->graph_fingerprint();
-  absl::StatusOr<SessionTensors> tensors = Load(*plan, folder, &*prepared, **ranks);
+  absl::StatusOr<SessionTensors> tensors = Load(*plan, id, &*prepared, **ranks);
   if (!tensors.ok()) return tensors.status();
   reply->set_session_id(id);
   for (v1::SessionTensor& tensor : tensors->List()) *reply->add_tensors() = std::move(tensor);
@@ -282,7 +284,7 @@ absl::Status SessionManager::Open(const v1::OpenSessionRequest& request, const s
   prepared->job.graph = Graph();
   auto session = std::make_shared<Session>(
       SessionFacts{id, owner, options_.clock->NowUnixMillis(), *grace}, tools_,
-      *std::move(prepared), *std::move(ranks), *std::move(tensors), fingerprint, folder);
+      *std::move(prepared), *std::move(ranks), *std::move(tensors), fingerprint, id);
   absl::MutexLock lock(&mutex_);
   if (stop_) return absl::UnavailableError("the coordinator is going down; try again");
   spdlog::info("session {} opens on {} workers", id, session->ranks().size());

@@ -19,7 +19,9 @@
 #include "server/jobs/calibrated_planner.h"
 #include "server/sessions/session.h"
 #include "server/sessions/session_ranks.h"
+#include "storage/checkpoint_store.h"
 #include "storage/dataset_roots.h"
+#include "storage/folder_checkpoint_store.h"
 
 namespace espalier {
 
@@ -28,10 +30,11 @@ struct SessionManagerOptions {
   ArtifactStore* artifacts = nullptr;
   CalibratedPlanner* planner = nullptr;
   FileSystem* files = nullptr;
+  CheckpointStore* checkpoints = nullptr;        // sessions use folders "session-..." of it
+  FolderCheckpointStore* data_folder = nullptr;  // the coordinator's
   const DatasetRoots* dataset_roots = nullptr;
   const Clock* clock = nullptr;
   SessionCluster cluster;
-  std::string checkpoint_root;  // sessions use folders "session-..." of it
 };
 
 // The error for an unknown session.

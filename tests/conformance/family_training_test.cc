@@ -23,6 +23,7 @@
 #include "planner/cost/analytic_cost.h"
 #include "planner/planner.h"
 #include "storage/checkpoint.h"
+#include "storage/folder_checkpoint_store.h"
 #include "tests/conformance/family_model.h"
 #include "tests/plans/in_process_training.h"
 #include "worker/executor/executor.h"
@@ -262,16 +263,17 @@ class FamilyTraining : public ::testing::TestWithParam<FamilyCase> {
       if (done.ok()) losses->push_back(done->values.at("loss"));
     }
     if (!status.ok()) return status;
-    const std::string checkpoint = out + ".checkpoint";
+    FolderCheckpointStore store(*files_, out + ".checkpoint");
+    const std::string checkpoint = "checkpoint";
     ParametersOf parameters(**executor);
     absl::StatusOr<ManifestFile> shard =
-        WriteCheckpointShard(*files_, checkpoint, 0, parameters.entries(), parameters);
+        WriteCheckpointShard(store, checkpoint, 0, parameters.entries(), parameters);
     if (!shard.ok()) return shard.status();
     Manifest manifest;
     manifest.files = {*shard};
-    status = WriteManifest(*files_, checkpoint, manifest);
+    status = WriteManifest(store, checkpoint, manifest);
     if (!status.ok()) return status;
-    return ExportHuggingFace(*files_, checkpoint, graph.metadata.at("config"), out);
+    return ExportHuggingFace(store, checkpoint, graph.metadata.at("config"), *files_, out);
   }
 
   static void ExpectEqual(const absl::StatusOr<std::vector<float>>& trained,

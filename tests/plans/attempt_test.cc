@@ -43,6 +43,10 @@ class IdleWorker : public WorkerClient {
   }
   std::unique_ptr<ServingStream> ServingSteps() override { return nullptr; }
   std::unique_ptr<SessionRankStream> RunSession() override { return nullptr; }
+  absl::StatusOr<v1::CheckpointAtReply> CheckpointAt(const v1::CheckpointAtRequest&,
+                                                     absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
   absl::Status Stop(const v1::StopRequest&, absl::Duration) override { return absl::OkStatus(); }
   void Cancel() override {}
 
@@ -75,6 +79,7 @@ TEST(AttemptTest, StopDuringPlanningEndsAttemptAtOnce) {
   ASSERT_TRUE(artifacts.ok()) << artifacts.status();
   WorkerRegistry workers(&clock, absl::Seconds(10), [] { return absl::StatusOr<uint64_t>(1); });
   Rendezvous rendezvous;
+  FolderCheckpointStore data_folder(*files, folder), checkpoints(*files, folder + "/checkpoints");
   CalibratedPlanner planner(&TestRegistry(), store->get(), 10, 1);
   absl::Notification planning;
   auto dataset_roots = DatasetRoots::Create({folder});
@@ -86,12 +91,13 @@ TEST(AttemptTest, StopDuringPlanningEndsAttemptAtOnce) {
       &workers,
       &rendezvous,
       files.get(),
+      &checkpoints,
+      &data_folder,
       [&](const Member&) { return std::make_unique<IdleWorker>(&planning); },
       dataset_roots->get()};
 
   AttemptTask task;
   task.attempt = 1;
-  task.checkpoint_root = folder + "/checkpoints";
   task.record.job.set_id("job-1");
   v1::TrainingSpec& spec = *task.record.job.mutable_spec();
   absl::StatusOr<Graph> graph = BuildLlamaTraining(TestRegistry(), SmallLlama(), 16);

@@ -16,6 +16,7 @@
 #include "ops/graph/take_initial_values.h"
 #include "planner/testing/graphs.h"
 #include "storage/checkpoint.h"
+#include "storage/folder_checkpoint_store.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"
 #include "worker/stored_values.h"
@@ -117,8 +118,10 @@ class StoredValuesTest : public testing::Test {
     return parts;
   }
 
-  const std::string folder_ = ::testing::TempDir() + "/stored_values";
+  static constexpr char kFolder[] = "stored_values";
+  const std::string folder_ = JoinPath(::testing::TempDir(), kFolder);
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  FolderCheckpointStore store_{*files_, ::testing::TempDir()};
   const std::unique_ptr<Device> device_ = NewCpuDevice({.threads = 1});
   NoData no_data_;
   Graph graph_;
@@ -129,9 +132,9 @@ class StoredValuesTest : public testing::Test {
 // The message limit is 64 MiB, whatever the size of the model.
 TEST_F(StoredValuesTest, EveryRankReadsItsPartAndProgramsStaySmall) {
   absl::StatusOr<StoredValues> stored =
-      StoredValues::Write(*files_, folder_, "job-1", graph_, initial_);
+      StoredValues::Write(store_, kFolder, "job-1", graph_, initial_);
   ASSERT_TRUE(stored.ok()) << stored.status();
-  EXPECT_EQ(stored->folder(), folder_);
+  EXPECT_EQ(stored->folder(), kFolder);
   const struct {
     int devices;
     v1::SearchOptions::Strategy strategy;
@@ -151,7 +154,7 @@ TEST_F(StoredValuesTest, EveryRankReadsItsPartAndProgramsStaySmall) {
         absl::StatusOr<std::unique_ptr<Executor>> executor = Load(program);
         ASSERT_TRUE(executor.ok()) << executor.status();
         const absl::Status status =
-            LoadStoredValues(*files_, folder_, /*parameters=*/true, nullptr, **executor);
+            LoadStoredValues(store_, kFolder, /*parameters=*/true, nullptr, **executor);
         ASSERT_TRUE(status.ok()) << status;
         parts += ExpectValues(**executor, /*parameters=*/true);
       }
@@ -164,16 +167,16 @@ TEST_F(StoredValuesTest, EveryRankReadsItsPartAndProgramsStaySmall) {
 
 // As an attempt that continues from a checkpoint does.
 TEST_F(StoredValuesTest, ConstantsAreReadWithoutParameters) {
-  ASSERT_TRUE(StoredValues::Write(*files_, folder_, "job-1", graph_, {}).ok());
+  ASSERT_TRUE(StoredValues::Write(store_, kFolder, "job-1", graph_, {}).ok());
   EXPECT_LT(std::filesystem::file_size(folder_ + "/rank-0.safetensors"), 1 << 14);
   const LoweredPlan lowered = Lower(1, v1::SearchOptions::SINGLE_DEVICE);
   absl::StatusOr<std::unique_ptr<Executor>> executor = Load(lowered.training[0]);
   ASSERT_TRUE(executor.ok()) << executor.status();
   absl::Status status =
-      LoadStoredValues(*files_, folder_, /*parameters=*/false, nullptr, **executor);
+      LoadStoredValues(store_, kFolder, /*parameters=*/false, nullptr, **executor);
   EXPECT_TRUE(status.ok()) << status;
   ExpectValues(**executor, /*parameters=*/false);
-  status = LoadStoredValues(*files_, folder_, /*parameters=*/true, nullptr, **executor);
+  status = LoadStoredValues(store_, kFolder, /*parameters=*/true, nullptr, **executor);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
   EXPECT_NE(status.message().find("fc1.weight"), std::string::npos) << status;
 }
@@ -185,16 +188,16 @@ TEST_F(StoredValuesTest, MissingOrDamagedValuesAreRefused) {
   EXPECT_EQ(unaware.code(), absl::StatusCode::kInvalidArgument) << unaware;
   absl::StatusOr<std::unique_ptr<Executor>> executor = Load(lowered.training[0]);
   ASSERT_TRUE(executor.ok()) << executor.status();
-  absl::Status status = LoadStoredValues(*files_, "", true, nullptr, **executor);
+  absl::Status status = LoadStoredValues(store_, "", true, nullptr, **executor);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  status = LoadStoredValues(*files_, folder_, true, nullptr, **executor);
+  status = LoadStoredValues(store_, kFolder, true, nullptr, **executor);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
 
-  ASSERT_TRUE(StoredValues::Write(*files_, folder_, "job-1", graph_, initial_).ok());
+  ASSERT_TRUE(StoredValues::Write(store_, kFolder, "job-1", graph_, initial_).ok());
   std::fstream file(folder_ + "/rank-0.safetensors", std::ios::in | std::ios::out);
   file.seekp(-100, std::ios::end).put('!');
   file.close();
-  status = LoadStoredValues(*files_, folder_, true, nullptr, **executor);
+  status = LoadStoredValues(store_, kFolder, true, nullptr, **executor);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
 }
 
@@ -205,8 +208,8 @@ TEST_F(StoredValuesTest, NarrowValuesAreWrittenInThePlansType) {
   for (int64_t i = 0; i < kHidden; ++i)
     halves.append(i % 3 == 0 ? "\x00\x38" : i % 3 == 1 ? "\x00\x3e" : "\x00\xc0", 2);
   const InitialValue narrow{"fc1.bias", {DType::kF16, bias.type.dims}, ReaderOfBytes(halves)};
-  ASSERT_TRUE(StoredValues::Write(*files_, folder_, "job-1", graph_, {narrow}).ok());
-  const auto reader = CheckpointReader::Open(*files_, folder_);
+  ASSERT_TRUE(StoredValues::Write(store_, kFolder, "job-1", graph_, {narrow}).ok());
+  const auto reader = CheckpointReader::Open(store_, kFolder);
   ASSERT_TRUE(reader.ok()) << reader.status();
   std::vector<float> values(kHidden);
   const absl::Status status =
@@ -217,7 +220,7 @@ TEST_F(StoredValuesTest, NarrowValuesAreWrittenInThePlansType) {
 }
 
 TEST_F(StoredValuesTest, NothingIsWrittenForAModelWithoutValues) {
-  absl::StatusOr<StoredValues> stored = StoredValues::Write(*files_, folder_, "job-1", Mlp(), {});
+  absl::StatusOr<StoredValues> stored = StoredValues::Write(store_, kFolder, "job-1", Mlp(), {});
   ASSERT_TRUE(stored.ok()) << stored.status();
   EXPECT_EQ(stored->folder(), "");
   EXPECT_FALSE(std::filesystem::exists(folder_));

@@ -87,7 +87,7 @@ class ValidationOnPlans : public ::testing::TestWithParam<Model> {
     std::vector<std::vector<double>> losses(ranks, std::vector<double>(steps, 0));
     std::vector<std::vector<double>> evaluations(ranks, std::vector<double>(segments.size(), 0));
     outcome.weights.resize(static_cast<size_t>(ranks));
-    const std::string root = ::testing::TempDir() + "/validation" + std::to_string(runs_++);
+    const std::string root = "validation" + std::to_string(runs_++);
     absl::Mutex mutex;
     std::vector<std::unique_ptr<Communicator>> ended;
     std::vector<std::thread> threads;
@@ -96,7 +96,7 @@ class ValidationOnPlans : public ::testing::TestWithParam<Model> {
         std::unique_ptr<Device> device = NewCpuDevice({1, int64_t{1} << 30});
         TrainingJobOptions options;
         options.device = device.get();
-        options.files = files_.get();
+        options.storage = storage_;
         options.open_dataset = [&](const v1::Dataset&) { return job_.dataset; };
         options.connect = [&](int, int, const PeerTimeouts&, std::function<bool()>) {
           return std::move(communicators[rank]);
@@ -178,6 +178,8 @@ class ValidationOnPlans : public ::testing::TestWithParam<Model> {
   PlanProblem problem_;
   AnalyticCost cost_;
   std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  const std::shared_ptr<JobStorage> storage_ =
+      JobStorage::InFolder(*files_, ::testing::TempDir(), ::testing::TempDir());
   int runs_ = 0;
 };
 

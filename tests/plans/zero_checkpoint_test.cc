@@ -67,8 +67,7 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
     if (!lowered.ok()) return part;
     auto communicators = NewInProcessCommunicators(devices, absl::Seconds(60));
     std::vector<ManifestFile> files(devices);
-    const std::string root =
-        ::testing::TempDir() + "/stage" + std::to_string(runs_++) + (GetParam() ? "l" : "c");
+    const std::string root = "stage" + std::to_string(runs_++) + (GetParam() ? "l" : "c");
     absl::Mutex mutex;
     std::vector<std::thread> threads;
     for (int rank = 0; rank < devices; ++rank) {
@@ -76,7 +75,7 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
         std::unique_ptr<Device> device = NewCpuDevice({1, int64_t{1} << 30});
         TrainingJobOptions options;
         options.device = device.get();
-        options.files = files_.get();
+        options.storage = storage_;
         options.open_dataset = [&](const v1::Dataset&) { return job_.dataset; };
         options.connect = [&](int, int, const PeerTimeouts&, std::function<bool()>) {
           return std::move(communicators[rank]);
@@ -117,7 +116,7 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
     manifest.job_id = "zero";
     manifest.steps_done = last;
     manifest.files = files;
-    EXPECT_EQ(WriteManifest(*files_, part.checkpoint, manifest), absl::OkStatus());
+    EXPECT_EQ(WriteManifest(storage_->checkpoints(), part.checkpoint, manifest), absl::OkStatus());
     return part;
   }
 
@@ -135,6 +134,8 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
   SmallTrainingJob job_;
   AnalyticCost cost_;
   std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  const std::shared_ptr<JobStorage> storage_ =
+      JobStorage::InFolder(*files_, ::testing::TempDir(), ::testing::TempDir());
   Ended ended_;
   int runs_ = 0;
 };
@@ -170,7 +171,7 @@ TEST_P(ZeroCheckpoint, CancelledLoadEndsBetweenTensors) {
   std::unique_ptr<Device> device = NewCpuDevice({1, int64_t{1} << 30});
   TrainingJobOptions options;
   options.device = device.get();
-  options.files = files_.get();
+  options.storage = storage_;
   options.open_dataset = [&](const v1::Dataset&) { return job_.dataset; };
   int asked = 0;
   options.cancelled = [&] { return ++asked == 3; };

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/testing/faulty_file_system.h"
+#include "storage/folder_checkpoint_store.h"
 #include "worker/executor/executor_fixture.h"
 #include "worker/trainer/checkpoint_observer.h"
 #include "worker/trainer/evaluation_observer.h"
@@ -162,8 +163,8 @@ TEST_F(TrainerTest, EvaluationAtTheEndEmitsTheMean) {
 
 TEST_F(TrainerTest, CheckpointsAreWrittenEveryPeriodAndAtTheEnd) {
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-  CheckpointObserver checkpoint(
-      {files.get(), executor_.get(), absl::StrCat(testing::TempDir(), "/trainer"), 2, 7});
+  FolderCheckpointStore store(*files, testing::TempDir());
+  CheckpointObserver checkpoint({&store, executor_.get(), "trainer", 2, 7});
   LoggingObserver a("a", &calls_);
   ASSERT_EQ(Trainer(Options(1, 5, {&checkpoint, &a})).Run(), absl::OkStatus());
   std::vector<int64_t> steps_done;
@@ -178,9 +179,9 @@ TEST_F(TrainerTest, CheckpointsAreWrittenEveryPeriodAndAtTheEnd) {
 
 TEST_F(TrainerTest, AFullDiskSkipsCheckpointsAndDoesNotEndTheRun) {
   FaultyFileSystem files(NewPosixFileSystem());
-  const std::string root = absl::StrCat(testing::TempDir(), "/trainer-full");
+  FolderCheckpointStore store(files, testing::TempDir());
   files.set_free_bytes(0);
-  CheckpointObserver checkpoint({&files, executor_.get(), root, 1, 7});
+  CheckpointObserver checkpoint({&store, executor_.get(), "trainer-full", 1, 7});
   TrainerOptions options = Options(0, 3, {&checkpoint});
   options.emit = [&](const v1::RunEvent& event) {
     if (event.has_step() && event.step().step() == 2) files.set_free_bytes(1 << 20);
@@ -199,13 +200,42 @@ TEST_F(TrainerTest, AFullDiskSkipsCheckpointsAndDoesNotEndTheRun) {
 
 TEST_F(TrainerTest, ACheckpointMayBeWrittenWithoutAnyStep) {
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-  CheckpointOptions options{files.get(), executor_.get(),
-                            absl::StrCat(testing::TempDir(), "/trainer-begin"), 2, 7};
+  FolderCheckpointStore store(*files, testing::TempDir());
+  CheckpointOptions options{&store, executor_.get(), "trainer-begin", 2, 7};
   options.at_begin = true;
   CheckpointObserver checkpoint(options);
   ASSERT_EQ(Trainer(Options(4, 4, {&checkpoint})).Run(), absl::OkStatus());
   ASSERT_EQ(events_.size(), 1u);
   EXPECT_EQ(events_[0].shard().steps_done(), 4);
+}
+
+TEST_F(TrainerTest, ACheckpointThatIsAskedForMeanwhileIsWritten) {
+  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  FolderCheckpointStore store(*files, testing::TempDir());
+  RequestedCheckpoints requested;
+  CheckpointOptions options{&store, executor_.get(), "trainer-requested", 0, 7};
+  options.at_end = false;
+  options.requested = &requested;
+  CheckpointObserver checkpoint(options);
+  TrainerOptions trainer = Options(0, 6, {&checkpoint});
+  std::vector<int64_t> steps_done;
+  trainer.emit = [&](const v1::RunEvent& event) {
+    if (event.has_shard()) steps_done.push_back(event.shard().steps_done());
+    if (event.has_step() && event.step().step() == 2) {
+      // Two steps are done for certain, the third one's report is on its way.
+      EXPECT_EQ(requested.Add(2), 2);
+      EXPECT_LT(requested.Add(5), 5);
+      EXPECT_LT(requested.Add(9), 9);
+    }
+    return absl::OkStatus();
+  };
+  ASSERT_EQ(Trainer(trainer).Run(), absl::OkStatus());
+  EXPECT_EQ(steps_done, (std::vector<int64_t>{5}));
+  // What the run did not reach, a later one writes.
+  trainer.begin = 6;
+  trainer.end = 10;
+  ASSERT_EQ(Trainer(trainer).Run(), absl::OkStatus());
+  EXPECT_EQ(steps_done, (std::vector<int64_t>{5, 9}));
 }
 
 TEST_F(TrainerTest, OperatorTimesFollowTheThirdTimedStep) {

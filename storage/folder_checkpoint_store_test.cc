@@ -1,0 +1,69 @@
+#include "storage/folder_checkpoint_store.h"
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "base/file_system.h"
+#include "storage/checkpoint_store_contract.h"
+#include "storage/store_file_system.h"
+
+namespace espalier {
+namespace {
+
+std::string NewFolder() {
+  const std::string path = testing::TempDir() + "/folder-store";
+  std::filesystem::remove_all(path);
+  return path;
+}
+
+class TestedFolder : public TestedStore {
+ public:
+  CheckpointStore& store() override { return store_; }
+
+ private:
+  const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  FolderCheckpointStore store_{*files_, NewFolder()};
+};
+
+INSTANTIATE_TEST_SUITE_P(Folder, CheckpointStoreContract,
+                         testing::Values([]() -> std::unique_ptr<TestedStore> {
+                           return std::make_unique<TestedFolder>();
+                         }));
+
+// A worker must not be led to other files by what lies in the folder.
+TEST(FolderCheckpointStore, FollowsNoLinkOutOfItsFolder) {
+  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  FolderCheckpointStore store(*files, NewFolder());
+  std::filesystem::create_directories(store.root() + "/real");
+  std::ofstream(store.root() + "/real/file") << "inside";
+  std::filesystem::create_directory_symlink("/etc", store.root() + "/link");
+  std::filesystem::create_directory_symlink("real", store.root() + "/within");
+  const auto denied = absl::StatusCode::kPermissionDenied;
+  EXPECT_EQ(store.Open("link/passwd").status().code(), denied);
+  EXPECT_EQ(store.Put("link/new").status().code(), denied);
+  EXPECT_EQ(store.PutIfAbsent("link/new", "x").code(), denied);
+  EXPECT_EQ(store.List("link").status().code(), denied);
+  EXPECT_EQ(store.Delete("link/new").code(), denied);
+  EXPECT_EQ(*ReadObject(store, "within/file", 100), "inside");
+}
+
+// What reads models sees the folder's files, and cannot change them.
+TEST(StoreFileSystem, ShowsObjectsAsFilesOfFolders) {
+  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  FolderCheckpointStore store(*files, NewFolder());
+  for (const char* name : {"lm/config.json", "lm/sub/a", "lm/sub/b", "other"}) {
+    ASSERT_TRUE(store.PutIfAbsent(name, name).ok());
+  }
+  StoreFileSystem shown(store);
+  EXPECT_EQ(*shown.List("lm"), (std::vector<std::string>{"config.json", "sub"}));
+  EXPECT_EQ(*shown.List(""), (std::vector<std::string>{"lm", "other"}));
+  EXPECT_EQ(shown.List("none").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*ReadWholeFile(shown, "lm/sub/b", 100), "lm/sub/b");
+  EXPECT_EQ(shown.Create("lm/new").status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(shown.Remove("other").code(), absl::StatusCode::kPermissionDenied);
+}
+
+}  // namespace
+}  // namespace espalier
