@@ -33,8 +33,8 @@ absl::StatusOr<DataDir> IdentifyDataDir(FileSystem& files, const std::string& pa
   return data_dir;
 }
 
-absl::Status CheckJoiningWorker(const WorkerDialer& dial, const DataDir& data_dir,
-                                const v1::JoinRequest& request) {
+absl::StatusOr<bool> CheckJoiningWorker(const WorkerDialer& dial, const DataDir& data_dir,
+                                        const v1::JoinRequest& request) {
   v1::ProbeRequest probe;
   probe.set_join_key(request.idempotency_key());
   probe.set_data_dir(data_dir.path);
@@ -51,14 +51,7 @@ absl::Status CheckJoiningWorker(const WorkerDialer& dial, const DataDir& data_di
         "); start it with --listen=HOST:PORT on an address that the coordinator's host reaches, or "
         "name such an address with --advertise=HOST:PORT"));
   }
-  if (!reply->sees_data_dir() || !reply->may_write()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this worker ", reply->sees_data_dir() ? "may not write to" : "does not see",
-        " the coordinator's data folder ", data_dir.path,
-        ", where jobs keep their checkpoints: mount the same file system at this path on the "
-        "worker's host (NFS, a shared volume), for the user that the worker runs as"));
-  }
-  return absl::OkStatus();
+  return reply->sees_data_dir() && reply->may_write();
 }
 
 }  // namespace espalier

@@ -1,6 +1,6 @@
 // Checks a worker that wants to join, so that its mistakes show then and not in a job: the
-// coordinator must reach the worker at the address that it gives, and the worker must see the
-// coordinator's data folder, where jobs write checkpoints and served models have their files.
+// coordinator must reach the worker at the address that it gives. Also finds out whether the worker
+// shares the coordinator's data folder.
 #pragma once
 
 #include <string>
@@ -22,10 +22,10 @@ struct DataDir {
 // Reads the folder's id, or makes a random one.
 absl::StatusOr<DataDir> IdentifyDataDir(FileSystem& files, const std::string& path);
 
-// Calls the worker, and waits at most a few seconds for its answer. Returns FailedPrecondition with
-// what to do if the worker cannot be reached, another process answers at its address, or it does
-// not see the folder or may not write there. Thread-safe.
-absl::Status CheckJoiningWorker(const WorkerDialer& dial, const DataDir& data_dir,
-                                const v1::JoinRequest& request);
+// Calls the worker, and waits at most a few seconds for its answer. Returns whether it sees the
+// folder and may write there; FailedPrecondition with what to do if the worker cannot be reached,
+// or another process answers at its address. Thread-safe.
+absl::StatusOr<bool> CheckJoiningWorker(const WorkerDialer& dial, const DataDir& data_dir,
+                                        const v1::JoinRequest& request);
 
 }  // namespace espalier

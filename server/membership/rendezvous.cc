@@ -47,6 +47,11 @@ absl::StatusOr<std::shared_ptr<Rendezvous::KeySpace>> Rendezvous::Find(const std
   return it->second;
 }
 
+absl::Status Rendezvous::CheckCurrent(const std::string& job_id, uint64_t attempt) {
+  absl::MutexLock lock(&mutex_);
+  return Find(job_id, attempt).status();
+}
+
 absl::Status Rendezvous::Set(const std::string& job_id, uint64_t attempt, const std::string& key,
                              const std::string& value) {
   if (value.size() > limits_.max_value_bytes) {

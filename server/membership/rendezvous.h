@@ -34,6 +34,8 @@ class Rendezvous {
   void EndAll();
 
   // Returns FailedPrecondition unless `attempt` is the job's current attempt.
+  absl::Status CheckCurrent(const std::string& job_id, uint64_t attempt);
+  // Errors as CheckCurrent, and for keys and values beyond the limits.
   absl::Status Set(const std::string& job_id, uint64_t attempt, const std::string& key,
                    const std::string& value);
   // Waits until the key exists, `timeout` passes (nullopt), the attempt ends (FailedPrecondition)

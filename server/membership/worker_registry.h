@@ -22,7 +22,7 @@
 
 namespace espalier {
 
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 
 // A live worker, as seen by a job.
 struct Member {
@@ -71,6 +71,10 @@ class WorkerRegistry {
   std::vector<v1::WorkerInfo> List() const;
   std::vector<Member> Idle() const;
   int Live() const;
+  struct Counts {
+    int idle = 0, busy = 0, dead = 0;
+  };
+  Counts Count() const;
   v1::Link MeasuredLink() const;  // the slowest reported link; zero if none
 
   // A job's claim on a worker.

@@ -1,0 +1,54 @@
+// How long a broken call is tried again.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace espalier {
+
+class Retries {
+ public:
+  // Gives up after `patience` without progress, and once `cancelled`, which may be null, is true.
+  Retries(absl::Duration patience, std::shared_ptr<const std::atomic<bool>> cancelled)
+      : patience_(patience), cancelled_(std::move(cancelled)) {}
+
+  void Progress() {
+    failing_since_ = absl::InfiniteFuture();
+    backoff_ = kFirstBackoff;
+  }
+
+  // Waits, and returns true, if the call may be tried again.
+  bool Again(const absl::Status& status) {
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
+        !absl::IsCancelled(status)) {
+      return false;
+    }
+    failing_since_ = std::min(failing_since_, absl::Now());
+    if (absl::Now() + backoff_ - failing_since_ > patience_) return false;
+    const absl::Time until = absl::Now() + backoff_;
+    while (absl::Now() < until) {
+      if (cancelled_ != nullptr && *cancelled_) return false;
+      absl::SleepFor(std::min<absl::Duration>(kLookAgain, until - absl::Now()));
+    }
+    backoff_ = std::min(2 * backoff_, kMostBackoff);
+    return true;
+  }
+
+ private:
+  static constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
+  static constexpr absl::Duration kMostBackoff = absl::Seconds(2);
+  static constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
+
+  const absl::Duration patience_;
+  const std::shared_ptr<const std::atomic<bool>> cancelled_;
+  absl::Time failing_since_ = absl::InfiniteFuture();
+  absl::Duration backoff_ = kFirstBackoff;
+};
+
+}  // namespace espalier

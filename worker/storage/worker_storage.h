@@ -1,0 +1,55 @@
+// Chooses where a worker finds the files of its jobs: in the coordinator's data folder, if it
+// shares that, otherwise over gRPC; checkpoints in an object store, if the coordinator says so.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "base/file_system.h"
+#include "espalier/v1/cluster.pb.h"
+#include "espalier/v1/storage.grpc.pb.h"
+#include "espalier/v1/worker.pb.h"
+#include "storage/s3/s3_checkpoint_store.h"
+#include "worker/dataset_cache.h"
+#include "worker/storage/job_storage.h"
+
+namespace espalier {
+
+struct WorkerStorageOptions {
+  FileSystem* files = nullptr;
+  v1::Storage::StubInterface* stub = nullptr;
+  DatasetCache* cache = nullptr;
+  // Where this host has the coordinator's data folder; empty: where the coordinator has it.
+  std::string data_dir;
+};
+
+// Thread-safe. What the options point to must outlive it and its JobStorages.
+class WorkerStorage {
+ public:
+  explicit WorkerStorage(WorkerStorageOptions options) : options_(std::move(options)) {}
+
+  // The path of the data folder on this host, if it is there.
+  std::string PathOf(const std::string& coordinators) const {
+    return options_.data_dir.empty() ? coordinators : options_.data_dir;
+  }
+
+  // Call after each join. FailedPrecondition if the reply names no usable folder; errors of an
+  // object store that this host cannot use.
+  absl::Status Join(const v1::JoinReply& reply);
+
+  // For an attempt under the lease of the last join.
+  std::shared_ptr<JobStorage> For(const v1::Attempt& attempt) const;
+
+ private:
+  const WorkerStorageOptions options_;
+  mutable absl::Mutex mutex_;
+  v1::JoinReply joined_ ABSL_GUARDED_BY(mutex_);
+  // Null: checkpoints are in the data folder.
+  std::shared_ptr<s3::S3CheckpointStore> object_store_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace espalier
