@@ -21,6 +21,8 @@
 #include "grpc_health/health.pb.h"
 #include "ops/operators/register_all.h"
 #include "server/access/access_control.h"
+#include "server/access/identify.h"
+#include "server/access/token_store.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
 #include "server/jobs/check_joining_worker.h"
@@ -30,6 +32,7 @@
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
+#include "server/services/access_service.h"
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 #include "server/sessions/session_manager.h"
@@ -138,6 +141,7 @@ struct Coordinator::Parts {
   std::unique_ptr<PlannerRequestHandler> plans;
   std::unique_ptr<JobRunner> jobs;
   std::unique_ptr<SessionManager> sessions;
+  std::unique_ptr<TokenStore> tokens;  // null without an authority
   std::unique_ptr<AccessControl> access;
   std::unique_ptr<CallInterceptor> interceptor;
   std::vector<std::unique_ptr<grpc::Service>> services;
@@ -158,6 +162,7 @@ struct Coordinator::Parts {
   std::string root;  // the data folder
 
   absl::Status Build();
+  absl::Status BuildAccess();
   void FillStatus(const Caller& caller, v1::ClusterStatusReply* reply);
   void AddResources();
   void LeaseLoop();
@@ -241,13 +246,7 @@ absl::Status Coordinator::Parts::Build() {
   sessions_of.cluster = {workers.get(), &rendezvous, dial};
   sessions_of.checkpoint_root = runner.checkpoint_root;
   sessions = std::make_unique<SessionManager>(std::move(sessions_of));
-  access = std::make_unique<AccessControl>(options.identify);
-  AddResources();
-  interceptor = std::make_unique<CallInterceptor>(
-      &metrics, access.get(),
-      CallInterceptorOptions{.open_probes = options.open_probes,
-                             .max_calls = options.limits.max_calls,
-                             .idle = options.limits.idle});
+  if (absl::Status s = BuildAccess(); !s.ok()) return s;
   services.push_back(MakeTrainingService(interceptor.get(), jobs.get()));
   services.push_back(NewSessionService(interceptor.get(), sessions.get()));
   services.push_back(MakePlannerService(interceptor.get(), plans.get()));
@@ -279,6 +278,36 @@ absl::Status Coordinator::Parts::Build() {
                         v1::ClusterStatusReply* reply) { FillStatus(caller, reply); },
        .store = store.get(),
        .backup_folder = JoinPath(root, kBackupFolder)}));
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::Parts::BuildAccess() {
+  if (options.authority != nullptr) {
+    absl::StatusOr<std::unique_ptr<TokenStore>> opened = TokenStore::Open(store.get(), clock);
+    if (!opened.ok()) return opened.status();
+    tokens = *std::move(opened);
+  }
+  access = std::make_unique<AccessControl>(IdentifyByKeyOrToken(options.identify, tokens.get()));
+  if (tokens != nullptr)
+    access->AcceptCertificates(IdentifyWorkers(options.authority, tokens.get()));
+  AddResources();
+  interceptor = std::make_unique<CallInterceptor>(
+      &metrics, access.get(),
+      CallInterceptorOptions{.open_probes = options.open_probes,
+                             .max_calls = options.limits.max_calls,
+                             .idle = options.limits.idle});
+  services.push_back(MakeAccessService(interceptor.get(),
+                                       {.tokens = tokens.get(),
+                                        .authority = options.authority,
+                                        .clock = clock,
+                                        .worker_certificate_life = options.worker_certificate_life,
+                                        .advertise = options.advertise,
+                                        .grpc_address = [this] { return grpc_address; },
+                                        .http_address =
+                                            [this] {
+                                              absl::MutexLock lock(&mutex);
+                                              return http_address;
+                                            }}));
   return absl::OkStatus();
 }
 
@@ -405,6 +434,12 @@ absl::Status Coordinator::Start() {
   builder.SetMaxReceiveMessageSize(parts.options.message_limit_bytes);
   builder.SetMaxSendMessageSize(parts.options.message_limit_bytes);
   SetLimits(parts.options.limits, &builder);
+  if (parts.options.authority != nullptr) {
+    // A connection ends before the certificate that it was made with: workers have the next one by
+    // two thirds of its life. Running calls go on.
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               Millis(parts.options.worker_certificate_life / 6));
+  }
   // Otherwise two processes on one port would each get a part of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   for (auto& service : parts.services) builder.RegisterService(service.get());

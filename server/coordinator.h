@@ -23,6 +23,7 @@ namespace espalier {
 
 class AccessControl;
 class ArtifactStore;
+class CertificateAuthority;
 class FileSystem;
 class CallInterceptor;
 class JobRunner;
@@ -71,6 +72,11 @@ struct CoordinatorOptions {
   // Returns who shows this "authorization" metadata, or Unauthenticated; called before every RPC.
   // Null: everyone may do everything.
   std::function<absl::StatusOr<Caller>(const std::string& authorization)> identify;
+  // With `identify`: signs certificates for workers that join by a token, and makes callers known
+  // by theirs. Must outlive the coordinator. Null: there are no tokens.
+  const CertificateAuthority* authority = nullptr;
+  absl::Duration worker_certificate_life = absl::Hours(24);
+  std::string advertise;  // host:port that tokens name; empty: that of `listen`
   // With `identify`: whether gRPC's health service, which no interceptor can protect, is offered,
   // and other probes (CallKind::kProbe) need no key.
   bool open_probes = false;

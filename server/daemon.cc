@@ -7,10 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -27,6 +24,7 @@
 #include "server/access/access_control.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/coordinator.h"
+#include "server/daemon_credentials.h"
 #include "server/distillation/distillation_runner.h"
 #include "server/distillation/distillation_service.h"
 #include "server/http/gateway/gateway.h"
@@ -50,26 +48,10 @@ constexpr absl::Duration kWorkersJoin = absl::Seconds(60);
 // For clients to read why their requests were cut off.
 constexpr absl::Duration kLastReads = absl::Seconds(2);
 
-HttpCertificates ForHttp(const TlsPem& pem) { return {pem.certificate, pem.key, pem.client_ca}; }
-
-absl::Status WriteReadyFile(const std::string& path, const std::string& grpc,
-                            const std::string& http, absl::Duration drain) {
-  nlohmann::ordered_json json;
-  json["grpc"] = grpc;
-  json["http"] = http;
-  json["pid"] = getpid();
-  // JSON has no infinity.
-  json["drain_seconds"] = std::min(absl::ToDoubleSeconds(drain), 1e9);
-  const std::string temporary = path + ".tmp";
-  std::ofstream file(temporary, std::ios::trunc);
-  file << json.dump() << "\n";
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(temporary, path, error);
-  if (!file || error) {
-    return absl::UnavailableError(absl::StrCat("--ready-file=", path, " cannot be written"));
-  }
-  return absl::OkStatus();
+HttpCertificates ForHttp(const TransportSecurity& tls) {
+  const TlsPem pem = tls.pem();
+  // Where certificates are optional, they are workers', which do not use HTTP.
+  return {pem.certificate, pem.key, tls.client_certificates_optional() ? "" : pem.client_ca};
 }
 
 // Leaves one core to the threads that send tokens. A kernel waits for all its threads, so one that
@@ -89,25 +71,8 @@ int WaitForSignal(const sigset_t& signals, absl::Time deadline, Done&& done) {
   return 0;
 }
 
-struct Credentials {
-  std::optional<ApiKeys> keys;
-  TransportSecurity tls;
-};
-
-absl::StatusOr<Credentials> ReadCredentials(const DaemonOptions& options) {
-  Credentials credentials;
-  if (!options.api_key_file.empty()) {
-    absl::StatusOr<ApiKeys> keys = ApiKeys::Read(options.api_key_file);
-    if (!keys.ok()) return keys.status();
-    credentials.keys = *std::move(keys);
-  }
-  absl::StatusOr<TransportSecurity> tls = TransportSecurity::Read(options.tls);
-  if (!tls.ok()) return tls.status();
-  credentials.tls = *std::move(tls);
-  return credentials;
-}
-
-CoordinatorOptions ForCoordinator(const DaemonOptions& options, const Credentials& credentials) {
+CoordinatorOptions ForCoordinator(const DaemonOptions& options,
+                                  const DaemonCredentials& credentials) {
   CoordinatorOptions out;
   out.data_dir = options.data_dir;
   out.dataset_roots = options.dataset_roots;
@@ -121,6 +86,9 @@ CoordinatorOptions ForCoordinator(const DaemonOptions& options, const Credential
   out.limits = options.limits;
   out.open_probes = options.open_probes;
   out.tls = credentials.tls;
+  if (credentials.automatic != nullptr) out.authority = &credentials.automatic->authority();
+  out.worker_certificate_life = options.worker_certificate_life;
+  out.advertise = options.advertise;
   out.loopback_port = options.local_workers > 0;
   if (credentials.keys.has_value()) {
     out.identify = [keys = *credentials.keys](const std::string& authorization) {
@@ -152,7 +120,7 @@ absl::Status CheckOwners(const DaemonOptions& options, Coordinator& coordinator)
 // Members are in the order in which they are made; each may use those above it.
 class Daemon {
  public:
-  Daemon(const DaemonOptions& options, Credentials credentials,
+  Daemon(const DaemonOptions& options, DaemonCredentials credentials,
          std::unique_ptr<Coordinator> coordinator, const WorkerDialer& dial);
 
   // Registers the gRPC services. Call before Serve.
@@ -185,7 +153,7 @@ class Daemon {
   void Drain(const sigset_t& signals);
 
   const DaemonOptions options_;
-  const Credentials credentials_;
+  const DaemonCredentials credentials_;
   std::unique_ptr<Coordinator> coordinator_;
   SystemClock clock_;
   ArtifactLoader loader_;
@@ -204,7 +172,7 @@ class Daemon {
   std::optional<CredentialWatch> credential_watch_;
 };
 
-Daemon::Daemon(const DaemonOptions& options, Credentials credentials,
+Daemon::Daemon(const DaemonOptions& options, DaemonCredentials credentials,
                std::unique_ptr<Coordinator> coordinator, const WorkerDialer& dial)
     : options_(options),
       credentials_(std::move(credentials)),
@@ -332,7 +300,7 @@ absl::Status Daemon::StartHttp() {
   int port = 0;
   (void)absl::SimpleAtoi(options_.http_listen.substr(colon + 1), &port);  // CheckDaemonOptions has
   server.port = static_cast<uint16_t>(port);
-  server.certificates = ForHttp(credentials_.tls.pem());
+  server.certificates = ForHttp(credentials_.tls);
   server.quick = [this](const HttpRequest& request) { return gateway_.Quick(request); };
   server.admit = [this](const HttpRequest& header,
                         const std::shared_ptr<HttpResponder>& responder) {
@@ -359,14 +327,13 @@ absl::Status Daemon::StartHttp() {
 }
 
 void Daemon::WatchCredentials() {
-  const auto to_http = [this](const TlsPem& pem) {
+  const auto to_http = [this](const TlsPem&) {
     if (http_ == nullptr) return;
-    if (absl::Status set = http_->SetCertificates(ForHttp(pem)); !set.ok()) {
+    if (absl::Status set = http_->SetCertificates(ForHttp(credentials_.tls)); !set.ok()) {
       spdlog::warn("{}; the certificates read before stay in use", std::string(set.message()));
     }
   };
-  credential_watch_.emplace(CredentialsOf(credentials_.tls, credentials_.keys, to_http),
-                            kCredentialCheck);
+  credential_watch_.emplace(WatchedCredentials(credentials_, to_http), kCredentialCheck);
 }
 
 absl::Status Daemon::StartLocalWorkers() {
@@ -406,13 +373,14 @@ int Daemon::WaitUntilReady(const sigset_t& signals) {
 }
 
 absl::Status Daemon::AnnounceReady() {
-  if (!options_.ready_file.empty()) {
-    absl::Status status = WriteReadyFile(options_.ready_file, coordinator_->grpc_address(),
-                                         http_address_, options_.drain);
-    if (!status.ok()) return status;
-  }
-  std::printf("espalierd ready grpc=%s http=%s\n", coordinator_->grpc_address().c_str(),
-              http_address_.c_str());
+  absl::Status status =
+      WriteReadyFile(options_, credentials_, coordinator_->grpc_address(), http_address_);
+  if (!status.ok()) return status;
+  const absl::StatusOr<std::string> introduced =
+      Introduce(credentials_, coordinator_->grpc_address(), http_address_);
+  if (!introduced.ok()) return introduced.status();
+  std::printf("%sespalierd ready grpc=%s http=%s\n", introduced->c_str(),
+              coordinator_->grpc_address().c_str(), http_address_.c_str());
   std::fflush(stdout);
   return absl::OkStatus();
 }
@@ -473,9 +441,11 @@ void Daemon::Stop(const absl::Status& status) {
 
 }  // namespace
 
-absl::Status RunDaemon(const DaemonOptions& options, const sigset_t& signals) {
-  if (absl::Status s = CheckDaemonOptions(options); !s.ok()) return s;
-  absl::StatusOr<Credentials> credentials = ReadCredentials(options);
+absl::Status RunDaemon(const DaemonOptions& given, const sigset_t& signals) {
+  if (absl::Status s = CheckDaemonOptions(given); !s.ok()) return s;
+  DaemonOptions options = given;
+  const SystemClock clock;
+  absl::StatusOr<DaemonCredentials> credentials = ReadDaemonCredentials(&options, &clock);
   if (!credentials.ok()) return credentials.status();
   CoordinatorOptions coordinator_options = ForCoordinator(options, *credentials);
   const WorkerDialer dial =

@@ -4,6 +4,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/net/own_address.h"
 #include "server/http/gateway/origin_policy.h"
 
 namespace espalier {
@@ -18,13 +20,37 @@ absl::Status CheckAddress(const char* flag, const std::string& address,
     return absl::InvalidArgumentError(
         absl::StrCat("--", flag, "=", address, ": host:port is wanted"));
   }
-  const bool closed = !options.tls.certificate.empty() && !options.api_key_file.empty();
+  const bool closed =
+      options.automatic_tls || (!options.tls.certificate.empty() && !options.api_key_file.empty());
   if (!IsLoopback(address) && !closed && !options.insecure) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--", flag, "=", address,
         " is off loopback, where everyone who reaches it may command this daemon; listen on "
-        "127.0.0.1, or give --tls-cert, --tls-key and --api-key-file, or pass --insecure on a "
-        "network that you trust"));
+        "127.0.0.1, or give --tls=auto, or --tls-cert, --tls-key and --api-key-file, or pass "
+        "--insecure on a network that you trust"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTls(const DaemonOptions& options) {
+  if (!options.advertise.empty()) {
+    for (const absl::string_view address : absl::StrSplit(options.advertise, ',')) {
+      const absl::StatusOr<HostAndPort> read =
+          ParseHostAndPort(std::string(address), "--advertise");
+      if (!read.ok()) return read.status();
+    }
+  }
+  const TlsFiles& files = options.tls;
+  const bool given = !files.certificate.empty() || !files.key.empty() || !files.ca.empty() ||
+                     !files.client_ca.empty();
+  if (options.automatic_tls && given) {
+    return absl::InvalidArgumentError(
+        "--tls=auto makes its own certificates: leave out --tls-cert, --tls-key, --tls-ca and "
+        "--tls-client-ca, or --tls=auto");
+  }
+  if (!(options.worker_certificate_life >= absl::Seconds(1) &&
+        options.worker_certificate_life <= absl::Hours(24 * 366))) {
+    return absl::InvalidArgumentError("--worker-certificate-hours: a second to 366 days");
   }
   return absl::OkStatus();
 }
@@ -55,6 +81,7 @@ absl::Status CheckDaemonOptions(const DaemonOptions& options) {
   if (status.ok() && !options.http_listen.empty()) {
     status = CheckAddress("http-listen", options.http_listen, options);
   }
+  if (status.ok()) status = CheckTls(options);
   if (!status.ok()) return status;
   status = OriginPolicy::CheckAllowed(options.http_allowed_origins);
   if (!status.ok()) return status;

@@ -34,6 +34,10 @@ struct DaemonOptions {
   bool open_probes = false;     // probes need no key
   bool share_prefixes = false;  // requests with different keys share cached prefixes
   TlsFiles tls;
+  // --tls=auto: certificates, and without api_key_file a key, of the daemon's own in data_dir.
+  bool automatic_tls = false;
+  std::string advertise;  // host:port[,...] by which others reach gRPC; empty: by `listen`
+  absl::Duration worker_certificate_life = absl::Hours(24);
   bool insecure = false;  // allow addresses off loopback, and owners, without TLS and keys
 
   absl::Duration lease = absl::Seconds(10);

@@ -76,6 +76,18 @@ ABSL_FLAG(int64_t, response_store_bytes, 64 << 20,
           "least recently used are dropped; 0: none are stored");
 ABSL_FLAG(double, drain_seconds, 30,
           "how long running requests may continue after SIGTERM; a second signal ends them");
+ABSL_FLAG(
+    std::string, tls, "",
+    "auto: make a CA and certificates in the data folder, serve gRPC and HTTP over TLS, and "
+    "let workers join by tokens (espalier token create); without --api-key-file, with an "
+    "admin's key in the data folder. Empty: TLS by the files of the following flags, or none");
+ABSL_FLAG(std::string, advertise, "",
+          "with --tls=auto: host:port by which others reach --listen, for tokens and certificates; "
+          "of several coordinators, separated by commas; empty: from --listen and this host's "
+          "addresses");
+ABSL_FLAG(double, worker_certificate_hours, 24,
+          "with --tls=auto: life of the certificates of workers, which renew them after two thirds "
+          "of it; so long a worker whose token is revoked may remain");
 ABSL_FLAG(std::string, tls_cert, "",
           "certificate chain (PEM), leaf first: serve gRPC and HTTP over TLS; needs --tls-key");
 ABSL_FLAG(std::string, tls_key, "", "private key of --tls-cert (PEM)");
@@ -119,6 +131,9 @@ DaemonOptions OptionsOfFlags() {
                  .key = absl::GetFlag(FLAGS_tls_key),
                  .ca = absl::GetFlag(FLAGS_tls_ca),
                  .client_ca = absl::GetFlag(FLAGS_tls_client_ca)};
+  options.automatic_tls = absl::GetFlag(FLAGS_tls) == "auto";
+  options.advertise = absl::GetFlag(FLAGS_advertise);
+  options.worker_certificate_life = absl::Hours(absl::GetFlag(FLAGS_worker_certificate_hours));
   options.insecure = absl::GetFlag(FLAGS_insecure);
   options.lease = absl::Seconds(absl::GetFlag(FLAGS_lease_seconds));
   options.worker_return = absl::Seconds(absl::GetFlag(FLAGS_worker_return_timeout));
@@ -165,6 +180,11 @@ int main(int argc, char** argv) {
   spdlog::set_level(*level);
   spdlog::flush_on(spdlog::level::info);
 
+  if (const std::string tls = absl::GetFlag(FLAGS_tls); !tls.empty() && tls != "auto") {
+    espalier::Report(absl::InvalidArgumentError(
+        "--tls is \"" + tls + "\"; accepted: auto; own certificates: --tls-cert and --tls-key"));
+    return 2;
+  }
   const absl::Status status = espalier::RunDaemon(espalier::OptionsOfFlags(), signals);
   espalier::Report(status);
   return status.ok() ? 0 : 1;
