@@ -13,7 +13,7 @@
 #include "espalier/v1/cluster.pb.h"
 #include "espalier/v1/storage.grpc.pb.h"
 #include "espalier/v1/worker.pb.h"
-#include "storage/s3/s3_checkpoint_store.h"
+#include "storage/s3_checkpoint_store.h"
 #include "worker/dataset_cache.h"
 #include "worker/storage/job_storage.h"
 
