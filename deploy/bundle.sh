@@ -19,8 +19,11 @@ out=build/espalier-bundle
 rm -rf "$out"
 mkdir -p "$out/lib"
 cp -L "$bin/server/espalierd" "$bin/worker/espalier-worker" "$bin/client/espalier" "$out/"
-# All libraries that the dynamic linker resolves for the programs, except glibc's.
-ldd "$out"/espalier* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | while read -r library; do
+# All libraries that the dynamic linker resolves for the programs, except glibc's; and libcurl, which they load by
+# themselves for s3://, with its own.
+libcurl=$(ldconfig -p | awk '$1 == "libcurl.so.4" { print $NF; exit }')
+cp -L "$libcurl" "$out/lib/libcurl.so.4"
+ldd "$out"/espalier* "$libcurl" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | while read -r library; do
   case $(basename "$library") in
     libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.* | ld-linux*) ;;
     *) cp -L "$library" "$out/lib/" ;;

@@ -23,10 +23,12 @@ ABSL_FLAG(
     "origins of web pages, separated by commas, that may use the HTTP API and read its answers "
     "(CORS), as in https://chat.example; *: all; empty: none");
 ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints and artifacts");
-ABSL_FLAG(std::vector<std::string>, dataset_root, {},
-          "folders, separated by commas, whose files clients may name as datasets by their paths "
-          "(train --no-upload); workers on other hosts need the flag, too; empty: none. "
-          "Clients that may train may read all that is in them");
+ABSL_FLAG(
+    std::vector<std::string>, dataset_root, {},
+    "folders, separated by commas, whose files clients may name as datasets by their paths "
+    "(train --no-upload), and s3://bucket/prefix, whose objects they may name, read with this "
+    "process's AWS credentials; workers on other hosts need the flag, too; empty: none. "
+    "Clients that may train may read all that is in them");
 ABSL_FLAG(int, local_workers, 0, "worker processes to start on this machine");
 ABSL_FLAG(int64_t, serving_memory, 0,
           "bytes for all models served in this process, including KV caches; 0: three quarters of "

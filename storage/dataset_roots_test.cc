@@ -83,6 +83,42 @@ TEST_F(DatasetRootsTest, NothingElseIsOpened) {
   EXPECT_EQ(roots->Open(At("sets/none")).status().code(), absl::StatusCode::kNotFound);
 }
 
+// No request is sent: there are no credentials here, and that would be the error.
+TEST_F(DatasetRootsTest, OtherObjectsOfS3AreNotOpened) {
+  s3::S3World world = s3::SystemS3World();
+  int asked = 0;
+  world.environment = [&asked](const std::string& name) {
+    ++asked;
+    return name == "AWS_ENDPOINT_URL" ? "http://127.0.0.1:9" : "";
+  };
+  const auto roots =
+      DatasetRoots::Create({At("sets"), "s3://data/sets/", "s3://all"}, std::move(world));
+  ASSERT_TRUE(roots.ok()) << roots.status();
+  for (const char* url :
+       {"s3://data/secret.npz", "s3://data/sets", "s3://data/setsecret/a.npz", "s3://dat/sets/a",
+        "s3://data2/sets/a.npz", "s3://all", "s3://Data/sets/a.npz"}) {
+    const absl::Status opened = (*roots)->Open(url).status();
+    EXPECT_TRUE(absl::IsPermissionDenied(opened)) << url << ": " << opened;
+    EXPECT_THAT(opened.message(),
+                ::testing::AllOf(HasSubstr("--dataset-root"), HasSubstr("s3://data/sets, s3://all"),
+                                 ::testing::Not(HasSubstr("secret"))));
+  }
+  for (const char* url : {"s3://data/sets/../secret.npz", "s3://data/sets//a", "s3://"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument((*roots)->Open(url).status())) << url;
+  }
+  EXPECT_EQ(asked, 0);
+  // Allowed: only now the environment is looked at.
+  (*roots)->Open("s3://data/sets/a.npz").status().IgnoreError();
+  EXPECT_GT(asked, 0);
+
+  const auto none = DatasetRoots::Create({At("sets")});
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_THAT((*none)->Open("s3://data/sets/a.npz").status().message(),
+              HasSubstr("--dataset-root=s3://"));
+  EXPECT_THAT(DatasetRoots::Create({"s3://x"}).status().message(),
+              HasSubstr("--dataset-root=s3://x:"));
+}
+
 TEST_F(DatasetRootsTest, WithoutARootNothingIsOpened) {
   auto roots = DatasetRoots::Create({});
   ASSERT_TRUE(roots.ok());

@@ -131,6 +131,26 @@ std::optional<std::string> DatasetCache::Read(const std::string& sha256, int64_t
   return content;
 }
 
+std::optional<std::string> DatasetCache::ReadVersion(const std::string& version, int64_t bytes) {
+  const std::string name = Sha256Hex(version);
+  const int file = openat(folder_, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  const absl::Cleanup close_file = [file] { close(file); };
+  struct stat info;
+  std::string note(version.size() + 1 + kHashLength, '\0');
+  const bool good = fstat(file, &info) == 0 && S_ISREG(info.st_mode) &&
+                    info.st_size == static_cast<off_t>(note.size()) && ReadAll(file, &note);
+  if (!good || !absl::StartsWith(note, version + "\n")) return std::nullopt;
+  futimens(file, nullptr);
+  return Read(note.substr(version.size() + 1), bytes);
+}
+
+void DatasetCache::WriteVersion(const std::string& version, const std::string& content) {
+  const std::string sha256 = Sha256Hex(content);
+  Write(sha256, content);
+  Write(Sha256Hex(version), absl::StrCat(version, "\n", sha256));
+}
+
 void DatasetCache::MakeRoom(int64_t bytes) {
   const int listed = dup(folder_);
   DIR* const folder = listed < 0 ? nullptr : fdopendir(listed);

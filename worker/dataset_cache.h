@@ -32,6 +32,11 @@ class DatasetCache {
   // the copy the next job downloads it again.
   void Write(const std::string& sha256, const std::string& content);
 
+  // The same of content that has no hash yet: `version` names it, and no other content, as the ETag
+  // of an object does. A note in the folder says which hash that content has.
+  std::optional<std::string> ReadVersion(const std::string& version, int64_t bytes);
+  void WriteVersion(const std::string& version, const std::string& content);
+
   const std::string& path() const { return path_; }
 
  private:

@@ -51,6 +51,23 @@ class DatasetCacheTest : public ::testing::Test {
   const fs::path parent_;
 };
 
+TEST_F(DatasetCacheTest, VersionsComeBackToAnyProcess) {
+  const std::string version = "s3://bucket/key\n\"etag\"", content(50, 'a');
+  const auto cache = Open(1000);
+  EXPECT_EQ(cache->ReadVersion(version, 50), std::nullopt);
+  cache->WriteVersion(version, content);
+  EXPECT_EQ(Open()->ReadVersion(version, 50), content);
+  EXPECT_EQ(Open()->ReadVersion("s3://bucket/key\n\"next\"", 50), std::nullopt);
+  // The note is not believed.
+  std::ofstream(cache->path() + "/" + Sha256Hex(version)) << version << "\n" << Sha256Hex("other");
+  EXPECT_EQ(cache->ReadVersion(version, 50), std::nullopt);
+  cache->WriteVersion(version, content);
+  std::ofstream(cache->path() + "/" + Sha256Hex(content)) << std::string(50, 'b');
+  EXPECT_EQ(cache->ReadVersion(version, 50), std::nullopt);
+  cache->WriteVersion(version, content);
+  EXPECT_EQ(cache->ReadVersion(version, 50), content);
+}
+
 TEST_F(DatasetCacheTest, ContentComesBackToAnyProcess) {
   const auto cache = Open();
   const std::string hash = Keep(*cache, 'a', 10);

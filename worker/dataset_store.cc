@@ -10,6 +10,8 @@
 #include "base/net/grpc_status.h"
 #include "base/sha256.h"
 #include "storage/npz.h"
+#include "storage/s3/endpoint.h"
+#include "storage/s3/s3_file.h"
 
 namespace espalier {
 namespace {
@@ -24,6 +26,12 @@ bool IsSha256(const std::string& text) {
 absl::Status At(const std::string& uri, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat("dataset '", uri, "': ", std::string(status.message())));
+}
+
+// What makes a dataset of the content `version`.
+std::string KeyOf(absl::string_view version, const std::string& file, const v1::Dataset& dataset) {
+  return absl::StrCat(version, "\n", file, "\n", dataset.format(), "\n", dataset.sequence_length(),
+                      "\n", dataset.holdout_fraction());
 }
 
 // `file` names the content.
@@ -108,18 +116,30 @@ class DatasetStore::Download {
   v1::Artifact artifact_;
 };
 
+std::shared_ptr<const Dataset> DatasetStore::Last(const std::string& key) {
+  absl::MutexLock lock(&mutex_);
+  return last_key_ == key ? last_ : nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::ParseAndKeep(
+    const std::string& key, std::string content, const std::string& file,
+    const v1::Dataset& dataset) {
+  absl::StatusOr<std::shared_ptr<const Dataset>> parsed = Parse(std::move(content), file, dataset);
+  if (!parsed.ok()) return parsed.status();
+  absl::MutexLock lock(&mutex_);
+  last_key_ = key;
+  last_ = *parsed;
+  return parsed;
+}
+
 absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::OpenArtifact(
     const std::string& name, const v1::Dataset& dataset) {
   absl::StatusOr<std::unique_ptr<Download>> download = Download::Begin(models_, name);
   if (!download.ok()) return download.status();
   const v1::Artifact artifact = (*download)->artifact();
   const std::string& file = artifact.files(0);
-  const std::string key = absl::StrCat(artifact.sha256(), "\n", file, "\n", dataset.format(), "\n",
-                                       dataset.sequence_length(), "\n", dataset.holdout_fraction());
-  {
-    absl::MutexLock lock(&mutex_);
-    if (last_ != nullptr && last_key_ == key) return last_;
-  }
+  const std::string key = KeyOf(artifact.sha256(), file, dataset);
+  if (std::shared_ptr<const Dataset> last = Last(key)) return last;
   std::optional<std::string> cached = cache_->Read(artifact.sha256(), artifact.bytes());
   absl::StatusOr<std::string> content;
   if (cached.has_value()) {
@@ -130,12 +150,24 @@ absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::OpenArtifact(
     cache_->Write(artifact.sha256(), *content);
   }
   download->reset();
-  absl::StatusOr<std::shared_ptr<const Dataset>> parsed = Parse(*std::move(content), file, dataset);
-  if (!parsed.ok()) return parsed.status();
-  absl::MutexLock lock(&mutex_);
-  last_key_ = key;
-  last_ = *parsed;
-  return parsed;
+  return ParseAndKeep(key, *std::move(content), file, dataset);
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::OpenObject(
+    const v1::Dataset& dataset) {
+  const std::string& uri = dataset.uri();
+  absl::StatusOr<std::unique_ptr<s3::S3File>> file = roots_->OpenObject(uri);
+  if (!file.ok()) return file.status();
+  const int64_t bytes = (*file)->size();
+  const std::string version = absl::StrCat(uri, "\n", (*file)->etag(), "\n", bytes);
+  const std::string key = KeyOf(version, uri, dataset);
+  if (std::shared_ptr<const Dataset> last = Last(key)) return last;
+  std::optional<std::string> cached = cache_->ReadVersion(version, bytes);
+  if (cached.has_value()) return ParseAndKeep(key, *std::move(cached), uri, dataset);
+  absl::StatusOr<std::string> content = ReadWhole(**file, kMaxDatasetBytes);
+  if (!content.ok()) return content.status();
+  cache_->WriteVersion(version, *content);
+  return ParseAndKeep(key, *std::move(content), uri, dataset);
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::Open(const v1::Dataset& dataset) {
@@ -144,11 +176,15 @@ absl::StatusOr<std::shared_ptr<const Dataset>> DatasetStore::Open(const v1::Data
     auto opened = OpenArtifact(uri.substr(sizeof(kScheme) - 1), dataset);
     return opened.ok() ? opened : At(uri, opened.status());
   }
+  if (absl::StartsWith(uri, s3::kScheme)) {
+    auto opened = OpenObject(dataset);
+    return opened.ok() ? opened : At(uri, opened.status());
+  }
   if (!absl::StartsWith(uri, "/")) {
     return absl::InvalidArgumentError(
         absl::StrCat("dataset.uri is '", uri,
-                     "'; accepted: artifact:<name>, or an absolute path that every "
-                     "worker sees"));
+                     "'; accepted: artifact:<name>, s3://bucket/key, or an absolute path that "
+                     "every worker sees"));
   }
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = roots_->Open(uri);
   if (!file.ok()) return At(uri, file.status());

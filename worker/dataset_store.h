@@ -1,5 +1,5 @@
-// Opens datasets by URI: files of this host, or artifacts downloaded from the coordinator and kept
-// in a cache.
+// Opens datasets by URI: files of this host, or artifacts of the coordinator and objects of S3,
+// which are downloaded and kept in a cache.
 #pragma once
 
 #include <memory>
@@ -19,17 +19,24 @@ namespace espalier {
 // Thread-safe.
 class DatasetStore {
  public:
-  // With a null `models` only paths work. Paths are opened beneath `roots` only. All must outlive
-  // this.
+  // With a null `models` there are no artifacts. Paths and objects are opened beneath `roots` only.
+  // All must outlive this.
   DatasetStore(v1::Models::StubInterface* models, DatasetCache* cache, const DatasetRoots* roots)
       : models_(models), cache_(cache), roots_(roots) {}
 
-  // Keeps the last artifact's dataset in memory. Errors name the URI.
+  // Keeps the last artifact's or object's dataset in memory. Errors name the URI.
   absl::StatusOr<std::shared_ptr<const Dataset>> Open(const v1::Dataset& dataset);
 
  private:
   class Download;
   absl::StatusOr<std::shared_ptr<const Dataset>> OpenArtifact(const std::string& name,
+                                                              const v1::Dataset& dataset);
+  absl::StatusOr<std::shared_ptr<const Dataset>> OpenObject(const v1::Dataset& dataset);
+  // The dataset in memory if it has this key.
+  std::shared_ptr<const Dataset> Last(const std::string& key);
+  absl::StatusOr<std::shared_ptr<const Dataset>> ParseAndKeep(const std::string& key,
+                                                              std::string content,
+                                                              const std::string& file,
                                                               const v1::Dataset& dataset);
 
   v1::Models::StubInterface* const models_;

@@ -33,7 +33,7 @@ ABSL_FLAG(std::string, cuda_plugin, "",
           "path of libespalier_cuda.so; empty: next to the executable");
 ABSL_FLAG(std::vector<std::string>, dataset_root, {},
           "folders, separated by commas, whose files clients may name as datasets by their paths "
-          "(train --no-upload), as for espalierd; empty: none");
+          "(train --no-upload), and s3://bucket/prefix, as for espalierd; empty: none");
 ABSL_FLAG(std::string, data_dir, "",
           "the coordinator's data folder: the only one in which this worker reads and writes "
           "checkpoints and models; empty: the folder that the coordinator names");

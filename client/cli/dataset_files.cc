@@ -18,7 +18,7 @@ absl::Status FillDataset(const ParsedFlags& flags, const char* flag, const Uploa
   auto format = DatasetFormat(flags, given);
   if (!format.ok()) return format.status();
   dataset->set_format(*format);
-  if (absl::StartsWith(given, "artifact:")) {
+  if (absl::StartsWith(given, "artifact:") || absl::StartsWith(given, "s3://")) {
     dataset->set_uri(given);
     return absl::OkStatus();
   }

@@ -81,7 +81,7 @@ Command EvaluateCommand() {
       "example counts once. The model need not be served.";
   c.flags = {
       {"dataset", FlagType::kText, "FILE",
-       "examples with labels: npz, npy or text; or artifact:NAME", 'd'},
+       "examples with labels: npz, npy or text; artifact:NAME or s3://BUCKET/KEY", 'd'},
       {"dataset-format", FlagType::kText, "FORMAT",
        "text or npz; detected from the extension .npz or .npy"},
       {"no-upload", FlagType::kSwitch, "",

@@ -209,7 +209,7 @@ absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec)
   } else if (dataset.has_stream()) {
     return Field("dataset.stream", "it goes with dataset.format STREAM");
   } else if (dataset.uri().empty()) {
-    return Field("dataset.uri", "give artifact:<name> or an absolute path");
+    return Field("dataset.uri", "give artifact:<name>, s3://bucket/key or an absolute path");
   } else if (dataset.format() != v1::Dataset::NPZ && dataset.format() != v1::Dataset::TEXT) {
     return Field("dataset.format", "must be NPZ, TEXT or STREAM");
   }

@@ -24,8 +24,9 @@ absl::Status BadField(const std::string& name, const std::string& problem) {
 absl::Status CheckDataset(const v1::TrainingSpec& spec) {
   const v1::Dataset& dataset = spec.validation().dataset();
   if (dataset.uri().empty()) {
-    return BadField("validation.dataset.uri",
-                    "give artifact:<name> or an absolute path, or no validation.dataset");
+    return BadField(
+        "validation.dataset.uri",
+        "give artifact:<name>, s3://bucket/key or an absolute path, or no validation.dataset");
   }
   if (spec.dataset().holdout_fraction() > 0) {
     return BadField("dataset.holdout_fraction",

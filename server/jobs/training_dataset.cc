@@ -18,6 +18,7 @@
 #include "server/artifacts/store_file.h"
 #include "storage/npz.h"
 #include "storage/npz_writer.h"
+#include "storage/s3/endpoint.h"
 
 namespace espalier {
 namespace {
@@ -38,10 +39,10 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> OpenDataset(absl::string_view uri,
     if (!path.ok()) return path.status();
     return NewPosixFileSystem()->Open(*path);
   }
-  if (!absl::StartsWith(uri, "/")) {
+  if (!absl::StartsWith(uri, "/") && !absl::StartsWith(uri, s3::kScheme)) {
     return absl::InvalidArgumentError(
         absl::StrCat("spec.dataset.uri: '", uri.substr(0, 300),
-                     "' is neither artifact:<name> nor an absolute path"));
+                     "' is neither artifact:<name>, s3://bucket/key nor an absolute path"));
   }
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = roots.Open(std::string(uri));
   if (file.ok()) return file;

@@ -14,7 +14,7 @@
 namespace espalier {
 
 // Checks all data that the workers will read, without keeping it in memory (Dataset::OutlineOf).
-// A path is opened beneath `roots` only.
+// A path or an object of S3 is opened beneath `roots` only.
 absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset& dataset,
                                                               const ArtifactStore& artifacts,
                                                               const DatasetRoots& roots);

@@ -1,7 +1,8 @@
 """Datasets in: whatever holds examples becomes columns that the coordinator stores.
 
-Accepted: a dict of arrays, (x, y), an .npz or .npy file, the name of an artifact, a pandas DataFrame, a dataset of
-Hugging Face, a torch Dataset or DataLoader, a tf.data.Dataset, and any iterable of batches or of examples.
+Accepted: a dict of arrays, (x, y), an .npz or .npy file, the name of an artifact, "s3://bucket/key" beneath a
+--dataset-root of the daemon and its workers, a pandas DataFrame, a dataset of Hugging Face, a torch Dataset or
+DataLoader, a tf.data.Dataset, and any iterable of batches or of examples.
 """
 
 from __future__ import annotations
@@ -297,7 +298,7 @@ def _slices(data: Any) -> Iterator[Any]:
 def _of_name(given: str | os.PathLike[str], columns: _Columns) -> Prepared:
     text = os.fspath(given)
     path = Path(text)
-    if text.startswith("artifact:"):
+    if text.startswith(("artifact:", "s3://")):
         return Prepared(uri=text, columns=dict(columns._given))
     if path.is_file():
         if path.suffix not in (".npz", ".npy"):

@@ -51,6 +51,14 @@ def test_arrays_of_all_types():
     check(prepared({"a": X, "b": Y}, columns={"x": "a", "y": "b"}))
 
 
+def test_names_of_what_is_elsewhere_are_passed_on():
+    for name, uri in {"digits": "artifact:digits", "artifact:digits": "artifact:digits", "s3://b/a.npz": "s3://b/a.npz"}.items():
+        with datasets.prepare(name, graph(), columns={"x": "images"}) as made:
+            assert (made.uri, made.path, made.columns) == (uri, None, {"x": "images"})
+    with pytest.raises(InvalidArgument, match="there is no file"), datasets.prepare("b/a.npz", graph()):
+        pass
+
+
 def test_one_column_may_serve_two_inputs():
     g = Graph()
     g.input("a", (None, 3))
