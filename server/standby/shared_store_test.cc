@@ -1,0 +1,87 @@
+#include "server/standby/shared_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace espalier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(JobStoreAddressTest, EndpointsAndPrefix) {
+  EXPECT_TRUE(ParseJobStore("sqlite")->endpoints.empty());
+  const auto one = ParseJobStore("etcd://127.0.0.1:2379");
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_THAT(one->endpoints, ElementsAre("127.0.0.1:2379"));
+  EXPECT_EQ(one->prefix, "/espalier");
+  const auto three = ParseJobStore("etcd://a:2379,[::1]:2380,c:1/team/a/");
+  ASSERT_TRUE(three.ok()) << three.status();
+  EXPECT_THAT(three->endpoints, ElementsAre("a:2379", "[::1]:2380", "c:1"));
+  EXPECT_EQ(three->prefix, "/team/a");
+  for (const char* bad : {"", "etcd", "etcd://", "etcd://a", "etcd://a:1,", "etcd://a:b/p",
+                          "mysql://a:1", "etcd:/a:1"}) {
+    EXPECT_EQ(ParseJobStore(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(std::string(ParseJobStore(bad).status().message()), HasSubstr("--job-store="));
+  }
+}
+
+TEST(SharedStoreOptionsTest, OffLoopbackOnlyWithTlsOrInsecure) {
+  SharedStoreOptions options;
+  options.address = *ParseJobStore("etcd://127.0.0.1:2379");
+  EXPECT_TRUE(CheckSharedStoreOptions(options).ok());
+  options.address = *ParseJobStore("etcd://127.0.0.1:2379,10.0.0.9:2379");
+  EXPECT_THAT(std::string(CheckSharedStoreOptions(options).message()),
+              HasSubstr("etcd at 10.0.0.9:2379 is off loopback"));
+  options.tls.ca = "ca.pem";
+  EXPECT_TRUE(CheckSharedStoreOptions(options).ok());
+  options.user = "espalier";
+  EXPECT_FALSE(CheckSharedStoreOptions(options).ok()) << "without a password";
+  options.password_file = "file";
+  options.lease = absl::Seconds(1);
+  EXPECT_THAT(std::string(CheckSharedStoreOptions(options).message()),
+              HasSubstr("--leader-lease-seconds"));
+  options.lease = absl::Seconds(10);
+  options.address = *ParseJobStore("sqlite");
+  EXPECT_FALSE(CheckSharedStoreOptions(options).ok()) << "flags that would do nothing";
+}
+
+class DataFolderTest : public ::testing::Test {
+ protected:
+  DataFolderTest() {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  absl::Status Claim(const std::string& store) {
+    return ClaimDataFolder(*files_, folder_, *ParseJobStore(store));
+  }
+
+  const std::string folder_ = ::testing::TempDir() + "/data";
+  const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+};
+
+TEST_F(DataFolderTest, TheJobsOfAFolderStayInOneStore) {
+  EXPECT_TRUE(Claim("sqlite").ok());
+  EXPECT_TRUE(Claim("etcd://a:1/p").ok());
+  EXPECT_TRUE(Claim("etcd://b:2,a:1/p").ok()) << "by another way";
+  for (const char* other : {"sqlite", "etcd://a:1/q"}) {
+    const absl::Status refused = Claim(other);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("are in etcd /p: give --job-store"));
+  }
+}
+
+TEST_F(DataFolderTest, JobsInSqliteAreNotLeftBehind) {
+  std::ofstream(folder_ + "/espalier.db") << "x";
+  EXPECT_TRUE(Claim("sqlite").ok());
+  const absl::Status refused = Claim("etcd://a:1/p");
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("espalier.db"));
+  EXPECT_TRUE(Claim("sqlite").ok());
+}
+
+}  // namespace
+}  // namespace espalier

@@ -1,0 +1,236 @@
+"""Two coordinators that stand by for each other, with their jobs in etcd: killed, stopped and gone on, or ended in
+order, a job ends with the curve of an undisturbed run, and what was acknowledged is there."""
+import base64
+import http.client
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import DATA, Cluster, read  # noqa: E402
+import grpc_calls  # noqa: E402
+from espalier.v1 import program_pb2, training_pb2  # noqa: E402
+from session_client import cnn  # noqa: E402
+
+grpc_calls.use(training_pb2)
+
+ETCD = shutil.which("etcd")
+TTL = 3.0
+STEPS = 240
+JOB = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "-d",
+       os.path.join(DATA, "genesis.txt"), "--sequence-length=32", "-b", "16", f"--steps={STEPS}", "--lr=3e-3",
+       "--seed=5", "--checkpoint-every=15", "--clip-norm=1", "--only-data-parallel"]
+LOST = 75  # exit status of a leader that may not lead any more
+
+
+def fixed_port():
+    """A free port below those that the system gives to clients: it must not be taken while nobody listens."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+class Etcd:
+    def __init__(self, folder):
+        self.port = fixed_port()
+        peers = f"http://127.0.0.1:{fixed_port()}"
+        clients = f"http://127.0.0.1:{self.port}"
+        self.log = os.path.join(folder, "etcd.log")
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(
+                [ETCD, "--name=test", f"--data-dir={folder}/etcd", f"--listen-client-urls={clients}",
+                 f"--advertise-client-urls={clients}", f"--listen-peer-urls={peers}",
+                 f"--initial-advertise-peer-urls={peers}", f"--initial-cluster=test={peers}"], stdout=log, stderr=log)
+        end = time.time() + 30
+        while True:
+            try:
+                self.ask("range", key=b"x")
+                return
+            except OSError:
+                if time.time() > end or self.process.poll() is not None:
+                    raise AssertionError(f"etcd does not answer: {read(self.log)[-2000:]}")
+                time.sleep(0.05)
+
+    def ask(self, what, **fields):
+        """A call of etcd's JSON gateway."""
+        body = {key: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+                for key, value in fields.items()}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("POST", f"/v3/kv/{what}", json.dumps(body))
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+
+    def last_writes(self):
+        """All values that PREFIX/last has had: (epoch, number), in the order of etcd's revisions."""
+        writes, key = [], b"/espalier/last"
+        revision = int(self.ask("range", key=key)["header"]["revision"])
+        while revision > 0:
+            found = self.ask("range", key=key, revision=revision).get("kvs")
+            if not found:
+                break
+            value = base64.b64decode(found[0]["value"])
+            writes.append(tuple(varints(value)))
+            revision = int(found[0]["mod_revision"]) - 1
+        return writes[::-1]
+
+
+def varints(message):
+    """The fields of a protobuf message that has numbers only."""
+    at = 0
+    while at < len(message):
+        at += 1  # the tag
+        value = shift = 0
+        while True:
+            byte = message[at]
+            value |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 0x80:
+                break
+        yield value
+
+
+class Pair(Cluster):
+    """Coordinators "a" and "b" on one data folder; workers and the command line are told both addresses."""
+
+    def start_daemon(self, until="/ready"):
+        self.etcd = Etcd(self.folder)
+        self.places = {name: (f"127.0.0.1:{fixed_port()}", f"127.0.0.1:{fixed_port()}") for name in "ab"}
+        self.coordinators, self.logs_of = {}, {}
+        self.grpc = ",".join(grpc for grpc, _ in self.places.values())
+        self.start("a")
+        self.wait(lambda: self.leads("a"), 60, "a leads")
+        self.start("b")
+        self.wait(lambda: self.http_of("b", "/health")[0] == 200, 60, "b stands by")
+
+    def start(self, name):
+        grpc, http_address = self.places[name]
+        self.coordinators[name] = self.spawn(
+            "espalierd", f"--listen={grpc}", f"--http-listen={http_address}", f"--data-dir={self.folder}/data",
+            f"--lease-seconds={self.lease}", "--serving-threads=1", f"--leader-lease-seconds={TTL}",
+            f"--job-store=etcd://127.0.0.1:{self.etcd.port}")
+        self.logs_of[name] = self.logs[-1]
+
+    def http_of(self, name, path):
+        self.http = self.places[name][1]
+        return self.request("GET", path, timeout=5)
+
+    def leads(self, name):
+        return "this coordinator leads" in read(self.logs_of[name])
+
+    def wait_until_leads(self, name, seconds):
+        begin = time.time()
+        self.wait(lambda: self.leads(name), seconds, f"{name} leads")
+        print(f"{name} leads after {time.time() - begin:.2f} s", flush=True)
+        self.wait(lambda: self.http_of(name, "/ready")[0] == 200, 30, f"{name} is ready")
+
+    def close(self):
+        for process in self.coordinators.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if getattr(self, "etcd", None) is not None:
+            self.etcd.process.send_signal(signal.SIGCONT)
+            self.etcd.process.kill()
+            self.etcd.process.wait()
+        super().close()
+
+
+@unittest.skipUnless(ETCD, "etcd is not installed: deploy/install.sh --tests")
+class StandbyTest(unittest.TestCase):
+    def curve(self, cluster, job_id):
+        job = cluster.wait_for_job(job_id)
+        self.assertEqual(job["state"].upper(), "SUCCEEDED", (job, cluster.job(job_id)[2]))
+        _, reports, messages = cluster.job(job_id)
+        steps = [int(report.get("step", 0)) for report in reports]
+        self.assertEqual(steps, list(range(STEPS)), messages)  # every step once
+        self.assertEqual(len(job["plan"]["devices"]), 2)
+        return [report["values"]["loss"] for report in reports]
+
+    def submit(self, cluster, name):
+        """A job whose examples never come, always under the same key."""
+        spec = training_pb2.TrainingSpec(
+            name="acknowledged", graph=cnn(), batch_size=16, steps=4, seed=1,
+            optimizer=program_pb2.Optimizer(name="sgd", learning_rate=program_pb2.LearningRateSchedule(peak=1e-2)))
+        spec.dataset.format = training_pb2.Dataset.STREAM
+        request = training_pb2.SubmitRequest(spec=spec, idempotency_key="key")
+        with grpc_calls.Calls(cluster.places[name][0], "Training") as training:
+            return training.Submit(request).job_id
+
+    def test_jobs_go_on_with_the_other_coordinator(self):
+        with Pair(lease=3.0) as cluster:
+            self.assertEqual(cluster.http_of("b", "/health"), (200, '{"status":"ok"}'))
+            status, text = cluster.http_of("b", "/ready")
+            self.assertEqual((status, json.loads(text)["status"]),
+                             (503, f"standby; the leader is {cluster.places['a'][0]}"))
+            with grpc_calls.Calls(cluster.places["b"][0], "Training") as training:
+                code, text = grpc_calls.error_of(lambda: training.List(training_pb2.ListJobsRequest()))
+            self.assertEqual((code.name, text), ("UNAVAILABLE", f"standby; the leader is {cluster.places['a'][0]}"))
+
+            self.curve(cluster, cluster.train(*JOB, "--name=first"))  # also measures the operators
+            undisturbed = self.curve(cluster, cluster.train(*JOB, "--name=undisturbed"))
+            with self.subTest("etcd does not answer for a second"):
+                job_id = cluster.train(*JOB, "--name=silence")
+                cluster.wait_for_step(job_id, 30)
+                cluster.etcd.process.send_signal(signal.SIGSTOP)
+                time.sleep(1)
+                cluster.etcd.process.send_signal(signal.SIGCONT)
+                self.assertEqual(self.curve(cluster, job_id), undisturbed)
+                self.assertEqual(cluster.job(job_id)[0]["attempts"], 1)
+                self.assertIsNone(cluster.coordinators["a"].poll())
+
+            with self.subTest("SIGKILL of the leader"):
+                job_id = cluster.train(*JOB, "--name=killed")
+                cluster.wait_for_step(job_id, 60)
+                acknowledged = self.submit(cluster, "a")
+                cluster.kill(cluster.coordinators["a"])
+                cluster.wait_until_leads("b", TTL + 1)
+                cluster.start("a")
+                self.assertEqual(self.submit(cluster, "b"), acknowledged)
+                self.assertEqual(cluster.job(acknowledged)[0]["spec"]["name"], "acknowledged")
+                cluster.cli("jobs", "cancel", acknowledged)
+                self.assertEqual(self.curve(cluster, job_id), undisturbed)
+
+            with self.subTest("SIGSTOP of the leader for longer than its lease"):
+                job_id = cluster.train(*JOB, "--name=stopped")
+                cluster.wait_for_step(job_id, 60)
+                stopped = cluster.coordinators["b"]
+                stopped.send_signal(signal.SIGSTOP)
+                cluster.wait_until_leads("a", TTL + 1)
+                cluster.wait_for_step(job_id, 90)
+                stopped.send_signal(signal.SIGCONT)
+                self.assertEqual(stopped.wait(timeout=5), LOST)
+                self.assertIn("this coordinator no longer leads", read(cluster.logs_of["b"]))
+                cluster.start("b")
+                self.assertEqual(self.curve(cluster, job_id), undisturbed)
+
+            with self.subTest("SIGTERM of the leader"):
+                cluster.wait(lambda: "standby; the leader is" in cluster.http_of("b", "/ready")[1], 30, "b stands by")
+                cluster.coordinators["a"].send_signal(signal.SIGTERM)
+                self.assertEqual(cluster.coordinators["a"].wait(timeout=30), 0)
+                cluster.wait_until_leads("b", 1)
+                self.assertEqual(self.curve(cluster, job_id), undisturbed)
+
+            with self.subTest("the writes of all leaders are one sequence"):
+                writes = cluster.etcd.last_writes()
+                self.assertEqual([number for _, number in writes], list(range(1, len(writes) + 1)))
+                epochs = [epoch for epoch, _ in writes]
+                self.assertEqual(epochs, sorted(epochs))
+                self.assertEqual(len(set(epochs)), 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
