@@ -373,6 +373,39 @@ TEST_P(JobStoreContract, ADeletedJobIsGoneWithItsLogAndTheOthersStay) {
   EXPECT_THAT(LogOf("j.1"), ElementsAre("0:3", "val 0:4"));
 }
 
+TEST_P(JobStoreContract, WritesOfManyJobsFailOneByOne) {
+  std::vector<std::string> ids;
+  std::vector<JobWrite> creations, steps;
+  for (int i = 0; i < 12; ++i) {
+    ids.push_back(absl::StrCat("j", i));
+    creations.push_back(Create(ids.back()));
+    steps.emplace_back().reports = {Report(i, 1)};
+  }
+  const auto write_all = [&](const std::vector<JobWrite>& writes) {
+    std::vector<JobStore::NamedWrite> named;
+    for (size_t i = 0; i < ids.size(); ++i) named.emplace_back(ids[i], &writes[i]);
+    return store().WriteAll(named);
+  };
+  ASSERT_TRUE(store().Write("j7", creations[7]).ok());
+  const std::vector<absl::Status> created = write_all(creations);
+  ASSERT_EQ(created.size(), ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(created[i].code(), i == 7 ? absl::StatusCode::kAlreadyExists : absl::StatusCode::kOk);
+  }
+  for (const absl::Status& status : write_all(steps)) EXPECT_TRUE(status.ok()) << status;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_THAT(LogOf(ids[i]), ElementsAre(absl::StrCat(i, ":1")));
+  }
+  std::vector<std::string> listed;
+  const auto records = store().List();
+  for (const JobRecord& record : *records) listed.push_back(record.job.id());
+  std::swap(ids[0], ids[7]);  // the first one that was made
+  std::sort(ids.begin() + 1, ids.end(), [](const std::string& a, const std::string& b) {
+    return std::stoi(a.substr(1)) < std::stoi(b.substr(1));
+  });
+  EXPECT_EQ(listed, ids);
+}
+
 // What a repeated call with its key sees must be all of the first one, or nothing.
 TEST_P(JobStoreContract, AWriteWithAUsedKeyChangesNothing) {
   IdempotencyRecord record{"PutServed", "key", "hash", "reply"};

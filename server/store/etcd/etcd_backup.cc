@@ -86,12 +86,11 @@ absl::Status EtcdStore::BackUp(const std::string& path,
     if (absl::Status s = copy.Write(id, create); !s.ok()) return s;
     LogCopy log(&copy, id);
     absl::Status status;
-    absl::Status read =
-        EtcdLog::Read(etcd_, EtcdKeys::LogOf("log", id), 0, &revision,
-                      [&](const etcd_records::LogEntry& entry) {
-                        status = log.Add(entry);
-                        return status.ok();
-                      });
+    absl::Status read = EtcdLog::Read(etcd_, EtcdKeys::LogOf("log", id), 0, &revision,
+                                      [&](const etcd_records::LogEntry& entry) {
+                                        status = log.Add(entry);
+                                        return status.ok();
+                                      });
     if (status.ok()) status = read;
     if (status.ok()) status = log.Flush();
     if (!status.ok()) return status;

@@ -75,9 +75,9 @@ EtcdClient::EtcdClient(EtcdClientOptions options) : options_(std::move(options))
   const auto credentials = CallersCredentials(options_.tls);
   for (const std::string& address : options_.endpoints) {
     const std::shared_ptr<grpc::Channel> channel = ChannelTo(address, credentials);
-    endpoints_.push_back(std::make_unique<Endpoint>(Endpoint{
-        address, channel, etcdserverpb::KV::NewStub(channel), etcdserverpb::Lease::NewStub(channel),
-        etcdserverpb::Auth::NewStub(channel)}));
+    endpoints_.push_back(std::make_unique<Endpoint>(
+        Endpoint{address, channel, etcdserverpb::KV::NewStub(channel),
+                 etcdserverpb::Lease::NewStub(channel), etcdserverpb::Auth::NewStub(channel)}));
   }
 }
 

@@ -45,8 +45,8 @@ uint64_t EtcdKeys::SequenceOf(absl::string_view key) {
 std::string EscapedForKey(absl::string_view text) {
   std::string escaped;
   for (const char c : text) {
-    const bool plain =
-        absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::string_view("-_.@").find(c) != absl::string_view::npos;
+    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                       absl::string_view("-_.@").find(c) != absl::string_view::npos;
     if (plain) {
       escaped += c;
     } else {

@@ -12,8 +12,8 @@ namespace {
 using etcd_records::LogBatch;
 using etcd_records::LogEntry;
 
-constexpr int kMerged = 32;                     // batches of a level that become one of the next
-constexpr size_t kLargestMerged = 512 << 10;    // bytes of batches that are merged
+constexpr int kMerged = 32;                   // batches of a level that become one of the next
+constexpr size_t kLargestMerged = 512 << 10;  // bytes of batches that are merged
 
 bool IsReport(const LogEntry& entry) { return entry.kind_case() == LogEntry::kReport; }
 bool IsValidation(const LogEntry& entry) { return entry.kind_case() == LogEntry::kValidation; }
@@ -55,12 +55,12 @@ absl::Status EtcdLog::Load() {
                           });
 }
 
-EtcdLog::Batches::const_iterator EtcdLog::FirstChanged(
-    std::optional<int64_t> drop_from, const std::vector<LogEntry>& entries) const {
+EtcdLog::Batches::const_iterator EtcdLog::FirstChanged(std::optional<int64_t> drop_from,
+                                                       const std::vector<LogEntry>& entries) const {
   return std::find_if(batches_.begin(), batches_.end(), [&](const auto& named) {
     const Batch& batch = named.second;
-    if (drop_from.has_value() && (batch.reports.greatest >= *drop_from ||
-                                  batch.validations.greatest >= *drop_from)) {
+    if (drop_from.has_value() &&
+        (batch.reports.greatest >= *drop_from || batch.validations.greatest >= *drop_from)) {
       return true;
     }
     return std::any_of(entries.begin(), entries.end(), [&](const LogEntry& entry) {
@@ -172,8 +172,7 @@ void EtcdLog::Commit() {
 }
 
 absl::Status EtcdLog::Read(const GuardedEtcd& etcd, const std::string& folder, uint64_t after,
-                           int64_t* revision,
-                           const std::function<bool(const LogEntry&)>& visit) {
+                           int64_t* revision, const std::function<bool(const LogEntry&)>& visit) {
   return etcd.ReadRange(EtcdKeys::Batch(folder, after + 1), EndOfPrefix(folder), revision,
                         [&](const GuardedEtcd::Named& value) -> absl::StatusOr<bool> {
                           absl::StatusOr<LogBatch> batch = Parsed(value);

@@ -23,8 +23,7 @@ namespace espalier {
 class EtcdLog {
  public:
   // `folder`: EtcdKeys::LogOf.
-  EtcdLog(const GuardedEtcd* etcd, std::string folder)
-      : etcd_(etcd), folder_(std::move(folder)) {}
+  EtcdLog(const GuardedEtcd* etcd, std::string folder) : etcd_(etcd), folder_(std::move(folder)) {}
 
   // Reads what is there. Call first.
   absl::Status Load();
@@ -33,8 +32,8 @@ class EtcdLog {
   // entries, whose steps replace earlier entries of the same kind and step. Entries have growing
   // sequence numbers. The log is as before until Commit is called, which must follow a successful
   // commit of the change; otherwise Forget.
-  absl::Status Change(std::optional<int64_t> drop_from,
-                      std::vector<etcd_records::LogEntry> entries, EtcdChange* change);
+  absl::Status Change(std::optional<int64_t> drop_from, std::vector<etcd_records::LogEntry> entries,
+                      EtcdChange* change);
   void Commit();
   void Forget() { next_.reset(); }
 

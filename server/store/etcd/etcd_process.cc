@@ -61,18 +61,14 @@ EtcdProcess::EtcdProcess(const std::string& folder)
   std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
   const std::string peers = absl::StrCat("http://127.0.0.1:", FreePort());
   const std::string clients = absl::StrCat("http://", endpoint_);
-  std::vector<std::string> arguments = {kProgram,
-                                        "--name=test",
-                                        absl::StrCat("--data-dir=", folder),
-                                        absl::StrCat("--listen-client-urls=", clients),
-                                        absl::StrCat("--advertise-client-urls=", clients),
-                                        absl::StrCat("--listen-peer-urls=", peers),
-                                        absl::StrCat("--initial-advertise-peer-urls=", peers),
-                                        absl::StrCat("--initial-cluster=test=", peers),
-                                        "--log-level=error",
-                                        // Otherwise a lease of less than two seconds is made longer.
-                                        "--heartbeat-interval=20",
-                                        "--election-timeout=200"};
+  std::vector<std::string> arguments = {
+      kProgram, "--name=test", absl::StrCat("--data-dir=", folder),
+      absl::StrCat("--listen-client-urls=", clients),
+      absl::StrCat("--advertise-client-urls=", clients), absl::StrCat("--listen-peer-urls=", peers),
+      absl::StrCat("--initial-advertise-peer-urls=", peers),
+      absl::StrCat("--initial-cluster=test=", peers), "--log-level=error",
+      // Otherwise a lease of less than two seconds is made longer.
+      "--heartbeat-interval=20", "--election-timeout=200"};
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);

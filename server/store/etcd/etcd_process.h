@@ -1,4 +1,5 @@
-// A real etcd for tests: one member on free ports of loopback, with its data in a folder of the test.
+// A real etcd for tests: one member on free ports of loopback, with its data in a folder of the
+// test.
 #pragma once
 
 #include <sys/types.h>

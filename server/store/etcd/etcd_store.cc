@@ -17,6 +17,8 @@ constexpr char kArtifact[] = "artifact", kServed[] = "served", kBlob[] = "blob";
 constexpr char kEpoch[] = "epoch", kDataFolder[] = "data-folder";
 // Entries of one write: the low bits of their sequence numbers.
 constexpr int kEntryBits = 20;
+// Jobs that are written in one transaction, which may have 128 operations: each has at most 22.
+constexpr size_t kTogether = 5;
 // The period in which a client may repeat a call.
 constexpr absl::Duration kRepliesKept = absl::Hours(7 * 24);
 
@@ -58,8 +60,7 @@ EtcdStore::JobLogs::JobLogs(const GuardedEtcd* etcd, const std::string& job_id)
 absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(EtcdApi* etcd, const std::string& prefix,
                                                            LeaderGuard guard,
                                                            GuardedEtcd::Limits limits) {
-  auto store =
-      std::unique_ptr<EtcdStore>(new EtcdStore(etcd, prefix, std::move(guard), limits));
+  auto store = std::unique_ptr<EtcdStore>(new EtcdStore(etcd, prefix, std::move(guard), limits));
   absl::MutexLock lock(&store->mutex_);
   if (absl::Status status = store->etcd_.Open(); !status.ok()) return status;
   store->new_ = store->etcd_.next_number() == 1;
@@ -121,18 +122,19 @@ absl::StatusOr<EtcdStore::JobLogs*> EtcdStore::LogsOf(const std::string& job_id)
   return logs.get();
 }
 
-void EtcdStore::AddJob(const std::string& job_id, const JobWrite& write, EtcdChange* change) {
+void EtcdStore::AddJob(const std::string& job_id, const JobWrite& write, uint64_t place,
+                       EtcdChange* change) {
   v1::Job job = write.job->job;
-  change->Require(!write.create, Name(kJob, job_id),
-                  write.create ? absl::AlreadyExistsError(
-                                     absl::StrCat("there is already a job '", job_id, "'"))
-                               : NoJob(job_id));
+  change->Require(
+      !write.create, Name(kJob, job_id),
+      write.create ? absl::AlreadyExistsError(absl::StrCat("there is already a job '", job_id, "'"))
+                   : NoJob(job_id));
   if (write.create) {
     change->Put(Name(kSpec, job_id), job.spec().SerializeAsString());
     job.mutable_spec()->clear_graph();
     job.mutable_spec()->mutable_search()->clear_imported();
     etcd_records::Brief brief;
-    brief.set_number(etcd_.next_number());
+    brief.set_number((etcd_.next_number() << kEntryBits) + place);
     brief.set_spec(job.spec().SerializeAsString());
     change->Put(Name(kBrief, job_id), brief.SerializeAsString());
   }
@@ -178,9 +180,9 @@ absl::Status EtcdStore::AddLog(JobLogs* logs, const JobWrite& write, EtcdChange*
     add(0).set_message(message.SerializeAsString());
   }
   if (all.size() > size_t{1} << kEntryBits) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("one write to a job's log has ", all.size(), " entries; at most ",
-                     size_t{1} << kEntryBits, " can be written at once"));
+    return absl::ResourceExhaustedError(absl::StrCat("one write to a job's log has ", all.size(),
+                                                     " entries; at most ", size_t{1} << kEntryBits,
+                                                     " can be written at once"));
   }
   absl::Status status = logs->all.Change(write.drop_reports_from, std::move(all), change);
   if (!status.ok()) return status;
@@ -201,24 +203,28 @@ void EtcdStore::AddReply(const IdempotencyRecord* record, EtcdChange* change) {
   change->Put(name, reply.SerializeAsString());
 }
 
-absl::Status EtcdStore::Write(const std::string& job_id, const JobWrite& write) {
-  absl::MutexLock lock(&mutex_);
+absl::Status EtcdStore::WriteTogether(const NamedWrite* begin, const NamedWrite* end) {
   EtcdChange change;
-  if (write.job.has_value()) AddJob(job_id, write, &change);
-  JobLogs* logs = nullptr;
-  if (write.drop_reports_from.has_value() || !write.reports.empty() || !write.validations.empty() ||
-      !write.messages.empty()) {
-    absl::StatusOr<JobLogs*> found = LogsOf(job_id);
-    if (!found.ok()) return found.status();
-    logs = *found;
-    if (absl::Status status = AddLog(logs, write, &change); !status.ok()) {
-      logs_.erase(job_id);
-      return status;
+  std::vector<JobLogs*> changed;
+  absl::Status status;
+  for (const NamedWrite* named = begin; named != end && status.ok(); ++named) {
+    const auto& [job_id, write] = *named;
+    if (write->job.has_value()) {
+      AddJob(job_id, *write, static_cast<uint64_t>(named - begin), &change);
     }
+    if (write->idempotency_record.has_value()) AddReply(&*write->idempotency_record, &change);
+    if (!write->drop_reports_from.has_value() && write->reports.empty() &&
+        write->validations.empty() && write->messages.empty()) {
+      continue;
+    }
+    absl::StatusOr<JobLogs*> logs = LogsOf(job_id);
+    status = logs.status();
+    if (!logs.ok()) break;
+    changed.push_back(*logs);
+    status = AddLog(*logs, *write, &change);
   }
-  if (write.idempotency_record.has_value()) AddReply(&*write.idempotency_record, &change);
-  absl::Status status = etcd_.Commit(change);
-  if (logs != nullptr) {
+  if (status.ok()) status = etcd_.Commit(change);
+  for (JobLogs* logs : changed) {
     if (status.ok()) {
       logs->all.Commit();
       logs->validations.Commit();
@@ -227,8 +233,37 @@ absl::Status EtcdStore::Write(const std::string& job_id, const JobWrite& write) 
       logs->validations.Forget();
     }
   }
-  if (status.ok() && write.job.has_value() && IsOver(write.job->job.state())) logs_.erase(job_id);
+  for (const NamedWrite* named = begin; named != end; ++named) {
+    const JobWrite& write = *named->second;
+    if (status.ok() && write.job.has_value() && IsOver(write.job->job.state())) {
+      logs_.erase(named->first);
+    }
+  }
   return status;
+}
+
+absl::Status EtcdStore::Write(const std::string& job_id, const JobWrite& write) {
+  absl::MutexLock lock(&mutex_);
+  const NamedWrite one(job_id, &write);
+  return WriteTogether(&one, &one + 1);
+}
+
+std::vector<absl::Status> EtcdStore::WriteAll(const std::vector<NamedWrite>& writes) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<absl::Status> statuses;
+  while (statuses.size() < writes.size()) {
+    const NamedWrite* const begin = writes.data() + statuses.size();
+    const NamedWrite* const end = begin + std::min(kTogether, writes.size() - statuses.size());
+    const absl::Status together = WriteTogether(begin, end);
+    if (together.ok() || absl::IsUnavailable(together) || end - begin == 1) {
+      statuses.insert(statuses.end(), static_cast<size_t>(end - begin), together);
+      continue;
+    }
+    for (const NamedWrite* one = begin; one != end; ++one) {
+      statuses.push_back(WriteTogether(one, one + 1));
+    }
+  }
+  return statuses;
 }
 
 absl::Status EtcdStore::DeleteJob(const std::string& job_id,
@@ -269,16 +304,15 @@ absl::StatusOr<JobRecord> EtcdStore::GetAt(const std::string& job_id, int64_t re
   return record;
 }
 
-absl::StatusOr<std::map<std::string, std::string>> EtcdStore::ReadFolder(
-    const std::string& folder, int64_t* revision) const {
+absl::StatusOr<std::map<std::string, std::string>> EtcdStore::ReadFolder(const std::string& folder,
+                                                                         int64_t* revision) const {
   std::map<std::string, std::string> values;
   const std::string first = absl::StrCat(folder, "/");
-  absl::Status status = etcd_.ReadRange(first, EndOfPrefix(first), revision,
-                                        [&](GuardedEtcd::Named value) -> absl::StatusOr<bool> {
-                                          values[UnescapedKey(value.name.substr(first.size()))] =
-                                              std::move(value.bytes);
-                                          return true;
-                                        });
+  absl::Status status = etcd_.ReadRange(
+      first, EndOfPrefix(first), revision, [&](GuardedEtcd::Named value) -> absl::StatusOr<bool> {
+        values[UnescapedKey(value.name.substr(first.size()))] = std::move(value.bytes);
+        return true;
+      });
   if (!status.ok()) return status;
   return values;
 }
@@ -318,31 +352,31 @@ absl::StatusOr<std::vector<JobLogEntry>> EtcdStore::Log(const std::string& job_i
   std::vector<JobLogEntry> entries;
   absl::Status parsed;
   int64_t revision = 0;
-  absl::Status status = EtcdLog::Read(
-      etcd_, EtcdKeys::LogOf(kLog, job_id),
-      static_cast<uint64_t>(std::max<int64_t>(0, after_sequence)), &revision,
-      [&](const etcd_records::LogEntry& stored) {
-        if (static_cast<int>(entries.size()) >= limit) return false;
-        JobLogEntry entry;
-        entry.sequence = static_cast<int64_t>(stored.sequence());
-        if (stored.has_message()) {
-          v1::JobMessage message;
-          parsed = ParseInto(stored.message(), "job's message", &message);
-          entry.entry = std::move(message);
-        } else if (stored.has_validation()) {
-          if (stored.step() < from_step - 1) return true;
-          LoggedValidation validation;
-          parsed = ParseInto(stored.validation(), "validation", &validation.report);
-          entry.entry = std::move(validation);
-        } else {
-          if (stored.step() < from_step) return true;
-          v1::StepReport report;
-          parsed = ParseInto(stored.report(), "step report", &report);
-          entry.entry = std::move(report);
-        }
-        entries.push_back(std::move(entry));
-        return parsed.ok();
-      });
+  absl::Status status =
+      EtcdLog::Read(etcd_, EtcdKeys::LogOf(kLog, job_id),
+                    static_cast<uint64_t>(std::max<int64_t>(0, after_sequence)), &revision,
+                    [&](const etcd_records::LogEntry& stored) {
+                      if (static_cast<int>(entries.size()) >= limit) return false;
+                      JobLogEntry entry;
+                      entry.sequence = static_cast<int64_t>(stored.sequence());
+                      if (stored.has_message()) {
+                        v1::JobMessage message;
+                        parsed = ParseInto(stored.message(), "job's message", &message);
+                        entry.entry = std::move(message);
+                      } else if (stored.has_validation()) {
+                        if (stored.step() < from_step - 1) return true;
+                        LoggedValidation validation;
+                        parsed = ParseInto(stored.validation(), "validation", &validation.report);
+                        entry.entry = std::move(validation);
+                      } else {
+                        if (stored.step() < from_step) return true;
+                        v1::StepReport report;
+                        parsed = ParseInto(stored.report(), "step report", &report);
+                        entry.entry = std::move(report);
+                      }
+                      entries.push_back(std::move(entry));
+                      return parsed.ok();
+                    });
   if (status.ok()) status = parsed;
   if (!status.ok()) return status;
   return entries;
@@ -353,12 +387,12 @@ absl::StatusOr<std::vector<v1::StepReport>> EtcdStore::Validations(
   std::vector<v1::StepReport> validations;
   absl::Status parsed;
   int64_t revision = 0;
-  absl::Status status = EtcdLog::Read(
-      etcd_, EtcdKeys::LogOf(kValidations, job_id), 0, &revision,
-      [&](const etcd_records::LogEntry& stored) {
-        parsed = ParseInto(stored.validation(), "validation", &validations.emplace_back());
-        return parsed.ok();
-      });
+  absl::Status status = EtcdLog::Read(etcd_, EtcdKeys::LogOf(kValidations, job_id), 0, &revision,
+                                      [&](const etcd_records::LogEntry& stored) {
+                                        parsed = ParseInto(stored.validation(), "validation",
+                                                           &validations.emplace_back());
+                                        return parsed.ok();
+                                      });
   if (status.ok()) status = parsed;
   if (!status.ok()) return status;
   std::stable_sort(

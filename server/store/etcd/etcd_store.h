@@ -27,6 +27,7 @@ class EtcdStore : public JobStore {
                                                          GuardedEtcd::Limits limits = {});
 
   absl::Status Write(const std::string& job_id, const JobWrite& write) override;
+  std::vector<absl::Status> WriteAll(const std::vector<NamedWrite>& writes) override;
   absl::Status DeleteJob(const std::string& job_id,
                          const IdempotencyRecord* idempotency_record) override;
   absl::StatusOr<JobRecord> Get(const std::string& job_id) const override;
@@ -62,8 +63,7 @@ class EtcdStore : public JobStore {
   bool is_new() const { return new_; }
 
  private:
-  EtcdStore(EtcdApi* etcd, const std::string& prefix, LeaderGuard guard,
-            GuardedEtcd::Limits limits)
+  EtcdStore(EtcdApi* etcd, const std::string& prefix, LeaderGuard guard, GuardedEtcd::Limits limits)
       : etcd_(etcd, EtcdKeys(prefix), std::move(guard), limits) {}
 
   struct JobLogs {
@@ -74,7 +74,11 @@ class EtcdStore : public JobStore {
 
   absl::Status RemoveOldReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<JobLogs*> LogsOf(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AddJob(const std::string& job_id, const JobWrite& write, EtcdChange* change)
+  // Writes changes of different jobs in one transaction: all or none.
+  absl::Status WriteTogether(const NamedWrite* begin, const NamedWrite* end)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `place`: of the write in its transaction.
+  void AddJob(const std::string& job_id, const JobWrite& write, uint64_t place, EtcdChange* change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AddLog(JobLogs* logs, const JobWrite& write, EtcdChange* change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

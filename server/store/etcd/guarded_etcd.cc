@@ -19,7 +19,8 @@ using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
 
 constexpr char kFormat[] = "1";
-constexpr absl::Duration kFirstPause = absl::Milliseconds(50), kLongestPause = absl::Milliseconds(500);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(50),
+                         kLongestPause = absl::Milliseconds(500);
 // How often a read begins again because etcd compacted the revision that it read.
 constexpr int kReadTries = 5;
 
@@ -85,8 +86,8 @@ absl::Status GuardedEtcd::CheckLeads() const {
   range.set_keys_only(true);
   const absl::StatusOr<RangeResponse> reply = etcd_->Range(range);
   if (!reply.ok()) {
-    return absl::UnavailableError(absl::StrCat("the job store does not answer: ",
-                                               std::string(reply.status().message())));
+    return absl::UnavailableError(
+        absl::StrCat("the job store does not answer: ", std::string(reply.status().message())));
   }
   if (reply->kvs_size() == 1 && reply->kvs(0).create_revision() == guard_.epoch) {
     return absl::OkStatus();
@@ -244,8 +245,8 @@ absl::StatusOr<TxnRequest> GuardedEtcd::Transaction(const EtcdChange& change,
       if (absl::Status s = PutChunks(name, bytes, number); !s.ok()) return s;
       value.mutable_chunks()->set_version(number);
       value.mutable_chunks()->set_bytes(bytes.size());
-      value.mutable_chunks()->set_count(static_cast<uint32_t>(
-          (bytes.size() + limits_.chunk_bytes - 1) / limits_.chunk_bytes));
+      value.mutable_chunks()->set_count(
+          static_cast<uint32_t>((bytes.size() + limits_.chunk_bytes - 1) / limits_.chunk_bytes));
     }
     // Chunks of the value that this one replaces.
     remove(keys_.Chunks(name), keys_.ChunksOf(name, number));
@@ -352,9 +353,8 @@ absl::StatusOr<std::vector<std::optional<std::string>>> GuardedEtcd::Read(
       const RangeResponse& found = reply->responses(static_cast<int>(i)).response_range();
       values.emplace_back();
       if (found.kvs_size() == 0) continue;
-      absl::StatusOr<std::string> bytes =
-          Whole(names[i], found.kvs(0).value(),
-                revision != 0 ? revision : reply->header().revision());
+      absl::StatusOr<std::string> bytes = Whole(
+          names[i], found.kvs(0).value(), revision != 0 ? revision : reply->header().revision());
       status = bytes.status();
       if (bytes.ok()) values.back() = *std::move(bytes);
     }
@@ -364,9 +364,9 @@ absl::StatusOr<std::vector<std::optional<std::string>>> GuardedEtcd::Read(
   return status;
 }
 
-absl::Status GuardedEtcd::ReadRange(
-    const std::string& first, const std::string& end, int64_t* revision,
-    const std::function<absl::StatusOr<bool>(Named)>& visit) const {
+absl::Status GuardedEtcd::ReadRange(const std::string& first, const std::string& end,
+                                    int64_t* revision,
+                                    const std::function<absl::StatusOr<bool>(Named)>& visit) const {
   const std::string before = keys_.Value("");
   RangeRequest range;
   range.set_key(keys_.Value(first));

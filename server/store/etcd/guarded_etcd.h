@@ -1,10 +1,10 @@
 // Values in etcd that only the leading coordinator writes.
 //
 // Every write is one transaction with two conditions: the leader's key still exists as this
-// coordinator created it, and the last write is the one that this coordinator knows. The first keeps
-// a coordinator that was stopped and goes on from writing after another took over. By the second, a
-// write whose answer was lost can be repeated: at most one of the repetitions is applied, and all
-// writes, of all leaders, are one sequence.
+// coordinator created it, and the last write is the one that this coordinator knows. The first
+// keeps a coordinator that was stopped and goes on from writing after another took over. By the
+// second, a write whose answer was lost can be repeated: at most one of the repetitions is applied,
+// and all writes, of all leaders, are one sequence.
 //
 // Values that do not fit into a transaction are written in chunks before it, under keys with the
 // number of that write, and become visible by it.
@@ -125,7 +125,7 @@ class GuardedEtcd {
   const EtcdKeys keys_;
   const LeaderGuard guard_;
   const Limits limits_;
-  uint64_t last_ = 0;        // number of the last write
+  uint64_t last_ = 0;       // number of the last write
   std::string last_write_;  // LastWrite, serialized; empty: there is none yet
 };
 

@@ -109,12 +109,10 @@ TEST_F(GuardedEtcdTest, AStoppedLeaderThatGoesOnWritesNothing) {
   ASSERT_TRUE(first->Write("j", Steps(0, 2)).ok());
   const auto second = TakeOver();
   ASSERT_TRUE(second->Write("j", Steps(2, 1)).ok());
-  const auto refused = {first->Write("j", Steps(2, 3)),
-                        first->Write("k", Job("k", std::string(100'000, 'x'))),
-                        first->PutBlob("b", "x"),
-                        first->DeleteServed("m", nullptr),
-                        first->NextEpoch().status(),
-                        first->CheckPresent()};
+  const auto refused = {
+      first->Write("j", Steps(2, 3)), first->Write("k", Job("k", std::string(100'000, 'x'))),
+      first->PutBlob("b", "x"),       first->DeleteServed("m", nullptr),
+      first->NextEpoch().status(),    first->CheckPresent()};
   for (const absl::Status& status : refused) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("no longer leads"));
@@ -216,8 +214,7 @@ TEST_F(GuardedEtcdTest, AStoreOfAnotherVersionIsRefused) {
   put->set_key(prefix_ + "/format");
   put->set_value("2");
   ASSERT_TRUE(client_->Txn(request).ok());
-  const auto refused =
-      EtcdStore::Open(client_.get(), prefix_, LeadForever(client_.get(), prefix_));
+  const auto refused = EtcdStore::Open(client_.get(), prefix_, LeadForever(client_.get(), prefix_));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("has version 2"));
 }
