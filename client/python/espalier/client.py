@@ -10,20 +10,22 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from espalier import errors, transfer
+from espalier.counts import unix_ms_of
 from espalier.generation import GenerationMethods
 from espalier.job import AsyncJob, Job, download, download_weights
-from espalier.listing import ArtifactInfo, JobInfo, Listing, ServedInfo
+from espalier.listing import ArtifactInfo, JobInfo, Listing, ServedInfo, page_requests, states_of
 from espalier.notes import warn
 from espalier.plan import Plan
 from espalier.prediction import PredictionMethods
 from espalier.rpc import AsyncConnection, Connection, Settings, idempotency_key, make_settings, method
 from espalier.serving import serve_request
-from espalier.steps import Asynchronous, Blocking, Send, Steps, Unary, Work, drive, operation
+from espalier.steps import Asynchronous, Blocking, Send, Step, Steps, Unary, Work, drive, operation
 from espalier.transfer import PathLike, Progress
 from espalier.v1 import cluster_pb2, inference_pb2, models_pb2, plan_pb2, training_pb2
 
@@ -107,10 +109,38 @@ class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
         return reply
 
     @operation
-    def jobs(self) -> Steps[Listing[JobInfo[J]]]:
-        """All jobs, also finished ones, as they are now: a list that prints a table. `job` of each is as of `job`."""
-        reply = yield Unary(method("Training", "List"), training_pb2.ListJobsRequest())
-        return Listing(JobInfo, (JobInfo(record, self._make_job(record.id, None, ())) for record in reply.jobs))
+    def jobs(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        name: str = "",
+        model: str = "",
+        owner: str = "",
+        since: datetime | timedelta | None = None,
+        until: datetime | timedelta | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Steps[Listing[JobInfo[J]]]:
+        """Jobs, also finished ones, as they are now: a list that prints a table. `job` of each is as of `job`.
+
+        state: "queued", "planning", "running", "recovering", "succeeded", "failed" or "cancelled", or several. name: of
+        the job, or its id. model: that it makes or starts from. In both "*" stands for any characters. owner: for
+        admins. since, until: when it was submitted; a timedelta is before now. limit: at most so many, the first in
+        this order: that of submission, or the newest first.
+        """
+        request = training_pb2.ListJobsRequest(
+            states=states_of(state), name=name, model=model, owner=owner, newest_first=newest_first
+        )
+        if since is not None:
+            request.submitted_from_unix_ms = unix_ms_of("since", since)
+        if until is not None:
+            request.submitted_before_unix_ms = unix_ms_of("until", until)
+        records: list[training_pb2.Job] = []
+        for pages in page_requests(request, limit):
+            reply = yield Unary(method("Training", "List"), pages.request)
+            records.extend(reply.jobs)
+            pages.take(reply.next_page_token, len(records))
+        return Listing(JobInfo, (JobInfo(record, self._make_job(record.id, None, ())) for record in records))
 
     @operation
     def job(self, job_id: str) -> Steps[J]:
@@ -131,10 +161,30 @@ class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
     # Artifacts.
 
     @operation
-    def artifacts(self) -> Steps[Listing[ArtifactInfo]]:
-        """All datasets, ONNX files and models: a list that prints a table."""
-        reply = yield Unary(method("Models", "List"), models_pb2.ListArtifactsRequest())
-        return Listing(ArtifactInfo, map(ArtifactInfo, reply.artifacts))
+    def artifacts(
+        self,
+        *,
+        kind: str | None = None,
+        name: str = "",
+        owner: str = "",
+        since: datetime | timedelta | None = None,
+        until: datetime | timedelta | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Steps[Listing[ArtifactInfo]]:
+        """Datasets, ONNX files and models: a list that prints a table.
+
+        kind: "dataset", "onnx" or "model". The other arguments as of `jobs`; the order is that of names, or the newest
+        first.
+        """
+        request = models_pb2.ListArtifactsRequest(name=name, owner=owner, newest_first=newest_first)
+        if kind is not None:
+            request.kinds.append(transfer.kind_number(kind))  # type: ignore[arg-type]
+        if since is not None:
+            request.created_from_unix_ms = unix_ms_of("since", since)
+        if until is not None:
+            request.created_before_unix_ms = unix_ms_of("until", until)
+        return Listing(ArtifactInfo, map(ArtifactInfo, (yield from _artifacts(request, limit)).artifacts))
 
     @operation
     def upload(
@@ -178,7 +228,7 @@ class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
             return (yield from self._send(files, name, number, replace, progress))
         sums = yield Work(lambda: {file: transfer.sha256_of(path) for file, path in files.items()})
         content = transfer.content_sha256(sums)
-        known = yield Unary(method("Models", "List"), models_pb2.ListArtifactsRequest())
+        known = yield from _artifacts(models_pb2.ListArtifactsRequest(), None)
         if found := _uploaded(known, number, content):
             return found
         name = f"{stem}-{transfer.name_digest(known.upload_salt, content)}"
@@ -186,7 +236,7 @@ class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
             return (yield from self._send(files, name, number, False, progress))
         except errors.AlreadyExists:
             # Another client of this owner has uploaded it meanwhile, or the name is taken by chance.
-            known = yield Unary(method("Models", "List"), models_pb2.ListArtifactsRequest())
+            known = yield from _artifacts(models_pb2.ListArtifactsRequest(), None)
             if found := _uploaded(known, number, content):
                 return found
             return (yield from self._send(files, f"{name}-{idempotency_key()[:8]}", number, False, progress))
@@ -274,6 +324,18 @@ class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
         return Listing(ServedInfo, map(ServedInfo, reply.models))
 
 
+def _artifacts(
+    request: models_pb2.ListArtifactsRequest, limit: int | None
+) -> Generator[Step, Any, models_pb2.ListArtifactsReply]:
+    """The pages of a list, in one reply."""
+    known = models_pb2.ListArtifactsReply()
+    for pages in page_requests(request, limit):
+        reply = yield Unary(method("Models", "List"), pages.request)
+        known.MergeFrom(reply)
+        pages.take(reply.next_page_token, len(known.artifacts))
+    return known
+
+
 def _uploaded(known: models_pb2.ListArtifactsReply, kind: int, content: str) -> str:
     """The artifact with this content that is the caller's owner's or nobody's; empty if there is none.
 
@@ -295,8 +357,9 @@ class Client(ClientMethods[Job], Blocking):
     """A client of one coordinator. Thread-safe; usable in a child made by fork. Connects at the first call.
 
     Without arguments it finds coordinator, key and TLS as the command line does: ESPALIER_COORDINATOR, else the
-    coordinator of `espalier up`, else 127.0.0.1:7070; ESPALIER_TOKEN_FILE, ESPALIER_TOKEN, ESPALIER_CA_FILE,
-    ESPALIER_CERT_FILE, ESPALIER_KEY_FILE. `ca_file` (PEM) implies TLS; tls=True trusts the usual authorities.
+    coordinator of `espalier up` or `espalier login`, with its key and CA, else 127.0.0.1:7070; ESPALIER_TOKEN_FILE,
+    ESPALIER_TOKEN, ESPALIER_CA_FILE, ESPALIER_CERT_FILE, ESPALIER_KEY_FILE. `ca_file` (PEM) implies TLS; tls=True trusts
+    the usual authorities.
     """
 
     def __init__(

@@ -1,7 +1,9 @@
-"""Integers that a user gives: batch sizes, steps, epochs, seeds."""
+"""Numbers that a user gives: batch sizes, steps, epochs, seeds, durations, times."""
 
 from __future__ import annotations
 
+import math
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -26,4 +28,22 @@ def check_counts(least: int = 1, **given: Any) -> None:
             check_count(name, count, least)
 
 
-__all__ = ["check_count", "check_counts"]
+def seconds_of(name: str, given: Any) -> float:
+    """The seconds of a number or a timedelta, 0 or more. InvalidArgument for anything else."""
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    is_number = isinstance(seconds, (int, float, np.integer, np.floating)) and not isinstance(seconds, (bool, np.bool_))
+    if not is_number or not math.isfinite(seconds) or seconds < 0:
+        raise InvalidArgument(f"{name} is {given!r}; accepted: seconds, 0 or more, or a timedelta")
+    return float(seconds)
+
+
+def unix_ms_of(name: str, given: Any) -> int:
+    """The milliseconds since 1970 of a datetime (of this machine's zone if it has none) or a timedelta before now."""
+    if isinstance(given, timedelta):
+        given = datetime.now().astimezone() - given
+    if not isinstance(given, datetime):
+        raise InvalidArgument(f"{name} is {given!r}; accepted: a datetime, or a timedelta before now")
+    return int(given.timestamp() * 1000)
+
+
+__all__ = ["check_count", "check_counts", "seconds_of", "unix_ms_of"]

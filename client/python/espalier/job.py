@@ -9,11 +9,12 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from espalier import errors
+from espalier.counts import check_count, seconds_of
 from espalier.plan import Plan
 from espalier.rpc import ConnectionEnded, Settings, idempotency_key, method
 from espalier.steps import (
@@ -380,11 +381,46 @@ class JobMethods:
         return state_name(reply.job.state)
 
     @operation
+    def checkpoint(self, *, timeout: float = 600.0) -> Steps[int]:
+        """Has a running job write a checkpoint now, and returns the number of steps that its checkpoint has.
+
+        Waits for that; DeadlineExceeded after `timeout` seconds. FailedPrecondition if the job is over.
+        """
+        request = training_pb2.CheckpointRequest(job_id=self.id)
+        reply = yield Unary(method("Training", "Checkpoint"), request, timeout)
+        return int(reply.job.checkpoint_step)
+
+    @operation
     def resume(self) -> Steps[str]:
         """Queues a failed or cancelled job again, from its last checkpoint; returns its state."""
         request = training_pb2.ResumeRequest(job_id=self.id, idempotency_key=idempotency_key())
         reply = yield Unary(method("Training", "Resume"), request)
         return state_name(reply.job.state)
+
+    @operation
+    def update(self, *, priority: int | None = None, time_limit: float | timedelta | None = None) -> Steps[str]:
+        """Changes a job that is not over, its priority only while it is queued; returns its state.
+
+        As of espalier.fit; a time_limit of 0 is none. FailedPrecondition if it is too late.
+        """
+        request = training_pb2.UpdateJobRequest(job_id=self.id, idempotency_key=idempotency_key())
+        if priority is not None:
+            request.priority = check_count("priority", priority, -1000, 1000)
+        if time_limit is not None:
+            request.time_limit_seconds = seconds_of("time_limit", time_limit)
+        reply = yield Unary(method("Training", "Update"), request)
+        return state_name(reply.job.state)
+
+    @operation
+    def delete(self) -> Steps[None]:
+        """Deletes a job that is over: its record, its log and its checkpoints; the model that it made stays.
+
+        FailedPrecondition if it is not over: cancel() it first.
+        """
+        yield Unary(
+            method("Training", "Delete"),
+            training_pb2.DeleteJobRequest(job_id=self.id, idempotency_key=idempotency_key()),
+        )
 
     @operation
     def weights(self) -> Steps[dict[str, np.ndarray[Any, Any]]]:

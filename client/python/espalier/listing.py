@@ -3,19 +3,61 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
 
 from espalier import errors
+from espalier.counts import check_count
 from espalier.job import progress_of, state_name, time_of
 from espalier.plan import size, table_html
+from espalier.spelling import meant
 from espalier.v1 import graph_pb2, inference_pb2, models_pb2, training_pb2
 
 J = TypeVar("J")
 Entry = TypeVar("Entry", bound="Info")
 
 _ERROR_WIDTH = 60
+_PAGE = 1000  # items that a page may have
+
+
+class Pages:
+    """The next page of a list; page_requests makes it."""
+
+    def __init__(self, request: Any, limit: int | None):
+        self.request = request
+        self.over = limit == 0
+        self._limit = limit
+        self._size(0)
+
+    def take(self, next_page_token: str, items: int) -> None:
+        """A page has come, and with it there are so many items; the token is its reply's."""
+        self.over = not next_page_token or (self._limit is not None and items >= self._limit)
+        self.request.page_token = next_page_token
+        self._size(items)
+
+    def _size(self, items: int) -> None:
+        if self._limit is not None:
+            self.request.page_size = max(1, min(_PAGE, self._limit - items))
+
+
+def page_requests(request: Any, limit: int | None) -> Iterator[Pages]:
+    """The pages that are to be asked for, until there are `limit` items, or (None) all."""
+    if limit is not None:
+        check_count("limit", limit, 0)
+    pages = Pages(request, limit)
+    while not pages.over:
+        yield pages
+
+
+def states_of(given: str | Sequence[str] | None) -> list[Any]:
+    """The states of ListJobsRequest. InvalidArgument for a name of none."""
+    names = [given] if isinstance(given, str) else list(given or ())
+    known = {state_name(number): number for number in training_pb2.JobState.values() if number}
+    for name in names:
+        if name not in known:
+            raise errors.InvalidArgument(f"state {name!r}: accepted are {', '.join(known)}{meant(str(name), known)}")
+    return [known[name] for name in names]
 
 
 class Info:

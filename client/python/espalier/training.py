@@ -25,6 +25,8 @@ from espalier.v1 import program_pb2, training_pb2
 from espalier.values import separate_values
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     import numpy as np
 
     from espalier.graph import Graph
@@ -204,6 +206,8 @@ def fit(
     search: Mapping[str, object] | None = None,
     precision: str | None = None,
     checkpoint_every: int = 0,
+    priority: int = 0,
+    time_limit: float | timedelta | None = None,
     callbacks: Sequence[Callback] = (),
     verbose: int = 1,
     extra: Callable[[training_pb2.TrainingSpec], None] | None = None,
@@ -222,9 +226,11 @@ def fit(
     validation_data: other examples, as `data`, that are evaluated after each epoch and at the end.
     name: of the job and the trained model. client: by default espalier.default_client(). search: fields of
     SearchOptions, as {"max_devices": 2, "strategy": "data_parallel"}. precision: "bf16" or "f16" for mixed precision.
-    checkpoint_every: steps between checkpoints. verbose: 0, 1 (a progress bar) or 2 (a line for each epoch).
-    extra: may change the specification before it is sent. steps_per_epoch: with `steps`, what callbacks take for an
-    epoch.
+    checkpoint_every: steps between checkpoints. priority: of two jobs of an owner the one of higher priority starts
+    first; below 0, other owners' jobs go first, too. time_limit (seconds, or a timedelta): once the job has had workers
+    for so long it writes a checkpoint and fails; job.resume() goes on for as long again.
+    verbose: 0, 1 (a progress bar) or 2 (a line for each epoch). extra: may change the specification before it is sent.
+    steps_per_epoch: with `steps`, what callbacks take for an epoch.
     execution: "job" (durable: it survives this program, the coordinator and workers), "session" (callbacks can direct
     the training; it ends with this program), or "auto": a job, unless a callback or one of the following needs a
     session. initial_epoch: the first one, of `epochs`; with the batches that it would have in a whole training. state:
@@ -252,6 +258,8 @@ def fit(
         search=search,
         precision=precision,
         checkpoint_every=checkpoint_every,
+        priority=priority,
+        time_limit=time_limit,
     )
     if execution not in ("auto", "job", "session"):
         raise errors.InvalidArgument(f"execution={execution!r}; accepted are auto, job, session")
@@ -286,6 +294,9 @@ def fit(
     if in_session:
         from espalier.session_training import train
 
+        for argument, used in (("priority", priority), ("time_limit", time_limit)):
+            if used:
+                raise errors.InvalidArgument(f"{argument}: only a job waits in the queue and has a limit, no session")
         if checkpoint_every:
             raise errors.InvalidArgument(
                 "checkpoint_every: a session has no checkpoints; see callbacks.ModelCheckpoint"

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from espalier import errors
-from espalier.counts import check_count, check_counts
+from espalier.counts import check_count, check_counts, seconds_of
 from espalier.optimizers import Optimizer, resolve
 from espalier.search import search_options
 from espalier.spelling import meant
 from espalier.v1 import graph_pb2, program_pb2, training_pb2
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from espalier.graph import Graph
 
 _PRECISIONS = {
@@ -37,6 +39,8 @@ def make_spec(
     search: Mapping[str, object] | None = None,
     precision: str | None = None,
     checkpoint_every: int = 0,
+    priority: int = 0,
+    time_limit: float | timedelta | None = None,
 ) -> training_pb2.TrainingSpec:
     """The specification of a job, without its dataset. InvalidArgument for what cannot be."""
     if epochs is not None and steps is not None:
@@ -64,6 +68,8 @@ def make_spec(
         search=search_options(search, seed),
         seed=seed,
         checkpoint_every_steps=checkpoint_every,
+        priority=check_count("priority", priority, -1000, 1000),
+        time_limit_seconds=0.0 if time_limit is None else seconds_of("time_limit", time_limit),
     )
     if precision is not None:
         spec.precision = _PRECISIONS[precision]

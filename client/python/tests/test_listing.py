@@ -1,9 +1,16 @@
 """What Client lists, as tables."""
 
 import copy
+import math
 import pickle
+import time
+from datetime import datetime, timedelta, timezone
 
-from espalier.listing import ArtifactInfo, JobInfo, Listing, ServedInfo
+import pytest
+
+from espalier.counts import seconds_of, unix_ms_of
+from espalier.errors import InvalidArgument
+from espalier.listing import ArtifactInfo, JobInfo, Listing, ServedInfo, page_requests, states_of
 from espalier.v1 import inference_pb2, models_pb2, training_pb2
 
 
@@ -32,3 +39,43 @@ def test_a_listing_is_a_table():
     served = str(Listing(ServedInfo, [ServedInfo(model)])).splitlines()
     assert served[1].split()[:6] == ["lm", "ready", "12,345", "64", "the", "coordinator"]
     assert repr(Listing(JobInfo, [])) == "no jobs"
+
+
+def asked(request, limit, there):
+    """The sizes of the pages that are asked for of a list of `there` items, and how many items come."""
+    sizes, items = [], 0
+    for pages in page_requests(request, limit):
+        assert pages.request.page_token == (str(items) if sizes else "")
+        sizes.append(pages.request.page_size)
+        items += min(pages.request.page_size or 1000, there - items)
+        pages.take(str(items) if items < there else "", items)
+    return sizes, items
+
+
+def test_pages_are_asked_for_until_there_is_enough():
+    assert asked(training_pb2.ListJobsRequest(), None, 2500) == ([0, 0, 0], 2500)
+    assert asked(training_pb2.ListJobsRequest(), 1200, 2500) == ([1000, 200], 1200)
+    assert asked(training_pb2.ListJobsRequest(), 50, 20) == ([50], 20)
+    assert asked(training_pb2.ListJobsRequest(), 1000, 1000) == ([1000], 1000)
+    assert asked(training_pb2.ListJobsRequest(), 0, 20) == ([], 0)
+    with pytest.raises(InvalidArgument, match="limit is -1"):
+        asked(training_pb2.ListJobsRequest(), -1, 20)
+
+
+def test_states_are_named():
+    assert states_of(None) == []
+    assert states_of("running") == [training_pb2.RUNNING]
+    assert states_of(["queued", "failed"]) == [training_pb2.QUEUED, training_pb2.FAILED]
+    with pytest.raises(InvalidArgument, match="did you mean 'running'"):
+        states_of("runing")
+
+
+def test_times_are_dates_or_before_now():
+    assert unix_ms_of("since", datetime(1970, 1, 2, tzinfo=timezone.utc)) == 86_400_000
+    assert abs(unix_ms_of("since", timedelta(hours=1)) / 1000 + 3600 - time.time()) < 60
+    with pytest.raises(InvalidArgument, match="since is 'yesterday'"):
+        unix_ms_of("since", "yesterday")
+    assert seconds_of("time_limit", timedelta(minutes=2)) == seconds_of("time_limit", 120) == 120.0
+    for bad in (-1, math.nan, True, "2h", math.inf):
+        with pytest.raises(InvalidArgument, match="time_limit is"):
+            seconds_of("time_limit", bad)

@@ -7,6 +7,7 @@ import itertools
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,8 @@ class Trainer:
         search: Mapping[str, object] | None = None,
         precision: str | None = None,
         checkpoint_every: int = 0,
+        priority: int = 0,
+        time_limit: float | timedelta | None = None,
         callbacks: Sequence[Callback] = (),
         verbose: int = 1,
         execution: str = "auto",
@@ -128,6 +131,8 @@ class Trainer:
                 search=search,
                 precision=precision,
                 checkpoint_every=checkpoint_every,
+                priority=priority,
+                time_limit=time_limit,
                 callbacks=[self._following.first, *told, self._following.last],
                 verbose=verbose,
                 execution=execution,

@@ -24,6 +24,8 @@ from espalier.spelling import checked
 from espalier.v1 import program_pb2, training_pb2
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from espalier.client import Client
     from espalier.keras.network import Network
 
@@ -131,6 +133,8 @@ class Trainer:
         precision: str | None = None,
         seed: int | None = None,
         checkpoint_every: int = 0,
+        priority: int = 0,
+        time_limit: float | timedelta | None = None,
         job_name: str = "",
         execution: str = "auto",
     ) -> Any:
@@ -142,9 +146,10 @@ class Trainer:
         (x, y), (x, y, sample_weight) or an iterable of such batches, read once; validation_steps: so many batches of
         validation_batch_size (or batch_size) of them. They are evaluated after every validation_freq-th epoch: logs and
         History have the values as val_....
-        client, search, precision, checkpoint_every, job_name, execution: as in espalier.fit, of which job_name is the
-        name. In a session callbacks read and set weights and the learning rate, evaluate and predict; a job refuses
-        that. "auto": a session if a callback needs one, with initial_epoch, and to validate beside an iterable.
+        client, search, precision, checkpoint_every, priority, time_limit, job_name, execution: as in espalier.fit, of
+        which job_name is the name. In a session callbacks read and set weights and the learning rate, evaluate and
+        predict; a job refuses that. "auto": a session if a callback needs one, with initial_epoch, and to validate
+        beside an iterable.
 
         Weights have the trained elements afterwards. A training in a session goes on with the optimizer state of one
         before; others begin with a new one. Errors as espalier.fit.
@@ -232,6 +237,8 @@ class Trainer:
                 search=search,
                 precision=precision,
                 checkpoint_every=checkpoint_every,
+                priority=priority,
+                time_limit=time_limit,
                 callbacks=[directing.first, *run, directing.last],
                 extra=_validation(validation_freq, steps_per_epoch),
                 steps_per_epoch=int(steps_per_epoch or 0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,8 @@ def fit(
     search: Mapping[str, object] | None = None,
     precision: str | None = None,
     checkpoint_every: int = 0,
+    priority: int = 0,
+    time_limit: float | timedelta | None = None,
     callbacks: Sequence[Callback] = (),
     verbose: int = 1,
     extra: Callable[[training_pb2.TrainingSpec], None] | None = None,
@@ -155,6 +158,8 @@ def fit(
         "search": search,
         "precision": precision,
         "checkpoint_every": checkpoint_every,
+        "priority": priority,
+        "time_limit": time_limit,
     }
     client = client or default_client()
     printer = Printer(verbose)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,8 @@ class Trainer:
         name: str = "",
         search: Mapping[str, object] | None = None,
         checkpoint_every: int = 0,
+        priority: int = 0,
+        time_limit: float | timedelta | None = None,
         callbacks: Sequence[training.Callback] = (),
         verbose: int = 1,
         extra: Extra | None = None,
@@ -169,6 +172,8 @@ class Trainer:
                 search=search,
                 precision=self.precision,
                 checkpoint_every=checkpoint_every,
+                priority=priority,
+                time_limit=time_limit,
                 callbacks=[following.first, Validations(), *told, following.last],
                 verbose=verbose,
                 extra=extra if evaluate is None else _each_epoch(extra),
