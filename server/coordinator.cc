@@ -37,6 +37,7 @@
 #include "server/services/services.h"
 #include "server/sessions/session_manager.h"
 #include "server/sessions/session_service.h"
+#include "server/standby/shared_store.h"
 #include "server/store/sqlite_store.h"
 #include "storage/dataset_roots.h"
 
@@ -133,7 +134,7 @@ struct Coordinator::Parts {
   OpRegistry operators;
   Metrics metrics;
   std::unique_ptr<DatasetRoots> dataset_roots;
-  std::unique_ptr<SqliteStore> store;
+  std::unique_ptr<JobStore> store;
   std::unique_ptr<ArtifactStore> artifacts;
   std::unique_ptr<WorkerRegistry> workers;
   Rendezvous rendezvous;
@@ -162,6 +163,7 @@ struct Coordinator::Parts {
   std::string root;  // the data folder
 
   absl::Status Build();
+  absl::Status OpenStore(const std::string& data_dir_id);
   absl::Status BuildAccess();
   void FillStatus(const Caller& caller, v1::ClusterStatusReply* reply);
   void AddResources();
@@ -196,10 +198,9 @@ absl::Status Coordinator::Parts::Build() {
   dataset_roots->Exclude(root);
   for (const std::string& path : options.private_files) dataset_roots->Exclude(path);
   RegisterAllOperators(operators);
-  absl::StatusOr<std::unique_ptr<SqliteStore>> opened =
-      SqliteStore::Open(JoinPath(root, "espalier.db"));
-  if (!opened.ok()) return opened.status();
-  store = *std::move(opened);
+  absl::StatusOr<DataDir> data_dir = IdentifyDataDir(*files, root);
+  if (!data_dir.ok()) return data_dir.status();
+  if (absl::Status s = OpenStore(data_dir->id); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<ArtifactStore>> kept =
       ArtifactStore::Open(JoinPath(root, "artifacts"), files, store.get(), clock);
   if (!kept.ok()) return kept.status();
@@ -261,8 +262,6 @@ absl::Status Coordinator::Parts::Build() {
         }
         return check == nullptr ? absl::OkStatus() : check(model);
       }));
-  absl::StatusOr<DataDir> data_dir = IdentifyDataDir(*files, root);
-  if (!data_dir.ok()) return data_dir.status();
   v1::JoinReply joined;
   joined.set_heartbeat_seconds(absl::ToDoubleSeconds(options.heartbeat));
   joined.set_lease_seconds(absl::ToDoubleSeconds(options.lease));
@@ -281,6 +280,22 @@ absl::Status Coordinator::Parts::Build() {
   return absl::OkStatus();
 }
 
+absl::Status Coordinator::Parts::OpenStore(const std::string& data_dir_id) {
+  if (options.open_store) {
+    absl::StatusOr<std::unique_ptr<JobStore>> opened =
+        options.open_store(*files, root, data_dir_id);
+    if (!opened.ok()) return opened.status();
+    store = *std::move(opened);
+    return absl::OkStatus();
+  }
+  if (absl::Status s = ClaimDataFolder(*files, root, JobStoreAddress()); !s.ok()) return s;
+  absl::StatusOr<std::unique_ptr<SqliteStore>> opened =
+      SqliteStore::Open(JoinPath(root, "espalier.db"));
+  if (!opened.ok()) return opened.status();
+  store = *std::move(opened);
+  return absl::OkStatus();
+}
+
 absl::Status Coordinator::Parts::BuildAccess() {
   if (options.authority != nullptr) {
     absl::StatusOr<std::unique_ptr<TokenStore>> opened = TokenStore::Open(store.get(), clock);
@@ -293,7 +308,8 @@ absl::Status Coordinator::Parts::BuildAccess() {
   AddResources();
   interceptor = std::make_unique<CallInterceptor>(
       &metrics, access.get(),
-      CallInterceptorOptions{.open_probes = options.open_probes,
+      CallInterceptorOptions{.leads = options.leads,
+                             .open_probes = options.open_probes,
                              .max_calls = options.limits.max_calls,
                              .idle = options.limits.idle});
   services.push_back(MakeAccessService(interceptor.get(),

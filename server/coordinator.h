@@ -51,6 +51,14 @@ struct CoordinatorOptions {
   std::string data_dir;
   // Folders of this host whose files clients may name as datasets; see DatasetRoots.
   std::vector<std::string> dataset_roots;
+  // Opens the store with the jobs of a data folder, of which `id` is that of kDataDirIdFile. Null:
+  // SQLite in the folder.
+  std::function<absl::StatusOr<std::unique_ptr<JobStore>>(
+      FileSystem& files, const std::string& data_dir, const std::string& id)>
+      open_store;
+  // Returns Unavailable once another coordinator may lead; asked before each call. Null: this one
+  // always does.
+  std::function<absl::Status()> leads;
   // Keys and certificates: never opened as a dataset, nor is anything in data_dir.
   std::vector<std::string> private_files;
   std::string listen = "127.0.0.1:0";

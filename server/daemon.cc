@@ -25,6 +25,7 @@
 #include "server/artifacts/artifact_store.h"
 #include "server/coordinator.h"
 #include "server/daemon_credentials.h"
+#include "server/daemon_standby.h"
 #include "server/distillation/distillation_runner.h"
 #include "server/distillation/distillation_service.h"
 #include "server/http/gateway/gateway.h"
@@ -121,7 +122,8 @@ absl::Status CheckOwners(const DaemonOptions& options, Coordinator& coordinator)
 class Daemon {
  public:
   Daemon(const DaemonOptions& options, DaemonCredentials credentials,
-         std::unique_ptr<Coordinator> coordinator, const WorkerDialer& dial);
+         std::unique_ptr<Coordinator> coordinator, const WorkerDialer& dial,
+         SharedStore* shared_store);
 
   // Registers the gRPC services. Call before Serve.
   absl::Status AddServices();
@@ -154,6 +156,7 @@ class Daemon {
 
   const DaemonOptions options_;
   const DaemonCredentials credentials_;
+  SharedStore* const shared_store_;  // null: nobody stands by
   std::unique_ptr<Coordinator> coordinator_;
   SystemClock clock_;
   ArtifactLoader loader_;
@@ -173,9 +176,11 @@ class Daemon {
 };
 
 Daemon::Daemon(const DaemonOptions& options, DaemonCredentials credentials,
-               std::unique_ptr<Coordinator> coordinator, const WorkerDialer& dial)
+               std::unique_ptr<Coordinator> coordinator, const WorkerDialer& dial,
+               SharedStore* shared_store)
     : options_(options),
       credentials_(std::move(credentials)),
+      shared_store_(shared_store),
       coordinator_(std::move(coordinator)),
       loader_(ForLoader(dial)),
       graphs_(NewArtifactGraphLoader(
@@ -432,6 +437,7 @@ void Daemon::Stop(const absl::Status& status) {
     if (!status.ok()) {
       std::fprintf(stderr, "espalierd: %s\n", std::string(status.message()).c_str());
     }
+    if (shared_store_ != nullptr) shared_store_->Resign();
     std::quick_exit(status.ok() ? 0 : 1);
   }
   distillations_.Stop();
@@ -447,14 +453,19 @@ absl::Status RunDaemon(const DaemonOptions& given, const sigset_t& signals) {
   const SystemClock clock;
   absl::StatusOr<DaemonCredentials> credentials = ReadDaemonCredentials(&options, &clock);
   if (!credentials.ok()) return credentials.status();
+  // Ends the lease when all else has ended.
+  absl::StatusOr<std::unique_ptr<SharedStore>> shared = WaitToLead(&options, *credentials, signals);
+  if (absl::IsCancelled(shared.status())) return absl::OkStatus();
+  if (!shared.ok()) return shared.status();
   CoordinatorOptions coordinator_options = ForCoordinator(options, *credentials);
+  UseStore(shared->get(), &coordinator_options);
   const WorkerDialer dial =
       GrpcWorkerDialer(coordinator_options.message_limit_bytes, credentials->tls);
   absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       Coordinator::Open(std::move(coordinator_options));
   if (!coordinator.ok()) return coordinator.status();
   if (absl::Status s = CheckOwners(options, **coordinator); !s.ok()) return s;
-  Daemon daemon(options, *std::move(credentials), *std::move(coordinator), dial);
+  Daemon daemon(options, *std::move(credentials), *std::move(coordinator), dial, shared->get());
   if (absl::Status s = daemon.AddServices(); !s.ok()) return s;
   const absl::Status status = daemon.Serve(signals);
   daemon.Stop(status);

@@ -82,6 +82,7 @@ absl::Status CheckDaemonOptions(const DaemonOptions& options) {
     status = CheckAddress("http-listen", options.http_listen, options);
   }
   if (status.ok()) status = CheckTls(options);
+  if (status.ok()) status = CheckSharedStoreOptions(options.job_store);
   if (!status.ok()) return status;
   status = OriginPolicy::CheckAllowed(options.http_allowed_origins);
   if (!status.ok()) return status;

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "base/net/transport_security.h"
 #include "server/coordinator.h"
+#include "server/standby/shared_store.h"
 
 namespace espalier {
 
@@ -19,6 +20,8 @@ struct DaemonOptions {
   std::string data_dir = "espalier-data";
   std::vector<std::string> dataset_roots;  // folders whose files clients may name as datasets
   std::string ready_file;  // gets the addresses as JSON once requests are served; empty: none
+
+  SharedStoreOptions job_store;  // without endpoints: SQLite in data_dir
 
   int local_workers = 0;
   int64_t worker_memory = 0;  // bytes per local worker; 0: a share of the machine's

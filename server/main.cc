@@ -29,6 +29,19 @@ ABSL_FLAG(
     "(train --no-upload), and s3://bucket/prefix, whose objects they may name, read with this "
     "process's AWS credentials; workers on other hosts need the flag, too; empty: none. "
     "Clients that may train may read all that is in them");
+ABSL_FLAG(std::string, job_store, "sqlite",
+          "where jobs are kept: sqlite, in the data folder; or etcd://HOST:PORT[,HOST:PORT...]"
+          "[/PREFIX], for several coordinators that stand by for each other: start each with the "
+          "same --job-store and the same, shared, --data-dir");
+ABSL_FLAG(double, leader_lease_seconds, 10,
+          "with etcd: silence of the leading coordinator after which another one leads");
+ABSL_FLAG(std::string, etcd_ca, "",
+          "trusted certificates (PEM): use TLS to etcd, and verify it with these");
+ABSL_FLAG(std::string, etcd_cert, "",
+          "certificate (PEM) for an etcd that wants one of its clients");
+ABSL_FLAG(std::string, etcd_key, "", "private key of --etcd-cert (PEM)");
+ABSL_FLAG(std::string, etcd_user, "", "user for an etcd with authentication");
+ABSL_FLAG(std::string, etcd_password_file, "", "file with the password of --etcd-user");
 ABSL_FLAG(int, local_workers, 0, "worker processes to start on this machine");
 ABSL_FLAG(int64_t, serving_memory, 0,
           "bytes for all models served in this process, including KV caches; 0: three quarters of "
@@ -137,6 +150,13 @@ DaemonOptions OptionsOfFlags() {
   options.advertise = absl::GetFlag(FLAGS_advertise);
   options.worker_certificate_life = absl::Hours(absl::GetFlag(FLAGS_worker_certificate_hours));
   options.insecure = absl::GetFlag(FLAGS_insecure);
+  options.job_store.tls = {.certificate = absl::GetFlag(FLAGS_etcd_cert),
+                           .key = absl::GetFlag(FLAGS_etcd_key),
+                           .ca = absl::GetFlag(FLAGS_etcd_ca)};
+  options.job_store.user = absl::GetFlag(FLAGS_etcd_user);
+  options.job_store.password_file = absl::GetFlag(FLAGS_etcd_password_file);
+  options.job_store.lease = absl::Seconds(absl::GetFlag(FLAGS_leader_lease_seconds));
+  options.job_store.insecure = options.insecure;
   options.lease = absl::Seconds(absl::GetFlag(FLAGS_lease_seconds));
   options.worker_return = absl::Seconds(absl::GetFlag(FLAGS_worker_return_timeout));
   options.measure_seconds = absl::GetFlag(FLAGS_measure_seconds);
@@ -187,7 +207,14 @@ int main(int argc, char** argv) {
         "--tls is \"" + tls + "\"; accepted: auto; own certificates: --tls-cert and --tls-key"));
     return 2;
   }
-  const absl::Status status = espalier::RunDaemon(espalier::OptionsOfFlags(), signals);
+  espalier::DaemonOptions options = espalier::OptionsOfFlags();
+  const auto job_store = espalier::ParseJobStore(absl::GetFlag(FLAGS_job_store));
+  if (!job_store.ok()) {
+    espalier::Report(job_store.status());
+    return 2;
+  }
+  options.job_store.address = *job_store;
+  const absl::Status status = espalier::RunDaemon(options, signals);
   espalier::Report(status);
   return status.ok() ? 0 : 1;
 }

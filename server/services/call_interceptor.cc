@@ -48,6 +48,7 @@ grpc::Status CallInterceptor::Handle(grpc::ServerContext* context, const std::st
       open ? Caller()
            : access_.Admit(method, AuthorizationOf(*context), PeerCertificateOf(*context));
   absl::Status status = caller.status();
+  if (status.ok() && options_.leads) status = options_.leads();
   if (status.ok() && request != nullptr) status = access_.CheckRequest(method, *caller, *request);
   if (status.ok())
     status = Run(

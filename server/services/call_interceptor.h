@@ -39,6 +39,8 @@ enum class CallKind {
 };
 
 struct CallInterceptorOptions {
+  // Asked before each call; null: it may be answered. Unavailable: another coordinator leads.
+  std::function<absl::Status()> leads;
   bool open_probes = false;
   int max_calls = 512;                     // concurrent kBounded calls
   absl::Duration idle = absl::Minutes(5);  // see StreamIdleTimeout

@@ -1,5 +1,6 @@
-// The coordinator's durable state, behind an interface: SQLite now, etcd once several coordinators
-// are replicated.
+// The coordinator's durable state, behind an interface: SQLite (sqlite_store.h), or etcd for several
+// coordinators that stand by for each other (etcd/etcd_store.h). What both must do is in
+// job_store_contract_test.cc.
 //
 // Every write is one transaction and durable when it returns. Errors: ResourceExhausted (disk
 // full), FailedPrecondition (the volume has become read-only), Unavailable (I/O error; a later call
