@@ -113,7 +113,8 @@ int Report(const Environment& env, const absl::Status& status, bool json,
 std::vector<FlagSpec> CommonFlags() {
   return {
       {"coordinator", FlagType::kText, "HOST:PORT",
-       "address of the coordinator (ESPALIER_COORDINATOR; 127.0.0.1:7070)"},
+       "address of the coordinator, or of all that stand by for each other, with commas between "
+       "(ESPALIER_COORDINATOR; 127.0.0.1:7070)"},
       {"http-address", FlagType::kText, "HOST:PORT",
        "address of its HTTP gateway, or https://HOST[:PORT] (ESPALIER_HTTP; 127.0.0.1:8080)"},
       {"home", FlagType::kText, "DIR", "state of `espalier up` (ESPALIER_HOME; ~/.espalier)"},

@@ -1,6 +1,7 @@
 #include "client/lib/client.h"
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 
 #include "absl/strings/cord.h"
@@ -9,10 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/net/leading_channel.h"
 #include "client/lib/client_impl.h"
 
 namespace espalier {
 namespace {
+
+// Longer than the lease of a coordinator that others stand by for, by default.
+constexpr absl::Duration kTakeover = absl::Seconds(30);
 
 // Marks an Unavailable status that the coordinator itself returned.
 constexpr char kAnswered[] = "espalier/answered";
@@ -144,10 +149,18 @@ const std::string& Client::address() const { return impl_->address; }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
                                                         const ClientOptions& options) {
-  if (absl::Status s = CheckAddress(address); !s.ok()) return s;
+  const absl::StatusOr<std::vector<std::string>> addresses =
+      SplitAddresses(address, "coordinator address");
+  if (!addresses.ok()) return addresses.status();
+  for (const std::string& one : *addresses) {
+    if (absl::Status s = CheckAddress(one); !s.ok()) return s;
+  }
+  const bool stand_by = addresses->size() > 1;
   auto impl = std::make_unique<Impl>();
   impl->address = address;
   impl->options = options;
+  // Until another one leads.
+  if (stand_by) impl->options.retry_for = std::max(options.retry_for, kTakeover);
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   if (options.tls) {
     grpc::SslCredentialsOptions ssl;
@@ -163,11 +176,16 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  impl->channel = grpc::CreateCustomChannel(address, credentials, arguments);
+  impl->channel = LeadingChannel(*addresses, arguments, nullptr, credentials);
 
-  const auto deadline = absl::ToChronoTime(absl::Now() + options.connect_timeout);
+  const auto deadline = absl::ToChronoTime(
+      absl::Now() + (stand_by ? impl->options.retry_for : options.connect_timeout));
   for (auto state = impl->channel->GetState(true); state != GRPC_CHANNEL_READY;
        state = impl->channel->GetState(true)) {
+    if (stand_by && state == GRPC_CHANNEL_TRANSIENT_FAILURE &&
+        std::chrono::system_clock::now() < deadline) {
+      continue;  // with the next one
+    }
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
       return absl::UnavailableError(
           Unreachable(address, options.tls,

@@ -32,7 +32,7 @@ class CancellableCall {
 struct Client::Impl {
   std::string address;
   ClientOptions options;
-  std::shared_ptr<grpc::Channel> channel;
+  std::shared_ptr<grpc::ChannelInterface> channel;
   std::unique_ptr<v1::Training::Stub> training;
   std::unique_ptr<v1::Planner::Stub> planner;
   std::unique_ptr<v1::Models::Stub> models;

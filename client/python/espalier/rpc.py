@@ -16,6 +16,7 @@ import secrets
 import socket
 import stat
 import threading
+import time
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
 
 import grpc
 
-from espalier import errors
+from espalier import errors, leader
 
 _OPTIONS = [
     # Graphs carry weights; the coordinator limits what it accepts.
@@ -146,7 +147,8 @@ def make_settings(
 ) -> Settings:
     """Completes what is given by the environment. InvalidArgument for a bad address or an unreadable file."""
     address = address or _default_address()
-    _check_address(address)
+    for one in leader.addresses(address):
+        _check_address(one)
     ca = os.fspath(ca_file) if ca_file else os.environ.get("ESPALIER_CA_FILE", "")
     certificate = os.fspath(cert_file) if cert_file else os.environ.get("ESPALIER_CERT_FILE", "")
     key = os.fspath(key_file) if key_file else os.environ.get("ESPALIER_KEY_FILE", "")
@@ -162,6 +164,7 @@ def make_settings(
         ca_pem=_read(ca, "ca_file") if ca else None,
         certificate_pem=_read(certificate, "cert_file") if certificate else None,
         key_pem=key_pem,
+        retry_for=leader.TAKEOVER if "," in address else Settings.retry_for,
     )
 
 
@@ -262,6 +265,10 @@ def _is_known(address: str) -> bool:
     return True
 
 
+def _options(candidates: leader.Candidates) -> list[tuple[str, int]]:
+    return _OPTIONS + leader.KEEPALIVE if candidates.several else _OPTIONS
+
+
 def _credentials(settings: Settings) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(settings.ca_pem, settings.key_pem, settings.certificate_pem)
 
@@ -270,8 +277,10 @@ def _credentials(settings: Settings) -> grpc.ChannelCredentials:
 _PROBE = "/grpc.health.v1.Health/Check"
 
 
-def _refusal(error: grpc.RpcError, settings: Settings) -> errors.Unavailable | None:
-    """The exception for a first call that reached nobody; None if it was answered."""
+def _refusal(error: grpc.RpcError, settings: Settings, *, may_stand_by: bool) -> errors.Unavailable | None:
+    """The exception for a first call that reached nobody, or one that stands by; None if it was answered."""
+    if may_stand_by and error.code() == grpc.StatusCode.UNAVAILABLE and answered(error):
+        return errors.Unavailable(f"{settings.address}: {error.details()}")
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return _unreachable(settings, f"nothing within {settings.connect_timeout:g} s")
     if error.code() == grpc.StatusCode.UNAVAILABLE and not answered(error):
@@ -323,6 +332,8 @@ class Connection:
         self.settings = settings
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
+        self._candidates = leader.Candidates(settings)
+        self._watch: leader.Watch | None = None  # with several candidates
         self._process = 0
         self._ended = ""
 
@@ -332,25 +343,47 @@ class Connection:
             # In a child the parent's lock may be held for ever, and the end of its channel may hang.
             _left_behind.append(self._channel)
             self._lock, self._channel, self._process = threading.Lock(), None, os.getpid()
+            self._watch = None
         with self._lock:
             if self._ended:
                 raise ConnectionEnded(self._ended)
+            if self._watch is not None and self._watch.has_ended() and self._channel is not None:
+                _left_behind.append(self._channel)  # calls of other threads may still read from it
+                self._channel = self._watch = None
             if self._channel is None:
                 self._channel = self._connect()
             return self._channel
 
     def _connect(self) -> grpc.Channel:
+        """A channel to the coordinator, or to the one of several that leads."""
+        if not self._candidates.several:
+            return self._open(self.settings)
+        give_up = self._candidates.give_up_at()
+        while True:
+            for one in self._candidates.in_order():
+                try:
+                    channel = self._open(one)
+                except errors.Unavailable:
+                    if time.monotonic() > give_up:
+                        raise
+                else:
+                    self._candidates.leads(one)
+                    self._watch = leader.Watch(channel)
+                    return channel
+            time.sleep(leader.PAUSE)
+
+    def _open(self, s: Settings) -> grpc.Channel:
         _check_fork()
-        s = self.settings
+        options = _options(self._candidates)
         channel = (
-            grpc.secure_channel(s.address, _credentials(s), _OPTIONS)
+            grpc.secure_channel(s.address, _credentials(s), options)
             if s.tls
-            else grpc.insecure_channel(s.address, _OPTIONS)
+            else grpc.insecure_channel(s.address, options)
         )
         try:
             channel.unary_unary(_PROBE)(b"", timeout=s.connect_timeout)
         except grpc.RpcError as error:
-            if (refusal := _refusal(error, s)) is not None:
+            if (refusal := _refusal(error, s, may_stand_by=self._candidates.several)) is not None:
                 channel.close()
                 raise refusal from None
         except BaseException:
@@ -377,30 +410,52 @@ class AsyncConnection:
     def __init__(self, settings: Settings):
         self.settings = settings
         self._channel: Any = None
+        self._candidates = leader.Candidates(settings)
         self._key: tuple[int, int] = (0, 0)
 
     async def channel(self) -> Any:
         """The channel, connected. Unavailable if nothing answers within the connection's time."""
         key = (os.getpid(), id(asyncio.get_running_loop()))
+        watched = self._channel is not None and self._key == key and self._candidates.several
+        if watched and leader.has_ended(self._channel.get_state()):
+            _left_behind.append(self._channel)  # other calls may still read from it
+            self._channel = None
         if self._channel is None or self._key != key:
             self._channel = await self._connect()
             self._key = key
         return self._channel
 
     async def _connect(self) -> Any:
+        """As Connection._connect."""
+        if not self._candidates.several:
+            return await self._open(self.settings)
+        give_up = self._candidates.give_up_at()
+        while True:
+            for one in self._candidates.in_order():
+                try:
+                    channel = await self._open(one)
+                except errors.Unavailable:
+                    if time.monotonic() > give_up:
+                        raise
+                else:
+                    self._candidates.leads(one)
+                    return channel
+            await asyncio.sleep(leader.PAUSE)
+
+    async def _open(self, s: Settings) -> Any:
         from grpc import aio
 
         _check_fork()
-        s = self.settings
+        options = _options(self._candidates)
         channel = (
-            aio.secure_channel(s.address, _credentials(s), _OPTIONS)
+            aio.secure_channel(s.address, _credentials(s), options)
             if s.tls
-            else aio.insecure_channel(s.address, _OPTIONS)
+            else aio.insecure_channel(s.address, options)
         )
         try:
             await channel.unary_unary(_PROBE)(b"", timeout=s.connect_timeout)
         except grpc.RpcError as error:
-            if (refusal := _refusal(error, s)) is not None:
+            if (refusal := _refusal(error, s, may_stand_by=self._candidates.several)) is not None:
                 await channel.close()
                 raise refusal from None
         except BaseException:
