@@ -50,6 +50,15 @@ class GrpcWorkerClient : public WorkerClient {
     return std::make_unique<Commands>(this);
   }
 
+  absl::StatusOr<v1::CheckpointAtReply> CheckpointAt(const v1::CheckpointAtRequest& request,
+                                                     absl::Duration timeout) override {
+    Call call(this, timeout);
+    v1::CheckpointAtReply reply;
+    absl::Status status = FromGrpc(stub_->CheckpointAt(&call.context, request, &reply));
+    if (!status.ok()) return status;
+    return reply;
+  }
+
   absl::Status Stop(const v1::StopRequest& request, absl::Duration timeout) override {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));

@@ -56,6 +56,8 @@ class WorkerClient {
   virtual std::unique_ptr<ServingStream> ServingSteps() = 0;
   // The stream must not outlive the client.
   virtual std::unique_ptr<SessionRankStream> RunSession() = 0;
+  virtual absl::StatusOr<v1::CheckpointAtReply> CheckpointAt(const v1::CheckpointAtRequest& request,
+                                                             absl::Duration timeout) = 0;
   virtual absl::Status Stop(const v1::StopRequest& request, absl::Duration timeout) = 0;
   virtual absl::StatusOr<v1::MeasureReply> Measure(const v1::MeasureRequest& request,
                                                    absl::Duration timeout) = 0;

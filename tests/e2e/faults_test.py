@@ -69,6 +69,23 @@ class FaultsTest(unittest.TestCase):
                 cluster.start_worker()
             self.check(cluster, job, more_attempts=1)
 
+    def test_job_continues_from_a_checkpoint_that_was_asked_for(self):
+        with Cluster() as cluster:
+            job = cluster.train(*JOB, "--checkpoint-every=100000")
+            cluster.wait_for_step(job, 40)
+            step = int(cluster.run("jobs", "checkpoint", job)["checkpoint_step"])
+            self.assertGreaterEqual(step, 40)
+            self.assertLess(step, STEPS)
+            for worker in list(cluster.workers):
+                cluster.kill(worker)
+            for _ in range(2):
+                cluster.start_worker()
+            self.check(cluster, job, more_attempts=1)
+            self.assertIn(f"going back to step {step}", " ".join(cluster.job(job)[2]))
+            done = cluster.cli("jobs", "checkpoint", job, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("it trains nothing that a checkpoint could save", done.stderr)
+
     def test_job_continues_after_the_coordinator_is_killed(self):
         with Cluster() as cluster:
             job = cluster.train(*JOB)

@@ -60,6 +60,10 @@ class OddWorker : public WorkerClient {
   }
   std::unique_ptr<ServingStream> ServingSteps() override { return nullptr; }
   std::unique_ptr<SessionRankStream> RunSession() override { return nullptr; }
+  absl::StatusOr<v1::CheckpointAtReply> CheckpointAt(const v1::CheckpointAtRequest&,
+                                                     absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
   absl::Status Stop(const v1::StopRequest&, absl::Duration) override { return absl::OkStatus(); }
   void Cancel() override {}
 

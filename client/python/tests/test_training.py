@@ -339,7 +339,11 @@ def test_a_cancelled_job_is_resumed(daemon):
         job.resume()
     with pytest.raises(TimeoutError, match="not over yet"):
         job.wait(timeout=0.3)
+    before = job.record.steps_done
+    assert job.checkpoint() >= before
     assert job.cancel() == "cancelled"
+    with pytest.raises(errors.FailedPrecondition, match="trains nothing"):
+        job.checkpoint()
     with pytest.raises(espalier.JobFailed, match=r"resume\(\)") as failed:
         job.wait()
     assert failed.value.job_id == job.id

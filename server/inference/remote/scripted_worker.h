@@ -79,6 +79,10 @@ class ScriptedClient : public WorkerClient {
   std::unique_ptr<ServingStream> ServingSteps() override { return std::make_unique<Stream>(this); }
   std::unique_ptr<SessionRankStream> RunSession() override { return nullptr; }
 
+  absl::StatusOr<v1::CheckpointAtReply> CheckpointAt(const v1::CheckpointAtRequest&,
+                                                     absl::Duration) override {
+    return absl::UnimplementedError("");
+  }
   absl::Status Stop(const v1::StopRequest& request, absl::Duration) override {
     absl::MutexLock lock(&worker_->mutex);
     if (worker_->dead) return absl::UnavailableError("connection refused");
