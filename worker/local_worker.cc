@@ -21,9 +21,8 @@
 #include "base/net/credential_watch.h"
 #include "base/net/grpc_status.h"
 #include "base/random_id.h"
-#include "worker/collective/gloo_communicator.h"
 #include "worker/collective/nccl_communicator.h"
-#include "worker/collective/peer_monitor.h"
+#include "worker/collective/rank_connector.h"
 #include "worker/coordinator_client.h"
 #include "worker/data_folder.h"
 #include "worker/dataset_cache.h"
@@ -107,6 +106,12 @@ class LocalWorkerImpl : public LocalWorker {
           ", --listen ", options_.listen,
           "): give --tls-ca, --tls-cert, --tls-key and --api-key-file, or, on a network that you "
           "trust, --insecure"));
+    }
+    if (!options_.trusted_network && !IsLoopback(coordinator->host) && !tls_.calls()) {
+      spdlog::warn(
+          "the keys of encrypted tensors are agreed through {}, but nothing protects the way there "
+          "(no --tls-ca): who can change what passes can read tensors, too",
+          options_.coordinator);
     }
     // The coordinator calls workers on loopback without TLS.
     if (tls_.serves() &&
@@ -217,51 +222,29 @@ class LocalWorkerImpl : public LocalWorker {
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const v1::Attempt& attempt, int rank,
                                                         int size, const PeerTimeouts& timeouts,
                                                         std::function<bool()> cancelled) {
-    if (size > 1 && !options_.insecure && !IsLoopback(host_)) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "tensors between workers are not encrypted, and this worker (", host_,
-          ") is off loopback: on a network that you trust, start the workers with --insecure"));
-    }
     v1::Lease lease;
-    PeerMonitorOptions watched;
+    RankOptions ranks;
     {
       absl::MutexLock lock(&mutex_);
       lease = lease_;
-      watched.silence = std::max(kLeastSilence, 2 * lease_time_);
+      ranks.silence = std::max(kLeastSilence, 2 * lease_time_);
     }
-    std::unique_ptr<RendezvousStore> store =
-        client_->Store(lease, attempt.job_id(), attempt.attempt(), std::move(cancelled));
     int ordinal = 0;
-    if (CudaPluginOf(*device_, &ordinal) != nullptr) {
-      // All ranks publish their device: NCCL if all are GPUs, otherwise Gloo over host memory.
-      if (absl::Status s = store->Set(absl::StrCat("device/", rank), "cuda"); !s.ok()) return s;
-    } else if (absl::Status s = store->Set(absl::StrCat("device/", rank), "cpu"); !s.ok()) {
-      return s;
-    }
-    bool all_cuda = true;
-    for (int peer = 0; peer < size; ++peer) {
-      absl::StatusOr<std::string> kind =
-          store->Get(absl::StrCat("device/", peer), timeouts.rendezvous);
-      if (!kind.ok()) return kind.status();
-      all_cuda = all_cuda && *kind == "cuda";
-    }
-    watched.rank = rank;
-    watched.size = size;
-    watched.host = host_ == "localhost" ? "127.0.0.1" : host_;
-    watched.connect_timeout = std::min(timeouts.connect, watched.silence);
-    absl::StatusOr<std::unique_ptr<PeerMonitor>> monitor = PeerMonitor::Connect(watched, *store);
-    if (!monitor.ok()) return monitor.status();
-    if (all_cuda) {
-      return ConnectNccl(*device_, rank, size, std::move(store), timeouts.wait,
-                         *std::move(monitor));
-    }
-    GlooOptions gloo;
-    gloo.rank = rank;
-    gloo.size = size;
-    gloo.host = watched.host;
-    gloo.connect_timeout = timeouts.connect;
-    gloo.timeout = timeouts.wait;
-    return ConnectGloo(gloo, *store, *std::move(monitor));
+    ranks.rank = rank;
+    ranks.size = size;
+    ranks.host = host_ == "localhost" ? "127.0.0.1" : host_;
+    ranks.network.encrypted = !options_.trusted_network;
+    ranks.network.worker = options_.name.empty() ? HostName() : options_.name;
+    ranks.is_cuda = CudaPluginOf(*device_, &ordinal) != nullptr;
+    ranks.rendezvous_timeout = timeouts.rendezvous;
+    ranks.connect_timeout = timeouts.connect;
+    ranks.timeout = timeouts.wait;
+    return ConnectRanks(
+        ranks, client_->Store(lease, attempt.job_id(), attempt.attempt(), std::move(cancelled)),
+        [&](std::unique_ptr<RendezvousStore> store, std::unique_ptr<PeerMonitor> monitor) {
+          return ConnectNccl(*device_, rank, size, std::move(store), timeouts.wait,
+                             std::move(monitor));
+        });
   }
 
   absl::Status Join(const std::string& key) {
@@ -419,7 +402,7 @@ class LocalWorkerImpl : public LocalWorker {
   std::string call_key_;  // which the coordinator shows
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<grpc::Server> server_;
-  std::string host_;  // address at which peers reach this worker by Gloo
+  std::string host_;  // address at which peers reach this worker
   std::string address_;
   std::thread thread_;
   std::optional<CredentialWatch> credentials_;

@@ -31,10 +31,12 @@ struct WorkerOptions {
   // API keys (api_keys.h): the worker sends the first to the coordinator. Empty: none. Its own
   // service takes the coordinator's calls only, which show a key that the worker makes up.
   std::string api_key_file;
-  // With a certificate this worker serves TLS; with a CA it uses TLS to the coordinator. Tensors
-  // between workers are never encrypted.
+  // With a certificate this worker serves TLS; with a CA it uses TLS to the coordinator.
   TlsFiles tls;
   bool insecure = false;  // allow no TLS or no keys off loopback
+  // Tensors between hosts pass in clear; the workers of a job must agree. False: encrypted, by keys
+  // of each attempt (worker/collective/tls_stream.h).
+  bool trusted_network = false;
   bool calibrate = true;  // false: report fixed plausible rates (tests)
   // Gives up if the coordinator is unreachable for this long at startup. Once joined, retries
   // without limit.

@@ -52,10 +52,11 @@ ABSL_FLAG(std::string, tls_key, "", "its private key (PEM)");
 ABSL_FLAG(std::string, tls_ca, "", "trusted CAs (PEM): use TLS to the coordinator and trust these");
 ABSL_FLAG(std::string, tls_client_ca, "",
           "trusted CAs (PEM): require client certificates signed by these");
-ABSL_FLAG(
-    bool, insecure, false,
-    "allow addresses off loopback without TLS and keys, and jobs whose workers exchange tensors, "
-    "which are never encrypted, off loopback");
+ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and keys");
+ABSL_FLAG(bool, trusted_network, false,
+          "exchange tensors with workers of other hosts in clear: the network between them is "
+          "trusted. All workers of a job must agree. Needed for GPUs of several hosts, since NCCL "
+          "does not encrypt");
 
 int main(int argc, char** argv) {
   espalier::ParseDaemonFlags(
@@ -96,6 +97,7 @@ int main(int argc, char** argv) {
                  .ca = absl::GetFlag(FLAGS_tls_ca),
                  .client_ca = absl::GetFlag(FLAGS_tls_client_ca)};
   options.insecure = absl::GetFlag(FLAGS_insecure);
+  options.trusted_network = absl::GetFlag(FLAGS_trusted_network);
   std::atomic<bool> started{false};
   std::thread waiter([&] {
     int caught = 0;

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/checkpoint.h"
-#include "worker/collective/peer_monitor.h"
+#include "worker/collective/unreachable_rank.h"
 #include "worker/initial_values.h"
 #include "worker/trainer/checkpoint_observer.h"
 #include "worker/trainer/evaluation_observer.h"

@@ -21,8 +21,8 @@
 #include "planner/planner.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/workload.h"
-#include "worker/collective/gloo_communicator.h"
 #include "worker/collective/measure_communication.h"
+#include "worker/collective/process_communicator.h"
 #include "worker/data/batch_loader.h"
 #include "worker/device/device.h"
 #include "worker/executor/executor.h"
@@ -45,7 +45,9 @@ std::string Slurp(const fs::path& path) {
 // A rendezvous store of files. A key exists once its file has its final name.
 class FolderStore : public RendezvousStore {
  public:
-  explicit FolderStore(fs::path folder) : folder_(std::move(folder)) {}
+  // `prefix`: of all keys.
+  explicit FolderStore(fs::path folder, std::string prefix = "")
+      : folder_(std::move(folder)), prefix_(std::move(prefix)) {}
 
   absl::Status Set(const std::string& key, const std::string& value) override {
     const fs::path temporary = PathOf(key) += absl::StrCat(".", getpid());
@@ -67,12 +69,24 @@ class FolderStore : public RendezvousStore {
  private:
   fs::path PathOf(const std::string& key) const {
     std::string name = "key";
-    for (unsigned char c : key) absl::StrAppend(&name, absl::Hex(c, absl::kZeroPad2));
+    for (unsigned char c : prefix_ + key) absl::StrAppend(&name, absl::Hex(c, absl::kZeroPad2));
     return folder_ / name;
   }
 
   const fs::path folder_;
+  const std::string prefix_;
 };
+
+absl::StatusOr<std::unique_ptr<Communicator>> Connect(RankNetwork network, int rank, int world,
+                                                      RendezvousStore& store) {
+  ProcessCommunicatorOptions options;
+  options.rank = rank;
+  options.size = world;
+  options.timeout = absl::Seconds(120);
+  options.share_memory = network == RankNetwork::kSharedMemory;
+  options.network.encrypted = network != RankNetwork::kPlain;
+  return ConnectProcesses(options, store);
+}
 
 absl::StatusOr<Json> Train(const Json& task, int rank, Communicator* communicator) {
   OpRegistry registry;
@@ -124,6 +138,60 @@ absl::StatusOr<Json> MeasureLinks(Communicator* communicator) {
   return Json{{"profile", absl::Base64Escape(profile->SerializeAsString())}};
 }
 
+// Seconds of one message from rank 0 to rank 1, as half of `repetitions` ping-pongs' mean.
+absl::StatusOr<double> TimeMessage(Communicator& c, std::vector<float>& data, int repetitions) {
+  const auto bytes = static_cast<int64_t>(data.size() * sizeof(float));
+  const double begin = Seconds();
+  absl::Status s;
+  for (int i = 0; i < repetitions && s.ok(); ++i) {
+    if (c.rank() == 0) s = c.Send(data.data(), bytes, 1, 1);
+    if (s.ok()) s = c.Receive(data.data(), bytes, 1 - c.rank(), 1);
+    if (s.ok() && c.rank() == 1) s = c.Send(data.data(), bytes, 0, 1);
+  }
+  if (s.ok()) s = c.Flush();
+  if (!s.ok()) return s;
+  return (Seconds() - begin) / (2 * repetitions);
+}
+
+absl::StatusOr<double> TimeAllReduce(Communicator& c, std::vector<float>& data, int repetitions) {
+  const auto count = static_cast<int64_t>(data.size());
+  const double begin = Seconds();
+  for (int i = 0; i < repetitions; ++i) {
+    absl::Status s = c.AllReduce(DType::kF32, data.data(), data.data(), count, {0, 1}, 2);
+    if (s.ok()) s = c.EndStep();
+    if (!s.ok()) return s;
+  }
+  return (Seconds() - begin) / repetitions;
+}
+
+absl::StatusOr<Json> TimeTransports(const Json& task, int rank, const fs::path& folder) {
+  const std::vector<int> networks = task["networks"];
+  std::vector<std::unique_ptr<Communicator>> all;
+  for (size_t i = 0; i < networks.size(); ++i) {
+    FolderStore store(folder, absl::StrCat("network", i, "-"));
+    auto made = Connect(static_cast<RankNetwork>(networks[i]), rank, 2, store);
+    if (!made.ok()) return made.status();
+    all.push_back(*std::move(made));
+  }
+  Json result;
+  for (const int64_t bytes : task["bytes"].get<std::vector<int64_t>>()) {
+    std::vector<float> data(static_cast<size_t>(bytes) / sizeof(float), 1.0f);
+    const int repetitions = static_cast<int>(std::clamp<int64_t>((32 << 20) / bytes, 1, 500));
+    for (int round = -1; round < task["rounds"].get<int>(); ++round) {
+      for (size_t i = 0; i < all.size(); ++i) {
+        absl::StatusOr<double> message = TimeMessage(*all[i], data, repetitions);
+        if (!message.ok()) return message.status();
+        absl::StatusOr<double> sum = TimeAllReduce(*all[i], data, repetitions);
+        if (!sum.ok()) return sum.status();
+        if (round < 0) continue;  // the first touches memory
+        result[i]["message"][absl::StrCat(bytes)].push_back(*message);
+        result[i]["all_reduce"][absl::StrCat(bytes)].push_back(*sum);
+      }
+    }
+  }
+  return result;
+}
+
 // Starts `world` processes of this program in a new folder, waits, and returns each one's result.
 absl::StatusOr<std::vector<Json>> RunProcesses(int world, const Json& task) {
   std::string pattern = (fs::temp_directory_path() / "espalier-ranks-XXXXXX").string();
@@ -170,7 +238,8 @@ absl::StatusOr<RankProcessResult> TrainInRankProcesses(const v1::Plan& plan,
                      {"warmup", options.warmup},
                      {"steps", options.steps},
                      {"profiled_steps", options.profiled_steps},
-                     {"threads", options.threads}};
+                     {"threads", options.threads},
+                     {"network", static_cast<int>(options.network)}};
   absl::StatusOr<std::vector<Json>> ranks = RunProcesses(plan.devices_size(), task);
   if (!ranks.ok()) return ranks.status();
   RankProcessResult result;
@@ -196,6 +265,24 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunicationBetweenRanks(int wo
   return profile;
 }
 
+absl::StatusOr<std::vector<TransportTimes>> MeasureTransports(
+    const std::vector<RankNetwork>& networks, const std::vector<int64_t>& bytes, int rounds) {
+  Json task = {{"networks", Json::array()}, {"bytes", bytes}, {"rounds", rounds}};
+  for (const RankNetwork network : networks) task["networks"].push_back(static_cast<int>(network));
+  absl::StatusOr<std::vector<Json>> ranks = RunProcesses(2, task);
+  if (!ranks.ok()) return ranks.status();
+  std::vector<TransportTimes> result(networks.size());
+  for (size_t i = 0; i < networks.size(); ++i) {
+    const Json& first = (*ranks)[0][i];
+    for (const int64_t size : bytes) {
+      result[i].message[size] = first["message"][absl::StrCat(size)].get<std::vector<double>>();
+      result[i].all_reduce[size] =
+          first["all_reduce"][absl::StrCat(size)].get<std::vector<double>>();
+    }
+  }
+  return result;
+}
+
 bool IsRankProcess(int argc, char** argv) { return argc == 5 && std::string(argv[1]) == kMark; }
 
 int RankMain(int argc, char** argv) {
@@ -205,13 +292,15 @@ int RankMain(int argc, char** argv) {
   FolderStore store(folder);
   std::unique_ptr<Communicator> communicator;
   absl::StatusOr<Json> result = absl::UnknownError("not run");
-  if (world > 1) {
-    auto connected =
-        ConnectGloo({.rank = rank, .size = world, .timeout = absl::Seconds(120)}, store);
+  if (task.contains("networks")) {
+    result = TimeTransports(task, rank, folder);
+  } else if (world > 1) {
+    const int network = task.value("network", static_cast<int>(RankNetwork::kSharedMemory));
+    auto connected = Connect(static_cast<RankNetwork>(network), rank, world, store);
     if (connected.ok()) communicator = *std::move(connected);
     if (!connected.ok()) result = connected.status();
   }
-  if (world == 1 || communicator != nullptr) {
+  if (!task.contains("networks") && (world == 1 || communicator != nullptr)) {
     result = task.contains("communication") ? MeasureLinks(communicator.get())
                                             : Train(task, rank, communicator.get());
   }

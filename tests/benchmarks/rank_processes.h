@@ -1,5 +1,5 @@
-// Trains a plan with one process per rank, connected by Gloo over loopback as workers are, and
-// times the steps.
+// Trains a plan with one process per rank, connected as workers are, and times the steps; times
+// messages between such processes.
 #pragma once
 
 #include <map>
@@ -12,6 +12,9 @@
 
 namespace espalier {
 
+// How the processes talk: as ranks of one host, or as ranks of hosts that loopback connects.
+enum class RankNetwork { kSharedMemory, kEncrypted, kPlain };
+
 struct RankProcessOptions {
   std::string workload;
   int64_t batch = 0;  // 0: the workload's default
@@ -19,6 +22,7 @@ struct RankProcessOptions {
   int steps = 15;
   int profiled_steps = 3;
   int threads = 1;
+  RankNetwork network = RankNetwork::kSharedMemory;
 };
 
 struct RankProcessResult {
@@ -34,6 +38,16 @@ absl::StatusOr<RankProcessResult> TrainInRankProcesses(const v1::Plan& plan,
 
 // Measures messages and collectives between `world` processes.
 absl::StatusOr<v1::CommunicationProfile> MeasureCommunicationBetweenRanks(int world);
+
+struct TransportTimes {
+  // Seconds by bytes, one for each round: of a message, as half of a ping-pong, and of an f32
+  // all-reduce.
+  std::map<int64_t, std::vector<double>> message, all_reduce;
+};
+// Times two processes that are connected in each of these ways. They take turns, `rounds` times for
+// each size.
+absl::StatusOr<std::vector<TransportTimes>> MeasureTransports(
+    const std::vector<RankNetwork>& networks, const std::vector<int64_t>& bytes, int rounds);
 
 // A process started by the functions above runs RankMain instead of its own main. IsRankProcess
 // returns whether this is one.

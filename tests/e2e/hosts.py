@@ -2,8 +2,10 @@
 
 The test must run in namespaces of its own; enter() starts it again in them."""
 import os
+import socket
 import subprocess
 import sys
+import threading
 
 PREFIX = "10.77.0."
 COORDINATOR = PREFIX + "1"
@@ -70,3 +72,36 @@ class Hosts:
             holder.wait()
             holder.stdout.close()
         ip("link", "delete", "br0")
+
+
+class Recorder:
+    """What passes between two of the hosts, packet by packet, as somebody who listens at a switch sees it."""
+
+    ALL_PROTOCOLS = 3  # ETH_P_ALL
+
+    def __init__(self, first, second):
+        self.pair = {socket.inet_aton(first), socket.inet_aton(second)}
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(self.ALL_PROTOCOLS))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 20)
+        self.socket.bind((f"to{first.removeprefix(PREFIX)}", 0))
+        self.socket.settimeout(0.1)
+        self.packets, self.stopping = [], False
+        self.thread = threading.Thread(target=self.listen)
+
+    def listen(self):
+        while not self.stopping:
+            try:
+                packet = self.socket.recv(1 << 17)
+            except TimeoutError:
+                continue
+            if {packet[26:30], packet[30:34]} == self.pair:  # source and target of IPv4
+                self.packets.append(packet[34:])
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopping = True
+        self.thread.join()
+        self.socket.close()

@@ -8,7 +8,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import DATA, Cluster, read  # noqa: E402
-from hosts import COORDINATOR, Hosts, enter  # noqa: E402
+from hosts import COORDINATOR, Hosts, Recorder, enter  # noqa: E402
 
 REASON = enter()
 FIRST, SECOND, THIRD = "10.77.0.2", "10.77.0.3", "10.77.0.4"
@@ -30,9 +30,9 @@ class HostsTest(unittest.TestCase):
                                   "--threads=1", "--insecure", f"--cache-dir={self.cluster.folder}/cache-{host}",
                                   *flags, prefix=[*self.hosts.prefix(host), *prefix])
 
-    def start_workers(self, *hosts):
+    def start_workers(self, *hosts, flags=()):
         for host in hosts or (FIRST, SECOND):
-            self.cluster.workers.append(self.worker(host, f"--listen={host}:0"))
+            self.cluster.workers.append(self.worker(host, f"--listen={host}:0", *flags))
         self.cluster.wait_for_workers(len(self.cluster.workers))
 
     def refusal(self, process):
@@ -105,6 +105,35 @@ class HostsTest(unittest.TestCase):
         job = self.cluster.train(*JOB, "--steps=20")
         done = self.cluster.wait_for_job(job)
         self.assertEqual((done["state"].upper(), done["attempts"]), ("SUCCEEDED", 3), self.cluster.job(job)[2])
+
+    def test_tensors_between_hosts_pass_in_clear_only_where_the_network_is_trusted(self):
+        # The gradient of an embedding is zero for every token that the batch lacks.
+        pattern = bytes(512)
+        losses, seen = [], []
+        for flags in ((), ("--trusted-network",)):
+            self.start_workers(flags=flags)
+            with Recorder(FIRST, SECOND) as recorder:
+                job = self.cluster.train(*JOB, "--steps=10")
+                self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED", self.cluster.job(job)[2])
+            self.assertGreater(sum(map(len, recorder.packets)), 1 << 20)
+            seen.append(sum(pattern in packet for packet in recorder.packets))
+            losses.append(self.cluster.losses(job))
+            for worker in self.cluster.workers:
+                worker.terminate()
+                worker.wait()
+            self.cluster.workers.clear()
+        self.assertEqual(seen[0], 0)
+        self.assertGreater(seen[1], 10)
+        self.assertEqual(losses[0], losses[1])
+
+    def test_workers_that_do_not_agree_on_encryption_fail_the_job_by_name(self):
+        self.start_workers(FIRST)
+        self.start_workers(SECOND, flags=["--trusted-network"])
+        job = self.cluster.train(*JOB, "--steps=10")
+        self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "FAILED")
+        said = " ".join([str(self.cluster.job(job)[0]), *self.cluster.job(job)[2]])
+        self.assertRegex(said, rf"on-{SECOND} \(rank \d \({SECOND}\)\) runs with --trusted-network and on-{FIRST} ")
+        self.assertIn("start all workers with it", said)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-// Every communicator gives the same results: tests run over threads, Gloo's TCP, shared memory, and
-// a mix of both.
+// Every communicator gives the same results: tests run over threads, TLS, plain TCP, shared memory,
+// and a mix of shared memory and TLS.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "ops/cpu/dtype/convert.h"
-#include "worker/collective/gloo_communicator.h"
 #include "worker/collective/in_process_communicator.h"
 #include "worker/collective/measure_communication.h"
+#include "worker/collective/process_communicator.h"
 
 namespace espalier {
 namespace {
 
-enum class Kind { kInProcess, kGloo, kShared, kSeveralHosts };
+enum class Kind { kInProcess, kEncrypted, kPlain, kShared, kSeveralHosts };
 
 // Host of a rank, for kSeveralHosts.
 constexpr int kHosts[] = {0, 1, 2, 2, 3, 0};
@@ -51,7 +51,7 @@ class OfSeveralHosts : public RendezvousStore {
 using Body = std::function<void(Communicator&)>;
 
 void RunRanks(Kind kind, int size, absl::Duration timeout, const Body& body,
-              int64_t max_buffered_bytes = GlooOptions().max_buffered_bytes) {
+              int64_t max_buffered_bytes = ProcessCommunicatorOptions().max_buffered_bytes) {
   std::vector<std::unique_ptr<Communicator>> all(size);
   std::unique_ptr<RendezvousStore> store = NewInProcessStore();
   if (kind == Kind::kInProcess) {
@@ -60,14 +60,15 @@ void RunRanks(Kind kind, int size, absl::Duration timeout, const Body& body,
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
-        GlooOptions options;
+        ProcessCommunicatorOptions options;
         options.rank = rank;
         options.size = size;
         options.timeout = timeout;
-        options.share_memory = kind != Kind::kGloo;
+        options.network.encrypted = kind != Kind::kPlain;
+        options.share_memory = kind != Kind::kEncrypted && kind != Kind::kPlain;
         options.max_buffered_bytes = max_buffered_bytes;
         OfSeveralHosts several_hosts(*store, rank);
-        auto made = ConnectGloo(options, kind == Kind::kSeveralHosts ? several_hosts : *store);
+        auto made = ConnectProcesses(options, kind == Kind::kSeveralHosts ? several_hosts : *store);
         ASSERT_TRUE(made.ok()) << made.status();
         all[rank] = *std::move(made);
       });
@@ -289,55 +290,28 @@ TEST_P(CollectiveTest, AllRanksGetTheSameCommunicationProfile) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CollectiveTest,
-                         testing::Values(Kind::kInProcess, Kind::kGloo, Kind::kShared,
-                                         Kind::kSeveralHosts),
+                         testing::Values(Kind::kInProcess, Kind::kEncrypted, Kind::kPlain,
+                                         Kind::kShared, Kind::kSeveralHosts),
                          [](const auto& info) {
-                           return info.param == Kind::kInProcess ? "InProcess"
-                                  : info.param == Kind::kGloo    ? "Gloo"
-                                  : info.param == Kind::kShared  ? "Shared"
-                                                                 : "SeveralHosts";
+                           return info.param == Kind::kInProcess   ? "InProcess"
+                                  : info.param == Kind::kEncrypted ? "Encrypted"
+                                  : info.param == Kind::kPlain     ? "Plain"
+                                  : info.param == Kind::kShared    ? "Shared"
+                                                                   : "SeveralHosts";
                          });
 
-TEST(Gloo, MissingPeerIsReported) {
+TEST(Processes, MissingPeerIsReported) {
   auto store = NewInProcessStore();
-  GlooOptions options;
+  ProcessCommunicatorOptions options;
   options.size = 2;
   options.connect_timeout = absl::Milliseconds(300);
-  auto made = ConnectGloo(options, *store);
+  auto made = ConnectProcesses(options, *store);
   EXPECT_FALSE(made.ok());
   EXPECT_NE(std::string(made.status().message()).find("rank 0 of 2"), std::string::npos);
 }
 
-// As with closed ports between machines, or a peer that dies before connecting.
-TEST(Gloo, UnreachablePeerTimesOutAfterConnectTimeout) {
-  constexpr absl::Duration kConnect = absl::Seconds(2);
-  absl::Duration longest;
-  // Of two ranks, that of the lower port waits for the other's connection; one to a dead peer is
-  // refused.
-  for (int tries = 0; tries < 20 && longest < kConnect / 2; ++tries) {
-    auto store = NewInProcessStore();
-    ASSERT_TRUE(store->Set("rank_0", "host").ok());  // Gloo asks for host names first
-    GlooOptions dead;
-    dead.rank = 1;
-    dead.size = 2;
-    dead.connect_timeout = absl::Milliseconds(10);
-    ASSERT_FALSE(ConnectGloo(dead, *store).ok());
-    ASSERT_TRUE(store->Get("1", absl::ZeroDuration()).ok()) << "it has told nobody its address";
-
-    GlooOptions options;
-    options.size = 2;
-    options.connect_timeout = kConnect;
-    options.timeout = absl::Minutes(10);
-    const absl::Time start = absl::Now();
-    EXPECT_FALSE(ConnectGloo(options, *store).ok());
-    longest = std::max(longest, absl::Now() - start);
-  }
-  EXPECT_GE(longest, kConnect / 2);
-  EXPECT_LT(longest, 4 * kConnect);
-}
-
 // It may be writing its checkpoint shard.
-TEST(Gloo, PeerMayBeSilentLongerThanConnectTimeout) {
+TEST(Processes, PeerMayBeSilentLongerThanConnectTimeout) {
   for (const bool share_memory : {false, true}) {
     SCOPED_TRACE(share_memory);
     constexpr absl::Duration kConnect = absl::Seconds(2);
@@ -346,13 +320,13 @@ TEST(Gloo, PeerMayBeSilentLongerThanConnectTimeout) {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&, rank] {
-        GlooOptions options;
+        ProcessCommunicatorOptions options;
         options.rank = rank;
         options.size = 2;
         options.connect_timeout = kConnect;
         options.timeout = absl::Seconds(60);
         options.share_memory = share_memory;
-        auto made = ConnectGloo(options, *store);
+        auto made = ConnectProcesses(options, *store);
         ASSERT_TRUE(made.ok()) << made.status();
         all[rank] = *std::move(made);
         char word[] = "late";

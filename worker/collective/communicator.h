@@ -1,6 +1,6 @@
 // Messages and collectives between the ranks of one attempt of a job. Implementations: threads of
-// one process (in_process_communicator.h); processes, over Gloo's TCP transport and shared memory
-// (gloo_communicator.h); GPUs, by NCCL through the CUDA plug-in (nccl_communicator.h).
+// one process (in_process_communicator.h); processes, over shared memory and TLS
+// (process_communicator.h); GPUs, by NCCL through the CUDA plug-in (nccl_communicator.h).
 //
 // All ranks issue sends, receives and collectives in one global order, which the planner
 // guarantees, so blocking calls cannot form a cycle. Host communicators buffer sends.

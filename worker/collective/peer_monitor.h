@@ -3,14 +3,13 @@
 // a rank waits for its peer for as long as a step may take, since TCP gives up after a quarter of
 // an hour only.
 //
-// Each pair of ranks on different hosts keeps one TCP connection, on which both send a byte about
+// Ranks on different hosts keep connections (peer_links.h) on which both send a byte about
 // once a second, whatever the ranks compute meanwhile.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -18,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/collective/descriptor.h"
+#include "worker/collective/peer_links.h"
 #include "worker/collective/rendezvous_store.h"
 
 namespace espalier {
@@ -26,22 +26,20 @@ struct PeerMonitorOptions {
   int rank = 0;
   int size = 1;
   std::string host = "127.0.0.1";  // address or name of this machine that the peers reach
-  absl::Duration connect_timeout = absl::Seconds(20);  // for all peers together
+  NetworkPolicy network;
+  absl::Duration connect_timeout = absl::Seconds(20);  // see PeerLinksOptions
   absl::Duration silence = absl::Seconds(20);          // after which a peer is lost
   bool same_host = false;                              // also watch ranks of this host; for tests
 };
 
-// Returns the rank that a PeerMonitor's error is about, also of one that was annotated
-// (AnnotateError); nothing for other errors.
-std::optional<int> UnreachableRank(const absl::Status& status);
-
 class PeerMonitor {
  public:
-  // Called once, from the monitor's thread, with Unavailable, which names both ranks and hosts.
+  // Called once, from the monitor's thread, with Unavailable, which names both ranks and hosts, and
+  // whose UnreachableRank is the silent one.
   using OnSilence = std::function<void(const absl::Status&)>;
 
-  // Blocks until the ranks of other hosts are connected. Returns null if there are none. Returns
-  // Unavailable or DeadlineExceeded, naming the pair of ranks that cannot connect.
+  // Blocks until the ranks of other hosts are connected. Returns null if there are none. Errors are
+  // those of ConnectPeers.
   static absl::StatusOr<std::unique_ptr<PeerMonitor>> Connect(const PeerMonitorOptions& options,
                                                               RendezvousStore& store);
   // After it no callback runs.
@@ -53,16 +51,12 @@ class PeerMonitor {
 
  private:
   struct Peer {
-    std::string host;
-    Descriptor socket;
+    PeerLink link;
     absl::Duration heard;  // time since Watch
+    bool open = true;      // false: the peer has closed it
   };
 
   explicit PeerMonitor(const PeerMonitorOptions& options) : options_(options) {}
-  std::string Name(int rank, const std::string& host) const;
-  absl::Status ConnectTo(int peer, const std::string& published, absl::Time deadline);
-  absl::Status AcceptAll(int listener, const std::string& secret,
-                         std::map<int, std::string> awaited, absl::Time deadline);
   void Loop(const OnSilence& on_silence);
   // Of bytes that have arrived, and of errors.
   absl::Status Read(int rank, Peer* peer, absl::Duration now);

@@ -10,8 +10,9 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "worker/collective/gloo_communicator.h"
 #include "worker/collective/in_process_communicator.h"
+#include "worker/collective/process_communicator.h"
+#include "worker/collective/unreachable_rank.h"
 
 namespace espalier {
 namespace {
@@ -83,11 +84,11 @@ TEST(PeerMonitor, SilenceEndsAWaitAndNamesThePair) {
   ranks.Connect();
   std::unique_ptr<Communicator> communicators[2];
   const auto connect = [&](int rank, std::unique_ptr<PeerMonitor> monitor) {
-    GlooOptions options;
+    ProcessCommunicatorOptions options;
     options.rank = rank;
     options.size = 2;
     options.share_memory = false;
-    auto made = ConnectGloo(options, *ranks.store, std::move(monitor));
+    auto made = ConnectProcesses(options, *ranks.store, std::move(monitor));
     ASSERT_TRUE(made.ok()) << made.status();
     communicators[rank] = *std::move(made);
   };
@@ -105,46 +106,22 @@ TEST(PeerMonitor, SilenceEndsAWaitAndNamesThePair) {
 }
 
 TEST(PeerMonitor, APairThatCannotConnectIsNamed) {
-  const std::string secret(32, '0');
+  PeerCard dead;
+  dead.identity = "elsewhere";
+  dead.host = "127.0.0.1";
+  dead.port = "1";
+  dead.secret = std::string(32, '0');
+  dead.fingerprint = std::string(64, '0');
   std::unique_ptr<RendezvousStore> store = NewInProcessStore();
   PeerMonitorOptions options;
   options.size = 2;
-  options.connect_timeout = absl::Milliseconds(300);
-  ASSERT_TRUE(store->Set("monitor/1", "elsewhere 10.77.0.3 4242 " + secret).ok());
-  const absl::Status first = PeerMonitor::Connect(options, *store).status();
-  EXPECT_EQ(first.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(first.message(),
-              HasSubstr("rank 1 (10.77.0.3) has not connected to rank 0 (127.0.0.1)"));
-
-  options.rank = 1;
-  ASSERT_TRUE(store->Set("monitor/0", "elsewhere 127.0.0.1 1 " + secret).ok());
-  const absl::Status second = PeerMonitor::Connect(options, *store).status();
-  EXPECT_EQ(second.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(second.message(),
-              HasSubstr("rank 1 (127.0.0.1) cannot connect to rank 0 (127.0.0.1): Connection "
+  ASSERT_TRUE(store->Set("monitor/1", dead.Encode()).ok());
+  const absl::Status failed = PeerMonitor::Connect(options, *store).status();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(failed.message(),
+              HasSubstr("rank 0 (127.0.0.1) cannot connect to rank 1 (127.0.0.1): Connection "
                         "refused"));
-}
-
-// A process of the host that finds the port is no rank.
-TEST(PeerMonitor, OnlyTheOneThatKnowsTheSecretIsARank) {
-  const std::string wrong(32, '0');
-  std::unique_ptr<RendezvousStore> store = NewInProcessStore();
-  PeerMonitorOptions options;
-  options.size = 2;
-  options.connect_timeout = absl::Seconds(1);
-  std::thread stranger([&store, &wrong] {
-    const std::string published = *store->Get("monitor/0", absl::Seconds(5));
-    std::unique_ptr<RendezvousStore> own = NewInProcessStore();
-    const std::string without_secret = published.substr(0, published.size() - wrong.size());
-    ASSERT_TRUE(
-        own->Set("monitor/0", "elsewhere" + without_secret.substr(without_secret.find(' ')) + wrong)
-            .ok());
-    EXPECT_NE(*PeerMonitor::Connect({.rank = 1, .size = 2}, *own), nullptr);
-  });
-  ASSERT_TRUE(store->Set("monitor/1", "elsewhere 127.0.0.1 1 " + wrong).ok());
-  EXPECT_EQ(PeerMonitor::Connect(options, *store).status().code(),
-            absl::StatusCode::kDeadlineExceeded);
-  stranger.join();
+  EXPECT_EQ(UnreachableRank(failed), 1);
 }
 
 }  // namespace
