@@ -9,8 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -21,6 +19,7 @@
 #include "base/file_system.h"
 #include "base/random_id.h"
 #include "base/sha256.h"
+#include "worker/own_folder.h"
 
 namespace espalier {
 namespace {
@@ -40,32 +39,6 @@ struct CachedFile {
 bool IsHash(absl::string_view text) {
   return text.size() == kHashLength &&
          text.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
-}
-
-absl::Status NotOurs(const std::string& path, const std::string& what) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the cache folder ", path, " ", what,
-      ": somebody else may read or exchange what is in it; remove it, or give --cache-dir another "
-      "folder"));
-}
-
-// Opens a folder of this user, which is made if missing, without following a link.
-absl::StatusOr<int> OpenOwnFolder(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the cache folder ", path, " cannot be made: ", std::strerror(errno),
-                     "; give --cache-dir a folder that can be written to"));
-  }
-  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (folder < 0) return NotOurs(path, absl::StrCat("cannot be opened, ", std::strerror(errno)));
-  struct stat info;
-  const bool known = fstat(folder, &info) == 0;
-  if (known && info.st_uid == geteuid() &&
-      ((info.st_mode & 0777) == 0700 || fchmod(folder, 0700) == 0)) {
-    return folder;
-  }
-  close(folder);
-  return NotOurs(path, known ? absl::StrCat("belongs to user ", info.st_uid) : "is not readable");
 }
 
 bool WriteAll(int file, const std::string& content) {
@@ -93,12 +66,8 @@ bool ReadAll(int file, std::string* content) {
 absl::StatusOr<std::unique_ptr<DatasetCache>> DatasetCache::Open(const std::string& parent,
                                                                  int64_t max_bytes) {
   if (max_bytes < 0) return absl::InvalidArgumentError("--cache-bytes: 0 or more");
-  std::string within = parent;
-  std::error_code error;
-  if (within.empty()) within = std::filesystem::temp_directory_path(error).string();
-  if (error || within.empty()) within = "/tmp";
-  std::filesystem::create_directories(within, error);
-  const std::string path = JoinPath(within, absl::StrCat("espalier-datasets-", geteuid()));
+  const std::string path =
+      JoinPath(CacheParent(parent), absl::StrCat("espalier-datasets-", geteuid()));
   absl::StatusOr<int> folder = OpenOwnFolder(path);
   if (!folder.ok()) return folder.status();
   return std::unique_ptr<DatasetCache>(new DatasetCache(path, *folder, max_bytes));

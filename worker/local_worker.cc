@@ -3,7 +3,6 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -20,51 +19,27 @@
 #include "base/net/authenticated_channel.h"
 #include "base/net/credential_watch.h"
 #include "base/net/grpc_status.h"
+#include "base/net/leading_channel.h"
+#include "base/net/own_address.h"
 #include "base/random_id.h"
 #include "worker/collective/nccl_communicator.h"
 #include "worker/collective/rank_connector.h"
 #include "worker/coordinator_client.h"
-#include "worker/data_folder.h"
 #include "worker/dataset_cache.h"
 #include "worker/dataset_store.h"
+#include "worker/join_cluster.h"
 #include "worker/measure.h"
+#include "worker/storage/worker_storage.h"
 #include "worker/worker_service.h"
 
 namespace espalier {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 // A rank is not lost sooner for being silent to another one.
 constexpr absl::Duration kLeastSilence = absl::Seconds(10);
-
-struct Address {
-  std::string host;
-  int port = 0;
-};
-
-// "host:port" or "[v6]:port".
-absl::StatusOr<Address> ParseAddress(const std::string& text, const std::string& what) {
-  Address address;
-  const size_t colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(text.substr(colon + 1), &address.port) || address.port < 0 ||
-      address.port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat(what, " is '", text, "'; accepted: host:port"));
-  }
-  address.host = text.substr(0, colon);
-  if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
-    address.host = address.host.substr(1, address.host.size() - 2);
-  }
-  return address;
-}
-
-std::string HostName() {
-  char name[256] = {};
-  if (gethostname(name, sizeof(name) - 1) != 0) return "localhost";
-  return name;
-}
 
 std::string RandomKey() {
   std::random_device source;
@@ -86,19 +61,26 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const WorkerOptions& options)
 
 class LocalWorkerImpl : public LocalWorker {
  public:
-  explicit LocalWorkerImpl(const WorkerOptions& options)
-      : options_(options), data_folder_(options.data_dir) {}
+  explicit LocalWorkerImpl(JoinedCluster joined)
+      : cluster_(std::move(joined)), options_(cluster_.options) {}
   ~LocalWorkerImpl() override { Stop(); }
 
   absl::Status Start() {
-    absl::StatusOr<Address> coordinator = ParseAddress(options_.coordinator, "--coordinator");
-    if (!coordinator.ok()) return coordinator.status();
-    absl::StatusOr<Address> listen = ParseAddress(options_.listen, "--listen");
+    absl::StatusOr<std::vector<std::string>> coordinators =
+        SplitAddresses(options_.coordinator, "--coordinator");
+    if (!coordinators.ok()) return coordinators.status();
+    bool coordinators_on_loopback = true;
+    for (const std::string& address : *coordinators) {
+      absl::StatusOr<HostAndPort> coordinator = ParseHostAndPort(address, "--coordinator");
+      if (!coordinator.ok()) return coordinator.status();
+      coordinators_on_loopback = coordinators_on_loopback && IsLoopback(coordinator->host);
+    }
+    absl::StatusOr<HostAndPort> listen = ParseHostAndPort(options_.listen, "--listen");
     if (!listen.ok()) return listen.status();
     absl::StatusOr<TransportSecurity> tls = TransportSecurity::Read(options_.tls);
     if (!tls.ok()) return tls.status();
     tls_ = *std::move(tls);
-    const bool clear = (!IsLoopback(coordinator->host) && !tls_.calls()) ||
+    const bool clear = (!coordinators_on_loopback && !tls_.calls()) ||
                        (!IsLoopback(listen->host) && !tls_.serves());
     if (!options_.insecure && clear) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -107,15 +89,16 @@ class LocalWorkerImpl : public LocalWorker {
           "): give --tls-ca, --tls-cert, --tls-key and --api-key-file, or, on a network that you "
           "trust, --insecure"));
     }
-    if (!options_.trusted_network && !IsLoopback(coordinator->host) && !tls_.calls()) {
+    if (!options_.trusted_network && !coordinators_on_loopback && !tls_.calls()) {
       spdlog::warn(
           "the keys of encrypted tensors are agreed through {}, but nothing protects the way there "
           "(no --tls-ca): who can change what passes can read tensors, too",
           options_.coordinator);
     }
-    // The coordinator calls workers on loopback without TLS.
-    if (tls_.serves() &&
-        IsLoopback(options_.advertise.empty() ? listen->host : options_.advertise)) {
+    on_loopback_ = IsLoopback(options_.advertise.empty() ? listen->host : options_.advertise);
+    if (cluster_.identity != nullptr) {
+      cluster_.identity->KeepRenewing();
+    } else if (tls_.serves() && on_loopback_) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--tls-cert is for a worker that others reach over a network, but this one is on "
           "loopback (--listen ",
@@ -141,8 +124,8 @@ class LocalWorkerImpl : public LocalWorker {
       description_.set_op_overhead_seconds(2e-6);
     }
     files_ = NewPosixFileSystem();
-    client_ = std::make_unique<CoordinatorClient>(options_.coordinator,
-                                                  keys_ ? keys_->shown() : nullptr, tls_);
+    client_ =
+        std::make_unique<CoordinatorClient>(*coordinators, keys_ ? keys_->shown() : nullptr, tls_);
     absl::StatusOr<std::unique_ptr<DatasetCache>> cache =
         DatasetCache::Open(options_.cache_dir, options_.cache_bytes);
     if (!cache.ok()) return cache.status();
@@ -158,6 +141,8 @@ class LocalWorkerImpl : public LocalWorker {
     }
     datasets_ =
         std::make_unique<DatasetStore>(&client_->models(), cache_.get(), dataset_roots_.get());
+    storage_ = std::make_unique<WorkerStorage>(
+        WorkerStorageOptions{files_.get(), &client_->storage(), cache_.get(), options_.data_dir});
     absl::StatusOr<std::string> call_key = RandomId();
     if (!call_key.ok()) return call_key.status();
     call_key_ = *std::move(call_key);
@@ -176,10 +161,12 @@ class LocalWorkerImpl : public LocalWorker {
   void Abandon() override { End(/*leave=*/false); }
 
  private:
-  absl::Status Serve(const Address& listen) {
+  absl::Status Serve(const HostAndPort& listen) {
     WorkerServiceOptions service;
     service.device = device_.get();
     service.files = files_.get();
+    service.storage = [this](const v1::Attempt& attempt) { return storage_->For(attempt); };
+    service.data_dir = options_.data_dir;
     service.open_dataset = [this](const v1::Dataset& dataset) { return datasets_->Open(dataset); };
     service.connect = [this](const v1::Attempt& attempt, int rank, int size,
                              const PeerTimeouts& timeouts, std::function<bool()> cancelled) {
@@ -190,13 +177,13 @@ class LocalWorkerImpl : public LocalWorker {
       return absl::UnauthenticatedError(
           "this worker takes the calls of its coordinator only; give jobs to espalierd");
     };
-    service.check_folder = [this](const std::string& field, const std::string& path) {
-      return data_folder_.Check(field, path);
-    };
     service_ = std::make_unique<WorkerService>(std::move(service));
     int port = 0;
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(options_.listen, ServerCredentials(tls_), &port);
+    // The coordinator calls workers on loopback without TLS.
+    builder.AddListeningPort(
+        options_.listen, on_loopback_ ? grpc::InsecureServerCredentials() : ServerCredentials(tls_),
+        &port);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -206,12 +193,10 @@ class LocalWorkerImpl : public LocalWorker {
       return absl::UnavailableError(
           absl::StrCat("cannot listen on '", options_.listen, "': is the port in use?"));
     }
-    const bool any = listen.host == "0.0.0.0" || listen.host == "::";
-    host_ = any ? HostName() : listen.host;
-    address_ = host_.find(':') != std::string::npos ? absl::StrCat("[", host_, "]:", port)
-                                                    : absl::StrCat(host_, ":", port);
+    host_ = IsAnyAddress(listen.host) ? OwnHostName() : listen.host;
+    address_ = JoinHostAndPort(host_, port);
     if (!options_.advertise.empty()) {
-      absl::StatusOr<Address> advertised = ParseAddress(options_.advertise, "--advertise");
+      absl::StatusOr<HostAndPort> advertised = ParseHostAndPort(options_.advertise, "--advertise");
       if (!advertised.ok()) return advertised.status();
       host_ = advertised->host;
       address_ = options_.advertise;
@@ -234,7 +219,7 @@ class LocalWorkerImpl : public LocalWorker {
     ranks.size = size;
     ranks.host = host_ == "localhost" ? "127.0.0.1" : host_;
     ranks.network.encrypted = !options_.trusted_network;
-    ranks.network.worker = options_.name.empty() ? HostName() : options_.name;
+    ranks.network.worker = options_.name.empty() ? OwnHostName() : options_.name;
     ranks.is_cuda = CudaPluginOf(*device_, &ordinal) != nullptr;
     ranks.rendezvous_timeout = timeouts.rendezvous;
     ranks.connect_timeout = timeouts.connect;
@@ -249,18 +234,18 @@ class LocalWorkerImpl : public LocalWorker {
 
   absl::Status Join(const std::string& key) {
     v1::JoinRequest request;
-    request.set_name(options_.name.empty() ? HostName() : options_.name);
+    request.set_name(options_.name.empty() ? OwnHostName() : options_.name);
     request.set_address(address_);
     *request.mutable_device() = description_;
-    request.set_host(HostName());
+    request.set_host(OwnHostName());
     request.set_idempotency_key(key);
     request.set_protocol_version(kProtocolVersion);
     service_->SetJoinKey(key);
     request.set_call_key(call_key_);
     absl::StatusOr<v1::JoinReply> reply = client_->Join(request);
     if (!reply.ok()) return reply.status();
-    if (absl::Status s = data_folder_.Join(reply->data_dir()); !s.ok()) return s;
-    dataset_roots_->Exclude(data_folder_.path());
+    if (absl::Status s = storage_->Join(*reply); !s.ok()) return s;
+    dataset_roots_->Exclude(storage_->PathOf(reply->data_dir()));
     {
       absl::MutexLock lock(&mutex_);
       lease_ = reply->lease();
@@ -288,7 +273,9 @@ class LocalWorkerImpl : public LocalWorker {
       absl::Status s = Join(key);
       if (absl::IsUnauthenticated(s)) {
         return absl::UnauthenticatedError(
-            absl::StrCat(s.message(), "; start this worker with --api-key-file, as espalierd was"));
+            absl::StrCat(s.message(),
+                         "; start this worker with --join=TOKEN (espalier token create "
+                         "--role=worker), or with --api-key-file, as espalierd was"));
       }
       if (s.ok() || !MayPass(s)) return s;
       if (absl::Now() + backoff >= deadline) {
@@ -388,17 +375,19 @@ class LocalWorkerImpl : public LocalWorker {
     service_.reset();
   }
 
-  const WorkerOptions options_;
+  const JoinedCluster cluster_;
+  const WorkerOptions& options_;
+  bool on_loopback_ = false;  // for the coordinator
   std::optional<ApiKeys> keys_;
   std::unique_ptr<Device> device_;
   v1::Device description_;
   std::unique_ptr<FileSystem> files_;
   TransportSecurity tls_;
   std::unique_ptr<CoordinatorClient> client_;
-  DataFolder data_folder_;
   std::unique_ptr<DatasetRoots> dataset_roots_;
   std::unique_ptr<DatasetCache> cache_;
   std::unique_ptr<DatasetStore> datasets_;
+  std::unique_ptr<WorkerStorage> storage_;
   std::string call_key_;  // which the coordinator shows
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<grpc::Server> server_;
@@ -419,7 +408,9 @@ class LocalWorkerImpl : public LocalWorker {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalWorker>> StartWorker(const WorkerOptions& options) {
-  auto worker = std::make_unique<LocalWorkerImpl>(options);
+  absl::StatusOr<JoinedCluster> joined = JoinCluster(options);
+  if (!joined.ok()) return joined.status();
+  auto worker = std::make_unique<LocalWorkerImpl>(*std::move(joined));
   if (absl::Status s = worker->Start(); !s.ok()) return s;
   return std::unique_ptr<LocalWorker>(std::move(worker));
 }

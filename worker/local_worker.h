@@ -14,20 +14,26 @@
 namespace espalier {
 
 struct WorkerOptions {
-  std::string coordinator;             // host:port
-  std::string listen = "127.0.0.1:0";  // address of the Worker service
-  std::string advertise;               // host:port as others reach it; empty: from `listen`
-  std::string name;                    // display name; empty: host name
-  int threads = 0;                     // 0: all cores
-  int64_t memory_limit = 0;            // bytes; 0: the device's default
-  std::string swap_dir;                // swapped tensors of a CPU; empty: memory
-  std::string device = "cpu";          // "cpu" or "cuda:N"
-  std::string cuda_plugin;             // path; empty: next to the executable
+  std::string coordinator;  // host:port; empty: by the token, or 127.0.0.1:7070
+  // Address of the Worker service; empty: that of the interface that reaches the coordinator.
+  std::string listen = "127.0.0.1:0";
+  std::string advertise;       // host:port as others reach it; empty: from `listen`
+  std::string name;            // display name; empty: host name
+  int threads = 0;             // 0: all cores
+  int64_t memory_limit = 0;    // bytes; 0: the device's default
+  std::string swap_dir;        // swapped tensors of a CPU; empty: memory
+  std::string device = "cpu";  // "cpu" or "cuda:N"
+  std::string cuda_plugin;     // path; empty: next to the executable
   // Folders of this host whose files clients may name as datasets; see DatasetRoots.
   std::vector<std::string> dataset_roots;
-  std::string data_dir;   // see DataFolder; empty: the one that the coordinator names
+  // Where this host has the coordinator's data folder, if it shares that; empty: where the
+  // coordinator has it.
+  std::string data_dir;
   std::string cache_dir;  // parent of DatasetCache; empty: the system's temporary directory
   int64_t cache_bytes = int64_t{16} << 30;
+  // A token of `espalier token create --role=worker`, or a file that holds one; empty: none. The
+  // worker exchanges it for a certificate, which it keeps in cache_dir (kept_identity.h).
+  std::string join_token, join_file;
   // API keys (api_keys.h): the worker sends the first to the coordinator. Empty: none. Its own
   // service takes the coordinator's calls only, which show a key that the worker makes up.
   std::string api_key_file;

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,8 +19,19 @@
 #include "base/log/log_format.h"
 #include "worker/local_worker.h"
 
-ABSL_FLAG(std::string, coordinator, "127.0.0.1:7070", "host:port of espalierd's gRPC service");
-ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to serve on; port 0 takes a free one");
+ABSL_FLAG(std::string, coordinator, "",
+          "host:port of espalierd's gRPC service, or of all coordinators that stand by for each "
+          "other, separated by commas; empty: that of the token, or 127.0.0.1:7070");
+ABSL_FLAG(
+    std::string, join, "",
+    "token of `espalier token create --role=worker`, exchanged for a certificate that is kept "
+    "in --cache-dir and renewed; empty: ESPALIER_JOIN_TOKEN, which other users do not see, if "
+    "--coordinator is not given; without a token, a kept certificate is used");
+ABSL_FLAG(std::string, join_file, "", "file that holds such a token");
+ABSL_FLAG(
+    std::string, listen, "",
+    "host:port to serve on; port 0 takes a free one; empty: a free port of the interface that "
+    "reaches the coordinator");
 ABSL_FLAG(std::string, advertise, "",
           "host:port as others reach this worker; empty: from --listen");
 ABSL_FLAG(std::string, name, "", "display name; empty: host name");
@@ -38,8 +50,8 @@ ABSL_FLAG(std::string, data_dir, "",
           "the coordinator's data folder: the only one in which this worker reads and writes "
           "checkpoints and models; empty: the folder that the coordinator names");
 ABSL_FLAG(std::string, cache_dir, "",
-          "folder for downloaded datasets, in a folder of this user's own; empty: the system's "
-          "folder of temporary files");
+          "folder for downloaded datasets and the worker's certificate, in folders of this user's "
+          "own; empty: the system's folder of temporary files");
 ABSL_FLAG(int64_t, cache_bytes, int64_t{16} << 30,
           "downloaded datasets that are kept; the least recently used go first; 0: none");
 ABSL_FLAG(
@@ -79,6 +91,13 @@ int main(int argc, char** argv) {
   spdlog::set_formatter(espalier::LogFormat());
   espalier::WorkerOptions options;
   options.coordinator = absl::GetFlag(FLAGS_coordinator);
+  options.join_token = absl::GetFlag(FLAGS_join);
+  options.join_file = absl::GetFlag(FLAGS_join_file);
+  if (const char* token = std::getenv("ESPALIER_JOIN_TOKEN");
+      token != nullptr && options.join_token.empty() && options.join_file.empty() &&
+      options.coordinator.empty()) {
+    options.join_token = token;
+  }
   options.listen = absl::GetFlag(FLAGS_listen);
   options.advertise = absl::GetFlag(FLAGS_advertise);
   options.name = absl::GetFlag(FLAGS_name);

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <memory>
@@ -23,11 +24,17 @@ constexpr char kCa[] = "ca.pem", kCaKey[] = "ca.key";
 constexpr char kWorkersCa[] = "workers-ca.pem", kWorkersCaKey[] = "workers-ca.key";
 constexpr int64_t kMaxFileBytes = 64 << 10;
 constexpr absl::Duration kAuthorityLife = absl::Hours(24 * 365 * 20);
-// Clocks of hosts differ.
+// Clocks of hosts differ. A short life must not seem to be over at once.
 constexpr absl::Duration kBackdated = absl::Minutes(10);
+constexpr int kBackdatedPart = 10;
 constexpr char kCoordinatorOrganization[] = "espalier coordinator";
 constexpr char kWorkerOrganization[] = "espalier worker";
 constexpr size_t kMostKnown = 16 << 10;
+
+void SetLife(absl::Duration life, absl::Time now, CertificateFields* fields) {
+  fields->not_before = now - std::min(kBackdated, life / kBackdatedPart);
+  fields->not_after = now + life;
+}
 
 absl::Status NoWorker(absl::string_view why) {
   return absl::UnauthenticatedError(absl::StrCat("the certificate is no worker's: ", why));
@@ -68,8 +75,7 @@ absl::Status CertificateAuthority::Make() const {
   std::map<std::string, std::string> files;
   CertificateFields fields;
   fields.authority = true;
-  fields.not_before = clock_->Now() - kBackdated;
-  fields.not_after = clock_->Now() + kAuthorityLife;
+  SetLife(kAuthorityLife, clock_->Now(), &fields);
   for (const auto& [name, certificate, key] :
        {std::tuple("espalier CA", kCa, kCaKey),
         std::tuple("espalier workers' CA", kWorkersCa, kWorkersCaKey)}) {
@@ -122,8 +128,7 @@ absl::StatusOr<std::string> CertificateAuthority::SignCoordinator(
   fields.common_name = "coordinator";
   fields.organization = kCoordinatorOrganization;
   fields.hosts = hosts;
-  fields.not_before = clock_->Now() - kBackdated;
-  fields.not_after = clock_->Now() + life;
+  SetLife(life, clock_->Now(), &fields);
   const absl::StatusOr<std::string> own = SignCertificate(fields, *key, ca_, ca_key_);
   if (!own.ok()) return own.status();
   return absl::StrCat(*own, ca_);
@@ -137,8 +142,7 @@ absl::StatusOr<std::string> CertificateAuthority::SignWorker(const CertificateRe
   fields.organization = kWorkerOrganization;
   fields.organizational_unit = identity.token_id;
   fields.hosts = request.hosts;
-  fields.not_before = clock_->Now() - kBackdated;
-  fields.not_after = clock_->Now() + life;
+  SetLife(life, clock_->Now(), &fields);
   const absl::StatusOr<std::string> own =
       SignCertificate(fields, request.public_key, workers_ca_, workers_ca_key_);
   if (!own.ok()) return own.status();
