@@ -138,7 +138,8 @@ std::vector<Command> AllCommands() {
           JobsCommand(),      LogsCommand(),     ModelsCommand(),   ServeCommand(),
           UnserveCommand(),   GenerateCommand(), ChatCommand(),     EmbedCommand(),
           PredictCommand(),   EvaluateCommand(), BenchCommand(),    VerifyLosslessCommand(),
-          BoostTuneCommand(), BackupCommand(),   VersionCommand()};
+          BoostTuneCommand(), BackupCommand(),   TokenCommand(),    LoginCommand(),
+          VersionCommand()};
 }
 
 Context::Context(const Environment& environment, ParsedFlags flags)
@@ -169,9 +170,21 @@ std::string Context::http_address() const {
   return ReadAddresses(home()).http;
 }
 
+Addresses Context::kept() const {
+  const bool given = flags_.Has("coordinator") || flags_.Has("http-address") ||
+                     !FromEnv(env_, "ESPALIER_COORDINATOR").empty() ||
+                     !FromEnv(env_, "ESPALIER_HTTP").empty();
+  return given ? Addresses() : ReadAddresses(home());
+}
+
 absl::StatusOr<std::string> Context::token() const {
   std::string file = flags_.Text("token-file", FromEnv(env_, "ESPALIER_TOKEN_FILE"));
-  if (file.empty()) return FromEnv(env_, "ESPALIER_TOKEN");
+  if (file.empty()) {
+    const std::string token = FromEnv(env_, "ESPALIER_TOKEN");
+    if (!token.empty()) return token;
+    file = kept().token_file;
+    if (file.empty()) return "";
+  }
   auto text = ReadFile(file);
   if (!text.ok()) return text.status();
   if (absl::Status s = CheckPrivateFile("token-file", file); !s.ok()) return s;
@@ -179,7 +192,8 @@ absl::StatusOr<std::string> Context::token() const {
 }
 
 absl::StatusOr<Context::Tls> Context::tls() const {
-  const std::string ca_file = flags_.Text("ca-file", FromEnv(env_, "ESPALIER_CA_FILE"));
+  std::string ca_file = flags_.Text("ca-file", FromEnv(env_, "ESPALIER_CA_FILE"));
+  if (ca_file.empty()) ca_file = kept().ca_file;
   const std::string certificate = flags_.Text("cert-file", FromEnv(env_, "ESPALIER_CERT_FILE"));
   const std::string key = flags_.Text("key-file", FromEnv(env_, "ESPALIER_KEY_FILE"));
   if (certificate.empty() != key.empty()) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/cli/daemon.h"
 #include "client/cli/flags.h"
 #include "client/cli/gateway.h"
 #include "client/lib/client.h"
@@ -51,17 +52,19 @@ class Context {
   // Created on first use, without connecting. Uses TLS if the scheme of http_address() or the TLS
   // flags say so.
   absl::StatusOr<const Gateway*> gateway();
-  std::string coordinator()
-      const;  // --coordinator, ESPALIER_COORDINATOR, the running `up`, 127.0.0.1:7070
-  std::string http_address()
-      const;                 // --http-address, ESPALIER_HTTP, the running `up`, 127.0.0.1:8080
+  // --coordinator, ESPALIER_COORDINATOR, the running `up` or `login`, 127.0.0.1:7070
+  std::string coordinator() const;
+  // --http-address, ESPALIER_HTTP, the running `up` or `login`, 127.0.0.1:8080
+  std::string http_address() const;
   std::string home() const;  // --home, ESPALIER_HOME, ~/.espalier
-  absl::StatusOr<std::string> token() const;  // --token-file, ESPALIER_TOKEN_FILE, ESPALIER_TOKEN
+  // --token-file, ESPALIER_TOKEN_FILE, ESPALIER_TOKEN, that of `up` or `login`
+  absl::StatusOr<std::string> token() const;
   struct Tls {
     bool wanted = false;
     GatewayTls pem;
   };
-  absl::StatusOr<Tls> tls() const;  // --tls, --ca-file, --cert-file, --key-file
+  // --tls, --ca-file, --cert-file, --key-file, the CA of `up` or `login`
+  absl::StatusOr<Tls> tls() const;
 
   // With --json: writes the whole answer. Streams write one Line each.
   void Document(const nlohmann::ordered_json& json);
@@ -69,6 +72,9 @@ class Context {
   bool answered() const { return answered_; }  // a Document was written
 
  private:
+  // The coordinator that --home knows, unless an address is given: its key is for nobody else.
+  Addresses kept() const;
+
   Environment env_;
   ParsedFlags flags_;
   bool json_;
@@ -113,6 +119,8 @@ Command BenchCommand();
 Command VerifyLosslessCommand();
 Command BoostTuneCommand();
 Command BackupCommand();
+Command TokenCommand();
+Command LoginCommand();
 Command VersionCommand();
 
 std::vector<Command> AllCommands();

@@ -61,10 +61,12 @@ bool Alive(int pid) {
 std::string PidFile(const std::string& home) { return home + "/espalierd.pid"; }
 std::string LogFile(const std::string& home) { return home + "/espalierd.log"; }
 std::string ReadyFile(const std::string& home) { return home + "/espalierd.ready"; }
+std::string ConnectionFile(const std::string& home) { return home + "/connection.json"; }
 
 Addresses ReadAddresses(const std::string& home) {
   Addresses addresses;
-  const auto json = nlohmann::json::parse(Slurp(ReadyFile(home)), nullptr, false);
+  auto json = nlohmann::json::parse(Slurp(ReadyFile(home)), nullptr, false);
+  if (!json.is_object()) json = nlohmann::json::parse(Slurp(ConnectionFile(home)), nullptr, false);
   if (!json.is_object()) return addresses;
   const auto read = [&](const char* field, std::string* out) {
     auto it = json.find(field);
@@ -73,6 +75,8 @@ Addresses ReadAddresses(const std::string& home) {
   };
   read("grpc", &addresses.grpc);
   read("http", &addresses.http);
+  read("ca_file", &addresses.ca_file);
+  read("token_file", &addresses.token_file);
   return addresses;
 }
 

@@ -1,6 +1,7 @@
 // The background coordinator of `espalier up`: its files, start and stop.
 //
-// <home>/espalierd.pid, espalierd.log, espalierd.ready (see ReadAddresses) and data/.
+// <home>/espalierd.pid, espalierd.log, espalierd.ready (see ReadAddresses), data/ and, of `espalier
+// login`, connection.json.
 #pragma once
 
 #include <functional>
@@ -15,14 +16,17 @@ namespace espalier {
 struct Addresses {
   std::string grpc = "127.0.0.1:7070";
   std::string http = "127.0.0.1:8080";
+  std::string ca_file, token_file;  // empty: there is none
 };
 
 std::string PidFile(const std::string& home);
 std::string LogFile(const std::string& home);
 std::string ReadyFile(const std::string& home);
+std::string ConnectionFile(const std::string& home);
 
-// Reads the ready file, a JSON object {"grpc": "host:port", "http": "host:port", ...} that
-// espalierd writes once it answers. Returns the defaults if there is none.
+// Reads the ready file, a JSON object {"grpc": "host:port", "http": "host:port", "ca_file": PATH,
+// "token_file": PATH, ...} that espalierd writes once it answers, or else the file of the same form
+// that `espalier login` and espalierd --tls=auto write. Returns the defaults if there is none.
 Addresses ReadAddresses(const std::string& home);
 
 // Returns the process id in the pid file if that process is alive and is this home's espalierd;

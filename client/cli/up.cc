@@ -51,7 +51,7 @@ absl::Status RunUp(Context& context) {
   }
   bool tls = false;
   for (const std::string& extra : flags.positional()) {
-    tls = tls || absl::StartsWith(extra, "--tls-cert");
+    tls = tls || absl::StartsWith(extra, "--tls-cert") || absl::StartsWith(extra, "--tls=");
     command.push_back(extra);
   }
   auto pid = StartDaemon(command, absolute, flags.Number("timeout", 90));

@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "espalier/v1/access.pb.h"
 #include "espalier/v1/cluster.pb.h"
 #include "espalier/v1/distillation.pb.h"
 #include "espalier/v1/inference.pb.h"
@@ -174,6 +175,11 @@ class Client {
   // there is a file.
   absl::StatusOr<int64_t> Backup(const std::string& path,
                                  const std::function<void(int64_t done)>& progress = nullptr);
+
+  // Tokens, of an admin.
+  absl::StatusOr<v1::CreateTokenReply> CreateToken(const v1::CreateTokenRequest& request);
+  absl::StatusOr<std::vector<v1::AccessToken>> ListTokens();
+  absl::StatusOr<v1::AccessToken> RevokeToken(const std::string& id, bool certificates = false);
 
   // Serving.
   absl::StatusOr<v1::ServedModel> Serve(const v1::ServeModelRequest& request);

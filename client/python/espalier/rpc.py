@@ -99,18 +99,18 @@ def _check_private(what: str, path: str) -> None:
         )
 
 
-def _default_address() -> str:
-    given = os.environ.get("ESPALIER_COORDINATOR")
-    if given:
-        return given
+def _kept() -> dict[str, str]:
+    """What the command line knows of a coordinator: that of `espalier up`, or of `espalier login`."""
     home = os.environ.get("ESPALIER_HOME") or os.path.join(os.environ.get("HOME") or ".", ".espalier")
-    try:
-        with open(os.path.join(home, "espalierd.ready"), encoding="utf-8") as file:
-            ready = json.load(file)
-    except (OSError, ValueError):
-        ready = {}
-    found = ready.get("grpc") if isinstance(ready, dict) else None
-    return found if isinstance(found, str) and found else "127.0.0.1:7070"
+    for name in ("espalierd.ready", "connection.json"):
+        try:
+            with open(os.path.join(home, name), encoding="utf-8") as file:
+                kept = json.load(file)
+        except (OSError, ValueError):
+            continue
+        if isinstance(kept, dict):
+            return {key: value for key, value in kept.items() if isinstance(value, str) and value}
+    return {}
 
 
 def _check_address(address: str) -> None:
@@ -125,14 +125,18 @@ def _check_address(address: str) -> None:
         raise errors.InvalidArgument(f'coordinator address "{address}": the port must be 1 to 65535')
 
 
-def _find_token(token: str | None) -> str:
+def _find_token(token: str | None, kept: dict[str, str]) -> str:
     if token is not None:
         return token
-    file = os.environ.get("ESPALIER_TOKEN_FILE")
+    file, what = os.environ.get("ESPALIER_TOKEN_FILE"), "ESPALIER_TOKEN_FILE"
+    if not file and os.environ.get("ESPALIER_TOKEN"):
+        return os.environ["ESPALIER_TOKEN"]
     if not file:
-        return os.environ.get("ESPALIER_TOKEN", "")
-    text = _read(file, "ESPALIER_TOKEN_FILE")
-    _check_private("ESPALIER_TOKEN_FILE", file)
+        file, what = kept.get("token_file"), "the token of `espalier login`,"
+    if not file:
+        return ""
+    text = _read(file, what)
+    _check_private(what, file)
     return text.decode().strip()
 
 
@@ -146,10 +150,13 @@ def make_settings(
     key_file: str | os.PathLike[str] | None = None,
 ) -> Settings:
     """Completes what is given by the environment. InvalidArgument for a bad address or an unreadable file."""
-    address = address or _default_address()
+    address = address or os.environ.get("ESPALIER_COORDINATOR")
+    # Its key is for that coordinator, and for no other.
+    kept = {} if address or os.environ.get("ESPALIER_HTTP") else _kept()
+    address = address or kept.get("grpc") or "127.0.0.1:7070"
     for one in leader.addresses(address):
         _check_address(one)
-    ca = os.fspath(ca_file) if ca_file else os.environ.get("ESPALIER_CA_FILE", "")
+    ca = os.fspath(ca_file) if ca_file else os.environ.get("ESPALIER_CA_FILE") or kept.get("ca_file", "")
     certificate = os.fspath(cert_file) if cert_file else os.environ.get("ESPALIER_CERT_FILE", "")
     key = os.fspath(key_file) if key_file else os.environ.get("ESPALIER_KEY_FILE", "")
     if bool(certificate) != bool(key):
@@ -159,7 +166,7 @@ def make_settings(
         _check_private("key_file", key)
     return Settings(
         address=address,
-        token=_find_token(token),
+        token=_find_token(token, kept),
         tls=bool(ca) if tls is None else tls,
         ca_pem=_read(ca, "ca_file") if ca else None,
         certificate_pem=_read(certificate, "cert_file") if certificate else None,

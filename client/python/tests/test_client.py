@@ -156,6 +156,30 @@ def test_the_environment_names_the_coordinator(monkeypatch, tmp_path):
         espalier.Client()
 
 
+def test_what_login_keeps_is_for_that_coordinator_only(monkeypatch, tmp_path):
+    for name in ("COORDINATOR", "HTTP", "TOKEN", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE"):
+        monkeypatch.delenv(f"ESPALIER_{name}", raising=False)
+    monkeypatch.setenv("ESPALIER_HOME", str(tmp_path))
+    key, ca = tmp_path / "token", tmp_path / "ca.pem"
+    key.write_text("kept\n")
+    key.chmod(0o600)
+    ca.write_text("a certificate")
+    (tmp_path / "connection.json").write_text(
+        f'{{"grpc": "10.0.0.1:7070", "http": "", "ca_file": "{ca}", "token_file": "{key}"}}'
+    )
+    settings = espalier.Client()._settings
+    assert (settings.address, settings.token, settings.tls) == ("10.0.0.1:7070", "kept", True)
+    assert settings.ca_pem == b"a certificate"
+    elsewhere = espalier.Client("10.0.0.2:7070")._settings
+    assert (elsewhere.token, elsewhere.tls, elsewhere.ca_pem) == ("", False, None)
+    monkeypatch.setenv("ESPALIER_TOKEN", "given")
+    assert espalier.Client()._settings.token == "given"
+    key.chmod(0o644)
+    monkeypatch.delenv("ESPALIER_TOKEN")
+    with pytest.raises(errors.InvalidArgument, match="open to other users"):
+        espalier.Client()
+
+
 def test_a_call_that_the_coordinator_lacks(daemon):
     with grpc.insecure_channel(daemon.address) as channel, pytest.raises(grpc.RpcError) as raised:
         channel.unary_unary("/espalier.v1.Training/NoSuchCall")(b"", timeout=30)
