@@ -5,14 +5,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/net/authenticated_channel.h"
 #include "base/net/grpc_status.h"
+#include "base/net/leading_channel.h"
 
 namespace espalier {
 namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
+// After twice as long without an answer, a stream of the storage service has broken.
+constexpr int kKeepaliveMillis = 15'000;
 constexpr absl::Duration kStoreWait = absl::Seconds(1);  // per StoreGet; repeats until the deadline
 
 void SetTimeout(grpc::ClientContext* context, absl::Duration timeout) {
@@ -80,12 +84,17 @@ class CoordinatorStore : public RendezvousStore {
 
 }  // namespace
 
-CoordinatorClient::CoordinatorClient(const std::string& address, const ShownKey& key,
+CoordinatorClient::CoordinatorClient(const std::vector<std::string>& addresses, const ShownKey& key,
                                      const TransportSecurity& tls)
-    : address_(address) {
-  auto channel = KeyedChannel(address, ChannelLimits(), key, CallersCredentials(tls));
+    : address_(absl::StrJoin(addresses, ",")) {
+  auto channel = LeadingChannel(addresses, ChannelLimits(), key, CallersCredentials(tls));
   cluster_ = v1::Cluster::NewStub(channel);
   models_ = v1::Models::NewStub(channel);
+  grpc::ChannelArguments bulk = ChannelLimits();
+  bulk.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // not the other channel's connection
+  bulk.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMillis);
+  bulk.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMillis);
+  storage_ = v1::Storage::NewStub(LeadingChannel(addresses, bulk, key, CallersCredentials(tls)));
 }
 
 absl::StatusOr<v1::JoinReply> CoordinatorClient::Join(const v1::JoinRequest& request) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,6 +14,7 @@
 #include "base/net/transport_security.h"
 #include "espalier/v1/cluster.grpc.pb.h"
 #include "espalier/v1/models.grpc.pb.h"
+#include "espalier/v1/storage.grpc.pb.h"
 #include "worker/collective/rendezvous_store.h"
 
 namespace espalier {
@@ -21,7 +23,9 @@ namespace espalier {
 class CoordinatorClient {
  public:
   // Every call carries `key`; null: none. Uses TLS if tls.calls().
-  explicit CoordinatorClient(const std::string& address, const ShownKey& key = nullptr,
+  // `addresses`: see LeadingChannel.
+  explicit CoordinatorClient(const std::vector<std::string>& addresses,
+                             const ShownKey& key = nullptr,
                              const TransportSecurity& tls = TransportSecurity());
 
   const std::string& address() const { return address_; }
@@ -30,6 +34,8 @@ class CoordinatorClient {
   absl::Status Heartbeat(const v1::HeartbeatRequest& request, absl::Duration timeout);
   absl::Status Leave(const v1::Lease& lease);
   v1::Models::StubInterface& models() { return *models_; }
+  // On a connection of its own: heartbeats do not wait behind what it moves.
+  v1::Storage::StubInterface& storage() { return *storage_; }
 
   // Returns the store of one attempt of a job. Get polls `cancelled` while it waits. Must not
   // outlive this.
@@ -40,6 +46,7 @@ class CoordinatorClient {
   const std::string address_;
   std::unique_ptr<v1::Cluster::Stub> cluster_;
   std::unique_ptr<v1::Models::Stub> models_;
+  std::unique_ptr<v1::Storage::Stub> storage_;
 };
 
 }  // namespace espalier

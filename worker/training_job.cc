@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
     if (!evaluation.ok()) return evaluation.status();
     job->evaluation_ = *std::move(evaluation);
   }
-  absl::Status s = LoadInitialValues(*options.files, request, options.cancelled, *job->training_,
+  absl::Status s = LoadInitialValues(*options.storage, request, options.cancelled, *job->training_,
                                      job->evaluation_.get());
   if (s.ok() && !request.checkpoint_dir().empty())
     s = job->LoadCheckpoint(request.checkpoint_dir());
@@ -81,9 +81,10 @@ absl::StatusOr<std::shared_ptr<const Dataset>> TrainingJob::OpenTrainingData(
   if (request.dataset().format() == v1::Dataset::STREAM) {
     auto stream = std::make_unique<StreamSource>(
         data.batch_size,
-        [files = options_.files](
+        [storage = options_.storage](
             const std::string& path) -> absl::StatusOr<std::shared_ptr<const Dataset>> {
-          const absl::StatusOr<std::string> npz = ReadWholeFile(*files, path, kMaxDatasetBytes);
+          const absl::StatusOr<std::string> npz =
+              ReadObject(storage->inputs(), path, kMaxDatasetBytes);
           if (!npz.ok()) return npz.status();
           return Dataset::FromNpz(*npz, /*holdout_fraction=*/0);
         });
@@ -102,7 +103,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> TrainingJob::OpenTrainingData(
 
 absl::Status TrainingJob::LoadCheckpoint(const std::string& directory) {
   absl::StatusOr<std::unique_ptr<CheckpointReader>> reader =
-      CheckpointReader::Open(*options_.files, directory);
+      CheckpointReader::Open(options_.storage->checkpoints(), directory);
   if (!reader.ok()) return reader.status();
   std::vector<char> bytes;
   for (int i = 0; i < training_->num_buffers(); ++i) {
@@ -128,7 +129,10 @@ int64_t TrainingJob::measured_peak_bytes() const {
          (evaluation_ != nullptr ? evaluation_->measured_peak_bytes() : 0);
 }
 
-void TrainingJob::Abort(const std::string& reason) { peers_.Abort(reason); }
+void TrainingJob::Abort(const std::string& reason) {
+  options_.storage->Cancel();
+  peers_.Abort(reason);
+}
 
 std::unique_ptr<Communicator> TrainingJob::TakeCommunicator() {
   training_->SetCommunicator(nullptr);
@@ -219,9 +223,10 @@ absl::Status TrainingJob::Train(const v1::RunRequest& request, bool met,
 
   LinkMeasurement link({options.communicator, options_.device, measure_communication_,
                         [this](const v1::Link& measured) { SetLink(measured); }});
-  CheckpointObserver checkpoint({options_.files, training_.get(), request.checkpoint_root(),
-                                 request.checkpoint_every_steps(), attempt_.attempt(),
-                                 request.checkpoint_at_begin(), !request.goes_on()});
+  CheckpointObserver checkpoint({&options_.storage->checkpoints(), training_.get(),
+                                 request.checkpoint_root(), request.checkpoint_every_steps(),
+                                 attempt_.attempt(), request.checkpoint_at_begin(),
+                                 !request.goes_on(), &requested_checkpoints_});
   EvaluationObserver evaluation(evaluation_.get(),
                                 evaluation_ != nullptr ? holdout_data_->steps_per_epoch() : 0);
   if (met) options.observers.push_back(&link);

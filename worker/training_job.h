@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "base/file_system.h"
 #include "espalier/v1/cluster.pb.h"
 #include "espalier/v1/worker.pb.h"
 #include "worker/collective/communicator.h"
@@ -18,6 +17,8 @@
 #include "worker/data/stream_source.h"
 #include "worker/executor/executor.h"
 #include "worker/job_peers.h"
+#include "worker/storage/job_storage.h"
+#include "worker/trainer/checkpoint_observer.h"
 #include "worker/trainer/timing_observer.h"
 #include "worker/worker_job.h"
 
@@ -25,7 +26,7 @@ namespace espalier {
 
 struct TrainingJobOptions {
   Device* device = nullptr;
-  FileSystem* files = nullptr;
+  std::shared_ptr<JobStorage> storage;
   std::function<absl::StatusOr<std::shared_ptr<const Dataset>>(const v1::Dataset&)> open_dataset;
   // Connects to the other ranks, if any; called by the first Run. Gives up when `cancelled` returns
   // true.
@@ -50,6 +51,10 @@ class TrainingJob : public WorkerJob {
   // Cancelled after Abort. Where a run ends changes no step's result.
   absl::Status Run(const v1::RunRequest& request,
                    const std::function<absl::Status(const v1::RunEvent&)>& emit);
+
+  // Asks for one more shard, after so many steps, unless they are done already. Returns the steps
+  // done. Thread-safe.
+  int64_t CheckpointAt(int64_t steps_done) { return requested_checkpoints_.Add(steps_done); }
 
   // Ends Run soon, and every later one at once. Thread-safe.
   void Abort(const std::string& reason) override;
@@ -86,6 +91,7 @@ class TrainingJob : public WorkerJob {
   std::unique_ptr<Executor> training_;
   std::unique_ptr<Executor> evaluation_;
   TimingObserver timing_;  // of all runs together
+  RequestedCheckpoints requested_checkpoints_;
 
   JobPeers peers_;
   mutable absl::Mutex mutex_;

@@ -15,6 +15,7 @@
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/prepare_validation.h"
 #include "server/jobs/stored_values.h"
+#include "server/storage/object_names.h"
 
 namespace espalier {
 namespace {
@@ -37,7 +38,7 @@ Attempt::Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* o
       task_(std::move(task)),
       observer_(observer),
       validations_(task_.validations),
-      merge_(static_cast<int>(task_.members.size()), task_.checkpoint_root),
+      merge_(static_cast<int>(task_.members.size()), task_.record.job.id()),
       checkpoint_{task_.checkpoint, task_.record.job.checkpoint_step()},
       ranks_(task_.members.size()) {
   for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -88,8 +89,8 @@ AttemptEnd Attempt::Run() {
   const v1::TrainingSpec& spec = task_.record.job.spec();
   const StoredCheckpoint resumed{task_.checkpoint, task_.record.job.checkpoint_step()};
   if (!resumed.within_job.empty()) {
-    const absl::Status there =
-        CheckCheckpoint(*tools_.files, CheckpointFolder(resumed.within_job), resumed.steps_done);
+    const absl::Status there = CheckCheckpoint(
+        *tools_.checkpoints, CheckpointFolder(resumed.within_job), resumed.steps_done);
     if (MeansDamage(there)) return CheckpointDamaged(resumed, there);
     if (!there.ok()) return AttemptEnd::Failed(there);
   }
@@ -190,15 +191,18 @@ AttemptEnd Attempt::Run() {
     prepared->initial_values.clear();
   }
   absl::StatusOr<StoredValues> stored = StoredValues::Write(
-      *tools_.files, absl::StrCat(task_.checkpoint_root, "/values-", task_.attempt),
+      *tools_.data_folder,
+      absl::StrCat(kCheckpointsFolder, "/", task_.record.job.id(), "/values-", task_.attempt),
       task_.record.job.id(), prepared->graph, prepared->initial_values);
   prepared->initial_values.clear();
   if (!stored.ok()) return AttemptEnd::Failed(stored.status());
   measure_communication_ = ranks_.size() > 1 && request.machine.communication == nullptr;
   tools_.rendezvous->Begin(task_.record.job.id(), static_cast<uint64_t>(task_.attempt));
-  std::optional<AttemptEnd> end = Load(
-      *lowered,
-      {prepared->init_folder.has_value() ? prepared->init_folder->path() : "", stored->folder()});
+  std::optional<AttemptEnd> end =
+      Load(*lowered, {prepared->init_folder.has_value()
+                          ? tools_.data_folder->NameOf(prepared->init_folder->path())
+                          : "",
+                      stored->folder()});
   stored->Remove();  // all ranks have read them, or will not
   if (!end.has_value()) {
     observer_->OnRunning(task_.record.job.id(), task_.attempt);
@@ -430,7 +434,7 @@ absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
       manifest.steps_done = checkpoint.steps_done;
       manifest.graph_fingerprint = graph_fingerprint_;
       manifest.files = checkpoint.files;
-      absl::Status status = WriteManifest(*tools_.files, checkpoint.directory, manifest);
+      absl::Status status = WriteManifest(*tools_.checkpoints, checkpoint.directory, manifest);
       if (absl::IsResourceExhausted(status)) {
         SkipCheckpoint(checkpoint, std::string(status.message()));
         return absl::OkStatus();

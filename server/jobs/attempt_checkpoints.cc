@@ -1,8 +1,9 @@
 // An attempt's checkpoints: a damaged one, one for which the disk has no room, and the export of
 // the last.
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -43,17 +44,21 @@ std::optional<AttemptEnd> Attempt::WriteCheckpoint(int64_t steps_done) {
 std::optional<AttemptEnd> Attempt::CheckBestIsThere() {
   const int64_t best = validations_.kept_steps();
   if (best == 0) return std::nullopt;
-  if (!FindCheckpoint(*tools_.files, task_.checkpoint_root, best).within_job.empty()) {
-    return std::nullopt;
-  }
+  const absl::StatusOr<StoredCheckpoint> found =
+      FindCheckpoint(*tools_.checkpoints, task_.record.job.id(), best);
+  if (!found.ok()) return AttemptEnd::Failed(found.status());
+  if (!found->within_job.empty()) return std::nullopt;
   return BestDamaged(best, absl::DataLossError("it is not there, or not whole"));
 }
 
 AttemptEnd Attempt::BestDamaged(int64_t best_steps, const absl::Status& damage) {
+  // A later one would not bring the best one back.
+  absl::StatusOr<StoredCheckpoint> before =
+      FindCheckpointBefore(*tools_.checkpoints, task_.record.job.id(), best_steps);
+  if (!before.ok()) return AttemptEnd::Failed(before.status());
   AttemptEnd end;
   end.kind = AttemptEnd::kCheckpointDamaged;
-  // A later one would not bring the best one back.
-  end.fallback = FindCheckpointBefore(*tools_.files, task_.checkpoint_root, best_steps);
+  end.fallback = *std::move(before);
   end.reason = absl::StrCat("the checkpoint of the best validation, of step ", best_steps,
                             ", is damaged: ", damage.message());
   return end;
@@ -67,13 +72,16 @@ bool Attempt::WaitForRoom() {
 }
 
 std::string Attempt::CheckpointFolder(const std::string& within_job) const {
-  return JoinPath(task_.checkpoint_root, within_job);
+  return JoinPath(task_.record.job.id(), within_job);
 }
 
 AttemptEnd Attempt::CheckpointDamaged(const StoredCheckpoint& damaged, const absl::Status& damage) {
+  absl::StatusOr<StoredCheckpoint> other =
+      ReplaceCheckpoint(*tools_.checkpoints, task_.record.job.id(), damaged);
+  if (!other.ok()) return AttemptEnd::Failed(other.status());
   AttemptEnd end;
   end.kind = AttemptEnd::kCheckpointDamaged;
-  end.fallback = ReplaceCheckpoint(*tools_.files, task_.checkpoint_root, damaged);
+  end.fallback = *std::move(other);
   end.reason = absl::StrCat("the checkpoint of step ", damaged.steps_done,
                             " is damaged: ", damage.message());
   return end;
@@ -88,8 +96,9 @@ AttemptEnd Attempt::BlameCheckpoint(AttemptEnd end) {
     if (!possible) return end;
   }
   const StoredCheckpoint resumed{task_.checkpoint, task_.record.job.checkpoint_step()};
-  const absl::Status damage = VerifyCheckpoint(*tools_.files, CheckpointFolder(resumed.within_job),
-                                               resumed.steps_done, [this] { return stopping(); });
+  const absl::Status damage =
+      VerifyCheckpoint(*tools_.checkpoints, CheckpointFolder(resumed.within_job),
+                       resumed.steps_done, [this] { return stopping(); });
   if (absl::IsCancelled(damage)) return AttemptEnd::Stopped();
   return MeansDamage(damage) ? CheckpointDamaged(resumed, damage) : end;
 }
@@ -97,8 +106,8 @@ AttemptEnd Attempt::BlameCheckpoint(AttemptEnd end) {
 void Attempt::SkipCheckpoint(const RankReportMerger::Checkpoint& checkpoint,
                              const std::string& reason) {
   // Makes room, too: some ranks may have written their shards.
-  std::error_code ignored;
-  std::filesystem::remove_all(CheckpointFolder(CheckpointWithinJob(checkpoint.directory)), ignored);
+  const absl::Status removed = tools_.checkpoints->Delete(checkpoint.directory);
+  if (!removed.ok()) spdlog::warn("job id={}: {}", task_.record.job.id(), removed.ToString());
   skipped_steps_ = checkpoint.steps_done;
   observer_->OnCheckpointSkipped(
       task_.record.job.id(), task_.attempt,
@@ -123,9 +132,14 @@ AttemptEnd Attempt::Finish(const Graph& model) {
   const int64_t exported = ExportedSteps();
   {
     absl::MutexLock report_lock(&report_mutex_);
-    checkpoint = checkpoint_.steps_done == exported
-                     ? checkpoint_
-                     : FindCheckpoint(*tools_.files, task_.checkpoint_root, exported);
+    if (checkpoint_.steps_done == exported) {
+      checkpoint = checkpoint_;
+    } else {
+      absl::StatusOr<StoredCheckpoint> found =
+          FindCheckpoint(*tools_.checkpoints, task_.record.job.id(), exported);
+      if (!found.ok()) return AttemptEnd::Failed(found.status());
+      checkpoint = *std::move(found);
+    }
     end.evaluation = EvaluationOfExported();
     absl::MutexLock lock(&mutex_);
     for (const Rank& rank : ranks_) end.measured_peak_bytes.push_back(rank.peak_bytes);
@@ -140,10 +154,11 @@ AttemptEnd Attempt::Finish(const Graph& model) {
   const auto stopped = [this] { return stopping(); };
   const std::string folder = CheckpointFolder(checkpoint.within_job);
   const ModelExport what = {.files = tools_.files,
+                            .checkpoints = tools_.checkpoints,
                             .artifacts = tools_.artifacts,
                             .registry = tools_.registry,
                             .model = &model,
-                            .checkpoint_directory = folder,
+                            .checkpoint = folder,
                             .job_id = job.id(),
                             .name = end.output_model,
                             .owner = job.owner(),
@@ -164,7 +179,7 @@ AttemptEnd Attempt::Finish(const Graph& model) {
   if (absl::IsCancelled(status) && stopped()) return AttemptEnd::Stopped();
   if (MeansDamage(status)) {
     const absl::Status damage =
-        VerifyCheckpoint(*tools_.files, folder, checkpoint.steps_done, stopped);
+        VerifyCheckpoint(*tools_.checkpoints, folder, checkpoint.steps_done, stopped);
     if (absl::IsCancelled(damage)) return AttemptEnd::Stopped();
     if (MeansDamage(damage)) {
       AttemptEnd damaged = CheckpointDamaged(checkpoint, damage);

@@ -45,6 +45,10 @@ std::optional<AttemptEnd> Attempt::WaitForExamples(int64_t* total) {
           "its examples ended before the first batch: there is nothing to train on"));
     }
     if (steps_done_ >= *total || steps_done_ < stream.steps_pushed()) return std::nullopt;
+    if (steps_done_ > 0 && TakeCheckpointRequest()) {
+      std::optional<AttemptEnd> end = WriteCheckpoint(steps_done_);
+      if (end.has_value()) return end;
+    }
     const absl::Duration silent = stream.SilentSince(begin);
     if (silent >= timeout) return NoExamples(timeout);
     if (!said && silent >= kSayAfter && stream.Now() - said_waiting_ >= kSayAgainAfter) {
@@ -91,7 +95,7 @@ void Attempt::NameExamples(v1::RunRequest* steps) const {
     v1::StreamPart* const named = steps->add_stream();
     named->set_first_step(part.first);
     named->set_end_step(part.end);
-    named->set_path(part.path);
+    named->set_path(tools_.data_folder->NameOf(part.path));
   }
 }
 

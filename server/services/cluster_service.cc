@@ -34,11 +34,13 @@ class ClusterService : public v1::Cluster::Service {
                     v1::JoinReply* reply) override {
     return Answer(context, "Cluster/Join", request, [&](const Caller&) -> absl::Status {
       if (absl::Status s = CheckJoinRequest(*request); !s.ok()) return s;
-      if (absl::Status s = options_.check_worker(*request); !s.ok()) return s;
+      const absl::StatusOr<bool> shares_data_dir = options_.check_worker(*request);
+      if (!shares_data_dir.ok()) return shares_data_dir.status();
       absl::StatusOr<v1::Lease> lease = workers_.Join(*request);
       if (!lease.ok()) return lease.status();
       *reply = options_.joined;
       *reply->mutable_lease() = *lease;
+      reply->set_shares_data_dir(*shares_data_dir);
       return absl::OkStatus();
     });
   }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/net/caller.h"
 #include "espalier/v1/cluster.pb.h"
 #include "espalier/v1/models.pb.h"
@@ -37,9 +38,9 @@ std::unique_ptr<grpc::Service> MakeModelsService(
     CallInterceptor* interceptor, const QuantizeTools& tools, JobStore* store,
     std::function<absl::Status(const v1::Artifact&)> check_servable);
 struct ClusterServiceOptions {
-  v1::JoinReply joined;  // what Join replies, but for the lease
-  // Decides whether a worker may join.
-  std::function<absl::Status(const v1::JoinRequest&)> check_worker;
+  v1::JoinReply joined;  // what Join replies, but for the lease and shares_data_dir
+  // Decides whether a worker may join, and returns whether it shares the data folder.
+  std::function<absl::StatusOr<bool>(const v1::JoinRequest&)> check_worker;
   // Fills in the fields that the registry does not know, as far as the caller may know them.
   std::function<void(const Caller&, v1::ClusterStatusReply*)> status;
   const JobStore* store = nullptr;

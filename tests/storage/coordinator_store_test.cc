@@ -1,8 +1,8 @@
-// The coordinator's store as a worker sees it: over gRPC, with broken connections, and with a cache.
-#include <grpcpp/create_channel.h>
-#include <grpcpp/server_builder.h>
+// The coordinator's store as a worker sees it: over gRPC, with broken connections, and with a
+// cache.
+#include "worker/storage/coordinator_store.h"
 
-#include <chrono>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -12,103 +12,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
-#include "base/net/grpc_status.h"
-#include "server/access/access_control.h"
-#include "server/membership/rendezvous.h"
-#include "server/membership/worker_registry.h"
-#include "server/metrics/metrics.h"
-#include "server/services/call_interceptor.h"
-#include "server/storage/storage_service.h"
 #include "storage/checkpoint_store_contract.h"
 #include "storage/folder_checkpoint_store.h"
+#include "tests/storage/storage_server.h"
 #include "worker/dataset_cache.h"
-#include "worker/storage/coordinator_store.h"
 
 namespace espalier {
 namespace {
 
-constexpr char kJob[] = "job-1";
+constexpr char kJob[] = "job-1";  // of StorageServer
 constexpr char kArtifact[] = "artifacts/data/lm@1";
-
-// The coordinator's side, with one worker and the first attempt of a job.
-class Coordinator {
- public:
-  Coordinator() {
-    std::filesystem::remove_all(root_);
-    v1::JoinRequest join;
-    join.set_protocol_version(kProtocolVersion);
-    join.set_address("127.0.0.1:1");
-    join.set_call_key(std::string(32, 'k'));
-    join.mutable_device()->set_kind(v1::Device::CPU);
-    join.mutable_device()->set_memory_bytes(1);
-    lease_ = *workers_.Join(join);
-    rendezvous_.Begin(kJob, 1);
-    service_ = NewStorageService({.interceptor = &interceptor_,
-                                  .workers = &workers_,
-                                  .rendezvous = &rendezvous_,
-                                  .data_folder = &data_folder_,
-                                  .clock = &clock_});
-    Start();
-    stub_ = v1::Storage::NewStub(
-        grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", port_),
-                                  grpc::InsecureChannelCredentials(), ChannelLimits()));
-  }
-  ~Coordinator() { Shutdown(); }
-
-  // Ends all connections; the coordinator forgets nothing.
-  void Break() {
-    Shutdown();
-    Start();
-  }
-  void Shutdown() {
-    server_->Shutdown(std::chrono::system_clock::now());
-    server_.reset();
-  }
-
-  StorageClientOptions ClientOptions(const std::string& job = kJob, uint64_t attempt = 1) const {
-    StorageClientOptions options;
-    options.stub = stub_.get();
-    *options.caller.mutable_lease() = lease_;
-    options.caller.set_job_id(job);
-    options.caller.set_attempt(attempt);
-    return options;
-  }
-  std::unique_ptr<CoordinatorStore> Store(const std::string& root,
-                                          DatasetCache* cache = nullptr) const {
-    return std::make_unique<CoordinatorStore>(std::make_shared<StorageClient>(ClientOptions()),
-                                              root, cache);
-  }
-
-  FolderCheckpointStore& data_folder() { return data_folder_; }
-  Rendezvous& rendezvous() { return rendezvous_; }
-  WorkerRegistry& workers() { return workers_; }
-  const v1::Lease& lease() const { return lease_; }
-
- private:
-  void Start() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port_), grpc::InsecureServerCredentials(),
-                             &port_);
-    builder.RegisterService(service_.get());
-    server_ = builder.BuildAndStart();
-    ASSERT_NE(server_, nullptr);
-  }
-
-  const std::string root_ = testing::TempDir() + "/coordinator-store";
-  SystemClock clock_;
-  Metrics metrics_;
-  AccessControl access_{nullptr};
-  CallInterceptor interceptor_{&metrics_, &access_};
-  WorkerRegistry workers_{&clock_, absl::Minutes(10), [] { return absl::StatusOr<uint64_t>(1); }};
-  Rendezvous rendezvous_;
-  const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
-  FolderCheckpointStore data_folder_{*files_, root_};
-  v1::Lease lease_;
-  std::unique_ptr<grpc::Service> service_;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<v1::Storage::Stub> stub_;
-};
 
 // What the worker may not do, the coordinator does on its disk.
 class BothSides : public CheckpointStore {
@@ -142,10 +55,10 @@ class TestedCoordinator : public TestedStore {
   CheckpointStore& store() override { return store_; }
 
  private:
-  Coordinator coordinator_;
+  StorageServer coordinator_;
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
-  FolderCheckpointStore of_job_{*files_,
-                                absl::StrCat(coordinator_.data_folder().root(), "/checkpoints/", kJob)};
+  FolderCheckpointStore of_job_{
+      *files_, absl::StrCat(coordinator_.data_folder().root(), "/checkpoints/", kJob)};
   BothSides store_{coordinator_.Store(absl::StrCat("checkpoints/", kJob)), &of_job_};
 };
 
@@ -173,7 +86,7 @@ absl::Status Upload(CheckpointStore& store, const std::string& name, const std::
 }
 
 TEST(CoordinatorStore, ShardsArriveWholeThoughConnectionsBreak) {
-  Coordinator coordinator;
+  StorageServer coordinator;
   const auto owned = coordinator.Store("checkpoints");
   CoordinatorStore& store = *owned;
   const std::string content = Pattern(64 << 20);
@@ -209,7 +122,7 @@ TEST(CoordinatorStore, ShardsArriveWholeThoughConnectionsBreak) {
 }
 
 TEST(CoordinatorStore, ACoordinatorThatIsGoneIsAnErrorInTime) {
-  Coordinator coordinator;
+  StorageServer coordinator;
   StorageClientOptions options = coordinator.ClientOptions();
   options.patience = absl::Milliseconds(500);
   CoordinatorStore store(std::make_shared<StorageClient>(options), "checkpoints", nullptr);
@@ -226,7 +139,7 @@ TEST(CoordinatorStore, ACoordinatorThatIsGoneIsAnErrorInTime) {
 
 // A stopped attempt must not hold its worker until the patience is over.
 TEST(CoordinatorStore, CancellationEndsWaiting) {
-  Coordinator coordinator;
+  StorageServer coordinator;
   StorageClientOptions options = coordinator.ClientOptions();
   const auto cancelled = std::make_shared<std::atomic<bool>>(false);
   options.cancelled = cancelled;
@@ -243,11 +156,11 @@ TEST(CoordinatorStore, CancellationEndsWaiting) {
 }
 
 TEST(CoordinatorStore, OnlyTheCurrentAttemptReachesOnlyItsFiles) {
-  Coordinator coordinator;
+  StorageServer coordinator;
   FolderCheckpointStore& data = coordinator.data_folder();
-  for (const char* name : {"espalier.db", "checkpoints/job-1/values-1/manifest.json",
-                           "checkpoints/job-12/a/b", "artifacts/data/lm@1/config.json",
-                           "artifacts/incoming/1/x"}) {
+  for (const char* name :
+       {"espalier.db", "checkpoints/job-1/values-1/manifest.json", "checkpoints/job-12/a/b",
+        "artifacts/data/lm@1/config.json", "artifacts/incoming/1/x"}) {
     ASSERT_TRUE(data.PutIfAbsent(name, "content").ok());
   }
   const auto owned = coordinator.Store("");
@@ -311,7 +224,7 @@ class CachedArtifact : public testing::Test {
 
   const std::string folder_ = testing::TempDir() + "/coordinator-store-cache";
   const std::string content_ = Pattern((20 << 20) + 5);
-  Coordinator coordinator_;
+  StorageServer coordinator_;
   std::unique_ptr<DatasetCache> cache_;
 };
 

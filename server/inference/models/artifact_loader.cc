@@ -218,7 +218,7 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   const ModelFacts& facts = part.model.language_model.facts;
   RemoteModel model;
   model.name = remote.name;
-  model.folder = part.model.folder.path();
+  model.folder = options_.cluster.data_folder->NameOf(part.model.folder.path());
   model.programs = *std::move(programs);
   model.preferred.assign(remote.place.workers().begin(), remote.place.workers().end());
   model.group = remote.group;
@@ -226,7 +226,9 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> ArtifactLoader::MakeRemote(
   model.prefers_shared = remote.prefers_shared;
   model.weights = std::move(serving.weights);
   AddImplicitSources(serving.graph, &model.weights);
-  model.adapter_folders = remote.adapters.folders();
+  for (const std::string& folder : remote.adapters.folders()) {
+    model.adapter_folders.push_back(options_.cluster.data_folder->NameOf(folder));
+  }
   model.adapters = remote.adapted;
   model.limits.vocabulary = static_cast<int>(facts.vocab_size);
   model.limits.kv_slots = part.shape.kv_slots;

@@ -25,6 +25,7 @@
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "serving/runner/model_runner.h"
+#include "storage/folder_checkpoint_store.h"
 
 namespace espalier {
 
@@ -33,6 +34,7 @@ struct ServingCluster {
   WorkerRegistry* workers = nullptr;
   Rendezvous* rendezvous = nullptr;
   WorkerDialer dial;
+  const FolderCheckpointStore* data_folder = nullptr;  // the coordinator's
   // Durable and increasing; workers distinguish loads of one model by it.
   std::function<absl::StatusOr<uint64_t>()> next_attempt;
   absl::Duration load_timeout = absl::Minutes(30);
@@ -65,7 +67,7 @@ class ServingGroup {
 // What is loaded on the workers.
 struct RemoteModel {
   std::string name;                   // as served
-  std::string folder;                 // of its files, visible to the workers
+  std::string folder;                 // of its files, in the coordinator's data folder
   std::vector<v1::Program> programs;  // by rank
   // Worker IDs by rank, used if all are available. Empty: the fastest available.
   std::vector<std::string> preferred;
@@ -74,7 +76,7 @@ struct RemoteModel {
   bool drafts = false;          // an SSM of the group
   bool prefers_shared = false;  // prefers the group's workers to idle ones
   WeightMap weights;
-  // LoRA adapters: their folders, and the parameters that they fill.
+  // LoRA adapters: their folders in the data folder, and the parameters that they fill.
   std::vector<std::string> adapter_folders;
   std::map<std::string, std::vector<AdapterMatrix>> adapters;
   RunnerLimits limits;
