@@ -13,10 +13,12 @@ def use(*modules):
 class Calls:
     """calls.Generate(request): the reply, or an iterator of them. Bytes in the place of a request are sent as they are."""
 
-    def __init__(self, address, service, token=None, **options):
-        self.channel = grpc.insecure_channel(address, options=list({
-            "grpc.max_send_message_length": -1, "grpc.max_receive_message_length": -1,
-            "grpc.use_local_subchannel_pool": 1, **options}.items()))
+    def __init__(self, address, service, token=None, credentials=None, **options):
+        """credentials: of TLS."""
+        options = list({"grpc.max_send_message_length": -1, "grpc.max_receive_message_length": -1,
+                        "grpc.use_local_subchannel_pool": 1, **options}.items())
+        self.channel = (grpc.secure_channel(address, credentials, options) if credentials else
+                        grpc.insecure_channel(address, options))
         self.service = SERVICES[service]
         self.metadata = [("authorization", f"Bearer {token}")] if token else []
 
