@@ -15,7 +15,8 @@ namespace espalier {
 absl::StatusOr<absl::Duration> DurationFlag(const std::string& flag, absl::string_view text);
 
 // Returns the time that a flag names: a duration before `now`, or a date and perhaps a time, in the
-// local zone: "2026-11-29", "2026-11-29 18:00", "2026-11-29T18:00:30". UsageError for anything else.
+// local zone: "2026-11-29", "2026-11-29 18:00", "2026-11-29T18:00:30". UsageError for anything
+// else.
 absl::StatusOr<absl::Time> TimeFlag(const std::string& flag, absl::string_view text,
                                     absl::Time now);
 

@@ -36,11 +36,11 @@ class ArtifactPagesTest : public ::testing::Test {
   }
   v1::ListArtifactsReply List(const v1::ListArtifactsRequest& request) {
     v1::ListArtifactsReply reply;
-    EXPECT_EQ(ListArtifacts(
-                  *artifacts_, request,
-                  [&](const std::string& owner) { return only_.empty() || owner == only_; },
-                  &reply),
-              absl::OkStatus());
+    EXPECT_EQ(
+        ListArtifacts(
+            *artifacts_, request,
+            [&](const std::string& owner) { return only_.empty() || owner == only_; }, &reply),
+        absl::OkStatus());
     return reply;
   }
   static Names NamesOf(const v1::ListArtifactsReply& reply) {

@@ -222,7 +222,7 @@ absl::Status DistillationRun::SubmitTraining(int k) {
   status = listener_.progress(absl::StrCat("training ", ssm->output()), 0, spec.steps());
   if (!status.ok()) return status;
   v1::SubmitReply reply;
-  status = tools_.jobs->Submit(request, job_.owner(), &reply);
+  status = tools_.jobs->Submit(request, {.roles = Role::kTrain, .owner = job_.owner()}, &reply);
   if (status.ok()) status = ResumeCancelled(reply.job_id());
   if (!status.ok()) {
     return absl::Status(status.code(),

@@ -72,7 +72,7 @@ class DistillationRunTest : public ::testing::Test {
 
   std::vector<v1::JobState> Training() {
     v1::ListJobsReply reply;
-    EXPECT_TRUE(coordinator_->jobs().List(&reply).ok());
+    EXPECT_TRUE(coordinator_->jobs().List({}, Caller::Unrestricted(), &reply).ok());
     std::vector<v1::JobState> states;
     for (const v1::Job& job : reply.jobs()) states.push_back(job.state());
     return states;

@@ -27,7 +27,9 @@
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/store/job_store.h"
+#include "storage/checkpoint_store.h"
 #include "storage/dataset_roots.h"
+#include "storage/folder_checkpoint_store.h"
 
 namespace espalier {
 
@@ -39,6 +41,9 @@ struct AttemptTools {
   WorkerRegistry* workers = nullptr;
   Rendezvous* rendezvous = nullptr;
   FileSystem* files = nullptr;
+  CheckpointStore* checkpoints = nullptr;
+  // The coordinator's data folder, of which workers read initial values, models and streams.
+  FolderCheckpointStore* data_folder = nullptr;
   WorkerDialer dial;
   const DatasetRoots* dataset_roots = nullptr;
 };
@@ -46,10 +51,10 @@ struct AttemptTools {
 struct AttemptTask {
   JobRecord record;  // with spec
   int32_t attempt = 0;
-  std::vector<Member> members;            // by rank
-  WorkerMemory enough;                    // workers of the last attempt that found a plan
-  std::string checkpoint_root;            // of the job
-  std::string checkpoint;                 // to resume from, within checkpoint_root; empty: none
+  std::vector<Member> members;  // by rank
+  WorkerMemory enough;          // workers of the last attempt that found a plan
+  // To resume from, within the job's folder of the checkpoint store; empty: none.
+  std::string checkpoint;
   ValidationHistory validations;          // up to that checkpoint
   std::shared_ptr<ExampleStream> stream;  // of a dataset of format STREAM; else null
 };
@@ -83,17 +88,20 @@ class AttemptObserver {
 class Attempt {
  public:
   Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* observer);
-  ~Attempt();
+  virtual ~Attempt();
 
   // Runs the attempt. Blocks until it is over and no worker is busy with it, except workers whose
   // lease has expired.
-  AttemptEnd Run();
+  virtual AttemptEnd Run();
 
   // Thread-safe; does not block. The attempt ends as kStopped unless it had already ended.
-  void Stop();
+  virtual void Stop();
   // Tells the attempt not to wait for a worker whose lease has expired. Thread-safe; does not
   // block.
-  void WorkerLost(const std::string& worker_id, const std::string& reason);
+  virtual void WorkerLost(const std::string& worker_id, const std::string& reason);
+  // Asks for a checkpoint of what the ranks have trained, before the next regular one. The observer
+  // is told. Thread-safe; does not block.
+  virtual void RequestCheckpoint();
   // Tells the attempt that its stream has more examples, or has ended. Thread-safe; does not block.
   void ExamplesPushed();
 
@@ -144,6 +152,13 @@ class Attempt {
   void NameExamples(v1::RunRequest* steps) const;
   // Runs steps on all ranks. The request has neither attempt nor checkpoint folder.
   std::optional<AttemptEnd> RunSteps(v1::RunRequest steps) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Asks the ranks, of which none has done less than `least` steps, for the checkpoint that was
+  // requested, of the same step of each.
+  void AskForCheckpoint(int64_t least) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Sends the request to all ranks. Returns the most steps that a rank has done.
+  absl::StatusOr<int64_t> AskRanks(int64_t steps_done) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether a checkpoint is requested; forgets that.
+  bool TakeCheckpointRequest() ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds the evaluation after steps_done_ to the validations. If it is the best and is to be kept,
   // its checkpoint is durable afterwards.
   std::optional<AttemptEnd> RecordValidation() ABSL_LOCKS_EXCLUDED(mutex_, report_mutex_);
@@ -174,6 +189,7 @@ class Attempt {
   // Drops a checkpoint that is incomplete because the disk is full.
   void SkipCheckpoint(const RankReportMerger::Checkpoint& checkpoint, const std::string& reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_);
+  // Name in the checkpoint store.
   std::string CheckpointFolder(const std::string& within_job) const;
   CalibratedPlanner::CalibrationReport Calibrate(const Graph& graph, const v1::Plan& plan,
                                                  const std::vector<v1::Program>& programs)
@@ -213,7 +229,8 @@ class Attempt {
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool rank_failed_ ABSL_GUARDED_BY(mutex_) = false;  // some rank failed or was lost
-  std::vector<Rank> ranks_;                           // fields except `client` guarded by mutex_
+  bool checkpoint_requested_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Rank> ranks_;  // fields except `client` guarded by mutex_
 };
 
 }  // namespace espalier

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/access/job_priority.h"
+#include "server/jobs/job_time_limit.h"
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/stored_values.h"
 #include "server/jobs/trained_parameters.h"
@@ -49,6 +51,11 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
   const auto stop = [&](const absl::Status& status) {
     reply->add_problems(std::string(status.message()));
   };
+  for (const absl::Status& status :
+       {CheckPriority("spec.priority", spec.priority()),
+        CheckTimeLimit("spec.time_limit_seconds", spec.time_limit_seconds())}) {
+    if (!status.ok()) stop(status);
+  }
   for (v1::DryRunReply::Unsupported& op :
        FindUnsupported(*tools.registry, *tools.artifacts, spec)) {
     reply->add_problems(absl::StrCat("operator '", op.op(), "' is not supported (", op.nodes(),

@@ -13,8 +13,8 @@ namespace espalier {
 
 struct FairShareOptions {
   absl::Duration half_life = absl::Hours(24);
-  // A device that an owner's jobs hold counts as if it were used for so long already. Without it, the
-  // owner with the least usage would get all workers that are idle at one moment.
+  // A device that an owner's jobs hold counts as if it were used for so long already. Without it,
+  // the owner with the least usage would get all workers that are idle at one moment.
   absl::Duration in_advance = absl::Hours(1);
 };
 

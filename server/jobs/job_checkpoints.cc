@@ -61,7 +61,7 @@ void JobRunner::OnValidation(const std::string& job_id, int32_t attempt,
   job.pending.validations.push_back(validation);
   job.validations.Add(validation);
   SetBest(job.validations, &job.record.job);
-  job.dirty = true;
+  MarkDirty(&job);
 }
 
 void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
@@ -85,7 +85,7 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
     best_steps = job.validations.kept_steps();
     cut_off_.Remove(job.attempt->members());
     SetCheckpointsPaused(&job, "");
-    job.dirty = true;
+    MarkDirty(&job);
     const int more = CanGrowBy(job);
     if (more > 0) {
       job.pending.messages.push_back(InfoMessage(absl::StrCat(
@@ -94,12 +94,12 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
     // The loop retries; the older ones stay until the next.
     if (!Flush(&job).ok()) return;
     metrics_->CheckpointWritten();
-    if (more > 0) {
+    if (more > 0 && job.life.attempts == attempt) {
       job.growing = true;
       job.attempt->Stop();
     }
   }
-  RemoveOlderCheckpoints(*tools_.files, JobFolder(job_id), checkpoint, previous, best_steps);
+  RemoveOlderCheckpoints(*tools_.checkpoints, job_id, checkpoint, previous, best_steps);
 }
 
 void JobRunner::OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
@@ -108,6 +108,47 @@ void JobRunner::OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
   absl::MutexLock lock(&mutex_);
   Job& job = *jobs_.at(job_id);
   if (attempt == job.life.attempts && !IsOver(job.life.state)) SetCheckpointsPaused(&job, reason);
+}
+
+absl::Status JobRunner::Checkpoint(const v1::CheckpointRequest& request,
+                                   const std::function<bool()>& cancelled,
+                                   v1::CheckpointReply* reply) {
+  constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<Job*> job = Find(request.job_id());
+  if (!job.ok()) return job.status();
+  const auto over = [&] {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", request.job_id(), " is ", StateName((*job)->life.state),
+                     ": it trains nothing that a checkpoint could save"));
+  };
+  if (IsOver((*job)->life.state)) return over();
+  const int64_t wanted = (*job)->record.job.steps_done();
+  const int32_t attempt = (*job)->life.attempts;
+  const std::string paused = (*job)->record.job.checkpoints_paused();
+  bool asked = false;
+  while ((*job)->life.checkpoint_step < wanted) {
+    if (stopping_) return absl::UnavailableError("the coordinator is going down");
+    if (cancelled()) return absl::CancelledError("the caller has gone");
+    if (IsOver((*job)->life.state)) return over();
+    const v1::Job& record = (*job)->record.job;
+    if ((*job)->life.attempts != attempt || (*job)->attempt == nullptr || (*job)->attempt_over) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "job ", record.id(), " has been interrupted and goes on from its checkpoint of step ",
+          (*job)->life.checkpoint_step, "; try again once it runs"));
+    }
+    if (!record.checkpoints_paused().empty() && record.checkpoints_paused() != paused) {
+      return absl::ResourceExhaustedError(record.checkpoints_paused());
+    }
+    if (!asked) (*job)->attempt->RequestCheckpoint();
+    asked = true;
+    published_.WaitWithTimeout(&mutex_, kLookAgain);
+    job = Find(request.job_id());  // it may have been deleted
+    if (!job.ok()) return job.status();
+  }
+  *reply->mutable_job() = (*job)->record.job;
+  reply->mutable_job()->clear_plan();
+  return Flush(*job);
 }
 
 void JobRunner::SetCheckpointsPaused(Job* job, const std::string& reason) {
@@ -123,8 +164,8 @@ void JobRunner::SetCheckpointsPaused(Job* job, const std::string& reason) {
     job->pending.messages.push_back(message);
   }
   record.set_checkpoints_paused(reason);
-  job->dirty = true;
-  CountStates();
+  MarkDirty(job);
+  Settle(job);
 }
 
 }  // namespace espalier

@@ -1,6 +1,7 @@
 #include "server/jobs/job_index.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -23,8 +24,7 @@ bool Matches(const v1::ListJobsRequest& request, const JobSummary& job) {
       !matches(request.name(), job.id)) {
     return false;
   }
-  if (!request.model().empty() &&
-      absl::c_none_of(job.models, [&](const std::string& model) {
+  if (!request.model().empty() && absl::c_none_of(job.models, [&](const std::string& model) {
         return matches(request.model(), model);
       })) {
     return false;
@@ -45,8 +45,8 @@ JobSummary SummaryOf(int64_t number, const v1::Job& job) {
   summary.created_unix_ms = job.created_unix_ms();
   summary.state = job.state();
   const v1::TrainingSpec& spec = job.spec();
-  for (const std::string& model : {job.output_model(), spec.output_model(), spec.onnx_artifact(),
-                                   spec.init_artifact()}) {
+  for (const std::string& model :
+       {job.output_model(), spec.output_model(), spec.onnx_artifact(), spec.init_artifact()}) {
     if (!model.empty() && !absl::c_linear_search(summary.models, model)) {
       summary.models.push_back(model);
     }
@@ -87,23 +87,42 @@ absl::StatusOr<JobIndex::Page> JobIndex::List(const v1::ListJobsRequest& request
   }
   Page page;
   int64_t last = 0;
+  // Those are counted already; otherwise all jobs are looked at.
+  const bool by_counts = request.name().empty() && request.model().empty() &&
+                         request.submitted_from_unix_ms() == 0 &&
+                         request.submitted_before_unix_ms() == 0;
+  if (by_counts) {
+    const auto counts = Count([&](const std::string& owner) {
+      return may_see(owner) && (request.owner().empty() || owner == request.owner());
+    });
+    for (const auto& [state, count] : counts) {
+      const bool wanted =
+          request.states_size() == 0 || absl::c_linear_search(request.states(), state);
+      page.matching += wanted ? count : 0;
+    }
+  }
+  // Returns false once there is nothing left to find out.
   const auto take = [&](const JobSummary& job) {
-    if (!may_see(job.owner) || !Matches(request, job)) return;
-    ++page.matching;
-    const bool earlier = after != 0 && (request.newest_first() ? job.number >= after
-                                                               : job.number <= after);
-    if (earlier) return;
+    if (!may_see(job.owner) || !Matches(request, job)) return true;
+    page.matching += by_counts ? 0 : 1;
+    const bool earlier =
+        after != 0 && (request.newest_first() ? job.number >= after : job.number <= after);
+    if (earlier) return true;
     if (page.ids.size() < *size) {
       page.ids.push_back(job.id);
       last = job.number;
-    } else {
-      page.next_page_token = TokenOfNumber(last);
+      return true;
     }
+    page.next_page_token = TokenOfNumber(last);
+    return !by_counts;
   };
   if (request.newest_first()) {
-    for (auto it = jobs_.rbegin(); it != jobs_.rend(); ++it) take(it->second);
+    auto it = jobs_.rbegin();
+    if (by_counts && after != 0) it = std::make_reverse_iterator(jobs_.lower_bound(after));
+    while (it != jobs_.rend() && take(it->second)) ++it;
   } else {
-    for (const auto& [number, job] : jobs_) take(job);
+    auto it = by_counts ? jobs_.upper_bound(after) : jobs_.begin();
+    while (it != jobs_.end() && take(it->second)) ++it;
   }
   return page;
 }

@@ -45,7 +45,7 @@ class JobIndex {
   std::map<v1::JobState, int> Count(const MaySee& may_see) const;
 
  private:
-  std::map<int64_t, JobSummary> jobs_;  // by number
+  std::map<int64_t, JobSummary> jobs_;                         // by number
   std::map<std::string, std::map<v1::JobState, int>> counts_;  // by owner
 };
 

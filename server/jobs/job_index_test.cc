@@ -110,8 +110,8 @@ TEST_F(JobIndexTest, JobsThatComeAndGoBetweenPagesMoveNoOther) {
   v1::ListJobsRequest request;
   request.set_page_size(4);
   request.set_newest_first(true);
-  EXPECT_EQ(Pages(request), (Ids{"job-10", "job-9", "job-8", "job-7", "job-6", "job-5", "job-4",
-                                 "job-3"}));
+  EXPECT_EQ(Pages(request),
+            (Ids{"job-10", "job-9", "job-8", "job-7", "job-6", "job-5", "job-4", "job-3"}));
 }
 
 TEST_F(JobIndexTest, ChangedJobsAreCountedOnce) {

@@ -124,6 +124,14 @@ absl::StatusOr<JobDecision> Decide(const JobLifecycle& life, const JobLifecycleE
       if (counts) next.state = v1::RECOVERING;
       return decision;
 
+    case JobEventKind::kTimeLimit:
+      if (!counts) return decision;
+      next.state = v1::FAILED;
+      decision.error = event.reason;
+      decision.message = InfoMessage("ended by its time limit");
+      decision.actions = {JobAction::kStopAttempt};
+      return decision;
+
     case JobEventKind::kCancel:
       if (life.state == v1::CANCELLED) return decision;
       if (IsOver(life.state)) {

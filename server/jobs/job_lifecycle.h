@@ -7,8 +7,8 @@
 //     |                 RECOVERING <---------------+      (WorkersReady starts the next attempt,
 //   FAILED, CANCELLED       +------ Running ------> RUNNING   Running ends the recovery)
 //
-// FAILED: AttemptFailed at any time, or too many attempts without progress. CANCELLED: Cancel
-// before the end. After a restart of the coordinator every active job is RECOVERING.
+// FAILED: AttemptFailed or TimeLimit at any time, or too many attempts without progress. CANCELLED:
+// Cancel before the end. After a restart of the coordinator every active job is RECOVERING.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +44,7 @@ enum class JobEventKind {
   kAttemptFailed,  // the attempt failed by the job's own error; `reason`
   kFinished,       // all steps are done and the model is registered
   kStopped,        // the attempt ended on request
+  kTimeLimit,      // the job has had workers for as long as it may; `reason`
   kCancel,         // a person
   kResume,         // a person
   kRestart,        // the coordinator was started again

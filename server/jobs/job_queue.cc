@@ -117,8 +117,8 @@ std::optional<int64_t> JobQueue::Before(const std::string& id, const Usage& usag
       }
     }
   }
-  // As First: of these owners, the one whose next job is the oldest. A parked job stands nowhere; it
-  // comes after those that would come before it.
+  // As First: of these owners, the one whose next job is the oldest. A parked job stands nowhere;
+  // it comes after those that would come before it.
   while (true) {
     auto* next = static_cast<decltype(&equal[0])>(nullptr);
     for (auto& jobs : equal) {

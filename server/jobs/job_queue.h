@@ -53,8 +53,8 @@ class JobQueue {
   // There are so many workers, idle ones and those of jobs: takes back jobs parked for as many.
   void SetWorkers(int workers);
 
-  // How many jobs would start before this one if nothing changed; nothing if it does not wait. Takes
-  // time by the number of jobs.
+  // How many jobs would start before this one if nothing changed; nothing if it does not wait.
+  // Takes time by the number of jobs.
   std::optional<int64_t> Before(const std::string& id, const Usage& usage) const;
 
   // Jobs that all calls have looked at, for tests of what a call costs.

@@ -125,8 +125,8 @@ TEST_F(JobQueueTest, PlacesAreThoseOfTheOrder) {
     for (const std::string& owner : owners) usage_[owner] = static_cast<double>(random() % 100);
     for (int64_t number = 1; number <= 20; ++number) {
       const auto level = static_cast<int32_t>(random() % 3);
-      WaitingJob job = Job(number, owners[random() % 3], level + static_cast<int32_t>(random() % 2),
-                           level);
+      WaitingJob job =
+          Job(number, owners[random() % 3], level + static_cast<int32_t>(random() % 2), level);
       job.interrupted = random() % 8 == 0;
       queue_.Put(job);
     }

@@ -2,6 +2,8 @@
 #include <spdlog/spdlog.h>
 
 #include <deque>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <variant>
 
@@ -11,10 +13,12 @@
 #include "absl/strings/strip.h"
 #include "base/machine_memory.h"
 #include "proto/states.h"
+#include "server/access/job_priority.h"
 #include "server/artifacts/artifact_names.h"
 #include "server/jobs/dry_run.h"
 #include "server/jobs/job_message.h"
 #include "server/jobs/job_runner.h"
+#include "server/jobs/job_time_limit.h"
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/trained_parameters.h"
 #include "server/jobs/training_dataset.h"
@@ -26,14 +30,8 @@ constexpr int kWatchPage = 500;
 // Bytes of reports and messages in one reply: half of a message's limit; the other half is left for
 // the job itself.
 constexpr size_t kMaxLogBytes = 32 << 20;
-
-void StripSpec(v1::Job* job) {
-  job->mutable_spec()->clear_graph();
-  job->mutable_spec()->mutable_search()->clear_imported();
-  if (job->spec().has_optimizer()) {
-    job->mutable_spec()->mutable_optimizer()->mutable_learning_rate()->clear_values();
-  }
-}
+// Submissions of less leave nothing behind that is worth looking for.
+constexpr size_t kLargeSubmission = 1 << 20;
 
 // A job that is interrupted must not go on from a model that has the name by then.
 absl::Status PinModels(const ArtifactStore& artifacts, v1::TrainingSpec* spec) {
@@ -57,7 +55,43 @@ size_t BytesOf(const JobLogEntry& entry) {
   return kFrame + std::get<v1::JobMessage>(entry.entry).ByteSizeLong();
 }
 
+// Whether memory is to be given back after a submission: of its model or text, which was read.
+bool IsLarge(const ArtifactStore& artifacts, const v1::TrainingSpec& spec) {
+  if (spec.ByteSizeLong() > kLargeSubmission) return true;
+  const auto is_large = [&](absl::string_view name) {
+    if (name.empty()) return false;
+    const absl::StatusOr<v1::Artifact> artifact = artifacts.Find(std::string(name));
+    return artifact.ok() && artifact->bytes() > static_cast<int64_t>(kLargeSubmission);
+  };
+  if (is_large(spec.onnx_artifact()) || is_large(spec.init_artifact())) return true;
+  for (const v1::Dataset* dataset : {&spec.dataset(), &spec.validation().dataset()}) {
+    if (dataset->format() != v1::Dataset::TEXT) continue;
+    absl::string_view name = dataset->uri();
+    if (absl::ConsumePrefix(&name, "artifact:")) {
+      if (is_large(name)) return true;
+      continue;
+    }
+    std::error_code error;
+    const uintmax_t bytes = std::filesystem::file_size(dataset->uri(), error);
+    if (!error && bytes > kLargeSubmission) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+size_t PlannedWorkers(const v1::SearchOptions& search) {
+  return search.has_imported() ? static_cast<size_t>(search.imported().devices_size())
+                               : static_cast<size_t>(std::max(0, search.pipeline_stages()));
+}
+
+void StripSpec(v1::Job* job) {
+  job->mutable_spec()->clear_graph();
+  job->mutable_spec()->mutable_search()->clear_imported();
+  if (job->spec().has_optimizer()) {
+    job->mutable_spec()->mutable_optimizer()->mutable_learning_rate()->clear_values();
+  }
+}
 
 absl::Status JobNotFound(const std::string& job_id) {
   return absl::NotFoundError(
@@ -79,22 +113,24 @@ std::optional<std::string> JobRunner::OwnerOf(const std::string& job_id) const {
 
 std::optional<std::string> JobRunner::OwnerOfOutput(const std::string& artifact) const {
   absl::MutexLock lock(&mutex_);
-  for (const auto& [id, job] : jobs_) {
-    if (IsOver(job->life.state) && job->attempt == nullptr) continue;
-    const v1::Job& record = job->record.job;
-    const std::string& output = record.spec().output_model();
-    if ((output.empty() ? id : output) == artifact) return record.owner();
-  }
-  return std::nullopt;
+  return unfinished_.OwnerOfOutput(artifact);
 }
 
-absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::string& owner,
+absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const Caller& caller,
                                v1::SubmitReply* reply) {
   constexpr char kMethod[] = "Training/Submit";
+  const std::string& owner = caller.owner;
   const std::string key = OwnersKey(owner, request.idempotency_key());
-  const absl::Cleanup give_back = [] { ReturnFreeMemory(); };  // of the model, which was read
+  const absl::Cleanup give_back = [&] {
+    if (IsLarge(*tools_.artifacts, request.spec())) ReturnFreeMemory();
+  };
   return idempotency_.RunOnce(kMethod, key, request, reply, [&]() -> absl::Status {
     v1::TrainingSpec spec = request.spec();
+    if (absl::Status s = CheckPriority("spec.priority", spec.priority()); !s.ok()) return s;
+    if (absl::Status s = CheckTimeLimit("spec.time_limit_seconds", spec.time_limit_seconds());
+        !s.ok()) {
+      return s;
+    }
     absl::StatusOr<PreparedJob> prepared =
         PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
     if (!prepared.ok()) return prepared.status();
@@ -135,16 +171,24 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::stri
       *stream->mutable_columns() = prepared->stream.columns();
       *stream->mutable_ranges() = prepared->stream.ranges();
     }
-    absl::MutexLock lock(&mutex_);
-    if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
-    const std::string id = absl::StrCat("job-", next_number_);
-    auto job = std::make_unique<Job>();
-    job->number = next_number_;
+    if (std::string note = PriorityNote(caller, spec.priority()); !note.empty()) {
+      prepared->notes.push_back(std::move(note));
+    }
+    auto job = std::make_shared<Job>();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
+      job->number = next_number_++;
+    }
+    const std::string id = absl::StrCat("job-", job->number);
     v1::Job& record = job->record.job;
     record.set_id(id);
     record.set_owner(owner);
     *record.mutable_spec() = spec;
     record.set_state(v1::QUEUED);
+    record.set_priority(spec.priority());
+    record.set_priority_among_owners(PriorityAmongOwners(caller, spec.priority()));
+    record.set_time_limit_seconds(spec.time_limit_seconds());
     record.set_created_unix_ms(clock_->NowUnixMillis());
     record.set_total_steps(prepared->total_steps);
     record.set_parameters(prepared->parameters);
@@ -160,16 +204,23 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::stri
     if (!key.empty()) {
       write.idempotency_record = MakeIdempotencyRecord(kMethod, key, request, *reply);
     }
+    // Without the lock, so that one sync of the disk serves all who submit meanwhile.
     absl::Status status = store_->Write(id, write);
     if (!status.ok()) {
       metrics_->StoreError();
       return status;
     }
+    job->planned = PlannedWorkers(spec.search());
+    job->has_plan = spec.search().has_imported();
     StripSpec(&record);
     OpenStream(job.get());
-    ++next_number_;
-    jobs_[id] = std::move(job);
-    CountStates();
+    {
+      absl::MutexLock lock(&mutex_);
+      jobs_[id] = job;
+      by_number_[job->number] = job;
+      index_.Put(SummaryOf(job->number, record));
+      Settle(job.get());
+    }
     Wake();
     spdlog::info("job id={} state=queued name=\"{}\" steps={} parameters={}", id,
                  absl::CHexEscape(spec.name()), prepared->total_steps, prepared->parameters);
@@ -178,6 +229,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const std::stri
 }
 
 absl::Status JobRunner::CheckStages(const v1::SearchOptions& search) const {
+  if (search.pipeline_stages() <= 1) return absl::OkStatus();
   // Without any worker the size of the cluster is not known yet.
   const int live = tools_.workers->Live();
   if (live == 0 || search.pipeline_stages() <= live) return absl::OkStatus();
@@ -188,24 +240,8 @@ absl::Status JobRunner::CheckStages(const v1::SearchOptions& search) const {
 }
 
 std::vector<ArtifactUse> JobRunner::ArtifactsInUse() const {
-  std::vector<ArtifactUse> uses;
   absl::MutexLock lock(&mutex_);
-  for (const auto& [id, job] : jobs_) {
-    if (IsOver(job->life.state) && job->attempt == nullptr) continue;
-    const v1::TrainingSpec& spec = job->record.job.spec();
-    absl::string_view dataset = spec.dataset().uri(),
-                      validation = spec.validation().dataset().uri();
-    if (!absl::ConsumePrefix(&dataset, "artifact:")) dataset = "";
-    if (!absl::ConsumePrefix(&validation, "artifact:")) validation = "";
-    for (const absl::string_view artifact :
-         {absl::string_view(spec.onnx_artifact()), absl::string_view(spec.init_artifact()),
-          absl::string_view(spec.tokenizer_artifact()), dataset, validation}) {
-      if (artifact.empty()) continue;
-      uses.push_back({std::string(artifact), absl::StrCat(id, ", which is not over"),
-                      absl::StrCat("wait for it, or cancel it: espalier jobs cancel ", id)});
-    }
-  }
-  return uses;
+  return unfinished_.Inputs();
 }
 
 absl::Status JobRunner::DryRun(const v1::DryRunRequest& request, v1::DryRunReply* reply) {
@@ -217,12 +253,19 @@ absl::Status JobRunner::DryRun(const v1::DryRunRequest& request, v1::DryRunReply
 absl::Status JobRunner::Get(const v1::GetJobRequest& request, v1::GetJobReply* reply) {
   std::string paused;
   int64_t pushed = 0;
+  std::optional<int64_t> before;
   {
     absl::MutexLock lock(&mutex_);
     absl::StatusOr<Job*> job = Find(request.job_id());
     if (!job.ok()) return job.status();
     paused = (*job)->record.job.checkpoints_paused();
     pushed = (*job)->record.job.steps_pushed();
+    if ((*job)->life.state == v1::QUEUED) {
+      before = queue_.Before(request.job_id(), [this, now = clock_->Now()](const auto& owner) {
+        mutex_.AssertHeld();
+        return fair_share_.Usage(owner, now);
+      });
+    }
   }
   absl::StatusOr<JobRecord> record = store_->Get(request.job_id());
   if (!record.ok()) return record.status();
@@ -230,6 +273,7 @@ absl::Status JobRunner::Get(const v1::GetJobRequest& request, v1::GetJobReply* r
   // Not the store's: that may be on the same full disk.
   reply->mutable_job()->set_checkpoints_paused(paused);
   reply->mutable_job()->set_steps_pushed(pushed);
+  if (before.has_value()) reply->mutable_job()->set_queue_position(*before + 1);
   // Drop the submitted graph: it can be as large as a message may be, and its submitter has it.
   StripSpec(reply->mutable_job());
   if (!request.with_reports()) return absl::OkStatus();
@@ -268,13 +312,6 @@ absl::Status JobRunner::Get(const v1::GetJobRequest& request, v1::GetJobReply* r
   return absl::OkStatus();
 }
 
-absl::Status JobRunner::List(v1::ListJobsReply* reply) {
-  absl::StatusOr<std::vector<JobRecord>> records = store_->List();
-  if (!records.ok()) return records.status();
-  for (JobRecord& record : *records) *reply->add_jobs() = std::move(record.job);
-  return absl::OkStatus();
-}
-
 template <typename Request, typename Reply>
 absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, const Request& request,
                                      Reply* reply) {
@@ -285,6 +322,8 @@ absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, cons
         if (!job.ok()) return job.status();
         if (absl::Status status = Apply(*job, {.kind = kind}); !status.ok()) return status;
         if (kind == JobEventKind::kResume) {
+          (*job)->ran_seconds = 0;  // the time limit is anew
+          (*job)->limit_asked = false;
           (*job)->insufficient.clear();            // retry with the same workers
           (*job)->record.job.set_most_workers(0);  // or with all that are idle by now
         }
@@ -293,7 +332,7 @@ absl::Status JobRunner::ApplyRequest(const char* method, JobEventKind kind, cons
         if (!request.idempotency_key().empty()) {
           (*job)->pending.idempotency_record =
               MakeIdempotencyRecord(method, request.idempotency_key(), request, *reply);
-          (*job)->dirty = true;  // to store the idempotency record even if nothing else changed
+          MarkDirty(*job);  // to store the idempotency record even if nothing else changed
         }
         return Flush(*job);
       });
@@ -325,6 +364,8 @@ absl::Status JobRunner::Watch(const v1::WatchRequest& request,
         if (stopping_) return absl::UnavailableError("the coordinator is going down; watch again");
         if (cancelled()) return absl::CancelledError("the caller has gone");
         published_.WaitWithTimeout(&mutex_, absl::Milliseconds(250));
+        job = Find(request.job_id());  // it may have been deleted
+        if (!job.ok()) return job.status();
       }
       version = (*job)->version;
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -16,6 +17,7 @@
 #include "proto/states.h"
 #include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/job_message.h"
+#include "server/jobs/stored_values.h"
 
 namespace espalier {
 namespace {
@@ -39,11 +41,10 @@ int64_t NumberOf(const std::string& job_id) {
 }
 
 // Returns true if a finished job's step time differs from its plan's prediction.
-bool HasDrifted(const v1::Job& job) {
+bool HasDrifted(const v1::Job& job, double predicted) {
   constexpr double kMostError = 0.25;
   constexpr double kMostSeconds = 2e-3;  // what a step costs beside its operators, by far
   constexpr int64_t kMinSteps = 10;      // the first steps are atypical
-  const double predicted = job.plan().prediction().step_seconds();
   const double measured = job.median_step_seconds();
   if (job.steps_done() < kMinSteps || predicted <= 0 || measured <= 0) return false;
   return std::abs(predicted / measured - 1) > kMostError &&
@@ -51,9 +52,9 @@ bool HasDrifted(const v1::Job& job) {
 }
 
 // `drifts` are sorted, worst first.
-std::string DescribeDrift(const v1::Job& job, const std::vector<PredictionError>& drifts) {
+std::string DescribeDrift(const v1::Job& job, double predicted,
+                          const std::vector<PredictionError>& drifts) {
   constexpr size_t kMostNamed = 3;
-  const double predicted = job.plan().prediction().step_seconds();
   const double measured = job.median_step_seconds();
   std::string message = absl::StrFormat(
       "a step took %.4g ms, the plan predicted %.4g ms (%+.0f %%). Either other programs "
@@ -78,21 +79,29 @@ JobRunner::JobRunner(JobRunnerOptions options, AttemptTools tools, JobStore* sto
       store_(store),
       clock_(clock),
       metrics_(metrics),
-      idempotency_(store) {}
+      idempotency_(store),
+      fair_share_(options_.fair_share) {}
 
 JobRunner::~JobRunner() { Stop(); }
 
 std::string JobRunner::JobFolder(const std::string& job_id) const {
-  return JoinPath(options_.checkpoint_root, job_id);
+  return JoinPath(options_.input_folder, job_id);
 }
 
 absl::Status JobRunner::Start() {
   absl::StatusOr<std::vector<JobRecord>> records = store_->List();
   if (!records.ok()) return records.status();
   absl::MutexLock lock(&mutex_);
+  if (absl::Status status = LoadNextNumber(); !status.ok()) return status;
+  if (absl::Status status = LoadUsage(); !status.ok()) return status;
   for (JobRecord& record : *records) {
-    auto job = std::make_unique<Job>();
-    job->number = next_number_++;
+    auto job = std::make_shared<Job>();
+    const int64_t number = NumberOf(record.job.id());
+    job->number = number > 0 ? number : next_number_;
+    next_number_ = std::max(next_number_, job->number + 1);
+    index_.Put(SummaryOf(job->number, record.job));
+    job->ran_seconds = record.job.running_seconds();
+    job->device_seconds = record.job.device_seconds();
     job->life.state = record.job.state();
     job->life.attempts = record.job.attempts();
     job->life.checkpoint_step = record.job.checkpoint_step();
@@ -113,43 +122,50 @@ absl::Status JobRunner::Start() {
     // The workers join again one after the other; the first is not to begin alone.
     job->waits_for_workers = job->life.state == v1::QUEUED;
     job->workers_before = job->record.job.most_workers();
-    status = Flush(job.get());
-    if (!status.ok()) return status;
-    next_number_ = std::max(next_number_, NumberOf(job->record.job.id()) + 1);
-    jobs_[job->record.job.id()] = std::move(job);
+    by_number_[job->number] = job;
+    jobs_[job->record.job.id()] = job;
+    Settle(job.get());
   }
-  ReserveUnknownJobs();
-  CountStates();
+  std::vector<Job*> changed;
+  for (const int64_t number : dirty_) changed.push_back(by_number_.at(number).get());
+  for (const absl::Status& status : FlushAll(changed)) {
+    if (!status.ok()) return status;
+  }
+  if (absl::Status status = ReserveUnknownJobs(); !status.ok()) return status;
   loop_ = std::thread([this] { Loop(); });
   return absl::OkStatus();
 }
 
 // The store may have been lost or damaged: a new job of the same id would remove what is left of
 // the old one.
-void JobRunner::ReserveUnknownJobs() {
-  const absl::StatusOr<std::vector<std::string>> folders =
-      tools_.files->List(options_.checkpoint_root);
-  if (!folders.ok()) return;  // there are no checkpoints yet
-  std::vector<std::string> unknown;
-  for (const std::string& folder : *folders) {
-    if (jobs_.contains(folder) || NumberOf(folder) == 0) continue;
-    next_number_ = std::max(next_number_, NumberOf(folder) + 1);
-    unknown.push_back(folder);
+absl::Status JobRunner::ReserveUnknownJobs() {
+  const absl::StatusOr<std::vector<ObjectReader::Object>> objects = tools_.checkpoints->List("");
+  if (!objects.ok()) return objects.status();
+  std::set<std::string> folders, unknown;
+  for (const ObjectReader::Object& object : *objects) {
+    folders.insert(object.name.substr(0, object.name.find('/')));
   }
-  if (unknown.empty()) return;
+  // Pushed examples are there, whatever the store of checkpoints.
+  const absl::StatusOr<std::vector<std::string>> here = tools_.files->List(options_.input_folder);
+  if (here.ok()) folders.insert(here->begin(), here->end());
+  for (const std::string& job : folders) {
+    if (jobs_.contains(job) || NumberOf(job) == 0) continue;
+    next_number_ = std::max(next_number_, NumberOf(job) + 1);
+    unknown.insert(job);
+  }
+  if (unknown.empty()) return absl::OkStatus();
   spdlog::warn(
-      "jobs: the job store has no {}, whose checkpoints are in {}; if it ought to know them, "
+      "jobs: the job store has no {}, of which there are checkpoints; if it ought to know them, "
       "restore the job store from a backup and start again",
-      absl::StrJoin(unknown, ", "), options_.checkpoint_root);
+      absl::StrJoin(unknown, ", "));
+  return absl::OkStatus();
 }
 
 void JobRunner::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    for (auto& [id, job] : jobs_) {
-      if (job->attempt != nullptr) job->attempt->Stop();
-    }
+    for (const int64_t number : active_) by_number_.at(number)->attempt->Stop();
     published_.SignalAll();
   }
   {
@@ -214,28 +230,11 @@ absl::Status JobRunner::Apply(Job* job, const JobLifecycleEvent& event) {
         tools_.workers->Release(record.id());
         break;
       case JobAction::kStartAttempt:
-        break;  // done by TryStart once the attempt's number is durable
+        break;  // done by Begin once the attempt's number is durable
     }
   }
-  job->dirty = true;
-  CountStates();
-  return absl::OkStatus();
-}
-
-absl::Status JobRunner::Flush(Job* job) {
-  if (!job->dirty) return absl::OkStatus();
-  job->pending.job = job->record;
-  absl::Status status = store_->Write(job->record.job.id(), job->pending);
-  if (!status.ok()) {
-    metrics_->StoreError();
-    spdlog::error("job id={} not written: {}", job->record.job.id(), status.ToString());
-    job->retry_at = absl::Now() + kStoreRetry;
-    return status;
-  }
-  job->pending = JobWrite();
-  job->dirty = false;
-  ++job->version;
-  published_.SignalAll();
+  MarkDirty(job);
+  Settle(job);
   return absl::OkStatus();
 }
 
@@ -250,7 +249,7 @@ void JobRunner::Loop() {
     }
     std::vector<std::thread> finished;
     struct Over {
-      std::string folder, keep;  // checkpoint, within the folder
+      std::string id, keep;  // checkpoint, within the job's folder
       int64_t best_steps;
       std::shared_ptr<ExampleStream> stream;  // that nobody needs any more; null: none
     };
@@ -260,17 +259,24 @@ void JobRunner::Loop() {
       absl::MutexLock lock(&mutex_);
       WatchLeases();
       EndAttempts(&finished);
-      for (auto& [id, job] : jobs_) {
-        if (job->dirty && absl::Now() >= job->retry_at) Flush(job.get()).IgnoreError();
-        busy = busy || job->attempt != nullptr;
+      CheckTimes();
+      FlushDirty();
+      busy = !active_.empty();
+      for (auto it = over_.begin(); it != over_.end();) {
+        Job& job = *by_number_.at(*it);
+        const bool is_over = IsOver(job.life.state) && job.attempt == nullptr;
         // Only once the job's end is durable: until then a restarted coordinator needs the
         // checkpoint.
-        if (IsOver(job->life.state) && job->attempt == nullptr && !job->dirty &&
-            !job->checkpoints_removed) {
-          job->checkpoints_removed = true;
-          over.push_back({JobFolder(id), job->record.checkpoint_dir, job->validations.kept_steps(),
-                          job->life.state == v1::SUCCEEDED ? job->stream : nullptr});
+        if (is_over && (job.dirty || job.writing)) {
+          ++it;
+          continue;
         }
+        it = over_.erase(it);
+        if (!is_over || job.deleted) continue;
+        job.checkpoints_removed = true;
+        over.push_back({job.record.job.id(), job.record.checkpoint_dir,
+                        job.validations.kept_steps(),
+                        job.life.state == v1::SUCCEEDED ? job.stream : nullptr});
       }
       if (!stopping_) Schedule();
     }
@@ -280,15 +286,18 @@ void JobRunner::Loop() {
     // attempt can begin meanwhile.
     for (const Over& job : over) {
       if (job.stream != nullptr) job.stream->Remove();
-      RemoveCheckpoints(*tools_.files, job.folder, job.keep, job.best_steps);
+      RemoveLeftValues(*tools_.data_folder, job.id);
+      RemoveCheckpoints(*tools_.checkpoints, job.id, job.keep, job.best_steps);
     }
+    SaveUsage(quit && !busy);
     if (quit && !busy) return;
   }
 }
 
 void JobRunner::WatchLeases() {
-  for (auto& [id, job] : jobs_) {
-    if (job->attempt == nullptr || job->attempt_over) continue;
+  for (const int64_t number : active_) {
+    const std::shared_ptr<Job>& job = by_number_.at(number);
+    if (job->attempt_over) continue;
     for (const Member& member : job->attempt->members()) {
       absl::Status status = tools_.workers->Check(member.lease);
       if (!status.ok()) {
@@ -299,13 +308,20 @@ void JobRunner::WatchLeases() {
 }
 
 void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
-  for (auto& [id, job] : jobs_) {
-    if (!job->attempt_over) continue;
+  std::vector<std::shared_ptr<Job>> over;
+  for (const int64_t number : active_) {
+    if (by_number_.at(number)->attempt_over) over.push_back(by_number_.at(number));
+  }
+  for (const std::shared_ptr<Job>& job : over) {
+    const std::string& id = job->record.job.id();
     const AttemptEnd end = std::move(job->end);
     finished->push_back(std::move(job->thread));
     const std::vector<v1::Device> devices = job->attempt->devices();
     job->attempt.reset();
     job->attempt_over = false;
+    active_.erase(job->number);
+    ReleaseDevices(job.get());
+    MarkDirty(job.get());
     JobLifecycleEvent event{.kind = JobEventKind::kStopped,
                             .attempt = job->life.attempts,
                             .step = 0,
@@ -349,36 +365,16 @@ void JobRunner::EndAttempts(std::vector<std::thread>* finished) {
       record.clear_measured_peak_bytes();
       for (int64_t bytes : end.measured_peak_bytes) record.add_measured_peak_bytes(bytes);
       record.set_median_step_seconds(Median(job->step_seconds));
-      if (HasDrifted(record)) {
-        job->pending.messages.push_back(
-            DetailMessage(DescribeDrift(record, end.calibration.drifts)));
-        job->dirty = true;
+      if (HasDrifted(record, job->predicted_step_seconds)) {
+        job->pending.messages.push_back(DetailMessage(
+            DescribeDrift(record, job->predicted_step_seconds, end.calibration.drifts)));
         // If the run reported transfers, the stored profile is already up to date.
         if (!end.calibration.includes_transfers) tools_.planner->ForgetCommunication(devices);
       }
     }
     Apply(job.get(), event).IgnoreError();  // attempt endings are always valid
+    Settle(job.get());
   }
-}
-
-void JobRunner::CountStates() {
-  std::map<std::string, int> counts;
-  int paused = 0;
-  for (const auto& [id, job] : jobs_) {
-    ++counts[StateName(job->life.state)];
-    paused += !IsOver(job->life.state) && !job->record.job.checkpoints_paused().empty();
-  }
-  metrics_->SetJobs(counts);
-  metrics_->SetCheckpointsPaused(paused);
-}
-
-std::map<std::string, int> JobRunner::CountByState(const Caller& caller) const {
-  absl::MutexLock lock(&mutex_);
-  std::map<std::string, int> counts;
-  for (const auto& [id, job] : jobs_) {
-    if (caller.MayUse(job->record.job.owner())) ++counts[StateName(job->life.state)];
-  }
-  return counts;
 }
 
 void JobRunner::OnPlanned(const std::string& job_id, int32_t attempt, const PlanFacts& facts) {
@@ -386,14 +382,15 @@ void JobRunner::OnPlanned(const std::string& job_id, int32_t attempt, const Plan
   Job& job = *jobs_.at(job_id);
   if (attempt != job.life.attempts || IsOver(job.life.state)) return;
   v1::Job& record = job.record.job;
-  *record.mutable_plan() = facts.plan;
+  job.plan = facts.plan;
+  job.predicted_step_seconds = facts.plan.prediction().step_seconds();
   job.enough = MemoryOf(facts.plan.devices());
   job.insufficient.clear();
   record.set_parameters(facts.parameters);
   record.set_total_steps(facts.total_steps);
   record.set_tokens_per_step(facts.tokens_per_step);
   job.pending.with_plan = true;
-  job.dirty = true;
+  MarkDirty(&job);
   Wake();
 }
 
@@ -419,14 +416,14 @@ void JobRunner::OnStep(const std::string& job_id, int32_t attempt, const v1::Ste
     job.median_at = absl::Now();
     job.record.job.set_median_step_seconds(Median(job.step_seconds));
   }
-  job.dirty = true;  // flushed by the loop, about ten times a second
+  MarkDirty(&job);
 }
 
 void JobRunner::OnMessage(const std::string& job_id, const v1::JobMessage& message) {
   absl::MutexLock lock(&mutex_);
   Job& job = *jobs_.at(job_id);
   job.pending.messages.push_back(message);
-  job.dirty = true;
+  MarkDirty(&job);
 }
 
 }  // namespace espalier

@@ -1,12 +1,13 @@
-// Runs all training jobs: accepts them, keeps their records, assigns workers in order of
-// submission, runs their attempts, and answers queries. Everything acknowledged to a client is
-// durable.
+// Runs all training jobs: accepts them, keeps their records, assigns workers in the order of
+// job_queue.h, runs their attempts, and answers queries. Everything acknowledged to a client is
+// durable. What an event costs does not depend on how many jobs wait or are over.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,9 +22,13 @@
 #include "server/jobs/attempt.h"
 #include "server/jobs/cut_off_hosts.h"
 #include "server/jobs/example_stream.h"
+#include "server/jobs/fair_share.h"
+#include "server/jobs/job_index.h"
 #include "server/jobs/job_lifecycle.h"
+#include "server/jobs/job_queue.h"
 #include "server/jobs/pushed_examples.h"
 #include "server/jobs/recent_tensors.h"
+#include "server/jobs/unfinished_jobs.h"
 #include "server/jobs/validation_history.h"
 #include "server/jobs/worker_memory.h"
 #include "server/metrics/metrics.h"
@@ -33,17 +38,27 @@
 namespace espalier {
 
 struct JobRunnerOptions {
-  std::string checkpoint_root;
+  std::string input_folder;  // kCheckpointsFolder in the data folder, absolute
   JobPolicy policy;
   absl::Duration recovery_grace_period = absl::Seconds(10);  // see CoordinatorOptions
   // An attempt runs at least this long before it is given up for one on more workers.
   absl::Duration grow_after = absl::Seconds(10);
   // What is left of a job must take this long for a new attempt on more workers to be worth it.
   absl::Duration grow_if_left = absl::Seconds(20);
+  FairShareOptions fair_share;
+  // How long a job whose time limit is reached may take for its last checkpoint.
+  absl::Duration time_limit_grace = absl::Seconds(60);
+  // Makes an attempt; null: an Attempt. For simulations.
+  std::function<std::unique_ptr<Attempt>(const AttemptTools&, AttemptTask, AttemptObserver*)>
+      new_attempt;
 };
 
 // The error for an unknown job.
 absl::Status JobNotFound(const std::string& job_id);
+// Removes what is as large as a message may be, and its submitter has.
+void StripSpec(v1::Job* job);
+// Workers that a job's first attempt needs for its imported plan or pipeline; 0: any number.
+size_t PlannedWorkers(const v1::SearchOptions& search);
 
 // Thread-safe.
 class JobRunner : public AttemptObserver {
@@ -62,8 +77,8 @@ class JobRunner : public AttemptObserver {
   // Called when workers joined, left or became idle.
   void WorkersChanged();
 
-  // The job belongs to `owner`; empty: to nobody.
-  absl::Status Submit(const v1::SubmitRequest& request, const std::string& owner,
+  // The job belongs to the caller's owner; if that is empty, to nobody.
+  absl::Status Submit(const v1::SubmitRequest& request, const Caller& caller,
                       v1::SubmitReply* reply);
   // Owner of a job; nothing for an unknown id.
   std::optional<std::string> OwnerOf(const std::string& job_id) const;
@@ -71,9 +86,19 @@ class JobRunner : public AttemptObserver {
   std::optional<std::string> OwnerOfOutput(const std::string& artifact) const;
   absl::Status DryRun(const v1::DryRunRequest& request, v1::DryRunReply* reply);
   absl::Status Get(const v1::GetJobRequest& request, v1::GetJobReply* reply);
-  absl::Status List(v1::ListJobsReply* reply);
+  // Lists those that the caller may see.
+  absl::Status List(const v1::ListJobsRequest& request, const Caller& caller,
+                    v1::ListJobsReply* reply) const;
   absl::Status Cancel(const v1::CancelRequest& request, v1::CancelReply* reply);
   absl::Status Resume(const v1::ResumeRequest& request, v1::ResumeReply* reply);
+  absl::Status Update(const v1::UpdateJobRequest& request, const Caller& caller,
+                      v1::UpdateJobReply* reply);
+  // Waits some seconds for the workers of a job that was just cancelled.
+  absl::Status Delete(const v1::DeleteJobRequest& request, v1::DeleteJobReply* reply);
+  // Has a running job write a checkpoint now, and waits for it. `cancelled` is polled several times
+  // a second.
+  absl::Status Checkpoint(const v1::CheckpointRequest& request,
+                          const std::function<bool()>& cancelled, v1::CheckpointReply* reply);
   // Whether PushExamples may bring this job examples now; its errors otherwise.
   absl::Status CheckTakesExamples(const std::string& job_id) const;
   // `cancelled` is polled several times a second.
@@ -89,18 +114,28 @@ class JobRunner : public AttemptObserver {
   std::map<std::string, int> CountByState(const Caller& caller) const;  // of jobs it may see
   // Artifacts that jobs which are not over read when they are planned again.
   std::vector<ArtifactUse> ArtifactsInUse() const;
+  // Waiting jobs that all decisions have looked at, for tests of what a decision costs.
+  int64_t visited_waiting_jobs() const {
+    absl::MutexLock lock(&mutex_);
+    return queue_.visited();
+  }
 
  private:
   static constexpr absl::Duration kStoreRetry = absl::Seconds(1);
   static constexpr size_t kRecentTensorBytes = 64 << 20;
 
-  struct Job {
+  struct Job : std::enable_shared_from_this<Job> {
     int64_t number = 0;
-    JobRecord record;  // without spec.graph, spec.search.imported
+    JobRecord record;  // without spec.graph, spec.search.imported and plan
     JobLifecycle life;
     JobWrite pending;  // not yet durable
+    v1::Plan plan;     // while it is not yet durable
     ValidationHistory validations;
-    bool dirty = false;
+    bool dirty = false;    // it has changes that are not durable (MarkDirty)
+    bool writing = false;  // these are being written, without mutex_
+    bool deleted = false;
+    std::string counted_as;  // state, in the metrics
+    bool counted_paused = false;
     absl::Time retry_at = absl::InfinitePast();
     int64_t version = 0;     // of the durable record; watchers wait for a change
     int workers_before = 0;  // of the last attempt; a recovering job waits for as many
@@ -108,13 +143,26 @@ class JobRunner : public AttemptObserver {
     bool waits_for_workers = false;
     absl::Time workers_since = absl::InfiniteFuture();  // any are idle, while it waits for more
     absl::Time running_since = absl::InfiniteFuture();
-    int waits_for = 0;  // workers, as its log says; 0: it does not wait for a number
+    int waits_for = 0;   // workers, as its log says; 0: it does not wait for a number
+    int parked_for = 0;  // workers that there must be before it is looked at again
     absl::Time idle_since = absl::InfiniteFuture();  // no worker is, while it is the next to start
     bool says_it_waits = false;                      // its log does
     bool growing = false;                    // the attempt was stopped for one on more workers
     WorkerMemory enough;                     // of the last attempt that had a plan
     std::vector<WorkerMemory> insufficient;  // of later attempts that found no plan
     size_t imported_for = 0;  // workers of its imported plan; 0: none or not known yet
+    // Workers that its first attempt needs, for an imported plan or a pipeline; nothing: not known
+    // yet.
+    std::optional<size_t> planned;
+    bool has_plan = false;              // of an imported one
+    double predicted_step_seconds = 0;  // by its plan
+    int devices = 0;                    // that it holds
+    absl::Time charged_until;           // if it holds any
+    double ran_seconds = 0;             // Job.running_seconds
+    double device_seconds = 0;          // Job.device_seconds
+    bool limit_asked = false;           // for the checkpoint before the end by the time limit
+    absl::Time limit_asked_at;
+    int64_t limit_asked_steps = 0;
     absl::Time recovering_since;
     std::unique_ptr<Attempt> attempt;
     std::thread thread;
@@ -150,19 +198,69 @@ class JobRunner : public AttemptObserver {
   void OpenStream(Job* job) const;
   absl::StatusOr<std::shared_ptr<ExampleStream>> StreamOf(const std::string& job_id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A job that is about to start.
+  struct Starting {
+    std::shared_ptr<Job> job;
+    std::vector<Member> members;
+    std::string left_out;  // workers that are cut off from others
+    JobLifecycle before;
+    int most_before = 0;
+  };
+  enum class Choice {
+    kStarts,
+    kGoOn,   // it cannot start now, but jobs behind it may
+    kWaits,  // and so do all jobs behind it
+    kParks,  // as kGoOn, until there are as many workers as the job's parked_for
+  };
+
   void Loop();
   absl::StatusOr<Job*> Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Applies the event in memory and marks the job dirty.
   absl::Status Apply(Job* job, const JobLifecycleEvent& event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Marks changes for the loop, which makes them durable about ten times a second.
+  void MarkDirty(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes the jobs' changes durable. Releases mutex_ while they are written, so the jobs may have
+  // changed again afterwards.
   absl::Status Flush(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<absl::Status> FlushAll(const std::vector<Job*>& given)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FlushDirty() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Brings the lists of jobs up to date after a job's state or attempt has changed.
+  void Settle(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Count(Job* job, const std::string& state, bool paused) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // The job has got so many workers, or gives them back.
+  void HoldDevices(Job* job, int devices) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReleaseDevices(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Charge(absl::Time now, Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetTimes(absl::Time now, Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Charges the owners of running jobs, and ends jobs whose time limit is reached.
+  void CheckTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status LoadUsage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Once a minute, or `now`.
+  void SaveUsage(bool now) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Status LoadNextNumber() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits until the attempt of a job that is over has ended.
+  absl::StatusOr<Job*> FindForDeletion(const std::string& job_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RemoveFilesOf(const Job& job);
+  // Makes durable that the number of a deleted job was given.
+  absl::Status ReserveNumbers(int64_t deleted, int64_t next_number)
+      ABSL_LOCKS_EXCLUDED(deletions_mutex_);
   void EndAttempts(std::vector<std::thread>* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WatchLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Schedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells a job's log that no worker is idle, once that has been so for a while.
   void SayItWaits(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns false if the job, and with it all jobs behind it, must wait.
-  bool TryStart(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Assigns some of the idle workers to the job, if it can start, and adds it to `starts`.
+  Choice Choose(Job* job, std::vector<Member>* idle, std::vector<Starting>* starts)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Begins the attempts, once their numbers are durable.
+  void Begin(std::vector<Starting> starts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginAttempt(Starting start, JobRecord full) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the workers of running attempts.
   std::vector<Member> TrainingWorkers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many workers more a running job could have; 0 if that is not worth a new attempt.
@@ -171,8 +269,7 @@ class JobRunner : public AttemptObserver {
   // `reason`: why the last checkpoint was skipped; empty: there is room. Tells the job's log once.
   void SetCheckpointsPaused(Job* job, const std::string& reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ReserveUnknownJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CountStates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ReserveUnknownJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string JobFolder(const std::string& job_id) const;
   void Wake();
 
@@ -184,11 +281,27 @@ class JobRunner : public AttemptObserver {
   Idempotency idempotency_;
 
   mutable absl::Mutex mutex_;
-  absl::CondVar published_;  // signalled when some job's version changes
-  std::map<std::string, std::unique_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+  absl::CondVar published_;  // signalled when some job's version changes, or a write has ended
+  std::map<std::string, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, std::shared_ptr<Job>> by_number_ ABSL_GUARDED_BY(mutex_);
+  // Numbers of jobs: with an attempt; with changes that are not durable; over, with checkpoints
+  // that are to be removed.
+  std::set<int64_t> active_ ABSL_GUARDED_BY(mutex_), dirty_ ABSL_GUARDED_BY(mutex_),
+      over_ ABSL_GUARDED_BY(mutex_);
+  JobIndex index_ ABSL_GUARDED_BY(mutex_);
+  JobQueue queue_ ABSL_GUARDED_BY(mutex_);
+  UnfinishedJobs unfinished_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int> states_ ABSL_GUARDED_BY(mutex_);  // jobs by state
+  int paused_ ABSL_GUARDED_BY(mutex_) = 0;                     // jobs whose checkpoints are
+  FairShare fair_share_ ABSL_GUARDED_BY(mutex_);
+  bool usage_changed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time save_usage_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  int held_ ABSL_GUARDED_BY(mutex_) = 0;  // devices of all jobs
   CutOffHosts cut_off_ ABSL_GUARDED_BY(mutex_);
   RecentTensors recent_tensors_ ABSL_GUARDED_BY(mutex_){kRecentTensorBytes};
   int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::Mutex deletions_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  int64_t durable_next_number_ ABSL_GUARDED_BY(deletions_mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Separate from mutex_, as the registry wakes the loop from within calls made under mutex_.

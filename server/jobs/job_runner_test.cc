@@ -10,6 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "server/store/sqlite_store.h"
+#include "storage/folder_checkpoint_store.h"
 
 namespace espalier {
 namespace {
@@ -36,8 +37,11 @@ class JobRunnerTest : public ::testing::Test {
     AttemptTools tools;
     tools.workers = &workers_;
     tools.files = files_.get();
-    runner_ = std::make_unique<JobRunner>(JobRunnerOptions{.checkpoint_root = folder_}, tools,
-                                          store_.get(), &clock_, &metrics_);
+    tools.checkpoints = &checkpoints_;
+    tools.data_folder = &data_folder_;
+    runner_ =
+        std::make_unique<JobRunner>(JobRunnerOptions{.input_folder = folder_ + "/checkpoints"},
+                                    tools, store_.get(), &clock_, &metrics_);
     EXPECT_EQ(runner_->Start(), absl::OkStatus());
   }
   void Report(int64_t step, const std::string& tensor) {
@@ -84,6 +88,8 @@ class JobRunnerTest : public ::testing::Test {
   Metrics metrics_;
   WorkerRegistry workers_{&clock_, absl::Seconds(10), [] { return absl::StatusOr<uint64_t>(1); }};
   std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
+  FolderCheckpointStore data_folder_{*files_, folder_};
+  FolderCheckpointStore checkpoints_{*files_, folder_ + "/checkpoints"};
   std::unique_ptr<SqliteStore> store_;
   std::unique_ptr<JobRunner> runner_;
 };

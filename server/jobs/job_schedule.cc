@@ -1,6 +1,7 @@
 // The scheduling part of JobRunner: which job gets which workers next.
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -10,6 +11,7 @@
 #include "server/jobs/job_message.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/select_workers.h"
+#include "server/jobs/stored_values.h"
 
 namespace espalier {
 namespace {
@@ -18,6 +20,8 @@ namespace {
 constexpr absl::Duration kInitialBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 constexpr absl::Duration kSaysItWaitsAfter = absl::Seconds(3);
+// Jobs that are looked at before others get the lock.
+constexpr int kMostTries = 64;
 
 std::string NamesOfMissing(const std::vector<Member>& some, const std::vector<Member>& all) {
   std::vector<std::string> names;
@@ -33,27 +37,45 @@ std::string NamesOfMissing(const std::vector<Member>& some, const std::vector<Me
 }  // namespace
 
 void JobRunner::Schedule() {
-  std::vector<Job*> waiting;
-  for (auto& [id, job] : jobs_) {
-    const bool waits = job->life.state == v1::QUEUED || job->life.state == v1::RECOVERING;
-    if (waits && job->attempt == nullptr && !job->life.attempt_running)
-      waiting.push_back(job.get());
+  if (queue_.empty()) return;
+  std::vector<Member> idle = tools_.workers->Idle();
+  queue_.SetWorkers(static_cast<int>(idle.size()) + held_);
+  const auto usage = [this, now = clock_->Now()](const std::string& owner) {
+    mutex_.AssertHeld();
+    return fair_share_.Usage(owner, now);
+  };
+  std::set<std::string> skipped;
+  std::vector<Starting> starts;
+  for (int tried = 0;; ++tried) {
+    const WaitingJob* const next = queue_.First(usage, skipped);
+    if (next == nullptr) break;
+    const std::string id = next->id;
+    Job* const job = jobs_.at(id).get();
+    // The store's error may concern this job only, so the others do not wait.
+    if (absl::Now() < job->retry_at) {
+      skipped.insert(id);
+      continue;
+    }
+    if (idle.empty()) {
+      SayItWaits(job);
+      break;
+    }
+    if (tried == kMostTries) {
+      Wake();  // goes on once others had the lock
+      break;
+    }
+    const Choice choice = Choose(job, &idle, &starts);
+    if (choice == Choice::kWaits) break;
+    if (choice == Choice::kGoOn) skipped.insert(id);
+    if (choice == Choice::kParks) queue_.Park(id, job->parked_for);
   }
-  // Interrupted jobs first, then in order of submission.
-  std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) {
-    return std::make_pair(a->life.state == v1::QUEUED, a->number) <
-           std::make_pair(b->life.state == v1::QUEUED, b->number);
-  });
-  for (Job* job : waiting) {
-    if (!TryStart(job)) return;
-  }
+  Begin(std::move(starts));
 }
 
 std::vector<Member> JobRunner::TrainingWorkers() const {
   std::vector<Member> members;
-  for (const auto& [id, job] : jobs_) {
-    if (job->attempt == nullptr) continue;
-    const std::vector<Member>& own = job->attempt->members();
+  for (const int64_t number : active_) {
+    const std::vector<Member>& own = by_number_.at(number)->attempt->members();
     members.insert(members.end(), own.begin(), own.end());
   }
   return members;
@@ -73,9 +95,7 @@ int JobRunner::CanGrowBy(const Job& job) const {
                       record.median_step_seconds();
   if (absl::Seconds(left) < options_.grow_if_left) return 0;
   // Jobs that wait go first.
-  for (const auto& [id, other] : jobs_) {
-    if (other->life.state == v1::QUEUED || other->life.state == v1::RECOVERING) return 0;
-  }
+  if (!queue_.empty()) return 0;
   const std::vector<Member>& own = job.attempt->members();
   std::vector<Member> all = tools_.workers->Idle();
   all.insert(all.begin(), own.begin(), own.end());
@@ -93,18 +113,12 @@ void JobRunner::SayItWaits(Job* job) {
       InfoMessage(live == 0 ? "waits for a worker: none has joined"
                             : absl::StrCat("waits for a worker: none of ", live,
                                            " is idle; other jobs, sessions or models have them")));
-  job->dirty = true;
+  MarkDirty(job);
 }
 
-bool JobRunner::TryStart(Job* job) {
-  // The store's error may concern this job only, so the others do not wait.
-  if (absl::Now() < job->retry_at) return true;
+JobRunner::Choice JobRunner::Choose(Job* job, std::vector<Member>* all_idle,
+                                    std::vector<Starting>* starts) {
   const v1::SearchOptions& search = job->record.job.spec().search();
-  std::vector<Member> idle = tools_.workers->Idle();
-  if (idle.empty()) {
-    SayItWaits(job);
-    return false;
-  }
   job->idle_since = absl::InfiniteFuture();
   job->says_it_waits = false;
   const auto usable = [&search, job](size_t workers) {
@@ -117,8 +131,8 @@ bool JobRunner::TryStart(Job* job) {
     return as_before ? std::min<size_t>(workers, most) : workers;
   };
   const auto least_members = static_cast<size_t>(std::max(1, job->record.job.spec().min_devices()));
-  const std::vector<Member> all_idle = idle;
-  idle = cut_off_.LeaveOut(std::move(idle), usable(idle.size()), least_members, clock_->Now());
+  std::vector<Member> idle =
+      cut_off_.LeaveOut(*all_idle, usable(all_idle->size()), least_members, clock_->Now());
   const auto choose = [&usable, job](const std::vector<Member>& from) {
     const size_t most = usable(from.size());
     if (job->insufficient.empty()) return std::vector<Member>(from.begin(), from.begin() + most);
@@ -135,7 +149,7 @@ bool JobRunner::TryStart(Job* job) {
       waited <
           std::min(kMaxBackoff,
                    kInitialBackoff * (1 << std::min(job->life.attempts_without_progress, 10)))) {
-    return false;
+    return Choice::kWaits;
   }
   // From the first worker on: after a restart of all of them, others are about to join.
   if (job->life.state == v1::RECOVERING || job->waits_for_workers) {
@@ -144,7 +158,7 @@ bool JobRunner::TryStart(Job* job) {
                                                   : usable(std::numeric_limits<size_t>::max());
     if (members.size() < wanted &&
         clock_->Now() - job->workers_since < options_.recovery_grace_period) {
-      return false;
+      return Choice::kWaits;
     }
     job->waits_for_workers = false;
   }
@@ -152,91 +166,145 @@ bool JobRunner::TryStart(Job* job) {
     // Jobs behind this one wait only if busy training workers could supply what it lacks.
     std::vector<Member> reachable = TrainingWorkers();
     reachable.insert(reachable.end(), idle.begin(), idle.end());
-    return is_in_vain(choose(reachable));
+    return is_in_vain(choose(reachable)) ? Choice::kGoOn : Choice::kWaits;
   }
-  absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
-  if (!full.ok()) {
-    job->retry_at = absl::Now() + kStoreRetry;
-    return true;
-  }
-  // From an attempt before the coordinator's restart.
-  if (job->enough.workers == 0) job->enough = MemoryOf(full->job.plan().devices());
   const bool imported = search.strategy() == v1::SearchOptions::IMPORTED;
+  if (!job->planned.has_value()) {  // since the coordinator's restart
+    absl::StatusOr<JobRecord> full = store_->Get(job->record.job.id());
+    if (!full.ok()) {
+      job->retry_at = absl::Now() + kStoreRetry;
+      return Choice::kGoOn;
+    }
+    job->planned = PlannedWorkers(full->job.spec().search());
+    job->has_plan = full->job.spec().search().has_imported();
+  }
   // A search that starts from an imported plan needs that plan's devices too, and may use more.
-  const bool has_plan = full->job.spec().search().has_imported();
-  const size_t planned =
-      has_plan ? static_cast<size_t>(full->job.spec().search().imported().devices_size())
-               : static_cast<size_t>(std::max(0, search.pipeline_stages()));
+  const size_t planned = *job->planned;
   if (imported) job->imported_for = std::max<size_t>(planned, 1);
-  members.resize(usable(members.size()));
+  members.resize(std::min(members.size(), usable(members.size())));
+  // Once idle and training workers together suffice, the jobs behind this one wait and freed
+  // workers are kept for it, so that smaller jobs cannot starve it. Until then (a worker may
+  // serve forever, or never join) the other jobs go ahead.
+  const auto wait_for = [&](size_t workers, const std::string& message) {
+    if (job->waits_for != static_cast<int>(workers)) {
+      job->waits_for = static_cast<int>(workers);
+      job->pending.messages.push_back(InfoMessage(message));
+      MarkDirty(job);
+    }
+    const bool may_have =
+        search.max_devices() == 0 || workers <= static_cast<size_t>(search.max_devices());
+    job->parked_for = may_have ? job->waits_for : std::numeric_limits<int>::max();
+    return may_have && idle.size() + static_cast<size_t>(held_) >= workers ? Choice::kWaits
+                                                                           : Choice::kParks;
+  };
   // The first attempt keeps the plan's worker count; later ones may use fewer (see Attempt).
   if (job->life.attempts == 0 && members.size() < planned) {
-    const std::string message =
-        absl::StrCat(has_plan ? "the imported plan" : "the pipeline", " is for ", planned,
-                     " workers; waiting for that many to be idle");
-    if (job->workers_before != static_cast<int>(planned)) {
-      job->workers_before = static_cast<int>(planned);
-      job->pending.messages.push_back(InfoMessage(message));
-      job->dirty = true;
-    }
-    // Once idle and training workers together suffice, the jobs behind this one wait and freed
-    // workers are kept for it, so that smaller jobs cannot starve it. Until then (a worker may
-    // serve forever, or never join) the other jobs go ahead.
-    return usable(idle.size() + TrainingWorkers().size()) < planned;
+    job->workers_before = static_cast<int>(planned);
+    return wait_for(planned,
+                    absl::StrCat(job->has_plan ? "the imported plan" : "the pipeline", " is for ",
+                                 planned, " workers; waiting for that many to be idle"));
   }
-  const std::string id = job->record.job.id();
   if (const auto least = static_cast<size_t>(job->record.job.spec().min_devices());
       members.size() < least) {
-    if (job->waits_for != static_cast<int>(least)) {
-      job->waits_for = static_cast<int>(least);
-      job->pending.messages.push_back(
-          InfoMessage(absl::StrCat("at least ", least, " workers are wanted (min_devices), and ",
-                                   members.size(), " are idle; waiting for more")));
-      job->dirty = true;
-    }
-    // As for the workers of a plan, above.
-    return usable(idle.size() + TrainingWorkers().size()) < least;
+    return wait_for(least,
+                    absl::StrCat("at least ", least, " workers are wanted (min_devices), and ",
+                                 members.size(), " are idle; waiting for more"));
   }
   job->waits_for = 0;
-  if (!tools_.workers->Assign(members, id).ok()) return false;
-  const JobLifecycle before = job->life;
-  const int most_before = job->record.job.most_workers();
-  job->record.job.set_most_workers(std::max(most_before, static_cast<int>(members.size())));
+  const std::string id = job->record.job.id();
+  if (!tools_.workers->Assign(members, id).ok()) return Choice::kWaits;
+  Starting& start = starts->emplace_back();
+  start.job = job->shared_from_this();
+  start.before = job->life;
+  start.most_before = job->record.job.most_workers();
+  if (idle.size() < all_idle->size()) start.left_out = NamesOfMissing(idle, *all_idle);
+  job->record.job.set_most_workers(std::max(start.most_before, static_cast<int>(members.size())));
+  HoldDevices(job, static_cast<int>(members.size()));
   Apply(job, {.kind = JobEventKind::kWorkersReady}).IgnoreError();
+  std::set<std::string> taken;
+  for (const Member& member : members) taken.insert(member.lease.worker_id());
+  all_idle->erase(std::remove_if(all_idle->begin(), all_idle->end(),
+                                 [&](const Member& member) {
+                                   return taken.contains(member.lease.worker_id());
+                                 }),
+                  all_idle->end());
+  start.members = std::move(members);
+  return Choice::kStarts;
+}
+
+void JobRunner::Begin(std::vector<Starting> starts) {
+  if (starts.empty()) return;
   // Workers identify attempts by number: a number must be durable before it is used.
-  if (!Flush(job).ok()) {
-    job->life = before;
-    job->record.job.set_state(before.state);
-    job->record.job.set_attempts(before.attempts);
-    job->record.job.set_most_workers(most_before);
-    tools_.workers->Release(id);
-    return false;
+  std::vector<Job*> jobs;
+  for (const Starting& start : starts) jobs.push_back(start.job.get());
+  const std::vector<absl::Status> flushed = FlushAll(jobs);
+  std::vector<absl::StatusOr<JobRecord>> full(starts.size());
+  mutex_.Unlock();
+  for (size_t i = 0; i < starts.size(); ++i) {
+    full[i] = flushed[i].ok() ? store_->Get(starts[i].job->record.job.id()) : flushed[i];
   }
+  mutex_.Lock();
+  for (size_t i = 0; i < starts.size(); ++i) {
+    Starting& start = starts[i];
+    Job* const job = start.job.get();
+    // It may have been cancelled meanwhile, and even resumed.
+    const bool goes_on = IsActive(job->life.state);
+    if (goes_on && full[i].ok() && !stopping_) {
+      BeginAttempt(std::move(start), *std::move(full[i]));
+      continue;
+    }
+    ReleaseDevices(job);
+    if (goes_on) {
+      job->life = start.before;
+      job->record.job.set_state(start.before.state);
+      job->record.job.set_attempts(start.before.attempts);
+      job->record.job.set_most_workers(start.most_before);
+      if (!full[i].ok()) job->retry_at = absl::Now() + kStoreRetry;
+      tools_.workers->Release(job->record.job.id());
+      MarkDirty(job);
+      Settle(job);
+    } else {
+      Apply(job, {.kind = JobEventKind::kStopped, .attempt = job->life.attempts}).IgnoreError();
+    }
+  }
+}
+
+void JobRunner::BeginAttempt(Starting start, JobRecord full) {
+  Job* const job = start.job.get();
+  const std::string id = job->record.job.id();
+  // From an attempt before the coordinator's restart.
+  if (job->enough.workers == 0) job->enough = MemoryOf(full.job.plan().devices());
   AttemptTask task;
-  task.record = *std::move(full);
+  task.record = std::move(full);
   task.record.job.set_checkpoint_step(job->life.checkpoint_step);
   task.checkpoint = job->record.checkpoint_dir;
   task.attempt = job->life.attempts;
-  task.members = members;
-  if (idle.size() < all_idle.size() && job->life.attempts > 1) {
-    job->pending.messages.push_back(WarningMessage(
-        absl::StrCat("without ", NamesOfMissing(idle, all_idle),
-                     ", which others could not reach, or which could not reach others")));
-    job->dirty = true;
+  task.members = start.members;
+  if (!start.left_out.empty() && job->life.attempts > 1) {
+    job->pending.messages.push_back(
+        WarningMessage(absl::StrCat("without ", start.left_out,
+                                    ", which others could not reach, or which could not reach "
+                                    "others")));
+    MarkDirty(job);
   }
   task.enough = job->enough;
-  task.checkpoint_root = JobFolder(id);
   task.validations = job->validations;
   task.stream = job->stream;
-  job->workers_before = static_cast<int>(members.size());
+  job->workers_before = static_cast<int>(start.members.size());
   job->running_since = absl::InfiniteFuture();
   job->growing = false;
-  job->attempt = std::make_unique<Attempt>(tools_, std::move(task), this);
+  job->attempt = options_.new_attempt != nullptr
+                     ? options_.new_attempt(tools_, std::move(task), this)
+                     : std::make_unique<Attempt>(tools_, std::move(task), this);
+  active_.insert(job->number);
   metrics_->AttemptStarted();
   job->checkpoints_removed = false;
-  RemoveCheckpoints(*tools_.files, JobFolder(id), job->record.checkpoint_dir,
-                    job->validations.kept_steps());
-  job->thread = std::thread([this, job] {
+  Settle(job);
+  const std::string kept = job->record.checkpoint_dir;
+  const int64_t best_steps = job->validations.kept_steps();
+  job->thread = std::thread([this, job, id, kept, best_steps] {
+    RemoveLeftValues(*tools_.data_folder, id);
+    RemoveCheckpoints(*tools_.checkpoints, id, kept, best_steps);
     AttemptEnd end = job->attempt->Run();
     {
       absl::MutexLock lock(&mutex_);
@@ -245,7 +313,6 @@ bool JobRunner::TryStart(Job* job) {
     }
     Wake();
   });
-  return true;
 }
 
 }  // namespace espalier

@@ -89,13 +89,15 @@ absl::Status JobRunner::PushExamples(const std::string& job_id, PushedExamples e
     if (!*taken && cancelled()) return absl::CancelledError("the caller has gone");
     if (!*taken && absl::Now() < deadline) continue;
     absl::MutexLock lock(&mutex_);
-    Job& job = *jobs_.at(job_id);
+    absl::StatusOr<Job*> found = Find(job_id);
+    if (!found.ok()) return found.status();
+    Job& job = **found;
     if (*taken && job.attempt != nullptr) job.attempt->ExamplesPushed();
     const int64_t pushed = stream->steps_pushed();
     if (const int64_t more = pushed - job.record.job.steps_pushed(); more > 0) {
       metrics_->BatchesPushed(more);
       job.record.job.set_steps_pushed(pushed);
-      job.dirty = true;  // flushed by the loop; after a restart the files count
+      MarkDirty(&job);  // after a restart the files count
     }
     reply->set_full(!*taken);
     reply->set_steps_pushed(pushed);

@@ -36,9 +36,8 @@ std::string TimeLimitError(const std::string& job_id, const LimitedJob& job) {
 
 absl::Status CheckTimeLimit(const std::string& field, double seconds) {
   if (seconds >= 0 && seconds <= kLongestSeconds) return absl::OkStatus();  // NaN is not
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " is ", seconds, "; 0 (no limit) to ", kLongestSeconds,
-                   " seconds are accepted"));
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", seconds, "; 0 (no limit) to ",
+                                                 kLongestSeconds, " seconds are accepted"));
 }
 
 }  // namespace espalier

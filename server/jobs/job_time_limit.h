@@ -11,9 +11,9 @@ namespace espalier {
 
 // A job that has workers.
 struct LimitedJob {
-  absl::Duration limit;    // zero: none
-  absl::Duration ran;      // with workers, since it was submitted or resumed
-  bool asked = false;      // for a checkpoint, because of the limit
+  absl::Duration limit;  // zero: none
+  absl::Duration ran;    // with workers, since it was submitted or resumed
+  bool asked = false;    // for a checkpoint, because of the limit
   absl::Duration since_asked;
   int64_t steps_when_asked = 0;
   int64_t steps_done = 0;

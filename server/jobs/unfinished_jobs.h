@@ -30,7 +30,7 @@ class UnfinishedJobs {
     std::string id, owner, output;
     std::set<std::string> inputs;
   };
-  std::map<int64_t, Entry> jobs_;  // by number
+  std::map<int64_t, Entry> jobs_;                               // by number
   std::map<std::string, std::set<int64_t>> readers_, writers_;  // by artifact
 };
 

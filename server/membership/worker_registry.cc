@@ -233,6 +233,15 @@ int WorkerRegistry::Live() const {
   return count;
 }
 
+WorkerRegistry::Counts WorkerRegistry::Count() const {
+  absl::MutexLock lock(&mutex_);
+  Counts counts;
+  for (const auto& [id, worker] : workers_) {
+    ++(Expired(worker) ? counts.dead : worker.assignments.empty() ? counts.idle : counts.busy);
+  }
+  return counts;
+}
+
 v1::Link WorkerRegistry::MeasuredLink() const {
   absl::MutexLock lock(&mutex_);
   v1::Link slowest;

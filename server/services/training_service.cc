@@ -20,7 +20,7 @@ class TrainingService : public v1::Training::Service {
   grpc::Status Submit(ServerContext* context, const v1::SubmitRequest* request,
                       v1::SubmitReply* reply) override {
     return interceptor_.Handle(context, "Training/Submit", request, [&](const Caller& caller) {
-      return jobs_.Submit(*request, caller.owner, reply);
+      return jobs_.Submit(*request, caller, reply);
     });
   }
   grpc::Status DryRun(ServerContext* context, const v1::DryRunRequest* request,
@@ -48,9 +48,7 @@ class TrainingService : public v1::Training::Service {
   grpc::Status List(ServerContext* context, const v1::ListJobsRequest* request,
                     v1::ListJobsReply* reply) override {
     return interceptor_.Handle(context, "Training/List", request, [&](const Caller& caller) {
-      absl::Status status = jobs_.List(reply);
-      if (status.ok()) KeepUsable(caller, reply->mutable_jobs());
-      return status;
+      return jobs_.List(*request, caller, reply);
     });
   }
   grpc::Status Cancel(ServerContext* context, const v1::CancelRequest* request,
@@ -66,6 +64,25 @@ class TrainingService : public v1::Training::Service {
                       v1::ResumeReply* reply) override {
     return interceptor_.Handle(context, "Training/Resume", request, [&](const Caller& caller) {
       return jobs_.Resume(WithOwnersKey(*request, caller.owner), reply);
+    });
+  }
+  grpc::Status Checkpoint(ServerContext* context, const v1::CheckpointRequest* request,
+                          v1::CheckpointReply* reply) override {
+    return interceptor_.Handle(context, "Training/Checkpoint", request, [&](const Caller&) {
+      return jobs_.Checkpoint(
+          *request, [&] { return context->IsCancelled(); }, reply);
+    });
+  }
+  grpc::Status Update(ServerContext* context, const v1::UpdateJobRequest* request,
+                      v1::UpdateJobReply* reply) override {
+    return interceptor_.Handle(context, "Training/Update", request, [&](const Caller& caller) {
+      return jobs_.Update(WithOwnersKey(*request, caller.owner), caller, reply);
+    });
+  }
+  grpc::Status Delete(ServerContext* context, const v1::DeleteJobRequest* request,
+                      v1::DeleteJobReply* reply) override {
+    return interceptor_.Handle(context, "Training/Delete", request, [&](const Caller& caller) {
+      return jobs_.Delete(WithOwnersKey(*request, caller.owner), reply);
     });
   }
   grpc::Status PushExamples(ServerContext* context,

@@ -85,9 +85,9 @@ TEST_F(IdempotencyTest, ARepetitionThatOvertakesTheCallGetsItsAnswer) {
 
 TEST_F(IdempotencyTest, ACallThatFailedRunsAgain) {
   v1::SubmitReply reply;
-  EXPECT_TRUE(absl::IsUnavailable(
-      calls_->RunOnce("Submit", "key", v1::SubmitRequest(), &reply,
-                      [] { return absl::UnavailableError("the disk is full"); })));
+  EXPECT_TRUE(absl::IsUnavailable(calls_->RunOnce("Submit", "key", v1::SubmitRequest(), &reply, [] {
+    return absl::UnavailableError("the disk is full");
+  })));
   EXPECT_EQ(calls_->RunOnce("Submit", "key", v1::SubmitRequest(), &reply,
                             [&] { return Create("key", "job-1", &reply); }),
             absl::OkStatus());

@@ -21,8 +21,9 @@ absl::Status BadToken(absl::string_view token) {
 
 absl::StatusOr<size_t> PageSize(int32_t page_size) {
   if (page_size < 0 || page_size > kMostPerPage) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "page_size is ", page_size, "; 1 to ", kMostPerPage, " are accepted, and 0, which is the same as ", kMostPerPage));
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_size is ", page_size, "; 1 to ", kMostPerPage,
+                     " are accepted, and 0, which is the same as ", kMostPerPage));
   }
   return static_cast<size_t>(page_size == 0 ? kMostPerPage : page_size);
 }
