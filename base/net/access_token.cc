@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kIdDigits = 12;
 constexpr size_t kSecretBytes = 16, kHashBytes = 32, kCheckBytes = 4;
 constexpr size_t kLongestText = 2048;
+constexpr char kBeforeHttp[] = ";";
 
 bool IsHex(absl::string_view text, size_t digits) {
   return text.size() == digits &&
@@ -34,7 +35,7 @@ bool IsAccessToken(absl::string_view text) { return absl::StartsWith(text, kAcce
 std::string FormatAccessToken(const AccessTokenText& token) {
   std::string packed = absl::StrCat(absl::HexStringToBytes(token.secret),
                                     absl::HexStringToBytes(token.ca_sha256), token.coordinator);
-  if (!token.http.empty()) absl::StrAppend(&packed, ",", token.http);
+  if (!token.http.empty()) absl::StrAppend(&packed, kBeforeHttp, token.http);
   absl::StrAppend(&packed, CheckOf(token.id, packed));
   return absl::StrCat(kAccessTokenPrefix, token.id, ".", absl::WebSafeBase64Escape(packed));
 }
@@ -62,7 +63,7 @@ absl::StatusOr<AccessTokenText> ParseAccessToken(absl::string_view text) {
   token.secret = absl::BytesToHexString(body.substr(0, kSecretBytes));
   token.ca_sha256 = absl::BytesToHexString(body.substr(kSecretBytes, kHashBytes));
   const std::vector<std::string> addresses =
-      absl::StrSplit(body.substr(kSecretBytes + kHashBytes), ',');
+      absl::StrSplit(body.substr(kSecretBytes + kHashBytes), kBeforeHttp);
   token.coordinator = addresses[0];
   if (addresses.size() > 1) token.http = addresses[1];
   return token;

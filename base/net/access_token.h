@@ -17,7 +17,7 @@ struct AccessTokenText {
   std::string id;           // 12 hexadecimal digits
   std::string secret;       // 32 hexadecimal digits
   std::string ca_sha256;    // 64 hexadecimal digits; see PublicKeySha256 (x509.h)
-  std::string coordinator;  // host:port of gRPC
+  std::string coordinator;  // host:port of gRPC; of several coordinators, separated by commas
   std::string http;         // host:port; empty: not reachable for others
 };
 

@@ -21,13 +21,13 @@ namespace fs = std::filesystem;
 constexpr char kCurrent[] = "current";
 constexpr char kVersion[] = "version-";
 
-absl::Status Failed(const std::string& path, int number) {
+absl::Status NotWritten(const std::string& path, int number) {
   return absl::ErrnoToStatus(number, absl::StrCat(path, " cannot be written"));
 }
 
 absl::Status WriteFile(const std::string& path, const std::string& content) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (file < 0) return Failed(path, errno);
+  if (file < 0) return NotWritten(path, errno);
   size_t at = 0;
   while (at < content.size()) {
     const ssize_t written = write(file, content.data() + at, content.size() - at);
@@ -37,7 +37,7 @@ absl::Status WriteFile(const std::string& path, const std::string& content) {
   }
   const int number = at < content.size() || fsync(file) != 0 ? errno : 0;
   close(file);
-  return number == 0 ? absl::OkStatus() : Failed(path, number);
+  return number == 0 ? absl::OkStatus() : NotWritten(path, number);
 }
 
 void SyncFolder(const std::string& path) {
@@ -55,7 +55,7 @@ absl::Status WriteIdentity(const std::string& folder,
   if (!random.ok()) return random.status();
   const std::string version = absl::StrCat(kVersion, *random);
   const std::string made = absl::StrCat(folder, "/", version);
-  if (mkdir(made.c_str(), 0700) != 0) return Failed(made, errno);
+  if (mkdir(made.c_str(), 0700) != 0) return NotWritten(made, errno);
   for (const auto& [name, content] : files) {
     if (absl::Status s = WriteFile(absl::StrCat(made, "/", name), content); !s.ok()) return s;
   }
@@ -63,7 +63,7 @@ absl::Status WriteIdentity(const std::string& folder,
   const std::string link = absl::StrCat(folder, "/", *random, ".tmp");
   const std::string current = absl::StrCat(folder, "/", kCurrent);
   if (symlink(version.c_str(), link.c_str()) != 0 || rename(link.c_str(), current.c_str()) != 0) {
-    return Failed(current, errno);
+    return NotWritten(current, errno);
   }
   SyncFolder(folder);
   // What is left of the last one, and of writers that were interrupted.

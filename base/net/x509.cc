@@ -38,7 +38,7 @@ constexpr int kMostHosts = 64;
 constexpr size_t kLongestRequest = 64 << 10;
 constexpr int kSerialBits = 127;  // positive, below the 20 bytes of RFC 5280
 
-absl::Status Failed(const char* what) {
+absl::Status CannotByOpenSsl(const char* what) {
   ERR_clear_error();
   return absl::InternalError(absl::StrCat("OpenSSL cannot ", what));
 }
@@ -51,7 +51,7 @@ absl::Status WrongRequest(absl::string_view what) {
 template <typename Write>
 absl::StatusOr<std::string> Written(const Write& write) {
   const openssl::Source out(BIO_new(BIO_s_mem()));
-  if (out == nullptr || write(out.get()) != 1) return Failed("write PEM");
+  if (out == nullptr || write(out.get()) != 1) return CannotByOpenSsl("write PEM");
   char* text = nullptr;
   const long bytes = BIO_get_mem_data(out.get(), &text);
   return std::string(text, static_cast<size_t>(bytes));
@@ -85,10 +85,11 @@ absl::StatusOr<Names> NamesOf(const std::vector<std::string>& hosts) {
   Names names(sk_GENERAL_NAME_new_null());
   for (const std::string& host : hosts) {
     GENERAL_NAME* const name = GENERAL_NAME_new();
-    if (name == nullptr || sk_GENERAL_NAME_push(names.get(), name) <= 0) return Failed("add hosts");
+    if (name == nullptr || sk_GENERAL_NAME_push(names.get(), name) <= 0)
+      return CannotByOpenSsl("add hosts");
     if (IsAddress(host)) {
       ASN1_OCTET_STRING* const address = a2i_IPADDRESS(host.c_str());
-      if (address == nullptr) return Failed("read an address");
+      if (address == nullptr) return CannotByOpenSsl("read an address");
       GENERAL_NAME_set0_value(name, GEN_IPADD, address);
       continue;
     }
@@ -98,7 +99,7 @@ absl::StatusOr<Names> NamesOf(const std::vector<std::string>& hosts) {
     }
     ASN1_IA5STRING* const text = ASN1_IA5STRING_new();
     if (text == nullptr || ASN1_STRING_set(text, host.data(), static_cast<int>(host.size())) != 1) {
-      return Failed("add a host");
+      return CannotByOpenSsl("add a host");
     }
     GENERAL_NAME_set0_value(name, GEN_DNS, text);
   }
@@ -130,7 +131,7 @@ absl::Status AddToName(X509_NAME* name, const char* kind, const std::string& tex
   const int done = X509_NAME_add_entry_by_txt(name, kind, MBSTRING_UTF8,
                                               reinterpret_cast<const unsigned char*>(text.data()),
                                               static_cast<int>(text.size()), -1, 0);
-  return done == 1 ? absl::OkStatus() : Failed("write a subject");
+  return done == 1 ? absl::OkStatus() : CannotByOpenSsl("write a subject");
 }
 
 std::string InName(const X509_NAME* name, int kind) {
@@ -150,7 +151,7 @@ absl::Time TimeOf(const ASN1_TIME* time) {
 absl::Status AddExtension(X509* to, X509V3_CTX* context, int kind, const char* value) {
   const Extension extension(X509V3_EXT_conf_nid(nullptr, context, kind, value));
   if (extension == nullptr || X509_add_ext(to, extension.get(), -1) != 1) {
-    return Failed("add an extension");
+    return CannotByOpenSsl("add an extension");
   }
   return absl::OkStatus();
 }
@@ -167,7 +168,7 @@ absl::StatusOr<std::string> Sign(const CertificateFields& fields, EVP_PKEY* publ
       X509_set_version(x, X509_VERSION_3) != 1 || X509_set_pubkey(x, public_key) != 1 ||
       ASN1_TIME_set(X509_getm_notBefore(x), absl::ToTimeT(fields.not_before)) == nullptr ||
       ASN1_TIME_set(X509_getm_notAfter(x), absl::ToTimeT(fields.not_after)) == nullptr) {
-    return Failed("make a certificate");
+    return CannotByOpenSsl("make a certificate");
   }
   X509_NAME* const subject = X509_get_subject_name(x);
   for (const auto& [kind, text] :
@@ -200,10 +201,10 @@ absl::StatusOr<std::string> Sign(const CertificateFields& fields, EVP_PKEY* publ
     const absl::StatusOr<Names> names = NamesOf(fields.hosts);
     if (!names.ok()) return names.status();
     if (X509_add1_ext_i2d(x, NID_subject_alt_name, names->get(), 0, 0) != 1) {
-      return Failed("add hosts to a certificate");
+      return CannotByOpenSsl("add hosts to a certificate");
     }
   }
-  if (X509_sign(x, signer, EVP_sha256()) <= 0) return Failed("sign a certificate");
+  if (X509_sign(x, signer, EVP_sha256()) <= 0) return CannotByOpenSsl("sign a certificate");
   return Written([&](BIO* out) { return PEM_write_bio_X509(out, x); });
 }
 
@@ -229,7 +230,7 @@ absl::StatusOr<Certificate> CertificateIn(const std::string& pem) {
 
 absl::StatusOr<std::string> MakePrivateKey() {
   const PrivateKey key(EVP_EC_gen("P-256"));
-  if (key == nullptr) return Failed("make a key");
+  if (key == nullptr) return CannotByOpenSsl("make a key");
   return Written([&](BIO* out) {
     return PEM_write_bio_PrivateKey(out, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
   });
@@ -256,7 +257,7 @@ absl::StatusOr<std::string> MakeCertificateRequest(const std::vector<std::string
       X509_REQ_add_extensions(request.get(), extensions.get()) != 1 ||
       X509_REQ_set_pubkey(request.get(), key->get()) != 1 ||
       X509_REQ_sign(request.get(), key->get(), EVP_sha256()) <= 0) {
-    return Failed("make a certificate request");
+    return CannotByOpenSsl("make a certificate request");
   }
   return Written([&](BIO* out) { return PEM_write_bio_X509_REQ(out, request.get()); });
 }
@@ -299,7 +300,7 @@ absl::StatusOr<std::string> SignCertificate(const CertificateFields& fields,
                                             const std::string& authority_key) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(public_key.data());
   const PrivateKey key(d2i_PUBKEY(nullptr, &bytes, static_cast<long>(public_key.size())));
-  if (key == nullptr) return Failed("read a public key");
+  if (key == nullptr) return CannotByOpenSsl("read a public key");
   const absl::StatusOr<Certificate> issuer = CertificateIn(authority);
   if (!issuer.ok()) return issuer.status();
   const absl::StatusOr<PrivateKey> signer = KeyIn(authority_key);
