@@ -1,6 +1,7 @@
 """Workers and people that get access by a token, on hosts of their own: what each token lets them do, why it is refused, and
 what somebody in the middle, or somebody who has captured a request, gets."""
 import base64
+import glob
 import hashlib
 import os
 import re
@@ -143,6 +144,20 @@ class TokensTest(unittest.TestCase):
         return {worker["address"] for worker in self.cluster.run("status").get("workers", [])
                 if worker["state"].upper() in ("IDLE", "BUSY")}
 
+    def hears(self, address, identity):
+        """The first bytes that a gRPC server sends to who shows this identity."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        if identity:
+            context.load_cert_chain(f"{identity}/certificate.pem", f"{identity}/key.pem")
+        host, port = address.split(":")
+        try:
+            with context.wrap_socket(socket.create_connection((host, int(port)), timeout=10)) as tls:
+                return tls.recv(1)
+        except (ssl.SSLError, ConnectionError):
+            return b""
+
     def test_two_hosts_train_with_nothing_but_a_token(self):
         self.start()
         token = self.create("--role=worker", "--uses=2")
@@ -160,14 +175,14 @@ class TokensTest(unittest.TestCase):
         self.assertIn("is used up: 2 workers have joined", self.refusal(THIRD, token))
         mine = self.tokens()[Token(token).id]
         self.assertEqual((mine["state"], mine["uses_left"], mine["uses"]), ("used up", 0, 2))
-        # Who has no certificate does not reach a worker's port, even without saying anything.
-        host, port = next(iter(addresses)).split(":")
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        with self.assertRaises((ssl.SSLError, ConnectionError)):
-            with context.wrap_socket(socket.create_connection((host, int(port)))) as tls:
-                self.assertEqual(tls.recv(1), b"")
-                raise ConnectionError("hung up")
+        # A worker's port takes the coordinator's connections only.
+        tls = f"{self.cluster.folder}/data/tls"
+        own = glob.glob(f"{tls}/coordinator*/current")[0]
+        kept = glob.glob(f"{self.cluster.folder}/cache-{SECOND}/espalier-identities-*/*/0/current")[0]
+        address = next(address for address in addresses if address.startswith(FIRST))
+        self.assertNotEqual(self.hears(address, own), b"")
+        self.assertEqual(self.hears(address, None), b"")
+        self.assertEqual(self.hears(address, kept), b"")  # another worker's
         # A worker comes back without a token, and after the coordinator did.
         self.cluster.kill(self.cluster.workers[0])
         self.cluster.daemon.terminate()
