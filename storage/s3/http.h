@@ -14,6 +14,7 @@
 namespace espalier::s3 {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+using HttpQuery = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method = "GET";

@@ -21,6 +21,26 @@ constexpr int kMaxPages = 100'000;
 // Slower connections than this cannot carry a part in time.
 constexpr int64_t kSlowestBytesPerSecond = 64 << 10;
 
+absl::Status Named(const std::string& name, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(name, ": ", std::string(status.message())));
+}
+
+// Of the services that give credentials: each request for S3 asks them anew.
+RetryPolicy FewerAttempts(RetryPolicy policy) {
+  policy.attempts = std::min(policy.attempts, 3);
+  return policy;
+}
+
+std::string RightOf(const std::string& method, const std::string& key, const HttpQuery& query) {
+  const auto has = [&query](const char* name) {
+    return std::any_of(query.begin(), query.end(),
+                       [name](const auto& parameter) { return parameter.first == name; });
+  };
+  if (key.empty()) return has("uploads") ? "s3:ListBucketMultipartUploads" : "s3:ListBucket";
+  if (method == "DELETE") return has("uploadId") ? "s3:AbortMultipartUpload" : "s3:DeleteObject";
+  return method == "GET" || method == "HEAD" ? kReadRight : "s3:PutObject";
+}
+
 absl::Status Truncated(const std::string& name, const std::string& problem) {
   return absl::UnavailableError(absl::StrCat(name, ": ", problem));
 }
@@ -40,7 +60,7 @@ S3Client::S3Client(S3World world, std::string bucket)
     : world_(std::move(world)),
       bucket_(std::move(bucket)),
       credentials_({world_.environment, world_.files.get(), world_.http.get(), world_.pauses.get(),
-                    world_.retry}) {}
+                    FewerAttempts(world_.retry)}) {}
 
 std::string S3Client::NameOf(const Call& call) const {
   return absl::StrCat(call.method, " ", S3Url{bucket_, call.key}.ToString());
@@ -59,9 +79,10 @@ absl::StatusOr<Endpoint> S3Client::FindEndpointOnce() {
 
 absl::Status S3Client::ErrorOf(const Call& call, const HttpResponse& response,
                                const Credentials& credentials) {
-  return ErrorOfCall({NameOf(call), bucket_, response.status, ParseError(response.body),
-                      response.Header("x-amz-bucket-region")},
-                     credentials);
+  return ErrorOfCall(
+      {NameOf(call), bucket_, RightOf(call.method, call.key, call.query), response.status,
+       ParseError(response.body), response.Header("x-amz-bucket-region")},
+      credentials);
 }
 
 absl::StatusOr<HttpResponse> S3Client::SendOnce(const Call& call,
@@ -70,9 +91,7 @@ absl::StatusOr<HttpResponse> S3Client::SendOnce(const Call& call,
   if (!endpoint.ok()) return endpoint.status();
   const absl::StatusOr<Credentials> credentials = credentials_.Get();
   if (!credentials.ok()) {
-    return absl::Status(
-        credentials.status().code(),
-        absl::StrCat(NameOf(call), ": ", std::string(credentials.status().message())));
+    return Named(NameOf(call), credentials.status());
   }
   const BucketPlace place = PlaceOf(*endpoint, bucket_);
   const absl::Time now = world_.pauses->Now();
@@ -107,8 +126,7 @@ absl::StatusOr<HttpResponse> S3Client::SendOnce(const Call& call,
                                   kSlowestBytesPerSecond);
   absl::StatusOr<HttpResponse> response = world_.http->Send(request);
   if (!response.ok()) {
-    return absl::Status(response.status().code(),
-                        absl::StrCat(NameOf(call), ": ", std::string(response.status().message())));
+    return Named(NameOf(call), response.status());
   }
   if (response->status / 100 == 2) {
     if (call.check == nullptr) return response;
@@ -219,7 +237,7 @@ absl::StatusOr<std::vector<ListedObject>> S3Client::List(const std::string& pref
     const absl::StatusOr<HttpResponse> response = Send(call);
     if (!response.ok()) return response.status();
     absl::StatusOr<ListPage> page = ParseListPage(response->body);
-    if (!page.ok()) return page.status();
+    if (!page.ok()) return Named(NameOf(call), page.status());
     for (ListedObject& object : page->objects) {
       if (absl::StartsWith(object.key, prefix)) objects.push_back(std::move(object));
     }
@@ -239,7 +257,8 @@ absl::StatusOr<std::string> S3Client::BeginUpload(const std::string& key, const 
   if (!tag.empty()) call.headers.push_back({kTagHeader, tag});
   const absl::StatusOr<HttpResponse> response = Send(call);
   if (!response.ok()) return response.status();
-  return ParseUploadId(response->body);
+  absl::StatusOr<std::string> id = ParseUploadId(response->body);
+  return id.ok() ? id : Named(NameOf(call), id.status());
 }
 
 absl::StatusOr<std::string> S3Client::UploadPart(const PendingUpload& upload, int number,
@@ -295,7 +314,7 @@ absl::StatusOr<std::vector<PendingUpload>> S3Client::ListUploads(const std::stri
     const absl::StatusOr<HttpResponse> response = Send(call);
     if (!response.ok()) return response.status();
     absl::StatusOr<UploadsPage> page = ParseUploadsPage(response->body);
-    if (!page.ok()) return page.status();
+    if (!page.ok()) return Named(NameOf(call), page.status());
     for (PendingUpload& upload : page->uploads) {
       if (absl::StartsWith(upload.key, prefix)) uploads.push_back(std::move(upload));
     }

@@ -84,7 +84,7 @@ class S3Client {
   struct Call {
     std::string method;
     std::string key;  // empty: the bucket
-    std::vector<std::pair<std::string, std::string>> query;
+    HttpQuery query;
     HttpHeaders headers;
     absl::string_view body;
     int64_t max_body_bytes = 1 << 20;

@@ -75,12 +75,10 @@ Meaning MeaningOf(const FailedCall& call, const Credentials& credentials) {
   }
   if (call.status == 401 || call.status == 403) {
     return {Code::kPermissionDenied,
-            absl::StrCat("allow ", mine,
-                         " s3:GetObject, s3:PutObject, s3:DeleteObject, "
-                         "s3:AbortMultipartUpload on s3://",
-                         call.bucket,
-                         "/... and s3:ListBucket, "
-                         "s3:ListBucketMultipartUploads on the bucket, as far as they are needed")};
+            absl::StrCat(mine, " need ", call.right,
+                         call.right == kReadRight
+                             ? ", or the object does not exist and they lack s3:ListBucket"
+                             : "")};
   }
   if (IsOneOf(code, kFull) || call.status == 507) {
     return {Code::kResourceExhausted, "make room there, or raise the quota"};

@@ -9,9 +9,12 @@
 
 namespace espalier::s3 {
 
+inline constexpr char kReadRight[] = "s3:GetObject";
+
 struct FailedCall {
   std::string name;    // "GET s3://bucket/key"
   std::string bucket;  // also for remedies
+  std::string right;   // what the credentials need for it, as "s3:PutObject"
   int status = 0;
   ErrorAnswer error;
   std::string bucket_region;  // x-amz-bucket-region

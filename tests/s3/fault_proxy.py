@@ -151,18 +151,18 @@ class Server(ThreadingHTTPServer):
 
 
 class FaultProxy:
-    """Listens on a free port of the loopback while it is entered."""
+    """Listens on a free port of `host` while it is entered."""
 
-    def __init__(self, target, certificate=None):
+    def __init__(self, target, certificate=None, host="127.0.0.1"):
         """certificate: file with a certificate and its key, to be reached over TLS."""
-        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server = Server((host, 0), Handler)
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
             self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
         self.server.target = target
         self.server.rules = self.rules = Rules()
-        self.url = f"{'https' if certificate else 'http'}://127.0.0.1:{self.server.server_port}"
+        self.url = f"{'https' if certificate else 'http'}://{host}:{self.server.server_port}"
 
     def __enter__(self):
         threading.Thread(target=self.server.serve_forever, daemon=True).start()

@@ -20,8 +20,9 @@ class S3Server:
     `rules` (the faults), `environment` (variables of a user who may do everything),
     `stranger` (of one who may do nothing), `web_identity` (of the role; the token's file is in `folder`)."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, host="127.0.0.1"):
+        """host: the address that the proxy listens on, as other hosts reach it."""
+        self.folder, self.host = folder, host
 
     def __enter__(self):
         os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = "3"  # lists have several pages
@@ -36,7 +37,7 @@ class S3Server:
         self.moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self.moto.start()
         host, port = self.moto.get_host_and_port()
-        self.proxy = FaultProxy((host, port)).__enter__()
+        self.proxy = FaultProxy((host, port), host=self.host).__enter__()
         self.ca = os.path.join(self.folder, "certificate.pem")
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc", "-days", "2",
                         "-subj", "/CN=S3 of the test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", self.ca + ".key",

@@ -288,10 +288,10 @@ TEST_F(S3StoreTest, RefusalsSayWhatToDo) {
                                      Not(HasSubstr("wrong/secret"))));
   const absl::Status stranger = put(TestWorld("S3_STRANGER_"));
   EXPECT_TRUE(absl::IsPermissionDenied(stranger)) << stranger;
-  EXPECT_THAT(Told(stranger), AllOf(HasSubstr("403 AccessDenied"), HasSubstr("s3:PutObject")));
+  EXPECT_THAT(Told(stranger), AllOf(HasSubstr("403 AccessDenied"), HasSubstr("need s3:PutObject")));
   // HEAD has no text; the error says as much nevertheless.
   EXPECT_THAT(Told(NewStore(prefix_, TestWorld("S3_STRANGER_"))->Open("job/x").status()),
-              HasSubstr("403 AccessDenied"));
+              AllOf(HasSubstr("403 AccessDenied"), HasSubstr("need s3:GetObject")));
   const absl::Status none = put(with("AWS_ACCESS_KEY_ID", ""));
   EXPECT_TRUE(absl::IsFailedPrecondition(none)) << none;
 
