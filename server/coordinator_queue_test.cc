@@ -45,7 +45,6 @@ class CoordinatorQueueTest : public CoordinatorFixture {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return reply;
   }
-  static bool Trains(const v1::Job& job) { return job.state() == v1::RUNNING && job.steps_done() > 0; }
 };
 
 TEST_F(CoordinatorQueueTest, ATimeLimitEndsAJobThatGoesOnFromWhatItHasTrained) {
@@ -81,9 +80,9 @@ TEST_F(CoordinatorQueueTest, ALimitOfAResumedJobBeginsAnew) {
   const std::string id = Submit(request);
   const int64_t first = WaitForEnd(id).job().checkpoint_step();
   Resume(id);
-  const v1::Job job =
-      WaitFor(id, [](const v1::Job& j) { return j.attempts() == 2 && j.state() >= v1::SUCCEEDED; })
-          .job();
+  const v1::Job job = WaitFor(id, [](const v1::Job& j) {
+                        return j.attempts() == 2 && j.state() >= v1::SUCCEEDED;
+                      }).job();
   EXPECT_GT(job.checkpoint_step(), first + 5);
   EXPECT_LT(job.running_seconds(), 5);
 }

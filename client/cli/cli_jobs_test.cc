@@ -11,7 +11,7 @@ TEST_F(CliTest, JobsAreTheNewestOnesAndTheRestIsCounted) {
   fake_.state()->more_jobs = 79;  // 80 with job-1; more-79 is the newest
   EXPECT_EQ(Run({"jobs"}), kExitOk) << err_.str();
   const std::string all = out_.str();
-  EXPECT_THAT(all, HasSubstr("30 older jobs are not shown; --limit=N shows more, --limit=0 all"));
+  EXPECT_THAT(all, HasSubstr("30 older ones are not shown; --limit=N shows more, --limit=0 all"));
   EXPECT_THAT(all, Not(HasSubstr("more-29 ")));
   EXPECT_LT(all.find("more-30 "), all.find("more-31 "));
   EXPECT_LT(all.find("more-78 "), all.find("more-79 "));
@@ -19,7 +19,7 @@ TEST_F(CliTest, JobsAreTheNewestOnesAndTheRestIsCounted) {
 
   EXPECT_EQ(Run({"jobs", "--limit=12", "--newest-first"}), kExitOk) << err_.str();
   EXPECT_LT(out_.str().find("more-79 "), out_.str().find("more-78 "));
-  EXPECT_THAT(out_.str(), HasSubstr("68 older jobs are not shown"));
+  EXPECT_THAT(out_.str(), HasSubstr("68 older ones are not shown"));
 
   EXPECT_EQ(Run({"jobs", "--limit=0"}), kExitOk) << err_.str();
   EXPECT_LT(out_.str().find("job-1 "), out_.str().find("more-1 "));

@@ -19,12 +19,12 @@
 namespace espalier {
 namespace {
 
-constexpr int64_t kDefaultLimit = 50;
+constexpr int64_t kJobsShown = 50;
 // Flags that select the jobs of a list.
 constexpr const char* kListFlags[] = {"state", "owner", "name",  "model",
                                       "since", "until", "limit", "newest-first"};
 
-std::string Time(int64_t unix_ms) {
+std::string JobTime(int64_t unix_ms) {
   if (unix_ms == 0) return "";
   return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(unix_ms),
                           absl::LocalTimeZone());
@@ -39,7 +39,7 @@ std::string StateCell(v1::JobState state, const Style& style) {
 }
 
 // Which jobs the flags of list select.
-absl::StatusOr<v1::ListJobsRequest> ListRequestOf(const ParsedFlags& flags) {
+absl::StatusOr<v1::ListJobsRequest> JobListRequestOf(const ParsedFlags& flags) {
   v1::ListJobsRequest request;
   for (const std::string& text : flags.Values("state")) {
     for (const absl::string_view name : absl::StrSplit(text, ',')) {
@@ -81,10 +81,10 @@ bool IsFiltered(const v1::ListJobsRequest& request) {
 absl::Status ListJobs(Context& context, Client* client) {
   const ParsedFlags& flags = context.flags();
   const bool newest_first = flags.Has("newest-first");
-  auto request = ListRequestOf(flags);
+  auto request = JobListRequestOf(flags);
   if (!request.ok()) return request.status();
   // Scripts get all, unless they want fewer.
-  const int64_t limit = flags.Int("limit", context.json() ? 0 : kDefaultLimit);
+  const int64_t limit = flags.Int("limit", context.json() ? 0 : kJobsShown);
   // The newest ones, of which the last line is the newest unless they are to come first.
   request->set_newest_first(limit > 0 || newest_first);
   auto reply = client->ListJobs(*request, limit);
@@ -119,7 +119,7 @@ absl::Status ListJobs(Context& context, Client* client) {
          job.median_step_seconds() > 0
              ? FormatSeconds(job.median_step_seconds(), context.terminal().unicode)
              : "",
-         job.best_step() > 0 ? absl::StrCat(job.best_step()) : "", Time(job.created_unix_ms()),
+         job.best_step() > 0 ? absl::StrCat(job.best_step()) : "", JobTime(job.created_unix_ms()),
          Printable(job.output_model()), Printable(job.owner()), Printable(job.error())});
   }
   const bool all = !IsFiltered(*request);
@@ -127,7 +127,7 @@ absl::Status ListJobs(Context& context, Client* client) {
                     : all          ? "no jobs yet; submit one: espalier train\n"
                                    : "no such jobs\n");
   if (const int64_t more = reply->matching() - reply->jobs_size(); more > 0) {
-    context.out() << more << " older jobs are not shown; --limit=N shows more, --limit=0 all\n";
+    context.out() << more << " older ones are not shown; --limit=N shows more, --limit=0 all\n";
   }
   context.out() << std::flush;
   return absl::OkStatus();
@@ -169,9 +169,10 @@ absl::Status Get(Context& context, Client* client, const std::string& id) {
       << StateCell(job.state(), context.style()) << ", step " << job.steps_done() << " of "
       << job.total_steps() << ", checkpoint at " << job.checkpoint_step() << ", attempt "
       << job.attempts() << "\n"
-      << "created " << Time(job.created_unix_ms())
-      << (job.started_unix_ms() != 0 ? ", started " : "") << Time(job.started_unix_ms())
-      << (job.finished_unix_ms() != 0 ? ", finished " : "") << Time(job.finished_unix_ms()) << "\n";
+      << "created " << JobTime(job.created_unix_ms())
+      << (job.started_unix_ms() != 0 ? ", started " : "") << JobTime(job.started_unix_ms())
+      << (job.finished_unix_ms() != 0 ? ", finished " : "") << JobTime(job.finished_unix_ms())
+      << "\n";
   ShowQueueAndTimes(out, job);
   if (!job.checkpoints_paused().empty()) {
     out << context.style().Yellow("checkpoints are paused: ")

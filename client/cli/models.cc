@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kDefaultLimit = 100;
+constexpr int64_t kArtifactsShown = 100;
 
 std::string KindName(v1::Artifact::Kind kind) {
   return absl::AsciiStrToLower(v1::Artifact::Kind_Name(kind));
@@ -49,7 +49,7 @@ absl::Status ShowModel(Context& context, const v1::Artifact& artifact, const std
 }
 
 // Which artifacts the flags of list select.
-absl::StatusOr<v1::ListArtifactsRequest> ListRequestOf(const ParsedFlags& flags) {
+absl::StatusOr<v1::ListArtifactsRequest> ArtifactListRequestOf(const ParsedFlags& flags) {
   v1::ListArtifactsRequest request;
   if (flags.Has("kind")) {
     auto kind = NamedKind(flags.Text("kind"));
@@ -74,10 +74,10 @@ absl::StatusOr<v1::ListArtifactsRequest> ListRequestOf(const ParsedFlags& flags)
 }
 
 absl::Status ListModels(Context& context, Client* client) {
-  auto request = ListRequestOf(context.flags());
+  auto request = ArtifactListRequestOf(context.flags());
   if (!request.ok()) return request.status();
   const auto reply = client->ListArtifacts(
-      *request, context.flags().Int("limit", context.json() ? 0 : kDefaultLimit));
+      *request, context.flags().Int("limit", context.json() ? 0 : kArtifactsShown));
   if (!reply.ok()) return reply.status();
   if (context.json()) {
     nlohmann::ordered_json json;

@@ -31,8 +31,8 @@ absl::Status JobRunner::List(const v1::ListJobsRequest& request, const Caller& c
   std::vector<std::string> changing;
   {
     absl::MutexLock lock(&mutex_);
-    absl::StatusOr<JobIndex::Page> found = index_.List(
-        request, [&](const std::string& owner) { return caller.MayUse(owner); });
+    absl::StatusOr<JobIndex::Page> found =
+        index_.List(request, [&](const std::string& owner) { return caller.MayUse(owner); });
     if (!found.ok()) return found.status();
     page = *std::move(found);
     for (const std::string& id : page.ids) {
