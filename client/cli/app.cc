@@ -139,7 +139,7 @@ std::vector<Command> AllCommands() {
           UnserveCommand(),   GenerateCommand(), ChatCommand(),     EmbedCommand(),
           PredictCommand(),   EvaluateCommand(), BenchCommand(),    VerifyLosslessCommand(),
           BoostTuneCommand(), BackupCommand(),   TokenCommand(),    LoginCommand(),
-          VersionCommand()};
+          SlurmCommand(),     LaunchCommand(),   VersionCommand()};
 }
 
 Context::Context(const Environment& environment, ParsedFlags flags)

@@ -121,6 +121,8 @@ Command BoostTuneCommand();
 Command BackupCommand();
 Command TokenCommand();
 Command LoginCommand();
+Command SlurmCommand();
+Command LaunchCommand();
 Command VersionCommand();
 
 std::vector<Command> AllCommands();

@@ -1,0 +1,70 @@
+#include "client/cli/cli_fixture.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST_F(CliTest, SlurmScriptHasWhatIsAskedFor) {
+  ASSERT_EQ(Run({"slurm", "script", "--nodes=2", "--gpus=4", "--cpus-per-task=8", "--mem=64G",
+                 "--time=2-00", "--partition=long", "--", "train", "--model=llama:tiny", "-d",
+                 "it's a book.txt", "--steps=3"}),
+            kExitOk)
+      << err_.str();
+  const std::string script = out_.str();
+  for (const char* const line :
+       {"#!/bin/bash\n", "#SBATCH --nodes=2\n", "#SBATCH --ntasks-per-node=4 ",
+        "#SBATCH --gpus-per-node=4 ", "#SBATCH --cpus-per-task=8\n", "#SBATCH --mem=64G\n",
+        "#SBATCH --time=2-00\n", "#SBATCH --partition=long\n", "#SBATCH --requeue\n",
+        "#SBATCH --signal=B:USR1@120 ", "srun --label --cpus-per-task=$SLURM_CPUS_PER_TASK ",
+        "train --model=llama:tiny -d 'it'\\''s a book.txt' --steps=3\n"}) {
+    EXPECT_THAT(script, HasSubstr(line));
+  }
+  EXPECT_THAT(script, Not(HasSubstr("account")));
+}
+
+TEST_F(CliTest, SlurmScriptChecksTheTraining) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"--"}, "missing: a training command"},
+      {{"--", "serve", "llm"}, "\"serve\" is no training command"},
+      {{"--", "train", "--stps=3"}, "did you mean --steps?"},
+      {{"--", "train", "--detach"}, "train --detach: a batch job submits its training"},
+      {{"--", "train", "--coordinator=a:1"}, "train --coordinator"},
+      {{"--gpus=2", "--ntasks-per-node=3", "--", "train"}, "each worker needs a GPU of its own"},
+      {{"--account=me\n#SBATCH --uid=0", "--", "train"}, "edit the batch file instead"},
+  };
+  for (const auto& [args, message] : cases) {
+    std::vector<std::string> words = {"slurm", "script"};
+    words.insert(words.end(), args.begin(), args.end());
+    EXPECT_EQ(Run(words), kExitUsage);
+    EXPECT_THAT(err_.str(), HasSubstr(message));
+  }
+}
+
+TEST_F(CliTest, SlurmRunAndWorkerBelongIntoABatchJob) {
+  EXPECT_EQ(Run({"slurm", "run", "--workers=srun x", "--", "train", "--model=llama:tiny"}),
+            kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("this is no job of SLURM"));
+  EXPECT_EQ(Run({"slurm", "worker"}), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("ESPALIER_COORDINATOR is not set"));
+}
+
+TEST_F(CliTest, LaunchSshNeedsPrograms) {
+  std::ofstream(home_ + "/hosts") << "a\n";
+  EXPECT_EQ(Run({"launch", "ssh", home_ + "/hosts"}), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("--bundle=FILE"));
+  EXPECT_EQ(Run({"launch", "ssh", home_ + "/hosts", "--stop"}), kExitNotFound);
+  EXPECT_THAT(err_.str(), HasSubstr("nothing is running of"));
+  EXPECT_EQ(Run({"launch", "ssh", home_ + "/none", "--remote-bin=/opt"}), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("cannot read"));
+}
+
+TEST_F(CliTest, CheckpointOfAJob) {
+  EXPECT_EQ(Run({"jobs", "checkpoint", "job-1"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("job job-1 has a checkpoint of step 2"));
+  EXPECT_EQ(Run({"jobs", "list", "--timeout=3"}), kExitUsage);
+}
+
+}  // namespace
+}  // namespace espalier

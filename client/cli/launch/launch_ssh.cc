@@ -1,0 +1,515 @@
+// `espalier launch ssh`: a coordinator and workers on hosts that ssh reaches.
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "client/cli/daemon.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/launch/bundle.h"
+#include "client/cli/launch/host_file.h"
+#include "client/cli/launch/launch.h"
+#include "client/cli/launch/launch_record.h"
+#include "client/cli/launch/remote_shell.h"
+#include "client/cli/launch/signal_queue.h"
+#include "client/cli/launch/slurm_script.h"
+#include "client/cli/launch/ssh_scripts.h"
+#include "client/terminal/table.h"
+#include "client/terminal/text.h"
+
+namespace espalier {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kAnswerSeconds = 60;
+constexpr double kCopySeconds = 1800;
+constexpr int kReadySeconds = 90;
+constexpr int kStopSeconds = 40;
+constexpr double kCheckEvery = 3;
+constexpr double kJoinSeconds = 600;
+constexpr char kCoordinatorName[] = "coordinator";
+
+// The environment of commands that talk to a launch's coordinator.
+Environment EnvironmentOf(const Context& context, const std::string& home, const std::string& id) {
+  Environment environment = context.env();
+  environment.getenv = [folder = LaunchHome(home, id),
+                        before = environment.getenv](const char* name) -> const char* {
+    static constexpr const char* kOthers[] = {"ESPALIER_COORDINATOR", "ESPALIER_HTTP",
+                                              "ESPALIER_TOKEN", "ESPALIER_TOKEN_FILE",
+                                              "ESPALIER_CA_FILE"};
+    const absl::string_view wanted = name;
+    if (wanted == "ESPALIER_HOME") return folder.c_str();
+    if (std::find(std::begin(kOthers), std::end(kOthers), wanted) != std::end(kOthers)) return "";
+    return before(name);
+  };
+  return environment;
+}
+
+Context ContextOf(const Context& context, const std::string& home, const std::string& id) {
+  return Context(EnvironmentOf(context, home, id), *ParseFlags(CommonFlags(), {}));
+}
+
+// What is known of a host before anything is started there.
+struct Host {
+  LaunchHost given;
+  std::string own_address;    // of the host, as this one reaches it
+  std::string asker_address;  // of this one, as the host sees it
+  bool systemd = false;
+  bool has_bundle = false;
+  int64_t memory = 0;  // bytes
+  int cpus = 1;
+  std::vector<std::string> devices;
+};
+
+class SshLaunch {
+ public:
+  SshLaunch(Context* context, std::string hosts_file)
+      : context_(*context),
+        home_(fs::absolute(context->home()).string()),
+        hosts_file_(std::move(hosts_file)),
+        shell_(context->flags().Text("ssh", "ssh"), [this] { return Interrupted(); }) {
+    record_.id = LaunchId(hosts_file_);
+    record_.hosts_file = fs::absolute(hosts_file_).string();
+    record_.ssh = shell_.ssh();
+  }
+
+  // Starts everything; what was started before an error ends again.
+  absl::Status Start() {
+    if (auto before = ReadLaunchRecord(home_, record_.id); before.ok()) {
+      return absl::AlreadyExistsError(
+          absl::StrCat(hosts_file_, " has been launched already; its coordinator: ",
+                       before->coordinator.empty() ? "not ready" : before->coordinator,
+                       "; stop it: espalier launch ssh ", hosts_file_, " --stop"));
+    }
+    absl::Status status = ReadHosts();
+    if (status.ok()) status = Probe();
+    if (status.ok()) status = CopyBundle();
+    if (status.ok()) status = StartCoordinator();
+    if (status.ok()) status = StartWorkers();
+    if (status.ok()) status = AwaitWorkers();
+    if (status.ok()) return status;
+    interrupted_ = false;  // for what follows
+    stopping_ = true;
+    if (!record_.processes.empty()) {
+      Say("stop", "the start has failed; stopping what was started");
+      if (absl::Status stopped = StopAll(); !stopped.ok()) {
+        return absl::Status(status.code(), absl::StrCat(status.message(), "\n", stopped.message()));
+      }
+    }
+    return status;
+  }
+
+  void Describe() {
+    if (context_.json()) {
+      nlohmann::ordered_json json;
+      json["event"] = "launched";
+      json["coordinator"] = record_.coordinator;
+      json["home"] = LaunchHome(home_, record_.id);
+      json["data"] = record_.data;
+      for (const StartedProcess& process : record_.processes) {
+        json["processes"].push_back({{"host", process.host.empty() ? "here" : process.host},
+                                     {"name", process.name},
+                                     {"worker", process.worker},
+                                     {"device", process.device}});
+      }
+      context_.Line(json);
+      return;
+    }
+    Table table({{"host"}, {"process"}, {"worker"}, {"device"}});
+    for (const StartedProcess& process : record_.processes) {
+      table.Row({process.host.empty() ? "this host" : process.host, process.name, process.worker,
+                 process.device});
+    }
+    context_.out() << table.Render(context_.terminal()) << "coordinator: " << record_.coordinator
+                   << ", its data: " << record_.data
+                   << "\nuse it:  export ESPALIER_HOME=" << LaunchHome(home_, record_.id)
+                   << "\nstop it: espalier launch ssh " << Printable(hosts_file_) << " --stop"
+                   << std::endl;
+  }
+
+  absl::Status Stop() {
+    auto record = ReadLaunchRecord(home_, record_.id);
+    if (absl::IsNotFound(record.status())) {
+      return absl::NotFoundError(absl::StrCat("nothing is running of ", hosts_file_,
+                                              "; `espalier launch ssh ", hosts_file_,
+                                              "` starts it"));
+    }
+    if (!record.ok()) return record.status();
+    record_ = *std::move(record);
+    stopping_ = true;
+    return StopAll();
+  }
+
+ private:
+  void Say(const std::string& event, const std::string& text) {
+    if (context_.json()) {
+      nlohmann::ordered_json line;
+      line["event"] = event;
+      line["text"] = text;
+      context_.Line(line);
+    } else {
+      context_.out() << text << std::endl;
+    }
+  }
+
+  bool Interrupted() {
+    // What is being stopped is stopped to the end.
+    if (signals_.Wait(1) != 0 && !stopping_) interrupted_ = true;
+    return interrupted_;
+  }
+
+  absl::Status ReadHosts() {
+    auto text = ReadNonemptyFile(hosts_file_);
+    if (!text.ok()) return text.status();
+    auto hosts = ParseHostFile(*text);
+    if (!hosts.ok()) {
+      return UsageError(absl::StrCat(hosts_file_, ": ", hosts.status().message()));
+    }
+    for (LaunchHost& given : *hosts) {
+      Host host;
+      host.given = std::move(given);
+      hosts_.push_back(std::move(host));
+    }
+    const bool installed = context_.flags().Has("remote-bin");
+    for (const char* const flag : {"remote-bin", "data-dir"}) {
+      if (context_.flags().Text(flag).find_first_of("\"$`\\\n") == std::string::npos) continue;
+      return UsageError(absl::StrCat("--", flag, ": a path without quotes, $ and \\ is expected"));
+    }
+    if (installed && context_.flags().Has("bundle")) {
+      return UsageError(
+          "--bundle copies the programs, --remote-bin says that they are there: give "
+          "one of them");
+    }
+    if (installed) return absl::OkStatus();
+    auto bundle = FindBundle(context_.flags().Text("bundle"), context_.env().program);
+    if (!bundle.ok()) return bundle.status();
+    bundle_ = *std::move(bundle);
+    return absl::OkStatus();
+  }
+
+  // All errors at once: who launches on a hundred hosts wants to know of all that fail.
+  absl::Status First(const std::vector<absl::StatusOr<std::string>>& results) {
+    std::vector<std::string> errors;
+    absl::Status first = absl::OkStatus();
+    for (const auto& result : results) {
+      if (result.ok()) continue;
+      if (first.ok()) first = result.status();
+      errors.emplace_back(result.status().message());
+    }
+    if (first.ok() || IsInterrupted(first) || errors.size() == 1) return first;
+    return absl::Status(first.code(), absl::StrJoin(errors, "\n"));
+  }
+
+  absl::Status Probe() {
+    std::vector<RemoteCall> calls;
+    for (const Host& host : hosts_) {
+      calls.push_back({host.given.address, "look at it", ProbeScript(bundle_.key), ""});
+    }
+    const auto results = shell_.Run(calls, kAnswerSeconds);
+    if (absl::Status s = First(results); !s.ok()) return s;
+    for (size_t i = 0; i < hosts_.size(); ++i) {
+      Host& host = hosts_[i];
+      Answers answers = ReadAnswers(*results[i]);
+      if (answers["machine"] != "Linux x86_64") {
+        return absl::FailedPreconditionError(absl::StrCat(host.given.address, " is \"",
+                                                          Printable(answers["machine"]),
+                                                          "\"; Espalier runs on Linux x86_64"));
+      }
+      host.own_address = answers["here"];
+      host.asker_address = answers["there"];
+      host.systemd = answers["runner"] == "systemd";
+      host.has_bundle = answers["bundle"] == "yes";
+      int gpus = 0;
+      if (!absl::SimpleAtoi(answers["gpus"], &gpus)) gpus = 0;
+      if (!absl::SimpleAtoi(answers["cpus"], &host.cpus)) host.cpus = 1;
+      if (!absl::SimpleAtoi(answers["memory"], &host.memory)) host.memory = 0;
+      host.memory *= 1024;
+      if (host.own_address.empty()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(host.given.address,
+                         ": its sshd does not say at which address it was reached "
+                         "(SSH_CONNECTION)"));
+      }
+      auto devices = DevicesOf(host.given, gpus);
+      if (!devices.ok()) return UsageError(std::string(devices.status().message()));
+      host.devices = *std::move(devices);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CopyBundle() {
+    const absl::Cleanup remove = [&] {
+      std::error_code ignored;
+      if (bundle_.temporary) fs::remove(bundle_.file, ignored);
+    };
+    std::vector<RemoteCall> calls;
+    for (const Host& host : hosts_) {
+      if (bundle_.key.empty() || host.has_bundle) continue;
+      calls.push_back(
+          {host.given.address, "unpack the bundle", UnpackScript(bundle_.key), bundle_.file});
+    }
+    if (calls.empty()) return absl::OkStatus();
+    std::error_code error;
+    Say("copy", absl::StrCat("copying the programs to ", calls.size(),
+                             calls.size() == 1 ? " host, " : " hosts, ",
+                             FormatBytes(static_cast<double>(fs::file_size(bundle_.file, error)))));
+    return First(shell_.Run(calls, kCopySeconds));
+  }
+
+  std::string Program(const std::string& name) const {
+    if (context_.flags().Has("remote-bin")) {
+      return absl::StrCat(context_.flags().Text("remote-bin"), "/", name);
+    }
+    return absl::StrCat(BundleFolder(bundle_.key), "/", name);
+  }
+
+  RemoteProcess ProcessOf(const std::string& name, const std::string& program, bool systemd) const {
+    RemoteProcess process;
+    process.launch = record_.id;
+    process.name = name;
+    process.program = Program(program);
+    process.systemd = systemd;
+    return process;
+  }
+
+  absl::Status Keep(StartedProcess process) {
+    // Before it starts: whatever comes then, it is stopped.
+    record_.processes.push_back(std::move(process));
+    return WriteLaunchRecord(home_, record_);
+  }
+
+  absl::Status StartCoordinator() {
+    const bool here = context_.flags().Has("coordinator-here");
+    const Host& first = hosts_[0];
+    RemoteProcess process = ProcessOf(kCoordinatorName, "espalierd", !here && first.systemd);
+    if (here) {
+      auto program = FindProgram(context_.env().program, "server", "espalierd");
+      if (!program.ok()) return program.status();
+      process.program = *program;
+    }
+    process.flags = {"--data-dir=" + context_.flags().Text("data-dir", "{LAUNCH}/data"),
+                     "--tls=auto", "--listen=0.0.0.0:0",
+                     "--http-listen=", "--ready-file={LAUNCH}/coordinator.ready"};
+    const std::string host = here ? "" : first.given.address;
+    if (absl::Status s = Keep({host, kCoordinatorName, "", ""}); !s.ok()) return s;
+    auto started =
+        shell_.RunOne({host, "start the coordinator", StartScript(process), ""}, kAnswerSeconds);
+    if (!started.ok()) return started.status();
+    auto ready =
+        shell_.RunOne({host, "start the coordinator", AwaitReadyScript(process, kReadySeconds), ""},
+                      kReadySeconds + kAnswerSeconds);
+    if (!ready.ok()) return ready.status();
+    Answers answers = ReadAnswers(*ready);
+    const std::string port = answers["grpc"].substr(answers["grpc"].rfind(':') + 1);
+    record_.coordinator = absl::StrCat(here ? first.asker_address : first.own_address, ":", port);
+    record_.data = absl::StrReplaceAll(context_.flags().Text("data-dir", "{LAUNCH}/data"),
+                                       {{"{LAUNCH}", answers["folder"]}});
+    std::string ca, key;
+    if (!absl::Base64Unescape(answers["ca"], &ca) || !absl::Base64Unescape(answers["key"], &key) ||
+        key.empty()) {
+      return absl::InternalError("the coordinator's CA and key did not arrive");
+    }
+    if (absl::Status s = WriteLaunchHome(home_, record_, ca, key); !s.ok()) return s;
+    Say("coordinator", absl::StrCat("coordinator on ", here ? "this host" : NameOf(first.given),
+                                    ": ", record_.coordinator));
+    return WriteLaunchRecord(home_, record_);
+  }
+
+  // A token with which each of the workers can join once.
+  absl::StatusOr<std::string> MakeToken(int workers) {
+    Context own = ContextOf(context_, home_, record_.id);
+    auto client = own.client();
+    absl::Status status = client.status();
+    if (status.ok()) {
+      v1::CreateTokenRequest request;
+      request.add_roles("worker");
+      request.set_ttl_seconds(kJoinSeconds);
+      request.set_uses(workers);
+      auto token = (*client)->CreateToken(request);
+      if (token.ok()) return token->text();
+      status = token.status();
+    }
+    if (!IsUnreachable(status)) return status;
+    return absl::UnavailableError(absl::StrCat(
+        "this host cannot reach the coordinator: ", status.message(), "\nremedy: let TCP to ",
+        record_.coordinator.substr(0, record_.coordinator.rfind(':')),
+        " through from here, or start the coordinator here with --coordinator-here"));
+  }
+
+  absl::Status StartWorkers() {
+    int workers = 0;
+    for (const Host& host : hosts_) workers += static_cast<int>(host.devices.size());
+    auto token = MakeToken(workers);
+    if (!token.ok()) return token.status();
+    std::vector<RemoteCall> calls;
+    for (const Host& host : hosts_) {
+      const int count = static_cast<int>(host.devices.size());
+      for (int slot = 0; slot < count; ++slot) {
+        const std::string name = absl::StrCat("worker-", slot);
+        RemoteProcess process = ProcessOf(name, "espalier-worker", host.systemd);
+        const std::string shown = NameOf(host.given) + (slot > 0 ? absl::StrCat("-", slot) : "");
+        const std::string& device = host.devices[static_cast<size_t>(slot)];
+        process.flags = {"--coordinator=" + record_.coordinator,
+                         "--join-file={LAUNCH}/" + name + ".secret", "--name=" + shown,
+                         "--device=" + device,
+                         absl::StrCat("--threads=", std::max(1, host.cpus / count))};
+        process.secret = *token;
+        if (context_.flags().Has("trusted-network")) {
+          process.flags.emplace_back("--trusted-network");
+        }
+        if (device == "cpu" && host.memory > 0) {
+          process.flags.push_back(absl::StrCat("--memory-limit=", host.memory / count / 4 * 3));
+        }
+        if (absl::Status s = Keep({host.given.address, name, shown, device}); !s.ok()) return s;
+        calls.push_back({host.given.address, "start worker " + shown, StartScript(process), ""});
+      }
+    }
+    return First(shell_.Run(calls, kAnswerSeconds));
+  }
+
+  // Fails if a worker has ended: with what it said last, which is why.
+  absl::Status CheckWorkers(const std::set<std::string>& joined) {
+    std::vector<RemoteCall> calls;
+    for (const StartedProcess& process : record_.processes) {
+      if (process.worker.empty() || joined.count(process.worker) != 0) continue;
+      calls.push_back({process.host, "run worker " + process.worker,
+                       CheckScript(record_.id, process.name), ""});
+    }
+    return First(shell_.Run(calls, kAnswerSeconds));
+  }
+
+  absl::Status AwaitWorkers() {
+    Context own = ContextOf(context_, home_, record_.id);
+    const std::function<double()>& seconds = context_.env().seconds;
+    const double limit = context_.flags().Number("timeout", 120);
+    const size_t wanted = record_.processes.size() - 1;
+    const double begin = seconds();
+    double checked = begin;
+    std::set<std::string> joined;
+    size_t said = 0;
+    while (!Interrupted()) {
+      auto client = own.client();
+      if (!client.ok()) return client.status();
+      auto status = (*client)->Status();
+      if (!status.ok()) return status.status();
+      joined.clear();
+      for (const v1::WorkerInfo& worker : status->workers()) {
+        if (worker.state() != v1::WorkerInfo::DEAD) joined.insert(worker.name());
+      }
+      if (joined.size() != said) {
+        said = joined.size();
+        Say("workers", absl::StrCat(said, " of ", wanted, " workers have joined"));
+      }
+      if (joined.size() >= wanted) return absl::OkStatus();
+      const double now = seconds();
+      if (now - checked > kCheckEvery) {
+        if (absl::Status s = CheckWorkers(joined); !s.ok()) return s;
+        checked = seconds();
+      }
+      if (now - begin > limit) {
+        std::vector<std::string> missing;
+        for (const StartedProcess& process : record_.processes) {
+          if (!process.worker.empty() && joined.count(process.worker) == 0) {
+            missing.push_back(process.worker);
+          }
+        }
+        return absl::DeadlineExceededError(
+            absl::StrCat("not within ", limit,
+                         " s: these workers have not joined: ", absl::StrJoin(missing, ", "),
+                         "; their logs: ~/.espalier/launch/", record_.id, "/worker-*.log there"));
+      }
+      if (signals_.Wait(200) != 0) interrupted_ = true;
+    }
+    return InterruptedError("interrupted");
+  }
+
+  // Workers first, so that they can leave.
+  absl::Status StopAll() {
+    std::vector<RemoteCall> workers, coordinator;
+    for (const StartedProcess& process : record_.processes) {
+      (process.worker.empty() ? coordinator : workers)
+          .push_back({process.host, "stop " + process.name,
+                      StopScript(record_.id, process.name, kStopSeconds), ""});
+    }
+    const RemoteShell shell(record_.ssh, [] { return false; });
+    auto results = shell.Run(workers, kStopSeconds + kAnswerSeconds);
+    for (auto& result : shell.Run(coordinator, kStopSeconds + kAnswerSeconds)) {
+      results.push_back(std::move(result));
+    }
+    int stopped = 0, absent = 0;
+    for (const auto& result : results) {
+      if (!result.ok()) continue;
+      (ReadAnswers(*result)["stopped"] == "yes" ? stopped : absent) += 1;
+    }
+    Say("stopped", absl::StrCat(stopped, stopped == 1 ? " process" : " processes", " stopped",
+                                absent > 0 ? absl::StrCat(", ", absent, " had ended before") : ""));
+    const absl::Status failed = First(results);
+    if (failed.ok()) {
+      RemoveLaunchRecord(home_, record_.id);
+      return failed;
+    }
+    return absl::Status(failed.code(), absl::StrCat(failed.message(),
+                                                    "\nwhat was not stopped is "
+                                                    "remembered: call --stop again"));
+  }
+
+  SignalQueue signals_;  // before the client's threads
+  Context& context_;
+  const std::string home_;
+  const std::string hosts_file_;
+  const RemoteShell shell_;
+  bool interrupted_ = false;
+  bool stopping_ = false;
+  Bundle bundle_;  // empty with --remote-bin
+  std::vector<Host> hosts_;
+  LaunchRecord record_;
+};
+
+absl::Status TrainOn(Context& context, const std::string& id,
+                     const std::vector<std::string>& words) {
+  const Command train = TrainCommand();
+  std::vector<FlagSpec> specs = train.flags;
+  for (FlagSpec& spec : CommonFlags()) specs.push_back(std::move(spec));
+  std::vector<std::string> args(words.begin() + 1, words.end());
+  if (context.json()) args.emplace_back("--json");
+  auto flags = ParseFlags(specs, args);
+  if (!flags.ok()) return flags.status();
+  Context own(EnvironmentOf(context, fs::absolute(context.home()).string(), id), *std::move(flags));
+  return train.run(own);
+}
+
+}  // namespace
+
+absl::Status LaunchSsh(Context& context, const std::vector<std::string>& words) {
+  if (words.empty()) {
+    return UsageError("missing: a hosts file, with a line per host: host [slots=N]");
+  }
+  const std::string& hosts_file = words[0];
+  const std::vector<std::string> train(words.begin() + 1, words.end());
+  if (context.flags().Has("stop")) {
+    if (!train.empty()) return UsageError("--stop starts no training");
+    return SshLaunch(&context, hosts_file).Stop();
+  }
+  if (!train.empty()) {
+    if (absl::Status s = CheckTrainWords(train, /*batch=*/false); !s.ok()) return s;
+  }
+  {
+    SshLaunch launch(&context, hosts_file);
+    if (absl::Status s = launch.Start(); !s.ok()) return s;
+    launch.Describe();
+  }
+  if (train.empty()) return absl::OkStatus();
+  return TrainOn(context, LaunchId(hosts_file), train);
+}
+
+}  // namespace espalier

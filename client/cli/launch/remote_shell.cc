@@ -1,0 +1,175 @@
+#include "client/cli/launch/remote_shell.h"
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/launch/child_process.h"
+#include "client/cli/launch/shell_quote.h"
+#include "client/terminal/text.h"
+
+namespace espalier {
+namespace {
+
+// sshd refuses more than ten connections that have not authenticated yet (MaxStartups).
+constexpr size_t kMostAtOnce = 16;
+constexpr int kSshFailed = 255;
+
+struct Remedy {
+  const char* said;
+  const char* remedy;
+};
+constexpr Remedy kRemedies[] = {
+    {"Host key verification failed",
+     "its host key is not known here: connect once by hand and compare the key, or add it to "
+     "~/.ssh/known_hosts"},
+    {"REMOTE HOST IDENTIFICATION HAS CHANGED",
+     "its host key is another one than before: find out why, then `ssh-keygen -R` the old one"},
+    {"Permission denied",
+     "it takes none of your keys, and passwords cannot be asked for here: copy a key there with "
+     "ssh-copy-id, load it with ssh-add, or name user and key in ~/.ssh/config"},
+    {"Could not resolve hostname", "check the name in the hosts file, or ~/.ssh/config"},
+    {"Connection refused", "no sshd listens there: start it, or name its port in ~/.ssh/config"},
+    {"timed out", "it does not answer: check that it runs, and that a firewall lets ssh through"},
+    {"No route to host", "check that it runs, and the network between here and there"},
+    {"Network is unreachable", "check the network between here and there"},
+    {"GLIBC_",
+     "its C library is older than the one of the machine on which the bundle was made: make the "
+     "bundle on the oldest system among your hosts (deploy/bundle.sh)"},
+    {"cannot execute: required file not found",
+     "its C library is another one (musl?): the programs need glibc"},
+    {"Exec format error",
+     "its processor is of another kind: the bundle is for this machine's kind"},
+    {"error while loading shared libraries",
+     "a library is missing there: use the bundle that deploy/bundle.sh makes"},
+    {"No space left on device", "its disk is full"},
+    {"xz: Cannot exec", "install xz-utils there, or give a bundle that is not compressed"},
+};
+
+std::string Shown(const std::string& errors) {
+  std::vector<std::string> lines =
+      absl::StrSplit(errors, absl::ByAnyChar("\r\n"), absl::SkipWhitespace());
+  constexpr size_t kLines = 8;
+  if (lines.size() > kLines) lines.erase(lines.begin(), lines.end() - kLines);
+  return Printable(absl::StrJoin(lines, "\n  "), true);
+}
+
+}  // namespace
+
+Answers ReadAnswers(absl::string_view output) {
+  Answers answers;
+  for (const absl::string_view line : absl::StrSplit(output, '\n')) {
+    const size_t equals = line.find('=');
+    if (equals == absl::string_view::npos) continue;
+    answers[std::string(line.substr(0, equals))] =
+        std::string(absl::StripAsciiWhitespace(line.substr(equals + 1)));
+  }
+  return answers;
+}
+
+absl::Status ExplainFailure(const RemoteCall& call, const std::string& ssh, int code,
+                            const std::string& errors) {
+  const std::string host = call.host.empty() ? "this host" : call.host;
+  std::string text = code == kSshFailed && !call.host.empty()
+                         ? absl::StrCat(host, ": `", ssh, " ", call.host, "` failed")
+                         : absl::StrCat(host, ": cannot ", call.what, " (exit code ", code, ")");
+  const std::string shown = Shown(errors);
+  if (!shown.empty()) absl::StrAppend(&text, ":\n  ", shown);
+  for (const Remedy& remedy : kRemedies) {
+    if (!absl::StrContains(errors, remedy.said)) continue;
+    absl::StrAppend(&text, "\nremedy: ", remedy.remedy);
+    break;
+  }
+  return absl::UnavailableError(text);
+}
+
+std::vector<absl::StatusOr<std::string>> RemoteShell::Run(const std::vector<RemoteCall>& calls,
+                                                          double seconds) const {
+  using Clock = std::chrono::steady_clock;
+  struct Running {
+    std::unique_ptr<ChildProcess> process;
+    Clock::time_point begin;
+  };
+  std::vector<absl::StatusOr<std::string>> results(calls.size(), absl::UnknownError(""));
+  std::map<size_t, Running> running;
+  size_t next = 0;
+  while (next < calls.size() || !running.empty()) {
+    if (interrupted_()) {
+      for (size_t i = 0; i < calls.size(); ++i) {
+        if (!results[i].ok()) results[i] = InterruptedError("interrupted");
+      }
+      return results;
+    }
+    while (next < calls.size() && running.size() < kMostAtOnce) {
+      const RemoteCall& call = calls[next];
+      ChildOptions options;
+      if (call.host.empty()) {
+        options.command = {"sh"};
+      } else {
+        options.command = absl::StrSplit(ssh_, ' ', absl::SkipEmpty());
+        // -T: no terminal. A key that needs a passphrase, or a new host key, fails at once.
+        for (const char* const word : {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"}) {
+          options.command.emplace_back(word);
+        }
+        options.command.push_back(call.host);
+        options.command.push_back("sh");
+      }
+      // Scripts go by standard input: other users see command lines.
+      if (call.input_file.empty()) {
+        options.command.push_back("-s");
+        options.input = call.script;
+      } else {
+        options.command.push_back("-c");
+        options.command.push_back(call.host.empty() ? call.script : ShellQuote(call.script));
+        options.input_file = call.input_file;
+      }
+      options.keep_output = true;
+      auto process = ChildProcess::Start(options);
+      if (process.ok()) {
+        running[next] = {*std::move(process), Clock::now()};
+      } else {
+        results[next] = process.status();
+      }
+      ++next;
+    }
+    for (auto it = running.begin(); it != running.end();) {
+      auto& [index, child] = *it;
+      const std::chrono::duration<double> waited = Clock::now() - child.begin;
+      if (!child.process->Ended() && waited.count() < seconds) {
+        ++it;
+        continue;
+      }
+      if (!child.process->Ended()) {
+        results[index] = absl::DeadlineExceededError(
+            absl::StrCat(calls[index].host, ": cannot ", calls[index].what, " within ", seconds,
+                         " s: ", Shown(child.process->errors())));
+      } else if (child.process->exit_code() == 0) {
+        results[index] = child.process->output();
+      } else {
+        const std::string errors = child.process->errors();
+        results[index] =
+            child.process->exit_code() == 127 && errors.empty()
+                ? absl::NotFoundError(
+                      absl::StrCat(ssh_,
+                                   " is not there; install openssh-client, or name another "
+                                   "client with --ssh"))
+                : ExplainFailure(calls[index], ssh_, child.process->exit_code(), errors);
+      }
+      it = running.erase(it);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return results;
+}
+
+absl::StatusOr<std::string> RemoteShell::RunOne(const RemoteCall& call, double seconds) const {
+  return Run({call}, seconds)[0];
+}
+
+}  // namespace espalier

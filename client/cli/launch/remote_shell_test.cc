@@ -1,0 +1,78 @@
+#include "client/cli/launch/remote_shell.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <string>
+
+namespace espalier {
+namespace {
+
+using ::testing::HasSubstr;
+
+const auto kNever = [] { return false; };
+
+// Its ssh runs the command here by a shell, as sshd does. The host "closed" refuses.
+RemoteShell Shell() {
+  const std::string path = ::testing::TempDir() + "/ssh";
+  FILE* const file = fopen(path.c_str(), "w");
+  fputs(R"(#!/bin/sh
+for word; do
+  case $word in
+    closed) echo 'ssh: connect to host closed port 22: Connection refused' >&2; exit 255 ;;
+  esac
+done
+while [ "$1" != sh ]; do shift; done
+exec sh -c "$*"
+)",
+        file);
+  fclose(file);
+  chmod(path.c_str(), 0700);
+  return RemoteShell(path, kNever);
+}
+
+TEST(RemoteShellTest, ScriptsRunAndAnswer) {
+  const auto answers =
+      Shell().RunOne({"host", "answer", "echo \"a='b c'\"; echo name=value; echo noise", ""}, 10);
+  ASSERT_TRUE(answers.ok()) << answers.status();
+  EXPECT_EQ(ReadAnswers(*answers), (Answers{{"a", "'b c'"}, {"name", "value"}}));
+}
+
+TEST(RemoteShellTest, AScriptReadsItsInput) {
+  const std::string path = ::testing::TempDir() + "/input";
+  FILE* const file = fopen(path.c_str(), "w");
+  fputs("data", file);
+  fclose(file);
+  const auto answer = Shell().RunOne({"host", "read", "echo \"read=$(cat)\"", path}, 10);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(*answer, "read=data\n");
+}
+
+TEST(RemoteShellTest, ErrorsSayWhereWhatWhyAndTheRemedy) {
+  const auto results = Shell().Run(
+      {{"good", "work", "echo done=yes", ""},
+       {"closed", "work", "echo done=yes", ""},
+       {"old", "start the worker",
+        "echo \"espalier-worker: /lib/libc.so.6: version 'GLIBC_2.36' not found\" >&2; exit 1",
+        ""}},
+      10);
+  EXPECT_TRUE(results[0].ok());
+  const std::string closed(results[1].status().message());
+  EXPECT_THAT(closed, HasSubstr("closed: `"));
+  EXPECT_THAT(closed, HasSubstr("Connection refused"));
+  EXPECT_THAT(closed, HasSubstr("remedy: no sshd listens there"));
+  const std::string old(results[2].status().message());
+  EXPECT_THAT(old, HasSubstr("old: cannot start the worker (exit code 1)"));
+  EXPECT_THAT(old, HasSubstr("remedy: its C library is older"));
+}
+
+TEST(RemoteShellTest, AHostThatDoesNotAnswerIsNotWaitedFor) {
+  const auto result = Shell().RunOne({"slow", "work", "sleep 100", ""}, 0.2);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("slow: cannot work within 0.2 s"));
+}
+
+}  // namespace
+}  // namespace espalier
