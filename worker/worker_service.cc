@@ -7,6 +7,7 @@
 #include "base/machine_memory.h"
 #include "base/net/authenticated_channel.h"
 #include "base/net/grpc_status.h"
+#include "storage/object_reader.h"
 #include "worker/measure.h"
 #include "worker/serve_steps.h"
 
@@ -25,6 +26,13 @@ absl::Status CheckNotStale(const v1::Attempt& attempt, uint64_t present) {
   return absl::FailedPreconditionError(
       absl::StrCat("attempt ", attempt.attempt(), " of job ", attempt.job_id(),
                    " is stale; this worker has attempt ", present));
+}
+
+// Checks a name in a store, unless it is empty.
+absl::Status CheckName(const char* field, const std::string& name) {
+  const absl::Status status = name.empty() ? absl::OkStatus() : CheckObjectName(name);
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(field, ": ", std::string(status.message())));
 }
 
 }  // namespace
@@ -231,10 +239,10 @@ absl::StatusOr<WorkerService::LoadedJob*> WorkerService::BeginRun(const v1::Atte
 
 absl::Status WorkerService::Load(const v1::LoadProgramRequest& request,
                                  v1::LoadProgramReply* reply) {
-  absl::Status allowed = CheckFolder("checkpoint_dir", request.checkpoint_dir());
-  if (allowed.ok()) allowed = CheckFolder("init_folder", request.init_folder());
-  if (allowed.ok()) allowed = CheckFolder("values_folder", request.values_folder());
-  if (!allowed.ok()) return allowed;
+  absl::Status named = CheckName("checkpoint_dir", request.checkpoint_dir());
+  if (named.ok()) named = CheckName("init_folder", request.init_folder());
+  if (named.ok()) named = CheckName("values_folder", request.values_folder());
+  if (!named.ok()) return named;
   if (request.has_session()) return LoadSession(request, reply);
   if (absl::Status s = BeginLoad(request.attempt(), Kind::kTraining); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<TrainingJob>> job =
@@ -251,7 +259,7 @@ absl::Status WorkerService::Load(const v1::LoadProgramRequest& request,
 TrainingJobOptions WorkerService::OptionsOf(const v1::Attempt& attempt) {
   TrainingJobOptions options;
   options.device = options_.device;
-  options.files = options_.files;
+  options.storage = options_.storage(attempt);
   options.open_dataset = options_.open_dataset;
   options.connect = ConnectOf(attempt);
   options.cancelled = IsAborted(attempt.job_id());
@@ -284,9 +292,7 @@ absl::Status WorkerService::RunCommands(grpc::ServerContext* context, SessionStr
     (*loaded)->steps = context;
     job = (*loaded)->session;
   }
-  const absl::Status status = ServeSession(*job, stream, [this](const std::string& folder) {
-    return CheckFolder("checkpoint.directory", folder);
-  });
+  const absl::Status status = ServeSession(*job, stream);
   job->Abort("the session has ended");
   absl::MutexLock lock(&mutex_);
   // Peers may still be reading this rank's last messages.
@@ -300,16 +306,16 @@ absl::Status WorkerService::RunCommands(grpc::ServerContext* context, SessionStr
 
 absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
                                         v1::StartServingReply* reply) {
-  absl::Status allowed = CheckFolder("folder", request.folder());
+  absl::Status named = CheckName("folder", request.folder());
   for (const std::string& folder : request.adapter_folders()) {
-    if (allowed.ok()) allowed = CheckFolder("adapter_folders", folder);
+    if (named.ok()) named = CheckName("adapter_folders", folder);
   }
-  if (!allowed.ok()) return allowed;
+  if (!named.ok()) return named;
   if (absl::Status s = BeginLoad(request.attempt(), Kind::kServing); !s.ok()) return s;
   ServingJobOptions options;
   options.device = options_.device;
   options.device_thread = &device_thread_;
-  options.files = options_.files;
+  options.storage = options_.storage(request.attempt());
   options.connect = ConnectOf(request.attempt());
   options.cancelled = IsAborted(request.attempt().job_id());
   absl::StatusOr<std::unique_ptr<ServingJob>> job = ServingJob::Load(request, options);
@@ -323,11 +329,11 @@ absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
 
 absl::Status WorkerService::RunLoaded(
     const v1::RunRequest& request, const std::function<absl::Status(const v1::RunEvent&)>& emit) {
-  absl::Status allowed = CheckFolder("checkpoint_root", request.checkpoint_root());
+  absl::Status named = CheckName("checkpoint_root", request.checkpoint_root());
   for (const v1::StreamPart& part : request.stream()) {
-    if (allowed.ok()) allowed = CheckFolder("stream.path", part.path());
+    if (named.ok()) named = CheckName("stream.path", part.path());
   }
-  if (!allowed.ok()) return allowed;
+  if (!named.ok()) return named;
   std::shared_ptr<TrainingJob> job;
   {
     absl::MutexLock lock(&mutex_);
@@ -386,11 +392,6 @@ absl::Status WorkerService::Authorize(const grpc::ServerContext& context) const 
   return options_.authorize ? options_.authorize(AuthorizationOf(context)) : absl::OkStatus();
 }
 
-absl::Status WorkerService::CheckFolder(const std::string& field, const std::string& path) const {
-  return path.empty() || !options_.check_folder ? absl::OkStatus()
-                                                : options_.check_folder(field, path);
-}
-
 grpc::Status WorkerService::LoadProgram(grpc::ServerContext* context,
                                         const v1::LoadProgramRequest* request,
                                         v1::LoadProgramReply* reply) {
@@ -426,6 +427,23 @@ grpc::Status WorkerService::ServingSteps(grpc::ServerContext* context, StepStrea
 grpc::Status WorkerService::RunSession(grpc::ServerContext* context, SessionStream* stream) {
   if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
   return ToGrpc(RunCommands(context, stream));
+}
+
+grpc::Status WorkerService::CheckpointAt(grpc::ServerContext* context,
+                                         const v1::CheckpointAtRequest* request,
+                                         v1::CheckpointAtReply* reply) {
+  if (absl::Status s = Authorize(*context); !s.ok()) return ToGrpc(s);
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status s = CheckAttempt(request->attempt()); !s.ok()) return ToGrpc(s);
+  const LoadedJob* const loaded = Find(request->attempt().job_id());
+  if (loaded == nullptr || loaded->attempt != request->attempt().attempt() ||
+      loaded->training == nullptr) {
+    return ToGrpc(absl::FailedPreconditionError(
+        absl::StrCat("attempt ", request->attempt().attempt(), " of job ",
+                     request->attempt().job_id(), " is not loaded here")));
+  }
+  reply->set_steps_done(loaded->training->CheckpointAt(request->steps_done()));
+  return grpc::Status::OK;
 }
 
 grpc::Status WorkerService::Stop(grpc::ServerContext* context, const v1::StopRequest* request,

@@ -25,6 +25,10 @@ namespace espalier {
 struct WorkerServiceOptions {
   Device* device = nullptr;
   FileSystem* files = nullptr;
+  // What an attempt reads and writes besides its dataset.
+  std::function<std::shared_ptr<JobStorage>(const v1::Attempt&)> storage;
+  // Where this host has the coordinator's data folder, if it has it somewhere else.
+  std::string data_dir;
   std::function<absl::StatusOr<std::shared_ptr<const Dataset>>(const v1::Dataset&)> open_dataset;
   // TrainingJobOptions::connect for an attempt.
   std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
@@ -33,8 +37,6 @@ struct WorkerServiceOptions {
       connect;
   // Checks a call's "authorization" metadata before every RPC. Null: accepts all.
   std::function<absl::Status(const std::string& authorization)> authorize;
-  // Checks a folder named by a call. Null: accepts all.
-  std::function<absl::Status(const std::string& field, const std::string& path)> check_folder;
 };
 
 class WorkerService : public v1::Worker::Service {
@@ -63,6 +65,8 @@ class WorkerService : public v1::Worker::Service {
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<v1::ServingResult, v1::ServingStep>* stream) override;
   grpc::Status RunSession(grpc::ServerContext* context, SessionStream* stream) override;
+  grpc::Status CheckpointAt(grpc::ServerContext* context, const v1::CheckpointAtRequest* request,
+                            v1::CheckpointAtReply* reply) override;
   grpc::Status Stop(grpc::ServerContext* context, const v1::StopRequest* request,
                     v1::StopReply* reply) override;
   grpc::Status Measure(grpc::ServerContext* context, const v1::MeasureRequest* request,
@@ -91,8 +95,6 @@ class WorkerService : public v1::Worker::Service {
   };
 
   absl::Status Authorize(const grpc::ServerContext& context) const;
-  // Checks a folder unless it is empty.
-  absl::Status CheckFolder(const std::string& field, const std::string& path) const;
   absl::Status CheckAttempt(const v1::Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the loaded job, or null.
   LoadedJob* Find(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -31,7 +31,7 @@ bool IsCheckpointed(const Executor& executor, int buffer) {
   return (kind == v1::PARAMETER_SHARD || kind == v1::OPTIMIZER_STATE) && !executor.is_alias(buffer);
 }
 
-absl::StatusOr<v1::CheckpointShard> WriteShardOf(FileSystem& files, Executor& executor,
+absl::StatusOr<v1::CheckpointShard> WriteShardOf(CheckpointStore& store, Executor& executor,
                                                  const std::string& directory, int64_t steps_done) {
   std::vector<CheckpointEntry> entries;
   std::vector<int> buffers;
@@ -48,7 +48,7 @@ absl::StatusOr<v1::CheckpointShard> WriteShardOf(FileSystem& files, Executor& ex
   }
   ExecutorSource source(executor, buffers);
   absl::StatusOr<ManifestFile> file =
-      WriteCheckpointShard(files, directory, executor.program().rank(), entries, source);
+      WriteCheckpointShard(store, directory, executor.program().rank(), entries, source);
   v1::CheckpointShard shard;
   shard.set_steps_done(steps_done);
   shard.set_directory(directory);
@@ -67,6 +67,20 @@ absl::StatusOr<v1::CheckpointShard> WriteShardOf(FileSystem& files, Executor& ex
   return shard;
 }
 
+int64_t RequestedCheckpoints::Add(int64_t steps_done) {
+  absl::MutexLock lock(&mutex_);
+  if (steps_done > done_) wanted_.insert(steps_done);
+  return done_;
+}
+
+bool RequestedCheckpoints::Take(int64_t steps_done) {
+  absl::MutexLock lock(&mutex_);
+  done_ = steps_done;
+  const bool wanted = wanted_.count(steps_done) != 0;
+  wanted_.erase(wanted_.begin(), wanted_.upper_bound(steps_done));
+  return wanted;
+}
+
 CheckpointObserver::CheckpointObserver(CheckpointOptions options) : options_(std::move(options)) {}
 
 absl::Status CheckpointObserver::OnRunBegin(TrainingRun& run) {
@@ -78,7 +92,9 @@ absl::Status CheckpointObserver::OnStepReported(TrainingRun& run, int64_t step,
                                                 const StepReports&) {
   const int64_t done = step + 1;
   const int64_t every = options_.every_steps;
-  const bool due = (options_.at_end && done == run.end()) || (every > 0 && done % every == 0);
+  const bool requested = options_.requested != nullptr && options_.requested->Take(done);
+  const bool due =
+      requested || (options_.at_end && done == run.end()) || (every > 0 && done % every == 0);
   return due && !options_.root.empty() ? WriteShard(run, done) : absl::OkStatus();
 }
 
@@ -87,7 +103,7 @@ absl::Status CheckpointObserver::WriteShard(TrainingRun& run, int64_t steps_done
   const std::string directory =
       JoinPath(options_.root, absl::StrCat("step-", steps_done, "-attempt-", options_.attempt));
   absl::StatusOr<v1::CheckpointShard> shard =
-      WriteShardOf(*options_.files, *options_.executor, directory, steps_done);
+      WriteShardOf(*options_.store, *options_.executor, directory, steps_done);
   if (!shard.ok()) return shard.status();
   v1::RunEvent event;
   *event.mutable_shard() = *std::move(shard);
