@@ -31,6 +31,18 @@ class CancelRequest(_message.Message):
     job_id: str
     def __init__(self, job_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
+class CheckpointReply(_message.Message):
+    __slots__ = ["job"]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class CheckpointRequest(_message.Message):
+    __slots__ = ["job_id"]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+
 class Dataset(_message.Message):
     __slots__ = ["columns", "format", "holdout_fraction", "sequence_length", "shuffle", "stream", "uri"]
     class Format(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

@@ -57,6 +57,20 @@ class BufferPart(_message.Message):
     offset: int
     def __init__(self, buffer: _Optional[int] = ..., evaluation: bool = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class CheckpointAtReply(_message.Message):
+    __slots__ = ["steps_done"]
+    STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    steps_done: int
+    def __init__(self, steps_done: _Optional[int] = ...) -> None: ...
+
+class CheckpointAtRequest(_message.Message):
+    __slots__ = ["attempt", "steps_done"]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    steps_done: int
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., steps_done: _Optional[int] = ...) -> None: ...
+
 class CheckpointShard(_message.Message):
     __slots__ = ["bytes", "directory", "file", "not_written", "sha256", "steps_done"]
     BYTES_FIELD_NUMBER: _ClassVar[int]
