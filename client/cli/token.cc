@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/nearest.h"
+#include "base/net/transport_security.h"
 #include "client/cli/command.h"
 #include "client/cli/proto_json.h"
 #include "client/terminal/table.h"
@@ -90,6 +91,10 @@ absl::Status Create(Context& context, Client* client) {
     note << "on the host of the person, which must reach " << made->coordinator()
          << (made->http().empty() ? "" : " and https://" + made->http())
          << ":\n  espalier login TOKEN\n";
+  }
+  if (IsLoopback(made->coordinator())) {
+    note << "The coordinator listens on loopback, where other hosts do not reach it: espalierd "
+            "--listen=HOST:PORT\n";
   }
   note << std::flush;
   return absl::OkStatus();
