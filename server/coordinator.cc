@@ -13,8 +13,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/net/authenticated_channel.h"
 #include "base/version.h"
@@ -38,12 +40,18 @@
 #include "server/sessions/session_manager.h"
 #include "server/sessions/session_service.h"
 #include "server/standby/shared_store.h"
+#include "server/storage/object_names.h"
+#include "server/storage/storage_service.h"
 #include "server/store/sqlite_store.h"
 #include "storage/dataset_roots.h"
+#include "storage/folder_checkpoint_store.h"
+#include "storage/s3_checkpoint_store.h"
 
 namespace espalier {
 namespace {
 
+// CoordinatorOptions::checkpoint_store.
+constexpr char kStreamedStore[] = "coordinator";
 constexpr absl::Duration kLeaseTick = absl::Milliseconds(200);
 constexpr absl::Duration kDrain = absl::Seconds(2);
 constexpr absl::Duration kFolderTick = absl::Seconds(1);
@@ -134,6 +142,10 @@ struct Coordinator::Parts {
   OpRegistry operators;
   Metrics metrics;
   std::unique_ptr<DatasetRoots> dataset_roots;
+  std::optional<FolderCheckpointStore> data_folder,
+      job_folder;                                 // job_folder: kCheckpointsFolder in it
+  std::unique_ptr<CheckpointStore> object_store;  // null: checkpoints are in job_folder
+  CheckpointStore* checkpoints = nullptr;
   std::unique_ptr<JobStore> store;
   std::unique_ptr<ArtifactStore> artifacts;
   std::unique_ptr<WorkerRegistry> workers;
@@ -163,6 +175,7 @@ struct Coordinator::Parts {
   std::string root;  // the data folder
 
   absl::Status Build();
+  absl::Status OpenCheckpointStore();
   absl::Status OpenStore(const std::string& data_dir_id);
   absl::Status BuildAccess();
   void FillStatus(const Caller& caller, v1::ClusterStatusReply* reply);
@@ -182,7 +195,8 @@ absl::Status Coordinator::Parts::Build() {
   if (options.data_dir.empty()) return absl::InvalidArgumentError("data_dir: must be given");
   std::error_code error;
   root = std::filesystem::absolute(options.data_dir, error).string();
-  if (absl::Status s = CreateDurableDirectories(*files, JoinPath(root, "checkpoints")); !s.ok()) {
+  if (absl::Status s = CreateDurableDirectories(*files, JoinPath(root, kCheckpointsFolder));
+      !s.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("data_dir ", root, ": ", s.message(),
                      absl::IsUnimplemented(s) ? "" : "; it must be writable"));
@@ -218,6 +232,10 @@ absl::Status Coordinator::Parts::Build() {
                      std::string(reason));
       });
   planner = std::make_unique<CalibratedPlanner>(&operators, store.get(), options.measure_seconds);
+  data_folder.emplace(*files, root);
+  job_folder.emplace(*files, JoinPath(root, kCheckpointsFolder));
+  checkpoints = &*job_folder;
+  if (absl::Status s = OpenCheckpointStore(); !s.ok()) return s;
   const WorkerDialer dial = GrpcWorkerDialer(options.message_limit_bytes, options.tls);
   plans = std::make_unique<PlannerRequestHandler>(&operators, planner.get(), artifacts.get(),
                                                   workers.get(), store.get(), dial);
@@ -228,10 +246,12 @@ absl::Status Coordinator::Parts::Build() {
   tools.workers = workers.get();
   tools.rendezvous = &rendezvous;
   tools.files = files;
+  tools.checkpoints = checkpoints;
+  tools.data_folder = &*data_folder;
   tools.dial = dial;
   tools.dataset_roots = dataset_roots.get();
   JobRunnerOptions runner;
-  runner.checkpoint_root = JoinPath(root, "checkpoints");
+  runner.input_folder = job_folder->root();
   runner.policy.max_attempts_without_progress = options.max_attempts_without_progress;
   runner.recovery_grace_period = options.recovery_grace_period;
   runner.grow_after = options.grow_after;
@@ -245,7 +265,8 @@ absl::Status Coordinator::Parts::Build() {
   sessions_of.dataset_roots = dataset_roots.get();
   sessions_of.clock = clock;
   sessions_of.cluster = {workers.get(), &rendezvous, dial};
-  sessions_of.checkpoint_root = runner.checkpoint_root;
+  sessions_of.checkpoints = checkpoints;
+  sessions_of.data_folder = &*data_folder;
   sessions = std::make_unique<SessionManager>(std::move(sessions_of));
   if (absl::Status s = BuildAccess(); !s.ok()) return s;
   services.push_back(MakeTrainingService(interceptor.get(), jobs.get()));
@@ -266,17 +287,25 @@ absl::Status Coordinator::Parts::Build() {
   joined.set_heartbeat_seconds(absl::ToDoubleSeconds(options.heartbeat));
   joined.set_lease_seconds(absl::ToDoubleSeconds(options.lease));
   joined.set_data_dir(root);
+  if (object_store != nullptr) joined.set_checkpoint_store(options.checkpoint_store);
   services.push_back(MakeClusterService(
       interceptor.get(), workers.get(), &rendezvous,
       {.joined = std::move(joined),
-       .check_worker =
-           [dial, folder = *std::move(data_dir)](const v1::JoinRequest& request) {
-             return CheckJoiningWorker(dial, folder, request);
-           },
+       .check_worker = [dial, folder = *std::move(data_dir),
+                        streams = options.checkpoint_store == kStreamedStore](
+                           const v1::JoinRequest& request) -> absl::StatusOr<bool> {
+         const absl::StatusOr<bool> shares = CheckJoiningWorker(dial, folder, request);
+         return streams && shares.ok() ? false : shares;
+       },
        .status = [this](const Caller& caller,
                         v1::ClusterStatusReply* reply) { FillStatus(caller, reply); },
        .store = store.get(),
        .backup_folder = JoinPath(root, kBackupFolder)}));
+  services.push_back(NewStorageService({.interceptor = interceptor.get(),
+                                        .workers = workers.get(),
+                                        .rendezvous = &rendezvous,
+                                        .data_folder = &*data_folder,
+                                        .clock = clock}));
   return absl::OkStatus();
 }
 
@@ -327,6 +356,26 @@ absl::Status Coordinator::Parts::BuildAccess() {
   return absl::OkStatus();
 }
 
+absl::Status Coordinator::Parts::OpenCheckpointStore() {
+  const std::string& store = options.checkpoint_store;
+  if (store == "auto" || store == kStreamedStore) return absl::OkStatus();
+  if (!absl::StartsWith(store, "s3://")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--checkpoint-store is '", store, "'; accepted: auto, coordinator, s3://BUCKET[/PREFIX]"));
+  }
+  absl::StatusOr<std::unique_ptr<s3::S3CheckpointStore>> opened =
+      s3::S3CheckpointStore::Create(store);
+  absl::Status status = opened.status();
+  if (status.ok()) status = (*opened)->Check();
+  if (!status.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--checkpoint-store=", store, ": ", std::string(status.message())));
+  }
+  object_store = *std::move(opened);
+  checkpoints = object_store.get();
+  return absl::OkStatus();
+}
+
 void Coordinator::Parts::AddResources() {
   access->AddResources(
       ResourceKind::kJob, [this](const std::string& id) { return jobs->OwnerOf(id); },
@@ -371,13 +420,8 @@ void Coordinator::Parts::LeaseLoop() {
       if (stop) return;
     }
     workers->Expire();
-    std::map<std::string, int> counts;
-    for (const v1::WorkerInfo& info : workers->List()) {
-      ++counts[info.state() == v1::WorkerInfo::IDLE   ? "idle"
-               : info.state() == v1::WorkerInfo::BUSY ? "busy"
-                                                      : "dead"];
-    }
-    metrics.SetWorkers(counts);
+    const WorkerRegistry::Counts counts = workers->Count();
+    metrics.SetWorkers({{"idle", counts.idle}, {"busy", counts.busy}, {"dead", counts.dead}});
   }
 }
 
@@ -536,6 +580,7 @@ Metrics& Coordinator::metrics() { return parts_->metrics; }
 ArtifactStore& Coordinator::artifacts() { return *parts_->artifacts; }
 JobStore& Coordinator::store() { return *parts_->store; }
 WorkerRegistry& Coordinator::workers() { return *parts_->workers; }
+const FolderCheckpointStore& Coordinator::data_folder() const { return *parts_->data_folder; }
 Rendezvous& Coordinator::rendezvous() { return parts_->rendezvous; }
 JobRunner& Coordinator::jobs() { return *parts_->jobs; }
 CalibratedPlanner& Coordinator::planner() { return *parts_->planner; }

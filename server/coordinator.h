@@ -25,6 +25,7 @@ class AccessControl;
 class ArtifactStore;
 class CertificateAuthority;
 class FileSystem;
+class FolderCheckpointStore;
 class CallInterceptor;
 class JobRunner;
 class JobStore;
@@ -59,6 +60,10 @@ struct CoordinatorOptions {
   // Returns Unavailable once another coordinator may lead; asked before each call. Null: this one
   // always does.
   std::function<absl::Status()> leads;
+  // Where jobs keep their checkpoints. "auto": in data_dir; workers that share it read and write it
+  // themselves, the others through the coordinator. "coordinator": the same, but all go through the
+  // coordinator. "s3://bucket[/prefix]": there.
+  std::string checkpoint_store = "auto";
   // Keys and certificates: never opened as a dataset, nor is anything in data_dir.
   std::vector<std::string> private_files;
   std::string listen = "127.0.0.1:0";
@@ -131,6 +136,7 @@ class Coordinator {
   ArtifactStore& artifacts();
   JobStore& store();
   WorkerRegistry& workers();
+  const FolderCheckpointStore& data_folder() const;
   Rendezvous& rendezvous();
   JobRunner& jobs();
   CalibratedPlanner& planner();

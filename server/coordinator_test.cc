@@ -480,12 +480,6 @@ TEST_F(CoordinatorTest, WorkerThatCannotBeReachedDoesNotJoin) {
   EXPECT_THAT(refusal, HasSubstr("--advertise"));
 }
 
-TEST_F(CoordinatorTest, WorkerWithoutTheDataFolderDoesNotJoin) {
-  const std::string refusal = RefusalOf({.sees_data_dir = false}, *coordinator_);
-  EXPECT_THAT(refusal, HasSubstr("does not see the coordinator's data folder"));
-  EXPECT_THAT(refusal, HasSubstr("coordinator_WorkerWithoutTheDataFolderDoesNotJoin"));
-}
-
 TEST_F(CoordinatorTest, LocalWorkersConnectOverLoopbackWhateverTheListenAddress) {
   // Another name of 127.0.0.1 counts as an address off loopback.
   for (const auto& [listen, second] :

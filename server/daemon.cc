@@ -76,6 +76,7 @@ CoordinatorOptions ForCoordinator(const DaemonOptions& options,
                                   const DaemonCredentials& credentials) {
   CoordinatorOptions out;
   out.data_dir = options.data_dir;
+  out.checkpoint_store = options.checkpoint_store;
   out.dataset_roots = options.dataset_roots;
   out.private_files = {options.api_key_file,   options.tls.certificate, options.tls.key,
                        options.tls.ca,         options.tls.client_ca,   options.serving_swap_dir,
@@ -215,6 +216,7 @@ ArtifactLoaderOptions Daemon::ForLoader(const WorkerDialer& dial) {
           .cluster = {.workers = &coordinator_->workers(),
                       .rendezvous = &coordinator_->rendezvous(),
                       .dial = dial,
+                      .data_folder = &coordinator_->data_folder(),
                       .next_attempt = [this] { return coordinator_->store().NextEpoch(); }},
           .communication =
               [this](const std::vector<v1::Device>& devices) {

@@ -18,6 +18,7 @@ struct DaemonOptions {
   std::string http_listen = "127.0.0.1:8080";     // host:port of HTTP; empty: no HTTP
   std::vector<std::string> http_allowed_origins;  // see OriginPolicy
   std::string data_dir = "espalier-data";
+  std::string checkpoint_store = "auto";   // see CoordinatorOptions
   std::vector<std::string> dataset_roots;  // folders whose files clients may name as datasets
   std::string ready_file;  // gets the addresses as JSON once requests are served; empty: none
 

@@ -24,6 +24,12 @@ ABSL_FLAG(
     "(CORS), as in https://chat.example; *: all; empty: none");
 ABSL_FLAG(std::string, data_dir, "espalier-data", "folder for jobs, checkpoints and artifacts");
 ABSL_FLAG(
+    std::string, checkpoint_store, "auto",
+    "where jobs keep their checkpoints: auto, in --data-dir, which workers use themselves if they "
+    "share it and reach through this process otherwise; coordinator, the same, but all workers go "
+    "through this process; s3://BUCKET[/PREFIX], which all workers reach with AWS credentials of "
+    "their own (AWS_ENDPOINT_URL_S3 names another server)");
+ABSL_FLAG(
     std::vector<std::string>, dataset_root, {},
     "folders, separated by commas, whose files clients may name as datasets by their paths "
     "(train --no-upload), and s3://bucket/prefix, whose objects they may name, read with this "
@@ -129,6 +135,7 @@ DaemonOptions OptionsOfFlags() {
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.http_allowed_origins = absl::GetFlag(FLAGS_http_allowed_origins);
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
+  options.checkpoint_store = absl::GetFlag(FLAGS_checkpoint_store);
   options.dataset_roots = absl::GetFlag(FLAGS_dataset_root);
   options.ready_file = absl::GetFlag(FLAGS_ready_file);
   options.local_workers = absl::GetFlag(FLAGS_local_workers);

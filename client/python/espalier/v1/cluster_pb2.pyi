@@ -117,16 +117,20 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., running_jobs: _Optional[_Iterable[str]] = ..., measured_link: _Optional[_Union[Link, _Mapping]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ["data_dir", "heartbeat_seconds", "lease", "lease_seconds"]
+    __slots__ = ["checkpoint_store", "data_dir", "heartbeat_seconds", "lease", "lease_seconds", "shares_data_dir"]
+    CHECKPOINT_STORE_FIELD_NUMBER: _ClassVar[int]
     DATA_DIR_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SHARES_DATA_DIR_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_store: str
     data_dir: str
     heartbeat_seconds: float
     lease: Lease
     lease_seconds: float
-    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., data_dir: _Optional[str] = ...) -> None: ...
+    shares_data_dir: bool
+    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., data_dir: _Optional[str] = ..., shares_data_dir: bool = ..., checkpoint_store: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ["address", "call_key", "device", "host", "idempotency_key", "name", "protocol_version"]
