@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import threading
 
 PREFIX = "10.77.0."
@@ -32,10 +33,17 @@ def ip(*arguments):
 class Hosts:
     """The coordinator's host, where the test runs, and `count` others."""
 
-    def __init__(self, count):
+    def __init__(self, count, loss=0.0, delay=0.0):
+        """loss: of each frame between two hosts, 0 to 1; delay: seconds that each takes."""
         self.holders = {}
+        self.emulator = None
+        emulated = loss > 0 or delay > 0
         ip("link", "set", "lo", "up")
-        ip("link", "add", "name", "br0", "type", "bridge")
+        if emulated:
+            ip("link", "add", "name", "br0", "type", "veth", "peer", "name", "to1")
+            ip("link", "set", "to1", "up")
+        else:
+            ip("link", "add", "name", "br0", "type", "bridge")
         ip("address", "add", f"{COORDINATOR}/24", "dev", "br0")
         ip("link", "set", "br0", "up")
         for number in range(2, 2 + count):
@@ -46,10 +54,21 @@ class Hosts:
             host = f"{PREFIX}{number}"
             self.holders[host] = holder
             ip("link", "add", f"to{number}", "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
-            ip("link", "set", f"to{number}", "master", "br0", "up")
+            ip("link", "set", f"to{number}", *(() if emulated else ("master", "br0")), "up")
             self.on(host, "ip", "link", "set", "lo", "up")
             self.on(host, "ip", "address", "add", f"{host}/24", "dev", "eth0")
             self.on(host, "ip", "link", "set", "eth0", "up")
+        if emulated:
+            self.emulate(loss, delay)
+
+    def emulate(self, loss, delay):
+        program = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "network_emulator.py")]
+        subprocess.run([*program, "--finish-frames", "br0"], check=True)
+        for host in self.holders:
+            self.on(host, *program, "--finish-frames", "eth0")
+        links = ["to1", *(f"to{host.removeprefix(PREFIX)}" for host in self.holders)]
+        self.emulator = subprocess.Popen([*program, str(loss), str(delay), *links], stdout=subprocess.PIPE, text=True)
+        self.emulator.stdout.readline()  # it forwards
 
     def prefix(self, host):
         """What to put before a command that is to run on the host."""
@@ -65,7 +84,17 @@ class Hosts:
     def mend(self, source, target):
         self.on(source, "ip", "neighbour", "delete", target, "dev", "eth0")
 
+    def unplug(self, host, seconds):
+        """Nothing reaches the host, and nothing leaves it, for so long."""
+        ip("link", "set", f"to{host.removeprefix(PREFIX)}", "down")
+        time.sleep(seconds)
+        ip("link", "set", f"to{host.removeprefix(PREFIX)}", "up")
+
     def close(self):
+        if self.emulator is not None:
+            self.emulator.kill()
+            self.emulator.wait()
+            self.emulator.stdout.close()
         for host, holder in self.holders.items():
             ip("link", "delete", f"to{host.removeprefix(PREFIX)}")
             holder.kill()

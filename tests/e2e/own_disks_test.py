@@ -15,6 +15,9 @@ from hosts import COORDINATOR, Hosts, enter  # noqa: E402
 REASON = enter()
 HOSTS = ["10.77.0.2", "10.77.0.3", "10.77.0.4"]
 STEPS = 240
+# Seconds: each way, where the first job of a network measures it by hundreds of messages; and longer than a lease.
+DELAY = float(os.environ.get("ESPALIER_TEST_DELAY", "0.01"))
+PARTITION = float(os.environ.get("ESPALIER_TEST_PARTITION", "8"))
 JOB = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "-d",
        os.path.join(DATA, "genesis.txt"), "--sequence-length=32", "-b", "12", f"--steps={STEPS}", "--lr=3e-3",
        "--seed=5", "--checkpoint-every=15", "--clip-norm=1"]
@@ -22,8 +25,8 @@ JOB = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,pos
 
 @unittest.skipIf(REASON, REASON)
 class OwnDisksTest(unittest.TestCase):
-    def setUp(self):
-        self.hosts = Hosts(len(HOSTS))
+    def make_hosts(self, **network):
+        self.hosts = Hosts(len(HOSTS), **network)
         self.addCleanup(self.hosts.close)
 
     def cluster(self, *flags, **options):
@@ -59,6 +62,7 @@ class OwnDisksTest(unittest.TestCase):
             return {"curve": curve, "evaluation": job["evaluation"], "weights": hashlib.sha256(file.read()).hexdigest()}
 
     def test_hosts_without_a_common_disk_train_as_one_host_does_and_serve(self):
+        self.make_hosts()
         apart = self.cluster()
         self.start_workers(apart)
         job = apart.train(*JOB, "--only-data-parallel", "--name=lm")
@@ -100,7 +104,8 @@ class OwnDisksTest(unittest.TestCase):
                   if glob.glob(f"/proc/{worker.pid}/root{apart.folder}/disk/*/*")]
         self.assertGreaterEqual(len(served), 2)
 
-    def test_pushed_examples_and_initial_models_reach_the_hosts(self):
+    def test_initial_models_reach_the_hosts(self):
+        self.make_hosts()
         apart = self.cluster()
         self.start_workers(apart, 2)
         first = apart.train(*JOB[:-3], "--steps=30", "--name=first")
@@ -112,6 +117,7 @@ class OwnDisksTest(unittest.TestCase):
         self.assertLess(apart.losses(job)[0], loss[0] - 0.5)
 
     def test_a_coordinator_that_dies_while_shards_are_sent_loses_nothing(self):
+        self.make_hosts()
         apart = self.cluster()
         self.start_workers(apart, 2)
         job = apart.train(*JOB, "--only-data-parallel", "--checkpoint-every=5")
@@ -130,6 +136,30 @@ class OwnDisksTest(unittest.TestCase):
         self.assertIn("through the coordinator", read(cluster.logs[-1]))
         job = cluster.train(*JOB[:-3], "--steps=20", "--checkpoint-every=10")
         self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+
+    def test_a_partition_costs_no_step(self):
+        self.make_hosts()
+        apart = self.cluster()
+        self.start_workers(apart, 2)
+        job = apart.train(*JOB, "--only-data-parallel")
+        apart.wait_for_step(job, 60)
+        self.hosts.unplug(HOSTS[0], PARTITION)
+        self.outcome(apart, job)
+
+    def test_a_network_that_loses_frames_trains(self):
+        self.train_briefly(loss=0.05)
+
+    def test_a_slow_network_trains(self):
+        self.train_briefly(delay=DELAY)
+
+    def train_briefly(self, **network):
+        self.make_hosts(**network)
+        apart = self.cluster()
+        self.start_workers(apart, 2)
+        job = apart.train(*JOB[:-3], "--steps=6", "--checkpoint-every=3", "--only-data-parallel")
+        done = apart.wait_for_job(job)
+        self.assertEqual((done["state"].upper(), done["attempts"]), ("SUCCEEDED", 1), apart.job(job)[2])
+        self.assertEqual(sorted(apart.losses(job)), list(range(6)))
 
 
 if __name__ == "__main__":

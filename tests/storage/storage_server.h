@@ -47,9 +47,8 @@ class StorageServer {
                                   .data_folder = &data_folder_,
                                   .clock = &clock_});
     Start();
-    stub_ = v1::Storage::NewStub(
-        grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", port_),
-                                  grpc::InsecureChannelCredentials(), ChannelLimits()));
+    stub_ = v1::Storage::NewStub(grpc::CreateCustomChannel(
+        absl::StrCat("127.0.0.1:", port_), grpc::InsecureChannelCredentials(), ChannelLimits()));
   }
   ~StorageServer() {
     Shutdown();
@@ -62,6 +61,7 @@ class StorageServer {
     Start();
   }
   void Shutdown() {
+    if (server_ == nullptr) return;
     server_->Shutdown(std::chrono::system_clock::now());
     server_.reset();
   }
