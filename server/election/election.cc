@@ -21,7 +21,7 @@ class BootClock : public MonotonicClock {
 // The part of the lease's time for which a leader is sure. The rest is for clocks that run at
 // different rates, and for the time until this process notices.
 constexpr double kSure = 0.9;
-constexpr double kRenewEvery = 1.0 / 4;  // of the lease's time
+constexpr double kRenewEvery = 1.0 / 4;                    // of the lease's time
 constexpr absl::Duration kLook = absl::Milliseconds(200);  // how often a standby looks
 
 }  // namespace
@@ -58,7 +58,7 @@ std::string Election::Describe() const {
     absl::StrAppend(&text, "; there is no leader yet");
   }
   if (!error_.ok()) {
-    absl::StrAppend(&text, "; the job store does not answer: ", std::string(error_.message()));
+    absl::StrAppend(&text, "; job store: ", std::string(error_.message()));
   }
   return text;
 }

@@ -2,8 +2,8 @@
 // lives as long as the lease. The oldest candidacy leads, as in etcd's recipe for elections.
 //
 // A leader is sure that it leads only for as long as its lease cannot have ended: a part of the
-// lease's time, counted from before the last renewal was sent, by a clock that also counts while the
-// process or the machine is stopped.
+// lease's time, counted from before the last renewal was sent, by a clock that also counts while
+// the process or the machine is stopped.
 #pragma once
 
 #include <cstdint>
@@ -98,7 +98,8 @@ class Election {
   absl::Duration ttl_ ABSL_GUARDED_BY(mutex_);
   absl::Duration renewed_ ABSL_GUARDED_BY(mutex_);  // when the last renewal was sent
   absl::Status error_ ABSL_GUARDED_BY(mutex_);      // of the last step
-  std::optional<ElectionStore::Leader> leader_ ABSL_GUARDED_BY(mutex_), won_ ABSL_GUARDED_BY(mutex_);
+  std::optional<ElectionStore::Leader> leader_ ABSL_GUARDED_BY(mutex_), won_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace espalier

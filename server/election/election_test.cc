@@ -100,8 +100,8 @@ class FakeStore : public ElectionStore {
 class ElectionTest : public ::testing::Test {
  protected:
   std::unique_ptr<Election> Candidate(const std::string& name) {
-    return std::make_unique<Election>(
-        &store_, &clock_, ElectionOptions{.ttl = absl::Seconds(10), .candidate = name});
+    return std::make_unique<Election>(&store_, &clock_,
+                                      ElectionOptions{.ttl = absl::Seconds(10), .candidate = name});
   }
   static bool Leads(const Election& election) { return election.Left() > absl::ZeroDuration(); }
   // Lets time pass, in which the candidates that are not stopped do what is due.
@@ -181,7 +181,7 @@ TEST_F(ElectionTest, ALeaderStaysThroughAShortBreak) {
   store_.reachable = false;
   Pass(absl::Seconds(5), {a.get(), b.get()});
   EXPECT_TRUE(Leads(*a));
-  EXPECT_THAT(b->Describe(), HasSubstr("the job store does not answer: no route"));
+  EXPECT_THAT(b->Describe(), HasSubstr("; job store: no route"));
   store_.reachable = true;
   Pass(absl::Seconds(60), {a.get(), b.get()});
   EXPECT_TRUE(Leads(*a));

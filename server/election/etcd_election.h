@@ -1,5 +1,5 @@
-// ElectionStore in etcd: a candidacy is a key PREFIX/leader/LEASE that is attached to the lease, and
-// its create revision is the epoch.
+// ElectionStore in etcd: a candidacy is a key PREFIX/leader/LEASE that is attached to the lease,
+// and its create revision is the epoch.
 #pragma once
 
 #include <memory>

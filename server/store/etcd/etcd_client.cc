@@ -125,7 +125,10 @@ absl::Status EtcdClient::Run(Body body) {
   Endpoint& endpoint = Current();
   if (!WaitForConnection(*endpoint.channel, std::min(kConnect, options_.call_timeout))) {
     Leave(endpoint);
-    return absl::UnavailableError(absl::StrCat("etcd at ", endpoint.address, " cannot be reached"));
+    return absl::UnavailableError(absl::StrCat(
+        "etcd at ", endpoint.address, " cannot be reached",
+        options_.tls.calls() ? "; if it asks its clients for certificates: --etcd-cert, --etcd-key"
+                             : "; if it uses TLS: --etcd-ca"));
   }
   absl::Status result;
   // A second time with a new token, if the first one was too old: etcd then did nothing.

@@ -108,6 +108,8 @@ TEST_F(GuardedEtcdTest, AStoppedLeaderThatGoesOnWritesNothing) {
   ASSERT_TRUE(first->Write("j", Job("j")).ok());
   ASSERT_TRUE(first->Write("j", Steps(0, 2)).ok());
   const auto second = TakeOver();
+  EXPECT_FALSE(first->Write("j", Steps(2, 1)).ok()) << "even before the new leader has written";
+  lost_.clear();
   ASSERT_TRUE(second->Write("j", Steps(2, 1)).ok());
   const auto refused = {
       first->Write("j", Steps(2, 3)), first->Write("k", Job("k", std::string(100'000, 'x'))),
