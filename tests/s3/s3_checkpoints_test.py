@@ -1,0 +1,80 @@
+"""Checkpoints in S3: with faults of S3 and a worker that is killed, a job ends as an undisturbed one in a folder, bit for bit."""
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import unittest.mock as mock
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "e2e")]
+import s3_environment  # noqa: E402
+
+STEPS = 60
+
+
+class S3CheckpointsTest(unittest.TestCase):
+    def setUp(self):
+        from cluster import DATA
+        from s3_server import BUCKET, S3Server
+
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.server = self.enterContext(S3Server(folder))
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        self.enterContext(mock.patch.dict(os.environ, {**clean, **self.server.environment}, clear=True))
+        self.store = f"--checkpoint-store=s3://{BUCKET}/checkpoints"
+        self.job = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "-d",
+                    os.path.join(DATA, "genesis.txt"), "--sequence-length=32", "-b", "8", f"--steps={STEPS}", "--seed=5",
+                    "--checkpoint-every=10", "--only-data-parallel"]
+
+    def objects(self):
+        return [line.split()[1] for line in self.server.rules.requests if line.startswith("PUT") and line.endswith(" 200")]
+
+    def ended(self, cluster, job):
+        found = cluster.wait_for_job(job)
+        self.assertEqual(found["state"].upper(), "SUCCEEDED", found)
+        return {"curve": cluster.losses(job), "evaluation": found.get("evaluation")}
+
+    def test_faults_and_a_lost_worker_change_nothing(self):
+        from cluster import Cluster
+
+        with Cluster(workers=2) as cluster:
+            undisturbed = self.ended(cluster, cluster.train(*self.job))
+        with Cluster(workers=2, daemon_flags=[self.store]) as cluster:
+            # Of each: requests of the shards, of the manifest (a lost answer makes the next one 412), of readers.
+            self.server.rules.set([
+                {"match": "rank-0", "method": "PUT", "count": 3, "do": "status", "status": 503, "code": "SlowDown"},
+                {"match": "rank-1", "method": "PUT", "count": 2, "do": "reset"},
+                {"match": "manifest", "method": "PUT", "count": 3, "do": "lose answer"},
+                {"match": "rank-0", "method": "GET", "count": 2, "do": "truncate"},
+                {"match": "rank", "count": 20, "do": "slow", "seconds": 0.1},
+            ])
+            job = cluster.train(*self.job)
+            cluster.wait_for_step(job, 25)
+            cluster.kill(cluster.workers[1])
+            cluster.start_worker(1)
+            outcome = self.ended(cluster, job)
+            self.assertEqual(sorted(outcome["curve"]), list(range(STEPS)))
+            self.assertEqual(outcome, undisturbed)
+            self.assertTrue(any("manifest" in line and line.endswith(" 412") for line in self.server.rules.requests))
+            self.assertTrue(any("rank-1" in name for name in self.objects()))
+            # Nothing of it is in the folder of the daemon.
+            self.assertEqual(glob.glob(f"{cluster.folder}/data/checkpoints/**/*.safetensors", recursive=True), [])
+
+    def test_a_store_that_cannot_be_used_is_told_at_the_start(self):
+        from cluster import PROGRAMS
+
+        for variables, message in (({"AWS_SECRET_ACCESS_KEY": "wrong"}, "SignatureDoesNotMatch"),
+                                   ({"AWS_ACCESS_KEY_ID": ""}, "go together")):
+            with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, variables):
+                done = subprocess.run([PROGRAMS["espalierd"], self.store, "--listen=127.0.0.1:0", "--http-listen=",
+                                       f"--data-dir={folder}/data"], capture_output=True, text=True, timeout=120)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn("--checkpoint-store=s3://", done.stderr)
+                self.assertIn(message, done.stderr)
+
+
+if __name__ == "__main__":
+    s3_environment.enter()
+    unittest.main()
