@@ -61,7 +61,7 @@ class SlurmTest(unittest.TestCase):
             logs = "\n".join(f"--- {path}\n{read(path)[-4000:]}" for path in glob.glob(f"{self.folder}/espalier-{job}/*.log"))
             raise AssertionError(f"{error}\n{self.output(job)}\n{logs}") from None
 
-    def wait_for_end(self, job, seconds=90):
+    def wait_for_end(self, job, seconds=120):
         self.wait(job, lambda: self.slurm.state(job) in ENDED, seconds, f"job {job} ends")
         return self.slurm.job(job)
 
@@ -116,7 +116,7 @@ class SlurmTest(unittest.TestCase):
         self.check_nothing_is_left(self.undisturbed)
 
     def test_launch_has_the_exit_code_of_a_training_that_fails(self):
-        out, _ = self.failing.communicate(timeout=90)
+        out, _ = self.failing.communicate(timeout=120)
         last = [json.loads(line) for line in out.splitlines()][-2:]
         self.assertEqual((self.failing.returncode, last[0]["state"], last[0]["exit_code"]), (1, "FAILED", "1:0"), out)
         self.assertIn("has ended as FAILED", last[1]["error"]["message"])
@@ -129,10 +129,10 @@ class SlurmTest(unittest.TestCase):
 
     def test_usr1_writes_a_checkpoint_requeues_and_the_curve_is_undisturbed(self):
         job = self.submit(*TRAIN)
-        self.wait(job, lambda: self.steps_done(job) >= 50, 60, "the training runs")
+        self.wait(job, lambda: self.steps_done(job) >= 50, 120, "the training runs")
         # As SLURM does before the time limit.
         self.slurm.run("scancel", "--batch", "--signal=USR1", job)
-        self.wait(job, lambda: self.slurm.job(job)["Restarts"] == "1", 60, "the job is requeued")
+        self.wait(job, lambda: self.slurm.job(job)["Restarts"] == "1", 120, "the job is requeued")
         end = self.wait_for_end(job)
         text = self.output(job)
         self.assertEqual((end["JobState"], end["Restarts"]), ("COMPLETED", "1"), text)
@@ -151,7 +151,7 @@ class SlurmTest(unittest.TestCase):
 
     def test_the_loss_of_a_node_s_worker_is_survived_and_scancel_leaves_no_process(self):
         job = self.submit(*TRAIN, "--steps=100000", "--checkpoint-every=20")
-        self.wait(job, lambda: self.steps_done(job) >= 20, 60, "the training runs")
+        self.wait(job, lambda: self.steps_done(job) >= 20, 120, "the training runs")
         processes = self.processes(job)
         names = " ".join(command for _, command in processes)
         for program in ("espalierd", "espalier-worker", "srun"):

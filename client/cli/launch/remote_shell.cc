@@ -1,5 +1,6 @@
 #include "client/cli/launch/remote_shell.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/launch/child_process.h"
 #include "client/cli/launch/shell_quote.h"
@@ -25,12 +27,13 @@ struct Remedy {
   const char* said;
   const char* remedy;
 };
-constexpr Remedy kRemedies[] = {
+// Of connections.
+constexpr Remedy kSshRemedies[] = {
+    {"REMOTE HOST IDENTIFICATION HAS CHANGED",
+     "its host key is another one than before: find out why, then `ssh-keygen -R` the old one"},
     {"Host key verification failed",
      "its host key is not known here: connect once by hand and compare the key, or add it to "
      "~/.ssh/known_hosts"},
-    {"REMOTE HOST IDENTIFICATION HAS CHANGED",
-     "its host key is another one than before: find out why, then `ssh-keygen -R` the old one"},
     {"Permission denied",
      "it takes none of your keys, and passwords cannot be asked for here: copy a key there with "
      "ssh-copy-id, load it with ssh-add, or name user and key in ~/.ssh/config"},
@@ -39,6 +42,9 @@ constexpr Remedy kRemedies[] = {
     {"timed out", "it does not answer: check that it runs, and that a firewall lets ssh through"},
     {"No route to host", "check that it runs, and the network between here and there"},
     {"Network is unreachable", "check the network between here and there"},
+};
+// Of scripts and programs on hosts.
+constexpr Remedy kHostRemedies[] = {
     {"GLIBC_",
      "its C library is older than the one of the machine on which the bundle was made: make the "
      "bundle on the oldest system among your hosts (deploy/bundle.sh)"},
@@ -48,6 +54,12 @@ constexpr Remedy kRemedies[] = {
      "its processor is of another kind: the bundle is for this machine's kind"},
     {"error while loading shared libraries",
      "a library is missing there: use the bundle that deploy/bundle.sh makes"},
+    {"cannot reach this worker",
+     "the coordinator calls its workers back: let TCP from the coordinator's host through to this "
+     "one, to all ports that programs take"},
+    {"no coordinator answers at",
+     "let TCP from this host through to the coordinator's, or start the coordinator elsewhere "
+     "(--coordinator-here, or another first line)"},
     {"No space left on device", "its disk is full"},
     {"xz: Cannot exec", "install xz-utils there, or give a bundle that is not compressed"},
 };
@@ -76,16 +88,18 @@ Answers ReadAnswers(absl::string_view output) {
 absl::Status ExplainFailure(const RemoteCall& call, const std::string& ssh, int code,
                             const std::string& errors) {
   const std::string host = call.host.empty() ? "this host" : call.host;
-  std::string text = code == kSshFailed && !call.host.empty()
+  const bool connection = code == kSshFailed && !call.host.empty();
+  std::string text = connection
                          ? absl::StrCat(host, ": `", ssh, " ", call.host, "` failed")
                          : absl::StrCat(host, ": cannot ", call.what, " (exit code ", code, ")");
   const std::string shown = Shown(errors);
   if (!shown.empty()) absl::StrAppend(&text, ":\n  ", shown);
-  for (const Remedy& remedy : kRemedies) {
-    if (!absl::StrContains(errors, remedy.said)) continue;
-    absl::StrAppend(&text, "\nremedy: ", remedy.remedy);
-    break;
-  }
+  const absl::Span<const Remedy> remedies =
+      connection ? absl::MakeConstSpan(kSshRemedies) : absl::MakeConstSpan(kHostRemedies);
+  const auto remedy = std::find_if(remedies.begin(), remedies.end(), [&](const Remedy& one) {
+    return absl::StrContains(errors, one.said);
+  });
+  if (remedy != remedies.end()) absl::StrAppend(&text, "\nremedy: ", remedy->remedy);
   return absl::UnavailableError(text);
 }
 

@@ -54,6 +54,9 @@ TEST(RemoteShellTest, ErrorsSayWhereWhatWhyAndTheRemedy) {
   const auto results = Shell().Run(
       {{"good", "work", "echo done=yes", ""},
        {"closed", "work", "echo done=yes", ""},
+       {"behind", "run worker behind",
+        "echo 'the coordinator cannot reach this worker at 10.0.0.2:4242: timed out' >&2; exit 1",
+        ""},
        {"old", "start the worker",
         "echo \"espalier-worker: /lib/libc.so.6: version 'GLIBC_2.36' not found\" >&2; exit 1",
         ""}},
@@ -63,7 +66,9 @@ TEST(RemoteShellTest, ErrorsSayWhereWhatWhyAndTheRemedy) {
   EXPECT_THAT(closed, HasSubstr("closed: `"));
   EXPECT_THAT(closed, HasSubstr("Connection refused"));
   EXPECT_THAT(closed, HasSubstr("remedy: no sshd listens there"));
-  const std::string old(results[2].status().message());
+  EXPECT_THAT(std::string(results[2].status().message()),
+              HasSubstr("remedy: the coordinator calls its workers back"));
+  const std::string old(results[3].status().message());
   EXPECT_THAT(old, HasSubstr("old: cannot start the worker (exit code 1)"));
   EXPECT_THAT(old, HasSubstr("remedy: its C library is older"));
 }

@@ -241,6 +241,14 @@ class SlurmRun {
                                   " goes on from its checkpoint of step ", job.checkpoint_step()));
       return absl::OkStatus();
     }
+    if (job_.restarts > 0) {
+      Say("warning", absl::StrCat("warning: run ", job_.restarts + 1,
+                                  " of this batch job finds no "
+                                  "training of an earlier run in ",
+                                  home_,
+                                  " and begins anew; ESPALIER_HOME must be a folder that all nodes "
+                                  "share"));
+    }
     ChildOptions options;
     options.command = {context_.env().program};
     options.command.insert(options.command.end(), train.begin(), train.end());
