@@ -132,11 +132,12 @@ absl::StatusOr<std::unique_ptr<KeptIdentity>> KeptIdentity::Open(KeptIdentityOpt
   const KeptIdentityOptions& given = out->options_;
   const absl::StatusOr<std::string> text = given.token();
   if (!text.ok()) return text.status();
-  std::string ca_sha256;
+  std::string ca_sha256, token_id;
   if (!text->empty()) {
     const absl::StatusOr<AccessTokenText> token = ParseAccessToken(*text);
     if (!token.ok()) return token.status();
     ca_sha256 = token->ca_sha256;
+    token_id = token->id;
   }
   if (absl::Status s = out->TakeFolder(ca_sha256); !s.ok()) return s;
   const bool kept = out->ReadKept(ca_sha256);
@@ -153,12 +154,16 @@ absl::StatusOr<std::unique_ptr<KeptIdentity>> KeptIdentity::Open(KeptIdentityOpt
   const bool names = std::all_of(given.hosts.begin(), given.hosts.end(), [&](const auto& host) {
     return std::find(named.begin(), named.end(), host) != named.end();
   });
-  if (kept && names && !out->Due()) return out;
+  // The last one may have been revoked.
+  const bool other_token =
+      kept && !token_id.empty() && out->certificate_.organizational_unit != token_id;
+  if (kept && names && !other_token && !out->Due()) return out;
   const absl::Time give_up = absl::Now() + given.timeout;
   absl::Duration pause = kFirstPause;
   while (true) {
-    absl::Status status = kept ? out->Renew() : out->Exchange();
-    if (kept && !status.ok() && !MayPass(status) && !text->empty()) status = out->Exchange();
+    const bool renews = kept && !other_token;
+    absl::Status status = renews ? out->Renew() : out->Exchange();
+    if (renews && !status.ok() && !MayPass(status) && !text->empty()) status = out->Exchange();
     if (status.ok()) return out;
     // What is kept may do until the coordinator is back.
     if (kept && names) {

@@ -51,7 +51,8 @@ struct KeptIdentityOptions {
 class KeptIdentity {
  public:
   // Takes a kept identity that is valid, for this coordinator, and used by no other process; renews
-  // it if that is due; otherwise exchanges the token for a new one. Returns FailedPrecondition if
+  // it if that is due; otherwise, or if the token is another one than that of the kept identity,
+  // exchanges the token for a new one. Returns FailedPrecondition if
   // there is neither; the coordinator's reason if it refuses the token; Unavailable if it does not
   // answer within the timeout. `source` and `clock` must outlive this.
   static absl::StatusOr<std::unique_ptr<KeptIdentity>> Open(KeptIdentityOptions options,

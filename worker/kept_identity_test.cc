@@ -38,12 +38,13 @@ class FakeSource : public CertificateSource {
         {id, std::string(32, '1'), *PublicKeySha256(ca_), "10.0.0.1:7070", ""});
   }
 
-  absl::StatusOr<v1::IssuedCertificate> Issue(const AccessTokenText&,
+  absl::StatusOr<v1::IssuedCertificate> Issue(const AccessTokenText& token,
                                               const v1::IssueCertificateRequest& request) override {
     ++issued;
     keys.push_back(request.idempotency_key());
     if (unreachable > 0 && unreachable-- > 0) return absl::UnavailableError("nobody");
     if (!refuses_tokens.ok()) return refuses_tokens;
+    token_id_ = token.id;
     return Sign(request.certificate_request());
   }
   absl::StatusOr<v1::IssuedCertificate> Renew(const TlsFiles& own,
@@ -64,6 +65,7 @@ class FakeSource : public CertificateSource {
     if (!request.ok()) return request.status();
     CertificateFields fields;
     fields.common_name = "worker-1";
+    fields.organizational_unit = token_id_;
     fields.hosts = request->hosts;
     fields.not_before = clock_.Now();
     fields.not_after = clock_.Now() + kLife;
@@ -74,7 +76,7 @@ class FakeSource : public CertificateSource {
   }
 
   const Clock& clock_;
-  std::string key_, ca_;
+  std::string key_, ca_, token_id_;
 };
 
 class KeptIdentityTest : public ::testing::Test {
@@ -206,6 +208,27 @@ TEST_F(KeptIdentityTest, AnotherCoordinatorsOrAddressesCertificateIsNotUsed) {
                                         &other, &clock_);
   ASSERT_TRUE(there.ok()) << there.status();
   EXPECT_EQ(other.issued, 1);
+}
+
+// The kept certificate's may have been revoked, which its holder learns only when it is refused.
+TEST_F(KeptIdentityTest, AnotherTokenIsExchangedAtOnce) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(source_.issued, 1);
+  token_ = source_.Token("ba9876543210");
+  const auto identity = Open();
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  EXPECT_EQ(source_.issued, 2);
+  EXPECT_EQ(ReadCertificate(CertificateOf(**identity))->organizational_unit, "ba9876543210");
+}
+
+TEST_F(KeptIdentityTest, WhatIsKeptServesWhileAnotherTokenIsRefused) {
+  ASSERT_TRUE(Open().ok());
+  token_ = source_.Token("ba9876543210");
+  source_.refuses_tokens = absl::PermissionDeniedError("the token is used up");
+  const auto identity = Open();
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  EXPECT_EQ(ReadCertificate(CertificateOf(**identity))->organizational_unit, "0123456789ab");
 }
 
 TEST_F(KeptIdentityTest, ARefusedTokenIsNotTriedAgain) {
