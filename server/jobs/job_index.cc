@@ -55,9 +55,9 @@ JobSummary SummaryOf(int64_t number, const v1::Job& job) {
 }
 
 void JobIndex::Put(JobSummary job) {
-  const auto known = jobs_.find(job.number);
-  if (known != jobs_.end()) --counts_[known->second.owner][known->second.state];
+  Remove(job.number);
   ++counts_[job.owner][job.state];
+  by_state_[job.state].insert(job.number);
   const int64_t number = job.number;
   jobs_[number] = std::move(job);
 }
@@ -66,6 +66,7 @@ void JobIndex::Remove(int64_t number) {
   const auto known = jobs_.find(number);
   if (known == jobs_.end()) return;
   --counts_[known->second.owner][known->second.state];
+  by_state_[known->second.state].erase(number);
   jobs_.erase(known);
 }
 
@@ -116,7 +117,19 @@ absl::StatusOr<JobIndex::Page> JobIndex::List(const v1::ListJobsRequest& request
     page.next_page_token = TokenOfNumber(last);
     return !by_counts;
   };
-  if (request.newest_first()) {
+  if (request.states_size() > 0) {
+    std::set<int64_t> numbers;
+    for (const int state : request.states()) {
+      const auto found = by_state_.find(static_cast<v1::JobState>(state));
+      if (found != by_state_.end()) numbers.insert(found->second.begin(), found->second.end());
+    }
+    const auto take_number = [&](int64_t number) { return take(jobs_.at(number)); };
+    if (request.newest_first()) {
+      (void)std::all_of(numbers.rbegin(), numbers.rend(), take_number);
+    } else {
+      (void)std::all_of(numbers.begin(), numbers.end(), take_number);
+    }
+  } else if (request.newest_first()) {
     auto it = jobs_.rbegin();
     if (by_counts && after != 0) it = std::make_reverse_iterator(jobs_.lower_bound(after));
     while (it != jobs_.rend() && take(it->second)) ++it;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,8 @@ class JobIndex {
   std::map<v1::JobState, int> Count(const MaySee& may_see) const;
 
  private:
-  std::map<int64_t, JobSummary> jobs_;                         // by number
+  std::map<int64_t, JobSummary> jobs_;  // by number
+  std::map<v1::JobState, std::set<int64_t>> by_state_;
   std::map<std::string, std::map<v1::JobState, int>> counts_;  // by owner
 };
 

@@ -99,6 +99,26 @@ TEST_F(JobIndexTest, PagesHoldEveryJobOnceInEitherOrder) {
   EXPECT_EQ(index_.List(request, may_see_)->matching, 25);
 }
 
+TEST_F(JobIndexTest, PagesOfSomeStatesHoldEveryJobOnceInEitherOrder) {
+  Ids some;
+  for (int64_t i = 1; i <= 25; ++i) {
+    Add(i, i % 3 == 0 ? v1::RUNNING : i % 3 == 1 ? v1::FAILED : v1::QUEUED);
+    if (i % 3 != 2) some.push_back(absl::StrCat("job-", i));
+  }
+  Add(25, v1::QUEUED);  // it was queued again
+  some.pop_back();
+  v1::ListJobsRequest request;
+  for (const v1::JobState state : {v1::FAILED, v1::RUNNING, v1::FAILED}) request.add_states(state);
+  for (const int size : {1, 3, 16, 17}) {
+    request.set_page_size(size);
+    request.set_newest_first(false);
+    EXPECT_EQ(Pages(request), some) << size;
+    request.set_newest_first(true);
+    EXPECT_EQ(Pages(request), Ids(some.rbegin(), some.rend())) << size;
+  }
+  EXPECT_EQ(index_.List(request, may_see_)->matching, 16);
+}
+
 TEST_F(JobIndexTest, JobsThatComeAndGoBetweenPagesMoveNoOther) {
   for (int64_t i = 1; i <= 10; ++i) Add(i);
   int64_t next = 11;

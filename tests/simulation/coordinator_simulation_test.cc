@@ -113,8 +113,8 @@ TEST_F(CoordinatorSimulationTest, TheNextJobIsTheOneThatTheRulesName) {
   std::map<std::string, int> number;
   std::vector<v1::Job> jobs;
   for (int i = 1; i <= kJobs; ++i) {
-    v1::Job job = QueuedJob(absl::StrCat("owner-", random() % 4),
-                            static_cast<int32_t>(random() % 9) - 2);
+    v1::Job job =
+        QueuedJob(absl::StrCat("owner-", random() % 4), static_cast<int32_t>(random() % 9) - 2);
     if (random() % 100 == 0) job.set_priority_among_owners(std::max(0, job.priority()));
     jobs.push_back(job);
     waiting[absl::StrCat("job-", i)] = job;
@@ -177,6 +177,24 @@ TEST_F(CoordinatorSimulationTest, OwnersShareTheWorkersOfOneMoment) {
     few += std::stoi(run.job.substr(4)) > 300 ? 1 : 0;
   }
   EXPECT_EQ(few, 50);
+}
+
+TEST_F(CoordinatorSimulationTest, WhatOwnersHaveUsedOutlivesTheCoordinator) {
+  simulation_.Join(1);
+  simulation_.Submit(simulation_.Spec(), OwnerCaller("ann"));
+  ASSERT_TRUE(simulation_.AwaitRunning(1));
+  simulation_.Advance(absl::Seconds(1000));
+  ASSERT_TRUE(simulation_.Finish(simulation_.Running()[0]));
+  ASSERT_TRUE(simulation_.AwaitRunning(0));
+  simulation_.Kill(0);
+  simulation_.Advance(absl::Minutes(1));
+  simulation_.Restart();
+  const std::string anns = simulation_.Submit(simulation_.Spec(), OwnerCaller("ann"));
+  const std::string bobs = simulation_.Submit(simulation_.Spec(), OwnerCaller("bob"));
+  EXPECT_LT(anns, bobs);
+  simulation_.Join(1);
+  ASSERT_TRUE(simulation_.AwaitRunning(1));
+  EXPECT_EQ(simulation_.Running()[0].job, bobs);
 }
 
 // Small jobs that keep coming do not starve one that needs all workers.
