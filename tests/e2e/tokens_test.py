@@ -168,10 +168,10 @@ class TokensTest(unittest.TestCase):
         addresses = self.live()
         # Each on the interface that reaches the coordinator.
         self.assertEqual({address.split(":")[0] for address in addresses}, {FIRST, SECOND})
-        job = self.cluster.train(*JOB, "--steps=40", "--checkpoint-every=20")
+        job = self.cluster.train(*JOB, "--steps=20", "--checkpoint-every=10")
         done = self.cluster.wait_for_job(job)
         self.assertEqual(done["state"].upper(), "SUCCEEDED", done)
-        self.assertEqual(len(self.cluster.losses(job)), 40)
+        self.assertEqual(len(self.cluster.losses(job)), 20)
         self.assertIn("is used up: 2 workers have joined", self.refusal(THIRD, token))
         mine = self.tokens()[Token(token).id]
         self.assertEqual((mine["state"], mine["uses_left"], mine["uses"]), ("used up", 0, 2))
@@ -310,7 +310,7 @@ class TokensTest(unittest.TestCase):
         log = self.cluster.logs[-1]
         self.cluster.wait_for_workers(1)
         before = self.cluster.run("status")["workers"][0]["worker_id"]
-        end = time.time() + 2.5 * life
+        end = time.time() + 1.6 * life
         while time.time() < end:
             self.assertEqual(len(self.live()), 1)
             time.sleep(0.5)
