@@ -40,7 +40,10 @@ absl::Status ObjectAccess::CheckRead(const v1::StorageCaller& caller,
                                      const std::string& name) const {
   absl::Status status = CheckObjectName(name);
   const bool artifact = absl::StartsWith(name, absl::StrCat(kArtifactsFolder, "/"));
-  if (status.ok() && !artifact && !IsOfJob(caller, name)) status = Denied(caller, name);
+  // The job's own folder may be listed.
+  if (status.ok() && !artifact && !IsOfJob(caller, absl::StrCat(name, "/"))) {
+    status = Denied(caller, name);
+  }
   return status.ok() ? CheckCaller(caller) : status;
 }
 

@@ -95,7 +95,8 @@ absl::StatusOr<std::vector<ObjectReader::Object>> CoordinatorStore::List(
   if (!folder.empty()) {
     if (absl::Status s = CheckObjectName(folder); !s.ok()) return s;
   }
-  absl::StatusOr<std::shared_ptr<const Listing>> listing = ListOnce(JoinPath(root_, folder));
+  absl::StatusOr<std::shared_ptr<const Listing>> listing =
+      ListOnce(folder.empty() ? root_ : JoinPath(root_, folder));
   if (!listing.ok()) return listing.status();
   std::vector<Object> objects;
   const size_t skip = root_.empty() ? 0 : root_.size() + 1;
