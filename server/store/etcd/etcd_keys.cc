@@ -23,12 +23,12 @@ std::string EtcdKeys::Chunk(absl::string_view name, uint64_t version, uint32_t n
   return absl::StrFormat("%s%08x", ChunksOf(name, version), number);
 }
 
-std::string EtcdKeys::OfJob(absl::string_view kind, absl::string_view job) {
-  return absl::StrCat(kind, "/", EscapedForKey(job));
+std::string EtcdKeys::Name(absl::string_view kind, absl::string_view of) {
+  return absl::StrCat(kind, "/", EscapedForKey(of));
 }
 
 std::string EtcdKeys::LogOf(absl::string_view kind, absl::string_view job) {
-  return absl::StrCat(OfJob(kind, job), "/");
+  return absl::StrCat(Name(kind, job), "/");
 }
 
 std::string EtcdKeys::Batch(absl::string_view log, uint64_t sequence) {

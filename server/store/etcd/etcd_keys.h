@@ -37,7 +37,8 @@ class EtcdKeys {
   std::string ChunksOf(absl::string_view name, uint64_t version) const;
   std::string Chunk(absl::string_view name, uint64_t version, uint32_t number) const;
 
-  static std::string OfJob(absl::string_view kind, absl::string_view job);
+  // "job/j-1": the name of what is kept of this kind for a job, or under another name.
+  static std::string Name(absl::string_view kind, absl::string_view of);
   // With a slash at the end.
   static std::string LogOf(absl::string_view kind, absl::string_view job);
   static std::string Batch(absl::string_view log, uint64_t sequence);

@@ -100,10 +100,9 @@ EtcdProcess::~EtcdProcess() {
   waitpid(pid_, nullptr, 0);
 }
 
-std::unique_ptr<EtcdClient> EtcdProcess::Client(absl::Duration call_timeout) const {
+std::unique_ptr<EtcdClient> EtcdProcess::Client() const {
   EtcdClientOptions options;
   options.endpoints = {endpoint_};
-  options.call_timeout = call_timeout;
   return std::make_unique<EtcdClient>(std::move(options));
 }
 

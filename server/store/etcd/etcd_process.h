@@ -22,7 +22,7 @@ class EtcdProcess {
   ~EtcdProcess();
 
   const std::string& endpoint() const { return endpoint_; }
-  std::unique_ptr<EtcdClient> Client(absl::Duration call_timeout = absl::Seconds(2)) const;
+  std::unique_ptr<EtcdClient> Client() const;
   // The process is stopped and goes on; no call is answered meanwhile.
   void Pause();
   void Continue();

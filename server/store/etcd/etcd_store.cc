@@ -13,7 +13,6 @@ namespace {
 
 constexpr char kJob[] = "job", kBrief[] = "brief", kSpec[] = "spec", kPlan[] = "plan";
 constexpr char kLog[] = "log", kValidations[] = "validations", kReply[] = "reply";
-constexpr char kArtifact[] = "artifact", kServed[] = "served", kBlob[] = "blob";
 constexpr char kEpoch[] = "epoch", kDataFolder[] = "data-folder";
 // Entries of one write: the low bits of their sequence numbers.
 constexpr int kEntryBits = 20;
@@ -21,10 +20,6 @@ constexpr int kEntryBits = 20;
 constexpr size_t kTogether = 5;
 // The period in which a client may repeat a call.
 constexpr absl::Duration kRepliesKept = absl::Hours(7 * 24);
-
-std::string Name(absl::string_view kind, absl::string_view of) {
-  return absl::StrCat(kind, "/", EscapedForKey(of));
-}
 
 absl::Status ParseInto(const std::string& bytes, const char* what,
                        google::protobuf::MessageLite* message) {
@@ -126,20 +121,20 @@ void EtcdStore::AddJob(const std::string& job_id, const JobWrite& write, uint64_
                        EtcdChange* change) {
   v1::Job job = write.job->job;
   change->Require(
-      !write.create, Name(kJob, job_id),
+      !write.create, EtcdKeys::Name(kJob, job_id),
       write.create ? absl::AlreadyExistsError(absl::StrCat("there is already a job '", job_id, "'"))
                    : NoJob(job_id));
   if (write.create) {
-    change->Put(Name(kSpec, job_id), job.spec().SerializeAsString());
+    change->Put(EtcdKeys::Name(kSpec, job_id), job.spec().SerializeAsString());
     job.mutable_spec()->clear_graph();
     job.mutable_spec()->mutable_search()->clear_imported();
     etcd_records::Brief brief;
     brief.set_number((etcd_.next_number() << kEntryBits) + place);
     brief.set_spec(job.spec().SerializeAsString());
-    change->Put(Name(kBrief, job_id), brief.SerializeAsString());
+    change->Put(EtcdKeys::Name(kBrief, job_id), brief.SerializeAsString());
   }
   if (write.create || write.with_plan) {
-    change->Put(Name(kPlan, job_id), job.plan().SerializeAsString());
+    change->Put(EtcdKeys::Name(kPlan, job_id), job.plan().SerializeAsString());
   }
   job.clear_spec();
   job.clear_plan();
@@ -148,7 +143,7 @@ void EtcdStore::AddJob(const std::string& job_id, const JobWrite& write, uint64_
   stored.set_checkpoint_dir(write.job->checkpoint_dir);
   stored.set_attempts_without_progress(write.job->attempts_without_progress);
   stored.set_failures(write.job->failures);
-  change->Put(Name(kJob, job_id), stored.SerializeAsString());
+  change->Put(EtcdKeys::Name(kJob, job_id), stored.SerializeAsString());
 }
 
 absl::Status EtcdStore::AddLog(JobLogs* logs, const JobWrite& write, EtcdChange* change) {
@@ -191,7 +186,7 @@ absl::Status EtcdStore::AddLog(JobLogs* logs, const JobWrite& write, EtcdChange*
 
 void EtcdStore::AddReply(const IdempotencyRecord* record, EtcdChange* change) {
   if (record == nullptr) return;
-  const std::string name = Name(kReply, record->key);
+  const std::string name = EtcdKeys::Name(kReply, record->key);
   change->Require(false, name,
                   absl::AlreadyExistsError(absl::StrCat(
                       "idempotency_key '", CallersKey(record->key), "' was used before")));
@@ -270,8 +265,8 @@ absl::Status EtcdStore::DeleteJob(const std::string& job_id,
                                   const IdempotencyRecord* idempotency_record) {
   absl::MutexLock lock(&mutex_);
   EtcdChange change;
-  change.Require(true, Name(kJob, job_id), NoJob(job_id));
-  for (const char* kind : {kJob, kBrief, kSpec, kPlan}) change.Delete(Name(kind, job_id));
+  change.Require(true, EtcdKeys::Name(kJob, job_id), NoJob(job_id));
+  for (const char* kind : {kJob, kBrief, kSpec, kPlan}) change.Delete(EtcdKeys::Name(kind, job_id));
   for (const char* kind : {kLog, kValidations}) {
     const std::string log = EtcdKeys::LogOf(kind, job_id);
     change.DeleteRange(log, EndOfPrefix(log));
@@ -287,8 +282,9 @@ absl::StatusOr<JobRecord> EtcdStore::Get(const std::string& job_id) const {
 }
 
 absl::StatusOr<JobRecord> EtcdStore::GetAt(const std::string& job_id, int64_t revision) const {
-  const auto values =
-      etcd_.Read({Name(kJob, job_id), Name(kSpec, job_id), Name(kPlan, job_id)}, revision);
+  const auto values = etcd_.Read(
+      {EtcdKeys::Name(kJob, job_id), EtcdKeys::Name(kSpec, job_id), EtcdKeys::Name(kPlan, job_id)},
+      revision);
   if (!values.ok()) return values.status();
   const std::optional<std::string>&job = (*values)[0], &spec = (*values)[1], &plan = (*values)[2];
   if (!job.has_value()) return NoJob(job_id);
@@ -403,7 +399,7 @@ absl::StatusOr<std::vector<v1::StepReport>> EtcdStore::Validations(
 
 absl::StatusOr<std::optional<std::string>> EtcdStore::FindReply(
     const std::string& method, const std::string& key, const std::string& request_hash) const {
-  const auto found = etcd_.Read({Name(kReply, key)});
+  const auto found = etcd_.Read({EtcdKeys::Name(kReply, key)});
   if (!found.ok()) return found.status();
   if (!found->front().has_value()) return std::optional<std::string>();
   etcd_records::Reply reply;
@@ -426,85 +422,6 @@ absl::StatusOr<uint64_t> EtcdStore::NextEpoch() {
   change.Put(kEpoch, absl::StrCat(++epoch));
   if (absl::Status status = etcd_.Commit(change); !status.ok()) return status;
   return epoch;
-}
-
-absl::Status EtcdStore::WriteOne(const std::string& name, const std::string* bytes,
-                                 const IdempotencyRecord* idempotency_record) {
-  absl::MutexLock lock(&mutex_);
-  EtcdChange change;
-  if (bytes != nullptr) {
-    change.Put(name, *bytes);
-  } else {
-    change.Delete(name);
-  }
-  AddReply(idempotency_record, &change);
-  return etcd_.Commit(change);
-}
-
-absl::Status EtcdStore::PutArtifact(const ArtifactRecord& record,
-                                    const IdempotencyRecord* idempotency_record) {
-  etcd_records::Artifact stored;
-  stored.set_artifact(record.artifact.SerializeAsString());
-  stored.set_folder(record.folder);
-  const std::string bytes = stored.SerializeAsString();
-  return WriteOne(Name(kArtifact, record.artifact.name()), &bytes, idempotency_record);
-}
-
-absl::Status EtcdStore::DeleteArtifact(const std::string& name,
-                                       const IdempotencyRecord* idempotency_record) {
-  return WriteOne(Name(kArtifact, name), nullptr, idempotency_record);
-}
-
-absl::StatusOr<std::vector<ArtifactRecord>> EtcdStore::Artifacts() const {
-  int64_t revision = 0;
-  const auto values = ReadFolder(kArtifact, &revision);
-  if (!values.ok()) return values.status();
-  std::vector<ArtifactRecord> records;
-  for (const auto& [name, bytes] : *values) {
-    etcd_records::Artifact stored;
-    absl::Status status = ParseInto(bytes, "artifact", &stored);
-    ArtifactRecord& record = records.emplace_back();
-    if (status.ok()) status = ParseInto(stored.artifact(), "artifact", &record.artifact);
-    if (!status.ok()) return status;
-    record.folder = stored.folder();
-  }
-  return records;
-}
-
-absl::Status EtcdStore::PutServed(const v1::ServeModelRequest& request,
-                                  const IdempotencyRecord* idempotency_record) {
-  const std::string bytes = request.SerializeAsString();
-  return WriteOne(Name(kServed, request.name()), &bytes, idempotency_record);
-}
-
-absl::Status EtcdStore::DeleteServed(const std::string& name,
-                                     const IdempotencyRecord* idempotency_record) {
-  return WriteOne(Name(kServed, name), nullptr, idempotency_record);
-}
-
-absl::StatusOr<std::vector<v1::ServeModelRequest>> EtcdStore::Served() const {
-  int64_t revision = 0;
-  const auto values = ReadFolder(kServed, &revision);
-  if (!values.ok()) return values.status();
-  std::vector<v1::ServeModelRequest> requests;
-  for (const auto& [name, bytes] : *values) {
-    absl::Status status = ParseInto(bytes, "served model", &requests.emplace_back());
-    if (!status.ok()) return status;
-  }
-  return requests;
-}
-
-absl::Status EtcdStore::PutBlob(const std::string& name, const std::string& value) {
-  return WriteOne(Name(kBlob, name), &value, nullptr);
-}
-
-absl::StatusOr<std::string> EtcdStore::GetBlob(const std::string& name) const {
-  auto found = etcd_.Read({Name(kBlob, name)});
-  if (!found.ok()) return found.status();
-  if (!found->front().has_value()) {
-    return absl::NotFoundError(absl::StrCat("nothing is stored as '", name, "'"));
-  }
-  return *std::move(found->front());
 }
 
 }  // namespace espalier

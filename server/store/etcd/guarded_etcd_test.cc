@@ -221,6 +221,17 @@ TEST_F(GuardedEtcdTest, AStoreOfAnotherVersionIsRefused) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("has version 2"));
 }
 
+TEST_F(GuardedEtcdTest, AnEndpointThatDoesNotAnswerIsLeft) {
+  EtcdClientOptions options;
+  options.endpoints = {"127.0.0.1:1", SharedEtcd().endpoint()};
+  EtcdClient client(std::move(options));
+  const auto store = EtcdStore::Open(&client, prefix_, LeadForever(client_.get(), prefix_));
+  ASSERT_EQ(store.status(), absl::OkStatus());
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ((*store)->Write("j", Job("j")), absl::OkStatus());
+  EXPECT_LT(absl::Now() - begin, absl::Milliseconds(400)) << "it is not asked again";
+}
+
 TEST_F(GuardedEtcdTest, WritesWaitWhileEtcdDoesNotAnswer) {
   const auto store = TakeOver();
   SharedEtcd().Pause();
