@@ -1,5 +1,5 @@
-// The coordinator's durable state, behind an interface: SQLite (sqlite_store.h), or etcd for several
-// coordinators that stand by for each other (etcd/etcd_store.h). What both must do is in
+// The coordinator's durable state, behind an interface: SQLite (sqlite_store.h), or etcd for
+// several coordinators that stand by for each other (etcd/etcd_store.h). What both must do is in
 // job_store_contract_test.cc.
 //
 // Every write is one transaction and durable when it returns. Errors: ResourceExhausted (disk
@@ -26,7 +26,7 @@ namespace espalier {
 
 struct JobRecord {
   v1::Job job;  // with spec and plan
-  // Path of the last durable checkpoint (server/jobs/checkpoint_folders.h); empty if none.
+  // The last durable checkpoint (server/jobs/checkpoint_folders.h); empty if none.
   std::string checkpoint_dir;
   int32_t attempts_without_progress = 0;  // since the last progress
   std::string failures;                   // reasons of those attempts, one per line
