@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -98,7 +99,7 @@ class SlurmRun {
       requeue_ = Requeue::kWanted;
       return absl::OkStatus();
     }
-    return InterruptedError(requeue_ == Requeue::kDone
+    return InterruptedError(requeue_ == Requeue::kDone || requeue_ == Requeue::kRequeues
                                 ? "SLURM has requeued this job; it goes on from its checkpoint"
                                 : "SLURM ends this job");
   }
@@ -274,7 +275,7 @@ class SlurmRun {
       return absl::InternalError("`espalier train --json` named no job");
     }
     training_ = json["job_id"].get<std::string>();
-    Say("submitted", absl::StrCat("job ", training_));
+    Say("submitted", absl::StrCat("submitted job ", training_));
     return absl::OkStatus();
   }
 
@@ -312,7 +313,7 @@ class SlurmRun {
         if (!step_->Ended()) return;
         Say(step_->exit_code() == 0 ? "checkpoint" : "warning",
             step_->exit_code() == 0
-                ? Printable(step_->output(), true)
+                ? std::string(absl::StripAsciiWhitespace(Printable(step_->output(), true)))
                 : absl::StrCat("warning: no new checkpoint, an older one is used: ",
                                Printable(step_->errors(), true)));
         StartStep({"scontrol", "requeue", job_.id}, Requeue::kRequeues);
