@@ -66,8 +66,7 @@ CoordinatorSimulation::CoordinatorSimulation(const Options& options)
   std::filesystem::create_directories(options_.folder);
   const std::string text = options_.folder + "/text";
   std::ofstream(text) << std::string(4096, 'e');
-  checkpoints_ =
-      std::make_unique<FolderCheckpointStore>(*files_, options_.folder + "/checkpoints");
+  checkpoints_ = std::make_unique<FolderCheckpointStore>(*files_, options_.folder + "/checkpoints");
   data_folder_ = std::make_unique<FolderCheckpointStore>(*files_, options_.folder);
   RegisterAllOperators(operators_);
   roots_ = *DatasetRoots::Create({options_.folder});
@@ -122,7 +121,8 @@ void CoordinatorSimulation::Open() {
                                AttemptObserver* observer) -> std::unique_ptr<Attempt> {
     return std::make_unique<SimulatedAttempt>(this, given, task, observer);
   };
-  runner_ = std::make_unique<JobRunner>(std::move(options), tools, store_.get(), &clock_, &metrics_);
+  runner_ =
+      std::make_unique<JobRunner>(std::move(options), tools, store_.get(), &clock_, &metrics_);
   Must(runner_->Start());
 }
 

@@ -1,6 +1,6 @@
-// A coordinator with thousands of workers and jobs in one process: the real JobRunner, WorkerRegistry
-// and SqliteStore, with a clock that only the simulation advances. Workers only have leases, and
-// attempts only take time. What is random comes from a seed; threads are real.
+// A coordinator with thousands of workers and jobs in one process: the real JobRunner,
+// WorkerRegistry and SqliteStore, with a clock that only the simulation advances. Workers only have
+// leases, and attempts only take time. What is random comes from a seed; threads are real.
 #pragma once
 
 #include <cstdint>
@@ -107,8 +107,8 @@ class CoordinatorSimulation {
   mutable absl::Mutex mutex_;
   mutable absl::CondVar changed_;
   std::map<std::pair<std::string, int32_t>, Attempted> running_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::pair<std::string, int32_t>> begun_ ABSL_GUARDED_BY(mutex_),
-      stopped_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::pair<std::string, int32_t>> begun_ ABSL_GUARDED_BY(mutex_), stopped_
+      ABSL_GUARDED_BY(mutex_);
   std::set<std::string> finished_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> busy_ ABSL_GUARDED_BY(mutex_);  // worker -> job
   std::vector<std::string> started_ ABSL_GUARDED_BY(mutex_), violations_ ABSL_GUARDED_BY(mutex_);
