@@ -41,7 +41,8 @@ class FakeSource : public CertificateSource {
   absl::StatusOr<v1::IssuedCertificate> Issue(const AccessTokenText& token,
                                               const v1::IssueCertificateRequest& request) override {
     ++issued;
-    keys.push_back(request.idempotency_key());
+    requests.push_back(request.SerializeAsString());
+    EXPECT_GE(request.idempotency_key().size(), 16);
     if (unreachable > 0 && unreachable-- > 0) return absl::UnavailableError("nobody");
     if (!refuses_tokens.ok()) return refuses_tokens;
     token_id_ = token.id;
@@ -57,7 +58,7 @@ class FakeSource : public CertificateSource {
 
   int issued = 0, renewed = 0, unreachable = 0;
   absl::Status refuses_tokens, refuses_renewal;
-  std::vector<std::string> keys;
+  std::vector<std::string> requests;
 
  private:
   absl::StatusOr<v1::IssuedCertificate> Sign(const std::string& pem) const {
@@ -176,8 +177,9 @@ TEST_F(KeptIdentityTest, ALostAnswerIsAskedForWithTheSameRequest) {
   source_.unreachable = 2;
   const auto identity = Open();
   ASSERT_TRUE(identity.ok()) << identity.status();
-  ASSERT_EQ(source_.keys.size(), 3);
-  EXPECT_EQ(source_.keys[0], source_.keys[2]);
+  ASSERT_EQ(source_.requests.size(), 3);
+  EXPECT_EQ(source_.requests[0], source_.requests[1]);
+  EXPECT_EQ(source_.requests[0], source_.requests[2]);
 }
 
 TEST_F(KeptIdentityTest, WorkersOfOneHostHaveIdentitiesOfTheirOwn) {
@@ -194,10 +196,11 @@ TEST_F(KeptIdentityTest, WorkersOfOneHostHaveIdentitiesOfTheirOwn) {
 
 TEST_F(KeptIdentityTest, AnotherCoordinatorsOrAddressesCertificateIsNotUsed) {
   ASSERT_TRUE(Open().ok());
-  const auto moved = Open({"10.0.0.3"});
+  auto moved = Open({"10.0.0.3"});
   ASSERT_TRUE(moved.ok()) << moved.status();
   EXPECT_EQ(source_.renewed, 1);
   EXPECT_THAT(ReadCertificate(CertificateOf(**moved))->hosts, ::testing::ElementsAre("10.0.0.3"));
+  moved->reset();
   // The coordinator at the address has another CA, as the token says.
   FakeSource other(&clock_);
   const auto there = KeptIdentity::Open({.coordinator = "10.0.0.1:7070",
