@@ -12,7 +12,7 @@
 #include "espalier/v1/training.pb.h"
 #include "storage/dataset.h"
 #include "storage/dataset_roots.h"
-#include "worker/dataset_cache.h"
+#include "worker/storage/dataset_cache.h"
 
 namespace espalier {
 

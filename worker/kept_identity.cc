@@ -26,7 +26,7 @@
 #include "base/net/pinned_ca.h"
 #include "base/random_id.h"
 #include "espalier/v1/access.grpc.pb.h"
-#include "worker/own_folder.h"
+#include "worker/storage/own_folder.h"
 
 namespace espalier {
 namespace {

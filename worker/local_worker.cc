@@ -25,10 +25,10 @@
 #include "worker/collective/nccl_communicator.h"
 #include "worker/collective/rank_connector.h"
 #include "worker/coordinator_client.h"
-#include "worker/dataset_cache.h"
 #include "worker/dataset_store.h"
 #include "worker/join_cluster.h"
 #include "worker/measure.h"
+#include "worker/storage/dataset_cache.h"
 #include "worker/storage/worker_storage.h"
 #include "worker/worker_service.h"
 

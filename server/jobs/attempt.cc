@@ -15,7 +15,7 @@
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/prepare_validation.h"
 #include "server/jobs/stored_values.h"
-#include "server/storage/object_names.h"
+#include "storage/data_folder_names.h"
 
 namespace espalier {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "ops/tensor/half_conversion.h"
-#include "server/storage/object_names.h"
 #include "storage/checkpoint.h"
+#include "storage/data_folder_names.h"
 
 namespace espalier {
 namespace {

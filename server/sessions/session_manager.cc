@@ -14,7 +14,7 @@
 #include "ops/graph/graph_proto.h"
 #include "planner/lowering/lower_session.h"
 #include "server/jobs/stored_values.h"
-#include "server/storage/object_names.h"
+#include "storage/data_folder_names.h"
 
 namespace espalier {
 namespace {

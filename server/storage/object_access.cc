@@ -3,7 +3,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/storage/object_names.h"
+#include "storage/data_folder_names.h"
 #include "storage/object_reader.h"
 
 namespace espalier {

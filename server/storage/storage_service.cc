@@ -12,8 +12,8 @@
 #include "server/services/call_interceptor.h"
 #include "server/storage/block_hashes.h"
 #include "server/storage/object_access.h"
-#include "server/storage/object_names.h"
 #include "server/storage/uploads.h"
+#include "storage/data_folder_names.h"
 
 namespace espalier {
 namespace {

@@ -15,7 +15,7 @@
 #include "storage/checkpoint_store_contract.h"
 #include "storage/folder_checkpoint_store.h"
 #include "tests/storage/storage_server.h"
-#include "worker/dataset_cache.h"
+#include "worker/storage/dataset_cache.h"
 
 namespace espalier {
 namespace {

@@ -2,12 +2,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "storage/data_folder_names.h"
 #include "worker/storage/remote_file.h"
 
 namespace espalier {
 namespace {
 
-constexpr char kArtifacts[] = "artifacts/";
 constexpr size_t kSha256Bytes = 32;
 constexpr int64_t kMostBlockBytes = 256 << 20;
 
@@ -45,7 +45,8 @@ absl::Status CoordinatorStore::DeleteExcept(const std::string& name,
 
 absl::StatusOr<std::shared_ptr<const CoordinatorStore::Listing>> CoordinatorStore::ListOnce(
     const std::string& folder) {
-  const bool artifact = cache_ != nullptr && absl::StartsWith(folder, kArtifacts);
+  const bool artifact =
+      cache_ != nullptr && absl::StartsWith(folder, absl::StrCat(kArtifactsFolder, "/"));
   if (artifact) {
     absl::MutexLock lock(&mutex_);
     const auto known = artifacts_.find(folder);

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "storage/checkpoint_store.h"
-#include "worker/dataset_cache.h"
+#include "worker/storage/dataset_cache.h"
 #include "worker/storage/storage_client.h"
 
 namespace espalier {

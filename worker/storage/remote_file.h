@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/file_system.h"
-#include "worker/dataset_cache.h"
+#include "worker/storage/dataset_cache.h"
 
 namespace espalier {
 

@@ -4,17 +4,11 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "storage/data_folder_names.h"
 #include "worker/storage/coordinator_store.h"
 #include "worker/storage/storage_client.h"
 
 namespace espalier {
-namespace {
-
-// Where the data folder has the checkpoints.
-constexpr char kCheckpoints[] = "checkpoints";
-
-}  // namespace
-
 absl::Status WorkerStorage::Join(const v1::JoinReply& reply) {
   const std::string path = PathOf(reply.data_dir());
   if (reply.shares_data_dir() && (path.empty() || path[0] != '/' || RealPath(path) == "/")) {
@@ -59,8 +53,8 @@ std::shared_ptr<JobStorage> WorkerStorage::For(const v1::Attempt& attempt) const
   if (joined.shares_data_dir()) {
     const std::string path = PathOf(joined.data_dir());
     if (checkpoints == nullptr) {
-      checkpoints =
-          std::make_shared<FolderCheckpointStore>(*options_.files, JoinPath(path, kCheckpoints));
+      checkpoints = std::make_shared<FolderCheckpointStore>(*options_.files,
+                                                            JoinPath(path, kCheckpointsFolder));
     }
     return std::make_shared<JobStorage>(
         std::move(checkpoints), std::make_shared<FolderCheckpointStore>(*options_.files, path));
@@ -74,7 +68,7 @@ std::shared_ptr<JobStorage> WorkerStorage::For(const v1::Attempt& attempt) const
   client.cancelled = cancelled;
   const auto shared = std::make_shared<const StorageClient>(std::move(client));
   if (checkpoints == nullptr) {
-    checkpoints = std::make_shared<CoordinatorStore>(shared, kCheckpoints, nullptr);
+    checkpoints = std::make_shared<CoordinatorStore>(shared, kCheckpointsFolder, nullptr);
   }
   return std::make_shared<JobStorage>(
       std::move(checkpoints), std::make_shared<CoordinatorStore>(shared, "", options_.cache),

@@ -14,7 +14,7 @@
 #include "espalier/v1/storage.grpc.pb.h"
 #include "espalier/v1/worker.pb.h"
 #include "storage/s3_checkpoint_store.h"
-#include "worker/dataset_cache.h"
+#include "worker/storage/dataset_cache.h"
 #include "worker/storage/job_storage.h"
 
 namespace espalier {

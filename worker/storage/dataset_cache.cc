@@ -1,4 +1,4 @@
-#include "worker/dataset_cache.h"
+#include "worker/storage/dataset_cache.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include "base/file_system.h"
 #include "base/random_id.h"
 #include "base/sha256.h"
-#include "worker/own_folder.h"
+#include "worker/storage/own_folder.h"
 
 namespace espalier {
 namespace {

@@ -1,4 +1,4 @@
-// Folders of the data folder that workers know by name.
+// Folders of the coordinator's data folder that workers know by name.
 #pragma once
 
 namespace espalier {

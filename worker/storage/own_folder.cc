@@ -1,4 +1,4 @@
-#include "worker/own_folder.h"
+#include "worker/storage/own_folder.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // The cache of datasets under hostile neighbours and short space.
-#include "worker/dataset_cache.h"
+#include "worker/storage/dataset_cache.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
