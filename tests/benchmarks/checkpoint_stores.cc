@@ -58,8 +58,7 @@ int Run() {
     std::vector<double> times[2][2], ratios[2];  // [write or read][folder or coordinator]
     for (int round = 0; round < kRounds; ++round) {
       for (int store = 0; store < 2; ++store) {
-        CheckpointStore& used =
-            store == 0 ? static_cast<CheckpointStore&>(folder) : *streamed;
+        CheckpointStore& used = store == 0 ? static_cast<CheckpointStore&>(folder) : *streamed;
         const std::string name = absl::StrCat("job-1/attempt-1/", store, "/rank-0.safetensors");
         double begin = Seconds();
         absl::Status status = Write(used, name, part, bytes);
