@@ -320,7 +320,7 @@ class MiniCluster:
             names |= {f"{pod.name}.{name}": [pod.address] for pod in behind if pod.subdomain == service["metadata"]["name"]}
         self.dns.names = names
 
-    def wait(self, what, condition, seconds=90):
+    def wait(self, what, condition, seconds=180):
         end = time.time() + seconds
         while not condition():
             for pod in self.pods.values():
