@@ -289,6 +289,67 @@ TEST_P(CollectiveTest, AllRanksGetTheSameCommunicationProfile) {
   EXPECT_EQ(said[0], said[2]);
 }
 
+// Every message and collective takes a while.
+class Slow : public Communicator {
+ public:
+  explicit Slow(Communicator& fast) : fast_(fast) {}
+  int calls = 0;
+
+  int rank() const override { return fast_.rank(); }
+  int size() const override { return fast_.size(); }
+  absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) override {
+    return Wait(fast_.Send(data, bytes, peer, tag));
+  }
+  absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag) override {
+    return Wait(fast_.Receive(data, bytes, peer, tag));
+  }
+  absl::Status AllReduce(DType dtype, const void* input, void* output, int64_t count,
+                         const Group& group, uint64_t tag) override {
+    return Wait(fast_.AllReduce(dtype, input, output, count, group, tag));
+  }
+  absl::Status AllGather(const void* input, void* output, int64_t bytes, const Group& group,
+                         uint64_t tag) override {
+    return Wait(fast_.AllGather(input, output, bytes, group, tag));
+  }
+  absl::Status ReduceScatter(DType dtype, const void* input, void* output, int64_t count,
+                             const Group& group, uint64_t tag) override {
+    return Wait(fast_.ReduceScatter(dtype, input, output, count, group, tag));
+  }
+  absl::Status AllToAll(const void* input, void* output, int64_t bytes, const Group& group,
+                        uint64_t tag) override {
+    return Wait(fast_.AllToAll(input, output, bytes, group, tag));
+  }
+  absl::Status Broadcast(const void* input, void* output, int64_t bytes, const Group& group,
+                         uint64_t tag) override {
+    return Wait(fast_.Broadcast(input, output, bytes, group, tag));
+  }
+  absl::Status Flush() override { return fast_.Flush(); }
+  void Abort(const std::string& reason) override { fast_.Abort(reason); }
+
+ private:
+  absl::Status Wait(const absl::Status& status) {
+    ++calls;
+    absl::SleepFor(absl::Milliseconds(8));
+    return status;
+  }
+
+  Communicator& fast_;
+};
+
+// The first job on such a network must not spend minutes with it.
+TEST(MeasureCommunication, ASlowNetworkIsMeasuredByFewMessages) {
+  RunRanks(Kind::kInProcess, 2, absl::Seconds(10), [&](Communicator& fast) {
+    Slow slow(fast);
+    std::unique_ptr<Device> device = NewCpuDevice({1, 0});
+    const auto profile = MeasureCommunication(slow, *device, {});
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    EXPECT_EQ(profile->messages_size(), 2);
+    EXPECT_EQ(profile->collectives_size(), 5 * 2);
+    EXPECT_LT(slow.calls, 100);
+    for (const auto& collective : profile->collectives()) EXPECT_GT(collective.seconds(), 7e-3);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CollectiveTest,
                          testing::Values(Kind::kInProcess, Kind::kEncrypted, Kind::kPlain,
                                          Kind::kShared, Kind::kSeveralHosts),

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <string_view>
@@ -24,6 +25,10 @@ constexpr Kind kKinds[] = {
     v1::CollectiveInstruction::BROADCAST};
 constexpr int kMaxRanksAtAllSizes = 4;
 constexpr int kRepeats = 6;
+// On a network on which meeting takes longer than this, single messages of two sizes say enough, and
+// hundreds would take minutes.
+constexpr double kSlowSeconds = 5e-3;
+constexpr int kMeetings = 3;
 constexpr int64_t kWorkBytes = 256 << 10;  // fits into a core's cache
 constexpr int kWorkRounds = 12;
 
@@ -78,7 +83,26 @@ class Measurement {
     return absl::OkStatus();
   }
 
-  // Seconds for kRepeats pieces of work on the first rank while others wait, and for this rank with
+  // Whether the network is slow, by the ranks' shortest meeting. Equal on all ranks.
+  absl::StatusOr<bool> IsSlow() {
+    Communicator::Group all(static_cast<size_t>(communicator_.size()));
+    std::iota(all.begin(), all.end(), 0);
+    double shortest = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < kMeetings; ++i) {
+      const absl::Time start = absl::Now();
+      if (absl::Status s = Meet(all); !s.ok()) return s;
+      shortest = std::min(shortest, absl::ToDoubleSeconds(absl::Now() - start));
+    }
+    const absl::StatusOr<std::vector<double>> of_ranks = Gather({shortest});
+    if (!of_ranks.ok()) return of_ranks.status();
+    return *std::max_element(of_ranks->begin(), of_ranks->end()) > kSlowSeconds;
+  }
+
+  // Of each piece of work and its message; kRepeats at first.
+  void SetRepeats(int repeats) { repeats_ = repeats; }
+  int repeats() const { return repeats_; }
+
+  // Seconds for repeats() pieces of work on the first rank while others wait, and for this rank with
   // a collective or message after each piece. As in a step, ranks wait only within operations and
   // compute right after them, so that contention between ranks of one host (caches, bandwidth, core
   // time) is included.
@@ -153,7 +177,7 @@ class Measurement {
   absl::StatusOr<double> Repeat(const Case& c, Do what) {
     absl::Status s;
     const absl::Time start = absl::Now();
-    for (int i = 0; i < kRepeats && s.ok(); ++i) {
+    for (int i = 0; i < repeats_ && s.ok(); ++i) {
       // Stands for an operator that produces the input.
       s = Work();
       if (s.ok()) s = Write(input_, c.bytes);
@@ -164,13 +188,13 @@ class Measurement {
     return absl::ToDoubleSeconds(absl::Now() - start);
   }
 
-  // kRepeats messages each way: one rank computes while the other waits for its message.
+  // repeats() messages each way: one rank computes while the other waits for its message.
   absl::StatusOr<double> PingPong(const Case& c, double* sending) {
     absl::Status s;
     const int me = communicator_.rank();
     const absl::Time start = absl::Now();
     absl::Duration in_send;
-    for (int i = 0; i < 2 * kRepeats && s.ok(); ++i) {
+    for (int i = 0; i < 2 * repeats_ && s.ok(); ++i) {
       if (i % 2 != me) {
         s = communicator_.Receive(output_, c.bytes, 1 - me, tag_);
         if (s.ok()) s = device_.Synchronize();
@@ -232,6 +256,7 @@ class Measurement {
   Communicator& communicator_;
   Device& device_;
   const uint64_t tag_;
+  int repeats_ = kRepeats;
   std::vector<char> host_;
   std::unique_ptr<DeviceMemory> memory_;
   char* input_ = nullptr;
@@ -258,12 +283,20 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
         " repetitions; accepted: ascending multiples of 4 bytes, 1 to 1000 repetitions"));
   }
   if (world < 2) return profile;
-  const std::vector<Case> cases = CasesOf(options.bytes, world);
   Measurement measurement(communicator, device, options.tag);
   if (absl::Status s = measurement.Prepare(options.bytes.back()); !s.ok()) return s;
+  const absl::StatusOr<bool> slow = measurement.IsSlow();
+  if (!slow.ok()) return slow.status();
+  if (*slow) measurement.SetRepeats(1);
+  const int repetitions = *slow ? 1 : options.repetitions;
+  const std::vector<Case> cases = CasesOf(
+      *slow && options.bytes.size() > 2
+          ? std::vector<int64_t>{options.bytes.front(), options.bytes.back()}
+          : options.bytes,
+      world);
   std::vector<double> mine;  // by case, by repetition: the fields of Times
   for (const Case& c : cases) {
-    for (int i = 0; i <= options.repetitions; ++i) {
+    for (int i = 0; i <= repetitions; ++i) {
       Measurement::Times times;
       if (communicator.rank() < c.ranks) {
         absl::StatusOr<Measurement::Times> timed = measurement.Time(c);
@@ -278,7 +311,7 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
   if (!all.ok()) return all.status();
   const auto of = [&](int rank, size_t c, int i) {
     const double* fields =
-        all->data() + static_cast<size_t>(rank) * mine.size() + 3 * (c * options.repetitions + i);
+        all->data() + static_cast<size_t>(rank) * mine.size() + 3 * (c * repetitions + i);
     return Measurement::Times{fields[0], fields[1], fields[2]};
   };
   for (size_t c = 0; c < cases.size(); ++c) {
@@ -287,7 +320,7 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
     absl::StatusOr<double> share = measurement.RanksPerCore(cases[c].ranks);
     if (!share.ok()) return share.status();
     std::vector<double> added, sending;
-    for (int i = 0; i < options.repetitions; ++i) {
+    for (int i = 0; i < repetitions; ++i) {
       // Time of the slowest rank; ranks that share cores share their work evenly.
       Measurement::Times times = of(0, c, i);
       times.send = 0;
@@ -297,8 +330,8 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
       }
       // In ping-pong only one rank computes at a time.
       const double work = times.alone * (is_message ? 2 : *share);
-      added.push_back((times.both - work) / (is_message ? 2 * kRepeats : kRepeats));
-      sending.push_back(times.send / (2 * kRepeats));
+      added.push_back((times.both - work) / (is_message ? 2 * measurement.repeats() : measurement.repeats()));
+      sending.push_back(times.send / (2 * measurement.repeats()));
     }
     if (is_message) {
       // 0 marks transfers between devices, in which both ranks take part throughout; others are at
