@@ -36,6 +36,10 @@ class AutoTls(Cluster):
     def home(self):
         return f"{self.folder}/data/tls/client"
 
+    def start_daemon(self, until="/ready"):
+        super().start_daemon(until)
+        self.wait(lambda: os.listdir(self.home()), 30, "the daemon writes where it is")  # after it is ready
+
     def cli(self, *args, check=True, timeout=300, home=None, prefix=()):
         env = {name: value for name, value in os.environ.items() if not name.startswith("ESPALIER_")}
         done = subprocess.run([*prefix, PROGRAMS["espalier"], *args], env=dict(env, ESPALIER_HOME=home or self.home()),

@@ -52,7 +52,11 @@ def test_arrays_of_all_types():
 
 
 def test_names_of_what_is_elsewhere_are_passed_on():
-    for name, uri in {"digits": "artifact:digits", "artifact:digits": "artifact:digits", "s3://b/a.npz": "s3://b/a.npz"}.items():
+    for name, uri in {
+        "digits": "artifact:digits",
+        "artifact:digits": "artifact:digits",
+        "s3://b/a.npz": "s3://b/a.npz",
+    }.items():
         with datasets.prepare(name, graph(), columns={"x": "images"}) as made:
             assert (made.uri, made.path, made.columns) == (uri, None, {"x": "images"})
     with pytest.raises(InvalidArgument, match="there is no file"), datasets.prepare("b/a.npz", graph()):
