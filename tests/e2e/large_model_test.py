@@ -96,7 +96,7 @@ class LargeModelTest(unittest.TestCase):
                     self.assertAlmostEqual(found[step] / losses[step], 1, delta=1e-5, msg=f"{plan}, step {step}")
                 self.assertAlmostEqual(job["evaluation"]["loss"] / held_out, 1, delta=1e-5, msg=plan)
                 left = os.path.join(cluster.folder, "data", "checkpoints", job["id"])
-                self.assertFalse(os.path.exists(left), "initial values and checkpoints are removed")
+                cluster.wait(lambda: not os.path.exists(left), 10, "initial values and checkpoints are removed")
             # Each of four jobs read the weights twice, and held them with gradients. Workers free a job just after its
             # end; their heap keeps up to 16 MiB for each thread that allocated (base/machine_memory.h).
             def given_back():
