@@ -358,8 +358,8 @@ class Client(ClientMethods[Job], Blocking):
 
     Without arguments it finds coordinator, key and TLS as the command line does: ESPALIER_COORDINATOR, else the
     coordinator of `espalier up` or `espalier login`, with its key and CA, else 127.0.0.1:7070; ESPALIER_TOKEN_FILE,
-    ESPALIER_TOKEN, ESPALIER_CA_FILE, ESPALIER_CERT_FILE, ESPALIER_KEY_FILE. `ca_file` (PEM) implies TLS; tls=True trusts
-    the usual authorities.
+    ESPALIER_TOKEN, ESPALIER_CA_FILE, ESPALIER_CERT_FILE, ESPALIER_KEY_FILE. `ca_file` (PEM) implies TLS; tls=True
+    trusts the usual authorities.
     """
 
     def __init__(
