@@ -58,17 +58,10 @@ absl::StatusOr<v1::ListJobsRequest> JobListRequestOf(const ParsedFlags& flags) {
   request.set_owner(flags.Text("owner"));
   request.set_name(flags.Text("name"));
   request.set_model(flags.Text("model"));
-  for (const char* flag : {"since", "until"}) {
-    if (!flags.Has(flag)) continue;
-    const auto time = TimeFlag(flag, flags.Text(flag), absl::Now());
-    if (!time.ok()) return time.status();
-    const int64_t millis = absl::ToUnixMillis(*time);
-    if (std::string(flag) == "since") {
-      request.set_submitted_from_unix_ms(millis);
-    } else {
-      request.set_submitted_before_unix_ms(millis);
-    }
-  }
+  const absl::Status times = ReadTimeRange(
+      flags, [&](int64_t ms) { request.set_submitted_from_unix_ms(ms); },
+      [&](int64_t ms) { request.set_submitted_before_unix_ms(ms); });
+  if (!times.ok()) return times;
   return request;
 }
 

@@ -1,9 +1,11 @@
 #include "client/cli/time_flags.h"
 
 #include <optional>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/terminal/text.h"
 
 namespace espalier {
@@ -48,6 +50,17 @@ absl::StatusOr<absl::Time> TimeFlag(const std::string& flag, absl::string_view t
   return UsageError(absl::StrCat("--", flag, " is \"", Printable(text),
                                  "\"; accepted: a duration before now (90m, 2h, 7d), or a date "
                                  "such as 2026-11-29 or \"2026-11-29 18:00\""));
+}
+
+absl::Status ReadTimeRange(const ParsedFlags& flags, const std::function<void(int64_t)>& set_from,
+                           const std::function<void(int64_t)>& set_before) {
+  for (const auto& [flag, set] : {std::pair("since", &set_from), std::pair("until", &set_before)}) {
+    if (!flags.Has(flag)) continue;
+    const absl::StatusOr<absl::Time> time = TimeFlag(flag, flags.Text(flag), absl::Now());
+    if (!time.ok()) return time.status();
+    (*set)(absl::ToUnixMillis(*time));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace espalier

@@ -1,8 +1,11 @@
 // Flags that name durations and times.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -19,5 +22,9 @@ absl::StatusOr<absl::Duration> DurationFlag(const std::string& flag, absl::strin
 // else.
 absl::StatusOr<absl::Time> TimeFlag(const std::string& flag, absl::string_view text,
                                     absl::Time now);
+
+// Sets the two times, in milliseconds since 1970, by --since and --until, as far as they are given.
+absl::Status ReadTimeRange(const ParsedFlags& flags, const std::function<void(int64_t)>& set_from,
+                           const std::function<void(int64_t)>& set_before);
 
 }  // namespace espalier
