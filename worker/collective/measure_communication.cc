@@ -25,8 +25,8 @@ constexpr Kind kKinds[] = {
     v1::CollectiveInstruction::BROADCAST};
 constexpr int kMaxRanksAtAllSizes = 4;
 constexpr int kRepeats = 6;
-// On a network on which meeting takes longer than this, single messages of two sizes say enough, and
-// hundreds would take minutes.
+// On a network on which meeting takes longer than this, single messages of two sizes say enough,
+// and hundreds would take minutes.
 constexpr double kSlowSeconds = 5e-3;
 constexpr int kMeetings = 3;
 constexpr int64_t kWorkBytes = 256 << 10;  // fits into a core's cache
@@ -102,10 +102,10 @@ class Measurement {
   void SetRepeats(int repeats) { repeats_ = repeats; }
   int repeats() const { return repeats_; }
 
-  // Seconds for repeats() pieces of work on the first rank while others wait, and for this rank with
-  // a collective or message after each piece. As in a step, ranks wait only within operations and
-  // compute right after them, so that contention between ranks of one host (caches, bandwidth, core
-  // time) is included.
+  // Seconds for repeats() pieces of work on the first rank while others wait, and for this rank
+  // with a collective or message after each piece. As in a step, ranks wait only within operations
+  // and compute right after them, so that contention between ranks of one host (caches, bandwidth,
+  // core time) is included.
   struct Times {
     double alone = 0;
     double both = 0;
@@ -289,11 +289,11 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
   if (!slow.ok()) return slow.status();
   if (*slow) measurement.SetRepeats(1);
   const int repetitions = *slow ? 1 : options.repetitions;
-  const std::vector<Case> cases = CasesOf(
-      *slow && options.bytes.size() > 2
-          ? std::vector<int64_t>{options.bytes.front(), options.bytes.back()}
-          : options.bytes,
-      world);
+  const std::vector<Case> cases =
+      CasesOf(*slow && options.bytes.size() > 2
+                  ? std::vector<int64_t>{options.bytes.front(), options.bytes.back()}
+                  : options.bytes,
+              world);
   std::vector<double> mine;  // by case, by repetition: the fields of Times
   for (const Case& c : cases) {
     for (int i = 0; i <= repetitions; ++i) {
@@ -330,7 +330,8 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
       }
       // In ping-pong only one rank computes at a time.
       const double work = times.alone * (is_message ? 2 : *share);
-      added.push_back((times.both - work) / (is_message ? 2 * measurement.repeats() : measurement.repeats()));
+      added.push_back((times.both - work) /
+                      (is_message ? 2 * measurement.repeats() : measurement.repeats()));
       sending.push_back(times.send / (2 * measurement.repeats()));
     }
     if (is_message) {

@@ -22,10 +22,10 @@ struct MeasureCommunicationOptions {
 // each size as a message from rank 0 to rank 1, and as the input of every collective on the first
 // 2, 3, 4, 8, 16, ... and all ranks. Skips groups that would need more memory than `bytes.back()`
 // for each of 4 ranks. A time is what the operation adds to computation between operations, as in a
-// training step where ranks share cores. Takes about 2 s for 4 ranks of one host. On a network on which ranks meet in no less
-// than 5 ms, only the least and the greatest size are measured, once. Returns
-// InvalidArgument for invalid options; after an error of the communicator or the device neither can
-// be used.
+// training step where ranks share cores. Takes about 2 s for 4 ranks of one host. On a network on
+// which ranks meet in no less than 5 ms, only the least and the greatest size are measured, once.
+// Returns InvalidArgument for invalid options; after an error of the communicator or the device
+// neither can be used.
 absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
     Communicator& communicator, Device& device, const MeasureCommunicationOptions& options);
 
