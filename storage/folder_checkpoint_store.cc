@@ -41,6 +41,8 @@ void RemoveExcept(const std::filesystem::path& path, const std::set<std::string>
   }
   if (failed && !IsMissing(failed)) *error = failed;
   for (const std::filesystem::path& entry : entries) RemoveExcept(entry, kept, error);
+  // Only if nothing is left: what is kept may be made just now.
+  std::filesystem::remove(path, failed);
 }
 
 }  // namespace
@@ -134,8 +136,7 @@ absl::Status FolderCheckpointStore::DeleteExcept(const std::string& name,
   for (const std::string& each : keep) {
     const absl::StatusOr<std::string> at = PathOf(each);
     if (!at.ok()) return at.status();
-    std::error_code unknown;
-    if (std::filesystem::exists(*at, unknown) || unknown) kept.insert(*at);
+    kept.insert(*at);
   }
   std::error_code error;
   if (kept.empty()) {

@@ -4,7 +4,9 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "base/file_system.h"
 #include "storage/checkpoint_store_contract.h"
 #include "storage/store_file_system.h"
@@ -47,6 +49,22 @@ TEST(FolderCheckpointStore, FollowsNoLinkOutOfItsFolder) {
   EXPECT_EQ(store.List("link").status().code(), denied);
   EXPECT_EQ(store.Delete("link/new").code(), denied);
   EXPECT_EQ(*ReadObject(store, "within/file", 100), "inside");
+}
+
+// Clients push the first examples of a job while its old checkpoints are removed.
+TEST(FolderCheckpointStore, WhatIsKeptMayBeMadeMeanwhile) {
+  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  FolderCheckpointStore store(*files, NewFolder());
+  for (int i = 0; i < 200; ++i) {
+    const std::string kept = absl::StrCat("job/stream-", i);
+    ASSERT_TRUE(store.PutIfAbsent("job/old", "x").ok());
+    absl::Status put;
+    std::thread make([&] { put = store.PutIfAbsent(kept + "/examples", "x"); });
+    EXPECT_TRUE(store.DeleteExcept("job", {kept}).ok());
+    make.join();
+    // It may fail, if the empty folder was just removed, but not be lost.
+    EXPECT_EQ(store.Open(kept + "/examples").ok(), put.ok()) << put;
+  }
 }
 
 // What reads models sees the folder's files, and cannot change them.

@@ -302,9 +302,12 @@ void JobRunner::BeginAttempt(Starting start, JobRecord full) {
   Settle(job);
   const std::string kept = job->record.checkpoint_dir;
   const int64_t best_steps = job->validations.kept_steps();
-  job->thread = std::thread([this, job, id, kept, best_steps] {
-    RemoveLeftValues(*tools_.data_folder, id);
-    RemoveCheckpoints(*tools_.checkpoints, id, kept, best_steps);
+  const bool first = job->life.attempts == 1;
+  job->thread = std::thread([this, job, id, kept, best_steps, first] {
+    if (!first) {
+      RemoveLeftValues(*tools_.data_folder, id);
+      RemoveCheckpoints(*tools_.checkpoints, id, kept, best_steps);
+    }
     AttemptEnd end = job->attempt->Run();
     {
       absl::MutexLock lock(&mutex_);
