@@ -262,6 +262,9 @@ void JobRunner::Loop() {
       CheckTimes();
       FlushDirty();
       busy = !active_.empty();
+      if (!stopping_) Schedule();
+      // The last thing under the lock, which Schedule lets go at times: what is over now is not
+      // begun before this thread comes here again.
       for (auto it = over_.begin(); it != over_.end();) {
         Job& job = *by_number_.at(*it);
         const bool is_over = IsOver(job.life.state) && job.attempt == nullptr;
@@ -278,12 +281,10 @@ void JobRunner::Loop() {
                         job.validations.kept_steps(),
                         job.life.state == v1::SUCCEEDED ? job.stream : nullptr});
       }
-      if (!stopping_) Schedule();
     }
     for (std::thread& thread : finished) thread.join();
     if (!finished.empty()) ReturnFreeMemory();
-    // Without the lock, as removing large files takes time. Only this thread starts attempts, so no
-    // attempt can begin meanwhile.
+    // Without the lock, as removing large files takes time. Only this thread starts attempts.
     for (const Over& job : over) {
       if (job.stream != nullptr) job.stream->Remove();
       RemoveLeftValues(*tools_.data_folder, job.id);
