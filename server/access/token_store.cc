@@ -95,7 +95,7 @@ absl::Status TokenStore::Prune() {
     const v1::AccessToken& token = tokens_[id].token();
     const bool ended = (token.revoked() || token.expires_unix_ms() <= now) &&
                        token.certificates_until_unix_ms() <= now;
-    // A day longer, for whoever wonders what became of it.
+    // A day longer, so that `token list` still shows how it ended.
     const int64_t last = std::max(token.expires_unix_ms(), token.certificates_until_unix_ms());
     (ended && last + absl::ToInt64Milliseconds(absl::Hours(24)) <= now ? gone : left).push_back(id);
   }

@@ -12,7 +12,7 @@ import time
 ENTERED = "ESPALIER_TEST_SSH"
 PREFIX = "10.79.0."
 # Every host has them for itself. /tmp has the test's own folder, and on some machines the programs.
-OWN = ["/root", "/run", "/tmp", "/var/tmp"]
+OWN = ["~root", "/run", "/tmp", "/var/tmp"]
 
 
 def enter():
@@ -68,8 +68,8 @@ class RemoteHosts:
                 return file.read()
         # What a host has of its own is not visible to the others, nor is what they all had before. A shell waits in it.
         script = "\n".join(
-            ["set -e", *[f"mount -t tmpfs none {path}" for path in OWN], "chmod 700 /root", "chmod 1777 /tmp /var/tmp",
-             "mkdir -p -m 700 /run/sshd /root/.ssh", f"echo '{text(f'{self.folder}/key.pub')}' > /root/.ssh/authorized_keys",
+            ["set -e", *[f"mount -t tmpfs none {path}" for path in OWN], "chmod 700 ~root", "chmod 1777 /tmp /var/tmp",
+             "mkdir -p -m 700 /run/sshd ~root/.ssh", f"echo '{text(f'{self.folder}/key.pub')}' > ~root/.ssh/authorized_keys",
              "umask 077", f"cat > /run/host_key << 'END'\n{text(f'{self.folder}/host_key')}END",
              "echo in", "exec sleep infinity"])
         holder = subprocess.Popen(["unshare", "--net", "--mount", "sh", "-c", script], stdout=subprocess.PIPE, text=True)

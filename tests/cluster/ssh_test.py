@@ -65,7 +65,7 @@ class SshTest(unittest.TestCase):
         return done
 
     def logs(self):
-        return "\n".join(self.hosts.on(name, "sh", "-c", "tail -n 20 /root/.espalier/launch/*/*.log 2>/dev/null || true")
+        return "\n".join(self.hosts.on(name, "sh", "-c", "tail -n 20 ~root/.espalier/launch/*/*.log 2>/dev/null || true")
                          for name in self.hosts.names)
 
     def fails(self, hosts, *arguments, config=None):

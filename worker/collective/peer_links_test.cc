@@ -1,4 +1,4 @@
-// Ranks meet, whoever else knocks; nobody else is let in; errors name the pair.
+// Ranks connect though strangers do, too, who are refused; errors name the pair.
 #include "worker/collective/peer_links.h"
 
 #include <arpa/inet.h>

@@ -255,7 +255,7 @@ class TlsStream : public ByteStream {
     if (is_stranger_) {
       ERR_clear_error();
       return absl::UnauthenticatedError(
-          "whoever answers shows another certificate than the rank has published");
+          "the peer shows another certificate than the rank has published");
     }
     if (kind == SSL_ERROR_SYSCALL) {
       ERR_clear_error();

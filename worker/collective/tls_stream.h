@@ -1,7 +1,7 @@
 // TLS 1.3 between the ranks of one attempt of a job. Each rank makes a key and a certificate that
 // live in memory until the attempt ends, and tells its peers the certificate's fingerprint through
 // the rendezvous store; each end accepts only the certificates whose fingerprints it expects. So no
-// certificate of the operator is needed, and whoever may not write to the store is nobody.
+// certificate of the operator is needed, and a peer that cannot write to the store is refused.
 #pragma once
 
 #include <cstdint>

@@ -264,7 +264,7 @@ absl::Status GuardedEtcd::Refused(const EtcdChange& change, const std::string& l
   if (reply.responses_size() != 2 + static_cast<int>(change.requirements_.size())) {
     return absl::InternalError("etcd answered a transaction with a wrong number of responses");
   }
-  // Applied before the answer was lost, whoever leads now.
+  // Applied before the answer was lost, even if another coordinator leads now.
   if (found(1).kvs_size() == 1 && found(1).kvs(0).value() == last_write) return absl::OkStatus();
   if (found(0).kvs_size() == 0 || found(0).kvs(0).create_revision() != guard_.epoch) {
     return Lost("its key in etcd is gone");
