@@ -16,7 +16,7 @@ from pages import PAGES, commands  # noqa: E402
 from slurm import Slurm, enter  # noqa: E402
 
 REASON = enter()
-STEPS = 400
+STEPS = 1500  # more than run between a checkpoint and SLURM's signal to end
 TRAIN = ["train", "--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "-d",
          os.path.join(DATA, "genesis.txt"), "--sequence-length=32", "-b", "16", "--lr=3e-3", "--seed=5",
          "--only-data-parallel", f"--steps={STEPS}", "--checkpoint-every=100000"]
@@ -109,7 +109,7 @@ class SlurmTest(unittest.TestCase):
         text = self.output(self.undisturbed)
         self.assertIn("2 of 2 workers have joined", text)
         self.assertIn("job job-1 succeeded", text)
-        self.assertRegex(text, r"step +400/400 100%")
+        self.assertRegex(text, rf"step +{STEPS}/{STEPS} 100%")
         workers = read(f"{self.folder}/espalier-{self.undisturbed}/workers.log")
         self.assertRegex(workers, r"0: .* joined .* as")
         self.assertRegex(workers, r"1: .* joined .* as")

@@ -154,7 +154,8 @@ class OwnDisksTest(unittest.TestCase):
 
     def train_briefly(self, **network):
         self.make_hosts(**network)
-        apart = self.cluster()
+        # The default lease: several heartbeats in a row may be late.
+        apart = self.cluster(lease=10)
         self.start_workers(apart, 2)
         job = apart.train(*JOB[:-3], "--steps=6", "--checkpoint-every=3", "--only-data-parallel")
         done = apart.wait_for_job(job)
