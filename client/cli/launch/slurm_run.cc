@@ -23,6 +23,7 @@
 #include "client/cli/launch/slurm_environment.h"
 #include "client/cli/launch/slurm_script.h"
 #include "client/terminal/text.h"
+#include "proto/states.h"
 
 namespace espalier {
 namespace {
@@ -238,8 +239,13 @@ class SlurmRun {
     if (!jobs->empty()) {
       const v1::Job& job = jobs->back();
       training_ = job.id();
-      Say("resumed", absl::StrCat("run ", job_.restarts + 1, " of this batch job: job ", training_,
-                                  " goes on from its checkpoint of step ", job.checkpoint_step()));
+      // It may have ended between the signal and the requeue.
+      Say("resumed",
+          absl::StrCat("run ", job_.restarts + 1, " of this batch job: job ", training_,
+                       IsOver(job.state())
+                           ? absl::StrCat(" has ended as ", StateName(job.state()))
+                           : absl::StrCat(" goes on from its checkpoint of step ",
+                                          job.checkpoint_step())));
       return absl::OkStatus();
     }
     if (job_.restarts > 0) {
