@@ -108,6 +108,7 @@ std::vector<AccessRule> MakeRules() {
 
       {"Cluster/Join", kWorker, {}},
       {"Cluster/Heartbeat", kWorker, {}},
+      {"Cluster/Drain", kWorker, {}},
       {"Cluster/Leave", kWorker, {}},
       {"Cluster/StoreSet", kWorker, {}},
       {"Cluster/StoreGet", kWorker, {}},

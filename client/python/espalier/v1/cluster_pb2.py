@@ -13,7 +13,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x65spalier/v1/cluster.proto\x12\x0b\x65spalier.v1\"\x86\x02\n\x06\x44\x65vice\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.espalier.v1.Device.Kind\x12\r\n\x05model\x18\x02 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x03\x12\x14\n\x0cmatmul_flops\x18\x04 \x01(\x01\x12\x18\n\x10memory_bandwidth\x18\x05 \x01(\x01\x12\x1b\n\x13op_overhead_seconds\x18\x06 \x01(\x01\x12\x0f\n\x07threads\x18\x07 \x01(\x05\x12\x0c\n\x04host\x18\x08 \x01(\t\x12\x12\n\nhost_cores\x18\t \x01(\x05\"/\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x07\n\x03\x43PU\x10\x01\x12\x08\n\x04\x43UDA\x10\x02\"2\n\x04Link\x12\x11\n\tbandwidth\x18\x01 \x01(\x01\x12\x17\n\x0flatency_seconds\x18\x02 \x01(\x01\"\xaa\x02\n\x14\x43ommunicationProfile\x12;\n\x08messages\x18\x01 \x03(\x0b\x32).espalier.v1.CommunicationProfile.Message\x12\x41\n\x0b\x63ollectives\x18\x02 \x03(\x0b\x32,.espalier.v1.CommunicationProfile.Collective\x1aG\n\x07Message\x12\r\n\x05\x62ytes\x18\x01 \x01(\x01\x12\x14\n\x0csend_seconds\x18\x02 \x01(\x01\x12\x17\n\x0freceive_seconds\x18\x03 \x01(\x01\x1aI\n\nCollective\x12\x0c\n\x04kind\x18\x01 \x01(\x05\x12\r\n\x05ranks\x18\x02 \x01(\x05\x12\r\n\x05\x62ytes\x18\x03 \x01(\x01\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\")\n\x05Lease\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\xa4\x01\n\x0bJoinRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12#\n\x06\x64\x65vice\x18\x03 \x01(\x0b\x32\x13.espalier.v1.Device\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x05 \x01(\t\x12\x18\n\x10protocol_version\x18\x06 \x01(\r\x12\x10\n\x08\x63\x61ll_key\x18\x07 \x01(\t\"\xa5\x01\n\tJoinReply\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.espalier.v1.Lease\x12\x19\n\x11heartbeat_seconds\x18\x02 \x01(\x01\x12\x15\n\rlease_seconds\x18\x03 \x01(\x01\x12\x10\n\x08\x64\x61ta_dir\x18\x04 \x01(\t\x12\x17\n\x0fshares_data_dir\x18\x05 \x01(\x08\x12\x18\n\x10\x63heckpoint_store\x18\x06 \x01(\t\"u\n\x10HeartbeatRequest\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.espalier.v1.Lease\x12\x14\n\x0crunning_jobs\x18\x02 \x03(\t\x12(\n\rmeasured_link\x18\x03 \x01(\x0b\x32\x11.espalier.v1.Link\"\x10\n\x0eHeartbeatReply\"1\n\x0cLeaveRequest\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.espalier.v1.Lease\"\x0c\n\nLeaveReply\"\x8e\x02\n\nWorkerInfo\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12#\n\x06\x64\x65vice\x18\x05 \x01(\x0b\x32\x13.espalier.v1.Device\x12,\n\x05state\x18\x06 \x01(\x0e\x32\x1d.espalier.v1.WorkerInfo.State\x12\x1f\n\x17seconds_since_heartbeat\x18\x07 \x01(\x01\x12\x0e\n\x06job_id\x18\x08 \x01(\t\"<\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x08\n\x04IDLE\x10\x01\x12\x08\n\x04\x42USY\x10\x02\x12\x08\n\x04\x44\x45\x41\x44\x10\x03\"\x14\n\x12ListWorkersRequest\"<\n\x10ListWorkersReply\x12(\n\x07workers\x18\x01 \x03(\x0b\x32\x17.espalier.v1.WorkerInfo\"q\n\x0fStoreSetRequest\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.espalier.v1.Lease\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\r\n\x05value\x18\x05 \x01(\x0c\"\x0f\n\rStoreSetReply\"x\n\x0fStoreGetRequest\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.espalier.v1.Lease\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\x14\n\x0cwait_seconds\x18\x05 \x01(\x01\"-\n\rStoreGetReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x16\n\x14\x43lusterStatusRequest\"\xa7\x02\n\x12\x43lusterStatusReply\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x16\n\x0euptime_seconds\x18\x02 \x01(\x01\x12(\n\x07workers\x18\x03 \x03(\x0b\x32\x17.espalier.v1.WorkerInfo\x12G\n\rjobs_by_state\x18\x04 \x03(\x0b\x32\x30.espalier.v1.ClusterStatusReply.JobsByStateEntry\x12\x15\n\rserved_models\x18\x05 \x03(\t\x12\x14\n\x0chttp_address\x18\x06 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x07 \x01(\t\x1a\x32\n\x10JobsByStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\x0f\n\rBackupRequest\"8\n\x0b\x42\x61\x63kupReply\x12\x0f\n\x05\x63hunk\x18\x01 \x01(\x0cH\x00\x12\x10\n\x06sha256\x18\x02 \x01(\tH\x00\x42\x06\n\x04part2\xb4\x04\n\x07\x43luster\x12\x38\n\x04Join\x12\x18.espalier.v1.JoinRequest\x1a\x16.espalier.v1.JoinReply\x12G\n\tHeartbeat\x12\x1d.espalier.v1.HeartbeatRequest\x1a\x1b.espalier.v1.HeartbeatReply\x12;\n\x05Leave\x12\x19.espalier.v1.LeaveRequest\x1a\x17.espalier.v1.LeaveReply\x12M\n\x0bListWorkers\x12\x1f.espalier.v1.ListWorkersRequest\x1a\x1d.espalier.v1.ListWorkersReply\x12L\n\x06Status\x12!.espalier.v1.ClusterStatusRequest\x1a\x1f.espalier.v1.ClusterStatusReply\x12@\n\x06\x42\x61\x63kup\x12\x1a.espalier.v1.BackupRequest\x1a\x18.espalier.v1.BackupReply0\x01\x12\x44\n\x08StoreSet\x12\x1c.espalier.v1.StoreSetRequest\x1a\x1a.espalier.v1.StoreSetReply\x12\x44\n\x08StoreGet\x12\x1c.espalier.v1.StoreGetRequest\x1a\x1a.espalier.v1.StoreGetReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x65spalier/v1/cluster.proto\x12\x0b\x65spalier.v1\"\x86\x02\n\x06\x44\x65vice\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.espalier.v1.Device.Kind\x12\r\n\x05model\x18\x02 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x03\x12\x14\n\x0cmatmul_flops\x18\x04 \x01(\x01\x12\x18\n\x10memory_bandwidth\x18\x05 \x01(\x01\x12\x1b\n\x13op_overhead_seconds\x18\x06 \x01(\x01\x12\x0f\n\x07threads\x18\x07 \x01(\x05\x12\x0c\n\x04host\x18\x08 \x01(\t\x12\x12\n\nhost_cores\x18\t \x01(\x05\"/\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x07\n\x03\x43PU\x10\x01\x12\x08\n\x04\x43UDA\x10\x02\"2\n\x04Link\x12\x11\n\tbandwidth\x18\x01 \x01(\x01\x12\x17\n\x0flatency_seconds\x18\x02 \x01(\x01\"\xaa\x02\n\x14\x43ommunicationProfile\x12;\n\x08messages\x18\x01 \x03(\x0b\x32).espalier.v1.CommunicationProfile.Message\x12\x41\n\x0b\x63ollectives\x18\x02 \x03(\x0b\x32,.espalier.v1.CommunicationProfile.Collective\x1aG\n\x07Message\x12\r\n\x05\x62ytes\x18\x01 \x01(\x01\x12\x14\n\x0csend_seconds\x18\x02 \x01(\x01\x12\x17\n\x0freceive_seconds\x18\x03 \x01(\x01\x1aI\n\nCollective\x12\x0c\n\x04kind\x18\x01 \x01(\x05\x12\r\n\x05ranks\x18\x02 \x01(\x05\x12\r\n\x05\x62ytes\x18\x03 \x01(\x01\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\")\n\x05Lease\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\xa4\x01\n\x0bJoinRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12#\n\x06\x64\x65vice\x18\x03 \x01(\x0b\x32\x13.espalier.v1.Device\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x05 \x01(\t\x12\x18\n\x10protocol_version\x18\x06 \x01(\r\x12\x10\n\x08\x63\x61ll_key\x18\x07 \x01(\t\"\xa5\x01\n\tJoinReply\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.espalier.v1.Lease\x12\x19\n\x11heartbeat_seconds\x18\x02 \x01(\x01\x12\x15\n\rlease_seconds\x18\x03 \x01(\x01\x12\x10\n\x08\x64\x61ta_dir\x18\x04 \x01(\t\x12\x17\n\x0fshares_data_dir\x18\x05 \x01(\x08\x12\x18\n\x10\x63heckpoint_store\x18\x06 \x01(\t\"u\n\x10HeartbeatRequest\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.espalier.v1.Lease\x12\x14\n\x0crunning_jobs\x18\x02 \x03(\t\x12(\n\rmeasured_link\x18\x03 \x01(\x0b\x32\x11.espalier.v1.Link\"!\n\x0eHeartbeatReply\x12\x0f\n\x07\x64rained\x18\x01 \x01(\x08\"1\n\x0c\x44rainRequest\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.espalier.v1.Lease\"\x1a\n\nDrainReply\x12\x0c\n\x04jobs\x18\x01 \x03(\t\"1\n\x0cLeaveRequest\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.espalier.v1.Lease\"\x0c\n\nLeaveReply\"\x9c\x02\n\nWorkerInfo\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12#\n\x06\x64\x65vice\x18\x05 \x01(\x0b\x32\x13.espalier.v1.Device\x12,\n\x05state\x18\x06 \x01(\x0e\x32\x1d.espalier.v1.WorkerInfo.State\x12\x1f\n\x17seconds_since_heartbeat\x18\x07 \x01(\x01\x12\x0e\n\x06job_id\x18\x08 \x01(\t\"J\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x08\n\x04IDLE\x10\x01\x12\x08\n\x04\x42USY\x10\x02\x12\x08\n\x04\x44\x45\x41\x44\x10\x03\x12\x0c\n\x08\x44RAINING\x10\x04\"\x14\n\x12ListWorkersRequest\"<\n\x10ListWorkersReply\x12(\n\x07workers\x18\x01 \x03(\x0b\x32\x17.espalier.v1.WorkerInfo\"q\n\x0fStoreSetRequest\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.espalier.v1.Lease\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\r\n\x05value\x18\x05 \x01(\x0c\"\x0f\n\rStoreSetReply\"x\n\x0fStoreGetRequest\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.espalier.v1.Lease\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\x14\n\x0cwait_seconds\x18\x05 \x01(\x01\"-\n\rStoreGetReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x16\n\x14\x43lusterStatusRequest\"\xa7\x02\n\x12\x43lusterStatusReply\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x16\n\x0euptime_seconds\x18\x02 \x01(\x01\x12(\n\x07workers\x18\x03 \x03(\x0b\x32\x17.espalier.v1.WorkerInfo\x12G\n\rjobs_by_state\x18\x04 \x03(\x0b\x32\x30.espalier.v1.ClusterStatusReply.JobsByStateEntry\x12\x15\n\rserved_models\x18\x05 \x03(\t\x12\x14\n\x0chttp_address\x18\x06 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x07 \x01(\t\x1a\x32\n\x10JobsByStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\"\x0f\n\rBackupRequest\"8\n\x0b\x42\x61\x63kupReply\x12\x0f\n\x05\x63hunk\x18\x01 \x01(\x0cH\x00\x12\x10\n\x06sha256\x18\x02 \x01(\tH\x00\x42\x06\n\x04part2\xf1\x04\n\x07\x43luster\x12\x38\n\x04Join\x12\x18.espalier.v1.JoinRequest\x1a\x16.espalier.v1.JoinReply\x12G\n\tHeartbeat\x12\x1d.espalier.v1.HeartbeatRequest\x1a\x1b.espalier.v1.HeartbeatReply\x12;\n\x05\x44rain\x12\x19.espalier.v1.DrainRequest\x1a\x17.espalier.v1.DrainReply\x12;\n\x05Leave\x12\x19.espalier.v1.LeaveRequest\x1a\x17.espalier.v1.LeaveReply\x12M\n\x0bListWorkers\x12\x1f.espalier.v1.ListWorkersRequest\x1a\x1d.espalier.v1.ListWorkersReply\x12L\n\x06Status\x12!.espalier.v1.ClusterStatusRequest\x1a\x1f.espalier.v1.ClusterStatusReply\x12@\n\x06\x42\x61\x63kup\x12\x1a.espalier.v1.BackupRequest\x1a\x18.espalier.v1.BackupReply0\x01\x12\x44\n\x08StoreSet\x12\x1c.espalier.v1.StoreSetRequest\x1a\x1a.espalier.v1.StoreSetReply\x12\x44\n\x08StoreGet\x12\x1c.espalier.v1.StoreGetRequest\x1a\x1a.espalier.v1.StoreGetReplyb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'espalier.v1.cluster_pb2', globals())
@@ -43,37 +43,41 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _HEARTBEATREQUEST._serialized_start=1038
   _HEARTBEATREQUEST._serialized_end=1155
   _HEARTBEATREPLY._serialized_start=1157
-  _HEARTBEATREPLY._serialized_end=1173
-  _LEAVEREQUEST._serialized_start=1175
-  _LEAVEREQUEST._serialized_end=1224
-  _LEAVEREPLY._serialized_start=1226
-  _LEAVEREPLY._serialized_end=1238
-  _WORKERINFO._serialized_start=1241
-  _WORKERINFO._serialized_end=1511
-  _WORKERINFO_STATE._serialized_start=1451
-  _WORKERINFO_STATE._serialized_end=1511
-  _LISTWORKERSREQUEST._serialized_start=1513
-  _LISTWORKERSREQUEST._serialized_end=1533
-  _LISTWORKERSREPLY._serialized_start=1535
-  _LISTWORKERSREPLY._serialized_end=1595
-  _STORESETREQUEST._serialized_start=1597
-  _STORESETREQUEST._serialized_end=1710
-  _STORESETREPLY._serialized_start=1712
-  _STORESETREPLY._serialized_end=1727
-  _STOREGETREQUEST._serialized_start=1729
-  _STOREGETREQUEST._serialized_end=1849
-  _STOREGETREPLY._serialized_start=1851
-  _STOREGETREPLY._serialized_end=1896
-  _CLUSTERSTATUSREQUEST._serialized_start=1898
-  _CLUSTERSTATUSREQUEST._serialized_end=1920
-  _CLUSTERSTATUSREPLY._serialized_start=1923
-  _CLUSTERSTATUSREPLY._serialized_end=2218
-  _CLUSTERSTATUSREPLY_JOBSBYSTATEENTRY._serialized_start=2168
-  _CLUSTERSTATUSREPLY_JOBSBYSTATEENTRY._serialized_end=2218
-  _BACKUPREQUEST._serialized_start=2220
-  _BACKUPREQUEST._serialized_end=2235
-  _BACKUPREPLY._serialized_start=2237
-  _BACKUPREPLY._serialized_end=2293
-  _CLUSTER._serialized_start=2296
-  _CLUSTER._serialized_end=2860
+  _HEARTBEATREPLY._serialized_end=1190
+  _DRAINREQUEST._serialized_start=1192
+  _DRAINREQUEST._serialized_end=1241
+  _DRAINREPLY._serialized_start=1243
+  _DRAINREPLY._serialized_end=1269
+  _LEAVEREQUEST._serialized_start=1271
+  _LEAVEREQUEST._serialized_end=1320
+  _LEAVEREPLY._serialized_start=1322
+  _LEAVEREPLY._serialized_end=1334
+  _WORKERINFO._serialized_start=1337
+  _WORKERINFO._serialized_end=1621
+  _WORKERINFO_STATE._serialized_start=1547
+  _WORKERINFO_STATE._serialized_end=1621
+  _LISTWORKERSREQUEST._serialized_start=1623
+  _LISTWORKERSREQUEST._serialized_end=1643
+  _LISTWORKERSREPLY._serialized_start=1645
+  _LISTWORKERSREPLY._serialized_end=1705
+  _STORESETREQUEST._serialized_start=1707
+  _STORESETREQUEST._serialized_end=1820
+  _STORESETREPLY._serialized_start=1822
+  _STORESETREPLY._serialized_end=1837
+  _STOREGETREQUEST._serialized_start=1839
+  _STOREGETREQUEST._serialized_end=1959
+  _STOREGETREPLY._serialized_start=1961
+  _STOREGETREPLY._serialized_end=2006
+  _CLUSTERSTATUSREQUEST._serialized_start=2008
+  _CLUSTERSTATUSREQUEST._serialized_end=2030
+  _CLUSTERSTATUSREPLY._serialized_start=2033
+  _CLUSTERSTATUSREPLY._serialized_end=2328
+  _CLUSTERSTATUSREPLY_JOBSBYSTATEENTRY._serialized_start=2278
+  _CLUSTERSTATUSREPLY_JOBSBYSTATEENTRY._serialized_end=2328
+  _BACKUPREQUEST._serialized_start=2330
+  _BACKUPREQUEST._serialized_end=2345
+  _BACKUPREPLY._serialized_start=2347
+  _BACKUPREPLY._serialized_end=2403
+  _CLUSTER._serialized_start=2406
+  _CLUSTER._serialized_end=3031
 # @@protoc_insertion_point(module_scope)

@@ -102,9 +102,23 @@ class Device(_message.Message):
     threads: int
     def __init__(self, kind: _Optional[_Union[Device.Kind, str]] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., matmul_flops: _Optional[float] = ..., memory_bandwidth: _Optional[float] = ..., op_overhead_seconds: _Optional[float] = ..., threads: _Optional[int] = ..., host: _Optional[str] = ..., host_cores: _Optional[int] = ...) -> None: ...
 
+class DrainReply(_message.Message):
+    __slots__ = ["jobs"]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, jobs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ["lease"]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: Lease
+    def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ...) -> None: ...
+
 class HeartbeatReply(_message.Message):
-    __slots__ = []
-    def __init__(self) -> None: ...
+    __slots__ = ["drained"]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    drained: bool
+    def __init__(self, drained: bool = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ["lease", "measured_link", "running_jobs"]
@@ -234,6 +248,7 @@ class WorkerInfo(_message.Message):
     BUSY: WorkerInfo.State
     DEAD: WorkerInfo.State
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    DRAINING: WorkerInfo.State
     HOST_FIELD_NUMBER: _ClassVar[int]
     IDLE: WorkerInfo.State
     JOB_ID_FIELD_NUMBER: _ClassVar[int]

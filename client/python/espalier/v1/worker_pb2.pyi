@@ -88,28 +88,32 @@ class CheckpointShard(_message.Message):
     def __init__(self, steps_done: _Optional[int] = ..., directory: _Optional[str] = ..., file: _Optional[str] = ..., sha256: _Optional[str] = ..., bytes: _Optional[int] = ..., not_written: _Optional[str] = ...) -> None: ...
 
 class LoadProgramReply(_message.Message):
-    __slots__ = ["examples", "peak_bytes", "tensors"]
+    __slots__ = ["examples", "peak_bytes", "shards_read", "tensors"]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_READ_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     examples: int
     peak_bytes: int
+    shards_read: ShardSources
     tensors: _containers.RepeatedCompositeFieldContainer[RankTensor]
-    def __init__(self, peak_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[RankTensor, _Mapping]]] = ...) -> None: ...
+    def __init__(self, peak_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[RankTensor, _Mapping]]] = ..., shards_read: _Optional[_Union[ShardSources, _Mapping]] = ...) -> None: ...
 
 class LoadProgramRequest(_message.Message):
-    __slots__ = ["attempt", "batch_size", "checkpoint_dir", "dataset", "evaluation", "init_folder", "measure_communication", "pad_evaluation", "peer_timeout_seconds", "program", "session", "validation", "values_folder"]
+    __slots__ = ["attempt", "batch_size", "checkpoint_dir", "dataset", "evaluation", "init_folder", "keep_shards_on", "measure_communication", "pad_evaluation", "peer_timeout_seconds", "program", "session", "shard_peers", "validation", "values_folder"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     INIT_FOLDER_FIELD_NUMBER: _ClassVar[int]
+    KEEP_SHARDS_ON_FIELD_NUMBER: _ClassVar[int]
     MEASURE_COMMUNICATION_FIELD_NUMBER: _ClassVar[int]
     PAD_EVALUATION_FIELD_NUMBER: _ClassVar[int]
     PEER_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    SHARD_PEERS_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
     VALUES_FOLDER_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
@@ -118,14 +122,16 @@ class LoadProgramRequest(_message.Message):
     dataset: _training_pb2.Dataset
     evaluation: _program_pb2.Program
     init_folder: str
+    keep_shards_on: ShardPeer
     measure_communication: bool
     pad_evaluation: bool
     peer_timeout_seconds: float
     program: _program_pb2.Program
     session: PassBorders
+    shard_peers: _containers.RepeatedCompositeFieldContainer[ShardPeer]
     validation: _training_pb2.Dataset
     values_folder: str
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., program: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., evaluation: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., dataset: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., peer_timeout_seconds: _Optional[float] = ..., measure_communication: bool = ..., init_folder: _Optional[str] = ..., values_folder: _Optional[str] = ..., pad_evaluation: bool = ..., validation: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., session: _Optional[_Union[PassBorders, _Mapping]] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., program: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., evaluation: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., dataset: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., peer_timeout_seconds: _Optional[float] = ..., measure_communication: bool = ..., init_folder: _Optional[str] = ..., values_folder: _Optional[str] = ..., pad_evaluation: bool = ..., validation: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., session: _Optional[_Union[PassBorders, _Mapping]] = ..., keep_shards_on: _Optional[_Union[ShardPeer, _Mapping]] = ..., shard_peers: _Optional[_Iterable[_Union[ShardPeer, _Mapping]]] = ...) -> None: ...
 
 class MeasureReply(_message.Message):
     __slots__ = ["seconds"]
@@ -488,6 +494,24 @@ class ServingStep(_message.Message):
     tokens: _containers.RepeatedScalarFieldContainer[int]
     wants_hidden: bool
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., number: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[int]] = ..., row_sequence: _Optional[_Iterable[int]] = ..., row_prefix: _Optional[_Iterable[int]] = ..., ancestor_start: _Optional[_Iterable[int]] = ..., ancestor_slots: _Optional[_Iterable[int]] = ..., sequence_start: _Optional[_Iterable[int]] = ..., sequence_slots: _Optional[_Iterable[int]] = ..., logit_rows: _Optional[_Iterable[int]] = ..., row_adapter: _Optional[_Iterable[int]] = ..., wants_hidden: bool = ..., row_outputs: _Optional[_Iterable[int]] = ..., sequence_sampling: _Optional[_Iterable[_Union[SamplingMetadata, _Mapping]]] = ..., next_prompt_tokens: _Optional[_Iterable[int]] = ..., row_edits: _Optional[_Iterable[_Union[RowLogitEdits, _Mapping]]] = ..., token_sets: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ShardPeer(_message.Message):
+    __slots__ = ["address", "key"]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    key: str
+    def __init__(self, address: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class ShardSources(_message.Message):
+    __slots__ = ["own_disk", "peers", "store"]
+    OWN_DISK_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    own_disk: int
+    peers: int
+    store: int
+    def __init__(self, own_disk: _Optional[int] = ..., peers: _Optional[int] = ..., store: _Optional[int] = ...) -> None: ...
 
 class StartServingReply(_message.Message):
     __slots__ = ["peak_bytes"]
