@@ -147,7 +147,7 @@ class JoinReply(_message.Message):
     def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., data_dir: _Optional[str] = ..., shares_data_dir: bool = ..., checkpoint_store: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ["address", "call_key", "device", "host", "idempotency_key", "name", "protocol_version"]
+    __slots__ = ["address", "call_key", "device", "host", "idempotency_key", "name", "protocol_version", "shards_address", "shards_certificate"]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CALL_KEY_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +155,8 @@ class JoinRequest(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     address: str
     call_key: str
     device: Device
@@ -162,7 +164,9 @@ class JoinRequest(_message.Message):
     idempotency_key: str
     name: str
     protocol_version: int
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., device: _Optional[_Union[Device, _Mapping]] = ..., host: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., protocol_version: _Optional[int] = ..., call_key: _Optional[str] = ...) -> None: ...
+    shards_address: str
+    shards_certificate: str
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., device: _Optional[_Union[Device, _Mapping]] = ..., host: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., protocol_version: _Optional[int] = ..., call_key: _Optional[str] = ..., shards_address: _Optional[str] = ..., shards_certificate: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ["epoch", "worker_id"]

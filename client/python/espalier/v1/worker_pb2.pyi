@@ -496,12 +496,14 @@ class ServingStep(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., number: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[int]] = ..., row_sequence: _Optional[_Iterable[int]] = ..., row_prefix: _Optional[_Iterable[int]] = ..., ancestor_start: _Optional[_Iterable[int]] = ..., ancestor_slots: _Optional[_Iterable[int]] = ..., sequence_start: _Optional[_Iterable[int]] = ..., sequence_slots: _Optional[_Iterable[int]] = ..., logit_rows: _Optional[_Iterable[int]] = ..., row_adapter: _Optional[_Iterable[int]] = ..., wants_hidden: bool = ..., row_outputs: _Optional[_Iterable[int]] = ..., sequence_sampling: _Optional[_Iterable[_Union[SamplingMetadata, _Mapping]]] = ..., next_prompt_tokens: _Optional[_Iterable[int]] = ..., row_edits: _Optional[_Iterable[_Union[RowLogitEdits, _Mapping]]] = ..., token_sets: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ShardPeer(_message.Message):
-    __slots__ = ["address", "key"]
+    __slots__ = ["address", "certificate", "key"]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     address: str
+    certificate: str
     key: str
-    def __init__(self, address: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+    def __init__(self, address: _Optional[str] = ..., key: _Optional[str] = ..., certificate: _Optional[str] = ...) -> None: ...
 
 class ShardSources(_message.Message):
     __slots__ = ["own_disk", "peers", "store"]
