@@ -421,7 +421,10 @@ void Coordinator::Parts::LeaseLoop() {
     }
     workers->Expire();
     const WorkerRegistry::Counts counts = workers->Count();
-    metrics.SetWorkers({{"idle", counts.idle}, {"busy", counts.busy}, {"dead", counts.dead}});
+    metrics.SetWorkers({{"idle", counts.idle},
+                        {"busy", counts.busy},
+                        {"draining", counts.draining},
+                        {"dead", counts.dead}});
   }
 }
 

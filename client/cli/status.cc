@@ -19,6 +19,8 @@ std::string State(v1::WorkerInfo::State state, const Style& style) {
       return style.Green("busy");
     case v1::WorkerInfo::DEAD:
       return style.Red("dead");
+    case v1::WorkerInfo::DRAINING:
+      return style.Yellow("leaving");
     default:
       return "unknown";
   }

@@ -20,7 +20,8 @@ namespace {
 absl::Status FillDevices(const AttemptTools& tools, const v1::SearchOptions& search,
                          Machine* machine) {
   for (const v1::WorkerInfo& info : tools.workers->List()) {
-    if (info.state() != v1::WorkerInfo::DEAD) machine->devices.push_back(info.device());
+    const bool stays = info.state() == v1::WorkerInfo::IDLE || info.state() == v1::WorkerInfo::BUSY;
+    if (stays) machine->devices.push_back(info.device());
   }
   if (machine->devices.empty()) {
     return absl::FailedPreconditionError(

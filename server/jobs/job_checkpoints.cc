@@ -86,18 +86,12 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
     cut_off_.Remove(job.attempt->members());
     SetCheckpointsPaused(&job, "");
     MarkDirty(&job);
-    const int more = CanGrowBy(job);
-    if (more > 0) {
-      job.pending.messages.push_back(InfoMessage(absl::StrCat(
-          more, " more workers are idle: going on with them from step ", checkpoint.steps_done)));
-    }
+    const std::optional<std::string> moves = WhyItMoves(job);
+    if (moves.has_value()) job.pending.messages.push_back(InfoMessage(*moves));
     // The loop retries; the older ones stay until the next.
     if (!Flush(&job).ok()) return;
     metrics_->CheckpointWritten();
-    if (more > 0 && job.life.attempts == attempt) {
-      job.growing = true;
-      job.attempt->Stop();
-    }
+    if (moves.has_value() && job.life.attempts == attempt) Move(&job);
   }
   RemoveOlderCheckpoints(*tools_.checkpoints, job_id, checkpoint, previous, best_steps);
 }

@@ -258,6 +258,7 @@ void JobRunner::Loop() {
     {
       absl::MutexLock lock(&mutex_);
       WatchLeases();
+      WatchDrains();
       EndAttempts(&finished);
       CheckTimes();
       FlushDirty();

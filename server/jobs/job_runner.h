@@ -147,9 +147,10 @@ class JobRunner : public AttemptObserver {
     int parked_for = 0;  // workers that there must be before it is looked at again
     absl::Time idle_since = absl::InfiniteFuture();  // no worker is, while it is the next to start
     bool says_it_waits = false;                      // its log does
-    bool growing = false;                    // the attempt was stopped for one on more workers
-    WorkerMemory enough;                     // of the last attempt that had a plan
-    std::vector<WorkerMemory> insufficient;  // of later attempts that found no plan
+    bool moving = false;  // the attempt was stopped for one on other workers
+    absl::Time drain_asked_at = absl::InfinitePast();  // for a checkpoint before workers leave
+    WorkerMemory enough;                               // of the last attempt that had a plan
+    std::vector<WorkerMemory> insufficient;            // of later attempts that found no plan
     size_t imported_for = 0;  // workers of its imported plan; 0: none or not known yet
     // Workers that its first attempt needs, for an imported plan or a pipeline; nothing: not known
     // yet.
@@ -252,6 +253,11 @@ class JobRunner : public AttemptObserver {
       ABSL_LOCKS_EXCLUDED(deletions_mutex_);
   void EndAttempts(std::vector<std::thread>* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WatchLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the jobs of workers that are about to leave write a checkpoint, at which they go on without
+  // them.
+  void WatchDrains() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Workers of the job's attempt that are about to leave.
+  std::vector<Member> LeavingOf(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Schedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells a job's log that no worker is idle, once that has been so for a while.
   void SayItWaits(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -265,6 +271,14 @@ class JobRunner : public AttemptObserver {
   std::vector<Member> TrainingWorkers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many workers more a running job could have; 0 if that is not worth a new attempt.
   int CanGrowBy(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Why a running job's attempt is to end for one on other workers, now that a checkpoint is
+  // durable, for its log; nothing: it goes on.
+  std::optional<std::string> WhyItMoves(const Job& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What its log says when it goes on without `leaving`.
+  std::string GoesOnWithout(const Job& job, const std::vector<Member>& leaving) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends the attempt for one on other workers.
+  void Move(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RollBack(Job* job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `reason`: why the last checkpoint was skipped; empty: there is room. Tells the job's log once.
   void SetCheckpointsPaused(Job* job, const std::string& reason)

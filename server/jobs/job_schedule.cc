@@ -82,7 +82,7 @@ std::vector<Member> JobRunner::TrainingWorkers() const {
 }
 
 int JobRunner::CanGrowBy(const Job& job) const {
-  if (stopping_ || job.growing || job.attempt == nullptr || job.life.state != v1::RUNNING) return 0;
+  if (job.life.state != v1::RUNNING) return 0;
   const v1::Job& record = job.record.job;
   const v1::SearchOptions& search = record.spec().search();
   // As many as it had; more than that only if it says so.
@@ -108,11 +108,16 @@ void JobRunner::SayItWaits(Job* job) {
   job->idle_since = std::min(job->idle_since, clock_->Now());
   if (job->says_it_waits || clock_->Now() - job->idle_since < kSaysItWaitsAfter) return;
   job->says_it_waits = true;
-  const int live = tools_.workers->Live();
-  job->pending.messages.push_back(
-      InfoMessage(live == 0 ? "waits for a worker: none has joined"
-                            : absl::StrCat("waits for a worker: none of ", live,
-                                           " is idle; other jobs, sessions or models have them")));
+  const WorkerRegistry::Counts count = tools_.workers->Count();
+  job->pending.messages.push_back(InfoMessage(
+      count.busy > 0 ? absl::StrCat("waits for a worker: none of ", count.busy + count.draining,
+                                    " is idle; other jobs, sessions or models have them")
+      : count.draining > 0
+          ? absl::StrCat("waits for a worker: ",
+                         count.draining == 1 ? "the only one is"
+                                             : absl::StrCat("all ", count.draining, " are"),
+                         " about to leave")
+          : "waits for a worker: none has joined"));
   MarkDirty(job);
 }
 
@@ -292,7 +297,8 @@ void JobRunner::BeginAttempt(Starting start, JobRecord full) {
   task.stream = job->stream;
   job->workers_before = static_cast<int>(start.members.size());
   job->running_since = absl::InfiniteFuture();
-  job->growing = false;
+  job->moving = false;
+  job->drain_asked_at = absl::InfinitePast();
   job->attempt = options_.new_attempt != nullptr
                      ? options_.new_attempt(tools_, std::move(task), this)
                      : std::make_unique<Attempt>(tools_, std::move(task), this);

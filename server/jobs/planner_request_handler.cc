@@ -95,7 +95,9 @@ absl::Status PlannerRequestHandler::FillMachine(const v1::PlanRequest& request,
   }
   if (machine.devices.empty()) {
     for (const v1::WorkerInfo& info : workers_->List()) {
-      if (info.state() != v1::WorkerInfo::DEAD) machine.devices.push_back(info.device());
+      const bool stays =
+          info.state() == v1::WorkerInfo::IDLE || info.state() == v1::WorkerInfo::BUSY;
+      if (stays) machine.devices.push_back(info.device());
     }
   }
   if (machine.devices.empty()) {

@@ -36,7 +36,16 @@ class RegistryTest : public ::testing::Test {
   absl::Status Beat(const v1::Lease& lease) {
     v1::HeartbeatRequest request;
     *request.mutable_lease() = lease;
-    return registry_.Heartbeat(request);
+    return registry_.Heartbeat(request).status();
+  }
+
+  // Whether the coordinator says that nothing uses the worker any more.
+  bool Drained(const v1::Lease& lease) {
+    v1::HeartbeatRequest request;
+    *request.mutable_lease() = lease;
+    const absl::StatusOr<v1::HeartbeatReply> reply = registry_.Heartbeat(request);
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return reply.ok() && reply->drained();
   }
 
   FakeClock clock_;
@@ -156,6 +165,50 @@ TEST_F(RegistryTest, WhoLeavesIsNotLost) {
   clock_.Advance(absl::Seconds(9));
   EXPECT_EQ(registry_.Expire(), 0);
   EXPECT_THAT(lost_, ::testing::IsEmpty());
+}
+
+TEST_F(RegistryTest, AWorkerThatDrainsKeepsWhatItHasAndGetsNothingMore) {
+  using ::testing::ElementsAre;
+  const v1::Lease lease = Join("a", "127.0.0.1:1");
+  const std::vector<Member> members = registry_.Idle();
+  ASSERT_TRUE(registry_.Assign(members, {"llm", "chat", 100, 1}).ok());
+  EXPECT_FALSE(registry_.IsDraining(lease));
+  const int changes = changes_;
+  EXPECT_THAT(*registry_.Drain(lease), ElementsAre("llm"));
+  EXPECT_EQ(changes_, changes + 1) << "its jobs are to know";
+  EXPECT_TRUE(registry_.IsDraining(lease));
+  EXPECT_THAT(registry_.AvailableFor("chat"), ::testing::IsEmpty());
+  const absl::Status refused = registry_.Assign(members, {"ssm", "chat", 100, 1});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused.message(), "worker 'w1' is about to leave");
+  EXPECT_EQ(registry_.List()[0].state(), v1::WorkerInfo::DRAINING);
+  EXPECT_EQ(registry_.List()[0].job_id(), "llm");
+  EXPECT_EQ(registry_.Count().draining, 1);
+  EXPECT_EQ(registry_.Count().busy, 0);
+  EXPECT_FALSE(Drained(lease));
+
+  registry_.Release("llm");
+  EXPECT_TRUE(Drained(lease));
+  EXPECT_THAT(registry_.Idle(), ::testing::IsEmpty());
+  EXPECT_THAT(*registry_.Drain(lease), ::testing::IsEmpty()) << "it may say so again";
+  ASSERT_TRUE(registry_.Leave(lease).ok());
+  EXPECT_FALSE(registry_.IsDraining(lease));
+  EXPECT_EQ(registry_.Check(lease).message(), "worker 'w1' was told to end and has left");
+  EXPECT_EQ(registry_.List()[0].state(), v1::WorkerInfo::DEAD);
+  EXPECT_THAT(lost_, ::testing::IsEmpty());
+}
+
+TEST_F(RegistryTest, NothingIsDrainedUnasked) {
+  const v1::Lease lease = Join("a", "127.0.0.1:1");
+  EXPECT_FALSE(Drained(lease)) << "an idle worker stays";
+  v1::Lease stale = lease;
+  stale.set_epoch(7);
+  EXPECT_EQ(registry_.Drain(stale).status().code(), absl::StatusCode::kFailedPrecondition);
+  // Draining ends with the lease: the worker says so again once it has joined again.
+  ASSERT_TRUE(registry_.Drain(lease).ok());
+  const v1::Lease fresh = Join("a", "127.0.0.1:1");
+  EXPECT_FALSE(registry_.IsDraining(fresh));
+  EXPECT_EQ(registry_.Idle().size(), 1u);
 }
 
 TEST_F(RegistryTest, AssignTakesAllOrNobody) {

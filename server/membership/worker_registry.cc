@@ -55,6 +55,12 @@ bool WorkerRegistry::Expired(const Worker& worker) const {
   return worker.dead || clock_->Now() - worker.last_heartbeat > lease_;
 }
 
+v1::WorkerInfo::State WorkerRegistry::StateOf(const Worker& worker) const {
+  if (Expired(worker)) return v1::WorkerInfo::DEAD;
+  if (worker.draining) return v1::WorkerInfo::DRAINING;
+  return worker.assignments.empty() ? v1::WorkerInfo::IDLE : v1::WorkerInfo::BUSY;
+}
+
 absl::StatusOr<std::optional<v1::Lease>> WorkerRegistry::JoinedBy(
     const v1::JoinRequest& request) const {
   const std::string& key = request.idempotency_key();
@@ -91,6 +97,8 @@ absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
   worker.member.device = request.device();
   worker.member.device.set_host(request.host());
   worker.member.call_key = request.call_key();
+  worker.member.shards_address = request.shards_address();
+  worker.member.shards_certificate = request.shards_certificate();
   worker.request = request;
   const v1::Lease lease = worker.member.lease;
   std::vector<Member> replaced;
@@ -124,6 +132,10 @@ absl::Status WorkerRegistry::CheckLocked(const v1::Lease& lease) const {
         "worker '", lease.worker_id(), "': epoch ", lease.epoch(), " is stale, the present one is ",
         it->second.member.lease.epoch(), "; join again"));
   }
+  if (it->second.left) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker '", lease.worker_id(), "' was told to end and has left"));
+  }
   if (Expired(it->second)) {
     return absl::FailedPreconditionError(absl::StrCat("worker '", lease.worker_id(),
                                                       "': the lease with epoch ", lease.epoch(),
@@ -137,33 +149,55 @@ absl::Status WorkerRegistry::Check(const v1::Lease& lease) const {
   return CheckLocked(lease);
 }
 
-absl::Status WorkerRegistry::Heartbeat(const v1::HeartbeatRequest& request) {
+bool WorkerRegistry::IsDraining(const v1::Lease& lease) const {
+  absl::MutexLock lock(&mutex_);
+  return CheckLocked(lease).ok() && workers_.at(lease.worker_id()).draining;
+}
+
+absl::StatusOr<v1::HeartbeatReply> WorkerRegistry::Heartbeat(const v1::HeartbeatRequest& request) {
   absl::MutexLock lock(&mutex_);
   absl::Status status = CheckLocked(request.lease());
   if (!status.ok()) return status;
   Worker& worker = workers_[request.lease().worker_id()];
   worker.last_heartbeat = clock_->Now();
   if (request.measured_link().bandwidth() > 0) worker.link = request.measured_link();
-  return absl::OkStatus();
+  v1::HeartbeatReply reply;
+  reply.set_drained(worker.draining && worker.assignments.empty());
+  return reply;
 }
 
-absl::StatusOr<Member> WorkerRegistry::MarkDead(const v1::Lease& lease) {
+absl::StatusOr<std::vector<std::string>> WorkerRegistry::Drain(const v1::Lease& lease) {
+  std::vector<std::string> jobs;
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::Status status = CheckLocked(lease);
+    if (!status.ok()) return status;
+    Worker& worker = workers_[lease.worker_id()];
+    worker.draining = true;
+    for (const Assignment& assignment : worker.assignments) jobs.push_back(assignment.job_id);
+  }
+  Changed();
+  return jobs;
+}
+
+absl::StatusOr<Member> WorkerRegistry::MarkDead(const v1::Lease& lease, bool left) {
   absl::MutexLock lock(&mutex_);
   absl::Status status = CheckLocked(lease);
   if (!status.ok()) return status;
   Worker& worker = workers_[lease.worker_id()];
   worker.dead = true;
+  worker.left = left;
   return worker.member;
 }
 
 absl::Status WorkerRegistry::Leave(const v1::Lease& lease) {
-  const absl::StatusOr<Member> left = MarkDead(lease);
+  const absl::StatusOr<Member> left = MarkDead(lease, /*left=*/true);
   if (left.ok()) Changed();
   return left.status();
 }
 
 void WorkerRegistry::Suspect(const v1::Lease& lease) {
-  const absl::StatusOr<Member> lost = MarkDead(lease);
+  const absl::StatusOr<Member> lost = MarkDead(lease, /*left=*/false);
   if (!lost.ok()) return;  // it has left or was already lost
   Lost({*lost}, "it does not answer");
   Changed();
@@ -199,9 +233,7 @@ std::vector<v1::WorkerInfo> WorkerRegistry::List() const {
     info.set_address(worker.member.address);
     info.set_host(worker.member.host);
     *info.mutable_device() = worker.member.device;
-    info.set_state(Expired(worker)              ? v1::WorkerInfo::DEAD
-                   : worker.assignments.empty() ? v1::WorkerInfo::IDLE
-                                                : v1::WorkerInfo::BUSY);
+    info.set_state(StateOf(worker));
     info.set_seconds_since_heartbeat(absl::ToDoubleSeconds(clock_->Now() - worker.last_heartbeat));
     info.set_job_id(JobsOf(worker));
     sorted.emplace_back(worker.member.lease.epoch(), std::move(info));
@@ -217,12 +249,24 @@ std::vector<Member> WorkerRegistry::Idle() const {
   absl::MutexLock lock(&mutex_);
   std::vector<Member> members;
   for (const auto& [id, worker] : workers_) {
-    if (!Expired(worker) && worker.assignments.empty()) members.push_back(worker.member);
+    if (StateOf(worker) == v1::WorkerInfo::IDLE) members.push_back(worker.member);
   }
   // Sorted by name, so that ranks keep their machines when workers rejoin in another order.
   std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) {
     return std::make_pair(a.name, a.lease.epoch()) < std::make_pair(b.name, b.lease.epoch());
   });
+  return members;
+}
+
+std::vector<Member> WorkerRegistry::Living() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<Member> members;
+  for (const auto& [id, worker] : workers_) {
+    const v1::WorkerInfo::State state = StateOf(worker);
+    if (state == v1::WorkerInfo::IDLE || state == v1::WorkerInfo::BUSY) {
+      members.push_back(worker.member);
+    }
+  }
   return members;
 }
 
@@ -237,7 +281,11 @@ WorkerRegistry::Counts WorkerRegistry::Count() const {
   absl::MutexLock lock(&mutex_);
   Counts counts;
   for (const auto& [id, worker] : workers_) {
-    ++(Expired(worker) ? counts.dead : worker.assignments.empty() ? counts.idle : counts.busy);
+    const v1::WorkerInfo::State state = StateOf(worker);
+    ++(state == v1::WorkerInfo::DEAD       ? counts.dead
+       : state == v1::WorkerInfo::DRAINING ? counts.draining
+       : state == v1::WorkerInfo::IDLE     ? counts.idle
+                                           : counts.busy);
   }
   return counts;
 }
@@ -276,7 +324,7 @@ std::vector<WorkerRegistry::AvailableWorker> WorkerRegistry::AvailableFor(
     absl::MutexLock lock(&mutex_);
     for (const auto& [id, worker] : workers_) {
       const std::optional<int64_t> bytes = BytesFor(worker, group);
-      if (Expired(worker) || !bytes.has_value()) continue;
+      if (Expired(worker) || worker.draining || !bytes.has_value()) continue;
       available.push_back({worker.member, *bytes, !worker.assignments.empty()});
     }
   }
@@ -296,6 +344,10 @@ absl::Status WorkerRegistry::Assign(const std::vector<Member>& members,
       absl::Status status = CheckLocked(member.lease);
       if (!status.ok()) return status;
       const Worker& worker = workers_[member.lease.worker_id()];
+      if (worker.draining) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("worker '", member.lease.worker_id(), "' is about to leave"));
+      }
       if (worker.assignments.empty()) continue;
       const std::optional<int64_t> left = BytesFor(worker, assignment.group);
       if (left.has_value() && *left >= assignment.bytes) continue;

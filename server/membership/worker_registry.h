@@ -32,6 +32,8 @@ struct Member {
   std::string host;
   v1::Device device;
   std::string call_key;  // shown with every call to it; secret
+  // Of its Shards service; see v1::JoinRequest.
+  std::string shards_address, shards_certificate;
 };
 
 // Returns InvalidArgument or FailedPrecondition (the protocol's version) for a request that no
@@ -45,8 +47,8 @@ class WorkerRegistry {
   using OnLost = std::function<void(const Member& worker, absl::string_view reason)>;
 
   // `next_epoch` returns durable, increasing numbers. Both callbacks are optional and called
-  // without locks: `on_change` after workers joined, left or changed jobs; `on_lost` before it,
-  // once for each worker that did not leave by itself. `clock` must outlive the registry.
+  // without locks: `on_change` after workers joined, drain, left or changed jobs; `on_lost` before
+  // it, once for each worker that did not leave by itself. `clock` must outlive the registry.
   WorkerRegistry(const Clock* clock, absl::Duration lease, NextEpoch next_epoch,
                  std::function<void()> on_change = nullptr, OnLost on_lost = nullptr);
 
@@ -56,11 +58,15 @@ class WorkerRegistry {
   // Repeating a request with the same idempotency_key returns the same lease while it lives.
   // Returns InvalidArgument if the key was used with another request.
   absl::StatusOr<v1::Lease> Join(const v1::JoinRequest& request);
-  absl::Status Heartbeat(const v1::HeartbeatRequest& request);
+  absl::StatusOr<v1::HeartbeatReply> Heartbeat(const v1::HeartbeatRequest& request);
+  // The worker is about to leave: it is assigned to nothing more. Returns what it is assigned to.
+  absl::StatusOr<std::vector<std::string>> Drain(const v1::Lease& lease);
   absl::Status Leave(const v1::Lease& lease);
 
   // Returns FailedPrecondition, naming both epochs, unless this is a live worker's current lease.
   absl::Status Check(const v1::Lease& lease) const;
+  // Whether a live worker is about to leave.
+  bool IsDraining(const v1::Lease& lease) const;
 
   // Declares a worker that does not answer dead. If it is alive, it must join again.
   void Suspect(const v1::Lease& lease);
@@ -70,9 +76,10 @@ class WorkerRegistry {
 
   std::vector<v1::WorkerInfo> List() const;
   std::vector<Member> Idle() const;
+  std::vector<Member> Living() const;  // idle or busy, by worker id
   int Live() const;
   struct Counts {
-    int idle = 0, busy = 0, dead = 0;
+    int idle = 0, busy = 0, draining = 0, dead = 0;
   };
   Counts Count() const;
   v1::Link MeasuredLink() const;  // the slowest reported link; zero if none
@@ -109,6 +116,8 @@ class WorkerRegistry {
     Member member;
     absl::Time last_heartbeat;
     bool dead = false;
+    bool left = false;                    // dead because it said so
+    bool draining = false;                // about to leave
     std::vector<Assignment> assignments;  // if several, of one group
     v1::JoinRequest request;              // the join request
     v1::Link link;
@@ -119,12 +128,14 @@ class WorkerRegistry {
   static std::optional<int64_t> BytesFor(const Worker& worker, const std::string& group);
   static std::string JobsOf(const Worker& worker);
   bool Expired(const Worker& worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  v1::WorkerInfo::State StateOf(const Worker& worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Returns the lease of the live worker that joined by this request, or InvalidArgument if another
   // request used its key.
   absl::StatusOr<std::optional<v1::Lease>> JoinedBy(const v1::JoinRequest& request) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Marks the worker with this current lease dead and returns it; errors as Check.
-  absl::StatusOr<Member> MarkDead(const v1::Lease& lease);
+  // Marks the worker with this current lease dead and returns it; errors as Check. `left`: it said
+  // so itself.
+  absl::StatusOr<Member> MarkDead(const v1::Lease& lease, bool left);
   void Lost(const std::vector<Member>& members, absl::string_view reason) const {
     for (const Member& member : members) {
       if (on_lost_) on_lost_(member, reason);

@@ -46,9 +46,21 @@ class ClusterService : public v1::Cluster::Service {
   }
 
   grpc::Status Heartbeat(ServerContext* context, const v1::HeartbeatRequest* request,
-                         v1::HeartbeatReply*) override {
-    return Answer(context, "Cluster/Heartbeat", request,
-                  [&](const Caller&) { return workers_.Heartbeat(*request); });
+                         v1::HeartbeatReply* reply) override {
+    return Answer(context, "Cluster/Heartbeat", request, [&](const Caller&) {
+      absl::StatusOr<v1::HeartbeatReply> answer = workers_.Heartbeat(*request);
+      if (answer.ok()) *reply = *std::move(answer);
+      return answer.status();
+    });
+  }
+
+  grpc::Status Drain(ServerContext* context, const v1::DrainRequest* request,
+                     v1::DrainReply* reply) override {
+    return Answer(context, "Cluster/Drain", request, [&](const Caller&) {
+      const absl::StatusOr<std::vector<std::string>> jobs = workers_.Drain(request->lease());
+      if (jobs.ok()) reply->mutable_jobs()->Assign(jobs->begin(), jobs->end());
+      return jobs.status();
+    });
   }
 
   grpc::Status Leave(ServerContext* context, const v1::LeaveRequest* request,

@@ -168,7 +168,7 @@ void CoordinatorSimulation::Advance(absl::Duration by) {
     for (const v1::Lease& lease : leases_) {
       v1::HeartbeatRequest request;
       *request.mutable_lease() = lease;
-      Must(workers_->Heartbeat(request));
+      Must(workers_->Heartbeat(request).status());
     }
     workers_->Expire();
   }
