@@ -12,7 +12,7 @@
 #include "espalier/v1/training.pb.h"
 #include "storage/dataset.h"
 #include "storage/dataset_roots.h"
-#include "worker/storage/dataset_cache.h"
+#include "worker/storage/host_cache.h"
 
 namespace espalier {
 
@@ -21,7 +21,7 @@ class DatasetStore {
  public:
   // With a null `models` there are no artifacts. Paths and objects are opened beneath `roots` only.
   // All must outlive this.
-  DatasetStore(v1::Models::StubInterface* models, DatasetCache* cache, const DatasetRoots* roots)
+  DatasetStore(v1::Models::StubInterface* models, HostCache* cache, const DatasetRoots* roots)
       : models_(models), cache_(cache), roots_(roots) {}
 
   // Keeps the last artifact's or object's dataset in memory. Errors name the URI.
@@ -40,7 +40,7 @@ class DatasetStore {
                                                               const v1::Dataset& dataset);
 
   v1::Models::StubInterface* const models_;
-  DatasetCache* const cache_;
+  HostCache* const cache_;
   const DatasetRoots* const roots_;
 
   absl::Mutex mutex_;

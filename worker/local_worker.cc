@@ -28,7 +28,9 @@
 #include "worker/dataset_store.h"
 #include "worker/join_cluster.h"
 #include "worker/measure.h"
-#include "worker/storage/dataset_cache.h"
+#include "worker/storage/host_cache.h"
+#include "worker/storage/shard_copies.h"
+#include "worker/storage/shard_server.h"
 #include "worker/storage/worker_storage.h"
 #include "worker/worker_service.h"
 
@@ -126,8 +128,8 @@ class LocalWorkerImpl : public LocalWorker {
     files_ = NewPosixFileSystem();
     client_ =
         std::make_unique<CoordinatorClient>(*coordinators, keys_ ? keys_->shown() : nullptr, tls_);
-    absl::StatusOr<std::unique_ptr<DatasetCache>> cache =
-        DatasetCache::Open(options_.cache_dir, options_.cache_bytes);
+    absl::StatusOr<std::unique_ptr<HostCache>> cache =
+        HostCache::Open(options_.cache_dir, options_.cache_bytes);
     if (!cache.ok()) return cache.status();
     cache_ = *std::move(cache);
     absl::StatusOr<std::unique_ptr<DatasetRoots>> roots =
@@ -141,8 +143,17 @@ class LocalWorkerImpl : public LocalWorker {
     }
     datasets_ =
         std::make_unique<DatasetStore>(&client_->models(), cache_.get(), dataset_roots_.get());
-    storage_ = std::make_unique<WorkerStorage>(
-        WorkerStorageOptions{files_.get(), &client_->storage(), cache_.get(), options_.data_dir});
+    WorkerStorageOptions storage;
+    storage.files = files_.get();
+    storage.stub = &client_->storage();
+    storage.cache = cache_.get();
+    storage.encrypted = !options_.trusted_network;
+    storage.data_dir = options_.data_dir;
+    if (options_.cache_bytes > 0) {
+      shard_copies_.emplace(cache_.get());
+      storage.copies = &*shard_copies_;
+    }
+    storage_ = std::make_unique<WorkerStorage>(storage);
     absl::StatusOr<std::string> call_key = RandomId();
     if (!call_key.ok()) return call_key.status();
     call_key_ = *std::move(call_key);
@@ -151,6 +162,7 @@ class LocalWorkerImpl : public LocalWorker {
     thread_ = std::thread([this] { HeartbeatLoop(); });
     return absl::OkStatus();
   }
+    if (absl::Status s = ServeShards(listen->host); !s.ok()) return s;
 
   std::string address() const override { return address_; }
   std::string worker_id() const override {
@@ -165,7 +177,9 @@ class LocalWorkerImpl : public LocalWorker {
     WorkerServiceOptions service;
     service.device = device_.get();
     service.files = files_.get();
-    service.storage = [this](const v1::Attempt& attempt) { return storage_->For(attempt); };
+    service.storage = [this](const v1::Attempt& attempt, const ShardPlaces& places) {
+      return storage_->For(attempt, places);
+    };
     service.data_dir = options_.data_dir;
     service.open_dataset = [this](const v1::Dataset& dataset) { return datasets_->Open(dataset); };
     service.connect = [this](const v1::Attempt& attempt, int rank, int size,
@@ -231,6 +245,20 @@ class LocalWorkerImpl : public LocalWorker {
                              std::move(monitor));
         });
   }
+  // For workers of other hosts.
+  absl::Status ServeShards(const std::string& listen_host) {
+    if (on_loopback_ || !shard_copies_.has_value()) return absl::OkStatus();
+    ShardServerOptions shards;
+    shards.listen_host = listen_host;
+    shards.encrypted = !options_.trusted_network;
+    shards.call_key = call_key_;
+    shards.copies = &*shard_copies_;
+    absl::StatusOr<std::unique_ptr<ShardServer>> server = ShardServer::Start(shards);
+    if (!server.ok()) return server.status();
+    shard_server_ = *std::move(server);
+    return absl::OkStatus();
+  }
+
 
   absl::Status Join(const std::string& key) {
     v1::JoinRequest request;
@@ -269,6 +297,10 @@ class LocalWorkerImpl : public LocalWorker {
     const absl::Time deadline = absl::Now() + options_.join_timeout;
     const std::string key = RandomKey();
     absl::Duration backoff = kFirstBackoff;
+    if (shard_server_ != nullptr) {
+      request.set_shards_address(JoinHostAndPort(host_, shard_server_->port()));
+      request.set_shards_certificate(shard_server_->certificate());
+    }
     for (int tries = 1;; ++tries) {
       absl::Status s = Join(key);
       if (absl::IsUnauthenticated(s)) {
@@ -385,7 +417,7 @@ class LocalWorkerImpl : public LocalWorker {
   TransportSecurity tls_;
   std::unique_ptr<CoordinatorClient> client_;
   std::unique_ptr<DatasetRoots> dataset_roots_;
-  std::unique_ptr<DatasetCache> cache_;
+  std::unique_ptr<HostCache> cache_;
   std::unique_ptr<DatasetStore> datasets_;
   std::unique_ptr<WorkerStorage> storage_;
   std::string call_key_;  // which the coordinator shows
@@ -416,3 +448,5 @@ absl::StatusOr<std::unique_ptr<LocalWorker>> StartWorker(const WorkerOptions& op
 }
 
 }  // namespace espalier
+  std::unique_ptr<ShardServer> shard_server_;
+  std::optional<ShardCopies> shard_copies_;

@@ -29,7 +29,7 @@ struct WorkerOptions {
   // Where this host has the coordinator's data folder, if it shares that; empty: where the
   // coordinator has it.
   std::string data_dir;
-  std::string cache_dir;  // parent of DatasetCache; empty: the system's temporary directory
+  std::string cache_dir;  // parent of HostCache; empty: the system's temporary directory
   int64_t cache_bytes = int64_t{16} << 30;
   // A token of `espalier token create --role=worker`, or a file that holds one; empty: none. The
   // worker exchanges it for a certificate, which it keeps in cache_dir (kept_identity.h).

@@ -52,8 +52,10 @@ ABSL_FLAG(std::string, data_dir, "",
 ABSL_FLAG(std::string, cache_dir, "",
           "folder for downloaded datasets and the worker's certificate, in folders of this user's "
           "own; empty: the system's folder of temporary files");
-ABSL_FLAG(int64_t, cache_bytes, int64_t{16} << 30,
-          "downloaded datasets that are kept; the least recently used go first; 0: none");
+ABSL_FLAG(
+    int64_t, cache_bytes, int64_t{16} << 30,
+    "kept in --cache-dir: downloaded datasets, blocks of models and copies of checkpoint shards; "
+    "the least recently used go first; 0: none");
 ABSL_FLAG(
     std::string, api_key_file, "",
     "file with one key per line, as for espalierd: the first with the role worker or admin is "

@@ -132,7 +132,7 @@ class ServingLoadingTest : public ServingFixture {
     WorkerServiceOptions options;
     options.device = device_.get();
     options.files = &gate_;
-    options.storage = [this](const v1::Attempt&) {
+    options.storage = [this](const v1::Attempt&, const ShardPlaces&) {
       return JobStorage::InFolder(gate_, testing::TempDir(), testing::TempDir());
     };
     service_ = std::make_unique<WorkerService>(options);

@@ -1,9 +1,12 @@
 #include "worker/training_job.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "storage/checkpoint.h"
 #include "worker/collective/unreachable_rank.h"
@@ -102,6 +105,19 @@ absl::StatusOr<std::shared_ptr<const Dataset>> TrainingJob::OpenTrainingData(
 }
 
 absl::Status TrainingJob::LoadCheckpoint(const std::string& directory) {
+  absl::Status status = ReadCheckpoint(directory);
+  CopiedShardsStore* const copies = options_.storage->copies();
+  if (copies == nullptr) return status;
+  if (!status.ok() && !absl::IsCancelled(status) && copies->Distrust()) {
+    spdlog::warn("copies of shards cannot be used, so only the checkpoint store is read: {}",
+                 absl::Utf8SafeCHexEscape(status.message()));
+    status = ReadCheckpoint(directory);
+  }
+  shards_read_ = copies->sources();
+  return status;
+}
+
+absl::Status TrainingJob::ReadCheckpoint(const std::string& directory) {
   absl::StatusOr<std::unique_ptr<CheckpointReader>> reader =
       CheckpointReader::Open(options_.storage->checkpoints(), directory);
   if (!reader.ok()) return reader.status();

@@ -46,6 +46,7 @@ class TrainingJob : public WorkerJob {
 
   int64_t training_examples() const { return training_examples_; }  // 0: of a STREAM
   int64_t measured_peak_bytes() const;
+  const v1::ShardSources& shards_read() const { return shards_read_; }  // by Load
 
   // Runs steps and passes every event to `emit`, whose error ends the run. Blocks. Returns
   // Cancelled after Abort. Where a run ends changes no step's result.
@@ -70,7 +71,9 @@ class TrainingJob : public WorkerJob {
   // Makes training_data_. Returns the dataset; null: it is a STREAM.
   absl::StatusOr<std::shared_ptr<const Dataset>> OpenTrainingData(
       const v1::LoadProgramRequest& request, const BatchLoaderOptions& data);
+  // If it cannot be read with copies of shards, reads the checkpoint store alone.
   absl::Status LoadCheckpoint(const std::string& directory);
+  absl::Status ReadCheckpoint(const std::string& directory);
   // Sets `*met` if this call connected the ranks.
   absl::Status Connect(bool* met);
   // Runs the request's steps with their observers; `met` if the ranks have just connected.
@@ -85,6 +88,7 @@ class TrainingJob : public WorkerJob {
   // Steps done at the loaded checkpoint, 0 without one; -1 after the first Run.
   int64_t steps_loaded_ = 0;
   int64_t training_examples_ = 0;
+  v1::ShardSources shards_read_;
   std::unique_ptr<BatchSource> training_data_;
   StreamSource* stream_ = nullptr;  // training_data_, of a STREAM
   std::unique_ptr<BatchLoader> holdout_data_;

@@ -245,21 +245,25 @@ absl::Status WorkerService::Load(const v1::LoadProgramRequest& request,
   if (!named.ok()) return named;
   if (request.has_session()) return LoadSession(request, reply);
   if (absl::Status s = BeginLoad(request.attempt(), Kind::kTraining); !s.ok()) return s;
-  absl::StatusOr<std::unique_ptr<TrainingJob>> job =
-      TrainingJob::Load(request, OptionsOf(request.attempt()));
+  absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(request, OptionsOf(request));
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<LoadedJob*> loaded = EndLoad(request.attempt(), &job);
   if (!loaded.ok()) return loaded.status();
   (*loaded)->training = *std::move(job);
   reply->set_peak_bytes((*loaded)->training->measured_peak_bytes());
   reply->set_examples((*loaded)->training->training_examples());
+  *reply->mutable_shards_read() = (*loaded)->training->shards_read();
   return absl::OkStatus();
 }
 
-TrainingJobOptions WorkerService::OptionsOf(const v1::Attempt& attempt) {
+TrainingJobOptions WorkerService::OptionsOf(const v1::LoadProgramRequest& request) {
+  const v1::Attempt& attempt = request.attempt();
+  ShardPlaces places;
+  if (request.has_keep_shards_on()) places.keep_on = request.keep_shards_on();
+  places.peers.assign(request.shard_peers().begin(), request.shard_peers().end());
   TrainingJobOptions options;
   options.device = options_.device;
-  options.storage = options_.storage(attempt);
+  options.storage = options_.storage(attempt, places);
   options.open_dataset = options_.open_dataset;
   options.connect = ConnectOf(attempt);
   options.cancelled = IsAborted(attempt.job_id());
@@ -269,8 +273,7 @@ TrainingJobOptions WorkerService::OptionsOf(const v1::Attempt& attempt) {
 absl::Status WorkerService::LoadSession(const v1::LoadProgramRequest& request,
                                         v1::LoadProgramReply* reply) {
   if (absl::Status s = BeginLoad(request.attempt(), Kind::kSession); !s.ok()) return s;
-  absl::StatusOr<std::unique_ptr<SessionJob>> job =
-      SessionJob::Load(request, OptionsOf(request.attempt()));
+  absl::StatusOr<std::unique_ptr<SessionJob>> job = SessionJob::Load(request, OptionsOf(request));
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<LoadedJob*> loaded = EndLoad(request.attempt(), &job);
   if (!loaded.ok()) return loaded.status();
@@ -315,7 +318,7 @@ absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
   ServingJobOptions options;
   options.device = options_.device;
   options.device_thread = &device_thread_;
-  options.storage = options_.storage(request.attempt());
+  options.storage = options_.storage(request.attempt(), {});
   options.connect = ConnectOf(request.attempt());
   options.cancelled = IsAborted(request.attempt().job_id());
   absl::StatusOr<std::unique_ptr<ServingJob>> job = ServingJob::Load(request, options);

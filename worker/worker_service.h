@@ -26,7 +26,7 @@ struct WorkerServiceOptions {
   Device* device = nullptr;
   FileSystem* files = nullptr;
   // What an attempt reads and writes besides its dataset.
-  std::function<std::shared_ptr<JobStorage>(const v1::Attempt&)> storage;
+  std::function<std::shared_ptr<JobStorage>(const v1::Attempt&, const ShardPlaces&)> storage;
   // Where this host has the coordinator's data folder, if it has it somewhere else.
   std::string data_dir;
   std::function<absl::StatusOr<std::shared_ptr<const Dataset>>(const v1::Dataset&)> open_dataset;
@@ -128,7 +128,7 @@ class WorkerService : public v1::Worker::Service {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Load(const v1::LoadProgramRequest& request, v1::LoadProgramReply* reply);
   absl::Status LoadSession(const v1::LoadProgramRequest& request, v1::LoadProgramReply* reply);
-  TrainingJobOptions OptionsOf(const v1::Attempt& attempt);
+  TrainingJobOptions OptionsOf(const v1::LoadProgramRequest& request);
   absl::Status RunCommands(grpc::ServerContext* context, SessionStream* stream);
   absl::Status RunLoaded(const v1::RunRequest& request,
                          const std::function<absl::Status(const v1::RunEvent&)>& emit);

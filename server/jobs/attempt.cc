@@ -14,6 +14,7 @@
 #include "server/jobs/kept_plan.h"
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/prepare_validation.h"
+#include "server/jobs/shard_places.h"
 #include "server/jobs/stored_values.h"
 #include "storage/data_folder_names.h"
 
@@ -240,9 +241,12 @@ void Attempt::FailRank(size_t rank, const absl::Status& status) {
 
 std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered, const LoadFolders& folders) {
   graph_fingerprint_ = lowered.training[0].graph_fingerprint();
+  const std::vector<ShardPlaces> places =
+      ChooseShardPlaces(task_.members, tools_.workers->Living(), task_.record.job.id());
+  std::vector<v1::ShardSources> read(ranks_.size());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    threads.emplace_back([this, r, &lowered, &folders] {
+    threads.emplace_back([this, r, &lowered, &folders, &places, &read] {
       // A worker that survived a restart of the coordinator may still run the previous attempt.
       if (task_.attempt > 1) {
         v1::StopRequest stop;
@@ -261,15 +265,19 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered, const LoadFo
       request.set_batch_size(task_.record.job.spec().batch_size());
       if (!task_.checkpoint.empty()) {
         request.set_checkpoint_dir(CheckpointFolder(task_.checkpoint));
+        request.mutable_shard_peers()->Assign(places[r].peers.begin(), places[r].peers.end());
       }
+      if (places[r].keep_on.has_value()) *request.mutable_keep_shards_on() = *places[r].keep_on;
       request.set_init_folder(folders.init);
       request.set_values_folder(folders.values);
       request.set_peer_timeout_seconds(kPeerTimeoutSeconds);
       request.set_measure_communication(measure_communication_);
       request.set_pad_evaluation(pad_evaluation_);
-      absl::Status status = ranks_[r].client->LoadProgram(request, kLoadTimeout).status();
+      const absl::StatusOr<v1::LoadProgramReply> reply =
+          ranks_[r].client->LoadProgram(request, kLoadTimeout);
+      if (reply.ok()) read[r] = reply->shards_read();
       absl::MutexLock lock(&mutex_);
-      FailRank(r, status);
+      FailRank(r, reply.status());
     });
   }
   {
@@ -291,6 +299,9 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered, const LoadFo
   if (ended_early) StopRanks();
   for (std::thread& thread : threads) thread.join();
   if (ended_early) return EndOfRanks();
+  if (const std::string sources = DescribeShardSources(read); !sources.empty()) {
+    observer_->OnMessage(task_.record.job.id(), DetailMessage(sources));
+  }
   return std::nullopt;
 }
 

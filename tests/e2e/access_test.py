@@ -82,7 +82,7 @@ class OtherUsersTest(unittest.TestCase):
                         self.assertEqual(os.stat(os.path.join(folder, name)).st_mode & 0o777, 0o600, name)
                         files += 1
             kept = [os.path.join(folder, name) for top in (data, cache) for folder, _, names in os.walk(top)
-                    for name in names if "espalier-datasets-" in folder]
+                    for name in names if "espalier-cache-" in folder]
             self.assertEqual(len(kept), 2, "one for each worker")
             # What somebody else puts there is noticed.
             poisoned = next(path for path in kept if path.startswith(cache))

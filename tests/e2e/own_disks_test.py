@@ -5,6 +5,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import sys
 import unittest
 
@@ -71,8 +72,15 @@ class OwnDisksTest(unittest.TestCase):
         apart.wait(lambda: apart.job(job)[0]["state"].upper() != "RUNNING", 30, "the loss is seen")
         self.start_worker(apart, 1)
         result = self.outcome(apart, job)
-        record = apart.job(job)[0]
+        record, _, messages = apart.job(job)
         self.assertGreaterEqual(record["attempts"], 2)
+        read = [re.match(r"checkpoint read: ([\d.]+) MB from the ranks' own disks, ([\d.]+) MB from copies on other "
+                         r"hosts, ([\d.]+) MB from the checkpoint store", message) for message in messages]
+        read = [[float(number) for number in found.groups()] for found in read if found]
+        self.assertEqual(len(read), record["attempts"] - 1, messages)
+        for own_disk, other_hosts, _ in read:
+            self.assertGreater(own_disk, 0, messages)
+            self.assertGreater(other_hosts, 0, messages)
         self.assertEqual(len(record["plan"]["devices"]), len(HOSTS))
         plan = os.path.join(apart.folder, "plan.json")
         with open(plan, "w") as file:

@@ -15,7 +15,7 @@
 #include "storage/checkpoint_store_contract.h"
 #include "storage/folder_checkpoint_store.h"
 #include "tests/storage/storage_server.h"
-#include "worker/storage/dataset_cache.h"
+#include "worker/storage/host_cache.h"
 
 namespace espalier {
 namespace {
@@ -197,7 +197,7 @@ class CachedArtifact : public testing::Test {
  protected:
   CachedArtifact() {
     std::filesystem::remove_all(folder_);
-    auto cache = DatasetCache::Open(folder_, int64_t{1} << 30);
+    auto cache = HostCache::Open(folder_, int64_t{1} << 30);
     EXPECT_TRUE(cache.ok()) << cache.status();
     cache_ = *std::move(cache);
     EXPECT_TRUE(Upload(coordinator_.data_folder(), Name(), content_).ok());
@@ -225,7 +225,7 @@ class CachedArtifact : public testing::Test {
   const std::string folder_ = testing::TempDir() + "/coordinator-store-cache";
   const std::string content_ = Pattern((20 << 20) + 5);
   StorageServer coordinator_;
-  std::unique_ptr<DatasetCache> cache_;
+  std::unique_ptr<HostCache> cache_;
 };
 
 TEST_F(CachedArtifact, OnlyTheBlocksThatAreReadCross) {

@@ -75,7 +75,7 @@ class StorageServer {
     return options;
   }
   std::unique_ptr<CoordinatorStore> Store(const std::string& root,
-                                          DatasetCache* cache = nullptr) const {
+                                          HostCache* cache = nullptr) const {
     return std::make_unique<CoordinatorStore>(std::make_shared<StorageClient>(ClientOptions()),
                                               root, cache);
   }

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "storage/checkpoint_store.h"
-#include "worker/storage/dataset_cache.h"
+#include "worker/storage/host_cache.h"
 #include "worker/storage/storage_client.h"
 
 namespace espalier {
@@ -23,8 +23,7 @@ class CoordinatorStore : public CheckpointStore {
  public:
   // Names in the store are relative to `root` of the coordinator's data folder; empty: the data
   // folder. Blocks of artifacts are kept in `cache`, which must outlive the store; null: nowhere.
-  CoordinatorStore(std::shared_ptr<const StorageClient> client, std::string root,
-                   DatasetCache* cache)
+  CoordinatorStore(std::shared_ptr<const StorageClient> client, std::string root, HostCache* cache)
       : client_(std::move(client)), root_(std::move(root)), cache_(cache) {}
 
   absl::StatusOr<std::unique_ptr<Upload>> Put(const std::string& name) override;
@@ -41,7 +40,7 @@ class CoordinatorStore : public CheckpointStore {
 
   const std::shared_ptr<const StorageClient> client_;
   const std::string root_;
-  DatasetCache* const cache_;
+  HostCache* const cache_;
   absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<const Listing>> artifacts_ ABSL_GUARDED_BY(mutex_);
   int64_t block_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all listings

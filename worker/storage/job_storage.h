@@ -11,6 +11,7 @@
 #include "storage/folder_checkpoint_store.h"
 #include "storage/object_reader.h"
 #include "storage/store_file_system.h"
+#include "worker/storage/copied_shards_store.h"
 
 namespace espalier {
 
@@ -24,6 +25,14 @@ class JobStorage {
         inputs_(std::move(inputs)),
         cancelled_(std::move(cancelled)),
         files_(*inputs_) {}
+  // The same where shards have copies.
+  JobStorage(std::shared_ptr<CopiedShardsStore> checkpoints, std::shared_ptr<ObjectReader> inputs,
+             std::shared_ptr<std::atomic<bool>> cancelled)
+      : checkpoints_(checkpoints),
+        copies_(std::move(checkpoints)),
+        inputs_(std::move(inputs)),
+        cancelled_(std::move(cancelled)),
+        files_(*inputs_) {}
 
   // In a folder of this host. `files` must outlive it.
   static std::shared_ptr<JobStorage> InFolder(FileSystem& files, const std::string& checkpoints,
@@ -33,6 +42,7 @@ class JobStorage {
   }
 
   CheckpointStore& checkpoints() { return *checkpoints_; }
+  CopiedShardsStore* copies() { return copies_.get(); }  // checkpoints(), or null
   // The coordinator's data folder: initial values, pushed examples, models.
   ObjectReader& inputs() { return *inputs_; }
   FileSystem& files() { return files_; }  // inputs()
@@ -40,10 +50,12 @@ class JobStorage {
   // The attempt is over: calls that wait for the coordinator end soon.
   void Cancel() {
     if (cancelled_ != nullptr) *cancelled_ = true;
+    if (copies_ != nullptr) copies_->Cancel();
   }
 
  private:
   const std::shared_ptr<CheckpointStore> checkpoints_;
+  const std::shared_ptr<CopiedShardsStore> copies_;
   const std::shared_ptr<ObjectReader> inputs_;
   const std::shared_ptr<std::atomic<bool>> cancelled_;
   StoreFileSystem files_;

@@ -59,7 +59,7 @@ class RemoteFile : public ReadableFile {
 class CachedRemoteFile : public ReadableFile {
  public:
   CachedRemoteFile(int64_t size, RangeReader read, int64_t block_bytes,
-                   std::vector<std::string> block_sha256, DatasetCache* cache)
+                   std::vector<std::string> block_sha256, HostCache* cache)
       : size_(size),
         read_(std::move(read)),
         block_bytes_(block_bytes),
@@ -112,7 +112,7 @@ class CachedRemoteFile : public ReadableFile {
   const RangeReader read_;
   const int64_t block_bytes_;
   const std::vector<std::string> block_sha256_;
-  DatasetCache& cache_;
+  HostCache& cache_;
   mutable absl::Mutex mutex_;
   mutable int64_t loaded_ ABSL_GUARDED_BY(mutex_) = -1;  // the block in content_; -1: none
   mutable std::string content_ ABSL_GUARDED_BY(mutex_);
@@ -127,7 +127,7 @@ std::unique_ptr<ReadableFile> NewRemoteFile(int64_t size, RangeReader read) {
 std::unique_ptr<ReadableFile> NewCachedRemoteFile(int64_t size, RangeReader read,
                                                   int64_t block_bytes,
                                                   std::vector<std::string> block_sha256,
-                                                  DatasetCache* cache) {
+                                                  HostCache* cache) {
   return std::make_unique<CachedRemoteFile>(size, std::move(read), block_bytes,
                                             std::move(block_sha256), cache);
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/file_system.h"
-#include "worker/storage/dataset_cache.h"
+#include "worker/storage/host_cache.h"
 
 namespace espalier {
 
@@ -24,6 +24,6 @@ std::unique_ptr<ReadableFile> NewRemoteFile(int64_t size, RangeReader read);
 std::unique_ptr<ReadableFile> NewCachedRemoteFile(int64_t size, RangeReader read,
                                                   int64_t block_bytes,
                                                   std::vector<std::string> block_sha256,
-                                                  DatasetCache* cache);
+                                                  HostCache* cache);
 
 }  // namespace espalier

@@ -2,6 +2,9 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "storage/data_folder_names.h"
@@ -9,6 +12,25 @@
 #include "worker/storage/storage_client.h"
 
 namespace espalier {
+namespace {
+
+// Removes places that would get shards in clear.
+ShardPlaces OnlyEncrypted(ShardPlaces places) {
+  const auto clear = [](const v1::ShardPeer& peer) { return peer.certificate().empty(); };
+  if (places.keep_on.has_value() && clear(*places.keep_on)) {
+    spdlog::warn(
+        "no copies of shards are sent to {}, which takes them without TLS only (it runs with "
+        "--trusted-network)",
+        places.keep_on->address());
+    places.keep_on.reset();
+  }
+  places.peers.erase(std::remove_if(places.peers.begin(), places.peers.end(), clear),
+                     places.peers.end());
+  return places;
+}
+
+}  // namespace
+
 absl::Status WorkerStorage::Join(const v1::JoinReply& reply) {
   const std::string path = PathOf(reply.data_dir());
   if (reply.shares_data_dir() && (path.empty() || path[0] != '/' || RealPath(path) == "/")) {
@@ -42,7 +64,8 @@ absl::Status WorkerStorage::Join(const v1::JoinReply& reply) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<JobStorage> WorkerStorage::For(const v1::Attempt& attempt) const {
+std::shared_ptr<JobStorage> WorkerStorage::For(const v1::Attempt& attempt,
+                                               ShardPlaces places) const {
   v1::JoinReply joined;
   std::shared_ptr<CheckpointStore> checkpoints;
   {
@@ -50,29 +73,38 @@ std::shared_ptr<JobStorage> WorkerStorage::For(const v1::Attempt& attempt) const
     joined = joined_;
     checkpoints = object_store_;
   }
+  const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<ObjectReader> inputs;
+  bool shared = false;
   if (joined.shares_data_dir()) {
     const std::string path = PathOf(joined.data_dir());
+    inputs = std::make_shared<FolderCheckpointStore>(*options_.files, path);
     if (checkpoints == nullptr) {
+      shared = true;
       checkpoints = std::make_shared<FolderCheckpointStore>(*options_.files,
                                                             JoinPath(path, kCheckpointsFolder));
     }
-    return std::make_shared<JobStorage>(
-        std::move(checkpoints), std::make_shared<FolderCheckpointStore>(*options_.files, path));
+  } else {
+    StorageClientOptions options;
+    options.stub = options_.stub;
+    *options.caller.mutable_lease() = joined.lease();
+    options.caller.set_job_id(attempt.job_id());
+    options.caller.set_attempt(attempt.attempt());
+    options.cancelled = cancelled;
+    const auto client = std::make_shared<const StorageClient>(std::move(options));
+    inputs = std::make_shared<CoordinatorStore>(client, "", options_.cache);
+    if (checkpoints == nullptr) {
+      checkpoints = std::make_shared<CoordinatorStore>(client, kCheckpointsFolder, nullptr);
+    }
   }
-  StorageClientOptions client;
-  client.stub = options_.stub;
-  *client.caller.mutable_lease() = joined.lease();
-  client.caller.set_job_id(attempt.job_id());
-  client.caller.set_attempt(attempt.attempt());
-  const auto cancelled = std::make_shared<std::atomic<bool>>(false);
-  client.cancelled = cancelled;
-  const auto shared = std::make_shared<const StorageClient>(std::move(client));
-  if (checkpoints == nullptr) {
-    checkpoints = std::make_shared<CoordinatorStore>(shared, kCheckpointsFolder, nullptr);
+  if (shared || options_.copies == nullptr) {
+    return std::make_shared<JobStorage>(std::move(checkpoints), std::move(inputs), cancelled);
   }
+  if (options_.encrypted) places = OnlyEncrypted(std::move(places));
   return std::make_shared<JobStorage>(
-      std::move(checkpoints), std::make_shared<CoordinatorStore>(shared, "", options_.cache),
-      cancelled);
+      std::make_shared<CopiedShardsStore>(std::move(checkpoints), attempt.job_id(), options_.copies,
+                                          places),
+      std::move(inputs), cancelled);
 }
 
 }  // namespace espalier

@@ -14,15 +14,20 @@
 #include "espalier/v1/storage.grpc.pb.h"
 #include "espalier/v1/worker.pb.h"
 #include "storage/s3_checkpoint_store.h"
-#include "worker/storage/dataset_cache.h"
+#include "worker/storage/copied_shards_store.h"
+#include "worker/storage/host_cache.h"
 #include "worker/storage/job_storage.h"
+#include "worker/storage/shard_copies.h"
 
 namespace espalier {
 
 struct WorkerStorageOptions {
   FileSystem* files = nullptr;
   v1::Storage::StubInterface* stub = nullptr;
-  DatasetCache* cache = nullptr;
+  HostCache* cache = nullptr;
+  ShardCopies* copies = nullptr;  // null: no shards are copied
+  // Shards are sent to workers of other hosts by TLS only.
+  bool encrypted = true;
   // Where this host has the coordinator's data folder; empty: where the coordinator has it.
   std::string data_dir;
 };
@@ -41,8 +46,9 @@ class WorkerStorage {
   // object store that this host cannot use.
   absl::Status Join(const v1::JoinReply& reply);
 
-  // For an attempt under the lease of the last join.
-  std::shared_ptr<JobStorage> For(const v1::Attempt& attempt) const;
+  // For an attempt under the lease of the last join. Its shards are copied to, and looked for in,
+  // these places and this host's disk, unless all hosts share the folder of the checkpoints.
+  std::shared_ptr<JobStorage> For(const v1::Attempt& attempt, ShardPlaces places = {}) const;
 
  private:
   const WorkerStorageOptions options_;

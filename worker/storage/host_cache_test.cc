@@ -1,5 +1,5 @@
-// The cache of datasets under hostile neighbours and short space.
-#include "worker/storage/dataset_cache.h"
+// The cache of a host under hostile neighbours and short space.
+#include "worker/storage/host_cache.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,22 +22,22 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kRoom = 100;
 
-class DatasetCacheTest : public ::testing::Test {
+class HostCacheTest : public ::testing::Test {
  protected:
-  DatasetCacheTest()
-      : parent_(fs::path(::testing::TempDir()) / "dataset_cache" /
+  HostCacheTest()
+      : parent_(fs::path(::testing::TempDir()) / "host_cache" /
                 ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
     fs::remove_all(parent_);
     fs::create_directories(parent_);
   }
 
-  std::unique_ptr<DatasetCache> Open(int64_t max_bytes = kRoom) {
-    auto cache = DatasetCache::Open(parent_, max_bytes);
+  std::unique_ptr<HostCache> Open(int64_t max_bytes = kRoom) {
+    auto cache = HostCache::Open(parent_, max_bytes);
     EXPECT_TRUE(cache.ok()) << cache.status();
     return *std::move(cache);
   }
   // Content of `bytes` bytes that is kept, and its hash.
-  static std::string Keep(DatasetCache& cache, char letter, int bytes) {
+  static std::string Keep(HostCache& cache, char letter, int bytes) {
     const std::string content(bytes, letter), hash = Sha256Hex(content);
     cache.Write(hash, content);
     absl::SleepFor(absl::Milliseconds(15));  // file times are that coarse
@@ -51,7 +51,7 @@ class DatasetCacheTest : public ::testing::Test {
   const fs::path parent_;
 };
 
-TEST_F(DatasetCacheTest, VersionsComeBackToAnyProcess) {
+TEST_F(HostCacheTest, VersionsComeBackToAnyProcess) {
   const std::string version = "s3://bucket/key\n\"etag\"", content(50, 'a');
   const auto cache = Open(1000);
   EXPECT_EQ(cache->ReadVersion(version, 50), std::nullopt);
@@ -68,7 +68,7 @@ TEST_F(DatasetCacheTest, VersionsComeBackToAnyProcess) {
   EXPECT_EQ(cache->ReadVersion(version, 50), content);
 }
 
-TEST_F(DatasetCacheTest, ContentComesBackToAnyProcess) {
+TEST_F(HostCacheTest, ContentComesBackToAnyProcess) {
   const auto cache = Open();
   const std::string hash = Keep(*cache, 'a', 10);
   EXPECT_EQ(Open()->Read(hash, 10), std::string(10, 'a'));
@@ -77,7 +77,7 @@ TEST_F(DatasetCacheTest, ContentComesBackToAnyProcess) {
   EXPECT_EQ(ModeOf(cache->path() + "/" + hash), 0600);
 }
 
-TEST_F(DatasetCacheTest, OtherContentIsNoticedAndRemoved) {
+TEST_F(HostCacheTest, OtherContentIsNoticedAndRemoved) {
   const auto cache = Open();
   const std::string hash = Keep(*cache, 'a', 10), path = cache->path() + "/" + hash;
   const std::string target = parent_ / "target";
@@ -103,7 +103,7 @@ TEST_F(DatasetCacheTest, OtherContentIsNoticedAndRemoved) {
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), "the target");
 }
 
-TEST_F(DatasetCacheTest, LinksAreNotWrittenThrough) {
+TEST_F(HostCacheTest, LinksAreNotWrittenThrough) {
   const auto cache = Open();
   const std::string content(10, 'a'), hash = Sha256Hex(content), target = parent_ / "target";
   std::ofstream(target) << "the target";
@@ -115,7 +115,7 @@ TEST_F(DatasetCacheTest, LinksAreNotWrittenThrough) {
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), "the target");
 }
 
-TEST_F(DatasetCacheTest, FolderOfOthersIsRefused) {
+TEST_F(HostCacheTest, FolderOfOthersIsRefused) {
   const std::string path = Open()->path();
   fs::permissions(path, fs::perms::all);
   Open();
@@ -123,17 +123,16 @@ TEST_F(DatasetCacheTest, FolderOfOthersIsRefused) {
   fs::remove_all(path);
   fs::create_directory(parent_ / "elsewhere");
   fs::create_directory_symlink(parent_ / "elsewhere", path);
-  const auto link = DatasetCache::Open(parent_, kRoom);
+  const auto link = HostCache::Open(parent_, kRoom);
   EXPECT_EQ(link.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(link.status().message(), HasSubstr("--cache-dir"));
   fs::remove(path);
   fs::create_directory(path);
   if (chown(path.c_str(), geteuid() + 1, -1) != 0) GTEST_SKIP() << "only root can give files away";
-  EXPECT_EQ(DatasetCache::Open(parent_, kRoom).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(HostCache::Open(parent_, kRoom).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(DatasetCacheTest, LeastRecentlyUsedContentGivesWay) {
+TEST_F(HostCacheTest, LeastRecentlyUsedContentGivesWay) {
   const auto cache = Open();
   const std::string a = Keep(*cache, 'a', 40), b = Keep(*cache, 'b', 40);
   EXPECT_TRUE(cache->Read(a, 40).has_value());
@@ -147,10 +146,48 @@ TEST_F(DatasetCacheTest, LeastRecentlyUsedContentGivesWay) {
   EXPECT_TRUE(cache->Read(a, 40).has_value());
   EXPECT_TRUE(Open(0)->Read(a, 40).has_value());
   EXPECT_FALSE(cache->Read(Keep(*Open(0), 'e', 1), 1).has_value()) << "none are kept";
-  EXPECT_EQ(DatasetCache::Open(parent_, -1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(HostCache::Open(parent_, -1).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(DatasetCacheTest, OnlyItsOwnFilesAreRemoved) {
+TEST_F(HostCacheTest, FilesWrittenInPiecesAreReadByRanges) {
+  const auto cache = Open();
+  auto writer = *cache->NewFile();
+  ASSERT_TRUE(writer->Append("0123456", 7).ok());
+  EXPECT_EQ(cache->OpenFile(Sha256Hex("0123456")), nullptr) << "not kept yet";
+  ASSERT_TRUE(writer->Append("789", 3).ok());
+  const auto hash = writer->Keep();
+  ASSERT_EQ(hash.value_or(""), Sha256Hex("0123456789"));
+  const auto file = cache->OpenFile(*hash);
+  ASSERT_NE(file, nullptr);
+  EXPECT_EQ(file->size(), 10);
+  EXPECT_EQ(Open()->Read(*hash, 10), "0123456789");
+  cache->Remove(*hash);
+  EXPECT_EQ(cache->OpenFile(*hash), nullptr);
+  std::string read(4, '\0');
+  ASSERT_TRUE(file->Read(3, 4, read.data()).ok()) << "it is open still";
+  EXPECT_EQ(read, "3456");
+  EXPECT_TRUE(absl::IsOutOfRange(file->Read(8, 4, read.data())));
+}
+
+TEST_F(HostCacheTest, AFileThatIsTooLargeOrGivenUpLeavesNothing) {
+  const auto cache = Open();
+  const std::string hash = Keep(*cache, 'a', 60);
+  {
+    auto writer = *cache->NewFile();
+    ASSERT_TRUE(writer->Append(std::string(kRoom, 'b').data(), kRoom).ok());
+    const absl::Status full = writer->Append("b", 1);
+    EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(full.message(), HasSubstr("--cache-bytes=100"));
+  }
+  EXPECT_TRUE(cache->Read(hash, 60).has_value()) << "what is not kept takes no room";
+  EXPECT_EQ(std::distance(fs::directory_iterator(cache->path()), fs::directory_iterator()), 1);
+  auto writer = *cache->NewFile();
+  ASSERT_TRUE(writer->Append(std::string(50, 'b').data(), 50).ok());
+  ASSERT_TRUE(writer->Keep().ok());
+  EXPECT_FALSE(cache->Read(hash, 60).has_value()) << "the least recently used gave way";
+}
+
+TEST_F(HostCacheTest, OnlyItsOwnFilesAreRemoved) {
   const auto cache = Open();
   const std::string hash = Keep(*cache, 'a', 10), stale = hash + ".0.tmp";
   for (const std::string& name : {std::string("notes"), stale, hash + ".1.tmp"}) {

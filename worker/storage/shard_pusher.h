@@ -1,0 +1,42 @@
+// Sends copies of a rank's shards to a worker of another host, on a thread: training does not wait.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/storage/host_cache.h"
+#include "worker/storage/shard_peer_client.h"
+
+namespace espalier {
+
+// Thread-safe. Failures are logged: the checkpoint store has the shards, too.
+class ShardPusher {
+ public:
+  // `cache` must outlive this.
+  ShardPusher(const v1::ShardPeer& peer, const std::string& job_id, HostCache* cache);
+  ~ShardPusher();  // gives up what is not sent yet
+
+  // Sends a file of the cache as the shard `name`. If sending takes longer than the time between
+  // checkpoints, only the newest shard is sent.
+  void Push(const std::string& name, const std::string& sha256);
+
+ private:
+  struct Shard {
+    std::string name, sha256;
+  };
+
+  void Loop();
+
+  ShardPeerClient peer_;
+  HostCache& cache_;
+  absl::Mutex mutex_;
+  std::optional<Shard> next_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace espalier
