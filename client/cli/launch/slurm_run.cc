@@ -242,10 +242,9 @@ class SlurmRun {
       // It may have ended between the signal and the requeue.
       Say("resumed",
           absl::StrCat("run ", job_.restarts + 1, " of this batch job: job ", training_,
-                       IsOver(job.state())
-                           ? absl::StrCat(" has ended as ", StateName(job.state()))
-                           : absl::StrCat(" goes on from its checkpoint of step ",
-                                          job.checkpoint_step())));
+                       IsOver(job.state()) ? absl::StrCat(" has ended as ", StateName(job.state()))
+                                           : absl::StrCat(" goes on from its checkpoint of step ",
+                                                          job.checkpoint_step())));
       return absl::OkStatus();
     }
     if (job_.restarts > 0) {
