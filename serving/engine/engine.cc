@@ -142,6 +142,7 @@ SchedulerInput Engine::BuildSchedulerInput() const {
   for (const RequestView& view : input.running) {
     unclaimed -= view.length + 1 + view.tree_nodes - view.computed[0];
   }
+  if (LetsRunningEnd()) return input;  // none starts where the model is about to leave
   for (const RequestId id : waiting_) {
     if (static_cast<int>(input.waiting.size()) >= (full ? 1 : options_.max_requests)) break;
     RequestView view = View(requests_.at(id));
@@ -276,7 +277,10 @@ absl::Status Engine::BeginLlm(std::vector<Work>& work) {
   return pipeline_.Begin(sequences);
 }
 
+bool Engine::LetsRunningEnd() const { return !running_.empty() && llm_->is_to_move(); }
+
 void Engine::ResetLostCache() {
+  if (LetsRunningEnd()) return;
   const uint64_t generation = llm_->cache_generation();
   if (generation == cache_generation_) return;
   cache_generation_ = generation;

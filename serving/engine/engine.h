@@ -203,6 +203,8 @@ class Engine {
   absl::Status CommitTokens(Entry& entry, Work& work, const Verification& verification, int index,
                             const StepOutput& logits);
   void ExpireRequests();
+  // Whether requests that run where the model is about to leave are to end first.
+  bool LetsRunningEnd() const;
   void ResetLostCache();
   void FailRunning(const absl::Status& status);
   void EmitEvent(Entry& entry, const absl::Status& error = absl::OkStatus(),

@@ -256,6 +256,22 @@ TEST_F(EngineTest, ALostCacheEndsTheRunningRequestsAndNoPrefixOfItIsUsedAgain) {
   EXPECT_EQ(harness_.answer(after).usage.cached_tokens, 0);
 }
 
+TEST_F(EngineTest, AModelMovesOnceWhatRunsHasEnded) {
+  Start({.max_requests = 2});
+  const RequestId running = *engine().Submit({9, 2}, {.max_tokens = 60});
+  ASSERT_TRUE(harness_.Step().ok());
+  harness_.llm().Move();
+  const RequestId waiting = *engine().Submit({3}, {.max_tokens = 4});
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(harness_.Step().ok());
+  EXPECT_EQ(engine().statistics().running, 1);
+  EXPECT_EQ(engine().statistics().waiting, 1) << "it would have to begin again after the move";
+  harness_.RunToEnd();
+  EXPECT_THAT(harness_.answer(running).tokens,
+              ElementsAreArray(GreedyContinuation(Llm(), {9, 2}, 60)));
+  EXPECT_FALSE(harness_.llm().is_to_move());
+  EXPECT_THAT(harness_.answer(waiting).tokens, ElementsAreArray(GreedyContinuation(Llm(), {3}, 4)));
+}
+
 TEST_F(EngineTest, AFailingSsmIsDisabledAndRequestsContinue) {
   Start();
   const RequestId id = *engine().Submit({1, 2}, {.max_tokens = 40});

@@ -37,6 +37,7 @@ class RecordingModelRunner : public ModelRunner {
     return status;
   }
   uint64_t cache_generation() override { return inner_.cache_generation(); }
+  bool is_to_move() override { return inner_.is_to_move(); }
 
   bool watching = false;
   std::vector<float> last;

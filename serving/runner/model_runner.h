@@ -129,6 +129,10 @@ class ModelRunner {
   // the KV cache is lost, for example because the model was loaded again elsewhere.
   virtual uint64_t cache_generation() { return 0; }
 
+  // Called by the same thread. True if the model is to move: it is loaded elsewhere, too, and the
+  // next call of cache_generation takes it there. Requests that run may end here before that call.
+  virtual bool is_to_move() { return false; }
+
   // Callable from any thread: the results of steps in flight are not needed, and no step follows. A
   // step that waits for another machine may stop waiting and return Unavailable.
   virtual void Abandon() {}

@@ -22,6 +22,7 @@ class VocabularyResizingRunner : public ModelRunner {
   // a time.
   absl::Status Step(const RunnerBatch& batch, RunnerOutput* logits) override;
   uint64_t cache_generation() override { return model_->cache_generation(); }
+  bool is_to_move() override { return model_->is_to_move(); }
   void Abandon() override { model_->Abandon(); }
 
  private:

@@ -60,7 +60,13 @@ class FakeModelRunner : public ModelRunner {
   }
   // Loses the content of the KV cache.
   void LoseCache();
-  uint64_t cache_generation() override { return cache_generation_; }
+  uint64_t cache_generation() override {
+    if (std::exchange(is_to_move_, false)) LoseCache();
+    return cache_generation_;
+  }
+  // The next call of cache_generation loses the content of the KV cache.
+  void Move() { is_to_move_ = true; }
+  bool is_to_move() override { return is_to_move_; }
 
  private:
   struct Slot {
@@ -84,6 +90,7 @@ class FakeModelRunner : public ModelRunner {
   int64_t fail_from_ = 0;
   absl::StatusCode failure_ = absl::StatusCode::kUnavailable;
   uint64_t cache_generation_ = 0;
+  bool is_to_move_ = false;
 };
 
 }  // namespace espalier

@@ -42,6 +42,7 @@ class PipelinedModelRunner : public ModelRunner {
     return inner_.Step(batch, logits);
   }
   // Steps in flight belong to the cache of their begin, so the number changes only between them.
+  bool is_to_move() override { return inner_.is_to_move(); }
   uint64_t cache_generation() override {
     if (begun_.empty()) generation_ = inner_.cache_generation();
     return generation_;

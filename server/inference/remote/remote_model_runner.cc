@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -16,6 +17,8 @@ constexpr absl::Duration kPollInterval = absl::Milliseconds(200);
 // Backoff after a failed load; grows by a factor of 4.
 constexpr absl::Duration kInitialBackoff = absl::Seconds(1), kMaxBackoff = absl::Seconds(10);
 constexpr char kReady[] = "ready";
+// A model that makes no step for so long runs no request.
+constexpr absl::Duration kUnused = absl::Seconds(3);
 
 // Returns the `wanted` members with the highest memory bandwidth, or fewer. Prefers a single device
 // kind: a mixture communicates through host memory.
@@ -56,7 +59,7 @@ absl::StatusOr<std::unique_ptr<RemoteModelRunner>> RemoteModelRunner::Create(Ser
 }
 
 RemoteModelRunner::~RemoteModelRunner() {
-  std::shared_ptr<ServingSession> newest;
+  std::shared_ptr<ServingSession> newest, left;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -67,14 +70,24 @@ RemoteModelRunner::~RemoteModelRunner() {
   {
     absl::MutexLock lock(&mutex_);
     newest = std::move(newest_);
+    left = std::move(left_);
   }
   if (newest != nullptr) newest->End();
+  if (left != nullptr) left->End();
 }
 
-absl::StatusOr<std::vector<Member>> RemoteModelRunner::ChooseWorkers(int64_t bytes) const {
+absl::StatusOr<std::vector<Member>> RemoteModelRunner::ChooseWorkers(
+    int64_t bytes, const std::vector<Member>& except) const {
   const size_t wanted = model_.programs.size();
-  const std::vector<WorkerRegistry::AvailableWorker> available =
+  std::vector<WorkerRegistry::AvailableWorker> available =
       cluster_.workers->AvailableFor(model_.group != nullptr ? model_.group->name() : "");
+  available.erase(std::remove_if(available.begin(), available.end(),
+                                 [&](const WorkerRegistry::AvailableWorker& worker) {
+                                   return absl::c_any_of(except, [&](const Member& other) {
+                                     return other.address == worker.member.address;
+                                   });
+                                 }),
+                  available.end());
   std::vector<Member> idle, shared;
   for (const WorkerRegistry::AvailableWorker& candidate : available) {
     if (candidate.bytes >= bytes) (candidate.shared ? shared : idle).push_back(candidate.member);
@@ -133,7 +146,8 @@ absl::Status RemoteModelRunner::TooFewWorkers(
       ": start larger ones, free memory, split the model otherwise, or make its KV cache smaller"));
 }
 
-absl::StatusOr<std::shared_ptr<ServingSession>> RemoteModelRunner::AssignWorkers() {
+absl::StatusOr<std::shared_ptr<ServingSession>> RemoteModelRunner::AssignWorkers(
+    const std::vector<Member>& except) {
   if (model_.drafts && model_.group->llm_state() != ServingGroup::LlmState::kLoaded) {
     return absl::FailedPreconditionError(absl::StrCat(
         "model '", model_.group->name(), "', for which it drafts, takes its workers first"));
@@ -142,7 +156,7 @@ absl::StatusOr<std::shared_ptr<ServingSession>> RemoteModelRunner::AssignWorkers
   for (const v1::Program& program : model_.programs) {
     bytes = std::max(bytes, program.arena_bytes());
   }
-  absl::StatusOr<std::vector<Member>> members = ChooseWorkers(bytes);
+  absl::StatusOr<std::vector<Member>> members = ChooseWorkers(bytes, except);
   if (!members.ok()) return members.status();
   return ServingSession::Create(cluster_, model_, *std::move(members), bytes);
 }
@@ -152,7 +166,7 @@ absl::Status RemoteModelRunner::Load(const std::shared_ptr<ServingSession>& sess
     absl::MutexLock lock(&mutex_);
     if (stopping_) session->Break("the model is being unloaded");
     loading_ = session;
-    state_ = "loading";
+    if (newest_ == nullptr) state_ = "loading";
   }
   const absl::Status status = session->Load();
   if (!status.ok()) session->End();
@@ -176,6 +190,7 @@ void RemoteModelRunner::ReloadLoop() {
   absl::Time next_load = absl::InfinitePast();
   std::string told;  // last logged reason
   while (SleepUnlessStopping(kPollInterval)) {
+    EndLeft();
     std::shared_ptr<ServingSession> session;
     {
       absl::MutexLock lock(&mutex_);
@@ -187,7 +202,10 @@ void RemoteModelRunner::ReloadLoop() {
         session->Break(absl::StrCat("model '", model_.group->name(), "' waits for its workers"));
       }
       const std::string reason = session->broken();
-      if (reason.empty()) continue;
+      if (reason.empty()) {
+        MoveIfWorkerLeaves(session);
+        continue;
+      }
       spdlog::warn("model {}: {}; loading it again", model_.name, reason);
       {
         absl::MutexLock lock(&mutex_);
@@ -226,23 +244,79 @@ void RemoteModelRunner::ReloadLoop() {
   }
 }
 
+void RemoteModelRunner::MoveIfWorkerLeaves(const std::shared_ptr<ServingSession>& session) {
+  if (cluster_.now() < next_move_) return;
+  const std::vector<Member>& members = session->members();
+  const auto leaving = absl::c_find_if(
+      members, [this](const Member& member) { return cluster_.workers->IsDraining(member.lease); });
+  if (leaving == members.end()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (left_ != nullptr) return;
+  }
+  // Where it is now, the present one would have to go first.
+  const absl::StatusOr<std::shared_ptr<ServingSession>> taken = AssignWorkers(members);
+  if (!taken.ok()) return;
+  spdlog::info("model {}: worker {} ({}) is about to leave; loading it on others", model_.name,
+               leaving->lease.worker_id(), leaving->name);
+  {
+    absl::MutexLock lock(&mutex_);
+    left_ = session;
+  }
+  const absl::Status status = Load(*taken);
+  if (status.ok()) {
+    spdlog::info("model {} is loaded on other workers", model_.name);
+    return;
+  }
+  spdlog::warn("model {} stays where it is for now: {}", model_.name,
+               std::string(status.message()));
+  next_move_ = cluster_.now() + kMaxBackoff;
+  absl::MutexLock lock(&mutex_);
+  left_.reset();
+}
+
+void RemoteModelRunner::EndLeft() {
+  std::shared_ptr<ServingSession> left;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (left_ == nullptr || left_ == newest_) return;
+    const bool in_use =
+        current_ == left_ && left_->broken().empty() &&
+        (newest_ == nullptr || open_steps_ > 0 || cluster_.now() - last_step_ < kUnused);
+    if (in_use) return;
+    left = std::move(left_);
+  }
+  left->End();
+}
+
 absl::Status RemoteModelRunner::Step(const RunnerBatch& batch, RunnerOutput* logits) {
   if (absl::Status status = Begin(batch); !status.ok()) return status;
   return End(logits);
 }
 
 absl::Status RemoteModelRunner::Begin(const RunnerBatch& batch) {
-  // Before the first step no cache can be lost: keep the generation.
-  if (current_ == nullptr) {
+  {
     absl::MutexLock lock(&mutex_);
-    current_ = newest_;
+    // Before the first step no cache can be lost: keep the generation.
+    if (current_ == nullptr) current_ = newest_;
+    ++open_steps_;
   }
-  if (current_ == nullptr) return Explain(absl::UnavailableError("it is not loaded yet"));
-  return Explain(current_->BeginStep(batch));
+  const absl::Status status = current_ == nullptr ? absl::UnavailableError("it is not loaded yet")
+                                                  : current_->BeginStep(batch);
+  if (!status.ok()) StepIsOver();
+  return Explain(status);
 }
 
 absl::Status RemoteModelRunner::End(RunnerOutput* logits) {
-  return Explain(current_->EndStep(logits));
+  const absl::Status status = current_->EndStep(logits);
+  StepIsOver();
+  return Explain(status);
+}
+
+void RemoteModelRunner::StepIsOver() {
+  absl::MutexLock lock(&mutex_);
+  --open_steps_;
+  last_step_ = cluster_.now();
 }
 
 absl::Status RemoteModelRunner::Explain(const absl::Status& status) {
@@ -267,12 +341,20 @@ uint64_t RemoteModelRunner::cache_generation() {
   return generation_;
 }
 
+bool RemoteModelRunner::is_to_move() {
+  if (current_ == nullptr || !current_->broken().empty()) return false;
+  absl::MutexLock lock(&mutex_);
+  return newest_ != nullptr && newest_ != current_;
+}
+
 void RemoteModelRunner::Abandon() {
   absl::MutexLock lock(&mutex_);
   stopping_ = true;  // no new session either
   changed_.SignalAll();
   if (loading_ != nullptr) loading_->Break("the model is being unloaded");
-  if (newest_ != nullptr) newest_->Break("the model is being unloaded");
+  for (const auto& session : {newest_, left_}) {
+    if (session != nullptr) session->Break("the model is being unloaded");
+  }
 }
 
 RemoteModelRunner::Placement RemoteModelRunner::placement() const {

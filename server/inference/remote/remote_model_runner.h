@@ -1,6 +1,8 @@
 // A ModelRunner on workers. If a worker is lost, steps fail with Unavailable, and a thread reloads
 // the model as soon as enough workers are available: remaining ones or ones that reconnect, either
-// idle or with enough memory left beside other models of the same group.
+// idle or with enough memory left beside other models of the same group. If a worker is about to
+// leave, the thread loads the model on others, if there are any, and steps go on there once no
+// request runs.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +37,7 @@ class RemoteModelRunner : public ModelRunner {
   absl::Status Begin(const RunnerBatch& batch) override;
   absl::Status End(RunnerOutput* logits) override;
   uint64_t cache_generation() override;
+  bool is_to_move() override;
   void Abandon() override;
 
   struct Placement {
@@ -46,16 +49,25 @@ class RemoteModelRunner : public ModelRunner {
  private:
   RemoteModelRunner(ServingCluster cluster, RemoteModel model)
       : cluster_(std::move(cluster)), model_(std::move(model)) {}
-  absl::StatusOr<std::vector<Member>> ChooseWorkers(int64_t bytes) const;
+  // `except`: workers that are not to be chosen.
+  absl::StatusOr<std::vector<Member>> ChooseWorkers(int64_t bytes,
+                                                    const std::vector<Member>& except) const;
   absl::Status TooFewWorkers(int64_t bytes,
                              const std::vector<WorkerRegistry::AvailableWorker>& available) const;
   bool is_llm() const { return model_.group != nullptr && !model_.drafts; }
+  void StepIsOver();
   // Adds the model's name and state to a session's error, for Begin and End.
   absl::Status Explain(const absl::Status& status);
   // Assigns workers to a new session.
-  absl::StatusOr<std::shared_ptr<ServingSession>> AssignWorkers();
+  absl::StatusOr<std::shared_ptr<ServingSession>> AssignWorkers(
+      const std::vector<Member>& except = {});
   // Loads it; the next step uses it.
   absl::Status Load(const std::shared_ptr<ServingSession>& session);
+  // Loads the model on other workers if one of the session's is about to leave and there are
+  // enough. Otherwise it stays until that one has left.
+  void MoveIfWorkerLeaves(const std::shared_ptr<ServingSession>& session);
+  // Ends the session that was moved away from, once no step needs it.
+  void EndLeft();
   // Body of reload_thread_: watches the newest session and replaces it when it breaks.
   void ReloadLoop();
   // Returns false when stopping.
@@ -70,11 +82,16 @@ class RemoteModelRunner : public ModelRunner {
   // `current_` until it calls cache_generation().
   std::shared_ptr<ServingSession> loading_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ServingSession> newest_ ABSL_GUARDED_BY(mutex_);
+  // That is being moved away from. Equal to newest_ until the model is loaded elsewhere.
+  std::shared_ptr<ServingSession> left_ ABSL_GUARDED_BY(mutex_);
+  int open_steps_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time last_step_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   std::string state_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread reload_thread_;
+  absl::Time next_move_ = absl::InfinitePast();  // of reload_thread_
 
-  // Used by the engine's thread only.
+  // Used by the engine's thread, which changes it with mutex_, and read by reload_thread_.
   std::shared_ptr<ServingSession> current_;
   uint64_t generation_ = 0;
 };

@@ -174,5 +174,76 @@ TEST_F(RemoteModelRunnerTest, WaitingModelLoadsOnceWorkersJoin) {
   EXPECT_TRUE(StepOf(**runner, 0).ok());
 }
 
+// What a request has computed is on the workers that it began on.
+TEST_F(RemoteModelRunnerTest, AModelLeavesADrainingWorkerOnceNoRequestRuns) {
+  auto first = AddWorker();
+  auto runner = Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(StepOf(**runner, i).ok());
+  ASSERT_TRUE(registry_.Drain(leases_[0]).ok());
+  absl::SleepFor(absl::Milliseconds(500));
+  EXPECT_EQ((*runner)->placement().workers, (std::vector<std::string>{"w1"}))
+      << "no room elsewhere";
+  EXPECT_FALSE((*runner)->is_to_move());
+
+  auto second = AddWorker();
+  ASSERT_TRUE(Within(absl::Seconds(10), [&] { return (*runner)->is_to_move(); }));
+  EXPECT_EQ((*runner)->placement().state, "ready");
+  EXPECT_EQ((*runner)->placement().workers, (std::vector<std::string>{"w2"}));
+  // The engine asks for no generation as long as a request runs.
+  RunnerOutput logits;
+  for (int i = 3; i < 6; ++i) {
+    Pass(absl::Seconds(2));
+    absl::SleepFor(absl::Milliseconds(300));
+    EXPECT_TRUE((*runner)->Step(Row(i), &logits).ok()) << i;
+  }
+  EXPECT_TRUE(first->Serves("serving/lm"));
+  EXPECT_TRUE(registry_.IsDraining(leases_[0]));
+  const uint64_t generation = (*runner)->cache_generation();
+  EXPECT_FALSE((*runner)->is_to_move());
+  EXPECT_TRUE(StepOf(**runner, 0).ok());
+  EXPECT_NE(generation, 0u) << "prefixes are lost";
+  EXPECT_TRUE(Within(absl::Seconds(10), [&] { return !first->Serves("serving/lm"); }));
+  v1::HeartbeatRequest beat;
+  *beat.mutable_lease() = leases_[0];
+  EXPECT_TRUE(Within(absl::Seconds(10), [&] { return registry_.Heartbeat(beat)->drained(); }));
+  EXPECT_TRUE(StepOf(**runner, 1).ok());
+}
+
+TEST_F(RemoteModelRunnerTest, AnIdleModelLeavesADrainingWorkerSoon) {
+  auto first = AddWorker(), second = AddWorker();
+  auto runner = Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  ASSERT_TRUE(StepOf(**runner, 0).ok());
+  const bool on_first = (*runner)->placement().workers[0] == "w1";
+  ASSERT_TRUE(registry_.Drain(leases_[on_first ? 0 : 1]).ok());
+  ASSERT_TRUE(Within(absl::Seconds(10), [&] { return (*runner)->is_to_move(); }));
+  Pass(absl::Seconds(4));
+  auto& left = on_first ? first : second;
+  EXPECT_TRUE(Within(absl::Seconds(10), [&] { return !left->Serves("serving/lm"); }));
+  EXPECT_FALSE((*runner)->is_to_move()) << "nothing keeps the engine from going there";
+  EXPECT_TRUE(StepOf(**runner, 0).ok());
+}
+
+TEST_F(RemoteModelRunnerTest, AWorkerThatLeavesBeforeTheMoveIsLost) {
+  AddWorker();
+  auto runner = Create(1);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  ASSERT_TRUE(StepOf(**runner, 0).ok());
+  auto second = AddWorker();
+  second->Set(&ScriptedWorker::cannot_load);
+  ASSERT_TRUE(registry_.Drain(leases_[0]).ok());
+  EXPECT_TRUE(Within(absl::Seconds(10),
+                     [&] { return second->Is(&ScriptedWorker::loadings) > 0 && Idle() == 1; }));
+  EXPECT_TRUE(StepOf(**runner, 1).ok()) << "it stays where it is";
+  EXPECT_EQ((*runner)->placement().state, "ready");
+  ASSERT_TRUE(registry_.Leave(leases_[0]).ok());
+  EXPECT_TRUE(Within(absl::Seconds(10), [&] { return absl::IsUnavailable(StepOf(**runner, 2)); }));
+  second->Reset(&ScriptedWorker::cannot_load);
+  Pass(absl::Seconds(9));
+  Pass(absl::Seconds(9));
+  EXPECT_TRUE(Within(absl::Seconds(10), [&] { return StepOf(**runner, 0).ok(); }));
+}
+
 }  // namespace
 }  // namespace espalier
