@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/net/authenticated_channel.h"
+#include "base/sha256.h"
 #include "base/version.h"
 #include "grpc_health/health.pb.h"
 #include "ops/operators/register_all.h"
@@ -175,7 +176,7 @@ struct Coordinator::Parts {
   std::string root;  // the data folder
 
   absl::Status Build();
-  absl::Status OpenCheckpointStore();
+  absl::Status OpenCheckpointStore(const std::string& data_dir_id);
   absl::Status OpenStore(const std::string& data_dir_id);
   absl::Status BuildAccess();
   void FillStatus(const Caller& caller, v1::ClusterStatusReply* reply);
@@ -235,7 +236,7 @@ absl::Status Coordinator::Parts::Build() {
   data_folder.emplace(*files, root);
   job_folder.emplace(*files, JoinPath(root, kCheckpointsFolder));
   checkpoints = &*job_folder;
-  if (absl::Status s = OpenCheckpointStore(); !s.ok()) return s;
+  if (absl::Status s = OpenCheckpointStore(data_dir->id); !s.ok()) return s;
   const WorkerDialer dial = GrpcWorkerDialer(options.message_limit_bytes, options.tls);
   plans = std::make_unique<PlannerRequestHandler>(&operators, planner.get(), artifacts.get(),
                                                   workers.get(), store.get(), dial);
@@ -356,7 +357,7 @@ absl::Status Coordinator::Parts::BuildAccess() {
   return absl::OkStatus();
 }
 
-absl::Status Coordinator::Parts::OpenCheckpointStore() {
+absl::Status Coordinator::Parts::OpenCheckpointStore(const std::string& data_dir_id) {
   const std::string& store = options.checkpoint_store;
   if (store == "auto" || store == kStreamedStore) return absl::OkStatus();
   if (!absl::StartsWith(store, "s3://")) {
@@ -367,6 +368,8 @@ absl::Status Coordinator::Parts::OpenCheckpointStore() {
       s3::S3CheckpointStore::Create(store);
   absl::Status status = opened.status();
   if (status.ok()) status = (*opened)->Check();
+  // A hash: who sees the bucket need not see the folder.
+  if (status.ok()) status = (*opened)->Claim(Sha256Hex(data_dir_id));
   if (!status.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("--checkpoint-store=", store, ": ", std::string(status.message())));

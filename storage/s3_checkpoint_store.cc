@@ -12,7 +12,7 @@
 namespace espalier::s3 {
 namespace {
 
-constexpr char kProbe[] = ".espalier-probe-";
+constexpr char kProbe[] = ".espalier-probe-", kOwner[] = ".espalier-owner";
 constexpr int kTries = 3;
 
 bool IsAtOrBeneath(absl::string_view key, absl::string_view name) {
@@ -60,6 +60,18 @@ absl::Status S3CheckpointStore::Check() {
   if (!absl::IsAlreadyExists(second)) return second;
   checked_ = true;
   return absl::OkStatus();
+}
+
+absl::Status S3CheckpointStore::Claim(const std::string& owner) {
+  const std::string key = root_ + kOwner;
+  const absl::Status put = PutFirst(key, owner);
+  if (!absl::IsAlreadyExists(put)) return put;
+  const std::string url = S3Url{client_->bucket(), key}.ToString();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this prefix has the checkpoints of a coordinator with another data folder, whose jobs have "
+      "the same names: give each a prefix of its own; only if the other one is gone for good, "
+      "remove what is below the prefix, with ",
+      url));
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointStore::Upload>> S3CheckpointStore::Put(
@@ -115,7 +127,7 @@ absl::StatusOr<std::vector<ObjectReader::Object>> S3CheckpointStore::List(
   for (const ListedObject& object : *listed) {
     std::string name = object.key.substr(root_.size());
     // Others make markers of folders ("a/"), which are no objects of ours.
-    if (!CheckObjectName(name).ok() || absl::StartsWith(name, kProbe)) continue;
+    if (!CheckObjectName(name).ok() || absl::StartsWith(name, kProbe) || name == kOwner) continue;
     objects.push_back({std::move(name), object.bytes});
   }
   return objects;

@@ -36,6 +36,15 @@ class S3CheckpointsTest(unittest.TestCase):
         self.assertEqual(found["state"].upper(), "SUCCEEDED", found)
         return {"curve": cluster.losses(job), "evaluation": found.get("evaluation")}
 
+    def refused_start(self, folder):
+        from cluster import PROGRAMS
+
+        done = subprocess.run([PROGRAMS["espalierd"], self.store, "--listen=127.0.0.1:0", "--http-listen=",
+                               f"--data-dir={folder}/data"], capture_output=True, text=True, timeout=120)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--checkpoint-store=s3://", done.stderr)
+        return done.stderr
+
     def test_faults_and_a_lost_worker_change_nothing(self):
         from cluster import Cluster
 
@@ -61,18 +70,14 @@ class S3CheckpointsTest(unittest.TestCase):
             self.assertTrue(any("rank-1" in name for name in self.objects()))
             # Nothing of it is in the folder of the daemon.
             self.assertEqual(glob.glob(f"{cluster.folder}/data/checkpoints/**/*.safetensors", recursive=True), [])
+            with tempfile.TemporaryDirectory() as folder:
+                self.assertIn("another data folder", self.refused_start(folder))
 
     def test_a_store_that_cannot_be_used_is_told_at_the_start(self):
-        from cluster import PROGRAMS
-
         for variables, message in (({"AWS_SECRET_ACCESS_KEY": "wrong"}, "SignatureDoesNotMatch"),
                                    ({"AWS_ACCESS_KEY_ID": ""}, "go together")):
             with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, variables):
-                done = subprocess.run([PROGRAMS["espalierd"], self.store, "--listen=127.0.0.1:0", "--http-listen=",
-                                       f"--data-dir={folder}/data"], capture_output=True, text=True, timeout=120)
-                self.assertNotEqual(done.returncode, 0)
-                self.assertIn("--checkpoint-store=s3://", done.stderr)
-                self.assertIn(message, done.stderr)
+                self.assertIn(message, self.refused_start(folder))
 
 
 if __name__ == "__main__":

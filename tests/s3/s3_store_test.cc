@@ -259,6 +259,21 @@ TEST_F(S3StoreTest, AServerThatIgnoresTheConditionIsRefused) {
   EXPECT_TRUE(store_->List("")->empty());  // nothing remains of the check
 }
 
+// Jobs of two coordinators have the same names: each would delete the other's checkpoints.
+TEST_F(S3StoreTest, APrefixBelongsToOneDataFolder) {
+  proxy_.Set("[{'method': 'PUT', 'do': 'lose answer'}]");
+  EXPECT_EQ(store_->Claim("one"), absl::OkStatus());
+  EXPECT_EQ(NewStore(prefix_)->Claim("one"), absl::OkStatus()) << "it is started again";
+  for (const char* other : {"two", "another, longer"}) {
+    const absl::Status refused = NewStore(prefix_)->Claim(other);
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(Told(refused), AllOf(HasSubstr("another data folder"),
+                                     HasSubstr(absl::StrCat(prefix_, "/.espalier-owner"))));
+  }
+  EXPECT_EQ(NewStore(prefix_ + "-of-its-own")->Claim("two"), absl::OkStatus());
+  EXPECT_TRUE(store_->List("")->empty());
+}
+
 TEST_F(S3StoreTest, RefusalsSayWhatToDo) {
   const auto put = [&](S3World world, const std::string& bucket = TestBucket()) {
     auto store = S3CheckpointStore::Create(absl::StrCat("s3://", bucket, "/", prefix_), world);
