@@ -29,6 +29,11 @@ absl::StatusOr<std::string> ReadPassword(const std::string& path) {
   return std::string(absl::StripTrailingAsciiWhitespace(*text));
 }
 
+// What the file kStoreFile says of a store; SQLite needs none.
+std::string ClaimOf(const JobStoreAddress& address) {
+  return address.endpoints.empty() ? "" : absl::StrCat("etcd ", address.prefix, "\n");
+}
+
 std::unique_ptr<EtcdClient> Connect(const SharedStoreOptions& options, const TransportSecurity& tls,
                                     const std::string& password, absl::Duration call_timeout) {
   EtcdClientOptions client;
@@ -106,7 +111,8 @@ absl::StatusOr<std::unique_ptr<JobStore>> SharedStore::Open(FileSystem& files,
                                                             const std::string& data_dir_id) {
   const std::optional<ElectionStore::Leader> won = leadership_->election().won();
   if (!won.has_value()) return absl::FailedPreconditionError(Describe());
-  if (absl::Status s = ClaimDataFolder(files, data_dir, address_); !s.ok()) return s;
+  const absl::StatusOr<bool> claimed = CheckDataFolder(files, data_dir, address_);
+  if (!claimed.ok()) return claimed.status();
   LeaderGuard guard;
   guard.key = won->key;
   guard.epoch = won->epoch;
@@ -115,36 +121,51 @@ absl::StatusOr<std::unique_ptr<JobStore>> SharedStore::Open(FileSystem& files,
   absl::StatusOr<std::unique_ptr<EtcdStore>> opened =
       EtcdStore::Open(store_client_.get(), address_.prefix, std::move(guard));
   if (!opened.ok()) return opened.status();
+  if (*claimed && (*opened)->is_new()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the jobs of the data folder ", data_dir, " are in etcd below ", address_.prefix,
+        ", and the etcd that --job-store names has nothing there: name the right one, or restore "
+        "its snapshot; to begin without these jobs remove the file ",
+        JoinPath(data_dir, kStoreFile)));
+  }
   if (absl::Status s = (*opened)->BindDataFolder(data_dir_id); !s.ok()) return s;
+  // Last: a folder that the store is not bound to stays free for another one.
+  if (absl::Status s = ClaimDataFolder(files, data_dir, address_); !s.ok()) return s;
   return std::unique_ptr<JobStore>(*std::move(opened));
 }
 
-absl::Status ClaimDataFolder(FileSystem& files, const std::string& data_dir,
-                             const JobStoreAddress& address) {
-  const std::string path = JoinPath(data_dir, kStoreFile);
-  const std::string wanted =
-      address.endpoints.empty() ? "" : absl::StrCat("etcd ", address.prefix, "\n");
+absl::StatusOr<bool> CheckDataFolder(FileSystem& files, const std::string& data_dir,
+                                     const JobStoreAddress& address) {
+  const std::string wanted = ClaimOf(address);
   const absl::StatusOr<std::vector<std::string>> names = files.List(data_dir);
   if (!names.ok()) return names.status();
   const auto has = [&](const char* name) {
     return std::find(names->begin(), names->end(), name) != names->end();
   };
   if (has(kStoreFile)) {
-    const absl::StatusOr<std::string> text = ReadWholeFile(files, path, kMaxBytes);
+    const absl::StatusOr<std::string> text =
+        ReadWholeFile(files, JoinPath(data_dir, kStoreFile), kMaxBytes);
     if (!text.ok()) return text.status();
-    if (*text == wanted) return absl::OkStatus();
+    if (*text == wanted) return true;
     return absl::FailedPreconditionError(absl::StrCat(
         "the jobs of the data folder ", data_dir, " are in ",
         absl::StripTrailingAsciiWhitespace(*text),
         ": give --job-store=etcd://HOST:PORT/PREFIX with that prefix, or another --data-dir"));
   }
-  if (wanted.empty()) return absl::OkStatus();
-  if (has(kSqliteFile)) {
+  if (!wanted.empty() && has(kSqliteFile)) {
     return absl::FailedPreconditionError(
         absl::StrCat("the jobs of the data folder ", data_dir, " are in its file ", kSqliteFile,
                      ": leave out --job-store, or give another --data-dir for the jobs in etcd"));
   }
-  return WriteFileAtomically(files, path, wanted);
+  return false;
+}
+
+absl::Status ClaimDataFolder(FileSystem& files, const std::string& data_dir,
+                             const JobStoreAddress& address) {
+  const absl::StatusOr<bool> claimed = CheckDataFolder(files, data_dir, address);
+  if (!claimed.ok()) return claimed.status();
+  if (*claimed || address.endpoints.empty()) return absl::OkStatus();
+  return WriteFileAtomically(files, JoinPath(data_dir, kStoreFile), ClaimOf(address));
 }
 
 }  // namespace espalier

@@ -60,9 +60,12 @@ class SharedStore {
   std::unique_ptr<Leadership> leadership_;
 };
 
-// Notes in the data folder which store has its jobs, and returns FailedPrecondition, with the
-// remedy, if another one has: a coordinator without their jobs would take what is in the folder for
-// left over. An empty address: SQLite.
+// Returns whether the data folder says that its jobs are in this store, and FailedPrecondition,
+// with the remedy, if they are in another one: a coordinator without its jobs would take what is in
+// the folder for left over. An empty address: SQLite.
+absl::StatusOr<bool> CheckDataFolder(FileSystem& files, const std::string& data_dir,
+                                     const JobStoreAddress& address);
+// Checks that, and notes in the data folder which store has its jobs.
 absl::Status ClaimDataFolder(FileSystem& files, const std::string& data_dir,
                              const JobStoreAddress& address);
 

@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/time/clock.h"
+#include "server/store/etcd/etcd_process.h"
+
 namespace espalier {
 namespace {
 
@@ -81,6 +84,48 @@ TEST_F(DataFolderTest, JobsInSqliteAreNotLeftBehind) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("espalier.db"));
   EXPECT_TRUE(Claim("sqlite").ok());
+}
+
+// What a coordinator finds that leads with jobs in etcd.
+class SharedStoreTest : public DataFolderTest {
+ protected:
+  void SetUp() override {
+    if (!EtcdProcess::IsInstalled()) {
+      GTEST_SKIP() << "etcd is not installed: deploy/install.sh --tests";
+    }
+    etcd_ = std::make_unique<EtcdProcess>(::testing::TempDir() + "/etcd");
+  }
+  absl::Status Open(const std::string& id, const std::string& prefix = "/p") {
+    SharedStoreOptions options;
+    options.address = *ParseJobStore("etcd://" + etcd_->endpoint() + prefix);
+    const auto store = SharedStore::Start(options, "a:1", [](const std::string&) {});
+    if (!store.ok()) return store.status();
+    while (!(*store)->leads()) absl::SleepFor(absl::Milliseconds(5));
+    return (*store)->Open(*files_, folder_, id).status();
+  }
+  bool Claimed() const { return std::filesystem::exists(folder_ + "/job-store"); }
+
+  std::unique_ptr<EtcdProcess> etcd_;
+};
+
+TEST_F(SharedStoreTest, AFolderIsClaimedOnceTheStoreIsBoundToIt) {
+  EXPECT_EQ(Open("one"), absl::OkStatus());
+  EXPECT_TRUE(Claimed());
+  EXPECT_EQ(Open("one"), absl::OkStatus()) << "another coordinator leads";
+  std::filesystem::remove(folder_ + "/job-store");  // as in another data folder
+  EXPECT_THAT(std::string(Open("two").message()), HasSubstr("another data folder"));
+  EXPECT_FALSE(Claimed()) << "it may be given another store";
+}
+
+// Otherwise the coordinator would lead without jobs, and take what is in the folder for left over.
+TEST_F(SharedStoreTest, AnEtcdThatLacksTheFoldersJobsIsRefused) {
+  EXPECT_EQ(Open("one"), absl::OkStatus());
+  etcd_ = std::make_unique<EtcdProcess>(::testing::TempDir() + "/etcd-made-anew");
+  const absl::Status refused = Open("one");
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("restore its snapshot"));
+  std::filesystem::remove(folder_ + "/job-store");
+  EXPECT_EQ(Open("one"), absl::OkStatus()) << "to begin without them";
 }
 
 }  // namespace
