@@ -103,10 +103,11 @@ class StorageService : public v1::Storage::Service {
     if (!message.has_begin()) return absl::InvalidArgumentError("the first message has no begin");
     const v1::PutObjectRequest::Begin begin = message.begin();
     if (absl::Status s = access_.CheckWrite(begin.caller(), begin.name()); !s.ok()) return s;
-    const Turns::Turn turn(&turns_, context);
-    if (!turn.taken()) return Gone();
+    // Before it waits, so that the upload is kept meanwhile.
     absl::StatusOr<Uploads::Stream> upload = uploads_.Begin(begin.name(), begin.upload());
     if (!upload.ok()) return upload.status();
+    const Turns::Turn turn(&turns_, context);
+    if (!turn.taken()) return Gone();
     if (absl::Status s = Answer(context, upload->received(), false, stream); !s.ok()) return s;
     while (Next(context, stream, &message)) {
       // The attempt may have ended meanwhile, or the worker have lost its lease.

@@ -2,10 +2,12 @@
 // next one goes on where it was.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -20,6 +22,8 @@ namespace espalier {
 
 // Thread-safe.
 class Uploads {
+  struct Upload;
+
  public:
   // How long an upload without a stream is kept, and how long a finished one is remembered.
   static constexpr absl::Duration kKeep = absl::Minutes(1);
@@ -28,9 +32,12 @@ class Uploads {
   // One stream of an upload. Not thread-safe. The upload goes on after its destruction.
   class Stream {
    public:
+    Stream(Stream&&) = default;
+    Stream& operator=(Stream&&) = delete;
+    ~Stream();
     int64_t received() const;
     // Bytes before received() are ignored. InvalidArgument for a gap; Aborted once the upload has
-    // another stream. After an error of the store the upload is over.
+    // another stream. After an error of the store the upload is over, with that error.
     absl::Status Append(int64_t offset, const std::string& data);
     // Makes the object durable. DataLoss, naming the difference, if it is not of this size and
     // hash. The same again for an upload that has been committed is OK.
@@ -38,9 +45,12 @@ class Uploads {
 
    private:
     friend class Uploads;
-    Uploads* uploads_ = nullptr;
-    std::string id_;
-    uint64_t number_ = 0;
+    Stream(const Clock* clock, std::shared_ptr<Upload> upload, uint64_t number)
+        : clock_(clock), upload_(std::move(upload)), number_(number) {}
+
+    const Clock* clock_;
+    std::shared_ptr<Upload> upload_;  // null once it was moved from
+    uint64_t number_;
   };
 
   // Both must outlive it.
@@ -50,21 +60,26 @@ class Uploads {
   // another object; ResourceExhausted if there are too many uploads.
   absl::StatusOr<Stream> Begin(const std::string& name, const std::string& id);
 
-  // Drops uploads that no stream has gone on with. Call now and then.
+  // Drops uploads that no stream goes on with. Call now and then.
   void DropOld();
 
  private:
   struct Upload {
     std::string name;
-    absl::Mutex mutex;  // held while the store works; never taken before uploads_'s
+    std::atomic<int> streams = 0;  // not dropped meanwhile; becomes 1 under uploads_'s mutex only
+    // Held while the store works. Under uploads_'s mutex it is only tried.
+    absl::Mutex mutex;
     std::unique_ptr<CheckpointStore::Upload> out ABSL_GUARDED_BY(mutex);  // null: over
+    absl::Status over ABSL_GUARDED_BY(mutex);                             // why, unless committed
     Sha256 hash ABSL_GUARDED_BY(mutex);
     int64_t received ABSL_GUARDED_BY(mutex) = 0;
     std::string sha256 ABSL_GUARDED_BY(mutex);   // of a committed object
     uint64_t stream ABSL_GUARDED_BY(mutex) = 0;  // the newest
-    absl::Time used ABSL_GUARDED_BY(mutex);
+    absl::Time used ABSL_GUARDED_BY(mutex);      // when the last stream ended
+
+    // Ends it. What the worker has sent is lost, so it cannot go on even if the store can.
+    void End(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   };
-  std::shared_ptr<Upload> Find(const std::string& id);
 
   CheckpointStore& store_;
   const Clock& clock_;

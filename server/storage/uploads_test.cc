@@ -1,5 +1,6 @@
 #include "server/storage/uploads.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -29,7 +30,7 @@ class UploadsTest : public testing::Test {
   Uploads::Stream Begin(const std::string& name = kName, const std::string& id = kId) {
     absl::StatusOr<Uploads::Stream> stream = uploads_.Begin(name, id);
     EXPECT_TRUE(stream.ok()) << stream.status();
-    return *stream;
+    return *std::move(stream);
   }
   // The object's content; empty: there is none.
   std::string Content() {
@@ -99,16 +100,26 @@ TEST_F(UploadsTest, AnUploadBelongsToOneObject) {
 }
 
 TEST_F(UploadsTest, WhatNobodyGoesOnWithIsRemoved) {
-  Uploads::Stream stream = Begin();
-  ASSERT_EQ(stream.Append(0, "abc"), absl::OkStatus());
+  ASSERT_EQ(Begin().Append(0, "abc"), absl::OkStatus());
   clock_.Advance(Uploads::kKeep / 2);
   uploads_.DropOld();
   EXPECT_TRUE(AnyFile());
-  ASSERT_EQ(stream.Append(3, "d"), absl::OkStatus());
+  ASSERT_EQ(Begin().Append(3, "d"), absl::OkStatus());
   clock_.Advance(Uploads::kKeep + absl::Seconds(1));
   uploads_.DropOld();
   EXPECT_FALSE(AnyFile());
-  EXPECT_EQ(stream.Append(4, "e").code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Begin().received(), 0);
+}
+
+// It may be silent, or wait for its turn behind others' uploads.
+TEST_F(UploadsTest, WhatHasAStreamStays) {
+  ASSERT_EQ(Begin().Append(0, "abc"), absl::OkStatus());
+  Uploads::Stream waiting = Begin();
+  clock_.Advance(10 * Uploads::kKeep);
+  uploads_.DropOld();
+  EXPECT_EQ(waiting.received(), 3);
+  EXPECT_EQ(waiting.Append(3, "d"), absl::OkStatus());
+  EXPECT_EQ(waiting.Commit(4, Sha256Hex("abcd")), absl::OkStatus());
 }
 
 TEST_F(UploadsTest, AFullDiskEndsAnUploadAndLeavesNothing) {
@@ -117,6 +128,10 @@ TEST_F(UploadsTest, AFullDiskEndsAnUploadAndLeavesNothing) {
   EXPECT_EQ(stream.Append(0, "abc").code(), absl::StatusCode::kResourceExhausted);
   files_.set_free_bytes(1 << 20);
   EXPECT_FALSE(AnyFile());
+  const absl::Status over = uploads_.Begin(kName, kId).status();
+  EXPECT_EQ(over.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(over.message()), testing::HasSubstr("No space left"))
+      << "whoever tries it again learns why";
   Uploads::Stream again = Begin(kName, std::string(32, 'b'));
   ASSERT_EQ(again.Append(0, "abc"), absl::OkStatus());
   EXPECT_EQ(again.Commit(3, Sha256Hex("abc")), absl::OkStatus());
