@@ -1,4 +1,5 @@
 #include "client/cli/cli_fixture.h"
+#include "client/cli/launch/launch_context.h"
 
 namespace espalier {
 namespace {
@@ -58,6 +59,20 @@ TEST_F(CliTest, LaunchSshNeedsPrograms) {
   EXPECT_THAT(err_.str(), HasSubstr("nothing is running of"));
   EXPECT_EQ(Run({"launch", "ssh", home_ + "/none", "--remote-bin=/opt"}), kExitUsage);
   EXPECT_THAT(err_.str(), HasSubstr("cannot read"));
+}
+
+// What is set for another coordinator is nothing for that of a launch.
+TEST(LaunchContext, AHomeHidesWhatLeadsElsewhere) {
+  Environment before;
+  before.getenv = [](const char* name) { return name; };
+  const Environment with = WithVariables(before, VariablesOfHome("/launch"));
+  EXPECT_STREQ(with.getenv("ESPALIER_HOME"), "/launch");
+  for (const char* const name :
+       {"ESPALIER_COORDINATOR", "ESPALIER_HTTP", "ESPALIER_TOKEN", "ESPALIER_TOKEN_FILE",
+        "ESPALIER_CA_FILE", "ESPALIER_CERT_FILE", "ESPALIER_KEY_FILE"}) {
+    EXPECT_STREQ(with.getenv(name), "") << name;
+  }
+  EXPECT_STREQ(with.getenv("PATH"), "PATH");
 }
 
 TEST_F(CliTest, CheckpointOfAJob) {

@@ -40,13 +40,6 @@ std::string Slurp(const std::string& path) {
   return text.str();
 }
 
-std::string LastLines(const std::string& path, size_t count) {
-  const std::string text = Slurp(path);
-  std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
-  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<long>(count));
-  return absl::StrJoin(lines, "\n  ");
-}
-
 // A zombie counts as gone: its parent has only not reaped it yet.
 bool Alive(int pid) {
   if (kill(pid, 0) != 0) return false;
@@ -57,6 +50,18 @@ bool Alive(int pid) {
 }
 
 }  // namespace
+
+std::string LastLines(const std::string& path, size_t count) {
+  constexpr std::streamoff kMost = 64 << 10;
+  std::ifstream in(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = in ? static_cast<std::streamoff>(in.tellg()) : 0;
+  in.seekg(std::max<std::streamoff>(0, size - kMost));
+  std::ostringstream text;
+  text << in.rdbuf();
+  std::vector<std::string> lines = absl::StrSplit(text.str(), '\n', absl::SkipEmpty());
+  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<long>(count));
+  return absl::StrJoin(lines, "\n  ");
+}
 
 std::string PidFile(const std::string& home) { return home + "/espalierd.pid"; }
 std::string LogFile(const std::string& home) { return home + "/espalierd.log"; }

@@ -38,6 +38,10 @@ int RunningDaemon(const std::string& home);
 absl::StatusOr<std::string> FindProgram(const std::string& program, const std::string& package,
                                         const std::string& name);
 
+// The last lines of a log, of its last 64 KiB; all but the first are indented. Empty if there is no
+// such file.
+std::string LastLines(const std::string& path, size_t count);
+
 // Starts `command` detached, with output to the log file, writes the pid file and waits for the
 // ready file. Returns Unavailable with the log's last lines if the process ends or
 // `timeout_seconds` pass.

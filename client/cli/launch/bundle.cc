@@ -2,9 +2,7 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/sha256.h"
@@ -36,9 +34,8 @@ absl::StatusOr<std::string> Pack(const fs::path& folder) {
                      "--directory=" + folder.parent_path().string(),
                      folder.filename().string()};
   options.keep_output = true;
-  auto tar = ChildProcess::Start(options);
+  auto tar = ChildProcess::Run(options);
   if (!tar.ok()) return tar.status();
-  while (!(*tar)->Ended()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   if ((*tar)->exit_code() != 0) {
     return absl::InternalError(
         absl::StrCat("cannot pack ", folder.string(), ": ", Printable((*tar)->errors(), true)));

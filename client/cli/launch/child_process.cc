@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/child_descriptors.h"
 
@@ -114,6 +113,14 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildOpt
     _exit(127);
   }
   child->pid_ = pid;
+  return child;
+}
+
+absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Run(const ChildOptions& options) {
+  auto child = Start(options);
+  while (child.ok() && !(*child)->Ended()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   return child;
 }
 

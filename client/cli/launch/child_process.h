@@ -29,6 +29,8 @@ struct ChildOptions {
 class ChildProcess {
  public:
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const ChildOptions& options);
+  // Starts it and waits for its end.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Run(const ChildOptions& options);
   // Kills it if it still runs.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;

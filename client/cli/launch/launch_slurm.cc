@@ -1,11 +1,9 @@
 // `espalier launch slurm`: submits the batch file and follows it.
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -37,9 +35,8 @@ absl::StatusOr<ToolAnswer> RunTool(const std::vector<std::string>& command,
   options.command = command;
   options.input = input;
   options.keep_output = true;
-  auto child = ChildProcess::Start(options);
+  auto child = ChildProcess::Run(options);
   if (!child.ok()) return child.status();
-  while (!(*child)->Ended()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   ToolAnswer answer{(*child)->exit_code(), (*child)->output(), (*child)->errors()};
   absl::StripAsciiWhitespace(&answer.out);
   absl::StripAsciiWhitespace(&answer.err);

@@ -8,8 +8,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -17,8 +15,11 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/launch/bundle.h"
 #include "client/cli/launch/host_file.h"
+#include "client/cli/launch/host_probe.h"
 #include "client/cli/launch/launch.h"
+#include "client/cli/launch/launch_context.h"
 #include "client/cli/launch/launch_record.h"
+#include "client/cli/launch/launch_stop.h"
 #include "client/cli/launch/remote_shell.h"
 #include "client/cli/launch/signal_queue.h"
 #include "client/cli/launch/slurm_script.h"
@@ -34,42 +35,18 @@ namespace fs = std::filesystem;
 constexpr double kAnswerSeconds = 60;
 constexpr double kCopySeconds = 1800;
 constexpr int kReadySeconds = 90;
-constexpr int kStopSeconds = 40;
 constexpr double kCheckEvery = 3;
 constexpr double kJoinSeconds = 600;
 constexpr char kCoordinatorName[] = "coordinator";
 
 // The environment of commands that talk to a launch's coordinator.
 Environment EnvironmentOf(const Context& context, const std::string& home, const std::string& id) {
-  Environment environment = context.env();
-  environment.getenv = [folder = LaunchHome(home, id),
-                        before = environment.getenv](const char* name) -> const char* {
-    static constexpr const char* kOthers[] = {"ESPALIER_COORDINATOR", "ESPALIER_HTTP",
-                                              "ESPALIER_TOKEN", "ESPALIER_TOKEN_FILE",
-                                              "ESPALIER_CA_FILE"};
-    const absl::string_view wanted = name;
-    if (wanted == "ESPALIER_HOME") return folder.c_str();
-    if (std::find(std::begin(kOthers), std::end(kOthers), wanted) != std::end(kOthers)) return "";
-    return before(name);
-  };
-  return environment;
+  return WithVariables(context.env(), VariablesOfHome(LaunchHome(home, id)));
 }
 
 Context ContextOf(const Context& context, const std::string& home, const std::string& id) {
   return Context(EnvironmentOf(context, home, id), *ParseFlags(CommonFlags(), {}));
 }
-
-// What is known of a host before anything is started there.
-struct Host {
-  LaunchHost given;
-  std::string own_address;    // of the host, as this one reaches it
-  std::string asker_address;  // of this one, as the host sees it
-  bool systemd = false;
-  bool has_bundle = false;
-  int64_t memory = 0;  // bytes
-  int cpus = 1;
-  std::vector<std::string> devices;
-};
 
 class SshLaunch {
  public:
@@ -101,8 +78,8 @@ class SshLaunch {
     interrupted_ = false;  // for what follows
     stopping_ = true;
     if (!record_.processes.empty()) {
-      Say("stop", "the start has failed; stopping what was started");
-      if (absl::Status stopped = StopAll(); !stopped.ok()) {
+      Say(context_, "stop", "the start has failed; stopping what was started");
+      if (absl::Status stopped = StopLaunch(context_, home_, record_); !stopped.ok()) {
         return absl::Status(status.code(), absl::StrCat(status.message(), "\n", stopped.message()));
       }
     }
@@ -147,21 +124,10 @@ class SshLaunch {
     if (!record.ok()) return record.status();
     record_ = *std::move(record);
     stopping_ = true;
-    return StopAll();
+    return StopLaunch(context_, home_, record_);
   }
 
  private:
-  void Say(const std::string& event, const std::string& text) {
-    if (context_.json()) {
-      nlohmann::ordered_json line;
-      line["event"] = event;
-      line["text"] = text;
-      context_.Line(line);
-    } else {
-      context_.out() << text << std::endl;
-    }
-  }
-
   bool Interrupted() {
     // What is being stopped is stopped to the end.
     if (signals_.Wait(1) != 0 && !stopping_) interrupted_ = true;
@@ -175,11 +141,7 @@ class SshLaunch {
     if (!hosts.ok()) {
       return UsageError(absl::StrCat(hosts_file_, ": ", hosts.status().message()));
     }
-    for (LaunchHost& given : *hosts) {
-      Host host;
-      host.given = std::move(given);
-      hosts_.push_back(std::move(host));
-    }
+    given_ = *std::move(hosts);
     const bool installed = context_.flags().Has("remote-bin");
     for (const char* const flag : {"remote-bin", "data-dir"}) {
       if (context_.flags().Text(flag).find_first_of("\"$`\\\n") == std::string::npos) continue;
@@ -197,53 +159,10 @@ class SshLaunch {
     return absl::OkStatus();
   }
 
-  // All errors at once: who launches on a hundred hosts wants to know of all that fail.
-  absl::Status First(const std::vector<absl::StatusOr<std::string>>& results) {
-    std::vector<std::string> errors;
-    absl::Status first = absl::OkStatus();
-    for (const auto& result : results) {
-      if (result.ok()) continue;
-      if (first.ok()) first = result.status();
-      errors.emplace_back(result.status().message());
-    }
-    if (first.ok() || IsInterrupted(first) || errors.size() == 1) return first;
-    return absl::Status(first.code(), absl::StrJoin(errors, "\n"));
-  }
-
   absl::Status Probe() {
-    std::vector<RemoteCall> calls;
-    for (const Host& host : hosts_) {
-      calls.push_back({host.given.address, "look at it", ProbeScript(bundle_.key), ""});
-    }
-    const auto results = shell_.Run(calls, kAnswerSeconds);
-    if (absl::Status s = First(results); !s.ok()) return s;
-    for (size_t i = 0; i < hosts_.size(); ++i) {
-      Host& host = hosts_[i];
-      Answers answers = ReadAnswers(*results[i]);
-      if (answers["machine"] != "Linux x86_64") {
-        return absl::FailedPreconditionError(absl::StrCat(host.given.address, " is \"",
-                                                          Printable(answers["machine"]),
-                                                          "\"; Espalier runs on Linux x86_64"));
-      }
-      host.own_address = answers["here"];
-      host.asker_address = answers["there"];
-      host.systemd = answers["runner"] == "systemd";
-      host.has_bundle = answers["bundle"] == "yes";
-      int gpus = 0;
-      if (!absl::SimpleAtoi(answers["gpus"], &gpus)) gpus = 0;
-      if (!absl::SimpleAtoi(answers["cpus"], &host.cpus)) host.cpus = 1;
-      if (!absl::SimpleAtoi(answers["memory"], &host.memory)) host.memory = 0;
-      host.memory *= 1024;
-      if (host.own_address.empty()) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(host.given.address,
-                         ": its sshd does not say at which address it was reached "
-                         "(SSH_CONNECTION)"));
-      }
-      auto devices = DevicesOf(host.given, gpus);
-      if (!devices.ok()) return UsageError(std::string(devices.status().message()));
-      host.devices = *std::move(devices);
-    }
+    auto hosts = ProbeHosts(shell_, given_, bundle_.key);
+    if (!hosts.ok()) return hosts.status();
+    hosts_ = *std::move(hosts);
     return absl::OkStatus();
   }
 
@@ -253,17 +172,18 @@ class SshLaunch {
       if (bundle_.temporary) fs::remove(bundle_.file, ignored);
     };
     std::vector<RemoteCall> calls;
-    for (const Host& host : hosts_) {
+    for (const ProbedHost& host : hosts_) {
       if (bundle_.key.empty() || host.has_bundle) continue;
       calls.push_back(
           {host.given.address, "unpack the bundle", UnpackScript(bundle_.key), bundle_.file});
     }
     if (calls.empty()) return absl::OkStatus();
     std::error_code error;
-    Say("copy", absl::StrCat("copying the programs to ", calls.size(),
-                             calls.size() == 1 ? " host, " : " hosts, ",
-                             FormatBytes(static_cast<double>(fs::file_size(bundle_.file, error)))));
-    return First(shell_.Run(calls, kCopySeconds));
+    Say(context_, "copy",
+        absl::StrCat("copying the programs to ", calls.size(),
+                     calls.size() == 1 ? " host, " : " hosts, ",
+                     FormatBytes(static_cast<double>(fs::file_size(bundle_.file, error)))));
+    return AllErrors(shell_.Run(calls, kCopySeconds));
   }
 
   std::string Program(const std::string& name) const {
@@ -290,7 +210,7 @@ class SshLaunch {
 
   absl::Status StartCoordinator() {
     const bool here = context_.flags().Has("coordinator-here");
-    const Host& first = hosts_[0];
+    const ProbedHost& first = hosts_[0];
     RemoteProcess process = ProcessOf(kCoordinatorName, "espalierd", !here && first.systemd);
     if (here) {
       auto program = FindProgram(context_.env().program, "server", "espalierd");
@@ -320,8 +240,9 @@ class SshLaunch {
       return absl::InternalError("the coordinator's CA and key did not arrive");
     }
     if (absl::Status s = WriteLaunchHome(home_, record_, ca, key); !s.ok()) return s;
-    Say("coordinator", absl::StrCat("coordinator on ", here ? "this host" : NameOf(first.given),
-                                    ": ", record_.coordinator));
+    Say(context_, "coordinator",
+        absl::StrCat("coordinator on ", here ? "this host" : NameOf(first.given), ": ",
+                     record_.coordinator));
     return WriteLaunchRecord(home_, record_);
   }
 
@@ -348,11 +269,11 @@ class SshLaunch {
 
   absl::Status StartWorkers() {
     int workers = 0;
-    for (const Host& host : hosts_) workers += static_cast<int>(host.devices.size());
+    for (const ProbedHost& host : hosts_) workers += static_cast<int>(host.devices.size());
     auto token = MakeToken(workers);
     if (!token.ok()) return token.status();
     std::vector<RemoteCall> calls;
-    for (const Host& host : hosts_) {
+    for (const ProbedHost& host : hosts_) {
       const int count = static_cast<int>(host.devices.size());
       for (int slot = 0; slot < count; ++slot) {
         const std::string name = absl::StrCat("worker-", slot);
@@ -374,7 +295,7 @@ class SshLaunch {
         calls.push_back({host.given.address, "start worker " + shown, StartScript(process), ""});
       }
     }
-    return First(shell_.Run(calls, kAnswerSeconds));
+    return AllErrors(shell_.Run(calls, kAnswerSeconds));
   }
 
   // Fails if a worker has ended: with what it said last, which is why.
@@ -385,7 +306,7 @@ class SshLaunch {
       calls.push_back({process.host, "run worker " + process.worker,
                        CheckScript(record_.id, process.name), ""});
     }
-    return First(shell_.Run(calls, kAnswerSeconds));
+    return AllErrors(shell_.Run(calls, kAnswerSeconds));
   }
 
   absl::Status AwaitWorkers() {
@@ -408,7 +329,7 @@ class SshLaunch {
       }
       if (joined.size() != said) {
         said = joined.size();
-        Say("workers", absl::StrCat(said, " of ", wanted, " workers have joined"));
+        Say(context_, "workers", absl::StrCat(said, " of ", wanted, " workers have joined"));
       }
       if (joined.size() >= wanted) return absl::OkStatus();
       const double now = seconds();
@@ -433,36 +354,6 @@ class SshLaunch {
     return InterruptedError("interrupted");
   }
 
-  // Workers first, so that they can leave.
-  absl::Status StopAll() {
-    std::vector<RemoteCall> workers, coordinator;
-    for (const StartedProcess& process : record_.processes) {
-      (process.worker.empty() ? coordinator : workers)
-          .push_back({process.host, "stop " + process.name,
-                      StopScript(record_.id, process.name, kStopSeconds), ""});
-    }
-    const RemoteShell shell(record_.ssh, [] { return false; });
-    auto results = shell.Run(workers, kStopSeconds + kAnswerSeconds);
-    for (auto& result : shell.Run(coordinator, kStopSeconds + kAnswerSeconds)) {
-      results.push_back(std::move(result));
-    }
-    int stopped = 0, absent = 0;
-    for (const auto& result : results) {
-      if (!result.ok()) continue;
-      (ReadAnswers(*result)["stopped"] == "yes" ? stopped : absent) += 1;
-    }
-    Say("stopped", absl::StrCat(stopped, stopped == 1 ? " process" : " processes", " stopped",
-                                absent > 0 ? absl::StrCat(", ", absent, " had ended before") : ""));
-    const absl::Status failed = First(results);
-    if (failed.ok()) {
-      RemoveLaunchRecord(home_, record_.id);
-      return failed;
-    }
-    return absl::Status(failed.code(), absl::StrCat(failed.message(),
-                                                    "\nwhat was not stopped is "
-                                                    "remembered: call --stop again"));
-  }
-
   SignalQueue signals_;  // before the client's threads
   Context& context_;
   const std::string home_;
@@ -471,7 +362,8 @@ class SshLaunch {
   bool interrupted_ = false;
   bool stopping_ = false;
   Bundle bundle_;  // empty with --remote-bin
-  std::vector<Host> hosts_;
+  std::vector<LaunchHost> given_;
+  std::vector<ProbedHost> hosts_;  // in the same order
   LaunchRecord record_;
 };
 

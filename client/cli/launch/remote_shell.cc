@@ -103,6 +103,18 @@ absl::Status ExplainFailure(const RemoteCall& call, const std::string& ssh, int 
   return absl::UnavailableError(text);
 }
 
+absl::Status AllErrors(const std::vector<absl::StatusOr<std::string>>& results) {
+  std::vector<std::string> errors;
+  absl::Status first = absl::OkStatus();
+  for (const auto& result : results) {
+    if (result.ok()) continue;
+    if (first.ok()) first = result.status();
+    errors.emplace_back(result.status().message());
+  }
+  if (first.ok() || IsInterrupted(first) || errors.size() == 1) return first;
+  return absl::Status(first.code(), absl::StrJoin(errors, "\n"));
+}
+
 std::vector<absl::StatusOr<std::string>> RemoteShell::Run(const std::vector<RemoteCall>& calls,
                                                           double seconds) const {
   using Clock = std::chrono::steady_clock;

@@ -27,6 +27,10 @@ Answers ReadAnswers(absl::string_view output);
 absl::Status ExplainFailure(const RemoteCall& call, const std::string& ssh, int code,
                             const std::string& errors);
 
+// OK if all results are; otherwise the first one's code with the messages of all: who launches on a
+// hundred hosts wants to know of all that fail.
+absl::Status AllErrors(const std::vector<absl::StatusOr<std::string>>& results);
+
 class RemoteShell {
  public:
   // `ssh`: the client's command line, "ssh -F file". `interrupted` is polled several times a

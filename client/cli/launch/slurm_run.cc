@@ -2,22 +2,19 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/daemon.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/launch/child_process.h"
+#include "client/cli/launch/launch_context.h"
 #include "client/cli/launch/signal_queue.h"
 #include "client/cli/launch/slurm.h"
 #include "client/cli/launch/slurm_environment.h"
@@ -40,15 +37,6 @@ constexpr double kDaemonLeaves = 30;
 constexpr int kWorkersReturn = 180;
 constexpr double kWorkersTokenSeconds = 3600;
 
-std::string EndOfLog(const std::string& path, size_t count) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  std::vector<std::string> lines = absl::StrSplit(text.str(), '\n', absl::SkipEmpty());
-  if (lines.size() > count) lines.erase(lines.begin(), lines.end() - static_cast<long>(count));
-  return absl::StrJoin(lines, "\n  ");
-}
-
 class SlurmRun {
  public:
   SlurmRun(Context* context, SlurmJob job, std::string home)
@@ -66,17 +54,6 @@ class SlurmRun {
 
  private:
   using Seconds = std::chrono::duration<double>;
-
-  void Say(const std::string& event, const std::string& text) {
-    if (context_.json()) {
-      nlohmann::ordered_json line;
-      line["event"] = event;
-      line["text"] = text;
-      context_.Line(line);
-    } else {
-      context_.out() << text << std::endl;
-    }
-  }
 
   // Waits until `done`, and meanwhile takes signals and looks after the other processes.
   absl::Status Until(const std::function<bool()>& done, double seconds, const std::string& what) {
@@ -109,12 +86,12 @@ class SlurmRun {
     if (daemon_ != nullptr && daemon_->Ended()) {
       return absl::InternalError(
           absl::StrCat("the coordinator has ended (exit code ", daemon_->exit_code(),
-                       "). The end of ", LogFile(home_), ":\n  ", EndOfLog(LogFile(home_), 8)));
+                       "). The end of ", LogFile(home_), ":\n  ", LastLines(LogFile(home_), 8)));
     }
     if (workers_ != nullptr && workers_->Ended()) {
       return absl::InternalError(absl::StrCat("all workers have ended (exit code ",
                                               workers_->exit_code(), " of srun). The end of ",
-                                              WorkersLog(), ":\n  ", EndOfLog(WorkersLog(), 8)));
+                                              WorkersLog(), ":\n  ", LastLines(WorkersLog(), 8)));
     }
     return absl::OkStatus();
   }
@@ -144,19 +121,11 @@ class SlurmRun {
     if (!ready.ok()) return ready;
     address_ = ReadAddresses(home_).grpc;
     // Its folder is a home of the command line, with address, CA and key.
-    here_ = {{"ESPALIER_HOME", home_}};
-    for (const char* const other : {"COORDINATOR", "HTTP", "TOKEN", "TOKEN_FILE", "CA_FILE"}) {
-      here_[absl::StrCat("ESPALIER_", other)] = "";
-    }
-    Environment environment = context_.env();
-    environment.getenv = [here = here_, before = environment.getenv](const char* name) {
-      const auto own = here.find(name);
-      return own != here.end() ? own->second.c_str() : before(name);
-    };
+    here_ = VariablesOfHome(home_);
     auto flags = ParseFlags(CommonFlags(), {});
     if (!flags.ok()) return flags.status();
-    own_ = std::make_unique<Context>(environment, *std::move(flags));
-    Say("coordinator",
+    own_ = std::make_unique<Context>(WithVariables(context_.env(), here_), *std::move(flags));
+    Say(context_, "coordinator",
         absl::StrCat("coordinator on ", job_.nodes[0], ", ", address_, "; its folder: ", home_));
     return absl::OkStatus();
   }
@@ -206,7 +175,7 @@ class SlurmRun {
           joined = Joined();
           if (joined.size() != said) {
             said = joined.size();
-            Say("workers", absl::StrCat(said, " of ", wanted, " workers have joined"));
+            Say(context_, "workers", absl::StrCat(said, " of ", wanted, " workers have joined"));
           }
           return joined.size() >= wanted || requeue_ == Requeue::kDone;
         },
@@ -215,14 +184,14 @@ class SlurmRun {
       return absl::IsDeadlineExceeded(status)
                  ? absl::DeadlineExceededError(absl::StrCat("no worker has joined within ", seconds,
                                                             " s. The end of ", WorkersLog(),
-                                                            ":\n  ", EndOfLog(WorkersLog(), 8)))
+                                                            ":\n  ", LastLines(WorkersLog(), 8)))
                  : status;
     }
     std::vector<std::string> without;
     for (const std::string& node : job_.nodes) {
       if (joined.count(node) == 0) without.push_back(node);
     }
-    Say("warning",
+    Say(context_, "warning",
         absl::StrCat("warning: only ", joined.size(), " of ", wanted,
                      " workers have joined within ", seconds, " s",
                      without.empty() ? "" : "; nodes without any: ", absl::StrJoin(without, ", "),
@@ -240,7 +209,7 @@ class SlurmRun {
       const v1::Job& job = jobs->back();
       training_ = job.id();
       // It may have ended between the signal and the requeue.
-      Say("resumed",
+      Say(context_, "resumed",
           absl::StrCat("run ", job_.restarts + 1, " of this batch job: job ", training_,
                        IsOver(job.state()) ? absl::StrCat(" has ended as ", StateName(job.state()))
                                            : absl::StrCat(" goes on from its checkpoint of step ",
@@ -248,12 +217,13 @@ class SlurmRun {
       return absl::OkStatus();
     }
     if (job_.restarts > 0) {
-      Say("warning", absl::StrCat("warning: run ", job_.restarts + 1,
-                                  " of this batch job finds no "
-                                  "training of an earlier run in ",
-                                  home_,
-                                  " and begins anew; ESPALIER_HOME must be a folder that all nodes "
-                                  "share"));
+      Say(context_, "warning",
+          absl::StrCat("warning: run ", job_.restarts + 1,
+                       " of this batch job finds no "
+                       "training of an earlier run in ",
+                       home_,
+                       " and begins anew; ESPALIER_HOME must be a folder that all nodes "
+                       "share"));
     }
     ChildOptions options;
     options.command = {context_.env().program};
@@ -280,7 +250,7 @@ class SlurmRun {
       return absl::InternalError("`espalier train --json` named no job");
     }
     training_ = json["job_id"].get<std::string>();
-    Say("submitted", absl::StrCat("submitted job ", training_));
+    Say(context_, "submitted", absl::StrCat("submitted job ", training_));
     return absl::OkStatus();
   }
 
@@ -309,14 +279,14 @@ class SlurmRun {
           StartStep({"scontrol", "requeue", job_.id}, Requeue::kRequeues);
           return;
         }
-        Say("checkpoint", "the time limit is near: writing a checkpoint");
+        Say(context_, "checkpoint", "the time limit is near: writing a checkpoint");
         StartStep({context_.env().program, "jobs", "checkpoint", training_,
                    absl::StrCat("--timeout=", kCheckpointSeconds)},
                   Requeue::kWrites);
         return;
       case Requeue::kWrites:
         if (!step_->Ended()) return;
-        Say(step_->exit_code() == 0 ? "checkpoint" : "warning",
+        Say(context_, step_->exit_code() == 0 ? "checkpoint" : "warning",
             step_->exit_code() == 0
                 ? std::string(absl::StripAsciiWhitespace(Printable(step_->output(), true)))
                 : absl::StrCat("warning: no new checkpoint, an older one is used: ",
@@ -327,10 +297,10 @@ class SlurmRun {
         if (!step_->Ended()) return;
         requeue_ = Requeue::kDone;
         if (step_->exit_code() == 0) {
-          Say("requeued", absl::StrCat("job ", job_.id, " is requeued"));
+          Say(context_, "requeued", absl::StrCat("job ", job_.id, " is requeued"));
           return;
         }
-        Say("warning",
+        Say(context_, "warning",
             absl::StrCat("warning: `scontrol requeue ", job_.id,
                          "` failed: ", Printable(step_->errors(), true),
                          "; the training goes on until the time limit, and can be taken up again "
@@ -349,7 +319,7 @@ class SlurmRun {
     options.keep_output = true;
     auto step = ChildProcess::Start(options);
     if (!step.ok()) {
-      Say("warning", absl::StrCat("warning: ", step.status().message()));
+      Say(context_, "warning", absl::StrCat("warning: ", step.status().message()));
       requeue_ = Requeue::kDone;
       return;
     }

@@ -51,7 +51,6 @@ std::string ProbeScript(const std::string& bundle_key) {
   // lingers.
   return absl::StrCat(R"sh(set -u
 echo "machine=$(uname -s) $(uname -m)"
-echo "home=$HOME"
 set -- ${SSH_CONNECTION:-}
 echo "here=${3:-}"
 echo "there=${1:-}"

@@ -6,7 +6,7 @@
 
 namespace espalier {
 
-// Facts about a host, as answers (remote_shell.h): machine, home, here and there (the addresses of
+// Facts about a host, as answers (remote_shell.h): machine, here and there (the addresses of
 // the connection's two ends), cpus, memory, gpus, bundle, runner.
 // `bundle_key`: of the bundle that is looked for; empty: none.
 std::string ProbeScript(const std::string& bundle_key);
