@@ -10,8 +10,10 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <list>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -24,6 +26,12 @@ namespace espalier {
 namespace {
 
 constexpr size_t kSecretBytes = 16;
+// Ranks greet at once; other processes of the host may see the name and connect, too. Beyond so
+// many of them the oldest goes when more come.
+constexpr absl::Duration kGreetingWait = absl::Seconds(5);
+constexpr size_t kMostStrangers = 64;
+// How long a full queue of a peer is waited for.
+constexpr absl::Duration kConnectWait = absl::Seconds(5);
 
 // Greeting of the connecting rank, sent with the memory's descriptor.
 struct Greeting {
@@ -50,27 +58,16 @@ sockaddr_un AddressOf(const std::string& name, socklen_t* length) {
   return address;
 }
 
-absl::StatusOr<Descriptor> Listen(const std::string& name, int most) {
-  Descriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+absl::StatusOr<Descriptor> Listen(const std::string& name) {
+  Descriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   socklen_t length = 0;
   const sockaddr_un address = AddressOf(name, &length);
   if (listener.get() < 0 ||
       bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      listen(listener.get(), most) != 0) {
+      listen(listener.get(), SOMAXCONN) != 0) {
     return RendezvousError("cannot listen for ranks of this host");
   }
   return listener;
-}
-
-absl::Status WaitToRead(int fd, absl::Time deadline, const char* what) {
-  while (true) {
-    pollfd poll_fd{fd, POLLIN, 0};
-    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
-    const int ready = poll(&poll_fd, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30)));
-    if (ready > 0) return absl::OkStatus();
-    if (ready == 0) return absl::DeadlineExceededError(absl::StrCat(what, ": timed out"));
-    if (errno != EINTR) return RendezvousError(what);
-  }
 }
 
 absl::Status SendGreeting(int socket, const Greeting& greeting, int memory) {
@@ -92,9 +89,10 @@ absl::Status SendGreeting(int socket, const Greeting& greeting, int memory) {
   return absl::OkStatus();
 }
 
-// Returns the memory's descriptor; a negative one if there is no valid greeting.
+// Returns the memory's descriptor; a negative one if this is no valid greeting.
 Descriptor ReceiveGreeting(int socket, Greeting* greeting) {
   iovec data{greeting, sizeof(*greeting)};
+  // A stranger may send as many descriptors as fit, and all are this process's then.
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &data;
@@ -102,15 +100,20 @@ Descriptor ReceiveGreeting(int socket, Greeting* greeting) {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (got < 0 || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
-      header->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return Descriptor();
+  if (got < 0) return Descriptor();
+  std::vector<Descriptor> taken;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      taken.emplace_back(descriptor);
+    }
   }
-  int memory = -1;
-  std::memcpy(&memory, CMSG_DATA(header), sizeof(int));
-  Descriptor taken(memory);
-  return got == static_cast<ssize_t>(sizeof(*greeting)) ? std::move(taken) : Descriptor();
+  if (got != static_cast<ssize_t>(sizeof(*greeting)) || taken.size() != 1) return Descriptor();
+  return std::move(taken[0]);
 }
 
 // Published by each rank: identity, socket name and secret; empty if it cannot share memory.
@@ -137,12 +140,18 @@ RankInfo Decode(const std::string& text) {
 
 using Channels = std::vector<std::unique_ptr<ShmChannel>>;
 
-absl::Status ConnectToPeer(int peer, const RankInfo& info, int rank, Channels* channels) {
-  Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+absl::Status ConnectToPeer(int peer, const RankInfo& info, int rank, absl::Time deadline,
+                           Channels* channels) {
+  // Not blocking: connect() would wait as long as strangers fill the peer's queue.
+  Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   socklen_t length = 0;
   const sockaddr_un address = AddressOf(info.name, &length);
-  if (socket.get() < 0 ||
-      connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+  const absl::Time soon = std::min(deadline, absl::Now() + kConnectWait);
+  while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    if (errno == EINTR || (errno == EAGAIN && absl::Now() < soon)) {
+      absl::SleepFor(absl::Milliseconds(10));
+      continue;
+    }
     return RendezvousError(
         absl::StrCat("rank ", peer, ", which is on this host too, does not listen"));
   }
@@ -159,35 +168,93 @@ absl::Status ConnectToPeer(int peer, const RankInfo& info, int rank, Channels* c
   return absl::OkStatus();
 }
 
-// Accepts all higher ranks of the host, in order of arrival.
-absl::Status AcceptPeers(int listener, const RankInfo& mine, std::vector<int> awaited,
-                         absl::Time deadline, Channels* channels) {
-  while (!awaited.empty()) {
-    const std::string what = absl::StrCat("waiting for rank ", awaited.front(), " of this host");
-    if (absl::Status s = WaitToRead(listener, deadline, what.c_str()); !s.ok()) return s;
-    Descriptor socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket.get() < 0) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      return RendezvousError("accepting ranks of this host");
+// Accepts all higher ranks of the host, in order of arrival. Strangers hold up nobody.
+class Reception {
+ public:
+  Reception(int listener, const RankInfo& mine, std::vector<int> awaited, Channels* channels)
+      : listener_(listener), mine_(mine), awaited_(std::move(awaited)), channels_(*channels) {}
+
+  absl::Status Run(absl::Time deadline) {
+    while (!awaited_.empty()) {
+      const absl::Time now = absl::Now();
+      if (now >= deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("waiting for rank ", awaited_.front(), " of this host: timed out"));
+      }
+      waiting_.remove_if([&](const Waiting& one) { return one.deadline <= now; });
+      std::vector<pollfd> polled = {{listener_, POLLIN, 0}};
+      absl::Time next = deadline;
+      for (const Waiting& one : waiting_) {
+        polled.push_back({one.socket.get(), POLLIN, 0});
+        next = std::min(next, one.deadline);
+      }
+      const int64_t left = absl::ToInt64Milliseconds(next - now) + 1;
+      const int milliseconds = static_cast<int>(std::min<int64_t>(left, 1 << 30));
+      if (poll(polled.data(), polled.size(), milliseconds) < 0 && errno != EINTR) {
+        return RendezvousError("waiting for ranks of this host");
+      }
+      size_t at = 1;
+      for (auto one = waiting_.begin(); one != waiting_.end();) {
+        if (polled[at++].revents == 0) {
+          ++one;
+          continue;
+        }
+        if (absl::Status s = Greet(&one->socket); !s.ok()) return s;
+        one = waiting_.erase(one);
+      }
+      if (polled[0].revents != 0) {
+        if (absl::Status s = AcceptSome(); !s.ok()) return s;
+      }
     }
-    // Peers greet at once; other processes of the host may see the name and connect without a
-    // greeting.
-    const absl::Time soon = std::min(deadline, absl::Now() + absl::Seconds(5));
-    if (!WaitToRead(socket.get(), soon, "a greeting").ok()) continue;
-    Greeting greeting{};
-    Descriptor memory = ReceiveGreeting(socket.get(), &greeting);
-    const auto who = std::find(awaited.begin(), awaited.end(), greeting.rank);
-    if (memory.get() < 0 || who == awaited.end() ||
-        std::memcmp(greeting.secret, mine.secret.data(), kSecretBytes) != 0) {
-      continue;
-    }
-    auto channel = ShmChannel::Map(memory.Release(), socket.Release(), 0);
-    if (!channel.ok()) return channel.status();
-    (*channels)[*who] = *std::move(channel);
-    awaited.erase(who);
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
+
+ private:
+  struct Waiting {
+    Descriptor socket;
+    absl::Time deadline;
+  };
+
+  absl::Status AcceptSome() {
+    while (true) {
+      Descriptor socket(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket.ok()) {
+        if (errno == EINTR || errno == ECONNABORTED) continue;
+        return errno == EAGAIN ? absl::OkStatus() : RendezvousError("accepting ranks of this host");
+      }
+      if (waiting_.size() >= kMostStrangers) waiting_.pop_front();
+      waiting_.push_back({std::move(socket), absl::Now() + kGreetingWait});
+      // A rank's greeting has usually arrived with it, and does not wait behind strangers.
+      pollfd polled{waiting_.back().socket.get(), POLLIN, 0};
+      if (poll(&polled, 1, 0) != 1) continue;
+      absl::Status s = Greet(&waiting_.back().socket);
+      waiting_.pop_back();
+      if (!s.ok()) return s;
+    }
+  }
+
+  // Makes the channel if the greeting is that of an awaited rank.
+  absl::Status Greet(Descriptor* socket) {
+    Greeting greeting{};
+    Descriptor memory = ReceiveGreeting(socket->get(), &greeting);
+    const auto who = std::find(awaited_.begin(), awaited_.end(), greeting.rank);
+    if (!memory.ok() || who == awaited_.end() ||
+        std::memcmp(greeting.secret, mine_.secret.data(), kSecretBytes) != 0) {
+      return absl::OkStatus();
+    }
+    auto channel = ShmChannel::Map(memory.Release(), socket->Release(), 0);
+    if (!channel.ok()) return channel.status();
+    channels_[static_cast<size_t>(*who)] = *std::move(channel);
+    awaited_.erase(who);
+    return absl::OkStatus();
+  }
+
+  const int listener_;
+  const RankInfo& mine_;
+  std::vector<int> awaited_;
+  Channels& channels_;
+  std::list<Waiting> waiting_;  // that have not greeted; the oldest first
+};
 
 }  // namespace
 
@@ -196,7 +263,7 @@ absl::StatusOr<Channels> ConnectShmChannels(int rank, int size, RendezvousStore&
   const absl::Time deadline = absl::Now() + timeout;
   RankInfo mine{HostIdentity(), "espalier-" + absl::BytesToHexString(RandomBytes(8)),
                 RandomBytes(kSecretBytes)};
-  absl::StatusOr<Descriptor> listener = Listen(mine.name, size);
+  absl::StatusOr<Descriptor> listener = Listen(mine.name);
   // If the host forbids this, its ranks communicate over the network.
   const bool can = !mine.identity.empty() && mine.secret.size() == kSecretBytes && listener.ok();
   if (absl::Status s = store.Set(Key(rank), can ? Encode(mine) : ""); !s.ok()) return s;
@@ -214,7 +281,7 @@ absl::StatusOr<Channels> ConnectShmChannels(int rank, int size, RendezvousStore&
       continue;
     }
     // Cloned virtual machines have equal identities but cannot reach each other.
-    const bool met = ConnectToPeer(peer, info, rank, &channels).ok();
+    const bool met = ConnectToPeer(peer, info, rank, deadline, &channels).ok();
     if (absl::Status s = store.Set(ConnectedKey(peer, rank), met ? "yes" : ""); !s.ok()) return s;
   }
   std::vector<int> awaited;
@@ -223,8 +290,8 @@ absl::StatusOr<Channels> ConnectShmChannels(int rank, int size, RendezvousStore&
     if (!said.ok()) return said.status();
     if (*said == "yes") awaited.push_back(peer);
   }
-  if (absl::Status s = AcceptPeers(listener->get(), mine, awaited, deadline, &channels); !s.ok())
-    return s;
+  absl::Status met = Reception(listener->get(), mine, std::move(awaited), &channels).Run(deadline);
+  if (!met.ok()) return met;
   return channels;
 }
 

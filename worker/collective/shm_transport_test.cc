@@ -4,16 +4,24 @@
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <barrier>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "worker/collective/descriptor.h"
 #include "worker/collective/in_process_communicator.h"
 
 namespace espalier {
@@ -67,6 +75,65 @@ TEST(ShmTransport, UnreachableRankGetsNoChannel) {
   rank0.join();
   ASSERT_TRUE(transport.ok()) << transport.status();
   EXPECT_FALSE((*transport)->IsLocal(0));
+}
+
+int OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<int>(std::distance(std::filesystem::begin(all), std::filesystem::end(all)));
+}
+
+// Other users see the socket's name. Some say nothing, some send descriptors, before the rank
+// comes.
+TEST(ShmTransport, StrangersHoldUpNothingAndLeaveNothing) {
+  const int before = OpenDescriptors();
+  std::unique_ptr<RendezvousStore> store = NewInProcessStore();
+  absl::StatusOr<std::unique_ptr<ShmTransport>> ranks[2] = {absl::UnknownError(""),
+                                                            absl::UnknownError("")};
+  const absl::Time begin = absl::Now();
+  const auto connect = [&](int rank) {
+    ranks[rank] = ShmTransport::Connect(rank, 2, *store, absl::Seconds(20), absl::Seconds(20));
+  };
+  std::thread first([&] { connect(0); });
+  const std::vector<std::string> said =
+      absl::StrSplit(store->Get("host/0", absl::Seconds(5)).value(), ' ');
+  ASSERT_EQ(said.size(), 3u);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, said[1].data(), said[1].size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + said[1].size());
+  std::vector<Descriptor> strangers;
+  for (int i = 0; i < 200; ++i) {
+    const Descriptor& stranger =
+        strangers.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    const bool there =
+        ::connect(stranger.get(), reinterpret_cast<sockaddr*>(&address), length) == 0;
+    if (!there || i % 2 == 0) continue;
+    char text[20] = {};
+    iovec data{text, sizeof(text)};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(2 * sizeof(int));
+    const int two[2] = {0, 1};
+    std::memcpy(CMSG_DATA(header), two, sizeof(two));
+    EXPECT_EQ(sendmsg(stranger.get(), &message, MSG_NOSIGNAL), 20);
+  }
+  connect(1);
+  first.join();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(4));
+  for (auto& rank : ranks) {
+    ASSERT_TRUE(rank.ok()) << rank.status();
+    EXPECT_TRUE((*rank)->IsLocal(&rank == &ranks[0] ? 1 : 0));
+    rank->reset();
+  }
+  strangers.clear();
+  EXPECT_EQ(OpenDescriptors(), before);
 }
 
 TEST(ShmTransport, MessagesOfAllSizesArriveWhole) {
