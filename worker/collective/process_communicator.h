@@ -1,5 +1,5 @@
 // Communicator between processes: shared memory (shm_transport.h) between ranks of one host, TLS or
-// plain TCP (_transport.h) between hosts. They only move bytes; the collectives are
+// plain TCP (network_transport.h) between hosts. They only move bytes; the collectives are
 // those of host_communicator.h. Each attempt of a job connects one full mesh.
 #pragma once
 

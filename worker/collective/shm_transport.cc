@@ -138,16 +138,18 @@ absl::Status ShmTransport::Receive(void* data, int64_t bytes, int peer, uint64_t
 
 absl::Status ShmTransport::Drain(int64_t max_pending_bytes) {
   absl::Time deadline = absl::Now() + timeout_;
-  bool is_gone = false;
   int64_t before = pending_bytes_;
   while (FlushSends() && pending_bytes_ > max_pending_bytes) {
     const auto waits = [](const Peer& peer) { return !peer.pending.empty(); };
     const int peer =
         static_cast<int>(std::find_if(peers_.begin(), peers_.end(), waits) - peers_.begin());
-    if (is_gone) return Gone(peer);
     if (pending_bytes_ < before) deadline = absl::Now() + timeout_;
     before = pending_bytes_;
+    bool is_gone = false;
     if (absl::Status s = WaitFor(peer, deadline, &is_gone); !s.ok()) return s;
+    // Try once more: it may have made space before it went.
+    if (is_gone) FlushSends();
+    if (is_gone && waits(peers_[static_cast<size_t>(peer)])) return Gone(peer);
   }
   return absl::OkStatus();
 }

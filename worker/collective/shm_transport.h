@@ -50,7 +50,7 @@ class ShmTransport {
   void Abort(const std::string& reason);
 
  private:
-  // An pending message, or one received before it was asked for.
+  // A pending message, or one received before it was asked for.
   struct Copy {
     uint64_t tag = 0;
     std::vector<char> data;
