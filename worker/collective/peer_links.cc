@@ -61,16 +61,42 @@ absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& po
   return Addresses(found, &freeaddrinfo);
 }
 
+// Returns false, with errno, if that is not possible.
+bool Bind(const sockaddr* address, socklen_t length, Descriptor* listener) {
+  *listener = Descriptor(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int off = 0;
+  if (address->sa_family == AF_INET6) {
+    setsockopt(listener->get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  return listener->ok() && bind(listener->get(), address, length) == 0;
+}
+
+// At all interfaces, of IPv6 and IPv4 if the machine has both.
+bool BindAll(Descriptor* listener) {
+  sockaddr_in6 all6{};
+  all6.sin6_family = AF_INET6;
+  sockaddr_in all4{};
+  all4.sin_family = AF_INET;
+  return Bind(reinterpret_cast<const sockaddr*>(&all6), sizeof(all6), listener) ||
+         Bind(reinterpret_cast<const sockaddr*>(&all4), sizeof(all4), listener);
+}
+
+// Where a rank listens that publishes `host`: at that address if an interface has it, otherwise at
+// all. Behind a NAT no interface has it, and a name may mean another address here than for the
+// peers, as Debian's 127.0.1.1. Whoever connects must prove to be a rank anyway.
+bool BindFor(const std::string& host, Descriptor* listener) {
+  absl::StatusOr<Addresses> own = Resolve(host, "0", host == "localhost" ? 0 : AI_NUMERICHOST);
+  if (!own.ok()) return BindAll(listener);
+  if (Bind((*own)->ai_addr, (*own)->ai_addrlen, listener)) return true;
+  return errno == EADDRNOTAVAIL && BindAll(listener);
+}
+
 absl::StatusOr<Descriptor> ListenOn(const std::string& host, std::string* port) {
-  absl::StatusOr<Addresses> addresses = Resolve(host, "0", AI_PASSIVE);
-  if (!addresses.ok()) return addresses.status();
-  const addrinfo& address = **addresses;
-  Descriptor listener(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor listener;
   sockaddr_storage bound{};
   socklen_t length = sizeof(bound);
   char digits[NI_MAXSERV] = {};
-  if (!listener.ok() || bind(listener.get(), address.ai_addr, address.ai_addrlen) != 0 ||
-      listen(listener.get(), SOMAXCONN) != 0 ||
+  if (!BindFor(host, &listener) || listen(listener.get(), SOMAXCONN) != 0 ||
       getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &length) != 0 ||
       getnameinfo(reinterpret_cast<const sockaddr*>(&bound), length, nullptr, 0, digits,
                   sizeof(digits), NI_NUMERICSERV) != 0) {

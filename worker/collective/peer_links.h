@@ -31,7 +31,9 @@ struct NetworkPolicy {
 struct PeerLinksOptions {
   int rank = 0;
   int size = 1;
-  std::string host = "127.0.0.1";   // address or name of this machine that the peers reach
+  // Address or name by which the peers reach this machine. A rank listens at that address if an
+  // interface has it, otherwise (a name, or the address of a NAT) at all.
+  std::string host = "127.0.0.1";
   std::string purpose = "tensors";  // of the connections: what their keys in the store begin with
   NetworkPolicy network;
   // Of the rendezvous, and then of the connections; each for all peers together.

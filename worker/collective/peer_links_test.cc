@@ -246,6 +246,28 @@ TEST_P(PeerLinksTest, APeerThatNeverAnswersIsNamedInTime) {
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
 }
 
+// The address of a NAT, and a name that means something for the peers only.
+TEST_P(PeerLinksTest, RanksListenThoughNoInterfaceHasTheirAddress) {
+  for (const char* const host : {"203.0.113.5", "a-name.invalid"}) {
+    std::unique_ptr<RendezvousStore> store = NewInProcessStore();
+    Links links[2] = {absl::UnknownError(""), absl::UnknownError("")};
+    const auto connect = [&](int rank) {
+      Changed reached(*store, [&](PeerCard* card) {
+        EXPECT_EQ(card->host, host);
+        card->host = "127.0.0.1";
+      });
+      PeerLinksOptions options = Of(rank, 2);
+      options.host = host;
+      links[rank] = Connect(options, reached);
+    };
+    std::thread other([&] { connect(1); });
+    connect(0);
+    other.join();
+    for (const Links& made : links) ASSERT_TRUE(made.ok()) << made.status();
+    ExpectConnected(*links[0], *links[1], 0, 1);
+  }
+}
+
 TEST(PeerLinks, CardsAreRead) {
   PeerCard card;
   card.identity = "boot/net/0";
