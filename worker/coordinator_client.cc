@@ -107,13 +107,28 @@ absl::StatusOr<v1::JoinReply> CoordinatorClient::Join(const v1::JoinRequest& req
   return reply;
 }
 
-absl::Status CoordinatorClient::Heartbeat(const v1::HeartbeatRequest& request,
-                                          absl::Duration timeout) {
+absl::StatusOr<v1::HeartbeatReply> CoordinatorClient::Heartbeat(const v1::HeartbeatRequest& request,
+                                                                absl::Duration timeout) {
   grpc::ClientContext context;
   SetTimeout(&context, timeout);
   v1::HeartbeatReply reply;
-  return FromGrpc(cluster_->Heartbeat(&context, request, &reply),
-                  absl::StrCat("coordinator ", address_));
+  absl::Status s = FromGrpc(cluster_->Heartbeat(&context, request, &reply),
+                            absl::StrCat("coordinator ", address_));
+  if (!s.ok()) return s;
+  return reply;
+}
+
+absl::StatusOr<v1::DrainReply> CoordinatorClient::Drain(const v1::Lease& lease,
+                                                        absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetTimeout(&context, timeout);
+  v1::DrainRequest request;
+  *request.mutable_lease() = lease;
+  v1::DrainReply reply;
+  absl::Status s =
+      FromGrpc(cluster_->Drain(&context, request, &reply), absl::StrCat("coordinator ", address_));
+  if (!s.ok()) return s;
+  return reply;
 }
 
 absl::Status CoordinatorClient::Leave(const v1::Lease& lease) {

@@ -31,7 +31,9 @@ class CoordinatorClient {
   const std::string& address() const { return address_; }
 
   absl::StatusOr<v1::JoinReply> Join(const v1::JoinRequest& request);
-  absl::Status Heartbeat(const v1::HeartbeatRequest& request, absl::Duration timeout);
+  absl::StatusOr<v1::HeartbeatReply> Heartbeat(const v1::HeartbeatRequest& request,
+                                               absl::Duration timeout);
+  absl::StatusOr<v1::DrainReply> Drain(const v1::Lease& lease, absl::Duration timeout);
   absl::Status Leave(const v1::Lease& lease);
   v1::Models::StubInterface& models() { return *models_; }
   // On a connection of its own: heartbeats do not wait behind what it moves.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -70,6 +71,11 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
     return it == call_keys_.end() ? "" : it->second;
   }
 
+  void SetLeaseSeconds(double seconds) {
+    absl::MutexLock lock(&mutex_);
+    lease_seconds_ = seconds;
+  }
+
   // Requires this authorization of every Join; empty: none.
   void WantAuthorization(const std::string& value) {
     absl::MutexLock lock(&mutex_);
@@ -91,13 +97,41 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
     call_keys_[reply->lease().worker_id()] = request->call_key();
     reply->mutable_lease()->set_epoch(epoch_);
     reply->set_heartbeat_seconds(0.05);
-    reply->set_lease_seconds(5);
+    reply->set_lease_seconds(lease_seconds_);
     return grpc::Status::OK;
   }
-  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
-                         v1::HeartbeatReply*) override {
+  // Answers Drain with these jobs; without any, and once there are none, the worker is drained.
+  void SetJobs(std::vector<std::string> jobs) {
     absl::MutexLock lock(&mutex_);
+    jobs_ = std::move(jobs);
+  }
+  // Epochs of the leases under which workers drain.
+  std::vector<uint64_t> drains() const {
+    absl::MutexLock lock(&mutex_);
+    return drains_;
+  }
+  // Heartbeats and Drain are not answered any more.
+  void Hang() {
+    absl::MutexLock lock(&mutex_);
+    hangs_ = true;
+  }
+
+  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
+                         v1::HeartbeatReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    if (hangs_) return {grpc::StatusCode::UNAVAILABLE, "it hangs"};
+    reply->set_drained(!drains_.empty() && drains_.back() == request->lease().epoch() &&
+                       jobs_.empty());
     return Check(request->lease());
+  }
+  grpc::Status Drain(grpc::ServerContext*, const v1::DrainRequest* request,
+                     v1::DrainReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    if (hangs_) return {grpc::StatusCode::UNAVAILABLE, "it hangs"};
+    if (grpc::Status s = Check(request->lease()); !s.ok()) return s;
+    drains_.push_back(request->lease().epoch());
+    reply->mutable_jobs()->Assign(jobs_.begin(), jobs_.end());
+    return grpc::Status::OK;
   }
   grpc::Status Leave(grpc::ServerContext*, const v1::LeaveRequest*, v1::LeaveReply*) override {
     absl::MutexLock lock(&mutex_);
@@ -160,6 +194,7 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
   }
 
   const std::string data_dir_;
+  double lease_seconds_ ABSL_GUARDED_BY(mutex_) = 5;
   std::string wanted_authorization_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
@@ -172,6 +207,9 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
   uint64_t valid_from_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::Artifact artifact_ ABSL_GUARDED_BY(mutex_);
   std::string content_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> drains_ ABSL_GUARDED_BY(mutex_);
+  bool hangs_ ABSL_GUARDED_BY(mutex_) = false;
   int left_ ABSL_GUARDED_BY(mutex_) = 0;
   int misses_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/net/api_keys.h"
@@ -42,6 +43,9 @@ constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 // A rank is not lost sooner for being silent to another one.
 constexpr absl::Duration kLeastSilence = absl::Seconds(10);
+// Between heartbeats of a worker that waits until it may leave.
+constexpr absl::Duration kDrainHeartbeat = absl::Milliseconds(500);
+constexpr absl::Duration kDrainTimeout = absl::Seconds(2);  // of the call
 
 std::string RandomKey() {
   std::random_device source;
@@ -158,16 +162,39 @@ class LocalWorkerImpl : public LocalWorker {
     if (!call_key.ok()) return call_key.status();
     call_key_ = *std::move(call_key);
     if (absl::Status s = Serve(*listen); !s.ok()) return s;
+    if (absl::Status s = ServeShards(listen->host); !s.ok()) return s;
     if (absl::Status s = FirstJoin(); !s.ok()) return s;
     thread_ = std::thread([this] { HeartbeatLoop(); });
     return absl::OkStatus();
   }
-    if (absl::Status s = ServeShards(listen->host); !s.ok()) return s;
 
   std::string address() const override { return address_; }
   std::string worker_id() const override {
     absl::MutexLock lock(&mutex_);
     return joined_ ? lease_.worker_id() : "";
+  }
+  void Drain(absl::Duration timeout) override {
+    absl::MutexLock lock(&mutex_);
+    if (!joined_) return;
+    const absl::Time deadline = absl::Now() + timeout;
+    draining_ = true;
+    announces_ = true;
+    stop_.SignalAll();
+    while (draining_ && !drained_ && !stopping_) {
+      const absl::Time until = std::min(deadline, last_answer_ + lease_time_);
+      if (absl::Now() >= until) break;
+      drain_.WaitWithDeadline(&mutex_, until);
+    }
+    spdlog::info("leaving, {}", drained_     ? "nothing uses this worker any more"
+                                : !draining_ ? "asked to do so at once"
+                                : absl::Now() >= deadline
+                                    ? "although it is in use: --drain-timeout is over"
+                                    : "since the coordinator does not answer");
+  }
+  void EndDrain() override {
+    absl::MutexLock lock(&mutex_);
+    draining_ = false;
+    drain_.SignalAll();
   }
   void Stop() override { End(/*leave=*/true); }
   void Abandon() override { End(/*leave=*/false); }
@@ -218,6 +245,20 @@ class LocalWorkerImpl : public LocalWorker {
     return absl::OkStatus();
   }
 
+  // For workers of other hosts.
+  absl::Status ServeShards(const std::string& listen_host) {
+    if (on_loopback_ || !shard_copies_.has_value()) return absl::OkStatus();
+    ShardServerOptions shards;
+    shards.listen_host = listen_host;
+    shards.encrypted = !options_.trusted_network;
+    shards.call_key = call_key_;
+    shards.copies = &*shard_copies_;
+    absl::StatusOr<std::unique_ptr<ShardServer>> server = ShardServer::Start(shards);
+    if (!server.ok()) return server.status();
+    shard_server_ = *std::move(server);
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const v1::Attempt& attempt, int rank,
                                                         int size, const PeerTimeouts& timeouts,
                                                         std::function<bool()> cancelled) {
@@ -245,20 +286,6 @@ class LocalWorkerImpl : public LocalWorker {
                              std::move(monitor));
         });
   }
-  // For workers of other hosts.
-  absl::Status ServeShards(const std::string& listen_host) {
-    if (on_loopback_ || !shard_copies_.has_value()) return absl::OkStatus();
-    ShardServerOptions shards;
-    shards.listen_host = listen_host;
-    shards.encrypted = !options_.trusted_network;
-    shards.call_key = call_key_;
-    shards.copies = &*shard_copies_;
-    absl::StatusOr<std::unique_ptr<ShardServer>> server = ShardServer::Start(shards);
-    if (!server.ok()) return server.status();
-    shard_server_ = *std::move(server);
-    return absl::OkStatus();
-  }
-
 
   absl::Status Join(const std::string& key) {
     v1::JoinRequest request;
@@ -270,6 +297,10 @@ class LocalWorkerImpl : public LocalWorker {
     request.set_protocol_version(kProtocolVersion);
     service_->SetJoinKey(key);
     request.set_call_key(call_key_);
+    if (shard_server_ != nullptr) {
+      request.set_shards_address(JoinHostAndPort(host_, shard_server_->port()));
+      request.set_shards_certificate(shard_server_->certificate());
+    }
     absl::StatusOr<v1::JoinReply> reply = client_->Join(request);
     if (!reply.ok()) return reply.status();
     if (absl::Status s = storage_->Join(*reply); !s.ok()) return s;
@@ -278,6 +309,8 @@ class LocalWorkerImpl : public LocalWorker {
       absl::MutexLock lock(&mutex_);
       lease_ = reply->lease();
       joined_ = true;
+      last_answer_ = absl::Now();
+      announces_ = draining_;
       heartbeat_ = absl::Seconds(std::clamp(reply->heartbeat_seconds(), 0.01, 60.0));
       lease_time_ = absl::Seconds(std::clamp(reply->lease_seconds(), 0.05, 3600.0));
     }
@@ -297,10 +330,6 @@ class LocalWorkerImpl : public LocalWorker {
     const absl::Time deadline = absl::Now() + options_.join_timeout;
     const std::string key = RandomKey();
     absl::Duration backoff = kFirstBackoff;
-    if (shard_server_ != nullptr) {
-      request.set_shards_address(JoinHostAndPort(host_, shard_server_->port()));
-      request.set_shards_certificate(shard_server_->certificate());
-    }
     for (int tries = 1;; ++tries) {
       absl::Status s = Join(key);
       if (absl::IsUnauthenticated(s)) {
@@ -321,14 +350,41 @@ class LocalWorkerImpl : public LocalWorker {
     }
   }
 
-  // Returns false when stopping.
+  // Shorter once the worker drains, which it is about to announce. Returns false when stopping.
   bool SleepUnlessStopping(absl::Duration duration) {
     const absl::Time deadline = absl::Now() + duration;
     absl::MutexLock lock(&mutex_);
-    while (!stopping_) {
+    while (!stopping_ && !std::exchange(announces_, false)) {
       if (stop_.WaitWithDeadline(&mutex_, deadline)) break;
     }
     return !stopping_;
+  }
+
+  // Until the coordinator knows it.
+  void AnnounceDrain(const v1::Lease& lease) {
+    const absl::StatusOr<v1::DrainReply> reply = client_->Drain(lease, kDrainTimeout);
+    if (!reply.ok()) {
+      spdlog::warn("cannot say that this worker is about to leave: {}",
+                   std::string(reply.status().message()));
+      return;
+    }
+    if (reply->jobs_size() > 0) {
+      spdlog::info("waits until {} can do without this worker", absl::StrJoin(reply->jobs(), ", "));
+    }
+    absl::MutexLock lock(&mutex_);
+    if (lease.epoch() != lease_.epoch()) return;
+    announced_ = lease.epoch();
+    if (reply->jobs_size() == 0) SetDrained();
+  }
+
+  void SetDrained() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    drained_ = true;
+    drain_.SignalAll();
+  }
+
+  absl::Duration SinceAnswer() const {
+    absl::MutexLock lock(&mutex_);
+    return absl::Now() - last_answer_;
   }
 
   void OnLeaseLost(const std::string& reason) {
@@ -342,17 +398,16 @@ class LocalWorkerImpl : public LocalWorker {
   }
 
   void HeartbeatLoop() {
-    absl::Time last_good = absl::Now();
     absl::Duration backoff = kFirstBackoff;
     std::string key;
     while (true) {
-      bool joined = false;
+      bool joined = false, announces = false;
       absl::Duration interval, lease_time;
       v1::HeartbeatRequest request;
       {
         absl::MutexLock lock(&mutex_);
         joined = joined_;
-        interval = heartbeat_;
+        interval = draining_ ? std::min(heartbeat_, kDrainHeartbeat) : heartbeat_;
         lease_time = lease_time_;
         *request.mutable_lease() = lease_;
       }
@@ -363,22 +418,30 @@ class LocalWorkerImpl : public LocalWorker {
         if (s.ok()) {
           key.clear();
           backoff = kFirstBackoff;
-          last_good = absl::Now();
         } else {
           spdlog::warn("cannot join: {}", std::string(s.message()));
           backoff = std::min(backoff * 2, kMaxBackoff);
         }
         continue;
       }
+      {
+        absl::MutexLock lock(&mutex_);
+        announces = draining_ && announced_ != lease_.epoch();
+      }
+      if (announces) AnnounceDrain(request.lease());
       for (const std::string& job : service_->running_jobs()) request.add_running_jobs(job);
       v1::Link link;
       if (service_->TakeLink(&link)) *request.mutable_measured_link() = link;
-      absl::Status s = client_->Heartbeat(request, std::max(interval, absl::Seconds(1)));
+      const absl::StatusOr<v1::HeartbeatReply> reply =
+          client_->Heartbeat(request, std::max(interval, absl::Seconds(1)));
+      const absl::Status& s = reply.status();
       if (s.ok()) {
-        last_good = absl::Now();
+        absl::MutexLock lock(&mutex_);
+        last_answer_ = absl::Now();
+        if (reply->drained()) SetDrained();
       } else if (absl::IsFailedPrecondition(s) || absl::IsNotFound(s)) {
         OnLeaseLost(absl::StrCat("the lease is gone: ", std::string(s.message())));
-      } else if (absl::Now() - last_good > lease_time) {
+      } else if (SinceAnswer() > lease_time) {
         OnLeaseLost(
             absl::StrCat("the lease ran out without an answer: ", std::string(s.message())));
       }
@@ -391,6 +454,7 @@ class LocalWorkerImpl : public LocalWorker {
       if (stopping_) return;
       stopping_ = true;
       stop_.SignalAll();
+      drain_.SignalAll();
     }
     if (thread_.joinable()) thread_.join();
     if (service_ != nullptr) service_->AbortAll("the worker is shutting down");
@@ -419,8 +483,10 @@ class LocalWorkerImpl : public LocalWorker {
   std::unique_ptr<DatasetRoots> dataset_roots_;
   std::unique_ptr<HostCache> cache_;
   std::unique_ptr<DatasetStore> datasets_;
+  std::optional<ShardCopies> shard_copies_;
   std::unique_ptr<WorkerStorage> storage_;
   std::string call_key_;  // which the coordinator shows
+  std::unique_ptr<ShardServer> shard_server_;
   std::unique_ptr<WorkerService> service_;
   std::unique_ptr<grpc::Server> server_;
   std::string host_;  // address at which peers reach this worker
@@ -429,8 +495,13 @@ class LocalWorkerImpl : public LocalWorker {
   std::optional<CredentialWatch> credentials_;
 
   mutable absl::Mutex mutex_;
-  absl::CondVar stop_;
+  absl::CondVar stop_, drain_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool announces_ ABSL_GUARDED_BY(mutex_) = false;  // wakes the heartbeats
+  uint64_t announced_ ABSL_GUARDED_BY(mutex_) = 0;  // epoch of the lease under which it drains
+  bool drained_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time last_answer_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;
   v1::Lease lease_ ABSL_GUARDED_BY(mutex_);
   absl::Duration heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1);
@@ -448,5 +519,3 @@ absl::StatusOr<std::unique_ptr<LocalWorker>> StartWorker(const WorkerOptions& op
 }
 
 }  // namespace espalier
-  std::unique_ptr<ShardServer> shard_server_;
-  std::optional<ShardCopies> shard_copies_;

@@ -57,6 +57,12 @@ class LocalWorker {
   virtual std::string address() const = 0;
   // Assigned by the coordinator; empty while not joined.
   virtual std::string worker_id() const = 0;
+  // Tells the coordinator that this worker is about to leave. Blocks until nothing uses it any
+  // more, the time is over, EndDrain is called, or the coordinator has not answered for as long as
+  // the lease; at once if the worker has not joined.
+  virtual void Drain(absl::Duration timeout) = 0;
+  // Ends the wait of a Drain. Thread-safe.
+  virtual void EndDrain() = 0;
   // Ends a running job, leaves the coordinator, stops serving. Idempotent.
   virtual void Stop() = 0;
   // Stops at once, without telling the coordinator, as if the process had died. For tests.

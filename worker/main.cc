@@ -66,11 +66,36 @@ ABSL_FLAG(std::string, tls_key, "", "its private key (PEM)");
 ABSL_FLAG(std::string, tls_ca, "", "trusted CAs (PEM): use TLS to the coordinator and trust these");
 ABSL_FLAG(std::string, tls_client_ca, "",
           "trusted CAs (PEM): require client certificates signed by these");
+ABSL_FLAG(double, drain_timeout, 25,
+          "seconds that a worker which gets SIGTERM waits until its jobs have written a checkpoint "
+          "and go on without it, served models have moved, and running requests have ended; below "
+          "the time after which it is killed (30 s by default in Kubernetes and SLURM); 0: leave "
+          "at once, as with SIGINT or a second SIGTERM");
 ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and keys");
 ABSL_FLAG(bool, trusted_network, false,
           "exchange tensors with workers of other hosts in clear: the network between them is "
           "trusted. All workers of a job must agree. Needed for GPUs of several hosts, since NCCL "
           "does not encrypt");
+
+namespace {
+
+constexpr double kMostDrainSeconds = 24 * 3600;
+
+// Until one more signal comes, at most.
+void Drain(absl::Duration timeout, const sigset_t& signals, espalier::LocalWorker& worker) {
+  std::atomic<bool> over{false};
+  std::thread impatient([&] {
+    constexpr timespec kTick{0, 100'000'000};
+    while (!over && sigtimedwait(&signals, nullptr, &kTick) < 0) {
+    }
+    worker.EndDrain();
+  });
+  worker.Drain(timeout);
+  over = true;
+  impatient.join();
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   espalier::ParseDaemonFlags(
@@ -87,6 +112,7 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGINT, SIG_DFL);  // a shell ignores it for what it starts in the background
   signal(SIGPIPE, SIG_IGN);
   umask(077);  // checkpoints and datasets are for this user only
 
@@ -119,12 +145,18 @@ int main(int argc, char** argv) {
                  .client_ca = absl::GetFlag(FLAGS_tls_client_ca)};
   options.insecure = absl::GetFlag(FLAGS_insecure);
   options.trusted_network = absl::GetFlag(FLAGS_trusted_network);
+  const double drain_seconds = absl::GetFlag(FLAGS_drain_timeout);
+  if (!(drain_seconds >= 0 && drain_seconds <= kMostDrainSeconds)) {  // NaN is not
+    std::fprintf(stderr, "espalier-worker: --drain-timeout=%g: 0 to %g seconds are accepted\n",
+                 drain_seconds, kMostDrainSeconds);
+    return 1;
+  }
   std::atomic<bool> started{false};
+  int caught = 0;
   std::thread waiter([&] {
-    int caught = 0;
     sigwait(&signals, &caught);
     if (!started) _exit(1);  // not joined yet: nothing to leave
-    spdlog::info("{}: leaving", caught == SIGTERM ? "SIGTERM" : "SIGINT");
+    spdlog::info("{}", caught == SIGTERM ? "SIGTERM: about to leave" : "SIGINT: leaving");
   });
   auto worker = espalier::StartWorker(options);
   if (!worker.ok()) {
@@ -133,6 +165,8 @@ int main(int argc, char** argv) {
   }
   started = true;
   waiter.join();
+  if (caught == SIGTERM && drain_seconds > 0)
+    Drain(absl::Seconds(drain_seconds), signals, **worker);
   (*worker)->Stop();
   return 0;
 }
