@@ -96,11 +96,10 @@ TEST_F(CoordinatorDrainTest, AJobWaitsForAnotherWorkerAndGoesOnAtThatStep) {
   EXPECT_EQ(waits.job().state(), v1::RECOVERING);
   const int64_t done = waits.job().checkpoint_step();
   EXPECT_GE(done, 5);
-  EXPECT_THAT(
-      waits.messages(),
-      Contains(Says(v1::JobMessage::INFO,
-                    EndsWith(absl::StrCat("is about to leave: goes on from step ", done,
-                                          " once there are other workers")))));
+  EXPECT_THAT(waits.messages(),
+              Contains(Says(v1::JobMessage::INFO,
+                            EndsWith(absl::StrCat("is about to leave: goes on from step ", done,
+                                                  " once there are other workers")))));
   // It is there, but gets nothing.
   EXPECT_TRUE(Eventually([&] {
     const v1::GetJobReply reply = Get(id);
@@ -194,12 +193,11 @@ TEST_F(CoordinatorDrainTest, AFullDiskMakesItALossThatSaysWhy) {
   const v1::GetJobReply reply = WaitForEnd(id);
   EXPECT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
-  EXPECT_THAT(reply.messages(), Contains(Says(v1::JobMessage::WARNING,
-                                              StartsWith("checkpoints are paused"))));
   EXPECT_THAT(reply.messages(),
-              Contains(Says(v1::JobMessage::WARNING,
-                            AllOf(HasSubstr("was told to end and has left"),
-                                  HasSubstr("starting again")))));
+              Contains(Says(v1::JobMessage::WARNING, StartsWith("checkpoints are paused"))));
+  EXPECT_THAT(reply.messages(), Contains(Says(v1::JobMessage::WARNING,
+                                              AllOf(HasSubstr("was told to end and has left"),
+                                                    HasSubstr("starting again")))));
 }
 
 TEST_F(CoordinatorDrainTest, AFullDiskThatHasRoomAgainLosesNothing) {

@@ -136,7 +136,8 @@ void LocalWorkers::Loop() {
     if (stop_) break;
   }
   for (Process& process : processes_) {
-    if (process.pid > 0) kill(process.pid, SIGTERM);
+    // Not SIGTERM, at which a worker would wait until jobs can do without it.
+    if (process.pid > 0) kill(process.pid, SIGINT);
   }
   const absl::Time deadline = absl::Now() + kLeaveTime;
   for (Process& process : processes_) {

@@ -15,12 +15,12 @@ namespace {
 constexpr absl::Duration kAskAgain = absl::Seconds(3);
 
 std::string NamesOf(const std::vector<Member>& members) {
-  return absl::StrCat(
-      members.size() == 1 ? "worker " : "workers ",
-      absl::StrJoin(members, ", ", [](std::string* out, const Member& member) {
-        absl::StrAppend(out, member.lease.worker_id(),
-                        member.name.empty() ? "" : absl::StrCat(" (", member.name, ")"));
-      }));
+  return absl::StrCat(members.size() == 1 ? "worker " : "workers ",
+                      absl::StrJoin(members, ", ", [](std::string* out, const Member& member) {
+                        absl::StrAppend(
+                            out, member.lease.worker_id(),
+                            member.name.empty() ? "" : absl::StrCat(" (", member.name, ")"));
+                      }));
 }
 
 std::string AboutToLeave(const std::vector<Member>& leaving) {
@@ -49,9 +49,9 @@ std::string JobRunner::GoesOnWithout(const Job& job, const std::vector<Member>& 
     return absl::StrCat(AboutToLeave(leaving), ": goes on ", from, " without ",
                         leaving.size() == 1 ? "it" : "them");
   }
-  return absl::StrCat(AboutToLeave(leaving), ": goes on ", from, " once there are ",
-                      least == 1 ? "other workers"
-                                 : absl::StrCat("at least ", least, " workers (min_devices)"));
+  return absl::StrCat(
+      AboutToLeave(leaving), ": goes on ", from, " once there are ",
+      least == 1 ? "other workers" : absl::StrCat("at least ", least, " workers (min_devices)"));
 }
 
 std::optional<std::string> JobRunner::WhyItMoves(const Job& job) const {

@@ -21,7 +21,9 @@ absl::Status StopLaunch(Context& context, const std::string& home, const LaunchR
   for (const StartedProcess& process : record.processes) {
     (process.worker.empty() ? coordinator : workers)
         .push_back({process.host, "stop " + process.name,
-                    StopScript(record.id, process.name, kTermSeconds), ""});
+                    StopScript(record.id, process.name, kTermSeconds,
+                               /*ask_twice=*/!process.worker.empty()),
+                    ""});
   }
   const RemoteShell shell(record.ssh, [] { return false; });
   // Workers first, so that they can leave.

@@ -158,16 +158,27 @@ fi
 )sh");
 }
 
-std::string StopScript(const std::string& launch, const std::string& name, int seconds) {
-  return absl::StrCat(Functions(launch), "name=", name, "\nleft=", seconds * 10, R"sh(
+std::string StopScript(const std::string& launch, const std::string& name, int seconds,
+                       bool ask_twice) {
+  return absl::StrCat(Functions(launch), "name=", name, "\nleft=", seconds * 10,
+                      "\ntwice=", ask_twice ? "yes" : "no", R"sh(
 stopped=no
 if runs "$name"; then
   stopped=yes
   if [ -s "$launch/$name.unit" ]; then
-    systemctl --user stop "$(cat "$launch/$name.unit")"
+    unit=$(cat "$launch/$name.unit")
+    if [ "$twice" = yes ]; then
+      systemctl --user kill --signal=TERM "$unit" || true
+      sleep 0.3
+    fi
+    systemctl --user stop "$unit"
   else
     known=$(cat "$launch/$name.pid")
     kill -TERM "${known%% *}"
+    if [ "$twice" = yes ]; then
+      sleep 0.3
+      ! runs "$name" || kill -TERM "${known%% *}"
+    fi
     while runs "$name"; do
       left=$((left - 1))
       [ "$left" != 0 ] || kill -KILL "${known%% *}"

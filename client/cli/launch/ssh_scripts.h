@@ -34,7 +34,9 @@ std::string StartScript(const RemoteProcess& process);
 std::string AwaitReadyScript(const RemoteProcess& process, int seconds);
 // Answers: running=yes or no. If not, the log's end goes to the errors.
 std::string CheckScript(const std::string& launch, const std::string& name);
-// Ends exactly what StartScript has started. Answers: stopped=yes, or no if it did not run.
-std::string StopScript(const std::string& launch, const std::string& name, int seconds);
+// Ends exactly what StartScript has started. Answers: stopped=yes, or no if it did not run. With
+// `ask_twice`, at which a worker does not wait until jobs can do without it.
+std::string StopScript(const std::string& launch, const std::string& name, int seconds,
+                       bool ask_twice);
 
 }  // namespace espalier

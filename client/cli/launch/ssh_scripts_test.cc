@@ -32,7 +32,9 @@ class SshScriptsTest : public ::testing::Test {
     process_.flags = {"-c", "cat \"$0\"; exec sleep 100", "{LAUNCH}/worker-0.secret"};
     process_.secret = "it's secret";
   }
-  ~SshScriptsTest() override { Run(StopScript("l1", "worker-0", 5)).IgnoreError(); }
+  ~SshScriptsTest() override {
+    Run(StopScript("l1", "worker-0", 5, /*ask_twice=*/false)).IgnoreError();
+  }
 
   absl::StatusOr<std::string> Run(const std::string& script) {
     return RemoteShell("ssh", [] { return false; }).RunOne({"", "work", script, ""}, 20);
@@ -71,19 +73,36 @@ TEST_F(SshScriptsTest, AProcessStartsIsSeenAndStops) {
   EXPECT_EQ(std::filesystem::status(secret).permissions(),
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
 
-  EXPECT_EQ(ReadAnswers(*Run(StopScript("l1", "worker-0", 5)))["stopped"], "yes");
+  EXPECT_EQ(ReadAnswers(*Run(StopScript("l1", "worker-0", 5, /*ask_twice=*/false)))["stopped"],
+            "yes");
   EXPECT_FALSE(Lives(pid));
   EXPECT_THAT(Read("worker-0.log"), HasSubstr("it's secret"));
   EXPECT_FALSE(std::filesystem::exists(secret));
-  EXPECT_EQ(ReadAnswers(*Run(StopScript("l1", "worker-0", 5)))["stopped"], "no");
+  EXPECT_EQ(ReadAnswers(*Run(StopScript("l1", "worker-0", 5, /*ask_twice=*/false)))["stopped"],
+            "no");
 }
 
 TEST_F(SshScriptsTest, WhatIgnoresSigtermIsKilled) {
   process_.flags = {"-c", "trap '' TERM; while :; do sleep 0.1; done"};
   ASSERT_TRUE(Run(StartScript(process_)).ok());
   const int pid = Pid();
-  EXPECT_EQ(ReadAnswers(*Run(StopScript("l1", "worker-0", 1)))["stopped"], "yes");
+  EXPECT_EQ(ReadAnswers(*Run(StopScript("l1", "worker-0", 1, /*ask_twice=*/false)))["stopped"],
+            "yes");
   EXPECT_FALSE(Lives(pid));
+}
+
+TEST_F(SshScriptsTest, AWorkerOfALaunchThatEndsIsAskedTwice) {
+  process_.flags = {"-c",
+                    "trap 'n=x$n; [ $n != xx ] || { echo asked twice; exit; }' TERM; "
+                    "while :; do sleep 0.05; done"};
+  ASSERT_TRUE(Run(StartScript(process_)).ok());
+  const int pid = Pid();
+  const absl::StatusOr<std::string> stopped =
+      Run(StopScript("l1", "worker-0", 20, /*ask_twice=*/true));
+  ASSERT_TRUE(stopped.ok()) << stopped.status();
+  EXPECT_EQ(ReadAnswers(*stopped)["stopped"], "yes");
+  EXPECT_FALSE(Lives(pid));
+  EXPECT_THAT(Read("worker-0.log"), HasSubstr("asked twice"));
 }
 
 TEST_F(SshScriptsTest, AProcessThatEndsSaysWhy) {
@@ -100,7 +119,8 @@ TEST_F(SshScriptsTest, ANumberThatIsAnotherProcessNowIsNotKilled) {
   // This test's own process, with the start time of the other.
   std::ofstream(home_ + "/.espalier/launch/l1/worker-0.pid")
       << getpid() << known.substr(known.find(' '));
-  EXPECT_EQ(ReadAnswers(*Run(StopScript("l1", "worker-0", 5)))["stopped"], "no");
+  EXPECT_EQ(ReadAnswers(*Run(StopScript("l1", "worker-0", 5, /*ask_twice=*/false)))["stopped"],
+            "no");
   kill(std::stoi(known), SIGKILL);
 }
 
