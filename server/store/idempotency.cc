@@ -4,6 +4,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/sha256.h"
 
@@ -37,7 +38,8 @@ IdempotencyRecord MakeIdempotencyRecord(const std::string& method, const std::st
 }
 
 std::string OwnersKey(const std::string& owner, const std::string& key) {
-  return key.empty() || owner.empty() ? key : absl::StrCat(owner, kOwnerEnds, key);
+  const bool as_it_is = owner.empty() && !absl::StrContains(key, kOwnerEnds);
+  return key.empty() || as_it_is ? key : absl::StrCat(owner, kOwnerEnds, key);
 }
 
 absl::string_view CallersKey(absl::string_view key) {

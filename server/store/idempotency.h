@@ -9,10 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "google/protobuf/message_lite.h"
 #include "server/store/job_store.h"
 
 namespace espalier {
+
+// The period in which a client may repeat a call.
+inline constexpr absl::Duration kRepliesKept = absl::Hours(7 * 24);
 
 // Returns the hash of a request in hexadecimal. Equal requests have equal hashes, whatever the
 // order of their map fields.
@@ -23,7 +27,8 @@ IdempotencyRecord MakeIdempotencyRecord(const std::string& method, const std::st
                                         const google::protobuf::MessageLite& request,
                                         const google::protobuf::MessageLite& reply);
 
-// Returns the key under which a call of an owner is recorded: keys of different owners are apart.
+// Returns the key under which a call of an owner (empty: nobody's) is recorded: keys of different
+// owners are apart, whatever the caller's part is.
 std::string OwnersKey(const std::string& owner, const std::string& key);
 // Returns the request with that key in the place of its own.
 template <typename Request>

@@ -40,6 +40,18 @@ class IdempotencyTest : public ::testing::Test {
   std::unique_ptr<Idempotency> calls_;
 };
 
+// An admin, or anybody where there are no keys, has no owner.
+TEST_F(IdempotencyTest, NoKeyPassesForAnotherOwners) {
+  EXPECT_NE(OwnersKey("", "alice\nk"), OwnersKey("alice", "k"));
+  EXPECT_NE(OwnersKey("", "alice\nk"), OwnersKey("", "\nalice\nk"));
+  EXPECT_EQ(CallersKey(OwnersKey("", "alice\nk")), "alice\nk");
+  EXPECT_EQ(CallersKey(OwnersKey("alice", "a\nb")), "a\nb");
+  EXPECT_EQ(OwnersKey("", "k"), "k");
+  EXPECT_EQ(OwnersKey("alice", ""), "") << "none was given";
+  EXPECT_FALSE(CheckIdempotencyKey(OwnersKey("", std::string(300, 'A') + "\nx")).ok())
+      << "all of it is measured";
+}
+
 TEST_F(IdempotencyTest, ACallWithAnotherKeyDoesNotWait) {
   absl::Notification runs, end;
   v1::SubmitReply slow, quick;
