@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,16 @@ bool HasNoAnswer(const absl::Status& status) {
 bool IsCompacted(const absl::Status& status) {
   return absl::IsOutOfRange(status) && absl::StrContains(status.message(), "compacted");
 }
+
+// etcd's error says nothing to those who asked for jobs.
+absl::Status WithoutCompaction(const absl::Status& status) {
+  if (!IsCompacted(status)) return status;
+  return absl::UnavailableError(
+      "job store: etcd compacted its history while it was read; ask again");
+}
+
+// The low bits of a chunk's version, for the attempts of one write.
+constexpr int kAttemptBits = 24;
 
 Compare Exists(const std::string& key, bool there) {
   Compare compare;
@@ -200,7 +211,8 @@ absl::Status GuardedEtcd::PutChunks(const std::string& name, const std::string& 
 
 absl::StatusOr<TxnRequest> GuardedEtcd::Transaction(const EtcdChange& change,
                                                     const std::string& last_write) {
-  const uint64_t number = next_number();
+  const uint64_t version =
+      (next_number() << kAttemptBits) + failed_ % (uint64_t{1} << kAttemptBits);
   TxnRequest request;
   // The failure branch says which condition did not hold, in this order.
   const auto condition = [&](Compare compare, bool with_value) {
@@ -242,14 +254,14 @@ absl::StatusOr<TxnRequest> GuardedEtcd::Transaction(const EtcdChange& change,
     if (bytes.size() <= limits_.whole_bytes) {
       value.set_whole(bytes);
     } else {
-      if (absl::Status s = PutChunks(name, bytes, number); !s.ok()) return s;
-      value.mutable_chunks()->set_version(number);
+      if (absl::Status s = PutChunks(name, bytes, version); !s.ok()) return s;
+      value.mutable_chunks()->set_version(version);
       value.mutable_chunks()->set_bytes(bytes.size());
       value.mutable_chunks()->set_count(
           static_cast<uint32_t>((bytes.size() + limits_.chunk_bytes - 1) / limits_.chunk_bytes));
     }
     // Chunks of the value that this one replaces.
-    remove(keys_.Chunks(name), keys_.ChunksOf(name, number));
+    remove(keys_.Chunks(name), keys_.ChunksOf(name, version));
     put(keys_.Value(name), value.SerializeAsString());
   }
   put(keys_.Last(), last_write);
@@ -285,6 +297,7 @@ absl::Status GuardedEtcd::Commit(const EtcdChange& change) {
   write.set_epoch(guard_.epoch);
   write.set_number(next_number());
   const std::string last_write = write.SerializeAsString();
+  absl::Cleanup failed = [this] { ++failed_; };
   const absl::StatusOr<TxnRequest> request = Transaction(change, last_write);
   if (!request.ok()) return request.status();
   // Once an attempt has had no answer, only success or a refused repetition says what became of
@@ -302,6 +315,8 @@ absl::Status GuardedEtcd::Commit(const EtcdChange& change) {
   if (!reply->succeeded()) {
     if (absl::Status status = Refused(change, last_write, *reply); !status.ok()) return status;
   }
+  std::move(failed).Cancel();
+  failed_ = 0;
   last_ = write.number();
   last_write_ = last_write;
   return absl::OkStatus();
@@ -319,7 +334,6 @@ absl::StatusOr<std::string> GuardedEtcd::Whole(const std::string& name, const st
   if (!value.has_chunks()) return std::move(*value.mutable_whole());
   std::string bytes;
   bytes.reserve(value.chunks().bytes());
-  const std::string prefix = keys_.ChunksOf(name, value.chunks().version());
   for (uint32_t number = 0; number < value.chunks().count(); ++number) {
     RangeRequest range = One(keys_.Chunk(name, value.chunks().version(), number));
     range.set_revision(revision);
@@ -343,7 +357,7 @@ absl::StatusOr<std::vector<std::optional<std::string>>> GuardedEtcd::Read(
   absl::Status status;
   for (int tries = 0; tries < kReadTries; ++tries) {
     const absl::StatusOr<TxnResponse> reply = Persistently([&] { return etcd_->Txn(read); });
-    if (!reply.ok()) return reply.status();
+    if (!reply.ok()) return WithoutCompaction(reply.status());
     if (reply->responses_size() != static_cast<int>(names.size())) {
       return absl::InternalError("etcd answered a transaction with a wrong number of responses");
     }
@@ -359,9 +373,9 @@ absl::StatusOr<std::vector<std::optional<std::string>>> GuardedEtcd::Read(
       if (bytes.ok()) values.back() = *std::move(bytes);
     }
     if (status.ok()) return values;
-    if (!IsCompacted(status) || revision != 0) return status;
+    if (!IsCompacted(status) || revision != 0) break;
   }
-  return status;
+  return WithoutCompaction(status);
 }
 
 absl::Status GuardedEtcd::ReadRange(const std::string& first, const std::string& end,
@@ -375,17 +389,13 @@ absl::Status GuardedEtcd::ReadRange(const std::string& first, const std::string&
   for (bool more = true; more;) {
     range.set_revision(*revision);
     const absl::StatusOr<RangeResponse> reply = Persistently([&] { return etcd_->Range(range); });
-    if (IsCompacted(reply.status())) {
-      return absl::UnavailableError(
-          "job store: etcd compacted its history while it was read; ask again");
-    }
-    if (!reply.ok()) return reply.status();
+    if (!reply.ok()) return WithoutCompaction(reply.status());
     if (*revision == 0) *revision = reply->header().revision();
     more = reply->more() && reply->kvs_size() > 0;
     for (const mvccpb::KeyValue& pair : reply->kvs()) {
       Named named{pair.key().substr(before.size()), ""};
       absl::StatusOr<std::string> bytes = Whole(named.name, pair.value(), *revision);
-      if (!bytes.ok()) return bytes.status();
+      if (!bytes.ok()) return WithoutCompaction(bytes.status());
       named.bytes = *std::move(bytes);
       const absl::StatusOr<bool> go_on = visit(std::move(named));
       if (!go_on.ok()) return go_on.status();

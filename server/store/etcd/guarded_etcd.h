@@ -7,7 +7,7 @@
 // and all writes, of all leaders, are one sequence.
 //
 // Values that do not fit into a transaction are written in chunks before it, under keys with the
-// number of that write, and become visible by it.
+// number of that write and of its attempt, and become visible by it.
 #pragma once
 
 #include <cstdint>
@@ -127,6 +127,9 @@ class GuardedEtcd {
   const Limits limits_;
   uint64_t last_ = 0;       // number of the last write
   std::string last_write_;  // LastWrite, serialized; empty: there is none yet
+  // Commits that failed since then. A chunk of one of these may still be put, late: the next one
+  // must not use its key.
+  uint64_t failed_ = 0;
 };
 
 }  // namespace espalier

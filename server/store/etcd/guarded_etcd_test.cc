@@ -27,16 +27,26 @@ class FaultyEtcd : public EtcdApi {
   explicit FaultyEtcd(EtcdApi* etcd) : etcd_(*etcd) {}
 
   // Asked before each transaction that changes something.
-  enum class Fault { kNone, kCallIsLost, kAnswerIsLost };
+  enum class Fault { kNone, kCallIsLost, kAnswerIsLost, kRefused };
   std::function<Fault()> fault = [] { return Fault::kNone; };
+  std::vector<etcdserverpb::TxnRequest> lost_calls;
+  bool compacts = false;  // after every read
 
   absl::StatusOr<etcdserverpb::RangeResponse> Range(
       const etcdserverpb::RangeRequest& request) override {
+    if (compacts && request.revision() > 0) return Compacted();
     return etcd_.Range(request);
   }
   absl::StatusOr<etcdserverpb::TxnResponse> Txn(const etcdserverpb::TxnRequest& request) override {
     const Fault now = request.compare_size() > 0 ? fault() : Fault::kNone;
-    if (now == Fault::kCallIsLost) return absl::UnavailableError("lost");
+    if (now == Fault::kCallIsLost) {
+      lost_calls.push_back(request);
+      return absl::UnavailableError("lost");
+    }
+    if (now == Fault::kRefused) return absl::ResourceExhaustedError("no space");
+    for (const etcdserverpb::RequestOp& operation : request.success()) {
+      if (compacts && operation.request_range().revision() > 0) return Compacted();
+    }
     auto reply = etcd_.Txn(request);
     if (now == Fault::kAnswerIsLost) return absl::DeadlineExceededError("lost");
     return reply;
@@ -48,6 +58,10 @@ class FaultyEtcd : public EtcdApi {
   absl::Status RevokeLease(int64_t lease) override { return etcd_.RevokeLease(lease); }
 
  private:
+  static absl::Status Compacted() {
+    return absl::OutOfRangeError("etcdserver: mvcc: required revision has been compacted");
+  }
+
   EtcdApi& etcd_;
 };
 
@@ -183,6 +197,43 @@ TEST_F(GuardedEtcdTest, ChunksOfAWriteThatNeverEndedAreRemoved) {
   EXPECT_EQ(*store->GetBlob("kept"), std::string(3500, 'k'));
   ASSERT_TRUE(store->PutBlob("kept", "small").ok());
   EXPECT_EQ(KeysBelow("/c/"), 0);
+}
+
+TEST_F(GuardedEtcdTest, AChunkThatComesLateChangesNothing) {
+  const auto store = TakeOver({.whole_bytes = 1000, .chunk_bytes = 1000});
+  int calls = 0;
+  faulty_->fault = [&] {
+    ++calls;
+    if (calls == 1) return FaultyEtcd::Fault::kCallIsLost;  // the chunk, which is put again
+    return calls == 3 ? FaultyEtcd::Fault::kRefused : FaultyEtcd::Fault::kNone;
+  };
+  EXPECT_EQ(store->PutBlob("b", std::string(1001, 'o')).code(),
+            absl::StatusCode::kResourceExhausted)
+      << calls;
+  faulty_->fault = [] { return FaultyEtcd::Fault::kNone; };
+  ASSERT_TRUE(store->PutBlob("b", std::string(1001, 'n')).ok());
+  ASSERT_EQ(faulty_->lost_calls.size(), 1u);
+  ASSERT_TRUE(client_->Txn(faulty_->lost_calls[0])->succeeded()) << "it still leads";
+  EXPECT_EQ(*store->GetBlob("b"), std::string(1001, 'n'));
+}
+
+TEST_F(GuardedEtcdTest, CompactionMeansAskAgain) {
+  const auto store = TakeOver({.whole_bytes = 1000, .chunk_bytes = 1000});
+  ASSERT_TRUE(store->Write("j", Job("j", std::string(5000, 'x'))).ok());
+  ASSERT_TRUE(store->Write("j", Steps(0, 3)).ok());
+  ASSERT_TRUE(store->PutBlob("b", std::string(5000, 'x')).ok());
+  faulty_->compacts = true;
+  const std::string path = ::testing::TempDir() + "/compacted.db";
+  for (const absl::Status& status :
+       {store->BackUp(path, [] { return false; }), store->GetBlob("b").status(),
+        store->Get("j").status(), store->List().status()}) {
+    if (status.ok()) continue;  // it needed one read
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("ask again"));
+  }
+  EXPECT_FALSE(store->GetBlob("b").ok());
+  faulty_->compacts = false;
+  EXPECT_TRUE(store->GetBlob("b").ok());
 }
 
 // A log of any length has few keys, and few bytes more than its entries.
