@@ -125,12 +125,16 @@ class JobStore {
 
   // Named opaque values, such as measured operator times (planner/cost/measured_cost.h).
   virtual absl::Status PutBlob(const std::string& name, const std::string& value) = 0;
+  virtual absl::Status DeleteBlob(const std::string& name) = 0;  // OK if there is none
   virtual absl::StatusOr<std::string> GetBlob(const std::string& name) const = 0;  // NotFound
 
   // Writes a copy of everything, as of one moment, to a new file. Other calls go on meanwhile.
   // Returns Cancelled once `stopped` returns true; on error the file may be incomplete.
   virtual absl::Status BackUp(const std::string& path,
                               const std::function<bool()>& stopped) const = 0;
+  // Forgets replies that were recorded before `time`. Opening a store forgets those older than
+  // kRepliesKept (idempotency.h).
+  virtual absl::Status ForgetRepliesBefore(absl::Time time) = 0;
   // Moves what was written into the store's main file, so that little depends on the log.
   virtual absl::Status Checkpoint() = 0;
   // Returns Unavailable if the store's file was moved or removed: every write then fails.

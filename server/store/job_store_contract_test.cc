@@ -337,6 +337,29 @@ TEST_P(JobStoreContract, LargeValuesComeBackWhole) {
   EXPECT_EQ(LogOf("j").at(0).size(), 100'000u);
 }
 
+TEST_P(JobStoreContract, OldRepliesAreForgotten) {
+  v1::ServeModelRequest served;
+  served.set_name("m");
+  const IdempotencyRecord first{"Serve", "first", "hash", "reply"};
+  ASSERT_TRUE(store().PutServed(served, &first).ok());
+  ASSERT_TRUE(store().ForgetRepliesBefore(absl::Now() - kRepliesKept).ok());
+  EXPECT_TRUE(store().FindReply("Serve", "first", "hash")->has_value()) << "it is not old";
+  ASSERT_TRUE(store().ForgetRepliesBefore(absl::Now() + absl::Seconds(2)).ok());
+  EXPECT_FALSE(store().FindReply("Serve", "first", "hash")->has_value());
+  ASSERT_TRUE(store().PutServed(served, &first).ok()) << "the key is free again";
+  EXPECT_TRUE(store().FindReply("Serve", "first", "hash")->has_value());
+}
+
+TEST_P(JobStoreContract, ABlobMayBeDeleted) {
+  ASSERT_TRUE(store().PutBlob("b", std::string(100'000, 'x')).ok());
+  ASSERT_TRUE(store().PutBlob("b.c", "stays").ok());
+  ASSERT_TRUE(store().DeleteBlob("b").ok());
+  EXPECT_EQ(store().DeleteBlob("b"), absl::OkStatus()) << "once more";
+  Reopen();
+  EXPECT_TRUE(absl::IsNotFound(store().GetBlob("b").status()));
+  EXPECT_EQ(*store().GetBlob("b.c"), "stays");
+}
+
 TEST_P(JobStoreContract, NamesMayBeAnyText) {
   const std::vector<std::string> names = {"a", "a/b", "a%2Fb", "\xff\x01", "ä ö", "a-b", "a.b"};
   for (const std::string& name : names) {

@@ -5,7 +5,9 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "server/store/idempotency.h"
+#include "server/store/parse_stored.h"
 
 namespace espalier {
 namespace {
@@ -35,12 +37,6 @@ CREATE TABLE blobs(name BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL);
 
 // Makes a store of version 2 one of version 3. Its messages become INFO.
 constexpr char kFromVersion2[] = "ALTER TABLE log ADD COLUMN level INTEGER NOT NULL DEFAULT 0;";
-
-absl::Status ParseInto(const std::string& bytes, const char* what,
-                       google::protobuf::MessageLite* message) {
-  if (message->ParseFromString(bytes)) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("job store: a ", what, " does not parse"));
-}
 
 // log.step of the validation after this step.
 int64_t ValidationKey(int64_t step) { return -1 - step; }
@@ -82,7 +78,7 @@ absl::Status SqliteStore::Prepare(const std::string& path, const Options& option
   // to 40 MB, because that takes long.
   for (const char* pragma :
        {"PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",
-        "PRAGMA wal_autocheckpoint=10000", "PRAGMA foreign_keys=ON", "BEGIN EXCLUSIVE", "COMMIT"}) {
+        "PRAGMA wal_autocheckpoint=10000", "BEGIN EXCLUSIVE", "COMMIT"}) {
     absl::Status status = Execute(pragma);
     if (!status.ok()) return status;
   }
@@ -129,21 +125,35 @@ absl::Status SqliteStore::Prepare(const std::string& path, const Options& option
         number(absl::StrCat("PRAGMA max_page_count=", options.max_pages));
     if (!limit.ok()) return limit.status();
   }
-  // Delete keys older than the period in which a client may repeat a call.
-  absl::Status status = Execute(
-      "DELETE FROM idempotency_record WHERE at < CAST(strftime('%s','now') AS INTEGER) - 604800");
+  absl::Status status = Execute(absl::StrCat("DELETE FROM idempotency_record WHERE at < ",
+                                             absl::ToUnixSeconds(absl::Now() - kRepliesKept)));
   return status.ok() ? LoadKeys() : status;
 }
 
 absl::Status SqliteStore::LoadKeys() {
   Statement keys(database_, "SELECT key FROM idempotency_record");
-  absl::MutexLock lock(&keys_mutex_);
+  absl::flat_hash_set<size_t> found;
   while (true) {
     absl::StatusOr<bool> row = keys.Step();
     if (!row.ok()) return row.status();
-    if (!*row) return absl::OkStatus();
-    keys_.insert(std::hash<std::string>()(keys.Bytes(0)));
+    if (!*row) break;
+    found.insert(std::hash<std::string>()(keys.Bytes(0)));
   }
+  absl::MutexLock lock(&keys_mutex_);
+  keys_ = std::move(found);
+  return absl::OkStatus();
+}
+
+absl::Status SqliteStore::ForgetRepliesBefore(absl::Time time) {
+  const int64_t oldest = absl::ToUnixSeconds(time);
+  absl::Status status = InTransaction([&]() -> absl::Status {
+    mutex_.AssertHeld();
+    return Sql("DELETE FROM idempotency_record WHERE at < ?").Bind(oldest).Run();
+  });
+  if (!status.ok()) return status;
+  // Once they are surely gone. No write is in its transaction while this has the connection.
+  absl::MutexLock lock(&mutex_);
+  return LoadKeys();
 }
 
 absl::Status SqliteStore::Execute(const std::string& sql) const {
@@ -305,10 +315,10 @@ absl::StatusOr<JobRecord> SqliteStore::Get(const std::string& job_id) const {
   if (!row.ok()) return row.status();
   if (!*row) return absl::NotFoundError(absl::StrCat("there is no job '", job_id, "'"));
   JobRecord record;
-  absl::Status status = ParseInto(query.Bytes(0), "job", &record.job);
-  if (status.ok()) status = ParseInto(query.Bytes(1), "job's spec", record.job.mutable_spec());
+  absl::Status status = ParseStored(query.Bytes(0), "job", &record.job);
+  if (status.ok()) status = ParseStored(query.Bytes(1), "job's spec", record.job.mutable_spec());
   const std::string plan = query.Bytes(2);
-  if (status.ok() && !plan.empty()) status = ParseInto(plan, "plan", record.job.mutable_plan());
+  if (status.ok() && !plan.empty()) status = ParseStored(plan, "plan", record.job.mutable_plan());
   if (!status.ok()) return status;
   record.checkpoint_dir = query.Bytes(3);
   record.attempts_without_progress = static_cast<int32_t>(query.Int(4));
@@ -328,8 +338,8 @@ absl::StatusOr<std::vector<JobRecord>> SqliteStore::List() const {
     if (!row.ok()) return row.status();
     if (!*row) return records;
     JobRecord record;
-    absl::Status status = ParseInto(query.Bytes(0), "job", &record.job);
-    if (status.ok()) status = ParseInto(query.Bytes(1), "job's spec", record.job.mutable_spec());
+    absl::Status status = ParseStored(query.Bytes(0), "job", &record.job);
+    if (status.ok()) status = ParseStored(query.Bytes(1), "job's spec", record.job.mutable_spec());
     if (!status.ok()) return status;
     record.job.mutable_spec()->clear_graph();
     record.job.mutable_spec()->mutable_search()->clear_imported();
@@ -367,7 +377,7 @@ absl::StatusOr<std::vector<JobLogEntry>> SqliteStore::Log(const std::string& job
       entry.entry = std::move(message);
     } else {
       v1::StepReport report;
-      absl::Status status = ParseInto(query.Bytes(2), "step report", &report);
+      absl::Status status = ParseStored(query.Bytes(2), "step report", &report);
       if (!status.ok()) return status;
       if (query.Int(3) != 0) {
         entry.entry = LoggedValidation{std::move(report)};
@@ -390,7 +400,7 @@ absl::StatusOr<std::vector<v1::StepReport>> SqliteStore::Validations(
     absl::StatusOr<bool> row = query.Step();
     if (!row.ok()) return row.status();
     if (!*row) return validations;
-    absl::Status status = ParseInto(query.Bytes(0), "validation", &validations.emplace_back());
+    absl::Status status = ParseStored(query.Bytes(0), "validation", &validations.emplace_back());
     if (!status.ok()) return status;
   }
 }
@@ -428,106 +438,6 @@ absl::StatusOr<uint64_t> SqliteStore::NextEpoch() {
   });
   if (!status.ok()) return status;
   return value;
-}
-
-absl::Status SqliteStore::PutArtifact(const ArtifactRecord& record,
-                                      const IdempotencyRecord* idempotency_record) {
-  return InTransaction([&]() -> absl::Status {
-    mutex_.AssertHeld();
-    absl::Status status = Sql("INSERT OR REPLACE INTO artifacts(name, body, folder) VALUES(?,?,?)")
-                              .Bind(record.artifact.name())
-                              .Bind(record.artifact.SerializeAsString())
-                              .Bind(record.folder)
-                              .Run();
-    if (!status.ok() || idempotency_record == nullptr) return status;
-    return InsertIdempotencyRecord(*idempotency_record);
-  });
-}
-
-absl::Status SqliteStore::DeleteArtifact(const std::string& name,
-                                         const IdempotencyRecord* idempotency_record) {
-  return InTransaction([&]() -> absl::Status {
-    mutex_.AssertHeld();
-    absl::Status status = Sql("DELETE FROM artifacts WHERE name=?").Bind(name).Run();
-    if (!status.ok() || idempotency_record == nullptr) return status;
-    return InsertIdempotencyRecord(*idempotency_record);
-  });
-}
-
-absl::StatusOr<std::vector<ArtifactRecord>> SqliteStore::Artifacts() const {
-  absl::MutexLock lock(&mutex_);
-  Statement& query = Sql("SELECT body, folder FROM artifacts ORDER BY name");
-  ScopedStatementReset use(&query);
-  std::vector<ArtifactRecord> records;
-  while (true) {
-    absl::StatusOr<bool> row = query.Step();
-    if (!row.ok()) return row.status();
-    if (!*row) return records;
-    ArtifactRecord record;
-    absl::Status status = ParseInto(query.Bytes(0), "artifact", &record.artifact);
-    if (!status.ok()) return status;
-    record.folder = query.Bytes(1);
-    records.push_back(std::move(record));
-  }
-}
-
-absl::Status SqliteStore::PutServed(const v1::ServeModelRequest& request,
-                                    const IdempotencyRecord* idempotency_record) {
-  return InTransaction([&]() -> absl::Status {
-    mutex_.AssertHeld();
-    absl::Status status = Sql("INSERT OR REPLACE INTO served(name, body) VALUES(?,?)")
-                              .Bind(request.name())
-                              .Bind(request.SerializeAsString())
-                              .Run();
-    if (!status.ok() || idempotency_record == nullptr) return status;
-    return InsertIdempotencyRecord(*idempotency_record);
-  });
-}
-
-absl::Status SqliteStore::DeleteServed(const std::string& name,
-                                       const IdempotencyRecord* idempotency_record) {
-  return InTransaction([&]() -> absl::Status {
-    mutex_.AssertHeld();
-    absl::Status status = Sql("DELETE FROM served WHERE name=?").Bind(name).Run();
-    if (!status.ok() || idempotency_record == nullptr) return status;
-    return InsertIdempotencyRecord(*idempotency_record);
-  });
-}
-
-absl::StatusOr<std::vector<v1::ServeModelRequest>> SqliteStore::Served() const {
-  absl::MutexLock lock(&mutex_);
-  Statement& query = Sql("SELECT body FROM served ORDER BY name");
-  ScopedStatementReset use(&query);
-  std::vector<v1::ServeModelRequest> requests;
-  while (true) {
-    absl::StatusOr<bool> row = query.Step();
-    if (!row.ok()) return row.status();
-    if (!*row) return requests;
-    v1::ServeModelRequest request;
-    absl::Status status = ParseInto(query.Bytes(0), "served model", &request);
-    if (!status.ok()) return status;
-    requests.push_back(std::move(request));
-  }
-}
-
-absl::Status SqliteStore::PutBlob(const std::string& name, const std::string& value) {
-  return InTransaction([&]() -> absl::Status {
-    mutex_.AssertHeld();
-    return Sql("INSERT OR REPLACE INTO blobs(name, value) VALUES(?,?)")
-        .Bind(name)
-        .Bind(value)
-        .Run();
-  });
-}
-
-absl::StatusOr<std::string> SqliteStore::GetBlob(const std::string& name) const {
-  absl::MutexLock lock(&mutex_);
-  Statement& query = Sql("SELECT value FROM blobs WHERE name=?");
-  ScopedStatementReset use(&query);
-  absl::StatusOr<bool> row = query.Bind(name).Step();
-  if (!row.ok()) return row.status();
-  if (!*row) return absl::NotFoundError(absl::StrCat("nothing is stored as '", name, "'"));
-  return query.Bytes(0);
 }
 
 }  // namespace espalier

@@ -56,8 +56,10 @@ class SqliteStore : public JobStore {
                             const IdempotencyRecord* idempotency_record) override;
   absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const override;
   absl::Status PutBlob(const std::string& name, const std::string& value) override;
+  absl::Status DeleteBlob(const std::string& name) override;
   absl::StatusOr<std::string> GetBlob(const std::string& name) const override;
   absl::Status BackUp(const std::string& path, const std::function<bool()>& stopped) const override;
+  absl::Status ForgetRepliesBefore(absl::Time time) override;
   absl::Status Checkpoint() override;
   absl::Status CheckPresent() const override;
 

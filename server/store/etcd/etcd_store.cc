@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/store/idempotency.h"
+#include "server/store/parse_stored.h"
 
 namespace espalier {
 namespace {
@@ -18,14 +19,6 @@ constexpr char kEpoch[] = "epoch", kDataFolder[] = "data-folder";
 constexpr int kEntryBits = 20;
 // Jobs that are written in one transaction, which may have 128 operations: each has at most 22.
 constexpr size_t kTogether = 5;
-// The period in which a client may repeat a call.
-constexpr absl::Duration kRepliesKept = absl::Hours(7 * 24);
-
-absl::Status ParseInto(const std::string& bytes, const char* what,
-                       google::protobuf::MessageLite* message) {
-  if (message->ParseFromString(bytes)) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("job store: a ", what, " in etcd does not parse"));
-}
 
 absl::Status NoJob(const std::string& job_id) {
   return absl::NotFoundError(absl::StrCat("there is no job '", job_id, "'"));
@@ -37,8 +30,8 @@ bool IsOver(v1::JobState state) {
 
 absl::Status ReadJob(const std::string& bytes, JobRecord* record) {
   etcd_records::Job stored;
-  absl::Status status = ParseInto(bytes, "job", &stored);
-  if (status.ok()) status = ParseInto(stored.job(), "job", &record->job);
+  absl::Status status = ParseStored(bytes, "job", &stored);
+  if (status.ok()) status = ParseStored(stored.job(), "job", &record->job);
   if (!status.ok()) return status;
   record->checkpoint_dir = stored.checkpoint_dir();
   record->attempts_without_progress = stored.attempts_without_progress();
@@ -56,15 +49,14 @@ absl::StatusOr<std::unique_ptr<EtcdStore>> EtcdStore::Open(EtcdApi* etcd, const 
                                                            LeaderGuard guard,
                                                            GuardedEtcd::Limits limits) {
   auto store = std::unique_ptr<EtcdStore>(new EtcdStore(etcd, prefix, std::move(guard), limits));
-  absl::MutexLock lock(&store->mutex_);
   if (absl::Status status = store->etcd_.Open(); !status.ok()) return status;
   store->new_ = store->etcd_.next_number() == 1;
-  if (absl::Status status = store->RemoveOldReplies(); !status.ok()) return status;
-  return store;
+  const absl::Status forgotten = store->ForgetRepliesBefore(absl::Now() - kRepliesKept);
+  return forgotten.ok() ? absl::StatusOr<std::unique_ptr<EtcdStore>>(std::move(store)) : forgotten;
 }
 
-absl::Status EtcdStore::RemoveOldReplies() {
-  const int64_t oldest = absl::ToUnixSeconds(absl::Now() - kRepliesKept);
+absl::Status EtcdStore::ForgetRepliesBefore(absl::Time time) {
+  const int64_t oldest = absl::ToUnixSeconds(time);
   std::vector<std::string> old;
   int64_t revision = 0;
   const std::string folder = absl::StrCat(kReply, "/");
@@ -72,7 +64,7 @@ absl::Status EtcdStore::RemoveOldReplies() {
       folder, EndOfPrefix(folder), &revision,
       [&](const GuardedEtcd::Named& value) -> absl::StatusOr<bool> {
         etcd_records::Reply reply;
-        if (absl::Status s = ParseInto(value.bytes, "recorded reply", &reply); !s.ok()) return s;
+        if (absl::Status s = ParseStored(value.bytes, "recorded reply", &reply); !s.ok()) return s;
         if (reply.unix_seconds() < oldest) old.push_back(value.name);
         return true;
       });
@@ -80,6 +72,7 @@ absl::Status EtcdStore::RemoveOldReplies() {
   for (size_t at = 0; at < old.size() && status.ok(); at += kAtOnce) {
     EtcdChange change;
     for (size_t i = at; i < std::min(old.size(), at + kAtOnce); ++i) change.Delete(old[i]);
+    absl::MutexLock lock(&mutex_);
     status = etcd_.Commit(change);
   }
   return status;
@@ -291,10 +284,10 @@ absl::StatusOr<JobRecord> EtcdStore::GetAt(const std::string& job_id, int64_t re
   JobRecord record;
   absl::Status status = ReadJob(*job, &record);
   if (status.ok()) {
-    status = ParseInto(spec.value_or(""), "job's spec", record.job.mutable_spec());
+    status = ParseStored(spec.value_or(""), "job's spec", record.job.mutable_spec());
   }
   if (status.ok() && !plan.value_or("").empty()) {
-    status = ParseInto(*plan, "plan", record.job.mutable_plan());
+    status = ParseStored(*plan, "plan", record.job.mutable_plan());
   }
   if (!status.ok()) return status;
   return record;
@@ -330,9 +323,9 @@ absl::StatusOr<std::vector<JobRecord>> EtcdStore::ListAt(int64_t* revision) cons
     const auto found = briefs->find(id);
     etcd_records::Brief brief;
     if (status.ok()) {
-      status = ParseInto(found == briefs->end() ? "" : found->second, "job's spec", &brief);
+      status = ParseStored(found == briefs->end() ? "" : found->second, "job's spec", &brief);
     }
-    if (status.ok()) status = ParseInto(brief.spec(), "job's spec", record.job.mutable_spec());
+    if (status.ok()) status = ParseStored(brief.spec(), "job's spec", record.job.mutable_spec());
     if (!status.ok()) return status;
     records[brief.number()] = std::move(record);
   }
@@ -357,17 +350,17 @@ absl::StatusOr<std::vector<JobLogEntry>> EtcdStore::Log(const std::string& job_i
                       entry.sequence = static_cast<int64_t>(stored.sequence());
                       if (stored.has_message()) {
                         v1::JobMessage message;
-                        parsed = ParseInto(stored.message(), "job's message", &message);
+                        parsed = ParseStored(stored.message(), "job's message", &message);
                         entry.entry = std::move(message);
                       } else if (stored.has_validation()) {
                         if (stored.step() < from_step - 1) return true;
                         LoggedValidation validation;
-                        parsed = ParseInto(stored.validation(), "validation", &validation.report);
+                        parsed = ParseStored(stored.validation(), "validation", &validation.report);
                         entry.entry = std::move(validation);
                       } else {
                         if (stored.step() < from_step) return true;
                         v1::StepReport report;
-                        parsed = ParseInto(stored.report(), "step report", &report);
+                        parsed = ParseStored(stored.report(), "step report", &report);
                         entry.entry = std::move(report);
                       }
                       entries.push_back(std::move(entry));
@@ -385,8 +378,8 @@ absl::StatusOr<std::vector<v1::StepReport>> EtcdStore::Validations(
   int64_t revision = 0;
   absl::Status status = EtcdLog::Read(etcd_, EtcdKeys::LogOf(kValidations, job_id), 0, &revision,
                                       [&](const etcd_records::LogEntry& stored) {
-                                        parsed = ParseInto(stored.validation(), "validation",
-                                                           &validations.emplace_back());
+                                        parsed = ParseStored(stored.validation(), "validation",
+                                                             &validations.emplace_back());
                                         return parsed.ok();
                                       });
   if (status.ok()) status = parsed;
@@ -403,7 +396,7 @@ absl::StatusOr<std::optional<std::string>> EtcdStore::FindReply(
   if (!found.ok()) return found.status();
   if (!found->front().has_value()) return std::optional<std::string>();
   etcd_records::Reply reply;
-  if (absl::Status s = ParseInto(*found->front(), "recorded reply", &reply); !s.ok()) return s;
+  if (absl::Status s = ParseStored(*found->front(), "recorded reply", &reply); !s.ok()) return s;
   if (reply.method() != method || reply.request_hash() != request_hash) {
     return KeyWasUsedBefore(key, reply.method(), method);
   }

@@ -50,9 +50,11 @@ class EtcdStore : public JobStore {
                             const IdempotencyRecord* idempotency_record) override;
   absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const override;
   absl::Status PutBlob(const std::string& name, const std::string& value) override;
+  absl::Status DeleteBlob(const std::string& name) override;
   absl::StatusOr<std::string> GetBlob(const std::string& name) const override;
   // The copy is a file of SqliteStore.
   absl::Status BackUp(const std::string& path, const std::function<bool()>& stopped) const override;
+  absl::Status ForgetRepliesBefore(absl::Time time) override;
   absl::Status Checkpoint() override { return absl::OkStatus(); }
   absl::Status CheckPresent() const override { return etcd_.CheckLeads(); }
 
@@ -72,7 +74,6 @@ class EtcdStore : public JobStore {
     EtcdLog validations;  // alone, so that they can be read without the reports
   };
 
-  absl::Status RemoveOldReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<JobLogs*> LogsOf(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes changes of different jobs in one transaction: all or none.
   absl::Status WriteTogether(const NamedWrite* begin, const NamedWrite* end)

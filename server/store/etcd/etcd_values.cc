@@ -3,17 +3,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/store/etcd/etcd_store.h"
+#include "server/store/parse_stored.h"
 
 namespace espalier {
 namespace {
 
 constexpr char kArtifact[] = "artifact", kServed[] = "served", kBlob[] = "blob";
-
-absl::Status ParseValue(const std::string& bytes, const char* what,
-                        google::protobuf::MessageLite* message) {
-  if (message->ParseFromString(bytes)) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("job store: a ", what, " in etcd does not parse"));
-}
 
 }  // namespace
 
@@ -51,9 +46,9 @@ absl::StatusOr<std::vector<ArtifactRecord>> EtcdStore::Artifacts() const {
   std::vector<ArtifactRecord> records;
   for (const auto& [name, bytes] : *values) {
     etcd_records::Artifact stored;
-    absl::Status status = ParseValue(bytes, "artifact", &stored);
+    absl::Status status = ParseStored(bytes, "artifact", &stored);
     ArtifactRecord& record = records.emplace_back();
-    if (status.ok()) status = ParseValue(stored.artifact(), "artifact", &record.artifact);
+    if (status.ok()) status = ParseStored(stored.artifact(), "artifact", &record.artifact);
     if (!status.ok()) return status;
     record.folder = stored.folder();
   }
@@ -77,7 +72,7 @@ absl::StatusOr<std::vector<v1::ServeModelRequest>> EtcdStore::Served() const {
   if (!values.ok()) return values.status();
   std::vector<v1::ServeModelRequest> requests;
   for (const auto& [name, bytes] : *values) {
-    absl::Status status = ParseValue(bytes, "served model", &requests.emplace_back());
+    absl::Status status = ParseStored(bytes, "served model", &requests.emplace_back());
     if (!status.ok()) return status;
   }
   return requests;
@@ -85,6 +80,10 @@ absl::StatusOr<std::vector<v1::ServeModelRequest>> EtcdStore::Served() const {
 
 absl::Status EtcdStore::PutBlob(const std::string& name, const std::string& value) {
   return WriteOne(EtcdKeys::Name(kBlob, name), &value, nullptr);
+}
+
+absl::Status EtcdStore::DeleteBlob(const std::string& name) {
+  return WriteOne(EtcdKeys::Name(kBlob, name), nullptr, nullptr);
 }
 
 absl::StatusOr<std::string> EtcdStore::GetBlob(const std::string& name) const {
