@@ -51,6 +51,11 @@ class TokenStore {
   // Whether a certificate that was given for this token may be renewed. PermissionDenied if not.
   absl::Status Renew(const std::string& token_id, absl::Time certificate_until);
 
+  // Writes when people's tokens were used last, which Identify notes in memory only. Call now and
+  // then.
+  void WriteLastUses();
+
+  // This and Identify never wait for the store: workers' heartbeats come through them.
   // Unauthenticated if certificates of this token are refused.
   absl::Status CheckCertificate(const std::string& token_id);
 
@@ -61,22 +66,36 @@ class TokenStore {
  private:
   TokenStore(JobStore* store, const Clock* clock) : store_(*store), clock_(*clock) {}
 
-  absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteIndex() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The exchanges are kept apart from the token, some in each blob, so that a use of a token of
+  // many uses writes little.
+  struct Known {
+    v1::StoredToken stored;  // without exchanges
+    std::vector<v1::StoredToken::Exchange> exchanges;
+    size_t written = 0;                 // of the exchanges
+    int64_t certificates_until_ms = 0;  // as the store has it
+    bool used = false;                  // since it was written
+  };
+
+  absl::Status Read(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteIndex(const std::vector<std::string>& ids)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   // Writes a token, and has it in memory only then.
-  absl::Status Write(const v1::StoredToken& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Prune() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<const v1::StoredToken*> Find(const std::string& id,
-                                              const std::string& secret) const
+  absl::Status Write(Known changed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Prune() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Forget(const std::string& id, size_t exchanges)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  absl::StatusOr<const Known*> Find(const std::string& id, const std::string& secret) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // That it is neither revoked nor expired.
   absl::Status CheckAlive(const v1::AccessToken& token) const;
 
   JobStore& store_;
   const Clock& clock_;
-  absl::Mutex mutex_;
+  absl::Mutex write_mutex_;  // one change at a time; held while the store writes
+  absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(write_mutex_);  // never held while the store writes
   std::vector<std::string> order_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, v1::StoredToken> tokens_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Known> tokens_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace espalier

@@ -1,11 +1,15 @@
 #include "server/access/token_store.h"
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "base/net/access_token.h"
 #include "base/testing/fake_clock.h"
 #include "gmock/gmock.h"
@@ -16,6 +20,69 @@ namespace espalier {
 namespace {
 
 using ::testing::HasSubstr;
+
+// Blobs in memory, and what a test does before one is written.
+class BlobStore : public JobStore {
+ public:
+  std::function<absl::Status()> before_put = [] { return absl::OkStatus(); };
+  std::map<std::string, std::string> blobs;
+  size_t bytes_written = 0;
+
+  absl::Status PutBlob(const std::string& name, const std::string& value) override {
+    if (absl::Status s = before_put(); !s.ok()) return s;
+    blobs[name] = value;
+    bytes_written += value.size();
+    return absl::OkStatus();
+  }
+  absl::Status DeleteBlob(const std::string& name) override {
+    blobs.erase(name);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> GetBlob(const std::string& name) const override {
+    const auto found = blobs.find(name);
+    if (found == blobs.end()) return absl::NotFoundError(name);
+    return found->second;
+  }
+
+  absl::Status Write(const std::string&, const JobWrite&) override { return kNone; }
+  std::vector<absl::Status> WriteAll(const std::vector<NamedWrite>&) override { return {kNone}; }
+  absl::Status DeleteJob(const std::string&, const IdempotencyRecord*) override { return kNone; }
+  absl::StatusOr<JobRecord> Get(const std::string&) const override { return kNone; }
+  absl::StatusOr<std::vector<JobRecord>> List() const override { return kNone; }
+  absl::StatusOr<std::vector<JobLogEntry>> Log(const std::string&, int64_t, int64_t,
+                                               int) const override {
+    return kNone;
+  }
+  absl::StatusOr<std::vector<v1::StepReport>> Validations(const std::string&) const override {
+    return kNone;
+  }
+  absl::StatusOr<std::optional<std::string>> FindReply(const std::string&, const std::string&,
+                                                       const std::string&) const override {
+    return kNone;
+  }
+  absl::StatusOr<uint64_t> NextEpoch() override { return kNone; }
+  absl::Status PutArtifact(const ArtifactRecord&, const IdempotencyRecord*) override {
+    return kNone;
+  }
+  absl::Status DeleteArtifact(const std::string&, const IdempotencyRecord*) override {
+    return kNone;
+  }
+  absl::StatusOr<std::vector<ArtifactRecord>> Artifacts() const override { return kNone; }
+  absl::Status PutServed(const v1::ServeModelRequest&, const IdempotencyRecord*) override {
+    return kNone;
+  }
+  absl::Status DeleteServed(const std::string&, const IdempotencyRecord*) override { return kNone; }
+  absl::StatusOr<std::vector<v1::ServeModelRequest>> Served() const override { return kNone; }
+  absl::Status BackUp(const std::string&, const std::function<bool()>&) const override {
+    return kNone;
+  }
+  absl::Status ForgetRepliesBefore(absl::Time) override { return kNone; }
+  absl::Status Checkpoint() override { return kNone; }
+  absl::Status CheckPresent() const override { return kNone; }
+
+ private:
+  const absl::Status kNone = absl::UnimplementedError("not of tokens");
+};
 
 class TokenStoreTest : public ::testing::Test {
  protected:
@@ -182,6 +249,103 @@ TEST_F(TokenStoreTest, TheStoreHasNoSecret) {
   const auto blob = store_->GetBlob(absl::StrCat("access-token/", made.token.id()));
   ASSERT_TRUE(blob.ok());
   EXPECT_FALSE(absl::StrContains(*blob, made.secret));
+}
+
+// Workers' heartbeats ask for their certificates: they must not wait for a disk or for etcd.
+TEST_F(TokenStoreTest, NobodyWaitsForTheStoreButWhoWrites) {
+  BlobStore blobs;
+  tokens_ = *TokenStore::Open(&blobs, &clock_);
+  const auto workers = Make("worker", absl::Hours(1), 2);
+  const auto hers = Make("train", absl::Hours(1), 0, "alice");
+  absl::Notification writes, goes_on;
+  blobs.before_put = [&] {
+    if (!writes.HasBeenNotified()) writes.Notify();
+    goes_on.WaitForNotification();
+    return absl::OkStatus();
+  };
+  std::thread joins([&] { EXPECT_TRUE(tokens_->Use(Joins(workers, "a")).ok()); });
+  writes.WaitForNotification();
+  EXPECT_TRUE(tokens_->CheckCertificate(workers.token.id()).ok());
+  EXPECT_EQ(tokens_->Identify(TextOf(hers))->owner, "alice");
+  goes_on.Notify();
+  joins.join();
+  const auto last_use = [&] {
+    v1::StoredToken stored;
+    EXPECT_TRUE(stored.ParseFromString(blobs.blobs["access-token/" + hers.token.id()]));
+    return stored.token().last_used_unix_ms();
+  };
+  EXPECT_EQ(last_use(), 0);
+  tokens_->WriteLastUses();
+  EXPECT_EQ(last_use(), clock_.NowUnixMillis());
+  tokens_->WriteLastUses();
+}
+
+TEST_F(TokenStoreTest, ATokenOfManyUsesIsWrittenInLittle) {
+  BlobStore blobs;
+  tokens_ = *TokenStore::Open(&blobs, &clock_);
+  const auto made = Make("worker", absl::Hours(1), 1000);
+  const auto worker = [](int i) { return absl::StrCat("w", i); };
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(tokens_->Use(Joins(made, worker(i))).ok());
+  blobs.bytes_written = 0;
+  ASSERT_TRUE(tokens_->Use(Joins(made, worker(200))).ok());
+  EXPECT_LT(blobs.bytes_written, 16'000u);
+  blobs.bytes_written = 0;
+  for (int i = 0; i < 10; ++i) {
+    clock_.Advance(absl::Minutes(1));
+    ASSERT_TRUE(tokens_->Renew(made.token.id(), clock_.Now() + absl::Hours(24)).ok());
+  }
+  EXPECT_EQ(blobs.bytes_written, 0u) << "it is known nearly that long already";
+
+  tokens_ = *TokenStore::Open(&blobs, &clock_);
+  EXPECT_EQ(Only().uses_left(), 1000 - 201);
+  for (const int i : {0, 63, 64, 200}) {
+    EXPECT_TRUE(tokens_->Use(Joins(made, worker(i))).ok()) << "a repetition";
+    TokenStore::Exchange other_key = Joins(made, worker(i));
+    other_key.public_key_sha256 = "key of a thief";
+    EXPECT_FALSE(tokens_->Use(other_key).ok());
+  }
+  EXPECT_EQ(Only().uses_left(), 1000 - 201);
+  clock_.Advance(absl::Hours(60));
+  EXPECT_TRUE(tokens_->List()->empty());
+  EXPECT_EQ(blobs.blobs.size(), 1u) << "nothing but the index remains";
+}
+
+// The process may end between the two.
+TEST_F(TokenStoreTest, AnExchangeIsCountedThoughTheTokenWasNotWritten) {
+  BlobStore blobs;
+  tokens_ = *TokenStore::Open(&blobs, &clock_);
+  const auto made = Make("worker", absl::Hours(1), 1);
+  int puts = 0;
+  blobs.before_put = [&] {
+    return ++puts == 2 ? absl::UnavailableError("the disk") : absl::OkStatus();
+  };
+  EXPECT_FALSE(tokens_->Use(Joins(made, "a")).ok());
+  tokens_ = *TokenStore::Open(&blobs, &clock_);
+  EXPECT_EQ(Only().uses_left(), 0);
+  EXPECT_TRUE(tokens_->Use(Joins(made, "a")).ok());
+  EXPECT_FALSE(tokens_->Use(Joins(made, "b")).ok());
+}
+
+TEST_F(TokenStoreTest, TokensOfEarlierReleasesKeepTheirExchanges) {
+  BlobStore blobs;
+  tokens_ = *TokenStore::Open(&blobs, &clock_);
+  const auto made = Make("worker", absl::Hours(1), 3);
+  ASSERT_TRUE(tokens_->Use(Joins(made, "a")).ok());
+  const std::string name = "access-token/" + made.token.id();
+  v1::StoredToken token, exchanges;
+  ASSERT_TRUE(token.ParseFromString(blobs.blobs[name]));
+  ASSERT_TRUE(exchanges.ParseFromString(blobs.blobs[name + "/exchanges/0"]));
+  *token.mutable_exchanges() = exchanges.exchanges();
+  blobs.blobs[name] = token.SerializeAsString();
+  blobs.blobs.erase(name + "/exchanges/0");
+  for (int i = 0; i < 2; ++i) {
+    tokens_ = *TokenStore::Open(&blobs, &clock_);
+    EXPECT_EQ(Only().uses_left(), 2 - i);
+    TokenStore::Exchange other_key = Joins(made, "a");
+    other_key.public_key_sha256 = "key of a thief";
+    EXPECT_FALSE(tokens_->Use(other_key).ok());
+    ASSERT_TRUE(tokens_->Use(Joins(made, absl::StrCat("b", i))).ok());
+  }
 }
 
 TEST_F(TokenStoreTest, ATokenOfAPersonIsAKeyUntilItEnds) {
