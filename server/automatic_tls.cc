@@ -69,6 +69,9 @@ std::vector<std::string> AutomaticTls::Hosts() const {
 
 absl::Status AutomaticTls::Renew() {
   absl::MutexLock lock(&renewing_);
+  // Coordinators that stand by for each other may be started at once.
+  const absl::StatusOr<FolderLock> alone = FolderLock::Take(folder_);
+  if (!alone.ok()) return alone.status();
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   std::vector<std::string> hosts = Hosts();
   std::string why = "there was none";
@@ -108,6 +111,8 @@ absl::Status AutomaticTls::Renew() {
 }
 
 absl::StatusOr<std::string> AutomaticTls::AdminKeyFile() const {
+  const absl::StatusOr<FolderLock> alone = FolderLock::Take(folder_);
+  if (!alone.ok()) return alone.status();
   const std::string path = JoinPath(folder_, kAdminKey);
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   const absl::StatusOr<std::string> old = ReadWholeFile(*files, path, kMaxFileBytes);

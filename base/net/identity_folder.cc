@@ -1,6 +1,7 @@
 #include "base/net/identity_folder.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -75,6 +76,23 @@ absl::Status WriteIdentity(const std::string& folder,
     if (old || absl::EndsWith(name, ".tmp")) fs::remove_all(entry.path(), ignored);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<FolderLock> FolderLock::Take(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/lock");
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  while (file >= 0 && flock(file, LOCK_EX) != 0) {
+    if (errno == EINTR) continue;
+    const int number = errno;
+    close(file);
+    return absl::ErrnoToStatus(number, absl::StrCat(path, " cannot be locked"));
+  }
+  if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, " cannot be locked"));
+  return FolderLock(file);
+}
+
+FolderLock::~FolderLock() {
+  if (file_ >= 0) close(file_);
 }
 
 std::string IdentityPath(const std::string& folder, const std::string& name) {

@@ -4,8 +4,10 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace espalier {
 
@@ -13,6 +15,21 @@ namespace espalier {
 // and durable. `folder` must exist; what "current" was before is removed.
 absl::Status WriteIdentity(const std::string& folder,
                            const std::map<std::string, std::string>& files);
+// A lock on a folder that exists, which one holder at a time has, of all processes and hosts that
+// share the folder. It ends with the holder.
+class FolderLock {
+ public:
+  // Waits until nobody else has it.
+  static absl::StatusOr<FolderLock> Take(const std::string& folder);
+  FolderLock(FolderLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+  FolderLock& operator=(FolderLock&&) = delete;
+  ~FolderLock();
+
+ private:
+  explicit FolderLock(int file) : file_(file) {}
+  int file_;
+};
+
 // Path of a file of it.
 std::string IdentityPath(const std::string& folder, const std::string& name);
 

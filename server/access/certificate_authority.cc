@@ -1,17 +1,11 @@
 #include "server/access/certificate_authority.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <map>
 #include <memory>
 #include <tuple>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
 #include "base/net/identity_folder.h"
@@ -53,12 +47,8 @@ absl::StatusOr<std::unique_ptr<CertificateAuthority>> CertificateAuthority::Open
   if (absl::Status s = files->CreateDirectories(folder); !s.ok()) return s;
   std::unique_ptr<CertificateAuthority> out(new CertificateAuthority(folder, clock));
   // Two daemons may be started at once, of which one goes on: both find the same.
-  const std::string lock = JoinPath(folder, "lock");
-  const int locked = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  const absl::Cleanup unlock = [locked] { close(locked); };
-  if (locked < 0 || flock(locked, LOCK_EX) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat(lock, " cannot be locked"));
-  }
+  const absl::StatusOr<FolderLock> lock = FolderLock::Take(folder);
+  if (!lock.ok()) return lock.status();
   if (!files->Open(out->ca_path()).ok()) {
     if (absl::Status s = out->Make(); !s.ok()) return s;
   }

@@ -14,7 +14,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import DATA, Cluster, read  # noqa: E402
+from cluster import DATA, PROGRAMS, Cluster, Failed, read  # noqa: E402
 import grpc_calls  # noqa: E402
 from espalier.v1 import program_pb2, training_pb2  # noqa: E402
 from session_client import cnn  # noqa: E402
@@ -121,7 +121,7 @@ class Pair(Cluster):
         self.coordinators[name] = self.spawn(
             "espalierd", f"--listen={grpc}", f"--http-listen={http_address}", f"--data-dir={self.folder}/data",
             f"--lease-seconds={self.lease}", "--serving-threads=1", f"--leader-lease-seconds={TTL}",
-            f"--job-store=etcd://127.0.0.1:{self.etcd.port}")
+            f"--job-store=etcd://127.0.0.1:{self.etcd.port}", *self.daemon_flags)
         self.logs_of[name] = self.logs[-1]
 
     def http_of(self, name, path):
@@ -149,6 +149,40 @@ class Pair(Cluster):
         super().close()
 
 
+class TokenPair(Pair):
+    """Both are started at once, with --tls=auto; a worker knows nothing but its token."""
+
+    def start_daemon(self, until="/ready"):
+        self.etcd = Etcd(self.folder)
+        self.places = {name: (f"127.0.0.1:{fixed_port()}", f"127.0.0.1:{fixed_port()}") for name in "ab"}
+        self.coordinators, self.logs_of = {}, {}
+        self.daemon_flags = ["--tls=auto", "--open-probes", "--advertise=" + ",".join(grpc for grpc, _ in self.places.values())]
+        self.ca = f"{self.folder}/data/tls/ca/current/ca.pem"
+        for name in "ab":
+            self.start(name)
+        self.wait(lambda: self.leads("a") or self.leads("b"), 60, "one of them leads")
+        self.leader, self.other = "ab" if self.leads("a") else "ba"
+        self.wait(lambda: "standby" in self.http_of(self.other, "/ready")[1], 60, "the other one stands by")
+        self.wait(lambda: self.http_of(self.leader, "/ready")[0] == 200, 60, "the leader is ready")
+        self.token = self.cli("token", "create", "--role=worker", "--uses=3").stdout.strip()
+
+    def cli(self, *args, check=True, timeout=300):
+        env = {name: value for name, value in os.environ.items() if not name.startswith("ESPALIER_")}
+        done = subprocess.run([PROGRAMS["espalier"], *args], env=dict(env, ESPALIER_HOME=f"{self.folder}/data/tls/client"),
+                              capture_output=True, text=True, timeout=timeout)
+        if check and done.returncode != 0:
+            raise Failed(done.returncode, done.stdout, done.stderr)
+        return done
+
+    def start_worker(self, number=None):
+        number = len(self.workers)
+        with open(os.path.join(self.folder, f"token{number}"), "w", opener=lambda *at: os.open(*at, 0o600)) as file:
+            file.write(self.token)
+        self.workers.append(self.spawn("espalier-worker", f"--join-file={file.name}", f"--name=w{number}", "--threads=1",
+                                       f"--cache-dir={self.folder}/cache{number}"))
+        return self.workers[number]
+
+
 @unittest.skipUnless(ETCD, "etcd is not installed: deploy/install.sh --tests")
 class StandbyTest(unittest.TestCase):
     def curve(self, cluster, job_id):
@@ -169,6 +203,17 @@ class StandbyTest(unittest.TestCase):
         request = training_pb2.SubmitRequest(spec=spec, idempotency_key="key")
         with grpc_calls.Calls(cluster.places[name][0], "Training") as training:
             return training.Submit(request).job_id
+
+    def test_a_token_is_good_for_both_coordinators(self):
+        with TokenPair(lease=3.0) as cluster:
+            job_id = cluster.train(*JOB)
+            cluster.wait_for_step(job_id, 60)
+            cluster.kill(cluster.coordinators[cluster.leader])
+            cluster.wait_until_leads(cluster.other, TTL + 1)
+            # Those that are there need no new token; one that was made before is good for others.
+            self.curve(cluster, job_id)
+            cluster.start_worker()
+            cluster.wait_for_workers(3)
 
     def test_jobs_go_on_with_the_other_coordinator(self):
         with Pair(lease=3.0) as cluster:
