@@ -55,6 +55,9 @@ grpc::ChannelArguments ChannelLimits() {
   // coordinator.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  // So would 30 seconds between two questions for the address of its name: a coordinator that
+  // restarts in Kubernetes has another one.
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   return arguments;
 }
 

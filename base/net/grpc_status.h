@@ -19,7 +19,8 @@ grpc::Status ToGrpc(const absl::Status& status);
 // A `place` that is not empty comes before the message: "PLACE: MESSAGE".
 absl::Status FromGrpc(const grpc::Status& status, absl::string_view place = "");
 
-// Arguments with kMaxMessageBytes in both directions and a reconnection backoff of at most 2 s.
+// Arguments with kMaxMessageBytes in both directions, a reconnection backoff of at most 2 s, and
+// names that are looked up again after 1 s.
 grpc::ChannelArguments ChannelLimits();
 
 }  // namespace espalier
