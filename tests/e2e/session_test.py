@@ -493,6 +493,22 @@ class SessionTest(unittest.TestCase):
         self.cluster.start_worker(1)
         self.cluster.wait(lambda: self.idle() == 2, 90, "the worker is back")
 
+    def test_a_worker_that_is_told_to_end_keeps_its_session_until_it_is_told_again(self):
+        with self.open(self.spec(**PLANS["data parallel"])) as session:
+            leaving = self.cluster.workers[1]
+            leaving.terminate()
+            self.cluster.wait(lambda: "leaving" in self.cluster.cli("status").stdout, 10, "it is known")
+            session.step(2)
+            leaving.terminate()
+            self.assertEqual(leaving.wait(20), 0)
+            with self.assertRaises(Refused) as refused:
+                session.step()
+            self.assertTrue(refused.exception.ended)
+            self.assertRegex(refused.exception.error,
+                             r"session has ended.*worker .*\(w1\).*(shutting down|told to end and has left).*open another one")
+        self.cluster.start_worker(1)
+        self.cluster.wait(lambda: self.idle() == 2, 90, "the worker is back")
+
     def test_closing_ends_a_long_step(self):
         session = self.open(self.spec())
         batch, _ = session.batch(None)

@@ -117,10 +117,12 @@ def _container_faults(container, pod, programs):
 
 def _drain_faults(pod):
     for container in pod["containers"]:
-        drain = sum(float(value) for flag, value in arguments_of(container) if flag == "--drain-seconds")
+        # What is left to end in, and --drain-timeout's default.
+        rest, default = (5, 25.0) if container["command"][0].endswith("/espalier-worker") else (10, 0.0)
+        drain = next((float(value) for flag, value in arguments_of(container) if flag in ("--drain-seconds", "--drain-timeout")), default)
         hook = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["", "0"])
         grace = pod.get("terminationGracePeriodSeconds", 30)
-        if grace < drain + float(hook[1]) + 10 * bool(drain):
+        if grace < drain + float(hook[1]) + rest * bool(drain):
             yield f"terminationGracePeriodSeconds {grace} is too short for preStop and drain"
 
 

@@ -101,6 +101,7 @@ class ManifestsTest(unittest.TestCase):
             ("lies in no volume", put(full, "--data-dir=/srv", *daemon, "args", 2)),
             ("too short for preStop and drain", put(full, "--drain-seconds=50", *daemon, "args", 3)),
             ("too short for preStop and drain", put(full, 40, *pods["espalier-coordinator"], "terminationGracePeriodSeconds")),
+            ("too short for preStop and drain", put(full, 50, *pods["espalier-worker"], "terminationGracePeriodSeconds")),
             ("asks by HTTP, which", put(full, {"path": "/health", "port": "http"}, *daemon, "livenessProbe", "httpGet")),
             ("which is none of the container's", put(full, "metrics", *daemon, "livenessProbe", "httpGet", "port")),
             ("no program", put(full, ["/usr/local/bin/espalierx"], *daemon, "command")),

@@ -169,11 +169,16 @@ class PageTest(Case):
         self.cluster.wait("the job goes on", lambda: int(self.cli("jobs", "get", job)["job"].get("attempts", 0)) >= 2
                           and self.cli("jobs", "get", job)["job"]["state"].lower() == "running")
         self.coordinator().exec(["espalier", "generate", "served", "In the beginning", "--max-tokens=2"])
-        # A worker leaves at once, and the job goes on with the other one.
+        # A worker leaves once its job has written a checkpoint, at which the other one goes on.
+        before = int(self.cli("jobs", "get", job)["job"]["attempts"])
+        self.cluster.wait("steps", lambda: int(self.cli("jobs", "get", job)["job"]["steps_done"])
+                          > int(self.cli("jobs", "get", job)["job"]["checkpoint_step"]))
         status, seconds = self.cluster.delete(WORKERS[1])
         self.assertEqual(status, 0)
         self.assertLess(seconds, 10)
-        self.cluster.wait("one worker goes on", lambda: int(self.cli("jobs", "get", job)["job"].get("attempts", 0)) >= 3)
+        self.cluster.wait("one worker goes on", lambda: int(self.cli("jobs", "get", job)["job"]["attempts"]) > before)
+        messages = " ".join(message["text"] for message in self.cli("jobs", "get", job)["messages"])
+        self.assertRegex(messages, rf"\({WORKERS[1]}\) is about to leave: goes on from step \d+ without it")
         self.cli("jobs", "cancel", job)
         self.cli("unserve", "served")
         self.cluster.reconcile()
