@@ -45,7 +45,8 @@ TEST(ShardPlacesTest, EachHostKeepsTheShardsOfOneOther) {
 
 TEST(ShardPlacesTest, ACallerLearnsAKeyOfThatJobOnly) {
   const std::vector<Member> ranks = {On("a"), On("b")};
-  const auto one = ChooseShardPlaces(ranks, {}, "job-1"), two = ChooseShardPlaces(ranks, {}, "job-2");
+  const auto one = ChooseShardPlaces(ranks, {}, "job-1"),
+             two = ChooseShardPlaces(ranks, {}, "job-2");
   EXPECT_EQ(one[0].keep_on->key(), ShardKey("key of b", "job-1"));
   EXPECT_NE(one[0].keep_on->key(), two[0].keep_on->key());
   EXPECT_NE(one[0].keep_on->key(), one[1].keep_on->key());
