@@ -1,5 +1,5 @@
 """Hosts that ssh reaches, on this machine: network namespaces on a bridge, each with an sshd and with a home, a /tmp and a /run
-of its own, so that hosts share no file.
+of its own, so that hosts share no file, but for one folder that they all see at /mnt.
 
 Everything runs in a PID namespace: when the test ends, by whatever way, the kernel ends all that was started."""
 import os
@@ -40,6 +40,7 @@ class RemoteHosts:
         self.folder = folder
         self.names = [f"host{number}" for number in range(1, count + 1)]
         self.holders, self.daemons = {}, []
+        os.mkdir(f"{folder}/shared")
         self.key(f"{folder}/key")
         self.key(f"{folder}/other")
         self.key(f"{folder}/host_key")
@@ -68,7 +69,7 @@ class RemoteHosts:
                 return file.read()
         # What a host has of its own is not visible to the others, nor is what they all had before. A shell waits in it.
         script = "\n".join(
-            ["set -e", *[f"mount -t tmpfs none {path}" for path in OWN], "chmod 700 ~root", "chmod 1777 /tmp /var/tmp",
+            ["set -e", f"mount --bind {self.folder}/shared /mnt", *[f"mount -t tmpfs none {path}" for path in OWN], "chmod 700 ~root", "chmod 1777 /tmp /var/tmp",
              "mkdir -p -m 700 /run/sshd ~root/.ssh", f"echo '{text(f'{self.folder}/key.pub')}' > ~root/.ssh/authorized_keys",
              "umask 077", f"cat > /run/host_key << 'END'\n{text(f'{self.folder}/host_key')}END",
              "echo in", "exec sleep infinity"])

@@ -55,8 +55,8 @@ class SshTest(unittest.TestCase):
             file.write(text)
         return path
 
-    def launch(self, hosts, *arguments, config=None, check=True):
-        command = [PROGRAMS["espalier"], "launch", "ssh", hosts, f"--home={self.folder}/home",
+    def launch(self, hosts, *arguments, config=None, check=True, home="home"):
+        command = [PROGRAMS["espalier"], "launch", "ssh", hosts, f"--home={self.folder}/{home}",
                    f"--ssh=ssh -F {config or self.folder + '/config'}", *arguments]
         # The coordinator that may run here keeps its data in the home.
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=dict(os.environ, HOME=f"{self.folder}/user"))
@@ -80,7 +80,7 @@ class SshTest(unittest.TestCase):
         done = self.launch(hosts, bundle, "--", *TRAIN)
         self.assertIn("copying the programs to 2 hosts", done.stdout)
         self.assertIn("2 of 2 workers have joined", done.stdout)
-        self.assertRegex(done.stdout, r"root@host2 +worker-0 +host2 +cpu")
+        self.assertRegex(done.stdout, r"root@host2 +worker-1 +host2 +cpu")
         self.assertIn("succeeded", done.stdout)
         self.assertEqual(sorted(os.path.basename(words[0]) for words in running()),
                          ["espalier-worker"] * 2 + ["espalierd"])
@@ -88,7 +88,11 @@ class SshTest(unittest.TestCase):
         stranger = subprocess.Popen([*self.hosts.prefix("host1"), "sleep", "100"], cwd="/")
         self.addCleanup(stranger.kill)
         self.assertIn("has been launched already", self.launch(hosts, bundle, check=False).stderr)
+        # As from another machine with its hosts file at the same path, and the same account on the hosts.
+        done = self.launch(hosts, bundle, check=False, home="another")
+        self.assertIn("coordinator of this launch runs already", done.stderr)
         self.assertEqual(len(running()), 3)
+        self.assertIn("nothing is running", self.launch(hosts, "--stop", check=False, home="another").stderr)
         self.assertIn("3 processes stopped", self.launch(hosts, "--stop").stdout)
         self.assertEqual(running(), [])
         self.assertIsNone(stranger.poll())
@@ -112,7 +116,10 @@ class SshTest(unittest.TestCase):
         self.launch(hosts, "--stop")
         self.assertEqual(running(), [])
 
-    def test_the_commands_of_the_page(self):
+    def test_the_commands_of_the_page_on_hosts_that_share_a_home(self):
+        for name in ("host1", "host3"):
+            self.hosts.on(name, "sh", "-ec", "mkdir -p ~root/.espalier; mount --bind /mnt ~root/.espalier")
+            self.addCleanup(self.hosts.on, name, "sh", "-c", "umount ~root/.espalier")
         work = f"{self.folder}/page"
         os.makedirs(f"{work}/bin")
         os.symlink(os.path.join(DATA, "genesis.txt"), f"{work}/book.txt")

@@ -1,11 +1,19 @@
 #include "client/cli/launch/launch_record.h"
 
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/sha256.h"
 
@@ -18,19 +26,38 @@ std::string PathOf(const std::string& home, const std::string& id) {
   return absl::StrCat(LaunchHome(home, id), "/record.json");
 }
 
-// Replaces a file that only the user may read.
-absl::Status Write(const std::string& path, const std::string& text) {
-  const std::string next = path + ".new";
+// Writes a file that only the user may read; the whole of it, or nothing. AlreadyExists if it
+// exists and `replace` is false.
+absl::Status Write(const std::string& path, const std::string& text, bool replace = true) {
+  const auto cannot = [&](const std::string& what, int number) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot write ", path, ": ", what, ": ", std::strerror(number)));
+  };
+  const fs::path folder = fs::path(path).parent_path();
   std::error_code error;
-  fs::create_directories(fs::path(path).parent_path(), error);
-  fs::permissions(fs::path(path).parent_path(), fs::perms::owner_all, error);
-  std::ofstream out(next, std::ios::trunc);
-  fs::permissions(next, fs::perms::owner_read | fs::perms::owner_write, error);
-  out << text;
-  out.close();
-  if (out) fs::rename(next, path, error);
-  if (out && !error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", error.message()));
+  fs::create_directories(folder, error);
+  if (!error) fs::permissions(folder, fs::perms::owner_all, error);
+  if (error) return cannot(folder.string(), error.value());
+  std::string next = path + ".XXXXXX";
+  const int file = mkostemp(next.data(), O_CLOEXEC);  // of mode 0600
+  if (file < 0) return cannot(next, errno);
+  const absl::Cleanup remove = [&] { unlink(next.c_str()); };
+  size_t done = 0;
+  int failed = 0;
+  while (done < text.size() && failed == 0) {
+    const ssize_t n = write(file, text.data() + done, text.size() - done);
+    if (n > 0) done += static_cast<size_t>(n);
+    if (n < 0 && errno != EINTR) failed = errno;
+  }
+  // A power cut must not leave an empty file: it says what to stop.
+  if (failed == 0 && fsync(file) != 0) failed = errno;
+  if (close(file) != 0 && failed == 0) failed = errno;
+  if (failed != 0) return cannot(next, failed);
+  const int made = replace ? rename(next.c_str(), path.c_str()) : link(next.c_str(), path.c_str());
+  if (made != 0 && !replace && errno == EEXIST) {
+    return absl::AlreadyExistsError(absl::StrCat(path, " exists already"));
+  }
+  return made == 0 ? absl::OkStatus() : cannot("as " + next, errno);
 }
 
 }  // namespace
@@ -53,6 +80,7 @@ absl::StatusOr<LaunchRecord> ReadLaunchRecord(const std::string& home, const std
     const auto json = nlohmann::json::parse(text.str());
     LaunchRecord record;
     record.id = json.at("id");
+    record.owner = json.value("owner", "");
     record.hosts_file = json.at("hosts_file");
     record.ssh = json.at("ssh");
     record.coordinator = json.at("coordinator");
@@ -63,13 +91,19 @@ absl::StatusOr<LaunchRecord> ReadLaunchRecord(const std::string& home, const std
     }
     return record;
   } catch (const nlohmann::json::exception& error) {
-    return absl::DataLossError(absl::StrCat(PathOf(home, id), " is damaged: ", error.what()));
+    return absl::DataLossError(absl::StrCat(
+        PathOf(home, id), " is damaged, so that nobody knows what this launch has started: ",
+        error.what(), "; end its processes on the hosts by hand (~/.espalier/launch/", id,
+        "/*.pid there), then remove ", LaunchHome(home, id)));
   }
 }
 
-absl::Status WriteLaunchRecord(const std::string& home, const LaunchRecord& record) {
+namespace {
+
+std::string Encode(const LaunchRecord& record) {
   nlohmann::ordered_json json;
   json["id"] = record.id;
+  json["owner"] = record.owner;
   json["hosts_file"] = record.hosts_file;
   json["ssh"] = record.ssh;
   json["coordinator"] = record.coordinator;
@@ -81,7 +115,17 @@ absl::Status WriteLaunchRecord(const std::string& home, const LaunchRecord& reco
                                  {"worker", process.worker},
                                  {"device", process.device}});
   }
-  return Write(PathOf(home, record.id), json.dump(2) + "\n");
+  return json.dump(2) + "\n";
+}
+
+}  // namespace
+
+absl::Status ClaimLaunch(const std::string& home, const LaunchRecord& record) {
+  return Write(PathOf(home, record.id), Encode(record), /*replace=*/false);
+}
+
+absl::Status WriteLaunchRecord(const std::string& home, const LaunchRecord& record) {
+  return Write(PathOf(home, record.id), Encode(record));
 }
 
 absl::Status WriteLaunchHome(const std::string& home, const LaunchRecord& record,

@@ -18,6 +18,7 @@ struct StartedProcess {
 
 struct LaunchRecord {
   std::string id;                         // of the hosts file: the same one for each launch of it
+  std::string owner;                      // of this launch alone
   std::string hosts_file;                 // absolute
   std::string ssh;                        // the client's command line
   std::string coordinator;                // host:port; empty: not ready yet
@@ -32,7 +33,10 @@ std::string LaunchId(const std::string& hosts_file);
 // address, CA and key.
 std::string LaunchHome(const std::string& home, const std::string& id);
 
-// `home` is the command line's. NotFound if there is no such launch.
+// Makes the record of a launch that begins. AlreadyExists if there is one of its id.
+absl::Status ClaimLaunch(const std::string& home, const LaunchRecord& record);
+// `home` is the command line's. NotFound if there is no such launch, DataLoss if its record cannot
+// be read.
 absl::StatusOr<LaunchRecord> ReadLaunchRecord(const std::string& home, const std::string& id);
 absl::Status WriteLaunchRecord(const std::string& home, const LaunchRecord& record);
 // Makes the folder the command line's home of record.coordinator.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "base/random_id.h"
 #include "client/cli/daemon.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/launch/bundle.h"
@@ -37,6 +38,7 @@ constexpr double kCopySeconds = 1800;
 constexpr int kReadySeconds = 90;
 constexpr double kCheckEvery = 3;
 constexpr double kJoinSeconds = 600;
+constexpr double kDefaultTimeout = 120;
 constexpr char kCoordinatorName[] = "coordinator";
 
 // The environment of commands that talk to a launch's coordinator.
@@ -62,14 +64,15 @@ class SshLaunch {
 
   // Starts everything; what was started before an error ends again.
   absl::Status Start() {
-    if (auto before = ReadLaunchRecord(home_, record_.id); before.ok()) {
-      return absl::AlreadyExistsError(
-          absl::StrCat(hosts_file_, " has been launched already; its coordinator: ",
-                       before->coordinator.empty() ? "not ready" : before->coordinator,
-                       "; stop it: espalier launch ssh ", hosts_file_, " --stop"));
-    }
-    absl::Status status = ReadHosts();
+    auto owner = RandomId();
+    if (!owner.ok()) return owner.status();
+    record_.owner = *std::move(owner);
+    absl::Status status = ClaimLaunch(home_, record_);
+    if (absl::IsAlreadyExists(status)) return RunsAlready();
+    if (!status.ok()) return status;
+    status = ReadHosts();
     if (status.ok()) status = Probe();
+    if (status.ok()) status = PlanWorkers();
     if (status.ok()) status = CopyBundle();
     if (status.ok()) status = StartCoordinator();
     if (status.ok()) status = StartWorkers();
@@ -77,11 +80,13 @@ class SshLaunch {
     if (status.ok()) return status;
     interrupted_ = false;  // for what follows
     stopping_ = true;
-    if (!record_.processes.empty()) {
-      Say(context_, "stop", "the start has failed; stopping what was started");
-      if (absl::Status stopped = StopLaunch(context_, home_, record_); !stopped.ok()) {
-        return absl::Status(status.code(), absl::StrCat(status.message(), "\n", stopped.message()));
-      }
+    if (record_.processes.empty()) {
+      RemoveLaunchRecord(home_, record_.id);
+      return status;
+    }
+    Say(context_, "stop", "the start has failed; stopping what was started");
+    if (absl::Status stopped = StopLaunch(context_, home_, record_); !stopped.ok()) {
+      return absl::Status(status.code(), absl::StrCat(status.message(), "\n", stopped.message()));
     }
     return status;
   }
@@ -128,6 +133,17 @@ class SshLaunch {
   }
 
  private:
+  // The launch of this hosts file that the record is of.
+  absl::Status RunsAlready() {
+    auto before = ReadLaunchRecord(home_, record_.id);
+    if (!before.ok() && !absl::IsNotFound(before.status())) return before.status();
+    const std::string coordinator = before.ok() ? before->coordinator : "";
+    return absl::AlreadyExistsError(
+        absl::StrCat(hosts_file_, " has been launched already; its coordinator: ",
+                     coordinator.empty() ? "not ready" : coordinator,
+                     "; stop it: espalier launch ssh ", hosts_file_, " --stop"));
+  }
+
   bool Interrupted() {
     // What is being stopped is stopped to the end.
     if (signals_.Wait(1) != 0 && !stopping_) interrupted_ = true;
@@ -195,17 +211,35 @@ class SshLaunch {
 
   RemoteProcess ProcessOf(const std::string& name, const std::string& program, bool systemd) const {
     RemoteProcess process;
-    process.launch = record_.id;
-    process.name = name;
+    static_cast<ProcessName&>(process) = NameIn(record_, name);
     process.program = Program(program);
     process.systemd = systemd;
     return process;
   }
 
-  absl::Status Keep(StartedProcess process) {
-    // Before it starts: whatever comes then, it is stopped.
-    record_.processes.push_back(std::move(process));
+  // Before they start: whatever comes then, they are stopped.
+  absl::Status Keep(const std::vector<StartedProcess>& processes) {
+    record_.processes.insert(record_.processes.end(), processes.begin(), processes.end());
     return WriteLaunchRecord(home_, record_);
+  }
+
+  // Workers are named after their hosts. The names of their processes differ on all hosts, which
+  // may share a home.
+  absl::Status PlanWorkers() {
+    std::set<std::string> names;
+    for (const ProbedHost& host : hosts_) {
+      for (size_t slot = 0; slot < host.devices.size(); ++slot) {
+        const std::string name = NameOf(host.given) + (slot > 0 ? absl::StrCat("-", slot) : "");
+        if (!names.insert(name).second) {
+          return UsageError(absl::StrCat(hosts_file_, ": line ", host.given.line,
+                                         ": there are two workers ", name,
+                                         "; call one of the hosts by another name"));
+        }
+        workers_.push_back({host.given.address, absl::StrCat("worker-", workers_.size()), name,
+                            host.devices[slot]});
+      }
+    }
+    return absl::OkStatus();
   }
 
   absl::Status StartCoordinator() {
@@ -221,7 +255,7 @@ class SshLaunch {
                      "--tls=auto", "--listen=0.0.0.0:0",
                      "--http-listen=", "--ready-file={LAUNCH}/coordinator.ready"};
     const std::string host = here ? "" : first.given.address;
-    if (absl::Status s = Keep({host, kCoordinatorName, "", ""}); !s.ok()) return s;
+    if (absl::Status s = Keep({{host, kCoordinatorName, "", ""}}); !s.ok()) return s;
     auto started =
         shell_.RunOne({host, "start the coordinator", StartScript(process), ""}, kAnswerSeconds);
     if (!started.ok()) return started.status();
@@ -268,86 +302,85 @@ class SshLaunch {
   }
 
   absl::Status StartWorkers() {
-    int workers = 0;
-    for (const ProbedHost& host : hosts_) workers += static_cast<int>(host.devices.size());
-    auto token = MakeToken(workers);
+    auto token = MakeToken(static_cast<int>(workers_.size()));
     if (!token.ok()) return token.status();
+    if (absl::Status s = Keep(workers_); !s.ok()) return s;
     std::vector<RemoteCall> calls;
+    auto worker = workers_.begin();
     for (const ProbedHost& host : hosts_) {
       const int count = static_cast<int>(host.devices.size());
-      for (int slot = 0; slot < count; ++slot) {
-        const std::string name = absl::StrCat("worker-", slot);
-        RemoteProcess process = ProcessOf(name, "espalier-worker", host.systemd);
-        const std::string shown = NameOf(host.given) + (slot > 0 ? absl::StrCat("-", slot) : "");
-        const std::string& device = host.devices[static_cast<size_t>(slot)];
+      for (int slot = 0; slot < count; ++slot, ++worker) {
+        RemoteProcess process = ProcessOf(worker->name, "espalier-worker", host.systemd);
         process.flags = {"--coordinator=" + record_.coordinator,
-                         "--join-file={LAUNCH}/" + name + ".secret", "--name=" + shown,
-                         "--device=" + device,
+                         "--join-file={LAUNCH}/" + worker->name + ".secret",
+                         "--name=" + worker->worker, "--device=" + worker->device,
                          absl::StrCat("--threads=", std::max(1, host.cpus / count))};
         process.secret = *token;
         if (context_.flags().Has("trusted-network")) {
           process.flags.emplace_back("--trusted-network");
         }
-        if (device == "cpu" && host.memory > 0) {
+        if (worker->device == "cpu" && host.memory > 0) {
           process.flags.push_back(absl::StrCat("--memory-limit=", host.memory / count / 4 * 3));
         }
-        if (absl::Status s = Keep({host.given.address, name, shown, device}); !s.ok()) return s;
-        calls.push_back({host.given.address, "start worker " + shown, StartScript(process), ""});
+        calls.push_back({worker->host, "start worker " + worker->worker, StartScript(process), ""});
       }
     }
     return AllErrors(shell_.Run(calls, kAnswerSeconds));
   }
 
-  // Fails if a worker has ended: with what it said last, which is why.
-  absl::Status CheckWorkers(const std::set<std::string>& joined) {
+  // Fails if one of these workers has ended: with what it said last, which is why.
+  absl::Status CheckWorkers(const std::vector<StartedProcess>& missing) {
     std::vector<RemoteCall> calls;
-    for (const StartedProcess& process : record_.processes) {
-      if (process.worker.empty() || joined.count(process.worker) != 0) continue;
-      calls.push_back({process.host, "run worker " + process.worker,
-                       CheckScript(record_.id, process.name), ""});
+    for (const StartedProcess& worker : missing) {
+      calls.push_back({worker.host, "run worker " + worker.worker,
+                       CheckScript(NameIn(record_, worker.name)), ""});
     }
     return AllErrors(shell_.Run(calls, kAnswerSeconds));
+  }
+
+  // The workers of this launch that the coordinator does not know, or no longer.
+  absl::StatusOr<std::vector<StartedProcess>> Missing(Context* own) {
+    auto client = own->client();
+    if (!client.ok()) return client.status();
+    auto status = (*client)->Status();
+    if (!status.ok()) return status.status();
+    std::vector<StartedProcess> missing = workers_;
+    for (const v1::WorkerInfo& joined : status->workers()) {
+      if (joined.state() == v1::WorkerInfo::DEAD) continue;
+      std::erase_if(missing, [&](const auto& worker) { return worker.worker == joined.name(); });
+    }
+    return missing;
   }
 
   absl::Status AwaitWorkers() {
     Context own = ContextOf(context_, home_, record_.id);
     const std::function<double()>& seconds = context_.env().seconds;
-    const double limit = context_.flags().Number("timeout", 120);
-    const size_t wanted = record_.processes.size() - 1;
+    const double limit = context_.flags().Number("timeout", kDefaultTimeout);
     const double begin = seconds();
     double checked = begin;
-    std::set<std::string> joined;
     size_t said = 0;
     while (!Interrupted()) {
-      auto client = own.client();
-      if (!client.ok()) return client.status();
-      auto status = (*client)->Status();
-      if (!status.ok()) return status.status();
-      joined.clear();
-      for (const v1::WorkerInfo& worker : status->workers()) {
-        if (worker.state() != v1::WorkerInfo::DEAD) joined.insert(worker.name());
+      auto missing = Missing(&own);
+      if (!missing.ok()) return missing.status();
+      if (const size_t joined = workers_.size() - missing->size(); joined != said) {
+        said = joined;
+        Say(context_, "workers",
+            absl::StrCat(said, " of ", workers_.size(), " workers have joined"));
       }
-      if (joined.size() != said) {
-        said = joined.size();
-        Say(context_, "workers", absl::StrCat(said, " of ", wanted, " workers have joined"));
-      }
-      if (joined.size() >= wanted) return absl::OkStatus();
+      if (missing->empty()) return absl::OkStatus();
       const double now = seconds();
       if (now - checked > kCheckEvery) {
-        if (absl::Status s = CheckWorkers(joined); !s.ok()) return s;
+        if (absl::Status s = CheckWorkers(*missing); !s.ok()) return s;
         checked = seconds();
       }
       if (now - begin > limit) {
-        std::vector<std::string> missing;
-        for (const StartedProcess& process : record_.processes) {
-          if (!process.worker.empty() && joined.count(process.worker) == 0) {
-            missing.push_back(process.worker);
-          }
-        }
+        const auto name = [](std::string* out, const StartedProcess& worker) {
+          absl::StrAppend(out, worker.worker, " (", worker.name, ".log)");
+        };
         return absl::DeadlineExceededError(
             absl::StrCat("not within ", limit,
-                         " s: these workers have not joined: ", absl::StrJoin(missing, ", "),
-                         "; their logs: ~/.espalier/launch/", record_.id, "/worker-*.log there"));
+                         " s: these workers have not joined: ", absl::StrJoin(*missing, ", ", name),
+                         "; their logs are in ", "~/.espalier/launch/", record_.id, " there"));
       }
       if (signals_.Wait(200) != 0) interrupted_ = true;
     }
@@ -363,7 +396,8 @@ class SshLaunch {
   bool stopping_ = false;
   Bundle bundle_;  // empty with --remote-bin
   std::vector<LaunchHost> given_;
-  std::vector<ProbedHost> hosts_;  // in the same order
+  std::vector<ProbedHost> hosts_;        // in the same order
+  std::vector<StartedProcess> workers_;  // of the hosts, in the same order
   LaunchRecord record_;
 };
 

@@ -16,12 +16,16 @@ constexpr double kStopAnswerSeconds = kTermSeconds + 60;
 
 }  // namespace
 
+ProcessName NameIn(const LaunchRecord& record, const std::string& name) {
+  return {record.id, name, record.owner};
+}
+
 absl::Status StopLaunch(Context& context, const std::string& home, const LaunchRecord& record) {
   std::vector<RemoteCall> workers, coordinator;
   for (const StartedProcess& process : record.processes) {
     (process.worker.empty() ? coordinator : workers)
         .push_back({process.host, "stop " + process.name,
-                    StopScript(record.id, process.name, kTermSeconds,
+                    StopScript(NameIn(record, process.name), kTermSeconds,
                                /*ask_twice=*/!process.worker.empty()),
                     ""});
   }
@@ -34,7 +38,9 @@ absl::Status StopLaunch(Context& context, const std::string& home, const LaunchR
   int stopped = 0, absent = 0;
   for (const auto& result : results) {
     if (!result.ok()) continue;
-    (ReadAnswers(*result)["stopped"] == "yes" ? stopped : absent) += 1;
+    const std::string answer = ReadAnswers(*result)["stopped"];
+    stopped += answer == "yes";
+    absent += answer == "no";
   }
   Say(context, "stopped",
       absl::StrCat(stopped, stopped == 1 ? " process" : " processes", " stopped",

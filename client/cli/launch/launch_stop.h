@@ -6,8 +6,12 @@
 #include "absl/status/status.h"
 #include "client/cli/command.h"
 #include "client/cli/launch/launch_record.h"
+#include "client/cli/launch/ssh_scripts.h"
 
 namespace espalier {
+
+// A process of the launch.
+ProcessName NameIn(const LaunchRecord& record, const std::string& name);
 
 // Stops workers, then the coordinator, and removes the record if all have ended. Signals do not
 // interrupt it.

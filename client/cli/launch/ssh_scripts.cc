@@ -8,11 +8,14 @@ namespace espalier {
 namespace {
 
 // A process is known by its number, when it was started, and since which boot of the host: the
-// number alone may be another process's by now.
+// number alone may be another process's by now. NAME.owner says which launch has started it: a
+// launch from another machine, or with another --home, may have the same id.
 constexpr char kFunctions[] = R"sh(set -u
 umask 077
 : "${HOME:=$(getent passwd "$(id -u)" | cut -d: -f6)}"
 launch="$HOME/.espalier/launch/{ID}"
+name={NAME}
+owner={OWNER}
 boot() { cat /proc/sys/kernel/random/boot_id; }
 # identity PID: nothing if there is no such process, or only its remains.
 identity() {
@@ -20,20 +23,30 @@ identity() {
   set -- "$1" $stat
   [ "$2" = Z ] || echo "$1 ${21} $(boot)"
 }
-# runs NAME: whether what was started under the name runs.
+# Whether what was started under the name runs.
 runs() {
-  if [ -s "$launch/$1.unit" ]; then
-    systemctl --user --quiet is-active "$(cat "$launch/$1.unit")"
+  if [ -s "$launch/$name.unit" ]; then
+    systemctl --user --quiet is-active "$(cat "$launch/$name.unit")"
   else
-    [ -s "$launch/$1.pid" ] || return 1
-    known=$(cat "$launch/$1.pid")
+    [ -s "$launch/$name.pid" ] || return 1
+    known=$(cat "$launch/$name.pid")
     [ "$(identity "${known%% *}")" = "$known" ]
   fi
 }
+# is FILE: whether this launch has written it.
+is() { [ "$(cat "$launch/$name.$1" 2> /dev/null)" = "$owner" ]; }
+# A start and a stop of one name wait for each other: the connection of a start may be cut, and the
+# start go on.
+alone() {
+  mkdir -p "$launch"
+  exec 9> "$launch/$name.lock"
+  flock -w 30 9 || { echo "another start or stop of $name does not end" >&2; exit 1; }
+}
 )sh";
 
-std::string Functions(const std::string& launch) {
-  return absl::StrReplaceAll(kFunctions, {{"{ID}", launch}});
+std::string Functions(const ProcessName& process) {
+  return absl::StrReplaceAll(
+      kFunctions, {{"{ID}", process.launch}, {"{NAME}", process.name}, {"{OWNER}", process.owner}});
 }
 
 }  // namespace
@@ -98,40 +111,43 @@ std::string StartScript(const RemoteProcess& process) {
             ? quoted
             : absl::StrCat("\"", absl::StrReplaceAll(flag, {{"{LAUNCH}", "$launch"}}), "\""));
   }
-  std::string script = absl::StrCat(
-      Functions(process.launch), "name=", process.name, "\nmkdir -p \"$launch\"\n",
-      "if runs \"$name\"; then echo \"$name of this launch runs already\" >&2; exit 1; fi\n",
-      "rm -f \"$launch/$name.pid\" \"$launch/$name.unit\" \"$launch/$name.ready\"\n", "printf %s ",
-      ShellQuote(process.secret), " > \"$launch/$name.secret\"\nset -e\n");
+  // `cat` says why it cannot write: no shell's own commands do.
+  std::string script =
+      absl::StrCat(Functions(process), R"sh(set -e
+alone
+if runs; then
+  echo "$name of this launch runs already; it was started from another machine or another --home," \
+    "which stops it, or else: $(cat "$launch/$name.unit" "$launch/$name.pid" 2> /dev/null)" >&2
+  exit 1
+fi
+if is stopped; then echo "it was stopped before it could start" >&2; exit 1; fi
+for file in pid unit ready stopped; do rm -f "$launch/$name.$file"; done
+echo "$owner" | cat > "$launch/$name.owner"
+printf %s )sh",
+                   ShellQuote(process.secret), " | cat > \"$launch/$name.secret\"\n");
   if (process.systemd) {
     absl::StrAppend(&script, "unit=espalier-", process.launch, "-", process.name,
                     ".service\n"
                     "systemctl --user reset-failed \"$unit\" 2> /dev/null || true\n"
-                    "echo \"$unit\" > \"$launch/$name.unit\"\n"
+                    "echo \"$unit\" | cat > \"$launch/$name.unit\"\n"
                     "systemd-run --user --quiet --collect --unit=\"$unit\" "
                     "--property=StandardOutput=append:\"$launch/$name.log\" "
                     "--property=StandardError=append:\"$launch/$name.log\" ",
-                    command, "\n");
+                    command, " 9>&-\n");
   } else {
-    absl::StrAppend(&script,
-                    "setsid sh -c 'echo $$ > \"$0\"; shift; exec \"$@\"' "
-                    "\"$launch/$name.number\" -- ",
-                    command,
-                    " < /dev/null >> \"$launch/$name.log\" 2>&1 &\n"
-                    "until [ -s \"$launch/$name.number\" ]; do sleep 0.05; done\n"
-                    "known=$(identity \"$(cat \"$launch/$name.number\")\")\n"
-                    "rm \"$launch/$name.number\"\n"
-                    "echo \"$known\" > \"$launch/$name.pid\"\n");
+    // The file stays empty if it has ended already.
+    absl::StrAppend(&script, "setsid ", command,
+                    " < /dev/null >> \"$launch/$name.log\" 2>&1 9>&- &\n"
+                    "identity $! | cat > \"$launch/$name.pid\" || { kill -KILL $!; exit 1; }\n");
   }
   return script + "echo started=yes\n";
 }
 
 std::string AwaitReadyScript(const RemoteProcess& process, int seconds) {
-  return absl::StrCat(Functions(process.launch), "name=", process.name, "\nleft=", seconds * 10,
-                      R"sh(
+  return absl::StrCat(Functions(process), "left=", seconds * 10, R"sh(
 until [ -s "$launch/$name.ready" ]; do
   left=$((left - 1))
-  if [ "$left" = 0 ] || ! runs "$name"; then
+  if [ "$left" = 0 ] || ! runs; then
     echo "it is not ready; the end of $launch/$name.log:" >&2
     tail -n 8 "$launch/$name.log" >&2
     exit 1
@@ -146,9 +162,9 @@ echo "folder=$launch"
 )sh");
 }
 
-std::string CheckScript(const std::string& launch, const std::string& name) {
-  return absl::StrCat(Functions(launch), "name=", name, R"sh(
-if runs "$name"; then
+std::string CheckScript(const ProcessName& process) {
+  return absl::StrCat(Functions(process), R"sh(
+if runs; then
   echo running=yes
 else
   echo "it has ended; the end of $launch/$name.log:" >&2
@@ -158,12 +174,18 @@ fi
 )sh");
 }
 
-std::string StopScript(const std::string& launch, const std::string& name, int seconds,
-                       bool ask_twice) {
-  return absl::StrCat(Functions(launch), "name=", name, "\nleft=", seconds * 10,
+std::string StopScript(const ProcessName& process, int seconds, bool ask_twice) {
+  return absl::StrCat(Functions(process), "left=", seconds * 10,
                       "\ntwice=", ask_twice ? "yes" : "no", R"sh(
+alone
+# A start of this launch that comes after this finds it.
+echo "$owner" | cat > "$launch/$name.stopped"
+if ! is owner; then
+  if runs; then echo stopped=other; else echo stopped=no; fi
+  exit 0
+fi
 stopped=no
-if runs "$name"; then
+if runs; then
   stopped=yes
   if [ -s "$launch/$name.unit" ]; then
     unit=$(cat "$launch/$name.unit")
@@ -177,16 +199,20 @@ if runs "$name"; then
     kill -TERM "${known%% *}"
     if [ "$twice" = yes ]; then
       sleep 0.3
-      ! runs "$name" || kill -TERM "${known%% *}"
+      ! runs || kill -TERM "${known%% *}"
     fi
-    while runs "$name"; do
+    while runs; do
       left=$((left - 1))
       [ "$left" != 0 ] || kill -KILL "${known%% *}"
+      if [ "$left" -lt -100 ]; then
+        echo "process ${known%% *} does not end, though it was sent SIGKILL" >&2
+        exit 1
+      fi
       sleep 0.1
     done
   fi
 fi
-rm -f "$launch/$name.pid" "$launch/$name.unit" "$launch/$name.secret" "$launch/$name.ready"
+for file in pid unit secret ready owner; do rm -f "$launch/$name.$file"; done
 echo "stopped=$stopped"
 )sh");
 }

@@ -19,24 +19,29 @@ std::string BundleFolder(const std::string& bundle_key);
 // Folder of what a launch keeps on a host, likewise.
 std::string LaunchFolder(const std::string& launch);
 
+// What names a process on its host. All are words without special characters.
+struct ProcessName {
+  std::string launch;  // id
+  std::string name;    // within the launch, on all its hosts: they may share a home
+  std::string owner;   // the launch's nonce
+};
+
 // A process that goes on after the connection, with its output in a log.
-struct RemoteProcess {
-  std::string launch;              // id
-  std::string name;                // within the launch: "coordinator", "worker-0"
+struct RemoteProcess : ProcessName {
   std::string program;             // a path, which scripts expand
   std::vector<std::string> flags;  // {LAUNCH} stands for its folder
   std::string secret;    // content of the file {LAUNCH}/NAME.secret, which only the user reads
   bool systemd = false;  // as a unit of the user's systemd
 };
-// Answers: started. Fails if the process of an earlier start still runs.
+// Answers: started. Fails if a process of this name still runs, or after this launch's StopScript.
 std::string StartScript(const RemoteProcess& process);
 // Waits for the ready file of the coordinator. Answers: grpc, folder and, in base64, ca and key.
 std::string AwaitReadyScript(const RemoteProcess& process, int seconds);
 // Answers: running=yes or no. If not, the log's end goes to the errors.
-std::string CheckScript(const std::string& launch, const std::string& name);
-// Ends exactly what StartScript has started. Answers: stopped=yes, or no if it did not run. With
+std::string CheckScript(const ProcessName& process);
+// Ends exactly what this owner's StartScript has started: SIGTERM, and SIGKILL after so many
+// seconds. Answers: stopped=yes, no if it did not run, other if it is another launch's. With
 // `ask_twice`, at which a worker does not wait until jobs can do without it.
-std::string StopScript(const std::string& launch, const std::string& name, int seconds,
-                       bool ask_twice);
+std::string StopScript(const ProcessName& process, int seconds, bool ask_twice);
 
 }  // namespace espalier
