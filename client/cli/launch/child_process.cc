@@ -60,8 +60,8 @@ std::vector<std::string> Environment(const std::map<std::string, std::string>& a
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildOptions& options) {
   const auto cannot = [&](const std::string& what) {
-    return absl::ErrnoToStatus(errno,
-                               absl::StrCat("cannot start ", options.command[0], ": ", what));
+    return absl::UnavailableError(
+        absl::StrCat("cannot start ", options.command[0], ": ", what, ": ", std::strerror(errno)));
   };
   std::unique_ptr<ChildProcess> child(new ChildProcess);
   int input = -1, file = -1;
@@ -94,13 +94,24 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildOpt
 
   const std::vector<std::string> environment = Environment(options.environment);
   const std::vector<char*> argv = Pointers(options.command), envp = Pointers(environment);
+  // It tells by which error exec failed, and closes if exec succeeds.
+  int failure[2];
+  if (pipe2(failure, O_CLOEXEC) != 0) return cannot("pipe");
+  const absl::Cleanup close_failure = [&] { close(failure[0]); };
+  // Ignored, as some parents leave it, it would hide how children end.
+  struct sigaction on_child {};
+  if (sigaction(SIGCHLD, nullptr, &on_child) == 0 && on_child.sa_handler == SIG_IGN) {
+    signal(SIGCHLD, SIG_DFL);
+  }
   const pid_t parent = getpid();
   const pid_t pid = fork();
+  if (pid != 0) close(failure[1]);
   if (pid < 0) return cannot("fork");
   if (pid == 0) {
     // Only system calls until exec: other threads may hold locks.
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(127);
+    if (options.own_group) setpgid(0, 0);
     dup2(input, 0);
     if (out >= 0) dup2(out, 1);
     if (err >= 0) dup2(err, 2);
@@ -110,10 +121,18 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildOpt
     sigprocmask(SIG_SETMASK, &none, nullptr);
     signal(SIGPIPE, SIG_DFL);
     execvpe(argv[0], argv.data(), envp.data());
-    _exit(127);
+    const int error = errno;
+    _exit(write(failure[1], &error, sizeof(error)) == sizeof(error) ? 127 : 126);
   }
   child->pid_ = pid;
-  return child;
+  int error = 0;
+  ssize_t told = 0;
+  while ((told = read(failure[0], &error, sizeof(error))) < 0 && errno == EINTR) {
+  }
+  if (told != sizeof(error)) return child;
+  errno = error;
+  if (error != ENOENT) return cannot("exec");
+  return absl::NotFoundError(absl::StrCat("there is no program ", options.command[0]));
 }
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Run(const ChildOptions& options) {
@@ -136,9 +155,10 @@ ChildProcess::~ChildProcess() {
 bool ChildProcess::Ended() {
   if (ended_ || pid_ == 0) return true;
   int status = 0;
-  if (waitpid(pid_, &status, WNOHANG) != pid_) return false;
+  const pid_t waited = waitpid(pid_, &status, WNOHANG);
+  if (waited == 0 || (waited < 0 && errno != ECHILD)) return false;
   ended_ = true;
-  exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  exit_code_ = waited < 0 ? 1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return true;
 }
 

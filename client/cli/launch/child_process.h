@@ -22,12 +22,15 @@ struct ChildOptions {
   bool keep_output = false;
   std::string output_file;
   bool keep_errors = false;  // with neither of them: errors() alone
+  // In a process group of its own: a terminal's Ctrl-C does not reach it.
+  bool own_group = false;
 };
 
 // One child of this process. Not thread-safe. It gets SIGTERM if the thread that started it ends
 // without having waited for it.
 class ChildProcess {
  public:
+  // NotFound if there is no such program; otherwise Unavailable if it cannot be started.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const ChildOptions& options);
   // Starts it and waits for its end.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Run(const ChildOptions& options);
@@ -39,8 +42,8 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   // Whether it has ended. Does not block.
   bool Ended();
-  // REQUIRES: it has ended. As shells report it: 128 and the signal's number if one ended it; 127
-  // if there is no such program.
+  // REQUIRES: it has ended. As shells report it: 128 and the signal's number if one ended it. 1 if
+  // somebody else has waited for it.
   int exit_code() const { return exit_code_; }
   // No effect once it has ended.
   void Signal(int signal);

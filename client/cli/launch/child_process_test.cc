@@ -42,10 +42,35 @@ TEST(ChildProcessTest, AProgramThatIsNotThere) {
   ChildOptions options;
   options.command = {"/no/such/program"};
   options.keep_output = true;
-  auto child = ChildProcess::Start(options);
-  ASSERT_TRUE(child.ok());
-  Await(**child);
-  EXPECT_EQ((*child)->exit_code(), 127);
+  EXPECT_TRUE(absl::IsNotFound(ChildProcess::Start(options).status()));
+  options.command = {"/"};
+  EXPECT_TRUE(absl::IsUnavailable(ChildProcess::Start(options).status()));
+  // What a program says itself.
+  EXPECT_EQ((*ChildProcess::Run({.command = {"sh", "-c", "exit 127"}}))->exit_code(), 127);
+}
+
+// As a parent may leave it.
+TEST(ChildProcessTest, AnIgnoredSigchldHidesNoEnd) {
+  signal(SIGCHLD, SIG_IGN);
+  auto child = Shell("exit 3");
+  ASSERT_NE(child, nullptr);
+  const auto begin = std::chrono::steady_clock::now();
+  while (!child->Ended() && std::chrono::steady_clock::now() - begin < std::chrono::seconds(5)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  ASSERT_TRUE(child->Ended());
+  EXPECT_EQ(child->exit_code(), 3);
+}
+
+TEST(ChildProcessTest, AGroupOfItsOwnIsNotTheTerminals) {
+  for (const bool own : {false, true}) {
+    ChildOptions options;
+    options.command = {"sleep", "100"};
+    options.own_group = own;
+    auto child = ChildProcess::Start(options);
+    ASSERT_TRUE(child.ok()) << child.status();
+    EXPECT_EQ(getpgid((*child)->pid()), own ? (*child)->pid() : getpgrp());
+  }
 }
 
 TEST(ChildProcessTest, StopKillsWhatIgnoresSigterm) {
@@ -75,6 +100,18 @@ TEST(SignalQueueTest, SignalsWaitAndChildrenGetThemAsUsual) {
   child->Signal(SIGTERM);
   Await(*child);
   EXPECT_EQ(child->exit_code(), 128 + SIGTERM);
+}
+
+// SLURM's USR1, or a second Ctrl-C, while everything is being stopped.
+TEST(SignalQueueTest, ASignalThatNobodyWaitsForEndsNothing) {
+  {
+    SignalQueue signals;
+    raise(SIGUSR1);
+    raise(SIGINT);
+  }
+  sigset_t pending;
+  sigpending(&pending);
+  EXPECT_FALSE(sigismember(&pending, SIGUSR1));
 }
 
 }  // namespace

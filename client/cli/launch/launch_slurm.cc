@@ -36,14 +36,14 @@ absl::StatusOr<ToolAnswer> RunTool(const std::vector<std::string>& command,
   options.input = input;
   options.keep_output = true;
   auto child = ChildProcess::Run(options);
+  if (absl::IsNotFound(child.status())) {
+    return absl::NotFoundError(
+        absl::StrCat(command[0], " is not there; run this on a login node of the cluster"));
+  }
   if (!child.ok()) return child.status();
   ToolAnswer answer{(*child)->exit_code(), (*child)->output(), (*child)->errors()};
   absl::StripAsciiWhitespace(&answer.out);
   absl::StripAsciiWhitespace(&answer.err);
-  if (answer.code == 127 && answer.err.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat(command[0], " is not there; run this on a login node of the cluster"));
-  }
   return answer;
 }
 

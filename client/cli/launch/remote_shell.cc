@@ -64,6 +64,8 @@ constexpr Remedy kHostRemedies[] = {
     {"xz: Cannot exec", "install xz-utils there, or give a bundle that is not compressed"},
 };
 
+std::string Place(const RemoteCall& call) { return call.host.empty() ? "this host" : call.host; }
+
 std::string Shown(const std::string& errors) {
   std::vector<std::string> lines =
       absl::StrSplit(errors, absl::ByAnyChar("\r\n"), absl::SkipWhitespace());
@@ -87,7 +89,7 @@ Answers ReadAnswers(absl::string_view output) {
 
 absl::Status ExplainFailure(const RemoteCall& call, const std::string& ssh, int code,
                             const std::string& errors) {
-  const std::string host = call.host.empty() ? "this host" : call.host;
+  const std::string host = Place(call);
   const bool connection = code == kSshFailed && !call.host.empty();
   std::string text = connection
                          ? absl::StrCat(host, ": `", ssh, " ", call.host, "` failed")
@@ -156,11 +158,18 @@ std::vector<absl::StatusOr<std::string>> RemoteShell::Run(const std::vector<Remo
         options.input_file = call.input_file;
       }
       options.keep_output = true;
+      // Ctrl-C ends the launch, which stops what it has started by ssh.
+      options.own_group = true;
       auto process = ChildProcess::Start(options);
       if (process.ok()) {
         running[next] = {*std::move(process), Clock::now()};
       } else {
-        results[next] = process.status();
+        results[next] = !call.host.empty() && absl::IsNotFound(process.status())
+                            ? absl::NotFoundError(absl::StrCat(
+                                  ssh_,
+                                  " is not there; install openssh-client, or name another "
+                                  "client with --ssh"))
+                            : process.status();
       }
       ++next;
     }
@@ -173,19 +182,13 @@ std::vector<absl::StatusOr<std::string>> RemoteShell::Run(const std::vector<Remo
       }
       if (!child.process->Ended()) {
         results[index] = absl::DeadlineExceededError(
-            absl::StrCat(calls[index].host, ": cannot ", calls[index].what, " within ", seconds,
+            absl::StrCat(Place(calls[index]), ": cannot ", calls[index].what, " within ", seconds,
                          " s: ", Shown(child.process->errors())));
       } else if (child.process->exit_code() == 0) {
         results[index] = child.process->output();
       } else {
         const std::string errors = child.process->errors();
-        results[index] =
-            child.process->exit_code() == 127 && errors.empty()
-                ? absl::NotFoundError(
-                      absl::StrCat(ssh_,
-                                   " is not there; install openssh-client, or name another "
-                                   "client with --ssh"))
-                : ExplainFailure(calls[index], ssh_, child.process->exit_code(), errors);
+        results[index] = ExplainFailure(calls[index], ssh_, child.process->exit_code(), errors);
       }
       it = running.erase(it);
     }

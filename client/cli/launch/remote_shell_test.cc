@@ -77,6 +77,16 @@ TEST(RemoteShellTest, AHostThatDoesNotAnswerIsNotWaitedFor) {
   const auto result = Shell().RunOne({"slow", "work", "sleep 100", ""}, 0.2);
   EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("slow: cannot work within 0.2 s"));
+  EXPECT_THAT(std::string(Shell().RunOne({"", "work", "sleep 100", ""}, 0.2).status().message()),
+              HasSubstr("this host: cannot work within 0.2 s"));
+}
+
+TEST(RemoteShellTest, OnlyAClientThatIsMissingIsMissing) {
+  const RemoteShell missing("/no/such/ssh -v", kNever);
+  EXPECT_THAT(std::string(missing.RunOne({"host", "work", "true", ""}, 10).status().message()),
+              HasSubstr("/no/such/ssh -v is not there"));
+  EXPECT_THAT(std::string(Shell().RunOne({"host", "work", "exit 127", ""}, 10).status().message()),
+              HasSubstr("host: cannot work (exit code 127)"));
 }
 
 }  // namespace

@@ -11,7 +11,13 @@ SignalQueue::SignalQueue() {
   pthread_sigmask(SIG_BLOCK, &signals_, &before_);
 }
 
-SignalQueue::~SignalQueue() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+SignalQueue::~SignalQueue() {
+  // One that comes while its owner ends would otherwise end the process now, without exit code and
+  // message.
+  while (Wait(0) != 0) {
+  }
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
 
 int SignalQueue::Wait(int milliseconds) {
   const timespec time = {milliseconds / 1000, (milliseconds % 1000) * 1'000'000L};

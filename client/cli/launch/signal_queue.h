@@ -6,7 +6,8 @@
 namespace espalier {
 
 // While it lives, SIGTERM, SIGINT, SIGHUP and SIGUSR1 do not end this process, but wait for a Wait.
-// Make it before any thread, for they inherit the mask. One per process.
+// Those that nobody has waited for are gone with it. Make it before any thread, for they inherit
+// the mask. One per process.
 class SignalQueue {
  public:
   SignalQueue();
