@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <thread>
 
@@ -12,15 +13,18 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "client/cli/interrupt.h"
-#include "client/cli/launch/child_process.h"
 #include "client/cli/launch/shell_quote.h"
 #include "client/terminal/text.h"
 
 namespace espalier {
 namespace {
 
-// sshd refuses more than ten connections that have not authenticated yet (MaxStartups).
-constexpr size_t kMostAtOnce = 16;
+// From ten connections on that have not authenticated yet, sshd drops some (MaxStartups). The host,
+// or one that all connections jump over, may have others', too: what is dropped tries again.
+constexpr size_t kMostAtOnce = 8;
+constexpr int kMostAttempts = 5;
+constexpr std::chrono::milliseconds kPause{500};  // after the first attempt; twice after the second
+constexpr char kDropped[] = "kex_exchange_identification";
 constexpr int kSshFailed = 255;
 
 struct Remedy {
@@ -40,6 +44,9 @@ constexpr Remedy kSshRemedies[] = {
     {"Could not resolve hostname", "check the name in the hosts file, or ~/.ssh/config"},
     {"Connection refused", "no sshd listens there: start it, or name its port in ~/.ssh/config"},
     {"timed out", "it does not answer: check that it runs, and that a firewall lets ssh through"},
+    {kDropped,
+     "its sshd, or one on the way, ended the connection before anybody was asked who he is: it has "
+     "too many (MaxStartups), or refuses this host (hosts.deny, fail2ban)"},
     {"No route to host", "check that it runs, and the network between here and there"},
     {"Network is unreachable", "check the network between here and there"},
 };
@@ -117,61 +124,73 @@ absl::Status AllErrors(const std::vector<absl::StatusOr<std::string>>& results) 
   return absl::Status(first.code(), absl::StrJoin(errors, "\n"));
 }
 
+absl::StatusOr<std::unique_ptr<ChildProcess>> RemoteShell::StartCall(const RemoteCall& call) const {
+  ChildOptions options;
+  if (call.host.empty()) {
+    options.command = {"sh"};
+  } else {
+    options.command = absl::StrSplit(ssh_, ' ', absl::SkipEmpty());
+    // -T: no terminal. A key that needs a passphrase, or a new host key, fails at once.
+    for (const char* const word : {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"}) {
+      options.command.emplace_back(word);
+    }
+    options.command.push_back(call.host);
+    options.command.push_back("sh");
+  }
+  // Scripts go by standard input: other users see command lines.
+  if (call.input_file.empty()) {
+    options.command.push_back("-s");
+    options.input = call.script;
+  } else {
+    options.command.push_back("-c");
+    options.command.push_back(call.host.empty() ? call.script : ShellQuote(call.script));
+    options.input_file = call.input_file;
+  }
+  options.keep_output = true;
+  // Ctrl-C ends the launch, which stops what it has started by ssh.
+  options.own_group = true;
+  auto process = ChildProcess::Start(options);
+  if (process.ok() || call.host.empty() || !absl::IsNotFound(process.status())) return process;
+  return absl::NotFoundError(absl::StrCat(
+      ssh_, " is not there; install openssh-client, or name another client with --ssh"));
+}
+
 std::vector<absl::StatusOr<std::string>> RemoteShell::Run(const std::vector<RemoteCall>& calls,
                                                           double seconds) const {
   using Clock = std::chrono::steady_clock;
+  struct Waiting {
+    size_t index;
+    int attempt;
+    Clock::time_point from;
+  };
   struct Running {
     std::unique_ptr<ChildProcess> process;
+    int attempt;
     Clock::time_point begin;
   };
   std::vector<absl::StatusOr<std::string>> results(calls.size(), absl::UnknownError(""));
+  std::deque<Waiting> waiting;
+  for (size_t i = 0; i < calls.size(); ++i) waiting.push_back({i, 1, Clock::now()});
   std::map<size_t, Running> running;
-  size_t next = 0;
-  while (next < calls.size() || !running.empty()) {
+  while (!waiting.empty() || !running.empty()) {
     if (interrupted_()) {
       for (size_t i = 0; i < calls.size(); ++i) {
         if (!results[i].ok()) results[i] = InterruptedError("interrupted");
       }
       return results;
     }
-    while (next < calls.size() && running.size() < kMostAtOnce) {
-      const RemoteCall& call = calls[next];
-      ChildOptions options;
-      if (call.host.empty()) {
-        options.command = {"sh"};
-      } else {
-        options.command = absl::StrSplit(ssh_, ' ', absl::SkipEmpty());
-        // -T: no terminal. A key that needs a passphrase, or a new host key, fails at once.
-        for (const char* const word : {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"}) {
-          options.command.emplace_back(word);
-        }
-        options.command.push_back(call.host);
-        options.command.push_back("sh");
+    for (auto next = waiting.begin(); next != waiting.end() && running.size() < kMostAtOnce;) {
+      if (Clock::now() < next->from) {
+        ++next;
+        continue;
       }
-      // Scripts go by standard input: other users see command lines.
-      if (call.input_file.empty()) {
-        options.command.push_back("-s");
-        options.input = call.script;
-      } else {
-        options.command.push_back("-c");
-        options.command.push_back(call.host.empty() ? call.script : ShellQuote(call.script));
-        options.input_file = call.input_file;
-      }
-      options.keep_output = true;
-      // Ctrl-C ends the launch, which stops what it has started by ssh.
-      options.own_group = true;
-      auto process = ChildProcess::Start(options);
+      auto process = StartCall(calls[next->index]);
       if (process.ok()) {
-        running[next] = {*std::move(process), Clock::now()};
+        running[next->index] = {*std::move(process), next->attempt, Clock::now()};
       } else {
-        results[next] = !call.host.empty() && absl::IsNotFound(process.status())
-                            ? absl::NotFoundError(absl::StrCat(
-                                  ssh_,
-                                  " is not there; install openssh-client, or name another "
-                                  "client with --ssh"))
-                            : process.status();
+        results[next->index] = process.status();
       }
-      ++next;
+      next = waiting.erase(next);
     }
     for (auto it = running.begin(); it != running.end();) {
       auto& [index, child] = *it;
@@ -180,14 +199,17 @@ std::vector<absl::StatusOr<std::string>> RemoteShell::Run(const std::vector<Remo
         ++it;
         continue;
       }
+      const std::string errors = child.process->errors();
       if (!child.process->Ended()) {
-        results[index] = absl::DeadlineExceededError(
-            absl::StrCat(Place(calls[index]), ": cannot ", calls[index].what, " within ", seconds,
-                         " s: ", Shown(child.process->errors())));
+        results[index] = absl::DeadlineExceededError(absl::StrCat(Place(calls[index]), ": cannot ",
+                                                                  calls[index].what, " within ",
+                                                                  seconds, " s: ", Shown(errors)));
       } else if (child.process->exit_code() == 0) {
         results[index] = child.process->output();
+      } else if (child.process->exit_code() == kSshFailed && absl::StrContains(errors, kDropped) &&
+                 child.attempt < kMostAttempts) {
+        waiting.push_back({index, child.attempt + 1, Clock::now() + child.attempt * kPause});
       } else {
-        const std::string errors = child.process->errors();
         results[index] = ExplainFailure(calls[index], ssh_, child.process->exit_code(), errors);
       }
       it = running.erase(it);

@@ -3,12 +3,14 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/cli/launch/child_process.h"
 
 namespace espalier {
 
@@ -39,13 +41,15 @@ class RemoteShell {
       : ssh_(std::move(ssh)), interrupted_(std::move(interrupted)) {}
 
   const std::string& ssh() const { return ssh_; }
-  // Runs all at once, a few connections at a time. Returns their standard outputs, by call. Errors
-  // name host, command, what it wrote and the remedy.
+  // Runs all at once, a few connections at a time; those that sshd drops are made anew. Returns
+  // their standard outputs, by call. Errors name host, command, what it wrote and the remedy.
   std::vector<absl::StatusOr<std::string>> Run(const std::vector<RemoteCall>& calls,
                                                double seconds) const;
   absl::StatusOr<std::string> RunOne(const RemoteCall& call, double seconds) const;
 
  private:
+  absl::StatusOr<std::unique_ptr<ChildProcess>> StartCall(const RemoteCall& call) const;
+
   const std::string ssh_;
   const std::function<bool()> interrupted_;
 };

@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <vector>
 
 namespace espalier {
 namespace {
@@ -79,6 +83,42 @@ TEST(RemoteShellTest, AHostThatDoesNotAnswerIsNotWaitedFor) {
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("slow: cannot work within 0.2 s"));
   EXPECT_THAT(std::string(Shell().RunOne({"", "work", "sleep 100", ""}, 0.2).status().message()),
               HasSubstr("this host: cannot work within 0.2 s"));
+}
+
+// As sshd does with too many connections: from the eleventh on it drops some.
+TEST(RemoteShellTest, ConnectionsAreFewAndDroppedOnesAreMadeAnew) {
+  const std::string folder = ::testing::TempDir() + "/connections";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder + "/now");
+  const std::string ssh = folder + "/ssh";
+  std::ofstream(ssh) << "#!/bin/sh\ncd " << folder << R"(
+if mkdir dropped 2> /dev/null; then
+  echo 'kex_exchange_identification: Connection closed by remote host' >&2
+  exit 255
+fi
+mkdir now/$$
+ls now | wc -l >> counts
+sleep 0.1
+rmdir now/$$
+echo done=yes
+)";
+  chmod(ssh.c_str(), 0700);
+  const auto results =
+      RemoteShell(ssh, kNever).Run(std::vector<RemoteCall>(30, {"host", "work", "true", ""}), 10);
+  for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.status();
+  std::ifstream counts(folder + "/counts");
+  int made = 0, most = 0;
+  for (int count = 0; counts >> count; ++made) most = std::max(most, count);
+  EXPECT_EQ(made, 30);
+  EXPECT_LE(most, 8);
+}
+
+TEST(RemoteShellTest, AHostThatDropsEveryConnectionIsNamedWithTheRemedy) {
+  const absl::Status failed =
+      ExplainFailure({"host", "work", "true", ""}, "ssh", 255,
+                     "kex_exchange_identification: read: Connection reset by peer\n");
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("host: `ssh host` failed"));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("(MaxStartups)"));
 }
 
 TEST(RemoteShellTest, OnlyAClientThatIsMissingIsMissing) {
