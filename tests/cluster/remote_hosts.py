@@ -11,6 +11,7 @@ import time
 
 ENTERED = "ESPALIER_TEST_SSH"
 PREFIX = "10.79.0."
+PREFIX6 = "fd79::"
 # Every host has them for itself. /tmp has the test's own folder, and on some machines the programs.
 OWN = ["~root", "/run", "/tmp", "/var/tmp"]
 
@@ -49,10 +50,12 @@ class RemoteHosts:
         for command in ("ip link set lo up", "ip link add name br0 type bridge", f"ip address add {PREFIX}100/24 dev br0",
                         "ip link set br0 up"):
             subprocess.run(command.split(), check=True)
+        # Some kernels have none.
+        self.ipv6 = subprocess.run(f"ip address add {PREFIX6}100/64 dev br0 nodad".split(), capture_output=True).returncode == 0
         with open(f"{folder}/known_hosts", "w") as known, open(f"{folder}/config", "w") as config:
             for number, name in enumerate(self.names, 1):
-                known.write(f"{PREFIX}{number} {host_key}\n")
-                config.write(f"Host {name}\n  HostName {PREFIX}{number}\n")
+                known.write(f"{PREFIX}{number},{PREFIX6}{number} {host_key}\n")
+                config.write(f"Host {name}\n  HostName {PREFIX}{number}\nHost {name}-ipv6\n  HostName {PREFIX6}{number}\n")
             config.write(f"Host *\n  User root\n  IdentityFile {folder}/key\n  IdentitiesOnly yes\n"
                          f"  UserKnownHostsFile {folder}/known_hosts\n  StrictHostKeyChecking yes\n")
         for number, name in enumerate(self.names, 1):
@@ -80,6 +83,8 @@ class RemoteHosts:
             subprocess.run(command.split(), check=True)
         for command in ("ip link set lo up", f"ip address add {PREFIX}{number}/24 dev eth0", "ip link set eth0 up"):
             self.on(name, *command.split())
+        if self.ipv6:
+            self.on(name, "ip", "address", "add", f"{PREFIX6}{number}/64", "dev", "eth0", "nodad")
         with open(f"{self.folder}/{name}.log", "w") as log:
             self.daemons.append(subprocess.Popen(
                 [*self.prefix(name), shutil.which("sshd"), "-D", "-e", "-f", "/dev/null", "-o", "HostKey=/run/host_key",

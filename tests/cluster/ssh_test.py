@@ -108,13 +108,16 @@ class SshTest(unittest.TestCase):
         self.assertEqual(running(), [])
 
     def test_the_coordinator_may_be_here(self):
-        hosts = self.file("host3 slots=2\n")
+        name, address = ("host3-ipv6", "[fd79::100]:") if self.hosts.ipv6 else ("host3", "10.79.0.100:")
+        hosts = self.file(f"{name} slots=2\n")
         done = self.launch(hosts, f"--bundle={self.bundle}", "--coordinator-here", "--", *TRAIN)
-        self.assertIn("coordinator on this host: 10.79.0.100:", done.stdout)
-        self.assertRegex(done.stdout, r"host3 +worker-1 +host3-1 +cpu")
+        self.assertIn(f"coordinator on this host: {address}", done.stdout)
+        self.assertRegex(done.stdout, rf"{name} +worker-1 +{name}-1 +cpu")
         self.assertIn("succeeded", done.stdout)
         self.launch(hosts, "--stop")
         self.assertEqual(running(), [])
+        if not self.hosts.ipv6:
+            self.skipTest("no IPv6 on this machine: only IPv4 was tried")
 
     def test_the_commands_of_the_page_on_hosts_that_share_a_home(self):
         for name in ("host1", "host3"):

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/flags.h"
@@ -33,6 +34,12 @@ absl::StatusOr<ProbedHost> Understand(const LaunchHost& given, Answers answers) 
   if (host.own_address.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         given.address, ": its sshd does not say at which address it was reached (SSH_CONNECTION)"));
+  }
+  // fe80::1%eth0: of one network, and with a zone that means something on this host alone.
+  if (absl::StrContains(host.own_address, '%')) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        given.address, " was reached at ", Printable(host.own_address),
+        ", where other hosts do not reach it; name it in the hosts file by another address"));
   }
   auto devices = DevicesOf(given, gpus);
   if (!devices.ok()) return UsageError(std::string(devices.status().message()));

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "base/net/own_address.h"
 #include "base/random_id.h"
 #include "client/cli/daemon.h"
 #include "client/cli/interrupt.h"
@@ -264,8 +265,10 @@ class SshLaunch {
                       kReadySeconds + kAnswerSeconds);
     if (!ready.ok()) return ready.status();
     Answers answers = ReadAnswers(*ready);
-    const std::string port = answers["grpc"].substr(answers["grpc"].rfind(':') + 1);
-    record_.coordinator = absl::StrCat(here ? first.asker_address : first.own_address, ":", port);
+    auto listens = ParseHostAndPort(answers["grpc"], "the coordinator's address");
+    if (!listens.ok()) return listens.status();
+    record_.coordinator =
+        JoinHostAndPort(here ? first.asker_address : first.own_address, listens->port);
     record_.data = absl::StrReplaceAll(context_.flags().Text("data-dir", "{LAUNCH}/data"),
                                        {{"{LAUNCH}", answers["folder"]}});
     std::string ca, key;

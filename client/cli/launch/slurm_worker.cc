@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/machine_memory.h"
+#include "base/net/own_address.h"
 #include "client/cli/daemon.h"
 #include "client/cli/launch/slurm.h"
 #include "client/cli/launch/slurm_environment.h"
@@ -48,16 +49,14 @@ absl::Status RunSlurmWorker(Context& context) {
   if (!task.ok()) return task.status();
   auto program = FindProgram(context.env().program, "worker", "espalier-worker");
   if (!program.ok()) return program.status();
-  std::string host = address;
-  const size_t colon = host.rfind(':');
-  const std::string port = colon == std::string::npos ? "" : host.substr(colon + 1);
-  host = host.substr(0, colon);
+  auto coordinator = ParseHostAndPort(address, "ESPALIER_COORDINATOR");
+  if (!coordinator.ok()) return coordinator.status();
   // srun was called where the coordinator runs, and SLURM knows an address of that host that this
   // one reaches, whatever the names mean here.
-  if (!task->launcher.empty()) host = task->launcher;
-  std::vector<std::string> words = {*program, absl::StrCat("--coordinator=", host, ":", port),
-                                    "--name=" + task->name, "--device=" + task->device,
-                                    absl::StrCat("--threads=", task->threads)};
+  const std::string& host = task->launcher.empty() ? coordinator->host : task->launcher;
+  std::vector<std::string> words = {
+      *program, "--coordinator=" + JoinHostAndPort(host, coordinator->port), "--name=" + task->name,
+      "--device=" + task->device, absl::StrCat("--threads=", task->threads)};
   if (const char* const token = context.env().getenv("ESPALIER_JOIN_TOKEN"); token != nullptr) {
     auto file = HandOn(token);
     if (!file.ok()) return file.status();
