@@ -1,7 +1,10 @@
 #include "client/cli/launch/bundle.h"
 
+#include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -16,14 +19,18 @@ namespace {
 namespace fs = std::filesystem;
 
 // The same files make the same archive.
-absl::StatusOr<std::string> Pack(const fs::path& folder) {
+absl::StatusOr<std::unique_ptr<const TemporaryFile>> Pack(const fs::path& folder) {
   std::error_code error;
-  const fs::path file =
-      fs::temp_directory_path(error) / absl::StrCat("espalier-bundle-", getpid(), ".tar");
+  std::string path = (fs::temp_directory_path(error) / "espalier-bundle-XXXXXX").string();
+  // Of this user alone from the beginning: what is in it runs on all hosts.
+  const int made = mkostemp(path.data(), O_CLOEXEC);
+  if (made < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path));
+  close(made);
+  auto file = std::make_unique<const TemporaryFile>(path);
   ChildOptions options;
   options.command = {"tar",
                      "--create",
-                     "--file=" + file.string(),
+                     "--file=" + path,
                      "--sort=name",
                      "--mtime=@0",
                      "--owner=0",
@@ -40,10 +47,12 @@ absl::StatusOr<std::string> Pack(const fs::path& folder) {
     return absl::InternalError(
         absl::StrCat("cannot pack ", folder.string(), ": ", Printable((*tar)->errors(), true)));
   }
-  return file.string();
+  return file;
 }
 
 }  // namespace
+
+TemporaryFile::~TemporaryFile() { unlink(path_.c_str()); }
 
 absl::StatusOr<Bundle> FindBundle(const std::string& given, const std::string& program) {
   std::error_code error;
@@ -67,8 +76,8 @@ absl::StatusOr<Bundle> FindBundle(const std::string& given, const std::string& p
     }
     auto packed = Pack(path);
     if (!packed.ok()) return packed.status();
-    bundle.file = *std::move(packed);
-    bundle.temporary = true;
+    bundle.made = *std::move(packed);
+    bundle.file = bundle.made->path();
   }
   auto key = Sha256OfFile(bundle.file);
   if (!key.ok()) return key.status();

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -184,10 +183,7 @@ class SshLaunch {
   }
 
   absl::Status CopyBundle() {
-    const absl::Cleanup remove = [&] {
-      std::error_code ignored;
-      if (bundle_.temporary) fs::remove(bundle_.file, ignored);
-    };
+    const auto made = std::move(bundle_.made);  // it is no longer needed then
     std::vector<RemoteCall> calls;
     for (const ProbedHost& host : hosts_) {
       if (bundle_.key.empty() || host.has_bundle) continue;
