@@ -38,6 +38,7 @@ constexpr double kCopySeconds = 1800;
 constexpr int kReadySeconds = 90;
 constexpr double kCheckEvery = 3;
 constexpr double kJoinSeconds = 600;
+constexpr double kLongestToken = 366 * 86400.0;
 constexpr double kDefaultTimeout = 120;
 constexpr char kCoordinatorName[] = "coordinator";
 
@@ -279,6 +280,8 @@ class SshLaunch {
     return WriteLaunchRecord(home_, record_);
   }
 
+  double Timeout() const { return context_.flags().Number("timeout", kDefaultTimeout); }
+
   // A token with which each of the workers can join once.
   absl::StatusOr<std::string> MakeToken(int workers) {
     Context own = ContextOf(context_, home_, record_.id);
@@ -287,7 +290,8 @@ class SshLaunch {
     if (status.ok()) {
       v1::CreateTokenRequest request;
       request.add_roles("worker");
-      request.set_ttl_seconds(kJoinSeconds);
+      // As long as the workers are waited for, at least.
+      request.set_ttl_seconds(std::clamp(Timeout() + 60, kJoinSeconds, kLongestToken));
       request.set_uses(workers);
       auto token = (*client)->CreateToken(request);
       if (token.ok()) return token->text();
@@ -354,7 +358,7 @@ class SshLaunch {
   absl::Status AwaitWorkers() {
     Context own = ContextOf(context_, home_, record_.id);
     const std::function<double()>& seconds = context_.env().seconds;
-    const double limit = context_.flags().Number("timeout", kDefaultTimeout);
+    const double limit = Timeout();
     const double begin = seconds();
     double checked = begin;
     size_t said = 0;
