@@ -57,6 +57,9 @@ TEST_F(CliTest, LaunchSshNeedsPrograms) {
   EXPECT_THAT(err_.str(), HasSubstr("--bundle=FILE"));
   EXPECT_EQ(Run({"launch", "ssh", home_ + "/hosts", "--stop"}), kExitNotFound);
   EXPECT_THAT(err_.str(), HasSubstr("nothing is running of"));
+  std::ofstream(home_ + "/my hosts") << "a\n";
+  EXPECT_EQ(Run({"launch", "ssh", home_ + "/my hosts", "--stop"}), kExitNotFound);
+  EXPECT_THAT(err_.str(), HasSubstr("`espalier launch ssh '" + home_ + "/my hosts'` starts it"));
   EXPECT_EQ(Run({"launch", "ssh", home_ + "/none", "--remote-bin=/opt"}), kExitUsage);
   EXPECT_THAT(err_.str(), HasSubstr("cannot read"));
 }

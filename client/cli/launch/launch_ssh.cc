@@ -22,6 +22,7 @@
 #include "client/cli/launch/launch_record.h"
 #include "client/cli/launch/launch_stop.h"
 #include "client/cli/launch/remote_shell.h"
+#include "client/cli/launch/shell_quote.h"
 #include "client/cli/launch/signal_queue.h"
 #include "client/cli/launch/slurm_script.h"
 #include "client/cli/launch/ssh_scripts.h"
@@ -116,16 +117,14 @@ class SshLaunch {
     context_.out() << table.Render(context_.terminal()) << "coordinator: " << record_.coordinator
                    << ", its data: " << record_.data
                    << "\nuse it:  export ESPALIER_HOME=" << LaunchHome(home_, record_.id)
-                   << "\nstop it: espalier launch ssh " << Printable(hosts_file_) << " --stop"
-                   << std::endl;
+                   << "\nstop it: " << Call() << " --stop" << std::endl;
   }
 
   absl::Status Stop() {
     auto record = ReadLaunchRecord(home_, record_.id);
     if (absl::IsNotFound(record.status())) {
-      return absl::NotFoundError(absl::StrCat("nothing is running of ", hosts_file_,
-                                              "; `espalier launch ssh ", hosts_file_,
-                                              "` starts it"));
+      return absl::NotFoundError(
+          absl::StrCat("nothing is running of ", hosts_file_, "; `", Call(), "` starts it"));
     }
     if (!record.ok()) return record.status();
     record_ = *std::move(record);
@@ -134,15 +133,17 @@ class SshLaunch {
   }
 
  private:
+  // For people to copy.
+  std::string Call() const { return "espalier launch ssh " + Printable(ShellQuote(hosts_file_)); }
+
   // The launch of this hosts file that the record is of.
   absl::Status RunsAlready() {
     auto before = ReadLaunchRecord(home_, record_.id);
     if (!before.ok() && !absl::IsNotFound(before.status())) return before.status();
     const std::string coordinator = before.ok() ? before->coordinator : "";
-    return absl::AlreadyExistsError(
-        absl::StrCat(hosts_file_, " has been launched already; its coordinator: ",
-                     coordinator.empty() ? "not ready" : coordinator,
-                     "; stop it: espalier launch ssh ", hosts_file_, " --stop"));
+    return absl::AlreadyExistsError(absl::StrCat(
+        hosts_file_, " has been launched already; its coordinator: ",
+        coordinator.empty() ? "not ready" : coordinator, "; stop it: ", Call(), " --stop"));
   }
 
   bool Interrupted() {
@@ -200,11 +201,12 @@ class SshLaunch {
     return AllErrors(shell_.Run(calls, kCopySeconds));
   }
 
+  // As a word of a script, with what scripts expand.
   std::string Program(const std::string& name) const {
-    if (context_.flags().Has("remote-bin")) {
-      return absl::StrCat(context_.flags().Text("remote-bin"), "/", name);
-    }
-    return absl::StrCat(BundleFolder(bundle_.key), "/", name);
+    const std::string folder = context_.flags().Has("remote-bin")
+                                   ? context_.flags().Text("remote-bin")
+                                   : BundleFolder(bundle_.key);
+    return absl::StrCat("\"", folder, "/", name, "\"");
   }
 
   RemoteProcess ProcessOf(const std::string& name, const std::string& program, bool systemd) const {
@@ -247,7 +249,7 @@ class SshLaunch {
     if (here) {
       auto program = FindProgram(context_.env().program, "server", "espalierd");
       if (!program.ok()) return program.status();
-      process.program = *program;
+      process.program = ShellQuote(*program);
     }
     process.flags = {"--data-dir=" + context_.flags().Text("data-dir", "{LAUNCH}/data"),
                      "--tls=auto", "--listen=0.0.0.0:0",

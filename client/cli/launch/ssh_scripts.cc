@@ -101,10 +101,11 @@ std::string UnpackScript(const std::string& bundle_key) {
 }
 
 std::string StartScript(const RemoteProcess& process) {
-  std::string command = absl::StrCat("\"", process.program, "\"");
+  std::string command = process.program;
   for (const std::string& flag : process.flags) {
     const std::string quoted = ShellQuote(flag);
-    // {LAUNCH} expands in double quotes; launches' flags have no other special characters there.
+    // {LAUNCH} expands in double quotes. Nothing else does: SshLaunch::ReadHosts has checked
+    // --data-dir, and the other flags with {LAUNCH} are the launch's own.
     absl::StrAppend(
         &command, " ",
         flag.find("{LAUNCH}") == std::string::npos

@@ -28,7 +28,7 @@ struct ProcessName {
 
 // A process that goes on after the connection, with its output in a log.
 struct RemoteProcess : ProcessName {
-  std::string program;             // a path, which scripts expand
+  std::string program;             // a word of the script, quoted
   std::vector<std::string> flags;  // {LAUNCH} stands for its folder
   std::string secret;    // content of the file {LAUNCH}/NAME.secret, which only the user reads
   bool systemd = false;  // as a unit of the user's systemd
