@@ -1,21 +1,14 @@
 #include "client/cli/launch/launch_record.h"
 
-#include <fcntl.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/sha256.h"
+#include "client/cli/launch/whole_file.h"
 
 namespace espalier {
 namespace {
@@ -24,40 +17,6 @@ namespace fs = std::filesystem;
 
 std::string PathOf(const std::string& home, const std::string& id) {
   return absl::StrCat(LaunchHome(home, id), "/record.json");
-}
-
-// Writes a file that only the user may read; the whole of it, or nothing. AlreadyExists if it
-// exists and `replace` is false.
-absl::Status Write(const std::string& path, const std::string& text, bool replace = true) {
-  const auto cannot = [&](const std::string& what, int number) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot write ", path, ": ", what, ": ", std::strerror(number)));
-  };
-  const fs::path folder = fs::path(path).parent_path();
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (!error) fs::permissions(folder, fs::perms::owner_all, error);
-  if (error) return cannot(folder.string(), error.value());
-  std::string next = path + ".XXXXXX";
-  const int file = mkostemp(next.data(), O_CLOEXEC);  // of mode 0600
-  if (file < 0) return cannot(next, errno);
-  const absl::Cleanup remove = [&] { unlink(next.c_str()); };
-  size_t done = 0;
-  int failed = 0;
-  while (done < text.size() && failed == 0) {
-    const ssize_t n = write(file, text.data() + done, text.size() - done);
-    if (n > 0) done += static_cast<size_t>(n);
-    if (n < 0 && errno != EINTR) failed = errno;
-  }
-  // A power cut must not leave an empty file: it says what to stop.
-  if (failed == 0 && fsync(file) != 0) failed = errno;
-  if (close(file) != 0 && failed == 0) failed = errno;
-  if (failed != 0) return cannot(next, failed);
-  const int made = replace ? rename(next.c_str(), path.c_str()) : link(next.c_str(), path.c_str());
-  if (made != 0 && !replace && errno == EEXIST) {
-    return absl::AlreadyExistsError(absl::StrCat(path, " exists already"));
-  }
-  return made == 0 ? absl::OkStatus() : cannot("as " + next, errno);
 }
 
 }  // namespace
@@ -121,11 +80,11 @@ std::string Encode(const LaunchRecord& record) {
 }  // namespace
 
 absl::Status ClaimLaunch(const std::string& home, const LaunchRecord& record) {
-  return Write(PathOf(home, record.id), Encode(record), /*replace=*/false);
+  return WriteWholeFile(PathOf(home, record.id), Encode(record), /*replace=*/false);
 }
 
 absl::Status WriteLaunchRecord(const std::string& home, const LaunchRecord& record) {
-  return Write(PathOf(home, record.id), Encode(record));
+  return WriteWholeFile(PathOf(home, record.id), Encode(record));
 }
 
 absl::Status WriteLaunchHome(const std::string& home, const LaunchRecord& record,
@@ -135,9 +94,9 @@ absl::Status WriteLaunchHome(const std::string& home, const LaunchRecord& record
   connection["grpc"] = record.coordinator;
   connection["ca_file"] = folder + "/ca.pem";
   connection["token_file"] = folder + "/key";
-  absl::Status status = Write(folder + "/ca.pem", ca_pem);
-  if (status.ok()) status = Write(folder + "/key", key);
-  if (status.ok()) status = Write(folder + "/connection.json", connection.dump() + "\n");
+  absl::Status status = WriteWholeFile(folder + "/ca.pem", ca_pem);
+  if (status.ok()) status = WriteWholeFile(folder + "/key", key);
+  if (status.ok()) status = WriteWholeFile(folder + "/connection.json", connection.dump() + "\n");
   return status;
 }
 

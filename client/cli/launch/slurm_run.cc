@@ -19,6 +19,7 @@
 #include "client/cli/launch/slurm.h"
 #include "client/cli/launch/slurm_environment.h"
 #include "client/cli/launch/slurm_script.h"
+#include "client/cli/launch/slurm_training.h"
 #include "client/terminal/text.h"
 #include "proto/states.h"
 
@@ -202,13 +203,26 @@ class SlurmRun {
   absl::Status FindOrSubmit(const std::vector<std::string>& train) {
     auto client = own_->client();
     if (!client.ok()) return client.status();
-    // This folder is this batch job's own: a training that it has was submitted before a requeue.
     auto jobs = (*client)->ListJobs();
     if (!jobs.ok()) return jobs.status();
-    if (!jobs->empty()) {
-      const v1::Job& job = jobs->back();
-      training_ = job.id();
-      // It may have ended between the signal and the requeue.
+    auto known = ReadBatchTraining(home_);
+    if (!known.ok()) return known.status();
+    std::vector<KnownTraining> trainings;
+    for (const v1::Job& job : *jobs) trainings.push_back({job.id(), IsOver(job.state())});
+    training_ = TrainingToResume(*known, job_.id, job_.restarts, train, trainings);
+    for (const KnownTraining& other : trainings) {
+      if (other.is_over || other.id == training_) continue;
+      Say(context_, "warning",
+          absl::StrCat("warning: ", home_,
+                       " has a training that is not this batch job's and has "
+                       "not ended, job ",
+                       other.id, "; it goes on, too, while this one runs"));
+    }
+    BatchTraining own{job_.id, train, trainings.empty() ? "" : trainings.back().id, training_};
+    if (absl::Status s = WriteBatchTraining(home_, own); !s.ok()) return s;
+    if (!training_.empty()) {
+      const v1::Job& job = *std::find_if(jobs->begin(), jobs->end(),
+                                         [&](const v1::Job& one) { return one.id() == training_; });
       Say(context_, "resumed",
           absl::StrCat("run ", job_.restarts + 1, " of this batch job: job ", training_,
                        IsOver(job.state()) ? absl::StrCat(" has ended as ", StateName(job.state()))
@@ -249,7 +263,8 @@ class SlurmRun {
     if (!json.is_object() || !json.contains("job_id") || !json["job_id"].is_string()) {
       return absl::InternalError("`espalier train --json` named no job");
     }
-    training_ = json["job_id"].get<std::string>();
+    own.id = training_ = json["job_id"].get<std::string>();
+    if (absl::Status s = WriteBatchTraining(home_, own); !s.ok()) return s;
     Say(context_, "submitted", absl::StrCat("submitted job ", training_));
     return absl::OkStatus();
   }
