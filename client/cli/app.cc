@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/nearest.h"
 #include "base/net/private_file.h"
@@ -79,8 +81,15 @@ int ShowHelp(const Environment& env, const Command& c, bool json) {
   return kExitOk;
 }
 
+constexpr char kExitCodePayload[] = "espalier.exit_code";
+
 int CodeOf(const absl::Status& status) {
   if (status.ok()) return kExitOk;
+  int code = 0;
+  if (const auto payload = status.GetPayload(kExitCodePayload);
+      payload.has_value() && absl::SimpleAtoi(std::string(*payload), &code)) {
+    return code;
+  }
   if (IsInterrupted(status)) return kExitInterrupted;
   if (IsUsageError(status)) return kExitUsage;
   if (IsUnreachable(status)) return kExitUnreachable;
@@ -109,6 +118,12 @@ int Report(const Environment& env, const absl::Status& status, bool json,
 }
 
 }  // namespace
+
+absl::Status ProgramFailed(absl::string_view message, int exit_code) {
+  absl::Status status = absl::InternalError(message);
+  status.SetPayload(kExitCodePayload, absl::Cord(absl::StrCat(exit_code)));
+  return status;
+}
 
 std::vector<FlagSpec> CommonFlags() {
   return {

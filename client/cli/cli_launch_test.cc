@@ -51,6 +51,44 @@ TEST_F(CliTest, SlurmRunAndWorkerBelongIntoABatchJob) {
   EXPECT_THAT(err_.str(), HasSubstr("ESPALIER_COORDINATOR is not set"));
 }
 
+// Stand-ins for SLURM's tools in the PATH.
+class LaunchSlurmTest : public CliTest {
+ protected:
+  LaunchSlurmTest() { setenv("PATH", (home_ + "/bin:" + path_).c_str(), 1); }
+  ~LaunchSlurmTest() override { setenv("PATH", path_.c_str(), 1); }
+  void Tool(const std::string& name, const std::string& script) {
+    const std::filesystem::path path = home_ + "/bin/" + name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << "#!/bin/sh\n" << script << "\n";
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+
+  const std::string path_ = getenv("PATH");
+};
+
+TEST_F(LaunchSlurmTest, AJobOfAnotherClusterIsFollowedThere) {
+  Tool("sbatch", "cat > /dev/null; echo '42;far'");
+  Tool("scontrol",
+       "[ \"$*\" = '--clusters=far --oneliner show job 42' ] || exit 1\n"
+       "echo 'JobId=42 JobState=COMPLETED ExitCode=0:0'");
+  EXPECT_EQ(Run({"launch", "slurm", "--", "train", "--model=llama:tiny"}), kExitOk) << err_.str();
+  EXPECT_EQ(Run({"launch", "slurm", "--detach", "--", "train", "--model=llama:tiny"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr("squeue --clusters=far -j 42"));
+  EXPECT_THAT(out_.str(), HasSubstr("scancel --clusters=far 42"));
+}
+
+TEST_F(LaunchSlurmTest, ItEndsWithTheExitCodeOfTheJob) {
+  Tool("sbatch", "cat > /dev/null; echo 42");
+  for (const auto& [field, code] : {std::pair<const char*, int>{"3:0", 3},
+                                    {"0:9", 137},
+                                    {"0:0", kExitFailed},
+                                    {"", kExitFailed}}) {
+    Tool("scontrol", absl::StrCat("echo 'JobId=42 JobState=FAILED ExitCode=", field, "'"));
+    EXPECT_EQ(Run({"launch", "slurm", "--", "train", "--model=llama:tiny"}), code) << field;
+    EXPECT_THAT(err_.str(), HasSubstr("SLURM job 42 has ended as FAILED"));
+  }
+}
+
 TEST_F(CliTest, LaunchSshNeedsPrograms) {
   std::ofstream(home_ + "/hosts") << "a\n";
   EXPECT_EQ(Run({"launch", "ssh", home_ + "/hosts"}), kExitFailed);

@@ -137,6 +137,10 @@ enum ExitCode {
   kExitBrokenPipe = 141,   // as shells report SIGPIPE
 };
 
+// The status of a command whose part was another program that has failed: it ends with that one's
+// exit code.
+absl::Status ProgramFailed(absl::string_view message, int exit_code);
+
 // Runs the command line `args` (without the program's name) and returns its exit code. Output that
 // could not be written is a failure even if the command succeeded; if its reader is gone, a silent
 // one.

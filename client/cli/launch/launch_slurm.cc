@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -64,6 +65,26 @@ std::string Field(const std::string& text, const std::string& name) {
   return value;
 }
 
+// As sbatch names it: of this cluster, or of another one (--clusters, SBATCH_CLUSTERS).
+struct SubmittedJob {
+  std::string id;
+  std::string cluster;  // empty: this one
+
+  // A command for it, as people type it.
+  std::string Call(const std::string& tool, const std::string& before_id = "") const {
+    return absl::StrCat(tool, cluster.empty() ? "" : " --clusters=" + cluster, " ", before_id, id);
+  }
+};
+
+// The exit code of a job that has not COMPLETED, of scontrol's "CODE:SIGNAL"; not 0.
+int ExitCodeOf(const std::string& field) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(field, absl::MaxSplits(':', 1));
+  int code = 0, signal = 0;
+  if (absl::SimpleAtoi(parts.first, &code) && code > 0) return code;
+  if (absl::SimpleAtoi(parts.second, &signal) && signal > 0) return 128 + signal;
+  return kExitFailed;
+}
+
 bool IsLast(const std::string& state) {
   static constexpr const char* kLast[] = {"COMPLETED", "FAILED",    "CANCELLED",
                                           "TIMEOUT",   "NODE_FAIL", "OUT_OF_MEMORY",
@@ -94,19 +115,22 @@ class Tail {
   size_t shown_ = 0;
 };
 
-absl::Status FollowBatchJob(Context& context, const std::string& id) {
+absl::Status FollowBatchJob(Context& context, const SubmittedJob& job) {
   SignalQueue signals;
   Tail tail(&context);
+  const std::string& id = job.id;
+  const absl::Status left = InterruptedError(
+      absl::StrCat("job ", id, " goes on; stop it: ", Printable(job.Call("scancel"))));
+  std::vector<std::string> show = {"scontrol", "--oneliner", "show", "job", id};
+  if (!job.cluster.empty()) show.insert(show.begin() + 1, "--clusters=" + job.cluster);
   std::string shown, path;
   for (int failures = 0;;) {
-    auto answer = RunTool({"scontrol", "--oneliner", "show", "job", id});
+    auto answer = RunTool(show);
     if (!answer.ok()) return answer.status();
     const std::string state = Field(answer->out, "JobState");
     if (answer->code != 0 || state.empty()) {
       if (++failures < kMostFailures) {
-        if (signals.Wait(kPollMilliseconds) != 0) {
-          return InterruptedError(absl::StrCat("job ", id, " goes on; stop it: scancel ", id));
-        }
+        if (signals.Wait(kPollMilliseconds) != 0) return left;
         continue;
       }
       return absl::UnavailableError(absl::StrCat(
@@ -136,13 +160,13 @@ absl::Status FollowBatchJob(Context& context, const std::string& id) {
     tail.Show(path);
     if (IsLast(state)) {
       if (state == "COMPLETED") return absl::OkStatus();
-      return absl::InternalError(absl::StrCat("SLURM job ", id, " has ended as ", state,
-                                              ", exit code ", Field(answer->out, "ExitCode"),
-                                              "; its output: ", path));
+      const std::string code = Field(answer->out, "ExitCode");
+      return ProgramFailed(
+          absl::StrCat("SLURM job ", id, " has ended as ", Printable(state), ", exit code ",
+                       Printable(code), "; its output: ", Printable(path)),
+          ExitCodeOf(code));
     }
-    if (signals.Wait(kPollMilliseconds) != 0) {
-      return InterruptedError(absl::StrCat("job ", id, " goes on; stop it: scancel ", id));
-    }
+    if (signals.Wait(kPollMilliseconds) != 0) return left;
   }
 }
 
@@ -159,7 +183,10 @@ absl::Status LaunchSlurm(Context& context, std::vector<std::string> words) {
                      Printable(answer->err, true)));
   }
   // "ID" or "ID;CLUSTER".
-  const std::string id = answer->out.substr(0, answer->out.find(';'));
+  SubmittedJob job;
+  job.id = answer->out.substr(0, answer->out.find(';'));
+  job.cluster = answer->out.substr(std::min(answer->out.size(), job.id.size() + 1));
+  const std::string& id = job.id;
   int64_t number = 0;
   if (!absl::SimpleAtoi(id, &number)) {
     return absl::InternalError(
@@ -170,13 +197,14 @@ absl::Status LaunchSlurm(Context& context, std::vector<std::string> words) {
                   << (context.flags().Has("detach") ? "" : "; Ctrl-C leaves it running")
                   << std::endl;
   }
-  if (!context.flags().Has("detach")) return FollowBatchJob(context, id);
+  if (!context.flags().Has("detach")) return FollowBatchJob(context, job);
   if (context.json()) {
     nlohmann::ordered_json json;
     json["slurm_job"] = id;
     context.Document(json);
   } else {
-    context.out() << "see it:  squeue -j " << id << "\nstop it: scancel " << id << std::endl;
+    context.out() << "see it:  " << Printable(job.Call("squeue", "-j "))
+                  << "\nstop it: " << Printable(job.Call("scancel")) << std::endl;
   }
   return absl::OkStatus();
 }

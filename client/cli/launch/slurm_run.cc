@@ -253,8 +253,9 @@ class SlurmRun {
     }
     const std::string errors = (*submission)->errors();
     if ((*submission)->exit_code() != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the training was not submitted:\n  ", Printable(errors, true)));
+      return ProgramFailed(
+          absl::StrCat("the training was not submitted:\n  ", Printable(errors, true)),
+          (*submission)->exit_code());
     }
     // One document per line; the last one is the submission.
     const std::vector<std::string> lines =
@@ -280,7 +281,12 @@ class SlurmRun {
     absl::Status status = Until([&] { return watch_->Ended(); }, 1e9, "the training");
     if (!status.ok()) return status;
     if (watch_->exit_code() == 0) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat("job ", training_, " has not succeeded"));
+    if (watch_->exit_code() == kExitFailed) {
+      return absl::InternalError(absl::StrCat("job ", training_, " has not succeeded"));
+    }
+    return ProgramFailed(absl::StrCat("`espalier jobs watch ", training_, "` failed (exit code ",
+                                      watch_->exit_code(), ")"),
+                         watch_->exit_code());
   }
 
   // After USR1, without blocking: a checkpoint, then `scontrol requeue`.
