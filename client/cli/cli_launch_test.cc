@@ -89,6 +89,26 @@ TEST_F(LaunchSlurmTest, ItEndsWithTheExitCodeOfTheJob) {
   }
 }
 
+TEST_F(CliTest, FlagsOfAnotherVerbAreRefused) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"launch", "slurm", "--trusted-network", "--", "train"},
+       "--trusted-network applies to launch ssh, not to launch slurm"},
+      {{"launch", "ssh", "hosts", "--nodes=4"},
+       "--nodes applies to launch slurm, not to launch ssh"},
+      {{"launch", "ssh", "hosts", "--detach"},
+       "--detach applies to launch slurm, not to launch ssh"},
+      {{"slurm", "script", "--timeout=9", "--", "train"},
+       "--timeout applies to slurm run, not to slurm script"},
+      {{"slurm", "worker", "--nodes=2"}, "--nodes applies to slurm script, not to slurm worker"},
+      {{"slurm", "run", "--trusted-network", "--", "train"},
+       "--trusted-network applies to slurm worker, not to slurm run"},
+  };
+  for (const auto& [args, message] : cases) {
+    EXPECT_EQ(Run(args), kExitUsage);
+    EXPECT_THAT(err_.str(), HasSubstr(message));
+  }
+}
+
 TEST_F(CliTest, LaunchSshNeedsPrograms) {
   std::ofstream(home_ + "/hosts") << "a\n";
   EXPECT_EQ(Run({"launch", "ssh", home_ + "/hosts"}), kExitFailed);

@@ -1,4 +1,6 @@
 // `espalier launch`.
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/nearest.h"
 #include "client/cli/launch/launch.h"
@@ -8,13 +10,42 @@
 namespace espalier {
 namespace {
 
+std::vector<FlagSpec> FlagsOfSlurm() {
+  std::vector<FlagSpec> flags = SlurmScriptFlags();
+  flags.push_back({"detach", FlagType::kSwitch, "", "return once it is submitted"});
+  return flags;
+}
+
+std::vector<FlagSpec> FlagsOfSsh() {
+  return {{"stop", FlagType::kSwitch, "", "stop what was started for this hosts file"},
+          {"coordinator-here", FlagType::kSwitch, "",
+           "start the coordinator on this host, not on the first of the file"},
+          {"bundle", FlagType::kText, "FILE|FOLDER",
+           "the programs that are copied, as deploy/bundle.sh packs them (those of which "
+           "this program is part)"},
+          {"remote-bin", FlagType::kText, "FOLDER",
+           "the programs are in this folder of the hosts; nothing is copied"},
+          {"data-dir", FlagType::kText, "FOLDER",
+           "the coordinator's data folder, on its host (one in ~/.espalier/launch)"},
+          {"trusted-network", FlagType::kSwitch, "",
+           "tensors pass in clear between hosts, as NCCL needs it"},
+          {"ssh", FlagType::kText, "COMMAND", "the client and its options (ssh)"},
+          {"timeout", FlagType::kNumber, "SECONDS", "how long the workers may take to join (120)",
+           0, 1}};
+}
+
 absl::Status RunLaunch(Context& context) {
   const std::vector<std::string>& words = context.flags().positional();
   const std::string verb = words.empty() ? "" : words[0];
   std::vector<std::string> rest;
   if (!words.empty()) rest.assign(words.begin() + 1, words.end());
-  if (verb == "slurm") return LaunchSlurm(context, std::move(rest));
-  if (verb == "ssh") return LaunchSsh(context, rest);
+  if (verb == "slurm" || verb == "ssh") {
+    const std::string command = "launch " + verb;
+    absl::Status owned = CheckOwner(context.flags(), FlagsOfSlurm(), "launch slurm", command);
+    if (owned.ok()) owned = CheckOwner(context.flags(), FlagsOfSsh(), "launch ssh", command);
+    if (!owned.ok()) return owned;
+    return verb == "slurm" ? LaunchSlurm(context, std::move(rest)) : LaunchSsh(context, rest);
+  }
   const std::string near = Nearest(verb, {"slurm", "ssh"});
   return UsageError(absl::StrCat(
       verb.empty() ? "missing: where" : absl::StrCat("launch ", Printable(verb)),
@@ -36,26 +67,12 @@ Command LaunchCommand() {
       "ssh copies the programs to the hosts of a file (a line: host [slots=N] "
       "[devices=cuda:0,cuda:1]), starts\na coordinator on the first one and workers on all, and "
       "trains. --stop ends what it has started.";
-  c.flags = SlurmScriptFlags();
-  for (FlagSpec& flag : c.flags) flag.doc = "of slurm: " + flag.doc;
-  for (const FlagSpec& flag : std::vector<FlagSpec>{
-           {"detach", FlagType::kSwitch, "", "of slurm: return once it is submitted"},
-           {"stop", FlagType::kSwitch, "", "of ssh: stop what was started for this hosts file"},
-           {"coordinator-here", FlagType::kSwitch, "",
-            "of ssh: start the coordinator on this host, not on the first of the file"},
-           {"bundle", FlagType::kText, "FILE|FOLDER",
-            "of ssh: the programs that are copied, as deploy/bundle.sh packs them (those of which "
-            "this program is part)"},
-           {"remote-bin", FlagType::kText, "FOLDER",
-            "of ssh: the programs are in this folder of the hosts; nothing is copied"},
-           {"data-dir", FlagType::kText, "FOLDER",
-            "of ssh: the coordinator's data folder, on its host (one in ~/.espalier/launch)"},
-           {"trusted-network", FlagType::kSwitch, "",
-            "of ssh: tensors pass in clear between hosts, as NCCL needs it"},
-           {"ssh", FlagType::kText, "COMMAND", "of ssh: the client and its options (ssh)"},
-           {"timeout", FlagType::kNumber, "SECONDS",
-            "of ssh: how long the workers may take to join (120)", 0, 1}}) {
-    c.flags.push_back(flag);
+  for (const auto& [verb, flags] :
+       {std::pair("slurm", FlagsOfSlurm()), std::pair("ssh", FlagsOfSsh())}) {
+    for (FlagSpec flag : flags) {
+      flag.doc = absl::StrCat("of ", verb, ": ", flag.doc);
+      c.flags.push_back(std::move(flag));
+    }
   }
   c.examples = {
       {"a training on two nodes",

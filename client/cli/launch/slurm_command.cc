@@ -1,5 +1,7 @@
 // `espalier slurm script`, and what the batch file calls.
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/nearest.h"
@@ -25,12 +27,33 @@ absl::Status PrintScript(Context& context, std::vector<std::string> words) {
   return absl::OkStatus();
 }
 
+std::vector<FlagSpec> RunFlags() {
+  return {{"workers", FlagType::kText, "COMMAND",
+           "of run: the command line that starts the workers with srun"},
+          {"timeout", FlagType::kNumber, "SECONDS",
+           "of run: how long the workers may take to join (300)", 0, 1}};
+}
+
+std::vector<FlagSpec> WorkerFlags() {
+  return {{"trusted-network", FlagType::kSwitch, "",
+           "of worker: tensors pass in clear between nodes, as NCCL needs it"}};
+}
+
 absl::Status RunSlurm(Context& context) {
   const std::vector<std::string>& words = context.flags().positional();
   const std::string verb = words.empty() ? "" : words[0];
   const std::vector<std::string> verbs = {"script", "run", "worker"};
   std::vector<std::string> rest;
   if (!words.empty()) rest.assign(words.begin() + 1, words.end());
+  const std::pair<const char*, std::vector<FlagSpec>> owners[] = {
+      {"slurm script", SlurmScriptFlags()},
+      {"slurm run", RunFlags()},
+      {"slurm worker", WorkerFlags()}};
+  for (const auto& [owner, flags] : owners) {
+    if (std::find(verbs.begin(), verbs.end(), verb) == verbs.end()) break;
+    absl::Status s = CheckOwner(context.flags(), flags, owner, "slurm " + verb);
+    if (!s.ok()) return s;
+  }
   if (verb == "script") return PrintScript(context, std::move(rest));
   if (verb == "run") return RunSlurmJob(context, rest);
   if (verb == "worker") return RunSlurmWorker(context);
@@ -55,12 +78,9 @@ Command SlurmCommand() {
       "calls: "
       "they find nodes, cores,\nmemory and GPUs in SLURM's environment.";
   c.flags = SlurmScriptFlags();
-  c.flags.push_back({"workers", FlagType::kText, "COMMAND",
-                     "of run: the command line that starts the workers with srun"});
-  c.flags.push_back({"timeout", FlagType::kNumber, "SECONDS",
-                     "of run: how long the workers may take to join (300)", 0, 1});
-  c.flags.push_back({"trusted-network", FlagType::kSwitch, "",
-                     "of worker: tensors pass in clear between nodes, as NCCL needs it"});
+  for (const std::vector<FlagSpec>& flags : {RunFlags(), WorkerFlags()}) {
+    c.flags.insert(c.flags.end(), flags.begin(), flags.end());
+  }
   c.examples = {
       {"two nodes with two GPUs each",
        "espalier slurm script --nodes=2 --gpus=2 --cpus-per-task=4 --mem=16G --time=1:00:00 -- "

@@ -73,6 +73,16 @@ absl::Status CheckTrainWords(const std::vector<std::string>& words, bool batch) 
   return absl::OkStatus();
 }
 
+absl::Status CheckOwner(const ParsedFlags& flags, const std::vector<FlagSpec>& specs,
+                        const std::string& wanted, const std::string& command) {
+  if (wanted == command) return absl::OkStatus();
+  for (const FlagSpec& spec : specs) {
+    if (!flags.Has(spec.name)) continue;
+    return UsageError(absl::StrCat("--", spec.name, " applies to ", wanted, ", not to ", command));
+  }
+  return absl::OkStatus();
+}
+
 std::vector<FlagSpec> SlurmScriptFlags() {
   return {
       {"nodes", FlagType::kInt, "N", "nodes (1)", 'N', 1, 65536},

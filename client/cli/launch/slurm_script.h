@@ -34,6 +34,11 @@ absl::StatusOr<SlurmScript> ReadSlurmScript(const Context& context, std::vector<
 // `batch`: that a batch job can follow.
 absl::Status CheckTrainWords(const std::vector<std::string>& words, bool batch);
 
+// Returns a usage error if a flag of `specs`, which are `wanted`'s ("launch slurm"), is given to
+// another command: it would do nothing there.
+absl::Status CheckOwner(const ParsedFlags& flags, const std::vector<FlagSpec>& specs,
+                        const std::string& wanted, const std::string& command);
+
 std::string RenderSlurmScript(const SlurmScript& script);
 
 }  // namespace espalier
