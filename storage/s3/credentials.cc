@@ -215,7 +215,7 @@ absl::StatusOr<Credentials> OfContainer(const CredentialTools& tools) {
   const absl::Status asked = Retry(tools.retry, *tools.pauses, [&]() -> absl::Status {
     const absl::StatusOr<HttpResponse> response = tools.http->Send(request);
     if (!response.ok()) return response.status();
-    if (response->status >= 500) {
+    if (response->status >= 500 || response->status == 429) {
       return absl::UnavailableError(absl::StrCat(place, " answers ", response->status));
     }
     if (response->status != 200) {
@@ -259,20 +259,31 @@ absl::StatusOr<Credentials> FindCredentials(const CredentialTools& tools) {
                    absl::StrJoin(looked, ", ")));
 }
 
+bool CredentialCache::HasValid() const {
+  return !current_.access_key_id.empty() && tools_.pauses->Now() < current_.expires;
+}
+
 absl::StatusOr<Credentials> CredentialCache::Get() {
-  absl::MutexLock lock(&mutex_);
-  const absl::Time now = tools_.pauses->Now();
-  const bool have = !current_.access_key_id.empty() && now < current_.expires;
-  if (have && (now + kBeforeExpiry < current_.expires || now < look_again_)) return current_;
-  absl::StatusOr<Credentials> found = FindCredentials(tools_);
-  if (found.ok()) {
-    current_ = *found;
-    look_again_ = absl::InfinitePast();
-    return found;
+  {
+    absl::MutexLock lock(&mutex_);
+    while (true) {
+      const absl::Time now = tools_.pauses->Now();
+      const bool lasts = now + kBeforeExpiry < current_.expires;
+      // A service that does not answer holds up one caller while there are valid ones.
+      if (HasValid() && (lasts || now < look_again_ || looking_)) return current_;
+      if (!looking_) break;
+      looked_.Wait(&mutex_);
+    }
+    looking_ = true;
   }
-  if (!have) return found;
-  look_again_ = now + kBetweenLooks;  // the old ones still last a little
-  return current_;
+  absl::StatusOr<Credentials> found = FindCredentials(tools_);
+  absl::MutexLock lock(&mutex_);
+  looking_ = false;
+  looked_.SignalAll();
+  // Also after success: a service may hand out its old ones until shortly before they end.
+  look_again_ = tools_.pauses->Now() + kBetweenLooks;
+  if (found.ok()) current_ = *found;
+  return !found.ok() && HasValid() ? current_ : found;
 }
 
 void CredentialCache::Refused(const Credentials& credentials) {

@@ -47,8 +47,12 @@ class CredentialCache {
   void Refused(const Credentials& credentials);
 
  private:
+  bool HasValid() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const CredentialTools tools_;
   absl::Mutex mutex_;
+  absl::CondVar looked_;
+  bool looking_ ABSL_GUARDED_BY(mutex_) = false;  // a caller does, without the mutex
   Credentials current_ ABSL_GUARDED_BY(mutex_);
   absl::Time look_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };

@@ -5,7 +5,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "storage/s3/fake_world.h"
 
 namespace espalier::s3 {
@@ -189,6 +191,52 @@ TEST_F(CredentialsTest, OldOnesServeUntilTheyExpireIfThereAreNoNewOnes) {
   EXPECT_EQ(http_.requests.size(), asked);  // not at each use
   pauses_.now += absl::Minutes(4);
   EXPECT_THAT(Text(cache.Get()), HasSubstr("the instance's role"));
+}
+
+// Services that hand out credentials may do so until shortly before these end.
+TEST_F(CredentialsTest, ThoseThatEndSoonAreNotLookedUpForEachUse) {
+  AddInstance(Json("first", pauses_.now + absl::Minutes(4)));
+  CredentialCache cache(Tools());
+  EXPECT_EQ(Text(cache.Get()), "first s t");
+  const size_t asked = http_.requests.size();
+  EXPECT_EQ(Text(cache.Get()), "first s t");
+  EXPECT_EQ(http_.requests.size(), asked);
+  pauses_.now += absl::Minutes(1);
+  AddInstance(Json("second", pauses_.now + absl::Hours(6)));
+  EXPECT_EQ(Text(cache.Get()), "second s t");
+}
+
+TEST_F(CredentialsTest, ValidOnesAreNotWithheldWhileNewOnesAreLookedUp) {
+  AddInstance(Json("first", pauses_.now + absl::Hours(1)));
+  CredentialCache cache(Tools());
+  EXPECT_EQ(Text(cache.Get()), "first s t");
+  pauses_.now += absl::Minutes(57);
+  absl::Notification asked, answers;
+  http_.Add("PUT http://169.254.169.254/latest/api/token", [&](const HttpRequest&) {
+    asked.Notify();
+    answers.WaitForNotification();
+    return HttpResponse{200, {}, "imds-token"};
+  });
+  std::thread looks([&] { EXPECT_EQ(Text(cache.Get()), "first s t"); });
+  asked.WaitForNotification();
+  EXPECT_EQ(Text(cache.Get()), "first s t");
+  answers.Notify();
+  looks.join();
+}
+
+// It may answer again soon; "there are no credentials" would end the job.
+TEST_F(CredentialsTest, AServiceThatIsThereAndFailsIsAskedAgain) {
+  AddInstance(Json("instance", pauses_.now + absl::Hours(1)));
+  const std::string url = "http://169.254.169.254/latest/meta-data/iam/security-credentials/";
+  for (const int status : {500, 503, 429}) {
+    http_.Add("GET " + url, status, "");
+    EXPECT_THAT(Found(), AllOf(HasSubstr("UNAVAILABLE"), HasSubstr(absl::StrCat(status))));
+  }
+  http_.Add("GET " + url, 404, "");
+  EXPECT_THAT(Found(), HasSubstr("FAILED_PRECONDITION")) << "it has no role";
+  variables_["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = "http://localhost:1234/x";
+  http_.Add("GET http://localhost:1234/x", 429, "");
+  EXPECT_THAT(Found(), HasSubstr("UNAVAILABLE"));
 }
 
 TEST_F(CredentialsTest, RefusedOnesAreLookedUpAnew) {

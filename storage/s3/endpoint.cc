@@ -124,6 +124,7 @@ absl::StatusOr<Endpoint> FindEndpoint(const Environment& environment, FileSystem
     if (region.empty()) region = "us-east-1";
   } else if (region.empty()) {
     absl::StatusOr<std::string> found = InstanceMetadata(environment, http).Region();
+    if (absl::IsUnavailable(found.status())) return found.status();
     if (!found.ok()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the bucket's region is not known: set AWS_REGION, or AWS_ENDPOINT_URL_S3 for an S3 "

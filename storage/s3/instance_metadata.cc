@@ -33,8 +33,14 @@ absl::StatusOr<std::string> InstanceMetadata::Get(const std::string& path) {
       response = http_.Send(request);
       if (response.ok() && response->status < 500) break;
     }
+    // Once it gave a token it is there, and what fails may pass.
+    const bool there = !token_.empty();
     if (!response.ok() && absl::IsUnavailable(response.status())) {
-      return absl::NotFoundError(absl::StrCat("no answer from ", url_));
+      const std::string problem = absl::StrCat("no answer from ", url_);
+      return there ? absl::UnavailableError(problem) : absl::NotFoundError(problem);
+    }
+    if (there && response.ok() && (response->status >= 500 || response->status == 429)) {
+      return absl::UnavailableError(absl::StrCat(request.url, " answers ", response->status));
     }
     return response;
   };

@@ -110,6 +110,9 @@ std::string CodeOf(const absl::Status& status) {
   return payload.has_value() ? std::string(*payload) : "";
 }
 
-bool IsStaleCredentials(const absl::Status& status) { return IsOneOf(CodeOf(status), kStale); }
+bool IsStaleCredentials(const absl::Status& status) {
+  // The place where they are from may have others by now: keys are rotated, and old ones deleted.
+  return IsOneOf(CodeOf(status), kStale) || CodeOf(status) == "InvalidAccessKeyId";
+}
 
 }  // namespace espalier::s3
