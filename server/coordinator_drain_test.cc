@@ -1,7 +1,9 @@
 // Workers that are about to leave, and the jobs that train on them.
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "server/coordinator_fixture.h"
+#include "server/metrics/metrics.h"
 
 namespace espalier {
 namespace {
@@ -109,6 +111,10 @@ TEST_F(CoordinatorDrainTest, AJobWaitsForAnotherWorkerAndGoesOnAtThatStep) {
   }));
   EXPECT_EQ(Get(id).job().attempts(), 1);
   EXPECT_EQ(InfoOf("fake-1").state(), v1::WorkerInfo::DRAINING);
+  EXPECT_TRUE(Eventually([&] {
+    return absl::StrContains(coordinator_->metrics().Expose(),
+                             "\nespalier_workers{state=\"draining\"} 1\n");
+  }));
 
   AddWorker();
   const v1::GetJobReply reply = WaitForEnd(id);
