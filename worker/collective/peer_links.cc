@@ -36,6 +36,8 @@ constexpr size_t kFingerprintDigits = 64;  // of SHA-256
 constexpr absl::Duration kGreetingWait = absl::Seconds(10);
 constexpr size_t kMostStrangers = 64;
 constexpr absl::Duration kRetryWait = absl::Milliseconds(100);
+// How long one address of a name is tried while there are others: a route for IPv6 may be dead.
+constexpr absl::Duration kAddressWait = absl::Seconds(2);
 constexpr absl::Duration kLongestPoll = absl::Seconds(1);
 constexpr char kWelcome = 'w';
 constexpr char kRoute[] =
@@ -165,6 +167,8 @@ class Meeting {
   struct Outgoing : Half {
     Addresses addresses{nullptr, &freeaddrinfo};
     const addrinfo* address = nullptr;  // that it tries
+    absl::Time try_until;               // while it connects
+    bool has_skipped = false;           // an address that has not refused, but not answered either
     absl::Time retry_at;
     std::string failure;  // the last
   };
@@ -176,11 +180,15 @@ class Meeting {
     const absl::Time now = absl::Now();
     absl::Time next = std::min(deadline_, now + kLongestPoll);
     for (auto& [rank, out] : outgoing_) {
-      if (out.stage != Stage::kWaiting) continue;
-      if (out.retry_at <= now) {
+      if (out.stage == Stage::kConnecting && out.try_until <= now) {
+        out.has_skipped = true;
+        if (absl::Status s = Refused(rank, &out, ETIMEDOUT); !s.ok()) return s;
+      }
+      if (out.stage == Stage::kWaiting && out.retry_at <= now) {
         if (absl::Status s = Dial(rank, &out); !s.ok()) return s;
       }
       if (out.stage == Stage::kWaiting) next = std::min(next, out.retry_at);
+      if (out.stage == Stage::kConnecting) next = std::min(next, out.try_until);
     }
     incoming_.remove_if([&](const Incoming& in) { return in.deadline <= now; });
     std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
@@ -218,6 +226,8 @@ class Meeting {
     if (error != 0 && error != EINPROGRESS) return Refused(rank, out, error);
     out->connecting = std::move(made);
     out->stage = Stage::kConnecting;
+    const bool is_only = out->address == out->addresses.get() && to.ai_next == nullptr;
+    out->try_until = is_only ? absl::InfiniteFuture() : absl::Now() + kAddressWait;
     out->events = POLLOUT;
     return absl::OkStatus();
   }
@@ -228,6 +238,11 @@ class Meeting {
     out->address = out->address->ai_next;
     Reset(out);
     if (out->address != nullptr) return absl::OkStatus();
+    if (out->has_skipped) {
+      out->has_skipped = false;
+      out->retry_at = absl::Now() + kRetryWait;
+      return absl::OkStatus();
+    }
     // Whoever publishes a port listens there, until its process ends.
     return CannotConnect(rank, *out, absl::StatusCode::kUnavailable);
   }

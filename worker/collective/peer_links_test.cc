@@ -4,11 +4,13 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -266,6 +268,51 @@ TEST_P(PeerLinksTest, RanksListenThoughNoInterfaceHasTheirAddress) {
     for (const Links& made : links) ASSERT_TRUE(made.ok()) << made.status();
     ExpectConnected(*links[0], *links[1], 0, 1);
   }
+}
+
+// Of a name's two addresses the first neither answers nor refuses, as where a route for IPv6 is
+// dead.
+TEST(PeerLinks, AnAddressThatDoesNotAnswerCostsTheMeetingLittle) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  ASSERT_EQ(getaddrinfo("localhost", "1", &hints, &found), 0);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
+  if (found->ai_family != AF_INET6 || found->ai_next == nullptr) {
+    GTEST_SKIP() << "localhost is not first an address of IPv6, then one of IPv4, here";
+  }
+  std::unique_ptr<RendezvousStore> store = NewInProcessStore();
+  std::vector<Descriptor> blockers;
+  // Its queue is full: the kernel drops who comes next.
+  const auto block = [&](PeerCard* card) {
+    card->host = "localhost";
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_addr = in6addr_loopback;
+    int port = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(card->port, &port));
+    address.sin6_port = htons(static_cast<uint16_t>(port));
+    const auto* to = reinterpret_cast<const sockaddr*>(&address);
+    const int on = 1;
+    const int listener = blockers.emplace_back(socket(AF_INET6, SOCK_STREAM, 0)).get();
+    setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+    ASSERT_EQ(bind(listener, to, sizeof(address)), 0);
+    ASSERT_EQ(listen(listener, 0), 0);
+    for (int i = 0; i < 3; ++i) {
+      const int dialed =
+          blockers.emplace_back(socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK, 0)).get();
+      connect(dialed, to, sizeof(address));
+    }
+  };
+  Changed blocked(*store, block);
+  Links links[2] = {absl::UnknownError(""), absl::UnknownError("")};
+  const absl::Time begin = absl::Now();
+  std::thread other([&] { links[1] = Connect(OptionsOf(1, 2, absl::Seconds(20)), *store); });
+  links[0] = Connect(OptionsOf(0, 2, absl::Seconds(20)), blocked);
+  other.join();
+  for (const Links& made : links) ASSERT_TRUE(made.ok()) << made.status();
+  ExpectConnected(*links[0], *links[1], 0, 1);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
 }
 
 TEST(PeerLinks, CardsAreRead) {
