@@ -166,13 +166,14 @@ class Plugin : public CudaPlugin {
   KernelStatus NewCommunicatorId(std::string* id_bytes) override { return NewNcclId(id_bytes); }
   std::unique_ptr<CudaCommunicator> CreateCommunicator(int device, const std::string& id_bytes,
                                                        int rank, int size,
+                                                       const std::function<bool()>& go_on,
                                                        std::string* error) override {
     DeviceContext* context = nullptr;
     if (const KernelStatus entered = Enter(device, &context); !entered.ok()) {
       *error = entered.error;
       return nullptr;
     }
-    return CreateNcclCommunicator(*context, id_bytes, rank, size, error);
+    return CreateNcclCommunicator(*context, id_bytes, rank, size, go_on, error);
   }
 
  private:

@@ -49,7 +49,9 @@ TEST_F(LoadTest, ADeviceThatIsNotThereIsAnErrorNotACrash) {
   EXPECT_FALSE(plugin->Synchronize(-1).ok());
   EXPECT_EQ(plugin->Stream(absent), nullptr);
   std::string error;
-  EXPECT_EQ(plugin->CreateCommunicator(absent, "", 0, 1, &error), nullptr);
+  EXPECT_EQ(plugin->CreateCommunicator(
+                absent, "", 0, 1, [] { return true; }, &error),
+            nullptr);
   EXPECT_FALSE(error.empty());
 }
 

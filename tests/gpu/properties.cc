@@ -192,8 +192,8 @@ std::string BoxIsCopied(CudaPlugin* plugin, int device, DType dtype, bool accumu
 std::string OneRankCollectives(CudaPlugin* plugin, int device) {
   std::string id, error;
   if (error = plugin->NewCommunicatorId(&id).error; !error.empty()) return error;
-  const std::unique_ptr<CudaCommunicator> group =
-      plugin->CreateCommunicator(device, id, 0, 1, &error);
+  const std::unique_ptr<CudaCommunicator> group = plugin->CreateCommunicator(
+      device, id, 0, 1, [] { return true; }, &error);
   if (group == nullptr) return error;
   const HostTensor x = Random(DType::kF32, {1000}, 1);
   HostTensor y = HostTensor::Zeros(x.spec);

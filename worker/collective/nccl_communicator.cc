@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "worker/collective/host_communicator.h"
 
 namespace espalier {
 namespace {
+
+constexpr absl::Duration kWatchEvery = absl::Seconds(1);
 
 class NcclCommunicator : public Communicator {
  public:
@@ -28,8 +33,17 @@ class NcclCommunicator : public Communicator {
         timeout_(timeout),
         monitor_(std::move(monitor)) {
     if (monitor_ != nullptr) monitor_->Watch([this](const absl::Status& s) { End(s); });
+    watch_ = std::thread([this] { EndWhatTakesTooLong(); });
   }
-  ~NcclCommunicator() override { monitor_.reset(); }
+  ~NcclCommunicator() override {
+    monitor_.reset();
+    {
+      absl::MutexLock lock(&mutex_);
+      closing_ = true;
+      closed_.Signal();
+    }
+    watch_.join();
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -76,15 +90,12 @@ class NcclCommunicator : public Communicator {
   }
 
   absl::Status Flush() override {
-    absl::Status done = device_.Synchronize();
+    const absl::Status done = Within([&] { return device_.Synchronize(); });
     absl::MutexLock lock(&mutex_);
     if (!ended_.ok()) return ended_;
     for (auto& [group, communicator] : groups_) {
       KernelStatus error = communicator->AsyncError();
-      if (!error.ok()) {
-        return absl::UnavailableError(
-            absl::StrCat("NCCL among ranks ", absl::StrJoin(group, ","), ": ", error.error));
-      }
+      if (!error.ok()) return Failed(group, error.error);
     }
     return done;
   }
@@ -95,9 +106,40 @@ class NcclCommunicator : public Communicator {
   // Ends pending and all later calls with `status`, unless they have already ended.
   void End(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
+    EndLocked(status);
+  }
+  void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!ended_.ok()) return;
     ended_ = status;
     for (auto& [group, communicator] : groups_) communicator->Abort();
+  }
+
+  // NCCL waits for its peers without end, and so does what waits for it.
+  template <typename Function>
+  std::invoke_result_t<Function> Within(Function function) {
+    {
+      absl::MutexLock lock(&mutex_);
+      due_ = absl::Now() + timeout_;
+    }
+    auto result = function();
+    absl::MutexLock lock(&mutex_);
+    due_ = absl::InfiniteFuture();
+    return result;
+  }
+  void EndWhatTakesTooLong() {
+    absl::MutexLock lock(&mutex_);
+    while (!closing_) {
+      if (absl::Now() >= due_) {
+        EndLocked(absl::DeadlineExceededError(
+            absl::StrCat("rank ", rank_,
+                         ": what its GPU computes and exchanges with other ranks has "
+                         "not ended within ",
+                         absl::FormatDuration(timeout_))));
+        due_ = absl::InfiniteFuture();
+      }
+      // Calls are many, so they do not wake this thread.
+      closed_.WaitWithTimeout(&mutex_, std::min(kWatchEvery, timeout_ / 4));
+    }
   }
 
   absl::StatusOr<CudaCommunicator*> Find(const Group& group, int me) {
@@ -109,7 +151,7 @@ class NcclCommunicator : public Communicator {
     }
     const std::string key = absl::StrCat("nccl/", absl::StrJoin(group, ","));
     std::string id;
-    // The id is published when all have arrived: Abort cannot interrupt waiting inside NCCL.
+    // The id is published when all have arrived: the store says which one has not.
     if (me == 0) {
       for (size_t other = 1; other < group.size(); ++other) {
         absl::StatusOr<std::string> there =
@@ -126,13 +168,26 @@ class NcclCommunicator : public Communicator {
       if (!got.ok()) return got.status();
       id = *std::move(got);
     }
+    const absl::Time deadline = absl::Now() + timeout_;
+    const auto go_on = [&] {
+      absl::MutexLock lock(&mutex_);
+      return ended_.ok() && absl::Now() < deadline;
+    };
     std::string error;
-    std::unique_ptr<CudaCommunicator> made =
-        plugin_->CreateCommunicator(ordinal_, id, me, static_cast<int>(group.size()), &error);
-    if (made == nullptr) return absl::UnavailableError(absl::StrCat("NCCL: ", error));
+    std::unique_ptr<CudaCommunicator> made = plugin_->CreateCommunicator(
+        ordinal_, id, me, static_cast<int>(group.size()), go_on, &error);
     absl::MutexLock lock(&mutex_);
-    if (!ended_.ok()) made->Abort();
+    if (!ended_.ok()) {
+      if (made != nullptr) made->Abort();
+      return ended_;
+    }
+    if (made == nullptr) return Failed(group, error);
     return (groups_[group] = std::move(made)).get();
+  }
+
+  static absl::Status Failed(const Group& group, const std::string& error) {
+    return absl::UnavailableError(
+        absl::StrCat("NCCL among ranks ", absl::StrJoin(group, ","), ": ", error));
   }
 
   template <typename Function>
@@ -144,10 +199,11 @@ class NcclCommunicator : public Communicator {
     }
     absl::StatusOr<CudaCommunicator*> communicator = Find(group, me);
     if (!communicator.ok()) return communicator.status();
-    KernelStatus status = function(**communicator, me);
+    const KernelStatus status = Within([&] { return function(**communicator, me); });
     if (status.ok()) return absl::OkStatus();
-    return absl::UnavailableError(
-        absl::StrCat("NCCL among ranks ", absl::StrJoin(group, ","), ": ", status.error));
+    // A call that End has ended says why.
+    absl::MutexLock lock(&mutex_);
+    return ended_.ok() ? Failed(group, status.error) : ended_;
   }
 
   CudaPlugin* const plugin_;
@@ -160,8 +216,12 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<PeerMonitor> monitor_;
 
   absl::Mutex mutex_;
+  absl::CondVar closed_;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time due_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // of the call in progress
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);  // not ok after Abort, or once a peer is silent
   std::map<Group, std::unique_ptr<CudaCommunicator>> groups_ ABSL_GUARDED_BY(mutex_);
+  std::thread watch_;
 };
 
 }  // namespace
@@ -175,8 +235,17 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(Device& device, int ra
   if (plugin == nullptr) {
     return absl::InvalidArgumentError("NCCL needs a CUDA device; this one is a CPU");
   }
-  return std::unique_ptr<Communicator>(std::make_unique<NcclCommunicator>(
-      plugin, ordinal, device, rank, size, std::move(store), timeout, std::move(monitor)));
+  return NewNcclCommunicator(plugin, ordinal, device, rank, size, std::move(store), timeout,
+                             std::move(monitor));
+}
+
+std::unique_ptr<Communicator> NewNcclCommunicator(CudaPlugin* plugin, int ordinal, Device& device,
+                                                  int rank, int size,
+                                                  std::unique_ptr<RendezvousStore> store,
+                                                  absl::Duration timeout,
+                                                  std::unique_ptr<PeerMonitor> monitor) {
+  return std::make_unique<NcclCommunicator>(plugin, ordinal, device, rank, size, std::move(store),
+                                            timeout, std::move(monitor));
 }
 
 }  // namespace espalier

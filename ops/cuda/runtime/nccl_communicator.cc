@@ -1,7 +1,9 @@
 #include "ops/cuda/runtime/nccl_communicator.h"
 
-#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "ops/cuda/runtime/cuda_status.h"
@@ -38,13 +40,24 @@ bool NcclType(DType dtype, ncclDataType_t* type) {
   }
 }
 
+// While NCCL goes on by itself: connecting ranks takes milliseconds, and is done once per group.
+constexpr std::chrono::microseconds kPoll{200};
+
+// The state of a communicator that does not block.
+ncclResult_t StateOf(ncclComm_t comm) {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
+  return asked != ncclSuccess ? asked : state;
+}
+
+// The communicator does not block: NCCL's calls return at once, with ncclInProgress while it still
+// connects the ranks, so that Abort can come in between.
 class NcclCommunicator : public CudaCommunicator {
  public:
   NcclCommunicator(ncclComm_t comm, cudaStream_t stream, int size)
       : comm_(comm), stream_(stream), size_(size) {}
   ~NcclCommunicator() override {
-    ncclComm_t comm = comm_.exchange(nullptr);
-    if (comm != nullptr) ncclCommDestroy(comm);
+    if (comm_ != nullptr) ncclCommDestroy(comm_);
   }
 
   KernelStatus Send(const void* data, int64_t bytes, int peer) override {
@@ -101,16 +114,14 @@ class NcclCommunicator : public CudaCommunicator {
   }
 
   void Abort() override {
-    ncclComm_t comm = comm_.exchange(nullptr);
-    if (comm != nullptr) ncclCommAbort(comm);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
   }
   KernelStatus AsyncError() override {
-    ncclComm_t comm = comm_.load();
-    if (comm == nullptr) return Aborted();
-    ncclResult_t error = ncclSuccess;
-    ESPALIER_KERNEL_RETURN_IF_ERROR(
-        NcclStatus(ncclCommGetAsyncError(comm, &error), "ncclCommGetAsyncError"));
-    return NcclStatus(error == ncclInProgress ? ncclSuccess : error, "asynchronous error");
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (comm_ == nullptr) return Aborted();
+    const ncclResult_t state = StateOf(comm_);
+    return NcclStatus(state == ncclInProgress ? ncclSuccess : state, "asynchronous error");
   }
 
  private:
@@ -122,12 +133,21 @@ class NcclCommunicator : public CudaCommunicator {
 
   template <typename Function>
   KernelStatus Call(const char* what, const Function& function) {
-    ncclComm_t comm = comm_.load();
-    if (comm == nullptr) return Aborted();
-    return NcclStatus(function(comm), what);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (comm_ == nullptr) return Aborted();
+    ncclResult_t result = function(comm_);
+    while (result == ncclInProgress) {
+      lock.unlock();
+      std::this_thread::sleep_for(kPoll);
+      lock.lock();
+      if (comm_ == nullptr) return Aborted();
+      result = StateOf(comm_);
+    }
+    return NcclStatus(result, what);
   }
 
-  std::atomic<ncclComm_t> comm_;
+  std::mutex mutex_;  // Abort frees what calls use
+  ncclComm_t comm_;   // null after Abort
   const cudaStream_t stream_;
   const int size_;
 };
@@ -143,7 +163,9 @@ KernelStatus NewNcclId(std::string* id_bytes) {
 
 std::unique_ptr<CudaCommunicator> CreateNcclCommunicator(DeviceContext& context,
                                                          const std::string& id_bytes, int rank,
-                                                         int size, std::string* error) {
+                                                         int size,
+                                                         const std::function<bool()>& go_on,
+                                                         std::string* error) {
   ncclUniqueId id;
   if (id_bytes.size() != sizeof(id.internal)) {
     *error = "a communicator id has " + std::to_string(sizeof(id.internal)) + " bytes, not " +
@@ -151,10 +173,20 @@ std::unique_ptr<CudaCommunicator> CreateNcclCommunicator(DeviceContext& context,
     return nullptr;
   }
   std::memcpy(id.internal, id_bytes.data(), sizeof(id.internal));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
   ncclComm_t comm = nullptr;
-  const KernelStatus made = NcclStatus(ncclCommInitRank(&comm, size, id, rank), "ncclCommInitRank");
+  ncclResult_t result = ncclCommInitRankConfig(&comm, size, id, rank, &config);
+  bool waits = true;
+  while (result == ncclInProgress && (waits = go_on())) {
+    std::this_thread::sleep_for(kPoll);
+    result = StateOf(comm);
+  }
+  KernelStatus made = waits ? NcclStatus(result, "ncclCommInitRankConfig")
+                            : KernelStatus::Error("not all ranks of the group have joined");
   if (!made.ok()) {
-    *error = made.error;
+    if (comm != nullptr) ncclCommAbort(comm);
+    *error = std::move(made.error);
     return nullptr;
   }
   return std::make_unique<NcclCommunicator>(comm, context.stream(), size);

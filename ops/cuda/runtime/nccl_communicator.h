@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -10,9 +11,11 @@ namespace espalier {
 
 KernelStatus NewNcclId(std::string* id_bytes);
 
-// Creates a communicator on the context's stream. Returns null and sets *error on failure.
+// Creates a communicator on the context's stream. See CudaPlugin::CreateCommunicator.
 std::unique_ptr<CudaCommunicator> CreateNcclCommunicator(DeviceContext& context,
                                                          const std::string& id_bytes, int rank,
-                                                         int size, std::string* error);
+                                                         int size,
+                                                         const std::function<bool()>& go_on,
+                                                         std::string* error);
 
 }  // namespace espalier

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,7 @@
 
 namespace espalier {
 
-constexpr int kCudaPluginAbi = 3;
+constexpr int kCudaPluginAbi = 4;
 
 struct CudaDeviceInfo {
   int ordinal = 0;           // as cudaSetDevice takes it
@@ -57,8 +58,8 @@ class CudaCommunicator {
   // From rank 0 of the group, in place.
   virtual KernelStatus Broadcast(void* data, int64_t bytes) = 0;
 
-  // May be called from any thread while another waits in Synchronize: pending work ends with
-  // errors.
+  // May be called from any thread while another is in a call or waits in Synchronize: pending work
+  // and all later calls end with errors.
   virtual void Abort() = 0;
   // Returns the error that NCCL reports asynchronously (ncclCommGetAsyncError), or Ok.
   virtual KernelStatus AsyncError() = 0;
@@ -122,11 +123,12 @@ class CudaPlugin {
 
   // NCCL: the first rank of a group makes an id; the caller passes its bytes to the others.
   virtual KernelStatus NewCommunicatorId(std::string* id_bytes) = 0;
-  // Collective over the group; blocks until all ranks have joined. Returns null and sets *error on
-  // failure.
+  // Collective over the group; blocks until all ranks have joined, or `go_on`, which is polled many
+  // times a second, returns false. Returns null and sets *error on failure.
   virtual std::unique_ptr<CudaCommunicator> CreateCommunicator(int device,
                                                                const std::string& id_bytes,
                                                                int rank, int size,
+                                                               const std::function<bool()>& go_on,
                                                                std::string* error) = 0;
 };
 
