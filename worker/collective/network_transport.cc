@@ -216,13 +216,10 @@ absl::Status NetworkTransport::Receive(void* data, int64_t bytes, int peer, uint
                   absl::InternalError(
                       absl::StrCat("it sent ", sent, " bytes where ", bytes, " were expected")));
   };
-  if (auto early = from.unexpected.find(tag); early != from.unexpected.end()) {
-    const std::vector<char> message = std::move(early->second.front());
-    early->second.pop_front();
-    if (early->second.empty()) from.unexpected.erase(early);
-    const auto size = static_cast<int64_t>(message.size());
+  if (const auto message = from.early.Take(tag); message.has_value()) {
+    const auto size = static_cast<int64_t>(message->size());
     if (size != bytes) return wrong_size(size);
-    std::memcpy(data, message.data(), message.size());
+    std::memcpy(data, message->data(), message->size());
     return absl::OkStatus();
   }
   absl::Time deadline = absl::Now() + options_.timeout;
@@ -254,7 +251,7 @@ absl::Status NetworkTransport::Receive(void* data, int64_t bytes, int peer, uint
     done = *read;
     if (done < message.bytes) continue;
     if (is_it) return absl::OkStatus();
-    from.unexpected[message.tag].push_back(std::move(other));
+    from.early.Keep(message.tag, std::move(other));
     other.clear();
     done = 0;
   }

@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "worker/collective/descriptor.h"
+#include "worker/collective/early_messages.h"
 #include "worker/collective/message_stream.h"
 #include "worker/collective/peer_links.h"
 
@@ -60,7 +61,7 @@ class NetworkTransport {
     PeerLink link;
     MessageWriter writer;  // of the thread while the peer's queue has messages, else of the caller
     MessageReader reader;
-    std::map<uint64_t, std::deque<std::vector<char>>> unexpected;  // by tag
+    EarlyMessages early;
   };
   struct PendingSend {
     uint64_t tag = 0;

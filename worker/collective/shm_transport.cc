@@ -92,14 +92,10 @@ absl::Status ShmTransport::Receive(void* data, int64_t bytes, int peer, uint64_t
     return absl::InternalError(
         absl::StrCat("rank ", peer, " sent ", sent, " bytes where ", bytes, " were expected"));
   };
-  if (auto early = peers_[peer].unexpected.find(tag); early != peers_[peer].unexpected.end()) {
-    const std::vector<char> message = std::move(early->second.front());
-    early->second.pop_front();
-    if (early->second.empty()) peers_[peer].unexpected.erase(early);
-    if (static_cast<int64_t>(message.size()) != bytes) {
-      return wrong_size(static_cast<int64_t>(message.size()));
-    }
-    std::memcpy(to, message.data(), message.size());
+  if (const auto message = peers_[peer].early.Take(tag); message.has_value()) {
+    const auto size = static_cast<int64_t>(message->size());
+    if (size != bytes) return wrong_size(size);
+    std::memcpy(to, message->data(), message->size());
     return absl::OkStatus();
   }
   absl::Time deadline = absl::Now() + timeout_;
@@ -130,7 +126,7 @@ absl::Status ShmTransport::Receive(void* data, int64_t bytes, int peer, uint64_t
     deadline = absl::Now() + timeout_;
     if (done < message.bytes) continue;
     if (is_it) return absl::OkStatus();
-    peers_[peer].unexpected[message.tag].push_back(std::move(other));
+    peers_[peer].early.Keep(message.tag, std::move(other));
     other.clear();
     done = 0;
   }

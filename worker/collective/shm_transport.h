@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "worker/collective/early_messages.h"
 #include "worker/collective/rendezvous_store.h"
 #include "worker/collective/shm_channel.h"
 
@@ -50,7 +50,7 @@ class ShmTransport {
   void Abort(const std::string& reason);
 
  private:
-  // A pending message, or one received before it was asked for.
+  // A pending message.
   struct Copy {
     uint64_t tag = 0;
     std::vector<char> data;
@@ -66,8 +66,8 @@ class ShmTransport {
 
   struct Peer {
     std::deque<Copy> pending;
-    uint64_t pushed_last_step = 0;                                 // at the end of the last step
-    std::map<uint64_t, std::deque<std::vector<char>>> unexpected;  // by tag
+    uint64_t pushed_last_step = 0;  // at the end of the last step
+    EarlyMessages early;
   };
   const absl::Duration timeout_;
   absl::Duration spin_time_;                           // before sleeping on the futex
