@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,11 +56,17 @@ class SshTest(unittest.TestCase):
             file.write(text)
         return path
 
-    def launch(self, hosts, *arguments, config=None, check=True, home="home"):
-        command = [PROGRAMS["espalier"], "launch", "ssh", hosts, f"--home={self.folder}/{home}",
-                   f"--ssh=ssh -F {config or self.folder + '/config'}", *arguments]
+    def env(self):
         # The coordinator that may run here keeps its data in the home.
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=dict(os.environ, HOME=f"{self.folder}/user"))
+        return dict(os.environ, HOME=f"{self.folder}/user")
+
+    def command(self, hosts, *arguments, config=None, home="home"):
+        return [PROGRAMS["espalier"], "launch", "ssh", hosts, f"--home={self.folder}/{home}",
+                f"--ssh=ssh -F {config or self.folder + '/config'}", *arguments]
+
+    def launch(self, hosts, *arguments, config=None, check=True, home="home"):
+        done = subprocess.run(self.command(hosts, *arguments, config=config, home=home), capture_output=True, text=True, timeout=120,
+                              env=self.env())
         if check:
             self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}\n{self.logs()}")
         return done
@@ -176,6 +183,15 @@ class SshTest(unittest.TestCase):
         self.assertIn("GLIBC_2.99", said)
         self.assertIn("remedy: its C library is older", said)
         self.assertIn("nothing is running", self.fails(self.file("host1\nhost2\n"), "--stop"))
+        # Ctrl-C, and again while it stops.
+        with subprocess.Popen(self.command(self.file("host1\nhost3\n"), f"--bundle={self.bundle}"), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, env=self.env()) as process:
+            for line in process.stdout:
+                if line.startswith(("coordinator on", "the start has failed")):
+                    process.send_signal(signal.SIGINT)
+            self.assertEqual(process.wait(timeout=60), 130)
+            self.assertIn("interrupted", process.stderr.read())
+        self.assertIn("nothing is running", self.fails(self.file("host1\nhost3\n"), "--stop"))
 
     def test_a_hosts_file_that_asks_too_much(self):
         self.assertIn("host1 has 0 GPUs, and line 2 of the hosts file asks for cuda:0",
