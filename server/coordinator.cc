@@ -42,6 +42,7 @@
 #include "server/sessions/session_service.h"
 #include "server/standby/shared_store.h"
 #include "server/storage/storage_service.h"
+#include "server/store/idempotency.h"
 #include "server/store/sqlite_store.h"
 #include "storage/data_folder_names.h"
 #include "storage/dataset_roots.h"
@@ -57,6 +58,7 @@ constexpr absl::Duration kLeaseTick = absl::Milliseconds(200);
 constexpr absl::Duration kDrain = absl::Seconds(2);
 constexpr absl::Duration kFolderTick = absl::Seconds(1);
 constexpr absl::Duration kStoreCheckpoint = absl::Seconds(30);
+constexpr absl::Duration kForgetReplies = absl::Hours(24);
 // Copies of the store on their way to a client.
 constexpr char kBackupFolder[] = "backup.tmp";
 
@@ -145,6 +147,7 @@ struct Coordinator::Parts {
   std::unique_ptr<DatasetRoots> dataset_roots;
   std::optional<FolderCheckpointStore> data_folder,
       job_folder;                                 // job_folder: kCheckpointsFolder in it
+  std::unique_ptr<Uploads> uploads;               // of workers, to data_folder
   std::unique_ptr<CheckpointStore> object_store;  // null: checkpoints are in job_folder
   CheckpointStore* checkpoints = nullptr;
   std::unique_ptr<JobStore> store;
@@ -182,7 +185,8 @@ struct Coordinator::Parts {
   void FillStatus(const Caller& caller, v1::ClusterStatusReply* reply);
   void AddResources();
   void LeaseLoop();
-  // Watches the data folder and keeps the store's log short. A thread of its own: a disk may hang.
+  // Watches the data folder, keeps the store's log short and removes what is old. A thread of its
+  // own: a disk may hang.
   void UpkeepLoop();
   void SetFolderStatus(const absl::Status& status);
   void ReportHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -234,6 +238,7 @@ absl::Status Coordinator::Parts::Build() {
       });
   planner = std::make_unique<CalibratedPlanner>(&operators, store.get(), options.measure_seconds);
   data_folder.emplace(*files, root);
+  uploads = std::make_unique<Uploads>(&*data_folder, clock);
   job_folder.emplace(*files, JoinPath(root, kCheckpointsFolder));
   checkpoints = &*job_folder;
   if (absl::Status s = OpenCheckpointStore(data_dir->id); !s.ok()) return s;
@@ -306,7 +311,7 @@ absl::Status Coordinator::Parts::Build() {
                                         .workers = workers.get(),
                                         .rendezvous = &rendezvous,
                                         .data_folder = &*data_folder,
-                                        .clock = clock}));
+                                        .uploads = uploads.get()}));
   return absl::OkStatus();
 }
 
@@ -433,6 +438,7 @@ void Coordinator::Parts::LeaseLoop() {
 
 void Coordinator::Parts::UpkeepLoop() {
   absl::Time checkpoint_at = absl::Now() + kStoreCheckpoint;
+  absl::Time forget_at = absl::Now() + kForgetReplies;  // opening the store has done it, too
   while (true) {
     absl::Status there = store->CheckPresent();
     if (there.ok()) there = artifacts->CheckPresent();
@@ -440,6 +446,13 @@ void Coordinator::Parts::UpkeepLoop() {
     if (there.ok() && absl::Now() >= checkpoint_at) {
       checkpoint_at = absl::Now() + kStoreCheckpoint;
       if (absl::Status s = store->Checkpoint(); !s.ok()) spdlog::warn("{}", s.ToString());
+      if (tokens != nullptr) tokens->WriteLastUses();
+      uploads->DropOld();
+    }
+    if (there.ok() && absl::Now() >= forget_at) {
+      forget_at = absl::Now() + kForgetReplies;
+      const absl::Status s = store->ForgetRepliesBefore(absl::Now() - kRepliesKept);
+      if (!s.ok()) spdlog::warn("old recorded replies stay: {}", s.ToString());
     }
     absl::MutexLock lock(&mutex);
     if (!stop) stopped.WaitWithTimeout(&mutex, kFolderTick);

@@ -68,7 +68,7 @@ class StorageService : public v1::Storage::Service {
       : interceptor_(*options.interceptor),
         store_(*options.data_folder),
         access_(options.workers, options.rendezvous),
-        uploads_(options.data_folder, options.clock),
+        uploads_(*options.uploads),
         hashes_(options.data_folder),
         turns_(options.max_streams) {}
 
@@ -196,7 +196,7 @@ class StorageService : public v1::Storage::Service {
   CallInterceptor& interceptor_;
   FolderCheckpointStore& store_;
   const ObjectAccess access_;
-  Uploads uploads_;
+  Uploads& uploads_;
   BlockHashes hashes_;
   Turns turns_;
 };

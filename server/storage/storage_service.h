@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "base/clock.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
+#include "server/storage/uploads.h"
 #include "storage/folder_checkpoint_store.h"
 
 namespace grpc {
@@ -22,7 +22,7 @@ struct StorageServiceOptions {
   const WorkerRegistry* workers = nullptr;
   Rendezvous* rendezvous = nullptr;
   FolderCheckpointStore* data_folder = nullptr;
-  const Clock* clock = nullptr;
+  Uploads* uploads = nullptr;  // to the data folder
   // Uploads and reads at once; others wait for their turn.
   int max_streams = 16;
 };

@@ -40,12 +40,13 @@ class StorageServer {
     join.mutable_device()->set_matmul_flops(1);
     join.mutable_device()->set_memory_bandwidth(1);
     lease_ = *workers_.Join(join);
+    Assign();
     rendezvous_.Begin("job-1", 1);
     service_ = NewStorageService({.interceptor = &interceptor_,
                                   .workers = &workers_,
                                   .rendezvous = &rendezvous_,
                                   .data_folder = &data_folder_,
-                                  .clock = &clock_});
+                                  .uploads = &uploads_});
     Start();
     stub_ = v1::Storage::NewStub(grpc::CreateCustomChannel(
         absl::StrCat("127.0.0.1:", port_), grpc::InsecureChannelCredentials(), ChannelLimits()));
@@ -83,6 +84,8 @@ class StorageServer {
   FolderCheckpointStore& data_folder() { return data_folder_; }
   Rendezvous& rendezvous() { return rendezvous_; }
   WorkerRegistry& workers() { return workers_; }
+  // The worker to the job.
+  void Assign() { (void)workers_.Assign(workers_.Idle(), "job-1"); }
   const v1::Lease& lease() const { return lease_; }
 
  private:
@@ -105,6 +108,7 @@ class StorageServer {
   Rendezvous rendezvous_;
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
   FolderCheckpointStore data_folder_{*files_, root_};
+  Uploads uploads_{&data_folder_, &clock_};
   v1::Lease lease_;
   std::unique_ptr<grpc::Service> service_;
   int port_ = 0;
