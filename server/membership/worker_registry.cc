@@ -149,6 +149,18 @@ absl::Status WorkerRegistry::Check(const v1::Lease& lease) const {
   return CheckLocked(lease);
 }
 
+absl::Status WorkerRegistry::CheckAssigned(const v1::Lease& lease,
+                                           const std::string& job_id) const {
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status s = CheckLocked(lease); !s.ok()) return s;
+  const std::vector<Assignment>& assignments = workers_.at(lease.worker_id()).assignments;
+  const auto is_of_job = [&](const Assignment& assignment) { return assignment.job_id == job_id; };
+  if (std::any_of(assignments.begin(), assignments.end(), is_of_job)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("worker '", lease.worker_id(),
+                                                    "' does not work for job '",
+                                                    job_id.substr(0, 300), "' (any more)"));
+}
+
 bool WorkerRegistry::IsDraining(const v1::Lease& lease) const {
   absl::MutexLock lock(&mutex_);
   return CheckLocked(lease).ok() && workers_.at(lease.worker_id()).draining;

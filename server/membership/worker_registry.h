@@ -65,6 +65,8 @@ class WorkerRegistry {
 
   // Returns FailedPrecondition, naming both epochs, unless this is a live worker's current lease.
   absl::Status Check(const v1::Lease& lease) const;
+  // The same unless the worker is assigned to this job, too.
+  absl::Status CheckAssigned(const v1::Lease& lease, const std::string& job_id) const;
   // Whether a live worker is about to leave.
   bool IsDraining(const v1::Lease& lease) const;
 

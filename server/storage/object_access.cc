@@ -24,7 +24,7 @@ absl::Status Denied(const v1::StorageCaller& caller, const std::string& name) {
 }  // namespace
 
 absl::Status ObjectAccess::CheckCaller(const v1::StorageCaller& caller) const {
-  absl::Status status = workers_.Check(caller.lease());
+  absl::Status status = workers_.CheckAssigned(caller.lease(), caller.job_id());
   if (!status.ok()) return status;
   return rendezvous_.CheckCurrent(caller.job_id(), caller.attempt());
 }

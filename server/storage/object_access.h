@@ -17,7 +17,8 @@ class ObjectAccess {
   ObjectAccess(const WorkerRegistry* workers, Rendezvous* rendezvous)
       : workers_(*workers), rendezvous_(*rendezvous) {}
 
-  // FailedPrecondition for a stale lease or an attempt that is not the job's current one.
+  // FailedPrecondition for a stale lease, a worker that does not work for the job, or an attempt
+  // that is not the job's current one.
   absl::Status CheckCaller(const v1::StorageCaller& caller) const;
   // PermissionDenied unless the name is beneath the folder of the caller's job.
   absl::Status CheckWrite(const v1::StorageCaller& caller, const std::string& name) const;
