@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/net/access_token.h"
+#include "base/net/api_keys.h"
 #include "base/net/credential_watch.h"
 #include "base/net/own_address.h"
 #include "server/standby/standby_server.h"
@@ -56,6 +58,11 @@ StandbyServerOptions ForStandby(const DaemonOptions& options, const DaemonCreden
   if (credentials.keys.has_value()) {
     out.knows = [keys = *credentials.keys](const std::string& authorization) {
       return keys.Identify(authorization).ok();
+    };
+  }
+  if (credentials.automatic != nullptr) {
+    out.only_leader_knows = [](const std::string& authorization) {
+      return IsAccessToken(KeyIn(authorization));
     };
   }
   out.open_probes = options.open_probes;

@@ -127,7 +127,10 @@ class StandbyServerImpl : public StandbyServer {
         header == request.headers.end() ? std::string() : header->second;
     const bool health = request.path == "/health" || request.path == "/v2/health/live";
     const bool probe = health || request.path == "/ready" || request.path == "/v2/health/ready";
-    if (!Knows(authorization) && !(probe && options_.open_probes)) {
+    // 401 would be final for a client whose token the leader accepts.
+    const bool may_be_known = Knows(authorization) || (options_.only_leader_knows &&
+                                                       options_.only_leader_knows(authorization));
+    if (!may_be_known && !(probe && options_.open_probes)) {
       responder.Send(401, kJson, R"({"error":{"message":"an API key is needed"}})",
                      {{"WWW-Authenticate", "Bearer"}});
       return;

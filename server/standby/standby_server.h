@@ -21,6 +21,8 @@ struct StandbyServerOptions {
   std::function<std::string()> describe;
   // Whether the caller with this "authorization" may know who leads. Null: everyone.
   std::function<bool(const std::string& authorization)> knows;
+  // Whether only the leader, who has the job store, can tell who shows this. Null: nobody does.
+  std::function<bool(const std::string& authorization)> only_leader_knows;
   bool open_probes = false;  // /health and /ready are answered to everyone
 };
 

@@ -31,6 +31,9 @@ class StandbyServerTest : public ::testing::Test {
       options.knows = [](const std::string& authorization) {
         return authorization == "Bearer key";
       };
+      options.only_leader_knows = [](const std::string& authorization) {
+        return authorization == "Bearer token";
+      };
     }
     options.open_probes = open_probes;
     auto started = StandbyServer::Start(std::move(options));
@@ -96,6 +99,15 @@ TEST_F(StandbyServerTest, TellsOnlyThoseWithAKeyWhoLeads) {
     }
   }
   EXPECT_THAT(Get("/ready", "Bearer key"), HasSubstr("10.0.0.1:7070"));
+}
+
+TEST_F(StandbyServerTest, WhatOnlyTheLeaderCanCheckIsNotRefused) {
+  Start(/*with_keys=*/true);
+  for (const char* path : {"/ready", "/v1/models"}) {
+    EXPECT_THAT(Get(path, "Bearer token"), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("standby"),
+                                                 Not(HasSubstr("10.0.0.1"))));
+  }
+  EXPECT_THAT(Get("/health", "Bearer token"), StartsWith("HTTP/1.1 200"));
 }
 
 TEST_F(StandbyServerTest, OpenProbesAreAnsweredWithoutAKey) {
