@@ -55,6 +55,11 @@ bool IsError(absl::string_view xml) {
   return Root(document, xml, "Error") != nullptr;
 }
 
+bool IsCompletedUpload(absl::string_view xml) {
+  tinyxml2::XMLDocument document;
+  return Root(document, xml, "CompleteMultipartUploadResult") != nullptr;
+}
+
 absl::StatusOr<ListPage> ParseListPage(absl::string_view xml) {
   tinyxml2::XMLDocument document;
   const XMLElement* root = Root(document, xml, "ListBucketResult");

@@ -20,6 +20,8 @@ struct ErrorAnswer {
 ErrorAnswer ParseError(absl::string_view xml);
 // Whether it is an error: S3 may report one after it answered 200.
 bool IsError(absl::string_view xml);
+// Whether it says that an upload is complete.
+bool IsCompletedUpload(absl::string_view xml);
 
 struct ListedObject {
   std::string key;

@@ -283,16 +283,18 @@ absl::Status S3Client::CompleteUpload(const PendingUpload& upload,
   Call call{.method = "POST", .key = upload.key, .query = {{"uploadId", upload.id}}, .body = body};
   call.check = [&](const HttpResponse& response) -> absl::Status {
     // S3 begins to answer before it is done, and may then tell of an error.
-    if (!IsError(response.body)) return absl::OkStatus();
-    HttpResponse late = response;
-    late.status = 500;
-    return ErrorOf(call, late, {});
+    if (IsError(response.body)) {
+      HttpResponse late = response;
+      late.status = 500;
+      return ErrorOf(call, late, {});
+    }
+    if (is_there()) return absl::OkStatus();
+    return Truncated(NameOf(call), "the answer is none of S3, and the object is not there");
   };
   const absl::Status done = Send(call).status();
   if (CodeOf(done) != "NoSuchUpload") return done;
   // It is gone, perhaps because an earlier attempt succeeded whose answer was lost.
-  const absl::StatusOr<ObjectInfo> there = Head(upload.key);
-  return there.ok() && there->tag == tag ? absl::OkStatus() : done;
+  return is_there() ? absl::OkStatus() : done;
 }
 
 absl::Status S3Client::AbortUpload(const PendingUpload& upload) {
@@ -300,6 +302,11 @@ absl::Status S3Client::AbortUpload(const PendingUpload& upload) {
       Send({.method = "DELETE", .key = upload.key, .query = {{"uploadId", upload.id}}}).status();
   return CodeOf(aborted) == "NoSuchUpload" ? absl::OkStatus() : aborted;
 }
+  const auto is_there = [&] {
+    const absl::StatusOr<ObjectInfo> there = Head(upload.key);
+    return there.ok() && there->tag == tag;
+    if (IsCompletedUpload(response.body)) return absl::OkStatus();
+  };
 
 absl::StatusOr<std::vector<PendingUpload>> S3Client::ListUploads(const std::string& prefix) {
   std::vector<PendingUpload> uploads;

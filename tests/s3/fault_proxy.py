@@ -5,6 +5,7 @@ DELETE /__requests forgets them. A rule: {"method": "PUT", "match": REGEX of pat
 first rule that matches and is not used up is taken. What it does:
   "status": answers "status" with S3's error "code", without asking the server
   "late error": asks the server nothing, answers 200 and an error "code" in the body
+  "empty": asks the server nothing, answers 200 without a body
   "lose answer": asks the server, then closes the connection
   "reset": closes the connection at once
   "truncate": passes the half of the body and closes the connection
@@ -113,6 +114,12 @@ class Handler(BaseHTTPRequestHandler):
         if do == "status":
             rules.saw(f"{self.command} {self.path} {rule['status']}")
             self.error(rule["status"], rule.get("code", ""))
+            return
+        if do == "empty":
+            rules.saw(f"{self.command} {self.path} empty")
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
             return
         if do == "late error":
             rules.saw(f"{self.command} {self.path} late")

@@ -198,6 +198,12 @@ TEST_F(S3StoreTest, DeleteAbortsUploadsBeneathAndKeepsOthers) {
   // Of a worker that was killed.
   for (const char* name : {"a/x/1", "a/x", "a/xy", "a/kept/1", "b"}) {
     ASSERT_TRUE(client.BeginUpload(absl::StrCat(prefix_, "/", name), "tag").ok());
+  // Nor is an answer of something else, as of a proxy, a completed upload.
+  proxy_.Set("[{'method': 'POST', 'match': 'uploadId', 'do': 'empty'}]");
+  const absl::Status empty = Write(*store_, "job/empty", bytes);
+  EXPECT_TRUE(empty.ok()) << empty;
+  EXPECT_TRUE(Content(*store_, "job/empty") == bytes);
+
   }
   ASSERT_TRUE(Write(*store_, "a/kept/2", "kept").ok());
   const absl::Status deleted = store_->DeleteExcept("a/x", {});
