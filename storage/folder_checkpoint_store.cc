@@ -13,6 +13,9 @@
 namespace espalier {
 namespace {
 
+// How often a list begins again because a folder was removed meanwhile.
+constexpr int kListTries = 10;
+
 absl::Status CannotList(const std::string& path, const std::error_code& error) {
   return absl::UnavailableError(absl::StrCat("cannot list '", path, "': ", error.message()));
 }
@@ -104,11 +107,22 @@ absl::StatusOr<std::vector<ObjectReader::Object>> FolderCheckpointStore::List(
   absl::StatusOr<std::string> path = root_;
   if (!folder.empty()) path = PathOf(folder);
   if (!path.ok()) return path.status();
-  std::vector<Object> objects;
+  // A folder that is removed meanwhile ends the iterator: what comes after it would be missing.
   std::error_code error;
-  std::filesystem::recursive_directory_iterator entry(*path, error);
+  for (int tries = 0; tries < kListTries; ++tries) {
+    absl::StatusOr<std::vector<Object>> objects = ListOnce(*path, &error);
+    if (objects.ok() || !IsMissing(error)) return objects;
+  }
+  return CannotList(*path, error);
+}
+
+absl::StatusOr<std::vector<ObjectReader::Object>> FolderCheckpointStore::ListOnce(
+    const std::string& path, std::error_code* reason) const {
+  std::vector<Object> objects;
+  std::error_code& error = *reason;
+  std::filesystem::recursive_directory_iterator entry(path, error);
   if (IsMissing(error)) return objects;
-  if (error) return CannotList(*path, error);
+  if (error) return CannotList(path, error);
   const std::filesystem::recursive_directory_iterator end;
   while (entry != end) {
     // What is removed meanwhile is left out.
@@ -121,7 +135,7 @@ absl::StatusOr<std::vector<ObjectReader::Object>> FolderCheckpointStore::List(
       }
     }
     entry.increment(error);
-    if (error && !IsMissing(error)) return CannotList(*path, error);
+    if (error) return CannotList(path, error);
   }
   std::sort(objects.begin(), objects.end(),
             [](const Object& a, const Object& b) { return a.name < b.name; });

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,9 @@ class FolderCheckpointStore : public CheckpointStore {
   // Returns the path of the name, once that is checked.
   absl::StatusOr<std::string> PathOf(const std::string& name) const;
   absl::StatusOr<std::string> MakeFolderOf(const std::string& name);
+  // `reason`: of an error.
+  absl::StatusOr<std::vector<Object>> ListOnce(const std::string& path,
+                                               std::error_code* reason) const;
 
   FileSystem& files_;
   const std::string root_;

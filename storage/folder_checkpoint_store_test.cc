@@ -1,11 +1,13 @@
 #include "storage/folder_checkpoint_store.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file_system.h"
 #include "storage/checkpoint_store_contract.h"
@@ -65,6 +67,41 @@ TEST(FolderCheckpointStore, WhatIsKeptMayBeMadeMeanwhile) {
     // It may fail, if the empty folder was just removed, but not be lost.
     EXPECT_EQ(store.Open(kept + "/examples").ok(), put.ok()) << put;
   }
+}
+
+// Else a checkpoint would seem to be gone while others are removed.
+TEST(FolderCheckpointStore, AListHasAllThatStays) {
+  constexpr int kStay = 10, kGo = 40;
+  const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
+  FolderCheckpointStore store(*files, NewFolder());
+  for (int i = 0; i < kStay; ++i) {
+    ASSERT_TRUE(store.PutIfAbsent(absl::StrCat("job/stays-", i, "/x"), "x").ok());
+  }
+  int listed = 0;
+  for (int round = 0; round < 50; ++round) {
+    for (int i = 0; i < kGo; ++i) {
+      const std::string folder = absl::StrCat(store.root(), "/job/goes-", i);
+      std::filesystem::create_directories(folder);
+      std::ofstream(folder + "/x") << "x";
+    }
+    std::atomic<bool> removed = false;
+    std::thread remove([&] {
+      for (int i = 0; i < kGo; ++i) EXPECT_TRUE(store.Delete(absl::StrCat("job/goes-", i)).ok());
+      removed = true;
+    });
+    while (!removed) {
+      const auto objects = store.List("job");
+      if (!objects.ok()) continue;  // it says so
+      ++listed;
+      int stay = 0;
+      for (const ObjectReader::Object& object : *objects) {
+        stay += absl::StartsWith(object.name, "job/stays-") ? 1 : 0;
+      }
+      EXPECT_EQ(stay, kStay);
+    }
+    remove.join();
+  }
+  EXPECT_GT(listed, 0);
 }
 
 // What reads models sees the folder's files, and cannot change them.
