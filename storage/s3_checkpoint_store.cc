@@ -21,16 +21,23 @@ bool IsAtOrBeneath(absl::string_view key, absl::string_view name) {
 
 }  // namespace
 
-S3CheckpointStore::S3CheckpointStore(S3World world, S3Url url)
-    : root_(url.key.empty() ? "" : url.key + "/"),
-      client_(std::make_shared<S3Client>(std::move(world), std::move(url.bucket))) {}
-
 absl::StatusOr<std::unique_ptr<S3CheckpointStore>> S3CheckpointStore::Create(const std::string& url,
                                                                              S3World world) {
   absl::StatusOr<S3Url> parsed = ParseS3Url(url);
   if (!parsed.ok()) return parsed.status();
-  return std::unique_ptr<S3CheckpointStore>(
-      new S3CheckpointStore(std::move(world), *std::move(parsed)));
+  return std::unique_ptr<S3CheckpointStore>(new S3CheckpointStore(
+      parsed->key.empty() ? "" : parsed->key + "/",
+      std::make_shared<S3Client>(std::move(world), std::move(parsed->bucket))));
+}
+
+std::unique_ptr<S3CheckpointStore> S3CheckpointStore::Until(
+    std::shared_ptr<const std::atomic<bool>> cancelled) {
+  std::unique_ptr<S3CheckpointStore> store(
+      new S3CheckpointStore(root_, client_->Until(std::move(cancelled))));
+  absl::MutexLock lock(&checking_);
+  absl::MutexLock its_lock(&store->checking_);
+  store->checked_ = checked_;
+  return store;
 }
 
 absl::StatusOr<std::string> S3CheckpointStore::KeyOf(const std::string& name) const {

@@ -1,6 +1,7 @@
 // Checkpoints in a bucket of S3 or of a server that speaks its protocol.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +25,9 @@ class S3CheckpointStore : public CheckpointStore {
   static absl::StatusOr<std::unique_ptr<S3CheckpointStore>> Create(const std::string& url,
                                                                    S3World world = SystemS3World());
 
+  // The same store, with calls that end within a second or two once `cancelled` is true.
+  std::unique_ptr<S3CheckpointStore> Until(std::shared_ptr<const std::atomic<bool>> cancelled);
+
   // Writes, reads and removes a small object, and checks that the server keeps the first of two
   // objects when it is asked to (If-None-Match): without that a manifest could be replaced. Sends
   // nothing once it has succeeded. PutIfAbsent does it, too.
@@ -39,7 +43,8 @@ class S3CheckpointStore : public CheckpointStore {
   absl::Status DeleteExcept(const std::string& name, const std::vector<std::string>& keep) override;
 
  private:
-  S3CheckpointStore(S3World world, S3Url url);
+  S3CheckpointStore(std::string root, std::shared_ptr<S3Client> client)
+      : root_(std::move(root)), client_(std::move(client)) {}
 
   absl::StatusOr<std::string> KeyOf(const std::string& name) const;
   absl::Status PutFirst(const std::string& key, const std::string& content);

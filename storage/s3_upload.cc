@@ -19,8 +19,12 @@ constexpr size_t kPartsAtOnce = 3;
 S3Upload::~S3Upload() {
   if (!begun_ || done_) return;
   Await(0).IgnoreError();
-  if (absl::Status s = client_->AbortUpload(upload_); !s.ok()) {
-    spdlog::warn("the parts of an upload that was given up remain: {}", std::string(s.message()));
+  // Once: whoever gave it up must not wait for a store that does not answer.
+  if (absl::Status s = client_->AbortUploadOnce(upload_); !s.ok()) {
+    spdlog::warn(
+        "the parts of an upload that was given up remain until its job's checkpoints are "
+        "removed: {}",
+        std::string(s.message()));
   }
 }
 

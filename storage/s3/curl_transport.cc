@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,11 @@ size_t OnHeader(const char* data, size_t one, size_t bytes, void* to) {
   return one * bytes;
 }
 
+// libcurl calls it once a second, or more often.
+int OnProgress(void* cancelled, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  return *static_cast<const std::atomic<bool>*>(cancelled) ? 1 : 0;  // 1 ends the transfer
+}
+
 absl::Status Failure(const std::string& url, CURLcode code, const std::string& detail) {
   const std::string message = absl::StrCat(url.substr(0, url.find('?')), ": ", detail);
   switch (code) {
@@ -74,6 +80,8 @@ absl::Status Failure(const std::string& url, CURLcode code, const std::string& d
           message,
           "; if the server's certificate is of an authority of your own, name its file "
           "in AWS_CA_BUNDLE"));
+    case CURLE_ABORTED_BY_CALLBACK:
+      return absl::CancelledError(message);
     case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_URL_MALFORMAT:
       return absl::InvalidArgumentError(message);
@@ -142,6 +150,12 @@ class CurlTransport : public HttpTransport {
     set(CURLOPT_WRITEDATA, static_cast<void*>(&received));
     set(CURLOPT_HEADERFUNCTION, &OnHeader);
     set(CURLOPT_HEADERDATA, static_cast<void*>(&received));
+    if (request.cancelled != nullptr) {
+      set(CURLOPT_NOPROGRESS, 0L);
+      set(CURLOPT_XFERINFOFUNCTION, &OnProgress);
+      set(CURLOPT_XFERINFODATA,
+          static_cast<void*>(const_cast<std::atomic<bool>*>(request.cancelled)));
+    }
     if (!ca_file_.empty()) set(CURLOPT_CAINFO, ca_file_.c_str());
     if (!request.through_proxy) set(CURLOPT_PROXY, "");
     if (request.method == "HEAD") {

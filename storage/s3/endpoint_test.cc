@@ -106,6 +106,24 @@ TEST(RetryTest, PausesGrowAtRandomAndEnd) {
               ::testing::ElementsAre(ms(50), ms(100), ms(200), ms(400), ms(500), ms(500), ms(500)));
 }
 
+TEST(RetryTest, ACancelledCallIsNotRepeated) {
+  FakePauses pauses;
+  pauses.chance = 1;
+  const RetryPolicy policy{absl::Seconds(10), absl::Seconds(10), absl::Minutes(2), 12};
+  std::atomic<bool> cancelled = false;
+  int calls = 0;
+  const auto busy = [&] {
+    ++calls;
+    cancelled = true;
+    return absl::UnavailableError("busy");
+  };
+  EXPECT_TRUE(absl::IsUnavailable(Retry(policy, pauses, busy, &cancelled)));
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(pauses.slept.empty());
+  EXPECT_TRUE(absl::IsCancelled(Retry(policy, pauses, busy, &cancelled)));
+  EXPECT_EQ(calls, 1);
+}
+
 TEST(RetryTest, EndsInTimeAndAtOtherErrors) {
   FakePauses pauses;
   pauses.chance = 1;

@@ -1,6 +1,7 @@
 // HTTP as S3 and the services that hand out credentials need it, behind an interface.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -26,6 +27,8 @@ struct HttpRequest {
   absl::Duration stall = absl::Seconds(30);   // gives up if next to nothing arrives for so long
   int64_t max_body_bytes = 1 << 20;           // of the response
   bool through_proxy = true;                  // if the environment names one
+  // The call ends with Cancelled within a second once this is true. May be null.
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
 struct HttpResponse {

@@ -12,6 +12,9 @@
 namespace espalier::s3 {
 namespace {
 
+// For a cancellation, while it pauses.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
+
 class SystemPauses : public Pauses {
  public:
   absl::Time Now() override { return absl::Now(); }
@@ -31,8 +34,11 @@ class SystemPauses : public Pauses {
 std::unique_ptr<Pauses> NewSystemPauses() { return std::make_unique<SystemPauses>(); }
 
 absl::Status Retry(const RetryPolicy& policy, Pauses& pauses,
-                   const std::function<absl::Status()>& attempt) {
+                   const std::function<absl::Status()>& attempt,
+                   const std::atomic<bool>* cancelled) {
   const absl::Time begin = pauses.Now();
+  const auto is_cancelled = [&] { return cancelled != nullptr && *cancelled; };
+  if (is_cancelled()) return absl::CancelledError("nobody waits for it any more");
   for (int done = 1;; ++done) {
     absl::Status status = attempt();
     if (!absl::IsUnavailable(status)) return status;
@@ -50,7 +56,13 @@ absl::Status Retry(const RetryPolicy& policy, Pauses& pauses,
       });
       return last;
     }
-    pauses.Sleep(pause);
+    if (cancelled == nullptr) pauses.Sleep(pause);
+    for (absl::Duration left = pause; cancelled != nullptr && left > absl::ZeroDuration();
+         left -= kLookAgain) {
+      if (*cancelled) return status;
+      pauses.Sleep(std::min(left, kLookAgain));
+    }
+    if (is_cancelled()) return status;
   }
 }
 

@@ -1,6 +1,7 @@
 // Repeats what may succeed later, after pauses that grow and differ between callers.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 
@@ -29,8 +30,10 @@ struct RetryPolicy {
   int attempts = 12;
 };
 
-// Calls `attempt` until it does not return Unavailable. The last error tells of the attempts.
+// Calls `attempt` until it does not return Unavailable. The last error tells of the attempts. Once
+// `cancelled`, if given, is true no pause is waited for and no attempt begins.
 absl::Status Retry(const RetryPolicy& policy, Pauses& pauses,
-                   const std::function<absl::Status()>& attempt);
+                   const std::function<absl::Status()>& attempt,
+                   const std::atomic<bool>* cancelled = nullptr);
 
 }  // namespace espalier::s3

@@ -20,6 +20,8 @@ constexpr int64_t kMaxListBytes = 16 << 20;
 constexpr int kMaxPages = 100'000;
 // Slower connections than this cannot carry a part in time.
 constexpr int64_t kSlowestBytesPerSecond = 64 << 10;
+// Of a call that nobody waits for.
+constexpr absl::Duration kOnce = absl::Seconds(3);
 
 absl::Status Named(const std::string& name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(name, ": ", std::string(status.message())));
@@ -56,31 +58,40 @@ S3World SystemS3World() {
   return world;
 }
 
+S3Client::Shared::Shared(S3World given, std::string name)
+    : world(std::move(given)),
+      bucket(std::move(name)),
+      credentials({world.environment, world.files.get(), world.http.get(), world.pauses.get(),
+                   FewerAttempts(world.retry)}) {}
+
 S3Client::S3Client(S3World world, std::string bucket)
-    : world_(std::move(world)),
-      bucket_(std::move(bucket)),
-      credentials_({world_.environment, world_.files.get(), world_.http.get(), world_.pauses.get(),
-                    FewerAttempts(world_.retry)}) {}
+    : S3Client(std::make_shared<Shared>(std::move(world), std::move(bucket)), nullptr) {}
+
+std::shared_ptr<S3Client> S3Client::Until(
+    std::shared_ptr<const std::atomic<bool>> cancelled) const {
+  return std::shared_ptr<S3Client>(new S3Client(shared_, std::move(cancelled)));
+}
 
 std::string S3Client::NameOf(const Call& call) const {
-  return absl::StrCat(call.method, " ", S3Url{bucket_, call.key}.ToString());
+  return absl::StrCat(call.method, " ", S3Url{bucket(), call.key}.ToString());
 }
 
 absl::StatusOr<Endpoint> S3Client::FindEndpointOnce() {
-  absl::MutexLock lock(&mutex_);
-  if (!has_endpoint_) {
-    absl::StatusOr<Endpoint> found = FindEndpoint(world_.environment, *world_.files, *world_.http);
+  const S3World& world = shared_->world;
+  absl::MutexLock lock(&shared_->mutex);
+  if (!shared_->has_endpoint) {
+    absl::StatusOr<Endpoint> found = FindEndpoint(world.environment, *world.files, *world.http);
     if (!found.ok()) return found;
-    endpoint_ = *std::move(found);
-    has_endpoint_ = true;
+    shared_->endpoint = *std::move(found);
+    shared_->has_endpoint = true;
   }
-  return endpoint_;
+  return shared_->endpoint;
 }
 
 absl::Status S3Client::ErrorOf(const Call& call, const HttpResponse& response,
                                const Credentials& credentials) {
   return ErrorOfCall(
-      {NameOf(call), bucket_, RightOf(call.method, call.key, call.query), response.status,
+      {NameOf(call), bucket(), RightOf(call.method, call.key, call.query), response.status,
        ParseError(response.body), response.Header("x-amz-bucket-region")},
       credentials);
 }
@@ -89,12 +100,12 @@ absl::StatusOr<HttpResponse> S3Client::SendOnce(const Call& call,
                                                 const std::string& payload_sha256) {
   const absl::StatusOr<Endpoint> endpoint = FindEndpointOnce();
   if (!endpoint.ok()) return endpoint.status();
-  const absl::StatusOr<Credentials> credentials = credentials_.Get();
+  const absl::StatusOr<Credentials> credentials = shared_->credentials.Get();
   if (!credentials.ok()) {
     return Named(NameOf(call), credentials.status());
   }
-  const BucketPlace place = PlaceOf(*endpoint, bucket_);
-  const absl::Time now = world_.pauses->Now();
+  const BucketPlace place = PlaceOf(*endpoint, bucket());
+  const absl::Time now = shared_->world.pauses->Now();
   UnsignedRequest to_sign;
   to_sign.method = call.method;
   to_sign.path = absl::StrCat(place.path, PercentEncode(call.key, /*keep_slash=*/true));
@@ -120,11 +131,16 @@ absl::StatusOr<HttpResponse> S3Client::SendOnce(const Call& call,
   request.headers = std::move(headers);
   request.body = call.body;
   request.max_body_bytes = call.max_body_bytes;
-  request.stall = world_.stall;
+  request.stall = shared_->world.stall;
   request.timeout = absl::Minutes(1) +
                     absl::Seconds((static_cast<int64_t>(call.body.size()) + call.max_body_bytes) /
                                   kSlowestBytesPerSecond);
-  absl::StatusOr<HttpResponse> response = world_.http->Send(request);
+  if (call.once) {
+    request.timeout = request.connect_timeout = kOnce;
+  } else {
+    request.cancelled = cancelled_.get();
+  }
+  absl::StatusOr<HttpResponse> response = shared_->world.http->Send(request);
   if (!response.ok()) {
     return Named(NameOf(call), response.status());
   }
@@ -134,7 +150,7 @@ absl::StatusOr<HttpResponse> S3Client::SendOnce(const Call& call,
     return response;
   }
   const absl::Status error = ErrorOf(call, *response, *credentials);
-  if (IsStaleCredentials(error)) credentials_.Refused(*credentials);
+  if (IsStaleCredentials(error)) shared_->credentials.Refused(*credentials);
   return error;
 }
 
@@ -142,14 +158,17 @@ absl::StatusOr<HttpResponse> S3Client::Send(const Call& call) {
   const std::string payload_sha256 = Sha256Hex(call.body);
   absl::StatusOr<HttpResponse> response;
   bool renewed = false;
-  const absl::Status done = Retry(world_.retry, *world_.pauses, [&] {
+  const auto attempt = [&] {
     response = SendOnce(call, payload_sha256);
     if (IsStaleCredentials(response.status()) && !renewed) {
       renewed = true;
       response = SendOnce(call, payload_sha256);
     }
     return response.status();
-  });
+  };
+  const S3World& world = shared_->world;
+  const absl::Status done =
+      call.once ? attempt() : Retry(world.retry, *world.pauses, attempt, cancelled_.get());
   if (!done.ok()) return done;
   return response;
 }
@@ -184,7 +203,7 @@ absl::Status S3Client::Get(const std::string& key, const std::string& etag, int6
   const absl::StatusOr<HttpResponse> response = Send(call);
   if (absl::IsAborted(response.status())) {
     return absl::FailedPreconditionError(absl::StrCat(
-        S3Url{bucket_, key}.ToString(), " was replaced by another object while it was read"));
+        S3Url{bucket(), key}.ToString(), " was replaced by another object while it was read"));
   }
   return response.status();
 }
@@ -219,7 +238,7 @@ absl::Status S3Client::Put(const std::string& key, absl::string_view content,
   const absl::Status put = Send(call).status();
   if (!absl::IsAborted(put)) return put;
   return absl::AlreadyExistsError(
-      absl::StrCat("there is already an object ", S3Url{bucket_, key}.ToString()));
+      absl::StrCat("there is already an object ", S3Url{bucket(), key}.ToString()));
 }
 
 absl::Status S3Client::Delete(const std::string& key) {
@@ -249,7 +268,7 @@ absl::StatusOr<std::vector<ListedObject>> S3Client::List(const std::string& pref
     next = std::move(page->next);
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat("s3://", bucket_, "/", prefix, " has more than ", kMaxPages, " pages"));
+      absl::StrCat("s3://", bucket(), "/", prefix, " has more than ", kMaxPages, " pages"));
 }
 
 absl::StatusOr<std::string> S3Client::BeginUpload(const std::string& key, const std::string& tag) {
@@ -281,7 +300,12 @@ absl::Status S3Client::CompleteUpload(const PendingUpload& upload,
                                       const std::string& tag) {
   const std::string body = CompletedParts(etags);
   Call call{.method = "POST", .key = upload.key, .query = {{"uploadId", upload.id}}, .body = body};
+  const auto is_there = [&] {
+    const absl::StatusOr<ObjectInfo> there = Head(upload.key);
+    return there.ok() && there->tag == tag;
+  };
   call.check = [&](const HttpResponse& response) -> absl::Status {
+    if (IsCompletedUpload(response.body)) return absl::OkStatus();
     // S3 begins to answer before it is done, and may then tell of an error.
     if (IsError(response.body)) {
       HttpResponse late = response;
@@ -297,16 +321,16 @@ absl::Status S3Client::CompleteUpload(const PendingUpload& upload,
   return is_there() ? absl::OkStatus() : done;
 }
 
-absl::Status S3Client::AbortUpload(const PendingUpload& upload) {
-  const absl::Status aborted =
-      Send({.method = "DELETE", .key = upload.key, .query = {{"uploadId", upload.id}}}).status();
+absl::Status S3Client::AbortUpload(const PendingUpload& upload) { return Abort(upload, false); }
+
+absl::Status S3Client::AbortUploadOnce(const PendingUpload& upload) { return Abort(upload, true); }
+
+absl::Status S3Client::Abort(const PendingUpload& upload, bool once) {
+  Call call{.method = "DELETE", .key = upload.key, .query = {{"uploadId", upload.id}}};
+  call.once = once;
+  const absl::Status aborted = Send(call).status();
   return CodeOf(aborted) == "NoSuchUpload" ? absl::OkStatus() : aborted;
 }
-  const auto is_there = [&] {
-    const absl::StatusOr<ObjectInfo> there = Head(upload.key);
-    return there.ok() && there->tag == tag;
-    if (IsCompletedUpload(response.body)) return absl::OkStatus();
-  };
 
 absl::StatusOr<std::vector<PendingUpload>> S3Client::ListUploads(const std::string& prefix) {
   std::vector<PendingUpload> uploads;
@@ -329,7 +353,7 @@ absl::StatusOr<std::vector<PendingUpload>> S3Client::ListUploads(const std::stri
     next = std::move(page->next);
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat("s3://", bucket_, "/", prefix, " has more than ", kMaxPages, " pages"));
+      absl::StrCat("s3://", bucket(), "/", prefix, " has more than ", kMaxPages, " pages"));
 }
 
 }  // namespace espalier::s3

@@ -1,6 +1,7 @@
 // Requests to one bucket, signed and repeated.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -56,7 +57,11 @@ class S3Client {
  public:
   S3Client(S3World world, std::string bucket);
 
-  const std::string& bucket() const { return bucket_; }
+  // The same client, with calls that end within a second once `cancelled` is true: with Cancelled,
+  // or with their last error.
+  std::shared_ptr<S3Client> Until(std::shared_ptr<const std::atomic<bool>> cancelled) const;
+
+  const std::string& bucket() const { return shared_->bucket; }
 
   // Reads bytes [offset, offset + bytes) of the object that had this ETag.
   absl::Status Get(const std::string& key, const std::string& etag, int64_t offset, int64_t bytes,
@@ -77,6 +82,8 @@ class S3Client {
                               const std::string& tag);
   // OK if there is no such upload.
   absl::Status AbortUpload(const PendingUpload& upload);
+  // Tries it once, for a few seconds, though the client be cancelled: for who gives up.
+  absl::Status AbortUploadOnce(const PendingUpload& upload);
   // All incomplete uploads of keys that begin so.
   absl::StatusOr<std::vector<PendingUpload>> ListUploads(const std::string& prefix);
 
@@ -88,6 +95,8 @@ class S3Client {
     HttpHeaders headers;
     absl::string_view body;
     int64_t max_body_bytes = 1 << 20;
+    // Not repeated, not cancelled.
+    bool once = false;
     // Looks at an answer of status 2xx; Unavailable repeats the request.
     std::function<absl::Status(const HttpResponse&)> check;
   };
@@ -100,12 +109,22 @@ class S3Client {
                        const Credentials& credentials);
   std::string NameOf(const Call& call) const;
 
-  const S3World world_;
-  const std::string bucket_;
-  CredentialCache credentials_;
-  absl::Mutex mutex_;
-  bool has_endpoint_ ABSL_GUARDED_BY(mutex_) = false;
-  Endpoint endpoint_ ABSL_GUARDED_BY(mutex_);
+  struct Shared {
+    Shared(S3World given, std::string name);
+
+    const S3World world;
+    const std::string bucket;
+    CredentialCache credentials;
+    absl::Mutex mutex;
+    bool has_endpoint ABSL_GUARDED_BY(mutex) = false;
+    Endpoint endpoint ABSL_GUARDED_BY(mutex);
+  };
+  S3Client(std::shared_ptr<Shared> shared, std::shared_ptr<const std::atomic<bool>> cancelled)
+      : shared_(std::move(shared)), cancelled_(std::move(cancelled)) {}
+  absl::Status Abort(const PendingUpload& upload, bool once);
+
+  const std::shared_ptr<Shared> shared_;                      // by all clients from Until
+  const std::shared_ptr<const std::atomic<bool>> cancelled_;  // may be null
 };
 
 }  // namespace espalier::s3

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
+#include <thread>
 
 #include "storage/checkpoint_store_contract.h"
 #include "tests/s3/s3_test_world.h"
@@ -142,6 +144,30 @@ TEST_F(S3StoreTest, AnAnswerThatDoesNotComeIsNotWaitedFor) {
   EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
 }
 
+// An attempt that is over must not keep its worker busy, whatever S3 does.
+TEST_F(S3StoreTest, CancelledCallsEndSoon) {
+  for (const char* fault : {"'do': 'stall', 'seconds': 10", "'do': 'status', 'status': 503"}) {
+    S3World world = TestWorld();
+    world.pauses = NewSystemPauses();
+    const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+    const auto store = NewStore(prefix_, world)->Until(cancelled);
+    proxy_.Set(absl::StrCat("[{'method': 'PUT', 'match': 'partNumber', 'count': 1000, ", fault,
+                            "},", "{'method': 'DELETE', 'count': 1000, ", fault, "}]"));
+    absl::Time begin;
+    std::thread ends([&] {
+      absl::SleepFor(absl::Milliseconds(300));
+      begin = absl::Now();
+      *cancelled = true;
+    });
+    const absl::Status put = Write(*store, "job/object", Bytes(20 * kMiB));
+    ends.join();
+    EXPECT_FALSE(put.ok());
+    // A second until libcurl sees it, three for the end of the upload.
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(8)) << fault << ": " << put;
+    EXPECT_TRUE(absl::IsCancelled(store->Open("job/object").status()));
+  }
+}
+
 TEST_F(S3StoreTest, ALostAnswerToPutIfAbsentIsNoLoss) {
   ASSERT_TRUE(store_->Check().ok());
   proxy_.Set("[{'method': 'PUT', 'do': 'lose answer'}]");
@@ -172,6 +198,12 @@ TEST_F(S3StoreTest, ALostOrLateAnswerToTheEndOfAnUploadIsNoLoss) {
   EXPECT_TRUE(late.ok()) << late;
   EXPECT_TRUE(Content(*store_, "job/late") == bytes);
 
+  // Nor is an answer of something else, as of a proxy, a completed upload.
+  proxy_.Set("[{'method': 'POST', 'match': 'uploadId', 'do': 'empty'}]");
+  const absl::Status empty = Write(*store_, "job/empty", bytes);
+  EXPECT_TRUE(empty.ok()) << empty;
+  EXPECT_TRUE(Content(*store_, "job/empty") == bytes);
+
   // Somebody else aborted it: that is an error, though there is an object.
   proxy_.Set(
       "[{'method': 'POST', 'match': 'uploadId', 'do': 'status', 'status': 404, "
@@ -198,12 +230,6 @@ TEST_F(S3StoreTest, DeleteAbortsUploadsBeneathAndKeepsOthers) {
   // Of a worker that was killed.
   for (const char* name : {"a/x/1", "a/x", "a/xy", "a/kept/1", "b"}) {
     ASSERT_TRUE(client.BeginUpload(absl::StrCat(prefix_, "/", name), "tag").ok());
-  // Nor is an answer of something else, as of a proxy, a completed upload.
-  proxy_.Set("[{'method': 'POST', 'match': 'uploadId', 'do': 'empty'}]");
-  const absl::Status empty = Write(*store_, "job/empty", bytes);
-  EXPECT_TRUE(empty.ok()) << empty;
-  EXPECT_TRUE(Content(*store_, "job/empty") == bytes);
-
   }
   ASSERT_TRUE(Write(*store_, "a/kept/2", "kept").ok());
   const absl::Status deleted = store_->DeleteExcept("a/x", {});

@@ -141,18 +141,42 @@ TEST(CoordinatorStore, ACoordinatorThatIsGoneIsAnErrorInTime) {
 TEST(CoordinatorStore, CancellationEndsWaiting) {
   StorageServer coordinator;
   StorageClientOptions options = coordinator.ClientOptions();
-  const auto cancelled = std::make_shared<std::atomic<bool>>(false);
-  options.cancelled = cancelled;
+  options.cancellation = std::make_shared<Cancellation>();
   CoordinatorStore store(std::make_shared<StorageClient>(options), "checkpoints", nullptr);
   auto upload = store.Put(absl::StrCat(kJob, "/a/b"));
   ASSERT_TRUE(upload.ok()) << upload.status();
   coordinator.Shutdown();
-  *cancelled = true;
+  options.cancellation->Cancel();
   const absl::Time begin = absl::Now();
   EXPECT_FALSE((*upload)->Commit().ok());
   EXPECT_FALSE(store.Open(absl::StrCat(kJob, "/a/b")).ok());
   EXPECT_LT(absl::Now() - begin, options.patience / 2);
   coordinator.Break();
+}
+
+// Nor until others have had their turns, or the coordinator's disk answers.
+TEST(CoordinatorStore, CancellationEndsACallThatTheCoordinatorDoesNotAnswer) {
+  StorageServer coordinator;
+  const std::unique_ptr<CoordinatorStore> others = coordinator.Store("checkpoints");
+  std::vector<std::unique_ptr<CheckpointStore::Upload>> turns;
+  for (int i = 0; i < StorageServiceOptions().max_streams; ++i) {
+    auto upload = others->Put(absl::StrCat(kJob, "/a/", i));
+    ASSERT_TRUE(upload.ok()) << upload.status();
+    turns.push_back(*std::move(upload));
+  }
+  StorageClientOptions options = coordinator.ClientOptions();
+  options.cancellation = std::make_shared<Cancellation>();
+  CoordinatorStore store(std::make_shared<StorageClient>(options), "checkpoints", nullptr);
+  const absl::Time begin = absl::Now();
+  std::thread cancels([&] {
+    absl::SleepFor(absl::Milliseconds(200));
+    options.cancellation->Cancel();
+  });
+  EXPECT_FALSE(store.Put(absl::StrCat(kJob, "/a/waits")).ok());
+  cancels.join();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  EXPECT_FALSE(store.Put(absl::StrCat(kJob, "/a/late")).ok());
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
 }
 
 TEST(CoordinatorStore, OnlyTheCurrentAttemptReachesOnlyItsFiles) {
@@ -188,6 +212,12 @@ TEST(CoordinatorStore, OnlyTheCurrentAttemptReachesOnlyItsFiles) {
   EXPECT_EQ(code("checkpoints/job-1/values-1/manifest.json"),
             absl::StatusCode::kFailedPrecondition);
   coordinator.rendezvous().Begin(kJob, 1);
+  EXPECT_EQ(code("artifacts/data/lm@1/config.json"), absl::StatusCode::kOk);
+  // Nor does another worker than those of the job.
+  coordinator.workers().Release(kJob);
+  EXPECT_EQ(code("checkpoints/job-1/values-1/manifest.json"),
+            absl::StatusCode::kFailedPrecondition);
+  coordinator.Assign();
   EXPECT_EQ(code("artifacts/data/lm@1/config.json"), absl::StatusCode::kOk);
   ASSERT_TRUE(coordinator.workers().Leave(coordinator.lease()).ok());
   EXPECT_EQ(code("artifacts/data/lm@1/config.json"), absl::StatusCode::kFailedPrecondition);

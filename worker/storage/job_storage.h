@@ -1,7 +1,6 @@
 // What one attempt of a job reads and writes besides its dataset.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "storage/folder_checkpoint_store.h"
 #include "storage/object_reader.h"
 #include "storage/store_file_system.h"
+#include "worker/storage/cancellation.h"
 #include "worker/storage/copied_shards_store.h"
 
 namespace espalier {
@@ -18,20 +18,20 @@ namespace espalier {
 // Thread-safe.
 class JobStorage {
  public:
-  // `cancelled`, if given, ends waiting calls of the stores once it is true.
+  // `cancellation`, if given, ends waiting calls of the stores.
   JobStorage(std::shared_ptr<CheckpointStore> checkpoints, std::shared_ptr<ObjectReader> inputs,
-             std::shared_ptr<std::atomic<bool>> cancelled = nullptr)
+             std::shared_ptr<Cancellation> cancellation = nullptr)
       : checkpoints_(std::move(checkpoints)),
         inputs_(std::move(inputs)),
-        cancelled_(std::move(cancelled)),
+        cancellation_(std::move(cancellation)),
         files_(*inputs_) {}
   // The same where shards have copies.
   JobStorage(std::shared_ptr<CopiedShardsStore> checkpoints, std::shared_ptr<ObjectReader> inputs,
-             std::shared_ptr<std::atomic<bool>> cancelled)
+             std::shared_ptr<Cancellation> cancellation)
       : checkpoints_(checkpoints),
         copies_(std::move(checkpoints)),
         inputs_(std::move(inputs)),
-        cancelled_(std::move(cancelled)),
+        cancellation_(std::move(cancellation)),
         files_(*inputs_) {}
 
   // In a folder of this host. `files` must outlive it.
@@ -47,9 +47,9 @@ class JobStorage {
   ObjectReader& inputs() { return *inputs_; }
   FileSystem& files() { return files_; }  // inputs()
 
-  // The attempt is over: calls that wait for the coordinator end soon.
+  // The attempt is over: calls that wait for the coordinator or S3 end soon.
   void Cancel() {
-    if (cancelled_ != nullptr) *cancelled_ = true;
+    if (cancellation_ != nullptr) cancellation_->Cancel();
     if (copies_ != nullptr) copies_->Cancel();
   }
 
@@ -57,7 +57,7 @@ class JobStorage {
   const std::shared_ptr<CheckpointStore> checkpoints_;
   const std::shared_ptr<CopiedShardsStore> copies_;
   const std::shared_ptr<ObjectReader> inputs_;
-  const std::shared_ptr<std::atomic<bool>> cancelled_;
+  const std::shared_ptr<Cancellation> cancellation_;
   StoreFileSystem files_;
 };
 

@@ -11,7 +11,7 @@ namespace espalier {
 ObjectUpload::ObjectUpload(ObjectUploadOptions options, std::string id)
     : options_(std::move(options)),
       id_(std::move(id)),
-      retries_(options_.patience, options_.cancelled) {}
+      retries_(options_.patience, options_.cancellation) {}
 
 absl::StatusOr<std::unique_ptr<CheckpointStore::Upload>> ObjectUpload::Begin(
     ObjectUploadOptions options) {
@@ -42,12 +42,15 @@ absl::Status ObjectUpload::StatusOfStream() {
   for (v1::PutObjectReply rest; stream_->Read(&rest);) continue;  // as gRPC requires
   const absl::Status status = FromGrpc(stream_->Finish(), "put");
   stream_.reset();
+  call_.reset();
   context_.reset();
   return status.ok() ? absl::UnavailableError("the stream ended before its object") : status;
 }
 
 absl::Status ObjectUpload::Connect() {
+  call_.reset();
   context_ = std::make_unique<grpc::ClientContext>();
+  call_.emplace(options_.cancellation, [context = context_.get()] { context->TryCancel(); });
   stream_ = options_.stub->PutObject(context_.get());
   v1::PutObjectRequest message;
   *message.mutable_begin()->mutable_caller() = options_.caller;

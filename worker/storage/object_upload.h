@@ -2,10 +2,10 @@
 // acknowledged are kept, and sent again on a new stream if one breaks.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,6 +15,7 @@
 #include "base/sha256.h"
 #include "espalier/v1/storage.grpc.pb.h"
 #include "storage/checkpoint_store.h"
+#include "worker/storage/cancellation.h"
 #include "worker/storage/retries.h"
 
 namespace espalier {
@@ -23,8 +24,8 @@ struct ObjectUploadOptions {
   v1::Storage::StubInterface* stub = nullptr;  // must outlive the upload
   v1::StorageCaller caller;
   std::string name;
-  absl::Duration patience;                             // how long to try without progress
-  std::shared_ptr<const std::atomic<bool>> cancelled;  // then it is not tried again; may be null
+  absl::Duration patience;                     // how long to try without progress
+  std::shared_ptr<Cancellation> cancellation;  // may be null
 };
 
 class ObjectUpload : public CheckpointStore::Upload {
@@ -59,6 +60,7 @@ class ObjectUpload : public CheckpointStore::Upload {
   const std::string id_;
   Retries retries_;
   std::unique_ptr<grpc::ClientContext> context_;
+  std::optional<Cancellation::Call> call_;  // with context_
   std::unique_ptr<grpc::ClientReaderWriterInterface<v1::PutObjectRequest, v1::PutObjectReply>>
       stream_;
   Sha256 hash_;

@@ -4,19 +4,20 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "worker/storage/cancellation.h"
 
 namespace espalier {
 
 class Retries {
  public:
-  // Gives up after `patience` without progress, and once `cancelled`, which may be null, is true.
-  Retries(absl::Duration patience, std::shared_ptr<const std::atomic<bool>> cancelled)
-      : patience_(patience), cancelled_(std::move(cancelled)) {}
+  // Gives up after `patience` without progress, and once it is cancelled. `cancellation` may be
+  // null.
+  Retries(absl::Duration patience, const std::shared_ptr<Cancellation>& cancellation)
+      : patience_(patience), cancelled_(cancellation == nullptr ? nullptr : cancellation->flag()) {}
 
   void Progress() {
     failing_since_ = absl::InfiniteFuture();

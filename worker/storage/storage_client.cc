@@ -32,7 +32,7 @@ absl::Status At(const std::string& name, const absl::Status& status) {
 absl::Status StorageClient::Read(const std::string& name, int64_t offset, int64_t bytes,
                                  void* out) const {
   char* next = static_cast<char*>(out);
-  Retries retries(options_.patience, options_.cancelled);
+  Retries retries(options_.patience, options_.cancellation);
   while (bytes > 0) {
     v1::ReadObjectRequest request;
     *request.mutable_caller() = options_.caller;
@@ -41,6 +41,7 @@ absl::Status StorageClient::Read(const std::string& name, int64_t offset, int64_
     request.set_bytes(bytes);
     grpc::ClientContext context;
     SetTimeout(&context, bytes);
+    const Cancellation::Call call(options_.cancellation, [&context] { context.TryCancel(); });
     const auto reader = options_.stub->ReadObject(&context, request);
     v1::ReadObjectReply reply;
     while (reader->Read(&reply)) {
@@ -70,11 +71,12 @@ absl::StatusOr<v1::ListObjectsReply> StorageClient::List(const std::string& fold
   *request.mutable_caller() = options_.caller;
   request.set_folder(folder);
   request.set_block_hashes(block_hashes);
-  Retries retries(options_.patience, options_.cancelled);
+  Retries retries(options_.patience, options_.cancellation);
   while (true) {
     grpc::ClientContext context;
     // The coordinator may have to hash a large model first.
     if (!block_hashes) SetTimeout(&context, 0);
+    const Cancellation::Call call(options_.cancellation, [&context] { context.TryCancel(); });
     v1::ListObjectsReply reply;
     const absl::Status status =
         FromGrpc(options_.stub->ListObjects(&context, request, &reply), "list");
@@ -89,7 +91,7 @@ absl::StatusOr<std::unique_ptr<CheckpointStore::Upload>> StorageClient::Put(
                               .caller = options_.caller,
                               .name = name,
                               .patience = options_.patience,
-                              .cancelled = options_.cancelled});
+                              .cancellation = options_.cancellation});
 }
 
 }  // namespace espalier

@@ -2,7 +2,6 @@
 // connection breaks.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +13,7 @@
 #include "absl/time/time.h"
 #include "espalier/v1/storage.grpc.pb.h"
 #include "storage/checkpoint_store.h"
+#include "worker/storage/cancellation.h"
 
 namespace espalier {
 
@@ -22,8 +22,8 @@ struct StorageClientOptions {
   v1::StorageCaller caller;
   // How long a call is tried again without any progress; below the server's Uploads::kKeep.
   absl::Duration patience = absl::Seconds(45);
-  // Calls are not repeated once this is true. May be null.
-  std::shared_ptr<const std::atomic<bool>> cancelled;
+  // Ends waiting calls. May be null.
+  std::shared_ptr<Cancellation> cancellation;
 };
 
 // Thread-safe. Names are relative to the coordinator's data folder. Errors are the service's, with

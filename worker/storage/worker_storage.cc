@@ -40,10 +40,19 @@ absl::Status WorkerStorage::Join(const v1::JoinReply& reply) {
   }
   std::shared_ptr<s3::S3CheckpointStore> object_store;
   if (!reply.checkpoint_store().empty()) {
-    absl::StatusOr<std::unique_ptr<s3::S3CheckpointStore>> opened =
-        s3::S3CheckpointStore::Create(reply.checkpoint_store());
-    absl::Status status = opened.status();
-    if (status.ok()) status = (*opened)->Check();
+    {
+      // One that was checked before is not checked again.
+      absl::MutexLock lock(&mutex_);
+      if (object_store_url_ == reply.checkpoint_store()) object_store = object_store_;
+    }
+    absl::Status status;
+    if (object_store == nullptr) {
+      absl::StatusOr<std::unique_ptr<s3::S3CheckpointStore>> opened =
+          s3::S3CheckpointStore::Create(reply.checkpoint_store(), options_.object_store_world());
+      status = opened.status();
+      if (status.ok()) object_store = *std::move(opened);
+    }
+    if (status.ok()) status = object_store->Check();
     if (!status.ok()) {
       return absl::Status(
           status.code(),
@@ -51,7 +60,6 @@ absl::Status WorkerStorage::Join(const v1::JoinReply& reply) {
                        absl::Utf8SafeCHexEscape(reply.checkpoint_store()),
                        ", which this worker cannot use: ", std::string(status.message())));
     }
-    object_store = *std::move(opened);
   }
   spdlog::info("checkpoints: {}; models and inputs of jobs: {}",
                object_store != nullptr   ? reply.checkpoint_store()
@@ -60,6 +68,7 @@ absl::Status WorkerStorage::Join(const v1::JoinReply& reply) {
                reply.shares_data_dir() ? absl::StrCat("in ", path) : "through the coordinator");
   absl::MutexLock lock(&mutex_);
   joined_ = reply;
+  object_store_url_ = object_store != nullptr ? reply.checkpoint_store() : "";
   object_store_ = std::move(object_store);
   return absl::OkStatus();
 }
@@ -68,12 +77,12 @@ std::shared_ptr<JobStorage> WorkerStorage::For(const v1::Attempt& attempt,
                                                ShardPlaces places) const {
   v1::JoinReply joined;
   std::shared_ptr<CheckpointStore> checkpoints;
+  const auto cancellation = std::make_shared<Cancellation>();
   {
     absl::MutexLock lock(&mutex_);
     joined = joined_;
-    checkpoints = object_store_;
+    if (object_store_ != nullptr) checkpoints = object_store_->Until(cancellation->flag());
   }
-  const auto cancelled = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<ObjectReader> inputs;
   bool shared = false;
   if (joined.shares_data_dir()) {
@@ -90,7 +99,7 @@ std::shared_ptr<JobStorage> WorkerStorage::For(const v1::Attempt& attempt,
     *options.caller.mutable_lease() = joined.lease();
     options.caller.set_job_id(attempt.job_id());
     options.caller.set_attempt(attempt.attempt());
-    options.cancelled = cancelled;
+    options.cancellation = cancellation;
     const auto client = std::make_shared<const StorageClient>(std::move(options));
     inputs = std::make_shared<CoordinatorStore>(client, "", options_.cache);
     if (checkpoints == nullptr) {
@@ -98,13 +107,13 @@ std::shared_ptr<JobStorage> WorkerStorage::For(const v1::Attempt& attempt,
     }
   }
   if (shared || options_.copies == nullptr) {
-    return std::make_shared<JobStorage>(std::move(checkpoints), std::move(inputs), cancelled);
+    return std::make_shared<JobStorage>(std::move(checkpoints), std::move(inputs), cancellation);
   }
   if (options_.encrypted) places = OnlyEncrypted(std::move(places));
   return std::make_shared<JobStorage>(
       std::make_shared<CopiedShardsStore>(std::move(checkpoints), attempt.job_id(), options_.copies,
                                           places),
-      std::move(inputs), cancelled);
+      std::move(inputs), cancellation);
 }
 
 }  // namespace espalier

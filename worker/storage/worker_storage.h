@@ -2,6 +2,7 @@
 // shares that, otherwise over gRPC; checkpoints in an object store, if the coordinator says so.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,6 +31,7 @@ struct WorkerStorageOptions {
   bool encrypted = true;
   // Where this host has the coordinator's data folder; empty: where the coordinator has it.
   std::string data_dir;
+  std::function<s3::S3World()> object_store_world = s3::SystemS3World;
 };
 
 // Thread-safe. What the options point to must outlive it and its JobStorages.
@@ -54,6 +56,7 @@ class WorkerStorage {
   const WorkerStorageOptions options_;
   mutable absl::Mutex mutex_;
   v1::JoinReply joined_ ABSL_GUARDED_BY(mutex_);
+  std::string object_store_url_ ABSL_GUARDED_BY(mutex_);
   // Null: checkpoints are in the data folder.
   std::shared_ptr<s3::S3CheckpointStore> object_store_ ABSL_GUARDED_BY(mutex_);
 };
