@@ -189,6 +189,38 @@ TEST_F(SshScriptsTest, OnAFullDiskNothingStarts) {
   }
 }
 
+// With stand-ins for systemd's programs.
+TEST_F(SshScriptsTest, AUnitStartsIsSeenAndStops) {
+  Program("systemd-run", "printf '%s\\n' \"$@\" > \"$HOME/argv\"; touch \"$HOME/active\"\n");
+  Program("systemctl",
+          "[ \"$1\" = --user ] || exit 2\n"
+          "for unit; do true; done\n"
+          "[ \"$unit\" = espalier-l1-worker-0.service ] || exit 2\n"
+          "case \" $* \" in\n"
+          "*' is-active '*) [ -e \"$HOME/active\" ] ;;\n"
+          "*' stop '*) rm \"$HOME/active\" ;;\n"
+          "esac\n");
+  process_.systemd = true;
+  process_.flags = {"--name=a b", "--join-file={LAUNCH}/worker-0.secret"};
+  ASSERT_TRUE(Run(StartScript(process_)).ok());
+  std::ifstream file(home_ + "/argv");
+  std::stringstream argv;
+  argv << file.rdbuf();
+  const std::string launch = home_ + "/.espalier/launch/l1/";
+  for (const std::string& word :
+       {std::string("--user"), std::string("--unit=espalier-l1-worker-0.service"),
+        "--property=StandardError=append:" + launch + "worker-0.log", std::string("--name=a b"),
+        "--join-file=" + launch + "worker-0.secret"}) {
+    EXPECT_THAT("\n" + argv.str(), HasSubstr("\n" + word + "\n"));
+  }
+  EXPECT_TRUE(Run(CheckScript(process_)).ok());
+  EXPECT_THAT(std::string(Run(StartScript(process_)).status().message()),
+              HasSubstr("worker-0 of this launch runs already"));
+  EXPECT_EQ(ReadAnswers(*Run(StopScript(process_, 5, true)))["stopped"], "yes");
+  EXPECT_FALSE(Run(CheckScript(process_)).ok());
+  EXPECT_EQ(ReadAnswers(*Run(StopScript(process_, 5, true)))["stopped"], "no");
+}
+
 TEST_F(SshScriptsTest, TwoStartsOfOneNameAreRefused) {
   ASSERT_TRUE(Run(StartScript(process_)).ok());
   EXPECT_THAT(std::string(Run(StartScript(process_)).status().message()),
