@@ -40,7 +40,11 @@ is() { [ "$(cat "$launch/$name.$1" 2> /dev/null)" = "$owner" ]; }
 alone() {
   mkdir -p "$launch"
   exec 9> "$launch/$name.lock"
-  flock -w 30 9 || { echo "another start or stop of $name does not end" >&2; exit 1; }
+  # 1: the time is over. Of all else flock, or the shell, says what is wrong.
+  flock -w 30 9 || {
+    [ $? != 1 ] || echo "another start or stop of $name does not end" >&2
+    exit 1
+  }
 }
 )sh";
 

@@ -189,6 +189,13 @@ TEST_F(SshScriptsTest, OnAFullDiskNothingStarts) {
   }
 }
 
+TEST_F(SshScriptsTest, AHomeWithoutLocksIsNamed) {
+  Program("flock", "echo 'flock: 9: No locks available' >&2; exit 71\n");
+  const std::string said(Run(StartScript(process_)).status().message());
+  EXPECT_THAT(said, HasSubstr("No locks available"));
+  EXPECT_THAT(said, ::testing::Not(HasSubstr("another start")));
+}
+
 // With stand-ins for systemd's programs.
 TEST_F(SshScriptsTest, AUnitStartsIsSeenAndStops) {
   Program("systemd-run", "printf '%s\\n' \"$@\" > \"$HOME/argv\"; touch \"$HOME/active\"\n");
