@@ -40,8 +40,21 @@ bool NcclType(DType dtype, ncclDataType_t* type) {
   }
 }
 
-// While NCCL goes on by itself: connecting ranks takes milliseconds, and is done once per group.
-constexpr std::chrono::microseconds kPoll{200};
+// Waits a little while NCCL goes on by itself: a call is enqueued within microseconds, by a thread
+// of NCCL; the first ones of a group connect its ranks, which takes longer.
+class Pause {
+ public:
+  void operator()() const {
+    if (std::chrono::steady_clock::now() - begin_ < std::chrono::milliseconds(1)) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
 
 // The state of a communicator that does not block.
 ncclResult_t StateOf(ncclComm_t comm) {
@@ -136,9 +149,10 @@ class NcclCommunicator : public CudaCommunicator {
     std::unique_lock<std::mutex> lock(mutex_);
     if (comm_ == nullptr) return Aborted();
     ncclResult_t result = function(comm_);
+    const Pause pause;
     while (result == ncclInProgress) {
       lock.unlock();
-      std::this_thread::sleep_for(kPoll);
+      pause();
       lock.lock();
       if (comm_ == nullptr) return Aborted();
       result = StateOf(comm_);
@@ -178,8 +192,9 @@ std::unique_ptr<CudaCommunicator> CreateNcclCommunicator(DeviceContext& context,
   ncclComm_t comm = nullptr;
   ncclResult_t result = ncclCommInitRankConfig(&comm, size, id, rank, &config);
   bool waits = true;
+  const Pause pause;
   while (result == ncclInProgress && (waits = go_on())) {
-    std::this_thread::sleep_for(kPoll);
+    pause();
     result = StateOf(comm);
   }
   KernelStatus made = waits ? NcclStatus(result, "ncclCommInitRankConfig")
