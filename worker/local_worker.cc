@@ -102,6 +102,12 @@ class LocalWorkerImpl : public LocalWorker {
           options_.coordinator);
     }
     on_loopback_ = IsLoopback(options_.advertise.empty() ? listen->host : options_.advertise);
+    if (on_loopback_ && !IsLoopback(listen->host) && !options_.insecure) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "others reach this worker on loopback (--advertise ", options_.advertise,
+          "), where it serves without TLS, and it would listen off loopback (--listen ",
+          options_.listen, "): listen on 127.0.0.1"));
+    }
     if (cluster_.identity != nullptr) {
       cluster_.identity->KeepRenewing();
     } else if (tls_.serves() && on_loopback_) {
@@ -287,7 +293,8 @@ class LocalWorkerImpl : public LocalWorker {
         });
   }
 
-  absl::Status Join(const std::string& key) {
+  // `answered`, if given: whether the coordinator let it join.
+  absl::Status Join(const std::string& key, bool* answered = nullptr) {
     v1::JoinRequest request;
     request.set_name(options_.name.empty() ? OwnHostName() : options_.name);
     request.set_address(address_);
@@ -303,7 +310,19 @@ class LocalWorkerImpl : public LocalWorker {
     }
     absl::StatusOr<v1::JoinReply> reply = client_->Join(request);
     if (!reply.ok()) return reply.status();
-    if (absl::Status s = storage_->Join(*reply); !s.ok()) return s;
+    if (answered != nullptr) *answered = true;
+    for (bool quick = false; !quick;) {
+      const absl::Time begin = absl::Now();
+      if (absl::Status s = storage_->Join(*reply); !s.ok()) {
+        // Meanwhile it must not be given jobs.
+        client_->Leave(reply->lease()).IgnoreError();
+        return s;
+      }
+      quick = absl::Now() - begin < absl::Seconds(reply->heartbeat_seconds());
+      // The lease may have ended before the first heartbeat; what was checked is not checked again.
+      if (!quick) reply = client_->Join(request);
+      if (!reply.ok()) return reply.status();
+    }
     dataset_roots_->Exclude(storage_->PathOf(reply->data_dir()));
     {
       absl::MutexLock lock(&mutex_);
@@ -331,7 +350,8 @@ class LocalWorkerImpl : public LocalWorker {
     const std::string key = RandomKey();
     absl::Duration backoff = kFirstBackoff;
     for (int tries = 1;; ++tries) {
-      absl::Status s = Join(key);
+      bool answered = false;
+      absl::Status s = Join(key, &answered);
       if (absl::IsUnauthenticated(s)) {
         return absl::UnauthenticatedError(
             absl::StrCat(s.message(),
@@ -339,6 +359,7 @@ class LocalWorkerImpl : public LocalWorker {
                          "--role=worker), or with --api-key-file, as espalierd was"));
       }
       if (s.ok() || !MayPass(s)) return s;
+      if (answered && absl::Now() + backoff >= deadline) return s;
       if (absl::Now() + backoff >= deadline) {
         return absl::UnavailableError(absl::StrCat(
             "no coordinator answers at ", options_.coordinator, " after ", tries, " attempts in ",
@@ -400,6 +421,7 @@ class LocalWorkerImpl : public LocalWorker {
   void HeartbeatLoop() {
     absl::Duration backoff = kFirstBackoff;
     std::string key;
+    std::optional<v1::Link> measured;  // until a heartbeat has told it
     while (true) {
       bool joined = false, announces = false;
       absl::Duration interval, lease_time;
@@ -431,7 +453,8 @@ class LocalWorkerImpl : public LocalWorker {
       if (announces) AnnounceDrain(request.lease());
       for (const std::string& job : service_->running_jobs()) request.add_running_jobs(job);
       v1::Link link;
-      if (service_->TakeLink(&link)) *request.mutable_measured_link() = link;
+      if (service_->TakeLink(&link)) measured = std::move(link);
+      if (measured.has_value()) *request.mutable_measured_link() = *measured;
       const absl::StatusOr<v1::HeartbeatReply> reply =
           client_->Heartbeat(request, std::max(interval, absl::Seconds(1)));
       const absl::Status& s = reply.status();
@@ -439,6 +462,7 @@ class LocalWorkerImpl : public LocalWorker {
         absl::MutexLock lock(&mutex_);
         last_answer_ = absl::Now();
         if (reply->drained()) SetDrained();
+        measured.reset();
       } else if (absl::IsFailedPrecondition(s) || absl::IsNotFound(s)) {
         OnLeaseLost(absl::StrCat("the lease is gone: ", std::string(s.message())));
       } else if (SinceAnswer() > lease_time) {
