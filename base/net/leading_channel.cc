@@ -16,7 +16,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/net/authenticated_channel.h"
-#include "base/net/channel_connection.h"
 
 namespace espalier {
 namespace {
@@ -27,7 +26,8 @@ struct CreatesCalls;  // names the specialization below
 }  // namespace espalier
 
 // gRPC lets only its own templates create the calls of a channel that another channel stands for;
-// its DelegatingChannel cannot change the channel.
+// its DelegatingChannel cannot change the channel. True of gRPC 1.51: look here if another version
+// does not compile.
 template <>
 class grpc::internal::BlockingUnaryCallImpl<espalier::CreatesCalls, espalier::CreatesCalls> {
  public:
@@ -44,6 +44,9 @@ using grpc::experimental::InterceptionHookPoints;
 
 constexpr absl::Duration kConnect = absl::Milliseconds(500);  // to one of them
 constexpr absl::Duration kProbe = absl::Seconds(2);
+// The next one is asked, too, if one does not answer for so long.
+constexpr absl::Duration kStagger = absl::Milliseconds(200);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(5);
 // A coordinator that was stopped, or whose host is gone, does not answer.
 constexpr int kKeepaliveMillis = 10'000, kKeepaliveTimeoutMillis = 5'000;
 // Any answer comes from a coordinator that leads: one that stands by is UNAVAILABLE for every call.
@@ -115,28 +118,91 @@ class WatcherFactory : public grpc::experimental::ClientInterceptorFactoryInterf
   const int index_, count_;
 };
 
-bool Leads(const std::shared_ptr<grpc::Channel>& channel) {
-  if (!WaitForConnection(*channel, kConnect)) return false;
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kProbe));
-  grpc::CompletionQueue queue;
-  const grpc::Slice empty;
-  const grpc::ByteBuffer request(&empty, 1);
-  const auto call = stub.PrepareUnaryCall(&context, kProbeMethod, request, &queue);
-  call->StartCall();
-  grpc::ByteBuffer reply;
-  grpc::Status status;
-  call->Finish(&reply, &status, &status);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
+// Asks coordinators whether they lead: the next one once those before have answered, or a little
+// later, so that one that does not answer holds up nobody.
+class LeaderSearch {
+ public:
+  explicit LeaderSearch(const std::vector<std::shared_ptr<grpc::Channel>>& in_order)
+      : channels_(in_order), probes_(in_order.size()) {}
+
+  // The place of the one that leads; -1: none does, or has answered in time.
+  int Run() {
+    int leader = -1;
+    while (leader < 0) {
+      const absl::Time now = absl::Now();
+      if (begun_ < probes_.size() && (AllEnded() || now >= next_)) Begin(now);
+      for (size_t i = 0; i < begun_; ++i) GoOn(i, now);
+      if (!AllEnded()) {
+        leader = Await(now);
+      } else if (begun_ == probes_.size()) {
+        break;
+      }
+    }
+    for (Probe& probe : probes_) probe.context.TryCancel();
+    queue_.Shutdown();
+    void* tag = nullptr;
+    for (bool ok = false; queue_.Next(&tag, &ok);) continue;
+    return leader;
   }
-  return status.error_code() != grpc::StatusCode::UNAVAILABLE &&
-         status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
-}
+
+ private:
+  enum class State { kNew, kConnects, kAsked, kEnded };
+  struct Probe {
+    State state = State::kNew;
+    absl::Time connected_by;
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::GenericClientAsyncResponseReader> call;
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+  };
+
+  bool AllEnded() const {
+    return std::all_of(probes_.begin(), probes_.begin() + static_cast<std::ptrdiff_t>(begun_),
+                       [](const Probe& probe) { return probe.state == State::kEnded; });
+  }
+  void Begin(absl::Time now) {
+    Probe& probe = probes_[begun_++];
+    probe.state = State::kConnects;
+    probe.connected_by = now + kConnect;
+    next_ = now + kStagger;
+  }
+  void GoOn(size_t i, absl::Time now) {
+    Probe& probe = probes_[i];
+    if (probe.state != State::kConnects) return;
+    if (channels_[i]->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY) {
+      probe.state = State::kAsked;
+      probe.context.set_deadline(absl::ToChronoTime(now + kProbe));
+      const grpc::Slice empty;
+      const grpc::ByteBuffer request(&empty, 1);
+      grpc::GenericStub stub(channels_[i]);
+      probe.call = stub.PrepareUnaryCall(&probe.context, kProbeMethod, request, &queue_);
+      probe.call->StartCall();
+      probe.call->Finish(&probe.reply, &probe.status, &probe);
+    } else if (now >= probe.connected_by) {
+      probe.state = State::kEnded;
+    }
+  }
+  int Await(absl::Time now) {
+    void* tag = nullptr;
+    bool ok = false;
+    // Nothing tells of connections.
+    const auto until = absl::ToChronoTime(now + kLookAgain);
+    if (queue_.AsyncNext(&tag, &ok, until) != grpc::CompletionQueue::GOT_EVENT) return -1;
+    Probe& probe = *static_cast<Probe*>(tag);
+    probe.state = State::kEnded;
+    const grpc::StatusCode code = probe.status.error_code();
+    if (code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      return -1;
+    }
+    return static_cast<int>(&probe - probes_.data());
+  }
+
+  const std::vector<std::shared_ptr<grpc::Channel>>& channels_;
+  grpc::CompletionQueue queue_;
+  std::vector<Probe> probes_;
+  size_t begun_ = 0;
+  absl::Time next_ = absl::InfinitePast();  // when the next one is asked at the latest
+};
 
 class LeadingChannelImpl : public grpc::ChannelInterface {
  public:
@@ -166,16 +232,16 @@ class LeadingChannelImpl : public grpc::ChannelInterface {
     absl::MutexLock lock(&looking_);
     if (const int known = leader_->known(); known >= 0) return Channel(known);
     const int first = leader_->next(), count = static_cast<int>(channels_.size());
-    int answers = first;
-    for (int i = 0; i < count; ++i) {
-      const int index = (first + i) % count;
-      if (Leads(Channel(index))) {
-        leader_->Set(index);
-        return Channel(index);
-      }
-      if (Channel(index)->GetState(false) == GRPC_CHANNEL_READY) answers = index;
+    std::vector<std::shared_ptr<grpc::Channel>> in_order = channels_;
+    std::rotate(in_order.begin(), in_order.begin() + first, in_order.end());
+    if (const int leads = LeaderSearch(in_order).Run(); leads >= 0) {
+      leader_->Set((first + leads) % count);
+      return in_order[static_cast<size_t>(leads)];
     }
-    return Channel(answers);
+    const auto answers = std::find_if(in_order.rbegin(), in_order.rend(), [](const auto& channel) {
+      return channel->GetState(false) == GRPC_CHANNEL_READY;
+    });
+    return answers == in_order.rend() ? in_order.front() : *answers;
   }
   const std::shared_ptr<grpc::Channel>& Channel(int index) const {
     return channels_[static_cast<size_t>(index)];

@@ -38,13 +38,19 @@ class Coordinator {
   }
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
-  std::atomic<bool> leads;
+  std::atomic<bool> leads, hangs = false;
   std::atomic<int> calls = 0;
 
  private:
   class Reactor : public grpc::ServerGenericBidiReactor {
    public:
     explicit Reactor(const grpc::Status& status) { Finish(status); }
+    void OnDone() override { delete this; }
+  };
+  // Never answers.
+  class Silent : public grpc::ServerGenericBidiReactor {
+   public:
+    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
     void OnDone() override { delete this; }
   };
   class Service : public grpc::CallbackGenericService {
@@ -54,6 +60,7 @@ class Coordinator {
    private:
     grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
       ++of_.calls;
+      if (of_.hangs) return new Silent;
       return new Reactor(
           of_.leads ? grpc::Status(grpc::StatusCode::ALREADY_EXISTS, of_.name_)
                     : grpc::Status(grpc::StatusCode::UNAVAILABLE, of_.name_ + " stands by"));
@@ -127,6 +134,17 @@ TEST_F(LeadingChannelTest, CallsFollowALeaderThatIsStartedAgain) {
   while (Call(channel) != "b") {
     ASSERT_LT(absl::Now() - begin, absl::Seconds(5));
   }
+}
+
+// A heartbeat would come too late if each were waited for.
+TEST_F(LeadingChannelTest, ThoseThatDoNotAnswerHoldUpNobody) {
+  Coordinator c("c", false);
+  a_.hangs = c.hangs = true;
+  const auto channel =
+      LeadingChannel({a_.address(), c.address(), b_.address()}, grpc::ChannelArguments(), nullptr);
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ(Call(channel), "b");
+  EXPECT_LT(absl::Now() - begin, absl::Milliseconds(1500));
 }
 
 TEST(SplitAddressesTest, NoAddressIsEmpty) {
