@@ -110,6 +110,11 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
     absl::MutexLock lock(&mutex_);
     return drains_;
   }
+  // As a coordinator of an older release.
+  void KnowNoDrain() {
+    absl::MutexLock lock(&mutex_);
+    knows_drain_ = false;
+  }
   // Heartbeats and Drain are not answered any more.
   void Hang() {
     absl::MutexLock lock(&mutex_);
@@ -128,6 +133,7 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
                      v1::DrainReply* reply) override {
     absl::MutexLock lock(&mutex_);
     if (hangs_) return {grpc::StatusCode::UNAVAILABLE, "it hangs"};
+    if (!knows_drain_) return {grpc::StatusCode::UNIMPLEMENTED, ""};
     if (grpc::Status s = Check(request->lease()); !s.ok()) return s;
     drains_.push_back(request->lease().epoch());
     reply->mutable_jobs()->Assign(jobs_.begin(), jobs_.end());
@@ -210,6 +216,7 @@ class FakeCoordinator : public v1::Cluster::Service, public v1::Models::Service 
   std::vector<std::string> jobs_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> drains_ ABSL_GUARDED_BY(mutex_);
   bool hangs_ ABSL_GUARDED_BY(mutex_) = false;
+  bool knows_drain_ ABSL_GUARDED_BY(mutex_) = true;
   int left_ ABSL_GUARDED_BY(mutex_) = 0;
   int misses_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -192,7 +192,7 @@ class LocalWorkerImpl : public LocalWorker {
       drain_.WaitWithDeadline(&mutex_, until);
     }
     spdlog::info("leaving, {}", drained_     ? "nothing uses this worker any more"
-                                : !draining_ ? "asked to do so at once"
+                                : !draining_ ? "at once"
                                 : absl::Now() >= deadline
                                     ? "although it is in use: --drain-timeout is over"
                                     : "since the coordinator does not answer");
@@ -387,6 +387,8 @@ class LocalWorkerImpl : public LocalWorker {
     if (!reply.ok()) {
       spdlog::warn("cannot say that this worker is about to leave: {}",
                    std::string(reply.status().message()));
+      const bool later = MayPass(reply.status()) || absl::IsFailedPrecondition(reply.status());
+      if (!later) EndDrain();  // an older coordinator, for example
       return;
     }
     if (reply->jobs_size() > 0) {

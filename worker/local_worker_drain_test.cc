@@ -88,6 +88,12 @@ TEST_F(LocalWorkerDrainTest, ACoordinatorThatDoesNotAnswerIsWaitedForAsLongAsALe
   EXPECT_LT(Drain(absl::Minutes(1)), absl::Seconds(5));
 }
 
+TEST_F(LocalWorkerDrainTest, ACoordinatorThatKnowsNoDrainIsNotWaitedFor) {
+  Start();
+  coordinator_.KnowNoDrain();
+  EXPECT_LT(Drain(absl::Minutes(1)), absl::Seconds(5));
+}
+
 TEST_F(LocalWorkerDrainTest, ACoordinatorThatWasStartedAgainIsToldAgain) {
   Start();
   coordinator_.SetJobs({"job-1"});
