@@ -21,9 +21,7 @@ constexpr absl::Duration kFindTimeoutOfPeer = absl::Seconds(3);
 
 std::string BaseName(const std::string& name) { return name.substr(name.rfind('/') + 1); }
 
-std::string Text(const absl::Status& status) {
-  return absl::Utf8SafeCHexEscape(status.message());
-}
+std::string Text(const absl::Status& status) { return absl::Utf8SafeCHexEscape(status.message()); }
 
 }  // namespace
 
@@ -33,7 +31,10 @@ class CopiedShardsStore::CopyingUpload : public CheckpointStore::Upload {
   CopyingUpload(CopiedShardsStore* store, std::string name,
                 std::unique_ptr<CheckpointStore::Upload> upload,
                 std::unique_ptr<HostCache::Writer> copy)
-      : store_(*store), name_(std::move(name)), upload_(std::move(upload)), copy_(std::move(copy)) {}
+      : store_(*store),
+        name_(std::move(name)),
+        upload_(std::move(upload)),
+        copy_(std::move(copy)) {}
 
   absl::Status Append(const void* data, int64_t bytes) override {
     if (absl::Status s = upload_->Append(data, bytes); !s.ok()) return s;

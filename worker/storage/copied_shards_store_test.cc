@@ -339,8 +339,7 @@ TEST_F(CopiedShardsStoreTest, OtherBytesThanAnnouncedAreRefused) {
   ASSERT_EQ(client.Put("rank-0", Sha256Hex(content), *file), absl::OkStatus());
   EXPECT_EQ(client.Read(Sha256Hex(content), 3, 5, read.data()).code(),
             absl::StatusCode::kOutOfRange);
-  EXPECT_EQ(client.Read(Sha256Hex("other"), 0, 1, read.data()).code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_EQ(client.Read(Sha256Hex("other"), 0, 1, read.data()).code(), absl::StatusCode::kNotFound);
   client.Cancel();
   EXPECT_EQ(client.Read(Sha256Hex(content), 0, 1, read.data()).code(),
             absl::StatusCode::kCancelled);
