@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/net/authenticated_channel.h"
 #include "base/sha256.h"
+#include "base/steady_clock.h"
 #include "base/version.h"
 #include "grpc_health/health.pb.h"
 #include "ops/operators/register_all.h"
@@ -139,6 +140,7 @@ struct Coordinator::Parts {
 
   CoordinatorOptions options;
   SystemClock system_clock;
+  SteadyClock steady_clock;  // of workers' leases
   const Clock* clock = nullptr;
   std::unique_ptr<FileSystem> own_files;
   FileSystem* files = nullptr;
@@ -227,7 +229,8 @@ absl::Status Coordinator::Parts::Build() {
   artifacts->AddUser(
       [this] { return jobs != nullptr ? jobs->ArtifactsInUse() : std::vector<ArtifactUse>(); });
   workers = std::make_unique<WorkerRegistry>(
-      clock, options.lease, [this] { return store->NextEpoch(); },
+      options.clock != nullptr ? options.clock : &steady_clock, options.lease,
+      [this] { return store->NextEpoch(); },
       [this] {
         if (jobs != nullptr) jobs->WorkersChanged();
       },

@@ -23,6 +23,7 @@
 #include "base/net/leading_channel.h"
 #include "base/net/own_address.h"
 #include "base/random_id.h"
+#include "base/steady_clock.h"
 #include "worker/collective/nccl_communicator.h"
 #include "worker/collective/rank_connector.h"
 #include "worker/coordinator_client.h"
@@ -182,18 +183,19 @@ class LocalWorkerImpl : public LocalWorker {
   void Drain(absl::Duration timeout) override {
     absl::MutexLock lock(&mutex_);
     if (!joined_) return;
-    const absl::Time deadline = absl::Now() + timeout;
+    const absl::Time deadline = clock_.Now() + timeout;
     draining_ = true;
     announces_ = true;
     stop_.SignalAll();
     while (draining_ && !drained_ && !stopping_) {
       const absl::Time until = std::min(deadline, last_answer_ + lease_time_);
-      if (absl::Now() >= until) break;
-      drain_.WaitWithDeadline(&mutex_, until);
+      const absl::Duration left = until - clock_.Now();
+      if (left <= absl::ZeroDuration()) break;
+      drain_.WaitWithTimeout(&mutex_, left);
     }
     spdlog::info("leaving, {}", drained_     ? "nothing uses this worker any more"
                                 : !draining_ ? "at once"
-                                : absl::Now() >= deadline
+                                : clock_.Now() >= deadline
                                     ? "although it is in use: --drain-timeout is over"
                                     : "since the coordinator does not answer");
   }
@@ -328,7 +330,7 @@ class LocalWorkerImpl : public LocalWorker {
       absl::MutexLock lock(&mutex_);
       lease_ = reply->lease();
       joined_ = true;
-      last_answer_ = absl::Now();
+      last_answer_ = clock_.Now();
       announces_ = draining_;
       heartbeat_ = absl::Seconds(std::clamp(reply->heartbeat_seconds(), 0.01, 60.0));
       lease_time_ = absl::Seconds(std::clamp(reply->lease_seconds(), 0.05, 3600.0));
@@ -407,7 +409,7 @@ class LocalWorkerImpl : public LocalWorker {
 
   absl::Duration SinceAnswer() const {
     absl::MutexLock lock(&mutex_);
-    return absl::Now() - last_answer_;
+    return clock_.Now() - last_answer_;
   }
 
   void OnLeaseLost(const std::string& reason) {
@@ -462,7 +464,7 @@ class LocalWorkerImpl : public LocalWorker {
       const absl::Status& s = reply.status();
       if (s.ok()) {
         absl::MutexLock lock(&mutex_);
-        last_answer_ = absl::Now();
+        last_answer_ = clock_.Now();
         if (reply->drained()) SetDrained();
         measured.reset();
       } else if (absl::IsFailedPrecondition(s) || absl::IsNotFound(s)) {
@@ -501,6 +503,7 @@ class LocalWorkerImpl : public LocalWorker {
   const WorkerOptions& options_;
   bool on_loopback_ = false;  // for the coordinator
   std::optional<ApiKeys> keys_;
+  const SteadyClock clock_;  // of the lease
   std::unique_ptr<Device> device_;
   v1::Device description_;
   std::unique_ptr<FileSystem> files_;
