@@ -43,6 +43,12 @@ absl::StatusOr<std::unique_ptr<AutomaticTls>> AutomaticTls::Open(const std::stri
   return out;
 }
 
+bool AutomaticTls::IsIn(const std::string& data_dir) {
+  return NewPosixFileSystem()
+      ->Open(IdentityPath(JoinPath(data_dir, "tls/ca"), CertificateAuthority::kCaFile))
+      .ok();
+}
+
 // The data folder may be that of several coordinators, on a host each.
 std::string AutomaticTls::CertificateFolder() const {
   return JoinPath(folder_, absl::StrCat("coordinator-", OwnHostName()));

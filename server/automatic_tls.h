@@ -20,6 +20,8 @@ namespace espalier {
 // Thread-safe.
 class AutomaticTls {
  public:
+  // Whether a coordinator with --tls=auto has had this data folder.
+  static bool IsIn(const std::string& data_dir);
   // Makes what is missing in `data_dir`/tls. `hosts`: names and addresses for the certificate,
   // beside those of this host. `clock` must outlive this.
   static absl::StatusOr<std::unique_ptr<AutomaticTls>> Open(const std::string& data_dir,

@@ -44,6 +44,13 @@ absl::StatusOr<DaemonCredentials> ReadDaemonCredentials(DaemonOptions* options,
   DaemonCredentials credentials;
   if (options->automatic_tls) {
     if (absl::Status s = MakeOwn(options, clock, &credentials); !s.ok()) return s;
+  } else if (options->tls.certificate.empty() && !options->insecure &&
+             AutomaticTls::IsIn(options->data_dir)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--data-dir=", options->data_dir,
+        " belongs to a coordinator with --tls=auto, whose workers and clients would not find this "
+        "one: give --tls=auto again, and the same --listen; without it: --tls-cert and --tls-key, "
+        "or --insecure"));
   }
   if (!options->api_key_file.empty()) {
     absl::StatusOr<ApiKeys> keys = ApiKeys::Read(options->api_key_file);

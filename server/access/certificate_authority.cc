@@ -14,7 +14,8 @@
 namespace espalier {
 namespace {
 
-constexpr char kCa[] = "ca.pem", kCaKey[] = "ca.key";
+constexpr const char* kCa = CertificateAuthority::kCaFile;
+constexpr char kCaKey[] = "ca.key";
 constexpr char kWorkersCa[] = "workers-ca.pem", kWorkersCaKey[] = "workers-ca.key";
 constexpr int64_t kMaxFileBytes = 64 << 10;
 constexpr absl::Duration kAuthorityLife = absl::Hours(24 * 365 * 20);

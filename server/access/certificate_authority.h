@@ -27,6 +27,9 @@ struct WorkerIdentity {
 // Thread-safe.
 class CertificateAuthority {
  public:
+  static constexpr char kCaFile[] =
+      "ca.pem";  // in the identity folder (base/net/identity_folder.h)
+
   // Reads the authorities' certificates and keys in `folder`, or makes them there. `clock` must
   // outlive this. Returns FailedPrecondition, with the path, if what is there cannot be used.
   static absl::StatusOr<std::unique_ptr<CertificateAuthority>> Open(const std::string& folder,

@@ -365,6 +365,14 @@ class TokensTest(unittest.TestCase):
         self.assertEqual(self.cluster.get("/metrics", token="the-key-of-prometheus")[0], 200)
         self.assertEqual(self.cluster.cli("status", check=False).returncode, 1)
 
+    def test_a_coordinator_that_forgets_tls_does_not_start(self):
+        self.start()
+        self.cluster.kill(self.cluster.daemon)
+        flags = [f"--data-dir={self.cluster.folder}/data", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0"]
+        bare = self.cluster.spawn("espalierd", *flags)
+        self.assertEqual(bare.wait(timeout=60), 1)
+        self.assertIn("give --tls=auto again, and the same --listen", read(self.cluster.logs[-1]))
+
 
 if __name__ == "__main__":
     unittest.main()
