@@ -17,8 +17,9 @@ namespace espalier {
 namespace {
 
 // Fills in the devices that the job would get if all live workers were idle.
-absl::Status FillDevices(const AttemptTools& tools, const v1::SearchOptions& search,
+absl::Status FillDevices(const AttemptTools& tools, const v1::TrainingSpec& spec,
                          Machine* machine) {
+  const v1::SearchOptions& search = spec.search();
   for (const v1::WorkerInfo& info : tools.workers->List()) {
     const bool stays = info.state() == v1::WorkerInfo::IDLE || info.state() == v1::WorkerInfo::BUSY;
     if (stays) machine->devices.push_back(info.device());
@@ -31,6 +32,11 @@ absl::Status FillDevices(const AttemptTools& tools, const v1::SearchOptions& sea
   size_t wanted = machine->devices.size();
   if (search.max_devices() > 0) wanted = std::min<size_t>(wanted, search.max_devices());
   if (search.strategy() == v1::SearchOptions::SINGLE_DEVICE) wanted = 1;
+  if (wanted < static_cast<size_t>(std::max(0, spec.min_devices()))) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "at least ", spec.min_devices(), " workers are wanted (min_devices); there ",
+        wanted == 1 ? "is 1" : absl::StrCat("are ", wanted), ", and the job would wait for more"));
+  }
   const bool imported = search.strategy() == v1::SearchOptions::IMPORTED;
   const size_t planned = search.has_imported() ? search.imported().devices_size()
                                                : std::max(0, search.pipeline_stages());
@@ -65,7 +71,7 @@ void DryRun(const AttemptTools& tools, const v1::TrainingSpec& spec, v1::DryRunR
     *reply->add_unsupported() = std::move(op);
   }
   CalibratedPlanner::Request request;
-  const absl::Status devices = FillDevices(tools, spec.search(), &request.machine);
+  const absl::Status devices = FillDevices(tools, spec, &request.machine);
   if (!devices.ok()) stop(devices);
   if (!reply->unsupported().empty()) {
     if (absl::Status fields = CheckSpec(*tools.registry, spec); !fields.ok()) stop(fields);

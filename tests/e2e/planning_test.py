@@ -91,6 +91,9 @@ class PlanningTest(unittest.TestCase):
         done = self.small.cli(*large, check=False)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("does not fit", done.stdout)
+        waits = self.small.cli(*job, "--min-devices=5", check=False)
+        self.assertEqual(waits.returncode, 1, waits.stdout)
+        self.assertIn("at least 5 workers are wanted (min_devices); there is 1", waits.stdout)
 
         # Every operator that is not known, not only the first.
         with open(f"{DATA}/digits_cnn.onnx", "rb") as file:
