@@ -15,14 +15,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kLaunches[] = "launches", kRecord[] = "record.json";
+
 std::string PathOf(const std::string& home, const std::string& id) {
-  return absl::StrCat(LaunchHome(home, id), "/record.json");
+  return absl::StrCat(LaunchHome(home, id), "/", kRecord);
 }
 
 }  // namespace
 
 std::string LaunchHome(const std::string& home, const std::string& id) {
-  return absl::StrCat(home, "/launches/", id);
+  return absl::StrCat(home, "/", kLaunches, "/", id);
+}
+
+std::string HomeOfLaunches(const std::string& home) {
+  const fs::path path = fs::path(home) / "";  // without a trailing "/" parent_path is the folder
+  const fs::path own = path.parent_path();
+  std::error_code error;
+  const bool is_launch =
+      own.parent_path().filename() == kLaunches && fs::exists(own / kRecord, error);
+  return is_launch ? own.parent_path().parent_path().string() : home;
 }
 
 std::string LaunchId(const std::string& hosts_file) {

@@ -26,6 +26,10 @@ struct LaunchRecord {
   std::vector<StartedProcess> processes;  // in the order of their start
 };
 
+// The home that has the records of launches: `home` of the command line, or, where that is a
+// launch's own (LaunchHome), the one that the launch is in.
+std::string HomeOfLaunches(const std::string& home);
+
 // Id of the launch of a hosts file.
 std::string LaunchId(const std::string& hosts_file);
 

@@ -48,6 +48,16 @@ TEST_F(LaunchRecordTest, IsReadAsItWasWritten) {
   EXPECT_TRUE(absl::IsNotFound(ReadLaunchRecord(home_, "l1").status()));
 }
 
+// `export ESPALIER_HOME=` of what a launch says must not hide it from --stop.
+TEST_F(LaunchRecordTest, ALaunchsOwnHomeIsNotTheHomeOfLaunches) {
+  EXPECT_EQ(HomeOfLaunches(home_), home_);
+  EXPECT_EQ(HomeOfLaunches(LaunchHome(home_, "l1")), LaunchHome(home_, "l1")) << "no launch";
+  ASSERT_TRUE(ClaimLaunch(home_, record_).ok());
+  EXPECT_EQ(HomeOfLaunches(LaunchHome(home_, "l1")), home_);
+  EXPECT_EQ(HomeOfLaunches(LaunchHome(home_, "l1") + "/"), home_);
+  EXPECT_EQ(HomeOfLaunches(home_), home_);
+}
+
 TEST_F(LaunchRecordTest, OnlyOneLaunchBeginsAtATime) {
   ASSERT_TRUE(ClaimLaunch(home_, record_).ok());
   LaunchRecord other = record_;

@@ -56,7 +56,7 @@ class SshLaunch {
  public:
   SshLaunch(Context* context, std::string hosts_file)
       : context_(*context),
-        home_(fs::absolute(context->home()).string()),
+        home_(HomeOfLaunches(fs::absolute(context->home()).string())),
         hosts_file_(std::move(hosts_file)),
         shell_(context->flags().Text("ssh", "ssh"), [this] { return Interrupted(); }) {
     record_.id = LaunchId(hosts_file_);
@@ -415,7 +415,8 @@ absl::Status TrainOn(Context& context, const std::string& id,
   if (context.json()) args.emplace_back("--json");
   auto flags = ParseFlags(specs, args);
   if (!flags.ok()) return flags.status();
-  Context own(EnvironmentOf(context, fs::absolute(context.home()).string(), id), *std::move(flags));
+  const std::string home = HomeOfLaunches(fs::absolute(context.home()).string());
+  Context own(EnvironmentOf(context, home, id), *std::move(flags));
   return train.run(own);
 }
 
