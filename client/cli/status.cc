@@ -63,6 +63,7 @@ absl::Status RunStatus(Context& context) {
                                          : Printable(absl::StrJoin(reply->served_models(), ", ")))
       << "\n\n";
   Table table({{"worker"},
+               {"id"},
                {"state"},
                {"device", Align::kLeft, true},
                {"memory", Align::kRight},
@@ -71,16 +72,19 @@ absl::Status RunStatus(Context& context) {
                {"address"},
                {"job"}});
   for (const v1::WorkerInfo& w : reply->workers()) {
-    table.Row(
-        {Printable(w.name().empty() ? w.worker_id() : w.name()), State(w.state(), style),
-         Printable(w.device().model()), FormatBytes(static_cast<double>(w.device().memory_bytes())),
-         Rate(w.device().matmul_flops(), "FLOP/s"), Rate(w.device().memory_bandwidth(), "B/s"),
-         Printable(w.address()), Printable(w.job_id())});
+    table.Row({Printable(w.name().empty() ? w.worker_id() : w.name()), Printable(w.worker_id()),
+               State(w.state(), style), Printable(w.device().model()),
+               FormatBytes(static_cast<double>(w.device().memory_bytes())),
+               Rate(w.device().matmul_flops(), "FLOP/s"),
+               Rate(w.device().memory_bandwidth(), "B/s"), Printable(w.address()),
+               Printable(w.job_id())});
   }
-  out << (table.empty()
-              ? std::string("no workers have joined; start some: espalier-worker --coordinator=") +
-                    (*client)->address() + "\n"
-              : table.Render(context.terminal()))
+  const std::string how =
+      tls->wanted ? "`espalier token create --role=worker` makes a token, with which they start: "
+                    "espalier-worker --join=TOKEN"
+                  : absl::StrCat("espalier-worker --coordinator=", (*client)->address());
+  out << (table.empty() ? absl::StrCat("no workers have joined; start some: ", how, "\n")
+                        : table.Render(context.terminal()))
       << std::flush;
   return absl::OkStatus();
 }
