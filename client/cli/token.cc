@@ -46,6 +46,7 @@ bool IsWorkers(const v1::AccessToken& token) {
 }
 
 std::string StateOf(const v1::AccessToken& token) {
+  if (token.certificates_refused()) return "revoked with its certificates";
   if (token.revoked()) return "revoked";
   if (token.expires_unix_ms() <= absl::ToUnixMillis(absl::Now())) return "expired";
   return IsWorkers(token) && token.uses_left() == 0 ? "used up" : "valid";
@@ -127,7 +128,8 @@ absl::Status List(Context& context, Client* client) {
                Printable(token.owner()), StateOf(token),
                IsWorkers(token) ? absl::StrCat(token.uses_left(), " of ", token.uses()) : "",
                Time(token.expires_unix_ms()), Time(token.last_used_unix_ms()),
-               Printable(token.made_by()), Time(token.certificates_until_unix_ms())});
+               Printable(token.made_by()),
+               token.certificates_refused() ? "" : Time(token.certificates_until_unix_ms())});
   }
   context.out() << (table.empty() ? "no tokens\n" : table.Render(context.terminal())) << std::flush;
   return absl::OkStatus();

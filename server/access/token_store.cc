@@ -389,9 +389,11 @@ absl::Status TokenStore::CheckCertificate(const std::string& token_id) {
   if (found == tokens_.end() || !found->second.stored.token().certificates_refused()) {
     return absl::OkStatus();
   }
-  return absl::UnauthenticatedError(absl::StrCat("the certificate is refused: the token ", token_id,
-                                                 ", with which this worker joined, was "
-                                                 "revoked with all its certificates"));
+  return absl::UnauthenticatedError(
+      absl::StrCat("the certificate is refused: the token ", token_id,
+                   ", with which this worker joined, was "
+                   "revoked with all its certificates; end the worker, or start it "
+                   "again with --join=TOKEN and a new one"));
 }
 
 absl::StatusOr<Caller> TokenStore::Identify(const std::string& text) {
