@@ -27,7 +27,9 @@ std::string Unreachable(const std::string& address, bool tls, const std::string&
       "no coordinator answers at ", address, " (", detail,
       "). Start one with `espalier up`, or name another: --coordinator=HOST:PORT or "
       "ESPALIER_COORDINATOR",
-      tls ? "" : "; if it uses TLS: --ca-file=FILE or --tls");
+      tls ? ""
+          : "; if it uses TLS: `espalier login TOKEN` with a token of its administrator, or "
+            "--ca-file=FILE, or --tls");
 }
 
 absl::Status CheckAddress(const std::string& address) {
@@ -187,9 +189,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
       continue;  // with the next one
     }
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
-      return absl::UnavailableError(
-          Unreachable(address, options.tls,
-                      options.tls ? "refused, or its TLS certificate is not trusted" : "refused"));
+      return absl::UnavailableError(Unreachable(
+          address, options.tls,
+          options.tls ? "no connection, or its TLS certificate is not trusted" : "no connection"));
     }
     if (!impl->channel->WaitForStateChange(state, deadline)) {
       return absl::UnavailableError(Unreachable(

@@ -210,7 +210,7 @@ def idempotency_key() -> str:
 
 
 def _unreachable(settings: Settings, detail: str) -> errors.Unavailable:
-    remedy = "" if settings.tls else "; if it uses TLS: ca_file=FILE, tls=True or ESPALIER_CA_FILE"
+    remedy = "" if settings.tls else "; if it uses TLS: `espalier login TOKEN`, ca_file=FILE, tls=True or ESPALIER_CA_FILE"
     return errors.Unavailable(
         f"no coordinator answers at {settings.address} ({detail}). Start one with `espalier up` or "
         f"espalier.local(), or name another: espalier.Client('HOST:PORT') or ESPALIER_COORDINATOR{remedy}"
@@ -291,7 +291,7 @@ def _refusal(error: grpc.RpcError, settings: Settings, *, may_stand_by: bool) ->
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return _unreachable(settings, f"nothing within {settings.connect_timeout:g} s")
     if error.code() == grpc.StatusCode.UNAVAILABLE and not answered(error):
-        what = "refused, or its TLS certificate is not trusted" if settings.tls else "refused"
+        what = "no connection, or its TLS certificate is not trusted" if settings.tls else "no connection"
         if not _is_known(settings.address):
             what = "no host of this name is known"
         return _unreachable(settings, what)

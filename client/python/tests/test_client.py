@@ -94,7 +94,7 @@ def test_nothing_listens():
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     start = time.monotonic()
-    with pytest.raises(errors.Unavailable, match=rf"no coordinator answers at {address} \(refused\)\. Start one"):
+    with pytest.raises(errors.Unavailable, match=rf"no coordinator answers at {address} \(no connection\)\. Start one"):
         espalier.Client(address).jobs()
     assert time.monotonic() - start < 3
 
