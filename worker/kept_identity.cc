@@ -284,6 +284,10 @@ absl::Status KeptIdentity::Exchange() {
     const absl::StatusOr<v1::IssuedCertificate> issued = source_.Issue(*token, request);
     if (issued.ok()) return Keep(*issued, *key, token->ca_sha256);
     if (!MayPass(issued.status()) || absl::Now() + pause >= give_up) return issued.status();
+    if (pause == kFirstPause) {
+      spdlog::warn("no certificate yet, and tries for {}: {}",
+                   absl::FormatDuration(options_.timeout), std::string(issued.status().message()));
+    }
     absl::SleepFor(pause);
     pause = std::min(2 * pause, kLongestPause);
   }

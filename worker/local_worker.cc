@@ -361,6 +361,10 @@ class LocalWorkerImpl : public LocalWorker {
                          "--role=worker), or with --api-key-file, as espalierd was"));
       }
       if (s.ok() || !MayPass(s)) return s;
+      if (tries == 1) {
+        spdlog::warn("cannot join yet, and tries for {}: {}",
+                     absl::FormatDuration(options_.join_timeout), std::string(s.message()));
+      }
       if (answered && absl::Now() + backoff >= deadline) return s;
       if (absl::Now() + backoff >= deadline) {
         return absl::UnavailableError(absl::StrCat(
