@@ -124,22 +124,21 @@ absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
 absl::Status WorkerRegistry::CheckLocked(const v1::Lease& lease) const {
   auto it = workers_.find(lease.worker_id());
   if (it == workers_.end()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "there is no worker '", lease.worker_id(), "' with epoch ", lease.epoch(), "; join again"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("there is no worker '", lease.worker_id(), "' with epoch ", lease.epoch()));
   }
   if (it->second.member.lease.epoch() != lease.epoch()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "worker '", lease.worker_id(), "': epoch ", lease.epoch(), " is stale, the present one is ",
-        it->second.member.lease.epoch(), "; join again"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker '", lease.worker_id(), "': epoch ", lease.epoch(),
+                     " is stale, the present one is ", it->second.member.lease.epoch()));
   }
   if (it->second.left) {
     return absl::FailedPreconditionError(
         absl::StrCat("worker '", lease.worker_id(), "' was told to end and has left"));
   }
   if (Expired(it->second)) {
-    return absl::FailedPreconditionError(absl::StrCat("worker '", lease.worker_id(),
-                                                      "': the lease with epoch ", lease.epoch(),
-                                                      " has run out; join again"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker '", lease.worker_id(), "': the lease with epoch ", lease.epoch(), " has run out"));
   }
   return absl::OkStatus();
 }
