@@ -14,7 +14,7 @@ namespace {
 
 constexpr absl::Duration kAskAgain = absl::Seconds(3);
 
-std::string NamesOf(const std::vector<Member>& members) {
+std::string NamesOfWorkers(const std::vector<Member>& members) {
   return absl::StrCat(members.size() == 1 ? "worker " : "workers ",
                       absl::StrJoin(members, ", ", [](std::string* out, const Member& member) {
                         absl::StrAppend(
@@ -24,7 +24,7 @@ std::string NamesOf(const std::vector<Member>& members) {
 }
 
 std::string AboutToLeave(const std::vector<Member>& leaving) {
-  return absl::StrCat(NamesOf(leaving), leaving.size() == 1 ? " is" : " are", " about to leave");
+  return absl::StrCat(NamesOfWorkers(leaving), leaving.size() == 1 ? " is" : " are", " about to leave");
 }
 
 }  // namespace
