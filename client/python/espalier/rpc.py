@@ -210,7 +210,9 @@ def idempotency_key() -> str:
 
 
 def _unreachable(settings: Settings, detail: str) -> errors.Unavailable:
-    remedy = "" if settings.tls else "; if it uses TLS: `espalier login TOKEN`, ca_file=FILE, tls=True or ESPALIER_CA_FILE"
+    remedy = (
+        "" if settings.tls else "; if it uses TLS: `espalier login TOKEN`, ca_file=FILE, tls=True or ESPALIER_CA_FILE"
+    )
     return errors.Unavailable(
         f"no coordinator answers at {settings.address} ({detail}). Start one with `espalier up` or "
         f"espalier.local(), or name another: espalier.Client('HOST:PORT') or ESPALIER_COORDINATOR{remedy}"
