@@ -24,7 +24,8 @@ std::string NamesOfWorkers(const std::vector<Member>& members) {
 }
 
 std::string AboutToLeave(const std::vector<Member>& leaving) {
-  return absl::StrCat(NamesOfWorkers(leaving), leaving.size() == 1 ? " is" : " are", " about to leave");
+  return absl::StrCat(NamesOfWorkers(leaving), leaving.size() == 1 ? " is" : " are",
+                      " about to leave");
 }
 
 }  // namespace
