@@ -5,17 +5,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
-#include <random>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "base/net/api_keys.h"
 #include "base/net/authenticated_channel.h"
 #include "base/net/credential_watch.h"
@@ -23,7 +18,7 @@
 #include "base/net/leading_channel.h"
 #include "base/net/own_address.h"
 #include "base/random_id.h"
-#include "base/steady_clock.h"
+#include "worker/cluster_membership.h"
 #include "worker/collective/nccl_communicator.h"
 #include "worker/collective/rank_connector.h"
 #include "worker/coordinator_client.h"
@@ -40,19 +35,8 @@ namespace espalier {
 namespace {
 
 constexpr uint32_t kProtocolVersion = 3;
-constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
 // A rank is not lost sooner for being silent to another one.
 constexpr absl::Duration kLeastSilence = absl::Seconds(10);
-// Between heartbeats of a worker that waits until it may leave.
-constexpr absl::Duration kDrainHeartbeat = absl::Milliseconds(500);
-constexpr absl::Duration kDrainTimeout = absl::Seconds(2);  // of the call
-
-std::string RandomKey() {
-  std::random_device source;
-  return absl::StrFormat("%08x%08x%08x%08x", source(), source(), source(), source());
-}
-
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const WorkerOptions& options) {
   if (options.device == "cpu") {
     return NewCpuDevice({options.threads, options.memory_limit, options.swap_dir});
@@ -170,40 +154,13 @@ class LocalWorkerImpl : public LocalWorker {
     call_key_ = *std::move(call_key);
     if (absl::Status s = Serve(*listen); !s.ok()) return s;
     if (absl::Status s = ServeShards(listen->host); !s.ok()) return s;
-    if (absl::Status s = FirstJoin(); !s.ok()) return s;
-    thread_ = std::thread([this] { HeartbeatLoop(); });
-    return absl::OkStatus();
+    return Join();
   }
 
   std::string address() const override { return address_; }
-  std::string worker_id() const override {
-    absl::MutexLock lock(&mutex_);
-    return joined_ ? lease_.worker_id() : "";
-  }
-  void Drain(absl::Duration timeout) override {
-    absl::MutexLock lock(&mutex_);
-    if (!joined_) return;
-    const absl::Time deadline = clock_.Now() + timeout;
-    draining_ = true;
-    announces_ = true;
-    stop_.SignalAll();
-    while (draining_ && !drained_ && !stopping_) {
-      const absl::Time until = std::min(deadline, last_answer_ + lease_time_);
-      const absl::Duration left = until - clock_.Now();
-      if (left <= absl::ZeroDuration()) break;
-      drain_.WaitWithTimeout(&mutex_, left);
-    }
-    spdlog::info("leaving, {}", drained_     ? "nothing uses this worker any more"
-                                : !draining_ ? "at once"
-                                : clock_.Now() >= deadline
-                                    ? "although it is in use: --drain-timeout is over"
-                                    : "since the coordinator does not answer");
-  }
-  void EndDrain() override {
-    absl::MutexLock lock(&mutex_);
-    draining_ = false;
-    drain_.SignalAll();
-  }
+  std::string worker_id() const override { return membership_->worker_id(); }
+  void Drain(absl::Duration timeout) override { membership_->Drain(timeout); }
+  void EndDrain() override { membership_->EndDrain(); }
   void Stop() override { End(/*leave=*/true); }
   void Abandon() override { End(/*leave=*/false); }
 
@@ -270,13 +227,9 @@ class LocalWorkerImpl : public LocalWorker {
   absl::StatusOr<std::unique_ptr<Communicator>> Connect(const v1::Attempt& attempt, int rank,
                                                         int size, const PeerTimeouts& timeouts,
                                                         std::function<bool()> cancelled) {
-    v1::Lease lease;
+    const ClusterMembership::Lease lease = membership_->lease();
     RankOptions ranks;
-    {
-      absl::MutexLock lock(&mutex_);
-      lease = lease_;
-      ranks.silence = std::max(kLeastSilence, 2 * lease_time_);
-    }
+    ranks.silence = std::max(kLeastSilence, 2 * lease.time);
     int ordinal = 0;
     ranks.rank = rank;
     ranks.size = size;
@@ -288,216 +241,44 @@ class LocalWorkerImpl : public LocalWorker {
     ranks.connect_timeout = timeouts.connect;
     ranks.timeout = timeouts.wait;
     return ConnectRanks(
-        ranks, client_->Store(lease, attempt.job_id(), attempt.attempt(), std::move(cancelled)),
+        ranks,
+        client_->Store(lease.lease, attempt.job_id(), attempt.attempt(), std::move(cancelled)),
         [&](std::unique_ptr<RendezvousStore> store, std::unique_ptr<PeerMonitor> monitor) {
           return ConnectNccl(*device_, rank, size, std::move(store), timeouts.wait,
                              std::move(monitor));
         });
   }
 
-  // `answered`, if given: whether the coordinator let it join.
-  absl::Status Join(const std::string& key, bool* answered = nullptr) {
-    v1::JoinRequest request;
+  absl::Status Join() {
+    ClusterMembershipOptions membership;
+    membership.coordinator = options_.coordinator;
+    v1::JoinRequest& request = membership.request;
     request.set_name(options_.name.empty() ? OwnHostName() : options_.name);
     request.set_address(address_);
     *request.mutable_device() = description_;
     request.set_host(OwnHostName());
-    request.set_idempotency_key(key);
     request.set_protocol_version(kProtocolVersion);
-    service_->SetJoinKey(key);
     request.set_call_key(call_key_);
     if (shard_server_ != nullptr) {
       request.set_shards_address(JoinHostAndPort(host_, shard_server_->port()));
       request.set_shards_certificate(shard_server_->certificate());
     }
-    absl::StatusOr<v1::JoinReply> reply = client_->Join(request);
-    if (!reply.ok()) return reply.status();
-    if (answered != nullptr) *answered = true;
-    for (bool quick = false; !quick;) {
-      const absl::Time begin = absl::Now();
-      if (absl::Status s = storage_->Join(*reply); !s.ok()) {
-        // Meanwhile it must not be given jobs.
-        client_->Leave(reply->lease()).IgnoreError();
-        return s;
-      }
-      quick = absl::Now() - begin < absl::Seconds(reply->heartbeat_seconds());
-      // The lease may have ended before the first heartbeat; what was checked is not checked again.
-      if (!quick) reply = client_->Join(request);
-      if (!reply.ok()) return reply.status();
-    }
-    dataset_roots_->Exclude(storage_->PathOf(reply->data_dir()));
-    {
-      absl::MutexLock lock(&mutex_);
-      lease_ = reply->lease();
-      joined_ = true;
-      last_answer_ = clock_.Now();
-      announces_ = draining_;
-      heartbeat_ = absl::Seconds(std::clamp(reply->heartbeat_seconds(), 0.01, 60.0));
-      lease_time_ = absl::Seconds(std::clamp(reply->lease_seconds(), 0.05, 3600.0));
-    }
-    service_->SetEpoch(reply->lease().epoch());
-    spdlog::info("joined {} as {} (epoch {}), serving on {}", options_.coordinator,
-                 reply->lease().worker_id(), reply->lease().epoch(), address_);
-    return absl::OkStatus();
-  }
-
-  // Retries an unreachable or overloaded coordinator; a rejection is final.
-  static bool MayPass(const absl::Status& status) {
-    return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-           absl::IsResourceExhausted(status) || absl::IsAborted(status);
-  }
-
-  absl::Status FirstJoin() {
-    const absl::Time deadline = absl::Now() + options_.join_timeout;
-    const std::string key = RandomKey();
-    absl::Duration backoff = kFirstBackoff;
-    for (int tries = 1;; ++tries) {
-      bool answered = false;
-      absl::Status s = Join(key, &answered);
-      if (absl::IsUnauthenticated(s)) {
-        return absl::UnauthenticatedError(
-            absl::StrCat(s.message(),
-                         "; start this worker with --join=TOKEN (espalier token create "
-                         "--role=worker), or with --api-key-file, as espalierd was"));
-      }
-      if (s.ok() || !MayPass(s)) return s;
-      if (tries == 1) {
-        spdlog::warn("cannot join yet, and tries for {}: {}",
-                     absl::FormatDuration(options_.join_timeout), std::string(s.message()));
-      }
-      if (answered && absl::Now() + backoff >= deadline) return s;
-      if (absl::Now() + backoff >= deadline) {
-        return absl::UnavailableError(absl::StrCat(
-            "no coordinator answers at ", options_.coordinator, " after ", tries, " attempts in ",
-            absl::FormatDuration(options_.join_timeout), " (", std::string(s.message()),
-            "); is espalierd running there, and is --coordinator right?"));
-      }
-      absl::SleepFor(backoff);
-      backoff = std::min(backoff * 2, kMaxBackoff);
-    }
-  }
-
-  // Shorter once the worker drains, which it is about to announce. Returns false when stopping.
-  bool SleepUnlessStopping(absl::Duration duration) {
-    const absl::Time deadline = absl::Now() + duration;
-    absl::MutexLock lock(&mutex_);
-    while (!stopping_ && !std::exchange(announces_, false)) {
-      if (stop_.WaitWithDeadline(&mutex_, deadline)) break;
-    }
-    return !stopping_;
-  }
-
-  // Until the coordinator knows it.
-  void AnnounceDrain(const v1::Lease& lease) {
-    const absl::StatusOr<v1::DrainReply> reply = client_->Drain(lease, kDrainTimeout);
-    if (!reply.ok()) {
-      spdlog::warn("cannot say that this worker is about to leave: {}",
-                   std::string(reply.status().message()));
-      const bool later = MayPass(reply.status()) || absl::IsFailedPrecondition(reply.status());
-      if (!later) EndDrain();  // an older coordinator, for example
-      return;
-    }
-    if (reply->jobs_size() > 0) {
-      spdlog::info("waits until {} can do without this worker", absl::StrJoin(reply->jobs(), ", "));
-    }
-    absl::MutexLock lock(&mutex_);
-    if (lease.epoch() != lease_.epoch()) return;
-    announced_ = lease.epoch();
-    if (reply->jobs_size() == 0) SetDrained();
-  }
-
-  void SetDrained() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    drained_ = true;
-    drain_.SignalAll();
-  }
-
-  absl::Duration SinceAnswer() const {
-    absl::MutexLock lock(&mutex_);
-    return clock_.Now() - last_answer_;
-  }
-
-  void OnLeaseLost(const std::string& reason) {
-    spdlog::warn("{}; aborting running jobs and joining again", reason);
-    {
-      absl::MutexLock lock(&mutex_);
-      joined_ = false;
-    }
-    service_->SetEpoch(0);
-    service_->AbortAll(reason);
-  }
-
-  void HeartbeatLoop() {
-    absl::Duration backoff = kFirstBackoff;
-    std::string key;
-    std::optional<v1::Link> measured;  // until a heartbeat has told it
-    while (true) {
-      bool joined = false, announces = false;
-      absl::Duration interval, lease_time;
-      v1::HeartbeatRequest request;
-      {
-        absl::MutexLock lock(&mutex_);
-        joined = joined_;
-        interval = draining_ ? std::min(heartbeat_, kDrainHeartbeat) : heartbeat_;
-        lease_time = lease_time_;
-        *request.mutable_lease() = lease_;
-      }
-      if (!SleepUnlessStopping(joined ? interval : backoff)) return;
-      if (!joined) {
-        if (key.empty()) key = RandomKey();
-        absl::Status s = Join(key);
-        if (s.ok()) {
-          key.clear();
-          backoff = kFirstBackoff;
-        } else {
-          spdlog::warn("cannot join: {}", std::string(s.message()));
-          backoff = std::min(backoff * 2, kMaxBackoff);
-        }
-        continue;
-      }
-      {
-        absl::MutexLock lock(&mutex_);
-        announces = draining_ && announced_ != lease_.epoch();
-      }
-      if (announces) AnnounceDrain(request.lease());
-      for (const std::string& job : service_->running_jobs()) request.add_running_jobs(job);
-      v1::Link link;
-      if (service_->TakeLink(&link)) measured = std::move(link);
-      if (measured.has_value()) *request.mutable_measured_link() = *measured;
-      const absl::StatusOr<v1::HeartbeatReply> reply =
-          client_->Heartbeat(request, std::max(interval, absl::Seconds(1)));
-      const absl::Status& s = reply.status();
-      if (s.ok()) {
-        absl::MutexLock lock(&mutex_);
-        last_answer_ = clock_.Now();
-        if (reply->drained()) SetDrained();
-        measured.reset();
-      } else if (absl::IsFailedPrecondition(s) || absl::IsNotFound(s)) {
-        OnLeaseLost(absl::StrCat("the lease is gone: ", std::string(s.message())));
-      } else if (SinceAnswer() > lease_time) {
-        OnLeaseLost(
-            absl::StrCat("the lease ran out without an answer: ", std::string(s.message())));
-      }
-    }
+    membership.join_timeout = options_.join_timeout;
+    membership.client = client_.get();
+    membership.service = service_.get();
+    membership.storage = storage_.get();
+    membership.on_joined = [this](const v1::JoinReply& reply) {
+      dataset_roots_->Exclude(storage_->PathOf(reply.data_dir()));
+    };
+    membership_.emplace(std::move(membership));
+    return membership_->Start();
   }
 
   void End(bool leave) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (stopping_) return;
-      stopping_ = true;
-      stop_.SignalAll();
-      drain_.SignalAll();
-    }
-    if (thread_.joinable()) thread_.join();
+    if (ended_.exchange(true)) return;
+    if (membership_.has_value()) membership_->Stop();
     if (service_ != nullptr) service_->AbortAll("the worker is shutting down");
-    if (leave && !worker_id().empty()) {
-      v1::Lease lease;
-      {
-        absl::MutexLock lock(&mutex_);
-        lease = lease_;
-      }
-      client_->Leave(lease).IgnoreError();
-    }
+    if (leave && membership_.has_value()) membership_->Leave();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     server_.reset();
     service_.reset();
@@ -507,7 +288,6 @@ class LocalWorkerImpl : public LocalWorker {
   const WorkerOptions& options_;
   bool on_loopback_ = false;  // for the coordinator
   std::optional<ApiKeys> keys_;
-  const SteadyClock clock_;  // of the lease
   std::unique_ptr<Device> device_;
   v1::Device description_;
   std::unique_ptr<FileSystem> files_;
@@ -524,21 +304,9 @@ class LocalWorkerImpl : public LocalWorker {
   std::unique_ptr<grpc::Server> server_;
   std::string host_;  // address at which peers reach this worker
   std::string address_;
-  std::thread thread_;
+  std::optional<ClusterMembership> membership_;  // once it serves
   std::optional<CredentialWatch> credentials_;
-
-  mutable absl::Mutex mutex_;
-  absl::CondVar stop_, drain_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  bool announces_ ABSL_GUARDED_BY(mutex_) = false;  // wakes the heartbeats
-  uint64_t announced_ ABSL_GUARDED_BY(mutex_) = 0;  // epoch of the lease under which it drains
-  bool drained_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time last_answer_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  bool joined_ ABSL_GUARDED_BY(mutex_) = false;
-  v1::Lease lease_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(1);
-  absl::Duration lease_time_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(5);
+  std::atomic<bool> ended_{false};
 };
 
 }  // namespace
