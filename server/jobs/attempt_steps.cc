@@ -93,7 +93,7 @@ int64_t Attempt::ExportedSteps() const {
 
 std::optional<AttemptEnd> Attempt::RunSteps(v1::RunRequest steps) {
   steps.set_checkpoint_every_steps(task_.record.job.spec().checkpoint_every_steps());
-  steps.set_checkpoint_root(CheckpointFolder(absl::StrCat("attempt-", task_.attempt)));
+  steps.set_checkpoint_root(CheckpointFolder(AttemptFolder(task_.attempt)));
   {
     absl::MutexLock lock(&mutex_);
     for (Rank& rank : ranks_) rank.done = false;

@@ -15,6 +15,9 @@
 namespace espalier {
 namespace {
 
+// More than another coordinator begins while this one still removes.
+constexpr int32_t kLaterAttempts = 64;
+
 absl::StatusOr<std::vector<StoredCheckpoint>> WholeCheckpoints(CheckpointStore& store,
                                                                const std::string& job) {
   absl::StatusOr<std::vector<StoredCheckpoint>> all = ListCheckpoints(store, job);
@@ -122,9 +125,14 @@ bool MeansDamage(const absl::Status& status) {
          absl::IsInvalidArgument(status);
 }
 
-void RemoveCheckpoints(CheckpointStore& store, const std::string& job, const std::string& keep,
-                       int64_t best_steps) {
+std::string AttemptFolder(int32_t attempt) { return absl::StrCat("attempt-", attempt); }
+
+void RemoveCheckpoints(CheckpointStore& store, const std::string& job, int32_t attempts,
+                       const std::string& keep, int64_t best_steps) {
   std::vector<std::string> stay = {JoinPath(job, kStreamFolder)};
+  for (int32_t later = 1; later <= kLaterAttempts; ++later) {
+    stay.push_back(JoinPath(job, AttemptFolder(attempts + later)));
+  }
   if (!keep.empty()) {
     const absl::StatusOr<Manifest> manifest = ReadManifest(store, JoinPath(job, keep));
     const absl::StatusOr<std::vector<StoredCheckpoint>> all = ListCheckpoints(store, job);

@@ -15,6 +15,9 @@ namespace espalier {
 // (example_stream.h).
 inline constexpr char kStreamFolder[] = "stream";
 
+// The folder within a job's folder for the checkpoints of an attempt.
+std::string AttemptFolder(int32_t attempt);
+
 // Returns the last two components of a checkpoint's path, which are what a job's record stores:
 // they stay valid if the data folder is moved or spelled differently. Accepts full paths too
 // (records of earlier releases). Empty (no checkpoint) stays empty.
@@ -57,9 +60,11 @@ bool MeansDamage(const absl::Status& status);
 // CheckpointWithinJob, the newest one of fewer steps, which is used if `keep` turns out to be
 // damaged, and those of `best_steps` steps, of a validation whose model is kept (0: none). If
 // `keep` is not empty and has no manifest there, removes nothing: the rest may be all that is left
-// of the job. Blocks; what cannot be removed stays.
-void RemoveCheckpoints(CheckpointStore& store, const std::string& job, const std::string& keep,
-                       int64_t best_steps = 0);
+// of the job. Also stays what later attempts than `attempts` write: a coordinator that was stopped
+// meanwhile may lead no more, and they are then the next leader's. Blocks; what cannot be removed
+// stays.
+void RemoveCheckpoints(CheckpointStore& store, const std::string& job, int32_t attempts,
+                       const std::string& keep, int64_t best_steps = 0);
 
 // Removes complete checkpoints of fewer steps than `newest`, except `spare` and those of
 // `best_steps` steps. For a running attempt, which may be writing others. Blocks.

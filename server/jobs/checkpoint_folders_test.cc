@@ -57,20 +57,32 @@ class CheckpointFoldersTest : public ::testing::Test {
 };
 
 TEST_F(CheckpointFoldersTest, KeepsTwoCheckpointsForAnySpelling) {
-  RemoveCheckpoints(store_, job_, CheckpointWithinJob("/moved/job-1/attempt-2/step-20"));
+  RemoveCheckpoints(store_, job_, 2, CheckpointWithinJob("/moved/job-1/attempt-2/step-20"));
   EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-1/step-10", "attempt-2/step-20"}));
 }
 
 TEST_F(CheckpointFoldersTest, KeepsEverythingIfKeptCheckpointIsIncomplete) {
-  RemoveCheckpoints(store_, job_, "attempt-2/step-40");
-  RemoveCheckpoints(store_, job_, "attempt-3/step-30");
+  RemoveCheckpoints(store_, job_, 2, "attempt-2/step-40");
+  RemoveCheckpoints(store_, job_, 2, "attempt-3/step-30");
   EXPECT_EQ(Folders().size(), 5u);
 }
 
 TEST_F(CheckpointFoldersTest, TheFolderGoesWhereNothingIsKept) {
-  RemoveCheckpoints(store_, job_, CheckpointWithinJob(""));
+  RemoveCheckpoints(store_, job_, 2, CheckpointWithinJob(""));
   EXPECT_FALSE(std::filesystem::exists(folder_));
-  RemoveCheckpoints(store_, job_, "");  // again
+  RemoveCheckpoints(store_, job_, 2, "");  // again
+}
+
+// Its coordinator was stopped while it removed, and another one leads by now.
+TEST_F(CheckpointFoldersTest, WhatALaterAttemptWritesStays) {
+  Add("attempt-3/step-40", 40);
+  RemoveCheckpoints(store_, job_, 2, "attempt-2/step-30");
+  EXPECT_EQ(Folders(),
+            (std::set<std::string>{"attempt-2/step-20", "attempt-2/step-30", "attempt-3/step-40"}));
+  RemoveCheckpoints(store_, job_, 2, "");
+  EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-3/step-40"}));
+  RemoveCheckpoints(store_, job_, 3, "");
+  EXPECT_FALSE(std::filesystem::exists(folder_));
 }
 
 TEST_F(CheckpointFoldersTest, ARunningAttemptKeepsWhatItMayBeWriting) {
@@ -83,10 +95,10 @@ TEST_F(CheckpointFoldersTest, TheBestValidationsCheckpointStays) {
   RemoveOlderCheckpoints(store_, job_, {"attempt-2/step-30", 30}, "attempt-2/step-20", 10);
   EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-1/step-10", "attempt-2/step-20",
                                               "attempt-2/step-30", "attempt-2/step-40"}));
-  RemoveCheckpoints(store_, job_, "attempt-2/step-30", 10);
+  RemoveCheckpoints(store_, job_, 2, "attempt-2/step-30", 10);
   EXPECT_EQ(Folders(),
             (std::set<std::string>{"attempt-1/step-10", "attempt-2/step-20", "attempt-2/step-30"}));
-  RemoveCheckpoints(store_, job_, "attempt-2/step-30", 30);
+  RemoveCheckpoints(store_, job_, 2, "attempt-2/step-30", 30);
   EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-2/step-20", "attempt-2/step-30"}));
 }
 

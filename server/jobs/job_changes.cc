@@ -198,7 +198,7 @@ void JobRunner::RemoveFilesOf(const Job& job) {
   const std::string& id = job.record.job.id();
   if (job.stream != nullptr) job.stream->Remove();
   RemoveLeftValues(*tools_.data_folder, id);
-  RemoveCheckpoints(*tools_.checkpoints, id, "", 0);
+  RemoveCheckpoints(*tools_.checkpoints, id, job.life.attempts, "");
 }
 
 absl::Status JobRunner::ReserveNumbers(int64_t deleted, int64_t next_number) {

@@ -249,7 +249,9 @@ void JobRunner::Loop() {
     }
     std::vector<std::thread> finished;
     struct Over {
-      std::string id, keep;  // checkpoint, within the job's folder
+      std::string id;
+      int32_t attempts;
+      std::string keep;  // checkpoint, within the job's folder
       int64_t best_steps;
       std::shared_ptr<ExampleStream> stream;  // that nobody needs any more; null: none
     };
@@ -278,7 +280,7 @@ void JobRunner::Loop() {
         it = over_.erase(it);
         if (!is_over || job.deleted) continue;
         job.checkpoints_removed = true;
-        over.push_back({job.record.job.id(), job.record.checkpoint_dir,
+        over.push_back({job.record.job.id(), job.life.attempts, job.record.checkpoint_dir,
                         job.validations.kept_steps(),
                         job.life.state == v1::SUCCEEDED ? job.stream : nullptr});
       }
@@ -289,7 +291,7 @@ void JobRunner::Loop() {
     for (const Over& job : over) {
       if (job.stream != nullptr) job.stream->Remove();
       RemoveLeftValues(*tools_.data_folder, job.id);
-      RemoveCheckpoints(*tools_.checkpoints, job.id, job.keep, job.best_steps);
+      RemoveCheckpoints(*tools_.checkpoints, job.id, job.attempts, job.keep, job.best_steps);
     }
     SaveUsage(quit && !busy);
     if (quit && !busy) return;

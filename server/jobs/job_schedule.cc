@@ -308,11 +308,11 @@ void JobRunner::BeginAttempt(Starting start, JobRecord full) {
   Settle(job);
   const std::string kept = job->record.checkpoint_dir;
   const int64_t best_steps = job->validations.kept_steps();
-  const bool first = job->life.attempts == 1;
-  job->thread = std::thread([this, job, id, kept, best_steps, first] {
-    if (!first) {
+  const int32_t attempts = job->life.attempts;
+  job->thread = std::thread([this, job, id, kept, best_steps, attempts] {
+    if (attempts > 1) {
       RemoveLeftValues(*tools_.data_folder, id);
-      RemoveCheckpoints(*tools_.checkpoints, id, kept, best_steps);
+      RemoveCheckpoints(*tools_.checkpoints, id, attempts, kept, best_steps);
     }
     AttemptEnd end = job->attempt->Run();
     {
