@@ -25,6 +25,18 @@ TEST_F(CliTest, SlurmScriptHasWhatIsAskedFor) {
   EXPECT_THAT(script, Not(HasSubstr("account")));
 }
 
+// A signal at once would requeue the batch job for ever.
+TEST_F(CliTest, SlurmSignalsInTheLastQuarterOfTheTime) {
+  for (const auto& [time, seconds] :
+       {std::pair("1:00", 15), std::pair("4", 60), std::pair("8:00", 120), std::pair("0:02:00", 30),
+        std::pair("0-0:2", 30), std::pair("2-12", 120), std::pair("UNLIMITED", 120)}) {
+    ASSERT_EQ(Run({"slurm", "script", absl::StrCat("--time=", time), "--", "train"}), kExitOk);
+    EXPECT_THAT(out_.str(), HasSubstr(absl::StrCat("--signal=B:USR1@", seconds, " "))) << time;
+  }
+  ASSERT_EQ(Run({"slurm", "script", "--time=2", "--signal=90", "--", "train"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr("--signal=B:USR1@90 "));
+}
+
 TEST_F(CliTest, SlurmScriptChecksTheTraining) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"--"}, "missing: a training command"},
@@ -33,6 +45,8 @@ TEST_F(CliTest, SlurmScriptChecksTheTraining) {
       {{"--", "train", "--detach"}, "train --detach: a batch job submits its training"},
       {{"--", "train", "--coordinator=a:1"}, "train --coordinator"},
       {{"--gpus=2", "--ntasks-per-node=3", "--", "train"}, "each worker needs a GPU of its own"},
+      {{"--time=2", "--signal=120", "--", "train"},
+       "--signal=120 is not below --time=2, 120 seconds"},
       {{"--account=me\n#SBATCH --uid=0", "--", "train"}, "edit the batch file instead"},
   };
   for (const auto& [args, message] : cases) {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/launch/shell_quote.h"
@@ -11,6 +13,31 @@
 
 namespace espalier {
 namespace {
+
+// The seconds of a time limit as sbatch takes it: "30" (minutes), "10:00", "1:00:00", "2-12",
+// "2-12:30", "2-12:30:00". Nothing if it is none of these, such as UNLIMITED.
+std::optional<int64_t> SecondsOf(const std::string& limit) {
+  std::vector<std::string> days = absl::StrSplit(limit, '-');
+  if (days.size() > 2) return std::nullopt;
+  std::vector<std::string> parts = absl::StrSplit(days.back(), ':');
+  if (parts.size() > 3) return std::nullopt;
+  std::vector<int64_t> numbers;
+  for (const std::string& part : parts) {
+    int64_t number = 0;
+    if (!absl::SimpleAtoi(part, &number) || number < 0 || number > 1'000'000) return std::nullopt;
+    numbers.push_back(number);
+  }
+  int64_t whole_days = 0;
+  if (days.size() == 2) {
+    if (!absl::SimpleAtoi(days[0], &whole_days) || whole_days < 0 || whole_days > 10'000) {
+      return std::nullopt;
+    }
+  } else if (numbers.size() < 3) {
+    numbers.insert(numbers.begin(), 0);  // without days it begins with minutes
+  }
+  numbers.resize(3);
+  return ((whole_days * 24 + numbers[0]) * 60 + numbers[1]) * 60 + numbers[2];
+}
 
 // The name by which the batch file calls this program: the bare one if the PATH leads to it.
 std::string ProgramName(const Environment& env) {
@@ -98,8 +125,9 @@ std::vector<FlagSpec> SlurmScriptFlags() {
       {"output", FlagType::kText, "FILE", "file for its output, with sbatch's patterns (%x-%j.out)",
        'o'},
       {"signal", FlagType::kInt, "SECONDS",
-       "so long before the time limit a checkpoint is written and the batch job requeued (120)", 0,
-       10, 65535},
+       "so long before the time limit a checkpoint is written and the batch job requeued (120, at "
+       "most a quarter of --time)",
+       0, 10, 65535},
   };
 }
 
@@ -126,6 +154,19 @@ absl::StatusOr<SlurmScript> ReadSlurmScript(const Context& context,
   for (const auto& [flag, to] : texts) {
     *to = flags.Text(flag, *to);
     if (absl::Status s = CheckValue(flag, *to); !s.ok()) return s;
+  }
+  // A signal at once would requeue the job for ever.
+  if (const std::optional<int64_t> limit = SecondsOf(script.time); limit.has_value()) {
+    if (flags.Has("signal") && script.signal_seconds >= *limit) {
+      return UsageError(absl::StrCat("--signal=", script.signal_seconds,
+                                     " is not below --time=", script.time, ", ", *limit,
+                                     " seconds: the batch job would be "
+                                     "requeued again and again before it has trained"));
+    }
+    if (!flags.Has("signal")) {
+      script.signal_seconds =
+          static_cast<int>(std::clamp<int64_t>(*limit / 4, 1, script.signal_seconds));
+    }
   }
   script.program = ProgramName(context.env());
   script.train = std::move(words);
