@@ -339,11 +339,12 @@ TEST_F(CliTest, StatusShowsWorkersAndIsJsonForScripts) {
   (*status.mutable_jobs_by_state())["RUNNING"] = 1;
   auto* worker = status.add_workers();
   worker->set_name("w1");
+  worker->set_worker_id("w7");
   worker->set_state(v1::WorkerInfo::BUSY);
   worker->mutable_device()->set_memory_bytes(int64_t{4} << 30);
   EXPECT_EQ(Run({"status"}), kExitOk);
   EXPECT_THAT(out_.str(), HasSubstr("jobs: 1 running"));
-  EXPECT_THAT(out_.str(), HasSubstr("w1      busy"));
+  EXPECT_THAT(out_.str(), HasSubstr("w1      w7  busy"));
   EXPECT_THAT(out_.str(), HasSubstr("4.00 GiB"));
   EXPECT_EQ(Run({"status", "--json"}), kExitOk);
   Json json = Json::parse(out_.str());

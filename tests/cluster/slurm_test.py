@@ -94,7 +94,7 @@ class SlurmTest(unittest.TestCase):
     def curve(self, job):
         """Loss by step, from what the batch job has left: a folder that `espalier up` goes on with."""
         home = f"--home={self.folder}/espalier-{job}"
-        self.espalier("up", home, "--local-workers=0", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0")
+        self.espalier("up", home, "--local-workers=0", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--", "--tls=auto")
         try:
             jobs = json.loads(self.espalier("jobs", home, "--json").stdout)["jobs"]
             self.assertEqual([(j["id"], j["state"].upper()) for j in jobs], [("job-1", "SUCCEEDED")])
