@@ -3,12 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cmath>
 #include <thread>
 
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "server/jobs/attempt.h"
+#include "server/jobs/checkpoint_lead.h"
 
 namespace espalier {
 namespace {
@@ -17,7 +17,7 @@ constexpr absl::Duration kAskTimeout = absl::Seconds(3);
 // How long the ranks' steps are counted to learn how fast they go.
 constexpr absl::Duration kCount = absl::Milliseconds(50);
 // The request arrives everywhere within this time.
-constexpr double kUnderwaySeconds = 0.1;
+constexpr absl::Duration kUnderway = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -60,10 +60,7 @@ void Attempt::AskForCheckpoint(int64_t least) {
   absl::SleepFor(kCount);
   absl::StatusOr<int64_t> done = before.ok() ? AskRanks(0) : before;
   int64_t ahead = 1;
-  if (done.ok()) {
-    const double rate = static_cast<double>(*done - *before) / absl::ToDoubleSeconds(kCount);
-    ahead += static_cast<int64_t>(std::ceil(rate * kUnderwaySeconds));
-  }
+  if (done.ok()) ahead = CheckpointLead(*before, *done, least, kCount, kUnderway);
   while (done.ok() && !stopping()) {
     const int64_t at = std::max(*done, least) + ahead;
     done = AskRanks(at);
