@@ -89,6 +89,7 @@ class PageTest(Case):
                 cls.said = cls.kubectl(shlex.split(stage), cls.said)
 
     def setUp(self):
+        self.cluster.reconcile()  # after a test that failed
         self.joined()
 
     @classmethod
