@@ -422,6 +422,8 @@ def test_a_job_says_nothing_about_plans_and_files_but_in_the_log(daemon, capsys,
     caplog.set_level("INFO", logger="espalier")
     job = fit(small.graph(), small.examples(), optimizer="sgd", batch_size=32, epochs=3).job.id
     lines = [line for line in capsys.readouterr().out.splitlines() if "step " not in line]
+    if lines[0] == f"job {job} is queued":  # on a busy machine
+        del lines[0]
     assert lines[:-1] == [f"job {job} is planning", f"job {job} is running"]
     assert lines[-1].startswith(f"job {job} succeeded after 24 of 24 steps")
     logged = [record.getMessage() for record in caplog.records]
