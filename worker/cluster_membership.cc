@@ -27,7 +27,7 @@ std::string RandomKey() {
 }
 
 // Retries an unreachable or overloaded coordinator; a rejection is final.
-bool MayPass(const absl::Status& status) {
+bool MayJoinLater(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
          absl::IsResourceExhausted(status) || absl::IsAborted(status);
 }
@@ -144,7 +144,7 @@ absl::Status ClusterMembership::FirstJoin() {
                        "; start this worker with --join=TOKEN (espalier token create "
                        "--role=worker), or with --api-key-file, as espalierd was"));
     }
-    if (s.ok() || !MayPass(s)) return s;
+    if (s.ok() || !MayJoinLater(s)) return s;
     if (tries == 1) {
       spdlog::warn("cannot join yet, and tries for {}: {}",
                    absl::FormatDuration(options_.join_timeout), std::string(s.message()));
@@ -175,7 +175,7 @@ void ClusterMembership::AnnounceDrain(const v1::Lease& lease) {
   if (!reply.ok()) {
     spdlog::warn("cannot say that this worker is about to leave: {}",
                  std::string(reply.status().message()));
-    const bool later = MayPass(reply.status()) || absl::IsFailedPrecondition(reply.status());
+    const bool later = MayJoinLater(reply.status()) || absl::IsFailedPrecondition(reply.status());
     if (!later) EndDrain();  // an older coordinator, for example
     return;
   }
