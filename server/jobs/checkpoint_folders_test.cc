@@ -78,7 +78,7 @@ TEST_F(CheckpointFoldersTest, WhatALaterAttemptWritesStays) {
   Add("attempt-3/step-40", 40);
   RemoveCheckpoints(store_, job_, 2, "attempt-2/step-30");
   EXPECT_EQ(Folders(),
-            (std::set<std::string>{"attempt-2/step-20", "attempt-2/step-30", "attempt-3/step-40"}));
+            (std::set<std::string>{"attempt-1/step-20", "attempt-2/step-30", "attempt-3/step-40"}));
   RemoveCheckpoints(store_, job_, 2, "");
   EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-3/step-40"}));
   RemoveCheckpoints(store_, job_, 3, "");
