@@ -404,7 +404,7 @@ def test_keys_roles_and_tls(tmp_path):
     flags = [f"--tls-cert={certificate}", f"--tls-key={key}", f"--api-key-file={keys}"]
     with espalier.local(workers=0, flags=flags) as plain:
         address = plain.address
-        with pytest.raises(errors.Unavailable, match="if it uses TLS: .*login TOKEN.*ca_file"):
+        with pytest.raises(errors.Unavailable, match=r"if it uses TLS: .*login TOKEN.*ca_file"):
             plain.jobs()
         with pytest.raises(errors.Unavailable, match="certificate is not trusted"):
             espalier.Client(address, tls=True).jobs()
