@@ -94,7 +94,10 @@ CoordinatorClient::CoordinatorClient(const std::vector<std::string>& addresses, 
   bulk.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // not the other channel's connection
   bulk.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMillis);
   bulk.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMillis);
-  storage_ = v1::Storage::NewStub(LeadingChannel(addresses, bulk, key, CallersCredentials(tls)));
+  new_storage_ = [addresses, bulk, key, credentials = CallersCredentials(tls)] {
+    return std::shared_ptr<v1::Storage::StubInterface>(
+        v1::Storage::NewStub(LeadingChannel(addresses, bulk, key, credentials)));
+  };
 }
 
 absl::StatusOr<v1::JoinReply> CoordinatorClient::Join(const v1::JoinRequest& request) {

@@ -36,8 +36,9 @@ class CoordinatorClient {
   absl::StatusOr<v1::DrainReply> Drain(const v1::Lease& lease, absl::Duration timeout);
   absl::Status Leave(const v1::Lease& lease);
   v1::Models::StubInterface& models() { return *models_; }
-  // On a connection of its own: heartbeats do not wait behind what it moves.
-  v1::Storage::StubInterface& storage() { return *storage_; }
+  // On a connection of its own each: heartbeats do not wait behind what it moves, and nothing waits
+  // until an earlier one turns out to lead to a host that is gone.
+  std::shared_ptr<v1::Storage::StubInterface> NewStorage() const { return new_storage_(); }
 
   // Returns the store of one attempt of a job. Get polls `cancelled` while it waits. Must not
   // outlive this.
@@ -48,7 +49,7 @@ class CoordinatorClient {
   const std::string address_;
   std::unique_ptr<v1::Cluster::Stub> cluster_;
   std::unique_ptr<v1::Models::Stub> models_;
-  std::unique_ptr<v1::Storage::Stub> storage_;
+  std::function<std::shared_ptr<v1::Storage::StubInterface>()> new_storage_;
 };
 
 }  // namespace espalier

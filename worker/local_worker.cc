@@ -140,7 +140,7 @@ class LocalWorkerImpl : public LocalWorker {
         std::make_unique<DatasetStore>(&client_->models(), cache_.get(), dataset_roots_.get());
     WorkerStorageOptions storage;
     storage.files = files_.get();
-    storage.stub = &client_->storage();
+    storage.connect = [this] { return client_->NewStorage(); };
     storage.cache = cache_.get();
     storage.encrypted = !options_.trusted_network;
     storage.data_dir = options_.data_dir;

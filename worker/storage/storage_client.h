@@ -18,7 +18,8 @@
 namespace espalier {
 
 struct StorageClientOptions {
-  v1::Storage::StubInterface* stub = nullptr;  // must outlive the client
+  v1::Storage::StubInterface* stub = nullptr;             // must outlive the client
+  std::shared_ptr<v1::Storage::StubInterface> kept_stub;  // the same, if the client keeps it
   v1::StorageCaller caller;
   // How long a call is tried again without any progress; below the server's Uploads::kKeep.
   absl::Duration patience = absl::Seconds(45);

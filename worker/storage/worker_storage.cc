@@ -68,6 +68,8 @@ absl::Status WorkerStorage::Join(const v1::JoinReply& reply) {
                reply.shares_data_dir() ? absl::StrCat("in ", path) : "through the coordinator");
   absl::MutexLock lock(&mutex_);
   joined_ = reply;
+  // The coordinator may be on another host than it was.
+  if (!reply.shares_data_dir()) storage_ = options_.connect();
   object_store_url_ = object_store != nullptr ? reply.checkpoint_store() : "";
   object_store_ = std::move(object_store);
   return absl::OkStatus();
@@ -76,11 +78,13 @@ absl::Status WorkerStorage::Join(const v1::JoinReply& reply) {
 std::shared_ptr<JobStorage> WorkerStorage::For(const v1::Attempt& attempt,
                                                ShardPlaces places) const {
   v1::JoinReply joined;
+  std::shared_ptr<v1::Storage::StubInterface> storage;
   std::shared_ptr<CheckpointStore> checkpoints;
   const auto cancellation = std::make_shared<Cancellation>();
   {
     absl::MutexLock lock(&mutex_);
     joined = joined_;
+    storage = storage_;
     if (object_store_ != nullptr) checkpoints = object_store_->Until(cancellation->flag());
   }
   std::shared_ptr<ObjectReader> inputs;
@@ -95,7 +99,8 @@ std::shared_ptr<JobStorage> WorkerStorage::For(const v1::Attempt& attempt,
     }
   } else {
     StorageClientOptions options;
-    options.stub = options_.stub;
+    options.stub = storage.get();
+    options.kept_stub = std::move(storage);
     *options.caller.mutable_lease() = joined.lease();
     options.caller.set_job_id(attempt.job_id());
     options.caller.set_attempt(attempt.attempt());

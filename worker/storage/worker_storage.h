@@ -24,7 +24,8 @@ namespace espalier {
 
 struct WorkerStorageOptions {
   FileSystem* files = nullptr;
-  v1::Storage::StubInterface* stub = nullptr;
+  // A new connection to the coordinator's Storage service, for each join.
+  std::function<std::shared_ptr<v1::Storage::StubInterface>()> connect;
   HostCache* cache = nullptr;
   ShardCopies* copies = nullptr;  // null: no shards are copied
   // Shards are sent to workers of other hosts by TLS only.
@@ -56,6 +57,7 @@ class WorkerStorage {
   const WorkerStorageOptions options_;
   mutable absl::Mutex mutex_;
   v1::JoinReply joined_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<v1::Storage::StubInterface> storage_ ABSL_GUARDED_BY(mutex_);
   std::string object_store_url_ ABSL_GUARDED_BY(mutex_);
   // Null: checkpoints are in the data folder.
   std::shared_ptr<s3::S3CheckpointStore> object_store_ ABSL_GUARDED_BY(mutex_);
