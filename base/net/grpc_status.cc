@@ -55,8 +55,8 @@ grpc::ChannelArguments ChannelLimits() {
   // coordinator.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  // A host that is gone does not answer at all: by default gRPC tries for 20 seconds before it looks
-  // for another address.
+  // A host that is gone does not answer at all: by default gRPC tries for 20 seconds before it
+  // looks for another address.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 4000);
   // So would 30 seconds between two questions for the address of its name: a coordinator that
   // restarts in Kubernetes has another one.
