@@ -19,7 +19,7 @@ constexpr size_t kPartsAtOnce = 3;
 S3Upload::~S3Upload() {
   if (!begun_ || done_) return;
   Await(0).IgnoreError();
-  // Once: whoever gave it up must not wait for a store that does not answer.
+  // Once: who gave it up must not wait for a store that does not answer.
   if (absl::Status s = client_->AbortUploadOnce(upload_); !s.ok()) {
     spdlog::warn(
         "the parts of an upload that was given up remain until its job's checkpoints are "

@@ -131,7 +131,7 @@ TEST_F(UploadsTest, AFullDiskEndsAnUploadAndLeavesNothing) {
   const absl::Status over = uploads_.Begin(kName, kId).status();
   EXPECT_EQ(over.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(over.message()), testing::HasSubstr("No space left"))
-      << "whoever tries it again learns why";
+      << "who tries it again learns why";
   Uploads::Stream again = Begin(kName, std::string(32, 'b'));
   ASSERT_EQ(again.Append(0, "abc"), absl::OkStatus());
   EXPECT_EQ(again.Commit(3, Sha256Hex("abc")), absl::OkStatus());

@@ -85,7 +85,7 @@ bool BindAll(Descriptor* listener) {
 
 // Where a rank listens that publishes `host`: at that address if an interface has it, otherwise at
 // all. Behind a NAT no interface has it, and a name may mean another address here than for the
-// peers, as Debian's 127.0.1.1. Whoever connects must prove to be a rank anyway.
+// peers, as Debian's 127.0.1.1. Who connects must prove to be a rank anyway.
 bool BindFor(const std::string& host, Descriptor* listener) {
   absl::StatusOr<Addresses> own = Resolve(host, "0", host == "localhost" ? 0 : AI_NUMERICHOST);
   if (!own.ok()) return BindAll(listener);
