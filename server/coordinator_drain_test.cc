@@ -88,6 +88,14 @@ TEST_F(CoordinatorDrainTest, AJobGoesOnWithoutAWorkerThatLeavesAndLosesNoStep) {
   EXPECT_THAT(reply.messages(), Not(Contains(Says(v1::JobMessage::WARNING, HasSubstr("worker")))));
 }
 
+TEST_F(CoordinatorDrainTest, AWorkerThatWasTooBusyForTheRequestIsAskedAgain) {
+  AddWorker({.step = absl::Milliseconds(20), .unheard_checkpoint_requests = 1});
+  AddWorker({.step = absl::Milliseconds(20)});
+  AwaitSteps(Submit(WithoutCheckpoints()), 5);
+  const v1::Lease leaving = Drain("fake-2");
+  EXPECT_TRUE(Eventually([&] { return Drained(leaving); }));
+}
+
 TEST_F(CoordinatorDrainTest, AJobWaitsForAnotherWorkerAndGoesOnAtThatStep) {
   AddWorker({.step = absl::Milliseconds(20)});
   const std::string id = Submit(WithoutCheckpoints());

@@ -145,6 +145,9 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   grpc::Status CheckpointAt(grpc::ServerContext*, const v1::CheckpointAtRequest* request,
                             v1::CheckpointAtReply* reply) override {
     absl::MutexLock lock(&mutex_);
+    if (++checkpoint_requests_ <= options_.unheard_checkpoint_requests) {
+      return ToGrpc(absl::DeadlineExceededError("busy"));
+    }
     if (request->attempt().attempt() != attempt_) {
       return ToGrpc(absl::FailedPreconditionError("the attempt is not loaded"));
     }
@@ -346,6 +349,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   int64_t steps_loaded_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t steps_done_ ABSL_GUARDED_BY(mutex_) = 0;     // in this run
   int64_t checkpoint_at_ ABSL_GUARDED_BY(mutex_) = 0;  // as asked; 0: none
+  int checkpoint_requests_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -154,7 +154,11 @@ class Attempt {
   std::optional<AttemptEnd> RunSteps(v1::RunRequest steps) ABSL_LOCKS_EXCLUDED(mutex_);
   // Asks the ranks, of which none has done less than `least` steps, for the checkpoint that was
   // requested, of the same step of each.
-  void AskForCheckpoint(int64_t least) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AskForCheckpoint(int64_t least) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same without the lock, which it releases meanwhile. `again`: when to call this again, if
+  // not all ranks could be asked.
+  void HandleCheckpointRequest(int64_t least, absl::Time* again)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends the request to all ranks. Returns the most steps that a rank has done.
   absl::StatusOr<int64_t> AskRanks(int64_t steps_done) ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether a checkpoint is requested; forgets that.

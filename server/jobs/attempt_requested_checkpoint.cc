@@ -14,6 +14,7 @@ namespace espalier {
 namespace {
 
 constexpr absl::Duration kAskTimeout = absl::Seconds(3);
+constexpr absl::Duration kAskRanksAgain = absl::Seconds(1);
 // How long the ranks' steps are counted to learn how fast they go.
 constexpr absl::Duration kCount = absl::Milliseconds(50);
 // The request arrives everywhere within this time.
@@ -54,25 +55,40 @@ absl::StatusOr<int64_t> Attempt::AskRanks(int64_t steps_done) {
   return most;
 }
 
-void Attempt::AskForCheckpoint(int64_t least) {
+absl::Status Attempt::AskForCheckpoint(int64_t least) {
   // No rank writes a checkpoint of step 0: these only ask.
   absl::StatusOr<int64_t> before = AskRanks(0);
+  const absl::Time begin = absl::Now();
   absl::SleepFor(kCount);
   absl::StatusOr<int64_t> done = before.ok() ? AskRanks(0) : before;
   int64_t ahead = 1;
-  if (done.ok()) ahead = CheckpointLead(*before, *done, least, kCount, kUnderway);
+  // A busy rank may take long to answer.
+  const absl::Duration between = std::max(kCount, absl::Now() - begin);
+  if (done.ok()) ahead = CheckpointLead(*before, *done, least, between, kUnderway);
   while (done.ok() && !stopping()) {
     const int64_t at = std::max(*done, least) + ahead;
     done = AskRanks(at);
-    if (done.ok() && *done < at) return;
+    if (done.ok() && *done < at) return absl::OkStatus();
     // Some rank was faster. What the others write of that step stays incomplete, and is no
     // checkpoint.
     ahead *= 2;
   }
-  if (done.ok()) return;
-  // A worker that is lost ends the attempt; this is not the place to decide that.
-  spdlog::warn("job id={}: a worker cannot be asked for a checkpoint: {}", task_.record.job.id(),
-               absl::CHexEscape(done.status().message()));
+  return done.status();
+}
+
+void Attempt::HandleCheckpointRequest(int64_t least, absl::Time* again) {
+  checkpoint_requested_ = false;
+  mutex_.Unlock();
+  const absl::Status asked = AskForCheckpoint(least);
+  mutex_.Lock();
+  *again = absl::InfinitePast();
+  if (asked.ok()) return;
+  // A worker that is lost ends the attempt; this is not the place to decide that. One that was too
+  // busy to answer is asked again, since somebody may wait for the checkpoint.
+  checkpoint_requested_ = true;
+  *again = absl::Now() + kAskRanksAgain;
+  spdlog::warn("job id={}: a worker cannot be asked for a checkpoint, and is asked again: {}",
+               task_.record.job.id(), absl::CHexEscape(asked.message()));
 }
 
 }  // namespace espalier

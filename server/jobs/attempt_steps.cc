@@ -117,15 +117,15 @@ std::optional<AttemptEnd> Attempt::RunSteps(v1::RunRequest steps) {
       mutex_.AssertHeld();
       return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.done; });
     };
+    absl::Time ask_again = absl::InfinitePast();
     while (!all_done() && !stop_ && !rank_failed_) {
       if (!checkpoint_requested_) {
         changed_.Wait(&mutex_);
-        continue;
+      } else if (absl::Now() < ask_again) {
+        changed_.WaitWithDeadline(&mutex_, ask_again);
+      } else {
+        HandleCheckpointRequest(steps.first_step(), &ask_again);
       }
-      checkpoint_requested_ = false;
-      mutex_.Unlock();
-      AskForCheckpoint(steps.first_step());
-      mutex_.Lock();
     }
     const absl::Time echo = absl::Now() + kRootCauseWait;
     while (!all_done() && !stop_ && absl::Now() < echo) changed_.WaitWithDeadline(&mutex_, echo);

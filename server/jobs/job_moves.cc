@@ -90,13 +90,15 @@ void JobRunner::WatchDrains() {
     if (leaving.empty()) continue;
     const v1::Job& record = job.record.job;
     if (record.total_steps() > 0 && record.steps_done() >= record.total_steps()) continue;
-    if (record.steps_done() <= job.life.checkpoint_step) {  // there is nothing to save
+    const bool asked = job.drain_asked_at != absl::InfinitePast();
+    // There is nothing to save, or it is saved, but OnCheckpoint could not move the job.
+    if (record.steps_done() <= job.life.checkpoint_step ||
+        (asked && job.drain_asked_steps <= job.life.checkpoint_step)) {
       job.pending.messages.push_back(InfoMessage(GoesOnWithout(job, leaving)));
       MarkDirty(&job);
       Move(&job);
       continue;
     }
-    const bool asked = job.drain_asked_at != absl::InfinitePast();
     // A full disk may have room again. Of a stream, no examples may have come for the step that the
     // attempt has named.
     const bool in_vain = !record.checkpoints_paused().empty() || job.stream != nullptr;
@@ -107,6 +109,7 @@ void JobRunner::WatchDrains() {
       MarkDirty(&job);
     }
     job.drain_asked_at = now;
+    job.drain_asked_steps = record.steps_done();
     job.attempt->RequestCheckpoint();
   }
 }

@@ -149,6 +149,7 @@ class JobRunner : public AttemptObserver {
     bool says_it_waits = false;                      // its log does
     bool moving = false;  // the attempt was stopped for one on other workers
     absl::Time drain_asked_at = absl::InfinitePast();  // for a checkpoint before workers leave
+    int64_t drain_asked_steps = 0;                     // done at that time
     WorkerMemory enough;                               // of the last attempt that had a plan
     std::vector<WorkerMemory> insufficient;            // of later attempts that found no plan
     size_t imported_for = 0;  // workers of its imported plan; 0: none or not known yet
