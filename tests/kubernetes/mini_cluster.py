@@ -327,7 +327,8 @@ class MiniCluster:
                 if pod.process.poll() is not None:
                     raise AssertionError(f"{pod.name} ended with {pod.process.returncode} while waiting: {what}\n{pod.said()}")
             if time.time() > end:
-                raise AssertionError(f"not within {seconds} s: {what}")
+                said = "".join(f"\n--- {pod.name}\n{pod.said()}" for pod in self.pods.values())
+                raise AssertionError(f"not within {seconds} s: {what}{said}")
             time.sleep(0.1)
 
     def wait_for(self, name, probe):

@@ -174,9 +174,10 @@ class PageTest(Case):
         before = int(self.cli("jobs", "get", job)["job"]["attempts"])
         self.cluster.wait("steps", lambda: int(self.cli("jobs", "get", job)["job"]["steps_done"])
                           > int(self.cli("jobs", "get", job)["job"]["checkpoint_step"]))
-        status, seconds = self.cluster.delete(WORKERS[1])
+        leaving = self.cluster.pods[WORKERS[1]]
+        status, seconds = self.cluster.delete(leaving.name)
         self.assertEqual(status, 0)
-        self.assertLess(seconds, 10)
+        self.assertLess(seconds, 10, leaving.said())
         self.cluster.wait("one worker goes on", lambda: int(self.cli("jobs", "get", job)["job"]["attempts"]) > before)
         messages = " ".join(message["text"] for message in self.cli("jobs", "get", job)["messages"])
         self.assertRegex(messages, rf"\({WORKERS[1]}\) is about to leave: goes on from step \d+ without it")
