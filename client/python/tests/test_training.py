@@ -420,12 +420,14 @@ def test_notes_are_printed_or_warned(daemon, capsys):
 
 def test_a_job_says_nothing_about_plans_and_files_but_in_the_log(daemon, capsys, caplog):
     caplog.set_level("INFO", logger="espalier")
-    job = fit(small.graph(), small.examples(), optimizer="sgd", batch_size=32, epochs=3).job.id
-    lines = [line for line in capsys.readouterr().out.splitlines() if "step " not in line]
-    if lines[0] == f"job {job} is queued":  # on a busy machine
-        del lines[0]
-    assert lines[:-1] == [f"job {job} is planning", f"job {job} is running"]
-    assert lines[-1].startswith(f"job {job} succeeded after 24 of 24 steps")
+    job = fit(small.graph(), small.examples(), optimizer="sgd", batch_size=32, epochs=30).job.id
+    *states, last = [line for line in capsys.readouterr().out.splitlines() if "step " not in line]
+    # fit first submits the job and then watches it. The answer to Submit does not wait for the thread that takes jobs
+    # from the queue, so the watch may find the job queued; and it may come when the job has been planned. What comes
+    # after the first state that it finds, it misses none of.
+    order = [f"job {job} is {state}" for state in ("queued", "planning", "running")]
+    assert states in (order, order[1:], order[2:])
+    assert last.startswith(f"job {job} succeeded after 240 of 240 steps")
     logged = [record.getMessage() for record in caplog.records]
     assert any(line.startswith(f"job {job}: the model has no ONNX file") for line in logged)
 
