@@ -42,12 +42,15 @@ class Failed(Exception):
 
 
 class Cluster:
-    def __init__(self, workers=2, lease=3.0, daemon_flags=(), worker_flags=(), ca=None, host="127.0.0.1"):
-        """ca: PEM file for TLS to the daemon, whose flags must enable TLS. host: address that the daemon listens on."""
+    def __init__(self, workers=2, lease=3.0, daemon_flags=(), worker_flags=(), ca=None, host="127.0.0.1",
+                 measure=False):
+        """ca: PEM file for TLS to the daemon, whose flags must enable TLS. host: address that the daemon listens on.
+        measure: whether plans measure operators on the workers, which computes for three seconds for each new model."""
         self.ca = ca
         self.folder = tempfile.mkdtemp(prefix="espalier-e2e-")
         self.grpc, self.http = f"{host}:{free_port()}", f"{host}:{free_port()}"
         self.lease, self.daemon_flags, self.worker_flags = lease, list(daemon_flags), list(worker_flags)
+        self.measure_flags = [] if measure else ["--measure-seconds=0"]
         self.daemon, self.workers, self.logs = None, [], []
         try:
             self.start_daemon()
@@ -78,7 +81,7 @@ class Cluster:
     def start_daemon(self, until="/ready"):
         self.daemon = self.spawn("espalierd", f"--listen={self.grpc}", f"--http-listen={self.http}",
                                  f"--data-dir={self.folder}/data", f"--lease-seconds={self.lease}",
-                                 "--serving-threads=1", *self.daemon_flags)
+                                 "--serving-threads=1", *self.measure_flags, *self.daemon_flags)
         self.wait(lambda: self.get(until)[0] == 200, 60, f"the coordinator answers {until}")
 
     def children(self):

@@ -18,7 +18,7 @@ class PlanningTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(prefix="espalier-swap-")
         flags = [f"--memory-limit={32 << 20}", f"--swap-dir={cls.folder.name}"]
-        cls.small = Cluster(workers=1, worker_flags=flags).__enter__()
+        cls.small = Cluster(workers=1, worker_flags=flags, measure=True).__enter__()
 
     @classmethod
     def tearDownClass(cls):
