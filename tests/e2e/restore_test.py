@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import Cluster, Failed  # noqa: E402
+from cluster import Cluster, Failed, read  # noqa: E402
 from model_files import CONFIG, VOCABULARY, weights, write_model  # noqa: E402
 
 # Some gigabytes of zeros that lie nowhere, which take seconds to be packed in 4 bits.
@@ -107,9 +107,8 @@ class RestoreTest(unittest.TestCase):
         self.assertEqual(self.states(), {"large": "loading", "small": "loading"})
         self.assertFalse(self.said_ready())
         self.assertEqual(self.cluster.get("/ready")[0], 503, "it was loaded too soon for this test")
-        start = time.time()
         self.stop()
-        self.assertLess(time.time() - start, 4)
+        self.assertNotIn("model large is served again", read(self.cluster.logs[-1]), "it has waited for the load")
         # Nothing of the last run was lost.
         self.shrink()
         self.cluster.start_daemon()
@@ -125,10 +124,9 @@ class RestoreTest(unittest.TestCase):
             self.cluster.cli("serve", "large", "--name=again", "--weights=int4", check=False)))
         serving.start()
         self.cluster.wait(loading, 30, "it is being loaded")
-        start = time.time()
         self.stop()
-        self.assertLess(time.time() - start, 4)
         serving.join(60)
+        # Had it waited, the command would have succeeded.
         self.assertEqual(answers[0].returncode, 3, answers[0].stdout + answers[0].stderr)
         self.shrink()
         self.cluster.start_daemon()
