@@ -176,7 +176,7 @@ class FaultsTest(Jobs):
             for victims in (["w1"], ["coordinator"], ["coordinator", "w0"]):
                 with self.subTest(victims=victims):
                     job_id = cluster.train(*self.JOB)
-                    cluster.wait_for_step(job_id, 50)
+                    cluster.wait_for_step(job_id, 30)
                     for victim in victims:
                         cluster.kill(cluster.daemon if victim == "coordinator" else cluster.workers[int(victim[1:])])
                     if "coordinator" in victims:
