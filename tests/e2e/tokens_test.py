@@ -309,7 +309,7 @@ class TokensTest(unittest.TestCase):
     def test_certificates_are_renewed_until_the_token_is_revoked(self):
         life = 6.0
         self.start(f"--worker-certificate-hours={life / 3600}")
-        token = self.create("--role=worker", "--ttl=2s")
+        token = self.create("--role=worker", "--ttl=5s")  # it joins by then, and outlives the token
         self.worker(FIRST, token)
         log = self.cluster.logs[-1]
         self.cluster.wait_for_workers(1)
