@@ -19,6 +19,7 @@
 #include "base/net/own_address.h"
 #include "base/random_id.h"
 #include "worker/cluster_membership.h"
+#include "worker/collective/host_identity.h"
 #include "worker/collective/nccl_communicator.h"
 #include "worker/collective/rank_connector.h"
 #include "worker/coordinator_client.h"
@@ -263,6 +264,9 @@ class LocalWorkerImpl : public LocalWorker {
       request.set_shards_address(JoinHostAndPort(host_, shard_server_->port()));
       request.set_shards_certificate(shard_server_->certificate());
     }
+    request.set_tensors_between_hosts(options_.trusted_network ? v1::JoinRequest::IN_CLEAR
+                                                               : v1::JoinRequest::ENCRYPTED);
+    request.set_shared_memory_id(HostIdentity());
     membership.join_timeout = options_.join_timeout;
     membership.client = client_.get();
     membership.service = service_.get();

@@ -74,7 +74,7 @@ ABSL_FLAG(double, drain_timeout, 25,
 ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and keys");
 ABSL_FLAG(bool, trusted_network, false,
           "exchange tensors with workers of other hosts in clear: the network between them is "
-          "trusted. All workers of a job must agree. Needed for GPUs of several hosts, since NCCL "
+          "trusted. Workers of other hosts must agree. Needed for GPUs of several hosts, since NCCL "
           "does not encrypt");
 
 namespace {

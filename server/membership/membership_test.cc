@@ -125,6 +125,66 @@ TEST_F(RegistryTest, RepeatedJoinGetsSameLease) {
   EXPECT_THAT(lost_, ::testing::IsEmpty());
 }
 
+// Jobs on both would fail when they begin.
+TEST_F(RegistryTest, AWorkerThatDoesNotEncryptAsThoseOfOtherHostsIsRefused) {
+  constexpr auto kEncrypted = v1::JoinRequest::ENCRYPTED;
+  constexpr auto kInClear = v1::JoinRequest::IN_CLEAR;
+  using ::testing::AllOf;
+  using ::testing::HasSubstr;
+  const auto join = [&](const std::string& name, const std::string& host,
+                        v1::JoinRequest::TensorsBetweenHosts tensors) {
+    v1::JoinRequest request = JoinOf(name, name + ":1");
+    request.set_shared_memory_id(host);
+    request.set_tensors_between_hosts(tensors);
+    return registry_.Join(request);
+  };
+  const absl::StatusOr<v1::Lease> first = join("first", "a", kEncrypted);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::Status clear = join("clear", "b", kInClear).status();
+  EXPECT_EQ(clear.code(), absl::StatusCode::kFailedPrecondition) << clear;
+  EXPECT_THAT(std::string(clear.message()),
+              AllOf(HasSubstr("this worker runs with --trusted-network"),
+                    HasSubstr("other hosts do not: w1 (first); start it without")));
+  EXPECT_FALSE(join("unknown", "", kInClear).ok()) << "it may be on another host";
+  EXPECT_TRUE(join("same", "b", kEncrypted).ok());
+  EXPECT_TRUE(join("older", "b", v1::JoinRequest::TENSORS_UNSPECIFIED).ok());
+  EXPECT_EQ(registry_.Live(), 3);
+  clock_.Advance(absl::Seconds(11));
+  EXPECT_TRUE(join("clear", "b", kInClear).ok()) << "none of the others lives";
+  const absl::Status encrypts = join("first", "a", kEncrypted).status();
+  EXPECT_THAT(std::string(encrypts.message()),
+              AllOf(HasSubstr("this worker encrypts"), HasSubstr("(clear); start it with --trus")));
+  EXPECT_TRUE(join("neighbour", "b", kEncrypted).ok()) << "they share memory";
+  // On a third host now neither may join.
+  EXPECT_FALSE(join("third", "c", kEncrypted).ok());
+  EXPECT_FALSE(join("third", "c", kInClear).ok());
+}
+
+TEST_F(RegistryTest, AWorkerMayStartAgainWithTheOtherEncryption) {
+  const auto join = [&](const std::string& address, bool encrypts) {
+    v1::JoinRequest request = JoinOf("w", address);
+    request.set_tensors_between_hosts(encrypts ? v1::JoinRequest::ENCRYPTED
+                                               : v1::JoinRequest::IN_CLEAR);
+    return registry_.Join(request);
+  };
+  ASSERT_TRUE(join("a:1", true).ok());
+  const absl::StatusOr<v1::Lease> again = join("a:1", false);
+  ASSERT_TRUE(again.ok()) << "it replaces itself: " << again.status();
+  ASSERT_TRUE(registry_.Drain(*again).ok());
+  EXPECT_TRUE(join("a:2", true).ok()) << "no job uses the one that drains";
+}
+
+TEST_F(RegistryTest, OfTwoWorkersThatJoinAtOnceOneIsRefused) {
+  const auto join = [&](const std::string& address, bool encrypts) {
+    v1::JoinRequest request = JoinOf("w", address);
+    request.set_tensors_between_hosts(encrypts ? v1::JoinRequest::ENCRYPTED
+                                               : v1::JoinRequest::IN_CLEAR);
+    return registry_.Join(request);
+  };
+  before_epoch_ = [&] { EXPECT_TRUE(join("b:1", false).ok()); };
+  EXPECT_EQ(join("a:1", true).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(RegistryTest, EveryLossIsReportedOnce) {
   using ::testing::ElementsAre;
   const v1::Lease silent = Join("silent", "127.0.0.1:1");

@@ -12,6 +12,7 @@ namespace {
 // How long dead workers are listed.
 constexpr absl::Duration kDeadWorkerRetention = absl::Minutes(10);
 constexpr size_t kShortestCallKey = 32, kLongestCallKey = 256;
+constexpr size_t kMostNamed = 3;  // workers in a message
 
 }  // namespace
 
@@ -77,6 +78,41 @@ absl::StatusOr<std::optional<v1::Lease>> WorkerRegistry::JoinedBy(
   return std::nullopt;
 }
 
+// A job on both would fail: ranks of different hosts must agree (worker/collective/peer_links.h).
+absl::Status WorkerRegistry::CheckEncryption(const v1::JoinRequest& request) const {
+  if (request.tensors_between_hosts() == v1::JoinRequest::TENSORS_UNSPECIFIED) {
+    return absl::OkStatus();  // of an earlier release
+  }
+  std::vector<std::string> others;
+  for (const auto& [id, worker] : workers_) {
+    const v1::JoinRequest& other = worker.request;
+    const bool shares_memory = !request.shared_memory_id().empty() &&
+                               request.shared_memory_id() == other.shared_memory_id();
+    // One that drains gets no job, and one at this address is replaced.
+    if (Expired(worker) || worker.draining || shares_memory ||
+        other.address() == request.address() ||
+        other.tensors_between_hosts() == v1::JoinRequest::TENSORS_UNSPECIFIED ||
+        other.tensors_between_hosts() == request.tensors_between_hosts()) {
+      continue;
+    }
+    if (others.size() == kMostNamed) {
+      others.push_back("...");
+      break;
+    }
+    others.push_back(absl::StrCat(id, " (", other.name(), ")"));
+  }
+  if (others.empty()) return absl::OkStatus();
+  const bool encrypts = request.tensors_between_hosts() == v1::JoinRequest::ENCRYPTED;
+  return absl::FailedPreconditionError(absl::StrCat(
+      encrypts ? "this worker encrypts tensors between hosts, and workers of other hosts do not: "
+               : "this worker runs with --trusted-network, and workers of other hosts do not: ",
+      absl::StrJoin(others, ", "), "; start it ",
+      encrypts ? "with --trusted-network, if you trust the network between the hosts, or end those "
+                 "and start all workers without it"
+               : "without that flag, or end those and start all workers with it (those of "
+                 "espalierd --local-workers cannot have it: end them with --local-workers=0)"));
+}
+
 absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
   absl::Status status = CheckJoinRequest(request);
   if (!status.ok()) return status;
@@ -85,6 +121,7 @@ absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
     const auto joined = JoinedBy(request);
     if (!joined.ok()) return joined.status();
     if (joined->has_value()) return **joined;
+    if (absl::Status s = CheckEncryption(request); !s.ok()) return s;
   }
   absl::StatusOr<uint64_t> epoch = next_epoch_();  // writes to disk: not under the lock
   if (!epoch.ok()) return epoch.status();
@@ -108,6 +145,8 @@ absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
     const auto joined = JoinedBy(request);
     if (!joined.ok()) return joined.status();
     if (joined->has_value()) return **joined;
+    // Another worker may have joined meanwhile.
+    if (absl::Status s = CheckEncryption(request); !s.ok()) return s;
     worker.last_heartbeat = clock_->Now();
     for (auto& [id, other] : workers_) {
       if (other.dead || other.member.address != request.address()) continue;

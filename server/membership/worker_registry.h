@@ -56,7 +56,9 @@ class WorkerRegistry {
 
   // A worker that joins at the address of a live one replaces it: the old one is dead at once.
   // Repeating a request with the same idempotency_key returns the same lease while it lives.
-  // Returns InvalidArgument if the key was used with another request.
+  // Returns InvalidArgument if the key was used with another request; FailedPrecondition if live
+  // workers of other hosts encrypt tensors and this one does not, or the other way round: no job
+  // could use both.
   absl::StatusOr<v1::Lease> Join(const v1::JoinRequest& request);
   absl::StatusOr<v1::HeartbeatReply> Heartbeat(const v1::HeartbeatRequest& request);
   // The worker is about to leave: it is assigned to nothing more. Returns what it is assigned to.
@@ -134,6 +136,8 @@ class WorkerRegistry {
   // Returns the lease of the live worker that joined by this request, or InvalidArgument if another
   // request used its key.
   absl::StatusOr<std::optional<v1::Lease>> JoinedBy(const v1::JoinRequest& request) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckEncryption(const v1::JoinRequest& request) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Marks the worker with this current lease dead and returns it; errors as Check. `left`: it said
   // so itself.

@@ -147,16 +147,23 @@ class JoinReply(_message.Message):
     def __init__(self, lease: _Optional[_Union[Lease, _Mapping]] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., data_dir: _Optional[str] = ..., shares_data_dir: bool = ..., checkpoint_store: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ["address", "call_key", "device", "host", "idempotency_key", "name", "protocol_version", "shards_address", "shards_certificate"]
+    __slots__ = ["address", "call_key", "device", "host", "idempotency_key", "name", "protocol_version", "shards_address", "shards_certificate", "shared_memory_id", "tensors_between_hosts"]
+    class TensorsBetweenHosts(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CALL_KEY_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    ENCRYPTED: JoinRequest.TensorsBetweenHosts
     HOST_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    IN_CLEAR: JoinRequest.TensorsBetweenHosts
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SHARDS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SHARDS_CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_ID_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_BETWEEN_HOSTS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_UNSPECIFIED: JoinRequest.TensorsBetweenHosts
     address: str
     call_key: str
     device: Device
@@ -166,7 +173,9 @@ class JoinRequest(_message.Message):
     protocol_version: int
     shards_address: str
     shards_certificate: str
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., device: _Optional[_Union[Device, _Mapping]] = ..., host: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., protocol_version: _Optional[int] = ..., call_key: _Optional[str] = ..., shards_address: _Optional[str] = ..., shards_certificate: _Optional[str] = ...) -> None: ...
+    shared_memory_id: str
+    tensors_between_hosts: JoinRequest.TensorsBetweenHosts
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., device: _Optional[_Union[Device, _Mapping]] = ..., host: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., protocol_version: _Optional[int] = ..., call_key: _Optional[str] = ..., shards_address: _Optional[str] = ..., shards_certificate: _Optional[str] = ..., tensors_between_hosts: _Optional[_Union[JoinRequest.TensorsBetweenHosts, str]] = ..., shared_memory_id: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ["epoch", "worker_id"]
