@@ -389,6 +389,14 @@ absl::Status Coordinator::Parts::OpenCheckpointStore(const std::string& data_dir
 
 void Coordinator::Parts::AddResources() {
   access->AddResources(
+      ResourceKind::kWorker, [this](const std::string& id) { return workers->OwnerOf(id); },
+      [](const std::string& id, const Caller&) {
+        // A worker whose certificate or key has become another one joins again at this code.
+        return absl::FailedPreconditionError(
+            absl::StrCat("worker '", id.substr(0, 300),
+                         "' joined with another certificate or key than this call shows"));
+      });
+  access->AddResources(
       ResourceKind::kJob, [this](const std::string& id) { return jobs->OwnerOf(id); },
       [](const std::string& id, const Caller&) { return JobNotFound(id); });
   access->AddResources(

@@ -22,6 +22,7 @@ constexpr size_t kShortestKey = 16;
 constexpr size_t kMaxKeys = 10'000;
 constexpr size_t kLongestOwner = 64;
 constexpr int kMostPriority = 1000;  // of a job
+constexpr char kWorkersOwner[] = "key-workers";
 
 // Constant-time comparison, except for the length.
 bool Equal(absl::string_view a, absl::string_view b) {
@@ -100,7 +101,9 @@ absl::StatusOr<ApiKeys::Key> ApiKeys::ParseLine(absl::string_view line) {
           "after the key, only role=ROLE[,ROLE...], owner=NAME and max-priority=N are known");
     }
   }
-  if (key.holder.owner.empty() && !key.holder.Has(Role::kAdmin)) {
+  if (key.holder.owner.empty() && key.holder.Has(Role::kWorker)) {
+    key.holder.owner = kWorkersOwner;
+  } else if (key.holder.owner.empty() && !key.holder.Has(Role::kAdmin)) {
     Sha256 sum;
     sum.Add(key.key);
     key.holder.owner = absl::StrCat("key-", sum.Hex().substr(0, 12));

@@ -34,10 +34,11 @@ class ApiKeys {
   // Reads one key per line, skipping blank lines and lines that start with #:
   //   KEY [role=ROLE[,ROLE...]] [owner=NAME] [max-priority=N]
   // Without roles, a key has that of an admin. Without an owner, what an admin makes is nobody's,
-  // and any other key is an owner of its own ("key-" and a hash). Returns InvalidArgument naming
-  // the file and line if it is unreadable, open to other users (private_file.h) or empty, or has a
-  // key shorter than 16 characters or twice, an unknown role, a bad owner or a bad number. The
-  // roles worker and monitor see what belongs to all, and stand alone.
+  // and any other key is an owner of its own ("key-" and a hash). The keys of workers are one owner
+  // together, so that a worker keeps its lease when its key is exchanged. Returns InvalidArgument
+  // naming the file and line if it is unreadable, open to other users (private_file.h) or empty, or
+  // has a key shorter than 16 characters or twice, an unknown role, a bad owner or a bad number.
+  // The roles worker and monitor see what belongs to all, and stand alone.
   static absl::StatusOr<ApiKeys> Read(const std::string& path);
 
   // Reads the file again. Returns true if the keys or their order changed. Errors are those of Read

@@ -114,6 +114,16 @@ TEST(ApiKeys, WorkersJoinWithAKeyThatMay) {
   EXPECT_FALSE(none->MayJoin());
 }
 
+TEST(ApiKeys, AWorkersKeyMayBeExchangedForAnother) {
+  const auto keys = ApiKeys::Read(FileOf(absl::StrCat(
+      kOne, " role=worker\n", kTwo, " role=worker\n", kOne, "-3 role=worker owner=rack-7")));
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  const std::string before = keys->Identify(absl::StrCat("Bearer ", kOne))->owner;
+  EXPECT_FALSE(before.empty());
+  EXPECT_EQ(keys->Identify(absl::StrCat("Bearer ", kTwo))->owner, before);
+  EXPECT_EQ(keys->Identify(absl::StrCat("Bearer ", kOne, "-3"))->owner, "rack-7");
+}
+
 TEST(Caller, OwnersAreApart) {
   const Caller alice{Role::kTrain, "alice"}, admin{Role::kAdmin, ""}, worker{Role::kWorker, "w"};
   EXPECT_TRUE(alice.MayUse("alice") && alice.MayChange("alice"));

@@ -25,6 +25,8 @@ const char* NameOf(ResourceKind kind) {
       return "served model";
     case ResourceKind::kSession:
       return "session";
+    case ResourceKind::kWorker:
+      return "worker";
   }
   return "resource";
 }
@@ -121,6 +123,7 @@ absl::Status AccessControl::Check(const Caller& caller, ResourceKind kind, Resou
   }
   if (!caller.MayUse(*owner)) return known->second.front().not_found(name, caller);
   if (use == ResourceUse::kRead || caller.MayChange(*owner)) return absl::OkStatus();
+  if (use == ResourceUse::kActAs) return known->second.front().not_found(name, caller);
   return absl::PermissionDeniedError(
       absl::StrCat(NameOf(kind), " '", name,
                    owner->empty() ? "' has no owner; only a key with the role admin may change it"

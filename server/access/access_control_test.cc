@@ -13,6 +13,7 @@
 #include "espalier/v1/inference.pb.h"
 #include "espalier/v1/models.pb.h"
 #include "espalier/v1/plan.pb.h"
+#include "espalier/v1/storage.pb.h"
 #include "espalier/v1/training.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -84,6 +85,32 @@ TEST_F(AccessControlTest, WhatBelongsToOthersDoesNotExist) {
   // As a name that there is not.
   EXPECT_EQ(access_.Check(kBob, ResourceKind::kArtifact, kRead, "hers").message(),
             "there is no hers");
+}
+
+TEST_F(AccessControlTest, ALeaseIsUsedByWhoJoinedOnly) {
+  const Caller other{Role::kWorker, "key-2"};
+  access_.AddResources(
+      ResourceKind::kWorker,
+      [](const std::string& id) -> std::optional<std::string> {
+        if (id == "w1") return kWorkerHost.owner;
+        if (id == "w2") return "";  // an admin's
+        return std::nullopt;
+      },
+      [](const std::string&, const Caller&) { return absl::FailedPreconditionError("not yours"); });
+  v1::HeartbeatRequest beat;
+  beat.mutable_lease()->set_worker_id("w1");
+  EXPECT_TRUE(access_.CheckRequest("Cluster/Heartbeat", kWorkerHost, beat).ok());
+  EXPECT_TRUE(access_.CheckRequest("Cluster/Heartbeat", kAdmin, beat).ok());
+  EXPECT_EQ(access_.CheckRequest("Cluster/Heartbeat", other, beat).message(), "not yours");
+  v1::PutObjectRequest put;
+  put.mutable_begin()->mutable_caller()->mutable_lease()->set_worker_id("w1");
+  EXPECT_TRUE(access_.CheckRequest("Storage/PutObject", kWorkerHost, put).ok());
+  EXPECT_EQ(access_.CheckRequest("Storage/PutObject", other, put).message(), "not yours");
+  beat.mutable_lease()->set_worker_id("w2");
+  EXPECT_EQ(access_.CheckRequest("Cluster/Heartbeat", other, beat).message(), "not yours");
+  beat.mutable_lease()->set_worker_id("w3");
+  EXPECT_TRUE(access_.CheckRequest("Cluster/Heartbeat", other, beat).ok())
+      << "the call itself says that there is none";
 }
 
 TEST_F(AccessControlTest, WhatHasNoOwnerIsReadByAllAndChangedByAdmins) {
@@ -159,7 +186,7 @@ TEST(KeepUsable, ListsHaveNothingOfOthers) {
   EXPECT_THAT(ids, ElementsAre("2", "3", "5"));
 }
 
-// Returns the paths of the text fields of a request that name jobs and artifacts.
+// Returns the paths of the text fields of a request that name jobs, artifacts and workers' leases.
 void AddNaming(const Descriptor& type, const std::string& before, std::set<const Descriptor*> seen,
                std::set<std::string>* paths) {
   if (!seen.insert(&type).second) return;
@@ -169,23 +196,27 @@ void AddNaming(const Descriptor& type, const std::string& before, std::set<const
     if (field.type() == FieldDescriptor::TYPE_MESSAGE) {
       AddNaming(*field.message_type(), path + ".", seen, paths);
     } else if (field.type() == FieldDescriptor::TYPE_STRING &&
-               (field.name() == "job_id" || absl::StrContains(field.name(), "artifact"))) {
+               (field.name() == "job_id" || &type == v1::Lease::descriptor() ||
+                absl::StrContains(field.name(), "artifact"))) {
       paths->insert(path);
     }
   }
 }
 
-// A field that names an artifact or a job and is in no rule would be a way around owners.
-TEST(AccessRules, HaveEveryFieldThatNamesAJobOrArtifact) {
+// A field that names one of these and is in no rule would be a way around owners.
+TEST(AccessRules, HaveEveryFieldThatNamesAJobAnArtifactOrALease) {
   const FileDescriptor* files[] = {v1::SubmitRequest::descriptor()->file(),
                                    v1::PlanRequest::descriptor()->file(),
                                    v1::UploadRequest::descriptor()->file(),
                                    v1::ServeModelRequest::descriptor()->file(),
                                    v1::SubmitDistillationRequest::descriptor()->file(),
                                    v1::AccessToken::descriptor()->file(),
+                                   v1::PutObjectRequest::descriptor()->file(),
                                    v1::JoinRequest::descriptor()->file()};
   // Shared by a worker's lease; the coordinator's own reply in the request's type.
-  const std::set<std::string> other = {"Cluster/StoreSet job_id", "Cluster/StoreGet job_id"};
+  const std::set<std::string> other = {
+      "Cluster/StoreSet job_id", "Cluster/StoreGet job_id", "Storage/PutObject begin.caller.job_id",
+      "Storage/ReadObject caller.job_id", "Storage/ListObjects caller.job_id"};
   int methods = 0;
   for (const FileDescriptor* file : files) {
     for (int s = 0; s < file->service_count(); ++s) {

@@ -31,6 +31,9 @@ std::vector<ResourceField> ChangeSession() {
 std::vector<ResourceField> Tuning(ResourceUse use) {
   return {{"id", ResourceKind::kDistillation, use}};
 }
+std::vector<ResourceField> OwnLease(absl::string_view worker = "lease.worker_id") {
+  return {{worker, ResourceKind::kWorker, ResourceUse::kActAs}};
+}
 // Artifacts that a job's specification names.
 std::vector<ResourceField> OfSpec() {
   return {Read("spec.onnx_artifact"),
@@ -107,14 +110,15 @@ std::vector<AccessRule> MakeRules() {
        Served("models.artifact", "models.ssm_artifacts", "models.adapters.artifact")},
 
       {"Cluster/Join", kWorker, {}},
-      {"Cluster/Heartbeat", kWorker, {}},
-      {"Cluster/Drain", kWorker, {}},
-      {"Cluster/Leave", kWorker, {}},
-      {"Cluster/StoreSet", kWorker, {}},
-      {"Cluster/StoreGet", kWorker, {}},
-      {"Storage/PutObject", kWorker, {}},
-      {"Storage/ReadObject", kWorker, {}},
-      {"Storage/ListObjects", kWorker, {}},
+      {"Cluster/Heartbeat", kWorker, OwnLease()},
+      {"Cluster/Drain", kWorker, OwnLease()},
+      {"Cluster/Leave", kWorker, OwnLease()},
+      {"Cluster/StoreSet", kWorker, OwnLease()},
+      {"Cluster/StoreGet", kWorker, OwnLease()},
+      // The lease stands in the call's first message, which the service hands in.
+      {"Storage/PutObject", kWorker, OwnLease("begin.caller.lease.worker_id")},
+      {"Storage/ReadObject", kWorker, OwnLease("caller.lease.worker_id")},
+      {"Storage/ListObjects", kWorker, OwnLease("caller.lease.worker_id")},
       {"Cluster/ListWorkers", kAny, {}},
       {"Cluster/Status", kAny, {}},
       {"Cluster/Backup", kOnlyAdmin, {}},

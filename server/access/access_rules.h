@@ -10,12 +10,13 @@
 
 namespace espalier {
 
-enum class ResourceKind { kJob, kArtifact, kDistillation, kServedModel, kSession };
+enum class ResourceKind { kJob, kArtifact, kDistillation, kServedModel, kSession, kWorker };
 
 enum class ResourceUse {
   kRead,    // of its owner's, or of nobody's
   kChange,  // cancel, resume, delete, end: of its owner's
   kCreate,  // under this name: unless it is another owner's
+  kActAs,   // a worker, by its lease: by who joined; to other workers it does not exist
 };
 
 // A field of a request that names a resource.

@@ -113,7 +113,8 @@ absl::Status WorkerRegistry::CheckEncryption(const v1::JoinRequest& request) con
                  "espalierd --local-workers cannot have it: end them with --local-workers=0)"));
 }
 
-absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
+absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request,
+                                               const std::string& owner) {
   absl::Status status = CheckJoinRequest(request);
   if (!status.ok()) return status;
   {
@@ -137,6 +138,7 @@ absl::StatusOr<v1::Lease> WorkerRegistry::Join(const v1::JoinRequest& request) {
   worker.member.shards_address = request.shards_address();
   worker.member.shards_certificate = request.shards_certificate();
   worker.request = request;
+  worker.owner = owner;
   const v1::Lease lease = worker.member.lease;
   std::vector<Member> replaced;
   {
@@ -197,6 +199,13 @@ absl::Status WorkerRegistry::CheckAssigned(const v1::Lease& lease,
   return absl::FailedPreconditionError(absl::StrCat("worker '", lease.worker_id(),
                                                     "' does not work for job '",
                                                     job_id.substr(0, 300), "' (any more)"));
+}
+
+std::optional<std::string> WorkerRegistry::OwnerOf(const std::string& worker_id) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = workers_.find(worker_id);
+  if (it == workers_.end()) return std::nullopt;
+  return it->second.owner;
 }
 
 bool WorkerRegistry::IsDraining(const v1::Lease& lease) const {

@@ -58,8 +58,8 @@ class WorkerRegistry {
   // Repeating a request with the same idempotency_key returns the same lease while it lives.
   // Returns InvalidArgument if the key was used with another request; FailedPrecondition if live
   // workers of other hosts encrypt tensors and this one does not, or the other way round: no job
-  // could use both.
-  absl::StatusOr<v1::Lease> Join(const v1::JoinRequest& request);
+  // could use both. `owner`: by whom the lease may be used (OwnerOf).
+  absl::StatusOr<v1::Lease> Join(const v1::JoinRequest& request, const std::string& owner = "");
   absl::StatusOr<v1::HeartbeatReply> Heartbeat(const v1::HeartbeatRequest& request);
   // The worker is about to leave: it is assigned to nothing more. Returns what it is assigned to.
   absl::StatusOr<std::vector<std::string>> Drain(const v1::Lease& lease);
@@ -69,6 +69,8 @@ class WorkerRegistry {
   absl::Status Check(const v1::Lease& lease) const;
   // The same unless the worker is assigned to this job, too.
   absl::Status CheckAssigned(const v1::Lease& lease, const std::string& job_id) const;
+  // Who joined as this worker, live or dead; nothing if there is none.
+  std::optional<std::string> OwnerOf(const std::string& worker_id) const;
   // Whether a live worker is about to leave.
   bool IsDraining(const v1::Lease& lease) const;
 
@@ -124,6 +126,7 @@ class WorkerRegistry {
     bool draining = false;                // about to leave
     std::vector<Assignment> assignments;  // if several, of one group
     v1::JoinRequest request;              // the join request
+    std::string owner;
     v1::Link link;
   };
 

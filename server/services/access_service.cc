@@ -80,8 +80,9 @@ class AccessService : public v1::Access::Service {
                                                    .public_key_sha256 = wanted->public_key_sha256,
                                                    .certificate_until = Until()});
       if (!counted.ok()) return counted;
-      // A repetition gets the same name.
-      const std::string name = absl::StrCat("worker-", wanted->public_key_sha256.substr(0, 12));
+      // A repetition gets the same name. Leases belong to names: nobody must find a key with that
+      // of another one.
+      const std::string name = absl::StrCat("worker-", wanted->public_key_sha256.substr(0, 32));
       return Sign(*wanted, {name, request->token_id()}, reply);
     };
     return Answer(context, "Access/IssueCertificate", request, issue, CallKind::kHasToken);

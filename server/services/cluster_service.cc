@@ -32,11 +32,11 @@ class ClusterService : public v1::Cluster::Service {
 
   grpc::Status Join(ServerContext* context, const v1::JoinRequest* request,
                     v1::JoinReply* reply) override {
-    return Answer(context, "Cluster/Join", request, [&](const Caller&) -> absl::Status {
+    return Answer(context, "Cluster/Join", request, [&](const Caller& caller) -> absl::Status {
       if (absl::Status s = CheckJoinRequest(*request); !s.ok()) return s;
       const absl::StatusOr<bool> shares_data_dir = options_.check_worker(*request);
       if (!shares_data_dir.ok()) return shares_data_dir.status();
-      absl::StatusOr<v1::Lease> lease = workers_.Join(*request);
+      absl::StatusOr<v1::Lease> lease = workers_.Join(*request, caller.owner);
       if (!lease.ok()) return lease.status();
       *reply = options_.joined;
       *reply->mutable_lease() = *lease;

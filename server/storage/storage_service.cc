@@ -20,6 +20,7 @@ namespace {
 
 using grpc::ServerContext;
 
+constexpr char kPutObject[] = "Storage/PutObject";
 constexpr int64_t kChunkBytes = 1 << 20;
 constexpr absl::Duration kLookAgain = absl::Milliseconds(200);
 
@@ -76,8 +77,8 @@ class StorageService : public v1::Storage::Service {
       ServerContext* context,
       grpc::ServerReaderWriter<v1::PutObjectReply, v1::PutObjectRequest>* stream) override {
     return interceptor_.Handle(
-        context, "Storage/PutObject", nullptr, [&](const Caller&) { return Put(context, stream); },
-        CallKind::kShort);
+        context, kPutObject, nullptr,
+        [&](const Caller& caller) { return Put(context, caller, stream); }, CallKind::kShort);
   }
 
   grpc::Status ReadObject(ServerContext* context, const v1::ReadObjectRequest* request,
@@ -97,10 +98,12 @@ class StorageService : public v1::Storage::Service {
  private:
   using PutStream = grpc::ServerReaderWriter<v1::PutObjectReply, v1::PutObjectRequest>;
 
-  absl::Status Put(ServerContext* context, PutStream* stream) {
+  absl::Status Put(ServerContext* context, const Caller& caller, PutStream* stream) {
     v1::PutObjectRequest message;
     if (!Next(context, stream, &message)) return Gone();
     if (!message.has_begin()) return absl::InvalidArgumentError("the first message has no begin");
+    absl::Status allowed = interceptor_.access().CheckRequest(kPutObject, caller, message);
+    if (!allowed.ok()) return allowed;
     const v1::PutObjectRequest::Begin begin = message.begin();
     if (absl::Status s = access_.CheckWrite(begin.caller(), begin.name()); !s.ok()) return s;
     // Before it waits, so that the upload is kept meanwhile.

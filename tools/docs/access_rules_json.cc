@@ -6,8 +6,9 @@
 #include "server/access/access_rules.h"
 
 int main() {
-  constexpr const char* kKinds[] = {"job", "artifact", "boost-tuning", "served model", "session"};
-  constexpr const char* kUses[] = {"read", "change", "create"};
+  constexpr const char* kKinds[] = {"job",          "artifact", "boost-tuning",
+                                    "served model", "session",  "worker"};
+  constexpr const char* kUses[] = {"read", "change", "create", "act as"};
   nlohmann::ordered_json rules = nlohmann::ordered_json::array();
   for (const espalier::AccessRule& rule : espalier::AccessRules()) {
     nlohmann::ordered_json resources = nlohmann::ordered_json::array();

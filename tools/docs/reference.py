@@ -183,7 +183,7 @@ def access() -> str:
     out = [NOTE, "# Who may call what\n",
            "The roles of an [API key](../operations/security.md#api-keys) decide what its holder may call. Where a request names a job, an "
            "artifact, a boost-tuning, a served model or a session, the owner decides, too: *read* is for what is one's own or nobody's, *change* for one's "
-           "own, *create* for names that are free or one's own; an admin may do all. Lists have what the caller may read. Requests to a served "
+           "own, *create* for names that are free or one's own; *act as* a worker may who joined as it; an admin may do all. Lists have what the caller may read. Requests to a served "
            "model find those that the caller may use. Running generations and stored responses are found by their owner and by admins only.\n"]
     for title, wanted in ("gRPC", lambda m: " " not in m), ("HTTP", lambda m: " " in m):
         out += [f"## {title}\n", "| method | roles | by owner |" if title == "gRPC" else "| route | roles |", "|---|---|---|" if title == "gRPC" else "|---|---|"]
