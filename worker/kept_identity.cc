@@ -24,7 +24,8 @@
 #include "base/net/identity_folder.h"
 #include "base/net/leading_channel.h"
 #include "base/net/pinned_ca.h"
-#include "base/random_id.h"
+#include "base/net/x509.h"
+#include "base/sha256.h"
 #include "espalier/v1/access.grpc.pb.h"
 #include "worker/storage/own_folder.h"
 
@@ -32,6 +33,7 @@ namespace espalier {
 namespace {
 
 constexpr char kCertificate[] = "certificate.pem", kKey[] = "key.pem", kCa[] = "ca.pem";
+constexpr char kExchange[] = "exchange";  // folder
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr absl::Duration kTick = absl::Seconds(1);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(100), kLongestPause = absl::Seconds(2);
@@ -259,6 +261,20 @@ bool KeptIdentity::Due() const {
   return clock_.Now() >= certificate_.not_before + life * 2 / 3;
 }
 
+absl::StatusOr<std::string> KeptIdentity::ExchangeKey() const {
+  const std::string folder = JoinPath(folder_, kExchange);
+  const absl::StatusOr<int> made = OpenOwnFolder(folder);
+  if (!made.ok()) return made.status();
+  close(*made);
+  const absl::StatusOr<std::string> kept =
+      ReadWholeFile(*NewPosixFileSystem(), IdentityPath(folder, kKey), kMaxFileBytes);
+  if (kept.ok() && PublicKeyOf(*kept).ok()) return kept;
+  const absl::StatusOr<std::string> key = MakePrivateKey();
+  if (!key.ok()) return key.status();
+  if (absl::Status s = WriteIdentity(folder, {{kKey, *key}}); !s.ok()) return s;
+  return key;
+}
+
 absl::Status KeptIdentity::Exchange() {
   const absl::StatusOr<std::string> text = options_.token();
   if (!text.ok()) return text.status();
@@ -267,16 +283,17 @@ absl::Status KeptIdentity::Exchange() {
   }
   const absl::StatusOr<AccessTokenText> token = ParseAccessToken(*text);
   if (!token.ok()) return token.status();
-  const absl::StatusOr<std::string> key = MakePrivateKey(), idempotency_key = RandomId();
+  const absl::StatusOr<std::string> key = ExchangeKey();
   if (!key.ok()) return key.status();
-  if (!idempotency_key.ok()) return idempotency_key.status();
+  const absl::StatusOr<std::string> public_key = PublicKeyOf(*key);
+  if (!public_key.ok()) return public_key.status();
   const absl::StatusOr<std::string> wanted = MakeCertificateRequest(options_.hosts, *key);
   if (!wanted.ok()) return wanted.status();
   v1::IssueCertificateRequest request;
   request.set_token_id(token->id);
   request.set_secret(token->secret);
   request.set_certificate_request(*wanted);
-  request.set_idempotency_key(*idempotency_key);
+  request.set_idempotency_key(Sha256Hex(absl::StrCat(token->id, "\n", *public_key)));
   // The same request again: its answer may have been lost after it was counted.
   const absl::Time give_up = absl::Now() + options_.timeout;
   absl::Duration pause = kFirstPause;

@@ -79,6 +79,9 @@ class KeptIdentity {
   absl::Status TakeFolder(const std::string& ca_sha256);
   // Reads the certificate in folder_; false if there is none that can be used.
   bool ReadKept(const std::string& ca_sha256);
+  // The key for which tokens are exchanged. It is kept from before the first exchange: one that is
+  // made again, by a worker that has ended or lost its certificate, is no further use of the token.
+  absl::StatusOr<std::string> ExchangeKey() const;
   absl::Status Exchange();
   absl::Status Renew();
   absl::Status Keep(const v1::IssuedCertificate& issued, const std::string& private_key,

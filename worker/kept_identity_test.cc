@@ -182,6 +182,36 @@ TEST_F(KeptIdentityTest, ALostAnswerIsAskedForWithTheSameRequest) {
   EXPECT_EQ(source_.requests[0], source_.requests[2]);
 }
 
+// A worker that was refused, or ended before it had the answer, starts again: the coordinator
+// counts one use (TokenStore::Use), for it is the same request.
+TEST_F(KeptIdentityTest, AWorkerThatStartsAgainRepeatsItsExchange) {
+  const auto asked = [&](const std::string& serialized) {
+    v1::IssueCertificateRequest request;
+    EXPECT_TRUE(request.ParseFromString(serialized));
+    const auto wanted = ReadCertificateRequest(request.certificate_request());
+    EXPECT_TRUE(wanted.ok()) << wanted.status();
+    return std::pair(request.idempotency_key(), wanted.ok() ? wanted->public_key_sha256 : "");
+  };
+  source_.unreachable = 1000;
+  EXPECT_TRUE(absl::IsUnavailable(Open().status()));
+  source_.unreachable = 0;
+  const size_t lost = source_.requests.size();
+  ASSERT_GT(lost, 0);
+  ASSERT_TRUE(Open({"10.0.0.3"}).ok());
+  clock_.Advance(kLife + absl::Hours(1));  // its certificate has ended
+  ASSERT_TRUE(Open().ok());
+  ASSERT_EQ(source_.requests.size(), lost + 2);
+  EXPECT_EQ(asked(source_.requests[lost]), asked(source_.requests[0]));
+  EXPECT_EQ(asked(source_.requests[lost + 1]), asked(source_.requests[0]));
+  // Another token is another use, and another worker has another key.
+  token_ = source_.Token("ba9876543210");
+  const auto first = Open();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_NE(asked(source_.requests.back()).first, asked(source_.requests[0]).first);
+  ASSERT_TRUE(Open().ok());
+  EXPECT_NE(asked(source_.requests.back()).second, asked(source_.requests[0]).second);
+}
+
 TEST_F(KeptIdentityTest, WorkersOfOneHostHaveIdentitiesOfTheirOwn) {
   auto one = Open(), two = Open();
   ASSERT_TRUE(one.ok() && two.ok());

@@ -330,10 +330,10 @@ absl::Status TokenStore::Use(const Exchange& exchange) {
     const bool same_key = earlier.public_key_sha256() == exchange.public_key_sha256;
     const bool same_request = earlier.key_sha256() == key;
     if (same_key != same_request) {
-      return absl::PermissionDeniedError(absl::StrCat(
-          "replayed: with the token ", token.id(),
-          same_key ? " this certificate request was made before; a worker makes a new key each time"
-                   : " this request was made before, for another key"));
+      return absl::PermissionDeniedError(
+          absl::StrCat("replayed: with the token ", token.id(),
+                       same_key ? " a certificate was asked for this key before, by another request"
+                                : " this request was made before, for another key"));
     }
     repeated = repeated || same_key;
   }

@@ -248,6 +248,16 @@ class TokensTest(unittest.TestCase):
         self.assertEqual(self.tokens()[Token(token).id]["uses_left"], 3)
         self.assertEqual(self.live(), set())
 
+    def test_a_worker_that_was_refused_starts_again_with_the_same_use(self):
+        self.start()
+        token = self.create("--role=worker", "--uses=1")
+        self.assertIn("cannot reach this worker", self.refusal(FIRST, token, "--advertise=10.77.0.99:4242"))
+        # Without the certificate that it got, too.
+        os.remove(glob.glob(f"{self.cluster.folder}/cache-{FIRST}/espalier-identities-*/*/0/current")[0])
+        self.worker(FIRST, token)
+        self.cluster.wait_for_workers(1)
+        self.assertIn("is used up", self.refusal(SECOND, token))
+
     def test_somebody_in_the_middle_hears_nothing(self):
         self.start()
         token = Token(self.create("--role=worker", "--uses=3"))
