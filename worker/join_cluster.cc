@@ -96,13 +96,14 @@ absl::StatusOr<JoinedCluster> JoinCluster(WorkerOptions options) {
         "a token takes the place of --tls-cert, --tls-key, --tls-ca, --tls-client-ca and "
         "--api-key-file: leave them out, or --join");
   }
+  if (options.identity_dirs.empty()) options.identity_dirs = {options.cache_dir};
   const absl::StatusOr<std::vector<std::string>> hosts = HostsOf(options, coordinators->front());
   if (!hosts.ok()) return hosts.status();
   out.clock = std::make_unique<SystemClock>();
   out.source = NewCoordinatorCertificates(*coordinators);
   absl::StatusOr<std::unique_ptr<KeptIdentity>> identity =
       KeptIdentity::Open({.coordinator = options.coordinator,
-                          .cache_dir = options.cache_dir,
+                          .parents = options.identity_dirs,
                           .hosts = *hosts,
                           .token = [token = options.join_token,
                                     file = options.join_file] { return ReadToken(token, file); },

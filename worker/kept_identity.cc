@@ -116,6 +116,13 @@ std::string FolderOf(const std::string& coordinator) {
   return name;
 }
 
+absl::Status MakeOwnFolder(const std::string& path) {
+  const absl::StatusOr<int> folder = OpenOwnFolder(path);
+  if (!folder.ok()) return folder.status();
+  close(*folder);
+  return absl::OkStatus();
+}
+
 std::string Utc(absl::Time time) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
 }
@@ -197,23 +204,38 @@ TlsFiles KeptIdentity::files() const {
 }
 
 absl::Status KeptIdentity::TakeFolder(const std::string& ca_sha256) {
-  std::string path =
-      JoinPath(CacheParent(options_.cache_dir), absl::StrCat("espalier-identities-", geteuid()));
+  absl::Status failure;
+  for (const bool only_kept : {true, false}) {
+    for (const std::string& parent : options_.parents) {
+      const absl::StatusOr<bool> taken = TakeFolderIn(parent, ca_sha256, only_kept);
+      if (failure.ok()) failure = taken.status();
+      if (!taken.ok() || !*taken) continue;
+      if (options_.parents.size() > 1 && parent.empty()) {
+        spdlog::warn("the certificate of this worker is kept in {}, which a reboot may empty{}",
+                     folder_,
+                     failure.ok() ? "" : absl::StrCat(": ", std::string(failure.message())));
+      }
+      return absl::OkStatus();
+    }
+  }
+  return failure;
+}
+
+absl::StatusOr<bool> KeptIdentity::TakeFolderIn(const std::string& parent,
+                                                const std::string& ca_sha256, bool only_kept) {
+  std::string path = JoinPath(CacheParent(parent), absl::StrCat("espalier-identities-", geteuid()));
   for (const std::string& below : {std::string(), FolderOf(options_.coordinator)}) {
     if (!below.empty()) path = JoinPath(path, below);
-    const absl::StatusOr<int> folder = OpenOwnFolder(path);
-    if (!folder.ok()) return folder.status();
-    close(*folder);
+    if (only_kept && access(path.c_str(), F_OK) != 0) return false;
+    if (absl::Status s = MakeOwnFolder(path); !s.ok()) return s;
   }
   int first_lock = -1;
   std::string first;
   for (int number = 0; number < kMostFolders; ++number) {
     folder_ = JoinPath(path, absl::StrCat(number));
     const bool is_new = access(folder_.c_str(), F_OK) != 0;
-    if (is_new && first_lock >= 0) break;
-    const absl::StatusOr<int> folder = OpenOwnFolder(folder_);
-    if (!folder.ok()) return folder.status();
-    close(*folder);
+    if (is_new && (first_lock >= 0 || only_kept)) break;
+    if (absl::Status s = MakeOwnFolder(folder_); !s.ok()) return s;
     const std::string name = JoinPath(folder_, "lock");
     const int lock = open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (lock < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name, " cannot be made"));
@@ -224,23 +246,24 @@ absl::Status KeptIdentity::TakeFolder(const std::string& ca_sha256) {
     if (ReadKept(ca_sha256)) {
       if (first_lock >= 0) close(first_lock);
       lock_ = lock;
-      return absl::OkStatus();
+      return true;
     }
-    if (first_lock >= 0) {
+    if (first_lock >= 0 || only_kept) {
       close(lock);
     } else {
       first_lock = lock;
       first = folder_;
     }
   }
+  certificate_ = {};
+  if (only_kept) return false;
   if (first_lock < 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat(path, " has ", kMostFolders, " folders of workers, and all are in use"));
   }
   lock_ = first_lock;
   folder_ = first;
-  certificate_ = {};
-  return absl::OkStatus();
+  return true;
 }
 
 bool KeptIdentity::ReadKept(const std::string& ca_sha256) {
@@ -263,9 +286,7 @@ bool KeptIdentity::Due() const {
 
 absl::StatusOr<std::string> KeptIdentity::ExchangeKey() const {
   const std::string folder = JoinPath(folder_, kExchange);
-  const absl::StatusOr<int> made = OpenOwnFolder(folder);
-  if (!made.ok()) return made.status();
-  close(*made);
+  if (absl::Status s = MakeOwnFolder(folder); !s.ok()) return s;
   const absl::StatusOr<std::string> kept =
       ReadWholeFile(*NewPosixFileSystem(), IdentityPath(folder, kKey), kMaxFileBytes);
   if (kept.ok() && PublicKeyOf(*kept).ok()) return kept;

@@ -39,7 +39,9 @@ std::unique_ptr<CertificateSource> NewCoordinatorCertificates(
 
 struct KeptIdentityOptions {
   std::string coordinator;  // host:port, several separated by commas; names the kept identity
-  std::string cache_dir;    // parent of the folder that keeps it; empty: the system's temporary one
+  // Parents of the folder that keeps it: the first one that can be written to, if none of them has
+  // one. Empty: the system's folder of temporary files.
+  std::vector<std::string> parents = {""};
   std::vector<std::string> hosts;  // by which others reach the worker
   // Returns the token's text; nothing if there is none. Called for each exchange: a file may have a
   // new one.
@@ -77,6 +79,10 @@ class KeptIdentity {
 
   // Locks a folder: one with a valid identity if there is one, otherwise an empty one.
   absl::Status TakeFolder(const std::string& ca_sha256);
+  // The same of those in one parent. `only_kept`: no empty one, and makes none. Returns whether it
+  // has one.
+  absl::StatusOr<bool> TakeFolderIn(const std::string& parent, const std::string& ca_sha256,
+                                    bool only_kept);
   // Reads the certificate in folder_; false if there is none that can be used.
   bool ReadKept(const std::string& ca_sha256);
   // The key for which tokens are exchanged. It is kept from before the first exchange: one that is

@@ -84,13 +84,14 @@ class KeptIdentityTest : public ::testing::Test {
  protected:
   KeptIdentityTest() {
     std::filesystem::remove_all(folder_);
+    std::filesystem::remove_all(folder_ + "-new");
     token_ = source_.Token();
   }
 
   absl::StatusOr<std::unique_ptr<KeptIdentity>> Open(std::vector<std::string> hosts = {
                                                          "10.0.0.2"}) {
     return KeptIdentity::Open({.coordinator = "10.0.0.1:7070",
-                               .cache_dir = folder_,
+                               .parents = parents_,
                                .hosts = std::move(hosts),
                                .token = [this] { return token_; },
                                .timeout = absl::Seconds(2)},
@@ -104,6 +105,7 @@ class KeptIdentityTest : public ::testing::Test {
   const std::string folder_ =
       absl::StrCat(::testing::TempDir(), "/identity-",
                    ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  std::vector<std::string> parents_ = {folder_};
   // The files are also read against the system's clock.
   FakeClock clock_{absl::Now()};
   FakeSource source_{&clock_};
@@ -173,6 +175,34 @@ TEST_F(KeptIdentityTest, ARefusedRenewalIsTriedAgainUntilTheEndAndThenByTheToken
   EXPECT_TRUE((*identity)->RenewIfDue().ok());
 }
 
+// Earlier releases kept it among temporary files.
+TEST_F(KeptIdentityTest, AnIdentityIsFoundWhereItWasKeptBefore) {
+  ASSERT_TRUE(Open().ok());
+  parents_ = {folder_ + "-new", folder_};
+  {
+    const auto identity = Open();
+    ASSERT_TRUE(identity.ok()) << identity.status();
+    EXPECT_THAT((*identity)->folder(), ::testing::StartsWith(folder_ + "/"));
+    EXPECT_EQ(source_.issued, 1);
+    // Another worker's is made in the new place, where it is found again.
+    ASSERT_TRUE(Open().ok());
+    const auto other = Open();
+    EXPECT_THAT((*other)->folder(), ::testing::StartsWith(folder_ + "-new/"));
+    EXPECT_EQ(source_.issued, 2);
+  }
+  std::filesystem::remove_all(folder_);
+  EXPECT_THAT((*Open())->folder(), ::testing::StartsWith(folder_ + "-new/"));
+}
+
+TEST_F(KeptIdentityTest, AFolderThatCannotBeMadeIsNoReasonNotToStart) {
+  parents_ = {"/proc/espalier", folder_};
+  const auto identity = Open();
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  EXPECT_THAT((*identity)->folder(), ::testing::StartsWith(folder_ + "/"));
+  parents_ = {"/proc/espalier"};
+  EXPECT_THAT(std::string(Open().status().message()), HasSubstr("/proc/espalier"));
+}
+
 TEST_F(KeptIdentityTest, ALostAnswerIsAskedForWithTheSameRequest) {
   source_.unreachable = 2;
   const auto identity = Open();
@@ -234,7 +264,7 @@ TEST_F(KeptIdentityTest, AnotherCoordinatorsOrAddressesCertificateIsNotUsed) {
   // The coordinator at the address has another CA, as the token says.
   FakeSource other(&clock_);
   const auto there = KeptIdentity::Open({.coordinator = "10.0.0.1:7070",
-                                         .cache_dir = folder_,
+                                         .parents = parents_,
                                          .hosts = {"10.0.0.2"},
                                          .token = [&] { return other.Token(); },
                                          .timeout = absl::Seconds(2)},

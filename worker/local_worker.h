@@ -30,9 +30,11 @@ struct WorkerOptions {
   // coordinator has it.
   std::string data_dir;
   std::string cache_dir;  // parent of HostCache; empty: the system's temporary directory
+  // Where the worker keeps its certificate (KeptIdentityOptions::parents). Empty: in cache_dir.
+  std::vector<std::string> identity_dirs;
   int64_t cache_bytes = int64_t{16} << 30;
   // A token of `espalier token create --role=worker`, or a file that holds one; empty: none. The
-  // worker exchanges it for a certificate, which it keeps in cache_dir (kept_identity.h).
+  // worker exchanges it for a certificate, which it keeps in identity_dirs (kept_identity.h).
   std::string join_token, join_file;
   // API keys (api_keys.h): the worker sends the first to the coordinator. Empty: none. Its own
   // service takes the coordinator's calls only, which show a key that the worker makes up.

@@ -17,6 +17,8 @@
 #include "absl/strings/string_view.h"
 #include "base/flags/daemon_flags.h"
 #include "base/log/log_format.h"
+#include "base/net/own_address.h"
+#include "worker/default_folders.h"
 #include "worker/local_worker.h"
 
 ABSL_FLAG(std::string, coordinator, "",
@@ -51,7 +53,10 @@ ABSL_FLAG(std::string, data_dir, "",
           "checkpoints and models; empty: the folder that the coordinator names");
 ABSL_FLAG(std::string, cache_dir, "",
           "folder for downloaded datasets and the worker's certificate, in folders of this user's "
-          "own; empty: the system's folder of temporary files");
+          "own; empty: $CACHE_DIRECTORY and $STATE_DIRECTORY of a systemd service, of root "
+          "/var/cache/espalier and /var/lib/espalier-worker, of others ~/.cache/espalier/HOST and "
+          "~/.local/state/espalier/HOST (or $XDG_CACHE_HOME and $XDG_STATE_HOME); where these "
+          "cannot be made, the system's folder of temporary files");
 ABSL_FLAG(
     int64_t, cache_bytes, int64_t{16} << 30,
     "kept in --cache-dir: downloaded datasets, blocks of models and copies of checkpoint shards; "
@@ -72,10 +77,11 @@ ABSL_FLAG(double, drain_timeout, 25,
           "the time after which it is killed (30 s by default in Kubernetes and SLURM); 0: leave "
           "at once, as with SIGINT or a second SIGTERM");
 ABSL_FLAG(bool, insecure, false, "allow addresses off loopback without TLS and keys");
-ABSL_FLAG(bool, trusted_network, false,
-          "exchange tensors with workers of other hosts in clear: the network between them is "
-          "trusted. Workers of other hosts must agree. Needed for GPUs of several hosts, since NCCL "
-          "does not encrypt");
+ABSL_FLAG(
+    bool, trusted_network, false,
+    "exchange tensors with workers of other hosts in clear: the network between them is "
+    "trusted. Workers of other hosts must agree. Needed for GPUs of several hosts, since NCCL "
+    "does not encrypt");
 
 namespace {
 
@@ -93,6 +99,27 @@ void Drain(absl::Duration timeout, const sigset_t& signals, espalier::LocalWorke
   worker.Drain(timeout);
   over = true;
   impatient.join();
+}
+
+void SetDefaultFolders(espalier::WorkerOptions* options) {
+  const espalier::DefaultFolders folders = espalier::ChooseDefaultFolders(
+      [](const std::string& name) {
+        const char* value = std::getenv(name.c_str());
+        return std::string(value == nullptr ? "" : value);
+      },
+      geteuid() == 0, espalier::OwnHostName());
+  const absl::Status made = folders.cache.empty() ? absl::NotFoundError("there is no HOME")
+                                                  : espalier::MakeWritableFolder(folders.cache);
+  if (made.ok()) {
+    options->cache_dir = folders.cache;
+  } else {
+    spdlog::warn(
+        "{}; what this worker caches is in the folder of temporary files instead: give "
+        "--cache-dir another one",
+        std::string(made.message()));
+  }
+  if (!folders.state.empty()) options->identity_dirs.push_back(folders.state);
+  options->identity_dirs.push_back("");  // where earlier releases kept certificates
 }
 
 }  // namespace
@@ -137,6 +164,7 @@ int main(int argc, char** argv) {
   options.dataset_roots = absl::GetFlag(FLAGS_dataset_root);
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
   options.cache_dir = absl::GetFlag(FLAGS_cache_dir);
+  if (options.cache_dir.empty()) SetDefaultFolders(&options);
   options.cache_bytes = absl::GetFlag(FLAGS_cache_bytes);
   options.api_key_file = absl::GetFlag(FLAGS_api_key_file);
   options.tls = {.certificate = absl::GetFlag(FLAGS_tls_cert),
