@@ -41,6 +41,7 @@ absl::Status ClusterMembership::Start() {
 }
 
 void ClusterMembership::Stop() {
+  options_.storage->Stop();
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;

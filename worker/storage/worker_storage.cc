@@ -50,7 +50,7 @@ absl::Status WorkerStorage::Join(const v1::JoinReply& reply) {
       absl::StatusOr<std::unique_ptr<s3::S3CheckpointStore>> opened =
           s3::S3CheckpointStore::Create(reply.checkpoint_store(), options_.object_store_world());
       status = opened.status();
-      if (status.ok()) object_store = *std::move(opened);
+      if (status.ok()) object_store = (*opened)->Until(stopped_);
     }
     if (status.ok()) status = object_store->Check();
     if (!status.ok()) {

@@ -2,6 +2,7 @@
 // shares that, otherwise over gRPC; checkpoints in an object store, if the coordinator says so.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,6 +49,8 @@ class WorkerStorage {
   // Call after each join. FailedPrecondition if the reply names no usable folder; errors of an
   // object store that this host cannot use.
   absl::Status Join(const v1::JoinReply& reply);
+  // Ends what Join waits for, now and later, within a second or two. Idempotent.
+  void Stop() { *stopped_ = true; }
 
   // For an attempt under the lease of the last join. Its shards are copied to, and looked for in,
   // these places and this host's disk, unless all hosts share the folder of the checkpoints.
@@ -55,6 +58,7 @@ class WorkerStorage {
 
  private:
   const WorkerStorageOptions options_;
+  const std::shared_ptr<std::atomic<bool>> stopped_ = std::make_shared<std::atomic<bool>>(false);
   mutable absl::Mutex mutex_;
   v1::JoinReply joined_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<v1::Storage::StubInterface> storage_ ABSL_GUARDED_BY(mutex_);

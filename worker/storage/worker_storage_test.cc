@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 
+#include "absl/time/clock.h"
 #include "storage/s3/fake_world.h"
 
 namespace espalier {
@@ -16,6 +19,10 @@ class OneObject : public s3::HttpTransport {
  public:
   absl::StatusOr<s3::HttpResponse> Send(const s3::HttpRequest& request) override {
     ++requests;
+    for (const absl::Time end = absl::Now() + absl::Seconds(20); silent && absl::Now() < end;) {
+      if (request.cancelled != nullptr && *request.cancelled) return absl::CancelledError("ends");
+      absl::SleepFor(absl::Milliseconds(1));
+    }
     s3::HttpResponse response;
     response.status = 200;
     if (request.method == "PUT" && has_object_) response.status = 412;
@@ -28,7 +35,8 @@ class OneObject : public s3::HttpTransport {
     return response;
   }
 
-  int requests = 0;
+  std::atomic<int> requests = 0;
+  std::atomic<bool> silent = false;
 
  private:
   bool has_object_ = false;
@@ -66,6 +74,17 @@ TEST_F(WorkerStorageTest, AStoreThatWasCheckedIsNotCheckedAtTheNextJoin) {
   reply_.set_checkpoint_store("s3://another");
   ASSERT_EQ(storage_.Join(reply_), absl::OkStatus());
   EXPECT_EQ(http_->requests, 2 * asked);
+}
+
+// The store may not answer for minutes, and a worker that is told to end does not wait for it.
+TEST_F(WorkerStorageTest, AStoreThatDoesNotAnswerDoesNotHoldUpTheEnd) {
+  http_->silent = true;
+  absl::Status joined;
+  std::thread join([&] { joined = storage_.Join(reply_); });
+  while (http_->requests == 0) absl::SleepFor(absl::Milliseconds(1));
+  storage_.Stop();
+  join.join();
+  EXPECT_TRUE(absl::IsCancelled(joined)) << joined;
 }
 
 TEST_F(WorkerStorageTest, AnAttemptThatIsOverAsksS3ForNothing) {
