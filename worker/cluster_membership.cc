@@ -11,12 +11,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/backoff.h"
 
 namespace espalier {
 namespace {
 
-constexpr absl::Duration kFirstBackoff = absl::Milliseconds(100);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
+// Between joins.
+Backoff JoinPauses() { return Backoff(absl::Milliseconds(100), absl::Seconds(5)); }
 // Between heartbeats of a worker that waits until it may leave.
 constexpr absl::Duration kDrainHeartbeat = absl::Milliseconds(500);
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);  // of the call
@@ -24,12 +25,6 @@ constexpr absl::Duration kDrainTimeout = absl::Seconds(2);  // of the call
 std::string RandomKey() {
   std::random_device source;
   return absl::StrFormat("%08x%08x%08x%08x", source(), source(), source(), source());
-}
-
-// Retries an unreachable or overloaded coordinator; a rejection is final.
-bool MayJoinLater(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         absl::IsResourceExhausted(status) || absl::IsAborted(status);
 }
 
 }  // namespace
@@ -135,7 +130,7 @@ absl::Status ClusterMembership::Join(const std::string& key, bool* answered) {
 absl::Status ClusterMembership::FirstJoin() {
   const absl::Time deadline = absl::Now() + options_.join_timeout;
   const std::string key = RandomKey();
-  absl::Duration backoff = kFirstBackoff;
+  Backoff backoff = JoinPauses();
   for (int tries = 1;; ++tries) {
     bool answered = false;
     absl::Status s = Join(key, &answered);
@@ -145,20 +140,20 @@ absl::Status ClusterMembership::FirstJoin() {
                        "; start this worker with --join=TOKEN (espalier token create "
                        "--role=worker), or with --api-key-file, as espalierd was"));
     }
-    if (s.ok() || !MayJoinLater(s)) return s;
+    if (s.ok() || !MayPass(s)) return s;
     if (tries == 1) {
       spdlog::warn("cannot join yet, and tries for {}: {}",
                    absl::FormatDuration(options_.join_timeout), std::string(s.message()));
     }
-    if (answered && absl::Now() + backoff >= deadline) return s;
-    if (absl::Now() + backoff >= deadline) {
+    const bool too_late = absl::Now() + backoff.next() >= deadline;
+    if (answered && too_late) return s;
+    if (too_late) {
       return absl::UnavailableError(absl::StrCat(
           "no coordinator answers at ", options_.coordinator, " after ", tries, " attempts in ",
           absl::FormatDuration(options_.join_timeout), " (", std::string(s.message()),
           "); is espalierd running there, and is --coordinator right?"));
     }
-    absl::SleepFor(backoff);
-    backoff = std::min(backoff * 2, kMaxBackoff);
+    absl::SleepFor(backoff.Take());
   }
 }
 
@@ -176,7 +171,7 @@ void ClusterMembership::AnnounceDrain(const v1::Lease& lease) {
   if (!reply.ok()) {
     spdlog::warn("cannot say that this worker is about to leave: {}",
                  std::string(reply.status().message()));
-    const bool later = MayJoinLater(reply.status()) || absl::IsFailedPrecondition(reply.status());
+    const bool later = MayPass(reply.status()) || absl::IsFailedPrecondition(reply.status());
     if (!later) EndDrain();  // an older coordinator, for example
     return;
   }
@@ -210,7 +205,7 @@ void ClusterMembership::OnLeaseLost(const std::string& reason) {
 }
 
 void ClusterMembership::HeartbeatLoop() {
-  absl::Duration backoff = kFirstBackoff;
+  Backoff backoff = JoinPauses();
   std::string key;
   std::optional<v1::Link> measured;  // until a heartbeat has told it
   while (true) {
@@ -224,16 +219,15 @@ void ClusterMembership::HeartbeatLoop() {
       lease_time = lease_time_;
       *request.mutable_lease() = lease_;
     }
-    if (!SleepUnlessStopping(joined ? interval : backoff)) return;
+    if (!SleepUnlessStopping(joined ? interval : backoff.Take())) return;
     if (!joined) {
       if (key.empty()) key = RandomKey();
       absl::Status s = Join(key);
       if (s.ok()) {
         key.clear();
-        backoff = kFirstBackoff;
+        backoff.Reset();
       } else {
         spdlog::warn("cannot join: {}", std::string(s.message()));
-        backoff = std::min(backoff * 2, kMaxBackoff);
       }
       continue;
     }

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/backoff.h"
 #include "base/file_system.h"
 #include "base/net/grpc_status.h"
 #include "base/net/identity_folder.h"
@@ -36,15 +37,11 @@ constexpr char kCertificate[] = "certificate.pem", kKey[] = "key.pem", kCa[] = "
 constexpr char kExchange[] = "exchange";  // folder
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr absl::Duration kTick = absl::Seconds(1);
-constexpr absl::Duration kFirstPause = absl::Milliseconds(100), kLongestPause = absl::Seconds(2);
 constexpr int64_t kMaxFileBytes = 64 << 10;
 constexpr int kMostFolders = 4096;  // workers of this user on this host
 constexpr int kRenewals = 60;       // tries in a certificate's life
 
-bool MayPass(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         absl::IsAborted(status) || absl::IsResourceExhausted(status);
-}
+Backoff ExchangePauses() { return Backoff(absl::Milliseconds(100), absl::Seconds(2)); }
 
 class CoordinatorCertificates : public CertificateSource {
  public:
@@ -168,7 +165,7 @@ absl::StatusOr<std::unique_ptr<KeptIdentity>> KeptIdentity::Open(KeptIdentityOpt
       kept && !token_id.empty() && out->certificate_.organizational_unit != token_id;
   if (kept && names && !other_token && !out->Due()) return out;
   const absl::Time give_up = absl::Now() + given.timeout;
-  absl::Duration pause = kFirstPause;
+  Backoff pauses = ExchangePauses();
   while (true) {
     const bool renews = kept && !other_token;
     absl::Status status = renews ? out->Renew() : out->Exchange();
@@ -179,9 +176,8 @@ absl::StatusOr<std::unique_ptr<KeptIdentity>> KeptIdentity::Open(KeptIdentityOpt
       spdlog::warn("the certificate is not renewed yet: {}", std::string(status.message()));
       return out;
     }
-    if (!MayPass(status) || absl::Now() + pause >= give_up) return status;
-    absl::SleepFor(pause);
-    pause = std::min(2 * pause, kLongestPause);
+    if (!MayPass(status) || absl::Now() + pauses.next() >= give_up) return status;
+    absl::SleepFor(pauses.Take());
   }
 }
 
@@ -317,17 +313,16 @@ absl::Status KeptIdentity::Exchange() {
   request.set_idempotency_key(Sha256Hex(absl::StrCat(token->id, "\n", *public_key)));
   // The same request again: its answer may have been lost after it was counted.
   const absl::Time give_up = absl::Now() + options_.timeout;
-  absl::Duration pause = kFirstPause;
-  while (true) {
+  Backoff pauses = ExchangePauses();
+  for (int tries = 1;; ++tries) {
     const absl::StatusOr<v1::IssuedCertificate> issued = source_.Issue(*token, request);
     if (issued.ok()) return Keep(*issued, *key, token->ca_sha256);
-    if (!MayPass(issued.status()) || absl::Now() + pause >= give_up) return issued.status();
-    if (pause == kFirstPause) {
+    if (!MayPass(issued.status()) || absl::Now() + pauses.next() >= give_up) return issued.status();
+    if (tries == 1) {
       spdlog::warn("no certificate yet, and tries for {}: {}",
                    absl::FormatDuration(options_.timeout), std::string(issued.status().message()));
     }
-    absl::SleepFor(pause);
-    pause = std::min(2 * pause, kLongestPause);
+    absl::SleepFor(pauses.Take());
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/backoff.h"
 #include "base/net/leading_channel.h"
 #include "client/lib/client_impl.h"
 
@@ -54,7 +55,7 @@ absl::StatusOr<Reply> Call(const Client::Impl& impl, Stub* stub,
                            const Request& request, absl::Duration timeout,
                            Canceller* canceller = nullptr) {
   const absl::Time give_up = absl::Now() + impl.options.retry_for;
-  absl::Duration pause = absl::Milliseconds(100);
+  Backoff pauses(absl::Milliseconds(100), absl::Seconds(2));
   while (true) {
     grpc::ClientContext context;
     impl.Prepare(&context, timeout);
@@ -62,11 +63,11 @@ absl::StatusOr<Reply> Call(const Client::Impl& impl, Stub* stub,
     Reply reply;
     const grpc::Status status = (stub->*method)(&context, request, &reply);
     if (status.ok()) return reply;
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE || absl::Now() + pause > give_up) {
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE ||
+        absl::Now() + pauses.next() > give_up) {
       return impl.FromGrpc(status);
     }
-    absl::SleepFor(pause);
-    pause = std::min(2 * pause, absl::Duration(absl::Seconds(2)));
+    absl::SleepFor(pauses.Take());
   }
 }
 

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/backoff.h"
 #include "base/sha256.h"
 #include "client/lib/client.h"
 #include "client/lib/client_impl.h"
@@ -158,7 +159,7 @@ CancellableCall::~CancellableCall() {
 
 absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
                            const std::function<bool(const v1::JobEvent&)>& event, bool follow) {
-  absl::Duration pause = absl::Milliseconds(200);
+  Backoff pauses(absl::Milliseconds(200), absl::Seconds(2));
   absl::Time give_up = absl::InfiniteFuture();
   bool over = false;
   int64_t validated = -1;  // the last validation seen came after this step
@@ -173,7 +174,7 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
     v1::JobEvent next;
     while (reader->Read(&next)) {
       give_up = absl::InfiniteFuture();
-      pause = absl::Milliseconds(200);
+      pauses.Reset();
       if (next.has_step()) {
         from_step = std::max(from_step, next.step().step() + 1);
         validated = std::min(validated, next.step().step() - 1);  // it repeats steps
@@ -208,9 +209,8 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
       lost.mutable_message()->set_level(v1::JobMessage::WARNING);
       if (!event(lost)) return absl::OkStatus();
     }
-    if (absl::Now() + pause > give_up) return impl_->FromGrpc(status);
-    absl::SleepFor(pause);
-    pause = std::min(2 * pause, absl::Duration(absl::Seconds(2)));
+    if (absl::Now() + pauses.next() > give_up) return impl_->FromGrpc(status);
+    absl::SleepFor(pauses.Take());
   }
 }
 

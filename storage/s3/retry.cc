@@ -1,13 +1,13 @@
 #include "storage/s3/retry.h"
 
 #include <algorithm>
-#include <cmath>
 #include <random>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "base/backoff.h"
 
 namespace espalier::s3 {
 namespace {
@@ -37,14 +37,13 @@ absl::Status Retry(const RetryPolicy& policy, Pauses& pauses,
                    const std::function<absl::Status()>& attempt,
                    const std::atomic<bool>* cancelled) {
   const absl::Time begin = pauses.Now();
+  Backoff backoff(policy.first, policy.longest);
   const auto is_cancelled = [&] { return cancelled != nullptr && *cancelled; };
   if (is_cancelled()) return absl::CancelledError("nobody waits for it any more");
   for (int done = 1;; ++done) {
     absl::Status status = attempt();
     if (!absl::IsUnavailable(status)) return status;
-    const absl::Duration limit =
-        std::min(policy.longest, policy.first * std::exp2(std::min(done - 1, 30)));
-    const absl::Duration pause = limit * pauses.Chance();
+    const absl::Duration pause = backoff.Take() * pauses.Chance();
     const absl::Duration spent = pauses.Now() - begin;
     if (done >= policy.attempts || spent + pause > policy.total) {
       absl::Status last(

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/backoff.h"
 #include "worker/storage/cancellation.h"
 
 namespace espalier {
@@ -21,7 +22,7 @@ class Retries {
 
   void Progress() {
     failing_since_ = absl::InfiniteFuture();
-    backoff_ = kFirstBackoff;
+    backoff_.Reset();
   }
 
   // Waits, and returns true, if the call may be tried again.
@@ -31,25 +32,22 @@ class Retries {
       return false;
     }
     failing_since_ = std::min(failing_since_, absl::Now());
-    if (absl::Now() + backoff_ - failing_since_ > patience_) return false;
-    const absl::Time until = absl::Now() + backoff_;
+    if (absl::Now() + backoff_.next() - failing_since_ > patience_) return false;
+    const absl::Time until = absl::Now() + backoff_.Take();
     while (absl::Now() < until) {
       if (cancelled_ != nullptr && *cancelled_) return false;
       absl::SleepFor(std::min<absl::Duration>(kLookAgain, until - absl::Now()));
     }
-    backoff_ = std::min(2 * backoff_, kMostBackoff);
     return true;
   }
 
  private:
-  static constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
-  static constexpr absl::Duration kMostBackoff = absl::Seconds(2);
   static constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
 
   const absl::Duration patience_;
   const std::shared_ptr<const std::atomic<bool>> cancelled_;
   absl::Time failing_since_ = absl::InfiniteFuture();
-  absl::Duration backoff_ = kFirstBackoff;
+  Backoff backoff_{absl::Milliseconds(50), absl::Seconds(2)};
 };
 
 }  // namespace espalier

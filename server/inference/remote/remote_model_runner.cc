@@ -9,13 +9,15 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/backoff.h"
 
 namespace espalier {
 namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(200);
-// Backoff after a failed load; grows by a factor of 4.
+// Backoff after a failed load.
 constexpr absl::Duration kInitialBackoff = absl::Seconds(1), kMaxBackoff = absl::Seconds(10);
+constexpr double kBackoffFactor = 4;
 constexpr char kReady[] = "ready";
 // A model that makes no step for so long runs no request.
 constexpr absl::Duration kUnused = absl::Seconds(3);
@@ -186,7 +188,7 @@ bool RemoteModelRunner::SleepUnlessStopping(absl::Duration duration) {
 }
 
 void RemoteModelRunner::ReloadLoop() {
-  absl::Duration pause = kInitialBackoff;
+  Backoff pause(kInitialBackoff, kMaxBackoff, kBackoffFactor);
   absl::Time next_load = absl::InfinitePast();
   std::string told;  // last logged reason
   while (SleepUnlessStopping(kPollInterval)) {
@@ -220,15 +222,14 @@ void RemoteModelRunner::ReloadLoop() {
     const absl::Status status = taken.ok() ? Load(*taken) : taken.status();
     if (status.ok()) {
       spdlog::info("model {} is loaded on {} workers", model_.name, model_.programs.size());
-      pause = kInitialBackoff;
+      pause.Reset();
       told.clear();
       continue;
     }
     // Looking for workers is cheap and they may join at any time, so retry often. A failed load has
     // read all weights, so back off.
     if (taken.ok()) {
-      next_load = cluster_.now() + pause;
-      pause = std::min(4 * pause, kMaxBackoff);
+      next_load = cluster_.now() + pause.Take();
     } else if (is_llm() &&
                (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status))) {
       model_.group->SetLlmState(ServingGroup::LlmState::kWaiting);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/backoff.h"
 
 namespace espalier {
 namespace {
@@ -20,8 +21,6 @@ using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
 
 constexpr char kFormat[] = "1";
-constexpr absl::Duration kFirstPause = absl::Milliseconds(50),
-                         kLongestPause = absl::Milliseconds(500);
 // How often a read begins again because etcd compacted the revision that it read.
 constexpr int kReadTries = 5;
 
@@ -72,12 +71,12 @@ absl::Status GuardedEtcd::Lost(const std::string& why) const {
 template <typename Call>
 auto GuardedEtcd::Persistently(const Call& call) const -> decltype(call()) {
   std::string last = "its lease was not renewed in time";
-  for (absl::Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+  for (Backoff backoff(absl::Milliseconds(50), absl::Milliseconds(500));;) {
     if (guard_.left() <= absl::ZeroDuration()) return Lost(last);
     auto result = call();
     if (result.ok() || !HasNoAnswer(result.status())) return result;
     last = absl::StrCat("its lease was not renewed in time (", result.status().message(), ")");
-    absl::SleepFor(std::min(pause, guard_.left()));
+    absl::SleepFor(std::min(backoff.Take(), guard_.left()));
   }
 }
 
