@@ -23,6 +23,7 @@
 #include "absl/time/clock.h"
 #include "base/random_id.h"
 #include "worker/collective/host_identity.h"
+#include "worker/collective/resolve_hosts.h"
 #include "worker/collective/tls_stream.h"
 #include "worker/collective/unreachable_rank.h"
 
@@ -49,20 +50,6 @@ struct Greeting {
   uint32_t rank;  // in network byte order
 };
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& port, int flags) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
-  if (error != 0) {
-    return absl::UnavailableError(absl::StrCat("host '", host, "': ", gai_strerror(error)));
-  }
-  return Addresses(found, &freeaddrinfo);
-}
-
 // Returns false, with errno, if that is not possible.
 bool Bind(const sockaddr* address, socklen_t length, Descriptor* listener) {
   *listener = Descriptor(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -87,7 +74,8 @@ bool BindAll(Descriptor* listener) {
 // all. Behind a NAT no interface has it, and a name may mean another address here than for the
 // peers, as Debian's 127.0.1.1. Who connects must prove to be a rank anyway.
 bool BindFor(const std::string& host, Descriptor* listener) {
-  absl::StatusOr<Addresses> own = Resolve(host, "0", host == "localhost" ? 0 : AI_NUMERICHOST);
+  absl::StatusOr<Addresses> own =
+      ResolveHost({host, "0"}, host == "localhost" ? 0 : AI_NUMERICHOST);
   if (!own.ok()) return BindAll(listener);
   if (Bind((*own)->ai_addr, (*own)->ai_addrlen, listener)) return true;
   return errno == EADDRNOTAVAIL && BindAll(listener);
@@ -131,12 +119,16 @@ class Meeting {
         deadline_(absl::Now() + options.connect_timeout) {}
 
   absl::StatusOr<std::map<int, PeerLink>> Run() {
+    std::vector<HostPort> hosts;
+    for (const auto& [rank, card] : peers_) hosts.push_back({card.host, card.port});
+    std::vector<absl::StatusOr<Addresses>> found = ResolveHosts(hosts, deadline_);
+    size_t next = 0;
     for (const auto& [rank, card] : peers_) {
       Outgoing& out = outgoing_[rank];
-      absl::StatusOr<Addresses> addresses = Resolve(card.host, card.port, AI_NUMERICSERV);
+      absl::StatusOr<Addresses>& addresses = found[next++];
       if (!addresses.ok()) {
         out.failure = std::string(addresses.status().message());
-        return CannotConnect(rank, out, absl::StatusCode::kUnavailable);
+        return CannotConnect(rank, out, addresses.status().code());
       }
       out.addresses = *std::move(addresses);
       out.retry_at = absl::Now();
