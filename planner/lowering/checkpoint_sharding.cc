@@ -35,15 +35,17 @@ double SizeOf(const v1::Buffer& buffer) {
   return elements;
 }
 
+bool IsSaved(const v1::Buffer& buffer) {
+  return buffer.kind() == v1::PARAMETER_SHARD || buffer.kind() == v1::OPTIMIZER_STATE;
+}
+
 }  // namespace
 
 void ShardCheckpoints(std::vector<v1::Program>* programs) {
   std::map<TensorRegion, std::vector<Holder>> regions;
   for (size_t rank = 0; rank < programs->size(); ++rank) {
     for (v1::Buffer& buffer : *(*programs)[rank].mutable_buffers()) {
-      if (buffer.kind() != v1::PARAMETER_SHARD && buffer.kind() != v1::OPTIMIZER_STATE) {
-        continue;
-      }
+      if (!IsSaved(buffer)) continue;
       std::vector<Holder>& holders = regions[RegionOf(buffer)];
       if (holders.empty() || holders.back().rank != static_cast<int>(rank)) {
         holders.push_back({static_cast<int>(rank), &buffer});
@@ -79,6 +81,16 @@ void ShardCheckpoints(std::vector<v1::Program>* programs) {
     load[saves->rank] += size;
     for (Holder& holder : *holders) holder.buffer->set_saved_elsewhere(&holder != &*saves);
   }
+}
+
+std::set<int> SavingRanks(const std::vector<v1::Program>& programs) {
+  std::set<int> saving;
+  for (size_t rank = 0; rank < programs.size(); ++rank) {
+    for (const v1::Buffer& buffer : programs[rank].buffers()) {
+      if (IsSaved(buffer) && !buffer.saved_elsewhere()) saving.insert(static_cast<int>(rank));
+    }
+  }
+  return saving;
 }
 
 }  // namespace espalier

@@ -1,6 +1,7 @@
 // Decides which rank writes which parts of a checkpoint.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "espalier/v1/program.pb.h"
@@ -13,5 +14,9 @@ namespace espalier {
 // ranks with enough of their own to write: readers of part of a shard must read all of it to check
 // its hash.
 void ShardCheckpoints(std::vector<v1::Program>* programs);
+
+// Returns the ranks that save something. The others may have nothing to do at all: then they are
+// done with all steps long before these.
+std::set<int> SavingRanks(const std::vector<v1::Program>& programs);
 
 }  // namespace espalier

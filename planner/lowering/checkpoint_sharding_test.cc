@@ -61,6 +61,17 @@ TEST(ShardCheckpoints, ReplicasWriteEqualShares) {
 
 // A reader of part of a shard reads all of it: small replicas must not make each rank read all
 // shards.
+TEST(ShardCheckpoints, RanksWithoutAShareSaveNothing) {
+  Programs programs(3);
+  Add(&programs, 0, "w", 100, 0);
+  Add(&programs, 1, "w", 100, 0);
+  Add(&programs, 2, "w.grad", 100, 0, v1::SCRATCH);
+  ShardCheckpoints(&programs);
+  const std::set<int> saving = SavingRanks(programs);
+  EXPECT_EQ(saving.size(), 1u) << "one of the replicas";
+  EXPECT_FALSE(saving.contains(2));
+}
+
 TEST(ShardCheckpoints, SmallReplicasAreNotSpreadOverBusyRanks) {
   Programs programs(8);
   for (int rank = 0; rank < 8; ++rank) {

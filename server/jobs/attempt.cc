@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/rewrite/fuse.h"
+#include "planner/lowering/checkpoint_sharding.h"
 #include "server/jobs/export_model.h"
 #include "server/jobs/job_message.h"
 #include "server/jobs/kept_plan.h"
@@ -241,6 +242,14 @@ void Attempt::FailRank(size_t rank, const absl::Status& status) {
 
 std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered, const LoadFolders& folders) {
   graph_fingerprint_ = lowered.training[0].graph_fingerprint();
+  const std::set<int> saving = SavingRanks(lowered.training);
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    ranks_[r].saves = saving.empty() || saving.contains(static_cast<int>(r));
+  }
+  {
+    absl::MutexLock lock(&report_mutex_);
+    merge_.SetSavingRanks(saving);
+  }
   const std::vector<ShardPlaces> places =
       ChooseShardPlaces(task_.members, tools_.workers->Living(), task_.record.job.id());
   std::vector<v1::ShardSources> read(ranks_.size());

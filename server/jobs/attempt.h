@@ -114,7 +114,8 @@ class Attempt {
 
   struct Rank {
     std::unique_ptr<WorkerClient> client;
-    std::string lost;  // reason if the worker is lost; empty: alive
+    bool saves = true;  // part of each checkpoint
+    std::string lost;   // reason if the worker is lost; empty: alive
     bool done = false;
     absl::Status status;
     std::optional<size_t> unreachable;  // rank that it does not reach, or that does not reach it
@@ -159,7 +160,7 @@ class Attempt {
   // not all ranks could be asked.
   void HandleCheckpointRequest(int64_t least, absl::Time* again)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sends the request to all ranks. Returns the most steps that a rank has done.
+  // Sends the request to all ranks that save. Returns the most steps that one of them has done.
   absl::StatusOr<int64_t> AskRanks(int64_t steps_done) ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether a checkpoint is requested; forgets that.
   bool TakeCheckpointRequest() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -36,9 +36,11 @@ bool Attempt::TakeCheckpointRequest() {
 }
 
 absl::StatusOr<int64_t> Attempt::AskRanks(int64_t steps_done) {
-  std::vector<absl::StatusOr<v1::CheckpointAtReply>> replies(ranks_.size());
+  std::vector<absl::StatusOr<v1::CheckpointAtReply>> replies(ranks_.size(),
+                                                             v1::CheckpointAtReply());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (!ranks_[r].saves) continue;
     threads.emplace_back([this, r, steps_done, &replies] {
       v1::CheckpointAtRequest request;
       *request.mutable_attempt() = AttemptMessage(r);

@@ -79,9 +79,11 @@ absl::StatusOr<std::optional<RankReportMerger::Checkpoint>> RankReportMerger::Ad
                                                     absl::CHexEscape(shard.directory()),
                                                     "', which is not beneath ", folder_));
   }
+  if (!saving_.empty() && !saving_.contains(rank)) return std::optional<Checkpoint>();
   std::map<int, v1::CheckpointShard>& parts = shards_[shard.steps_done()];
   parts[rank] = shard;
-  if (static_cast<int>(parts.size()) < ranks_) return std::optional<Checkpoint>();
+  const size_t wanted = saving_.empty() ? static_cast<size_t>(ranks_) : saving_.size();
+  if (parts.size() < wanted) return std::optional<Checkpoint>();
   Checkpoint checkpoint;
   checkpoint.steps_done = shard.steps_done();
   checkpoint.directory = shard.directory();

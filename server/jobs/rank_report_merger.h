@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,10 @@ class RankReportMerger {
     finishes_ = std::move(finishes);
   }
 
+  // The others hold nothing that a checkpoint needs, and may be many steps ahead: nothing waits for
+  // their shards. Empty, as at first: all ranks save. Call before any report.
+  void SetSavingRanks(std::set<int> ranks) { saving_ = std::move(ranks); }
+
   struct Checkpoint {
     int64_t steps_done = 0;
     std::string directory;
@@ -47,9 +52,9 @@ class RankReportMerger {
   absl::StatusOr<std::optional<v1::StepReport>> AddStep(int rank, const v1::StepReport& report);
   // Returns the merged report once the last rank has finished the evaluation after that many steps.
   std::optional<v1::StepReport> AddEvaluation(int rank, const v1::StepReport& report);
-  // Returns the checkpoint once every rank has written its shard or found no room for it. Returns
-  // Internal if the ranks name different folders, PermissionDenied if one names a folder that is
-  // not the job's: the coordinator would read and write there.
+  // Returns the checkpoint once every rank that saves has written its shard or found no room for
+  // it. Returns Internal if the ranks name different folders, PermissionDenied if one names a
+  // folder that is not the job's: the coordinator would read and write there.
   absl::StatusOr<std::optional<Checkpoint>> AddShard(int rank, const v1::CheckpointShard& shard);
 
  private:
@@ -59,6 +64,7 @@ class RankReportMerger {
   const int ranks_;
   const std::string folder_;
   std::map<std::string, double (*)(double)> finishes_;
+  std::set<int> saving_;
   std::map<int64_t, ByRank> steps_;
   std::map<int64_t, ByRank> evaluations_;
   std::map<int64_t, std::map<int, v1::CheckpointShard>> shards_;

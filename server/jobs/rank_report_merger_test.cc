@@ -114,6 +114,17 @@ TEST(RankReportMerger, ACheckpointIsCompleteWithTheLastShard) {
   EXPECT_EQ((*complete)->files[1].name, "c");
 }
 
+// A plan may use fewer workers than the job has. The others run through all steps at once.
+TEST(RankReportMerger, ACheckpointDoesNotWaitForRanksThatSaveNothing) {
+  RankReportMerger merge(3, kRoot);
+  merge.SetSavingRanks({0, 2});
+  EXPECT_FALSE(merge.AddShard(1, Shard(1000, "e", ""))->has_value());
+  EXPECT_FALSE(merge.AddShard(0, Shard(10, "d", "a"))->has_value());
+  const auto complete = merge.AddShard(2, Shard(10, "d", "c"));
+  ASSERT_TRUE(complete.ok() && complete->has_value());
+  EXPECT_EQ((*complete)->files.size(), 2u);
+}
+
 TEST(RankReportMerger, AShardThatFoundNoRoomSkipsTheCheckpoint) {
   RankReportMerger merge(2, kRoot);
   v1::CheckpointShard full = Shard(10, "d", "");
