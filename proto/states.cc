@@ -49,4 +49,8 @@ bool IsOver(v1::DistillationState state) {
          state == v1::DISTILLATION_CANCELLED;
 }
 
+bool IsGone(v1::WorkerInfo::State state) {
+  return state == v1::WorkerInfo::DEAD || state == v1::WorkerInfo::LEFT;
+}
+
 }  // namespace espalier

@@ -35,5 +35,16 @@ TEST(StatesTest, EveryDistillationStateHasANameAndThreeAreOver) {
   ExpectNamesAndEnds<v1::DistillationState>(*v1::DistillationState_descriptor());
 }
 
+TEST(StatesTest, WorkersThatAreDeadOrHaveLeftAreGone) {
+  std::set<std::string> gone;
+  const google::protobuf::EnumDescriptor& states = *v1::WorkerInfo::State_descriptor();
+  for (int i = 0; i < states.value_count(); ++i) {
+    if (IsGone(static_cast<v1::WorkerInfo::State>(states.value(i)->number()))) {
+      gone.insert(states.value(i)->name());
+    }
+  }
+  EXPECT_EQ(gone, (std::set<std::string>{"DEAD", "LEFT"}));
+}
+
 }  // namespace
 }  // namespace espalier

@@ -443,7 +443,8 @@ void Coordinator::Parts::LeaseLoop() {
     metrics.SetWorkers({{"idle", counts.idle},
                         {"busy", counts.busy},
                         {"draining", counts.draining},
-                        {"dead", counts.dead}});
+                        {"dead", counts.dead},
+                        {"left", counts.left}});
   }
 }
 

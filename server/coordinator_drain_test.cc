@@ -2,6 +2,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "proto/states.h"
 #include "server/coordinator_fixture.h"
 #include "server/metrics/metrics.h"
 
@@ -20,7 +21,7 @@ class CoordinatorDrainTest : public CoordinatorFixture {
  protected:
   v1::WorkerInfo InfoOf(const std::string& name) {
     for (const v1::WorkerInfo& info : coordinator_->workers().List()) {
-      if (info.name() == name && info.state() != v1::WorkerInfo::DEAD) return info;
+      if (info.name() == name && !IsGone(info.state())) return info;
     }
     return {};
   }

@@ -352,6 +352,34 @@ TEST_F(CliTest, StatusShowsWorkersAndIsJsonForScripts) {
   EXPECT_EQ(json["workers"][0]["device"]["memory_bytes"], int64_t{4} << 30);
 }
 
+TEST_F(CliTest, WorkersThatAreGoneAreOneLineOfStatus) {
+  const auto add = [&](const std::string& id, v1::WorkerInfo::State state) {
+    auto* worker = fake_.state()->status.add_workers();
+    worker->set_name("host");
+    worker->set_worker_id(id);
+    worker->set_state(state);
+  };
+  add("w1", v1::WorkerInfo::LEFT);
+  EXPECT_EQ(Run({"status"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr("no workers are there any more; start some: "));
+  EXPECT_THAT(out_.str(),
+              HasSubstr("1 worker has left in order in the last 10 minutes: --all shows it\n"));
+  add("w2", v1::WorkerInfo::DEAD);
+  add("w3", v1::WorkerInfo::DEAD);
+  add("w4", v1::WorkerInfo::DRAINING);
+  EXPECT_EQ(Run({"status"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr("host    w4  leaving"));
+  EXPECT_THAT(out_.str(), Not(HasSubstr("w2")));
+  EXPECT_THAT(out_.str(), HasSubstr("\n3 workers have left in order (1) or died (2) in the last 10 "
+                                    "minutes: --all shows them\n"));
+  EXPECT_EQ(Run({"status", "--all"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr("host    w1  left"));
+  EXPECT_THAT(out_.str(), HasSubstr("host    w2  dead"));
+  EXPECT_THAT(out_.str(), Not(HasSubstr("minutes")));
+  EXPECT_EQ(Run({"status", "--json"}), kExitOk);
+  EXPECT_EQ(Json::parse(out_.str())["workers"].size(), 4u);
+}
+
 TEST(SmoothTest, KeepsEndsAndMeans) {
   std::vector<std::pair<double, double>> points;
   for (int i = 0; i < 100; ++i) points.emplace_back(i, i);

@@ -7,6 +7,7 @@
 #include "client/cli/command.h"
 #include "client/cli/proto_json.h"
 #include "client/terminal/table.h"
+#include "proto/states.h"
 
 namespace espalier {
 namespace {
@@ -21,6 +22,8 @@ std::string State(v1::WorkerInfo::State state, const Style& style) {
       return style.Red("dead");
     case v1::WorkerInfo::DRAINING:
       return style.Yellow("leaving");
+    case v1::WorkerInfo::LEFT:
+      return "left";
     default:
       return "unknown";
   }
@@ -28,6 +31,20 @@ std::string State(v1::WorkerInfo::State state, const Style& style) {
 
 std::string Rate(double per_second, const char* unit) {
   return per_second > 0 ? absl::StrCat(FormatCount(per_second), unit) : "";
+}
+
+// Of the workers that the coordinator still lists, and the table does not.
+std::string GoneLine(int left, int dead) {
+  if (left + dead == 0) return "";
+  const auto count = [](int workers) {
+    return absl::StrCat(workers, workers == 1 ? " worker has " : " workers have ");
+  };
+  return absl::StrCat(
+      left == 0 ? absl::StrCat(count(dead), "died")
+      : dead == 0
+          ? absl::StrCat(count(left), "left in order")
+          : absl::StrCat(count(left + dead), "left in order (", left, ") or died (", dead, ")"),
+      " in the last 10 minutes: --all shows ", left + dead == 1 ? "it" : "them", "\n");
 }
 
 absl::Status RunStatus(Context& context) {
@@ -71,7 +88,13 @@ absl::Status RunStatus(Context& context) {
                {"bandwidth", Align::kRight},
                {"address"},
                {"job"}});
+  const bool all = context.flags().Has("all");
+  int left = 0, dead = 0;  // not shown
   for (const v1::WorkerInfo& w : reply->workers()) {
+    if (!all && IsGone(w.state())) {
+      ++(w.state() == v1::WorkerInfo::LEFT ? left : dead);
+      continue;
+    }
     table.Row({Printable(w.name().empty() ? w.worker_id() : w.name()), Printable(w.worker_id()),
                State(w.state(), style), Printable(w.device().model()),
                FormatBytes(static_cast<double>(w.device().memory_bytes())),
@@ -83,9 +106,11 @@ absl::Status RunStatus(Context& context) {
       tls->wanted ? "`espalier token create --role=worker` makes a token, with which they start: "
                     "espalier-worker --join=TOKEN"
                   : absl::StrCat("espalier-worker --coordinator=", (*client)->address());
-  out << (table.empty() ? absl::StrCat("no workers have joined; start some: ", how, "\n")
+  out << (table.empty() ? absl::StrCat(left + dead > 0 ? "no workers are there any more"
+                                                       : "no workers have joined",
+                                       "; start some: ", how, "\n")
                         : table.Render(context.terminal()))
-      << std::flush;
+      << GoneLine(left, dead) << std::flush;
   return absl::OkStatus();
 }
 
@@ -95,7 +120,10 @@ Command StatusCommand() {
   Command c;
   c.name = "status";
   c.summary = "show the coordinator, its workers, jobs and served models";
-  c.usage = "status";
+  c.usage = "status [--all]";
+  c.flags = {{"all", FlagType::kSwitch, "",
+              "also the workers that have left or died in the last 10 minutes; --json has them "
+              "always"}};
   c.examples = {{"for people", "espalier status"},
                 {"for scripts", "espalier status --json | jq '.workers[].state'"}};
   c.run = RunStatus;

@@ -254,7 +254,9 @@ TEST_F(RegistryTest, AWorkerThatDrainsKeepsWhatItHasAndGetsNothingMore) {
   ASSERT_TRUE(registry_.Leave(lease).ok());
   EXPECT_FALSE(registry_.IsDraining(lease));
   EXPECT_EQ(registry_.Check(lease).message(), "worker 'w1' was told to end and has left");
-  EXPECT_EQ(registry_.List()[0].state(), v1::WorkerInfo::DEAD);
+  EXPECT_EQ(registry_.List()[0].state(), v1::WorkerInfo::LEFT) << "it is not shown as dead";
+  EXPECT_EQ(registry_.Count().left, 1);
+  EXPECT_EQ(registry_.Count().dead + registry_.Count().draining, 0);
   EXPECT_THAT(lost_, ::testing::IsEmpty());
 }
 

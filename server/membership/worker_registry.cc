@@ -57,6 +57,7 @@ bool WorkerRegistry::Expired(const Worker& worker) const {
 }
 
 v1::WorkerInfo::State WorkerRegistry::StateOf(const Worker& worker) const {
+  if (worker.left) return v1::WorkerInfo::LEFT;
   if (Expired(worker)) return v1::WorkerInfo::DEAD;
   if (worker.draining) return v1::WorkerInfo::DRAINING;
   return worker.assignments.empty() ? v1::WorkerInfo::IDLE : v1::WorkerInfo::BUSY;
@@ -342,6 +343,7 @@ WorkerRegistry::Counts WorkerRegistry::Count() const {
   for (const auto& [id, worker] : workers_) {
     const v1::WorkerInfo::State state = StateOf(worker);
     ++(state == v1::WorkerInfo::DEAD       ? counts.dead
+       : state == v1::WorkerInfo::LEFT     ? counts.left
        : state == v1::WorkerInfo::DRAINING ? counts.draining
        : state == v1::WorkerInfo::IDLE     ? counts.idle
                                            : counts.busy);

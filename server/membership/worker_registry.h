@@ -85,7 +85,7 @@ class WorkerRegistry {
   std::vector<Member> Living() const;  // idle or busy, by worker id
   int Live() const;
   struct Counts {
-    int idle = 0, busy = 0, draining = 0, dead = 0;
+    int idle = 0, busy = 0, draining = 0, dead = 0, left = 0;
   };
   Counts Count() const;
   v1::Link MeasuredLink() const;  // the slowest reported link; zero if none
@@ -122,7 +122,7 @@ class WorkerRegistry {
     Member member;
     absl::Time last_heartbeat;
     bool dead = false;
-    bool left = false;                    // dead because it said so
+    bool left = false;                    // it said so; it is dead, too
     bool draining = false;                // about to leave
     std::vector<Assignment> assignments;  // if several, of one group
     v1::JoinRequest request;              // the join request

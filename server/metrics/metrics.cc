@@ -15,7 +15,7 @@ namespace {
 
 const char* const kJobStates[] = {"queued",    "planning", "running",  "recovering",
                                   "succeeded", "failed",   "cancelled"};
-const char* const kWorkerStates[] = {"idle", "busy", "draining", "dead"};
+const char* const kWorkerStates[] = {"idle", "busy", "draining", "dead", "left"};
 
 // From a toy model's step to one of the largest models.
 const std::vector<double> kStepBuckets = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2,

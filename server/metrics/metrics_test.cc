@@ -15,8 +15,8 @@ TEST(Metrics, EveryStateIsThereFromTheStartWithZero) {
   for (const char* line :
        {"espalier_jobs{state=\"queued\"} 0", "espalier_jobs{state=\"recovering\"} 0",
         "espalier_workers{state=\"dead\"} 0", "espalier_workers{state=\"draining\"} 0",
-        "espalier_checkpoints_total 0", "# TYPE espalier_job_step_duration_seconds histogram",
-        "process_start_time_seconds"}) {
+        "espalier_workers{state=\"left\"} 0", "espalier_checkpoints_total 0",
+        "# TYPE espalier_job_step_duration_seconds histogram", "process_start_time_seconds"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

@@ -72,6 +72,8 @@ class LeavingWorkerTest(unittest.TestCase):
             state = cluster.job(job)[0]
             self.assertEqual(state["state"].upper(), "RECOVERING")
             self.assertGreaterEqual(int(state["checkpoint_step"]), 20)
+            self.assertEqual([worker["state"].upper() for worker in cluster.run("status")["workers"]], ["LEFT"])
+            self.assertIn("1 worker has left in order in the last 10 minutes", cluster.cli("status").stdout)
             cluster.start_worker()
             job = cluster.wait_for_job(job)
             self.assertEqual((job["state"].upper(), int(job["attempts"])), ("SUCCEEDED", 2), job)
@@ -90,7 +92,7 @@ class LeavingWorkerTest(unittest.TestCase):
                 answers.append(cluster.request("POST", "/v1/completions", body))
 
             def workers():
-                return {worker["name"]: worker for worker in cluster.run("status")["workers"] if worker["state"].upper() != "DEAD"}
+                return {worker["name"]: worker for worker in cluster.run("status")["workers"] if worker["state"].upper() not in ("DEAD", "LEFT")}
             ask(100)
             # There is no other worker: the model stays, and is used.
             leaving = cluster.workers[0]

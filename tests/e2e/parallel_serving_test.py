@@ -49,7 +49,7 @@ class ParallelServingTest(unittest.TestCase):
         return reply["choices"][0]["text"], reply["usage"]["speculation"]
 
     def workers(self):
-        return {w["worker_id"]: w for w in self.cluster.run("status")["workers"] if w["state"].upper() != "DEAD"}
+        return {w["worker_id"]: w for w in self.cluster.run("status")["workers"] if w["state"].upper() not in ("DEAD", "LEFT")}
 
     def served(self, name):
         return next(m for m in self.cluster.run("serve")["models"] if m["name"] == name)

@@ -28,6 +28,7 @@
 #include "client/cli/launch/ssh_scripts.h"
 #include "client/terminal/table.h"
 #include "client/terminal/text.h"
+#include "proto/states.h"
 
 namespace espalier {
 namespace {
@@ -351,7 +352,7 @@ class SshLaunch {
     if (!status.ok()) return status.status();
     std::vector<StartedProcess> missing = workers_;
     for (const v1::WorkerInfo& joined : status->workers()) {
-      if (joined.state() == v1::WorkerInfo::DEAD) continue;
+      if (IsGone(joined.state())) continue;
       std::erase_if(missing, [&](const auto& worker) { return worker.worker == joined.name(); });
     }
     return missing;

@@ -161,7 +161,7 @@ class SlurmRun {
     auto status = (*client)->Status();
     if (!status.ok()) return names;
     for (const v1::WorkerInfo& worker : status->workers()) {
-      if (worker.state() != v1::WorkerInfo::DEAD) names.insert(worker.name());
+      if (!IsGone(worker.state())) names.insert(worker.name());
     }
     return names;
   }

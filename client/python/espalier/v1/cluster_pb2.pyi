@@ -265,6 +265,7 @@ class WorkerInfo(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     IDLE: WorkerInfo.State
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    LEFT: WorkerInfo.State
     NAME_FIELD_NUMBER: _ClassVar[int]
     SECONDS_SINCE_HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
