@@ -72,6 +72,39 @@ TEST_F(CliTest, QueuedJobsAreChanged) {
   EXPECT_THAT(err_.str(), HasSubstr("job job-1 is running"));
 }
 
+// As people see them in the test's zone, whatever that is.
+TEST_F(CliTest, LogsHaveTimesAndNameTheZoneOnce) {
+  const auto text = [](int64_t ms) {
+    return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(ms), absl::LocalTimeZone());
+  };
+  constexpr int64_t kFirst = 1'700'000'000'000;
+  {
+    auto state = fake_.state();
+    state->events.resize(5);
+    state->events[1].mutable_step()->set_unix_ms(kFirst);
+    state->events[2].mutable_step()->set_unix_ms(kFirst + 2000);
+    state->events[4].mutable_message()->set_unix_ms(kFirst + 5000);
+    state->job.set_created_unix_ms(kFirst - 1000);
+  }
+  EXPECT_EQ(Run({"logs", "job-1"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), ::testing::StartsWith("times are in "));
+  EXPECT_THAT(out_.str(), HasSubstr("\n" + text(kFirst) + "  step 0  10.0 ms"));
+  EXPECT_THAT(out_.str(), HasSubstr("\n" + text(kFirst + 2000) + "  step 1  10.0 ms"));
+  // Of a coordinator that kept no time.
+  EXPECT_THAT(out_.str(), HasSubstr("\n" + std::string(21, ' ') + "step 2  10.0 ms"));
+  EXPECT_THAT(out_.str(), HasSubstr("\n" + text(kFirst + 5000) + "  warning: worker w2 "));
+  const std::string first = out_.str();
+  EXPECT_EQ(first.find("times are in"), first.rfind("times are in"));
+
+  EXPECT_EQ(Run({"jobs", "get", "job-1"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("; times are in "));
+  EXPECT_THAT(out_.str(), HasSubstr("\n  " + text(kFirst + 5000) + "  warning: worker w2 "));
+
+  EXPECT_EQ(Run({"logs", "job-1", "--json"}), kExitOk) << err_.str();
+  EXPECT_EQ(Lines()[0]["step"]["unix_ms"], kFirst);
+  EXPECT_EQ(Lines()[3]["message"]["unix_ms"], kFirst + 5000);
+}
+
 TEST_F(CliTest, JobsAreDeletedAndTheOthersStayInTheQueue) {
   EXPECT_EQ(Run({"jobs", "delete", "job-1", "job-2"}), kExitOk) << err_.str();
   EXPECT_EQ(out_.str(), "job job-1 deleted\njob job-2 deleted\n");

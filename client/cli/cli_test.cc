@@ -105,8 +105,9 @@ TEST_F(CliTest, MessagesSayTheirLevel) {
     std::vector<std::string> with_json = args;
     with_json.push_back("--json");
     EXPECT_EQ(Run(with_json), kExitOk) << err_.str();
-    EXPECT_THAT(out_.str(), HasSubstr(R"({"message":{"text":"fused: gelu 2","level":"DETAIL"}})"));
-    EXPECT_THAT(out_.str(), HasSubstr(R"( lost","level":"WARNING"}})"));
+    EXPECT_THAT(out_.str(),
+                HasSubstr(R"({"message":{"text":"fused: gelu 2","level":"DETAIL","unix_ms":0}})"));
+    EXPECT_THAT(out_.str(), HasSubstr(R"( lost","level":"WARNING","unix_ms":0}})"));
   }
   EXPECT_EQ(Run({"jobs", "get", "job-1", "--json"}), kExitOk) << err_.str();
   EXPECT_EQ(Json::parse(out_.str())["messages"][1]["level"], "DETAIL");
@@ -410,7 +411,7 @@ TEST(ProtoJsonTest, NumbersAreNumbersAndNanIsNamed) {
   (*step.mutable_values())["accuracy"] = 0.5;
   EXPECT_EQ(Dump(ToJson(step)),
             R"({"step":1099511627776,"values":{"accuracy":0.5,"loss":"NaN"},"seconds":0.0,)"
-            R"("tensors":{}})");
+            R"("tensors":{},"unix_ms":0})");
 }
 
 }  // namespace

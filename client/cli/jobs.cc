@@ -13,6 +13,7 @@
 #include "client/cli/plan_view.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/time_flags.h"
+#include "client/cli/time_text.h"
 #include "client/terminal/table.h"
 #include "proto/states.h"
 
@@ -23,12 +24,6 @@ constexpr int64_t kJobsShown = 50;
 // Flags that select the jobs of a list.
 constexpr const char* kListFlags[] = {"state", "owner", "name",  "model",
                                       "since", "until", "limit", "newest-first"};
-
-std::string JobTime(int64_t unix_ms) {
-  if (unix_ms == 0) return "";
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(unix_ms),
-                          absl::LocalTimeZone());
-}
 
 std::string StateCell(v1::JobState state, const Style& style) {
   const std::string name = StateName(state);
@@ -100,7 +95,7 @@ absl::Status ListJobs(Context& context, Client* client) {
                {"steps", Align::kRight},
                {"step time", Align::kRight},
                {.title = "best step", .align = Align::kRight, .optional = true},
-               {"created"},
+               {absl::StrCat("created, ", LocalZone(absl::ToUnixMillis(absl::Now())))},
                {"model"},
                {.title = "owner", .optional = true},
                {"error", Align::kLeft, true}});
@@ -112,7 +107,7 @@ absl::Status ListJobs(Context& context, Client* client) {
          job.median_step_seconds() > 0
              ? FormatSeconds(job.median_step_seconds(), context.terminal().unicode)
              : "",
-         job.best_step() > 0 ? absl::StrCat(job.best_step()) : "", JobTime(job.created_unix_ms()),
+         job.best_step() > 0 ? absl::StrCat(job.best_step()) : "", LocalTime(job.created_unix_ms()),
          Printable(job.output_model()), Printable(job.owner()), Printable(job.error())});
   }
   const bool all = !IsFiltered(*request);
@@ -162,10 +157,10 @@ absl::Status Get(Context& context, Client* client, const std::string& id) {
       << StateCell(job.state(), context.style()) << ", step " << job.steps_done() << " of "
       << job.total_steps() << ", checkpoint at " << job.checkpoint_step() << ", attempt "
       << job.attempts() << "\n"
-      << "created " << JobTime(job.created_unix_ms())
-      << (job.started_unix_ms() != 0 ? ", started " : "") << JobTime(job.started_unix_ms())
-      << (job.finished_unix_ms() != 0 ? ", finished " : "") << JobTime(job.finished_unix_ms())
-      << "\n";
+      << "created " << LocalTime(job.created_unix_ms())
+      << (job.started_unix_ms() != 0 ? ", started " : "") << LocalTime(job.started_unix_ms())
+      << (job.finished_unix_ms() != 0 ? ", finished " : "") << LocalTime(job.finished_unix_ms())
+      << "; times are in " << LocalZone(job.created_unix_ms()) << "\n";
   ShowQueueAndTimes(out, job);
   if (!job.checkpoints_paused().empty()) {
     out << context.style().Yellow("checkpoints are paused: ")
@@ -174,7 +169,9 @@ absl::Status Get(Context& context, Client* client, const std::string& id) {
   if (!job.error().empty())
     out << context.style().Red("error: ") << Printable(job.error(), true) << "\n";
   for (const v1::JobMessage& message : reply->messages()) {
-    out << "  " << RenderMessage(message, context.style()) << "\n";
+    const std::string time = LocalTime(message.unix_ms());
+    out << "  " << time << (time.empty() ? "" : "  ") << RenderMessage(message, context.style())
+        << "\n";
   }
   if (job.plan().operators_size() > 0) out << RenderPlanSummary(job.plan(), context.terminal());
   out << RenderOutcome(job, context.terminal()) << std::flush;

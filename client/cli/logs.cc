@@ -10,6 +10,7 @@
 #include "client/cli/daemon.h"
 #include "client/cli/job_view.h"
 #include "client/cli/proto_json.h"
+#include "client/cli/time_text.h"
 #include "client/terminal/text.h"
 #include "proto/states.h"
 
@@ -31,6 +32,10 @@ absl::Status JobLog(Context& context, const std::string& id) {
   if (!client.ok()) return client.status();
   const int64_t every = context.flags().Int("print-freq", 1);
   const bool unicode = context.terminal().unicode;
+  LogTimes times;
+  const auto print_line = [&](int64_t unix_ms, const std::string& line) {
+    context.out() << times.ZoneLine(unix_ms) << times.Of(unix_ms) << line << "\n";
+  };
   const auto print_step = [&](const v1::StepReport& step) {
     if (step.step() % every != 0) return;
     if (context.json()) {
@@ -38,7 +43,7 @@ absl::Status JobLog(Context& context, const std::string& id) {
       line["step"] = ToJson(step);
       context.Line(line);
     } else {
-      context.out() << ReportLine("step", step, unicode) << "\n";
+      print_line(step.unix_ms(), ReportLine("step", step, unicode));
     }
   };
   const auto print_validation = [&](const v1::StepReport& validation) {
@@ -47,7 +52,7 @@ absl::Status JobLog(Context& context, const std::string& id) {
       line["validation"] = ToJson(validation);
       context.Line(line);
     } else {
-      context.out() << ReportLine("validation after step", validation, unicode) << "\n";
+      print_line(validation.unix_ms(), ReportLine("validation after step", validation, unicode));
     }
   };
   const bool follow = context.flags().Has("follow");
@@ -57,29 +62,29 @@ absl::Status JobLog(Context& context, const std::string& id) {
       line["message"] = ToJson(message);
       context.Line(line);
     } else {
-      context.out() << RenderMessage(message, context.style()) << std::endl;
+      print_line(message.unix_ms(), RenderMessage(message, context.style()));
+      context.out().flush();
     }
   };
   // What only the job's record says.
+  v1::Job record;
   const auto print_text = [&](const std::string& text) {
     v1::JobMessage message;
     message.set_text(text);
+    message.set_unix_ms(record.finished_unix_ms());
     print_message(message);
   };
-  std::string error;
   const auto print_event = [&](const v1::JobEvent& event) {
     if (event.has_step()) print_step(event.step());
     if (event.has_validation()) print_validation(event.validation());
-    if (event.has_job() && follow) {
-      print_text(absl::StrCat("job is ", StateName(event.job().state())));
-    }
-    if (event.has_job()) error = event.job().error();
+    if (event.has_job()) record = event.job();
+    if (event.has_job() && follow) print_text(absl::StrCat("job is ", StateName(record.state())));
     if (event.has_message()) print_message(event.message());
     if (follow) context.out().flush();
     return context.out().good();
   };
   absl::Status status = (*client)->Watch(id, 0, print_event, follow);
-  if (!follow && status.ok() && !error.empty()) print_text("error: " + error);
+  if (!follow && status.ok() && !record.error().empty()) print_text("error: " + record.error());
   return status;
 }
 

@@ -37,6 +37,18 @@ void Prepend(JobWrite older, JobWrite* newer) {
   *newer = std::move(older);
 }
 
+// Gives the time to what has none yet: it may have failed to be written before.
+void SetLogTimes(int64_t unix_ms, JobWrite* write) {
+  const auto set = [&](auto* entries) {
+    for (auto& entry : *entries) {
+      if (entry.unix_ms() == 0) entry.set_unix_ms(unix_ms);
+    }
+  };
+  set(&write->reports);
+  set(&write->validations);
+  set(&write->messages);
+}
+
 }  // namespace
 
 void JobRunner::MarkDirty(Job* job) {
@@ -56,11 +68,13 @@ std::vector<absl::Status> JobRunner::FlushAll(const std::vector<Job*>& given) {
   std::vector<absl::Status> statuses(jobs.size());
   std::vector<std::pair<size_t, JobWrite>> writes;
   const absl::Time now = clock_->Now();
+  const int64_t now_unix_ms = clock_->NowUnixMillis();
   for (size_t i = 0; i < jobs.size(); ++i) {
     Job& job = *jobs[i];
     if (job.deleted) statuses[i] = JobNotFound(job.record.job.id());
     if (job.deleted || !job.dirty) continue;
     SetTimes(now, &job);
+    SetLogTimes(now_unix_ms, &job.pending);
     job.dirty = false;
     dirty_.erase(job.number);
     job.writing = true;

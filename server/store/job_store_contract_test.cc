@@ -108,6 +108,8 @@ TEST_P(JobStoreContract, WritesSurviveReopening) {
   write.reports = {Report(0, 3), Report(1, 2)};
   write.messages = {Message("hello"), Message("lost", v1::JobMessage::WARNING),
                     Message("fused", v1::JobMessage::DETAIL)};
+  write.reports[1].set_unix_ms(1'700'000'000'001);
+  write.messages[1].set_unix_ms(1'700'000'000'002);
   ASSERT_TRUE(store().Write("j", write).ok());
   Reopen();
   auto record = store().Get("j");
@@ -120,6 +122,9 @@ TEST_P(JobStoreContract, WritesSurviveReopening) {
   EXPECT_EQ(record->failures, "why");
   EXPECT_THAT(LogOf("j"),
               testing::ElementsAre("0:3", "1:2", "hello", "WARNING: lost", "DETAIL: fused"));
+  const auto log = store().Log("j", 0, 0, 10);
+  EXPECT_EQ(std::get<v1::StepReport>(log->at(1).entry).unix_ms(), 1'700'000'000'001);
+  EXPECT_EQ(std::get<v1::JobMessage>(log->at(3).entry).unix_ms(), 1'700'000'000'002);
 }
 
 TEST_P(JobStoreContract, RollbackDropsLaterReportsAndReplayedOnesFollow) {

@@ -13,17 +13,17 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kApplicationId = 0x45535031;  // "ESP1"
-constexpr int64_t kSchemaVersion = 3;
+constexpr int64_t kSchemaVersion = 4;
 
 // jobs.number is the order of creation. log holds reports (step >= 0), validations (the one after
-// step s has -1 - s) and messages (step null; their text, and level as in JobMessage);
-// AUTOINCREMENT keeps sequence numbers from being reused after reports are dropped.
+// step s has -1 - s) and messages (step null; their text, and level and unix_ms as in
+// JobMessage); AUTOINCREMENT keeps sequence numbers from being reused after reports are dropped.
 constexpr char kSchema[] = R"sql(
 CREATE TABLE jobs(number INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL UNIQUE,
   job BLOB NOT NULL, spec BLOB NOT NULL, plan BLOB NOT NULL DEFAULT x'',
   checkpoint_dir BLOB NOT NULL, attempts_without_progress INTEGER NOT NULL, failures BLOB NOT NULL);
 CREATE TABLE log(sequence INTEGER PRIMARY KEY AUTOINCREMENT, job BLOB NOT NULL, step INTEGER,
-  body BLOB NOT NULL, level INTEGER NOT NULL DEFAULT 0);
+  body BLOB NOT NULL, level INTEGER NOT NULL DEFAULT 0, unix_ms INTEGER NOT NULL DEFAULT 0);
 CREATE UNIQUE INDEX log_step ON log(job, step) WHERE step IS NOT NULL;
 CREATE INDEX log_order ON log(job, sequence);
 CREATE TABLE idempotency_record(method BLOB NOT NULL, key BLOB NOT NULL PRIMARY KEY, hash BLOB NOT NULL,
@@ -35,8 +35,10 @@ CREATE TABLE served(name BLOB NOT NULL PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE blobs(name BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL);
 )sql";
 
-// Makes a store of version 2 one of version 3. Its messages become INFO.
+// Makes a store of version 2 one of version 3: its messages become INFO; and one of version 3 one
+// of version 4: its messages have no time.
 constexpr char kFromVersion2[] = "ALTER TABLE log ADD COLUMN level INTEGER NOT NULL DEFAULT 0;";
+constexpr char kFromVersion3[] = "ALTER TABLE log ADD COLUMN unix_ms INTEGER NOT NULL DEFAULT 0;";
 
 // log.step of the validation after this step.
 int64_t ValidationKey(int64_t step) { return -1 - step; }
@@ -110,14 +112,15 @@ absl::Status SqliteStore::Prepare(const std::string& path, const Options& option
     if (!status.ok()) return status;
   } else if (*application != kApplicationId) {
     return absl::DataLossError("this is not a job store of Espalier");
-  } else if (*version == 2) {
+  } else if (*version == 2 || *version == 3) {
     // If it fails, the connection is closed, which undoes it.
-    absl::Status status = Execute(absl::StrCat("BEGIN IMMEDIATE;", kFromVersion2,
-                                               "PRAGMA user_version=", kSchemaVersion, ";COMMIT"));
+    absl::Status status =
+        Execute(absl::StrCat("BEGIN IMMEDIATE;", *version == 2 ? kFromVersion2 : "", kFromVersion3,
+                             "PRAGMA user_version=", kSchemaVersion, ";COMMIT"));
     if (!status.ok()) return status;
   } else if (*version != kSchemaVersion) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the job store has schema version ", *version, ", this espalierd reads 2 and ",
+        absl::StrCat("the job store has schema version ", *version, ", this espalierd reads 2 to ",
                      kSchemaVersion, "; start the espalierd that wrote it"));
   }
   if (options.max_pages > 0) {
@@ -280,10 +283,11 @@ absl::Status SqliteStore::WriteJob(const std::string& job_id, const JobWrite& wr
   }
   if (absl::Status s = insert_validations(std::numeric_limits<int64_t>::max()); !s.ok()) return s;
   for (const v1::JobMessage& message : write.messages) {
-    absl::Status status = Sql("INSERT INTO log(job, body, level) VALUES(?,?,?)")
+    absl::Status status = Sql("INSERT INTO log(job, body, level, unix_ms) VALUES(?,?,?,?)")
                               .Bind(job_id)
                               .Bind(message.text())
                               .Bind(static_cast<int64_t>(message.level()))
+                              .Bind(message.unix_ms())
                               .Run();
     if (!status.ok()) return status;
   }
@@ -355,8 +359,8 @@ absl::StatusOr<std::vector<JobLogEntry>> SqliteStore::Log(const std::string& job
                                                           int limit) const {
   absl::MutexLock lock(&mutex_);
   Statement& query = Sql(
-      "SELECT sequence, step IS NULL, body, step<0, level FROM log WHERE job=? AND sequence>? AND "
-      "(step IS NULL OR step>=? OR (step<0 AND step<=?)) ORDER BY sequence LIMIT ?");
+      "SELECT sequence, step IS NULL, body, step<0, level, unix_ms FROM log WHERE job=? AND "
+      "sequence>? AND (step IS NULL OR step>=? OR (step<0 AND step<=?)) ORDER BY sequence LIMIT ?");
   ScopedStatementReset use(&query);
   query.Bind(job_id)
       .Bind(after_sequence)
@@ -374,6 +378,7 @@ absl::StatusOr<std::vector<JobLogEntry>> SqliteStore::Log(const std::string& job
       v1::JobMessage message;
       message.set_text(query.Bytes(2));
       message.set_level(static_cast<v1::JobMessage::Level>(query.Int(4)));
+      message.set_unix_ms(query.Int(5));
       entry.entry = std::move(message);
     } else {
       v1::StepReport report;

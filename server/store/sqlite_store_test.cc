@@ -137,6 +137,7 @@ TEST_F(StoreTest, AStoreOfVersion2IsReadAndMadeOneOfThisVersion) {
   ASSERT_TRUE(store_->Write("j", write).ok());
   const int64_t version = Number("PRAGMA user_version");
   Number("ALTER TABLE log DROP COLUMN level");
+  Number("ALTER TABLE log DROP COLUMN unix_ms");
   Number("PRAGMA user_version=2");
   Reopen();
   EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:3", "going back to step 0"));
@@ -146,6 +147,27 @@ TEST_F(StoreTest, AStoreOfVersion2IsReadAndMadeOneOfThisVersion) {
   EXPECT_EQ(Number("PRAGMA user_version"), version);
   Reopen();
   EXPECT_THAT(LogOf("j"), testing::ElementsAre("0:3", "going back to step 0", "WARNING: lost"));
+}
+
+// Messages of version 3 had no time.
+TEST_F(StoreTest, AStoreOfVersion3IsReadAndMadeOneOfThisVersion) {
+  JobWrite write = Create("j");
+  write.messages = {Message("lost", v1::JobMessage::WARNING)};
+  ASSERT_TRUE(store_->Write("j", write).ok());
+  const int64_t version = Number("PRAGMA user_version");
+  Number("ALTER TABLE log DROP COLUMN unix_ms");
+  Number("PRAGMA user_version=3");
+  Reopen();
+  JobWrite more;
+  more.messages = {Message("found")};
+  more.messages[0].set_unix_ms(17);
+  ASSERT_TRUE(store_->Write("j", more).ok());
+  EXPECT_EQ(Number("PRAGMA user_version"), version);
+  Reopen();
+  EXPECT_THAT(LogOf("j"), testing::ElementsAre("WARNING: lost", "found"));
+  const auto log = store_->Log("j", 0, 0, 10);
+  EXPECT_EQ(std::get<v1::JobMessage>(log->at(0).entry).unix_ms(), 0);
+  EXPECT_EQ(std::get<v1::JobMessage>(log->at(1).entry).unix_ms(), 17);
 }
 
 // What is there by half is neither this version nor the one before.

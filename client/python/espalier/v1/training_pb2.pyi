@@ -321,17 +321,19 @@ class JobEvent(_message.Message):
     def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., step: _Optional[_Union[StepReport, _Mapping]] = ..., message: _Optional[_Union[JobMessage, _Mapping]] = ..., validation: _Optional[_Union[StepReport, _Mapping]] = ...) -> None: ...
 
 class JobMessage(_message.Message):
-    __slots__ = ["level", "text"]
+    __slots__ = ["level", "text", "unix_ms"]
     class Level(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     DETAIL: JobMessage.Level
     INFO: JobMessage.Level
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     WARNING: JobMessage.Level
     level: JobMessage.Level
     text: str
-    def __init__(self, text: _Optional[str] = ..., level: _Optional[_Union[JobMessage.Level, str]] = ...) -> None: ...
+    unix_ms: int
+    def __init__(self, text: _Optional[str] = ..., level: _Optional[_Union[JobMessage.Level, str]] = ..., unix_ms: _Optional[int] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
     __slots__ = ["jobs", "matching", "next_page_token"]
@@ -423,7 +425,7 @@ class ResumeRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class StepReport(_message.Message):
-    __slots__ = ["seconds", "step", "tensors", "values"]
+    __slots__ = ["seconds", "step", "tensors", "unix_ms", "values"]
     class TensorsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -441,12 +443,14 @@ class StepReport(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     seconds: float
     step: int
     tensors: _containers.MessageMap[str, TensorValue]
+    unix_ms: int
     values: _containers.ScalarMap[str, float]
-    def __init__(self, step: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., tensors: _Optional[_Mapping[str, TensorValue]] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ..., seconds: _Optional[float] = ..., tensors: _Optional[_Mapping[str, TensorValue]] = ..., unix_ms: _Optional[int] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
     __slots__ = ["job_id", "notes", "trained"]
