@@ -72,6 +72,56 @@ TEST_F(CliTest, QueuedJobsAreChanged) {
   EXPECT_THAT(err_.str(), HasSubstr("job job-1 is running"));
 }
 
+TEST_F(CliTest, AJobIsMeantByItsNameIfOnlyOneHasIt) {
+  fake_.state()->job.mutable_spec()->set_name("lm");
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"jobs", "get"}, {"jobs", "checkpoint"}, {"logs"}, {"explain"}, {"plan", "--job"}}) {
+    std::vector<std::string> words = command;
+    if (words.back() == "--job") {
+      words.back() += "=lm";
+    } else {
+      words.push_back("lm");
+    }
+    EXPECT_EQ(Run(words), kExitOk) << words[0] << " " << words[1] << ": " << err_.str();
+  }
+  EXPECT_EQ(fake_.state()->explains.back().job_id(), "job-1");
+  EXPECT_EQ(Run({"jobs", "set", "lm", "--priority=1"}), kExitOk) << err_.str();
+  EXPECT_EQ(fake_.state()->updates.back().job_id(), "job-1");
+  EXPECT_EQ(Run({"jobs", "watch", "lm"}), kExitOk) << err_.str();
+  EXPECT_EQ(Run({"jobs", "delete", "lm"}), kExitOk) << err_.str();
+  EXPECT_THAT(fake_.state()->deleted_jobs, ::testing::ElementsAre("job-1"));
+
+  // An id needs no list.
+  const size_t lists = fake_.state()->job_lists.size();
+  EXPECT_EQ(Run({"jobs", "get", "job-1"}), kExitOk);
+  EXPECT_EQ(fake_.state()->job_lists.size(), lists);
+  // Nobody's name, and a pattern, are not found.
+  EXPECT_EQ(Run({"jobs", "get", "ln"}), kExitNotFound);
+  EXPECT_EQ(Run({"jobs", "get", "l*"}), kExitNotFound);
+}
+
+TEST_F(CliTest, OfSeveralJobsOfANameTheOneThatIsNotOverIsMeant) {
+  fake_.state()->job.mutable_spec()->set_name("lm");
+  fake_.state()->job.set_state(v1::RUNNING);
+  fake_.state()->more_jobs = 2;
+  fake_.state()->more_jobs_state = v1::FAILED;
+  EXPECT_EQ(Run({"jobs", "set", "lm", "--time-limit=1h"}), kExitOk) << err_.str();
+  EXPECT_EQ(fake_.state()->updates.back().job_id(), "job-1");
+
+  fake_.state()->more_jobs_state = v1::QUEUED;
+  EXPECT_EQ(Run({"jobs", "delete", "lm"}), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("3 jobs that are not over have the name 'lm': more-2, more-1, "
+                                    "job-1; give the id of one"));
+  fake_.state()->job.set_state(v1::SUCCEEDED);
+  fake_.state()->more_jobs = 20;
+  fake_.state()->more_jobs_state = v1::SUCCEEDED;
+  EXPECT_EQ(Run({"logs", "lm"}), kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("21 jobs have the name 'lm': more-20, "));
+  EXPECT_THAT(err_.str(), HasSubstr("more-11, ...; give the id of one"));
+  EXPECT_TRUE(fake_.state()->deleted_jobs.empty());
+  EXPECT_TRUE(fake_.state()->watches.empty());
+}
+
 // As people see them in the test's zone, whatever that is.
 TEST_F(CliTest, LogsHaveTimesAndNameTheZoneOnce) {
   const auto text = [](int64_t ms) {

@@ -9,6 +9,7 @@
 #include "base/nearest.h"
 #include "client/cli/choice_flag.h"
 #include "client/cli/command.h"
+#include "client/cli/job_id.h"
 #include "client/cli/job_view.h"
 #include "client/cli/plan_view.h"
 #include "client/cli/proto_json.h"
@@ -216,11 +217,13 @@ absl::Status SetJob(Context& context, Client* client, const std::string& id) {
 }
 
 // Goes on after a job that cannot be deleted; the first error is the command's.
-absl::Status DeleteJobs(Context& context, Client* client, const std::vector<std::string>& ids) {
+absl::Status DeleteJobs(Context& context, Client* client, const std::vector<std::string>& jobs) {
   absl::Status first;
   nlohmann::ordered_json deleted = nlohmann::ordered_json::array();
-  for (const std::string& id : ids) {
-    const absl::Status status = client->DeleteJob(id);
+  for (const std::string& job : jobs) {
+    const absl::StatusOr<std::string> found = JobIdOf(client, job);
+    const std::string id = found.ok() ? *found : job;
+    const absl::Status status = found.ok() ? client->DeleteJob(id) : found.status();
     if (status.ok()) {
       deleted.push_back(id);
       if (!context.json()) context.out() << "job " << Printable(id) << " deleted" << std::endl;
@@ -279,7 +282,7 @@ absl::Status RunJobs(Context& context) {
                                       list               ? 1
                                       : verb == "delete" ? kMostDeleted
                                                          : 2,
-                                      list ? "" : "a job id");
+                                      list ? "" : "a job's id or name");
       !s.ok()) {
     return s;
   }
@@ -287,13 +290,15 @@ absl::Status RunJobs(Context& context) {
   auto client = context.client();
   if (!client.ok()) return client.status();
   if (list) return ListJobs(context, *client);
-  if (verb == "get") return Get(context, *client, args[1]);
-  if (verb == "checkpoint") return CheckpointNow(context, *client, args[1]);
-  if (verb == "set") return SetJob(context, *client, args[1]);
   if (verb == "delete") return DeleteJobs(context, *client, {args.begin() + 1, args.end()});
-  if (verb == "watch") return WatchJob(&context, args[1], context.flags().Int("print-freq", 0));
+  const absl::StatusOr<std::string> id = JobIdOf(*client, args[1]);
+  if (!id.ok()) return id.status();
+  if (verb == "get") return Get(context, *client, *id);
+  if (verb == "checkpoint") return CheckpointNow(context, *client, *id);
+  if (verb == "set") return SetJob(context, *client, *id);
+  if (verb == "watch") return WatchJob(&context, *id, context.flags().Int("print-freq", 0));
   return ShowJob(context,
-                 verb == "cancel" ? (*client)->CancelJob(args[1]) : (*client)->ResumeJob(args[1]));
+                 verb == "cancel" ? (*client)->CancelJob(*id) : (*client)->ResumeJob(*id));
 }
 
 }  // namespace
@@ -303,8 +308,11 @@ Command JobsCommand() {
   c.name = "jobs";
   c.summary = "list, get, watch, cancel, resume, change, delete and checkpoint training jobs";
   c.usage =
-      "jobs [list | get ID | watch ID | cancel ID | resume ID | set ID | delete ID... | checkpoint "
-      "ID]";
+      "jobs [list | get JOB | watch JOB | cancel JOB | resume JOB | set JOB | delete JOB... | "
+      "checkpoint JOB]";
+  c.description =
+      "JOB is a job's id, or its name, if one job that is not over has it, or else one job at "
+      "all.";
   c.flags = {
       {.name = "state",
        .type = FlagType::kText,
@@ -333,6 +341,7 @@ Command JobsCommand() {
       {"list the newest", "espalier jobs"},
       {"list what waits and runs", "espalier jobs --state=queued,running"},
       {"follow a running job", "espalier jobs watch job-1"},
+      {"the same by its name", "espalier jobs watch llm"},
       {"resume from the last checkpoint after a failure", "espalier jobs resume job-1"},
       {"let a queued job start earlier", "espalier jobs set job-1 --priority=10"},
       {"delete what is over", "espalier jobs delete job-1 job-2"},

@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "client/cli/command.h"
 #include "client/cli/daemon.h"
+#include "client/cli/job_id.h"
 #include "client/cli/job_view.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/time_text.h"
@@ -27,9 +28,11 @@ std::string ReportLine(const char* what, const v1::StepReport& step, bool unicod
 }
 
 // Prints a job's reports (every `n`th step) and messages; with --follow, new ones too.
-absl::Status JobLog(Context& context, const std::string& id) {
+absl::Status JobLog(Context& context, const std::string& job) {
   auto client = context.client();
   if (!client.ok()) return client.status();
+  const absl::StatusOr<std::string> id = JobIdOf(*client, job);
+  if (!id.ok()) return id.status();
   const int64_t every = context.flags().Int("print-freq", 1);
   const bool unicode = context.terminal().unicode;
   LogTimes times;
@@ -83,7 +86,7 @@ absl::Status JobLog(Context& context, const std::string& id) {
     if (follow) context.out().flush();
     return context.out().good();
   };
-  absl::Status status = (*client)->Watch(id, 0, print_event, follow);
+  absl::Status status = (*client)->Watch(*id, 0, print_event, follow);
   if (!follow && status.ok() && !record.error().empty()) print_text("error: " + record.error());
   return status;
 }
@@ -114,7 +117,7 @@ absl::Status DaemonLog(Context& context) {
 }
 
 absl::Status RunLogs(Context& context) {
-  if (absl::Status s = CheckArguments(context, 0, 1, "a job id"); !s.ok()) return s;
+  if (absl::Status s = CheckArguments(context, 0, 1, "a job's id or name"); !s.ok()) return s;
   const auto& args = context.flags().positional();
   const ParsedFlags& flags = context.flags();
   if (!args.empty()) {
@@ -134,6 +137,7 @@ Command LogsCommand() {
   c.name = "logs";
   c.summary = "show a job's reports, or the log of the coordinator started by `up`";
   c.usage = "logs [JOB] [--follow]";
+  c.description = "JOB is a job's id, or its name, as for `espalier jobs`.";
   c.flags = {{"follow", FlagType::kSwitch, "", "follow until the job is over", 'f'},
              {"print-freq", FlagType::kInt, "N", "every N-th step (1)", 'p', 1, 1e12},
              {"lines", FlagType::kInt, "N", "lines of the coordinator's log (50)", 'n', 1, 1e9}};

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/command.h"
 #include "client/cli/devices.h"
+#include "client/cli/job_id.h"
 #include "client/cli/job_view.h"
 #include "client/cli/loss_flags.h"
 #include "client/cli/model_flags.h"
@@ -36,6 +37,11 @@ absl::Status Explain(Context& context, v1::ExplainRequest request) {
   }
   auto client = context.client();
   if (!client.ok()) return client.status();
+  if (request.source_case() == v1::ExplainRequest::kJobId) {
+    auto id = JobIdOf(*client, request.job_id());
+    if (!id.ok()) return id.status();
+    request.set_job_id(*id);
+  }
   auto reply = (*client)->Explain(request);
   if (!reply.ok()) return reply.status();
   const std::pair<const char*, std::string> files[] = {
@@ -90,8 +96,10 @@ absl::StatusOr<v1::Plan> FindPlan(Context& context, const std::string& name) {
   if (std::filesystem::exists(name)) return ReadPlan(name);
   auto client = context.client();
   if (!client.ok()) return client.status();
+  auto id = JobIdOf(*client, name);
+  if (!id.ok()) return id.status();
   v1::ExplainRequest request;
-  request.set_job_id(name);
+  request.set_job_id(*id);
   auto reply = (*client)->Explain(request);
   if (absl::IsNotFound(reply.status())) {
     return UsageError(absl::StrCat("\"", Printable(name), "\" is neither a file nor a job"));
@@ -206,7 +214,7 @@ absl::Status RunPlan(Context& context) {
 
 absl::Status RunExplain(Context& context) {
   if (context.flags().positional().empty()) return RunPlan(context);
-  if (absl::Status s = CheckArguments(context, 1, 1, "a job id"); !s.ok()) return s;
+  if (absl::Status s = CheckArguments(context, 1, 1, "a job's id or name"); !s.ok()) return s;
   if (absl::Status s = CheckShowsJob(context.flags()); !s.ok()) return s;
   if (context.flags().Has("job")) return UsageError("give the job's id once, without --job");
   v1::ExplainRequest request;

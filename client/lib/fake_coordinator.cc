@@ -110,6 +110,14 @@ class FakeTraining : public v1::Training::Service {
     for (int i = 1; i <= s_.more_jobs; ++i) {
       jobs.push_back(s_.job);
       jobs.back().set_id(absl::StrCat("more-", i));
+      if (s_.more_jobs_state != v1::JOB_STATE_UNSPECIFIED)
+        jobs.back().set_state(s_.more_jobs_state);
+    }
+    if (request->states_size() > 0) {
+      std::erase_if(jobs, [&](const v1::Job& job) {
+        return std::find(request->states().begin(), request->states().end(), job.state()) ==
+               request->states().end();
+      });
     }
     if (request->newest_first()) std::reverse(jobs.begin(), jobs.end());
     size_t at = request->page_token().empty() ? 0 : std::stoul(request->page_token());

@@ -22,6 +22,7 @@ struct FakeState {
   // Answers.
   v1::Job job;        // for Get, Cancel, Resume, and List if it has an id
   int more_jobs = 0;  // copies of it in List, "more-<n>", at most 10 on a page
+  v1::JobState more_jobs_state = v1::JOB_STATE_UNSPECIFIED;  // of these; unspecified: as of it
   absl::Status update_status, delete_job_status;
   std::vector<v1::JobEvent> events;  // Watch
   int drop_watch_after = -1;         // ends the first watch after this many events; -1: never
