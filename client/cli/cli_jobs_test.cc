@@ -122,6 +122,26 @@ TEST_F(CliTest, OfSeveralJobsOfANameTheOneThatIsNotOverIsMeant) {
   EXPECT_TRUE(fake_.state()->watches.empty());
 }
 
+TEST_F(CliTest, ACancelledJobSaysWhatIsLost) {
+  v1::Job job = fake_.state()->job;
+  job.set_state(v1::CANCELLED);
+  job.set_steps_done(9144);
+  job.set_checkpoint_step(9000);
+  fake_.state()->job = job;
+  EXPECT_EQ(Run({"jobs", "cancel", "job-1"}), kExitOk) << err_.str();
+  EXPECT_EQ(out_.str(),
+            "job job-1 is cancelled\n"
+            "144 steps since its checkpoint of step 9000 are lost; `espalier jobs checkpoint "
+            "job-1` before a cancel keeps what is trained\n");
+  fake_.state()->job.set_checkpoint_step(0);
+  fake_.state()->job.set_steps_done(1);
+  EXPECT_EQ(Run({"jobs", "cancel", "job-1"}), kExitOk);
+  EXPECT_THAT(out_.str(), HasSubstr("1 step, of which there is no checkpoint, is lost; "));
+  fake_.state()->job.set_checkpoint_step(1);
+  EXPECT_EQ(Run({"jobs", "cancel", "job-1"}), kExitOk);
+  EXPECT_EQ(out_.str(), "job job-1 is cancelled\n");
+}
+
 // As people see them in the test's zone, whatever that is.
 TEST_F(CliTest, LogsHaveTimesAndNameTheZoneOnce) {
   const auto text = [](int64_t ms) {

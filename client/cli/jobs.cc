@@ -190,6 +190,21 @@ absl::Status ShowJob(Context& context, const absl::StatusOr<v1::Job>& job) {
   return absl::OkStatus();
 }
 
+// Says what a cancelled job loses: no resume brings it back.
+absl::Status Cancel(Context& context, Client* client, const std::string& id) {
+  const absl::StatusOr<v1::Job> job = client->CancelJob(id);
+  if (absl::Status s = ShowJob(context, job); !s.ok() || context.json()) return s;
+  const int64_t lost = job->steps_done() - job->checkpoint_step();
+  if (lost <= 0) return absl::OkStatus();
+  context.out() << lost << (lost == 1 ? " step" : " steps")
+                << (job->checkpoint_step() == 0
+                        ? std::string(", of which there is no checkpoint,")
+                        : absl::StrCat(" since its checkpoint of step ", job->checkpoint_step()))
+                << (lost == 1 ? " is" : " are") << " lost; `espalier jobs checkpoint "
+                << Printable(job->id()) << "` before a cancel keeps what is trained" << std::endl;
+  return absl::OkStatus();
+}
+
 absl::Status CheckpointNow(Context& context, Client* client, const std::string& id) {
   const double seconds = context.flags().Number("timeout", 600);
   const absl::StatusOr<v1::Job> job = client->CheckpointJob(id, absl::Seconds(seconds));
@@ -297,8 +312,8 @@ absl::Status RunJobs(Context& context) {
   if (verb == "checkpoint") return CheckpointNow(context, *client, *id);
   if (verb == "set") return SetJob(context, *client, *id);
   if (verb == "watch") return WatchJob(&context, *id, context.flags().Int("print-freq", 0));
-  return ShowJob(context,
-                 verb == "cancel" ? (*client)->CancelJob(*id) : (*client)->ResumeJob(*id));
+  return verb == "cancel" ? Cancel(context, *client, *id)
+                          : ShowJob(context, (*client)->ResumeJob(*id));
 }
 
 }  // namespace
@@ -312,7 +327,8 @@ Command JobsCommand() {
       "checkpoint JOB]";
   c.description =
       "JOB is a job's id, or its name, if one job that is not over has it, or else one job at "
-      "all.";
+      "all.\n"
+      "cancel loses the steps since the last checkpoint; checkpoint, before it, keeps them.";
   c.flags = {
       {.name = "state",
        .type = FlagType::kText,

@@ -93,6 +93,12 @@ class FakeTraining : public v1::Training::Service {
     }
     return Status::OK;
   }
+  Status Cancel(ServerContext*, const v1::CancelRequest* request, v1::CancelReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    if (request->job_id() != s_.job.id()) return Status(grpc::StatusCode::NOT_FOUND, "no job");
+    *reply->mutable_job() = s_.job;
+    return Status::OK;
+  }
   Status Checkpoint(ServerContext*, const v1::CheckpointRequest* request,
                     v1::CheckpointReply* reply) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import numpy as np
@@ -143,15 +144,21 @@ class TrainingTest(unittest.TestCase):
             flags = [f"--optimizer={optimizer}", "--steps=600", "--only-data-parallel", *flags]
             whole = self.trained(*flags)
             curve = self.cluster.losses(whole["id"])
-            job = self.cluster.train(*DIGITS, *flags, "--checkpoint-every=20")
+            began = time.time()
+            job = self.cluster.train(*DIGITS, *flags, "--checkpoint-every=20", "--name=again")
             self.cluster.wait_for_step(job, 45)
-            self.cluster.run("jobs", "cancel", job)
+            said = self.cluster.cli("jobs", "cancel", "again").stdout  # of this name the only one that is not over
             state = self.cluster.wait_for_job(job)
+            lost = int(state["steps_done"]) - int(state["checkpoint_step"])
+            if lost > 1:
+                self.assertIn(f"{lost} steps since its checkpoint of step {state['checkpoint_step']} are lost", said)
             self.assertEqual(state["state"].upper(), "CANCELLED", optimizer)
             self.assertGreaterEqual(int(state["checkpoint_step"]), 20)
             self.cluster.run("jobs", "resume", job)
             self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED", optimizer)
             self.assertEqual(self.cluster.losses(job), curve, optimizer)
+            times = [entry["unix_ms"] / 1000 for key in ("reports", "messages") for entry in self.cluster.run("jobs", "get", job)[key]]
+            self.assertTrue(began <= min(times) <= max(times) <= time.time(), times)
 
 
 if __name__ == "__main__":

@@ -375,7 +375,10 @@ class JobMethods:
 
     @operation
     def cancel(self) -> Steps[str]:
-        """Ends the job; returns its state. FailedPrecondition if it has succeeded or failed."""
+        """Ends the job; returns its state. FailedPrecondition if it has succeeded or failed.
+
+        The steps since its last checkpoint are lost; checkpoint() before it keeps them.
+        """
         request = training_pb2.CancelRequest(job_id=self.id, idempotency_key=idempotency_key())
         reply = yield Unary(method("Training", "Cancel"), request)
         return state_name(reply.job.state)
