@@ -63,6 +63,12 @@ TEST_F(CliTest, QueuedJobsAreChanged) {
   EXPECT_DOUBLE_EQ(request.time_limit_seconds(), 5400);
   EXPECT_FALSE(request.idempotency_key().empty());
 
+  // The answer has what is now so.
+  fake_.state()->job.set_time_limit_seconds(5400);
+  fake_.state()->job.set_running_seconds(60);
+  EXPECT_EQ(Run({"jobs", "set", "job-1", "--time-limit=1h30m"}), kExitOk) << err_.str();
+  EXPECT_EQ(out_.str(), "job job-1 is succeeded\nhad workers for 1m of 1h30m\n");
+
   EXPECT_EQ(Run({"jobs", "set", "job-1", "--time-limit=0"}), kExitOk) << err_.str();
   EXPECT_FALSE(fake_.state()->updates.back().has_priority());
   EXPECT_TRUE(fake_.state()->updates.back().has_time_limit_seconds());

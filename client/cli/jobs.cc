@@ -228,7 +228,11 @@ absl::Status SetJob(Context& context, Client* client, const std::string& id) {
     if (!limit.ok()) return limit.status();
     request.set_time_limit_seconds(absl::ToDoubleSeconds(*limit));
   }
-  return ShowJob(context, client->UpdateJob(std::move(request)));
+  const absl::StatusOr<v1::Job> job = client->UpdateJob(std::move(request));
+  if (absl::Status s = ShowJob(context, job); !s.ok() || context.json()) return s;
+  ShowQueueAndTimes(context.out(), *job);
+  context.out() << std::flush;
+  return absl::OkStatus();
 }
 
 // Goes on after a job that cannot be deleted; the first error is the command's.
