@@ -10,6 +10,20 @@
 namespace espalier {
 namespace {
 
+// The parser quotes what it has read, which need not be UTF-8; the text of a message must be.
+std::string Printable(absl::string_view error) {
+  std::string out;
+  for (const char c : error) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80) {
+      out += c;
+    } else {
+      absl::StrAppend(&out, "\\x", absl::Hex(byte));
+    }
+  }
+  return out;
+}
+
 // Builds the value from the parser's events and stops at a limit.
 template <typename Json>
 class Builder : public nlohmann::json_sax<Json> {
@@ -46,7 +60,7 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t, const std::string&, const typename Json::exception& e) override {
-    return Fail(absl::StrCat("is not valid JSON: ", e.what()));
+    return Fail(absl::StrCat("is not valid JSON: ", Printable(e.what())));
   }
 
   const std::string& problem() const { return problem_; }

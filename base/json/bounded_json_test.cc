@@ -1,7 +1,9 @@
 // Results equal those of nlohmann's parser; texts beyond a limit are rejected at once.
 #include "base/json/bounded_json.h"
 
+#include <algorithm>
 #include <chrono>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -36,6 +38,10 @@ TEST(BoundedJsonTest, InvalidJsonIsRefusedWithItsPlace) {
     EXPECT_THAT(ErrorOf<Ordered>(text), HasSubstr("is not valid JSON: ")) << text;
   }
   EXPECT_THAT(ErrorOf<Sorted>("{\n\"a\" 1}"), HasSubstr("line 2, column 5"));
+  // What the text has is quoted, and nobody can read a message whose text is not UTF-8.
+  const std::string error = ErrorOf<Sorted>("{\"weigh\xFF\": 1}");
+  EXPECT_THAT(error, HasSubstr("weigh\\xff"));
+  EXPECT_TRUE(std::all_of(error.begin(), error.end(), [](char c) { return c >= ' '; })) << error;
 }
 
 TEST(BoundedJsonTest, DepthCountsArraysAndObjects) {
