@@ -10,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "server/artifacts/artifact_files.h"
 #include "server/artifacts/artifact_names.h"
 
@@ -19,12 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kIncoming[] = "incoming";
-constexpr char kData[] = "data";
 constexpr char kDeleted[] = "deleted";
 constexpr char kOrphaned[] = "orphaned";
-// The number of an artifact's last version.
-constexpr char kVersionBlob[] = "artifact-version/";
 
 v1::Artifact RecordOf(const NewArtifact& what) {
   v1::Artifact artifact;
@@ -48,13 +43,11 @@ ArtifactFolder::Files::~Files() {
   RemoveTree(mark);
 }
 
-absl::StatusOr<std::unique_ptr<ArtifactStore>> ArtifactStore::Open(const std::string& root,
-                                                                   FileSystem* files,
-                                                                   JobStore* store,
-                                                                   const Clock* clock,
-                                                                   ArtifactLimits limits) {
+absl::StatusOr<std::unique_ptr<ArtifactStore>> ArtifactStore::Open(
+    const std::string& root, FileSystem* files, JobStore* store, const Clock* clock,
+    ArtifactLimits limits, ArtifactObjects* objects) {
   auto artifacts =
-      std::unique_ptr<ArtifactStore>(new ArtifactStore(root, files, store, clock, limits));
+      std::unique_ptr<ArtifactStore>(new ArtifactStore(root, files, store, clock, limits, objects));
   absl::Status status = artifacts->Load();
   if (!status.ok()) return status;
   return artifacts;
@@ -64,6 +57,10 @@ ArtifactFolder ArtifactStore::FolderAt(const std::string& name) const {
   return ArtifactFolder(std::make_shared<ArtifactFolder::Files>(
       fs::absolute(fs::path(root_) / kData / name).string(),
       fs::absolute(fs::path(root_) / kDeleted / name).string()));
+}
+
+std::string ArtifactStore::NameOf(const ArtifactFolder& folder) {
+  return fs::path(folder.path()).filename().string();
 }
 
 void ArtifactStore::MarkDeleted(const ArtifactFolder& folder) {
@@ -85,7 +82,9 @@ absl::Status ArtifactStore::Load() {
   }
   absl::StatusOr<std::vector<ArtifactRecord>> records = store_->Artifacts();
   if (!records.ok()) return records.status();
+  if (absl::Status s = CheckObjects(*records); !s.ok()) return s;
   absl::MutexLock lock(&mutex_);
+  const std::set<std::string> data = there[kData];
   for (ArtifactRecord& record : *records) {
     if (there[kData].erase(record.folder) == 0 && there[kOrphaned].count(record.folder) > 0) {
       // An earlier store had no row for it, and this one does.
@@ -100,11 +99,12 @@ absl::Status ArtifactStore::Load() {
     for (const std::string& folder : there[place]) ReserveNumber(folder);
   }
   for (const auto& [name, entry] : entries_) {
-    ReserveNumber(fs::path(entry.folder.path()).filename().string());
+    ReserveNumber(NameOf(entry.folder));
   }
   bool orphans = false;
   for (const std::string& folder : there[kData]) {
-    if (there[kDeleted].count(folder) > 0) {
+    const bool cached = objects_ != nullptr && ArtifactObjects::IsObjectFolder(folder);
+    if (there[kDeleted].count(folder) > 0 || cached) {
       RemoveTree(JoinPath(JoinPath(root_, kData), folder));
       continue;
     }
@@ -123,7 +123,7 @@ absl::Status ArtifactStore::Load() {
   for (const std::string& mark : there[kDeleted]) {
     RemoveTree(JoinPath(JoinPath(root_, kDeleted), mark));
   }
-  return absl::OkStatus();
+  return StartObjects(data);
 }
 
 absl::Status ArtifactStore::Move(const std::string& folder, const char* from, const char* to) {
@@ -219,10 +219,16 @@ absl::StatusOr<std::string> ArtifactStore::Folder(const std::string& name) const
 }
 
 absl::StatusOr<ArtifactFolder> ArtifactStore::Pin(const std::string& name) const {
-  absl::MutexLock lock(&mutex_);
-  absl::StatusOr<const Entry*> entry = Locate(name);
-  if (!entry.ok()) return entry.status();
-  return (*entry)->folder;
+  std::optional<Entry> found;
+  {
+    absl::MutexLock lock(&mutex_);
+    absl::StatusOr<const Entry*> entry = Locate(name);
+    if (!entry.ok()) return entry.status();
+    if (objects_ == nullptr) return (*entry)->folder;
+    found = **entry;
+  }
+  if (absl::Status s = Fetch(found->artifact, found->folder); !s.ok()) return s;
+  return found->folder;
 }
 
 absl::StatusOr<std::string> ArtifactStore::SingleFile(const std::string& name) const {
@@ -328,146 +334,7 @@ absl::StatusOr<v1::Artifact> ArtifactStore::RegisterStaged(
   artifact.set_bytes(total);
   artifact.set_sha256(SumOf(sums));
   artifact.set_created_unix_ms(clock_->NowUnixMillis());
-  IdempotencyRecord idempotency_record;
-  if (make_idempotency_record != nullptr) idempotency_record = make_idempotency_record(artifact);
-  absl::Status status = go_on != nullptr ? go_on() : absl::OkStatus();
-  if (!status.ok()) return status;
-  v1::Artifact installed;
-  status = Install(staging_folder, artifact, if_exists,
-                   make_idempotency_record != nullptr ? &idempotency_record : nullptr, &installed);
-  if (!status.ok()) return status;
-  return installed;
-}
-
-absl::StatusOr<std::string> ArtifactStore::RowOfVersion(const v1::Artifact& artifact) {
-  const std::map<int64_t, std::string> versions = Versions(artifact.name());
-  const auto job = artifact.metadata().find("job");
-  for (const auto& [number, row] : versions) {
-    const auto& metadata = entries_.at(row).artifact.metadata();
-    const auto other = metadata.find("job");
-    if (job != artifact.metadata().end() && other != metadata.end() &&
-        other->second == job->second) {
-      return row;
-    }
-  }
-  // Numbers are not used twice, as records may name deleted versions.
-  const std::string counter = absl::StrCat(kVersionBlob, artifact.name());
-  int64_t last = versions.empty() ? 0 : versions.rbegin()->first;
-  absl::StatusOr<std::string> stored = store_->GetBlob(counter);
-  if (!stored.ok() && !absl::IsNotFound(stored.status())) return stored.status();
-  int64_t known = 0;
-  if (stored.ok() && absl::SimpleAtoi(*stored, &known)) last = std::max(last, known);
-  if (last == 0) return artifact.name();
-  if (absl::Status status = store_->PutBlob(counter, absl::StrCat(last + 1)); !status.ok()) {
-    return status;
-  }
-  return absl::StrCat(artifact.name(), "@", last + 1);
-}
-
-std::vector<ArtifactUse> ArtifactStore::Uses() const {
-  std::vector<ArtifactUse> all;
-  for (const auto& user : users_) {
-    for (ArtifactUse& use : user()) all.push_back(std::move(use));
-  }
-  return all;
-}
-
-absl::Status ArtifactStore::CheckUnused(const std::string& row,
-                                        const std::vector<ArtifactUse>& uses) const {
-  for (const ArtifactUse& use : uses) {
-    absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(use.artifact);
-    if (!reference.ok() || RowOf(*reference) != row) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("artifact '", use.artifact, "' is needed by ", use.user, "; ", use.remedy));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ArtifactStore::Install(const std::string& staging, v1::Artifact artifact,
-                                    IfExists if_exists, const IdempotencyRecord* idempotency_record,
-                                    v1::Artifact* installed) {
-  absl::Status status = SyncFolders(*files_, staging);
-  if (!status.ok()) return status;
-  const std::vector<ArtifactUse> uses =
-      if_exists == IfExists::kReplace ? Uses() : std::vector<ArtifactUse>();
-  std::optional<Entry> replaced;  // its files are removed without the lock
-  absl::MutexLock lock(&mutex_);
-  absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(artifact.name());
-  if (!reference.ok()) return reference.status();
-  // Also if the caller was checked when the upload began: the name may be another's by now.
-  if (const std::optional<std::string> owner = OwnerOfRows(reference->name);
-      owner.has_value() && *owner != artifact.owner()) {
-    if (!artifact.owner().empty()) {
-      return absl::AlreadyExistsError(
-          absl::StrCat("artifact '", artifact.name(), "' is another owner's; choose another name"));
-    }
-    artifact.set_owner(*owner);
-  }
-  std::string row = RowOf(*reference);
-  if (!row.empty() && if_exists == IfExists::kRefuse) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("artifact '", artifact.name(), "' was made meanwhile by another upload"));
-  }
-  if (row.empty()) {
-    row = reference->name;
-  } else if (if_exists == IfExists::kReplace) {
-    status = CheckUnused(row, uses);
-    if (!status.ok()) return status;
-  }
-  if (if_exists == IfExists::kAddVersion) {
-    absl::StatusOr<std::string> version = RowOfVersion(artifact);
-    if (!version.ok()) return version.status();
-    row = *std::move(version);
-  }
-  artifact.set_name(row);
-  auto old = entries_.find(row);
-  const std::string folder = absl::StrCat(FolderNameOf(row), "@", next_folder_++);
-  const std::string data = JoinPath(root_, kData);
-  status = files_->Rename(staging, JoinPath(data, folder));
-  if (status.ok()) status = files_->SyncDirectory(data);
-  if (status.ok()) status = store_->PutArtifact({artifact, folder}, idempotency_record);
-  if (!status.ok()) {
-    RemoveTree(JoinPath(data, folder));
-    return status;
-  }
-  if (old != entries_.end()) {
-    MarkDeleted(old->second.folder);
-    replaced = std::move(old->second);
-    entries_.erase(old);
-  }
-  entries_.emplace(row, Entry{artifact, FolderAt(folder)});
-  *installed = std::move(artifact);
-  return absl::OkStatus();
-}
-
-absl::Status ArtifactStore::Delete(const std::string& name,
-                                   const IdempotencyRecord* idempotency_record) {
-  absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(name);
-  if (!reference.ok()) return reference.status();
-  const std::vector<ArtifactUse> uses = Uses();
-  std::optional<Entry> deleted;  // its files are removed without the lock
-  absl::MutexLock lock(&mutex_);
-  absl::StatusOr<const Entry*> entry = Locate(name);
-  if (!entry.ok()) return entry.status();
-  const std::map<int64_t, std::string> versions = Versions(reference->name);
-  if (reference->version == 0 && versions.size() > 1) {
-    std::vector<std::string> names;
-    for (const auto& [number, row] : versions) {
-      names.push_back(absl::StrCat(reference->name, "@", number));
-    }
-    return absl::FailedPreconditionError(absl::StrCat("artifact '", name, "' has ", versions.size(),
-                                                      " versions: ", absl::StrJoin(names, ", "),
-                                                      "; name the one to delete"));
-  }
-  const std::string row = RowOf(*reference);
-  absl::Status status = CheckUnused(row, uses);
-  if (status.ok()) status = store_->DeleteArtifact(row, idempotency_record);
-  if (!status.ok()) return status;
-  const auto it = entries_.find(row);
-  MarkDeleted(it->second.folder);
-  deleted = std::move(it->second);
-  entries_.erase(it);
-  return absl::OkStatus();
+  return Install(staging_folder, std::move(artifact), if_exists, make_idempotency_record, go_on);
 }
 
 }  // namespace espalier

@@ -11,6 +11,9 @@
 //
 // <root>/data/<row>@<n>/<file...>   <root>/incoming/<n>/<file...>
 // <root>/deleted/<row>@<n>, marks   <root>/orphaned/<row>@<n>/<file...>
+//
+// With ArtifactObjects the files are in an object store before the row is updated, and data/ is a
+// cache: what is missing there is fetched when it is first asked for.
 #pragma once
 
 #include <atomic>
@@ -18,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +34,7 @@
 #include "base/file_system.h"
 #include "espalier/v1/models.pb.h"
 #include "server/artifacts/artifact_names.h"
+#include "server/artifacts/artifact_objects.h"
 #include "server/store/job_store.h"
 
 namespace espalier {
@@ -82,6 +87,11 @@ class ArtifactFolder {
     ~Files();
     const std::string path, mark;
     std::atomic<bool> deleted = false;  // removed with the last reference
+    absl::Mutex mutex;
+    bool there ABSL_GUARDED_BY(mutex) = true;  // in `path`; or only in the store of objects
+    bool fetching ABSL_GUARDED_BY(mutex) = false;
+    int64_t fetches ABSL_GUARDED_BY(mutex) = 0;  // that have ended
+    absl::Status last_fetch ABSL_GUARDED_BY(mutex);
   };
   explicit ArtifactFolder(std::shared_ptr<Files> files) : files_(std::move(files)) {}
 
@@ -91,11 +101,14 @@ class ArtifactFolder {
 // Thread-safe.
 class ArtifactStore {
  public:
-  // All pointers must outlive the store.
+  // All pointers must outlive the store. `objects`, if not null, has not been started; artifacts
+  // that are only in the folder are put there first. FailedPrecondition, with the remedy, if there
+  // are artifacts in a store of objects and `objects` is null, or some are nowhere.
   static absl::StatusOr<std::unique_ptr<ArtifactStore>> Open(const std::string& root,
                                                              FileSystem* files, JobStore* store,
                                                              const Clock* clock,
-                                                             ArtifactLimits limits = {});
+                                                             ArtifactLimits limits = {},
+                                                             ArtifactObjects* objects = nullptr);
 
   // Artifacts in the lists that these functions return are neither deleted nor replaced. Call
   // before any of those.
@@ -107,6 +120,9 @@ class ArtifactStore {
   // the artifact and says how to upload it. A returned artifact has its version in its name if it
   // has several.
   absl::StatusOr<v1::Artifact> Find(const std::string& name) const;
+  // The next three fetch the files from the store of objects if they are not here, once for all
+  // callers; errors are then those of ArtifactObjects::Download, too.
+  //
   // Returns the absolute path of the artifact's folder. Valid until it is replaced or deleted.
   absl::StatusOr<std::string> Folder(const std::string& name) const;
   // Returns a reference that keeps the artifact's current files.
@@ -143,8 +159,9 @@ class ArtifactStore {
   // Registers all files of a staging folder as an artifact, durably; the result's name has the
   // version if it is not the first. Returns AlreadyExists if the name is another owner's, or the
   // artifact exists and is to be refused; FailedPrecondition if it is to be replaced and a user
-  // needs it. `go_on` is called after the files have been hashed, which takes a while: if it
-  // returns an error, that is returned and nothing has changed.
+  // needs it. `go_on` is called after the files have been hashed, and while they are put into
+  // a store of objects, which takes a while: if it returns an error, that is returned and nothing
+  // has changed.
   absl::StatusOr<v1::Artifact> RegisterStaged(
       const std::string& staging_folder, const NewArtifact& what,
       IfExists if_exists = IfExists::kReplace,
@@ -153,14 +170,21 @@ class ArtifactStore {
 
  private:
   friend class ArtifactUpload;
+  static constexpr char kIncoming[] = "incoming", kData[] = "data";  // in the root
+
   struct Entry {
     v1::Artifact artifact;
     ArtifactFolder folder;
   };
 
   ArtifactStore(std::string root, FileSystem* files, JobStore* store, const Clock* clock,
-                ArtifactLimits limits)
-      : root_(std::move(root)), files_(files), store_(store), clock_(clock), limits_(limits) {}
+                ArtifactLimits limits, ArtifactObjects* objects)
+      : root_(std::move(root)),
+        files_(files),
+        store_(store),
+        clock_(clock),
+        limits_(limits),
+        objects_(objects) {}
   absl::Status Load();
   // Moves a folder between two subfolders of the root.
   absl::Status Move(const std::string& folder, const char* from, const char* to);
@@ -168,7 +192,8 @@ class ArtifactStore {
   void ReserveNumber(const std::string& folder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Call once no row names the folder.
   void MarkDeleted(const ArtifactFolder& folder);
-  ArtifactFolder FolderAt(const std::string& name) const;  // under data/
+  ArtifactFolder FolderAt(const std::string& name) const;   // under data/
+  static std::string NameOf(const ArtifactFolder& folder);  // in data/
   std::optional<std::string> OwnerOfRows(const std::string& name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Rows of an artifact's versions.
@@ -187,15 +212,40 @@ class ArtifactStore {
   std::vector<ArtifactUse> Uses() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckUnused(const std::string& row, const std::vector<ArtifactUse>& uses) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Moves a complete, synced folder into place and updates the row.
-  absl::Status Install(const std::string& staging, v1::Artifact artifact, IfExists if_exists,
-                       const IdempotencyRecord* idempotency_record, v1::Artifact* installed);
+  // Makes a complete folder the artifact's, durably: stores its files and updates the row.
+  absl::StatusOr<v1::Artifact> Install(const std::string& staging, v1::Artifact artifact,
+                                       IfExists if_exists,
+                                       const IdempotencyRecordFactory& make_idempotency_record,
+                                       const std::function<absl::Status()>& go_on);
+  // Returns the artifact's row, empty for a new version, and completes its owner; an error if it
+  // may not be installed.
+  absl::StatusOr<std::string> CheckInstall(v1::Artifact* artifact, IfExists if_exists,
+                                           const std::vector<ArtifactUse>& uses) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Moves the folder into place and updates the row. `objects_folder`: of the stored files; empty
+  // without a store of objects.
+  absl::StatusOr<v1::Artifact> InstallStored(const std::string& staging, v1::Artifact artifact,
+                                             IfExists if_exists, const std::string& objects_folder,
+                                             const std::vector<ArtifactUse>& uses,
+                                             const IdempotencyRecord* idempotency_record);
+  // With a store of objects (artifact_store_objects.cc).
+  //
+  // Returns FailedPrecondition if rows are in one, though this has none.
+  absl::Status CheckObjects(const std::vector<ArtifactRecord>& records) const;
+  // Starts it, and puts into it what is only in the folder. `there`: the folders in data.
+  absl::Status StartObjects(const std::set<std::string>& there)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MoveToObjects(Entry* entry);
+  // Makes the files be in the folder.
+  absl::Status Fetch(const v1::Artifact& artifact, const ArtifactFolder& folder) const;
+  absl::Status FetchNow(const v1::Artifact& artifact, const ArtifactFolder::Files& to) const;
 
   const std::string root_;
   FileSystem* const files_;
   JobStore* const store_;
   const Clock* const clock_;
   const ArtifactLimits limits_;
+  ArtifactObjects* const objects_;  // null: the folder has everything
   std::vector<std::function<std::vector<ArtifactUse>()>> users_;
   mutable absl::Mutex mutex_;
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // by row
@@ -211,10 +261,11 @@ class ArtifactUpload {
   absl::Status Append(const std::string& chunk);
   // Checks the last file's hash. Returns DataLoss with both hashes if they differ.
   absl::Status CheckSha256(const std::string& hex);
-  // Registers the artifact; durable once this returns.
+  // Registers the artifact; durable once this returns. `go_on` as for RegisterStaged.
   using IdempotencyRecordFactory = ArtifactStore::IdempotencyRecordFactory;
   absl::StatusOr<v1::Artifact> Commit(
-      const IdempotencyRecordFactory& make_idempotency_record = nullptr);
+      const IdempotencyRecordFactory& make_idempotency_record = nullptr,
+      const std::function<absl::Status()>& go_on = nullptr);
   // Instead of Commit. Returns InvalidArgument unless the files are those of `artifact`.
   absl::Status CheckMatches(const v1::Artifact& artifact);
 

@@ -116,7 +116,8 @@ absl::Status ArtifactUpload::CheckSha256(const std::string& hex) {
 }
 
 absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(
-    const IdempotencyRecordFactory& make_idempotency_record) {
+    const IdempotencyRecordFactory& make_idempotency_record,
+    const std::function<absl::Status()>& go_on) {
   absl::Status status = FinishFile();
   if (!status.ok()) return status;
   if (sums_.empty()) {
@@ -127,13 +128,9 @@ absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(
   artifact_.set_bytes(bytes_);
   artifact_.set_sha256(SumOf(sums_));
   artifact_.set_created_unix_ms(store_->clock_->NowUnixMillis());
-  IdempotencyRecord idempotency_record;
-  if (make_idempotency_record != nullptr) idempotency_record = make_idempotency_record(artifact_);
-  v1::Artifact installed;
-  status = store_->Install(staging_, artifact_, if_exists_,
-                           make_idempotency_record != nullptr ? &idempotency_record : nullptr,
-                           &installed);
-  if (!status.ok()) return status;
+  absl::StatusOr<v1::Artifact> installed =
+      store_->Install(staging_, artifact_, if_exists_, make_idempotency_record, go_on);
+  if (!installed.ok()) return installed.status();
   staging_.clear();
   return installed;
 }

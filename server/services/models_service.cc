@@ -233,7 +233,8 @@ class ModelsService : public v1::Models::Service {
         return MakeIdempotencyRecord(kUpload, key, header, answer);
       };
     }
-    absl::StatusOr<v1::Artifact> artifact = (*upload)->Commit(remember);
+    const auto go_on = [context] { return context->IsCancelled() ? Gone() : absl::OkStatus(); };
+    absl::StatusOr<v1::Artifact> artifact = (*upload)->Commit(remember, go_on);
     if (!artifact.ok()) return artifact.status();
     *reply->mutable_artifact() = *std::move(artifact);
     return absl::OkStatus();
