@@ -89,6 +89,16 @@ class FaultsTest(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn("it trains nothing that a checkpoint could save", done.stderr)
 
+    def test_a_checkpoint_that_is_asked_for_does_not_wait_for_a_worker_without_work(self):
+        with Cluster() as cluster:
+            steps = 1_000_000
+            one_example = ["-b", "1", f"--steps={steps}", "--checkpoint-every=10000000"]  # nothing to split between workers
+            job = cluster.train("--model=llama:hidden=16,layers=1,heads=2,kv_heads=1,intermediate=32,positions=64", *JOB[1:4], *one_example)
+            cluster.wait_for_step(job, 40)
+            self.assertIn(0, [int(peak) for peak in cluster.job(job)[0]["plan"]["prediction"]["peak_bytes"]])
+            self.assertLess(int(cluster.run("jobs", "checkpoint", job)["checkpoint_step"]), steps)
+            cluster.run("jobs", "cancel", job)
+
     def test_job_continues_after_the_coordinator_is_killed(self):
         with Cluster() as cluster:
             job = cluster.train(*JOB)
