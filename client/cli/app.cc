@@ -154,7 +154,7 @@ std::vector<Command> AllCommands() {
           UnserveCommand(),   GenerateCommand(), ChatCommand(),     EmbedCommand(),
           PredictCommand(),   EvaluateCommand(), BenchCommand(),    VerifyLosslessCommand(),
           BoostTuneCommand(), BackupCommand(),   TokenCommand(),    LoginCommand(),
-          SlurmCommand(),     LaunchCommand(),   VersionCommand()};
+          LogoutCommand(),    SlurmCommand(),    LaunchCommand(),   VersionCommand()};
 }
 
 Context::Context(const Environment& environment, ParsedFlags flags)

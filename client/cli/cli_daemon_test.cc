@@ -119,5 +119,30 @@ TEST_F(DaemonTest, DaemonIsKilledAfterTimeout) {
   EXPECT_EQ(RunningDaemon(home_), 0);
 }
 
+TEST_F(CliTest, LogoutRemovesWhatLoginKept) {
+  EXPECT_EQ(Run({"login"}, false), kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("missing: a token, as an argument or on standard input"));
+  EXPECT_EQ(Run({"logout"}, false), kExitNotFound);
+  EXPECT_THAT(err_.str(), HasSubstr("there is no login in " + home_));
+
+  const std::string token = home_ + "/login/current/token", connection = home_ + "/connection.json";
+  const auto log_in = [&](const std::string& token_file) {
+    std::filesystem::create_directories(home_ + "/login/current");
+    std::ofstream(token) << "esp1.x\n";
+    std::ofstream(connection) << Json{{"grpc", "a:1"}, {"token_file", token_file}}.dump();
+  };
+  log_in(token);
+  EXPECT_EQ(Run({"logout"}, false), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("logged out"));
+  EXPECT_FALSE(std::filesystem::exists(home_ + "/login"));
+  EXPECT_FALSE(std::filesystem::exists(connection));
+  EXPECT_TRUE(std::filesystem::exists(home_ + "/text.txt")) << "the rest stays";
+  // A coordinator that was started here since then has written its own.
+  log_in(home_ + "/data/tls/admin.key");
+  EXPECT_EQ(Run({"logout"}, false), kExitOk) << err_.str();
+  EXPECT_FALSE(std::filesystem::exists(token));
+  EXPECT_TRUE(std::filesystem::exists(connection));
+}
+
 }  // namespace
 }  // namespace espalier

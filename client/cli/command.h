@@ -121,6 +121,7 @@ Command BoostTuneCommand();
 Command BackupCommand();
 Command TokenCommand();
 Command LoginCommand();
+Command LogoutCommand();
 Command SlurmCommand();
 Command LaunchCommand();
 Command VersionCommand();
