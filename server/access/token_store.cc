@@ -45,10 +45,16 @@ std::string Time(int64_t unix_ms) {
                           absl::UTCTimeZone());
 }
 
+// Only admins make tokens.
 absl::Status Refused(const v1::AccessToken& token, absl::string_view why) {
+  const std::string create =
+      absl::StrCat("`espalier token create --role=", absl::StrJoin(token.roles(), ","), "`");
   return absl::PermissionDeniedError(absl::StrCat(
-      "the token ", token.id(), " ", why,
-      "; a new one: espalier token create --role=", absl::StrJoin(token.roles(), ",")));
+      "the token ", token.id(), " ", why, "; ",
+      IsWorkers(token)
+          ? absl::StrCat("start the worker with --join and a new one, which an admin makes: ",
+                         create)
+          : absl::StrCat("ask an admin for a new one (", create, "), then `espalier login`")));
 }
 
 absl::Status Unknown(absl::string_view id) {

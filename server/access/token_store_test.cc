@@ -192,7 +192,9 @@ TEST_F(TokenStoreTest, EachRefusalHasItsReason) {
   ASSERT_TRUE(tokens_->Revoke(next.token.id()).ok());
   const absl::Status revoked = tokens_->Use(Joins(next, "a"));
   EXPECT_TRUE(absl::IsPermissionDenied(revoked));
-  EXPECT_THAT(std::string(revoked.message()), HasSubstr("was revoked"));
+  EXPECT_THAT(std::string(revoked.message()),
+              HasSubstr("was revoked; start the worker with --join and a new one, which an admin "
+                        "makes: `espalier token create --role=worker`"));
   const auto hers = Make("train", absl::Hours(1), 0, "alice");
   EXPECT_THAT(std::string(tokens_->Use(Joins(hers, "a")).message()), HasSubstr("is for clients"));
 }

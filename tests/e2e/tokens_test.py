@@ -362,7 +362,12 @@ class TokensTest(unittest.TestCase):
         self.cluster.run("token", "revoke", Token(token).id)
         gone = alice("status")
         self.assertEqual(gone.returncode, 1)
-        self.assertIn("was revoked", gone.stderr)
+        self.assertIn("was revoked; ask an admin for a new one (`espalier token create --role=train,infer`), then `espalier login`", gone.stderr)
+        out = alice("logout")
+        self.assertIn(f"logged out of {self.cluster.grpc}", out.stdout)
+        self.assertEqual(os.listdir(home), [])
+        self.assertEqual(alice("status").returncode, 3)
+        self.assertEqual(alice("logout").returncode, 4)
         self.assertEqual(self.cluster.get("/v1/models", token=token)[0], 401)
 
     def test_keys_of_an_operator_still_count(self):
