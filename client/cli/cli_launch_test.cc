@@ -25,6 +25,50 @@ TEST_F(CliTest, SlurmScriptHasWhatIsAskedFor) {
   EXPECT_THAT(script, Not(HasSubstr("account")));
 }
 
+TEST_F(CliTest, SlurmScriptPassesOptionsOfSbatchOn) {
+  ASSERT_EQ(Run({"slurm", "script", "--qos=high", "--constraint=a100&ib", "--gres=nvme:1",
+                 "--reservation=course", "--mail-user=ann@example.org", "--exclude=n[3-4]",
+                 "--nodelist=n1", "--comment=thesis", "--sbatch=exclusive",
+                 "--sbatch=dependency=afterok:7", "--sbatch=--mem-per-cpu=2G", "--", "train"}),
+            kExitOk)
+      << err_.str();
+  for (const char* const option :
+       {"qos=high", "constraint=a100&ib", "gres=nvme:1", "reservation=course",
+        "mail-user=ann@example.org", "mail-type=END,FAIL", "exclude=n[3-4]", "nodelist=n1",
+        "comment=thesis", "exclusive", "dependency=afterok:7", "mem-per-cpu=2G"}) {
+    EXPECT_THAT(out_.str(), HasSubstr(absl::StrCat("\n#SBATCH --", option, "\n")));
+  }
+  // What sbatch would take for another line, what the file sets, and what would stop it.
+  const std::pair<const char*, const char*> wrong[] = {
+      {"--sbatch=nodes=4", "use --nodes"},
+      {"--sbatch=--partit=long", "use --partition"},
+      {"--sbatch=qos=low", "use --qos"},
+      {"--sbatch=gpus-per-task=1", "use --gpus"},
+      {"--sbatch=no-requeue", "--no-requeue does not go with this batch file"},
+      {"--sbatch=array=1-9", "does not go with this batch file"},
+      {"--sbatch=hold\n#SBATCH --uid=0", "accepted is a long option of sbatch"},
+      {"--sbatch=export=A\n#SBATCH --uid=0", "edit the batch file instead"},
+      {"--sbatch=export=A B", "edit the batch file instead"},
+      {"--sbatch=-C", "accepted is a long option of sbatch"},
+      {"--sbatch=Exclusive", "accepted is a long option of sbatch"},
+      {"--sbatch=export=", "accepted is a long option of sbatch"},
+      {"--qos=high\n#SBATCH --uid=0", "edit the batch file instead"},
+      {"--comment=two words", "edit the batch file instead"},
+      {"--mail-type=END", "--mail-user=ADDRESS"},
+  };
+  for (const auto& [flag, message] : wrong) {
+    EXPECT_EQ(Run({"slurm", "script", flag, "--", "train"}), kExitUsage) << flag;
+    EXPECT_THAT(err_.str(), HasSubstr(message)) << flag;
+  }
+}
+
+TEST_F(CliTest, SlurmScriptSaysHowManyCoresAGpuHas) {
+  ASSERT_EQ(Run({"slurm", "script", "--gpus=2", "--", "train"}), kExitOk) << err_.str();
+  EXPECT_THAT(out_.str(), HasSubstr("\n# SLURM gives each worker one core; more: "));
+  ASSERT_EQ(Run({"slurm", "script", "--gpus=2", "--cpus-per-task=8", "--", "train"}), kExitOk);
+  EXPECT_THAT(out_.str(), Not(HasSubstr("gives each worker")));
+}
+
 // A signal at once would requeue the batch job for ever.
 TEST_F(CliTest, SlurmSignalsInTheLastQuarterOfTheTime) {
   for (const auto& [time, seconds] :

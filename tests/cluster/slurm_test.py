@@ -186,8 +186,8 @@ class SlurmTest(unittest.TestCase):
     def test_the_batch_file_is_clean(self):
         if subprocess.run(["sh", "-c", "command -v shellcheck"], capture_output=True).returncode != 0:
             self.skipTest("shellcheck is not installed; deploy/install.sh --tests installs it")
-        script = self.espalier("slurm", "script", *RESOURCES, "--gpus=2", "--account=me", "--", "train", "--model=llama:tiny",
-                               "-d", "my book's text.txt", "--steps=3").stdout
+        script = self.espalier("slurm", "script", *RESOURCES, "--gpus=2", "--account=me", "--constraint=a100&ib|nvme",
+                               "--sbatch=exclusive", "--", "train", "--model=llama:tiny", "-d", "my book's text.txt", "--steps=3").stdout
         path = f"{self.folder}/job.sh"
         with open(path, "w") as file:
             file.write(script)
@@ -195,7 +195,7 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual(checked.returncode, 0, checked.stdout)
         self.assertLess(len(script.splitlines()), 30)
         for line in ("--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2", "--cpus-per-task=1", "--requeue",
-                     "--signal=B:USR1@120", "--account=me"):
+                     "--signal=B:USR1@120", "--account=me", "--constraint=a100&ib|nvme", "--exclusive"):
             self.assertIn(f"#SBATCH {line}", script)
 
 

@@ -53,17 +53,6 @@ std::string ProgramName(const Environment& env) {
   return env.program;
 }
 
-// sbatch would read a line's end, or a blank, as the end of the value.
-absl::Status CheckValue(const std::string& flag, const std::string& value) {
-  const bool plain = std::all_of(value.begin(), value.end(), [](unsigned char c) {
-    return absl::ascii_isgraph(c) && c != '#' && c != '"' && c != '\'';
-  });
-  if (plain) return absl::OkStatus();
-  return UsageError(
-      absl::StrCat("--", flag, "=", Printable(value),
-                   ": a value of #SBATCH has no blanks, quotes or #; edit the batch file instead"));
-}
-
 std::string Directive(const std::string& option, const std::string& comment = "") {
   std::string line = absl::StrCat("#SBATCH --", option);
   if (!comment.empty()) {
@@ -111,7 +100,7 @@ absl::Status CheckOwner(const ParsedFlags& flags, const std::vector<FlagSpec>& s
 }
 
 std::vector<FlagSpec> SlurmScriptFlags() {
-  return {
+  std::vector<FlagSpec> flags = {
       {"nodes", FlagType::kInt, "N", "nodes (1)", 'N', 1, 65536},
       {"gpus", FlagType::kInt, "N", "GPUs of each node, one worker per GPU (none)", 0, 0, 1024},
       {"ntasks-per-node", FlagType::kInt, "N", "workers of each node (one per GPU, at least one)",
@@ -129,6 +118,8 @@ std::vector<FlagSpec> SlurmScriptFlags() {
        "most a quarter of --time)",
        0, 10, 65535},
   };
+  for (FlagSpec& flag : SbatchFlags()) flags.push_back(std::move(flag));
+  return flags;
 }
 
 absl::StatusOr<SlurmScript> ReadSlurmScript(const Context& context,
@@ -153,8 +144,11 @@ absl::StatusOr<SlurmScript> ReadSlurmScript(const Context& context,
                {"job-name", &script.name},   {"output", &script.output}};
   for (const auto& [flag, to] : texts) {
     *to = flags.Text(flag, *to);
-    if (absl::Status s = CheckValue(flag, *to); !s.ok()) return s;
+    if (absl::Status s = CheckSbatchValue(flag, *to); !s.ok()) return s;
   }
+  auto more = ReadSbatchOptions(flags);
+  if (!more.ok()) return more.status();
+  script.more = *std::move(more);
   // A signal at once would requeue the job for ever.
   if (const std::optional<int64_t> limit = SecondsOf(script.time); limit.has_value()) {
     if (flags.Has("signal") && script.signal_seconds >= *limit) {
@@ -185,6 +179,10 @@ std::string RenderSlurmScript(const SlurmScript& script) {
   }
   if (script.cpus_per_task > 0) {
     absl::StrAppend(&out, Directive(absl::StrCat("cpus-per-task=", script.cpus_per_task)));
+  } else if (script.gpus > 0) {
+    absl::StrAppend(&out,
+                    "# SLURM gives each worker one core; more: espalier slurm script "
+                    "--cpus-per-task=N\n");
   }
   const std::pair<const char*, const std::string&> texts[] = {{"mem", script.memory},
                                                               {"time", script.time},
@@ -193,6 +191,9 @@ std::string RenderSlurmScript(const SlurmScript& script) {
                                                               {"output", script.output}};
   for (const auto& [option, value] : texts) {
     if (!value.empty()) absl::StrAppend(&out, Directive(absl::StrCat(option, "=", value)));
+  }
+  for (const auto& [option, value] : script.more) {
+    absl::StrAppend(&out, Directive(value.empty() ? option : absl::StrCat(option, "=", value)));
   }
   absl::StrAppend(&out, Directive("open-mode=append", "requeued runs write on"),
                   Directive("requeue"),

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "client/cli/command.h"
+#include "client/cli/launch/sbatch_options.h"
 
 namespace espalier {
 
@@ -21,6 +22,7 @@ struct SlurmScript {
   std::string name = "espalier";
   std::string output = "%x-%j.out";
   int signal_seconds = 120;  // before the time limit
+  std::vector<SbatchOption> more;
   std::string program = "espalier";
   std::vector<std::string> train;  // "train" and its arguments
 };
