@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/net/authenticated_channel.h"
+#include "base/net/listen_error.h"
 #include "base/sha256.h"
 #include "base/steady_clock.h"
 #include "base/version.h"
@@ -537,8 +538,7 @@ absl::Status Coordinator::Start() {
   for (grpc::Service* service : parts.added) builder.RegisterService(service);
   parts.server = builder.BuildAndStart();
   if (parts.server == nullptr || port == 0 || (second && loopback_port == 0)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", parts.options.listen, "; is the port taken?"));
+    return CannotListen(second && port != 0 ? "127.0.0.1:0" : parts.options.listen);
   }
   parts.grpc_address = absl::StrCat(host, ":", port);
   if (second) {

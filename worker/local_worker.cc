@@ -16,6 +16,7 @@
 #include "base/net/credential_watch.h"
 #include "base/net/grpc_status.h"
 #include "base/net/leading_channel.h"
+#include "base/net/listen_error.h"
 #include "base/net/own_address.h"
 #include "base/random_id.h"
 #include "worker/cluster_membership.h"
@@ -196,10 +197,7 @@ class LocalWorkerImpl : public LocalWorker {
     builder.SetMaxSendMessageSize(kMaxMessageBytes);
     builder.RegisterService(service_.get());
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on '", options_.listen, "': is the port in use?"));
-    }
+    if (server_ == nullptr || port == 0) return CannotListen(options_.listen);
     host_ = IsAnyAddress(listen.host) ? OwnHostName() : listen.host;
     address_ = JoinHostAndPort(host_, port);
     if (!options_.advertise.empty()) {

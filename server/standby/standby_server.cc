@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "base/net/authenticated_channel.h"
 #include "base/net/grpc_status.h"
+#include "base/net/listen_error.h"
 #include "base/net/own_address.h"
 
 namespace espalier {
@@ -81,10 +82,7 @@ class StandbyServerImpl : public StandbyServer {
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.RegisterCallbackGenericService(&service_);
     grpc_ = builder.BuildAndStart();
-    if (grpc_ == nullptr || port == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", options_.listen, "; is the port taken?"));
-    }
+    if (grpc_ == nullptr || port == 0) return CannotListen(options_.listen);
     grpc_address_ = JoinHostAndPort(listen->host, port);
     if (options_.http_listen.empty()) return absl::OkStatus();
     absl::StatusOr<HostAndPort> http = ParseHostAndPort(options_.http_listen, "--http-listen");

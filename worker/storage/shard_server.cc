@@ -12,6 +12,7 @@
 #include "base/net/api_keys.h"
 #include "base/net/authenticated_channel.h"
 #include "base/net/grpc_status.h"
+#include "base/net/listen_error.h"
 #include "base/net/own_address.h"
 #include "base/net/x509.h"
 #include "storage/object_reader.h"
@@ -154,8 +155,8 @@ absl::StatusOr<std::unique_ptr<ShardServer>> ShardServer::Start(const ShardServe
   builder.RegisterService(out->service_.get());
   out->server_ = builder.BuildAndStart();
   if (out->server_ == nullptr || out->port_ == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", options.listen_host, " for copies of shards"));
+    const absl::Status why = CannotListen(JoinHostAndPort(options.listen_host, 0));
+    return absl::Status(why.code(), absl::StrCat("for copies of shards: ", why.message()));
   }
   return out;
 }
