@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "server/jobs/attempt_end.h"
 
 namespace espalier {
 namespace {
@@ -14,6 +16,10 @@ constexpr absl::Duration kLoadTimeout = absl::Minutes(30);
 constexpr absl::Duration kStopTimeout = absl::Seconds(3);
 // After one rank has failed, the others have this long to say why.
 constexpr absl::Duration kRootCauseWait = absl::Milliseconds(500);
+// A worker that ends its part of a session by itself is about to leave the cluster, or has lost its
+// lease: so long it may take until the registry says so.
+constexpr absl::Duration kLeaveWait = absl::Seconds(5);
+constexpr absl::Duration kLeavePoll = absl::Milliseconds(20);
 constexpr double kPeerTimeoutSeconds = 600;
 
 template <typename Work>
@@ -21,6 +27,24 @@ void OnEachRank(size_t ranks, Work&& work) {
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks; ++r) threads.emplace_back([&work, r] { work(r); });
   for (std::thread& thread : threads) thread.join();
+}
+
+// Whether an error of a rank names this other one: "rank 1 is gone".
+bool NamesRank(absl::string_view error, size_t rank) {
+  const std::string name = absl::StrCat("rank ", rank);
+  for (size_t at = error.find(name); at != absl::string_view::npos; at = error.find(name, at + 1)) {
+    const absl::string_view rest = error.substr(at + name.size());
+    if (rest.empty() || !absl::ascii_isdigit(rest[0])) return true;
+  }
+  return false;
+}
+
+// Whether the worker itself ended the rank's stream. Nobody here has cancelled it: then the session
+// would be broken already.
+bool EndedByItself(const absl::Status& end) { return end.ok() || absl::IsCancelled(end); }
+
+bool TellsOfPeers(const absl::Status& end) {
+  return absl::IsUnavailable(end) || absl::IsDeadlineExceeded(end);
 }
 
 }  // namespace
@@ -134,20 +158,42 @@ void SessionRanks::Diagnose() {
   while (!all_over() && broken_.empty() && absl::Now() < deadline) {
     changed_.WaitWithDeadline(&mutex_, deadline);
   }
+  const auto has_ended = [this] {
+    mutex_.AssertHeld();
+    return std::any_of(ranks_.begin(), ranks_.end(),
+                       [](const auto& rank) { return rank->over && EndedByItself(rank->status); });
+  };
+  const absl::Time left = absl::Now() + kLeaveWait;
+  while (broken_.empty() && has_ended() && LostLeases().empty() && absl::Now() < left) {
+    changed_.WaitWithTimeout(&mutex_, kLeavePoll);
+  }
   if (!broken_.empty()) return;
-  // What a rank says of itself counts more than what it says of a lost peer.
-  std::vector<std::string> own, lost;
+  // An error of the session itself counts most, and what a rank says of a lost peer least. The end
+  // of a peer may fail a rank with any other code.
+  std::vector<std::string> of_session, own, ended, of_peers;
   for (size_t r = 0; r < size(); ++r) {
     const Rank& rank = *ranks_[r];
-    if (!rank.over || absl::IsCancelled(rank.status)) continue;
-    const bool is_lost = rank.status.ok() || absl::IsUnavailable(rank.status) ||
-                         absl::IsDeadlineExceeded(rank.status);
-    (is_lost ? lost : own)
-        .push_back(absl::StrCat(Describe(r), ": ",
-                                rank.status.ok() ? "it ended the session" : rank.status.message()));
+    if (!rank.over) continue;
+    if (EndedByItself(rank.status)) {
+      ended.push_back(absl::StrCat(Describe(r), ": it ended the session"));
+      continue;
+    }
+    std::string said = absl::StrCat(Describe(r), ": ", rank.status.message());
+    if (!TellsOfPeers(rank.status)) {
+      (IsJobError(rank.status.code()) ? of_session : own).push_back(std::move(said));
+      continue;
+    }
+    for (size_t peer = 0; peer < size(); ++peer) {
+      if (peer == r || !NamesRank(rank.status.message(), peer)) continue;
+      absl::StrAppend(&said, " (rank ", peer, " is ", Describe(peer), ")");
+    }
+    of_peers.push_back(std::move(said));
   }
-  std::vector<std::string>& causes = own.empty() ? lost : own;
-  broken_ = causes.empty() ? "the workers ended the session" : absl::StrJoin(causes, "; ");
+  for (const std::string& cause :
+       {absl::StrJoin(of_session, "; "), LostLeases(), absl::StrJoin(own, "; "),
+        absl::StrJoin(ended, "; "), absl::StrJoin(of_peers, "; ")}) {
+    if (broken_.empty()) broken_ = cause;
+  }
   changed_.SignalAll();
   for (const auto& rank : ranks_) rank->client->Cancel();
 }
@@ -172,11 +218,17 @@ void SessionRanks::Break(const std::string& reason) {
   for (const auto& rank : ranks_) rank->client->Cancel();
 }
 
-void SessionRanks::CheckLeases() {
+std::string SessionRanks::LostLeases() const {
+  std::vector<std::string> lost;
   for (size_t r = 0; r < size(); ++r) {
     const absl::Status lease = cluster_.workers->Check(members_[r].lease);
-    if (!lease.ok()) return Break(absl::StrCat(Describe(r), " is lost: ", lease.message()));
+    if (!lease.ok()) lost.push_back(absl::StrCat(Describe(r), " is lost: ", lease.message()));
   }
+  return absl::StrJoin(lost, "; ");
+}
+
+void SessionRanks::CheckLeases() {
+  if (const std::string lost = LostLeases(); !lost.empty()) Break(lost);
 }
 
 absl::Status SessionRanks::Post(std::vector<v1::RankCommand> for_all) {

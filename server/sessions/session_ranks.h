@@ -81,7 +81,10 @@ class SessionRanks {
   void Send(std::vector<std::vector<v1::RankCommand>> messages)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(run_mutex_);
   void ReadResults(size_t rank);
+  // Which workers have lost their leases, and why; empty: none has.
+  std::string LostLeases() const;
   // Breaks the session for the failure of a rank, once the others had time to say what they know.
+  // Names the worker that is the cause, not those that only missed it.
   void Diagnose() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Broken() const;
 
