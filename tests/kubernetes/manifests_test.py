@@ -12,8 +12,9 @@ import yaml
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e")]
 from cluster import PROGRAMS, ROOT, read  # noqa: E402
 from faults import admitted, faults, of_kind, workloads  # noqa: E402
-from rendering import COMPONENTS, EXAMPLES, KUBERNETES, example, kustomize, overlay, schema_faults  # noqa: E402
+from rendering import COMPONENTS, EXAMPLES, KUBERNETES, Refused, commands_of_the_page, example, kustomize, overlay, schema_faults  # noqa: E402
 
+PAGE = os.path.join(ROOT, "docs", "operations", "kubernetes.md")
 PROMTOOL = "/usr/bin/promtool"
 METRICS = re.findall(r"^\| `(\w+)`", read(os.path.join(ROOT, "docs", "reference", "metrics.md")), re.M)
 ROLE = "app.kubernetes.io/component"
@@ -167,6 +168,41 @@ class ManifestsTest(unittest.TestCase):
             for protocol in ("UDP", "TCP"):
                 self.assertTrue(admitted(policies, labels, OTHER, 53, None, elsewhere, protocol))
         self.assertTrue(admitted([], OTHER, WORKER, 1))
+
+    def test_the_kustomization_of_the_page_renders_with_its_bucket(self):
+        sample = re.search(r"```yaml\n# kustomization.yaml of your own\n(.*?)```", read(PAGE), re.S).group(1)
+        with tempfile.TemporaryDirectory() as folder:
+            os.makedirs(os.path.join(folder, "espalier", "deploy"))
+            subprocess.run(["cp", "-rL", KUBERNETES, os.path.join(folder, "espalier", "deploy")], check=True)
+            with open(os.path.join(folder, "kustomization.yaml"), "w") as file:
+                file.write(sample)
+            documents = kustomize(folder)
+            coordinator = of_kind(documents, "StatefulSet")[0]["spec"]["template"]["spec"]["containers"][0]
+            self.assertIn("--checkpoint-store=s3://models/espalier", coordinator["args"])
+            self.assertNotIn("BUCKET", yaml.safe_dump(documents))
+            # Of another argument it is refused.
+            with open(os.path.join(folder, "kustomization.yaml"), "w") as file:
+                file.write(sample.replace("args/8", "args/7"))
+            with self.assertRaises(Refused):
+                kustomize(folder)
+
+    def test_without_a_token_no_secret_is_made(self):
+        """The lines of the page, in a shell whose kubectl makes tokens or does not."""
+        page = read(PAGE)
+        lines = [line for heading in ("## From nothing to a job", "**New tokens.**") for line in commands_of_the_page(page, heading) if "secret" in line]
+        self.assertEqual(len(lines), 2)
+        for line in lines:
+            for code, made in (1, None), (0, "esp1.x"):
+                with tempfile.TemporaryDirectory() as folder:
+                    kubectl = os.path.join(folder, "kubectl")
+                    with open(kubectl, "w") as file:
+                        file.write(f'#!/bin/sh\n[ "$1" = exec ] && {{ [ {code} = 0 ] && echo esp1.x; exit {code}; }}\n'
+                                   f'case "$*" in *--from-file=token=/dev/stdin*) cat > {folder}/token; esac\n')
+                    os.chmod(kubectl, 0o755)
+                    done = subprocess.run(["sh", "-c", line], env={"PATH": f"{folder}:/usr/bin:/bin"}, capture_output=True, text=True, timeout=60)
+                    self.assertEqual(done.returncode, code, done.stderr)
+                    token = os.path.join(folder, "token")
+                    self.assertEqual(read(token) if os.path.exists(token) else None, made)
 
     def test_the_autoscalers_rule_wants_what_waits_and_keeps_what_is_busy(self):
         rules = of_kind(self.rendered["hpa"], "PrometheusRule")[0]["spec"]

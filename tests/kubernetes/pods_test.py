@@ -15,7 +15,7 @@ sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.join(os.path
 from cluster import DATA, PROGRAMS, ROOT, read  # noqa: E402
 from faults import admitted  # noqa: E402
 from mini_cluster import MiniCluster, why_not  # noqa: E402
-from rendering import documents_of, example, overlay, run  # noqa: E402
+from rendering import commands_of_the_page, documents_of, example, overlay, run  # noqa: E402
 
 REASON = why_not()
 if not REASON and os.environ.get("ESPALIER_TEST_PODS") != "entered":
@@ -34,12 +34,6 @@ ETCD = {
         "volumeMounts": [{"name": "data", "mountPath": "/var/lib/etcd"}, {"name": "certs", "mountPath": "/certs"}]}],
     "volumes": [{"name": "data", "emptyDir": {}}, {"name": "certs", "secret": {"secretName": "etcd"}}],
 }
-
-
-def commands_of_the_page():
-    block = re.search(r"## From nothing to a job\n.*?```sh\n(.*?)```", read(os.path.join(ROOT, "docs", "operations", "kubernetes.md")), re.S)
-    lines = block.group(1).replace("\\\n", " ").splitlines()
-    return [re.sub(r"\s+#.*", "", line) for line in lines if line]
 
 
 class Case(unittest.TestCase):
@@ -79,13 +73,15 @@ class PageTest(Case):
     @classmethod
     def setUpClass(cls):
         cls.cluster = cls.enterClassContext(MiniCluster(PROGRAMS))
-        commands = commands_of_the_page()
+        commands = commands_of_the_page(read(os.path.join(ROOT, "docs", "operations", "kubernetes.md")), "## From nothing to a job")
         assert 1 < len(commands) <= 5 and commands[0].startswith("podman"), commands
         cls.said = ""
         for command in commands[1:]:
             source = re.search(r" < \S+$", command)
             cls.said = read(os.path.join(DATA, "genesis.txt")) if source else ""
-            for stage in (command.removesuffix(source.group()) if source else command).split(" | "):
+            # What is kept in a variable is printed into the next command.
+            kept = re.fullmatch(r'(\w+)=\$\((.*)\) && printf %s "\$\1" \| (.*)', command)
+            for stage in kept.groups()[1:] if kept else [command.removesuffix(source.group()) if source else command]:
                 cls.said = cls.kubectl(shlex.split(stage), cls.said)
 
     def setUp(self):
@@ -98,12 +94,15 @@ class PageTest(Case):
         assert words.pop(0) == "kubectl", words
         if words[0] == "apply":
             cls.cluster.apply(overlay((), base=os.path.relpath(words[words.index("-k") + 1], os.path.join("deploy", "kubernetes"))))
+        elif words[:2] == ["rollout", "status"]:
+            kind, name = words[2].split("/")
+            assert kind == "statefulset", words
+            cls.cluster.wait_for(f"{name}-0", "readinessProbe")
         elif words[0] == "create":
             cls.cluster.apply(documents_of(run("kubectl", *words, "--dry-run=client", "-o", "yaml", given=given)))
         elif words[0] == "exec":
             split = words.index("--")
             pod = words[split - 1]
-            cls.cluster.wait_for(pod, "readinessProbe")
             return cls.cluster.pods[pod].exec(words[split + 1:], given=given).stdout
         else:
             raise AssertionError(f"kubectl {words} is not known here")

@@ -2,6 +2,7 @@
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,12 @@ def overlay(components, base="base"):
 
 
 def example(name):
+def commands_of_the_page(page, heading):
+    """The lines of the first block of commands under a heading of docs/operations/kubernetes.md, without comments."""
+    block = re.search(rf"{re.escape(heading)}.*?```sh\n(.*?)```", page, re.S)
+    return [re.sub(r"\s+#.*", "", line) for line in block.group(1).splitlines() if line]
+
+
     return overlay((), base=f"examples/{name}")
 
 
