@@ -475,7 +475,9 @@ absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
       return absl::OkStatus();
     }
     case v1::RunEvent::kCommunication: {
-      tools_.planner->RecordCommunication(devices(), event.communication());
+      const std::string left_out =
+          tools_.planner->RecordCommunication(devices(), event.communication());
+      if (!left_out.empty()) observer_->OnMessage(job_id, DetailMessage(left_out));
       return absl::OkStatus();
     }
     case v1::RunEvent::kOperatorTimes: {

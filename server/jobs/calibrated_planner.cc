@@ -3,8 +3,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <set>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "ops/cpu/register_all.h"
 #include "ops/kernel/kernel.h"
@@ -30,6 +32,21 @@ std::shared_ptr<const CommunicationModel> CommunicationModelOf(
   absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(found->second);
   if (!model.ok()) return nullptr;
   return std::make_shared<const CommunicationModel>(*std::move(model));
+}
+
+// What the ranks of `devices` had no time to measure (worker/collective/measure_communication.h).
+std::string DescribeUnmeasured(const v1::CommunicationProfile& profile, size_t devices) {
+  std::set<int> kinds;
+  for (const v1::CommunicationProfile::Collective& c : profile.collectives()) {
+    if (c.ranks() == static_cast<int>(devices)) kinds.insert(c.kind());
+  }
+  constexpr size_t kKinds = v1::CollectiveInstruction::Kind_ARRAYSIZE - 1;  // without UNSPECIFIED
+  if (kinds.size() == kKinds && profile.messages_size() > 0) return "";
+  return absl::StrCat(
+      "the network between the workers is slow: in the time for measuring it there was none for ",
+      profile.messages_size() > 0 ? "" : "messages and ", kKinds - kinds.size(), " of ", kKinds,
+      " kinds of collectives; plans take them from the latency and the bandwidth of the "
+      "connections");
 }
 
 double MonotonicSeconds() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
@@ -108,16 +125,19 @@ std::shared_ptr<const CommunicationModel> CalibratedPlanner::Communication(
   return CommunicationModelOf(communication_, devices);
 }
 
-void CalibratedPlanner::RecordCommunication(const std::vector<v1::Device>& devices,
-                                            const v1::CommunicationProfile& profile) {
+std::string CalibratedPlanner::RecordCommunication(const std::vector<v1::Device>& devices,
+                                                   const v1::CommunicationProfile& profile) {
   absl::StatusOr<CommunicationModel> model = CommunicationModel::Create(profile);
   if (!model.ok()) {
     spdlog::warn("what workers measured of messages is dropped: {}", model.status().ToString());
-    return;
+    return "";
   }
-  absl::MutexLock lock(&communication_mutex_);
-  communication_[CommunicationKey(devices)] = profile;
-  SaveCommunication();
+  {
+    absl::MutexLock lock(&communication_mutex_);
+    communication_[CommunicationKey(devices)] = profile;
+    SaveCommunication();
+  }
+  return DescribeUnmeasured(profile, devices.size());
 }
 
 void CalibratedPlanner::ForgetCommunication(const std::vector<v1::Device>& devices) {

@@ -66,9 +66,10 @@ class CalibratedPlanner {
   // Returns the cost model of messages and collectives that ranks on these devices have measured,
   // or null if they have not.
   std::shared_ptr<const CommunicationModel> Communication(const std::vector<v1::Device>& devices);
-  // Stores a measured profile. An implausible one is logged and dropped.
-  void RecordCommunication(const std::vector<v1::Device>& devices,
-                           const v1::CommunicationProfile& profile);
+  // Stores a measured profile. An implausible one is logged and dropped. Returns what there was no
+  // time to measure, for the job's log; empty: nothing.
+  std::string RecordCommunication(const std::vector<v1::Device>& devices,
+                                  const v1::CommunicationProfile& profile);
   // A finished run; vectors are by rank.
   struct Run {
     const Graph* graph = nullptr;  // bound

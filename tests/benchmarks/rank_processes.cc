@@ -133,7 +133,7 @@ absl::StatusOr<Json> Train(const Json& task, int rank, Communicator* communicato
 absl::StatusOr<Json> MeasureLinks(Communicator* communicator) {
   std::unique_ptr<Device> device = NewCpuDevice({1, 0});
   absl::StatusOr<v1::CommunicationProfile> profile =
-      MeasureCommunication(*communicator, *device, {});
+      MeasureCommunication(*communicator, *device, {.budget = absl::Minutes(1)});
   if (!profile.ok()) return profile.status();
   return Json{{"profile", absl::Base64Escape(profile->SerializeAsString())}};
 }

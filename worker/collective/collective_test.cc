@@ -289,51 +289,56 @@ TEST_P(CollectiveTest, AllRanksGetTheSameCommunicationProfile) {
   EXPECT_EQ(said[0], said[2]);
 }
 
-// Every message and collective takes a while.
+// Every message and collective takes a while, and each of its bytes.
 class Slow : public Communicator {
  public:
-  explicit Slow(Communicator& fast) : fast_(fast) {}
+  explicit Slow(Communicator& fast, double latency = 8e-3, double bandwidth = 1e12)
+      : fast_(fast), latency_(latency), bandwidth_(bandwidth) {}
   int calls = 0;
+  double seconds = 0;
 
   int rank() const override { return fast_.rank(); }
   int size() const override { return fast_.size(); }
   absl::Status Send(const void* data, int64_t bytes, int peer, uint64_t tag) override {
-    return Wait(fast_.Send(data, bytes, peer, tag));
+    return Wait(fast_.Send(data, bytes, peer, tag), bytes);
   }
   absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag) override {
-    return Wait(fast_.Receive(data, bytes, peer, tag));
+    return Wait(fast_.Receive(data, bytes, peer, tag), 0);
   }
   absl::Status AllReduce(DType dtype, const void* input, void* output, int64_t count,
                          const Group& group, uint64_t tag) override {
-    return Wait(fast_.AllReduce(dtype, input, output, count, group, tag));
+    return Wait(fast_.AllReduce(dtype, input, output, count, group, tag), 4 * count);
   }
   absl::Status AllGather(const void* input, void* output, int64_t bytes, const Group& group,
                          uint64_t tag) override {
-    return Wait(fast_.AllGather(input, output, bytes, group, tag));
+    return Wait(fast_.AllGather(input, output, bytes, group, tag), bytes);
   }
   absl::Status ReduceScatter(DType dtype, const void* input, void* output, int64_t count,
                              const Group& group, uint64_t tag) override {
-    return Wait(fast_.ReduceScatter(dtype, input, output, count, group, tag));
+    return Wait(fast_.ReduceScatter(dtype, input, output, count, group, tag), 4 * count);
   }
   absl::Status AllToAll(const void* input, void* output, int64_t bytes, const Group& group,
                         uint64_t tag) override {
-    return Wait(fast_.AllToAll(input, output, bytes, group, tag));
+    return Wait(fast_.AllToAll(input, output, bytes, group, tag), bytes);
   }
   absl::Status Broadcast(const void* input, void* output, int64_t bytes, const Group& group,
                          uint64_t tag) override {
-    return Wait(fast_.Broadcast(input, output, bytes, group, tag));
+    return Wait(fast_.Broadcast(input, output, bytes, group, tag), bytes);
   }
   absl::Status Flush() override { return fast_.Flush(); }
   void Abort(const std::string& reason) override { fast_.Abort(reason); }
 
  private:
-  absl::Status Wait(const absl::Status& status) {
+  absl::Status Wait(const absl::Status& status, int64_t bytes) {
     ++calls;
-    absl::SleepFor(absl::Milliseconds(8));
+    const double wait = latency_ + static_cast<double>(bytes) / bandwidth_;
+    seconds += wait;
+    absl::SleepFor(absl::Seconds(wait));
     return status;
   }
 
   Communicator& fast_;
+  const double latency_, bandwidth_;
 };
 
 // The first job on such a network must not spend minutes with it.
@@ -343,11 +348,35 @@ TEST(MeasureCommunication, ASlowNetworkIsMeasuredByFewMessages) {
     std::unique_ptr<Device> device = NewCpuDevice({1, 0});
     const auto profile = MeasureCommunication(slow, *device, {});
     ASSERT_TRUE(profile.ok()) << profile.status();
-    EXPECT_EQ(profile->messages_size(), 2);
+    EXPECT_EQ(profile->messages_size(), 4);
     EXPECT_EQ(profile->collectives_size(), 5 * 2);
     EXPECT_LT(slow.calls, 100);
     for (const auto& collective : profile->collectives()) EXPECT_GT(collective.seconds(), 7e-3);
   });
+}
+
+// 4 MiB would take a second each way, and each of 15 collectives as long.
+TEST(MeasureCommunication, WhatTakesTooLongIsLeftOut) {
+  std::vector<std::string> said(3);
+  RunRanks(Kind::kInProcess, 3, absl::Seconds(20), [&](Communicator& fast) {
+    Slow slow(fast, 1e-4, 4e6);
+    std::unique_ptr<Device> device = NewCpuDevice({1, 0});
+    const MeasureCommunicationOptions options;
+    const auto profile = MeasureCommunication(slow, *device, options);
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    said[fast.rank()] = profile->SerializeAsString();
+    // It ends with what had been begun.
+    EXPECT_LT(slow.seconds, absl::ToDoubleSeconds(options.budget) + 1);
+    ASSERT_GE(profile->messages_size(), 2);
+    EXPECT_LT(profile->messages().rbegin()->bytes(), 4 << 20);
+    // No curve of one point, which would be taken for proportional.
+    std::map<std::pair<int, int>, int> sizes;
+    for (const auto& c : profile->collectives()) ++sizes[{c.kind(), c.ranks()}];
+    EXPECT_FALSE(sizes.empty());
+    for (const auto& [group, count] : sizes) EXPECT_GE(count, 2) << group.first << group.second;
+  });
+  EXPECT_EQ(said[0], said[1]);
+  EXPECT_EQ(said[0], said[2]);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CollectiveTest,

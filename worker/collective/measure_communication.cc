@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -25,12 +28,14 @@ constexpr Kind kKinds[] = {
     v1::CollectiveInstruction::BROADCAST};
 constexpr int kMaxRanksAtAllSizes = 4;
 constexpr int kRepeats = 6;
-// On a network on which meeting takes longer than this, single messages of two sizes say enough,
-// and hundreds would take minutes.
+// On a network on which meeting takes longer than this, single messages say enough, and hundreds
+// would take minutes.
 constexpr double kSlowSeconds = 5e-3;
 constexpr int kMeetings = 3;
 constexpr int64_t kWorkBytes = 256 << 10;  // fits into a core's cache
 constexpr int kWorkRounds = 12;
+constexpr double kWorkSeconds = 2e-4;       // of kWorkRounds, and of an input of a few MiB, about
+constexpr double kProportional = 32 << 10;  // bytes from which a message's time grows with its size
 
 // One collective of one size over the first `ranks` ranks; without a kind, a message.
 struct Case {
@@ -39,10 +44,18 @@ struct Case {
   int64_t bytes = 0;
 };
 
+// How often one case is measured.
+struct Effort {
+  int repeats = kRepeats;  // of each piece of work and its message
+  int repetitions = 3;     // that count
+  bool warm_up = true;     // one more before them, which allocates buffers
+};
+
+// The messages, in ascending order, then the collectives: those of all ranks first, which matter
+// most if there is no time for all.
 std::vector<Case> CasesOf(const std::vector<int64_t>& sizes, int world) {
-  std::vector<int> groups;
+  std::vector<int> groups = {world};
   for (int n = 2; n < world; n = n < 4 ? n + 1 : 2 * n) groups.push_back(n);
-  groups.push_back(world);
   std::vector<Case> cases;
   for (int64_t bytes : sizes) cases.push_back({.bytes = bytes});
   for (int n : groups) {
@@ -57,6 +70,8 @@ std::vector<Case> CasesOf(const std::vector<int64_t>& sizes, int world) {
   }
   return cases;
 }
+
+bool IsMessage(const Case& c) { return c.kind == v1::CollectiveInstruction::KIND_UNSPECIFIED; }
 
 class Measurement {
  public:
@@ -83,8 +98,8 @@ class Measurement {
     return absl::OkStatus();
   }
 
-  // Whether the network is slow, by the ranks' shortest meeting. Equal on all ranks.
-  absl::StatusOr<bool> IsSlow() {
+  // Seconds of the ranks' shortest meeting. Equal on all ranks.
+  absl::StatusOr<double> MeetingSeconds() {
     Communicator::Group all(static_cast<size_t>(communicator_.size()));
     std::iota(all.begin(), all.end(), 0);
     double shortest = std::numeric_limits<double>::infinity();
@@ -95,14 +110,10 @@ class Measurement {
     }
     const absl::StatusOr<std::vector<double>> of_ranks = Gather({shortest});
     if (!of_ranks.ok()) return of_ranks.status();
-    return *std::max_element(of_ranks->begin(), of_ranks->end()) > kSlowSeconds;
+    return *std::max_element(of_ranks->begin(), of_ranks->end());
   }
 
-  // Of each piece of work and its message; kRepeats at first.
-  void SetRepeats(int repeats) { repeats_ = repeats; }
-  int repeats() const { return repeats_; }
-
-  // Seconds for repeats() pieces of work on the first rank while others wait, and for this rank
+  // Seconds for `repeats` pieces of work on the first rank while others wait, and for this rank
   // with a collective or message after each piece. As in a step, ranks wait only within operations
   // and compute right after them, so that contention between ranks of one host (caches, bandwidth,
   // core time) is included.
@@ -111,28 +122,29 @@ class Measurement {
     double both = 0;
     double send = 0;  // of `both`, within calls of Send
   };
-  absl::StatusOr<Times> Time(const Case& c) {
+  absl::StatusOr<Times> Time(const Case& c, int repeats) {
     Communicator::Group group(c.ranks);
     std::iota(group.begin(), group.end(), 0);
     Times times;
     if (absl::Status s = Meet(group); !s.ok()) return s;
     if (communicator_.rank() == 0) {
-      absl::StatusOr<double> alone = Repeat(c, [] { return absl::OkStatus(); });
+      absl::StatusOr<double> alone = Repeat(c, repeats, [] { return absl::OkStatus(); });
       if (!alone.ok()) return alone.status();
       times.alone = *alone;
     }
     if (absl::Status s = Meet(group); !s.ok()) return s;
-    const bool is_message = c.kind == v1::CollectiveInstruction::KIND_UNSPECIFIED;
-    absl::StatusOr<double> both =
-        is_message ? PingPong(c, &times.send) : Repeat(c, [&] { return Run(c, group); });
+    absl::StatusOr<double> both = IsMessage(c) ? PingPong(c, repeats, &times.send)
+                                               : Repeat(c, repeats, [&] { return Run(c, group); });
     if (!both.ok()) return both.status();
     times.both = *both;
     return times;
   }
 
-  // The maximum, over hosts, of the number of the first `ranks` ranks per core.
-  absl::StatusOr<double> RanksPerCore(int ranks) {
-    if (communicator_.on_device()) return 1.0;
+  // By number of the first ranks: the maximum, over hosts, of their number per core.
+  absl::StatusOr<std::vector<double>> RanksPerCore() {
+    const int world = communicator_.size();
+    std::vector<double> per_core(static_cast<size_t>(world) + 1, 1);
+    if (communicator_.on_device()) return per_core;
     char name[256] = {};
     gethostname(name, sizeof(name) - 1);
     // Exact in a double.
@@ -140,13 +152,14 @@ class Measurement {
     absl::StatusOr<std::vector<double>> hosts =
         Gather({host, static_cast<double>(std::thread::hardware_concurrency())});
     if (!hosts.ok()) return hosts.status();
-    double most = 1;
-    for (int r = 0; r < ranks; ++r) {
-      double alike = 0;
-      for (int other = 0; other < ranks; ++other) alike += (*hosts)[2 * other] == (*hosts)[2 * r];
-      most = std::max(most, alike / std::max(1.0, (*hosts)[2 * r + 1]));
+    for (int ranks = 1; ranks <= world; ++ranks) {
+      for (int r = 0; r < ranks; ++r) {
+        double alike = 0;
+        for (int other = 0; other < ranks; ++other) alike += (*hosts)[2 * other] == (*hosts)[2 * r];
+        per_core[ranks] = std::max(per_core[ranks], alike / std::max(1.0, (*hosts)[2 * r + 1]));
+      }
     }
-    return most;
+    return per_core;
   }
 
   // All-gathers values in rank order.
@@ -174,10 +187,10 @@ class Measurement {
 
  private:
   template <typename Do>
-  absl::StatusOr<double> Repeat(const Case& c, Do what) {
+  absl::StatusOr<double> Repeat(const Case& c, int repeats, Do what) {
     absl::Status s;
     const absl::Time start = absl::Now();
-    for (int i = 0; i < repeats_ && s.ok(); ++i) {
+    for (int i = 0; i < repeats && s.ok(); ++i) {
       // Stands for an operator that produces the input.
       s = Work();
       if (s.ok()) s = Write(input_, c.bytes);
@@ -188,13 +201,13 @@ class Measurement {
     return absl::ToDoubleSeconds(absl::Now() - start);
   }
 
-  // repeats() messages each way: one rank computes while the other waits for its message.
-  absl::StatusOr<double> PingPong(const Case& c, double* sending) {
+  // `repeats` messages each way: one rank computes while the other waits for its message.
+  absl::StatusOr<double> PingPong(const Case& c, int repeats, double* sending) {
     absl::Status s;
     const int me = communicator_.rank();
     const absl::Time start = absl::Now();
     absl::Duration in_send;
-    for (int i = 0; i < 2 * repeats_ && s.ok(); ++i) {
+    for (int i = 0; i < 2 * repeats && s.ok(); ++i) {
       if (i % 2 != me) {
         s = communicator_.Receive(output_, c.bytes, 1 - me, tag_);
         if (s.ok()) s = device_.Synchronize();
@@ -256,7 +269,6 @@ class Measurement {
   Communicator& communicator_;
   Device& device_;
   const uint64_t tag_;
-  int repeats_ = kRepeats;
   std::vector<char> host_;
   std::unique_ptr<DeviceMemory> memory_;
   char* input_ = nullptr;
@@ -267,6 +279,84 @@ class Measurement {
 double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
+}
+
+// Chooses what is measured, and how often, so that all of it ends within the budget. What it
+// decides by is equal on all ranks.
+class Schedule {
+ public:
+  Schedule(double budget, double meeting, int repetitions)
+      : budget_(budget), meeting_(meeting), full_{kRepeats, repetitions, true} {}
+
+  bool slow() const { return meeting_ > kSlowSeconds; }
+
+  // Nothing: there is no time for this case.
+  std::optional<Effort> For(const Case& c) const {
+    const std::optional<double> expected = Expected(c);
+    if (!expected.has_value()) return std::nullopt;
+    const double left = budget_ - elapsed_;
+    const Effort least{1, 1, false};
+    for (const Effort& effort : {full_, Effort{1, full_.repetitions, true}}) {
+      // Later cases are to have time, too.
+      if (!slow() && Seconds(c, effort, *expected) <= left / 4) return effort;
+    }
+    if (Seconds(c, least, *expected) <= left / 2) return least;
+    return std::nullopt;
+  }
+
+  // `seconds`: of one operation of the case; `elapsed`: since the beginning.
+  void Measured(const Case& c, double seconds, double elapsed) {
+    elapsed_ = elapsed;
+    if (IsMessage(c)) messages_[c.bytes] = seconds;
+  }
+
+  int64_t largest_message() const { return messages_.empty() ? 0 : messages_.rbegin()->first; }
+
+ private:
+  // Of one operation, if smaller ones let it be foreseen.
+  std::optional<double> Expected(const Case& c) const {
+    if (!IsMessage(c)) {
+      const auto message = messages_.find(c.bytes);
+      if (message == messages_.end()) return std::nullopt;
+      return message->second * std::max(2, c.ranks - 1);
+    }
+    if (messages_.empty()) return meeting_;
+    const auto& [bytes, seconds] = *messages_.rbegin();
+    const double before = std::max(static_cast<double>(bytes), kProportional);
+    return seconds * std::max(1.0, static_cast<double>(c.bytes) / before);
+  }
+
+  double Seconds(const Case& c, const Effort& effort, double expected) const {
+    const int operations = IsMessage(c) ? 2 : 1;
+    return (effort.repetitions + effort.warm_up) *
+           (2 * meeting_ + effort.repeats * (operations * expected + 2 * kWorkSeconds));
+  }
+
+  const double budget_, meeting_;
+  const Effort full_;
+  double elapsed_ = 0;
+  std::map<int64_t, double> messages_;  // seconds by bytes
+};
+
+// Removes what was measured at one size only, of several: nothing can be foreseen by it, and the
+// planner knows the connections' latency and bandwidth.
+void RemoveSingleSizes(const std::vector<Case>& cases, v1::CommunicationProfile* profile) {
+  const auto planned = [&](Kind kind, int ranks) {
+    return std::count_if(cases.begin(), cases.end(), [&](const Case& c) {
+      return c.kind == kind && (IsMessage(c) || c.ranks == ranks);
+    });
+  };
+  if (profile->messages_size() == 1 && planned(v1::CollectiveInstruction::KIND_UNSPECIFIED, 2) > 1)
+    profile->clear_messages();
+  std::map<std::pair<int, int>, int> sizes;
+  for (const auto& c : profile->collectives()) ++sizes[{c.kind(), c.ranks()}];
+  auto* const collectives = profile->mutable_collectives();
+  collectives->erase(std::remove_if(collectives->begin(), collectives->end(),
+                                    [&](const v1::CommunicationProfile::Collective& c) {
+                                      return sizes[{c.kind(), c.ranks()}] == 1 &&
+                                             planned(static_cast<Kind>(c.kind()), c.ranks()) > 1;
+                                    }),
+                     collectives->end());
 }
 
 }  // namespace
@@ -283,73 +373,76 @@ absl::StatusOr<v1::CommunicationProfile> MeasureCommunication(
         " repetitions; accepted: ascending multiples of 4 bytes, 1 to 1000 repetitions"));
   }
   if (world < 2) return profile;
+  const absl::Time begin = absl::Now();
   Measurement measurement(communicator, device, options.tag);
   if (absl::Status s = measurement.Prepare(options.bytes.back()); !s.ok()) return s;
-  const absl::StatusOr<bool> slow = measurement.IsSlow();
-  if (!slow.ok()) return slow.status();
-  if (*slow) measurement.SetRepeats(1);
-  const int repetitions = *slow ? 1 : options.repetitions;
-  const std::vector<Case> cases =
-      CasesOf(*slow && options.bytes.size() > 2
-                  ? std::vector<int64_t>{options.bytes.front(), options.bytes.back()}
-                  : options.bytes,
-              world);
-  std::vector<double> mine;  // by case, by repetition: the fields of Times
+  const absl::StatusOr<double> meeting = measurement.MeetingSeconds();
+  if (!meeting.ok()) return meeting.status();
+  const absl::StatusOr<std::vector<double>> ranks_per_core = measurement.RanksPerCore();
+  if (!ranks_per_core.ok()) return ranks_per_core.status();
+  Schedule schedule(absl::ToDoubleSeconds(options.budget), *meeting, options.repetitions);
+  const std::vector<Case> cases = CasesOf(options.bytes, world);
   for (const Case& c : cases) {
-    for (int i = 0; i <= repetitions; ++i) {
+    const bool is_message = IsMessage(c);
+    // The least and the greatest size say enough of a slow network.
+    const bool between = c.bytes != options.bytes.front() && c.bytes != schedule.largest_message();
+    if (schedule.slow() && !is_message && between) continue;
+    const std::optional<Effort> effort = schedule.For(c);
+    if (!effort.has_value()) continue;
+    std::vector<double> mine;  // by repetition: the fields of Times
+    for (int i = effort->warm_up ? -1 : 0; i < effort->repetitions; ++i) {
       Measurement::Times times;
       if (communicator.rank() < c.ranks) {
-        absl::StatusOr<Measurement::Times> timed = measurement.Time(c);
+        absl::StatusOr<Measurement::Times> timed = measurement.Time(c, effort->repeats);
         if (!timed.ok()) return timed.status();
         times = *timed;
       }
-      // The first repetition allocates buffers.
-      if (i > 0) mine.insert(mine.end(), {times.alone, times.both, times.send});
+      if (i >= 0) mine.insert(mine.end(), {times.alone, times.both, times.send});
     }
-  }
-  absl::StatusOr<std::vector<double>> all = measurement.Gather(mine);
-  if (!all.ok()) return all.status();
-  const auto of = [&](int rank, size_t c, int i) {
-    const double* fields =
-        all->data() + static_cast<size_t>(rank) * mine.size() + 3 * (c * repetitions + i);
-    return Measurement::Times{fields[0], fields[1], fields[2]};
-  };
-  for (size_t c = 0; c < cases.size(); ++c) {
-    const double bytes = static_cast<double>(cases[c].bytes);
-    const bool is_message = cases[c].kind == v1::CollectiveInstruction::KIND_UNSPECIFIED;
-    absl::StatusOr<double> share = measurement.RanksPerCore(cases[c].ranks);
-    if (!share.ok()) return share.status();
+    mine.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
+    absl::StatusOr<std::vector<double>> all = measurement.Gather(mine);
+    if (!all.ok()) return all.status();
+    const auto of = [&](int rank, int i) {
+      const double* fields = all->data() + static_cast<size_t>(rank) * mine.size() + 3 * i;
+      return Measurement::Times{fields[0], fields[1], fields[2]};
+    };
     std::vector<double> added, sending;
-    for (int i = 0; i < repetitions; ++i) {
+    for (int i = 0; i < effort->repetitions; ++i) {
       // Time of the slowest rank; ranks that share cores share their work evenly.
-      Measurement::Times times = of(0, c, i);
+      Measurement::Times times = of(0, i);
       times.send = 0;
-      for (int r = 0; r < cases[c].ranks; ++r) {
-        times.both = std::max(times.both, of(r, c, i).both);
-        times.send += of(r, c, i).send;
+      for (int r = 0; r < c.ranks; ++r) {
+        times.both = std::max(times.both, of(r, i).both);
+        times.send += of(r, i).send;
       }
       // In ping-pong only one rank computes at a time.
-      const double work = times.alone * (is_message ? 2 : *share);
-      added.push_back((times.both - work) /
-                      (is_message ? 2 * measurement.repeats() : measurement.repeats()));
-      sending.push_back(times.send / (2 * measurement.repeats()));
+      const double work = times.alone * (is_message ? 2 : (*ranks_per_core)[c.ranks]);
+      added.push_back((times.both - work) / (is_message ? 2 * effort->repeats : effort->repeats));
+      sending.push_back(times.send / (2 * effort->repeats));
     }
+    double elapsed = 0;
+    for (int r = 0; r < world; ++r) {
+      elapsed = std::max(elapsed, (*all)[(static_cast<size_t>(r) + 1) * mine.size() - 1]);
+    }
+    const double seconds = std::max(1e-9, Median(added));
+    schedule.Measured(c, seconds, elapsed);
     if (is_message) {
       // 0 marks transfers between devices, in which both ranks take part throughout; others are at
       // least 1 ns.
       const double send = communicator.on_device() ? 0 : std::max(1e-9, Median(sending));
       v1::CommunicationProfile::Message* message = profile.add_messages();
-      message->set_bytes(bytes);
+      message->set_bytes(static_cast<double>(c.bytes));
       message->set_send_seconds(send);
       message->set_receive_seconds(std::max(1e-9, Median(added) - send));
       continue;
     }
     v1::CommunicationProfile::Collective* collective = profile.add_collectives();
-    collective->set_kind(cases[c].kind);
-    collective->set_ranks(cases[c].ranks);
-    collective->set_bytes(bytes);
-    collective->set_seconds(std::max(1e-9, Median(added)));
+    collective->set_kind(c.kind);
+    collective->set_ranks(c.ranks);
+    collective->set_bytes(static_cast<double>(c.bytes));
+    collective->set_seconds(seconds);
   }
+  RemoveSingleSizes(cases, &profile);
   return profile;
 }
 
