@@ -12,15 +12,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <optional>
 #include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/net/authenticated_channel.h"
 #include "base/net/listen_error.h"
-#include "base/sha256.h"
 #include "base/steady_clock.h"
 #include "base/version.h"
 #include "grpc_health/health.pb.h"
@@ -28,6 +29,7 @@
 #include "server/access/access_control.h"
 #include "server/access/identify.h"
 #include "server/access/token_store.h"
+#include "server/artifacts/artifact_objects.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
 #include "server/jobs/check_joining_worker.h"
@@ -37,6 +39,7 @@
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
+#include "server/object_store.h"
 #include "server/services/access_service.h"
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
@@ -49,13 +52,14 @@
 #include "storage/data_folder_names.h"
 #include "storage/dataset_roots.h"
 #include "storage/folder_checkpoint_store.h"
-#include "storage/s3_checkpoint_store.h"
 
 namespace espalier {
 namespace {
 
 // CoordinatorOptions::checkpoint_store.
 constexpr char kStreamedStore[] = "coordinator";
+// The job store's blob with the URL of the store that has the checkpoints.
+constexpr char kCheckpointStoreBlob[] = "checkpoint-objects/store";
 constexpr absl::Duration kLeaseTick = absl::Milliseconds(200);
 constexpr absl::Duration kDrain = absl::Seconds(2);
 constexpr absl::Duration kFolderTick = absl::Seconds(1);
@@ -154,6 +158,8 @@ struct Coordinator::Parts {
   std::unique_ptr<CheckpointStore> object_store;  // null: checkpoints are in job_folder
   CheckpointStore* checkpoints = nullptr;
   std::unique_ptr<JobStore> store;
+  std::unique_ptr<CheckpointStore> artifact_store;  // null: artifacts are in the data folder
+  std::unique_ptr<ArtifactObjects> artifact_objects;
   std::unique_ptr<ArtifactStore> artifacts;
   std::unique_ptr<WorkerRegistry> workers;
   Rendezvous rendezvous;
@@ -182,8 +188,10 @@ struct Coordinator::Parts {
   std::string root;  // the data folder
 
   absl::Status Build();
-  absl::Status OpenCheckpointStore(const std::string& data_dir_id);
-  absl::Status OpenStore(const std::string& data_dir_id);
+  // `identity`: of the jobs.
+  absl::Status OpenCheckpointStore(const std::string& identity);
+  absl::Status OpenArtifacts(const std::string& identity);
+  absl::Status OpenStore(std::string* identity);
   absl::Status BuildAccess();
   void FillStatus(const Caller& caller, v1::ClusterStatusReply* reply);
   void AddResources();
@@ -222,11 +230,9 @@ absl::Status Coordinator::Parts::Build() {
   RegisterAllOperators(operators);
   absl::StatusOr<DataDir> data_dir = IdentifyDataDir(*files, root);
   if (!data_dir.ok()) return data_dir.status();
-  if (absl::Status s = OpenStore(data_dir->id); !s.ok()) return s;
-  absl::StatusOr<std::unique_ptr<ArtifactStore>> kept =
-      ArtifactStore::Open(JoinPath(root, "artifacts"), files, store.get(), clock);
-  if (!kept.ok()) return kept.status();
-  artifacts = *std::move(kept);
+  std::string identity = data_dir->id;
+  if (absl::Status s = OpenStore(&identity); !s.ok()) return s;
+  if (absl::Status s = OpenArtifacts(identity); !s.ok()) return s;
   artifacts->AddUser(
       [this] { return jobs != nullptr ? jobs->ArtifactsInUse() : std::vector<ArtifactUse>(); });
   workers = std::make_unique<WorkerRegistry>(
@@ -245,7 +251,7 @@ absl::Status Coordinator::Parts::Build() {
   uploads = std::make_unique<Uploads>(&*data_folder, clock);
   job_folder.emplace(*files, JoinPath(root, kCheckpointsFolder));
   checkpoints = &*job_folder;
-  if (absl::Status s = OpenCheckpointStore(data_dir->id); !s.ok()) return s;
+  if (absl::Status s = OpenCheckpointStore(identity); !s.ok()) return s;
   const WorkerDialer dial = GrpcWorkerDialer(options.message_limit_bytes, options.tls);
   plans = std::make_unique<PlannerRequestHandler>(&operators, planner.get(), artifacts.get(),
                                                   workers.get(), store.get(), dial);
@@ -262,6 +268,7 @@ absl::Status Coordinator::Parts::Build() {
   tools.dataset_roots = dataset_roots.get();
   JobRunnerOptions runner;
   runner.input_folder = job_folder->root();
+  runner.keeps_pushed_examples = options.keeps_pushed_examples;
   runner.policy.max_attempts_without_progress = options.max_attempts_without_progress;
   runner.recovery_grace_period = options.recovery_grace_period;
   runner.grow_after = options.grow_after;
@@ -319,10 +326,9 @@ absl::Status Coordinator::Parts::Build() {
   return absl::OkStatus();
 }
 
-absl::Status Coordinator::Parts::OpenStore(const std::string& data_dir_id) {
+absl::Status Coordinator::Parts::OpenStore(std::string* identity) {
   if (options.open_store) {
-    absl::StatusOr<std::unique_ptr<JobStore>> opened =
-        options.open_store(*files, root, data_dir_id);
+    absl::StatusOr<std::unique_ptr<JobStore>> opened = options.open_store(*files, root, identity);
     if (!opened.ok()) return opened.status();
     store = *std::move(opened);
     return absl::OkStatus();
@@ -366,23 +372,36 @@ absl::Status Coordinator::Parts::BuildAccess() {
   return absl::OkStatus();
 }
 
-absl::Status Coordinator::Parts::OpenCheckpointStore(const std::string& data_dir_id) {
+absl::Status Coordinator::Parts::OpenArtifacts(const std::string& identity) {
+  const std::string url(absl::StripSuffix(options.artifact_store, "/"));
+  if (!url.empty()) {
+    const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+    absl::StatusOr<std::unique_ptr<CheckpointStore>> opened = OpenObjectStore(
+        {"artifact-store", url, identity, kArtifactStoreBlob}, store.get(), cancelled);
+    if (!opened.ok()) return opened.status();
+    artifact_store = *std::move(opened);
+    artifact_objects =
+        std::make_unique<ArtifactObjects>(artifact_store.get(), url, files, store.get(), cancelled);
+  }
+  absl::StatusOr<std::unique_ptr<ArtifactStore>> kept = ArtifactStore::Open(
+      JoinPath(root, "artifacts"), files, store.get(), clock, {}, artifact_objects.get());
+  if (!kept.ok()) return kept.status();
+  artifacts = *std::move(kept);
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::Parts::OpenCheckpointStore(const std::string& identity) {
   const std::string& store = options.checkpoint_store;
   if (store == "auto" || store == kStreamedStore) return absl::OkStatus();
   if (!absl::StartsWith(store, "s3://")) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--checkpoint-store is '", store, "'; accepted: auto, coordinator, s3://BUCKET[/PREFIX]"));
   }
-  absl::StatusOr<std::unique_ptr<s3::S3CheckpointStore>> opened =
-      s3::S3CheckpointStore::Create(store);
-  absl::Status status = opened.status();
-  if (status.ok()) status = (*opened)->Check();
-  // A hash: who sees the bucket need not see the folder.
-  if (status.ok()) status = (*opened)->Claim(Sha256Hex(data_dir_id));
-  if (!status.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("--checkpoint-store=", store, ": ", std::string(status.message())));
-  }
+  // Where several coordinators have nothing else in common, one must not look elsewhere.
+  const char* const record = options.artifact_store.empty() ? "" : kCheckpointStoreBlob;
+  absl::StatusOr<std::unique_ptr<CheckpointStore>> opened =
+      OpenObjectStore({"checkpoint-store", store, identity, record}, this->store.get());
+  if (!opened.ok()) return opened.status();
   object_store = *std::move(opened);
   checkpoints = object_store.get();
   return absl::OkStatus();
@@ -567,9 +586,12 @@ void Coordinator::Stop() {
   if (parts.upkeep.joinable()) parts.upkeep.join();
   parts.rendezvous.EndAll();
   Drain();
+  if (parts.artifact_objects != nullptr) parts.artifact_objects->EndDownloads();
   // First, while their workers can still reach the services.
   parts.sessions->Stop();
   parts.jobs->Stop();
+  // Not earlier: a job whose model was not stored for another reason would fail.
+  if (parts.artifact_objects != nullptr) parts.artifact_objects->Stop();
   if (parts.server != nullptr) {
     parts.server->Shutdown(absl::ToChronoTime(absl::Now() + kDrain));
     parts.server->Wait();

@@ -52,10 +52,10 @@ struct CoordinatorOptions {
   std::string data_dir;
   // Folders of this host whose files clients may name as datasets; see DatasetRoots.
   std::vector<std::string> dataset_roots;
-  // Opens the store with the jobs of a data folder, of which `id` is that of kDataDirIdFile. Null:
-  // SQLite in the folder.
+  // Opens the store with the jobs of a data folder. *id is that of kDataDirIdFile, and becomes that
+  // of the jobs, by which object stores are marked as theirs. Null: SQLite in the folder.
   std::function<absl::StatusOr<std::unique_ptr<JobStore>>(
-      FileSystem& files, const std::string& data_dir, const std::string& id)>
+      FileSystem& files, const std::string& data_dir, std::string* id)>
       open_store;
   // Returns Unavailable once another coordinator may lead; asked before each call. Null: this one
   // always does.
@@ -64,6 +64,11 @@ struct CoordinatorOptions {
   // themselves, the others through the coordinator. "coordinator": the same, but all go through the
   // coordinator. "s3://bucket[/prefix]": there.
   std::string checkpoint_store = "auto";
+  // "s3://bucket[/prefix]": where artifacts are; those in data_dir are then copies. Empty: in
+  // data_dir.
+  std::string artifact_store;
+  // False: data_dir is lost with this coordinator, so jobs with pushed examples are refused.
+  bool keeps_pushed_examples = true;
   // Keys and certificates: never opened as a dataset, nor is anything in data_dir.
   std::vector<std::string> private_files;
   std::string listen = "127.0.0.1:0";

@@ -83,6 +83,23 @@ class StreamTest : public CoordinatorFixture {
   }
 };
 
+// They would be lost with the coordinator that leads.
+TEST_F(StreamTest, AJobIsRefusedWhereItsExamplesDoNotLast) {
+  const std::string address = coordinator_->grpc_address();
+  coordinator_.reset();
+  CoordinatorOptions options;
+  options.keeps_pushed_examples = false;
+  StartCoordinator(address, options);
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  v1::SubmitReply reply;
+  const grpc::Status refused = training_->Submit(&context, Streamed(), &reply);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(refused.error_message(), HasSubstr("upload the examples as a dataset"));
+  AddWorker();
+  EXPECT_EQ(WaitForEnd(Submit(Submission())).job().state(), v1::SUCCEEDED);
+}
+
 TEST_F(StreamTest, TrainsWhatHasComeAndWaitsForMore) {
   AddWorker();
   AddWorker();

@@ -77,6 +77,7 @@ CoordinatorOptions ForCoordinator(const DaemonOptions& options,
   CoordinatorOptions out;
   out.data_dir = options.data_dir;
   out.checkpoint_store = options.checkpoint_store;
+  out.artifact_store = options.artifact_store;
   out.dataset_roots = options.dataset_roots;
   out.private_files = {options.api_key_file,   options.tls.certificate, options.tls.key,
                        options.tls.ca,         options.tls.client_ca,   options.serving_swap_dir,

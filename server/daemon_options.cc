@@ -2,11 +2,13 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/net/own_address.h"
 #include "server/http/gateway/origin_policy.h"
+#include "storage/s3/endpoint.h"
 
 namespace espalier {
 namespace {
@@ -55,6 +57,31 @@ absl::Status CheckTls(const DaemonOptions& options) {
   return absl::OkStatus();
 }
 
+// Also for a coordinator that stands by: what cannot work is not to be found out when it must lead.
+absl::Status CheckStores(const DaemonOptions& options) {
+  if (options.artifact_store.empty()) return absl::OkStatus();
+  if (const auto url = s3::ParseS3Url(options.artifact_store); !url.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--artifact-store is '", options.artifact_store,
+                     "'; accepted: s3://BUCKET[/PREFIX]: ", std::string(url.status().message())));
+  }
+  if (options.job_store.address.endpoints.empty()) return absl::OkStatus();
+  if (!absl::StartsWith(options.checkpoint_store, s3::kScheme)) {
+    return absl::InvalidArgumentError(
+        "--artifact-store with --job-store=etcd:// is for coordinators that share no folder, so "
+        "checkpoints must not be in one either: give --checkpoint-store=s3://BUCKET[/PREFIX] (the "
+        "same will do)");
+  }
+  if (options.automatic_tls) {
+    return absl::InvalidArgumentError(
+        "--tls=auto keeps its CA in --data-dir, which coordinators with --artifact-store and "
+        "--job-store=etcd:// do not share, so workers and clients of one would not trust another: "
+        "give --tls-cert, --tls-key, --tls-ca and --api-key-file, or share the folder and leave "
+        "out --artifact-store");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLimits(const GrpcLimits& limits) {
   if (!(limits.idle >= absl::Milliseconds(100))) {
     return absl::InvalidArgumentError("--grpc-idle-seconds: at least 0.1");
@@ -83,6 +110,7 @@ absl::Status CheckDaemonOptions(const DaemonOptions& options) {
   }
   if (status.ok()) status = CheckTls(options);
   if (status.ok()) status = CheckSharedStoreOptions(options.job_store);
+  if (status.ok()) status = CheckStores(options);
   if (!status.ok()) return status;
   status = OriginPolicy::CheckAllowed(options.http_allowed_origins);
   if (!status.ok()) return status;

@@ -19,6 +19,7 @@ struct DaemonOptions {
   std::vector<std::string> http_allowed_origins;  // see OriginPolicy
   std::string data_dir = "espalier-data";
   std::string checkpoint_store = "auto";   // see CoordinatorOptions
+  std::string artifact_store;              // see CoordinatorOptions
   std::vector<std::string> dataset_roots;  // folders whose files clients may name as datasets
   std::string ready_file;  // gets the addresses as JSON once requests are served; empty: none
 

@@ -13,6 +13,7 @@
 #include "base/net/api_keys.h"
 #include "base/net/credential_watch.h"
 #include "base/net/own_address.h"
+#include "server/object_store.h"
 #include "server/standby/standby_server.h"
 
 namespace espalier {
@@ -75,6 +76,12 @@ absl::StatusOr<std::unique_ptr<SharedStore>> WaitToLead(DaemonOptions* options,
                                                         const DaemonCredentials& credentials,
                                                         const sigset_t& signals) {
   if (options->job_store.address.endpoints.empty()) return std::unique_ptr<SharedStore>();
+  if (!options->artifact_store.empty()) {
+    for (const auto& [flag, url] : {std::pair("artifact-store", options->artifact_store),
+                                    std::pair("checkpoint-store", options->checkpoint_store)}) {
+      if (absl::Status s = CheckObjectStore(flag, url); !s.ok()) return s;
+    }
+  }
   // --advertise may name all coordinators.
   const bool own = !options->advertise.empty() && options->advertise.find(',') == std::string::npos;
   const std::string candidate = own ? options->advertise : ReachableAddress(options->listen);
@@ -120,8 +127,13 @@ absl::StatusOr<std::unique_ptr<SharedStore>> WaitToLead(DaemonOptions* options,
 
 void UseStore(SharedStore* store, CoordinatorOptions* options) {
   if (store == nullptr) return;
-  options->open_store = [store](FileSystem& files, const std::string& data_dir,
-                                const std::string& id) { return store->Open(files, data_dir, id); };
+  const DataFolders folders =
+      options->artifact_store.empty() ? DataFolders::kShared : DataFolders::kOwn;
+  options->keeps_pushed_examples = folders == DataFolders::kShared;
+  options->open_store = [store, folders](FileSystem& files, const std::string& data_dir,
+                                         std::string* id) {
+    return store->Open(files, data_dir, folders, id);
+  };
   options->leads = [store] { return store->CheckLeads(); };
 }
 

@@ -30,6 +30,12 @@ ABSL_FLAG(
     "through this process; s3://BUCKET[/PREFIX], which all workers reach with AWS credentials of "
     "their own (AWS_ENDPOINT_URL_S3 names another server)");
 ABSL_FLAG(
+    std::string, artifact_store, "",
+    "where models, datasets and ONNX files are kept: s3://BUCKET[/PREFIX], which may be that of "
+    "--checkpoint-store; --data-dir then has copies of what was used. With etcd, and "
+    "--checkpoint-store in S3, too, each coordinator has a --data-dir of its own. Empty: in "
+    "--data-dir");
+ABSL_FLAG(
     std::vector<std::string>, dataset_root, {},
     "folders, separated by commas, whose files clients may name as datasets by their paths "
     "(train --no-upload), and s3://bucket/prefix, whose objects they may name, read with this "
@@ -38,7 +44,7 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, job_store, "sqlite",
           "where jobs are kept: sqlite, in the data folder; or etcd://HOST:PORT[,HOST:PORT...]"
           "[/PREFIX], for several coordinators that stand by for each other: start each with the "
-          "same --job-store and the same, shared, --data-dir");
+          "same --job-store, and the same, shared, --data-dir or the same --artifact-store");
 ABSL_FLAG(double, leader_lease_seconds, 10,
           "with etcd: silence of the leading coordinator after which another one leads");
 ABSL_FLAG(std::string, etcd_ca, "",
@@ -136,6 +142,7 @@ DaemonOptions OptionsOfFlags() {
   options.http_allowed_origins = absl::GetFlag(FLAGS_http_allowed_origins);
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
   options.checkpoint_store = absl::GetFlag(FLAGS_checkpoint_store);
+  options.artifact_store = absl::GetFlag(FLAGS_artifact_store);
   options.dataset_roots = absl::GetFlag(FLAGS_dataset_root);
   options.ready_file = absl::GetFlag(FLAGS_ready_file);
   options.local_workers = absl::GetFlag(FLAGS_local_workers);

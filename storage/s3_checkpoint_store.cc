@@ -14,6 +14,7 @@ namespace {
 
 constexpr char kProbe[] = ".espalier-probe-", kOwner[] = ".espalier-owner";
 constexpr int kTries = 3;
+constexpr int64_t kMaxOwnerBytes = 1024;
 
 bool IsAtOrBeneath(absl::string_view key, absl::string_view name) {
   return absl::ConsumePrefix(&key, name) && (key.empty() || key[0] == '/');
@@ -62,7 +63,7 @@ absl::Status S3CheckpointStore::Check() {
         absl::StrCat("the server of s3://", client_->bucket(),
                      " ignores If-None-Match, so two writers could replace each other's "
                      "checkpoints; use a server that knows it (AWS, MinIO since 2024, Ceph since "
-                     "Squid), or another --checkpoint-store"));
+                     "Squid), or no object store"));
   }
   if (!absl::IsAlreadyExists(second)) return second;
   checked_ = true;
@@ -75,10 +76,21 @@ absl::Status S3CheckpointStore::Claim(const std::string& owner) {
   if (!absl::IsAlreadyExists(put)) return put;
   const std::string url = S3Url{client_->bucket(), key}.ToString();
   return absl::FailedPreconditionError(absl::StrCat(
-      "this prefix has the checkpoints of a coordinator with another data folder, whose jobs have "
-      "the same names: give each a prefix of its own; only if the other one is gone for good, "
+      "this prefix is that of a coordinator with another data folder or --job-store, whose jobs "
+      "have the same names: give each a prefix of its own; only if the other one is gone for good, "
       "remove what is below the prefix, with ",
       url));
+}
+
+absl::StatusOr<std::string> S3CheckpointStore::Owner() {
+  const absl::StatusOr<std::unique_ptr<S3File>> file = S3File::Open(client_, root_ + kOwner);
+  if (absl::IsNotFound(file.status())) return std::string();
+  if (!file.ok()) return file.status();
+  return ReadWhole(**file, kMaxOwnerBytes);
+}
+
+std::string S3CheckpointStore::url() const {
+  return S3Url{client_->bucket(), std::string(absl::StripSuffix(root_, "/"))}.ToString();
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointStore::Upload>> S3CheckpointStore::Put(

@@ -1,4 +1,4 @@
-// Checkpoints in a bucket of S3 or of a server that speaks its protocol.
+// Checkpoints, and artifacts, in a bucket of S3 or of a server that speaks its protocol.
 #pragma once
 
 #include <atomic>
@@ -32,9 +32,13 @@ class S3CheckpointStore : public CheckpointStore {
   // objects when it is asked to (If-None-Match): without that a manifest could be replaced. Sends
   // nothing once it has succeeded. PutIfAbsent does it, too.
   absl::Status Check();
-  // Marks the prefix, for good, as the checkpoints of `owner`, a short text. FailedPrecondition,
+  // Marks the prefix, for good, as that of `owner`, a short text. FailedPrecondition,
   // with the remedy, if it is another's: each of the two would delete what the other keeps.
   absl::Status Claim(const std::string& owner);
+  // Whose it is; empty: nobody's.
+  absl::StatusOr<std::string> Owner();
+  // "s3://bucket/prefix"
+  std::string url() const;
 
   absl::StatusOr<std::unique_ptr<Upload>> Put(const std::string& name) override;
   absl::Status PutIfAbsent(const std::string& name, const std::string& content) override;

@@ -22,8 +22,7 @@ S3Upload::~S3Upload() {
   // Once: who gave it up must not wait for a store that does not answer.
   if (absl::Status s = client_->AbortUploadOnce(upload_); !s.ok()) {
     spdlog::warn(
-        "the parts of an upload that was given up remain until its job's checkpoints are "
-        "removed: {}",
+        "the parts of an upload that was given up remain until what it belongs to is removed: {}",
         std::string(s.message()));
   }
 }
@@ -44,8 +43,7 @@ absl::Status S3Upload::SendPart() {
   if (parts_ == kMostParts) {
     status_ = absl::ResourceExhaustedError(absl::StrCat(
         S3Url{client_->bucket(), key_}.ToString(), " would have more than ", kMostParts,
-        " parts (290 GB); train on more workers, so that each "
-        "writes less"));
+        " parts (290 GB); of a checkpoint: train on more workers, so that each writes less"));
     return status_;
   }
   if (!begun_) {

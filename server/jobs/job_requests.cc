@@ -131,6 +131,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const Caller& c
         !s.ok()) {
       return s;
     }
+    if (absl::Status s = CheckStream(spec); !s.ok()) return s;
     absl::StatusOr<PreparedJob> prepared =
         PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
     if (!prepared.ok()) return prepared.status();
@@ -245,6 +246,7 @@ std::vector<ArtifactUse> JobRunner::ArtifactsInUse() const {
 }
 
 absl::Status JobRunner::DryRun(const v1::DryRunRequest& request, v1::DryRunReply* reply) {
+  if (absl::Status s = CheckStream(request.spec()); !s.ok()) return s;
   espalier::DryRun(tools_, request.spec(), reply);
   ReturnFreeMemory();
   return absl::OkStatus();

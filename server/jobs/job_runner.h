@@ -39,6 +39,8 @@ namespace espalier {
 
 struct JobRunnerOptions {
   std::string input_folder;  // kCheckpointsFolder in the data folder, absolute
+  // False: input_folder is lost with this coordinator, so jobs with a STREAM are refused.
+  bool keeps_pushed_examples = true;
   JobPolicy policy;
   absl::Duration recovery_grace_period = absl::Seconds(10);  // see CoordinatorOptions
   // An attempt runs at least this long before it is given up for one on more workers.
@@ -198,6 +200,8 @@ class JobRunner : public AttemptObserver {
   absl::Status LoadValidations(Job* job) const;
   // Of a job whose dataset is a STREAM.
   void OpenStream(Job* job) const;
+  // FailedPrecondition if the examples of a STREAM would not last.
+  absl::Status CheckStream(const v1::TrainingSpec& spec) const;
   absl::StatusOr<std::shared_ptr<ExampleStream>> StreamOf(const std::string& job_id) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A job that is about to start.

@@ -34,6 +34,17 @@ void JobRunner::OpenStream(Job* job) const {
   }
 }
 
+absl::Status JobRunner::CheckStream(const v1::TrainingSpec& spec) const {
+  if (options_.keeps_pushed_examples || spec.dataset().format() != v1::Dataset::STREAM) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      "spec.dataset.format: STREAM: examples that a client pushes are kept in the coordinator's "
+      "data folder, and the coordinators of this cluster do not share one (--artifact-store), so "
+      "none could go on with the job of another: upload the examples as a dataset, or name one in "
+      "s3:// (--dataset-root)");
+}
+
 absl::StatusOr<std::shared_ptr<ExampleStream>> JobRunner::StreamOf(
     const std::string& job_id) const {
   if (stopping_) return absl::UnavailableError("the coordinator is going down; push again");

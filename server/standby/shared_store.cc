@@ -108,7 +108,7 @@ absl::Status SharedStore::CheckLeads() const {
 
 absl::StatusOr<std::unique_ptr<JobStore>> SharedStore::Open(FileSystem& files,
                                                             const std::string& data_dir,
-                                                            const std::string& data_dir_id) {
+                                                            DataFolders folders, std::string* id) {
   const std::optional<ElectionStore::Leader> won = leadership_->election().won();
   if (!won.has_value()) return absl::FailedPreconditionError(Describe());
   const absl::StatusOr<bool> claimed = CheckDataFolder(files, data_dir, address_);
@@ -128,7 +128,13 @@ absl::StatusOr<std::unique_ptr<JobStore>> SharedStore::Open(FileSystem& files,
         "its snapshot; to begin without these jobs remove the file ",
         JoinPath(data_dir, kStoreFile)));
   }
-  if (absl::Status s = (*opened)->BindDataFolder(data_dir_id); !s.ok()) return s;
+  if (folders == DataFolders::kShared) {
+    if (absl::Status s = (*opened)->BindDataFolder(*id); !s.ok()) return s;
+  } else {
+    absl::StatusOr<std::string> bound = (*opened)->BoundId();
+    if (!bound.ok()) return bound.status();
+    *id = *std::move(bound);
+  }
   // Last: a folder that the store is not bound to stays free for another one.
   if (absl::Status s = ClaimDataFolder(files, data_dir, address_); !s.ok()) return s;
   return std::unique_ptr<JobStore>(*std::move(opened));

@@ -28,6 +28,10 @@ struct SharedStoreOptions {
 // Returns InvalidArgument that names the flag.
 absl::Status CheckSharedStoreOptions(const SharedStoreOptions& options);
 
+// What the coordinators' data folders are: one that all see, or one for each, with what lasts in an
+// object store.
+enum class DataFolders { kShared, kOwn };
+
 class SharedStore {
  public:
   // Stands for election from now on, as the coordinator that others reach at `candidate`. `lost` is
@@ -42,9 +46,10 @@ class SharedStore {
   // "standby; the leader is 10.0.0.1:7070"
   std::string Describe() const { return leadership_->election().Describe(); }
 
-  // Opens the store, once it leads, for the jobs of a data folder with this id.
+  // Opens the store, once it leads. *id is the data folder's; kShared: FailedPrecondition if the
+  // jobs are another folder's; kOwn: becomes that of the jobs, the same for all coordinators.
   absl::StatusOr<std::unique_ptr<JobStore>> Open(FileSystem& files, const std::string& data_dir,
-                                                 const std::string& data_dir_id);
+                                                 DataFolders folders, std::string* id);
   // Lets another coordinator lead at once. Nothing may be written after it.
   void Resign() { leadership_->Resign(); }
 

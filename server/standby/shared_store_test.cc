@@ -95,18 +95,40 @@ class SharedStoreTest : public DataFolderTest {
     }
     etcd_ = std::make_unique<EtcdProcess>(::testing::TempDir() + "/etcd");
   }
-  absl::Status Open(const std::string& id, const std::string& prefix = "/p") {
+  absl::Status Open(std::string id, DataFolders folders = DataFolders::kShared) {
     SharedStoreOptions options;
-    options.address = *ParseJobStore("etcd://" + etcd_->endpoint() + prefix);
+    options.address = *ParseJobStore("etcd://" + etcd_->endpoint() + "/p");
     const auto store = SharedStore::Start(options, "a:1", [](const std::string&) {});
     if (!store.ok()) return store.status();
     while (!(*store)->leads()) absl::SleepFor(absl::Milliseconds(5));
-    return (*store)->Open(*files_, folder_, id).status();
+    const absl::Status opened = (*store)->Open(*files_, folder_, folders, &id).status();
+    id_ = id;
+    return opened;
   }
   bool Claimed() const { return std::filesystem::exists(folder_ + "/job-store"); }
 
   std::unique_ptr<EtcdProcess> etcd_;
+  std::string id_;  // that Open returned
 };
+
+TEST_F(SharedStoreTest, CoordinatorsWithFoldersOfTheirOwnFindTheSameId) {
+  EXPECT_EQ(Open("one", DataFolders::kOwn), absl::OkStatus());
+  const std::string id = id_;
+  EXPECT_NE(id, "one") << "the folder may come to another cluster";
+  std::filesystem::remove(folder_ + "/job-store");
+  EXPECT_EQ(Open("two", DataFolders::kOwn), absl::OkStatus());
+  EXPECT_EQ(id_, id);
+  const absl::Status shared = Open("two");
+  EXPECT_THAT(std::string(shared.message()), HasSubstr("--artifact-store")) << shared;
+}
+
+// Jobs whose checkpoints are marked as those of the folder go on when each gets its own.
+TEST_F(SharedStoreTest, TheIdOfASharedFolderStays) {
+  EXPECT_EQ(Open("one"), absl::OkStatus());
+  std::filesystem::remove(folder_ + "/job-store");
+  EXPECT_EQ(Open("two", DataFolders::kOwn), absl::OkStatus());
+  EXPECT_EQ(id_, "one");
+}
 
 TEST_F(SharedStoreTest, AFolderIsClaimedOnceTheStoreIsBoundToIt) {
   EXPECT_EQ(Open("one"), absl::OkStatus());

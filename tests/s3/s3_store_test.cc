@@ -293,8 +293,11 @@ TEST_F(S3StoreTest, AServerThatIgnoresTheConditionIsRefused) {
 
 // Jobs of two coordinators have the same names: each would delete the other's checkpoints.
 TEST_F(S3StoreTest, APrefixBelongsToOneDataFolder) {
+  EXPECT_EQ(*store_->Owner(), "");
   proxy_.Set("[{'method': 'PUT', 'do': 'lose answer'}]");
   EXPECT_EQ(store_->Claim("one"), absl::OkStatus());
+  EXPECT_EQ(*store_->Owner(), "one");
+  EXPECT_EQ(store_->url(), absl::StrCat("s3://", TestBucket(), "/", prefix_));
   EXPECT_EQ(NewStore(prefix_)->Claim("one"), absl::OkStatus()) << "it is started again";
   for (const char* other : {"two", "another, longer"}) {
     const absl::Status refused = NewStore(prefix_)->Claim(other);

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/random_id.h"
 #include "server/store/idempotency.h"
 #include "server/store/parse_stored.h"
 
@@ -91,8 +92,22 @@ absl::Status EtcdStore::BindDataFolder(const std::string& id) {
   return absl::FailedPreconditionError(absl::StrCat(
       "the jobs in etcd below ", etcd_.keys().prefix(),
       " belong to another data folder than this coordinator's: mount the folder that the other "
-      "coordinator uses (NFS, a shared volume) and name it with --data-dir, or give this one "
-      "another prefix with --job-store"));
+      "coordinator uses (NFS, a shared volume) and name it with --data-dir, give both "
+      "--artifact-store and --checkpoint-store, with which each has a folder of its own, or give "
+      "this one another prefix with --job-store"));
+}
+
+absl::StatusOr<std::string> EtcdStore::BoundId() {
+  absl::MutexLock lock(&mutex_);
+  const auto known = etcd_.Read({kDataFolder});
+  if (!known.ok()) return known.status();
+  if (known->front().has_value()) return *known->front();
+  const absl::StatusOr<std::string> id = RandomId();
+  if (!id.ok()) return id.status();
+  EtcdChange change;
+  change.Put(kDataFolder, *id);
+  if (absl::Status s = etcd_.Commit(change); !s.ok()) return s;
+  return *id;
 }
 
 absl::StatusOr<EtcdStore::JobLogs*> EtcdStore::LogsOf(const std::string& job_id) {

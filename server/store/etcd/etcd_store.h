@@ -61,6 +61,9 @@ class EtcdStore : public JobStore {
   // Binds the store to the data folder with this id, or, if it is bound already, returns
   // FailedPrecondition for another one: the coordinators must share the folder.
   absl::Status BindDataFolder(const std::string& id);
+  // For coordinators with folders of their own: returns the id that the store is bound to, after it
+  // has been bound to a new one if it was to none.
+  absl::StatusOr<std::string> BoundId();
   // Whether nothing was ever written.
   bool is_new() const { return new_; }
 
