@@ -145,7 +145,7 @@ class ValidationTest(Jobs):
         self.assertRegex(self.cluster.cli("explain", job["id"]).stdout, r"best validation after \d+ steps")
         self.assertEqual(self.cluster.run("explain", job["id"])["best_step"], job["best_step"])
         self.assertIn("best step", self.cluster.cli("jobs").stdout)
-        self.assertRegex(self.cluster.cli("logs", job["id"]).stdout, r"step 3 [^\n]*\nvalidation after step 3 .*val_loss")
+        self.assertRegex(self.cluster.cli("logs", job["id"]).stdout, r"step 3 [^\n]*\n[-0-9 :]+  validation after step 3 .*val_loss")
 
     def test_what_cannot_be_is_refused_before_it_is_queued(self):
         before = len(self.cluster.run("jobs").get("jobs", []))
