@@ -9,7 +9,9 @@ from chart import Chart, written  # noqa: E402
 from rendering import CHART, Refused, documents_of, overlay, run  # noqa: E402
 from values import COMPONENTS  # noqa: E402
 
-TOGETHER = (("s3", "pdb", "networkpolicy", "servicemonitor", "hpa", "gateway"), ("s3", "standby", "gpu"), ("web-identity", "gpu", "cert-manager", "hpa"))
+TOGETHER = (("s3", "pdb", "networkpolicy", "servicemonitor", "hpa", "gateway"), ("s3", "standby", "gpu"), ("web-identity", "gpu", "cert-manager", "hpa"),
+            ("web-identity", "cert-manager", "standby-own-disks", "networkpolicy"))
+ALONE = {"standby-own-disks": ("s3", "cert-manager", "standby-own-disks")}  # what it cannot do without
 
 
 def without_order(node):
@@ -37,7 +39,7 @@ class ChartTest(unittest.TestCase):
         self.assertEqual(written(), Chart().files())
 
     def test_helm_renders_what_kustomize_renders(self):
-        for components in ((), *((name,) for name in COMPONENTS), *TOGETHER):
+        for components in ((), *(ALONE.get(name, (name,)) for name in COMPONENTS), *TOGETHER):
             switches = [f"--set={COMPONENTS[name][0]}.enabled=true" for name in components]
             self.assertEqual(by_name(rendered(*switches)), by_name(overlay(components)), components)
 
@@ -70,6 +72,8 @@ class ChartTest(unittest.TestCase):
             "image.pullPolicy=Sometimes": "must be one of",
             "s3.enabled=true,webIdentity.enabled=true": "'not' failed",
             "standby.enabled=true,certManager.enabled=true": "'not' failed",
+            "standbyOwnDisks.enabled=true,s3.enabled=true": "certManager",
+            "standbyOwnDisks.enabled=true,certManager.enabled=true": "s3",
         }.items():
             with self.subTest(wrong), self.assertRaisesRegex(Refused, said):
                 rendered(f"--set={wrong}")

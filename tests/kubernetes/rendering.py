@@ -17,7 +17,8 @@ from kubernetes_environment import ENVIRONMENT  # noqa: E402
 ROOT = os.path.join(HERE, "..", "..")
 KUBERNETES = os.path.join(ROOT, "deploy", "kubernetes")
 CHART = os.path.join(ROOT, "deploy", "helm", "espalier")
-COMPONENTS = ("s3", "web-identity", "gpu", "pdb", "networkpolicy", "servicemonitor", "hpa", "standby", "cert-manager", "gateway")
+COMPONENTS = ("s3", "web-identity", "gpu", "pdb", "networkpolicy", "servicemonitor", "hpa", "standby", "standby-own-disks", "cert-manager",
+              "gateway")
 EXAMPLES = ("kubeflow-trainer", "leaderworkerset", "kserve")
 REFERENCE = "/api/_definitions.json#/"
 

@@ -16,7 +16,7 @@ import yaml
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "tests", "kubernetes")]
 from rendering import CHART, overlay  # noqa: E402
-from values import ADDITIONS, COMPONENTS, EXCLUSIVE, VALUES  # noqa: E402
+from values import ADDITIONS, COMPONENTS, EXCLUSIVE, NEEDED, VALUES  # noqa: E402
 from variants import Condition, Leaf, Mapping, Node, Sequence, merge_documents  # noqa: E402
 
 GENERATED = "Made by tools/helm/chart.py of deploy/kubernetes: edit that, then run it with --write."
@@ -169,7 +169,9 @@ class Chart:
         # Helm's own, for charts that have this one as a part.
         root["properties"]["global"] = {"type": "object"}
         schema = {"$schema": "https://json-schema.org/draft-07/schema#", "title": "Values of Espalier", **root,
-                  "allOf": [{"not": {"allOf": [on(first), on(second)]}} for first, second in EXCLUSIVE]}
+                  "allOf": [*({"not": {"allOf": [on(first), on(second)]}} for first, second in EXCLUSIVE),
+                            *({"if": on(key), "then": {"anyOf": [on(name) for name in group]}}
+                              for key, groups in NEEDED.items() for group in groups)]}
         return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
     def files(self) -> dict[str, str]:

@@ -56,10 +56,13 @@ COMPONENTS = {
     "servicemonitor": ("serviceMonitor", "scraped by the Prometheus operator"),
     "hpa": ("autoscaling", "workers by the queue; wants an external metric, docs/operations/kubernetes.md"),
     "standby": ("standby", "two coordinators, of which one leads, with etcd; not with certManager"),
+    "standby-own-disks": ("standbyOwnDisks", "the same without a shared volume; with certManager, and s3 or webIdentity of the same bucket"),
     "cert-manager": ("certManager", "certificates of cert-manager in place of join tokens; not with standby"),
     "gateway": ("gateway", "HTTP from outside by the Gateway API"),
 }
-EXCLUSIVE = (("s3", "webIdentity"), ("standby", "certManager"))
+EXCLUSIVE = (("s3", "webIdentity"), ("standby", "certManager"), ("standby", "standbyOwnDisks"))
+# What a component needs of each group one.
+NEEDED = {"standbyOwnDisks": (("certManager",), ("s3", "webIdentity"))}
 
 
 def both(path: str, pattern: str = "(.*)") -> tuple[Place, ...]:
@@ -102,10 +105,12 @@ VALUES = (
            Place("ServiceMonitor/espalier", "spec/endpoints/0/tlsConfig/ca/secret/name"))),
     Value("autoscaling.minReplicas", COUNT, "fewest workers", (Place("HorizontalPodAutoscaler/espalier-worker", "spec/minReplicas"),)),
     Value("autoscaling.maxReplicas", COUNT, "most workers", (Place("HorizontalPodAutoscaler/espalier-worker", "spec/maxReplicas"),)),
-    Value("standby.jobStore", {"type": "string", "pattern": "^etcd://[-A-Za-z0-9_.:,/]+$"}, "etcd://HOST:PORT[,HOST:PORT...]/PREFIX",
-          (Place(COORDINATOR, f"{DAEMON}/args/standby", r"--job-store=(.*)"),)),
-    Value("standby.etcdSecret", NAME, "with ca.crt, tls.crt and tls.key of a client of etcd",
+    Value("standby.jobStore", {"type": "string", "pattern": "^etcd://[-A-Za-z0-9_.:,/]+$"}, "etcd://HOST:PORT[,HOST:PORT...]/PREFIX; also of standbyOwnDisks",
+          tuple(Place(COORDINATOR, f"{DAEMON}/args/{name}", r"--job-store=(.*)") for name in ("standby", "standby-own-disks"))),
+    Value("standby.etcdSecret", NAME, "with ca.crt, tls.crt and tls.key of a client of etcd; also of standbyOwnDisks",
           (Place(COORDINATOR, f"{POD}/volumes/etcd/secret/secretName"),)),
+    Value("standbyOwnDisks.bucket", WORD, "BUCKET/PREFIX for models and datasets; may be that of the checkpoints",
+          (Place(COORDINATOR, f"{DAEMON}/args/standby-own-disks", r"--artifact-store=s3://(.*)"),)),
     Value("certManager.keysSecret", NAME, "API keys: `coordinator` and `worker`", both(f"{POD}/volumes/keys/secret/secretName")),
     Value("gateway.name", NAME, "of the Gateway", (Place("HTTPRoute/espalier", "spec/parentRefs/gateway/name"),)),
     Value("gateway.namespace", NAME, "where it is", (Place("HTTPRoute/espalier", "spec/parentRefs/gateway/namespace"),)),
