@@ -52,6 +52,7 @@ class ManifestsTest(unittest.TestCase):
         cls.base = overlay(())
         cls.rendered = {"base": cls.base, **{name: overlay((name,)) for name in COMPONENTS},
                         "full": kustomize(cls.copied("overlays/full")),
+                        "own disks": overlay(("s3", "cert-manager", "standby-own-disks")),
                         **{name: example(name) for name in EXAMPLES}}
 
     @classmethod
