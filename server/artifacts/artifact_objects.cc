@@ -8,10 +8,12 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/random_id.h"
 #include "base/sha256.h"
 #include "server/artifacts/artifact_files.h"
@@ -22,6 +24,8 @@ namespace {
 constexpr char kObjectFolder[] = "artifacts";
 // Names of the folders that no row need name, by line.
 constexpr char kNotesBlob[] = "artifact-objects/to-remove";
+// After the name of one that a start has removed, for the next start.
+constexpr char kOnceMore[] = " again";
 constexpr char kFolderMark[] = "@r";  // before the random part of a folder's name
 constexpr size_t kRandomDigits = 32;
 constexpr int64_t kUploadChunk = int64_t{1} << 20;
@@ -31,6 +35,8 @@ constexpr int64_t kDownloadPiece = int64_t{32} << 20;
 std::string ObjectName(const std::string& folder, const std::string& file) {
   return absl::StrCat(kObjectFolder, "/", folder, "/", file);
 }
+
+absl::Status Stopping() { return absl::CancelledError("the coordinator is stopping; ask again"); }
 
 absl::Status AboutArtifact(const v1::Artifact& artifact, const std::string& what,
                            const absl::Status& status) {
@@ -59,10 +65,12 @@ absl::Status ArtifactObjects::Start(const std::set<std::string>& rows) {
   absl::MutexLock lock(&mutex_);
   std::set<std::string> notes;
   notes_ = absl::StrSplit(text.ok() ? *text : std::string(), '\n', absl::SkipEmpty());
-  for (const std::string& folder : notes_) {
+  for (const std::string& note : notes_) {
+    const bool once_more = absl::EndsWith(note, kOnceMore);
+    const std::string folder(absl::StripSuffix(note, kOnceMore));
     if (rows.contains(folder)) continue;
-    notes.insert(folder);
-    to_remove_.push_back(folder);
+    notes.insert(note);
+    to_remove_.push_back({folder, note, once_more ? "" : folder + kOnceMore});
   }
   if (absl::Status s = WriteNotes(std::move(notes)); !s.ok()) return s;
   removal_ = std::thread([this] { RemoveLoop(); });
@@ -94,11 +102,14 @@ absl::Status ArtifactObjects::Note(const std::string& folder) {
   return WriteNotes(std::move(notes));
 }
 
-void ArtifactObjects::Keep(const std::string& folder) {
+// A note that stays does no harm: either a row names the folder, or there is nothing in it.
+void ArtifactObjects::Keep(const std::string& folder) { ReplaceNote(folder, ""); }
+
+void ArtifactObjects::ReplaceNote(const std::string& old, const std::string& by) {
   absl::MutexLock lock(&mutex_);
   std::set<std::string> notes = notes_;
-  notes.erase(folder);
-  // A note that stays does no harm while a row names the folder.
+  notes.erase(old);
+  if (!by.empty()) notes.insert(by);
   if (absl::Status s = WriteNotes(std::move(notes)); !s.ok()) {
     spdlog::warn("artifacts: {}", std::string(s.message()));
   }
@@ -106,28 +117,28 @@ void ArtifactObjects::Keep(const std::string& folder) {
 
 void ArtifactObjects::Remove(const std::string& folder) {
   absl::MutexLock lock(&mutex_);
-  to_remove_.push_back(folder);
+  to_remove_.push_back({folder, folder, ""});
   changed_.SignalAll();
 }
 
 void ArtifactObjects::RemoveLoop() {
   while (true) {
-    std::string folder;
+    Removal next;
     {
       absl::MutexLock lock(&mutex_);
       while (!stop_ && to_remove_.empty()) changed_.Wait(&mutex_);
       if (stop_) return;
-      folder = std::move(to_remove_.back());
+      next = std::move(to_remove_.back());
       to_remove_.pop_back();
     }
-    if (absl::Status s = objects_.Delete(absl::StrCat(kObjectFolder, "/", folder)); !s.ok()) {
+    if (absl::Status s = objects_.Delete(absl::StrCat(kObjectFolder, "/", next.folder)); !s.ok()) {
       if (*cancelled_) return;
       spdlog::warn(
           "artifacts: {} is no artifact's any more and is removed after the next start: {}",
-          Where(folder), std::string(s.message()));
+          Where(next.folder), std::string(s.message()));
       continue;
     }
-    Keep(folder);  // nothing is left to be removed
+    ReplaceNote(next.note, next.note_after);
   }
 }
 
@@ -192,7 +203,7 @@ absl::StatusOr<std::string> ArtifactObjects::DownloadFile(const std::string& obj
   Sha256 sum;
   std::string piece;
   for (int64_t at = 0; at < (*file)->size(); at += static_cast<int64_t>(piece.size())) {
-    if (ended_) return absl::CancelledError("the coordinator is stopping");
+    if (ended_) return Stopping();
     piece.resize(static_cast<size_t>(std::min(kDownloadPiece, (*file)->size() - at)));
     const auto bytes = static_cast<int64_t>(piece.size());
     absl::Status status = (*file)->Read(at, bytes, piece.data());
@@ -212,6 +223,7 @@ absl::Status ArtifactObjects::Download(const v1::Artifact& artifact, const std::
   std::map<std::string, std::string> sums;
   for (const std::string& file : artifact.files()) {
     absl::StatusOr<std::string> sum = DownloadFile(ObjectName(folder, file), JoinPath(to, file));
+    if (!sum.ok() && ended_) return Stopping();  // whose calls were cut off
     if (absl::IsNotFound(sum.status())) {
       return absl::DataLossError(absl::StrCat(
           "artifact '", artifact.name(), "': its file '", file, "' is not in ", Where(folder),

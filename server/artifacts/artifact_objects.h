@@ -3,8 +3,10 @@
 // An artifact's files are the objects artifacts/<folder>/<file...>. A folder's name is random, so
 // none is used twice, and what lies in a cache under that name is never another artifact's. Which
 // folders may be removed is noted in the job store before anything is written to them, and before
-// the row that names them goes: what a crash leaves behind is removed at the next start. Objects
-// with neither a row nor a note are never removed, as their row may come back from a backup.
+// the row that names them goes: what a crash leaves behind is removed at the next start, and once
+// more at the one after it, as a leader that was stopped may still have had objects on their way.
+// Objects with neither a row nor a note are never removed, as their row may come back from a
+// backup.
 #pragma once
 
 #include <atomic>
@@ -82,6 +84,8 @@ class ArtifactObjects {
   absl::StatusOr<std::string> DownloadFile(const std::string& object, const std::string& to);
   absl::Status WriteNotes(std::set<std::string> notes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveLoop();
+  // Changes the notes: takes one away, and adds one unless it is empty. A failure is only logged.
+  void ReplaceNote(const std::string& old, const std::string& by);
 
   CheckpointStore& objects_;
   const std::string url_;
@@ -93,7 +97,12 @@ class ArtifactObjects {
   absl::CondVar changed_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<std::string> notes_ ABSL_GUARDED_BY(mutex_);  // as in the job store
-  std::vector<std::string> to_remove_ ABSL_GUARDED_BY(mutex_);
+  struct Removal {
+    std::string folder;
+    std::string note;        // that goes once it is done
+    std::string note_after;  // that takes its place; empty: none
+  };
+  std::vector<Removal> to_remove_ ABSL_GUARDED_BY(mutex_);
   std::thread removal_;
 };
 

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/testing/fake_clock.h"
 #include "base/testing/faulty_file_system.h"
@@ -73,6 +74,10 @@ class SimulatedObjects : public CheckpointStore {
   void Replace(const std::string& name, const std::string& content) {
     absl::MutexLock lock(&mutex_);
     objects_.at(name) = content;
+  }
+  void Insert(const std::string& name, const std::string& content) {
+    absl::MutexLock lock(&mutex_);
+    objects_[name] = content;
   }
   void Erase(const std::string& name) {
     absl::MutexLock lock(&mutex_);
@@ -286,7 +291,8 @@ TEST_F(ArtifactObjectsTest, WhatACrashLeavesBehindIsRemovedAtTheNextStart) {
   // replacement behind the row.
   objects_.FailDeletes(absl::UnavailableError("503"));
   v1::Artifact artifact = *artifacts_->Find("kept");
-  ASSERT_TRUE(stored_->Upload(artifact, *artifacts_->Folder("kept"), nullptr).ok());
+  const auto unfinished = stored_->Upload(artifact, *artifacts_->Folder("kept"), nullptr);
+  ASSERT_TRUE(unfinished.ok()) << unfinished.status();
   ASSERT_TRUE(Put("deleted", {{"d", "2"}}).ok());
   ASSERT_TRUE(artifacts_->Delete("deleted", nullptr).ok());
   ASSERT_TRUE(Put("replaced", {{"r", "3"}}).ok());
@@ -301,9 +307,15 @@ TEST_F(ArtifactObjectsTest, WhatACrashLeavesBehindIsRemovedAtTheNextStart) {
   EXPECT_TRUE(objects_.WaitForCount(2));
   EXPECT_EQ(Content("kept", "k"), "1");
   EXPECT_EQ(Content("replaced", "r"), "4");
+  // A leader that was stopped still had an object on its way.
+  objects_.Insert(absl::StrCat("artifacts/", *unfinished, "/k"), "1");
   ASSERT_TRUE(Lead("d").ok());
+  EXPECT_TRUE(objects_.WaitForCount(2));
   EXPECT_EQ(Content("kept", "k"), "1");
-  EXPECT_EQ(objects_.objects().size(), 2u);
+  for (int i = 0; i < 1000 && !store_->GetBlob("artifact-objects/to-remove")->empty(); ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_EQ(*store_->GetBlob("artifact-objects/to-remove"), "");
 }
 
 // Of a backup that is older than they are.
@@ -355,6 +367,14 @@ TEST_F(ArtifactObjectsTest, HeldFilesStayWhenTheirObjectsAreRemoved) {
     EXPECT_EQ(ContentOf(held->path() + "/x"), "hello");
   }
   EXPECT_EQ(Count("data"), 0u);
+}
+
+TEST_F(ArtifactObjectsTest, TheEndDoesNotWaitForFiles) {
+  ASSERT_TRUE(Put("model", {{"x", "hello"}}).ok());
+  ASSERT_TRUE(Lead("b").ok());
+  stored_->EndDownloads();
+  EXPECT_THAT(Content("model", "x"), AllOf(HasSubstr("CANCELLED"), HasSubstr("is stopping")));
+  EXPECT_EQ(Count("incoming"), 0u);
 }
 
 TEST_F(ArtifactObjectsTest, AnUploadThatNobodyWaitsForEnds) {
