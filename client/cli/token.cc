@@ -12,6 +12,7 @@
 #include "base/net/transport_security.h"
 #include "client/cli/command.h"
 #include "client/cli/proto_json.h"
+#include "client/cli/time_text.h"
 #include "client/terminal/table.h"
 
 namespace espalier {
@@ -19,12 +20,6 @@ namespace {
 
 constexpr char kDefaultTtl[] = "1h";
 constexpr int kDefaultUses = 1;
-
-std::string Time(int64_t unix_ms) {
-  if (unix_ms == 0) return "";
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(unix_ms),
-                          absl::LocalTimeZone());
-}
 
 // "90s", "30m", "1h30m", "7d".
 absl::StatusOr<absl::Duration> Ttl(const std::string& text) {
@@ -84,7 +79,8 @@ absl::Status Create(Context& context, Client* client) {
        << (workers ? absl::StrCat(token.uses(), token.uses() == 1 ? " worker" : " workers")
                    : absl::StrJoin(token.roles(), ", "))
        << (token.owner().empty() ? "" : " as " + Printable(token.owner())) << ", until "
-       << Time(token.expires_unix_ms()) << "; it is shown only now\n";
+       << LocalTime(token.expires_unix_ms()) << " " << LocalZone(token.expires_unix_ms())
+       << "; it is shown only now\n";
   if (workers) {
     note << "on the worker's host, which must reach " << made->coordinator()
          << ":\n  espalier-worker --join=TOKEN\n";
@@ -119,7 +115,7 @@ absl::Status List(Context& context, Client* client) {
                {.title = "owner", .optional = true},
                {"state"},
                {.title = "uses left", .align = Align::kRight, .optional = true},
-               {"expires"},
+               {absl::StrCat("expires, ", LocalZone(absl::ToUnixMillis(absl::Now())))},
                {.title = "last used", .optional = true},
                {.title = "made by", .optional = true},
                {.title = "certificates until", .optional = true}});
@@ -127,9 +123,9 @@ absl::Status List(Context& context, Client* client) {
     table.Row({Printable(token.id()), Printable(absl::StrJoin(token.roles(), ",")),
                Printable(token.owner()), StateOf(token),
                IsWorkers(token) ? absl::StrCat(token.uses_left(), " of ", token.uses()) : "",
-               Time(token.expires_unix_ms()), Time(token.last_used_unix_ms()),
+               LocalTime(token.expires_unix_ms()), LocalTime(token.last_used_unix_ms()),
                Printable(token.made_by()),
-               token.certificates_refused() ? "" : Time(token.certificates_until_unix_ms())});
+               token.certificates_refused() ? "" : LocalTime(token.certificates_until_unix_ms())});
   }
   context.out() << (table.empty() ? "no tokens\n" : table.Render(context.terminal())) << std::flush;
   return absl::OkStatus();
@@ -147,7 +143,8 @@ absl::Status Revoke(Context& context, Client* client, const std::string& id) {
     context.out() << "Workers that joined with it are out as soon as their leases end\n";
   } else if (token->certificates_until_unix_ms() > absl::ToUnixMillis(absl::Now())) {
     context.out() << "Workers that joined with it stay until their certificates end, the last at "
-                  << Time(token->certificates_until_unix_ms()) << "\n";
+                  << LocalTime(token->certificates_until_unix_ms()) << " "
+                  << LocalZone(token->certificates_until_unix_ms()) << "\n";
   }
   context.out() << std::flush;
   return absl::OkStatus();

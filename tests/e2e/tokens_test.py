@@ -355,6 +355,7 @@ class TokensTest(unittest.TestCase):
             self.assertIn("BEGIN CERTIFICATE", file.read())
         self.assertEqual(self.cluster.get("/v1/models", token=token)[0], 200)
         self.assertEqual(self.tokens()[Token(token).id]["owner"], "alice")
+        self.assertRegex(self.cluster.cli("token", "list").stdout, r"  expires, \S+")  # in which zone
         self.assertNotEqual(self.tokens()[Token(token).id]["last_used_unix_ms"], 0)
         # The key is for that coordinator only.
         elsewhere = alice("status", f"--coordinator={COORDINATOR}:{free_port()}")
