@@ -7,8 +7,8 @@
 
 namespace espalier {
 
-// The error of a server that could not listen on `address` (host:port), with cause and remedy, found
-// by trying the same again.
+// The error of a server that could not listen on `address` (host:port), with cause and remedy,
+// found by trying the same again.
 absl::Status CannotListen(const std::string& address);
 
 }  // namespace espalier

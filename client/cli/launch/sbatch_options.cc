@@ -55,9 +55,8 @@ constexpr OwnOption kOwnOptions[] = {
     {"usage", ""},
     {"version", ""},
 };
-constexpr const char* kNamed[] = {"qos",      "constraint", "gres",      "reservation",
-                                  "nodelist", "exclude",    "mail-user", "mail-type",
-                                  "comment"};
+constexpr const char* kNamed[] = {"qos",     "constraint", "gres",      "reservation", "nodelist",
+                                  "exclude", "mail-user",  "mail-type", "comment"};
 constexpr char kUsualMails[] = "END,FAIL";
 
 bool IsSbatchOptionName(absl::string_view name) {
@@ -75,17 +74,18 @@ absl::StatusOr<SbatchOption> ReadOption(const std::string& given) {
                       equals == text.npos ? "" : std::string(text.substr(equals + 1)));
   const std::string shown = absl::StrCat("--sbatch=", Printable(given));
   if (!IsSbatchOptionName(option.first) || (equals != text.npos && option.second.empty())) {
-    return UsageError(absl::StrCat(
-        shown, ": accepted is a long option of sbatch, as in --sbatch=exclusive or "
-               "--sbatch=dependency=afterok:7"));
+    return UsageError(
+        absl::StrCat(shown,
+                     ": accepted is a long option of sbatch, as in --sbatch=exclusive or "
+                     "--sbatch=dependency=afterok:7"));
   }
   for (const auto& [name, flag] : kOwnOptions) {
     // sbatch takes abbreviations, too.
     if (!absl::StartsWith(name, option.first)) continue;
-    return UsageError(absl::StrCat(
-        shown, ": ",
-        flag.empty() ? absl::StrCat("--", name, " does not go with this batch file")
-                     : absl::StrCat("use --", flag)));
+    return UsageError(
+        absl::StrCat(shown, ": ",
+                     flag.empty() ? absl::StrCat("--", name, " does not go with this batch file")
+                                  : absl::StrCat("use --", flag)));
   }
   if (absl::Status s = CheckSbatchValue("sbatch=" + option.first, option.second); !s.ok()) return s;
   return option;
