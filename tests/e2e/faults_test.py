@@ -9,7 +9,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import DATA, Cluster, read  # noqa: E402
 
-STEPS = 240  # many more than run between a look at the job and a kill
+STEPS = 180  # many more than run between a look at the job and a kill
 JOB = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "-d",
        os.path.join(DATA, "genesis.txt"), "--sequence-length=32", "-b", "16", f"--steps={STEPS}", "--lr=3e-3",
        "--seed=5", "--checkpoint-every=15", "--clip-norm=1"]
