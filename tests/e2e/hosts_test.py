@@ -51,7 +51,7 @@ class HostsTest(unittest.TestCase):
 
     def test_a_direction_that_fails_between_workers_is_named_in_time_and_the_job_goes_on(self):
         self.start_workers()
-        steps = 1500
+        steps = 800
         job = self.cluster.train(*JOB, f"--steps={steps}", "--checkpoint-every=50")
         self.cluster.wait_for_step(job, 100)
         self.hosts.cut(FIRST, SECOND)
