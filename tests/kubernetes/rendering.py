@@ -57,13 +57,13 @@ def overlay(components, base="base"):
         return kustomize(os.path.join(copy, "overlays", "own"))
 
 
-def example(name):
 def commands_of_the_page(page, heading):
     """The lines of the first block of commands under a heading of docs/operations/kubernetes.md, without comments."""
     block = re.search(rf"{re.escape(heading)}.*?```sh\n(.*?)```", page, re.S)
     return [re.sub(r"\s+#.*", "", line) for line in block.group(1).splitlines() if line]
 
 
+def example(name):
     return overlay((), base=f"examples/{name}")
 
 
