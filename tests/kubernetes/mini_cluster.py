@@ -283,9 +283,10 @@ class MiniCluster:
         for document in documents:
             name = document["metadata"]["name"]
             if document["kind"] == "Secret":
-                self.secrets[name] = {key: base64.b64decode(value) for key, value in document["data"].items()}
+                self.secrets[name] = {key: base64.b64decode(value) for key, value in document.get("data", {}).items()} | {
+                    key: value.encode() for key, value in document.get("stringData", {}).items()}
             elif document["kind"] == "Service":
-                self.services.append(document)
+                self.services = [service for service in self.services if service["metadata"]["name"] != name] + [document]
             elif document["kind"] == "StatefulSet":
                 self.sets[name] = document
         self.reconcile()

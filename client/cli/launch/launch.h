@@ -15,4 +15,7 @@ absl::Status LaunchSlurm(Context& context, std::vector<std::string> words);
 // `words`: the hosts file, and the training command, if any.
 absl::Status LaunchSsh(Context& context, const std::vector<std::string>& words);
 
+// `words`: the training command, if any.
+absl::Status LaunchKubernetes(Context& context, const std::vector<std::string>& words);
+
 }  // namespace espalier

@@ -37,4 +37,17 @@ Environment WithVariables(const Environment& before, std::map<std::string, std::
   return environment;
 }
 
+absl::Status RunTrain(const Context& context, const Environment& environment,
+                      const std::vector<std::string>& words) {
+  const Command train = TrainCommand();
+  std::vector<FlagSpec> specs = train.flags;
+  for (FlagSpec& spec : CommonFlags()) specs.push_back(std::move(spec));
+  std::vector<std::string> args(words.begin() + 1, words.end());
+  if (context.json()) args.emplace_back("--json");
+  auto flags = ParseFlags(specs, args);
+  if (!flags.ok()) return flags.status();
+  Context own(environment, *std::move(flags));
+  return train.run(own);
+}
+
 }  // namespace espalier

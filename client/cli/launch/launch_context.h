@@ -3,7 +3,9 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "client/cli/command.h"
 
 namespace espalier {
@@ -17,5 +19,9 @@ std::map<std::string, std::string> VariablesOfHome(const std::string& home);
 
 // `before` with these variables.
 Environment WithVariables(const Environment& before, std::map<std::string, std::string> variables);
+
+// Runs a training command ("train" and its arguments) in this environment.
+absl::Status RunTrain(const Context& context, const Environment& environment,
+                      const std::vector<std::string>& words);
 
 }  // namespace espalier

@@ -407,20 +407,6 @@ class SshLaunch {
   LaunchRecord record_;
 };
 
-absl::Status TrainOn(Context& context, const std::string& id,
-                     const std::vector<std::string>& words) {
-  const Command train = TrainCommand();
-  std::vector<FlagSpec> specs = train.flags;
-  for (FlagSpec& spec : CommonFlags()) specs.push_back(std::move(spec));
-  std::vector<std::string> args(words.begin() + 1, words.end());
-  if (context.json()) args.emplace_back("--json");
-  auto flags = ParseFlags(specs, args);
-  if (!flags.ok()) return flags.status();
-  const std::string home = HomeOfLaunches(fs::absolute(context.home()).string());
-  Context own(EnvironmentOf(context, home, id), *std::move(flags));
-  return train.run(own);
-}
-
 }  // namespace
 
 absl::Status LaunchSsh(Context& context, const std::vector<std::string>& words) {
@@ -442,7 +428,8 @@ absl::Status LaunchSsh(Context& context, const std::vector<std::string>& words) 
     launch.Describe();
   }
   if (train.empty()) return absl::OkStatus();
-  return TrainOn(context, LaunchId(hosts_file), train);
+  const std::string home = HomeOfLaunches(fs::absolute(context.home()).string());
+  return RunTrain(context, EnvironmentOf(context, home, LaunchId(hosts_file)), train);
 }
 
 }  // namespace espalier
