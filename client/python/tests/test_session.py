@@ -304,7 +304,14 @@ def test_the_next_session_waits_for_the_workers_of_the_last(daemon, monkeypatch,
     first = espalier.Session(small.graph(), **SGD)
     with pytest.raises(errors.ResourceExhausted):
         espalier.Session(small.graph(), **SGD, wait_seconds=0)
-    closer = threading.Thread(target=lambda: (time.sleep(0.5), first.close()))
+
+    def close_once_said():
+        end = time.monotonic() + 15
+        while "Waiting for" not in caplog.text and time.monotonic() < end:
+            time.sleep(0.01)
+        first.close()
+
+    closer = threading.Thread(target=close_once_said)
     closer.start()
     with espalier.Session(small.graph(), **SGD, wait_seconds=20) as second:
         assert np.isfinite(second.step(rows(small.examples(), 0))["loss"])
