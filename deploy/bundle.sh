@@ -19,6 +19,7 @@ out=build/espalier-bundle
 rm -rf "$out"
 mkdir -p "$out/lib"
 cp -L "$bin/server/espalierd" "$bin/worker/espalier-worker" "$bin/client/espalier" "$out/"
+cp -r deploy/systemd "$out/"
 # All libraries that the dynamic linker resolves for the programs, except glibc's; and libcurl, which they load by
 # themselves for s3://, with its own.
 libcurl=$(ldconfig -p | awk '$1 == "libcurl.so.4" { print $NF; exit }')
