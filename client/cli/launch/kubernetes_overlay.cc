@@ -28,8 +28,8 @@ absl::StatusOr<ImageName> ParseImage(const std::string& image) {
       R"((?:@(sha256:[0-9a-f]{64}))?)");
   std::smatch parts;
   if (!std::regex_match(image, parts, form)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--image: '", image, "' is no name of an image; one is REGISTRY/espalier:TAG"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--image: '", image, "' is no name of an image; one is REGISTRY/espalier:TAG"));
   }
   return ImageName{parts[1], parts[2], parts[3]};
 }
@@ -37,13 +37,13 @@ absl::StatusOr<ImageName> ParseImage(const std::string& image) {
 absl::Status CheckQuantity(const std::string& flag, const std::string& value,
                            const std::string& form, const std::string& example) {
   if (value.empty() || std::regex_match(value, std::regex(form))) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--", flag, ": '", value, "' is no quantity of Kubernetes; one is ", example));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, ": '", value, "' is no quantity of Kubernetes; one is ", example));
 }
 
 std::string Replace(const std::string& resource, const std::string& value) {
-  return absl::StrCat("      - {op: replace, path: ", kWorker, "/resources/", resource, ", value: \"", value,
-                      "\"}\n");
+  return absl::StrCat("      - {op: replace, path: ", kWorker, "/resources/", resource,
+                      ", value: \"", value, "\"}\n");
 }
 
 }  // namespace
@@ -78,7 +78,8 @@ absl::StatusOr<std::string> RenderKustomization(const KubernetesOverlay& overlay
     if (!overlay.memory.empty()) absl::StrAppend(&text, Replace(bound, overlay.memory));
   }
   if (overlay.trusted_network) {
-    absl::StrAppend(&text, "      - {op: add, path: ", kWorker, "/args/-, value: --trusted-network}\n");
+    absl::StrAppend(&text, "      - {op: add, path: ", kWorker,
+                    "/args/-, value: --trusted-network}\n");
   }
   return text;
 }

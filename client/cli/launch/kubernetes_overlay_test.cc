@@ -30,8 +30,8 @@ TEST(KubernetesOverlay, ImagesAreNamedAsPodsNameThem) {
 }
 
 TEST(KubernetesOverlay, WorkersGetWhatTheyNeed) {
-  const std::string text = Render(
-      {.image = "espalier:1", .workers = 8, .cpu = "1500m", .memory = "8Gi", .gpu = true});
+  const std::string text =
+      Render({.image = "espalier:1", .workers = 8, .cpu = "1500m", .memory = "8Gi", .gpu = true});
   EXPECT_THAT(text, HasSubstr("components: [components/gpu]"));
   EXPECT_THAT(text, HasSubstr("{name: espalier-worker, count: 8}"));
   EXPECT_THAT(text, HasSubstr("requests/cpu, value: \"1500m\""));
@@ -44,7 +44,8 @@ TEST(KubernetesOverlay, WorkersGetWhatTheyNeed) {
 
 // Each would become part of a YAML file.
 TEST(KubernetesOverlay, WhatKubernetesWouldNotTakeIsRefused) {
-  for (const char* image : {"", "a b", "x:\"1\"", "UPPER", "espalier:1\nkind: Secret", "x@sha256:0"}) {
+  for (const char* image :
+       {"", "a b", "x:\"1\"", "UPPER", "espalier:1\nkind: Secret", "x@sha256:0"}) {
     EXPECT_FALSE(RenderKustomization({.image = image}).ok()) << image;
   }
   for (const char* cpu : {"four", "-1", "1\"}", "0"}) {
@@ -61,9 +62,9 @@ TEST(KubernetesOverlay, TheFolderHasAllFilesAndGoesWithItsOwner) {
     const auto folder = KustomizationFolder::Make({.image = "espalier"});
     ASSERT_TRUE(folder.ok()) << folder.status();
     path = folder->path();
-    for (const char* file : {"kustomization.yaml", "base/kustomization.yaml", "base/coordinator.yaml",
-                             "base/services.yaml", "base/workers.yaml",
-                             "components/gpu/kustomization.yaml"}) {
+    for (const char* file :
+         {"kustomization.yaml", "base/kustomization.yaml", "base/coordinator.yaml",
+          "base/services.yaml", "base/workers.yaml", "components/gpu/kustomization.yaml"}) {
       EXPECT_TRUE(std::filesystem::exists(path + "/" + file)) << file;
     }
   }

@@ -1,5 +1,5 @@
-// `espalier launch k8s`: a coordinator and workers in a namespace of Kubernetes, through kubectl and
-// deploy/kubernetes.
+// `espalier launch k8s`: a coordinator and workers in a namespace of Kubernetes, through kubectl
+// and deploy/kubernetes.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -47,9 +47,9 @@ class KubernetesLaunch {
       }
     }
     // One launch of a namespace, whatever folder it is started in.
-    record_.id =
-        Sha256Hex(absl::StrCat("kubernetes\n", absl::StrJoin(kubectl_.begin() + 1, kubectl_.end(), "\n")))
-            .substr(0, 10);
+    record_.id = Sha256Hex(absl::StrCat("kubernetes\n",
+                                        absl::StrJoin(kubectl_.begin() + 1, kubectl_.end(), "\n")))
+                     .substr(0, 10);
     record_.hosts_file = "kubernetes";
     record_.coordinator = absl::StrCat("localhost:", kGrpcPort);
   }
@@ -58,7 +58,8 @@ class KubernetesLaunch {
   absl::Status Start() {
     KubernetesOverlay overlay = Overlay();
     // Pods that wait for a secret look for it only now and then: the token comes first.
-    const bool joined = RunKubectl("look for the workers' token", {"get", "secret", "espalier-join"}).ok();
+    const bool joined =
+        RunKubectl("look for the workers' token", {"get", "secret", "espalier-join"}).ok();
     const int workers = overlay.workers;
     if (overlay.gpu && workers > 1 && !overlay.trusted_network) {
       Say(context_, "warning",
@@ -73,13 +74,15 @@ class KubernetesLaunch {
     if (!joined) {
       if (absl::Status s = Apply(overlay); !s.ok()) return s;
     }
-    Say(context_, "workers", absl::StrCat("waiting for ", workers, workers == 1 ? " worker" : " workers"));
+    Say(context_, "workers",
+        absl::StrCat("waiting for ", workers, workers == 1 ? " worker" : " workers"));
     if (absl::Status s = AwaitRollout("espalier-worker"); !s.ok()) return s;
     return WriteHome();
   }
 
   void Describe() {
-    const std::string forward = absl::StrCat(Call(), " port-forward ", kCoordinatorService, " 7070 8080");
+    const std::string forward =
+        absl::StrCat(Call(), " port-forward ", kCoordinatorService, " 7070 8080");
     const std::string home = LaunchHome(home_, record_.id);
     if (context_.json()) {
       nlohmann::ordered_json json;
@@ -91,9 +94,9 @@ class KubernetesLaunch {
       return;
     }
     context_.out() << "a coordinator and " << Workers() << (Workers() == 1 ? " worker" : " workers")
-                   << " are running\nuse it:  " << forward << " &\n         export ESPALIER_HOME="
-                   << home << "\nstop it: espalier launch k8s" << FlagsOfPlace() << " --stop"
-                   << std::endl;
+                   << " are running\nuse it:  " << forward
+                   << " &\n         export ESPALIER_HOME=" << home
+                   << "\nstop it: espalier launch k8s" << FlagsOfPlace() << " --stop" << std::endl;
   }
 
   absl::Status Train(const std::vector<std::string>& words) {
@@ -113,7 +116,8 @@ class KubernetesLaunch {
   absl::Status Stop() {
     auto folder = KustomizationFolder::Make({.image = "espalier"});
     if (!folder.ok()) return folder.status();
-    auto deleted = RunKubectl("delete what runs", {"delete", "-k", folder->path(), "--ignore-not-found"});
+    auto deleted =
+        RunKubectl("delete what runs", {"delete", "-k", folder->path(), "--ignore-not-found"});
     if (!deleted.ok()) return deleted.status();
     auto secret = RunKubectl("delete the workers' token",
                              {"delete", "secret", "espalier-join", "--ignore-not-found"});
@@ -164,8 +168,8 @@ class KubernetesLaunch {
     options.keep_output = true;
     auto child = ChildProcess::Run(options);
     if (absl::IsNotFound(child.status())) {
-      return absl::NotFoundError(absl::StrCat(
-          kubectl_[0], " is not there; install it, or give its path with --kubectl"));
+      return absl::NotFoundError(
+          absl::StrCat(kubectl_[0], " is not there; install it, or give its path with --kubectl"));
     }
     if (!child.ok()) return child.status();
     if ((*child)->exit_code() == 0) return (*child)->output();
@@ -181,7 +185,8 @@ class KubernetesLaunch {
 
   absl::Status Apply(const KubernetesOverlay& overlay) const {
     auto folder = KustomizationFolder::Make(overlay);
-    if (absl::IsInvalidArgument(folder.status())) return UsageError(std::string(folder.status().message()));
+    if (absl::IsInvalidArgument(folder.status()))
+      return UsageError(std::string(folder.status().message()));
     if (!folder.ok()) return folder.status();
     return RunKubectl("apply the manifests", {"apply", "-k", folder->path()}).status();
   }
@@ -203,9 +208,9 @@ class KubernetesLaunch {
 
   // Workers that join later take a use each.
   absl::Status ReplaceToken(int workers) const {
-    const auto token = Exec({"espalier", "token", "create", "--role=worker",
-                             absl::StrCat("--ttl=", kTokenLife),
-                             absl::StrCat("--uses=", std::max(kLeastUses, 10 * workers))});
+    const auto token =
+        Exec({"espalier", "token", "create", "--role=worker", absl::StrCat("--ttl=", kTokenLife),
+              absl::StrCat("--uses=", std::max(kLeastUses, 10 * workers))});
     if (!token.ok()) return token.status();
     nlohmann::ordered_json secret;
     secret["apiVersion"] = "v1";
@@ -220,7 +225,8 @@ class KubernetesLaunch {
   absl::StatusOr<std::string> Exec(const std::vector<std::string>& words) const {
     std::vector<std::string> command = {"exec", kCoordinatorPod, "--"};
     command.insert(command.end(), words.begin(), words.end());
-    return RunKubectl(absl::StrCat("run '", words[0], "' in ", kCoordinatorPod), std::move(command));
+    return RunKubectl(absl::StrCat("run '", words[0], "' in ", kCoordinatorPod),
+                      std::move(command));
   }
 
   absl::Status WriteHome() {

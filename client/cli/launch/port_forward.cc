@@ -60,7 +60,8 @@ void PortForward::Loop() {
   while (!stop_) {
     ChildOptions options;
     options.command = command_;
-    options.command.push_back(absl::StrCat(port_ == 0 ? "" : absl::StrCat(port_), ":", remote_port_));
+    options.command.push_back(
+        absl::StrCat(port_ == 0 ? "" : absl::StrCat(port_), ":", remote_port_));
     options.keep_output = true;
     options.own_group = true;  // a Ctrl-C of the terminal is for the command beside it
     absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Start(options);
@@ -74,9 +75,9 @@ void PortForward::Loop() {
       changed_.WaitWithTimeout(&mutex_, kPoll);
     }
     if (port_ == 0 && !stop_) {
-      status_ = started ? absl::UnavailableError(absl::StrCat(
-                              "kubectl does not forward the coordinator's port: ",
-                              absl::StripAsciiWhitespace((*child)->errors())))
+      status_ = started ? absl::UnavailableError(
+                              absl::StrCat("kubectl does not forward the coordinator's port: ",
+                                           absl::StripAsciiWhitespace((*child)->errors())))
                         : child.status();
       changed_.SignalAll();
     }
