@@ -3,13 +3,8 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/impl/server_builder_option.h>
-#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/impl/service_type.h>
-#include <grpcpp/resource_quota.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -32,6 +27,8 @@
 #include "server/artifacts/artifact_objects.h"
 #include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
+#include "server/data_folder_mode.h"
+#include "server/grpc_limits.h"
 #include "server/jobs/check_joining_worker.h"
 #include "server/jobs/job_runner.h"
 #include "server/jobs/planner_request_handler.h"
@@ -67,75 +64,6 @@ constexpr absl::Duration kStoreCheckpoint = absl::Seconds(30);
 constexpr absl::Duration kForgetReplies = absl::Hours(24);
 // Copies of the store on their way to a client.
 constexpr char kBackupFolder[] = "backup.tmp";
-
-// Removes the reflection service, which the gRPC library adds to every server of the process: it
-// would list all methods to everyone, and no interceptor protects it.
-class WithoutReflection : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
-                                  [](const std::unique_ptr<grpc::ServerBuilderPlugin>& plugin) {
-                                    return plugin->name() == "proto_server_reflection";
-                                  }),
-                   plugins->end());
-  }
-};
-
-// Extra threads for calls that are not counted: workers', probes, cancellations.
-constexpr int kSpareThreads = 256;
-// A vanished peer holds its calls' threads until keepalive detects it.
-constexpr absl::Duration kKeepalive = absl::Seconds(60), kKeepaliveTimeout = absl::Seconds(20);
-// Minimum interval of keepalive pings by clients that wait for a long answer.
-constexpr absl::Duration kPingInterval = absl::Seconds(10);
-constexpr int kPingStrikes = 2;
-
-// Takes a data folder that this user's earlier releases, or mkdir, left open. Files in it are made
-// with the process's umask.
-void CloseToOthers(const std::string& folder) {
-  struct stat info;
-  if (stat(folder.c_str(), &info) != 0) return;
-  if (info.st_uid != geteuid() && info.st_uid != 0) {
-    spdlog::warn("data_dir {} belongs to user {}, who can read and change what is in it", folder,
-                 info.st_uid);
-  }
-  if (info.st_uid != geteuid() || (info.st_mode & 077) == 0) return;
-  if (chmod(folder.c_str(), 0700) == 0) {
-    spdlog::info("data_dir {} was open to other users (mode {:04o}); now it is not", folder,
-                 info.st_mode & 07777);
-  } else {
-    spdlog::warn("data_dir {} is open to other users (mode {:04o}): chmod 700 it", folder,
-                 info.st_mode & 07777);
-  }
-}
-
-int Millis(absl::Duration duration) {
-  return static_cast<int>(absl::ToInt64Milliseconds(duration));
-}
-
-void SetLimits(const GrpcLimits& limits, grpc::ServerBuilder* builder) {
-  grpc::ResourceQuota quota("espalier");
-  quota.Resize(static_cast<size_t>(limits.memory_bytes));
-  // The library uses up to two polling threads per core, and aborts if it cannot have them.
-  const int pollers = 2 * static_cast<int>(std::thread::hardware_concurrency());
-  quota.SetMaxThreads(limits.max_calls + kSpareThreads + pollers);
-  builder->SetResourceQuota(quota);
-  // Compression is off: the library decompresses a whole message before it checks the limit, so a
-  // megabyte may become a gigabyte. Clients that compress get UNIMPLEMENTED.
-  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
-    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
-  }
-  const std::pair<const char*, int> arguments[] = {
-      {GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0},
-      {GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_streams},
-      {GRPC_ARG_MAX_METADATA_SIZE, limits.max_metadata_bytes},
-      {GRPC_ARG_KEEPALIVE_TIME_MS, Millis(kKeepalive)},
-      {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(kKeepaliveTimeout)},
-      {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
-      {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, Millis(kPingInterval)},
-      {GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikes}};
-  for (const auto& [name, value] : arguments) builder->AddChannelArgument(name, value);
-}
 
 }  // namespace
 
@@ -531,7 +459,7 @@ absl::Status Coordinator::Start() {
   // Reflection lists the health service; its descriptor is found because this links it in.
   grpc::health::v1::HealthCheckRequest::descriptor();
   grpc::ServerBuilder builder;
-  if (parts.options.identify) builder.SetOption(std::make_unique<WithoutReflection>());
+  if (parts.options.identify) builder.SetOption(WithoutReflection());
   int port = 0, loopback_port = 0;
   builder.AddListeningPort(parts.options.listen, ServerCredentials(parts.options.tls), &port);
   const size_t colon = parts.options.listen.rfind(':');
@@ -544,12 +472,13 @@ absl::Status Coordinator::Start() {
   }
   builder.SetMaxReceiveMessageSize(parts.options.message_limit_bytes);
   builder.SetMaxSendMessageSize(parts.options.message_limit_bytes);
-  SetLimits(parts.options.limits, &builder);
+  SetGrpcLimits(parts.options.limits, &builder);
   if (parts.options.authority != nullptr) {
     // A connection ends before the certificate that it was made with: workers have the next one by
     // two thirds of its life. Running calls go on.
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
-                               Millis(parts.options.worker_certificate_life / 6));
+    builder.AddChannelArgument(
+        GRPC_ARG_MAX_CONNECTION_AGE_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(parts.options.worker_certificate_life / 6)));
   }
   // Otherwise two processes on one port would each get a part of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

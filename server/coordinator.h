@@ -14,6 +14,7 @@
 #include "base/net/caller.h"
 #include "base/net/transport_security.h"
 #include "espalier/v1/models.pb.h"
+#include "server/grpc_limits.h"
 
 namespace grpc {
 class Service;
@@ -34,19 +35,6 @@ class OpRegistry;
 class CalibratedPlanner;
 class Rendezvous;
 class WorkerRegistry;
-
-// Resource bounds for gRPC callers. Beyond them a call gets RESOURCE_EXHAUSTED; streams beyond
-// max_streams wait in the client's library.
-struct GrpcLimits {
-  // concurrent calls of all callers, one thread each; calls by workers, probes and cancellations
-  // are not counted
-  int max_calls = 512;
-  int max_streams = 1024;                   // per connection
-  int64_t memory_bytes = int64_t{1} << 30;  // for messages in transit
-  int max_metadata_bytes = 16 << 10;        // per call
-  // Streams are cancelled after the client has neither sent nor read anything for this long.
-  absl::Duration idle = absl::Minutes(5);
-};
 
 struct CoordinatorOptions {
   std::string data_dir;
