@@ -123,6 +123,13 @@ absl::StatusOr<std::string> AutomaticTls::AdminKeyFile() const {
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   const absl::StatusOr<std::string> old = ReadWholeFile(*files, path, kMaxFileBytes);
   if (old.ok() && !old->empty()) return path;
+  if (!old.ok() && !absl::IsNotFound(old.status())) {
+    // With a new one, whoever has the old key would be shut out.
+    return absl::FailedPreconditionError(
+        absl::StrCat("the key of an admin cannot be read: ", std::string(old.status().message()),
+                     "; give it back to the user that runs espalierd (chown), or remove it for a "
+                     "new one"));
+  }
   const absl::StatusOr<std::string> key = RandomId();
   if (!key.ok()) return key.status();
   // Written under the process's umask, for this user only.

@@ -16,6 +16,7 @@ namespace espalier {
 namespace {
 
 using ::testing::Contains;
+using ::testing::HasSubstr;
 
 std::string Contents(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -94,6 +95,18 @@ TEST_F(AutomaticTlsTest, KeepsTheKeyOfTheAdminAndTellsTheCommandLine) {
   EXPECT_EQ(json["http"], "10.9.8.7:8080");
   EXPECT_EQ(json["token_file"], *file);
   EXPECT_EQ(Contents(json["ca_file"]), tls->authority().ca());
+}
+
+// Somebody gave it to another user, for example.
+TEST_F(AutomaticTlsTest, AKeyThatCannotBeReadIsNotReplaced) {
+  const auto tls = Open();
+  const auto file = tls->AdminKeyFile();
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::filesystem::remove(*file);
+  std::filesystem::create_directory(*file);
+  const auto again = tls->AdminKeyFile();
+  EXPECT_EQ(again.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(again.status().message(), HasSubstr("remove it for a new one"));
 }
 
 }  // namespace
