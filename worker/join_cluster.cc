@@ -31,7 +31,10 @@ absl::StatusOr<std::string> ReadToken(const std::string& text, const std::string
   if (absl::Status s = CheckPrivateFile("join-file", file); !s.ok()) return s;
   const std::string token(absl::StripAsciiWhitespace(read));
   if (token.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--join-file=", file, " holds no token"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--join-file=", file,
+        " holds no token; a worker that has its certificate needs one no "
+        "longer, but then --coordinator=HOST:PORT, which a token, also an old one, tells"));
   }
   return token;
 }
@@ -58,7 +61,9 @@ absl::StatusOr<JoinedCluster> JoinCluster(WorkerOptions options) {
   if (!options.join_token.empty() && !options.join_file.empty()) {
     return absl::InvalidArgumentError("--join and --join-file: only one of them is accepted");
   }
-  const absl::StatusOr<std::string> text = ReadToken(options.join_token, options.join_file);
+  absl::StatusOr<std::string> text = ReadToken(options.join_token, options.join_file);
+  const bool emptied = absl::IsFailedPrecondition(text.status()) && !options.coordinator.empty();
+  if (emptied) text = "";  // its certificate may be enough
   if (!text.ok()) return text.status();
   if (options.coordinator.empty() && !text->empty()) {
     const absl::StatusOr<AccessTokenText> token = ParseAccessToken(*text);
@@ -87,7 +92,7 @@ absl::StatusOr<JoinedCluster> JoinCluster(WorkerOptions options) {
   const bool given = !options.tls.certificate.empty() || !options.tls.key.empty() ||
                      !options.tls.ca.empty() || !options.tls.client_ca.empty() ||
                      !options.api_key_file.empty();
-  if (text->empty() && (given || options.insecure || on_loopback)) {
+  if (text->empty() && !emptied && (given || options.insecure || on_loopback)) {
     out.options = std::move(options);
     return out;
   }
@@ -105,8 +110,12 @@ absl::StatusOr<JoinedCluster> JoinCluster(WorkerOptions options) {
       KeptIdentity::Open({.coordinator = options.coordinator,
                           .parents = options.identity_dirs,
                           .hosts = *hosts,
-                          .token = [token = options.join_token,
-                                    file = options.join_file] { return ReadToken(token, file); },
+                          .token = [token = options.join_token, file = options.join_file,
+                                    emptied]() -> absl::StatusOr<std::string> {
+                            absl::StatusOr<std::string> read = ReadToken(token, file);
+                            if (emptied && absl::IsFailedPrecondition(read.status())) return "";
+                            return read;
+                          },
                           .timeout = options.join_timeout},
                          out.source.get(), out.clock.get());
   if (!identity.ok()) return identity.status();

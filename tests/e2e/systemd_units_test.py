@@ -69,8 +69,10 @@ class SystemdUnitsTest(unittest.TestCase):
         self.assertEqual(token.returncode, 0, token.stderr)
         credential = os.path.join(self.folder, "credentials", unit("espalier-worker")["LoadCredential"].partition(":")[0])
         write_private(credential, token.stdout)
-        for start in range(2):
-            worker, worker_patience = self.start("espalier-worker", ["--threads=1"])
+        for start in range(3):
+            # A token, also an old one, tells the coordinator's address; who empties its file has to.
+            where = [f"--coordinator=127.0.0.1:{port}"] if start == 2 else []
+            worker, worker_patience = self.start("espalier-worker", ["--threads=1", *where])
             self.wait("the worker joins", lambda: "idle" in self.espalier("status").stdout)
             if start == 0:
                 trained = self.espalier("train", "--model=llama:tiny", "-d", os.path.join(DATA, "genesis.txt"), "--sequence-length=16",
@@ -81,6 +83,8 @@ class SystemdUnitsTest(unittest.TestCase):
                 tokens = json.loads(self.espalier("token", "list", "--json").stdout)["tokens"]
                 revoked = self.espalier("token", "revoke", tokens[0]["id"])
                 self.assertEqual(revoked.returncode, 0, revoked.stderr)
+            if start == 1:
+                write_private(credential, "")
             worker.send_signal(signal.SIGTERM)
             self.assertEqual(worker.wait(worker_patience), 0)
         coordinator.send_signal(signal.SIGTERM)
