@@ -29,7 +29,8 @@ TEST_F(CliTest, SlurmScriptPassesOptionsOfSbatchOn) {
   ASSERT_EQ(Run({"slurm", "script", "--qos=high", "--constraint=a100&ib", "--gres=nvme:1",
                  "--reservation=course", "--mail-user=ann@example.org", "--exclude=n[3-4]",
                  "--nodelist=n1", "--comment=thesis", "--sbatch=exclusive",
-                 "--sbatch=dependency=afterok:7", "--sbatch=--mem-per-cpu=2G", "--", "train"}),
+                 "--sbatch=dependency=afterok:7", "--sbatch=--mem-per-cpu=2G", "--", "train", "-d",
+                 "t.txt"}),
             kExitOk)
       << err_.str();
   for (const char* const option :
@@ -57,15 +58,17 @@ TEST_F(CliTest, SlurmScriptPassesOptionsOfSbatchOn) {
       {"--mail-type=END", "--mail-user=ADDRESS"},
   };
   for (const auto& [flag, message] : wrong) {
-    EXPECT_EQ(Run({"slurm", "script", flag, "--", "train"}), kExitUsage) << flag;
+    EXPECT_EQ(Run({"slurm", "script", flag, "--", "train", "-d", "t.txt"}), kExitUsage) << flag;
     EXPECT_THAT(err_.str(), HasSubstr(message)) << flag;
   }
 }
 
 TEST_F(CliTest, SlurmScriptSaysHowManyCoresAGpuHas) {
-  ASSERT_EQ(Run({"slurm", "script", "--gpus=2", "--", "train"}), kExitOk) << err_.str();
+  ASSERT_EQ(Run({"slurm", "script", "--gpus=2", "--", "train", "-d", "t.txt"}), kExitOk)
+      << err_.str();
   EXPECT_THAT(out_.str(), HasSubstr("\n# SLURM gives each worker one core; more: "));
-  ASSERT_EQ(Run({"slurm", "script", "--gpus=2", "--cpus-per-task=8", "--", "train"}), kExitOk);
+  ASSERT_EQ(Run({"slurm", "script", "--gpus=2", "--cpus-per-task=8", "--", "train", "-d", "t.txt"}),
+            kExitOk);
   EXPECT_THAT(out_.str(), Not(HasSubstr("gives each worker")));
 }
 
@@ -74,10 +77,12 @@ TEST_F(CliTest, SlurmSignalsInTheLastQuarterOfTheTime) {
   for (const auto& [time, seconds] :
        {std::pair("1:00", 15), std::pair("4", 60), std::pair("8:00", 120), std::pair("0:02:00", 30),
         std::pair("0-0:2", 30), std::pair("2-12", 120), std::pair("UNLIMITED", 120)}) {
-    ASSERT_EQ(Run({"slurm", "script", absl::StrCat("--time=", time), "--", "train"}), kExitOk);
+    ASSERT_EQ(Run({"slurm", "script", absl::StrCat("--time=", time), "--", "train", "-d", "t.txt"}),
+              kExitOk);
     EXPECT_THAT(out_.str(), HasSubstr(absl::StrCat("--signal=B:USR1@", seconds, " "))) << time;
   }
-  ASSERT_EQ(Run({"slurm", "script", "--time=2", "--signal=90", "--", "train"}), kExitOk);
+  ASSERT_EQ(Run({"slurm", "script", "--time=2", "--signal=90", "--", "train", "-d", "t.txt"}),
+            kExitOk);
   EXPECT_THAT(out_.str(), HasSubstr("--signal=B:USR1@90 "));
 }
 
@@ -88,10 +93,13 @@ TEST_F(CliTest, SlurmScriptChecksTheTraining) {
       {{"--", "train", "--stps=3"}, "did you mean --steps?"},
       {{"--", "train", "--detach"}, "train --detach: a batch job submits its training"},
       {{"--", "train", "--coordinator=a:1"}, "train --coordinator"},
-      {{"--gpus=2", "--ntasks-per-node=3", "--", "train"}, "each worker needs a GPU of its own"},
-      {{"--time=2", "--signal=120", "--", "train"},
+      {{"--", "train"}, "train: missing --dataset=FILE"},
+      {{"--gpus=2", "--ntasks-per-node=3", "--", "train", "-d", "t.txt"},
+       "each worker needs a GPU of its own"},
+      {{"--time=2", "--signal=120", "--", "train", "-d", "t.txt"},
        "--signal=120 is not below --time=2, 120 seconds"},
-      {{"--account=me\n#SBATCH --uid=0", "--", "train"}, "edit the batch file instead"},
+      {{"--account=me\n#SBATCH --uid=0", "--", "train", "-d", "t.txt"},
+       "edit the batch file instead"},
   };
   for (const auto& [args, message] : cases) {
     std::vector<std::string> words = {"slurm", "script"};
@@ -102,8 +110,7 @@ TEST_F(CliTest, SlurmScriptChecksTheTraining) {
 }
 
 TEST_F(CliTest, SlurmRunAndWorkerBelongIntoABatchJob) {
-  EXPECT_EQ(Run({"slurm", "run", "--workers=srun x", "--", "train", "--model=llama:tiny"}),
-            kExitFailed);
+  EXPECT_EQ(Run({"slurm", "run", "--workers=srun x", "--", "train", "-d", "t.txt"}), kExitFailed);
   EXPECT_THAT(err_.str(), HasSubstr("this is no job of SLURM"));
   EXPECT_EQ(Run({"slurm", "worker"}), kExitFailed);
   EXPECT_THAT(err_.str(), HasSubstr("ESPALIER_COORDINATOR is not set"));
@@ -129,8 +136,8 @@ TEST_F(LaunchSlurmTest, AJobOfAnotherClusterIsFollowedThere) {
   Tool("scontrol",
        "[ \"$*\" = '--clusters=far --oneliner show job 42' ] || exit 1\n"
        "echo 'JobId=42 JobState=COMPLETED ExitCode=0:0'");
-  EXPECT_EQ(Run({"launch", "slurm", "--", "train", "--model=llama:tiny"}), kExitOk) << err_.str();
-  EXPECT_EQ(Run({"launch", "slurm", "--detach", "--", "train", "--model=llama:tiny"}), kExitOk);
+  EXPECT_EQ(Run({"launch", "slurm", "--", "train", "-d", "t.txt"}), kExitOk) << err_.str();
+  EXPECT_EQ(Run({"launch", "slurm", "--detach", "--", "train", "-d", "t.txt"}), kExitOk);
   EXPECT_THAT(out_.str(), HasSubstr("squeue --clusters=far -j 42"));
   EXPECT_THAT(out_.str(), HasSubstr("scancel --clusters=far 42"));
 }
@@ -142,23 +149,23 @@ TEST_F(LaunchSlurmTest, ItEndsWithTheExitCodeOfTheJob) {
                                     {"0:0", kExitFailed},
                                     {"", kExitFailed}}) {
     Tool("scontrol", absl::StrCat("echo 'JobId=42 JobState=FAILED ExitCode=", field, "'"));
-    EXPECT_EQ(Run({"launch", "slurm", "--", "train", "--model=llama:tiny"}), code) << field;
+    EXPECT_EQ(Run({"launch", "slurm", "--", "train", "-d", "t.txt"}), code) << field;
     EXPECT_THAT(err_.str(), HasSubstr("SLURM job 42 has ended as FAILED"));
   }
 }
 
 TEST_F(CliTest, FlagsOfAnotherVerbAreRefused) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
-      {{"launch", "slurm", "--trusted-network", "--", "train"},
+      {{"launch", "slurm", "--trusted-network", "--", "train", "-d", "t.txt"},
        "--trusted-network applies to launch ssh, not to launch slurm"},
       {{"launch", "ssh", "hosts", "--nodes=4"},
        "--nodes applies to launch slurm, not to launch ssh"},
       {{"launch", "ssh", "hosts", "--detach"},
        "--detach applies to launch slurm, not to launch ssh"},
-      {{"slurm", "script", "--timeout=9", "--", "train"},
+      {{"slurm", "script", "--timeout=9", "--", "train", "-d", "t.txt"},
        "--timeout applies to slurm run, not to slurm script"},
       {{"slurm", "worker", "--nodes=2"}, "--nodes applies to slurm script, not to slurm worker"},
-      {{"slurm", "run", "--trusted-network", "--", "train"},
+      {{"slurm", "run", "--trusted-network", "--", "train", "-d", "t.txt"},
        "--trusted-network applies to slurm worker, not to slurm run"},
   };
   for (const auto& [args, message] : cases) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -85,6 +86,17 @@ absl::Status CheckTrainWords(const std::vector<std::string>& words, bool batch) 
     if (!batch || !flags->Has(flag)) continue;
     return UsageError(
         absl::StrCat("train --", flag, ": a batch job submits its training, and follows it"));
+  }
+  if (!flags->Has("dataset")) return UsageError("train: missing --dataset=FILE");
+  for (const char* const flag : {"dataset", "validation"}) {
+    // A batch job may have files that this host has not.
+    const std::string given = batch || flags->Has("no-upload") ? "" : flags->Text(flag);
+    std::error_code error;
+    if (given.empty() || absl::StartsWith(given, "artifact:") || absl::StartsWith(given, "s3://") ||
+        std::filesystem::exists(given, error)) {
+      continue;
+    }
+    return UsageError(absl::StrCat("train --", flag, ": there is no file ", Printable(given)));
   }
   return absl::OkStatus();
 }
