@@ -39,6 +39,7 @@ class LaunchKubernetesTest(unittest.TestCase):
         done = self.launch(f"--image={IMAGE}", "--workers=2", "--cpu=1", "--memory=3Gi", "--trusted-network", "--namespace=espalier", *TRAIN)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("succeeded", done.stdout)
+        self.assertIn("namespace espalier of the context lab\n", done.stdout)
         self.assertIn("stop it: espalier launch k8s --namespace=espalier --stop", done.stdout)
         for documents in self.kubectl.applied:
             self.assertEqual([fault for document in documents for fault in schema_faults(document)], [])
@@ -73,7 +74,10 @@ class LaunchKubernetesTest(unittest.TestCase):
         for refused, words, error in (
                 ({"apply": 'Error from server (NotFound): namespaces "lab" not found'}, [f"--image={IMAGE}", "--namespace=lab"],
                  "create namespace lab"),
-                ({"apply": "The connection to the server localhost:8080 was refused"}, [f"--image={IMAGE}"], "localhost:8080 was refused"),
+                ({"apply": "The connection to the server localhost:8080 was refused - did you specify"}, [f"--image={IMAGE}"],
+                 "kubectl knows no cluster: `"),
+                ({}, [f"--image={IMAGE}", "--", "train", "--model=llama:tiny", "-d", "/nowhere.txt"], "there is no file /nowhere.txt"),
+                ({}, [f"--image={IMAGE}", "--", "train", "--model=llama:tiny"], "missing --dataset=FILE"),
                 ({}, ["--image=not an image"], "is no name of an image"),
                 ({}, [], "missing: --image=REGISTRY/espalier:TAG"),
                 ({}, [f"--image={IMAGE}", "--nodes=2"], "--nodes applies to launch slurm, not to launch k8s"),

@@ -9,6 +9,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/sha256.h"
 #include "client/cli/launch/child_process.h"
 #include "client/cli/launch/kubernetes_overlay.h"
@@ -34,6 +37,13 @@ constexpr char kCoordinatorPod[] = "espalier-coordinator-0";
 constexpr char kCoordinatorService[] = "service/espalier-coordinator";
 constexpr char kTlsFolder[] = "/var/lib/espalier/data/tls";
 constexpr char kVolume[] = "data-espalier-coordinator-0";
+// Of each pod: its name, why its container waits, and why no node takes it.
+constexpr char kTroubles[] =
+    "jsonpath={range .items[*]}{.metadata.name}{\"\\t\"}"
+    "{.status.containerStatuses[*].state.waiting.reason}{\"\\t\"}"
+    "{.status.conditions[?(@.reason==\"Unschedulable\")].message}{\"\\n\"}{end}";
+constexpr absl::Duration kPoll = absl::Milliseconds(100);
+constexpr int kPollsPerLook = 50;
 constexpr char kAll[] = "app.kubernetes.io/name=espalier";  // label of all pods
 
 class KubernetesLaunch {
@@ -57,6 +67,7 @@ class KubernetesLaunch {
   // May be repeated, with other numbers or another image.
   absl::Status Start() {
     KubernetesOverlay overlay = Overlay();
+    SayWhere();
     // Pods that wait for a secret look for it only now and then: the token comes first.
     const bool joined =
         RunKubectl("look for the workers' token", {"get", "secret", "espalier-join"}).ok();
@@ -174,6 +185,12 @@ class KubernetesLaunch {
     if (!child.ok()) return child.status();
     if ((*child)->exit_code() == 0) return (*child)->output();
     const std::string said = std::string(absl::StripAsciiWhitespace((*child)->errors()));
+    if (absl::StrContains(said, "server localhost:8080 was refused") ||
+        absl::StrContains(said, "localhost:8080: connect")) {
+      return absl::UnavailableError(absl::StrCat(
+          "kubectl knows no cluster: `", Printable(ShellQuote(kubectl_[0])),
+          " config get-contexts` lists those that it has, and --context=NAME chooses one"));
+    }
     std::string remedy;
     if (absl::StrContains(said, "namespaces \"") && absl::StrContains(said, "not found")) {
       remedy = absl::StrCat("; make it: ", Call(), " create namespace ",
@@ -191,19 +208,64 @@ class KubernetesLaunch {
     return RunKubectl("apply the manifests", {"apply", "-k", folder->path()}).status();
   }
 
+  // Where the objects go, before anything changes there.
+  void SayWhere() const {
+    const ParsedFlags& flags = context_.flags();
+    std::string cluster = flags.Text("context"), space = flags.Text("namespace");
+    // In a pod kubectl has no context.
+    if (cluster.empty()) cluster = FirstLine({"config", "current-context"});
+    if (space.empty())
+      space = FirstLine({"config", "view", "--minify", "-o", "jsonpath={..namespace}"});
+    Say(context_, "where",
+        absl::StrCat("namespace ", space.empty() ? "default" : Printable(space),
+                     cluster.empty() ? "" : absl::StrCat(" of the context ", Printable(cluster))));
+  }
+  // Empty where kubectl fails.
+  std::string FirstLine(const std::vector<std::string>& words) const {
+    const auto said = RunKubectl("read its configuration", words);
+    if (!said.ok()) return "";
+    return std::string(absl::StripAsciiWhitespace(said->substr(0, said->find('\n'))));
+  }
+
+  // Says why pods do not run: an image that cannot be fetched, no node with room.
+  void SayTroubles(std::string* before) const {
+    const auto pods = RunKubectl("list pods", {"get", "pods", "--selector", kAll, "-o", kTroubles});
+    if (!pods.ok() || *pods == *before) return;
+    *before = *pods;
+    for (const absl::string_view line : absl::StrSplit(*pods, '\n')) {
+      const std::vector<std::string> parts = absl::StrSplit(line, '\t');
+      if (parts.size() < 3 || parts[1].empty() + parts[2].empty() == 2) continue;
+      if (parts[1] == "ContainerCreating" || parts[1] == "PodInitializing") continue;
+      Say(context_, "pod",
+          Printable(absl::StrCat(parts[0], ": ", parts[1].empty() ? parts[2] : parts[1])));
+    }
+  }
+
   absl::Status AwaitRollout(const std::string& set) const {
     const double timeout = context_.flags().Number("timeout", kRolloutTimeout);
-    const auto done = RunKubectl("see all pods run",
-                                 {"rollout", "status", "statefulset/" + set,
-                                  absl::StrCat("--timeout=", static_cast<int64_t>(timeout), "s")});
-    if (done.ok()) return done.status();
+    ChildOptions options;
+    options.command = kubectl_;
+    options.command.insert(options.command.end(),
+                           {"rollout", "status", "statefulset/" + set,
+                            absl::StrCat("--timeout=", static_cast<int64_t>(timeout), "s")});
+    options.keep_output = true;
+    auto rollout = ChildProcess::Start(options);
+    if (!rollout.ok()) return rollout.status();
+    std::string troubles;
+    for (int polls = 1; !(*rollout)->Ended(); ++polls) {
+      absl::SleepFor(kPoll);
+      if (polls % kPollsPerLook == 0) SayTroubles(&troubles);
+    }
+    if ((*rollout)->exit_code() == 0) return absl::OkStatus();
+    const absl::Status done = absl::UnavailableError(absl::StrCat(
+        "kubectl does not see all pods of ", set, " run: ",
+        Printable(absl::StripAsciiWhitespace((*rollout)->errors()), /*keep_lines=*/true)));
     // Why: an image that cannot be fetched, no node with room, a volume that nobody makes.
     const auto pods = RunKubectl("list pods", {"get", "pods", "--selector", kAll});
     return absl::Status(
-        done.status().code(),
-        absl::StrCat(done.status().message(), pods.ok() ? "\n" + Printable(*pods, true) : "\n",
-                     "see why: ", Call(), " describe pods --selector ", kAll,
-                     "; what runs stays: launch again, or --stop"));
+        done.code(), absl::StrCat(done.message(), pods.ok() ? "\n" + Printable(*pods, true) : "\n",
+                                  "see why: ", Call(), " describe pods --selector ", kAll,
+                                  "; what runs stays: launch again, or --stop"));
   }
 
   // Workers that join later take a use each.
