@@ -160,8 +160,8 @@ TEST_F(CoordinatorTest, JobTakesWorkersBackAtACheckpoint) {
   ExpectWholeCurve(reply);
   EXPECT_EQ(reply.job().attempts(), 3);
   EXPECT_EQ(reply.job().plan().devices_size(), 2) << "as many as it had, not all";
-  EXPECT_THAT(reply.messages(), ::testing::Contains(Says(v1::JobMessage::INFO,
-                                                         HasSubstr("1 more workers are idle"))));
+  EXPECT_THAT(reply.messages(),
+              ::testing::Contains(Says(v1::JobMessage::INFO, HasSubstr("1 more worker is idle"))));
 }
 
 TEST_F(CoordinatorTest, JobWaitsForItsLeastWorkers) {

@@ -156,8 +156,10 @@ absl::Status Get(Context& context, Client* client, const std::string& id) {
   std::ostream& out = context.out();
   out << context.style().Bold(Printable(job.id())) << " " << Printable(job.spec().name()) << ": "
       << StateCell(job.state(), context.style()) << ", step " << job.steps_done() << " of "
-      << job.total_steps() << ", checkpoint at " << job.checkpoint_step() << ", attempt "
-      << job.attempts() << "\n"
+      << job.total_steps() << ", "
+      << (job.checkpoint_step() > 0 ? absl::StrCat("checkpoint at ", job.checkpoint_step())
+                                    : std::string("no checkpoint"))
+      << ", attempt " << job.attempts() << "\n"
       << "created " << LocalTime(job.created_unix_ms())
       << (job.started_unix_ms() != 0 ? ", started " : "") << LocalTime(job.started_unix_ms())
       << (job.finished_unix_ms() != 0 ? ", finished " : "") << LocalTime(job.finished_unix_ms())

@@ -68,7 +68,9 @@ std::optional<std::string> JobRunner::WhyItMoves(const Job& job) const {
   if (!leaving.empty()) return GoesOnWithout(job, leaving);
   const int more = CanGrowBy(job);
   if (more == 0) return std::nullopt;
-  return absl::StrCat(more, " more workers are idle: going on with them from step ",
+  return absl::StrCat(more,
+                      more == 1 ? " more worker is idle: going on with it from step "
+                                : " more workers are idle: going on with them from step ",
                       job.life.checkpoint_step);
 }
 

@@ -107,8 +107,7 @@ std::vector<FlagSpec> SbatchFlags() {
       {.name = "sbatch",
        .type = FlagType::kText,
        .value = "OPTION[=VALUE]",
-       .doc = "any other long option of sbatch, such as exclusive or dependency=afterok:7; may be "
-              "given several times",
+       .doc = "any other long option of sbatch, such as exclusive or dependency=afterok:7",
        .repeated = true},
   };
 }
