@@ -124,7 +124,7 @@ absl::StatusOr<std::string> AutomaticTls::AdminKeyFile() const {
   const absl::StatusOr<std::string> old = ReadWholeFile(*files, path, kMaxFileBytes);
   if (old.ok() && !old->empty()) return path;
   if (!old.ok() && !absl::IsNotFound(old.status())) {
-    // With a new one, whoever has the old key would be shut out.
+    // A new one would shut out everybody who has the old key.
     return absl::FailedPreconditionError(
         absl::StrCat("the key of an admin cannot be read: ", std::string(old.status().message()),
                      "; give it back to the user that runs espalierd (chown), or remove it for a "
