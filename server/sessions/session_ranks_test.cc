@@ -163,15 +163,15 @@ TEST_F(SessionRanksTest, AWorkerThatDiesIsNamedEvenIfOnlyItsPeerNoticesIt) {
 }
 
 TEST_F(SessionRanksTest, ALostLeaseCountsMoreThanWhatPeersSay) {
+  registry_.Suspect(ranks_->members()[1].lease);
   workers_[0]->End(absl::InternalError("a message is torn"));
   workers_[1]->End(absl::UnavailableError("Socket closed"));
-  registry_.Suspect(ranks_->members()[1].lease);
   EXPECT_THAT(Error(), MatchesRegex("worker w2 \\(host-1\\) is lost: .*"));
 }
 
 TEST_F(SessionRanksTest, AnErrorOfTheSessionCountsMost) {
-  workers_[0]->End(absl::UnavailableError("rank 1 is gone"));
   workers_[1]->End(absl::InvalidArgumentError("column 'x' is missing"));
+  workers_[0]->End(absl::UnavailableError("rank 1 is gone"));
   const std::string error = Error();
   EXPECT_EQ(error, "worker w2 (host-1): column 'x' is missing");
   EXPECT_THAT(error, Not(HasSubstr("gone")));
