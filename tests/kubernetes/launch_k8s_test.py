@@ -70,6 +70,16 @@ class LaunchKubernetesTest(unittest.TestCase):
         done = self.launch("--stop", "--delete-data", "--namespace=espalier")
         self.assertEqual((done.returncode, self.kubectl.deleted_volumes), (0, ["data-espalier-coordinator-0"]), done.stderr)
 
+    def test_why_pods_do_not_run_is_said(self):
+        self.kubectl.troubles = "espalier-coordinator-0\tErrImagePull\t\nespalier-x-0\t\t0/3 nodes are available\nespalier-y-0\t\t\n"
+        self.addCleanup(self.launch, "--stop")
+        self.addCleanup(setattr, self.kubectl, "troubles", "")
+        done = self.launch(f"--image={IMAGE}")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("espalier-coordinator-0: ErrImagePull\nespalier-x-0: 0/3 nodes are available\n", done.stdout)
+        self.assertNotIn("espalier-y-0", done.stdout)
+        self.assertIn("timed out waiting for the condition", done.stderr)
+
     def test_a_mistake_is_said_with_what_to_do(self):
         for refused, words, error in (
                 ({"apply": 'Error from server (NotFound): namespaces "lab" not found'}, [f"--image={IMAGE}", "--namespace=lab"],

@@ -9,6 +9,7 @@ import socketserver
 import sys
 import tempfile
 import threading
+import time
 
 
 class StandInKubectl:
@@ -84,6 +85,9 @@ class StandInKubectl:
             case ["get", "pods", "--selector", _]:
                 return {"output": "".join(f"{name}   Running\n" for name in cluster.pods)}
             case ["rollout", "status", name, timeout] if re.fullmatch(r"--timeout=\d+s", timeout):
+                if self.troubles:
+                    time.sleep(7)  # longer than the launch takes to look why
+                    raise AssertionError("error: timed out waiting for the condition")
                 document = cluster.sets[name.removeprefix("statefulset/")]
                 probes = document["spec"]["template"]["spec"]["containers"][0]
                 for number in range(document["spec"]["replicas"]):

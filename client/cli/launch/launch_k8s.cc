@@ -234,7 +234,7 @@ class KubernetesLaunch {
     *before = *pods;
     for (const absl::string_view line : absl::StrSplit(*pods, '\n')) {
       const std::vector<std::string> parts = absl::StrSplit(line, '\t');
-      if (parts.size() < 3 || parts[1].empty() + parts[2].empty() == 2) continue;
+      if (parts.size() < 3 || (parts[1].empty() && parts[2].empty())) continue;
       if (parts[1] == "ContainerCreating" || parts[1] == "PodInitializing") continue;
       Say(context_, "pod",
           Printable(absl::StrCat(parts[0], ": ", parts[1].empty() ? parts[2] : parts[1])));
