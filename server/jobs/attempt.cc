@@ -489,6 +489,8 @@ absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
       return absl::OkStatus();
     }
     case v1::RunEvent::kUnreachableRank:  // OnEvent
+    case v1::RunEvent::kProbes:           // of replays
+    case v1::RunEvent::kHashes:
     case v1::RunEvent::EVENT_NOT_SET:
       break;
   }
