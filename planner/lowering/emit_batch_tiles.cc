@@ -39,6 +39,7 @@ int Emitter::TileOf(int rank, int buffer, int tile) {
     tiles.push_back(program.AddBuffer(
         program.buffer(buffer)->name(), spec, program.kind(buffer), program.allocation_of(buffer),
         program.offset_in_allocation(buffer) + static_cast<int64_t>(tiles.size()) * spec.bytes()));
+    program.buffer(tiles.back())->set_partial_sum(program.buffer(buffer)->partial_sum());
   }
   return tiles[tile];
 }
@@ -116,6 +117,7 @@ void Emitter::EmitTiled(const Position& position, int rank, const std::string& n
         buffer = TileOf(rank, o.buffer, tile);
       } else if (tile > 0 && (o.output || not_trained(o))) {
         buffer = program.AddBuffer(program.buffer(o.buffer)->name(), spec, v1::SCRATCH);
+        program.buffer(buffer)->set_partial_sum(o.output);
         if (!o.output) program.Copy(node, o.buffer, buffer, zero, zero, spec.dims, false);
       }
       instead[tile].push_back(buffer);

@@ -275,20 +275,32 @@ int Emitter::AddBuffer(RankProgram* rank, ValueId value, const std::string& name
   return buffer;
 }
 
+bool Emitter::IsPartialSum(ValueId value, const Layout& layout) const {
+  if (layout.partials > 1 || layout.overlap == Overlap::kSummed) return true;
+  // Of each micro-batch.
+  return structure_.micro_batches > 1 && structure_.BatchDim(value) < 0;
+}
+
 int Emitter::NewOutput(ValueId value, const Layout& layout, int shard) {
   RankProgram& rank = ranks_[layout.shards[shard].device];
   const TensorSpec spec = SpecOf(value, layout.shards[shard]);
+  const auto add = [&](int allocation, int64_t offset) {
+    const int buffer = rank.AddBuffer(NameOf(value), spec, v1::SCRATCH, allocation, offset);
+    rank.buffer(buffer)->set_dynamic(structure_.Dynamic(value));
+    if (IsPartialSum(value, layout)) rank.buffer(buffer)->set_partial_sum(true);
+    return buffer;
+  };
   // Later micro-batches accumulate into the first one's buffers.
   auto it = micro_batch_ == 0 ? bucket_of_.find(value) : bucket_of_.end();
-  if (it == bucket_of_.end()) return AddBuffer(&rank, value, NameOf(value), spec, v1::SCRATCH);
+  if (it == bucket_of_.end()) return add(-1, 0);
   const BucketPlace& place = it->second[shard];
   const BucketBuffers& bucket = buckets_[place.bucket];
   for (size_t r = 0; r < bucket.ranks.size(); ++r) {
     if (bucket.ranks[r] == layout.shards[shard].device) {
-      return rank.AddBuffer(NameOf(value), spec, v1::SCRATCH, bucket.allocations[r], place.offset);
+      return add(bucket.allocations[r], place.offset);
     }
   }
-  return rank.AddBuffer(NameOf(value), spec, v1::SCRATCH);
+  return add(-1, 0);
 }
 
 void Emitter::EmitCompute(const Position& position, const std::vector<const Instance*>& operands) {
@@ -321,8 +333,10 @@ void Emitter::EmitCompute(const Position& position, const std::vector<const Inst
       const int source = node.op.ends_with("_grad") ? inputs.back() : inputs[0];
       if (source >= 0 && rank.kind(source) == v1::SCRATCH &&
           rank.spec(source).bytes() == spec.bytes() && rank.spec(source).dtype == spec.dtype) {
-        (*results[0])[part] = rank.AddAlias(NameOf(node.outputs[0]), spec, source);
-        rank.buffer((*results[0])[part])->set_dynamic(structure_.Dynamic(node.outputs[0]));
+        const int alias = rank.AddAlias(NameOf(node.outputs[0]), spec, source);
+        rank.buffer(alias)->set_dynamic(structure_.Dynamic(node.outputs[0]));
+        rank.buffer(alias)->set_partial_sum(IsPartialSum(node.outputs[0], layout));
+        (*results[0])[part] = alias;
         continue;
       }
     }

@@ -148,6 +148,9 @@ class Emitter {
   // "<parameter>.grad" for a gradient that an optimizer reads, otherwise the name in the graph.
   const std::string& NameOf(ValueId value) const { return names_[value]; }
   int NewOutput(ValueId value, const Layout& layout, int shard);
+  // Whether a shard of this layout is not yet a part of the whole batch's value
+  // (Buffer.partial_sum).
+  bool IsPartialSum(ValueId value, const Layout& layout) const;
   // Adds a buffer for (a part of) `value` with its length in dimension 0.
   int AddBuffer(RankProgram* rank, ValueId value, const std::string& name, const TensorSpec& spec,
                 v1::BufferKind kind);

@@ -68,8 +68,10 @@ void RankProgram::SetSpec(int index, const TensorSpec& spec) {
 }
 
 int RankProgram::CloneInto(int buffer, int allocation) {
-  return AddBuffer(program_.buffers(buffer).name(), specs_[buffer], kind(buffer), allocation,
-                   offset_in_allocation_[buffer]);
+  const int clone = AddBuffer(program_.buffers(buffer).name(), specs_[buffer], kind(buffer),
+                              allocation, offset_in_allocation_[buffer]);
+  program_.mutable_buffers(clone)->set_partial_sum(program_.buffers(buffer).partial_sum());
+  return clone;
 }
 
 void RankProgram::MoveInto(int buffer, int allocation, int64_t offset) {
