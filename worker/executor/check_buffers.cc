@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/graph/graph_proto.h"
+#include "ops/program/tensor_names.h"
 #include "ops/tensor/contiguous.h"
 #include "worker/executor/check_program_internal.h"
 #include "worker/executor/streamed_parameters.h"
@@ -63,25 +64,6 @@ std::vector<int> FindAliases(const v1::Program& program, const CheckedProgram& c
     if (!added) alias_of[i] = it->second;
   }
   return alias_of;
-}
-
-std::vector<std::string> FindTensorNames(const v1::Program& program) {
-  std::set<std::pair<int, std::string>> names;
-  for (const v1::Buffer& buffer : program.buffers()) {
-    names.emplace(buffer.kind(), buffer.name());
-  }
-  std::vector<std::string> result;
-  for (const v1::Buffer& buffer : program.buffers()) {
-    std::string name = buffer.name();
-    const size_t mark = name.rfind('#');
-    if (mark != std::string::npos && mark + 1 < name.size() &&
-        name.find_first_not_of("0123456789", mark + 1) == std::string::npos &&
-        names.count({buffer.kind(), name.substr(0, mark)}) > 0) {
-      name.resize(mark);
-    }
-    result.push_back(std::move(name));
-  }
-  return result;
 }
 
 // True if shard `a` of a parameter is, in region and in address, a contiguous part of shard `b`.
@@ -198,7 +180,7 @@ absl::Status CheckBuffers(const v1::Program& program, CheckedProgram* checked) {
   }
   checked->streamed_slot = FindStreamedSlots(program, kMaxHostSlots);
   checked->alias_of = FindAliases(program, *checked);
-  checked->tensor_names = FindTensorNames(program);
+  checked->tensor_names = TensorNames(program);
   FindContiguousShards(program, checked);
   for (int i = 0; i < program.buffers_size(); ++i) {
     absl::Status status =

@@ -39,6 +39,10 @@ absl::StatusOr<StepResult> Executor::Step(int64_t step, bool profile, const Dyna
   }
 }
 
+absl::Status Executor::ReadDuringSteps(std::vector<BufferRead> reads, OnBufferRead on_read) {
+  return state_->ReadDuringSteps(std::move(reads), std::move(on_read));
+}
+
 absl::StatusOr<StepResult> Executor::RunPart(int begin, int end, const PassOptions& options) {
   try {
     return state_->RunPart(begin, end, options);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -69,6 +70,14 @@ struct StepResult {
   std::vector<InstructionTime> profile;  // empty unless asked for
 };
 
+// A buffer that a step hands out while it runs.
+struct BufferRead {
+  int instructions = 0;  // once so many instructions have run, at least 1
+  int buffer = 0;
+};
+// `read`: index of the BufferRead. The values are in host memory, and stay only during the call.
+using OnBufferRead = std::function<absl::Status(int read, const TensorView& values)>;
+
 // Not thread-safe. Not movable.
 class Executor {
  public:
@@ -84,6 +93,12 @@ class Executor {
   // reported "loss" that is not finite is an error that names the step and a remedy.
   absl::StatusOr<StepResult> Step(int64_t step, bool profile = false,
                                   const DynamicSizes& sizes = {});
+
+  // Every Step from now on calls `on_read` for each of `reads`, on its thread; an error ends the
+  // step. No reads: none. They change no result: the instructions and their memory stay as they
+  // are, so a buffer must be read before its memory is used again. Instructions that one kernel
+  // runs together count as run once all are. Returns InvalidArgument for an index out of range.
+  absl::Status ReadDuringSteps(std::vector<BufferRead> reads, OnBufferRead on_read);
 
   // Runs instructions [begin, end) once: a pass of a program whose other passes run by other calls,
   // which find the buffers as this one leaves them. Ends all copies that it started. All ranks run

@@ -50,6 +50,7 @@ class Executor::State {
   absl::Status Prepare();
   absl::StatusOr<StepResult> Step(int64_t step, bool profile, const DynamicSizes& sizes);
   absl::StatusOr<StepResult> RunPart(int begin, int end, const PassOptions& pass);
+  absl::Status ReadDuringSteps(std::vector<BufferRead> reads, OnBufferRead on_read);
 
   char* data(int i) const { return memory_.data(i); }
   int64_t bytes(int i) const { return memory_.bytes(i); }
@@ -97,6 +98,8 @@ class Executor::State {
   absl::Status End();
   absl::Status RunRange(int begin, int end, const PassOptions& pass, bool profile,
                         StepResult* result);
+  // Hands out the buffers that are read once `instructions` have run, from `*next` in read_order_.
+  absl::Status HandOut(int instructions, size_t* next);
   absl::Status Resize(const DynamicSizes& sizes);
   // Splits the time of a fused group among its instructions by size.
   void RecordTime(int index, double seconds, StepResult* result) const;
@@ -145,6 +148,9 @@ class Executor::State {
   std::vector<DynamicView> dynamic_views_;
   std::unique_ptr<StepGraphCache> step_graphs_;  // null unless CanCaptureSteps and a capturer
   DynamicSizes sizes_{-1, -1};
+  std::vector<BufferRead> reads_;
+  std::vector<int> read_order_;  // indices into reads_, in the order of instructions
+  OnBufferRead on_read_;
   std::vector<char> staging_, staging_out_;
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "ops/optimizer/lr_schedule.h"
@@ -82,7 +83,7 @@ absl::StatusOr<StepResult> Executor::State::TryStep(int64_t step, bool profile,
     return ran;
   };
   const absl::Status ran =
-      step_graphs_ != nullptr && !profile ? step_graphs_->Run(sizes, run) : run();
+      step_graphs_ != nullptr && !profile && reads_.empty() ? step_graphs_->Run(sizes, run) : run();
   if (!ran.ok()) return ran;
   if (absl::Status s = End(); !s.ok()) return s;
   return result;
@@ -91,6 +92,7 @@ absl::StatusOr<StepResult> Executor::State::TryStep(int64_t step, bool profile,
 absl::Status Executor::State::RunRange(int begin, int end, const PassOptions& pass, bool profile,
                                        StepResult* result) {
   Device& device = *options_.device;
+  size_t next_read = 0;
   for (int i = begin; i < end; ++i) {
     const absl::Time start = profile ? absl::Now() : absl::Time();
     absl::Status status = absl::OkStatus();
@@ -101,6 +103,49 @@ absl::Status Executor::State::RunRange(int begin, int end, const PassOptions& pa
     if (status.ok() && profile) status = device.Synchronize();
     if (!status.ok()) return AnnotateError(status, Describe(program_, i));
     if (profile) RecordTime(i, absl::ToDoubleSeconds(absl::Now() - start), result);
+    const bool group_goes_on = i + 1 < end && instructions_[i + 1].group_size == 0;
+    if (next_read == read_order_.size() || group_goes_on) continue;
+    if (absl::Status s = HandOut(i + 1, &next_read); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::State::ReadDuringSteps(std::vector<BufferRead> reads, OnBufferRead on_read) {
+  for (const BufferRead& read : reads) {
+    if (read.instructions >= 1 && read.instructions <= program_.instructions_size() &&
+        read.buffer >= 0 && read.buffer < program_.buffers_size()) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("program '", program_.name(), "' cannot hand out buffer ", read.buffer, " of ",
+                     program_.buffers_size(), " after ", read.instructions, " of ",
+                     program_.instructions_size(), " instructions"));
+  }
+  reads_ = std::move(reads);
+  on_read_ = std::move(on_read);
+  read_order_.resize(reads_.size());
+  std::iota(read_order_.begin(), read_order_.end(), 0);
+  std::stable_sort(read_order_.begin(), read_order_.end(), [this](int a, int b) {
+    return reads_[a].instructions < reads_[b].instructions;
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Executor::State::HandOut(int instructions, size_t* next) {
+  std::vector<char> copy;
+  for (; *next < read_order_.size(); ++*next) {
+    const int number = read_order_[*next];
+    const BufferRead& read = reads_[number];
+    if (read.instructions > instructions) break;
+    TensorView view = View(read.buffer);
+    if (!options_.device->is_host()) {
+      copy.resize(static_cast<size_t>(bytes(read.buffer)));
+      absl::Status s =
+          options_.device->CopyToHost(copy.data(), data(read.buffer), bytes(read.buffer));
+      if (!s.ok()) return s;
+      view.data = copy.data();
+    }
+    if (absl::Status s = on_read_(number, view); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
