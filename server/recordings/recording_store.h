@@ -1,0 +1,60 @@
+// Recordings of jobs: what they were made with (in the job store), and their checkpoints (in the
+// checkpoint store, and perhaps in another store, to which they are spooled).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "espalier/v1/recording.pb.h"
+#include "server/store/job_store.h"
+#include "storage/checkpoint_store.h"
+
+namespace espalier {
+
+// Whether a job's checkpoints are kept, and what they were made with.
+bool IsRecorded(const v1::TrainingSpec& spec);
+
+// Of a job's data, as in Recording.
+struct RecordedDigests {
+  std::string graph, dataset, validation;
+};
+
+// Returns the attempts whose steps are the job's, in ascending order of first steps: steps that a
+// later attempt trained again are that one's. Given in the order of attempts.
+std::vector<v1::RecordedAttempt> AttemptsOfSteps(std::vector<v1::RecordedAttempt> attempts);
+
+// Whether a checkpoint belongs to the recording: not if the job went back to before it.
+bool BelongsToRecording(int32_t attempt, int64_t steps_done,
+                        const std::vector<v1::RecordedAttempt>& attempts, int64_t checkpoint_step);
+
+// Thread-safe.
+class RecordingStore {
+ public:
+  // All pointers must outlive the store.
+  RecordingStore(CheckpointStore* checkpoints, JobStore* jobs)
+      : checkpoints_(checkpoints), jobs_(jobs) {}
+
+  // Durable when it returns.
+  absl::Status PutAttempt(const std::string& job_id, const v1::RecordedAttempt& attempt);
+  absl::Status PutDigests(const std::string& job_id, const RecordedDigests& digests);
+  // NotFound if they are not known yet.
+  absl::StatusOr<RecordedDigests> Digests(const std::string& job_id) const;
+
+  // The whole recording, with the checkpoints that are there now. NotFound for an unknown job. Of a
+  // job without a recording only what its record says.
+  absl::StatusOr<v1::Recording> Load(const std::string& job_id) const;
+  // The same without its checkpoints: reads the job store only.
+  absl::StatusOr<v1::Recording> LoadFacts(const std::string& job_id) const;
+
+  // Removes what the job store has of a deleted job of so many attempts.
+  absl::Status RemoveFacts(const std::string& job_id, int32_t attempts);
+
+ private:
+  CheckpointStore* const checkpoints_;
+  JobStore* const jobs_;
+};
+
+}  // namespace espalier
