@@ -82,6 +82,7 @@ _MODULES = frozenset(
         "datasets",
         "errors",
         "flax",
+        "flor",
         "generation",
         "graph",
         "jax",

@@ -1,0 +1,259 @@
+"""Recording: values to a journal, checkpoints of blocks in the background."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from espalier.flor import checkpoints, randomness, sources, store, values, writer
+from espalier.flor.adaptive import Costs
+from espalier.flor.command_line import Flags
+from espalier.flor.messages import say
+from espalier.flor.runtime import Working
+from espalier.flor.trees import State
+
+_LINES = 1000  # that the journal keeps in memory at most
+
+
+@dataclass
+class Block:
+    """An open block."""
+
+    label: str
+    place: str  # the key of the place where it is
+    at: list[Any]
+    body: str
+    began: float
+
+
+def describe(words: list[str], kwargs: dict[str, str]) -> dict[str, Any]:
+    """What is run, for version.json."""
+    script = Path(sys.argv[0]).absolute() if sys.argv and sys.argv[0] not in ("", "-c", "-m") else None
+    text = ""
+    if script is not None and script.is_file() and script.suffix == ".py":
+        text = script.read_text(encoding="utf-8", errors="replace")
+    return {
+        "script": str(script or ""),
+        "arguments": words,
+        "kwargs": kwargs,
+        "source": text,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+    }
+
+
+class Recorder(Working):
+    """Records one version of an experiment."""
+
+    def __init__(self, flags: Flags, version: store.Version):
+        super().__init__(flags)
+        self.version = version
+        self._journal = store.Journal(version.journal)
+        self._costs: dict[str, Costs] = {}
+        self._writer = writer.Writer(version.folder / "checkpoints", lambda: list(self._costs.values()))
+        self._forced = False  # a block of this iteration has a checkpoint, so that the later ones get one
+        self._said_full = self._closed = False
+        self._iteration_began = 0.0
+        self._said_text: set[str] = set()
+        self._began = time.monotonic()
+        self._save_initial("process", ("python", "numpy"))
+        randomness.once_imported("torch", lambda: self._save_initial("torch", ("torch",)))
+        say(f"recording {version} in {version.folder}")
+
+    def _save_initial(self, part: str, parts: tuple[str, ...]) -> None:
+        state = State()
+        node = randomness.capture_global(state, parts)
+        try:
+            store.write_checkpoint(self.version.initial(part), node, state)
+        except OSError as error:
+            say(f"the random states of the beginning were not written: {error}")
+
+    # The journal.
+
+    def _add(self, line: dict[str, Any]) -> None:
+        if self._closed:  # a generator that is closed as the interpreter ends
+            return
+        self._journal.add(line)
+        if self._journal.pending >= _LINES:
+            self._flush_journal()
+
+    def _flush_journal(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._journal.flush()
+        except OSError as error:
+            if error.errno in writer.FULL and self._writer.make_room():
+                self._flush_journal()
+            elif not self._said_full:
+                self._said_full = True
+                say(f"the values of {self.version} cannot be written now: {error}. They are kept in memory")
+
+    def log(self, name: str, value: Any) -> None:
+        """Records a value at this place."""
+        encoded = values.encode(value)
+        if values.is_text_of_object(encoded) and name not in self._said_text:
+            self._said_text.add(name)
+            say(f"log {name!r}: a {type(value).__name__} is stored as its text; log numbers, texts, arrays, lists")
+        number = self.place.ordinal("log", name)
+        self._add({"log": name, "at": self.place.at, "n": number, "value": encoded})
+
+    def arg(self, name: str, default: Any, required: bool) -> Any:
+        """An argument of the program, recorded."""
+        value = super().arg(name, default, required)
+        self._add({"arg": name, "value": values.encode(value)})
+        self._flush_journal()
+        return value
+
+    # Loops.
+
+    def main_loop(self, name: str, iterable: Iterable[Any], frame: FrameType) -> Iterator[Any]:
+        """The iterations of the main loop; within another one, an ordinary loop."""
+        if self.main is not None or self.blocks:
+            yield from self._plain_loop(name, iterable)
+            return
+        self.main = label = self.place.label("loop", name)
+        depth = self.place.depth
+        self._iteration_began = time.monotonic()
+        try:
+            for index, value in enumerate(iterable):
+                self.place.enter_iteration(label, index, value)
+                self.blocks_in_iteration, self._forced = 0, False
+                broken = True
+                try:
+                    yield value
+                    broken = False
+                finally:
+                    if not (broken and self.blocks):  # an exception within a block: the iteration is not finished
+                        self._finish_iteration(label, index, frame)
+                    self.leave(depth)
+        finally:
+            self.main = None
+            self._flush_journal()
+
+    def _finish_iteration(self, label: str, index: int, frame: FrameType) -> None:
+        if self.objects and not self.blocks_in_iteration and not self.blocks:
+            block = Block(f"@{label}", self.place.key, self.place.at, "", self._iteration_began)
+            self._checkpoint(block, list(self.objects.values()), list(self.objects), frame, time.monotonic())
+        self._add({"iteration": label, "index": index})
+        self._flush_journal()
+        self._iteration_began = time.monotonic()
+
+    def _block_loop(self, name: str, iterable: Iterable[Any], probed: bool | None, frame: FrameType) -> Iterator[Any]:
+        self._enter(name, sources.body_hash(frame, loop=True))
+        try:
+            yield from self._plain_loop(name, iterable)
+        finally:
+            self._end(list(self.objects.values()), list(self.objects), frame)
+
+    # Blocks.
+
+    def _enter(self, name: str, body: str) -> None:
+        place, at = self.place.key, self.place.at
+        label = self.place.label("block", name)
+        self.place.enter_block(label)
+        self.blocks.append(Block(label, place, at, body, time.monotonic()))
+
+    def step_into(self, name: str, probed: bool | None, frame: FrameType) -> bool:
+        """A block begins."""
+        self._enter(name, sources.body_hash(frame))
+        return True
+
+    def end(self, values: tuple[Any, ...], frame: FrameType) -> list[Any]:
+        """A block ends: its checkpoint, if it is worth it."""
+        names = checkpoints.names_of(values, frame)
+        checkpoints.check_assigned(values, names, frame)
+        self._end(list(values), names, frame)
+        return list(values)
+
+    def _end(self, objects: list[Any], names: list[str], frame: FrameType) -> None:
+        ended = time.monotonic()
+        block: Block = self.ended()
+        self.leave_block(block)
+        self._checkpoint(block, objects, names, frame, ended)
+
+    def leave_block(self, block: Block) -> None:
+        """Closes the scope of a block that has ended."""
+        self.place.close_to(len(block.at))
+
+    def _checkpoint(self, block: Block, objects: list[Any], names: list[str], frame: FrameType, ended: float) -> None:
+        costs = self._costs.setdefault(block.label, Costs())
+        costs.executed(ended - block.began)
+        top_level = not self.blocks
+        made = None
+        if not costs.measured:  # the first time: only trying tells the cost, and whether the objects can be saved
+            made = self._timed_capture(block, objects, names, frame, costs)
+        kept = self._wanted(costs, top_level)
+        if kept:
+            if made is None:
+                made = self._timed_capture(block, objects, names, frame, costs)
+            path = self.version.checkpoint(block.label, block.place)
+            began = time.monotonic()
+            self._writer.submit(writer.Order(path, made[0], made[1], costs))
+            costs.add(time.monotonic() - began)
+            costs.checkpoints += 1
+            if top_level:
+                self._forced = True
+        if top_level:
+            self.blocks_in_iteration += 1
+        line: dict[str, Any] = {
+            "block": block.label,
+            "at": block.at,
+            "place": block.place,
+            "seconds": ended - block.began,
+        }
+        if costs.executions == 1:
+            line["body"] = block.body
+        self._add(line)
+
+    def _timed_capture(self, block: Block, objects: list[Any], names: list[str], frame: FrameType, costs: Costs) -> Any:
+        began = time.monotonic()
+        made = checkpoints.capture(block.label, objects, names, frame)
+        costs.took(time.monotonic() - began)
+        return made
+
+    def _wanted(self, costs: Costs, top_level: bool) -> bool:
+        if self.flags.EVERY:
+            return costs.executions % (self.flags.EVERY * costs.stride) == 0
+        if costs.executions % costs.stride:
+            return False
+        aligned = top_level and self._forced and self.main is not None
+        return aligned or costs.worthwhile(self.flags.EPSILON, top_level)
+
+    # The end.
+
+    def flush(self) -> None:
+        """Waits until everything is on disk."""
+        self._flush_journal()
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self._add({"end": True, "seconds": time.monotonic() - self._began})
+        self.flush()
+        self._closed = True
+        self._journal.close()
+        count = sum(costs.checkpoints for costs in self._costs.values())
+        executions = sum(costs.executions for costs in self._costs.values())
+        if executions:
+            say(f"recorded {self.version}: {count} checkpoints of {executions} executions of blocks")
+
+
+def begin(flags: Flags, words: list[str]) -> Recorder:
+    """A new version of the experiment of the flags."""
+    assert flags.NAME is not None
+    return Recorder(flags, store.new_version(flags.NAME, describe(words, flags.KWARGS) | {"pid": os.getpid()}))
+
+
+__all__ = ["Block", "Recorder", "begin", "describe"]

@@ -1,0 +1,290 @@
+"""Replaying: blocks with a checkpoint are restored instead of executed, and values are compared with the record."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from espalier.errors import EspalierError, FailedPrecondition
+from espalier.flor import checkpoints, objects, randomness, segments, sources, store, values
+from espalier.flor import record as records
+from espalier.flor.command_line import Flags
+from espalier.flor.messages import say
+from espalier.flor.runtime import Working
+
+_LINES = 1000
+
+
+class ReplayDiffers(EspalierError):
+    """A replayed value is not the recorded one (raised with FLOR_STRICT=1 only)."""
+
+
+@dataclass
+class Block:
+    """An open block: executed, or skipped."""
+
+    label: str
+    place: str
+    at: list[Any]
+    executed: bool
+
+
+class Replayer(Working):
+    """Replays one recording, or a segment of it."""
+
+    def __init__(self, flags: Flags, version: store.Version):
+        super().__init__(flags)
+        self.version = version
+        self.record = records.read(version)
+        self._journal: store.Journal | None = None
+        self._mode = "replay"  # of this epoch: see segments.Step
+        self._outside = True  # outside of the main loop, values are stored by the segment that has the neighbour epoch
+        self._last_segment = flags.SEGMENT[0] == flags.SEGMENT[1]
+        self._after_main = False
+        self._equal = self._new = self._skipped = self._executed = 0
+        self._differences: list[str] = []
+        self._said: set[str] = set()
+        self._restore_initial("process")
+        randomness.once_imported("torch", lambda: self._restore_initial("torch"))
+        k, n = flags.SEGMENT
+        part = f", segment {k} of {n} (numbered from 1)" if n > 1 else ""
+        say(f"replaying {version}{part}")
+        if not self.record.complete:
+            say(f"the recording {version} did not end: the process that made it was killed, or still runs")
+
+    def _restore_initial(self, part: str) -> None:
+        path = self.version.initial(part)
+        if path.exists():
+            randomness.restore_global(*store.read_checkpoint(path))
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            say(text)
+
+    # Values.
+
+    def arg(self, name: str, default: Any, required: bool) -> Any:
+        """The recorded value of an argument."""
+        if name not in self.record.args:
+            self._say_once(f"flor.arg({name!r}) is not in the recording: its present value is taken")
+            return super().arg(name, default, required)
+        value = values.decode(self.record.args[name])
+        if name in self.flags.KWARGS and super().arg(name, default, required) != value:
+            self._say_once(
+                f"--kwargs {name}={self.flags.KWARGS[name]} is left out: a replay takes the recorded {value!r}"
+            )
+        return tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value
+
+    def log(self, name: str, value: Any) -> None:
+        """Compares a value with the record; one that the record lacks is stored."""
+        encoded = values.encode(value)
+        place, number = self.place.key, self.place.ordinal("log", name)
+        if self._after_main and not self._last_segment:
+            return  # the state behind the main loop is that of the last segment only
+        found = self.record.values.get((place, name, number), self)
+        if found is self:
+            if self._mode == "replay" and (self.place.depth or self._after_main or self.flags.SEGMENT[0] == 1):
+                self._new += 1
+                self._store(name, number, encoded, differs=False)
+        elif values.is_text_of_object(found) and values.is_text_of_object(encoded):
+            return
+        elif values.same(found, encoded):
+            self._equal += 1
+        else:
+            self._differ(name, number, found, encoded)
+
+    def _differ(self, name: str, number: int, before: Any, now: Any) -> None:
+        where = ", ".join(f"{e[0]} {e[1]}" for e in self.place.at if isinstance(e, list)) or "outside of loops"
+        text = f"{name} at {where}: recorded {values.shown(before)}, replayed {values.shown(now)}"
+        if not self._differences:
+            say(f"WARNING: the replay differs from the recording {self.version}: {text}")
+        self._differences.append(text)
+        if self._mode == "replay":
+            self._store(name, number, now, differs=True)
+        if self.flags.STRICT:
+            raise ReplayDiffers(f"the replay differs from the recording {self.version}: {text}")
+
+    def _store(self, name: str, number: int, encoded: Any, differs: bool) -> None:
+        if self._journal is None:
+            k, n = self.flags.SEGMENT
+            stamp = f"{time.time_ns():020d}-{os.getpid()}-{k}of{n}"
+            self._journal = store.Journal(self.version.folder / "replays" / f"{stamp}.jsonl")
+        line = {"log": name, "at": self.place.at, "n": number, "value": encoded}
+        self._journal.add(line | {"differs": True} if differs else line)
+        if self._journal.pending >= _LINES:
+            self._journal.flush()
+
+    # Loops.
+
+    def main_loop(self, name: str, iterable: Iterable[Any], frame: FrameType) -> Iterator[Any]:
+        """The epochs of the segment, after what initialises it."""
+        if self.main is not None or self.blocks:
+            yield from self._plain_loop(name, iterable)
+            return
+        self.main = label = self.place.label("loop", name)
+        depth = self.place.depth
+        steps = self._steps(label)
+        source = _Source(iterable)
+        try:
+            for step in steps:
+                self._mode = step.kind
+                self.place.enter_iteration(label, step.epoch, None)
+                own = self.version.checkpoint(f"@{label}", self.place.key)
+                whole = bool(self.objects) and own.exists()
+                if not (step.kind == "restore" and whole):
+                    try:
+                        value = source.item(step.epoch)
+                    except (IndexError, StopIteration):
+                        say(f"the program has only {step.epoch} iterations of {label!r}; more were recorded")
+                        self.leave(depth)
+                        return
+                    self.leave(depth)
+                    self.place.enter_iteration(label, step.epoch, value)
+                    self.blocks_in_iteration = 0
+                    yield value
+                if whole and step.kind != "replay":
+                    self._restore(f"@{label}", self.place.key, list(self.objects.values()), list(self.objects), frame)
+                elif whole:
+                    self._compare(f"@{label}", self.place.key, list(self.objects.values()), list(self.objects), frame)
+                self.leave(depth)
+                if self._journal is not None:
+                    self._journal.flush()
+        finally:
+            self.leave(depth)
+            self.main, self._mode, self._after_main = None, "replay", True
+
+    def _steps(self, label: str) -> list[segments.Step]:
+        count = self.record.iterations.get(label, 0)
+        k, n = self.flags.SEGMENT
+        if not count:
+            raise FailedPrecondition(f"the recording {self.version} has no finished iteration of the loop {label!r}")
+        if n > 1 and len(self.record.iterations) > 1:
+            raise FailedPrecondition(
+                f"the recording {self.version} has {len(self.record.iterations)} main loops; segments need a single "
+                "one. Replay without k/n"
+            )
+        steps = segments.steps(count, k, n, self.record.restorable(label), self.flags.STRONG)
+        mine = segments.segment(count, k, n)
+        if not mine:
+            say(f"segment {k} of {n} has no epoch: {count} were recorded")
+        elif n > 1:
+            again = [step.epoch for step in steps if step.kind == "again"]
+            more = f"; epochs {again[0]} to {again[-1]} are executed again, as no checkpoint is nearer" if again else ""
+            say(f"segment {k} of {n}: epochs {mine.start} to {mine.stop - 1} of 0 to {count - 1}{more}")
+        return steps
+
+    def _block_loop(self, name: str, iterable: Iterable[Any], probed: bool | None, frame: FrameType) -> Iterator[Any]:
+        execute = self._enter(name, probed, sources.body_hash(frame, loop=True))
+        try:
+            if execute:
+                yield from self._plain_loop(name, iterable)
+        finally:
+            self._end(list(self.objects.values()), list(self.objects), frame)
+
+    # Blocks.
+
+    def _enter(self, name: str, probed: bool | None, body: str) -> bool:
+        place, at = self.place.key, self.place.at
+        label = self.place.label("block", name)
+        available = self.version.checkpoint(label, place).exists()
+        wanted = bool(probed)
+        if sources.changed(self.record.bodies.get(label, ""), body) and not probed:
+            wanted = probed is None
+            done = "executed again" if wanted else "skipped nevertheless, as probed=False says"
+            self._say_once(f"block {label!r} has changed since the recording: it is {done}")
+        execute = not available or (wanted and self._mode == "replay")
+        self.place.enter_block(label)
+        self.blocks.append(Block(label, place, at, execute))
+        return execute
+
+    def step_into(self, name: str, probed: bool | None, frame: FrameType) -> bool:
+        """Whether to execute a block: if it is probed, has changed, or has no checkpoint."""
+        return self._enter(name, probed, sources.body_hash(frame))
+
+    def end(self, values: tuple[Any, ...], frame: FrameType) -> list[Any]:
+        """Ends a block; a skipped one is restored from its checkpoint."""
+        names = checkpoints.names_of(values, frame)
+        checkpoints.check_assigned(values, names, frame)
+        return self._end(list(values), names, frame)
+
+    def _end(self, given: list[Any], names: list[str], frame: FrameType) -> list[Any]:
+        block: Block = self.ended()
+        self.place.close_to(len(block.at))
+        self.blocks_in_iteration += 1
+        if not block.executed:
+            return self._restore(block.label, block.place, given, names, frame)
+        self._executed += 1
+        self._compare(block.label, block.place, given, names, frame)
+        return given
+
+    def _restore(self, label: str, place: str, given: list[Any], names: Sequence[str], frame: FrameType) -> list[Any]:
+        self._skipped += 1
+        checkpoint = store.read_checkpoint(self.version.checkpoint(label, place))
+        return checkpoints.restore(label, given, names, frame, checkpoint)
+
+    def _compare(self, label: str, place: str, given: list[Any], names: list[str], frame: FrameType) -> None:
+        """Compares what an executed block has left with its checkpoint."""
+        path = self.version.checkpoint(label, place)
+        if not path.exists():
+            return
+        recorded, now = store.read_checkpoint(path), checkpoints.capture(label, given, names, frame)
+        array = objects.first_difference(recorded[1], now[1])
+        if array:
+            text = f"the state after block {label!r} at {place}: {array} has other bits"
+            if not self._differences:
+                say(f"WARNING: the replay differs from the recording {self.version}: {text}")
+            self._differences.append(text)
+            if self.flags.STRICT:
+                raise ReplayDiffers(f"the replay differs from the recording {self.version}: {text}")
+        else:
+            self._equal += 1
+
+    # The end.
+
+    def flush(self) -> None:
+        """Writes the new values."""
+        if self._journal is not None:
+            self._journal.flush()
+
+    def close(self) -> None:
+        """Says what was found."""
+        self.flush()
+        if self._journal is not None:
+            self._journal.close()
+        say(
+            f"replayed {self.version}: {self._executed} blocks executed, {self._skipped} restored; {self._equal} "
+            f"values and states equal the record to the bit, {len(self._differences)} differ, {self._new} are new"
+        )
+        if self._differences:
+            say(f"WARNING: the first difference: {self._differences[0]}")
+
+
+class _Source:
+    """The items of an iterable by index, in ascending order."""
+
+    def __init__(self, iterable: Iterable[Any]):
+        self._items = iterable if isinstance(iterable, (range, list, tuple)) else None
+        self._iterator = iter(iterable)
+        self._next = 0
+
+    def item(self, index: int) -> Any:
+        if self._items is not None:
+            return self._items[index]
+        value = next(itertools.islice(self._iterator, index - self._next, None))
+        self._next = index + 1
+        return value
+
+
+def begin(flags: Flags) -> Replayer:
+    """A replay of the version of the flags."""
+    assert flags.NAME is not None
+    return Replayer(flags, store.find_version(flags.NAME, flags.VERSION))
+
+
+__all__ = ["ReplayDiffers", "Replayer", "begin"]

@@ -1,0 +1,69 @@
+"""The source around a call: whether a block's body has changed, and whether a result is dropped."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import hashlib
+import linecache
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+
+@functools.lru_cache(maxsize=64)
+def _module(path: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def _body(path: str, line: int, loop: bool) -> str:
+    module = _module(path)
+    found: ast.If | ast.For | None = None
+    for node in ast.walk(module) if module is not None else ():
+        if isinstance(node, ast.For if loop else ast.If):
+            head: ast.expr = node.iter if isinstance(node, ast.For) else node.test
+            if head.lineno <= line <= (head.end_lineno or head.lineno):
+                found = node
+    if found is None:
+        return ""
+    text = ast.dump(ast.Module(found.body, []))
+    return f"{sys.version_info[0]}.{sys.version_info[1]}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def body_hash(frame: FrameType, loop: bool = False) -> str:
+    """A hash of the statements beneath the `if` (or `for`) that a frame is at, comments aside; "": not known."""
+    return _body(frame.f_code.co_filename, frame.f_lineno, loop)
+
+
+def changed(before: str, now: str) -> bool:
+    """Whether two hashes are known, of the same version of Python, and differ."""
+    same_python = before.partition(":")[0] == now.partition(":")[0]
+    return bool(before and now) and same_python and before != now
+
+
+@functools.lru_cache(maxsize=256)
+def _dropped(code: CodeType, offset: int) -> bool:
+    following = next((each for each in dis.get_instructions(code) if each.offset > offset), None)
+    return following is not None and following.opname == "POP_TOP"
+
+
+def result_is_dropped(frame: FrameType) -> bool:
+    """Whether the call that a frame waits for is a statement of its own, so that nobody gets what it returns."""
+    return _dropped(frame.f_code, frame.f_lasti)
+
+
+def name_of(value: Any, frame: FrameType) -> str:
+    """The variable of a frame that has this value; "" if there is none."""
+    for scope in (frame.f_locals, frame.f_globals):
+        for name, candidate in list(scope.items()):
+            if candidate is value:
+                return str(name)
+    return ""
+
+
+__all__ = ["body_hash", "changed", "name_of", "result_is_dropped"]
