@@ -37,6 +37,8 @@
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
 #include "server/object_store.h"
+#include "server/recordings/recording_store.h"
+#include "server/recordings/run_queries.h"
 #include "server/services/access_service.h"
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
@@ -93,7 +95,9 @@ struct Coordinator::Parts {
   Rendezvous rendezvous;
   std::unique_ptr<CalibratedPlanner> planner;
   std::unique_ptr<PlannerRequestHandler> plans;
+  std::unique_ptr<RecordingStore> recordings;
   std::unique_ptr<JobRunner> jobs;
+  std::unique_ptr<RunQueries> runs;
   std::unique_ptr<SessionManager> sessions;
   std::unique_ptr<TokenStore> tokens;  // null without an authority
   std::unique_ptr<AccessControl> access;
@@ -191,6 +195,8 @@ absl::Status Coordinator::Parts::Build() {
   tools.rendezvous = &rendezvous;
   tools.files = files;
   tools.checkpoints = checkpoints;
+  recordings = std::make_unique<RecordingStore>(checkpoints, store.get());
+  tools.recordings = recordings.get();
   tools.data_folder = &*data_folder;
   tools.dial = dial;
   tools.dataset_roots = dataset_roots.get();
@@ -201,7 +207,14 @@ absl::Status Coordinator::Parts::Build() {
   runner.recovery_grace_period = options.recovery_grace_period;
   runner.grow_after = options.grow_after;
   runner.grow_if_left = options.grow_if_left;
+  runner.record_bytes = options.record_bytes;
+  runner.recordings_bytes = options.recordings_bytes;
   jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
+  runs = std::make_unique<RunQueries>(
+      [this](absl::string_view run, RunVersions versions, const Caller& caller) {
+        return jobs->FindRuns(run, versions, caller);
+      },
+      recordings.get(), store.get());
   SessionManagerOptions sessions_of;
   sessions_of.registry = &operators;
   sessions_of.artifacts = artifacts.get();
@@ -215,6 +228,7 @@ absl::Status Coordinator::Parts::Build() {
   sessions = std::make_unique<SessionManager>(std::move(sessions_of));
   if (absl::Status s = BuildAccess(); !s.ok()) return s;
   services.push_back(MakeTrainingService(interceptor.get(), jobs.get()));
+  services.push_back(MakeRecordingsService(interceptor.get(), runs.get()));
   services.push_back(NewSessionService(interceptor.get(), sessions.get()));
   services.push_back(MakePlannerService(interceptor.get(), plans.get()));
   services.push_back(MakeOpsService(interceptor.get(), &operators));

@@ -70,6 +70,9 @@ struct CoordinatorOptions {
   absl::Duration grow_after = absl::Seconds(10);
   absl::Duration grow_if_left = absl::Seconds(20);
   int max_attempts_without_progress = 5;
+  // See JobRunnerOptions.
+  int64_t record_bytes = int64_t{16} << 30;
+  int64_t recordings_bytes = 0;
   double measure_seconds = 3;  // per plan, for measuring operators; 0: analytic costs only
   int message_limit_bytes = 64 << 20;
   GrpcLimits limits;

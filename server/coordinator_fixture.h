@@ -117,6 +117,15 @@ class CoordinatorFixture : public ::testing::Test {
     return request;
   }
 
+  // The same with a recording: all of its checkpoints stay.
+  v1::SubmitRequest Recorded() {
+    v1::SubmitRequest request = Submission();
+    v1::TrainingSpec* spec = request.mutable_spec();
+    spec->mutable_record()->set_mode(v1::RecordOptions::EVERY);
+    spec->mutable_record()->set_every_steps(spec->checkpoint_every_steps());
+    return request;
+  }
+
   std::string Submit(const v1::SubmitRequest& request) {
     grpc::ClientContext context;
     v1::SubmitReply reply;

@@ -77,6 +77,8 @@ CoordinatorOptions ForCoordinator(const DaemonOptions& options,
   CoordinatorOptions out;
   out.data_dir = options.data_dir;
   out.checkpoint_store = options.checkpoint_store;
+  out.record_bytes = options.record_bytes;
+  out.recordings_bytes = options.recordings_bytes;
   out.artifact_store = options.artifact_store;
   out.dataset_roots = options.dataset_roots;
   out.private_files = {options.api_key_file,   options.tls.certificate, options.tls.key,

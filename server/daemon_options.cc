@@ -120,6 +120,12 @@ absl::Status CheckDaemonOptions(const DaemonOptions& options) {
   if (options.response_store_bytes < 0) {
     return absl::InvalidArgumentError("--response-store-bytes must be 0 or more");
   }
+  if (options.record_bytes <= 0) {
+    return absl::InvalidArgumentError("--record-bytes must be more than 0");
+  }
+  if (options.recordings_bytes < 0) {
+    return absl::InvalidArgumentError("--recordings-bytes must be 0 or more");
+  }
   if (!(options.lease >= absl::Milliseconds(500))) {
     return absl::InvalidArgumentError("--lease-seconds: at least 0.5");
   }

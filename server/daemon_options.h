@@ -18,8 +18,11 @@ struct DaemonOptions {
   std::string http_listen = "127.0.0.1:8080";     // host:port of HTTP; empty: no HTTP
   std::vector<std::string> http_allowed_origins;  // see OriginPolicy
   std::string data_dir = "espalier-data";
-  std::string checkpoint_store = "auto";   // see CoordinatorOptions
-  std::string artifact_store;              // see CoordinatorOptions
+  std::string checkpoint_store = "auto";  // see CoordinatorOptions
+  std::string artifact_store;             // see CoordinatorOptions
+  // Of recorded jobs; see CoordinatorOptions.
+  int64_t record_bytes = CoordinatorOptions().record_bytes;
+  int64_t recordings_bytes = 0;
   std::vector<std::string> dataset_roots;  // folders whose files clients may name as datasets
   std::string ready_file;  // gets the addresses as JSON once requests are served; empty: none
 

@@ -35,6 +35,12 @@ ABSL_FLAG(
     "--checkpoint-store; --data-dir then has copies of what was used. With etcd, and "
     "--checkpoint-store in S3, too, each coordinator has a --data-dir of its own. Empty: in "
     "--data-dir");
+ABSL_FLAG(int64_t, record_bytes, espalier::CoordinatorOptions().record_bytes,
+          "bytes that the checkpoints of a recorded job may take, unless it says otherwise "
+          "(RecordOptions.max_bytes): if they take more, every second one is removed");
+ABSL_FLAG(int64_t, recordings_bytes, 0,
+          "bytes that all recorded checkpoints may take together: if they take more, those of the "
+          "jobs that ended first are removed; 0: no limit");
 ABSL_FLAG(
     std::vector<std::string>, dataset_root, {},
     "folders, separated by commas, whose files clients may name as datasets by their paths "
@@ -143,6 +149,8 @@ DaemonOptions OptionsOfFlags() {
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
   options.checkpoint_store = absl::GetFlag(FLAGS_checkpoint_store);
   options.artifact_store = absl::GetFlag(FLAGS_artifact_store);
+  options.record_bytes = absl::GetFlag(FLAGS_record_bytes);
+  options.recordings_bytes = absl::GetFlag(FLAGS_recordings_bytes);
   options.dataset_roots = absl::GetFlag(FLAGS_dataset_root);
   options.ready_file = absl::GetFlag(FLAGS_ready_file);
   options.local_workers = absl::GetFlag(FLAGS_local_workers);

@@ -106,6 +106,7 @@ Command ExplainCommand();
 Command MachinesCommand();
 Command ProfileCommand();
 Command JobsCommand();
+Command RunsCommand();
 Command LogsCommand();
 Command ModelsCommand();
 Command ServeCommand();

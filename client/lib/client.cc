@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "base/backoff.h"
 #include "base/net/leading_channel.h"
+#include "client/lib/call.h"
 #include "client/lib/client_impl.h"
 
 namespace espalier {
@@ -45,53 +46,6 @@ absl::Status CheckAddress(const std::string& address) {
         absl::StrCat("coordinator address \"", address, "\": the port must be 1 to 65535"));
   }
   return absl::OkStatus();
-}
-
-// One unary call, retried while the coordinator is unavailable.
-template <typename Reply, typename Stub, typename Request>
-absl::StatusOr<Reply> Call(const Client::Impl& impl, Stub* stub,
-                           grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
-                                                        Reply*),
-                           const Request& request, absl::Duration timeout,
-                           Canceller* canceller = nullptr) {
-  const absl::Time give_up = absl::Now() + impl.options.retry_for;
-  Backoff pauses(absl::Milliseconds(100), absl::Seconds(2));
-  while (true) {
-    grpc::ClientContext context;
-    impl.Prepare(&context, timeout);
-    const CancellableCall call(canceller, &context);
-    Reply reply;
-    const grpc::Status status = (stub->*method)(&context, request, &reply);
-    if (status.ok()) return reply;
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE ||
-        absl::Now() + pauses.next() > give_up) {
-      return impl.FromGrpc(status);
-    }
-    absl::SleepFor(pauses.Take());
-  }
-}
-
-// Gathers the pages of a list in one reply. `items` returns a reply's.
-template <typename Request, typename Page, typename Items>
-auto AllPages(Request request, int64_t limit, const Page& page, const Items& items)
-    -> decltype(page(request)) {
-  constexpr int64_t kMostPerPage = 1000;
-  decltype(page(request)) all = absl::UnknownError("no page");
-  for (int64_t left = limit;;) {
-    request.set_page_size(static_cast<int32_t>(limit > 0 ? std::min(left, kMostPerPage) : 0));
-    auto reply = page(request);
-    if (!reply.ok()) return reply;
-    const std::string next = reply->next_page_token();
-    left -= items(&*reply)->size();
-    if (all.ok()) {
-      items(&*all)->MergeFrom(*items(&*reply));
-      all->set_next_page_token(next);
-    } else {
-      all = std::move(reply);
-    }
-    if (next.empty() || (limit > 0 && left <= 0)) return all;
-    request.set_page_token(next);
-  }
 }
 
 }  // namespace
@@ -201,6 +155,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
     }
   }
   impl->training = v1::Training::NewStub(impl->channel);
+  impl->recordings = v1::Recordings::NewStub(impl->channel);
   impl->planner = v1::Planner::NewStub(impl->channel);
   impl->models = v1::Models::NewStub(impl->channel);
   impl->cluster = v1::Cluster::NewStub(impl->channel);

@@ -29,6 +29,7 @@
 #include "espalier/v1/inference.pb.h"
 #include "espalier/v1/models.pb.h"
 #include "espalier/v1/plan.pb.h"
+#include "espalier/v1/recording.pb.h"
 #include "espalier/v1/session.pb.h"
 #include "espalier/v1/training.pb.h"
 #include "open_inference/open_inference.pb.h"
@@ -102,6 +103,11 @@ class Client {
   absl::StatusOr<v1::Job> ResumeJob(const std::string& job_id);
   // Has the job write a checkpoint now, and waits for that.
   absl::StatusOr<v1::Job> CheckpointJob(const std::string& job_id, absl::Duration timeout);
+
+  // Runs of experiments; names are as in recording.proto. An empty one lists all.
+  absl::StatusOr<std::vector<v1::Recording>> ListRuns(const std::string& run);
+  absl::StatusOr<v1::Recording> GetRun(const std::string& run);
+  absl::StatusOr<v1::DiffRunsReply> DiffRuns(const std::string& a, const std::string& b);
 
   // Boost-tuning of SSMs. An empty key as for Submit.
   absl::StatusOr<v1::DistillationJob> SubmitDistillation(const v1::DistillationSpec& spec,

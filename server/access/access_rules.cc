@@ -63,6 +63,11 @@ std::vector<AccessRule> MakeRules() {
       // The job stands in the call's first message, which the service hands in.
       {"Training/PushExamples", kTrain, ChangeJob()},
 
+      // Names of runs are looked up among those that the caller may see.
+      {"Recordings/List", kTrain, {}},
+      {"Recordings/Get", kTrain, {}},
+      {"Recordings/Diff", kTrain, {}},
+
       {"Sessions/Open", kTrain, OfSpec()},
       // The session stands in the stream's first message, which the service hands in.
       {"Sessions/Run", kTrain, ChangeSession()},

@@ -3,9 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/rewrite/fuse.h"
@@ -42,6 +44,7 @@ Attempt::Attempt(const AttemptTools& tools, AttemptTask task, AttemptObserver* o
       validations_(task_.validations),
       merge_(static_cast<int>(task_.members.size()), task_.record.job.id()),
       checkpoint_{task_.checkpoint, task_.record.job.checkpoint_step()},
+      recorded_(task_.members.size()),
       ranks_(task_.members.size()) {
   for (size_t r = 0; r < ranks_.size(); ++r) {
     ranks_[r].client = tools_.dial(task_.members[r]);
@@ -103,6 +106,12 @@ AttemptEnd Attempt::Run() {
   absl::StatusOr<PreparedJob> prepared =
       PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
   if (!prepared.ok()) return AttemptEnd::Failed(prepared.status());
+  std::atomic<bool> over = false;
+  std::thread digests([this, &over] { RecordDigests([&] { return over || stopping(); }); });
+  const absl::Cleanup end_digests = [&] {
+    over = true;
+    if (digests.joinable()) digests.join();
+  };
   {
     absl::MutexLock lock(&report_mutex_);
     merge_.SetFinishes(prepared->finishes);
@@ -207,6 +216,11 @@ AttemptEnd Attempt::Run() {
                       stored->folder()});
   stored->Remove();  // all ranks have read them, or will not
   if (!end.has_value()) {
+    if (end = RecordAttempt(*plan, resumed.steps_done); end.has_value()) {
+      StopRanks();
+      tools_.rendezvous->End(task_.record.job.id());
+      return *end;
+    }
     observer_->OnRunning(task_.record.job.id(), task_.attempt);
     end = Train(*prepared, resumed.steps_done);
   } else {
@@ -219,6 +233,7 @@ AttemptEnd Attempt::Run() {
   finished.stopped_early = steps_done_ < facts.total_steps;
   finished.evaluation_examples = prepared->evaluation_examples;
   finished.calibration = Calibrate(prepared->graph, *plan, lowered->training);
+  if (finished.kind == AttemptEnd::kFinished) digests.join();
   return finished;
 }
 
@@ -284,7 +299,13 @@ std::optional<AttemptEnd> Attempt::Load(const LoweredPlan& lowered, const LoadFo
       request.set_pad_evaluation(pad_evaluation_);
       const absl::StatusOr<v1::LoadProgramReply> reply =
           ranks_[r].client->LoadProgram(request, kLoadTimeout);
-      if (reply.ok()) read[r] = reply->shards_read();
+      if (reply.ok()) {
+        read[r] = reply->shards_read();
+        recorded_[r].set_device_model(task_.members[r].device.model());
+        recorded_[r].set_instruction_set(reply->instruction_set());
+        recorded_[r].set_threads(reply->threads());
+        recorded_[r].set_program_version(reply->program_version());
+      }
       absl::MutexLock lock(&mutex_);
       FailRank(r, reply.status());
     });

@@ -3,6 +3,7 @@
 // (job_lifecycle.h).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@
 #include "server/jobs/worker_memory.h"
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
+#include "server/recordings/recording_store.h"
 #include "server/store/job_store.h"
 #include "storage/checkpoint_store.h"
 #include "storage/dataset_roots.h"
@@ -42,6 +44,7 @@ struct AttemptTools {
   Rendezvous* rendezvous = nullptr;
   FileSystem* files = nullptr;
   CheckpointStore* checkpoints = nullptr;
+  RecordingStore* recordings = nullptr;  // null: no job is recorded
   // The coordinator's data folder, of which workers read initial values, models and streams.
   FolderCheckpointStore* data_folder = nullptr;
   WorkerDialer dial;
@@ -204,6 +207,12 @@ class Attempt {
   absl::Status HandleEvent(size_t rank, const v1::RunEvent& event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_);
   void FailRank(size_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool is_recorded() const;
+  // Makes durable what this attempt's steps are computed with.
+  std::optional<AttemptEnd> RecordAttempt(const v1::Plan& plan, int64_t first_step)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds the digests of the job's data to its recording, if they are not there. Reads whole files.
+  void RecordDigests(const std::function<bool()>& stopped);
   // Frees the memory of a finished program, which ranks keep until they are told.
   void UnloadRanks();
   void StopRanks() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -235,7 +244,8 @@ class Attempt {
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool rank_failed_ ABSL_GUARDED_BY(mutex_) = false;  // some rank failed or was lost
   bool checkpoint_requested_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<Rank> ranks_;  // fields except `client` guarded by mutex_
+  std::vector<v1::RecordedAttempt::Rank> recorded_;  // by rank; set while they load
+  std::vector<Rank> ranks_;                          // fields except `client` guarded by mutex_
 };
 
 }  // namespace espalier

@@ -92,7 +92,10 @@ int64_t Attempt::ExportedSteps() const {
 }
 
 std::optional<AttemptEnd> Attempt::RunSteps(v1::RunRequest steps) {
-  steps.set_checkpoint_every_steps(task_.record.job.spec().checkpoint_every_steps());
+  const v1::TrainingSpec& spec = task_.record.job.spec();
+  steps.set_checkpoint_every_steps(spec.record().mode() == v1::RecordOptions::EVERY
+                                       ? spec.record().every_steps()
+                                       : spec.checkpoint_every_steps());
   steps.set_checkpoint_root(CheckpointFolder(AttemptFolder(task_.attempt)));
   {
     absl::MutexLock lock(&mutex_);

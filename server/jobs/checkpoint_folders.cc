@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/recordings/stored_checkpoints.h"
 #include "storage/checkpoint.h"
 #include "storage/manifest.h"
 
@@ -17,6 +19,15 @@ namespace {
 
 // More than another coordinator begins while this one still removes.
 constexpr int32_t kLaterAttempts = 64;
+
+// What stays of a job, whatever its checkpoints.
+std::vector<std::string> AlwaysStay(const std::string& job, int32_t attempts) {
+  std::vector<std::string> stay = {JoinPath(job, kStreamFolder)};
+  for (int32_t later = 1; later <= kLaterAttempts; ++later) {
+    stay.push_back(JoinPath(job, AttemptFolder(attempts + later)));
+  }
+  return stay;
+}
 
 absl::StatusOr<std::vector<StoredCheckpoint>> WholeCheckpoints(CheckpointStore& store,
                                                                const std::string& job) {
@@ -129,10 +140,7 @@ std::string AttemptFolder(int32_t attempt) { return absl::StrCat("attempt-", att
 
 void RemoveCheckpoints(CheckpointStore& store, const std::string& job, int32_t attempts,
                        const std::string& keep, int64_t best_steps) {
-  std::vector<std::string> stay = {JoinPath(job, kStreamFolder)};
-  for (int32_t later = 1; later <= kLaterAttempts; ++later) {
-    stay.push_back(JoinPath(job, AttemptFolder(attempts + later)));
-  }
+  std::vector<std::string> stay = AlwaysStay(job, attempts);
   if (!keep.empty()) {
     const absl::StatusOr<Manifest> manifest = ReadManifest(store, JoinPath(job, keep));
     const absl::StatusOr<std::vector<StoredCheckpoint>> all = ListCheckpoints(store, job);
@@ -152,6 +160,34 @@ void RemoveCheckpoints(CheckpointStore& store, const std::string& job, int32_t a
   if (const absl::Status removed = store.DeleteExcept(job, stay); !removed.ok()) {
     spdlog::warn("old checkpoints of {} stay: {}", job, removed.ToString());
   }
+}
+
+void RemoveUnrecorded(CheckpointStore& store, const std::string& job, int32_t attempts,
+                      int64_t steps_done) {
+  const absl::StatusOr<StoredCheckpoints> stored = ListStoredCheckpoints(store, job);
+  absl::Status status = stored.status();
+  std::vector<std::string> stay = AlwaysStay(job, attempts);
+  bool there = steps_done == 0;
+  if (status.ok()) {
+    std::set<int32_t> used;  // attempts
+    for (const StoredCheckpoints::Checkpoint& checkpoint : stored->checkpoints) {
+      if (checkpoint.steps_done > steps_done) continue;
+      there = there || checkpoint.steps_done == steps_done;
+      stay.push_back(JoinPath(job, checkpoint.directory));
+      used.insert(AttemptOf(checkpoint.directory));
+    }
+    for (const std::string& shared : stored->shared) {
+      if (used.contains(AttemptOf(shared))) stay.push_back(JoinPath(job, shared));
+    }
+    if (!there) status = absl::NotFoundError("its last checkpoint is not there");
+  }
+  if (status.ok()) status = store.DeleteExcept(job, stay);
+  if (!status.ok()) spdlog::warn("all checkpoints of {} stay: {}", job, status.ToString());
+}
+
+absl::Status RemoveCheckpoint(CheckpointStore& store, const std::string& folder) {
+  absl::Status status = store.Delete(JoinPath(folder, kManifestFile));
+  return status.ok() ? store.Delete(folder) : status;
 }
 
 void RemoveOlderCheckpoints(CheckpointStore& store, const std::string& job,

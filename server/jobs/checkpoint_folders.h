@@ -66,6 +66,14 @@ bool MeansDamage(const absl::Status& status);
 void RemoveCheckpoints(CheckpointStore& store, const std::string& job, int32_t attempts,
                        const std::string& keep, int64_t best_steps = 0);
 
+// The same of a job whose recording is kept: all checkpoints of at most `steps_done` steps stay,
+// and what they share. Removes nothing if there is none of as many steps.
+void RemoveUnrecorded(CheckpointStore& store, const std::string& job, int32_t attempts,
+                      int64_t steps_done);
+
+// Removes a checkpoint, its manifest first: what is left if that is interrupted is none.
+absl::Status RemoveCheckpoint(CheckpointStore& store, const std::string& folder);
+
 // Removes complete checkpoints of fewer steps than `newest`, except `spare` and those of
 // `best_steps` steps. For a running attempt, which may be writing others. Blocks.
 void RemoveOlderCheckpoints(CheckpointStore& store, const std::string& job,

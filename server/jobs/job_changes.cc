@@ -171,10 +171,15 @@ absl::Status JobRunner::Delete(const v1::DeleteJobRequest& request, v1::DeleteJo
       job->deleted = true;
       jobs_.erase(id);  // nobody finds it any more
       index_.Remove(job->number);
+      names_.Remove(id);
       next_number = next_number_;
     }
     RemoveFilesOf(*job);
     absl::Status status = ReserveNumbers(job->number, next_number);
+    if (status.ok()) status = ReserveVersion(job->record.job);
+    if (status.ok() && tools_.recordings != nullptr) {
+      status = tools_.recordings->RemoveFacts(id, job->life.attempts);
+    }
     if (status.ok()) {
       std::optional<IdempotencyRecord> record;
       if (!key.empty()) record = MakeIdempotencyRecord(kMethod, key, request, *reply);
@@ -186,6 +191,7 @@ absl::Status JobRunner::Delete(const v1::DeleteJobRequest& request, v1::DeleteJo
       job->deleted = false;
       jobs_[id] = job;
       index_.Put(SummaryOf(job->number, job->record.job));
+      PutName(job->record.job);
       return status;
     }
     Forget(job.get());

@@ -68,9 +68,11 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
                              const StoredCheckpoint& checkpoint) {
   std::string previous;
   int64_t best_steps = 0;
+  bool recorded = false;
   {
     absl::MutexLock lock(&mutex_);
     Job& job = *jobs_.at(job_id);
+    recorded = IsRecordedHere(job);
     if (attempt != job.life.attempts || IsOver(job.life.state)) return;
     const int64_t before = job.life.checkpoint_step;
     const JobLifecycleEvent event{.kind = JobEventKind::kCheckpointed,
@@ -93,15 +95,28 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
     metrics_->CheckpointWritten();
     if (moves.has_value() && job.life.attempts == attempt) Move(&job);
   }
-  RemoveOlderCheckpoints(*tools_.checkpoints, job_id, checkpoint, previous, best_steps);
+  if (recorded) {
+    ThinRecording(job_id, Thinning::kToLimits, "");
+  } else {
+    RemoveOlderCheckpoints(*tools_.checkpoints, job_id, checkpoint, previous, best_steps);
+  }
 }
 
 void JobRunner::OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
                                     const std::string& reason) {
   metrics_->CheckpointSkipped();
+  const auto is_current = [&] {
+    mutex_.AssertHeld();
+    const Job& job = *jobs_.at(job_id);
+    return attempt == job.life.attempts && !IsOver(job.life.state);
+  };
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!is_current()) return;
+  }
+  if (ThinForRoom(job_id)) return;  // the next period tries again
   absl::MutexLock lock(&mutex_);
-  Job& job = *jobs_.at(job_id);
-  if (attempt == job.life.attempts && !IsOver(job.life.state)) SetCheckpointsPaused(&job, reason);
+  if (is_current()) SetCheckpointsPaused(jobs_.at(job_id).get(), reason);
 }
 
 absl::Status JobRunner::Checkpoint(const v1::CheckpointRequest& request,

@@ -176,15 +176,26 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const Caller& c
       prepared->notes.push_back(std::move(note));
     }
     auto job = std::make_shared<Job>();
+    if (!spec.name().empty()) {
+      v1::Job named;
+      named.set_owner(owner);
+      named.mutable_spec()->set_name(spec.name());
+      SetExperiment(&named);
+      if (absl::Status s = LoadLastVersion(named); !s.ok()) return s;
+    }
     {
       absl::MutexLock lock(&mutex_);
       if (stopping_) return absl::UnavailableError("the coordinator is going down; try again");
       job->number = next_number_++;
+      v1::Job& record = job->record.job;
+      record.set_id(absl::StrCat("job-", job->number));
+      record.set_owner(owner);
+      record.mutable_spec()->set_name(spec.name());
+      SetExperiment(&record);
+      record.set_version(names_.TakeVersion(owner, record.experiment()));
     }
-    const std::string id = absl::StrCat("job-", job->number);
     v1::Job& record = job->record.job;
-    record.set_id(id);
-    record.set_owner(owner);
+    const std::string id = record.id();
     *record.mutable_spec() = spec;
     record.set_state(v1::QUEUED);
     record.set_priority(spec.priority());
@@ -220,6 +231,7 @@ absl::Status JobRunner::Submit(const v1::SubmitRequest& request, const Caller& c
       jobs_[id] = job;
       by_number_[job->number] = job;
       index_.Put(SummaryOf(job->number, record));
+      PutName(record);
       Settle(job.get());
     }
     Wake();

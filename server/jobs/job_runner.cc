@@ -91,6 +91,7 @@ std::string JobRunner::JobFolder(const std::string& job_id) const {
 absl::Status JobRunner::Start() {
   absl::StatusOr<std::vector<JobRecord>> records = store_->List();
   if (!records.ok()) return records.status();
+  if (absl::Status status = NameOlderJobs(&*records); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   if (absl::Status status = LoadNextNumber(); !status.ok()) return status;
   if (absl::Status status = LoadUsage(); !status.ok()) return status;
@@ -124,6 +125,8 @@ absl::Status JobRunner::Start() {
     job->workers_before = job->record.job.most_workers();
     by_number_[job->number] = job;
     jobs_[job->record.job.id()] = job;
+    recorded_bytes_ += job->record.job.recorded_bytes();
+    if (named_now_.contains(job->record.job.id())) MarkDirty(job.get());
     Settle(job.get());
   }
   std::vector<Job*> changed;
@@ -141,6 +144,7 @@ absl::Status JobRunner::Start() {
 absl::Status JobRunner::ReserveUnknownJobs() {
   const absl::StatusOr<std::vector<ObjectReader::Object>> objects = tools_.checkpoints->List("");
   if (!objects.ok()) return objects.status();
+  CountRecordings(*objects);
   std::set<std::string> folders, unknown;
   for (const ObjectReader::Object& object : *objects) {
     folders.insert(object.name.substr(0, object.name.find('/')));
@@ -253,6 +257,8 @@ void JobRunner::Loop() {
       int32_t attempts;
       std::string keep;  // checkpoint, within the job's folder
       int64_t best_steps;
+      bool recorded, clean;  // clean: only the recording is left
+      int64_t checkpoint_step;
       std::shared_ptr<ExampleStream> stream;  // that nobody needs any more; null: none
     };
     std::vector<Over> over;
@@ -281,7 +287,8 @@ void JobRunner::Loop() {
         if (!is_over || job.deleted) continue;
         job.checkpoints_removed = true;
         over.push_back({job.record.job.id(), job.life.attempts, job.record.checkpoint_dir,
-                        job.validations.kept_steps(),
+                        job.validations.kept_steps(), IsRecordedHere(job),
+                        std::exchange(job.only_recording_left, false), job.life.checkpoint_step,
                         job.life.state == v1::SUCCEEDED ? job.stream : nullptr});
       }
     }
@@ -291,8 +298,13 @@ void JobRunner::Loop() {
     for (const Over& job : over) {
       if (job.stream != nullptr) job.stream->Remove();
       RemoveLeftValues(*tools_.data_folder, job.id);
-      RemoveCheckpoints(*tools_.checkpoints, job.id, job.attempts, job.keep, job.best_steps);
+      if (!job.recorded) {
+        RemoveCheckpoints(*tools_.checkpoints, job.id, job.attempts, job.keep, job.best_steps);
+      } else if (!job.clean) {
+        RemoveUnrecordedOf(job.id, job.attempts, job.checkpoint_step);
+      }
     }
+    ThinOldRecordings();
     SaveUsage(quit && !busy);
     if (quit && !busy) return;
   }

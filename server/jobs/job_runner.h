@@ -14,6 +14,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -32,6 +34,8 @@
 #include "server/jobs/validation_history.h"
 #include "server/jobs/worker_memory.h"
 #include "server/metrics/metrics.h"
+#include "server/recordings/retention.h"
+#include "server/recordings/run_names.h"
 #include "server/store/idempotency.h"
 #include "server/store/job_store.h"
 
@@ -50,6 +54,10 @@ struct JobRunnerOptions {
   FairShareOptions fair_share;
   // How long a job whose time limit is reached may take for its last checkpoint.
   absl::Duration time_limit_grace = absl::Seconds(60);
+  // Checkpoints of a recorded job that take more are thinned; see RecordOptions.max_bytes.
+  int64_t record_bytes = int64_t{16} << 30;
+  // If those of all jobs take more, the oldest ones of jobs that are over go; 0: no limit.
+  int64_t recordings_bytes = 0;
   // Makes an attempt; null: an Attempt. For simulations.
   std::function<std::unique_ptr<Attempt>(const AttemptTools&, AttemptTask, AttemptObserver*)>
       new_attempt;
@@ -84,6 +92,9 @@ class JobRunner : public AttemptObserver {
                       v1::SubmitReply* reply);
   // Owner of a job; nothing for an unknown id.
   std::optional<std::string> OwnerOf(const std::string& job_id) const;
+  // The jobs that `run` names, of those that the caller may see (RunNames::Find).
+  absl::StatusOr<std::vector<RunName>> FindRuns(absl::string_view run, RunVersions versions,
+                                                const Caller& caller) const;
   // Owner of a job that is not over and will write this artifact; nothing if there is none.
   std::optional<std::string> OwnerOfOutput(const std::string& artifact) const;
   absl::Status DryRun(const v1::DryRunRequest& request, v1::DryRunReply* reply);
@@ -125,6 +136,14 @@ class JobRunner : public AttemptObserver {
  private:
   static constexpr absl::Duration kStoreRetry = absl::Seconds(1);
   static constexpr size_t kRecentTensorBytes = 64 << 20;
+
+  // How many checkpoints of a recording are to go.
+  enum class Thinning {
+    kToLimits,  // as many as RecordOptions says
+    kOut,       // about every second one
+    kToLast,    // all but the last two and the best
+    kAll,       // of a job that has SUCCEEDED; otherwise as kToLast
+  };
 
   struct Job : std::enable_shared_from_this<Job> {
     int64_t number = 0;
@@ -175,6 +194,8 @@ class JobRunner : public AttemptObserver {
     std::vector<double> step_seconds;  // of the current attempt
     absl::Time median_at = absl::InfinitePast();
     bool checkpoints_removed = false;       // unneeded checkpoints, once the job is over
+    bool only_recording_left = false;       // its folder has no others, as of the start
+    std::optional<Thinning> thinned_to;     // kToLast or kAll, since its last attempt
     std::shared_ptr<ExampleStream> stream;  // of a dataset of format STREAM; else null
   };
 
@@ -248,6 +269,36 @@ class JobRunner : public AttemptObserver {
   // Once a minute, or `now`.
   void SaveUsage(bool now) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Gives versions to the jobs of older stores, in the order in which they were submitted.
+  absl::Status NameOlderJobs(std::vector<JobRecord>* records) ABSL_LOCKS_EXCLUDED(mutex_);
+  static void SetExperiment(v1::Job* job);
+  // Versions of deleted jobs are not given again.
+  absl::Status LoadLastVersion(const v1::Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ReserveVersion(const v1::Job& job) ABSL_LOCKS_EXCLUDED(mutex_, deletions_mutex_);
+  void PutName(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  bool IsRecordedHere(const Job& job) const;
+  // Removes checkpoints of a job's recording and brings its record up to date. Its log says `why`,
+  // if it was thinned. Returns how many went. Blocks.
+  size_t ThinRecording(const std::string& job_id, Thinning how, const std::string& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Has recordings make room on a full disk: the job's own, or the oldest ones. Returns false if
+  // none can.
+  bool ThinForRoom(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps the recordings of all jobs within their limit.
+  void ThinOldRecordings() ABSL_LOCKS_EXCLUDED(mutex_);
+  // A job that is over and has checkpoints that may go, the one that ended first; and how.
+  std::optional<std::pair<std::string, Thinning>> OldestRecording() const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetRecorded(Job* job, int64_t checkpoints, int64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes what is left of a recorded job besides its recording. REQUIRES: it has no attempt, or
+  // one that has not begun.
+  void RemoveUnrecordedOf(const std::string& job_id, int32_t attempts, int64_t checkpoint_step);
+  // By the files that the store has, at the start.
+  void CountRecordings(const std::vector<ObjectReader::Object>& objects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   absl::Status LoadNextNumber() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until the attempt of a job that is over has ended.
   absl::StatusOr<Job*> FindForDeletion(const std::string& job_id)
@@ -308,6 +359,9 @@ class JobRunner : public AttemptObserver {
   std::set<int64_t> active_ ABSL_GUARDED_BY(mutex_), dirty_ ABSL_GUARDED_BY(mutex_),
       over_ ABSL_GUARDED_BY(mutex_);
   JobIndex index_ ABSL_GUARDED_BY(mutex_);
+  RunNames names_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> named_now_;                     // jobs that Start has given a version
+  int64_t recorded_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all jobs
   JobQueue queue_ ABSL_GUARDED_BY(mutex_);
   UnfinishedJobs unfinished_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int> states_ ABSL_GUARDED_BY(mutex_);  // jobs by state

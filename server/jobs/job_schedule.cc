@@ -305,13 +305,17 @@ void JobRunner::BeginAttempt(Starting start, JobRecord full) {
   active_.insert(job->number);
   metrics_->AttemptStarted();
   job->checkpoints_removed = false;
+  job->thinned_to.reset();
   Settle(job);
   const std::string kept = job->record.checkpoint_dir;
   const int64_t best_steps = job->validations.kept_steps();
   const int32_t attempts = job->life.attempts;
-  job->thread = std::thread([this, job, id, kept, best_steps, attempts] {
-    if (attempts > 1) {
-      RemoveLeftValues(*tools_.data_folder, id);
+  const bool recorded = IsRecordedHere(*job);
+  const int64_t checkpoint_step = job->life.checkpoint_step;
+  job->thread = std::thread([this, job, id, kept, best_steps, attempts, recorded, checkpoint_step] {
+    if (attempts > 1) RemoveLeftValues(*tools_.data_folder, id);
+    if (attempts > 1 && recorded) RemoveUnrecordedOf(id, attempts, checkpoint_step);
+    if (attempts > 1 && !recorded) {
       RemoveCheckpoints(*tools_.checkpoints, id, attempts, kept, best_steps);
     }
     AttemptEnd end = job->attempt->Run();

@@ -160,6 +160,8 @@ void JobRunner::Forget(Job* job) {
   queue_.Remove(job->record.job.id());
   unfinished_.Remove(job->number);
   index_.Remove(job->number);
+  names_.Remove(job->record.job.id());
+  recorded_bytes_ -= job->record.job.recorded_bytes();
   over_.erase(job->number);
   dirty_.erase(job->number);
   by_number_.erase(job->number);

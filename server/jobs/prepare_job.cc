@@ -172,6 +172,27 @@ absl::StatusOr<TrainableGraph> ModelGraphOf(const OpRegistry& registry,
   return TrainableGraph{*std::move(graph), {}};
 }
 
+absl::Status CheckRecord(const v1::TrainingSpec& spec) {
+  const v1::RecordOptions& record = spec.record();
+  const bool every = record.mode() == v1::RecordOptions::EVERY;
+  if (every != (record.every_steps() > 0)) {
+    return Field("record.every_steps", "a number of steps, with mode EVERY only");
+  }
+  if (every && spec.checkpoint_every_steps() > 0 &&
+      spec.checkpoint_every_steps() != record.every_steps()) {
+    return Field("record.every_steps",
+                 absl::StrCat("checkpoint_every_steps is ", spec.checkpoint_every_steps(),
+                              ": leave it out, as the recorded checkpoints serve both"));
+  }
+  if (!(record.overhead() >= 0 && record.overhead() < 1)) {
+    return Field("record.overhead", "a fraction of the training time, from 0 to below 1");
+  }
+  if (record.max_bytes() < 0 || record.keep() < 0) {
+    return Field("record.max_bytes, record.keep", "must not be negative");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec) {
@@ -202,6 +223,7 @@ absl::Status CheckSpec(const OpRegistry& registry, const v1::TrainingSpec& spec)
   if (spec.checkpoint_every_steps() < 0) {
     return Field("checkpoint_every_steps", "must not be negative");
   }
+  if (absl::Status s = CheckRecord(spec); !s.ok()) return s;
   const v1::Dataset& dataset = spec.dataset();
   const bool streams = dataset.format() == v1::Dataset::STREAM;
   if (streams) {

@@ -24,6 +24,7 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kMaxDatasetFileBytes = int64_t{16} << 30;
+constexpr int64_t kDigestPartBytes = 4 << 20;
 constexpr int64_t kMaxTokenizedBytes = int64_t{128} << 20;
 
 absl::Status InDataset(absl::string_view uri, const absl::Status& status) {
@@ -104,6 +105,33 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset&
           : Dataset::SummaryOfText(bytes, dataset.sequence_length(), dataset.holdout_fraction());
   if (outline.ok()) return outline;
   return InDataset(dataset.uri(), outline.status());
+}
+
+absl::StatusOr<std::string> DigestDataset(const v1::Dataset& dataset,
+                                          const ArtifactStore& artifacts, const DatasetRoots& roots,
+                                          const std::function<bool()>& stopped) {
+  if (dataset.format() == v1::Dataset::STREAM) return std::string();
+  absl::string_view uri = dataset.uri();
+  if (absl::ConsumePrefix(&uri, "artifact:")) {
+    const absl::StatusOr<v1::Artifact> artifact = artifacts.Find(std::string(uri));
+    if (!artifact.ok()) return artifact.status();
+    return artifact->sha256();
+  }
+  const absl::StatusOr<std::unique_ptr<ReadableFile>> file =
+      OpenDataset(dataset.uri(), artifacts, roots);
+  if (!file.ok()) return file.status();
+  Sha256 hash;
+  std::vector<char> part(kDigestPartBytes);
+  for (int64_t at = 0; at < (*file)->size();) {
+    if (stopped()) return absl::CancelledError("stopped");
+    const int64_t bytes = std::min<int64_t>(kDigestPartBytes, (*file)->size() - at);
+    if (absl::Status s = (*file)->Read(at, bytes, part.data()); !s.ok()) {
+      return InDataset(dataset.uri(), s);
+    }
+    hash.Add(part.data(), bytes);
+    at += bytes;
+  }
+  return hash.Hex();
 }
 
 absl::StatusOr<TokenizedText> TokenizeText(const v1::Dataset& dataset,

@@ -1,6 +1,7 @@
 // The dataset of a job as its checks see it, and a text as the tokens of a tokenizer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,6 +19,12 @@ namespace espalier {
 absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset& dataset,
                                                               const ArtifactStore& artifacts,
                                                               const DatasetRoots& roots);
+
+// Returns the SHA-256 of the dataset's file; of an artifact as it is known. Reads the file, unless
+// `stopped` returns true: then Cancelled. Empty for a STREAM.
+absl::StatusOr<std::string> DigestDataset(const v1::Dataset& dataset,
+                                          const ArtifactStore& artifacts, const DatasetRoots& roots,
+                                          const std::function<bool()>& stopped);
 
 struct TokenizedText {
   // Window i is tokens [i * S, i * S + S + 1) of the text: columns "tokens" and "targets", i32 [S].

@@ -103,7 +103,7 @@ class RecordingStoreTest : public ::testing::Test {
 };
 
 TEST_F(RecordingStoreTest, ARecordingSurvivesARestartAndGoesWithItsJob) {
-  PutJob(v1::RecordOptions::ADAPTIVE, 60);
+  PutJob(v1::RecordOptions::EVERY, 60);
   EXPECT_TRUE(absl::IsNotFound(recordings_->Digests("job-1").status()));
   ASSERT_EQ(recordings_->PutAttempt("job-1", Attempt(1, 0)), absl::OkStatus());
   ASSERT_EQ(recordings_->PutAttempt("job-1", Attempt(3, 40)), absl::OkStatus());

@@ -53,7 +53,10 @@ absl::StatusOr<StoredCheckpoints> CheckpointsAmong(const std::vector<ObjectReade
     const std::vector<absl::string_view> parts = absl::StrSplit(object.name, '/');
     if (parts.size() < 3 || parts[0] != job || !absl::StartsWith(parts[1], kAttemptPrefix))
       continue;
-    if (parts.size() == 3) stored.shared_bytes += object.bytes;
+    if (parts.size() == 3) {
+      stored.shared.push_back(absl::StrCat(parts[1], "/", parts[2]));
+      stored.shared_bytes += object.bytes;
+    }
     if (parts.size() != 4) continue;
     Folder& folder = folders[absl::StrCat(parts[1], "/", parts[2])];
     folder.bytes += object.bytes;

@@ -20,7 +20,9 @@ struct StoredCheckpoints {
   std::vector<Checkpoint> checkpoints;  // with a manifest; in ascending order of steps
   // Folders of checkpoints without one: being written, or left over.
   std::vector<std::string> incomplete;
-  int64_t shared_bytes = 0;  // of files that the checkpoints of an attempt share
+  // Files that the checkpoints of an attempt share, within the job's folder.
+  std::vector<std::string> shared;
+  int64_t shared_bytes = 0;
 
   int64_t bytes() const;  // of all
 };

@@ -24,11 +24,14 @@ class JobStore;
 class OpRegistry;
 class PlannerRequestHandler;
 class Rendezvous;
+class RunQueries;
 class WorkerRegistry;
 struct QuantizeTools;
 
 // All arguments must outlive the service.
 std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* interceptor, JobRunner* jobs);
+std::unique_ptr<grpc::Service> MakeRecordingsService(CallInterceptor* interceptor,
+                                                     RunQueries* runs);
 std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor,
                                                   PlannerRequestHandler* plans);
 std::unique_ptr<grpc::Service> MakeOpsService(CallInterceptor* interceptor,

@@ -34,6 +34,9 @@ absl::Status CheckFields(const v1::TrainingSpec& spec) {
                  "a session has none; Evaluate takes other examples, and its client decides when "
                  "to stop");
   }
+  if (spec.has_record()) {
+    return Field("record", "a session has none; SaveCheckpoint writes its checkpoints");
+  }
   const v1::LearningRateSchedule& rate = spec.optimizer().learning_rate();
   const bool ends = rate.kind() != v1::LearningRateSchedule::CONSTANT &&
                     rate.kind() != v1::LearningRateSchedule::STEP &&

@@ -13,12 +13,12 @@ import unittest.mock as mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import grpc  # noqa: E402
-from espalier.v1 import access_pb2, cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, program_pb2, session_pb2, storage_pb2, training_pb2  # noqa: E402
+from espalier.v1 import access_pb2, cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, program_pb2, recording_pb2, session_pb2, storage_pb2, training_pb2  # noqa: E402
 from open_inference import open_inference_pb2  # noqa: E402
 from cluster import DATA, PROGRAMS, ROOT, Cluster, Failed, write_private  # noqa: E402
 from grpc_calls import SERVICES, Calls, use  # noqa: E402
 
-use(access_pb2, cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, session_pb2, storage_pb2, training_pb2, open_inference_pb2)
+use(access_pb2, cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, recording_pb2, session_pb2, storage_pb2, training_pb2, open_inference_pb2)
 Code = grpc.StatusCode
 KEYS = {
     "admin": "the-key-of-the-admin",
@@ -189,6 +189,9 @@ class OwnersTest(unittest.TestCase):
             "Training/Delete": (none, training_pb2.DeleteJobRequest(**job)),
             "Training/Checkpoint": (none, training_pb2.CheckpointRequest(**job)),
             "Training/PushExamples": (none, iter([training_pb2.PushExamplesRequest(**job)])),
+            "Recordings/List": (Code.OK, recording_pb2.ListRunsRequest()),
+            "Recordings/Get": (none, recording_pb2.GetRunRequest(run=self.job)),
+            "Recordings/Diff": (none, recording_pb2.DiffRunsRequest(a=self.job, b=self.job)),
             "Sessions/Open": (none, session_pb2.OpenSessionRequest(spec=self.session_spec())),
             "Sessions/Run": (none, iter([session_pb2.SessionCommand(**session)])),
             "Sessions/Close": (none, session_pb2.CloseSessionRequest(**session)),

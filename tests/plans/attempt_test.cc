@@ -92,6 +92,7 @@ TEST(AttemptTest, StopDuringPlanningEndsAttemptAtOnce) {
       &rendezvous,
       files.get(),
       &checkpoints,
+      /*recordings=*/nullptr,
       &data_folder,
       [&](const Member&) { return std::make_unique<IdleWorker>(&planning); },
       dataset_roots->get()};

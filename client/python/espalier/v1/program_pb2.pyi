@@ -19,13 +19,14 @@ SCRATCH: BufferKind
 STATIC: DynamicDimension
 
 class Buffer(_message.Message):
-    __slots__ = ["dynamic", "initializer", "kind", "literal", "name", "offset_bytes", "saved_elsewhere", "spec"]
+    __slots__ = ["dynamic", "initializer", "kind", "literal", "name", "offset_bytes", "partial_sum", "saved_elsewhere", "spec"]
     DYNAMIC_FIELD_NUMBER: _ClassVar[int]
     INITIALIZER_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     LITERAL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OFFSET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_SUM_FIELD_NUMBER: _ClassVar[int]
     SAVED_ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     dynamic: DynamicDimension
@@ -34,9 +35,10 @@ class Buffer(_message.Message):
     literal: bytes
     name: str
     offset_bytes: int
+    partial_sum: bool
     saved_elsewhere: bool
     spec: TensorSpec
-    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[TensorSpec, _Mapping]] = ..., kind: _Optional[_Union[BufferKind, str]] = ..., offset_bytes: _Optional[int] = ..., initializer: _Optional[_Union[_graph_pb2.Initializer, _Mapping]] = ..., literal: _Optional[bytes] = ..., dynamic: _Optional[_Union[DynamicDimension, str]] = ..., saved_elsewhere: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[TensorSpec, _Mapping]] = ..., kind: _Optional[_Union[BufferKind, str]] = ..., offset_bytes: _Optional[int] = ..., initializer: _Optional[_Union[_graph_pb2.Initializer, _Mapping]] = ..., literal: _Optional[bytes] = ..., dynamic: _Optional[_Union[DynamicDimension, str]] = ..., saved_elsewhere: bool = ..., partial_sum: bool = ...) -> None: ...
 
 class CollectiveInstruction(_message.Message):
     __slots__ = ["group", "input", "kind", "output", "tag"]

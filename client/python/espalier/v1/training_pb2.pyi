@@ -225,7 +225,7 @@ class IntegerRanges(_message.Message):
     def __init__(self, ranges: _Optional[_Iterable[_Union[IntegerRanges.Range, _Mapping]]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ["attempts", "best_step", "best_validation", "checkpoint_step", "checkpoints_paused", "created_unix_ms", "device_seconds", "error", "evaluation", "evaluation_examples", "finished_unix_ms", "id", "measured_peak_bytes", "median_step_seconds", "most_workers", "notes", "output_model", "owner", "parameters", "plan", "priority", "priority_among_owners", "queue_position", "running_seconds", "spec", "started_unix_ms", "state", "steps_done", "steps_pushed", "stopped_early", "time_limit_seconds", "tokens_per_step", "total_steps"]
+    __slots__ = ["attempts", "best_step", "best_validation", "checkpoint_step", "checkpoints_paused", "created_unix_ms", "device_seconds", "error", "evaluation", "evaluation_examples", "experiment", "finished_unix_ms", "id", "measured_peak_bytes", "median_step_seconds", "most_workers", "notes", "output_model", "owner", "parameters", "plan", "priority", "priority_among_owners", "queue_position", "recorded_bytes", "recorded_checkpoints", "running_seconds", "spec", "started_unix_ms", "state", "steps_done", "steps_pushed", "stopped_early", "time_limit_seconds", "tokens_per_step", "total_steps", "version"]
     class BestValidationEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -250,6 +250,7 @@ class Job(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
     FINISHED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     MEASURED_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +264,8 @@ class Job(_message.Message):
     PRIORITY_AMONG_OWNERS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     STARTED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +276,7 @@ class Job(_message.Message):
     TIME_LIMIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
     TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     attempts: int
     best_step: int
     best_validation: _containers.ScalarMap[str, float]
@@ -283,6 +287,7 @@ class Job(_message.Message):
     error: str
     evaluation: _containers.ScalarMap[str, float]
     evaluation_examples: int
+    experiment: str
     finished_unix_ms: int
     id: str
     measured_peak_bytes: _containers.RepeatedScalarFieldContainer[int]
@@ -296,6 +301,8 @@ class Job(_message.Message):
     priority: int
     priority_among_owners: int
     queue_position: int
+    recorded_bytes: int
+    recorded_checkpoints: int
     running_seconds: float
     spec: TrainingSpec
     started_unix_ms: int
@@ -306,7 +313,8 @@ class Job(_message.Message):
     time_limit_seconds: float
     tokens_per_step: float
     total_steps: int
-    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[TrainingSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., error: _Optional[str] = ..., steps_done: _Optional[int] = ..., total_steps: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ..., attempts: _Optional[int] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., median_step_seconds: _Optional[float] = ..., evaluation: _Optional[_Mapping[str, float]] = ..., output_model: _Optional[str] = ..., tokens_per_step: _Optional[float] = ..., parameters: _Optional[int] = ..., measured_peak_bytes: _Optional[_Iterable[int]] = ..., checkpoints_paused: _Optional[str] = ..., evaluation_examples: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ..., most_workers: _Optional[int] = ..., best_step: _Optional[int] = ..., best_validation: _Optional[_Mapping[str, float]] = ..., stopped_early: bool = ..., steps_pushed: _Optional[int] = ..., priority: _Optional[int] = ..., priority_among_owners: _Optional[int] = ..., time_limit_seconds: _Optional[float] = ..., running_seconds: _Optional[float] = ..., device_seconds: _Optional[float] = ..., queue_position: _Optional[int] = ...) -> None: ...
+    version: int
+    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[TrainingSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., error: _Optional[str] = ..., steps_done: _Optional[int] = ..., total_steps: _Optional[int] = ..., checkpoint_step: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., started_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ..., attempts: _Optional[int] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., median_step_seconds: _Optional[float] = ..., evaluation: _Optional[_Mapping[str, float]] = ..., output_model: _Optional[str] = ..., tokens_per_step: _Optional[float] = ..., parameters: _Optional[int] = ..., measured_peak_bytes: _Optional[_Iterable[int]] = ..., checkpoints_paused: _Optional[str] = ..., evaluation_examples: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ..., most_workers: _Optional[int] = ..., best_step: _Optional[int] = ..., best_validation: _Optional[_Mapping[str, float]] = ..., stopped_early: bool = ..., steps_pushed: _Optional[int] = ..., priority: _Optional[int] = ..., priority_among_owners: _Optional[int] = ..., time_limit_seconds: _Optional[float] = ..., running_seconds: _Optional[float] = ..., device_seconds: _Optional[float] = ..., queue_position: _Optional[int] = ..., experiment: _Optional[str] = ..., version: _Optional[int] = ..., recorded_checkpoints: _Optional[int] = ..., recorded_bytes: _Optional[int] = ...) -> None: ...
 
 class JobEvent(_message.Message):
     __slots__ = ["job", "message", "step", "validation"]
@@ -410,6 +418,25 @@ class PushExamplesRequest(_message.Message):
     job_id: str
     def __init__(self, job_id: _Optional[str] = ..., first_step: _Optional[int] = ..., columns: _Optional[_Mapping[str, TensorValue]] = ..., end: bool = ...) -> None: ...
 
+class RecordOptions(_message.Message):
+    __slots__ = ["every_steps", "keep", "max_bytes", "mode", "overhead"]
+    class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
+    ADAPTIVE: RecordOptions.Mode
+    EVERY: RecordOptions.Mode
+    EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    OFF: RecordOptions.Mode
+    OVERHEAD_FIELD_NUMBER: _ClassVar[int]
+    every_steps: int
+    keep: int
+    max_bytes: int
+    mode: RecordOptions.Mode
+    overhead: float
+    def __init__(self, mode: _Optional[_Union[RecordOptions.Mode, str]] = ..., every_steps: _Optional[int] = ..., overhead: _Optional[float] = ..., max_bytes: _Optional[int] = ..., keep: _Optional[int] = ...) -> None: ...
+
 class ResumeReply(_message.Message):
     __slots__ = ["job"]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -493,7 +520,7 @@ class TrainedParameters(_message.Message):
     def __init__(self, tensors: _Optional[int] = ..., elements: _Optional[int] = ..., other_tensors: _Optional[int] = ..., other_elements: _Optional[int] = ...) -> None: ...
 
 class TrainingSpec(_message.Message):
-    __slots__ = ["batch_size", "checkpoint_every_steps", "dataset", "early_stopping", "epochs", "freeze", "graph", "init_artifact", "loss", "metrics", "min_devices", "name", "objective", "onnx_artifact", "optimizer", "output_model", "precision", "priority", "search", "seed", "steps", "time_limit_seconds", "tokenizer_artifact", "train_only", "validation"]
+    __slots__ = ["batch_size", "checkpoint_every_steps", "dataset", "early_stopping", "epochs", "freeze", "graph", "init_artifact", "loss", "metrics", "min_devices", "name", "objective", "onnx_artifact", "optimizer", "output_model", "precision", "priority", "record", "search", "seed", "steps", "time_limit_seconds", "tokenizer_artifact", "train_only", "validation"]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
@@ -512,6 +539,7 @@ class TrainingSpec(_message.Message):
     OUTPUT_MODEL_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
     SEARCH_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -537,6 +565,7 @@ class TrainingSpec(_message.Message):
     output_model: str
     precision: _graph_pb2.DataType
     priority: int
+    record: RecordOptions
     search: _plan_pb2.SearchOptions
     seed: int
     steps: int
@@ -544,7 +573,7 @@ class TrainingSpec(_message.Message):
     tokenizer_artifact: str
     train_only: _containers.RepeatedScalarFieldContainer[str]
     validation: Validation
-    def __init__(self, name: _Optional[str] = ..., graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., onnx_artifact: _Optional[str] = ..., loss: _Optional[str] = ..., metrics: _Optional[_Iterable[str]] = ..., dataset: _Optional[_Union[Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., steps: _Optional[int] = ..., optimizer: _Optional[_Union[_program_pb2.Optimizer, _Mapping]] = ..., search: _Optional[_Union[_plan_pb2.SearchOptions, _Mapping]] = ..., seed: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., output_model: _Optional[str] = ..., precision: _Optional[_Union[_graph_pb2.DataType, str]] = ..., init_artifact: _Optional[str] = ..., tokenizer_artifact: _Optional[str] = ..., freeze: _Optional[_Iterable[str]] = ..., train_only: _Optional[_Iterable[str]] = ..., objective: _Optional[_Union[_graph_pb2.Objective, _Mapping]] = ..., min_devices: _Optional[int] = ..., validation: _Optional[_Union[Validation, _Mapping]] = ..., early_stopping: _Optional[_Union[EarlyStopping, _Mapping]] = ..., priority: _Optional[int] = ..., time_limit_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., onnx_artifact: _Optional[str] = ..., loss: _Optional[str] = ..., metrics: _Optional[_Iterable[str]] = ..., dataset: _Optional[_Union[Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., epochs: _Optional[int] = ..., steps: _Optional[int] = ..., optimizer: _Optional[_Union[_program_pb2.Optimizer, _Mapping]] = ..., search: _Optional[_Union[_plan_pb2.SearchOptions, _Mapping]] = ..., seed: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., output_model: _Optional[str] = ..., precision: _Optional[_Union[_graph_pb2.DataType, str]] = ..., init_artifact: _Optional[str] = ..., tokenizer_artifact: _Optional[str] = ..., freeze: _Optional[_Iterable[str]] = ..., train_only: _Optional[_Iterable[str]] = ..., objective: _Optional[_Union[_graph_pb2.Objective, _Mapping]] = ..., min_devices: _Optional[int] = ..., validation: _Optional[_Union[Validation, _Mapping]] = ..., early_stopping: _Optional[_Union[EarlyStopping, _Mapping]] = ..., priority: _Optional[int] = ..., time_limit_seconds: _Optional[float] = ..., record: _Optional[_Union[RecordOptions, _Mapping]] = ...) -> None: ...
 
 class UpdateJobReply(_message.Message):
     __slots__ = ["job"]

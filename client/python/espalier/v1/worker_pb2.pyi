@@ -1,5 +1,6 @@
 from espalier.v1 import cluster_pb2 as _cluster_pb2
 from espalier.v1 import graph_pb2 as _graph_pb2
+from espalier.v1 import probe_pb2 as _probe_pb2
 from espalier.v1 import program_pb2 as _program_pb2
 from espalier.v1 import session_pb2 as _session_pb2
 from espalier.v1 import training_pb2 as _training_pb2
@@ -72,45 +73,80 @@ class CheckpointAtRequest(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., steps_done: _Optional[int] = ...) -> None: ...
 
 class CheckpointShard(_message.Message):
-    __slots__ = ["bytes", "directory", "file", "not_written", "sha256", "steps_done"]
+    __slots__ = ["bytes", "directory", "file", "not_written", "sha256", "stall_seconds", "steps_done", "write_seconds", "writer_cpu_seconds"]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     NOT_WRITTEN_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    STALL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    WRITER_CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WRITE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     bytes: int
     directory: str
     file: str
     not_written: str
     sha256: str
+    stall_seconds: float
     steps_done: int
-    def __init__(self, steps_done: _Optional[int] = ..., directory: _Optional[str] = ..., file: _Optional[str] = ..., sha256: _Optional[str] = ..., bytes: _Optional[int] = ..., not_written: _Optional[str] = ...) -> None: ...
+    write_seconds: float
+    writer_cpu_seconds: float
+    def __init__(self, steps_done: _Optional[int] = ..., directory: _Optional[str] = ..., file: _Optional[str] = ..., sha256: _Optional[str] = ..., bytes: _Optional[int] = ..., not_written: _Optional[str] = ..., stall_seconds: _Optional[float] = ..., writer_cpu_seconds: _Optional[float] = ..., write_seconds: _Optional[float] = ...) -> None: ...
+
+class InstructionHashes(_message.Message):
+    __slots__ = ["entries", "step"]
+    class Entry(_message.Message):
+        __slots__ = ["hash", "instruction", "node", "op", "tensor"]
+        HASH_FIELD_NUMBER: _ClassVar[int]
+        INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
+        NODE_FIELD_NUMBER: _ClassVar[int]
+        OP_FIELD_NUMBER: _ClassVar[int]
+        TENSOR_FIELD_NUMBER: _ClassVar[int]
+        hash: int
+        instruction: int
+        node: str
+        op: str
+        tensor: str
+        def __init__(self, instruction: _Optional[int] = ..., node: _Optional[str] = ..., op: _Optional[str] = ..., tensor: _Optional[str] = ..., hash: _Optional[int] = ...) -> None: ...
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[InstructionHashes.Entry]
+    step: int
+    def __init__(self, step: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[InstructionHashes.Entry, _Mapping]]] = ...) -> None: ...
 
 class LoadProgramReply(_message.Message):
-    __slots__ = ["examples", "peak_bytes", "shards_read", "tensors"]
+    __slots__ = ["examples", "instruction_set", "peak_bytes", "program_version", "shards_read", "tensors", "threads"]
     EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTION_SET_FIELD_NUMBER: _ClassVar[int]
     PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_VERSION_FIELD_NUMBER: _ClassVar[int]
     SHARDS_READ_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
     examples: int
+    instruction_set: str
     peak_bytes: int
+    program_version: str
     shards_read: ShardSources
     tensors: _containers.RepeatedCompositeFieldContainer[RankTensor]
-    def __init__(self, peak_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[RankTensor, _Mapping]]] = ..., shards_read: _Optional[_Union[ShardSources, _Mapping]] = ...) -> None: ...
+    threads: int
+    def __init__(self, peak_bytes: _Optional[int] = ..., examples: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[RankTensor, _Mapping]]] = ..., shards_read: _Optional[_Union[ShardSources, _Mapping]] = ..., program_version: _Optional[str] = ..., instruction_set: _Optional[str] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class LoadProgramRequest(_message.Message):
-    __slots__ = ["attempt", "batch_size", "checkpoint_dir", "dataset", "evaluation", "init_folder", "keep_shards_on", "measure_communication", "pad_evaluation", "peer_timeout_seconds", "program", "session", "shard_peers", "validation", "values_folder"]
+    __slots__ = ["attempt", "batch_size", "checkpoint_dir", "dataset", "evaluation", "evaluation_probes", "init_folder", "keep_shards_on", "measure_communication", "pad_evaluation", "peer_timeout_seconds", "probes", "program", "session", "shard_peers", "validation", "values_folder"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_PROBES_FIELD_NUMBER: _ClassVar[int]
     INIT_FOLDER_FIELD_NUMBER: _ClassVar[int]
     KEEP_SHARDS_ON_FIELD_NUMBER: _ClassVar[int]
     MEASURE_COMMUNICATION_FIELD_NUMBER: _ClassVar[int]
     PAD_EVALUATION_FIELD_NUMBER: _ClassVar[int]
     PEER_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PROBES_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SHARD_PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -121,17 +157,19 @@ class LoadProgramRequest(_message.Message):
     checkpoint_dir: str
     dataset: _training_pb2.Dataset
     evaluation: _program_pb2.Program
+    evaluation_probes: _containers.RepeatedCompositeFieldContainer[_probe_pb2.RankProbe]
     init_folder: str
     keep_shards_on: ShardPeer
     measure_communication: bool
     pad_evaluation: bool
     peer_timeout_seconds: float
+    probes: _containers.RepeatedCompositeFieldContainer[_probe_pb2.RankProbe]
     program: _program_pb2.Program
     session: PassBorders
     shard_peers: _containers.RepeatedCompositeFieldContainer[ShardPeer]
     validation: _training_pb2.Dataset
     values_folder: str
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., program: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., evaluation: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., dataset: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., peer_timeout_seconds: _Optional[float] = ..., measure_communication: bool = ..., init_folder: _Optional[str] = ..., values_folder: _Optional[str] = ..., pad_evaluation: bool = ..., validation: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., session: _Optional[_Union[PassBorders, _Mapping]] = ..., keep_shards_on: _Optional[_Union[ShardPeer, _Mapping]] = ..., shard_peers: _Optional[_Iterable[_Union[ShardPeer, _Mapping]]] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., program: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., evaluation: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., dataset: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., batch_size: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., peer_timeout_seconds: _Optional[float] = ..., measure_communication: bool = ..., init_folder: _Optional[str] = ..., values_folder: _Optional[str] = ..., pad_evaluation: bool = ..., validation: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., session: _Optional[_Union[PassBorders, _Mapping]] = ..., keep_shards_on: _Optional[_Union[ShardPeer, _Mapping]] = ..., shard_peers: _Optional[_Iterable[_Union[ShardPeer, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[_probe_pb2.RankProbe, _Mapping]]] = ..., evaluation_probes: _Optional[_Iterable[_Union[_probe_pb2.RankProbe, _Mapping]]] = ...) -> None: ...
 
 class MeasureReply(_message.Message):
     __slots__ = ["seconds"]
@@ -193,6 +231,26 @@ class ProbeRequest(_message.Message):
     data_dir_id: str
     join_key: str
     def __init__(self, join_key: _Optional[str] = ..., data_dir: _Optional[str] = ..., data_dir_id: _Optional[str] = ...) -> None: ...
+
+class ProbeResults(_message.Message):
+    __slots__ = ["evaluation", "results", "step"]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    evaluation: bool
+    results: _containers.RepeatedCompositeFieldContainer[_probe_pb2.RankProbeResult]
+    step: int
+    def __init__(self, step: _Optional[int] = ..., evaluation: bool = ..., results: _Optional[_Iterable[_Union[_probe_pb2.RankProbeResult, _Mapping]]] = ...) -> None: ...
+
+class ProbeSteps(_message.Message):
+    __slots__ = ["end", "every", "first"]
+    END_FIELD_NUMBER: _ClassVar[int]
+    EVERY_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    end: int
+    every: int
+    first: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., every: _Optional[int] = ...) -> None: ...
 
 class RankCommand(_message.Message):
     __slots__ = ["attempt", "checkpoint", "columns", "evaluate", "given", "held_out", "more", "number", "own_order", "passes", "read", "rows", "write", "writes"]
@@ -326,27 +384,31 @@ class RowLogprobs(_message.Message):
     def __init__(self, token: _Optional[int] = ..., logprob: _Optional[float] = ..., rank: _Optional[int] = ..., top_tokens: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RunEvent(_message.Message):
-    __slots__ = ["attempt", "communication", "evaluation", "measured_peak_bytes", "operator_times", "shard", "step", "unreachable_rank"]
+    __slots__ = ["attempt", "communication", "evaluation", "hashes", "measured_peak_bytes", "operator_times", "probes", "shard", "step", "unreachable_rank"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     COMMUNICATION_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
     MEASURED_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_TIMES_FIELD_NUMBER: _ClassVar[int]
+    PROBES_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     UNREACHABLE_RANK_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     communication: _cluster_pb2.CommunicationProfile
     evaluation: _training_pb2.StepReport
+    hashes: InstructionHashes
     measured_peak_bytes: int
     operator_times: OperatorTimes
+    probes: ProbeResults
     shard: CheckpointShard
     step: _training_pb2.StepReport
     unreachable_rank: int
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[_Union[_training_pb2.StepReport, _Mapping]] = ..., shard: _Optional[_Union[CheckpointShard, _Mapping]] = ..., evaluation: _Optional[_Union[_training_pb2.StepReport, _Mapping]] = ..., measured_peak_bytes: _Optional[int] = ..., communication: _Optional[_Union[_cluster_pb2.CommunicationProfile, _Mapping]] = ..., operator_times: _Optional[_Union[OperatorTimes, _Mapping]] = ..., unreachable_rank: _Optional[int] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[_Union[_training_pb2.StepReport, _Mapping]] = ..., shard: _Optional[_Union[CheckpointShard, _Mapping]] = ..., evaluation: _Optional[_Union[_training_pb2.StepReport, _Mapping]] = ..., measured_peak_bytes: _Optional[int] = ..., communication: _Optional[_Union[_cluster_pb2.CommunicationProfile, _Mapping]] = ..., operator_times: _Optional[_Union[OperatorTimes, _Mapping]] = ..., unreachable_rank: _Optional[int] = ..., probes: _Optional[_Union[ProbeResults, _Mapping]] = ..., hashes: _Optional[_Union[InstructionHashes, _Mapping]] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ["attempt", "checkpoint_at_begin", "checkpoint_every_steps", "checkpoint_root", "evaluate_at_end", "first_step", "goes_on", "last_step", "stream"]
+    __slots__ = ["attempt", "checkpoint_at_begin", "checkpoint_every_steps", "checkpoint_root", "evaluate_at_end", "first_step", "goes_on", "hash_step", "last_step", "probe_steps", "stream"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_AT_BEGIN_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -354,7 +416,9 @@ class RunRequest(_message.Message):
     EVALUATE_AT_END_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     GOES_ON_FIELD_NUMBER: _ClassVar[int]
+    HASH_STEP_FIELD_NUMBER: _ClassVar[int]
     LAST_STEP_FIELD_NUMBER: _ClassVar[int]
+    PROBE_STEPS_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     checkpoint_at_begin: bool
@@ -363,9 +427,11 @@ class RunRequest(_message.Message):
     evaluate_at_end: bool
     first_step: int
     goes_on: bool
+    hash_step: int
     last_step: int
+    probe_steps: ProbeSteps
     stream: _containers.RepeatedCompositeFieldContainer[StreamPart]
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_root: _Optional[str] = ..., evaluate_at_end: bool = ..., checkpoint_at_begin: bool = ..., goes_on: bool = ..., stream: _Optional[_Iterable[_Union[StreamPart, _Mapping]]] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_root: _Optional[str] = ..., evaluate_at_end: bool = ..., checkpoint_at_begin: bool = ..., goes_on: bool = ..., stream: _Optional[_Iterable[_Union[StreamPart, _Mapping]]] = ..., probe_steps: _Optional[_Union[ProbeSteps, _Mapping]] = ..., hash_step: _Optional[int] = ...) -> None: ...
 
 class SamplingMetadata(_message.Message):
     __slots__ = ["coupled", "edits", "logprobs", "min_p", "prompt_logprobs", "seed", "temperature", "top_k", "top_p", "typical_p"]

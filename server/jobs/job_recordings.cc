@@ -1,0 +1,224 @@
+// What stays of the recordings of JobRunner's jobs: their checkpoints, within the limits.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "proto/states.h"
+#include "server/jobs/checkpoint_folders.h"
+#include "server/jobs/job_message.h"
+#include "server/jobs/job_runner.h"
+#include "server/recordings/recording_store.h"
+#include "server/recordings/stored_checkpoints.h"
+
+namespace espalier {
+namespace {
+
+std::string FormatSize(int64_t bytes) {
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  return mib < 1024 ? absl::StrFormat("%.4g MiB", mib) : absl::StrFormat("%.4g GiB", mib / 1024);
+}
+
+// The checkpoints of a job's record, without those that it does not know.
+std::vector<StoredCheckpoints::Checkpoint> KnownTo(StoredCheckpoints stored,
+                                                   int64_t checkpoint_step) {
+  std::erase_if(stored.checkpoints, [&](const StoredCheckpoints::Checkpoint& checkpoint) {
+    return checkpoint.steps_done > checkpoint_step;
+  });
+  return std::move(stored.checkpoints);
+}
+
+// Distance of most of the checkpoints.
+int64_t UsualDistance(const std::vector<StoredCheckpoints::Checkpoint>& checkpoints) {
+  std::vector<int64_t> distances;
+  int64_t before = 0;
+  for (size_t i = 0; i + kLastThatStay < checkpoints.size(); ++i) {
+    distances.push_back(checkpoints[i].steps_done - before);
+    before = checkpoints[i].steps_done;
+  }
+  if (distances.empty()) return 0;
+  const auto middle = distances.begin() + static_cast<std::ptrdiff_t>(distances.size() / 2);
+  std::nth_element(distances.begin(), middle, distances.end());
+  return *middle;
+}
+
+}  // namespace
+
+bool JobRunner::IsRecordedHere(const Job& job) const {
+  return tools_.recordings != nullptr && IsRecorded(job.record.job.spec());
+}
+
+void JobRunner::SetRecorded(Job* job, int64_t checkpoints, int64_t bytes) {
+  v1::Job& record = job->record.job;
+  if (record.recorded_checkpoints() == checkpoints && record.recorded_bytes() == bytes) return;
+  recorded_bytes_ += bytes - record.recorded_bytes();
+  record.set_recorded_checkpoints(checkpoints);
+  record.set_recorded_bytes(bytes);
+  MarkDirty(job);
+}
+
+size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const std::string& why) {
+  RetentionLimits limits;
+  int64_t checkpoint_step = 0, best_steps = 0;
+  bool succeeded = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::StatusOr<Job*> job = Find(job_id);
+    if (!job.ok() || !IsRecordedHere(**job)) return 0;
+    const v1::RecordOptions& options = (*job)->record.job.spec().record();
+    limits.keep = options.keep();
+    limits.max_bytes = options.max_bytes() > 0 ? options.max_bytes() : options_.record_bytes;
+    checkpoint_step = (*job)->life.checkpoint_step;
+    best_steps = (*job)->validations.kept_steps();
+    succeeded = (*job)->life.state == v1::SUCCEEDED;
+  }
+  absl::StatusOr<StoredCheckpoints> stored = ListStoredCheckpoints(*tools_.checkpoints, job_id);
+  if (!stored.ok()) {
+    spdlog::warn("job id={}: its recording cannot be listed: {}", job_id,
+                 stored.status().ToString());
+    return 0;
+  }
+  const int64_t shared_bytes = stored->shared_bytes;
+  const std::vector<StoredCheckpoints::Checkpoint> known =
+      KnownTo(*std::move(stored), checkpoint_step);
+  std::vector<KeptCheckpoint> kept;
+  for (const StoredCheckpoints::Checkpoint& checkpoint : known) {
+    kept.push_back({checkpoint.steps_done, checkpoint.bytes,
+                    best_steps > 0 && checkpoint.steps_done == best_steps});
+  }
+  RemovedCheckpoints chosen;
+  switch (how) {
+    case Thinning::kToLimits:
+      chosen = ChooseRemoved(kept, limits);
+      break;
+    case Thinning::kOut:
+      chosen = {ThinOut(kept), true};
+      break;
+    case Thinning::kToLast:
+    case Thinning::kAll:
+      for (size_t i = 0; i < kept.size(); ++i) {
+        const bool last = i + kLastThatStay >= kept.size();
+        const bool goes = how == Thinning::kAll && succeeded ? true : !last && !kept[i].stays;
+        if (goes) chosen.indices.push_back(i);
+      }
+      chosen.thinned = true;
+      break;
+  }
+  std::vector<StoredCheckpoints::Checkpoint> left;
+  size_t removed = 0;
+  int64_t bytes = shared_bytes;
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (std::binary_search(chosen.indices.begin(), chosen.indices.end(), i)) {
+      const absl::Status gone =
+          RemoveCheckpoint(*tools_.checkpoints, JoinPath(job_id, known[i].directory));
+      if (gone.ok()) {
+        ++removed;
+        continue;
+      }
+      spdlog::warn("job id={}: {}", job_id, gone.ToString());
+    }
+    bytes += known[i].bytes;
+    left.push_back(known[i]);
+  }
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<Job*> job = Find(job_id);
+  if (!job.ok()) return removed;
+  SetRecorded(*job, static_cast<int64_t>(left.size()), bytes);
+  if (how == Thinning::kToLast || how == Thinning::kAll) (*job)->thinned_to = how;
+  if (!chosen.thinned || removed == 0) return removed;
+  std::string message = absl::StrCat(
+      why.empty() ? absl::StrCat("the recording takes more than ", FormatSize(limits.max_bytes))
+                  : why,
+      ": ", removed, " of its ", known.size(), " checkpoints were removed");
+  if (const int64_t distance = UsualDistance(left); distance > 0) {
+    absl::StrAppend(&message, ", most others are ", distance, " steps apart now");
+  }
+  spdlog::info("job id={}: {}", job_id, absl::CHexEscape(message));
+  (*job)->pending.messages.push_back(WarningMessage(std::move(message)));
+  MarkDirty(*job);
+  return removed;
+}
+
+bool JobRunner::ThinForRoom(const std::string& job_id) {
+  constexpr int kMostTries = 8;
+  constexpr char kDiskFull[] = "the disk is full, and the recording makes room";
+  if (ThinRecording(job_id, Thinning::kOut, kDiskFull) > 0) return true;
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    std::optional<std::pair<std::string, Thinning>> oldest;
+    {
+      absl::MutexLock lock(&mutex_);
+      oldest = OldestRecording();
+    }
+    if (!oldest.has_value()) return false;
+    if (ThinRecording(oldest->first, oldest->second, kDiskFull) > 0) return true;
+  }
+  return false;
+}
+
+std::optional<std::pair<std::string, JobRunner::Thinning>> JobRunner::OldestRecording() const {
+  const Job* oldest = nullptr;
+  bool only_last = false;  // of `oldest`
+  for (const auto& [number, job] : by_number_) {
+    const v1::Job& record = job->record.job;
+    if (!IsOver(job->life.state) || job->attempt != nullptr || job->deleted) continue;
+    const bool last = job->thinned_to.has_value() ||
+                      record.recorded_checkpoints() <= static_cast<int64_t>(kLastThatStay);
+    if (record.recorded_checkpoints() == 0 || job->thinned_to == Thinning::kAll) continue;
+    if (last && job->life.state != v1::SUCCEEDED) continue;
+    if (oldest == nullptr || (only_last && !last) ||
+        (only_last == last && record.finished_unix_ms() < oldest->record.job.finished_unix_ms())) {
+      oldest = job.get();
+      only_last = last;
+    }
+  }
+  if (oldest == nullptr) return std::nullopt;
+  return std::pair{oldest->record.job.id(), only_last ? Thinning::kAll : Thinning::kToLast};
+}
+
+void JobRunner::ThinOldRecordings() {
+  if (options_.recordings_bytes <= 0) return;
+  std::optional<std::pair<std::string, Thinning>> oldest;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (recorded_bytes_ <= options_.recordings_bytes) return;
+    oldest = OldestRecording();
+  }
+  if (!oldest.has_value()) return;
+  ThinRecording(oldest->first, oldest->second,
+                absl::StrCat("all recordings together take more than ",
+                             FormatSize(options_.recordings_bytes), " (--recordings-bytes)"));
+}
+
+void JobRunner::RemoveUnrecordedOf(const std::string& job_id, int32_t attempts,
+                                   int64_t checkpoint_step) {
+  RemoveUnrecorded(*tools_.checkpoints, job_id, attempts, checkpoint_step);
+  ThinRecording(job_id, Thinning::kToLimits, "");
+}
+
+void JobRunner::CountRecordings(const std::vector<ObjectReader::Object>& objects) {
+  std::map<std::string, std::vector<ObjectReader::Object>> by_job;
+  for (const ObjectReader::Object& object : objects) {
+    by_job[object.name.substr(0, object.name.find('/'))].push_back(object);
+  }
+  for (const int64_t number : over_) {
+    Job& job = *by_number_.at(number);
+    if (!IsRecordedHere(job)) continue;
+    const std::string& id = job.record.job.id();
+    absl::StatusOr<StoredCheckpoints> stored =
+        CheckpointsAmong(by_job[id], id, *tools_.checkpoints);
+    if (!stored.ok()) continue;  // the loop looks again
+    int64_t bytes = stored->shared_bytes;
+    const size_t all = stored->checkpoints.size();
+    const bool whole = stored->incomplete.empty();
+    const auto known = KnownTo(*std::move(stored), job.life.checkpoint_step);
+    for (const StoredCheckpoints::Checkpoint& checkpoint : known) bytes += checkpoint.bytes;
+    SetRecorded(&job, static_cast<int64_t>(known.size()), bytes);
+    job.only_recording_left = whole && known.size() == all;
+  }
+}
+
+}  // namespace espalier
