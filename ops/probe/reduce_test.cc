@@ -330,6 +330,10 @@ TEST(ProbeReduce, DefinitionsAreThoseOfTorchAndNumpy) {
   EXPECT_EQ(same.low(), 1.5);
   EXPECT_EQ(same.high(), 2.5);
   EXPECT_THAT(same.counts(), ElementsAre(0, 0, 2, 0));
+  // Whole numbers at the ends of ranges, where i / 49 * 49 is now and then less than i.
+  std::vector<double> ends(49);
+  std::iota(ends.begin(), ends.end(), 0);
+  EXPECT_THAT(Whole(Row(ends), "histogram(49, 0, 49)").histogram().counts(), testing::Each(1));
   const v1::ProbeValue top = Whole(Row({5, 7, 7, 1}), "top_k(3)");
   EXPECT_THAT(top.elements().indices(), ElementsAre(1, 2, 0));
 }
