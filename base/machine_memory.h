@@ -11,6 +11,11 @@ namespace espalier {
 // the cgroups above its own. `root` replaces the root of /proc and /sys, for tests.
 int64_t MachineMemory(const std::string& root = "");
 
+// Returns the memory that this process can still take without pushing others out: what the machine
+// has available or, if less, what is left of the tightest limit as above. Pages of files that were
+// not used lately count as available. 0 if that cannot be told.
+int64_t AvailableMemory(const std::string& root = "");
+
 // Returns the default memory limit of programs: three quarters of it.
 int64_t DefaultMemoryLimit();
 

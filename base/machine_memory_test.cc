@@ -55,6 +55,25 @@ TEST_F(MachineMemoryTest, CgroupV2ContainerSeesItsLimitAtTheRoot) {
   EXPECT_EQ(MachineMemory(root_), 64 * kMiB);
 }
 
+TEST_F(MachineMemoryTest, AvailableMemoryIsWhatTheTightestLimitLeaves) {
+  EXPECT_EQ(AvailableMemory(root_), 0) << "nothing says how much";
+  Write("/proc/meminfo", "MemTotal: 4194304 kB\nMemFree: 1024 kB\nMemAvailable: 1048576 kB");
+  EXPECT_EQ(AvailableMemory(root_), 1024 * kMiB);
+  Write("/proc/self/cgroup", "0::/a/b");
+  Write("/sys/fs/cgroup/a/b/memory.max", "max");
+  EXPECT_EQ(AvailableMemory(root_), 1024 * kMiB);
+  Write("/sys/fs/cgroup/a/memory.max", std::to_string(256 * kMiB));
+  Write("/sys/fs/cgroup/a/memory.current", std::to_string(200 * kMiB));
+  EXPECT_EQ(AvailableMemory(root_), 56 * kMiB);
+  // The kernel drops such pages before it kills anybody.
+  Write("/sys/fs/cgroup/a/memory.stat",
+        "anon 1\ninactive_file " + std::to_string(150 * kMiB) + "\nactive_file 5");
+  EXPECT_EQ(AvailableMemory(root_), 206 * kMiB);
+  Write("/sys/fs/cgroup/a/memory.current", std::to_string(500 * kMiB));
+  EXPECT_EQ(AvailableMemory(root_), 0);
+  EXPECT_GT(AvailableMemory(), 0) << "of this machine";
+}
+
 TEST_F(MachineMemoryTest, CgroupV1UsesTheMemoryController) {
   Write("/proc/self/cgroup", "9:name=systemd:/\n5:cpu:/other\n4:hugetlb,memory:/a/b\n0::/");
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");

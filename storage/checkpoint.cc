@@ -62,9 +62,15 @@ absl::StatusOr<ManifestFile> WriteCheckpointShard(CheckpointStore& store, const 
   if (absl::Status s = writer.Begin(tensors, metadata); !s.ok()) return s;
   std::vector<char> bytes;
   for (size_t i = 0; i < entries.size(); ++i) {
-    bytes.resize(static_cast<size_t>(entries[i].spec.bytes()));
-    absl::Status s = source.Read(static_cast<int>(i), &bytes);
-    if (s.ok()) s = writer.Append(bytes.data(), static_cast<int64_t>(bytes.size()));
+    const int64_t size = entries[i].spec.bytes();
+    const char* data = source.Data(static_cast<int>(i));
+    absl::Status s;
+    if (data == nullptr) {
+      bytes.resize(static_cast<size_t>(size));
+      s = source.Read(static_cast<int>(i), &bytes);
+      data = bytes.data();
+    }
+    if (s.ok()) s = writer.Append(data, size);
     if (!s.ok()) return s;
   }
   absl::StatusOr<SafetensorsWriter::Written> written = writer.Finish();

@@ -34,6 +34,8 @@ class CheckpointSource {
  public:
   virtual ~CheckpointSource() = default;
   virtual absl::Status Read(int entry, std::vector<char>* bytes) = 0;
+  // The bytes, if they are in memory; null: Read copies them.
+  virtual const char* Data(int /*entry*/) { return nullptr; }
 };
 
 // Writes <folder>/rank-<rank>.safetensors, durably. On error (ResourceExhausted: disk full) leaves

@@ -124,17 +124,27 @@ Answers RunProbed(const Graph& graph, const std::vector<v1::Program>& programs, 
           std::vector<std::string> names;
           for (const auto& [name, places] : probes) {
             for (const v1::ProbePoint& point : places[rank].points()) {
-              at.push_back({point.instructions(), point.buffer()});
-              names.push_back(name);
+              if (point.instructions() > 0) {
+                at.push_back({point.instructions(), point.buffer()});
+                names.push_back(name);
+              } else if (reads && step == kSteps - 1) {
+                const TensorSpec& spec = (*executor)->spec(point.buffer());
+                std::vector<char> bytes(static_cast<size_t>(spec.bytes()));
+                absl::Status s =
+                    (*executor)->ReadBuffer(point.buffer(), bytes.data(), spec.bytes());
+                if (!s.ok()) return s;
+                absl::MutexLock lock(&mutex);
+                gathered[name].Add({bytes.data(), spec});
+              }
             }
           }
           if (reads && step == kSteps - 1) {
-            absl::Status s = (*executor)->ReadDuringSteps(
-                std::move(at), [&](int read, const TensorView& values) {
-                  absl::MutexLock lock(&mutex);
-                  gathered[names[read]].Add(values);
-                  return absl::OkStatus();
-                });
+            absl::Status s = (*executor)->ReadDuringSteps(std::move(at),
+                                                          [&](int read, const TensorView& values) {
+                                                            absl::MutexLock lock(&mutex);
+                                                            gathered[names[read]].Add(values);
+                                                            return absl::OkStatus();
+                                                          });
             if (!s.ok()) return s;
           }
           auto result = (*executor)->Step(step);
@@ -170,7 +180,8 @@ void ExpectSameTensors(const Answers& expected, const Answers& found, const std:
     ASSERT_EQ(values.size(), same->second.size()) << what << ": " << name;
     const double scale = Largest(same->second);
     for (size_t i = 0; i < values.size(); ++i) {
-      ASSERT_NEAR(values[i], same->second[i], 2e-4 * scale) << what << ": " << name << "[" << i << "]";
+      ASSERT_NEAR(values[i], same->second[i], 2e-4 * scale)
+          << what << ": " << name << "[" << i << "]";
     }
   }
 }
@@ -203,9 +214,10 @@ v1::SearchOptions Strategy(v1::SearchOptions::Strategy strategy) {
 }
 
 Answers OneDevice(const Case& test, const Graph& graph) {
-  return RunProbed(graph, Lowered(graph, Problem(graph, 1), Strategy(v1::SearchOptions::SINGLE_DEVICE),
-                           test.optimizer),
-                   true);
+  return RunProbed(
+      graph,
+      Lowered(graph, Problem(graph, 1), Strategy(v1::SearchOptions::SINGLE_DEVICE), test.optimizer),
+      true);
 }
 
 TEST_P(PlanProbesTest, RandomPlacementsHandOutTheSingleDevicesTensors) {
@@ -266,7 +278,8 @@ TEST_P(PlanProbesTest, PipelinesSwapsAndTilesHandOutTheSingleDevicesTensors) {
     stays = std::max(stays, buffer.offset_bytes() + bytes);
   }
   const int64_t memory = stays + (ample[0].arena_bytes() - stays) * 2 / 3;
-  const std::vector<v1::Program> little = Lowered(graph, problem, one, GetParam().optimizer, memory);
+  const std::vector<v1::Program> little =
+      Lowered(graph, problem, one, GetParam().optimizer, memory);
   if (little.empty()) return;  // too small to swap
   EXPECT_GT(little[0].instructions_size(), ample[0].instructions_size());
   const Answers probed = RunProbed(graph, little, true);

@@ -9,7 +9,7 @@
 #include "absl/time/clock.h"
 #include "ops/graph/graph_proto.h"
 #include "worker/initial_values.h"
-#include "worker/trainer/checkpoint_observer.h"
+#include "worker/trainer/shard_writer.h"
 
 namespace espalier {
 namespace {

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,7 +14,9 @@
 #include "worker/initial_values.h"
 #include "worker/trainer/checkpoint_observer.h"
 #include "worker/trainer/evaluation_observer.h"
+#include "worker/trainer/hash_observer.h"
 #include "worker/trainer/link_measurement.h"
+#include "worker/trainer/probe_observer.h"
 #include "worker/trainer/trainer.h"
 
 namespace espalier {
@@ -49,6 +52,8 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
       Executor::Create(request.program(), executor);
   if (!training.ok()) return training.status();
   job->training_ = *std::move(training);
+  job->shard_writer_ = std::make_unique<ShardWriter>(
+      ShardWriterOptions{&options.storage->checkpoints(), job->training_.get(), options.device});
 
   absl::StatusOr<std::shared_ptr<const Dataset>> evaluated = *dataset;
   if (request.has_validation()) {
@@ -71,12 +76,26 @@ absl::StatusOr<std::unique_ptr<TrainingJob>> TrainingJob::Load(
     if (!evaluation.ok()) return evaluation.status();
     job->evaluation_ = *std::move(evaluation);
   }
+  if (absl::Status s = job->MakeProbes(request); !s.ok()) return s;
   absl::Status s = LoadInitialValues(*options.storage, request, options.cancelled, *job->training_,
                                      job->evaluation_.get());
   if (s.ok() && !request.checkpoint_dir().empty())
     s = job->LoadCheckpoint(request.checkpoint_dir());
   if (!s.ok()) return s;
   return job;
+}
+
+absl::Status TrainingJob::MakeProbes(const v1::LoadProgramRequest& request) {
+  const auto make = [](Executor* executor, const ProbeReader::Probes& probes,
+                       std::unique_ptr<ProbeReader>* made) {
+    if (executor == nullptr || probes.empty()) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<ProbeReader>> reader = ProbeReader::Create(executor, probes);
+    if (reader.ok()) *made = *std::move(reader);
+    return reader.status();
+  };
+  absl::Status s = make(training_.get(), request.probes(), &probes_);
+  if (!s.ok()) return s;
+  return make(evaluation_.get(), request.evaluation_probes(), &evaluation_probes_);
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> TrainingJob::OpenTrainingData(
@@ -239,12 +258,24 @@ absl::Status TrainingJob::Train(const v1::RunRequest& request, bool met,
 
   LinkMeasurement link({options.communicator, options_.device, measure_communication_,
                         [this](const v1::Link& measured) { SetLink(measured); }});
-  CheckpointObserver checkpoint({&options_.storage->checkpoints(), training_.get(),
-                                 request.checkpoint_root(), request.checkpoint_every_steps(),
-                                 attempt_.attempt(), request.checkpoint_at_begin(),
-                                 !request.goes_on(), &requested_checkpoints_});
+  CheckpointObserver checkpoint({shard_writer_.get(), request.checkpoint_root(),
+                                 request.checkpoint_every_steps(), attempt_.attempt(),
+                                 request.checkpoint_at_begin(), !request.goes_on(),
+                                 &requested_checkpoints_});
   EvaluationObserver evaluation(evaluation_.get(),
-                                evaluation_ != nullptr ? holdout_data_->steps_per_epoch() : 0);
+                                evaluation_ != nullptr ? holdout_data_->steps_per_epoch() : 0,
+                                evaluation_probes_.get());
+  std::optional<ProbeObserver> probes;
+  if (probes_ != nullptr && request.has_probe_steps()) {
+    options.observers.push_back(&probes.emplace(probes_.get(), request.probe_steps()));
+  }
+  std::optional<HashObserver> hashes;
+  if (request.has_hash_step()) {
+    if (probes.has_value()) {
+      return absl::InvalidArgumentError("a run reads probes or hashes, not both");
+    }
+    options.observers.push_back(&hashes.emplace(training_.get(), request.hash_step()));
+  }
   if (met) options.observers.push_back(&link);
   options.observers.push_back(&timing_);
   options.observers.push_back(&checkpoint);

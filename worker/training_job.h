@@ -19,6 +19,8 @@
 #include "worker/job_peers.h"
 #include "worker/storage/job_storage.h"
 #include "worker/trainer/checkpoint_observer.h"
+#include "worker/trainer/probe_reader.h"
+#include "worker/trainer/shard_writer.h"
 #include "worker/trainer/timing_observer.h"
 #include "worker/worker_job.h"
 
@@ -71,6 +73,8 @@ class TrainingJob : public WorkerJob {
   // Makes training_data_. Returns the dataset; null: it is a STREAM.
   absl::StatusOr<std::shared_ptr<const Dataset>> OpenTrainingData(
       const v1::LoadProgramRequest& request, const BatchLoaderOptions& data);
+  // Makes probes_ and evaluation_probes_.
+  absl::Status MakeProbes(const v1::LoadProgramRequest& request);
   // If it cannot be read with copies of shards, reads the checkpoint store alone.
   absl::Status LoadCheckpoint(const std::string& directory);
   absl::Status ReadCheckpoint(const std::string& directory);
@@ -94,7 +98,9 @@ class TrainingJob : public WorkerJob {
   std::unique_ptr<BatchLoader> holdout_data_;
   std::unique_ptr<Executor> training_;
   std::unique_ptr<Executor> evaluation_;
-  TimingObserver timing_;  // of all runs together
+  std::unique_ptr<ProbeReader> probes_, evaluation_probes_;  // of the two; null: none
+  std::unique_ptr<ShardWriter> shard_writer_;                // of training_
+  TimingObserver timing_;                                    // of all runs together
   RequestedCheckpoints requested_checkpoints_;
 
   JobPeers peers_;

@@ -82,11 +82,10 @@ std::string NoSuchTensor(absl::string_view kind, const std::string& name,
   if (similar.empty()) similar.assign(names.begin(), names.end());
   const size_t all = similar.size();
   if (all > kNamesInErrors) similar.resize(kNamesInErrors);
-  return absl::StrCat("there is no ", kind, " '", name, "'",
-                      similar.empty() ? "" : "; there are: '", absl::StrJoin(similar, "', '"),
-                      similar.empty() ? "" : "'",
-                      all > kNamesInErrors ? absl::StrCat(" and ", all - kNamesInErrors, " more")
-                                           : "");
+  return absl::StrCat(
+      "there is no ", kind, " '", name, "'", similar.empty() ? "" : "; there are: '",
+      absl::StrJoin(similar, "', '"), similar.empty() ? "" : "'",
+      all > kNamesInErrors ? absl::StrCat(" and ", all - kNamesInErrors, " more") : "");
 }
 
 ProbePoints::ProbePoints(const Graph& graph, const std::vector<v1::Program>& programs) {
@@ -218,8 +217,9 @@ absl::StatusOr<ProbePoints::Places> ProbePoints::Choose(const std::string& what,
   }
   if (!chosen.has_value()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(what, " cannot be read with this plan: the ranks hold overlapping parts of "
-                           "it; replay with a plan for one worker"));
+        absl::StrCat(what,
+                     " cannot be read with this plan: the ranks hold overlapping parts of "
+                     "it; replay with a plan for one worker"));
   }
   Places places(ranks_.size());
   for (const Part& part : *chosen) {
@@ -250,16 +250,17 @@ absl::StatusOr<ProbePoints::Places> ProbePoints::ChooseComputed(const std::strin
           continue;
         }
       }
-      parts.push_back({static_cast<int>(r), b, defined + 1,
-                       Computes(rank.program->instructions(defined))});
+      parts.push_back(
+          {static_cast<int>(r), b, defined + 1, Computes(rank.program->instructions(defined))});
     }
     if (summed > 1) parts.clear();
   }
   if (!parts.empty()) return Choose(what, std::move(parts));
   if (partial) {
     return absl::FailedPreconditionError(
-        absl::StrCat(what, " cannot be read with this plan: each rank or micro-batch has its own "
-                           "addend of it; replay with a plan for one worker"));
+        absl::StrCat(what,
+                     " cannot be read with this plan: each rank or micro-batch has its own "
+                     "addend of it; replay with a plan for one worker"));
   }
   return absl::NotFoundError(absl::StrCat(what, " is not computed in a step"));
 }
@@ -273,8 +274,7 @@ absl::StatusOr<ProbePoints::Places> ProbePoints::ChooseKept(const std::string& w
     for (size_t b = 0; b < rank.tensors.size(); ++b) {
       if (rank.tensors[b] != tensor) continue;
       if (rank.program->buffers(static_cast<int>(b)).kind() != kind) continue;
-      parts.push_back({static_cast<int>(r), static_cast<int>(b),
-                       rank.program->instructions_size(), true});
+      parts.push_back({static_cast<int>(r), static_cast<int>(b), 0, true});
     }
   }
   if (parts.empty()) return absl::NotFoundError(absl::StrCat(what, " is not there"));
@@ -345,9 +345,12 @@ absl::StatusOr<ProbePoints::Places> ProbePoints::Parameter(const std::string& na
 absl::StatusOr<ProbePoints::Places> ProbePoints::Update(const std::string& name) const {
   absl::StatusOr<Places> places = Parameter(name);
   if (!places.ok()) return places;
-  for (v1::RankProbe& probe : *places) {
+  for (size_t r = 0; r < places->size(); ++r) {
+    v1::RankProbe& probe = (*places)[r];
     *probe.mutable_minus() = probe.points();
-    for (v1::ProbePoint& point : *probe.mutable_minus()) point.set_instructions(0);
+    for (v1::ProbePoint& point : *probe.mutable_points()) {
+      point.set_instructions(ranks_[r].program->instructions_size());
+    }
   }
   return places;
 }

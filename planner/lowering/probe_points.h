@@ -15,9 +15,10 @@
 namespace espalier {
 
 // The places of a graph's tensors in the training programs (or evaluation programs) of all ranks,
-// which were lowered from it and must outlive this. The methods return what each rank reads, by rank: RankProbe without `probe` and
-// `reduction`. Together, the ranks read every element of the tensor once. NotFound if the programs
-// have no such tensor; FailedPrecondition if no rank ever holds whole values of it.
+// which were lowered from it and must outlive this. The methods return what each rank reads, by
+// rank: RankProbe without `probe` and `reduction`. Together, the ranks read every element of the
+// tensor once. NotFound if the programs have no such tensor; FailedPrecondition if no rank ever
+// holds whole values of it.
 class ProbePoints {
  public:
   using Places = std::vector<v1::RankProbe>;
@@ -29,11 +30,11 @@ class ProbePoints {
   // The gradient of the loss with respect to a parameter or a computed tensor: of the whole batch,
   // without loss scaling, before clipping; with the penalties of regularizers.
   absl::StatusOr<Places> Gradient(const std::string& name) const;
-  // A parameter after the step.
+  // A parameter before the step, as in the checkpoint of so many steps.
   absl::StatusOr<Places> Parameter(const std::string& name) const;
-  // The same minus the parameter before the step.
+  // A parameter after the step minus before.
   absl::StatusOr<Places> Update(const std::string& name) const;
-  // Optimizer state `slot` ("adam_m") of a parameter, after the step.
+  // Optimizer state `slot` ("adam_m") of a parameter, before the step.
   absl::StatusOr<Places> State(const std::string& parameter, const std::string& slot) const;
   // What a dataset's column brings.
   absl::StatusOr<Places> Batch(const std::string& column) const;
@@ -72,7 +73,7 @@ class ProbePoints {
   // Chooses parts that hold every element once. `what`: for errors.
   absl::StatusOr<Places> Choose(const std::string& what, std::vector<Part> parts) const;
   absl::StatusOr<Places> ChooseComputed(const std::string& what, const std::string& tensor) const;
-  // Of a buffer that is kept between steps, after `instructions`: 0 or all.
+  // Of a buffer that is kept between steps, before the step.
   absl::StatusOr<Places> ChooseKept(const std::string& what, const std::string& tensor,
                                     v1::BufferKind kind) const;
   // The name under which the programs have the gradient of a computed tensor; empty: none.

@@ -1,5 +1,5 @@
 // Writes a rank's shard of a checkpoint every few steps, and before the first and after the last
-// one as asked for.
+// one as asked for, while later steps run.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,12 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "espalier/v1/worker.pb.h"
-#include "storage/checkpoint_store.h"
-#include "worker/executor/executor.h"
+#include "worker/trainer/shard_writer.h"
 #include "worker/trainer/step_observer.h"
 
 namespace espalier {
-
-// True for buffers that checkpoints hold: parameters and optimizer state.
-bool IsCheckpointed(const Executor& executor, int buffer);
-
-// Writes this rank's shard of the checkpoint in `directory`, durably. A full disk is no error: the
-// shard then says that it was not written. Errors name the number of steps done.
-absl::StatusOr<v1::CheckpointShard> WriteShardOf(CheckpointStore& store, Executor& executor,
-                                                 const std::string& directory, int64_t steps_done);
 
 // Checkpoints that are asked for while steps run. Thread-safe.
 class RequestedCheckpoints {
@@ -39,28 +29,34 @@ class RequestedCheckpoints {
 };
 
 struct CheckpointOptions {
-  CheckpointStore* store = nullptr;  // outlives the observer
-  Executor* executor = nullptr;      // outlives the observer
-  std::string root;                  // empty: no checkpoints
-  int64_t every_steps = 0;           // 0: none between
+  ShardWriter* writer = nullptr;  // outlives the observer
+  std::string root;               // empty: no checkpoints
+  int64_t every_steps = 0;        // 0: none between
   uint64_t attempt = 0;
   bool at_begin = false;                      // also before the first step
   bool at_end = true;                         // also after the last step, whatever its number
   RequestedCheckpoints* requested = nullptr;  // outlives the observer; null: none
 };
 
+// All ranks write the same checkpoints, so none is left out because the one before is not durable
+// yet: then the training waits for that. So does the end of a run; if it fails, what is being
+// written is dropped.
 class CheckpointObserver : public StepObserver {
  public:
   explicit CheckpointObserver(CheckpointOptions options);
 
   absl::string_view name() const override { return "checkpoint"; }
   absl::Status OnRunBegin(TrainingRun& run) override;
-  // Emits the shard once it is durable. A full disk does not end the run: the event says that the
-  // shard was not written. Errors name the number of steps done.
+  // Emits a shard at the first step border at which it is durable. A full disk does not end the
+  // run: the event says that the shard was not written. Errors name the number of steps done.
   absl::Status OnStepReported(TrainingRun& run, int64_t step, const StepReports& reports) override;
+  absl::Status OnRunEnd(TrainingRun& run) override;
+  void OnRunFailed(TrainingRun& run, const absl::Status& status) override;
 
  private:
-  absl::Status WriteShard(TrainingRun& run, int64_t steps_done);
+  absl::Status BeginShard(TrainingRun& run, int64_t steps_done);
+  // Waits for the shard that is being written, if any, and emits it.
+  absl::Status EmitShard(TrainingRun& run);
 
   const CheckpointOptions options_;
 };

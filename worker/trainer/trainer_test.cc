@@ -164,7 +164,8 @@ TEST_F(TrainerTest, EvaluationAtTheEndEmitsTheMean) {
 TEST_F(TrainerTest, CheckpointsAreWrittenEveryPeriodAndAtTheEnd) {
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   FolderCheckpointStore store(*files, testing::TempDir());
-  CheckpointObserver checkpoint({&store, executor_.get(), "trainer", 2, 7});
+  ShardWriter writer({&store, executor_.get(), device_.get()});
+  CheckpointObserver checkpoint({&writer, "trainer", 2, 7});
   LoggingObserver a("a", &calls_);
   ASSERT_EQ(Trainer(Options(1, 5, {&checkpoint, &a})).Run(), absl::OkStatus());
   std::vector<int64_t> steps_done;
@@ -181,10 +182,11 @@ TEST_F(TrainerTest, AFullDiskSkipsCheckpointsAndDoesNotEndTheRun) {
   FaultyFileSystem files(NewPosixFileSystem());
   FolderCheckpointStore store(files, testing::TempDir());
   files.set_free_bytes(0);
-  CheckpointObserver checkpoint({&store, executor_.get(), "trainer-full", 1, 7});
+  ShardWriter writer({&store, executor_.get(), device_.get()});
+  CheckpointObserver checkpoint({&writer, "trainer-full", 1, 7});
   TrainerOptions options = Options(0, 3, {&checkpoint});
   options.emit = [&](const v1::RunEvent& event) {
-    if (event.has_step() && event.step().step() == 2) files.set_free_bytes(1 << 20);
+    if (event.has_shard() && event.shard().steps_done() == 2) files.set_free_bytes(1 << 20);
     events_.push_back(event);
     return absl::OkStatus();
   };
@@ -201,7 +203,8 @@ TEST_F(TrainerTest, AFullDiskSkipsCheckpointsAndDoesNotEndTheRun) {
 TEST_F(TrainerTest, ACheckpointMayBeWrittenWithoutAnyStep) {
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   FolderCheckpointStore store(*files, testing::TempDir());
-  CheckpointOptions options{&store, executor_.get(), "trainer-begin", 2, 7};
+  ShardWriter writer({&store, executor_.get(), device_.get()});
+  CheckpointOptions options{&writer, "trainer-begin", 2, 7};
   options.at_begin = true;
   CheckpointObserver checkpoint(options);
   ASSERT_EQ(Trainer(Options(4, 4, {&checkpoint})).Run(), absl::OkStatus());
@@ -213,7 +216,8 @@ TEST_F(TrainerTest, ACheckpointThatIsAskedForMeanwhileIsWritten) {
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   FolderCheckpointStore store(*files, testing::TempDir());
   RequestedCheckpoints requested;
-  CheckpointOptions options{&store, executor_.get(), "trainer-requested", 0, 7};
+  ShardWriter writer({&store, executor_.get(), device_.get()});
+  CheckpointOptions options{&writer, "trainer-requested", 0, 7};
   options.at_end = false;
   options.requested = &requested;
   CheckpointObserver checkpoint(options);

@@ -1,0 +1,175 @@
+#include "worker/trainer/checkpoint_observer.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/testing/faulty_file_system.h"
+#include "storage/checkpoint.h"
+#include "storage/folder_checkpoint_store.h"
+#include "worker/executor/executor_fixture.h"
+#include "worker/trainer/trainer.h"
+
+namespace espalier {
+namespace {
+
+// A program of two parameters; writes the number of the next step into them before it runs.
+class CheckpointObserverTest : public ExecutorTest, public StepObserver {
+ protected:
+  CheckpointObserverTest() {
+    ProgramWriter w;
+    for (const char* name : {"p", "q"}) w.Buffer(name, {4}, v1::PARAMETER_SHARD);
+    const int sum = w.Buffer("s", {});
+    w.Compute("sum_squares", {0}, {sum});
+    w.Report(sum, "x");
+    auto made = Make(w.program);
+    EXPECT_TRUE(made.ok()) << made.status();
+    executor_ = *std::move(made);
+  }
+  absl::string_view name() const override { return "values"; }
+  absl::Status OnStepBegin(TrainingRun&, int64_t step, bool*) override {
+    const std::vector<float> values(4, static_cast<float>(step + 1));
+    for (int i : {0, 1}) EXPECT_TRUE(executor_->WriteBuffer(i, values.data(), 16).ok());
+    return absl::OkStatus();
+  }
+  absl::Status OnStepEnd(TrainingRun&, int64_t step, StepReports&) override {
+    if (during_step_) during_step_(step);
+    return step == fail_at_ ? absl::AbortedError("planted") : absl::OkStatus();
+  }
+
+  std::unique_ptr<ShardWriter> Writer(int64_t most_host_bytes = -1) {
+    return std::make_unique<ShardWriter>(
+        ShardWriterOptions{&store_, executor_.get(), device_.get(), most_host_bytes});
+  }
+  absl::Status Run(ShardWriter& writer, int64_t begin, int64_t end, int64_t every) {
+    CheckpointObserver checkpoint({&writer, Root(), every, 7});
+    TrainerOptions options;
+    options.executor = executor_.get();
+    options.begin = begin;
+    options.end = end;
+    options.observers = {this, &checkpoint};
+    options.emit = [this](const v1::RunEvent& event) {
+      if (event.has_shard()) shards_.push_back(event.shard());
+      order_.push_back(event.has_shard() ? absl::StrCat("shard ", event.shard().steps_done())
+                                         : absl::StrCat("step ", event.step().step()));
+      return absl::OkStatus();
+    };
+    return Trainer(options).Run();
+  }
+  static std::string Root() {
+    return testing::UnitTest::GetInstance()->current_test_info()->name();
+  }
+  // Checks that both tensors of the shard have the value that they had after so many steps.
+  void ExpectValues(const v1::CheckpointShard& shard) {
+    Manifest manifest;
+    manifest.job_id = "j";
+    manifest.steps_done = shard.steps_done();
+    manifest.files = {{shard.file(), shard.sha256(), shard.bytes()}};
+    ASSERT_TRUE(WriteManifest(store_, shard.directory(), manifest).ok());
+    auto reader = CheckpointReader::Open(store_, shard.directory());
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    for (const char* name : {"p", "q"}) {
+      std::vector<float> values(4);
+      const TensorSpec spec = TensorSpec::Whole({DType::kF32, {4}});
+      ASSERT_EQ((*reader)->Read(name, spec, values.data()), absl::OkStatus());
+      EXPECT_EQ(values, std::vector<float>(4, static_cast<float>(shard.steps_done()))) << name;
+    }
+    EXPECT_EQ((*reader)->Verify(), absl::OkStatus());
+  }
+  bool Eventually(const std::function<bool()>& condition) {
+    for (int i = 0; i < 2000 && !condition(); ++i) absl::SleepFor(absl::Milliseconds(5));
+    return condition();
+  }
+
+  FaultyFileSystem files_{NewPosixFileSystem()};
+  FolderCheckpointStore store_{files_, testing::TempDir()};
+  std::unique_ptr<Executor> executor_;
+  std::function<void(int64_t step)> during_step_;
+  int64_t fail_at_ = -1;
+  std::vector<v1::CheckpointShard> shards_;
+  std::vector<std::string> order_;
+};
+
+TEST_F(CheckpointObserverTest, StepsGoOnWhileAShardIsWrittenWithTheValuesOfItsStep) {
+  const std::unique_ptr<ShardWriter> writer = Writer();
+  files_.Hold("step-2-attempt-7");
+  during_step_ = [&](int64_t step) {
+    if (step != 3) return;
+    EXPECT_EQ(order_, (std::vector<std::string>{"step 0", "step 1", "step 2"}));
+    EXPECT_TRUE(Eventually([&] { return files_.held() == 1; }));
+    absl::SleepFor(absl::Milliseconds(50));
+    files_.Release();
+  };
+  ASSERT_EQ(Run(*writer, 0, 8, 2), absl::OkStatus());
+  ASSERT_EQ(shards_.size(), 4u) << "none is left out";
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    EXPECT_EQ(shards_[i].steps_done(), static_cast<int64_t>(2 * i + 2));
+    ExpectValues(shards_[i]);
+    EXPECT_GT(shards_[i].stall_seconds(), 0);
+    EXPECT_GT(shards_[i].writer_cpu_seconds(), 0);
+    EXPECT_LE(shards_[i].writer_cpu_seconds(), shards_[i].write_seconds());
+  }
+  EXPECT_LT(shards_[0].stall_seconds(), shards_[0].write_seconds());
+}
+
+TEST_F(CheckpointObserverTest, TheEndOfARunWaitsForItsShard) {
+  const std::unique_ptr<ShardWriter> writer = Writer();
+  files_.Hold("step-3-attempt-7");
+  std::atomic<bool> over{false};
+  std::thread disk([&] {
+    EXPECT_TRUE(Eventually([&] { return files_.held() == 1; }));
+    absl::SleepFor(absl::Milliseconds(50));
+    EXPECT_FALSE(over);
+    files_.Release();
+  });
+  EXPECT_EQ(Run(*writer, 0, 3, 0), absl::OkStatus());
+  over = true;
+  disk.join();
+  EXPECT_EQ(order_, (std::vector<std::string>{"step 0", "step 1", "step 2", "shard 3"}));
+  EXPECT_GE(shards_[0].stall_seconds(), 0.04) << "a wait is a cost";
+}
+
+TEST_F(CheckpointObserverTest, ARunThatFailsDropsWhatIsBeingWritten) {
+  const std::unique_ptr<ShardWriter> writer = Writer();
+  files_.Hold("step-2-attempt-7");
+  during_step_ = [&](int64_t step) {
+    if (step == 2) files_.Release();
+  };
+  fail_at_ = 2;
+  EXPECT_EQ(Run(*writer, 0, 4, 2), absl::AbortedError("planted"));
+  EXPECT_TRUE(shards_.empty());
+  fail_at_ = -1;
+  EXPECT_EQ(Run(*writer, 2, 4, 2), absl::OkStatus()) << "the next one is written";
+  ASSERT_EQ(shards_.size(), 1u);
+  ExpectValues(shards_[0]);
+}
+
+TEST_F(CheckpointObserverTest, WithoutHostMemoryForACopyTheStepsWait) {
+  for (const int64_t most : {0, 64}) {  // nothing, or one of the two tensors
+    shards_.clear();
+    const std::unique_ptr<ShardWriter> writer = Writer(most);
+    ASSERT_EQ(Run(*writer, 10 * most, 10 * most + 6, 2), absl::OkStatus());
+    ASSERT_EQ(shards_.size(), 3u);
+    for (const v1::CheckpointShard& shard : shards_) ExpectValues(shard);
+  }
+}
+
+TEST_F(CheckpointObserverTest, AFailedWriteEndsTheRunWithTheStep) {
+  // A file in place of the folder.
+  ASSERT_TRUE(store_.PutIfAbsent(absl::StrCat(Root(), "/step-3-attempt-7"), "x").ok());
+  const std::unique_ptr<ShardWriter> writer = Writer();
+  const absl::Status status = Run(*writer, 0, 3, 0);
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(std::string(status.message()).find("checkpoint after step 3"), std::string::npos)
+      << status;
+}
+
+}  // namespace
+}  // namespace espalier
