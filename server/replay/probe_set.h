@@ -1,0 +1,36 @@
+// The probes of a replay: parsed, and found in the programs of a plan.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "espalier/v1/probe.pb.h"
+#include "ops/probe/expression.h"
+#include "planner/lowering/probe_points.h"
+
+namespace espalier {
+
+// Parses every probe. Errors name its number.
+absl::StatusOr<std::vector<ProbeExpression>> ParseProbes(const std::vector<std::string>& texts);
+
+// A probe without wildcards.
+struct NamedProbe {
+  ProbeExpression probe;
+  std::vector<int> numbers;       // of its targets, as in RankProbe.probe
+  std::vector<bool> adds_up;      // by target
+};
+
+struct FoundProbes {
+  std::vector<NamedProbe> probes;                   // in the order of the texts, then of names
+  std::vector<std::vector<v1::RankProbe>> by_rank;  // what each rank reads
+  // Probes for which the programs have no name, with the reason.
+  std::vector<std::pair<std::string, absl::Status>> lacking;
+};
+
+// Finds the probes in programs of `ranks` ranks. Errors are those of ProbePoints except NotFound.
+absl::StatusOr<FoundProbes> FindProbes(const std::vector<ProbeExpression>& probes,
+                                       const ProbePoints& points, size_t ranks);
+
+}  // namespace espalier
