@@ -126,7 +126,7 @@ class Shell:
 
 
 # These pages have Python programs (client/python/tests/test_guide.py runs python.md's and flexflow.md's) or no commands.
-WITHOUT_COMMANDS = {"flexflow.md", "jax.md", "keras.md", "python.md", "pytorch.md", "sessions.md"}
+WITHOUT_COMMANDS = {"flexflow.md", "flor.md", "jax.md", "keras.md", "python.md", "pytorch.md", "sessions.md"}
 
 
 class DocsTest(unittest.TestCase):
