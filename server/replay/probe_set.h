@@ -18,8 +18,8 @@ absl::StatusOr<std::vector<ProbeExpression>> ParseProbes(const std::vector<std::
 // A probe without wildcards.
 struct NamedProbe {
   ProbeExpression probe;
-  std::vector<int> numbers;       // of its targets, as in RankProbe.probe
-  std::vector<bool> adds_up;      // by target
+  std::vector<int> numbers;   // of its targets, as in RankProbe.probe
+  std::vector<bool> adds_up;  // by target
 };
 
 struct FoundProbes {

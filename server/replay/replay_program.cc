@@ -39,8 +39,7 @@ absl::StatusOr<std::unique_ptr<ReplayProgram>> ReplayProgram::Make(
   if (plan.rewrites_size() > 0) rewritten = RewrittenGraph(*tools.registry, graph, plan);
   if (!rewritten.ok()) return rewritten.status();
   const ProbePoints points(*rewritten, made->lowered_.training);
-  absl::StatusOr<FoundProbes> found =
-      FindProbes(probes, points, made->lowered_.training.size());
+  absl::StatusOr<FoundProbes> found = FindProbes(probes, points, made->lowered_.training.size());
   if (!found.ok()) return found.status();
   made->probes_ = *std::move(found);
   return made;

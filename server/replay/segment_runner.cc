@@ -91,7 +91,8 @@ absl::Status SegmentRunner::Run(std::optional<int64_t> hash_step) {
   const bool initial = task_.checkpoint.empty() && !prepared.init_folder.has_value();
   absl::StatusOr<StoredValues> stored = StoredValues::Write(
       *tools_.data_folder, absl::StrCat(kCheckpointsFolder, "/", task_.name, "/values"),
-      task_.job_id, prepared.graph, initial ? prepared.initial_values : std::vector<InitialValue>());
+      task_.job_id, prepared.graph,
+      initial ? prepared.initial_values : std::vector<InitialValue>());
   if (!stored.ok()) return stored.status();
   absl::StatusOr<std::vector<v1::LoadProgramRequest>> requests = Requests(stored->folder());
   if (!requests.ok()) return requests.status();

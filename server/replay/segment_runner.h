@@ -21,12 +21,12 @@
 namespace espalier {
 
 struct SegmentTask {
-  std::string name;    // ReplayAttemptName
+  std::string name;  // ReplayAttemptName
   std::string job_id;
   const v1::TrainingSpec* spec = nullptr;  // outlives the segment, as does the program
   const ReplayProgram* program = nullptr;
   SegmentCut cut;
-  std::string checkpoint;  // folder in the checkpoint store; empty: the initial values
+  std::string checkpoint;       // folder in the checkpoint store; empty: the initial values
   std::vector<Member> members;  // by rank
 };
 

@@ -43,8 +43,9 @@ std::optional<SegmentCut> CutAt(int64_t checkpoint, SegmentCut* segment) {
 
 absl::StatusOr<LoggedSteps> PartOfSteps(const LoggedSteps& steps, int64_t part, int64_t parts) {
   if (parts < 1 || part < 1 || part > parts) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "segment ", part, "/", parts, ": segments are numbered from 1 to ", std::max<int64_t>(1, parts)));
+    return absl::InvalidArgumentError(absl::StrCat("segment ", part, "/", parts,
+                                                   ": segments are numbered from 1 to ",
+                                                   std::max<int64_t>(1, parts)));
   }
   const int64_t count = steps.count(), each = count / parts, larger = count % parts;
   const int64_t before = (part - 1) * each + std::min(part - 1, larger);
@@ -72,15 +73,15 @@ std::vector<SegmentCut> CutSegments(const SegmentRequest& request) {
   for (const int64_t checkpoint : request.checkpoints) {
     const SegmentCut& last = segments.back();
     if (checkpoint <= last.checkpoint || checkpoint >= last.logged.end) continue;
-    const bool attempt = std::binary_search(request.attempts.begin(), request.attempts.end(),
-                                            checkpoint);
+    const bool attempt =
+        std::binary_search(request.attempts.begin(), request.attempts.end(), checkpoint);
     // Only the newest checkpoint before the next logged step skips all that can be skipped.
     const int64_t next = LoggedFrom(last.logged, checkpoint);
     const bool newest = CheckpointBefore(request.checkpoints, next) == checkpoint;
     const int64_t skipped =
         checkpoint > last.logged.first ? checkpoint - EndOfLogged(last.logged, checkpoint) : 0;
-    const bool saves = newest && static_cast<double>(skipped) * request.step_seconds >
-                                     request.load_seconds;
+    const bool saves =
+        newest && static_cast<double>(skipped) * request.step_seconds > request.load_seconds;
     if (attempt || (saves && skipped > 0)) cut(segments.size() - 1, checkpoint);
   }
   std::vector<bool> whole_already(segments.size(), false);

@@ -54,17 +54,16 @@ TEST(CutSegments, RareStepsSkipWhatCheckpointsSpare) {
   // Steps 5, 105 and 205; a checkpoint every 10 steps.
   SegmentRequest request{{5, 300, 100}, {}, {0}, 1, 1.0, 2.0};
   for (int64_t c = 10; c <= 300; c += 10) request.checkpoints.push_back(c);
-  EXPECT_EQ(CutSegments(request), (std::vector<SegmentCut>{{0, {5, 6, 100}},
-                                                           {100, {105, 106, 100}},
-                                                           {200, {205, 206, 100}}}));
+  EXPECT_EQ(
+      CutSegments(request),
+      (std::vector<SegmentCut>{{0, {5, 6, 100}}, {100, {105, 106, 100}}, {200, {205, 206, 100}}}));
   request.load_seconds = 1000;  // reading a checkpoint takes longer than training
   EXPECT_EQ(CutSegments(request), (std::vector<SegmentCut>{{0, {5, 206, 100}}}));
 }
 
 TEST(CutSegments, AnAttemptEndsASegment) {
   const SegmentRequest request{{0, 100, 1}, {20, 40, 60}, {0, 40}, 1, 1, 1};
-  EXPECT_EQ(CutSegments(request),
-            (std::vector<SegmentCut>{{0, {0, 40, 1}}, {40, {40, 100, 1}}}));
+  EXPECT_EQ(CutSegments(request), (std::vector<SegmentCut>{{0, {0, 40, 1}}, {40, {40, 100, 1}}}));
 }
 
 TEST(CutSegments, WorkersGetPartsOfAboutTheSameLength) {

@@ -56,8 +56,9 @@ absl::StatusOr<std::vector<v1::HistoryRow>> StepAnswers::Finish(int64_t number, 
             ? FinishConfusion(std::move(parts[0]), std::move(parts[1]))
             : espalier::Finish(probe.probe.reduction, std::move(parts[0]), probe.adds_up[0]);
     if (!value.ok()) {
-      return absl::Status(value.status().code(), absl::StrCat(ToString(probe.probe), " of step ",
-                                                              number, ": ", value.status().message()));
+      return absl::Status(
+          value.status().code(),
+          absl::StrCat(ToString(probe.probe), " of step ", number, ": ", value.status().message()));
     }
     v1::HistoryRow& row = rows.emplace_back();
     row.set_step(number);

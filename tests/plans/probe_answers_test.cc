@@ -207,8 +207,8 @@ TEST(ProbeAnswers, ANameThatTheProgramsLackIsListed) {
   const Graph graph = Mlp();
   const std::vector<v1::Program> programs = OneDevice(graph, Options("adam"));
   const ProbePoints points(graph, programs);
-  const auto probes = ParseProbes({"norm(grad(fc9.weight))", "relu_*", "state(fc1.weight, adam_x)",
-                                   "mean(fc1)"});
+  const auto probes =
+      ParseProbes({"norm(grad(fc9.weight))", "relu_*", "state(fc1.weight, adam_x)", "mean(fc1)"});
   ASSERT_TRUE(probes.ok()) << probes.status();
   const auto found = FindProbes(*probes, points, 1);
   ASSERT_TRUE(found.ok()) << found.status();

@@ -13,7 +13,8 @@ namespace espalier {
 // `reader` must outlive it.
 class ProbeObserver : public StepObserver {
  public:
-  ProbeObserver(ProbeReader* reader, const v1::ProbeSteps& steps) : reader_(reader), steps_(steps) {}
+  ProbeObserver(ProbeReader* reader, const v1::ProbeSteps& steps)
+      : reader_(reader), steps_(steps) {}
 
   absl::string_view name() const override { return "probes"; }
   absl::Status OnStepBegin(TrainingRun& run, int64_t step, bool* profile) override;

@@ -84,18 +84,18 @@ bool ProbeReader::IsKept(const Executor& executor, const v1::ProbePoint& point) 
 
 absl::StatusOr<std::vector<char>> ProbeReader::ReadKept(int buffer) {
   std::vector<char> bytes(static_cast<size_t>(executor_->spec(buffer).bytes()));
-  absl::Status s =
-      executor_->ReadBuffer(buffer, bytes.data(), static_cast<int64_t>(bytes.size()));
+  absl::Status s = executor_->ReadBuffer(buffer, bytes.data(), static_cast<int64_t>(bytes.size()));
   if (!s.ok()) return s;
   return bytes;
 }
 
 absl::Status ProbeReader::ReadBetweenSteps(const std::vector<Source>& sources) {
   for (const Source& source : sources) {
-    const int buffer = probes_[static_cast<size_t>(source.probe)].message.points(source.point).buffer();
+    const int buffer =
+        probes_[static_cast<size_t>(source.probe)].message.points(source.point).buffer();
     absl::StatusOr<std::vector<char>> bytes = ReadKept(buffer);
-    absl::Status s = bytes.ok() ? ReadPoint(source, {bytes->data(), executor_->spec(buffer)})
-                                : bytes.status();
+    absl::Status s =
+        bytes.ok() ? ReadPoint(source, {bytes->data(), executor_->spec(buffer)}) : bytes.status();
     if (!s.ok()) return s;
   }
   return absl::OkStatus();
@@ -121,9 +121,9 @@ absl::Status ProbeReader::BeginStep() {
     TensorSpec spec = executor_->spec(probe.message.points(0).buffer());
     const bool transforms = probe.message.has_loss_scale() || !probe.minus.empty();
     const bool whole = probe.message.points_size() == 1 && spec.dims == spec.global;
-    probe.parts = std::make_unique<PartReducer>(probe.reduction,
-                                                transforms ? DType::kF32 : spec.dtype, spec.global,
-                                                probe.message.adds_up(), whole);
+    probe.parts =
+        std::make_unique<PartReducer>(probe.reduction, transforms ? DType::kF32 : spec.dtype,
+                                      spec.global, probe.message.adds_up(), whole);
   }
   if (absl::Status s = ReadBetweenSteps(at_begin_); !s.ok()) return s;
   return executor_->ReadDuringSteps(reads_, [this](int read, const TensorView& values) {

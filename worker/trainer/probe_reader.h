@@ -51,8 +51,8 @@ class ProbeReader {
 
   Executor* const executor_;
   std::vector<Probe> probes_;
-  std::vector<BufferRead> reads_;  // during a step
-  std::vector<Source> sources_;    // of reads_
+  std::vector<BufferRead> reads_;          // during a step
+  std::vector<Source> sources_;            // of reads_
   std::vector<Source> at_begin_, at_end_;  // read before and after the step
 };
 

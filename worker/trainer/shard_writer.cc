@@ -137,8 +137,7 @@ void ShardWriter::TakeHostMemory() {
   places_.assign(entries_.size(), 0);
   for (size_t i = entries_.size(); i-- > 0;) {
     const int64_t bytes = entries_[i].spec.bytes();
-    const int64_t room =
-        (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment;
+    const int64_t room = (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment;
     all += room;
     if (first_staged_ != i + 1 || staged + room > most) continue;
     places_[i] = staged;

@@ -26,9 +26,9 @@ namespace espalier {
 // True for buffers that checkpoints hold: parameters and optimizer state.
 bool IsCheckpointed(const Executor& executor, int buffer);
 
-// Writes this rank's shard of the checkpoint in `directory`, durably, while the caller waits. A full
-// disk is no error: the shard then says that it was not written. Errors name the number of steps
-// done.
+// Writes this rank's shard of the checkpoint in `directory`, durably, while the caller waits. A
+// full disk is no error: the shard then says that it was not written. Errors name the number of
+// steps done.
 absl::StatusOr<v1::CheckpointShard> WriteShardOf(CheckpointStore& store, Executor& executor,
                                                  const std::string& directory, int64_t steps_done);
 
@@ -75,22 +75,22 @@ class ShardWriter {
 
   const ShardWriterOptions options_;
   std::vector<CheckpointEntry> entries_;
-  std::vector<int> buffers_;               // of the entries
-  std::unique_ptr<HostMemory> staging_;    // null: none, or not yet taken
-  std::vector<int64_t> places_;            // of entries in staging_
-  size_t first_staged_ = 0;                // entries before it are not in staging_
+  std::vector<int> buffers_;             // of the entries
+  std::unique_ptr<HostMemory> staging_;  // null: none, or not yet taken
+  std::vector<int64_t> places_;          // of entries in staging_
+  size_t first_staged_ = 0;              // entries before it are not in staging_
   bool has_taken_memory_ = false;
 
   std::thread thread_;
   std::atomic<bool> finished_{false};
   std::atomic<bool> abandoned_{false};
-  absl::Duration stall_;  // of the present shard
+  absl::Duration stall_;                                                // of the present shard
   absl::StatusOr<v1::CheckpointShard> result_ = v1::CheckpointShard();  // once the thread is over
 
   absl::Mutex mutex_;
   std::optional<int> wanted_ ABSL_GUARDED_BY(mutex_);  // entry that the thread waits for
   std::vector<char>* wanted_bytes_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  absl::Status served_ ABSL_GUARDED_BY(mutex_);        // what came of it
+  absl::Status served_ ABSL_GUARDED_BY(mutex_);  // what came of it
   // The thread needs nothing that is not in staging_ any more.
   bool all_served_ ABSL_GUARDED_BY(mutex_) = false;
 };
