@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,7 +15,9 @@
 #include "ops/kernel/philox.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
+#include "worker/collective/in_process_communicator.h"
 #include "worker/executor/batch_source.h"
+#include "worker/executor/executor.h"
 
 namespace espalier {
 
@@ -192,6 +196,30 @@ inline PlanProblem Problem(const Graph& graph, int devices) {
   problem.machine.link.set_bandwidth(5e9);
   problem.machine.link.set_latency_seconds(1e-7);  // low, so that the search does split
   return problem;
+}
+
+// Makes the executor of each program, and calls `work` with it, all at the same time, as ranks that
+// talk to each other. A rank that fails fails the test.
+inline void OnRanks(const std::vector<v1::Program>& programs,
+                    const std::function<absl::Status(int rank, Executor& executor)>& work) {
+  const int world = static_cast<int>(programs.size());
+  auto communicators = NewInProcessCommunicators(world, absl::Seconds(60));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto device = NewCpuDevice({1, 1 << 28});
+      MadeUpSource source;
+      ExecutorOptions options;
+      options.device = device.get();
+      options.communicator = communicators[rank].get();
+      options.source = &source;
+      auto executor = Executor::Create(programs[rank], options);
+      const absl::Status status = executor.ok() ? work(rank, **executor) : executor.status();
+      EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status;
+      if (!status.ok()) communicators[rank]->Abort("another rank failed");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace espalier

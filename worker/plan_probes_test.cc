@@ -5,7 +5,6 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +13,6 @@
 #include "planner/pcg/structure.h"
 #include "planner/planner.h"
 #include "planner/search/search_space.h"
-#include "worker/collective/in_process_communicator.h"
 #include "worker/executor/executor.h"
 #include "worker/plan_fixture.h"
 
@@ -103,62 +101,43 @@ Answers RunProbed(const Graph& graph, const std::vector<v1::Program>& programs, 
   const ProbePoints points(graph, programs);
   const std::map<std::string, ProbePoints::Places> probes = AllProbes(points, &answers);
   const int world = static_cast<int>(programs.size());
-  auto communicators = NewInProcessCommunicators(world, absl::Seconds(60));
   std::vector<std::vector<double>> losses(world, std::vector<double>(kSteps));
   absl::Mutex mutex;
   std::map<std::string, Gathered> gathered;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto run = [&]() -> absl::Status {
-        auto device = NewCpuDevice({1, 1 << 28});
-        MadeUpSource source;
-        ExecutorOptions options;
-        options.device = device.get();
-        options.communicator = communicators[rank].get();
-        options.source = &source;
-        auto executor = Executor::Create(programs[rank], options);
-        if (!executor.ok()) return executor.status();
-        for (int step = 0; step < kSteps; ++step) {
-          std::vector<BufferRead> at;
-          std::vector<std::string> names;
-          for (const auto& [name, places] : probes) {
-            for (const v1::ProbePoint& point : places[rank].points()) {
-              if (point.instructions() > 0) {
-                at.push_back({point.instructions(), point.buffer()});
-                names.push_back(name);
-              } else if (reads && step == kSteps - 1) {
-                const TensorSpec& spec = (*executor)->spec(point.buffer());
-                std::vector<char> bytes(static_cast<size_t>(spec.bytes()));
-                absl::Status s =
-                    (*executor)->ReadBuffer(point.buffer(), bytes.data(), spec.bytes());
-                if (!s.ok()) return s;
-                absl::MutexLock lock(&mutex);
-                gathered[name].Add({bytes.data(), spec});
-              }
-            }
-          }
-          if (reads && step == kSteps - 1) {
-            absl::Status s = (*executor)->ReadDuringSteps(std::move(at),
-                                                          [&](int read, const TensorView& values) {
-                                                            absl::MutexLock lock(&mutex);
-                                                            gathered[names[read]].Add(values);
-                                                            return absl::OkStatus();
-                                                          });
+  OnRanks(programs, [&](int rank, Executor& executor) -> absl::Status {
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<BufferRead> at;
+      std::vector<std::string> names;
+      for (const auto& [name, places] : probes) {
+        for (const v1::ProbePoint& point : places[rank].points()) {
+          if (point.instructions() > 0) {
+            at.push_back({point.instructions(), point.buffer()});
+            names.push_back(name);
+          } else if (reads && step == kSteps - 1) {
+            const TensorSpec& spec = executor.spec(point.buffer());
+            std::vector<char> bytes(static_cast<size_t>(spec.bytes()));
+            absl::Status s = executor.ReadBuffer(point.buffer(), bytes.data(), spec.bytes());
             if (!s.ok()) return s;
+            absl::MutexLock lock(&mutex);
+            gathered[name].Add({bytes.data(), spec});
           }
-          auto result = (*executor)->Step(step);
-          if (!result.ok()) return result.status();
-          if (result->values.count("loss")) losses[rank][step] = result->values.at("loss");
         }
-        return absl::OkStatus();
-      };
-      const absl::Status status = run();
-      EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status;
-      if (!status.ok()) communicators[rank]->Abort("another rank failed");
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+      }
+      if (reads && step == kSteps - 1) {
+        absl::Status s =
+            executor.ReadDuringSteps(std::move(at), [&](int read, const TensorView& values) {
+              absl::MutexLock lock(&mutex);
+              gathered[names[read]].Add(values);
+              return absl::OkStatus();
+            });
+        if (!s.ok()) return s;
+      }
+      auto result = executor.Step(step);
+      if (!result.ok()) return result.status();
+      if (result->values.count("loss")) losses[rank][step] = result->values.at("loss");
+    }
+    return absl::OkStatus();
+  });
   answers.loss = losses[0];
   for (int rank = 1; rank < world; ++rank) {
     for (int step = 0; step < kSteps; ++step) answers.loss[step] += losses[rank][step];

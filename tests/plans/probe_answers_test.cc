@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +12,6 @@
 #include "planner/search/search_space.h"
 #include "server/replay/probe_set.h"
 #include "server/replay/step_answers.h"
-#include "worker/collective/in_process_communicator.h"
 #include "worker/executor/executor.h"
 #include "worker/plan_fixture.h"
 #include "worker/trainer/probe_reader.h"
@@ -73,52 +71,33 @@ Answers Ask(const Graph& graph, const std::vector<v1::Program>& programs,
   EXPECT_TRUE(found->lacking.empty()) << found->lacking[0].first << found->lacking[0].second;
   StepAnswers together(&*found);
   absl::Mutex mutex;
-  const int world = static_cast<int>(programs.size());
-  auto communicators = NewInProcessCommunicators(world, absl::Seconds(60));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto run = [&]() -> absl::Status {
-        auto device = NewCpuDevice({1, 1 << 28});
-        MadeUpSource source;
-        ExecutorOptions options;
-        options.device = device.get();
-        options.communicator = communicators[rank].get();
-        options.source = &source;
-        auto executor = Executor::Create(programs[rank], options);
-        if (!executor.ok()) return executor.status();
-        ProbeReader::Probes probes;
-        probes.Assign(found->by_rank[rank].begin(), found->by_rank[rank].end());
-        auto reader = ProbeReader::Create(executor->get(), probes);
-        if (!reader.ok()) return reader.status();
-        for (int step = 0; step < kSteps; ++step) {
-          const bool reads = step == kSteps - 1;
-          absl::Status s = reads ? (*reader)->BeginStep() : absl::OkStatus();
-          if (!s.ok()) return s;
-          auto result = (*executor)->Step(step);
-          if (!result.ok()) return result.status();
-          if (!reads) continue;
-          auto results = (*reader)->EndStep();
-          if (!results.ok()) return results.status();
-          absl::MutexLock lock(&mutex);
-          v1::ProbeResults message;
-          message.set_step(step);
-          for (v1::RankProbeResult& one : *results) *message.add_results() = std::move(one);
-          auto rows = together.Add(static_cast<size_t>(rank), message);
-          if (!rows.ok()) return rows.status();
-          for (const v1::HistoryRow& row : *rows) {
-            EXPECT_EQ(row.step(), kSteps - 1);
-            answers[absl::StrCat(row.reduction(), " of ", row.name())] = NumbersOf(row.value());
-          }
-        }
-        return absl::OkStatus();
-      };
-      const absl::Status status = run();
-      EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status;
-      if (!status.ok()) communicators[rank]->Abort("another rank failed");
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  OnRanks(programs, [&](int rank, Executor& executor) -> absl::Status {
+    ProbeReader::Probes probes;
+    probes.Assign(found->by_rank[rank].begin(), found->by_rank[rank].end());
+    auto reader = ProbeReader::Create(&executor, probes);
+    if (!reader.ok()) return reader.status();
+    for (int step = 0; step < kSteps; ++step) {
+      const bool reads = step == kSteps - 1;
+      absl::Status s = reads ? (*reader)->BeginStep() : absl::OkStatus();
+      if (!s.ok()) return s;
+      auto result = executor.Step(step);
+      if (!result.ok()) return result.status();
+      if (!reads) continue;
+      auto results = (*reader)->EndStep();
+      if (!results.ok()) return results.status();
+      absl::MutexLock lock(&mutex);
+      v1::ProbeResults message;
+      message.set_step(step);
+      for (v1::RankProbeResult& one : *results) *message.add_results() = std::move(one);
+      auto rows = together.Add(static_cast<size_t>(rank), message);
+      if (!rows.ok()) return rows.status();
+      for (const v1::HistoryRow& row : *rows) {
+        EXPECT_EQ(row.step(), kSteps - 1);
+        answers[absl::StrCat(row.reduction(), " of ", row.name())] = NumbersOf(row.value());
+      }
+    }
+    return absl::OkStatus();
+  });
   return answers;
 }
 
