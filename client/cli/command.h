@@ -107,6 +107,7 @@ Command MachinesCommand();
 Command ProfileCommand();
 Command JobsCommand();
 Command RunsCommand();
+Command HistoryCommand();
 Command LogsCommand();
 Command ModelsCommand();
 Command ServeCommand();

@@ -156,6 +156,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
   }
   impl->training = v1::Training::NewStub(impl->channel);
   impl->recordings = v1::Recordings::NewStub(impl->channel);
+  impl->replay = v1::Replay::NewStub(impl->channel);
   impl->planner = v1::Planner::NewStub(impl->channel);
   impl->models = v1::Models::NewStub(impl->channel);
   impl->cluster = v1::Cluster::NewStub(impl->channel);

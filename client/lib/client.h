@@ -30,6 +30,7 @@
 #include "espalier/v1/models.pb.h"
 #include "espalier/v1/plan.pb.h"
 #include "espalier/v1/recording.pb.h"
+#include "espalier/v1/replay.pb.h"
 #include "espalier/v1/session.pb.h"
 #include "espalier/v1/training.pb.h"
 #include "open_inference/open_inference.pb.h"
@@ -108,6 +109,11 @@ class Client {
   absl::StatusOr<std::vector<v1::Recording>> ListRuns(const std::string& run);
   absl::StatusOr<v1::Recording> GetRun(const std::string& run);
   absl::StatusOr<v1::DiffRunsReply> DiffRuns(const std::string& a, const std::string& b);
+  // Calls `row` with what was recorded of runs and with the answers to replays of them, until it
+  // returns an error, which is returned. No deadline.
+  absl::Status QueryHistory(const v1::QueryHistoryRequest& request,
+                            const std::function<absl::Status(const v1::HistoryRow&)>& row,
+                            Canceller* canceller = nullptr);
 
   // Boost-tuning of SSMs. An empty key as for Submit.
   absl::StatusOr<v1::DistillationJob> SubmitDistillation(const v1::DistillationSpec& spec,

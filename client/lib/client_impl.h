@@ -14,6 +14,7 @@
 #include "espalier/v1/models.grpc.pb.h"
 #include "espalier/v1/plan.grpc.pb.h"
 #include "espalier/v1/recording.grpc.pb.h"
+#include "espalier/v1/replay.grpc.pb.h"
 #include "espalier/v1/session.grpc.pb.h"
 #include "espalier/v1/training.grpc.pb.h"
 #include "open_inference/open_inference.grpc.pb.h"
@@ -36,6 +37,7 @@ struct Client::Impl {
   std::shared_ptr<grpc::ChannelInterface> channel;
   std::unique_ptr<v1::Training::Stub> training;
   std::unique_ptr<v1::Recordings::Stub> recordings;
+  std::unique_ptr<v1::Replay::Stub> replay;
   std::unique_ptr<v1::Planner::Stub> planner;
   std::unique_ptr<v1::Models::Stub> models;
   std::unique_ptr<v1::Cluster::Stub> cluster;

@@ -13,6 +13,7 @@
 #include "espalier/v1/inference.grpc.pb.h"
 #include "espalier/v1/models.grpc.pb.h"
 #include "espalier/v1/plan.grpc.pb.h"
+#include "espalier/v1/replay.grpc.pb.h"
 #include "espalier/v1/training.grpc.pb.h"
 
 namespace espalier {
@@ -147,6 +148,32 @@ class FakeTraining : public v1::Training::Service {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     if (s_.delete_job_status.ok()) s_.deleted_jobs.push_back(request->job_id());
     return ToGrpc(s_.delete_job_status);
+  }
+
+ private:
+  FakeState& s_;
+  std::recursive_mutex& mutex_;
+};
+
+class FakeReplay : public v1::Replay::Service {
+ public:
+  FakeReplay(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
+  Status Query(ServerContext*, const v1::QueryHistoryRequest* request,
+               grpc::ServerWriter<v1::QueryHistoryReply>* writer) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    s_.queries.push_back(*request);
+    constexpr size_t kPerReply = 3;
+    for (size_t at = 0; at < s_.history.size(); at += kPerReply) {
+      v1::QueryHistoryReply reply;
+      for (size_t i = at; i < std::min(at + kPerReply, s_.history.size()); ++i) {
+        *reply.add_rows() = s_.history[i];
+      }
+      if (!writer->Write(reply)) {
+        ++s_.broken_off;
+        break;
+      }
+    }
+    return ToGrpc(s_.history_status);
   }
 
  private:
@@ -424,6 +451,7 @@ struct FakeCoordinator::Parts {
   std::recursive_mutex mutex;
   FakeTraining training{&state, &mutex};
   FakePlanner planner{&state, &mutex};
+  FakeReplay replay{&state, &mutex};
   FakeModels models{&state, &mutex};
   FakeCluster cluster{&state, &mutex};
   FakeInference inference{&state, &mutex};
@@ -436,6 +464,7 @@ FakeCoordinator::FakeCoordinator() : parts_(std::make_unique<Parts>()) {
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &parts_->port);
   builder.RegisterService(&parts_->training);
   builder.RegisterService(&parts_->planner);
+  builder.RegisterService(&parts_->replay);
   builder.RegisterService(&parts_->models);
   builder.RegisterService(&parts_->cluster);
   builder.RegisterService(&parts_->inference);

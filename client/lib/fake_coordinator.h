@@ -13,6 +13,7 @@
 #include "espalier/v1/inference.pb.h"
 #include "espalier/v1/models.pb.h"
 #include "espalier/v1/plan.pb.h"
+#include "espalier/v1/replay.pb.h"
 #include "espalier/v1/training.pb.h"
 
 namespace espalier {
@@ -44,7 +45,9 @@ struct FakeState {
   v1::LosslessReport proof;
   std::vector<v1::QuantizeProgress> packing;
   v1::ProfileReply profile;
-  int unavailable = 0;  // this many Get and Generate calls fail first
+  std::vector<v1::HistoryRow> history;  // of each Query
+  absl::Status history_status;          // after them
+  int unavailable = 0;                  // this many Get and Generate calls fail first
   std::string unavailable_details;
   // The work is done, but answered only after the caller has gone.
   bool uploads_hang = false, proofs_hang = false, dry_runs_hang = false;
@@ -60,6 +63,7 @@ struct FakeState {
   std::vector<std::string> deleted_jobs;
   std::vector<v1::WatchRequest> watches;
   std::vector<v1::ExplainRequest> explains;
+  std::vector<v1::QueryHistoryRequest> queries;
   std::vector<v1::DiffRequest> diffs;
   std::vector<v1::GenerateRequest> generates;
   std::vector<v1::EmbedRequest> embeds;  // answered with (0.6, 0.8), then (0.6, -0.8)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -10,6 +11,11 @@
 
 namespace espalier {
 namespace {
+
+std::string LineColor(int line) {
+  constexpr int kColors[] = {36, 33, 32, 35, 34, 31};
+  return absl::StrCat("\x1b[", kColors[line % std::size(kColors)], "m");
+}
 
 // A grid of dots, several per character.
 class Canvas {
@@ -19,17 +25,26 @@ class Canvas {
         dots_y_(unicode ? 4 : 1),
         columns_(columns),
         rows_(rows),
-        cells_(static_cast<size_t>(columns) * rows, 0) {}
+        cells_(static_cast<size_t>(columns) * rows) {}
 
   int width() const { return columns_ * dots_x_; }
   int height() const { return rows_ * dots_y_; }
+
+  void set_line(int line) { line_ = line; }  // that is drawn now
 
   void Set(int x, int y) {  // y from the top
     if (x < 0 || y < 0 || x >= width() || y >= height()) return;
     // Braille dot numbering: 1 2 3 down the left side, 4 5 6 down the right, 7 and 8 below.
     static constexpr uint8_t kBits[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
-    cells_[static_cast<size_t>(y / dots_y_) * columns_ + x / dots_x_] |=
-        kBits[y % dots_y_][x % dots_x_];
+    Cell& cell = At(x, y);
+    cell.bits |= kBits[y % dots_y_][x % dots_x_];
+    cell.line = line_;
+  }
+
+  void Mark(int x, int y, char letter) {
+    Cell& cell = At(x, y);
+    cell.letter = letter;
+    cell.line = line_;
   }
 
   void Line(int x0, int y0, int x1, int y1) {
@@ -40,12 +55,25 @@ class Canvas {
     }
   }
 
-  std::string Row(int row) const {
+  std::string Row(int row, bool color) const {
     std::string out;
-    for (int c = 0; c < columns_; ++c) {
-      const uint8_t bits = cells_[static_cast<size_t>(row) * columns_ + c];
-      if (bits == 0) {
+    int painted = -1;
+    const auto paint = [&](int line) {
+      if (!color || line == painted) return;
+      absl::StrAppend(&out, line < 0 ? "\x1b[0m" : LineColor(line));
+      painted = line;
+    };
+    int columns = columns_;
+    const Cell* const cells = &cells_[static_cast<size_t>(row) * columns_];
+    while (columns > 0 && cells[columns - 1].bits == 0 && cells[columns - 1].letter == 0) --columns;
+    for (int c = 0; c < columns; ++c) {
+      const uint8_t bits = cells[c].bits;
+      const bool empty = bits == 0 && cells[c].letter == 0;
+      paint(empty ? -1 : cells[c].line);
+      if (empty) {
         out += ' ';
+      } else if (cells[c].letter != 0) {
+        out += cells[c].letter;
       } else if (dots_x_ == 1) {
         out += '*';
       } else {  // U+2800 + bits, as UTF-8
@@ -54,28 +82,43 @@ class Canvas {
         out += static_cast<char>(0x80 | (bits & 0x3F));
       }
     }
-    out.erase(out.find_last_not_of(' ') + 1);
+    paint(-1);
     return out;
   }
 
  private:
-  int dots_x_, dots_y_, columns_, rows_;
-  std::vector<uint8_t> cells_;
+  struct Cell {
+    uint8_t bits = 0;
+    char letter = 0;
+    int line = 0;  // that was drawn there last
+  };
+  Cell& At(int x, int y) {
+    return cells_[static_cast<size_t>(y / dots_y_) * columns_ + x / dots_x_];
+  }
+
+  int dots_x_, dots_y_, columns_, rows_, line_ = 0;
+  std::vector<Cell> cells_;
 };
 
 }  // namespace
 
 std::string RenderPlot(const std::vector<std::pair<double, double>>& points,
                        const PlotOptions& options) {
+  return RenderLines({{"", points}}, options);
+}
+
+std::string RenderLines(const std::vector<PlotLine>& lines, const PlotOptions& options) {
   double x_min = INFINITY, x_max = -INFINITY, y_min = INFINITY, y_max = -INFINITY;
   int finite = 0;
-  for (const auto& [x, y] : points) {
-    if (!std::isfinite(x) || !std::isfinite(y)) continue;
-    ++finite;
-    x_min = std::min(x_min, x);
-    x_max = std::max(x_max, x);
-    y_min = std::min(y_min, y);
-    y_max = std::max(y_max, y);
+  for (const PlotLine& line : lines) {
+    for (const auto& [x, y] : line.points) {
+      if (!std::isfinite(x) || !std::isfinite(y)) continue;
+      ++finite;
+      x_min = std::min(x_min, x);
+      x_max = std::max(x_max, x);
+      y_min = std::min(y_min, y);
+      y_max = std::max(y_max, y);
+    }
   }
   if (finite < 2 || x_max <= x_min) return "";
   if (y_max - y_min < 1e-12 * std::max(1.0, std::abs(y_max))) {  // a flat line: centered
@@ -92,25 +135,37 @@ std::string RenderPlot(const std::vector<std::pair<double, double>>& points,
   const int columns = std::max(options.width - margin - 2, 10);
 
   Canvas canvas(columns, rows, options.unicode);
-  bool pen = false;
-  int last_x = 0, last_y = 0;
-  for (const auto& [x, y] : points) {
-    if (!std::isfinite(x) || !std::isfinite(y)) {
-      pen = false;
-      continue;
+  const bool several = lines.size() > 1;
+  const bool color = several && options.color;
+  std::vector<std::pair<int, int>> ends(lines.size(), {-1, -1});
+  for (size_t i = 0; i < lines.size(); ++i) {
+    canvas.set_line(static_cast<int>(i));
+    bool pen = false;
+    auto& [last_x, last_y] = ends[i];
+    for (const auto& [x, y] : lines[i].points) {
+      if (!std::isfinite(x) || !std::isfinite(y)) {
+        pen = false;
+        continue;
+      }
+      const int at_x =
+          static_cast<int>(std::lround((x - x_min) / (x_max - x_min) * (canvas.width() - 1)));
+      const int at_y =
+          static_cast<int>(std::lround((y_max - y) / (y_max - y_min) * (canvas.height() - 1)));
+      if (pen) {
+        canvas.Line(last_x, last_y, at_x, at_y);
+      } else {
+        canvas.Set(at_x, at_y);
+      }
+      pen = true;
+      last_x = at_x;
+      last_y = at_y;
     }
-    const int at_x =
-        static_cast<int>(std::lround((x - x_min) / (x_max - x_min) * (canvas.width() - 1)));
-    const int at_y =
-        static_cast<int>(std::lround((y_max - y) / (y_max - y_min) * (canvas.height() - 1)));
-    if (pen) {
-      canvas.Line(last_x, last_y, at_x, at_y);
-    } else {
-      canvas.Set(at_x, at_y);
-    }
-    pen = true;
-    last_x = at_x;
-    last_y = at_y;
+  }
+  // Over the lines, so that all of them can be read.
+  const auto letter = [](size_t line) { return static_cast<char>('a' + line % 26); };
+  for (size_t i = 0; several && i < lines.size(); ++i) {
+    canvas.set_line(static_cast<int>(i));
+    if (ends[i].first >= 0) canvas.Mark(ends[i].first, ends[i].second, letter(i));
   }
 
   std::string out;
@@ -121,7 +176,7 @@ std::string RenderPlot(const std::vector<std::pair<double, double>>& points,
     const bool labelled = row == 0 || row == rows - 1 || (row % 3 == 0 && row + 2 < rows);
     const char* axis = options.unicode ? (labelled ? "\u2524" : "\u2502") : "|";
     absl::StrAppend(&out, Pad(labelled ? label(row) : "", margin, Align::kRight), " ", axis,
-                    canvas.Row(row), "\n");
+                    canvas.Row(row, color), "\n");
   }
   std::string rule;
   for (int i = 0; i < columns; ++i) rule += options.unicode ? "\u2500" : "-";
@@ -136,6 +191,18 @@ std::string RenderPlot(const std::vector<std::pair<double, double>>& points,
   const int space = columns - DisplayWidth(left) - DisplayWidth(right);
   absl::StrAppend(&out, std::string(margin + 2, ' '), left, std::string(std::max(space, 1), ' '),
                   right, "\n");
+  std::string legend;  // of the line that is written now
+  const auto end_legend = [&] {
+    if (!legend.empty()) absl::StrAppend(&out, std::string(margin + 2, ' '), legend, "\n");
+    legend.clear();
+  };
+  for (size_t i = 0; several && i < lines.size(); ++i) {
+    const std::string entry = absl::StrCat(std::string(1, letter(i)), " ", lines[i].name);
+    if (!legend.empty() && DisplayWidth(legend) + 2 + DisplayWidth(entry) > columns) end_legend();
+    absl::StrAppend(&legend, legend.empty() ? "" : "  ",
+                    color ? LineColor(static_cast<int>(i)) : "", entry, color ? "\x1b[0m" : "");
+  }
+  end_legend();
   return out;
 }
 

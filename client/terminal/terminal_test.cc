@@ -228,6 +228,28 @@ TEST(PlotTest, BrailleDotsStandWhereThePointsAre) {
             "        0        1\n");
 }
 
+TEST(PlotTest, LinesAreToldApartByLettersAndColors) {
+  PlotOptions options;
+  options.width = 24;
+  options.height = 5;
+  options.unicode = false;
+  const std::vector<PlotLine> lines = {
+      {"lm@1", {{0, 4}, {100, 0}}}, {"lm@2", {{0, 4}, {50, 4}}}, {"none", {}}};
+  EXPECT_EQ(RenderLines(lines, options),
+            "4.0000 |********b\n"
+            "       |  ****\n"
+            "       |      ****\n"
+            "       |          ****\n"
+            "0.0000 |              *a\n"
+            "       +----------------\n"
+            "        0            100\n"
+            "        a lm@1  b lm@2\n"
+            "        c none\n");
+  options.color = true;
+  EXPECT_THAT(RenderLines(lines, options),
+              HasSubstr("|\x1b[33m********b\x1b[0m\n       |  \x1b[36m****\x1b[0m\n"));
+}
+
 TEST(PlotTest, FewerThanTwoFinitePointsGiveNothing) {
   EXPECT_EQ(RenderPlot({}, {}), "");
   EXPECT_EQ(RenderPlot({{0, 1}, {1, NAN}}, {}), "");
