@@ -7,6 +7,7 @@
 #include "base/machine_memory.h"
 #include "base/net/authenticated_channel.h"
 #include "base/net/grpc_status.h"
+#include "base/version.h"
 #include "storage/object_reader.h"
 #include "worker/measure.h"
 #include "worker/serve_steps.h"
@@ -253,6 +254,9 @@ absl::Status WorkerService::Load(const v1::LoadProgramRequest& request,
   reply->set_peak_bytes((*loaded)->training->measured_peak_bytes());
   reply->set_examples((*loaded)->training->training_examples());
   *reply->mutable_shards_read() = (*loaded)->training->shards_read();
+  reply->set_program_version(kEspalierVersion);
+  reply->set_instruction_set(options_.device->instruction_set());
+  reply->set_threads(options_.device->description().threads());
   return absl::OkStatus();
 }
 

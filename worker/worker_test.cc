@@ -9,6 +9,7 @@
 #include "base/net/authenticated_channel.h"
 #include "base/net/grpc_status.h"
 #include "base/sha256.h"
+#include "base/version.h"
 #include "espalier/v1/worker.grpc.pb.h"
 #include "models/llama.h"
 #include "ops/operators/register_all.h"
@@ -204,6 +205,20 @@ TEST_F(WorkerTest, ProbeFindsTheDataFolderByItsId) {
   v1::ProbeReply reply;
   EXPECT_EQ(StubOf(*worker)->Probe(&context, request, &reply).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+// A replay repeats the bits only on the same.
+TEST_F(WorkerTest, ALoadedProgramSaysWhatItComputesWith) {
+  auto worker = Start("a");
+  grpc::ClientContext context;
+  v1::LoadProgramReply reply;
+  const grpc::Status loaded =
+      StubOf(*worker)->LoadProgram(&context, LoadRequest("a", 1, Lower(1), 0), &reply);
+  ASSERT_TRUE(loaded.ok()) << loaded.error_message();
+  EXPECT_EQ(reply.program_version(), kEspalierVersion);
+  EXPECT_NE(reply.instruction_set().find("(oneDNN), "), std::string::npos)
+      << reply.instruction_set();
+  EXPECT_GE(reply.threads(), 1);
 }
 
 TEST_F(WorkerTest, TwoWorkersTrainAndOneContinuesFromTheirCheckpoint) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/cli/command.h"
@@ -20,6 +21,19 @@ constexpr int64_t kRunsShown = 50;
 
 std::string LossCell(const v1::Recording& run, double loss) {
   return run.has_losses() ? FormatLoss(loss) : "";
+}
+
+// What it computed with; its version if it is not the coordinator's.
+std::string DescribeRank(const v1::RecordedAttempt::Rank& rank, const std::string& version) {
+  std::string text = Printable(rank.device_model());
+  if (!rank.instruction_set().empty()) {
+    absl::StrAppend(&text, ", ", Printable(rank.instruction_set()));
+  }
+  if (rank.threads() > 0) absl::StrAppend(&text, ", threads: ", rank.threads());
+  if (!rank.program_version().empty() && rank.program_version() != version) {
+    absl::StrAppend(&text, ", version ", Printable(rank.program_version()));
+  }
+  return text;
 }
 
 absl::Status ListRuns(Context& context, Client* client, const std::string& name) {
@@ -97,19 +111,28 @@ absl::Status ShowRun(Context& context, Client* client, const std::string& name) 
   for (const auto& [what, digest] : {std::pair{"graph", run->graph_sha256()},
                                      {"dataset", run->dataset_sha256()},
                                      {"validation dataset", run->validation_sha256()}}) {
-    if (!digest.empty()) out << what << " sha256 " << Printable(digest) << "\n";
+    if (digest.empty()) continue;
+    absl::string_view etag = digest;
+    if (absl::ConsumePrefix(&etag, "etag:")) {
+      out << what << " with the ETag " << Printable(std::string(etag)) << "\n";
+    } else {
+      out << what << " sha256 " << Printable(digest) << "\n";
+    }
   }
   for (const v1::RecordedAttempt& attempt : run->attempts()) {
     out << "from step " << attempt.first_step() << " on " << attempt.ranks_size()
         << (attempt.ranks_size() == 1 ? " worker" : " workers") << " by version "
         << Printable(attempt.program_version());
-    if (attempt.ranks_size() > 0) {
-      const v1::RecordedAttempt::Rank& first = attempt.ranks(0);
-      out << ", " << Printable(first.device_model());
-      if (!first.instruction_set().empty()) out << ", " << Printable(first.instruction_set());
-      if (first.threads() > 0) out << ", threads: " << first.threads();
+    std::vector<std::string> ranks;
+    for (const v1::RecordedAttempt::Rank& rank : attempt.ranks()) {
+      ranks.push_back(DescribeRank(rank, attempt.program_version()));
     }
+    const bool equal =
+        std::equal(ranks.begin() + (ranks.empty() ? 0 : 1), ranks.end(), ranks.begin());
+    if (equal && !ranks.empty()) out << ", " << ranks[0];
     out << "\n";
+    for (size_t r = 0; !equal && r < ranks.size(); ++r)
+      out << "  rank " << r << ": " << ranks[r] << "\n";
   }
   Table table({{"checkpoint of step", Align::kRight}, {"size", Align::kRight}, {"where"}});
   for (const v1::RecordedCheckpoint& checkpoint : run->checkpoints()) {

@@ -32,7 +32,9 @@ class Plugin : public CudaPlugin {
         cudaGetLastError();
         continue;
       }
-      devices.push_back({i, properties.name, static_cast<int64_t>(properties.totalGlobalMem)});
+      devices.push_back(
+          {i, properties.name, static_cast<int64_t>(properties.totalGlobalMem),
+           "sm_" + std::to_string(properties.major) + std::to_string(properties.minor)});
     }
     return devices;
   }

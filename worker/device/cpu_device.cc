@@ -12,6 +12,7 @@
 #include "base/machine_memory.h"
 #include "ops/cpu/dtype/convert.h"
 #include "ops/cpu/layout/copy_box.h"
+#include "ops/cpu/onednn/instruction_set.h"
 #include "ops/cpu/register_all.h"
 #include "ops/cpu/threading/parallel.h"
 #include "ops/cpu/threading/thread_team.h"
@@ -76,6 +77,7 @@ class CpuDevice : public Device {
   }
 
   const v1::Device& description() const override { return description_; }
+  std::string instruction_set() const override { return CpuInstructionSet(); }
   bool is_host() const override { return true; }
   const KernelRegistry& kernels() const override { return kernels_; }
 

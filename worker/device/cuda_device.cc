@@ -54,6 +54,7 @@ class CudaDevice : public Device {
     description_.set_model(info.model);
     description_.set_memory_bytes(memory_bytes);
     description_.set_threads(1);
+    instruction_set_ = info.instruction_set;
     plugin_->RegisterKernels(&kernels_);
   }
 
@@ -61,6 +62,7 @@ class CudaDevice : public Device {
   int ordinal() const { return ordinal_; }
 
   const v1::Device& description() const override { return description_; }
+  std::string instruction_set() const override { return instruction_set_; }
   bool is_host() const override { return false; }
   const KernelRegistry& kernels() const override { return kernels_; }
   void* stream() const override { return plugin_->Stream(ordinal_); }
@@ -140,6 +142,7 @@ class CudaDevice : public Device {
   int ordinal_;
   CudaGraphCapturer graph_capturer_;
   v1::Device description_;
+  std::string instruction_set_;
   KernelRegistry kernels_;
   std::atomic<int64_t> used_{0};
 };

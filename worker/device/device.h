@@ -67,6 +67,8 @@ class Device {
 
   // Kind, model, memory, threads. Calibrate (worker/measure.h) fills in the measured rates.
   virtual const v1::Device& description() const = 0;
+  // That its kernels use, such as "sm_90"; empty: not known.
+  virtual std::string instruction_set() const { return ""; }
   // True if the host accesses this device's memory directly.
   virtual bool is_host() const = 0;
   virtual const KernelRegistry& kernels() const = 0;

@@ -26,12 +26,13 @@
 
 namespace espalier {
 
-constexpr int kCudaPluginAbi = 4;
+constexpr int kCudaPluginAbi = 5;
 
 struct CudaDeviceInfo {
-  int ordinal = 0;           // as cudaSetDevice takes it
-  std::string model;         // "NVIDIA H200"
-  int64_t memory_bytes = 0;  // in total
+  int ordinal = 0;              // as cudaSetDevice takes it
+  std::string model;            // "NVIDIA H200"
+  int64_t memory_bytes = 0;     // in total
+  std::string instruction_set;  // "sm_90"
 };
 
 // One NCCL communicator: a group of ranks, each with one device. Calls are collective over the
