@@ -217,6 +217,15 @@ absl::Status Coordinator::Parts::Build() {
       recordings.get(), store.get());
   SessionManagerOptions sessions_of;
   sessions_of.registry = &operators;
+  runner.disk = options.disk;
+  if (runner.disk == nullptr && object_store == nullptr) {
+    runner.disk = [folder = root] {
+      std::error_code error;
+      const std::filesystem::space_info space = std::filesystem::space(folder, error);
+      if (error) return DiskRoom{};  // the folder is away; nothing is removed
+      return DiskRoom{static_cast<int64_t>(space.available), static_cast<int64_t>(space.capacity)};
+    };
+  }
   sessions_of.artifacts = artifacts.get();
   sessions_of.planner = planner.get();
   sessions_of.files = files;

@@ -15,6 +15,7 @@
 #include "base/net/transport_security.h"
 #include "espalier/v1/models.pb.h"
 #include "server/grpc_limits.h"
+#include "server/recordings/retention.h"
 
 namespace grpc {
 class Service;
@@ -73,7 +74,8 @@ struct CoordinatorOptions {
   // See JobRunnerOptions.
   int64_t record_bytes = int64_t{16} << 30;
   int64_t recordings_bytes = 0;
-  double measure_seconds = 3;  // per plan, for measuring operators; 0: analytic costs only
+  std::function<DiskRoom()> disk;  // null: that of data_dir, if checkpoints are there
+  double measure_seconds = 3;      // per plan, for measuring operators; 0: analytic costs only
   int message_limit_bytes = 64 << 20;
   GrpcLimits limits;
   const Clock* clock = nullptr;       // null: the system clock

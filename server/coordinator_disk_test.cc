@@ -56,7 +56,7 @@ class DamageTest : public CoordinatorFixture, public ::testing::WithParamInterfa
   // Stops the coordinator when a job has two checkpoints. Returns their folders, the older first.
   std::vector<std::filesystem::path> StopWithTwoCheckpoints() {
     for (int i = 0; i < 2; ++i) AddWorker({.step = absl::Milliseconds(15)});
-    id_ = Submit(Submission());
+    id_ = Submit(Unrecorded());
     WaitFor(id_, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
     address_ = coordinator_->grpc_address();
     coordinator_.reset();

@@ -117,7 +117,14 @@ class CoordinatorFixture : public ::testing::Test {
     return request;
   }
 
-  // The same with a recording: all of its checkpoints stay.
+  // The same without a recording: none of its checkpoints stays once it has succeeded.
+  v1::SubmitRequest Unrecorded() {
+    v1::SubmitRequest request = Submission();
+    request.mutable_spec()->mutable_record()->set_mode(v1::RecordOptions::OFF);
+    return request;
+  }
+
+  // The same with the checkpoints of each period, and no others.
   v1::SubmitRequest Recorded() {
     v1::SubmitRequest request = Submission();
     v1::TrainingSpec* spec = request.mutable_spec();

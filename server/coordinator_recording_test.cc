@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 
 #include "base/sha256.h"
@@ -18,6 +19,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 
 class RecordingTest : public CoordinatorFixture {
  protected:
@@ -160,6 +162,65 @@ TEST_F(RecordingTest, ARecordingHasAllCheckpointsAndWhatTheyWereMadeWith) {
   EXPECT_EQ(RunError(id).error_code(), grpc::StatusCode::NOT_FOUND);
 }
 
+// With 115 steps an epoch.
+TEST_F(RecordingTest, AJobTakesCheckpointsAtTheEndsOfItsEpochs) {
+  AddWorker({.step = absl::Milliseconds(4), .checkpoint_seconds = 0.02});
+  v1::SubmitRequest request = Submission();
+  request.mutable_spec()->set_steps(600);
+  request.mutable_spec()->set_checkpoint_every_steps(0);
+  request.mutable_spec()->mutable_record()->set_overhead(0.2);
+  const v1::GetJobReply reply = WaitForEnd(Submit(request));
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  const v1::Recording run = Run("tiny");
+  const std::vector<int64_t> steps = StepsOf(run);
+  EXPECT_THAT(steps, IsSupersetOf({230, 345, 460, 575, 600}));
+  EXPECT_LE(steps.size(), 600 * 0.004 * 0.2 / 0.02 + 2) << "but the first and the last";
+  EXPECT_EQ(run.attempts_size(), 1);
+  EXPECT_EQ(run.dataset_sha256().size(), 64u);
+}
+
+TEST_F(RecordingTest, AJobHasAtMostTheCheckpointsThatItCanAfford) {
+  AddWorker({.step = absl::Milliseconds(4), .checkpoint_seconds = 60});
+  AddWorker({.step = absl::Milliseconds(4)});
+  v1::SubmitRequest request = Submission();
+  request.mutable_spec()->set_steps(600);
+  request.mutable_spec()->set_checkpoint_every_steps(0);
+  const v1::GetJobReply reply = WaitForEnd(Submit(request));
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  EXPECT_LE(StepsOf(Run("tiny")).size(), 2u) << "nobody knew what the first one costs";
+}
+
+TEST_F(RecordingTest, APeriodOfCheckpointsStaysThatOfAJobThatIsRecorded) {
+  AddWorker();
+  ASSERT_EQ(WaitForEnd(Submit(Submission())).job().state(), v1::SUCCEEDED);
+  EXPECT_THAT(StepsOf(Run("tiny")), IsSupersetOf({10, 20, 30, 40, 50, 60}));
+}
+
+TEST_F(RecordingTest, OfAShortPeriodWithManyCheckpointsSomeStay) {
+  AddWorker();
+  v1::SubmitRequest request = Submission();
+  request.mutable_spec()->set_steps(1000);
+  request.mutable_spec()->set_checkpoint_every_steps(1);
+  const std::string id = Submit(request);
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 30; });
+  Cancel(id);
+  ASSERT_EQ(WaitForEnd(id).job().state(), v1::CANCELLED);
+  const std::vector<int64_t> steps = StepsOf(Run("tiny"));
+  ASSERT_GE(steps.size(), 10u);
+  for (size_t i = 1; i + 2 < steps.size(); ++i) EXPECT_EQ(steps[i] - steps[i - 1], 2);
+}
+
+TEST_F(RecordingTest, AWorkerThatWasTooBusyForACheckpointTakesTheNextOne) {
+  AddWorker({.step = absl::Milliseconds(4), .unheard_checkpoint_requests = 1});
+  v1::SubmitRequest request = Submission();
+  request.mutable_spec()->set_steps(600);
+  request.mutable_spec()->set_checkpoint_every_steps(0);
+  request.mutable_spec()->mutable_record()->set_overhead(0.9);
+  const v1::GetJobReply reply = WaitForEnd(Submit(request));
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  EXPECT_GE(StepsOf(Run("tiny")).size(), 3u);
+}
+
 TEST_F(RecordingTest, LimitsThinARecordingEvenly) {
   AddWorker({.step = absl::Milliseconds(2)});
   const std::string whole = Submit(Named("whole", 200));
@@ -209,6 +270,41 @@ TEST_F(RecordingTest, OldRecordingsMakeRoomForNewOnes) {
       return message.text().find("all recordings together take more than") != std::string::npos;
     });
   }));
+}
+
+// Otherwise the next model or dataset would find no room.
+TEST_F(RecordingTest, OldRecordingsLeaveAPartOfTheDiskFree) {
+  workers_.clear();
+  coordinator_.reset();
+  std::atomic<int64_t> free_bytes = 1000;
+  CoordinatorOptions options;
+  options.disk = [&] { return DiskRoom{free_bytes, 10'000}; };
+  StartCoordinator("127.0.0.1:0", options);
+  AddWorker({.step = absl::Milliseconds(2)});
+  const std::string id = Submit(Named("first"));
+  ASSERT_EQ(WaitForEnd(id).job().state(), v1::SUCCEEDED);
+  EXPECT_TRUE(Eventually([&] { return Get(id).job().recorded_checkpoints() == 6; }));
+  free_bytes = 199;
+  EXPECT_TRUE(Eventually([&] { return Get(id).job().recorded_checkpoints() == 0; }));
+  EXPECT_FALSE(std::filesystem::exists(CheckpointsOf(id) + "/attempt-1/step-60"));
+  EXPECT_THAT(Get(id).messages(),
+              Contains(Says(v1::JobMessage::WARNING, HasSubstr("the disk has less than"))));
+  coordinator_.reset();  // it uses free_bytes
+}
+
+TEST_F(RecordingTest, AModelThatFindsNoRoomTakesThatOfTheRecording) {
+  AddWorker({.step = absl::Milliseconds(2)});
+  files_.Hold("model.safetensors");
+  const std::string id = Submit(Named("tiny", 100));
+  ASSERT_TRUE(Eventually([&] { return files_.held() == 1; }));
+  const int64_t before = Get(id).job().recorded_checkpoints();
+  files_.set_free_bytes(0);
+  files_.Release();
+  EXPECT_TRUE(Eventually([&] { return Get(id).job().recorded_checkpoints() < before; }));
+  files_.set_free_bytes(int64_t{1} << 40);
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(StepsOf(Run("tiny")).back(), 100);
 }
 
 TEST_F(RecordingTest, AFullDiskThinsTheRecordingBeforeCheckpointsArePaused) {

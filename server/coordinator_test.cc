@@ -61,7 +61,7 @@ TEST_F(CoordinatorTest, GetReturnsNewestReportsAndWatchReturnsAll) {
 TEST_F(CoordinatorTest, AJobSucceedsAndItsModelIsRegistered) {
   AddWorker();
   AddWorker();
-  const std::string id = Submit(Submission());
+  const std::string id = Submit(Unrecorded());
   const v1::GetJobReply reply = WaitForEnd(id);
   ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
   ExpectWholeCurve(reply);
@@ -321,7 +321,7 @@ TEST_F(CoordinatorTest, ResumeDuringModelRegistrationContinuesFromCheckpoint) {
 
 TEST_F(CoordinatorTest, ResumableJobKeepsItsLastTwoCheckpoints) {
   AddWorker({.step = absl::Milliseconds(15)});
-  const std::string id = Submit(Submission());
+  const std::string id = Submit(Unrecorded());
   WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 20; });
   // As left behind by a worker killed while writing.
   const std::string torn = CheckpointsOf(id) + "/attempt-1/step-9999";

@@ -183,6 +183,7 @@ TEST_F(ValidationTest, ALostBestCheckpointIsTrainedAgain) {
   v1::SubmitRequest request = Validated();
   request.mutable_spec()->mutable_early_stopping()->set_keep_best(true);
   request.mutable_spec()->set_checkpoint_every_steps(6);
+  request.mutable_spec()->mutable_record()->set_mode(v1::RecordOptions::OFF);
   const std::string id = Submit(request);
   WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() >= 48; });
   Cancel(id);

@@ -269,6 +269,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     shard->set_file(file->name);
     shard->set_sha256(file->sha256);
     shard->set_bytes(file->bytes);
+    shard->set_stall_seconds(options_.checkpoint_seconds);
     return absl::OkStatus();
   }
 

@@ -21,6 +21,7 @@ struct FakeWorkerOptions {
   int64_t memory_bytes = int64_t{1} << 30;
   std::string advertise;                // the address that it joins with; empty: its own
   int unheard_checkpoint_requests = 0;  // so many calls of CheckpointAt fail first
+  double checkpoint_seconds = 0;        // that each shard says it has cost
   // Run fails with `failure` at this step; -1: never.
   int64_t fail_at = -1;
   absl::Status failure;

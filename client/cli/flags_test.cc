@@ -173,6 +173,46 @@ TEST(TrainingFlagsTest, ValidationAndEarlyStopping) {
   }
 }
 
+TEST(TrainingFlagsTest, Recordings) {
+  v1::TrainingSpec spec;
+  ASSERT_TRUE(FillTraining(Good({}), &spec).ok());
+  EXPECT_FALSE(spec.has_record()) << "adaptive, with the coordinator's limits";
+  absl::Status status = FillTraining(
+      Good({"--record=adaptive", "--record-overhead=0.02", "--record-bytes=1.5GiB"}), &spec);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(spec.record().mode(), v1::RecordOptions::ADAPTIVE);
+  EXPECT_DOUBLE_EQ(spec.record().overhead(), 0.02);
+  EXPECT_EQ(spec.record().max_bytes(), int64_t{3} << 29);
+  spec.Clear();
+  status =
+      FillTraining(Good({"--record=every:50", "--record-keep=7", "--record-bytes=20 MB"}), &spec);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(spec.record().mode(), v1::RecordOptions::EVERY);
+  EXPECT_EQ(spec.record().every_steps(), 50);
+  EXPECT_EQ(spec.record().keep(), 7);
+  EXPECT_EQ(spec.record().max_bytes(), 20'000'000);
+  spec.Clear();
+  ASSERT_TRUE(FillTraining(Good({"--record=off"}), &spec).ok());
+  EXPECT_EQ(spec.record().mode(), v1::RecordOptions::OFF);
+
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"--record=on"}, "accepted: off, adaptive, every:N"},
+      {{"--record=every:0"}, "accepted: off, adaptive, every:N"},
+      {{"--record=every:"}, "accepted: off, adaptive, every:N"},
+      {{"--record-bytes=many"}, "accepted: a size, as 20GiB"},
+      {{"--record-bytes=-1GB"}, "accepted: a size, as 20GiB"},
+      {{"--record-bytes=1e30TB"}, "accepted: a size, as 20GiB"},
+      {{"--record=off", "--record-keep=3"}, "--record-keep limits what --record=off"},
+      {{"--record=every:5", "--record-overhead=0.1"}, "goes with --record=adaptive"},
+      {{"--record=every:5", "--checkpoint-every=6"}, "give one of them"},
+  };
+  for (const auto& [flags, message] : wrong) {
+    status = FillTraining(Good(flags), &spec);
+    EXPECT_TRUE(IsUsageError(status)) << flags[0];
+    EXPECT_NE(status.message().find(message), std::string::npos) << status;
+  }
+}
+
 TEST(TrainingFlagsTest, PipelinesAndMicroBatches) {
   v1::TrainingSpec spec;
   ASSERT_TRUE(FillTraining(Good({}), &spec).ok());

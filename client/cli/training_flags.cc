@@ -8,6 +8,7 @@
 #include "client/cli/choice_flag.h"
 #include "client/cli/column_flags.h"
 #include "client/cli/optimizer_flags.h"
+#include "client/cli/record_flags.h"
 #include "client/cli/search_flags.h"
 #include "client/cli/time_flags.h"
 #include "client/cli/validation_flags.h"
@@ -45,7 +46,8 @@ std::vector<FlagSpec> TrainingFlags() {
       {"print-freq", FlagType::kInt, "N", "without a terminal: a line every N steps (every 10 s)",
        'p', 1, 1e12},
       {"checkpoint-every", FlagType::kInt, "N",
-       "steps between checkpoints (only the last; five lost workers with none between end a job)",
+       "steps between checkpoints, besides those of --record; five lost workers with none between "
+       "end a job",
        0, 0, 1e12},
       {"freeze", FlagType::kText, "PATTERN",
        "do not train parameters of this name; * stands for any characters", 0, 0, 0, true},
@@ -69,6 +71,7 @@ std::vector<FlagSpec> TrainingFlags() {
        "its "
        "next version, NAME@2"},
   };
+  for (const FlagSpec& flag : RecordFlags()) flags.push_back(flag);
   for (const FlagSpec& flag : ValidationFlags()) flags.push_back(flag);
   const std::vector<FlagSpec> optimizer = OptimizerFlags();
   flags.insert(flags.end(), optimizer.begin(), optimizer.end());
@@ -104,6 +107,7 @@ absl::Status FillTraining(const ParsedFlags& flags, v1::TrainingSpec* spec) {
   spec->set_precision(*precision);
   for (const std::string& pattern : flags.Values("freeze")) spec->add_freeze(pattern);
   for (const std::string& pattern : flags.Values("train-only")) spec->add_train_only(pattern);
+  if (absl::Status s = FillRecord(flags, spec); !s.ok()) return s;
   if (absl::Status s = FillValidation(flags, spec); !s.ok()) return s;
   spec->mutable_dataset()->set_holdout_fraction(
       flags.Number("holdout", flags.Has("validation") ? 0 : 0.1));

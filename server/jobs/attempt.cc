@@ -209,11 +209,13 @@ AttemptEnd Attempt::Run() {
   if (!stored.ok()) return AttemptEnd::Failed(stored.status());
   measure_communication_ = ranks_.size() > 1 && request.machine.communication == nullptr;
   tools_.rendezvous->Begin(task_.record.job.id(), static_cast<uint64_t>(task_.attempt));
+  const absl::Time load_begin = absl::Now();
   std::optional<AttemptEnd> end =
       Load(*lowered, {prepared->init_folder.has_value()
                           ? tools_.data_folder->NameOf(prepared->init_folder->path())
                           : "",
                       stored->folder()});
+  const absl::Duration loaded = absl::Now() - load_begin;
   stored->Remove();  // all ranks have read them, or will not
   if (!end.has_value()) {
     if (end = RecordAttempt(*plan, resumed.steps_done); end.has_value()) {
@@ -222,6 +224,7 @@ AttemptEnd Attempt::Run() {
       return *end;
     }
     observer_->OnRunning(task_.record.job.id(), task_.attempt);
+    BeginSchedule(*prepared, resumed.steps_done, loaded);
     end = Train(*prepared, resumed.steps_done);
   } else {
     end = BlameCheckpoint(*std::move(end));
@@ -456,16 +459,18 @@ absl::Status Attempt::HandleEvent(size_t rank, const v1::RunEvent& event) {
     case v1::RunEvent::kStep: {
       auto merged = merge_.AddStep(static_cast<int>(rank), event.step());
       if (!merged.ok()) return merged.status();
-      if (merged->has_value()) observer_->OnStep(job_id, task_.attempt, **merged);
+      if (!merged->has_value()) return absl::OkStatus();
+      ScheduleStep(**merged);
+      observer_->OnStep(job_id, task_.attempt, **merged);
       return absl::OkStatus();
     }
     case v1::RunEvent::kShard: {
       auto complete = merge_.AddShard(static_cast<int>(rank), event.shard());
       if (!complete.ok()) return complete.status();
-      if (!complete->has_value() || (*complete)->steps_done <= checkpoint_.steps_done) {
-        return absl::OkStatus();
-      }
+      if (!complete->has_value()) return absl::OkStatus();
       const RankReportMerger::Checkpoint& checkpoint = **complete;
+      ScheduleCost(checkpoint);
+      if (checkpoint.steps_done <= checkpoint_.steps_done) return absl::OkStatus();
       if (!checkpoint.not_written.empty()) {
         SkipCheckpoint(checkpoint, checkpoint.not_written);
         return absl::OkStatus();

@@ -22,6 +22,7 @@
 #include "server/jobs/example_stream.h"
 #include "server/jobs/prepare_job.h"
 #include "server/jobs/rank_report_merger.h"
+#include "server/jobs/record_schedule.h"
 #include "server/jobs/validation_history.h"
 #include "server/jobs/worker_client.h"
 #include "server/jobs/worker_memory.h"
@@ -85,6 +86,8 @@ class AttemptObserver {
   // Called when a checkpoint was left out because the disk is full.
   virtual void OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
                                    const std::string& reason) = 0;
+  // Called when the model of a job has no room on the disk. Returns whether there is more now.
+  virtual bool MakeRoom(const std::string& job_id) { return false; }
   virtual void OnMessage(const std::string& job_id, const v1::JobMessage& message) = 0;
 };
 
@@ -159,10 +162,15 @@ class Attempt {
   // Asks the ranks, of which none has done less than `least` steps, for the checkpoint that was
   // requested, of the same step of each.
   absl::Status AskForCheckpoint(int64_t least) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Asks the ranks for a checkpoint after `at` steps, or, if one of them is faster, at least
+  // `ahead` steps later than it. Returns after how many.
+  absl::StatusOr<int64_t> NameCheckpoint(int64_t at, int64_t ahead) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same without the lock, which it releases meanwhile. `again`: when to call this again, if
   // not all ranks could be asked.
   void HandleCheckpointRequest(int64_t least, absl::Time* again)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Asks the ranks for the checkpoint that the schedule wants. Releases the lock meanwhile.
+  void HandleDueCheckpoint() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends the request to all ranks that save. Returns the most steps that one of them has done.
   absl::StatusOr<int64_t> AskRanks(int64_t steps_done) ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether a checkpoint is requested; forgets that.
@@ -208,6 +216,16 @@ class Attempt {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_);
   void FailRank(size_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool is_recorded() const;
+  // Plans the checkpoints of a recorded job, if it has no fixed period. `restored`: how long the
+  // ranks took to load.
+  void BeginSchedule(const PreparedJob& prepared, int64_t first_step, absl::Duration restored)
+      ABSL_LOCKS_EXCLUDED(report_mutex_);
+  // Tells the schedule of a step that all ranks have done.
+  void ScheduleStep(const v1::StepReport& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Tells the schedule what a checkpoint has cost.
+  void ScheduleCost(const RankReportMerger::Checkpoint& checkpoint)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(report_mutex_);
   // Makes durable what this attempt's steps are computed with.
   std::optional<AttemptEnd> RecordAttempt(const v1::Plan& plan, int64_t first_step)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -236,6 +254,8 @@ class Attempt {
   StoredCheckpoint checkpoint_ ABSL_GUARDED_BY(report_mutex_);  // the last durable one
   // Steps done at the last one for which there was no room; -1: none.
   int64_t skipped_steps_ ABSL_GUARDED_BY(report_mutex_) = -1;
+  // Of checkpoints that the recording takes; nothing: it takes none of its own.
+  std::optional<RecordSchedule> schedule_ ABSL_GUARDED_BY(report_mutex_);
   // By rank; empty if the rank has reported none.
   std::vector<std::vector<OperatorTime>> operator_times_ ABSL_GUARDED_BY(report_mutex_);
 
@@ -244,6 +264,7 @@ class Attempt {
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool rank_failed_ ABSL_GUARDED_BY(mutex_) = false;  // some rank failed or was lost
   bool checkpoint_requested_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t due_at_ ABSL_GUARDED_BY(mutex_) = 0;       // steps done; as schedule_ says; 0: none
   std::vector<v1::RecordedAttempt::Rank> recorded_;  // by rank; set while they load
   std::vector<Rank> ranks_;                          // fields except `client` guarded by mutex_
 };

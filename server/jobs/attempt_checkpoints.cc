@@ -166,13 +166,19 @@ AttemptEnd Attempt::Finish(const Graph& model) {
                             .tokenizer_artifact = job.spec().tokenizer_artifact(),
                             .stop = stopped};
   absl::StatusOr<std::string> registered = ExportModel(what, &no_onnx);
-  for (bool said = false; absl::IsResourceExhausted(registered.status()); said = true) {
-    if (!said) {
-      observer_->OnMessage(job.id(),
-                           WarningMessage(absl::StrCat("the model is trained and waits for room: ",
-                                                       registered.status().message())));
+  for (bool said = false; absl::IsResourceExhausted(registered.status());) {
+    if (!observer_->MakeRoom(job.id())) {
+      if (!said) {
+        observer_->OnMessage(job.id(),
+                             WarningMessage(absl::StrCat("the model is trained and waits for "
+                                                         "room: ",
+                                                         registered.status().message())));
+      }
+      said = true;
+      if (WaitForRoom()) return AttemptEnd::Stopped();
+    } else if (stopping()) {
+      return AttemptEnd::Stopped();
     }
-    if (WaitForRoom()) return AttemptEnd::Stopped();
     registered = ExportModel(what, &no_onnx);
   }
   const absl::Status status = registered.status();

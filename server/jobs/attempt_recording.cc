@@ -1,9 +1,10 @@
-// What an attempt adds to its job's recording besides checkpoints: what its steps are computed
-// with, and digests of the job's data.
+// What an attempt adds to its job's recording: checkpoints as often as their costs allow, what its
+// steps are computed with, and digests of the job's data.
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -29,6 +30,10 @@ std::string DigestOfGraph(const v1::Graph& graph) {
   }
   return Sha256Hex(bytes);
 }
+
+// How long before its step the ranks are asked for a checkpoint: a request arrives everywhere
+// within this time.
+constexpr double kNoticeSeconds = 0.1;
 
 }  // namespace
 
@@ -62,6 +67,43 @@ std::optional<AttemptEnd> Attempt::RecordAttempt(const v1::Plan& plan, int64_t f
     }
     if (WaitForRoom()) return AttemptEnd::Stopped();
   }
+}
+
+void Attempt::BeginSchedule(const PreparedJob& prepared, int64_t first_step,
+                            absl::Duration restored) {
+  const v1::RecordOptions& record = task_.record.job.spec().record();
+  if (!is_recorded() || record.mode() != v1::RecordOptions::ADAPTIVE) return;
+  absl::MutexLock report_lock(&report_mutex_);
+  schedule_.emplace(RecordScheduleOptions{.overhead = record.overhead(),
+                                          .restore_seconds = absl::ToDoubleSeconds(restored),
+                                          .first_step = first_step,
+                                          .total_steps = prepared.total_steps,
+                                          .epoch_steps = prepared.steps_per_epoch});
+}
+
+void Attempt::ScheduleStep(const v1::StepReport& step) {
+  if (!schedule_.has_value()) return;
+  schedule_->StepDone(step.step() + 1, step.seconds());
+  const int64_t at = schedule_->Due(kNoticeSeconds);
+  if (at == 0) return;
+  schedule_->Asked(at);
+  absl::MutexLock lock(&mutex_);
+  due_at_ = at;
+  changed_.SignalAll();
+}
+
+void Attempt::ScheduleCost(const RankReportMerger::Checkpoint& checkpoint) {
+  spdlog::info("job id={} checkpoint step={} stall_seconds={:.5f} writer_cpu_seconds={:.5f}",
+               task_.record.job.id(), checkpoint.steps_done, checkpoint.stall_seconds,
+               checkpoint.writer_cpu_seconds);
+  if (!schedule_.has_value()) return;
+  // Processors that compute the steps as well have less time for them.
+  const bool shares_processors =
+      std::any_of(task_.members.begin(), task_.members.end(),
+                  [](const Member& member) { return member.device.kind() == v1::Device::CPU; });
+  schedule_->Written(
+      checkpoint.steps_done,
+      checkpoint.stall_seconds + (shares_processors ? checkpoint.writer_cpu_seconds : 0));
 }
 
 void Attempt::RecordDigests(const std::function<bool()>& stopped) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
@@ -67,15 +68,33 @@ absl::Status Attempt::AskForCheckpoint(int64_t least) {
   // A busy rank may take long to answer.
   const absl::Duration between = std::max(kCount, absl::Now() - begin);
   if (done.ok()) ahead = CheckpointLead(*before, *done, least, between, kUnderway);
-  while (done.ok() && !stopping()) {
-    const int64_t at = std::max(*done, least) + ahead;
-    done = AskRanks(at);
-    if (done.ok() && *done < at) return absl::OkStatus();
+  if (!done.ok() || stopping()) return done.status();
+  return NameCheckpoint(std::max(*done, least) + ahead, ahead).status();
+}
+
+absl::StatusOr<int64_t> Attempt::NameCheckpoint(int64_t at, int64_t ahead) {
+  while (true) {
+    const absl::StatusOr<int64_t> done = AskRanks(at);
+    if (!done.ok()) return done.status();
+    if (*done < at || stopping()) return at;
     // Some rank was faster. What the others write of that step stays incomplete, and is no
     // checkpoint.
     ahead *= 2;
+    at = *done + ahead;
   }
-  return done.status();
+}
+
+void Attempt::HandleDueCheckpoint() {
+  const int64_t at = std::exchange(due_at_, 0);
+  mutex_.Unlock();
+  const absl::StatusOr<int64_t> named = NameCheckpoint(at, 1);
+  {
+    absl::MutexLock report_lock(&report_mutex_);
+    if (named.ok()) schedule_->Asked(*named);
+    // A worker that is lost ends the attempt; one that was too busy may be asked for a later one.
+    if (!named.ok()) schedule_->NotAsked();
+  }
+  mutex_.Lock();
 }
 
 void Attempt::HandleCheckpointRequest(int64_t least, absl::Time* again) {

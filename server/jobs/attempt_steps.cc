@@ -122,7 +122,9 @@ std::optional<AttemptEnd> Attempt::RunSteps(v1::RunRequest steps) {
     };
     absl::Time ask_again = absl::InfinitePast();
     while (!all_done() && !stop_ && !rank_failed_) {
-      if (!checkpoint_requested_) {
+      if (due_at_ > 0) {
+        HandleDueCheckpoint();
+      } else if (!checkpoint_requested_) {
         changed_.Wait(&mutex_);
       } else if (absl::Now() < ask_again) {
         changed_.WaitWithDeadline(&mutex_, ask_again);

@@ -72,6 +72,9 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
     const v1::RecordOptions& options = (*job)->record.job.spec().record();
     limits.keep = options.keep();
     limits.max_bytes = options.max_bytes() > 0 ? options.max_bytes() : options_.record_bytes;
+    if (options.mode() == v1::RecordOptions::ADAPTIVE) {
+      limits.least_distance = (*job)->record.job.total_steps() / kMostUseful;
+    }
     checkpoint_step = (*job)->life.checkpoint_step;
     best_steps = (*job)->validations.kept_steps();
     succeeded = (*job)->life.state == v1::SUCCEEDED;
@@ -180,17 +183,21 @@ std::optional<std::pair<std::string, JobRunner::Thinning>> JobRunner::OldestReco
 }
 
 void JobRunner::ThinOldRecordings() {
-  if (options_.recordings_bytes <= 0) return;
+  const int64_t reserve = options_.disk ? MissingRoom(options_.disk()) : 0;
   std::optional<std::pair<std::string, Thinning>> oldest;
+  bool too_many = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (recorded_bytes_ <= options_.recordings_bytes) return;
+    too_many = options_.recordings_bytes > 0 && recorded_bytes_ > options_.recordings_bytes;
+    if (recorded_bytes_ == 0 || (!too_many && reserve == 0)) return;
     oldest = OldestRecording();
   }
   if (!oldest.has_value()) return;
   ThinRecording(oldest->first, oldest->second,
-                absl::StrCat("all recordings together take more than ",
-                             FormatSize(options_.recordings_bytes), " (--recordings-bytes)"));
+                too_many
+                    ? absl::StrCat("all recordings together take more than ",
+                                   FormatSize(options_.recordings_bytes), " (--recordings-bytes)")
+                    : absl::StrCat("the disk has less than ", FormatSize(reserve), " free"));
 }
 
 void JobRunner::RemoveUnrecordedOf(const std::string& job_id, int32_t attempts,

@@ -58,6 +58,9 @@ struct JobRunnerOptions {
   int64_t record_bytes = int64_t{16} << 30;
   // If those of all jobs take more, the oldest ones of jobs that are over go; 0: no limit.
   int64_t recordings_bytes = 0;
+  // Of the disk with the checkpoints, of which recordings leave a part free; null: there is none
+  // here.
+  std::function<DiskRoom()> disk;
   // Makes an attempt; null: an Attempt. For simulations.
   std::function<std::unique_ptr<Attempt>(const AttemptTools&, AttemptTask, AttemptObserver*)>
       new_attempt;
@@ -209,6 +212,7 @@ class JobRunner : public AttemptObserver {
                     const StoredCheckpoint& checkpoint) override;
   void OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
                            const std::string& reason) override;
+  bool MakeRoom(const std::string& job_id) override { return ThinForRoom(job_id); }
   void OnMessage(const std::string& job_id, const v1::JobMessage& message) override;
 
   // Returns InvalidArgument for a pipeline that the cluster has too few workers for.

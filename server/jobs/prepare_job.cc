@@ -479,6 +479,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const OpRegistry& registry, const Artifac
                                             " examples in the training part of the dataset"));
   }
   const WeightedHeads heads = AddExampleWeights(registry, batch, &*graph, &job.columns);
+  job.steps_per_epoch = steps_per_epoch;
   job.total_steps = spec.steps() > 0 ? spec.steps() : spec.epochs() * steps_per_epoch;
   status = SetEvaluation(spec, *evaluated->dataset, heads, steps_per_epoch, &job);
   if (!status.ok()) return status;

@@ -31,7 +31,8 @@ struct PreparedJob {
   std::map<std::string, std::string> columns;  // graph input -> dataset column
   int64_t batch_size = 0;  // the spec's, or that of a file which has a fixed one
   int64_t total_steps = 0;
-  int64_t parameters = 0;  // trained elements
+  int64_t steps_per_epoch = 0;  // of a STREAM, which is one epoch, the most that it may have
+  int64_t parameters = 0;       // trained elements
   double tokens_per_step = 0;
   // Of a dataset of format STREAM: its `columns` and `ranges`, all of them.
   v1::ExampleStream stream;

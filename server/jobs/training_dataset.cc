@@ -25,6 +25,7 @@ namespace {
 
 constexpr int64_t kMaxDatasetFileBytes = int64_t{16} << 30;
 constexpr int64_t kDigestPartBytes = 4 << 20;
+constexpr char kETagDigest[] = "etag:";
 constexpr int64_t kMaxTokenizedBytes = int64_t{128} << 20;
 
 absl::Status InDataset(absl::string_view uri, const absl::Status& status) {
@@ -116,6 +117,11 @@ absl::StatusOr<std::string> DigestDataset(const v1::Dataset& dataset,
     const absl::StatusOr<v1::Artifact> artifact = artifacts.Find(std::string(uri));
     if (!artifact.ok()) return artifact.status();
     return artifact->sha256();
+  }
+  if (absl::StartsWith(uri, s3::kScheme)) {
+    const absl::StatusOr<std::unique_ptr<s3::S3File>> object = roots.OpenObject(dataset.uri());
+    if (!object.ok()) return InDataset(dataset.uri(), object.status());
+    return absl::StrCat(kETagDigest, (*object)->etag());
   }
   const absl::StatusOr<std::unique_ptr<ReadableFile>> file =
       OpenDataset(dataset.uri(), artifacts, roots);

@@ -20,8 +20,9 @@ absl::StatusOr<std::shared_ptr<const Dataset>> OutlineDataset(const v1::Dataset&
                                                               const ArtifactStore& artifacts,
                                                               const DatasetRoots& roots);
 
-// Returns the SHA-256 of the dataset's file; of an artifact as it is known. Reads the file, unless
-// `stopped` returns true: then Cancelled. Empty for a STREAM.
+// Returns the SHA-256 of the dataset's file; of an artifact as it is known; "etag:" and the ETag of
+// an object of S3, which is not read for that. Reads a file, unless `stopped` returns true: then
+// Cancelled. Empty for a STREAM.
 absl::StatusOr<std::string> DigestDataset(const v1::Dataset& dataset,
                                           const ArtifactStore& artifacts, const DatasetRoots& roots,
                                           const std::function<bool()>& stopped);

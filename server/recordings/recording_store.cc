@@ -31,7 +31,7 @@ absl::StatusOr<Message> ReadBlob(const JobStore& jobs, const std::string& name) 
 }  // namespace
 
 bool IsRecorded(const v1::TrainingSpec& spec) {
-  return spec.record().mode() == v1::RecordOptions::EVERY;
+  return spec.record().mode() != v1::RecordOptions::OFF;
 }
 
 std::vector<v1::RecordedAttempt> AttemptsOfSteps(std::vector<v1::RecordedAttempt> attempts) {

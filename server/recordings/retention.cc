@@ -6,6 +6,9 @@
 namespace espalier {
 namespace {
 
+constexpr int64_t kReservedPart = 50;
+constexpr int64_t kMostReserved = int64_t{4} << 30;
+
 // How many of the oldest may go.
 size_t CountOld(const std::vector<size_t>& alive) {
   return alive.size() - std::min(alive.size(), kLastThatStay);
@@ -86,6 +89,12 @@ RemovedCheckpoints ChooseRemoved(const std::vector<KeptCheckpoint>& checkpoints,
     }
     Erase(chosen.indices, &alive);
   }
+  if (limits.least_distance > 0) {
+    const std::vector<size_t> removed = Closer(checkpoints, alive, limits.least_distance);
+    Erase(removed, &alive);
+    chosen.indices.insert(chosen.indices.end(), removed.begin(), removed.end());
+    std::sort(chosen.indices.begin(), chosen.indices.end());
+  }
   const auto bytes = [&] {
     int64_t sum = 0;
     for (const size_t i : alive) sum += checkpoints[i].bytes;
@@ -101,6 +110,11 @@ RemovedCheckpoints ChooseRemoved(const std::vector<KeptCheckpoint>& checkpoints,
   }
   std::sort(chosen.indices.begin(), chosen.indices.end());
   return chosen;
+}
+
+int64_t MissingRoom(const DiskRoom& room) {
+  const int64_t reserved = std::min(kMostReserved, room.all_bytes / kReservedPart);
+  return room.free_bytes < reserved ? reserved : 0;
 }
 
 std::vector<size_t> ThinOut(const std::vector<KeptCheckpoint>& checkpoints) {

@@ -18,14 +18,18 @@ struct KeptCheckpoint {
 
 // 0: no limit.
 struct RetentionLimits {
-  int64_t keep = 0;       // checkpoints
-  int64_t max_bytes = 0;  // of all
+  int64_t keep = 0;            // checkpoints
+  int64_t max_bytes = 0;       // of all
+  int64_t least_distance = 0;  // steps between two
 };
 
 struct RemovedCheckpoints {
   std::vector<size_t> indices;  // ascending
   bool thinned = false;         // for max_bytes
 };
+
+// More checkpoints of a job than this do not make a replay faster, however cheap they are.
+inline constexpr int64_t kMostUseful = 500;
 
 // Chooses the checkpoints to remove, given in ascending order of steps. If they take more than
 // max_bytes, they are thinned (ThinOut) until they take at most three quarters of it, so that this
@@ -38,5 +42,14 @@ RemovedCheckpoints ChooseRemoved(const std::vector<KeptCheckpoint>& checkpoints,
 // evenly spaced. The last two and those that must stay are not chosen. Empty: there is none that
 // may go.
 std::vector<size_t> ThinOut(const std::vector<KeptCheckpoint>& checkpoints);
+
+// Of the disk with the checkpoints.
+struct DiskRoom {
+  int64_t free_bytes = 0, all_bytes = 0;
+};
+
+// Recordings leave a fiftieth of the disk free, at most 4 GiB, for models, datasets and the
+// coordinator's store. Returns how much is to be free, if less is; else 0.
+int64_t MissingRoom(const DiskRoom& room);
 
 }  // namespace espalier

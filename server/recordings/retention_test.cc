@@ -108,5 +108,22 @@ TEST(RetentionTest, WhatMustStayStaysBeyondTheLimit) {
   EXPECT_FALSE(ChooseRemoved(Every(10, 2, 1000), {.max_bytes = 1}).thinned);
 }
 
+TEST(RetentionTest, OnesThatAreCloserThanUsefulGo) {
+  std::vector<KeptCheckpoint> checkpoints = Every(10, 12);
+  checkpoints[4].stays = true;
+  const RemovedCheckpoints removed = ChooseRemoved(checkpoints, {.least_distance = 40});
+  EXPECT_THAT(Steps(Without(checkpoints, removed.indices)), ElementsAre(40, 50, 90, 110, 120));
+  EXPECT_FALSE(removed.thinned) << "nobody asked for so many";
+}
+
+TEST(RetentionTest, APartOfTheDiskIsToBeFree) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  EXPECT_EQ(MissingRoom({.free_bytes = 2 * kGiB, .all_bytes = 100 * kGiB}), 0);
+  EXPECT_EQ(MissingRoom({.free_bytes = 2 * kGiB - 1, .all_bytes = 100 * kGiB}), 2 * kGiB);
+  EXPECT_EQ(MissingRoom({.free_bytes = 4 * kGiB, .all_bytes = 9000 * kGiB}), 0) << "at most 4 GiB";
+  EXPECT_EQ(MissingRoom({.free_bytes = 3 * kGiB, .all_bytes = 9000 * kGiB}), 4 * kGiB);
+  EXPECT_EQ(MissingRoom({}), 0) << "not known";
+}
+
 }  // namespace
 }  // namespace espalier

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -130,7 +131,13 @@ class FaultsTest(unittest.TestCase):
             with self.subTest(damage.__name__), Cluster() as cluster:
                 job = cluster.train(*JOB)
                 cluster.wait_for_step(job, 60)
+                # The newest checkpoint is to be that of the job's record, not one that is just being written.
+                for worker in cluster.workers:
+                    worker.send_signal(signal.SIGSTOP)
+                time.sleep(0.5)
                 cluster.kill(cluster.daemon)
+                for worker in cluster.workers:
+                    worker.send_signal(signal.SIGCONT)
                 checkpoints = sorted(glob.glob(f"{cluster.folder}/data/checkpoints/{job}/*/*/manifest.json"),
                                      key=lambda manifest: json.loads(read(manifest))["steps_done"])
                 self.assertGreaterEqual(len(checkpoints), 2)

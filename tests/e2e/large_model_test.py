@@ -82,7 +82,7 @@ class LargeModelTest(unittest.TestCase):
             model.save(folder)
             common = [f"--onnx={folder}/large.onnx", f"--dataset={folder}/data.npz", "--loss=mean_squared_error",
                       "--holdout=0.5", "-b", str(EXAMPLES), f"--steps={STEPS}", "--optimizer=sgd", f"--lr={RATE}",
-                      "--checkpoint-every=2", "--name=large"]
+                      "--checkpoint-every=2", "--record=off", "--name=large"]
             start = resident(cluster.daemon)
             dry = cluster.run("train", "--dry-run", *common)
             self.assertTrue(dry["would_run"], dry)

@@ -128,7 +128,7 @@ class OwnDisksTest(unittest.TestCase):
         self.make_hosts()
         apart = self.cluster()
         self.start_workers(apart, 2)
-        job = apart.train(*JOB, "--only-data-parallel", "--checkpoint-every=5")
+        job = apart.train(*JOB, "--only-data-parallel", "--checkpoint-every=5", "--record=off")
         for step in (40, 90):
             apart.wait_for_step(job, step)
             apart.kill(apart.daemon)
