@@ -24,10 +24,11 @@ from espalier.notes import warn
 from espalier.plan import Plan
 from espalier.prediction import PredictionMethods
 from espalier.rpc import AsyncConnection, Connection, Settings, idempotency_key, make_settings, method
+from espalier.runs import RunDiff, RunInfo, run_diff
 from espalier.serving import serve_request
 from espalier.steps import Asynchronous, Blocking, Send, Step, Steps, Unary, Work, drive, operation
 from espalier.transfer import PathLike, Progress
-from espalier.v1 import cluster_pb2, inference_pb2, models_pb2, plan_pb2, training_pb2
+from espalier.v1 import cluster_pb2, inference_pb2, models_pb2, plan_pb2, recording_pb2, training_pb2
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,6 +148,34 @@ class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
         """A job. NotFound if there is none of this id."""
         yield Unary(method("Training", "Get"), training_pb2.GetJobRequest(job_id=job_id))
         return self._make_job(job_id, None, ())
+
+    @operation
+    def runs(self, run: str = "", *, limit: int | None = None) -> Steps[Listing[RunInfo[J]]]:
+        """Runs of experiments, which are jobs by name and version: a list that prints a table.
+
+        run: "NAME": all versions; "NAME@V": one; "*" in NAME stands for any characters; empty: all. limit: at most so
+        many, the first ones by experiment and version. NotFound if a name or version is not there.
+        """
+        records: list[recording_pb2.Recording] = []
+        for pages in page_requests(recording_pb2.ListRunsRequest(run=run), limit):
+            reply = yield Unary(method("Recordings", "List"), pages.request)
+            records.extend(reply.runs)
+            pages.take(reply.next_page_token, len(records))
+        return Listing(RunInfo, map(self._run_info, records))
+
+    @operation
+    def run(self, run: str) -> Steps[RunInfo[J]]:
+        """A run with its attempts and checkpoints: "NAME@V", "NAME" (the newest version), or a job's id."""
+        reply = yield Unary(method("Recordings", "Get"), recording_pb2.GetRunRequest(run=run))
+        return self._run_info(reply.run)
+
+    @operation
+    def diff_runs(self, a: str, b: str) -> Steps[RunDiff]:
+        """How two runs, named as for `run`, differ: in what was asked for, data, plan, workers and losses."""
+        return run_diff((yield Unary(method("Recordings", "Diff"), recording_pb2.DiffRunsRequest(a=a, b=b))))
+
+    def _run_info(self, record: recording_pb2.Recording) -> RunInfo[J]:
+        return RunInfo(record, self._make_job(record.job.id, None, ()))
 
     @operation
     def make_plan(self, request: plan_pb2.PlanRequest, *, graph: Graph | None = None) -> Steps[Plan]:

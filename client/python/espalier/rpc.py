@@ -46,6 +46,7 @@ _MODULES = {
     "Inference": "inference_pb2",
     "Distillation": "distillation_pb2",
     "Sessions": "session_pb2",
+    "Recordings": "recording_pb2",
     "Ops": "ops_pb2",
     "GRPCInferenceService": "open_inference_pb2",
 }

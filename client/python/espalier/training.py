@@ -206,6 +206,7 @@ def fit(
     search: Mapping[str, object] | None = None,
     precision: str | None = None,
     checkpoint_every: int = 0,
+    record: str | Mapping[str, object] | None = None,
     priority: int = 0,
     time_limit: float | timedelta | None = None,
     callbacks: Sequence[Callback] = (),
@@ -226,9 +227,11 @@ def fit(
     validation_data: other examples, as `data`, that are evaluated after each epoch and at the end.
     name: of the job and the trained model. client: by default espalier.default_client(). search: fields of
     SearchOptions, as {"max_devices": 2, "strategy": "data_parallel"}. precision: "bf16" or "f16" for mixed precision.
-    checkpoint_every: steps between checkpoints. priority: of two jobs of an owner the one of higher priority starts
-    first; below 0, other owners' jobs go first, too. time_limit (seconds, or a timedelta): once the job has had workers
-    for so long it writes a checkpoint and fails; job.resume() goes on for as long again.
+    checkpoint_every: steps between checkpoints. record: which of them stay, so that the job can be replayed: "adaptive"
+    (the default), "every:N", "off", or fields of RecordOptions, as {"overhead": 0.02}. priority: of two jobs of an
+    owner the one of higher priority starts first; below 0, other owners' jobs go first, too. time_limit (seconds, or a
+    timedelta): once the job has had workers for so long it writes a checkpoint and fails; job.resume() goes on for as
+    long again.
     verbose: 0, 1 (a progress bar) or 2 (a line for each epoch). extra: may change the specification before it is sent.
     steps_per_epoch: with `steps`, what callbacks take for an epoch.
     execution: "job" (durable: it survives this program, the coordinator and workers), "session" (callbacks can direct
@@ -258,6 +261,7 @@ def fit(
         search=search,
         precision=precision,
         checkpoint_every=checkpoint_every,
+        record=record,
         priority=priority,
         time_limit=time_limit,
     )
@@ -297,6 +301,8 @@ def fit(
         for argument, used in (("priority", priority), ("time_limit", time_limit)):
             if used:
                 raise errors.InvalidArgument(f"{argument}: only a job waits in the queue and has a limit, no session")
+        if record is not None:
+            raise errors.InvalidArgument("record: only a job is recorded, no session")
         if checkpoint_every:
             raise errors.InvalidArgument(
                 "checkpoint_every: a session has no checkpoints; see callbacks.ModelCheckpoint"

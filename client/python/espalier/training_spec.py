@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from espalier import errors
 from espalier.counts import check_count, check_counts, seconds_of
 from espalier.optimizers import Optimizer, resolve
+from espalier.record_options import record_options
 from espalier.search import search_options
 from espalier.spelling import meant
 from espalier.v1 import graph_pb2, program_pb2, training_pb2
@@ -39,6 +40,7 @@ def make_spec(
     search: Mapping[str, object] | None = None,
     precision: str | None = None,
     checkpoint_every: int = 0,
+    record: str | Mapping[str, object] | None = None,
     priority: int = 0,
     time_limit: float | timedelta | None = None,
 ) -> training_pb2.TrainingSpec:
@@ -71,6 +73,14 @@ def make_spec(
         priority=check_count("priority", priority, -1000, 1000),
         time_limit_seconds=0.0 if time_limit is None else seconds_of("time_limit", time_limit),
     )
+    recorded = record_options(record)
+    if recorded is not None:
+        if recorded.every_steps and checkpoint_every not in (0, recorded.every_steps):
+            raise errors.InvalidArgument(
+                f"record={record!r} and checkpoint_every={checkpoint_every} both say how often a checkpoint is "
+                "written; give one of them"
+            )
+        spec.record.CopyFrom(recorded)
     if precision is not None:
         spec.precision = _PRECISIONS[precision]
     return spec

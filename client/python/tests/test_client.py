@@ -20,7 +20,7 @@ from espalier import errors
 from espalier.aio import AsyncClient
 from espalier.client import default_client, set_default_client
 from espalier.rpc import typed
-from espalier.training import make_spec
+from espalier.training import fit, make_spec
 from espalier.v1 import models_pb2, plan_pb2
 
 PACKAGE = Path(__file__).absolute().parents[1]
@@ -455,6 +455,40 @@ def test_jobs_are_listed_with_what_their_job_says(daemon):
             return found, await found.job.state
 
     assert asyncio.run(ask()) == (info, "succeeded")
+
+
+def test_runs_of_an_experiment(daemon):
+    for seed, record in ((3, "every:5"), (4, None), (4, "off")):
+        run = fit(small.graph(), small.examples(), optimizer="sgd", batch_size=32, steps=20, seed=seed, verbose=0,
+                  name="experiment", record=record, client=daemon)  # fmt: skip
+        last = run.job.id
+        if seed == 3:
+            losses = run.history["loss"]
+    runs = daemon.runs("experiment")
+    assert [run.name for run in runs] == ["experiment@1", "experiment@2", "experiment@3"]
+    assert [run.recorded for run in runs] == [True, True, False]
+    assert (runs[0].first_loss, runs[0].last_loss, runs[0].best_loss) == (losses[0], losses[-1], min(losses))
+    assert daemon.runs("exp*", limit=2) == runs[:2]
+    assert daemon.run(last).name == daemon.run("experiment").name == "experiment@3"
+    assert runs[2].job.id == last
+    first = daemon.run("experiment@1")
+    assert [checkpoint.steps_done for checkpoint in first.checkpoints] == [5, 10, 15, 20]
+    (attempt,) = first.attempts
+    assert {rank.program_version for rank in attempt.ranks} == {espalier.__version__}
+    assert all("(oneDNN)" in rank.instruction_set and rank.threads >= 1 for rank in attempt.ranks)
+    assert [checkpoint.steps_done for checkpoint in daemon.run("experiment@2").checkpoints][-1] == 20
+    diff = daemon.diff_runs("experiment@1", "experiment@2")
+    assert "spec.seed" in [difference.field for difference in diff]
+    assert (diff.first_different_step, diff.common_steps) == (0, 20)
+    assert daemon.diff_runs("experiment@2", "experiment@3").first_different_step is None
+    with pytest.raises(errors.NotFound, match="experiment"):
+        daemon.run("experimnt")
+
+    async def ask():
+        async with AsyncClient(daemon.address) as client:
+            return await client.runs("experiment"), await client.diff_runs("experiment@1", "experiment@2")
+
+    assert asyncio.run(ask()) == (runs, diff)
 
 
 def test_owners_do_not_see_each_others_jobs(tmp_path):

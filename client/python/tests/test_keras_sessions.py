@@ -248,6 +248,8 @@ def test_a_fit_that_is_refused_keeps_the_state_of_the_optimizer(daemon, tmp_path
     for execution in ("session", "job"):
         with pytest.raises(errors.InvalidArgument, match="no validation examples"):
             model.fit(x, y, verbose=0, execution=execution, callbacks=[keras.callbacks.EarlyStopping()])
+    with pytest.raises(errors.InvalidArgument, match="only a job is recorded"):
+        model.fit(x, y, verbose=0, execution="session", record="off")
     model.save(tmp_path / "model.zip")
     loaded = keras.models.load_model(tmp_path / "model.zip")
     with warnings.catch_warnings():

@@ -11,7 +11,9 @@ import pytest
 from espalier.counts import seconds_of, unix_ms_of
 from espalier.errors import InvalidArgument
 from espalier.listing import ArtifactInfo, JobInfo, Listing, ServedInfo, page_requests, states_of
-from espalier.v1 import inference_pb2, models_pb2, training_pb2
+from espalier.record_options import record_options
+from espalier.runs import RunInfo, run_diff
+from espalier.v1 import inference_pb2, models_pb2, recording_pb2, training_pb2
 
 
 def test_a_listing_is_a_table():
@@ -39,6 +41,41 @@ def test_a_listing_is_a_table():
     served = str(Listing(ServedInfo, [ServedInfo(model)])).splitlines()
     assert served[1].split()[:6] == ["lm", "ready", "12,345", "64", "the", "coordinator"]
     assert repr(Listing(JobInfo, [])) == "no jobs"
+
+
+def test_runs_are_a_table():
+    record = recording_pb2.Recording(experiment="lm", version=3)
+    record.job.MergeFrom(training_pb2.Job(id="job-7", state=training_pb2.SUCCEEDED, steps_done=60, total_steps=60))
+    record.job.recorded_checkpoints, record.job.recorded_bytes = 4, 6 << 20
+    record.losses.MergeFrom(recording_pb2.LossSummary(first=4, last=1.5, best=1.25, best_step=40))
+    off = recording_pb2.Recording(experiment="lm", version=4)
+    off.job.spec.record.mode = training_pb2.RecordOptions.OFF
+    runs = Listing(RunInfo, [RunInfo(record, None), RunInfo(off, None)])
+    head, first, second = str(runs).splitlines()
+    assert head.split()[:4] == ["run", "job", "state", "steps"]
+    assert first.split() == ["lm@3", "job-7", "succeeded", "60/60", "4", "1.5", "1.25", "4", "6", "MiB"]
+    assert second.split()[:2] == ["lm@4", "job_state_unspecified"]
+    assert second.split()[-1] == "off"
+    assert (runs[0].best_step, runs[1].best_loss, runs[1].recorded) == (40, None, False)
+    assert list(runs.dataframe()["name"]) == ["lm@3", "lm@4"]
+
+    reply = recording_pb2.DiffRunsReply(first_different_step=-1, common_steps=60)
+    assert (repr(run_diff(reply)), run_diff(reply).first_different_step) == ("they do not differ", None)
+    reply.differences.add(field="spec.seed", a="0", b="7")
+    reply.first_different_step = 0
+    diff = pickle.loads(pickle.dumps(run_diff(reply)))
+    assert str(diff).splitlines()[1].split() == ["spec.seed", "0", "7"]
+    assert (diff.first_different_step, diff.common_steps, diff[0].field) == (0, 60, "spec.seed")
+
+
+def test_a_recording_is_asked_for_by_mode_or_by_fields():
+    made = record_options("every:50")
+    assert (made.mode, made.every_steps) == (training_pb2.RecordOptions.EVERY, 50)
+    assert record_options({"every_steps": 50}) == made
+    assert record_options(None) is None
+    assert record_options("off").mode == training_pb2.RecordOptions.OFF
+    made = record_options({"overhead": 0.02, "max_bytes": 1 << 40, "keep": 3})
+    assert (made.mode, made.overhead, made.max_bytes, made.keep) == (0, 0.02, 1 << 40, 3)
 
 
 def asked(request, limit, there):

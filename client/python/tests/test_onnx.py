@@ -251,6 +251,8 @@ def test_streams_refuse(daemon, folder):
             fit(folder, given, stream=True, **options)
     with pytest.raises(TypeError, match="did you mean 'batch_size'"):
         fit(folder, data, batchsize=3)
+    with pytest.raises(errors.InvalidArgument, match="record is 'on'; accepted"):
+        fit(folder, data, record="on")
 
 
 def test_class_weights_as_the_command(daemon, folder):

@@ -83,7 +83,7 @@ def test_queued_jobs_start_by_priority_and_are_listed(daemon):
 
 def test_a_session_has_no_place_in_the_queue(daemon):
     data = small.examples()
-    for arguments in ({"priority": 3}, {"time_limit": 60}):
+    for arguments in ({"priority": 3}, {"time_limit": 60}, {"record": "off"}):
         with pytest.raises(errors.InvalidArgument, match="only a job"):
             espalier.fit(
                 small.graph(), data, optimizer="sgd", batch_size=32, client=daemon, execution="session", **arguments

@@ -133,6 +133,7 @@ class Trainer:
         precision: str | None = None,
         seed: int | None = None,
         checkpoint_every: int = 0,
+        record: str | Mapping[str, object] | None = None,
         priority: int = 0,
         time_limit: float | timedelta | None = None,
         job_name: str = "",
@@ -146,10 +147,10 @@ class Trainer:
         (x, y), (x, y, sample_weight) or an iterable of such batches, read once; validation_steps: so many batches of
         validation_batch_size (or batch_size) of them. They are evaluated after every validation_freq-th epoch: logs and
         History have the values as val_....
-        client, search, precision, checkpoint_every, priority, time_limit, job_name, execution: as in espalier.fit, of
-        which job_name is the name. In a session callbacks read and set weights and the learning rate, evaluate and
-        predict; a job refuses that. "auto": a session if a callback needs one, with initial_epoch, and to validate
-        beside an iterable.
+        client, search, precision, checkpoint_every, record, priority, time_limit, job_name, execution: as in
+        espalier.fit, of which job_name is the name. In a session callbacks read and set weights and the learning rate,
+        evaluate and predict; a job refuses that. "auto": a session if a callback needs one, with initial_epoch, and to
+        validate beside an iterable.
 
         Weights have the trained elements afterwards. A training in a session goes on with the optimizer state of one
         before; others begin with a new one. Errors as espalier.fit.
@@ -237,6 +238,7 @@ class Trainer:
                 search=search,
                 precision=precision,
                 checkpoint_every=checkpoint_every,
+                record=record,
                 priority=priority,
                 time_limit=time_limit,
                 callbacks=[directing.first, *run, directing.last],

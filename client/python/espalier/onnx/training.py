@@ -121,6 +121,7 @@ def fit(
     search: Mapping[str, object] | None = None,
     precision: str | None = None,
     checkpoint_every: int = 0,
+    record: str | Mapping[str, object] | None = None,
     priority: int = 0,
     time_limit: float | timedelta | None = None,
     callbacks: Sequence[Callback] = (),
@@ -158,6 +159,7 @@ def fit(
         "search": search,
         "precision": precision,
         "checkpoint_every": checkpoint_every,
+        "record": record,
         "priority": priority,
         "time_limit": time_limit,
     }

@@ -57,6 +57,8 @@ def test_every_held_out_example_is_evaluated(daemon):
     trainer.fit((X, Y), 48, 1, validation_split=0.25, verbose=0)  # 40 examples: less than a batch
     assert trainer.result.evaluation["loss"] == pytest.approx(np.log(3), rel=1e-5)
     assert trainer.result.evaluation["accuracy"] == pytest.approx((Y[120:] == 0).mean(), rel=1e-5)
+    with pytest.raises(InvalidArgument, match="only a job is recorded"):
+        trainer.fit((X, Y), 48, 1, execution="session", record="off")
 
 
 class Model(nnx.Module):

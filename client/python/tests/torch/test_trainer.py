@@ -277,6 +277,8 @@ def test_lists_of_numbers_are_arrays(daemon):
     ]:
         with pytest.raises(InvalidArgument, match=message):
             fit(trainer, data)
+    with pytest.raises(InvalidArgument, match="only a job is recorded"):
+        fit(trainer, (x, labels), execution="session", record="off")
 
 
 class Named(torch.utils.data.Dataset):
