@@ -39,6 +39,10 @@
 #include "server/object_store.h"
 #include "server/recordings/recording_store.h"
 #include "server/recordings/run_queries.h"
+#include "server/replay/answer_store.h"
+#include "server/replay/history_query.h"
+#include "server/replay/replay_manager.h"
+#include "server/replay/replay_planner.h"
 #include "server/services/access_service.h"
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
@@ -98,6 +102,11 @@ struct Coordinator::Parts {
   std::unique_ptr<RecordingStore> recordings;
   std::unique_ptr<JobRunner> jobs;
   std::unique_ptr<RunQueries> runs;
+  AttemptTools tools;  // of jobs and replays
+  std::unique_ptr<ReplayPlanner> replay_planner;
+  std::unique_ptr<AnswerStore> answers;
+  std::unique_ptr<ReplayManager> replays;
+  std::unique_ptr<HistoryQuery> history;
   std::unique_ptr<SessionManager> sessions;
   std::unique_ptr<TokenStore> tokens;  // null without an authority
   std::unique_ptr<AccessControl> access;
@@ -187,7 +196,6 @@ absl::Status Coordinator::Parts::Build() {
   const WorkerDialer dial = GrpcWorkerDialer(options.message_limit_bytes, options.tls);
   plans = std::make_unique<PlannerRequestHandler>(&operators, planner.get(), artifacts.get(),
                                                   workers.get(), store.get(), dial);
-  AttemptTools tools;
   tools.registry = &operators;
   tools.artifacts = artifacts.get();
   tools.planner = planner.get();
@@ -209,14 +217,6 @@ absl::Status Coordinator::Parts::Build() {
   runner.grow_if_left = options.grow_if_left;
   runner.record_bytes = options.record_bytes;
   runner.recordings_bytes = options.recordings_bytes;
-  jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
-  runs = std::make_unique<RunQueries>(
-      [this](absl::string_view run, RunVersions versions, const Caller& caller) {
-        return jobs->FindRuns(run, versions, caller);
-      },
-      recordings.get(), store.get());
-  SessionManagerOptions sessions_of;
-  sessions_of.registry = &operators;
   runner.disk = options.disk;
   if (runner.disk == nullptr && object_store == nullptr) {
     runner.disk = [folder = root] {
@@ -226,6 +226,19 @@ absl::Status Coordinator::Parts::Build() {
       return DiskRoom{static_cast<int64_t>(space.available), static_cast<int64_t>(space.capacity)};
     };
   }
+  jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
+  const auto find_runs = [this](absl::string_view run, RunVersions versions, const Caller& caller) {
+    return jobs->FindRuns(run, versions, caller);
+  };
+  runs = std::make_unique<RunQueries>(find_runs, recordings.get(), store.get());
+  replay_planner = std::make_unique<ReplayPlanner>(tools, store.get(), find_runs);
+  answers = std::make_unique<AnswerStore>(checkpoints);
+  replays = std::make_unique<ReplayManager>(
+      ReplayTools{&tools, replay_planner.get(), answers.get(), store.get(), clock}, store.get());
+  history = std::make_unique<HistoryQuery>(replay_planner.get(), recordings.get(), store.get(),
+                                           answers.get());
+  SessionManagerOptions sessions_of;
+  sessions_of.registry = &operators;
   sessions_of.artifacts = artifacts.get();
   sessions_of.planner = planner.get();
   sessions_of.files = files;
@@ -238,6 +251,7 @@ absl::Status Coordinator::Parts::Build() {
   if (absl::Status s = BuildAccess(); !s.ok()) return s;
   services.push_back(MakeTrainingService(interceptor.get(), jobs.get()));
   services.push_back(MakeRecordingsService(interceptor.get(), runs.get()));
+  services.push_back(MakeReplayService(interceptor.get(), replays.get(), history.get()));
   services.push_back(NewSessionService(interceptor.get(), sessions.get()));
   services.push_back(MakePlannerService(interceptor.get(), plans.get()));
   services.push_back(MakeOpsService(interceptor.get(), &operators));
@@ -373,6 +387,9 @@ void Coordinator::Parts::AddResources() {
   access->AddResources(
       ResourceKind::kSession, [this](const std::string& id) { return sessions->OwnerOf(id); },
       [](const std::string& id, const Caller&) { return SessionNotFound(id); });
+  access->AddResources(
+      ResourceKind::kReplay, [this](const std::string& id) { return replays->OwnerOf(id); },
+      [](const std::string& id, const Caller&) { return ReplayNotFound(id); });
   const NotFoundError not_found = [](const std::string& name, const Caller&) {
     return ArtifactNotFound(name);
   };
@@ -519,6 +536,7 @@ absl::Status Coordinator::Start() {
   }
   absl::Status status = parts.jobs->Start();
   if (!status.ok()) return status;
+  if (status = parts.replays->Start(); !status.ok()) return status;
   parts.sessions->Start();
   parts.leases = std::thread([&parts] { parts.LeaseLoop(); });
   parts.upkeep = std::thread([&parts] { parts.UpkeepLoop(); });
@@ -541,6 +559,7 @@ void Coordinator::Stop() {
   if (parts.artifact_objects != nullptr) parts.artifact_objects->EndDownloads();
   // First, while their workers can still reach the services.
   parts.sessions->Stop();
+  parts.replays->Stop();
   parts.jobs->Stop();
   // Not earlier: a job whose model was not stored for another reason would fail.
   if (parts.artifact_objects != nullptr) parts.artifact_objects->Stop();

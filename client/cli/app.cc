@@ -148,14 +148,14 @@ std::vector<FlagSpec> CommonFlags() {
 }
 
 std::vector<Command> AllCommands() {
-  return {UpCommand(),     DownCommand(),           StatusCommand(),    TrainCommand(),
-          PlanCommand(),   ExplainCommand(),        MachinesCommand(),  ProfileCommand(),
-          JobsCommand(),   RunsCommand(),           HistoryCommand(),   LogsCommand(),
-          ModelsCommand(), ServeCommand(),          UnserveCommand(),   GenerateCommand(),
-          ChatCommand(),   EmbedCommand(),          PredictCommand(),   EvaluateCommand(),
-          BenchCommand(),  VerifyLosslessCommand(), BoostTuneCommand(), BackupCommand(),
-          TokenCommand(),  LoginCommand(),          LogoutCommand(),    SlurmCommand(),
-          LaunchCommand(), VersionCommand()};
+  return {UpCommand(),       DownCommand(),    StatusCommand(),         TrainCommand(),
+          PlanCommand(),     ExplainCommand(), MachinesCommand(),       ProfileCommand(),
+          JobsCommand(),     RunsCommand(),    ReplayCommand(),         HistoryCommand(),
+          LogsCommand(),     ModelsCommand(),  ServeCommand(),          UnserveCommand(),
+          GenerateCommand(), ChatCommand(),    EmbedCommand(),          PredictCommand(),
+          EvaluateCommand(), BenchCommand(),   VerifyLosslessCommand(), BoostTuneCommand(),
+          BackupCommand(),   TokenCommand(),   LoginCommand(),          LogoutCommand(),
+          SlurmCommand(),    LaunchCommand(),  VersionCommand()};
 }
 
 Context::Context(const Environment& environment, ParsedFlags flags)

@@ -107,6 +107,7 @@ Command MachinesCommand();
 Command ProfileCommand();
 Command JobsCommand();
 Command RunsCommand();
+Command ReplayCommand();
 Command HistoryCommand();
 Command LogsCommand();
 Command ModelsCommand();

@@ -115,6 +115,19 @@ class Client {
                             const std::function<absl::Status(const v1::HistoryRow&)>& row,
                             Canceller* canceller = nullptr);
 
+  // Replays of recorded runs. An empty key as for Submit.
+  absl::StatusOr<v1::ReplayEstimate> EstimateReplay(const v1::ReplaySpec& spec);
+  absl::StatusOr<v1::ReplayInfo> StartReplay(const v1::ReplaySpec& spec,
+                                             const std::string& key = "");
+  // Calls `event` with the replay, again after each change, and with its answers, each once, until
+  // it is over or `event` returns false. A lost connection is made again.
+  absl::Status WatchReplay(const std::string& replay_id, bool with_rows,
+                           const std::function<bool(const v1::ReplayEvent&)>& event,
+                           Canceller* canceller = nullptr);
+  absl::StatusOr<v1::ReplayInfo> CancelReplay(const std::string& replay_id);
+  // The newest first; with an empty run, of all.
+  absl::StatusOr<std::vector<v1::ReplayInfo>> ListReplays(const std::string& run);
+
   // Boost-tuning of SSMs. An empty key as for Submit.
   absl::StatusOr<v1::DistillationJob> SubmitDistillation(const v1::DistillationSpec& spec,
                                                          const std::string& key = "");

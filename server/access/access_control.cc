@@ -25,6 +25,8 @@ const char* NameOf(ResourceKind kind) {
       return "served model";
     case ResourceKind::kSession:
       return "session";
+    case ResourceKind::kReplay:
+      return "replay";
     case ResourceKind::kWorker:
       return "worker";
   }

@@ -68,6 +68,13 @@ std::vector<AccessRule> MakeRules() {
       {"Recordings/Get", kTrain, {}},
       {"Recordings/Diff", kTrain, {}},
 
+      {"Replay/Estimate", kTrain, {Read("spec.evaluate.uri", "artifact:")}},
+      {"Replay/Start", kTrain, {Read("spec.evaluate.uri", "artifact:")}},
+      {"Replay/Watch", kTrain, {{"replay_id", ResourceKind::kReplay, ResourceUse::kRead}}},
+      {"Replay/Cancel", kTrain, {{"replay_id", ResourceKind::kReplay, ResourceUse::kChange}}},
+      {"Replay/List", kTrain, {}},
+      {"Replay/Query", kTrain, {}},
+
       {"Sessions/Open", kTrain, OfSpec()},
       // The session stands in the stream's first message, which the service hands in.
       {"Sessions/Run", kTrain, ChangeSession()},

@@ -10,7 +10,15 @@
 
 namespace espalier {
 
-enum class ResourceKind { kJob, kArtifact, kDistillation, kServedModel, kSession, kWorker };
+enum class ResourceKind {
+  kJob,
+  kArtifact,
+  kDistillation,
+  kServedModel,
+  kSession,
+  kReplay,
+  kWorker
+};
 
 enum class ResourceUse {
   kRead,    // of its owner's, or of nobody's

@@ -136,25 +136,6 @@ class Differences {
   v1::DiffRunsReply& reply_;
 };
 
-// What decides the bits of a plan's steps.
-std::string DescribePlan(const v1::Plan& plan) {
-  v1::Plan placed = plan;
-  placed.clear_prediction();
-  placed.clear_alternatives();
-  placed.clear_search();
-  placed.clear_memory_plans();
-  placed.clear_parallel_operators();
-  placed.clear_machine();
-  for (v1::OperatorPlan& node : *placed.mutable_operators()) node.clear_predicted_seconds();
-  placed.clear_devices();
-  // Text, as maps have no order in the wire format.
-  std::string text;
-  TextFormat::PrintToString(placed, &text);
-  return absl::StrCat(plan.operators_size(), " operators on ", plan.devices_size(),
-                      plan.devices_size() == 1 ? " device" : " devices", ", ",
-                      Sha256Hex(text).substr(0, 12));
-}
-
 template <typename Get>
 std::string OfRanks(const v1::RecordedAttempt& attempt, const Get& get) {
   std::vector<std::string> values;
@@ -226,6 +207,24 @@ v1::TrainingSpec WithoutModel(const v1::Recording& recording) {
 }
 
 }  // namespace
+
+std::string DescribePlan(const v1::Plan& plan) {
+  v1::Plan placed = plan;
+  placed.clear_prediction();
+  placed.clear_alternatives();
+  placed.clear_search();
+  placed.clear_memory_plans();
+  placed.clear_parallel_operators();
+  placed.clear_machine();
+  for (v1::OperatorPlan& node : *placed.mutable_operators()) node.clear_predicted_seconds();
+  placed.clear_devices();
+  // Text, as maps have no order in the wire format.
+  std::string text;
+  TextFormat::PrintToString(placed, &text);
+  return absl::StrCat(plan.operators_size(), " operators on ", plan.devices_size(),
+                      plan.devices_size() == 1 ? " device" : " devices", ", ",
+                      Sha256Hex(text).substr(0, 12));
+}
 
 v1::DiffRunsReply DiffRuns(const ComparedRun& a, const ComparedRun& b) {
   v1::DiffRunsReply reply;

@@ -1,12 +1,16 @@
 // How two runs differ: what they were asked to do, what they did it with, and their losses. Pure.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "espalier/v1/recording.pb.h"
 #include "server/recordings/recorded_losses.h"
 
 namespace espalier {
+
+// Equal for plans whose steps have the same bits: a number of operators and devices, and a hash.
+std::string DescribePlan(const v1::Plan& plan);
 
 struct ComparedRun {
   const v1::Recording& recording;  // without checkpoints

@@ -124,8 +124,11 @@ absl::StatusOr<v1::Recording> RecordingStore::Load(const std::string& job_id) co
   return recording;
 }
 
+std::string AnswersFolder(const std::string& job_id) { return absl::StrCat("replays/", job_id); }
+
 absl::Status RecordingStore::RemoveFacts(const std::string& job_id, int32_t attempts) {
-  absl::Status status = jobs_->DeleteBlob(DigestsBlob(job_id));
+  absl::Status status = checkpoints_->Delete(AnswersFolder(job_id));
+  if (status.ok()) status = jobs_->DeleteBlob(DigestsBlob(job_id));
   for (int32_t attempt = 1; attempt <= attempts && status.ok(); ++attempt) {
     status = jobs_->DeleteBlob(AttemptBlob(job_id, attempt));
   }

@@ -30,6 +30,9 @@ std::vector<v1::RecordedAttempt> AttemptsOfSteps(std::vector<v1::RecordedAttempt
 bool BelongsToRecording(int32_t attempt, int64_t steps_done,
                         const std::vector<v1::RecordedAttempt>& attempts, int64_t checkpoint_step);
 
+// Where the checkpoint store has the answers to replays of a job (server/replay/answer_store.h).
+std::string AnswersFolder(const std::string& job_id);
+
 // Thread-safe.
 class RecordingStore {
  public:
@@ -49,7 +52,8 @@ class RecordingStore {
   // The same without its checkpoints: reads the job store only.
   absl::StatusOr<v1::Recording> LoadFacts(const std::string& job_id) const;
 
-  // Removes what the job store has of a deleted job of so many attempts.
+  // Removes what the job store has of a deleted job of so many attempts, and answers to its
+  // replays.
   absl::Status RemoveFacts(const std::string& job_id, int32_t attempts);
 
  private:

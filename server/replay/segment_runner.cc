@@ -78,7 +78,7 @@ absl::Status SegmentRunner::Run(std::optional<int64_t> hash_step) {
   const PreparedJob& prepared = task_.program->prepared();
   absl::StatusOr<std::unique_ptr<ReplayRanks>> ranks =
       ReplayRanks::Create(tools_, task_.name, task_.members);
-  if (!ranks.ok()) return ranks.status();
+  if (!ranks.ok()) return absl::AbortedError(ranks.status().message());
   {
     absl::MutexLock lock(&mutex_);
     if (cancelled_) return absl::CancelledError("the replay was cancelled");

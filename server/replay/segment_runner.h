@@ -48,7 +48,7 @@ class SegmentRunner {
   // `tools` and `observer` must outlive it.
   SegmentRunner(const AttemptTools& tools, SegmentTask task, SegmentObserver* observer);
 
-  // Blocks. FailedPrecondition if a worker is no longer idle; errors of ReplayRanks and of the
+  // Blocks. Aborted if a worker is no longer idle; errors of ReplayRanks and of the
   // observer. With `hash_step`, also hashes that step, which then has no answers. Once.
   absl::Status Run(std::optional<int64_t> hash_step = std::nullopt);
   // Ends Run with Cancelled. Thread-safe; does not block.

@@ -19,11 +19,13 @@ class Service;
 namespace espalier {
 
 class CallInterceptor;
+class HistoryQuery;
 class JobRunner;
 class JobStore;
 class OpRegistry;
 class PlannerRequestHandler;
 class Rendezvous;
+class ReplayManager;
 class RunQueries;
 class WorkerRegistry;
 struct QuantizeTools;
@@ -32,6 +34,9 @@ struct QuantizeTools;
 std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* interceptor, JobRunner* jobs);
 std::unique_ptr<grpc::Service> MakeRecordingsService(CallInterceptor* interceptor,
                                                      RunQueries* runs);
+std::unique_ptr<grpc::Service> MakeReplayService(CallInterceptor* interceptor,
+                                                 ReplayManager* replays,
+                                                 const HistoryQuery* history);
 std::unique_ptr<grpc::Service> MakePlannerService(CallInterceptor* interceptor,
                                                   PlannerRequestHandler* plans);
 std::unique_ptr<grpc::Service> MakeOpsService(CallInterceptor* interceptor,

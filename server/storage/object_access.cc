@@ -15,6 +15,16 @@ bool IsOfJob(const v1::StorageCaller& caller, const std::string& name) {
   return absl::StartsWith(name, absl::StrCat(kCheckpointsFolder, "/", caller.job_id(), "/"));
 }
 
+// A replay's segment, "<job>@<replay>.<number>", reads what its job has written. See
+// ReplayAttemptName.
+bool IsOfReplayedJob(const v1::StorageCaller& caller, const std::string& name) {
+  const size_t at = caller.job_id().find('@');
+  if (at == std::string::npos || at == 0) return false;
+  if (absl::StrContains(caller.job_id(), '/')) return false;
+  return absl::StartsWith(
+      name, absl::StrCat(kCheckpointsFolder, "/", caller.job_id().substr(0, at), "/"));
+}
+
 absl::Status Denied(const v1::StorageCaller& caller, const std::string& name) {
   return absl::PermissionDeniedError(
       absl::StrCat("'", absl::CHexEscape(name.substr(0, 300)), "' is not of job '",
@@ -41,7 +51,8 @@ absl::Status ObjectAccess::CheckRead(const v1::StorageCaller& caller,
   absl::Status status = CheckObjectName(name);
   const bool artifact = absl::StartsWith(name, absl::StrCat(kArtifactsFolder, "/"));
   // The job's own folder may be listed.
-  if (status.ok() && !artifact && !IsOfJob(caller, absl::StrCat(name, "/"))) {
+  const std::string folder = absl::StrCat(name, "/");
+  if (status.ok() && !artifact && !IsOfJob(caller, folder) && !IsOfReplayedJob(caller, folder)) {
     status = Denied(caller, name);
   }
   return status.ok() ? CheckCaller(caller) : status;

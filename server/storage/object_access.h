@@ -22,7 +22,8 @@ class ObjectAccess {
   absl::Status CheckCaller(const v1::StorageCaller& caller) const;
   // PermissionDenied unless the name is beneath the folder of the caller's job.
   absl::Status CheckWrite(const v1::StorageCaller& caller, const std::string& name) const;
-  // PermissionDenied unless it is, or beneath the artifacts. `name` may be a folder.
+  // PermissionDenied unless it is, or beneath the folder of the job that the caller replays, or
+  // beneath the artifacts. `name` may be a folder.
   absl::Status CheckRead(const v1::StorageCaller& caller, const std::string& name) const;
 
  private:

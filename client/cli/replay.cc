@@ -1,0 +1,205 @@
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/cli/command.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/proto_json.h"
+#include "client/cli/replay_view.h"
+#include "client/cli/step_range_flag.h"
+#include "client/cli/time_text.h"
+#include "client/terminal/table.h"
+#include "client/terminal/text.h"
+
+namespace espalier {
+namespace {
+
+absl::StatusOr<v1::ReplaySpec> SpecOf(const Context& context, const std::string& run) {
+  const ParsedFlags& flags = context.flags();
+  v1::ReplaySpec spec;
+  spec.set_run(run);
+  for (const std::string& probe : flags.Values("log")) spec.add_log(probe);
+  if (flags.Has("steps")) {
+    const absl::StatusOr<StepRange> range = StepRangeFlag("steps", flags.Text("steps"));
+    if (!range.ok()) return range.status();
+    spec.set_first_step(range->first);
+    spec.set_end_step(range->end);
+  }
+  spec.set_every(flags.Int("every", 0));
+  if (flags.Has("segment")) {
+    const std::vector<std::string> parts = absl::StrSplit(flags.Text("segment"), '/');
+    int32_t part = 0, of = 0;
+    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &part) || !absl::SimpleAtoi(parts[1], &of)) {
+      return UsageError(absl::StrCat("--segment is \"", Printable(flags.Text("segment")),
+                                     "\"; accepted: K/N, part K of N, from 1 on"));
+    }
+    spec.set_segment(part);
+    spec.set_segments(of);
+  }
+  spec.set_max_workers(static_cast<int32_t>(flags.Int("workers", 0)));
+  spec.set_any_plan(flags.Has("any-plan"));
+  return spec;
+}
+
+absl::Status WatchOne(Context& context, Client* client, const std::string& id) {
+  Canceller canceller;
+  const InterruptWatch watch([&] { canceller.Cancel(); });
+  ReplayView view(&context);
+  const absl::Status status = client->WatchReplay(
+      id, /*with_rows=*/true, [&](const v1::ReplayEvent& event) { return view.OnEvent(event); },
+      &canceller);
+  if (watch.interrupted()) {
+    return InterruptedError(absl::StrCat(id, " goes on without this command; espalier replay watch ",
+                                         id, " shows it, espalier replay cancel ", id, " ends it"));
+  }
+  return status.ok() ? view.Finish() : status;
+}
+
+absl::Status StartOne(Context& context, Client* client, const std::string& run) {
+  const absl::StatusOr<v1::ReplaySpec> spec = SpecOf(context, run);
+  if (!spec.ok()) return spec.status();
+  const bool only_estimate = context.flags().Has("estimate");
+  if (only_estimate || !context.json()) {
+    const absl::StatusOr<v1::ReplayEstimate> estimate = client->EstimateReplay(*spec);
+    if (!estimate.ok()) return estimate.status();
+    if (context.json()) {
+      context.Document(ToJson(*estimate));
+    } else {
+      context.out() << RenderEstimate(*estimate, context.terminal()) << std::flush;
+    }
+    if (only_estimate) return absl::OkStatus();
+  }
+  const absl::StatusOr<v1::ReplayInfo> replay = client->StartReplay(*spec);
+  if (!replay.ok()) return replay.status();
+  if (context.flags().Has("detach")) {
+    if (context.json()) {
+      context.Document(ToJson(*replay));
+    } else {
+      context.out() << "started " << replay->id() << "; espalier replay watch " << replay->id()
+                    << " shows it\n"
+                    << std::flush;
+    }
+    return absl::OkStatus();
+  }
+  return WatchOne(context, client, replay->id());
+}
+
+absl::Status ListAll(Context& context, Client* client, const std::string& run) {
+  const auto replays = client->ListReplays(run);
+  if (!replays.ok()) return replays.status();
+  if (context.json()) {
+    nlohmann::ordered_json json;
+    json["replays"] = nlohmann::ordered_json::array();
+    for (const v1::ReplayInfo& replay : *replays) json["replays"].push_back(ToJson(replay));
+    context.Document(json);
+    return absl::OkStatus();
+  }
+  Table table({{"replay"},
+               {"run", Align::kLeft, true},
+               {"state"},
+               {"steps", Align::kRight},
+               {"answers", Align::kRight},
+               {absl::StrCat("started, ", LocalZone(absl::ToUnixMillis(absl::Now())))},
+               {.title = "owner", .optional = true}});
+  for (const v1::ReplayInfo& replay : *replays) {
+    int64_t done = 0, total = 0;
+    for (const v1::ReplaySegment& segment : replay.segments()) {
+      const int64_t steps = segment.end_step() - segment.checkpoint_step();
+      done += segment.state() == v1::REPLAY_SUCCEEDED ? steps : segment.steps_done();
+      total += steps;
+    }
+    table.Row({Printable(replay.id()), Printable(replay.spec().run()),
+               ReplayStateName(replay.state()), absl::StrCat(done, "/", total),
+               absl::StrCat(replay.rows()), LocalTime(replay.created_unix_ms()),
+               Printable(replay.owner())});
+  }
+  context.out() << (table.empty() ? "no replays yet\n" : table.Render(context.terminal()))
+                << std::flush;
+  return absl::OkStatus();
+}
+
+absl::Status CancelOne(Context& context, Client* client, const std::string& id) {
+  const absl::StatusOr<v1::ReplayInfo> replay = client->CancelReplay(id);
+  if (!replay.ok()) return replay.status();
+  if (context.json()) {
+    context.Document(ToJson(*replay));
+  } else {
+    context.out() << Printable(replay->id()) << " is " << ReplayStateName(replay->state()) << "\n"
+                  << std::flush;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunReplay(Context& context) {
+  const std::vector<std::string>& arguments = context.flags().positional();
+  const std::string verb = arguments.empty() ? "" : arguments[0];
+  const bool of_one = verb == "watch" || verb == "cancel";
+  absl::Status status = absl::OkStatus();
+  if (of_one) {
+    status = CheckArguments(context, 2, 2, absl::StrCat(verb, " and a replay's id"));
+  } else if (verb == "list") {
+    status = CheckArguments(context, 1, 2, "list and a run");
+  } else {
+    status = CheckArguments(context, 1, 1, "a run, as NAME@VERSION, NAME, or a job's id");
+  }
+  if (!status.ok()) return status;
+  if (of_one || verb == "list") {
+    for (const FlagSpec& flag : ReplayCommand().flags) {
+      if (!context.flags().Has(flag.name)) continue;
+      return UsageError(absl::StrCat("--", flag.name, " is for a new replay, not for ", verb));
+    }
+  }
+  auto client = context.client();
+  if (!client.ok()) return client.status();
+  if (verb == "list") return ListAll(context, *client, arguments.size() > 1 ? arguments[1] : "");
+  if (verb == "watch") return WatchOne(context, *client, arguments[1]);
+  if (verb == "cancel") return CancelOne(context, *client, arguments[1]);
+  return StartOne(context, *client, verb);
+}
+
+}  // namespace
+
+Command ReplayCommand() {
+  Command c;
+  c.name = "replay";
+  c.summary = "train steps of recorded runs again, and log what nobody logged then";
+  c.usage = "replay RUN --log=PROBE [flags] | list [RUN] | watch REPLAY | cancel REPLAY";
+  c.description =
+      "RUN is NAME@VERSION, NAME, which is its newest version, or a job's id; * in NAME stands for "
+      "any characters, and NAME@* is all versions.\n"
+      "PROBE is a value, or REDUCTION(value, ...). Values: relu_1 (computed), param(w), grad(w), "
+      "update(w), state(w, adam_m), batch(x); * in a name stands for any characters. Reductions: "
+      "norm, mean, std, min, max, count_nan, histogram(v, 64), quantiles(v, 0.1, 0.9), sample(v, "
+      "10), top_k(v, 10), confusion(logits, labels); without one, the whole tensor.\n"
+      "Steps are trained again from the nearest checkpoint on workers that are idle. Every loss is "
+      "compared with the recorded one, to the bit where plan, program and machine are the same; "
+      "the first that differs ends the replay. Without --log, that is all it does.";
+  c.flags = {{.name = "log",
+              .type = FlagType::kText,
+              .value = "PROBE",
+              .doc = "what to log; repeatable",
+              .repeated = true},
+             {"steps", FlagType::kText, "A:B", "steps from A on, below B; also A:, :B and A (all)"},
+             {"every", FlagType::kInt, "N", "only every N-th of these (1)", 0, 1, 1e12},
+             {"segment", FlagType::kText, "K/N", "only part K of N of these, from 1 on"},
+             {"workers", FlagType::kInt, "N", "at most so many at once (all idle ones)", 0, 1, 1e6},
+             {"any-plan", FlagType::kSwitch, "",
+              "if workers like the recorded ones are not idle, use others, by a plan of their own; "
+              "losses are then compared within a tolerance"},
+             {"estimate", FlagType::kSwitch, "", "only say what it would take"},
+             {"detach", FlagType::kSwitch, "", "start it, and do not wait"}};
+  c.examples = {
+      {"norms of gradients that nobody logged",
+       "espalier replay lm --log='norm(grad(layers.*.q_proj.weight))' --steps=400:500"},
+      {"a histogram of activations, every 10th step",
+       "espalier replay digits@3 --log='histogram(relu_1, 64)' --every=10"},
+      {"check that a run repeats", "espalier replay lm@3"},
+      {"say what it would take", "espalier replay 'lm*' --log='norm(grad(*))' --estimate"}};
+  c.run = RunReplay;
+  return c;
+}
+
+}  // namespace espalier

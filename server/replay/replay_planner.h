@@ -1,0 +1,87 @@
+// What a replay has to do: which runs, which steps, from which checkpoints, and what that takes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/net/caller.h"
+#include "espalier/v1/recording.pb.h"
+#include "espalier/v1/replay.pb.h"
+#include "server/jobs/attempt.h"
+#include "server/recordings/recording_store.h"
+#include "server/recordings/run_names.h"
+#include "server/replay/replay_program.h"
+#include "server/replay/segments.h"
+#include "server/store/job_store.h"
+
+namespace espalier {
+
+// A run that is replayed.
+struct ReplayedRun {
+  std::string job_id;
+  v1::Recording recording;  // with attempts and checkpoints
+  v1::TrainingSpec spec;    // with its graph
+  LoggedSteps logged;
+  // By attempt of the recording, of those whose steps are trained; else null.
+  std::vector<std::shared_ptr<const ReplayProgram>> programs;
+
+  // "NAME@3"
+  std::string name() const;
+  // Of the recording's attempts, the one that trained this step. REQUIRES: there is one.
+  size_t AttemptAt(int64_t step) const;
+  // Steps done at each checkpoint, ascending.
+  std::vector<int64_t> checkpoints() const;
+  // Folder within the job's folder of the checkpoint store; empty: there is no such checkpoint.
+  std::string FolderOf(int64_t checkpoint) const;
+};
+
+struct PlannedReplay {
+  std::vector<ReplayedRun> runs;
+  v1::ReplayEstimate estimate;
+};
+
+// Thread-safe.
+class ReplayPlanner {
+ public:
+  using FindRuns = std::function<absl::StatusOr<std::vector<RunName>>(
+      absl::string_view run, RunVersions versions, const Caller& caller)>;
+
+  // `tools` and `jobs` must outlive it.
+  ReplayPlanner(const AttemptTools& tools, const JobStore* jobs, FindRuns find)
+      : tools_(tools), jobs_(*jobs), find_(std::move(find)) {}
+
+  // The jobs that `run` names. Errors as for RunNames::Find.
+  absl::StatusOr<std::vector<std::string>> Find(const std::string& run, const Caller& caller) const;
+
+  // Errors as of the Replay service's Estimate.
+  absl::StatusOr<PlannedReplay> Plan(const v1::ReplaySpec& spec,
+                                     const std::vector<std::string>& job_ids) const;
+
+  // Adds the programs of segments that begin at these checkpoints, where the run lacks them.
+  absl::Status AddPrograms(const v1::ReplaySpec& spec, const std::vector<int64_t>& checkpoints,
+                           ReplayedRun* run) const;
+
+  // Programs by a plan that is made for these devices, whatever the recording's is. Measures
+  // nothing. Errors as of ReplayProgram::Make and CalibratedPlanner::Make.
+  absl::StatusOr<std::shared_ptr<const ReplayProgram>> PlanFor(
+      const ReplayedRun& run, const std::vector<std::string>& log,
+      const std::vector<v1::Device>& devices) const;
+
+ private:
+  absl::StatusOr<ReplayedRun> LoadRun(const v1::ReplaySpec& spec, const std::string& job_id) const;
+  // Workers that may work at once.
+  int MostWorkers(const v1::ReplaySpec& spec) const;
+
+  const AttemptTools& tools_;
+  const JobStore& jobs_;
+  const FindRuns find_;
+};
+
+}  // namespace espalier
