@@ -38,7 +38,8 @@ class Buffer {
 };
 
 absl::StatusOr<std::vector<std::string>> Evaluate(const std::string& op, const NodeTypes& types,
-                                                  const std::vector<const std::string*>& inputs) {
+                                                  const std::vector<const std::string*>& inputs,
+                                                  bool training) {
   KernelSpec spec{op, types.attributes, {}, {}, false};
   std::vector<Buffer> buffers;
   std::vector<TensorView> in, out;
@@ -68,7 +69,7 @@ absl::StatusOr<std::vector<std::string>> Evaluate(const std::string& op, const N
   args.inputs = in;
   args.outputs = out;
   args.workspace = workspace.data();
-  args.training = false;
+  args.training = training;
   if (KernelStatus status = kernel->Run(args); !status.ok()) {
     return absl::InvalidArgumentError(status.error);
   }
@@ -81,6 +82,11 @@ absl::StatusOr<std::vector<std::string>> Evaluate(const std::string& op, const N
 
 }  // namespace
 
-Evaluator CpuEvaluator() { return Evaluate; }
+Evaluator CpuEvaluator(bool training) {
+  return [training](const std::string& op, const NodeTypes& types,
+                    const std::vector<const std::string*>& inputs) {
+    return Evaluate(op, types, inputs, training);
+  };
+}
 
 }  // namespace espalier

@@ -1,10 +1,11 @@
-// Folds constants with the CPU kernels.
+// Evaluates single operators with the CPU kernels: folds constants, unless `training`.
 #pragma once
 
 #include "ops/onnx/import.h"
 
 namespace espalier {
 
-Evaluator CpuEvaluator();
+// `training`: as in a training step, which matters to batch norm.
+Evaluator CpuEvaluator(bool training = false);
 
 }  // namespace espalier
