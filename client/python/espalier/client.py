@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from espalier import errors, transfer
 from espalier.counts import unix_ms_of
 from espalier.generation import GenerationMethods
+from espalier.history import HistoryMethods
 from espalier.job import AsyncJob, Job, download, download_weights
 from espalier.listing import ArtifactInfo, JobInfo, Listing, ServedInfo, page_requests, states_of
 from espalier.notes import warn
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 J = TypeVar("J")
 
 
-class ClientMethods(GenerationMethods, PredictionMethods, Generic[J]):
+class ClientMethods(GenerationMethods, HistoryMethods, PredictionMethods, Generic[J]):
     """What Client and AsyncClient have in common; `J` is their class of jobs."""
 
     _connection: Any

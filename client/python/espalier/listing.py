@@ -69,6 +69,7 @@ class Info:
     head: ClassVar[tuple[str, ...]] = ()  # of the table; columns that are empty in every row are left out
     fields: ClassVar[tuple[str, ...]] = ()  # of the DataFrame
     none: ClassVar[str] = ""  # in place of an empty table
+    most_rows: ClassVar[int] = 0  # of the table, which leaves out those in the middle; 0: all
 
     def __init__(self, record: Any):
         self.record = record
@@ -111,13 +112,23 @@ class Listing(list[Entry]):
     def __getitem__(self, index: slice) -> Listing[Entry]: ...
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
-        return Listing(self._kind, found) if isinstance(index, slice) else found
+        return self._of(found) if isinstance(index, slice) else found
 
     def __reduce__(self) -> Any:
-        return (Listing, (self._kind, list(self)))
+        return (type(self._of([])), (self._kind, list(self)))
+
+    def _of(self, entries: list[Entry]) -> Listing[Entry]:
+        """A part of the list."""
+        return Listing(self._kind, entries)
 
     def _rows(self) -> tuple[list[str], list[list[str]]]:
-        rows = [[_plain(cell) for cell in entry.cells()] for entry in self]
+        shown, most = list(self), self._kind.most_rows
+        gap = most // 2 if 0 < most < len(shown) else None
+        if gap is not None:
+            shown = [*shown[:gap], *shown[gap - most :]]
+        rows = [[_plain(cell) for cell in entry.cells()] for entry in shown]
+        if gap is not None:
+            rows.insert(gap, [f"... {len(self) - most} more", *[""] * (len(self._kind.head) - 1)])
         used = [i for i in range(len(self._kind.head)) if any(row[i] for row in rows)]
         return [self._kind.head[i] for i in used], [[row[i] for i in used] for row in rows]
 

@@ -47,6 +47,7 @@ _MODULES = {
     "Distillation": "distillation_pb2",
     "Sessions": "session_pb2",
     "Recordings": "recording_pb2",
+    "Replay": "replay_pb2",
     "Ops": "ops_pb2",
     "GRPCInferenceService": "open_inference_pb2",
 }

@@ -20,7 +20,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from espalier.errors import EspalierError, FailedPrecondition, InvalidArgument
 from espalier.flor import command_line, recording, replaying, store, table
@@ -28,6 +28,9 @@ from espalier.flor.command_line import Flags
 from espalier.flor.replaying import ReplayDiffers
 from espalier.flor.runtime import Runtime
 from espalier.flor.table import Row
+
+if TYPE_CHECKING:
+    from espalier.client import Client
 
 T = TypeVar("T")
 _NOTHING: Any = object()
@@ -150,16 +153,32 @@ def _experiment(given: str | None) -> str:
     return command_line.check_name(name)
 
 
-def rows(*names: str, experiment: str | None = None, versions: Sequence[int] = ()) -> list[Row]:
-    """The logged values of these names (none: of all), recorded and replayed."""
+def rows(
+    *names: str, experiment: str | None = None, versions: Sequence[int] = (), client: Client | None = None
+) -> list[Row]:
+    """The logged values of these names (none: of all), recorded and replayed.
+
+    client: the values are those of a coordinator's jobs of this name, whose loop is `step`; a name has its reduction,
+    as "norm(grad(dense/kernel))".
+    """
+    if client is not None:
+        from espalier.flor import coordinator
+
+        if not experiment:
+            raise InvalidArgument("which experiment? Give experiment=NAME, the name of the coordinator's jobs")
+        return coordinator.rows(client, experiment, names, versions)
     _runtime.flush()
     return table.rows(_experiment(experiment), names, versions)
 
 
-def dataframe(*names: str, experiment: str | None = None, versions: Sequence[int] = ()) -> Any:
-    """A table of pandas: a row for each version and place, a column for each name, `source` and `differs`."""
-    _runtime.flush()
-    return table.dataframe(_experiment(experiment), names, versions)
+def dataframe(
+    *names: str, experiment: str | None = None, versions: Sequence[int] = (), client: Client | None = None
+) -> Any:
+    """A table of pandas: a row for each version and place, a column for each name, `source` and `differs`.
+
+    client: as for `rows`.
+    """
+    return table.dataframe(rows(*names, experiment=experiment, versions=versions, client=client), names)
 
 
 def flush() -> None:

@@ -122,8 +122,11 @@ def _tabulate(every: Sequence[Row]) -> tuple[list[str], list[dict[str, Any]]]:
     return loops, made
 
 
-def dataframe(experiment: str, names: Sequence[str], versions: Sequence[int] = ()) -> Any:
-    """A DataFrame of pandas. ModuleNotFoundError without pandas, naming the extra that has it."""
+def dataframe(every: Sequence[Row], names: Sequence[str] = ()) -> Any:
+    """Rows as a DataFrame of pandas, with the columns of these names, or of all.
+
+    ModuleNotFoundError without pandas, naming the extra that has it.
+    """
     try:
         import pandas
     except ModuleNotFoundError:
@@ -131,7 +134,6 @@ def dataframe(experiment: str, names: Sequence[str], versions: Sequence[int] = (
             "flor.dataframe needs the package pandas: pip install 'espalier[pandas]'; flor.rows needs nothing",
             name="pandas",
         ) from None
-    every = rows(experiment, names, versions)
     loops, lines = _tabulate(every)
     reserved = {"version", *loops, "ordinal", "source", "differs"}
     logged = list(dict.fromkeys(names or (row.name for row in every)))
