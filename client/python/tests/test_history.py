@@ -132,6 +132,7 @@ def test_flor_reads_runs_of_the_coordinator(server, client):
     server.rows.append(made.replayed(1, 3, "loss", "", 4 / 4 / 3))
     server.rows.append(made.replayed(1, 4, "loss", "", 77.0))
     rows = flor.rows("loss", experiment="lm", client=client)
+    assert [row.source for row in rows if row.version == 1 and row.at == (("step", 3),)] == ["forward"]
     assert [(row.at, row.value) for row in rows if row.differs] == [((("step", 4),), 77.0)]
     with pytest.raises(errors.NotFound, match="no value los; logged are loss, "):
         flor.rows("los", experiment="lm", client=client)

@@ -23,7 +23,8 @@ def _read(client: Client, experiment: str, names: Sequence[str], versions: Seque
 def rows(client: Client, experiment: str, names: Sequence[str] = (), versions: Sequence[int] = ()) -> list[Row]:
     """The values of these names (none: of all); a name has its reduction: "norm(grad(w))".
 
-    The loop is `step`. NotFound for names that nothing has.
+    The loop is `step`. Of a value that a replay has found again, there is only the record. NotFound for names that
+    nothing has.
     """
     every = [row for row in _read(client, experiment, names, versions) if not names or row.label in names]
     found = {row.label for row in every}
@@ -35,10 +36,12 @@ def rows(client: Client, experiment: str, names: Sequence[str] = (), versions: S
     rows: dict[tuple[int, str, int, str], Row] = {}  # of several replays the last one counts
     for row in every:
         place = (row.version, row.label, row.step)
-        differs = row.source == "replay" and place in recorded and not _same(recorded[place], row.value)
+        again = row.source == "replay" and place in recorded
+        if again and _same(recorded[place], row.value):
+            continue
         at = (("step", row.step),)
         rows[row.version, row.label, row.step, row.source] = Row(
-            row.experiment, row.version, at, 0, row.label, row.value, row.source, differs
+            row.experiment, row.version, at, 0, row.label, row.value, row.source, again
         )
     return list(rows.values())
 
