@@ -58,7 +58,8 @@ fail() {
 test_environments() {
   local environment
   for environment in conformance/onnx conformance/tokenizer e2e/client s3/s3 kubernetes/kubernetes ../tools/docs/site ../client/python/tests/lint \
-    ../client/python/tests/python ../client/python/tests/keras/keras ../client/python/tests/jax/jax ../client/python/tests/torch/torch; do
+    ../client/python/tests/python ../client/python/tests/keras/keras ../client/python/tests/jax/jax ../client/python/tests/torch/torch \
+    ../client/python/tests/exports/exports; do
     /usr/bin/python3 "$(dirname "$0")/../tests/${environment}_environment.py" ||
       fail "the virtual environment of the ${environment#*/} tests could not be made" \
         "check that PyPI can be reached from here (proxy?), then run this again"

@@ -23,13 +23,13 @@ constexpr int kConnectSeconds = 5;  // also the timeout of each send
 class PlainConnection : public GatewayConnection {
  public:
   PlainConnection(const Gateway& gateway, Socket socket)
-      : authority_(gateway.authority), socket_(std::move(socket)) {}
+      : gateway_(gateway), socket_(std::move(socket)) {}
 
   absl::Status Send(absl::string_view bytes) override {
     while (!bytes.empty()) {
       const ssize_t n = send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return Unreachable(authority_, strerror(errno));
+      if (n <= 0) return Unreachable(gateway_, strerror(errno));
       bytes.remove_prefix(static_cast<size_t>(n));
     }
     return absl::OkStatus();
@@ -41,21 +41,26 @@ class PlainConnection : public GatewayConnection {
       n = recv(socket_.fd(), block, size, 0);
     } while (n < 0 && errno == EINTR);
     const int error = errno;
+    if (n < 0 && (error == EAGAIN || error == EWOULDBLOCK)) {
+      return Unreachable(gateway_,
+                         absl::StrCat("nothing came within ", gateway_.answer_seconds, " s"));
+    }
     // A TLS server answers plain text with an alert record (RFC 8446, 5.1) or closes.
     constexpr char kAlert = 21;
     if (!answered_ && (n <= 0 || block[0] == kAlert)) {
       const std::string why = n < 0 ? strerror(error) : n == 0 ? "it hung up" : "it speaks TLS";
-      return absl::UnavailableError(absl::StrCat(
-          "the gateway at ", authority_, " gave no answer (", why,
-          "). If it speaks TLS: --http-address=https://", authority_, " or --ca-file=FILE"));
+      return absl::UnavailableError(
+          absl::StrCat("the ", gateway_.words.what, " at ", gateway_.authority, " gave no answer (",
+                       why, "). If it speaks TLS: ", gateway_.words.flag, "=https://",
+                       gateway_.authority, " or ", gateway_.words.trust));
     }
     answered_ = true;
-    if (n < 0) return Unreachable(authority_, strerror(error));
+    if (n < 0) return Unreachable(gateway_, strerror(error));
     return static_cast<size_t>(n);
   }
 
  private:
-  const std::string authority_;
+  const Gateway gateway_;
   Socket socket_;
   bool answered_ = false;
 };
@@ -66,7 +71,7 @@ absl::StatusOr<Socket> Connect(const Gateway& gateway) {
   addrinfo* found = nullptr;
   if (const int error = getaddrinfo(gateway.host.c_str(), gateway.port.c_str(), &hints, &found);
       error != 0) {
-    return Unreachable(gateway.authority, gai_strerror(error));
+    return Unreachable(gateway, gai_strerror(error));
   }
   int fd = -1, number = 0;
   for (const addrinfo* a = found; a != nullptr && fd < 0; a = a->ai_next) {
@@ -74,6 +79,8 @@ absl::StatusOr<Socket> Connect(const Gateway& gateway) {
     if (fd < 0) continue;
     const timeval timeout = {kConnectSeconds, 0};
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+    const timeval answer = {gateway.answer_seconds, 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &answer, sizeof answer);
     if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
       number = errno;
       close(fd);
@@ -81,16 +88,16 @@ absl::StatusOr<Socket> Connect(const Gateway& gateway) {
     }
   }
   freeaddrinfo(found);
-  if (fd < 0) return Unreachable(gateway.authority, strerror(number));
+  if (fd < 0) return Unreachable(gateway, strerror(number));
   return Socket(fd);
 }
 
 }  // namespace
 
-absl::Status Unreachable(const std::string& authority, const std::string& why) {
-  return absl::UnavailableError(absl::StrCat("no HTTP gateway answers at ", authority, " (", why,
-                                             "). Start one with `espalier up`, or name another: "
-                                             "--http-address=HOST:PORT or ESPALIER_HTTP"));
+absl::Status Unreachable(const Gateway& gateway, const std::string& why) {
+  return absl::UnavailableError(absl::StrCat("no ", gateway.words.what, " answers at ",
+                                             gateway.authority, " (", why, "). ",
+                                             gateway.words.remedy));
 }
 
 Socket::~Socket() {

@@ -1,4 +1,4 @@
-// The address of an HTTP gateway, and connections to it with or without TLS.
+// The address of an HTTP server, most often the gateway, and connections to it with or without TLS.
 #pragma once
 
 #include <memory>
@@ -19,12 +19,23 @@ struct GatewayTls {
 
 class TlsContext;  // wraps OpenSSL's SSL_CTX; shared by connections
 
+// What errors call the server, and how they say that it is started and named.
+struct GatewayWords {
+  std::string what = "HTTP gateway";
+  std::string flag = "--http-address";
+  std::string remedy =
+      "Start one with `espalier up`, or name another: --http-address=HOST:PORT or ESPALIER_HTTP";
+  std::string trust = "--ca-file=FILE or ESPALIER_CA_FILE";
+};
+
 struct Gateway {
   std::string host;  // without the brackets of an IPv6 address
   std::string port;
   std::string authority;                  // host:port, for the Host header and messages
   std::string token;                      // sent as "Authorization: Bearer TOKEN"; empty: none
   std::shared_ptr<const TlsContext> tls;  // null: no TLS
+  int answer_seconds = 0;                 // longest wait for more of an answer; 0: any
+  GatewayWords words;
 };
 
 // Parses `address`: HOST:PORT, http://HOST[:PORT] or https://HOST[:PORT]. TLS is used with

@@ -95,7 +95,8 @@ namespace {
 class SecureConnection : public GatewayConnection {
  public:
   SecureConnection(const Gateway& gateway, Socket socket)
-      : context_(gateway.tls),
+      : gateway_(gateway),
+        context_(gateway.tls),
         host_(gateway.host),
         authority_(gateway.authority),
         socket_(std::move(socket)),
@@ -118,8 +119,8 @@ class SecureConnection : public GatewayConnection {
     }
     if (absl::Status s = Timeout(socket_.fd(), kHandshakeSeconds); !s.ok()) return s;
     if (const int result = SSL_connect(session_.get()); result != 1) return Failed(result);
-    open_ = true;
-    return Timeout(socket_.fd(), 0);
+    open_ = shaken_ = true;
+    return Timeout(socket_.fd(), gateway_.answer_seconds);
   }
 
   absl::Status Send(absl::string_view bytes) override {
@@ -156,11 +157,16 @@ class SecureConnection : public GatewayConnection {
     open_ = false;  // the session must not be used any more
     const auto unavailable = [&](const auto&... parts) {
       return absl::UnavailableError(
-          absl::StrCat("TLS with the gateway at ", authority_, ": ", parts...));
+          absl::StrCat("TLS with the ", gateway_.words.what, " at ", authority_, ": ", parts...));
     };
     if (kind == SSL_ERROR_WANT_READ || kind == SSL_ERROR_WANT_WRITE) {
+      if (shaken_) {
+        return Unreachable(gateway_,
+                           absl::StrCat("nothing came within ", gateway_.answer_seconds, " s"));
+      }
       return unavailable("nothing came within ", kHandshakeSeconds,
-                         " s. Does it speak TLS? If not: --http-address=http://", authority_);
+                         " s. Does it speak TLS? If not: ", gateway_.words.flag, "=http://",
+                         authority_);
     }
     const unsigned long error = ERR_peek_error();
     const int reason = ERR_GET_LIB(error) == ERR_LIB_SSL ? ERR_GET_REASON(error) : 0;
@@ -170,17 +176,17 @@ class SecureConnection : public GatewayConnection {
         ERR_clear_error();
         if (verified == X509_V_ERR_HOSTNAME_MISMATCH || verified == X509_V_ERR_IP_ADDRESS_MISMATCH)
           return unavailable("its certificate is not for ", host_,
-                             ". Name the host as the certificate does: --http-address=HOST:PORT");
+                             ". Name the host as the certificate does: ", gateway_.words.flag,
+                             "=HOST:PORT");
         return unavailable("its certificate is not trusted (",
                            X509_verify_cert_error_string(verified),
-                           "). Name the authority that signed it: --ca-file=FILE or "
-                           "ESPALIER_CA_FILE");
+                           "). Name the authority that signed it: ", gateway_.words.trust);
       }
       case SSL_R_WRONG_VERSION_NUMBER:
       case SSL_R_HTTP_REQUEST:
         ERR_clear_error();
-        return unavailable("it does not use TLS. Without TLS: --http-address=http://", authority_,
-                           " without --tls and --ca-file");
+        return unavailable("it does not use TLS. Without TLS: ", gateway_.words.flag, "=http://",
+                           authority_, " without --tls and --ca-file");
       case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
       case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
       case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
@@ -198,14 +204,16 @@ class SecureConnection : public GatewayConnection {
     }
     if (kind == SSL_ERROR_SSL) return unavailable(TakeError());
     ERR_clear_error();
-    return Unreachable(authority_, number == 0 ? "it hung up" : strerror(number));
+    return Unreachable(gateway_, number == 0 ? "it hung up" : strerror(number));
   }
 
+  const Gateway gateway_;
   const std::shared_ptr<const TlsContext> context_;
   const std::string host_, authority_;
   const Socket socket_;
   const Session session_;
   bool open_ = false;
+  bool shaken_ = false;  // the handshake is done
 };
 
 }  // namespace

@@ -24,8 +24,8 @@ class Socket {
   int fd_;
 };
 
-// Returns Unavailable with advice to start a gateway or to name another.
-absl::Status Unreachable(const std::string& authority, const std::string& why);
+// Returns Unavailable with advice to start a server or to name another.
+absl::Status Unreachable(const Gateway& gateway, const std::string& why);
 
 // Returns InvalidArgument, naming the flag, for PEM text without an entry of its kind or a key that
 // does not match the certificate.

@@ -15,6 +15,7 @@ namespace espalier {
 namespace {
 
 constexpr size_t kLongestLine = 64 << 10;
+constexpr size_t kLargestReply = 16 << 20;
 
 absl::Status FromHttp(int status, const std::string& body, const std::string& address) {
   std::string message = absl::StrCat("HTTP ", status, " from ", address);
@@ -203,6 +204,35 @@ absl::Status PostForEvents(const Gateway& gateway, const std::string& path, cons
   if (!wanted) return absl::OkStatus();
   if (response.status() != 200) return FromHttp(response.status(), error_body, gateway.authority);
   return done ? absl::OkStatus() : absl::DataLossError("the stream ended before [DONE]");
+}
+
+absl::StatusOr<HttpReply> Exchange(const Gateway& gateway, const HttpRequest& request) {
+  auto connection = GatewayConnection::Open(gateway);
+  if (!connection.ok()) return connection.status();
+  std::string text =
+      absl::StrCat(request.method, " ", request.path, " HTTP/1.1\r\nHost: ", gateway.authority,
+                   "\r\nConnection: close\r\n");
+  for (const auto& [name, value] : request.headers) {
+    absl::StrAppend(&text, name, ": ", value, "\r\n");
+  }
+  absl::StrAppend(&text, "Content-Length: ", request.body.size(), "\r\n\r\n", request.body);
+  if (absl::Status s = (*connection)->Send(text); !s.ok()) return s;
+
+  HttpReply reply;
+  HttpResponseParser parser([&](absl::string_view body) { absl::StrAppend(&reply.body, body); });
+  char block[16 << 10];
+  while (!parser.complete()) {
+    auto n = (*connection)->Receive(block, sizeof block);
+    if (!n.ok()) return n.status();
+    absl::Status status = *n == 0 ? parser.Close() : parser.Feed(absl::string_view(block, *n));
+    if (!status.ok()) return status;
+    if (*n == 0) break;
+    if (reply.body.size() > kLargestReply) {
+      return absl::InvalidArgumentError("the HTTP response is longer than 16 MiB");
+    }
+  }
+  reply.status = parser.status();
+  return reply;
 }
 
 }  // namespace espalier

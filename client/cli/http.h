@@ -1,11 +1,14 @@
-// A minimal HTTP/1.1 client for streaming from the gateway: one request per connection, chunked or
-// plain bodies, server-sent events.
+// A minimal HTTP/1.1 client, above all for streaming from the gateway: one request per connection,
+// chunked or plain bodies, server-sent events.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/gateway.h"
 
@@ -59,5 +62,20 @@ class SseParser {
 // "[DONE]".
 absl::Status PostForEvents(const Gateway& gateway, const std::string& path, const std::string& json,
                            const std::function<bool(const std::string&)>& event);
+
+struct HttpRequest {
+  std::string method = "POST";
+  std::string path;  // with the query
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body;
+};
+struct HttpReply {
+  int status = 0;
+  std::string body;
+};
+// Sends one request and returns the answer, of any status. Returns Unavailable as
+// GatewayConnection::Open does, and InvalidArgument for an answer that is no HTTP or exceeds 16
+// MiB.
+absl::StatusOr<HttpReply> Exchange(const Gateway& gateway, const HttpRequest& request);
 
 }  // namespace espalier

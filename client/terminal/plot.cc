@@ -121,9 +121,10 @@ std::string RenderLines(const std::vector<PlotLine>& lines, const PlotOptions& o
     }
   }
   if (finite < 2 || x_max <= x_min) return "";
-  if (y_max - y_min < 1e-12 * std::max(1.0, std::abs(y_max))) {  // a flat line: centered
-    y_min -= 0.5;
-    y_max += 0.5;
+  if (y_max - y_min <= 1e-12 * std::abs(y_max)) {  // a flat line: centered
+    const double margin = y_max == 0 ? 0.5 : std::abs(y_max) * 0.5;
+    y_min -= margin;
+    y_max += margin;
   }
 
   const int rows = std::max(options.height, 2);

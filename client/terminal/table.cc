@@ -61,7 +61,8 @@ std::string Table::Render(const Terminal& terminal) const {
   });
   for (const auto& row : rows_) {
     line([&](size_t c) {
-      return Pad(Truncate(row[c], widths[c], terminal.unicode), widths[c], columns_[c].align);
+      const auto truncate = columns_[c].middle ? TruncateMiddle : Truncate;
+      return Pad(truncate(row[c], widths[c], terminal.unicode), widths[c], columns_[c].align);
     });
   }
   return out;

@@ -16,6 +16,7 @@ class Table {
     Align align = Align::kLeft;
     bool shrink = false;    // truncated first if the terminal is too narrow
     bool optional = false;  // left out if no row has text in it
+    bool middle = false;    // truncated in the middle
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}

@@ -50,6 +50,11 @@ TEST(TextTest, TruncateNeverSplitsACharacter) {
   EXPECT_EQ(Truncate("abcdef", 4), "abc…");
   EXPECT_EQ(Truncate("模型模型", 4), "模…");
   EXPECT_EQ(Truncate("abcdef", 5, false), "ab...");
+  EXPECT_EQ(TruncateMiddle("abcdefgh", 8), "abcdefgh");
+  EXPECT_EQ(TruncateMiddle("abcdefgh", 6), "ab…fgh");
+  EXPECT_EQ(TruncateMiddle("abcdefgh", 7, false), "ab...gh");
+  EXPECT_EQ(TruncateMiddle("模型模型", 6), "模…型");
+  EXPECT_EQ(TruncateMiddle("abcdefgh", 2), "a…");
 }
 
 TEST(TextTest, NumbersReadWell) {

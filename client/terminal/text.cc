@@ -130,6 +130,23 @@ std::string Truncate(absl::string_view text, int width, bool unicode) {
   return out + (unicode ? "\u2026" : "...");
 }
 
+std::string TruncateMiddle(absl::string_view text, int width, bool unicode) {
+  if (DisplayWidth(text) <= width) return std::string(text);
+  const int mark = unicode ? 1 : 3;
+  if (width < mark + 2) return Truncate(text, width, unicode);
+  const std::string head = Truncate(text, (width - mark) / 2 + mark, unicode);
+  int left = width - DisplayWidth(head);  // for the end
+  size_t end = text.size();
+  for (size_t at = 0; at < text.size();) {
+    if (DisplayWidth(text.substr(at)) <= left) {
+      end = at;
+      break;
+    }
+    Next(text, &at);
+  }
+  return absl::StrCat(head, text.substr(end));
+}
+
 std::string Pad(absl::string_view text, int width, Align align) {
   const int missing = width - DisplayWidth(text);
   if (missing <= 0) return std::string(text);

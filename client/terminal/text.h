@@ -22,6 +22,8 @@ size_t ValidUtf8(absl::string_view text);
 
 // Truncates to at most `width` columns; the last is an ellipsis if something was cut.
 std::string Truncate(absl::string_view text, int width, bool unicode = true);
+// The same in the middle, for names that differ at their ends.
+std::string TruncateMiddle(absl::string_view text, int width, bool unicode = true);
 
 enum class Align { kLeft, kRight, kCenter };
 std::string Pad(absl::string_view text, int width, Align align);

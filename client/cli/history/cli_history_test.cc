@@ -37,12 +37,13 @@ TEST_F(CliHistoryTest, TheTableSaysWhatEverySeriesIs) {
   EXPECT_EQ(Run({"history", "lm@*"}), kExitOk) << err_.str();
   const std::string table = out_.str();
   EXPECT_THAT(table,
-              HasSubstr("\nlm@1  loss                  forward  0 to 2 (3)             4.0000  "
-                        "           1.5000   1.5000  4.0000\n"));
+              HasSubstr("\nlm@1  loss                  forward  0 to 2 (3)     4.0000  1.5000  "
+                        " 1.5000  4.0000\n"));
   EXPECT_THAT(table, HasSubstr("\nlm@2  loss                  forward       5 (1)  "));
   EXPECT_THAT(table, HasSubstr("norm(grad(w\uFFFD[2J))"));
-  EXPECT_THAT(table, HasSubstr("histogram(relu_1, 2)"));
-  EXPECT_THAT(table, HasSubstr("-1.0000 to 1.0000  -2.0000 to 0.5000  -2.0000  1.0000\n"));
+  EXPECT_THAT(table,
+              HasSubstr("\nlm@1  histogram(relu_1, 2)  replay   1 to 2 (2)   2 ranges        "
+                        "  -2.0000  1.0000\n"));
   EXPECT_THAT(table, HasSubstr("f32[1, 2]"));
 }
 
@@ -110,15 +111,17 @@ TEST_F(CliHistoryTest, JsonLinesHaveEveryBit) {
       ElementsRow(1, 2, "relu_1", "top_k(2)", {INFINITY, 1}),
       TensorRow<int64_t>(1, 2, "logits", "confusion", v1::I64, {1, 2}, {(1ll << 53) + 1, -1}),
       TensorRow<uint16_t>(1, 2, "w", "full", v1::BF16, {2}, {0x3f80, 0x7f80}),
+      TensorRow<float>(1, 2, "loss", "full", v1::F32, {}, {0.5f}),
   };
   EXPECT_EQ(Run({"history", "lm", "--json"}), kExitOk) << err_.str();
   std::vector<std::string> shown;
   for (const Json& line : Lines()) shown.push_back(line["value"].dump());
-  EXPECT_THAT(shown, ElementsAre("\"NaN\"", "\"-Infinity\"",
-                                 R"({"low":-1.0,"high":0.5,"counts":[3,4],"outside":5})",
-                                 R"({"indices":[0,7],"values":["Infinity",1.0]})",
-                                 R"({"dtype":"i64","dims":[1,2],"values":[9007199254740993,-1]})",
-                                 R"({"dtype":"bf16","dims":[2],"values":[1.0,"Infinity"]})"));
+  EXPECT_THAT(shown,
+              ElementsAre("\"NaN\"", "\"-Infinity\"",
+                          R"({"low":-1.0,"high":0.5,"counts":[3,4],"outside":5})",
+                          R"({"indices":[0,7],"values":["Infinity",1.0]})",
+                          R"({"dtype":"i64","dims":[1,2],"values":[9007199254740993,-1]})",
+                          R"({"dtype":"bf16","dims":[2],"values":[1.0,"Infinity"]})", "0.5"));
 }
 
 TEST_F(CliHistoryTest, CsvHasEveryBitAndQuotesWhatNeedsIt) {
@@ -169,9 +172,11 @@ TEST_F(CliHistoryTest, TensorboardHasAFolderForEachRun) {
                             odd,
                             ScalarRow(1, 0, "w", 1, "norm"),
                             again,
+                            ScalarRow(1, 7, "v", 1, "norm"),
+                            ScalarRow(1, 3, "v", 1, "norm"),  // of a later replay of earlier steps
                             TensorRow<float>(1, 2, "w", "full", v1::F32, {1}, {1})};
   EXPECT_EQ(Run({"history", "lm", "--tensorboard=" + Path("tb")}), kExitOk) << err_.str();
-  EXPECT_THAT(err_.str(), AllOf(HasSubstr("6 rows written\nshow it: tensorboard --logdir="),
+  EXPECT_THAT(err_.str(), AllOf(HasSubstr("8 rows written\nshow it: tensorboard --logdir="),
                                 HasSubstr("1 rows are left out: ")));
   std::vector<std::string> found;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(Path("tb"))) {

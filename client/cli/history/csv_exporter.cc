@@ -27,7 +27,8 @@ absl::Status CsvExporter::Head() {
 
 absl::Status CsvExporter::Add(const v1::HistoryRow& row) {
   if (absl::Status s = Head(); !s.ok()) return s;
-  const std::string value = row.value().has_scalar() ? ExactNumber(row.value().scalar())
+  const auto number = NumberOf(row.value());
+  const std::string value = number ? ExactNumber(*number)
                             : row.value().kind_case() == v1::ProbeValue::KIND_NOT_SET
                                 ? ""
                                 : Dump(ValueJson(row.value()));

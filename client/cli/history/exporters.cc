@@ -3,7 +3,10 @@
 #include <utility>
 
 #include "client/cli/history/csv_exporter.h"
+#include "client/cli/history/mlflow_exporter.h"
 #include "client/cli/history/output_file.h"
+#include "client/cli/history/parquet_exporter.h"
+#include "client/cli/history/svg_exporter.h"
 #include "client/cli/history/tensorboard_exporter.h"
 
 namespace espalier {
@@ -35,9 +38,19 @@ std::vector<ExportFormat> ExportFormats() {
   return {
       {To("csv", "FILE", "write comma-separated values; - is standard output"), /*to_stream=*/true,
        IntoFile<CsvExporter>},
+      {To("parquet", "FILE", "write a Parquet file"), true, IntoFile<ParquetExporter>},
+      {To("svg", "FILE", "draw plots of numbers and maps of histograms on one page"), true,
+       IntoFile<SvgExporter>},
       {To("tensorboard", "DIR", "write TensorBoard's event files, a folder for each run"), false,
        [](const ExportEnvironment& environment, const std::string& to) -> Made {
          return std::make_unique<TensorboardExporter>(environment.files, to);
+       }},
+      {To("mlflow", "URL", "log metrics to a tracking server of MLflow, a run for each version"),
+       false,
+       [](const ExportEnvironment& environment, const std::string& to) -> Made {
+         auto client = MlflowClient::Make(to, environment.getenv, environment.sleep);
+         if (!client.ok()) return client.status();
+         return std::make_unique<MlflowExporter>(*std::move(client));
        }},
   };
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/file_system.h"
 #include "client/cli/flags.h"
 #include "client/cli/history/exporter.h"
@@ -19,6 +20,7 @@ struct ExportEnvironment {
   FileSystem* files = nullptr;
   std::ostream* out = nullptr;  // of "-"
   std::function<const char*(const char*)> getenv;
+  std::function<void(absl::Duration)> sleep;
 };
 
 struct ExportFormat {

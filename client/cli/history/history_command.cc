@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/file_system.h"
 #include "client/cli/command.h"
 #include "client/cli/history/exporters.h"
@@ -104,7 +105,8 @@ absl::Status RunHistory(Context& context) {
   auto request = HistoryRequest(context.flags());
   if (!request.ok()) return request.status();
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
-  const ExportEnvironment environment = {files.get(), &context.out(), context.env().getenv};
+  const ExportEnvironment environment = {files.get(), &context.out(), context.env().getenv,
+                                         absl::SleepFor};
   auto client = context.client();
   if (!client.ok()) return client.status();
   auto exporters = MakeExporters(context, environment);
@@ -179,6 +181,8 @@ Command HistoryCommand() {
       {"show all series of the newest version", "espalier history lm"},
       {"plot the losses of all versions in one picture", "espalier history 'lm@*' --log=loss"},
       {"write a table", "espalier history lm@3 --csv=lm.csv"},
+      {"draw how gradients are spread over time",
+       "espalier history lm --log='histogram(grad(*), 64)' --svg=gradients.svg"},
       {"compare runs in TensorBoard", "espalier history 'lm*' --tensorboard=logs"}};
   c.run = RunHistory;
   return c;

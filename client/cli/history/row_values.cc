@@ -64,6 +64,14 @@ std::string ExactNumber(double value) {
   return std::string(digits, end.ptr);
 }
 
+std::optional<double> NumberOf(const v1::ProbeValue& value) {
+  if (value.has_scalar()) return value.scalar();
+  if (!value.has_tensor() || !value.tensor().dims().empty()) return std::nullopt;
+  const std::vector<double> elements = TensorDoubles(value.tensor());
+  if (elements.size() != 1) return std::nullopt;
+  return elements[0];
+}
+
 std::vector<double> TensorDoubles(const v1::TensorValue& tensor) {
   const auto same = [](auto stored) { return stored; };
   const std::string& data = tensor.data();
@@ -93,7 +101,7 @@ std::string DTypeNameOf(const v1::TensorValue& tensor) {
 }
 
 std::vector<LabelledNumber> NumbersOf(const v1::HistoryRow& row) {
-  if (row.value().has_scalar()) return {{LabelOf(row), row.value().scalar()}};
+  if (const auto number = NumberOf(row.value())) return {{LabelOf(row), *number}};
   if (row.value().elements().values_size() > kMostElements) return {};
   const auto& values = row.value().elements().values();
   std::vector<LabelledNumber> out;
@@ -119,10 +127,9 @@ Json ValueJson(const v1::ProbeValue& value) {
     for (const double number : from) array.push_back(JsonNumber(number));
     return array;
   };
+  if (const auto number = NumberOf(value)) return JsonNumber(*number);
   Json json;
   switch (value.kind_case()) {
-    case v1::ProbeValue::kScalar:
-      return JsonNumber(value.scalar());
     case v1::ProbeValue::kHistogram:
       json["low"] = JsonNumber(value.histogram().low());
       json["high"] = JsonNumber(value.histogram().high());
@@ -148,7 +155,7 @@ Json ValueJson(const v1::ProbeValue& value) {
         json["values"] = numbers(TensorDoubles(value.tensor()));
       }
       return json;
-    case v1::ProbeValue::KIND_NOT_SET:
+    default:
       break;
   }
   return nullptr;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ const char* SourceOf(const v1::HistoryRow& row);
 // The shortest text that reads back to the same bits; "NaN", "Infinity", "-Infinity".
 std::string ExactNumber(double value);
 
+// The number that a row's value is: a scalar, or a tensor without dimensions.
+std::optional<double> NumberOf(const v1::ProbeValue& value);
+
 // The elements of a tensor, in row-major order; those of I64 beyond 2^53 are rounded.
 std::vector<double> TensorDoubles(const v1::TensorValue& tensor);
 // "f32", "i64".
@@ -36,7 +40,7 @@ struct LabelledNumber {
   std::string label;
   double value = 0;
 };
-// The numbers of a row that can be followed over steps: a scalar, or up to 16 elements. Empty for
+// The numbers of a row that can be followed over steps: NumberOf, or up to 16 elements. Empty for
 // histograms, tensors and more elements.
 std::vector<LabelledNumber> NumbersOf(const v1::HistoryRow& row);
 

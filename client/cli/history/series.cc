@@ -69,7 +69,7 @@ void SeriesCollector::Add(const v1::HistoryRow& row) {
   const v1::ProbeValue& value = row.value();
   if (value.has_histogram()) {
     Of(row, LabelOf(row)).histograms.emplace_back(row.step(), value.histogram());
-  } else if (value.has_tensor()) {
+  } else if (value.has_tensor() && !NumberOf(value)) {
     Of(row, LabelOf(row)).other = absl::StrCat(DTypeNameOf(value.tensor()), "[",
                                                absl::StrJoin(value.tensor().dims(), ", "), "]");
   } else if (NumbersOf(row).empty()) {

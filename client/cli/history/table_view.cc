@@ -16,10 +16,6 @@ constexpr size_t kMostPlots = 6;
 constexpr int kPlotHeight = 8;
 constexpr size_t kMostLines = 12;  // in one plot
 
-std::string RangeText(const v1::Histogram& histogram) {
-  return absl::StrCat(FormatLoss(histogram.low()), " to ", FormatLoss(histogram.high()));
-}
-
 std::string StepsText(const HistorySeries& series) {
   const std::string rows = absl::StrCat(" (", series.rows, ")");
   if (series.first_step == series.last_step) return absl::StrCat(series.first_step, rows);
@@ -95,7 +91,7 @@ std::string LinePlot(const std::vector<const HistorySeries*>& series, const Term
 
 std::string RenderHistoryTable(const std::vector<HistorySeries>& series, const Terminal& terminal) {
   Table table({{"run"},
-               {"name", Align::kLeft, true},
+               {.title = "name", .shrink = true, .middle = true},
                {"source"},
                {"steps", Align::kRight},
                {"first", Align::kRight},
@@ -111,8 +107,7 @@ std::string RenderHistoryTable(const std::vector<HistorySeries>& series, const T
       least = FormatLoss(range ? range->first : NAN);
       most = FormatLoss(range ? range->second : NAN);
     } else if (!one.histograms.empty()) {
-      first = RangeText(one.histograms.front().second);
-      last = RangeText(one.histograms.back().second);
+      first = absl::StrCat(one.histograms.back().second.counts_size(), " ranges");
       double low = INFINITY, high = -INFINITY;
       for (const auto& [step, histogram] : one.histograms) {
         low = std::min(low, histogram.low());

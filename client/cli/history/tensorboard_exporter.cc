@@ -1,5 +1,6 @@
 #include "client/cli/history/tensorboard_exporter.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/ascii.h"
@@ -97,6 +98,29 @@ absl::Status TensorboardExporter::Write(const v1::HistoryRow& row,
 }
 
 absl::Status TensorboardExporter::Add(const v1::HistoryRow& row) {
+  if (!series_.empty()) {
+    const v1::HistoryRow& other = series_.back();
+    const bool same = other.job_id() == row.job_id() && other.source() == row.source() &&
+                      other.name() == row.name() && other.reduction() == row.reduction();
+    absl::Status status = same ? absl::OkStatus() : WriteSeries();
+    if (!status.ok()) return status;
+  }
+  series_.push_back(row);
+  return absl::OkStatus();
+}
+
+absl::Status TensorboardExporter::WriteSeries() {
+  std::stable_sort(
+      series_.begin(), series_.end(),
+      [](const v1::HistoryRow& a, const v1::HistoryRow& b) { return a.step() < b.step(); });
+  for (const v1::HistoryRow& row : series_) {
+    if (absl::Status s = WriteRow(row); !s.ok()) return s;
+  }
+  series_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status TensorboardExporter::WriteRow(const v1::HistoryRow& row) {
   tensorboard::Summary::Value value;
   if (row.value().has_histogram() && std::isfinite(row.value().histogram().low()) &&
       std::isfinite(row.value().histogram().high())) {
@@ -115,6 +139,7 @@ absl::Status TensorboardExporter::Add(const v1::HistoryRow& row) {
 }
 
 absl::Status TensorboardExporter::Finish() {
+  if (absl::Status s = WriteSeries(); !s.ok()) return s;
   if (absl::Status s = files_.CreateDirectories(folder_); !s.ok()) return s;
   for (auto& [name, run] : runs_) {
     if (absl::Status s = run.file->Finish(); !s.ok()) return s;

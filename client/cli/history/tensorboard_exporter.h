@@ -33,14 +33,18 @@ class TensorboardExporter : public HistoryExporter {
     std::unique_ptr<OutputFile> file;
     std::map<std::string, int64_t> last_steps;  // by tag
   };
+  // Writes the rows that are gathered, by step.
+  absl::Status WriteSeries();
   absl::StatusOr<Run*> RunAt(const std::string& name);
   // The run that takes a value of this tag and row.
   absl::StatusOr<Run*> RunFor(const v1::HistoryRow& row, const std::string& tag);
   absl::Status Write(const v1::HistoryRow& row, tensorboard::Summary::Value value);
+  absl::Status WriteRow(const v1::HistoryRow& row);
 
   FileSystem& files_;
   const std::string folder_;
-  std::map<std::string, Run> runs_;  // by folder within folder_
+  std::map<std::string, Run> runs_;     // by folder within folder_
+  std::vector<v1::HistoryRow> series_;  // rows of one run and label, of several replays
   int64_t left_out_ = 0;
 };
 
