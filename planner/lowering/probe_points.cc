@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/nearest.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/program/buffer_accesses.h"
 #include "ops/program/tensor_names.h"
@@ -79,7 +80,13 @@ std::string NoSuchTensor(absl::string_view kind, const std::string& name,
   for (const std::string& other : names) {
     if (absl::StrContains(other, name) || absl::StrContains(name, other)) similar.push_back(other);
   }
-  if (similar.empty()) similar.assign(names.begin(), names.end());
+  const std::vector<std::string> known(names.begin(), names.end());
+  if (similar.empty()) similar = known;
+  const std::string nearest = Nearest(name, known);
+  if (!nearest.empty()) {
+    std::erase(similar, nearest);
+    similar.insert(similar.begin(), nearest);
+  }
   const size_t all = similar.size();
   if (all > kNamesInErrors) similar.resize(kNamesInErrors);
   return absl::StrCat(

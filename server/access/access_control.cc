@@ -13,26 +13,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-const char* NameOf(ResourceKind kind) {
-  switch (kind) {
-    case ResourceKind::kJob:
-      return "job";
-    case ResourceKind::kArtifact:
-      return "artifact";
-    case ResourceKind::kDistillation:
-      return "boost-tuning";
-    case ResourceKind::kServedModel:
-      return "served model";
-    case ResourceKind::kSession:
-      return "session";
-    case ResourceKind::kReplay:
-      return "replay";
-    case ResourceKind::kWorker:
-      return "worker";
-  }
-  return "resource";
-}
-
 }  // namespace
 
 std::vector<std::string> TextsAt(const Message& message, absl::string_view path) {
@@ -120,14 +100,14 @@ absl::Status AccessControl::Check(const Caller& caller, ResourceKind kind, Resou
     // An admin's own name is respected by other admins' names, too.
     const bool free = *owner == caller.owner || (caller.Has(Role::kAdmin) && caller.owner.empty());
     if (free) return absl::OkStatus();
-    return absl::AlreadyExistsError(absl::StrCat("the name '", name, "' of ", NameOf(kind),
+    return absl::AlreadyExistsError(absl::StrCat("the name '", name, "' of ", NameOfKind(kind),
                                                  "s is another owner's; choose another name"));
   }
   if (!caller.MayUse(*owner)) return known->second.front().not_found(name, caller);
   if (use == ResourceUse::kRead || caller.MayChange(*owner)) return absl::OkStatus();
   if (use == ResourceUse::kActAs) return known->second.front().not_found(name, caller);
   return absl::PermissionDeniedError(
-      absl::StrCat(NameOf(kind), " '", name,
+      absl::StrCat(NameOfKind(kind), " '", name,
                    owner->empty() ? "' has no owner; only a key with the role admin may change it"
                                   : "' belongs to another owner"));
 }

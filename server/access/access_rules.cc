@@ -188,6 +188,26 @@ std::vector<AccessRule> MakeRules() {
 
 }  // namespace
 
+const char* NameOfKind(ResourceKind kind) {
+  switch (kind) {
+    case ResourceKind::kJob:
+      return "job";
+    case ResourceKind::kArtifact:
+      return "artifact";
+    case ResourceKind::kDistillation:
+      return "boost-tuning";
+    case ResourceKind::kServedModel:
+      return "served model";
+    case ResourceKind::kSession:
+      return "session";
+    case ResourceKind::kReplay:
+      return "replay";
+    case ResourceKind::kWorker:
+      return "worker";
+  }
+  return "resource";
+}
+
 const std::vector<AccessRule>& AccessRules() {
   static const auto* const rules = new std::vector<AccessRule>(MakeRules());
   return *rules;

@@ -20,6 +20,9 @@ enum class ResourceKind {
   kWorker
 };
 
+// "job", "boost-tuning".
+const char* NameOfKind(ResourceKind kind);
+
 enum class ResourceUse {
   kRead,    // of its owner's, or of nobody's
   kChange,  // cancel, resume, delete, end: of its owner's

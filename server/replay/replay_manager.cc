@@ -145,13 +145,14 @@ absl::Status ReplayManager::Begin(const v1::StartReplayRequest& request, const C
   info.set_owner(caller.owner);
   info.set_created_unix_ms(tools_.clock->NowUnixMillis());
   *info.mutable_segments() = planned->estimate.segments();
+  *info.mutable_notes() = planned->estimate.notes();
   for (const v1::ReplayEstimate::Lacking& lacking : planned->estimate.lacking()) {
     for (const std::string& probe : lacking.log()) {
       info.add_notes(absl::StrCat(lacking.run(), " has no ", probe));
     }
   }
   stored.set_request_sha256(hash);
-  for (const std::string& job : *jobs) stored.add_job_ids(job);
+  for (const ReplayedRun& run : planned->runs) stored.add_job_ids(run.job_id);
   *replay = info;
   absl::MutexLock lock(&mutex_);
   if (stop_) return absl::UnavailableError("the coordinator is going down; try again");

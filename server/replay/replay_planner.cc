@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/replay/probe_set.h"
 
 namespace espalier {
@@ -54,6 +55,10 @@ int64_t BytesOf(const NamedProbe& probe, const ReplayProgram& program) {
     }
   }
   return bytes;
+}
+
+bool CannotBeReplayed(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
 }
 
 absl::Status CheckReplaySpec(const v1::ReplaySpec& spec) {
@@ -129,14 +134,16 @@ absl::StatusOr<ReplayedRun> ReplayPlanner::LoadRun(const v1::ReplaySpec& spec,
   if (!record.ok()) return record.status();
   run.spec = std::move(*record->job.mutable_spec());
   if (!IsRecorded(run.spec)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        run.name(), " has no recording: it was trained with record off; train it again with "
-                    "--record=adaptive"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(run.name(),
+                     " has no recording: it was trained with record off; train it again with "
+                     "--record=adaptive"));
   }
   if (run.spec.dataset().format() == v1::Dataset::STREAM) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        run.name(), " trained on pushed examples, which are not kept; train on a file or an "
-                    "uploaded dataset to replay steps"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(run.name(),
+                     " trained on pushed examples, which are not kept; train on a file or an "
+                     "uploaded dataset to replay steps"));
   }
   const int64_t done = run.recording.job().steps_done();
   if (done == 0 || run.recording.attempts().empty()) {
@@ -241,6 +248,11 @@ absl::StatusOr<PlannedReplay> ReplayPlanner::Plan(const v1::ReplaySpec& spec,
   std::set<std::string> found;
   for (const std::string& job_id : job_ids) {
     absl::StatusOr<ReplayedRun> loaded = LoadRun(spec, job_id);
+    // Of many, those that can be replayed are.
+    if (job_ids.size() > 1 && CannotBeReplayed(loaded.status())) {
+      estimate.add_notes(std::string(loaded.status().message()));
+      continue;
+    }
     if (!loaded.ok()) return loaded.status();
     ReplayedRun& run = planned.runs.emplace_back(*std::move(loaded));
     SegmentRequest request;
@@ -305,6 +317,10 @@ absl::StatusOr<PlannedReplay> ReplayPlanner::Plan(const v1::ReplaySpec& spec,
       longest = std::max(longest, seconds);
     }
     estimate.set_logged_steps(estimate.logged_steps() + run.logged.count());
+  }
+  if (planned.runs.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("none of these runs can be replayed: ",
+                                                      absl::StrJoin(estimate.notes(), "; ")));
   }
   for (const auto& [probe, why] : lacking) {
     if (!found.contains(probe)) {

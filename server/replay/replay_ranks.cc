@@ -11,7 +11,6 @@
 namespace espalier {
 namespace {
 
-constexpr uint64_t kOnlyAttempt = 1;
 constexpr absl::Duration kReplayLoadTimeout = absl::Minutes(30);
 constexpr absl::Duration kReplayStopTimeout = absl::Seconds(3);
 constexpr absl::Duration kLeaseCheck = absl::Milliseconds(200);
@@ -26,20 +25,23 @@ std::string ReplayAttemptName(const std::string& job_id, const std::string& repl
   return absl::StrCat(job_id, "@", replay_id, ".", segment);
 }
 
-ReplayRanks::ReplayRanks(const AttemptTools& tools, std::string name, std::vector<Member> members)
-    : tools_(tools), name_(std::move(name)), members_(std::move(members)) {
+ReplayRanks::ReplayRanks(const AttemptTools& tools, std::string name, uint64_t attempt,
+                         std::vector<Member> members)
+    : tools_(tools), name_(std::move(name)), attempt_(attempt), members_(std::move(members)) {
   for (const Member& member : members_) clients_.push_back(tools_.dial(member));
 }
 
 absl::StatusOr<std::unique_ptr<ReplayRanks>> ReplayRanks::Create(const AttemptTools& tools,
                                                                  std::string name,
-                                                                 std::vector<Member> members) {
+                                                                 std::vector<Member> members,
+                                                                 uint64_t attempt) {
   WorkerRegistry::Assignment assignment;
   assignment.job_id = name;
-  assignment.attempt = kOnlyAttempt;
+  assignment.attempt = attempt;
   if (absl::Status s = tools.workers->Assign(members, assignment); !s.ok()) return s;
-  tools.rendezvous->Begin(name, kOnlyAttempt);
-  return std::unique_ptr<ReplayRanks>(new ReplayRanks(tools, std::move(name), std::move(members)));
+  tools.rendezvous->Begin(name, attempt);
+  return std::unique_ptr<ReplayRanks>(
+      new ReplayRanks(tools, std::move(name), attempt, std::move(members)));
 }
 
 ReplayRanks::~ReplayRanks() {
@@ -57,7 +59,7 @@ std::string ReplayRanks::Describe(size_t rank) const {
 v1::Attempt ReplayRanks::AttemptOf(size_t rank) const {
   v1::Attempt attempt;
   attempt.set_job_id(name_);
-  attempt.set_attempt(kOnlyAttempt);
+  attempt.set_attempt(attempt_);
   attempt.set_worker_epoch(members_[rank].lease.epoch());
   return attempt;
 }

@@ -25,10 +25,11 @@ std::string ReplayAttemptName(const std::string& job_id, const std::string& repl
 class ReplayRanks {
  public:
   // Leases `members`, by rank; FailedPrecondition if one is no longer idle. `tools` must outlive
-  // it.
+  // it. `attempt` is greater than all those before under this name: workers refuse older ones.
   static absl::StatusOr<std::unique_ptr<ReplayRanks>> Create(const AttemptTools& tools,
                                                              std::string name,
-                                                             std::vector<Member> members);
+                                                             std::vector<Member> members,
+                                                             uint64_t attempt = 1);
   // Stops the workers and gives them back.
   ~ReplayRanks();
 
@@ -48,7 +49,8 @@ class ReplayRanks {
   std::string Describe(size_t rank) const;
 
  private:
-  ReplayRanks(const AttemptTools& tools, std::string name, std::vector<Member> members);
+  ReplayRanks(const AttemptTools& tools, std::string name, uint64_t attempt,
+              std::vector<Member> members);
   v1::Attempt AttemptOf(size_t rank) const;
   // Calls `work` for each rank on a thread of its own, and waits for all.
   absl::Status OnAll(const std::function<absl::Status(size_t rank)>& work);
@@ -56,6 +58,7 @@ class ReplayRanks {
 
   const AttemptTools& tools_;
   const std::string name_;
+  const uint64_t attempt_;
   const std::vector<Member> members_;
   std::vector<std::unique_ptr<WorkerClient>> clients_;
   bool stopped_ = false;

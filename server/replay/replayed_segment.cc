@@ -17,9 +17,11 @@ constexpr absl::Duration kStoreEvery = absl::Seconds(1);
 constexpr size_t kStoreBytes = 4 << 20;
 constexpr absl::Duration kReportEvery = absl::Milliseconds(250);
 
-SegmentTask TaskOf(const ReplayedSegmentTask& task) {
+SegmentTask TaskOf(const ReplayedSegmentTask& task, const Clock& clock) {
   SegmentTask segment;
   segment.name = ReplayAttemptName(task.run->job_id, task.replay_id, task.number);
+  // Grows with each try, also after a restart.
+  segment.attempt = static_cast<uint64_t>(clock.NowUnixMillis());
   segment.job_id = task.run->job_id;
   segment.spec = &task.run->spec;
   segment.program = task.program.get();
@@ -41,7 +43,7 @@ ReplayedSegment::ReplayedSegment(const ReplayTools& tools, ReplayedSegmentTask t
     : tools_(tools),
       task_(std::move(task)),
       on_progress_(std::move(on_progress)),
-      runner_(*tools.attempts, TaskOf(task_), this) {}
+      runner_(*tools.attempts, TaskOf(task_, *tools.clock), this) {}
 
 absl::Status ReplayedSegment::Run() {
   absl::Status status = runner_.Run();
@@ -69,11 +71,10 @@ absl::Status ReplayedSegment::OnLoaded(const std::vector<v1::LoadProgramReply>& 
     rank.set_program_version(ranks[r].program_version());
   }
   const v1::Recording& recording = task_.run->recording;
-  check_.emplace(*std::move(losses),
-                 std::vector<v1::RecordedAttempt>(recording.attempts().begin(),
-                                                  recording.attempts().end()),
-                 task_.cut.checkpoint, std::move(replayed),
-                 LossTolerance(IsHalf(task_.run->spec)));
+  check_.emplace(
+      *std::move(losses),
+      std::vector<v1::RecordedAttempt>(recording.attempts().begin(), recording.attempts().end()),
+      task_.cut.checkpoint, std::move(replayed), LossTolerance(IsHalf(task_.run->spec)));
   return absl::OkStatus();
 }
 

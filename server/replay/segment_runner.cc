@@ -77,7 +77,7 @@ absl::Status SegmentRunner::RunSteps(int64_t first, int64_t end, bool logs,
 absl::Status SegmentRunner::Run(std::optional<int64_t> hash_step) {
   const PreparedJob& prepared = task_.program->prepared();
   absl::StatusOr<std::unique_ptr<ReplayRanks>> ranks =
-      ReplayRanks::Create(tools_, task_.name, task_.members);
+      ReplayRanks::Create(tools_, task_.name, task_.members, task_.attempt);
   if (!ranks.ok()) return absl::AbortedError(ranks.status().message());
   {
     absl::MutexLock lock(&mutex_);

@@ -22,6 +22,7 @@ namespace espalier {
 
 struct SegmentTask {
   std::string name;  // ReplayAttemptName
+  uint64_t attempt = 1;
   std::string job_id;
   const v1::TrainingSpec* spec = nullptr;  // outlives the segment, as does the program
   const ReplayProgram* program = nullptr;

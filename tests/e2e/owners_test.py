@@ -13,12 +13,12 @@ import unittest.mock as mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import grpc  # noqa: E402
-from espalier.v1 import access_pb2, cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, program_pb2, recording_pb2, session_pb2, storage_pb2, training_pb2  # noqa: E402
+from espalier.v1 import access_pb2, cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, program_pb2, recording_pb2, replay_pb2, session_pb2, storage_pb2, training_pb2  # noqa: E402
 from open_inference import open_inference_pb2  # noqa: E402
 from cluster import DATA, PROGRAMS, ROOT, Cluster, Failed, write_private  # noqa: E402
 from grpc_calls import SERVICES, Calls, use  # noqa: E402
 
-use(access_pb2, cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, recording_pb2, session_pb2, storage_pb2, training_pb2, open_inference_pb2)
+use(access_pb2, cluster_pb2, distillation_pb2, inference_pb2, models_pb2, ops_pb2, plan_pb2, recording_pb2, replay_pb2, session_pb2, storage_pb2, training_pb2, open_inference_pb2)
 Code = grpc.StatusCode
 KEYS = {
     "admin": "the-key-of-the-admin",
@@ -83,6 +83,8 @@ class OwnersTest(unittest.TestCase):
         cluster.run("models", "upload", "hers-data", text)
         cls.job = cluster.train(MODEL, "-d", "artifact:hers-data", "--dataset-format=text", "--sequence-length=16", "-b", "2", "--steps=2", "--name=hers")
         assert cluster.wait_for_job(cls.job)["state"].upper() == "SUCCEEDED"
+        cls.replay = cluster.run("replay", "hers", "--detach")["id"]
+        cluster.cli("replay", "watch", cls.replay)
         cluster.run("serve", "hers", "--name=hers-served")
         with Calls(cluster.grpc, "Distillation", KEYS["alice"]) as calls:
             cls.tuning = calls.SubmitDistillation(
@@ -192,6 +194,12 @@ class OwnersTest(unittest.TestCase):
             "Recordings/List": (Code.OK, recording_pb2.ListRunsRequest()),
             "Recordings/Get": (none, recording_pb2.GetRunRequest(run=self.job)),
             "Recordings/Diff": (none, recording_pb2.DiffRunsRequest(a=self.job, b=self.job)),
+            "Replay/Estimate": (none, replay_pb2.EstimateReplayRequest(spec=replay_pb2.ReplaySpec(run=self.job))),
+            "Replay/Start": (none, replay_pb2.StartReplayRequest(spec=replay_pb2.ReplaySpec(run=self.job))),
+            "Replay/Watch": (none, replay_pb2.WatchReplayRequest(replay_id=self.replay)),
+            "Replay/Cancel": (none, replay_pb2.CancelReplayRequest(replay_id=self.replay)),
+            "Replay/List": (Code.OK, replay_pb2.ListReplaysRequest()),
+            "Replay/Query": (none, replay_pb2.QueryHistoryRequest(run=self.job)),
             "Sessions/Open": (none, session_pb2.OpenSessionRequest(spec=self.session_spec())),
             "Sessions/Run": (none, iter([session_pb2.SessionCommand(**session)])),
             "Sessions/Close": (none, session_pb2.CloseSessionRequest(**session)),

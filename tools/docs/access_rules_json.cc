@@ -6,15 +6,13 @@
 #include "server/access/access_rules.h"
 
 int main() {
-  constexpr const char* kKinds[] = {"job",          "artifact", "boost-tuning",
-                                    "served model", "session",  "worker"};
   constexpr const char* kUses[] = {"read", "change", "create", "act as"};
   nlohmann::ordered_json rules = nlohmann::ordered_json::array();
   for (const espalier::AccessRule& rule : espalier::AccessRules()) {
     nlohmann::ordered_json resources = nlohmann::ordered_json::array();
     for (const espalier::ResourceField& field : rule.resources) {
       resources.push_back({{"field", std::string(field.path)},
-                           {"kind", kKinds[static_cast<int>(field.kind)]},
+                           {"kind", espalier::NameOfKind(field.kind)},
                            {"use", kUses[static_cast<int>(field.use)]}});
     }
     rules.push_back({{"method", std::string(rule.method)},

@@ -1,0 +1,260 @@
+"""Replays of recorded runs: on any number of workers, with the recorded bits, through faults, and of what was changed."""
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import struct
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import DATA, Cluster, Failed  # noqa: E402
+
+MODEL = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "--sequence-length=32",
+         "-b", "16", "--lr=3e-3", "--seed=5"]
+STEPS = 60
+
+
+class ReplayCluster(Cluster):
+    """One whose dataset a test may change."""
+
+    def __init__(self, **options):
+        self.sets = tempfile.mkdtemp(prefix="espalier-sets-")
+        super().__init__(lease=5, daemon_flags=[f"--dataset-root={self.sets}"],
+                         worker_flags=[f"--dataset-root={self.sets}"], **options)
+        self.text = os.path.join(self.sets, "data.txt")  # --no-upload reads it where it is
+        shutil.copy(os.path.join(DATA, "genesis.txt"), self.text)
+
+    def close(self):
+        super().close()
+        shutil.rmtree(self.sets, ignore_errors=True)
+
+    def record(self, name, *flags, steps=STEPS):
+        if not any(flag.startswith("--record") for flag in flags):
+            flags = (*flags, "--record=every:10")
+        job = self.train(*MODEL, "-d", self.text, "--no-upload", f"--steps={steps}", f"--name={name}", *flags)
+        done = self.wait_for_job(job)
+        assert done["state"].upper() == "SUCCEEDED", done
+        return job
+
+    def replay(self, run, *flags):
+        """The answers, and the replay when it is over."""
+        done = self.cli("replay", run, *flags, "--json", check=False)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        replays = [line["replay"] for line in lines if isinstance(line.get("replay"), dict)]
+        if not replays:
+            raise Failed(done.returncode, done.stdout, done.stderr)
+        return [line for line in lines if "step" in line], replays[0]
+
+    def query(self, run, *flags):
+        return [json.loads(line) for line in self.cli("history", run, *flags, "--json").stdout.splitlines()]
+
+
+def compared(replay):
+    return sum(segment["comparison"]["compared"] for segment in replay["segments"] if "comparison" in segment)
+
+
+def to_the_bit(replay):
+    return all(segment["comparison"]["bits"] for segment in replay["segments"])
+
+
+def named(rows, name, reduction):
+    return {row["step"]: row["value"] for row in rows if (row["name"], row["reduction"]) == (name, reduction)}
+
+
+class ReplayTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = ReplayCluster(workers=2)
+        cls.addClassCleanup(cls.cluster.close)
+        cls.job = cls.cluster.record("lm", "--max-devices=1")
+        cls.cluster.record("two", "--only-data-parallel")
+        cls.cluster.record("none", "--record=off", steps=5)
+
+    def test_a_part_of_a_run_is_replayed_with_its_bits(self):
+        rows, replay = self.cluster.replay("lm", "--steps=25:40", "--log=loss", "--log=norm(grad(model.norm.weight))",
+                                           "--log=norm(param(model.norm.weight))",
+                                           "--log=norm(update(model.norm.weight))")
+        self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+        self.assertEqual(compared(replay), 20)  # from the checkpoint of step 20 on
+        self.assertTrue(to_the_bit(replay))
+        recorded = self.cluster.losses(self.job)
+        losses = named(rows, "loss", "full")
+        self.assertEqual(sorted(losses), list(range(25, 40)))
+        for step, loss in losses.items():
+            self.assertAlmostEqual(loss["values"][0], recorded[step], delta=1e-6 * recorded[step])
+        self.assertEqual(len(rows), 4 * 15)
+
+    def test_workers_share_the_steps_and_every_answer_comes_once(self):
+        rows, replay = self.cluster.replay("lm", "--log=norm(grad(model.norm.weight))")
+        self.assertEqual(len(replay["segments"]), 2)
+        self.assertEqual({segment["state"] for segment in replay["segments"]}, {"REPLAY_SUCCEEDED"})
+        self.assertEqual((compared(replay), to_the_bit(replay)), (STEPS, True))
+        self.assertEqual(sorted(row["step"] for row in rows), list(range(STEPS)))
+        one, _ = self.cluster.replay("lm", "--log=norm(grad(model.norm.weight))", "--workers=1")
+        self.assertEqual(named(rows, "grad(model.norm.weight)", "norm"), named(one, "grad(model.norm.weight)", "norm"))
+
+    def test_a_run_on_several_ranks_has_its_bits_on_as_many(self):
+        rows, replay = self.cluster.replay("two", "--log=mean(grad(*))", "--steps=33:40", "--every=3")
+        self.assertEqual((replay["state"], compared(replay), to_the_bit(replay)), ("REPLAY_SUCCEEDED", 10, True))
+        self.assertEqual({row["step"] for row in rows}, {33, 36, 39})
+
+    def test_parts_of_the_steps_make_up_all_of_them(self):
+        steps = []
+        for part in ("1/3", "2/3", "3/3"):
+            rows, _ = self.cluster.replay("lm", "--log=norm(grad(model.norm.weight))", f"--segment={part}")
+            steps += [row["step"] for row in rows]
+        self.assertEqual(sorted(steps), list(range(STEPS)))
+
+    def test_what_was_answered_stays_beside_what_was_recorded(self):
+        before = self.cluster.query("lm", "--source=forward")
+        rows, replay = self.cluster.replay("lm", "--log=max(param(model.norm.weight))", "--steps=50:55")
+        after = self.cluster.query("lm")
+        self.assertEqual([row for row in after if row["source"] == "forward"], before)
+        kept = [row for row in after if row.get("replay") == replay["id"]]
+        self.assertEqual([row["value"] for row in kept], [row["value"] for row in rows])
+        listed = self.cluster.run("replay", "list", "lm")["replays"]
+        self.assertEqual(listed[0]["id"], replay["id"])
+
+    def test_what_cannot_be_asked_says_why(self):
+        for flags, says in [
+            (["--log=grad(model.norm.weigt)"], "model.norm.weight"),
+            (["--log=nrm(model.norm.weight)"], "norm"),
+            (["--steps=50:70"], "0 to 59"),
+            (["--segment=4/3"], "from 1 to 3"),
+        ]:
+            with self.subTest(flags), self.assertRaises(Failed) as failed:
+                self.cluster.replay("lm", *flags)
+            self.assertIn(says, failed.exception.err)
+        with self.assertRaises(Failed) as failed:
+            self.cluster.replay("two", "--workers=1")
+        self.assertIn("2 workers", failed.exception.err)
+
+    def test_a_run_without_recording_is_refused(self):
+        with self.assertRaises(Failed) as failed:
+            self.cluster.replay("none")
+        self.assertIn("has no recording", failed.exception.err)
+
+    def test_names_that_a_version_lacks_are_listed(self):
+        small = [MODEL[0].replace("layers=2", "layers=1"), *MODEL[1:]]
+        job = self.cluster.train(*small, "-d", self.cluster.text, "--no-upload", "--steps=20", "--record=every:10", "--name=small")
+        self.cluster.wait_for_job(job)
+        weight = "model.layers.1.input_layernorm.weight"
+        rows, replay = self.cluster.replay("*", "--steps=0:5", f"--log=norm(grad({weight}))")
+        self.assertEqual(replay["state"], "REPLAY_SUCCEEDED")
+        self.assertIn(f"small@1 has no norm(grad({weight}))", replay["notes"])
+        self.assertTrue(any(note.startswith("none@1 has no recording") for note in replay["notes"]), replay["notes"])
+        self.assertEqual({row["experiment"] for row in rows}, {"lm", "two"})
+
+
+class FaultTest(unittest.TestCase):
+    def cluster(self, **options):
+        cluster = self.enterContext(ReplayCluster(**options))
+        self.job = cluster.record("lm", "--max-devices=1")
+        return cluster
+
+    def test_a_worker_that_is_killed_is_replaced(self):
+        cluster = self.cluster(workers=2)
+        cluster.record("long", "--max-devices=1", "--record=every:100", steps=1000)
+        started = cluster.run("replay", "long", "--log=norm(grad(model.norm.weight))", "--workers=1", "--detach")
+        cluster.wait(lambda: cluster.run("replay", "list")["replays"][0]["rows"] > 0, 60, "answers come")
+        at_work = cluster.run("replay", "list")["replays"][0]["segments"][0]["workers"]
+        self.assertEqual(len(at_work), 1)
+        for worker in cluster.run("status")["workers"]:
+            if worker["worker_id"] in at_work:
+                cluster.kill(cluster.workers[int(worker["name"][1:])])
+        lines = cluster.cli("replay", "watch", started["id"], "--json").stdout.splitlines()
+        replay = json.loads(lines[-1])["replay"]
+        self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+        self.assertTrue(any("goes on from step" in note for note in replay["notes"]), replay["notes"])
+        self.assertEqual(sorted(json.loads(line)["step"] for line in lines[:-1]), list(range(1000)))
+
+    def test_a_replay_survives_the_coordinator(self):
+        cluster = self.cluster(workers=1)
+        cluster.record("long", "--record=every:100", steps=1000)
+        started = cluster.run("replay", "long", "--log=norm(grad(model.norm.weight))", "--detach")
+        cluster.wait(lambda: cluster.run("replay", "list")["replays"][0]["rows"] > 0, 60, "answers come")
+        before = cluster.query("long", "--source=replay")
+        cluster.kill(cluster.daemon)
+        cluster.start_daemon()
+        lines = cluster.cli("replay", "watch", started["id"], "--json").stdout.splitlines()
+        replay = json.loads(lines[-1])["replay"]
+        self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+        rows = [json.loads(line) for line in lines[:-1]]
+        self.assertEqual(sorted(row["step"] for row in rows), list(range(1000)))
+        self.assertEqual(rows[:len(before)], before)
+
+    def test_another_dataset_is_named(self):
+        cluster = self.cluster(workers=1)
+        with open(cluster.text, "r+b") as file:
+            file.seek(1000)
+            file.write(b"X")
+        _, replay = cluster.replay("lm", "--steps=0:10")
+        self.assertEqual(replay["state"], "REPLAY_FAILED")
+        self.assertIn("lm@1: dataset: ", replay["error"])
+
+    def test_a_flipped_bit_in_a_checkpoint_is_named_and_an_earlier_one_is_used(self):
+        cluster = self.cluster(workers=1)
+        folder = os.path.join(cluster.folder, "data", "checkpoints", self.job)
+        [path] = [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names
+                  if "step-30-" in at and name.endswith(".safetensors")]
+        with open(path, "r+b") as file:
+            file.seek(-5, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-5, os.SEEK_END)
+            file.write(bytes([byte[0] ^ 4]))
+        rows, replay = cluster.replay("lm", "--steps=35:45", "--log=norm(grad(model.norm.weight))")
+        self.assertEqual((replay["state"], to_the_bit(replay)), ("REPLAY_SUCCEEDED", True), replay)
+        self.assertEqual([row["step"] for row in rows], list(range(35, 45)))
+        [note] = [note for note in replay["notes"] if "damaged" in note]
+        self.assertIn("checkpoint of step 30", note)
+        self.assertIn(os.path.basename(path), note)
+        self.assertIn("from step 20", note)
+
+    def test_a_loss_that_differs_by_a_bit_stops_the_replay_at_its_step(self):
+        cluster = self.cluster(workers=1)
+        recorded = cluster.losses(self.job)[37]
+        cluster.daemon.send_signal(signal.SIGTERM)
+        cluster.daemon.wait()
+        store = sqlite3.connect(os.path.join(cluster.folder, "data", "espalier.db"))
+        [(sequence, body)] = store.execute("SELECT sequence, body FROM log WHERE step = 37").fetchall()
+        loss = struct.pack("<d", recorded)
+        self.assertEqual(body.count(loss), 1)
+        other = struct.pack("<q", struct.unpack("<q", loss)[0] ^ 1)
+        store.execute("UPDATE log SET body = ? WHERE sequence = ?", (body.replace(loss, other), sequence))
+        store.commit()
+        store.close()
+        cluster.start_daemon()
+        cluster.wait_for_workers(1)
+        rows, replay = cluster.replay("lm", "--log=norm(grad(model.norm.weight))", "--steps=30:50")
+        self.assertEqual(replay["state"], "REPLAY_DIFFERS", replay)
+        self.assertEqual(replay["difference"]["step"], 37)
+        self.assertEqual(replay["difference"]["replayed"], recorded)
+        self.assertEqual([row["step"] for row in rows], list(range(30, 37)))
+        done = cluster.cli("replay", "lm", check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("at step 37", done.stderr)
+
+    def test_other_workers_replay_by_another_plan_within_a_tolerance(self):
+        cluster = self.enterContext(ReplayCluster(workers=2))
+        cluster.record("two", "--only-data-parallel")
+        cluster.kill(cluster.workers[1])
+        cluster.wait(lambda: sum(w["state"].upper() == "IDLE" for w in cluster.run("status")["workers"]) == 1, 20,
+                     "the other worker is missed")
+        waiting = cluster.run("replay", "two", "--steps=0:20", "--detach")
+        cluster.wait(lambda: any("--any-plan" in note for note in cluster.run("replay", "list")["replays"][0]["notes"]),
+                     20, "it says what it waits for")
+        self.assertEqual(cluster.run("replay", "cancel", waiting["id"])["state"], "REPLAY_CANCELLED")
+        rows, replay = cluster.replay("two", "--any-plan", "--log=norm(grad(model.norm.weight))", "--steps=0:20")
+        self.assertEqual((replay["state"], compared(replay)), ("REPLAY_SUCCEEDED", 20), replay)
+        comparison = replay["segments"][0]["comparison"]
+        self.assertFalse(comparison["bits"])
+        self.assertIn("2 ranks, the replay of 1", comparison["reason"])
+        self.assertLess(comparison["largest"], comparison["tolerance"])
+        self.assertEqual(len(rows), 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
