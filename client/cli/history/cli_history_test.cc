@@ -136,10 +136,11 @@ TEST_F(CliHistoryTest, CsvHasEveryBitAndQuotesWhatNeedsIt) {
       "lm,1,job-1,2,relu_1,histogram(2),replay,replay-1,"
       "\"{\"\"low\"\":-1.0,\"\"high\"\":1.0,\"\"counts\"\":[3,4],\"\"outside\"\":0}\"\n";
   EXPECT_EQ(out_.str(), csv);
-  EXPECT_EQ(err_.str(), "3 rows written\n");
+  EXPECT_EQ(err_.str(), "");
 
   EXPECT_EQ(Run({"history", "lm", "--json", "--csv=" + Path("h.csv")}), kExitOk) << err_.str();
   EXPECT_EQ(Read(Path("h.csv")), csv);
+  EXPECT_EQ(err_.str(), "3 rows written\n");
   EXPECT_EQ(Lines().size(), 3u);
   EXPECT_EQ(Run({"history", "lm", "--json", "--csv=-"}), kExitUsage);
   EXPECT_THAT(err_.str(), HasSubstr("--json and --csv=- would mix"));

@@ -43,9 +43,10 @@ absl::StatusOr<v1::QueryHistoryRequest> HistoryRequest(const ParsedFlags& flags)
   return request;
 }
 
-// The exporters that the flags name, and JSON lines.
+// The exporters that the flags name, and JSON lines. Sets *elsewhere if one of them does not write
+// to standard output.
 absl::StatusOr<std::vector<std::unique_ptr<HistoryExporter>>> MakeExporters(
-    Context& context, const ExportEnvironment& environment) {
+    Context& context, const ExportEnvironment& environment, bool* elsewhere) {
   std::vector<std::unique_ptr<HistoryExporter>> exporters;
   std::string streamed = context.json() ? "json" : "";
   if (context.json()) {
@@ -68,6 +69,7 @@ absl::StatusOr<std::vector<std::unique_ptr<HistoryExporter>>> MakeExporters(
       }
       streamed = flag;
     }
+    *elsewhere |= to != "-";
     auto made = format.make(environment, to);
     if (!made.ok()) return made.status();
     exporters.push_back(*std::move(made));
@@ -109,7 +111,8 @@ absl::Status RunHistory(Context& context) {
                                          absl::SleepFor};
   auto client = context.client();
   if (!client.ok()) return client.status();
-  auto exporters = MakeExporters(context, environment);
+  bool elsewhere = false;
+  auto exporters = MakeExporters(context, environment, &elsewhere);
   if (!exporters.ok()) return exporters.status();
 
   Canceller canceller;
@@ -144,6 +147,7 @@ absl::Status RunHistory(Context& context) {
     context.out() << std::flush;
     return absl::OkStatus();
   }
+  if (!elsewhere) return absl::OkStatus();
   // Not on standard output, which may be data.
   *context.env().err << rows << (rows == 1 ? " row" : " rows") << " written\n";
   for (const auto& exporter : *exporters) {
