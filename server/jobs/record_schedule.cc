@@ -24,7 +24,7 @@ void RecordSchedule::StepDone(int64_t steps_done, double seconds) {
 double RecordSchedule::ExpectedSeconds() const {
   // Until one is measured: the ranks have just moved as many bytes the other way.
   if (checkpoints_ == 0) return options_.restore_seconds;
-  return std::max(last_seconds_, spent_seconds_ / static_cast<double>(checkpoints_));
+  return spent_seconds_ / static_cast<double>(checkpoints_);
 }
 
 int64_t RecordSchedule::Due(double notice) const {
@@ -41,14 +41,15 @@ int64_t RecordSchedule::Due(double notice) const {
   if (spent > budget * kPartWithinEpochs) {
     if (options_.epoch_steps <= 0) return 0;
     at = (at + options_.epoch_steps - 1) / options_.epoch_steps * options_.epoch_steps;
-    const bool soon = at - steps_done_ <= 2 * ahead || options_.epoch_steps <= ahead;
-    if (!soon || at - last_ < options_.epoch_steps) return 0;
+    if (at - steps_done_ > 2 * ahead) return 0;  // a later step will ask
   }
   const int64_t least = options_.total_steps / kMostUseful;
   return at - last_ >= least && at < options_.total_steps ? at : 0;
 }
 
-void RecordSchedule::Asked(int64_t steps_done) { asked_at_ = steps_done; }
+void RecordSchedule::Asked(int64_t steps_done) {
+  if (steps_done > last_) asked_at_ = steps_done;
+}
 
 void RecordSchedule::NotAsked() {
   asked_at_ = -1;
@@ -57,7 +58,6 @@ void RecordSchedule::NotAsked() {
 }
 
 void RecordSchedule::Written(int64_t steps_done, double seconds) {
-  last_seconds_ = seconds;
   spent_seconds_ += seconds;
   ++checkpoints_;
   last_ = std::max(last_, steps_done);

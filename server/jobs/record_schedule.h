@@ -1,6 +1,6 @@
-// When a recording takes another checkpoint, by FLOR's joint rule (VLDB 14(4), p. 682) on costs that
-// were measured: the checkpoints of a job, with the next one, take at most a part of the training
-// time, and none saves less of it than a replay needs to load.
+// When a recording takes another checkpoint, by FLOR's joint rule (VLDB 14(4), p. 682) on costs
+// that were measured: the checkpoints of a job, with the next one, take at most a part of the
+// training time, and none saves less of it than a replay needs to load.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class RecordSchedule {
   // they hear of it `notice` seconds before; 0: not now. It is never the last step, which has one
   // in any case. 0 from Asked until that checkpoint is there.
   int64_t Due(double notice) const;
-  // The ranks were told, or are about to be.
+  // The ranks were told, or are about to be. Nothing is waited for if it is there already.
   void Asked(int64_t steps_done);
   // They could not be told: no checkpoint is due until one more distance is trained.
   void NotAsked();
@@ -50,7 +50,6 @@ class RecordSchedule {
   double trained_seconds_ = 0;
   double last_trained_seconds_ = 0;  // at the last checkpoint
   double spent_seconds_ = 0;
-  double last_seconds_ = 0;  // that the last checkpoint cost
 };
 
 }  // namespace espalier

@@ -36,6 +36,8 @@ Trained Train(RecordSchedule& schedule, int64_t first, int64_t total,
       EXPECT_EQ(due, 0) << "asked again before the checkpoint was there";
       EXPECT_GT(at, done);
       EXPECT_LT(at, total);
+      const double step = trained.seconds / static_cast<double>(done - first);
+      EXPECT_LE(static_cast<double>(at - done) * step, 2 * (kNotice + step)) << "too long before";
       schedule.Asked(at);
       due = at;
     }
@@ -138,6 +140,23 @@ TEST(RecordSchedule, WhoCouldNotBeToldIsNotToldAgainAtOnce) {
   schedule.Asked(done + 1);
   schedule.NotAsked();
   EXPECT_NEAR(static_cast<double>(until_due()), 20, 2) << "a five hundredth of all steps";
+}
+
+TEST(RecordSchedule, AFastCheckpointIsThereBeforeItIsKnownThatAllWereTold) {
+  RecordSchedule schedule({.restore_seconds = 1, .total_steps = 10'000, .epoch_steps = 100});
+  int64_t at = 0;
+  for (int64_t done = 1; at == 0; ++done) {
+    schedule.StepDone(done, 0.1);
+    at = schedule.Due(kNotice);
+  }
+  schedule.Asked(at);
+  schedule.Written(at, 0.1);
+  schedule.Asked(at);
+  for (int64_t done = at + 1; done < at + 300; ++done) {
+    schedule.StepDone(done, 0.1);
+    if (schedule.Due(kNotice) > 0) return;
+  }
+  ADD_FAILURE() << "waits forever for a checkpoint that is there";
 }
 
 TEST(RecordSchedule, AnAttemptThatGoesOnCountsFromItsBegin) {
