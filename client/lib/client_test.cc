@@ -91,6 +91,28 @@ TEST_F(ClientTest, UnavailableFromCoordinatorIsNotUnreachable) {
   EXPECT_EQ(said.message(), "not now");
 }
 
+TEST_F(ClientTest, HistoriesAreAskedForAgainUntilTheFirstRow) {
+  v1::HistoryRow row;
+  for (int step = 0; step < 4; ++step) {
+    row.set_step(step);
+    fake_.state()->history.push_back(row);
+  }
+  fake_.state()->unavailable = 2;
+  std::vector<int64_t> steps;
+  const auto take = [&](const v1::HistoryRow& next) {
+    steps.push_back(next.step());
+    return next.step() < 2 ? absl::OkStatus() : absl::ResourceExhaustedError("enough");
+  };
+  EXPECT_EQ(client_->QueryHistory({}, take).message(), "enough");
+  EXPECT_THAT(steps, ::testing::ElementsAre(0, 1, 2));
+  EXPECT_EQ(fake_.state()->queries.size(), 3u);
+  // Rows are not given twice.
+  fake_.state()->history.resize(1);
+  fake_.state()->history_status = absl::UnavailableError("stopped");
+  EXPECT_TRUE(absl::IsUnavailable(client_->QueryHistory({}, take)));
+  EXPECT_EQ(fake_.state()->queries.size(), 4u);
+}
+
 TEST_F(ClientTest, SubmitCarriesAKeyAndTheToken) {
   fake_.state()->job.set_id("job-1");
   ClientOptions options;

@@ -162,6 +162,10 @@ class FakeReplay : public v1::Replay::Service {
                grpc::ServerWriter<v1::QueryHistoryReply>* writer) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
     s_.queries.push_back(*request);
+    if (s_.unavailable > 0) {
+      --s_.unavailable;
+      return Status(grpc::StatusCode::UNAVAILABLE, "not now", s_.unavailable_details);
+    }
     constexpr size_t kPerReply = 3;
     for (size_t at = 0; at < s_.history.size(); at += kPerReply) {
       v1::QueryHistoryReply reply;

@@ -47,7 +47,7 @@ struct FakeState {
   v1::ProfileReply profile;
   std::vector<v1::HistoryRow> history;  // of each Query
   absl::Status history_status;          // after them
-  int unavailable = 0;                  // this many Get and Generate calls fail first
+  int unavailable = 0;                  // this many Get, Generate and Query calls fail first
   std::string unavailable_details;
   // The work is done, but answered only after the caller has gone.
   bool uploads_hang = false, proofs_hang = false, dry_runs_hang = false;

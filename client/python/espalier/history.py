@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,10 +13,10 @@ import numpy as np
 from espalier.errors import InvalidArgument
 from espalier.job import time_of
 from espalier.listing import Info, Listing
-from espalier.rpc import method
+from espalier.rpc import Settings, method
 from espalier.session_stream import numpy_dtype
 from espalier.spelling import meant
-from espalier.steps import Lost, Open, Read, Steps, operation
+from espalier.steps import Lost, Open, Read, Sleep, Steps, operation
 from espalier.v1 import probe_pb2, replay_pb2, training_pb2
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
@@ -220,6 +221,8 @@ def query_request(
 class HistoryMethods:
     """Calls for what was recorded."""
 
+    _settings: Settings
+
     @operation
     def history(
         self,
@@ -238,16 +241,21 @@ class HistoryMethods:
         """
         request = query_request(run, log, steps, source)
         first, _, every = _bounds(steps)
-        rows: list[replay_pb2.HistoryRow] = []
-        replies = yield Open(method("Replay", "Query"), request)
-        try:
-            while (reply := (yield Read(replies))) is not None:
-                rows.extend(row for row in reply.rows if (row.step - first) % every == 0)
-        except Lost as lost:
-            raise lost.error from None
-        finally:
-            replies.cancel()
-        return History(HistoryInfo, map(HistoryInfo, rows))
+        give_up, pause = time.monotonic() + self._settings.retry_for, 0.1
+        while True:
+            rows: list[replay_pb2.HistoryRow] = []
+            replies = yield Open(method("Replay", "Query"), request)
+            try:
+                while (reply := (yield Read(replies))) is not None:
+                    rows.extend(row for row in reply.rows if (row.step - first) % every == 0)
+                return History(HistoryInfo, map(HistoryInfo, rows))
+            except Lost as lost:
+                if time.monotonic() + pause > give_up:
+                    raise lost.error from None
+            finally:
+                replies.cancel()
+            yield Sleep(pause)
+            pause = min(2 * pause, 2.0)
 
 
 __all__ = ["Elements", "Histogram", "History", "HistoryInfo"]

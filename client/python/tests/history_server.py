@@ -16,6 +16,7 @@ class HistoryServer(grpc.GenericRpcHandler):
     def __init__(self, rows):
         self.rows = rows
         self.requests = []
+        self.broken = 0  # this many queries break off
         self.server = grpc.server(futures.ThreadPoolExecutor(4), [self])
         self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
         self.server.start()
@@ -42,6 +43,9 @@ class HistoryServer(grpc.GenericRpcHandler):
         rows = [row for row in self.rows if not asked.log or row.name in asked.log]
         for at in range(0, len(rows), ROWS_IN_A_REPLY):
             yield replay_pb2.QueryHistoryReply(rows=rows[at : at + ROWS_IN_A_REPLY]).SerializeToString()
+            if self.broken > 0:
+                self.broken -= 1
+                context.abort(grpc.StatusCode.UNAVAILABLE, "broken off")
 
 
 def row(version, step, name, scalar=None, reduction="", **more):

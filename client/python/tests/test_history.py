@@ -3,15 +3,18 @@
 import asyncio
 import math
 import pickle
+import time
 
 import history_server as made
 import numpy as np
 import pytest
+from small import examples, graph, initial, loss_and_gradients
 
 from espalier import errors, flor
 from espalier.aio import AsyncClient
 from espalier.client import Client
 from espalier.history import Elements, Histogram
+from espalier.training import fit
 from espalier.v1 import replay_pb2
 
 
@@ -111,6 +114,37 @@ def test_mistakes_are_named(server, client):
     assert len(server.requests) == asked
     with pytest.raises(errors.NotFound, match="there is lm"):
         client.history("nolm")
+
+
+def test_a_broken_connection_loses_and_repeats_nothing(server, client):
+    server.broken = 2
+    assert len(client.history("lm")) == len(made.sample())
+    assert len(server.requests) == 3
+
+
+def test_what_jobs_record_is_there_to_the_bit(daemon):
+    data = examples(64)
+    settings = {"optimizer": "sgd", "batch_size": 32, "epochs": 3, "shuffle": False, "name": "history"}
+    result = fit(graph(), data, client=daemon, verbose=0, **settings)
+    history = daemon.history("history", log=["loss", "accuracy"])
+    for name in ("loss", "accuracy"):
+        steps, values = history.curve(name)
+        assert list(steps) == list(range(6))
+        assert list(values) == result.history[name]
+
+    spec = replay_pb2.ReplaySpec(run="history", log=["norm(grad(w1))", "param(w2)"], end_step=2, any_plan=True)
+    daemon.call("Replay", "Start", replay_pb2.StartReplayRequest(spec=spec))
+    state = replay_pb2.REPLAY_WAITING
+    while state in (replay_pb2.REPLAY_WAITING, replay_pb2.REPLAY_RUNNING):
+        time.sleep(0.05)
+        state = daemon.call("Replay", "List", replay_pb2.ListReplaysRequest(run="history")).replays[0].state
+    assert state == replay_pb2.REPLAY_SUCCEEDED
+    answers = daemon.history("history", source="replay")
+    _, _, gradients = loss_and_gradients(initial(), data["x"][:32], data["labels"][:32])
+    _, norms = answers.curve("norm(grad(w1))")
+    np.testing.assert_allclose(norms[0], np.linalg.norm(gradients["w1"]), rtol=1e-5)
+    first = next(row for row in answers if row.label == "param(w2)")
+    np.testing.assert_array_equal(first.value, initial()["w2"])
 
 
 def test_asyncio_has_it_too(server):
