@@ -7,10 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/graph/graph_proto.h"
-#include "ops/onnx/cpu_evaluator.h"
 #include "ops/probe/reduce.h"
 #include "ops/tensor/half_conversion.h"
 #include "ops/tensor/view.h"
+#include "server/replay/evaluate_nodes.h"
+#include "server/replay/source_rows.h"
 
 namespace espalier {
 namespace {
@@ -69,11 +70,12 @@ absl::Status DerivedValues::AddNeeds(const OpRegistry& registry, ValueId id,
     return absl::OkStatus();
   }
   const Node& node = graph_.node(value.producer);
-  if (registry.Find(node.op)->random) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Describe(node),
-                     " draws random numbers within another operator of the plan, so that its "
-                     "result cannot be computed again"));
+  const OpDef& op = *registry.Find(node.op);
+  if (op.random || op.is_loss || op.is_metric) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        Describe(node), " cannot be computed again: ",
+        op.random ? "it draws random numbers within another operator of the plan"
+                  : "the plan weights it by examples, in addends; ask for what it is made of"));
   }
   for (const ValueId input : node.inputs) {
     if (input == kNoValue) continue;
@@ -83,26 +85,67 @@ absl::Status DerivedValues::AddNeeds(const OpRegistry& registry, ValueId id,
   return absl::OkStatus();
 }
 
-absl::StatusOr<DerivedValues> DerivedValues::Make(const OpRegistry& registry, const Graph& original,
+absl::StatusOr<Graph> GraphBeforeRewrites(const OpRegistry& registry, const Graph& model,
+                                          const Graph& planned, int64_t batch_size) {
+  Graph graph = model;
+  for (size_t v = 0; v < graph.values().size(); ++v) {
+    Value& value = graph.mutable_value(static_cast<ValueId>(v));
+    if (value.kind != ValueKind::kInput) continue;
+    // Its dimensions may have been fitted to the dataset.
+    const ValueId fitted = planned.FindValue(value.name);
+    if (fitted != kNoValue) value.type.dims = planned.value(fitted).type.dims;
+  }
+  if (absl::Status s = BindAndInfer(registry, batch_size, &graph); !s.ok()) return s;
+  return graph;
+}
+
+absl::StatusOr<DerivedValues> DerivedValues::Make(const OpRegistry& registry, Graph original,
+                                                  const ProbePoints& points,
+                                                  const std::vector<ProbeExpression>& probes) {
+  return Make(
+      registry, std::move(original),
+      [&points](const ProbeTarget& target) {
+        switch (target.kind) {
+          case ProbeTarget::kValue:
+            return points.Value(target.name).ok();
+          case ProbeTarget::kParam:
+            return points.Parameter(target.name).ok();
+          case ProbeTarget::kBatch:
+            return points.Batch(target.name).ok();
+          default:
+            return false;
+        }
+      },
+      probes);
+}
+
+absl::StatusOr<DerivedValues> DerivedValues::Make(const OpRegistry& registry, Graph original,
                                                   const Readable& readable,
                                                   const std::vector<ProbeExpression>& probes) {
   DerivedValues made;
-  made.graph_ = original;
-  std::map<std::string, ProbeTarget> sources;
+  made.graph_ = std::move(original);
+  const Graph& graph = made.graph_;
+  const auto value_of = [&graph](const ProbeTarget& target) {
+    return target.kind == ProbeTarget::kValue ? graph.FindValue(target.name) : kNoValue;
+  };
+  std::set<std::string> sources;
   int64_t bytes = 0;
   for (const ProbeExpression& probe : probes) {
+    const bool derived =
+        std::any_of(probe.targets.begin(), probe.targets.end(), [&](const ProbeTarget& target) {
+          return !target.has_wildcard() && value_of(target) != kNoValue && !readable(target);
+        });
+    if (!derived) continue;
     Needs needs;
     absl::Status missing;
     for (const ProbeTarget& target : probe.targets) {
-      const ValueId value =
-          target.kind == ProbeTarget::kValue ? original.FindValue(target.name) : kNoValue;
-      if (value != kNoValue) {
+      if (const ValueId value = value_of(target); value != kNoValue) {
         missing.Update(made.AddNeeds(registry, value, readable, &needs));
       } else if (readable(target)) {
         needs.sources.emplace(ToString(target), target);
       } else {
         missing.Update(
-            absl::NotFoundError(absl::StrCat("the model has no '", ToString(target), "'")));
+            absl::NotFoundError(absl::StrCat("the programs do not have '", ToString(target), "'")));
       }
     }
     if (!missing.ok()) {
@@ -112,17 +155,18 @@ absl::StatusOr<DerivedValues> DerivedValues::Make(const OpRegistry& registry, co
     std::vector<std::string> names;
     for (const auto& [name, target] : needs.sources) {
       names.push_back(absl::StrCat("'", name, "'"));
-      if (!sources.emplace(name, target).second) continue;
+      if (!sources.insert(name).second) continue;
       made.sources_.push_back({{target}, Reduction{Reduction::kFull}});
-      const ValueId value = original.FindValue(target.name);
-      if (value == kNoValue || target.kind == ProbeTarget::kBatch) continue;
+      const ValueId value =
+          target.kind == ProbeTarget::kBatch ? kNoValue : graph.FindValue(target.name);
+      if (value == kNoValue) continue;
       made.source_of_.emplace(value, name);
-      bytes += original.value(value).type.bytes();
+      bytes += graph.value(value).type.bytes();
     }
     made.notes_.push_back(absl::StrCat("'", ToString(probe), "' is computed again from ",
                                        absl::StrJoin(names, ", "),
                                        ": the plan computes it within another operator"));
-    made.probes_.push_back({probe, std::move(needs.nodes)});
+    made.derived_.push_back({probe, std::move(needs.nodes)});
   }
   if (bytes > kMostSourceBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -132,71 +176,53 @@ absl::StatusOr<DerivedValues> DerivedValues::Make(const OpRegistry& registry, co
   return made;
 }
 
-absl::StatusOr<std::vector<v1::HistoryRow>> DerivedValues::Answer(
-    int64_t step, const std::vector<v1::HistoryRow>& rows, bool training) const {
-  std::map<std::string, const v1::TensorValue*> given;
-  for (const v1::HistoryRow& row : rows) {
-    if (row.step() == step && row.value().has_tensor() &&
-        row.reduction() == ToString(Reduction{Reduction::kFull})) {
-      given.emplace(row.name(), &row.value().tensor());
-    }
-  }
-  const auto find = [&](const std::string& name) -> absl::StatusOr<const v1::TensorValue*> {
-    const auto found = given.find(name);
-    if (found != given.end()) return found->second;
-    return absl::InternalError(absl::StrCat("'", name, "' of step ", step, " was not read"));
-  };
+std::vector<ProbeExpression> DerivedValues::probes() const {
+  std::vector<ProbeExpression> probes;
+  for (const Derived& derived : derived_) probes.push_back(derived.probe);
+  return probes;
+}
+
+absl::StatusOr<std::vector<v1::HistoryRow>> DerivedValues::Complete(
+    std::vector<v1::HistoryRow> rows, int64_t step, bool training) const {
+  absl::StatusOr<std::map<std::string, v1::TensorValue>> given =
+      TakeSourceRows(sources_, step, &rows);
+  if (!given.ok()) return given.status();
   std::map<ValueId, std::string> values;
   for (const auto& [value, name] : source_of_) {
-    absl::StatusOr<const v1::TensorValue*> tensor = find(name);
-    if (!tensor.ok()) return tensor.status();
-    absl::StatusOr<std::string> elements = ElementsAs(**tensor, graph_.value(value).type, name);
+    absl::StatusOr<std::string> elements =
+        ElementsAs(given->at(name), graph_.value(value).type, name);
     if (!elements.ok()) return elements.status();
     values[value] = *std::move(elements);
   }
-  const Evaluator evaluate = CpuEvaluator(training);
-  std::set<NodeId> done;
-  std::vector<v1::HistoryRow> answers;
-  for (const Derived& derived : probes_) {
+  for (const Derived& derived : derived_) {
     const auto annotate = [&](const absl::Status& status) {
       return absl::Status(status.code(), absl::StrCat(ToString(derived.probe), " of step ", step,
                                                       ": ", status.message()));
     };
-    for (const NodeId id : derived.nodes) {
-      if (!done.insert(id).second) continue;
-      const Node& node = graph_.node(id);
-      std::vector<const std::string*> inputs;
-      for (const ValueId input : node.inputs) {
-        const bool constant = input != kNoValue && graph_.value(input).kind == ValueKind::kConstant;
-        inputs.push_back(input == kNoValue ? nullptr
-                         : constant        ? &graph_.value(input).constant
-                                           : &values.at(input));
-      }
-      absl::StatusOr<std::vector<std::string>> results =
-          evaluate(node.op, graph_.TypesOf(id), inputs);
-      if (!results.ok()) return annotate(results.status());
-      for (size_t o = 0; o < node.outputs.size(); ++o) {
-        if (node.outputs[o] != kNoValue) values[node.outputs[o]] = std::move((*results)[o]);
-      }
+    std::vector<NodeId> left;  // to evaluate
+    for (const NodeId node : derived.nodes) {
+      const std::vector<ValueId>& outputs = graph_.node(node).outputs;
+      const bool known = std::all_of(outputs.begin(), outputs.end(),
+                                     [&](ValueId output) { return values.contains(output); });
+      if (!known) left.push_back(node);
     }
+    absl::Status evaluated = EvaluateNodes(graph_, left, training, &values);
+    if (!evaluated.ok()) return annotate(evaluated);
     const Reduction& reduction = derived.probe.reduction;
     std::vector<v1::ProbePart> parts;
     for (const ProbeTarget& target : derived.probe.targets) {
       const ValueId value =
           target.kind == ProbeTarget::kValue ? graph_.FindValue(target.name) : kNoValue;
-      TensorType type;
-      std::string elements;
+      absl::StatusOr<v1::ProbePart> part;
       if (value != kNoValue) {
-        type = graph_.value(value).type;
-        elements = values.at(value);
+        part = WholePart(reduction, graph_.value(value).type, values.at(value));
       } else {
-        absl::StatusOr<const v1::TensorValue*> tensor = find(ToString(target));
-        if (!tensor.ok()) return tensor.status();
-        type = {FromProto((*tensor)->dtype()),
-                Dims((*tensor)->dims().begin(), (*tensor)->dims().end())};
-        elements = (*tensor)->data();
+        const v1::TensorValue& tensor = given->at(ToString(target));
+        part =
+            WholePart(reduction,
+                      {FromProto(tensor.dtype()), Dims(tensor.dims().begin(), tensor.dims().end())},
+                      tensor.data());
       }
-      absl::StatusOr<v1::ProbePart> part = WholePart(reduction, type, std::move(elements));
       if (!part.ok()) return annotate(part.status());
       parts.push_back(*std::move(part));
     }
@@ -205,14 +231,14 @@ absl::StatusOr<std::vector<v1::HistoryRow>> DerivedValues::Answer(
             ? FinishConfusion({std::move(parts[0])}, {std::move(parts[1])})
             : Finish(reduction, std::move(parts), /*adds_up=*/false);
     if (!value.ok()) return annotate(value.status());
-    v1::HistoryRow& row = answers.emplace_back();
+    v1::HistoryRow& row = rows.emplace_back();
     row.set_step(step);
     row.set_name(TargetsToString(derived.probe));
     row.set_reduction(ToString(reduction));
     row.set_source(v1::HistoryRow::REPLAY);
     *row.mutable_value() = *std::move(value);
   }
-  return answers;
+  return rows;
 }
 
 }  // namespace espalier

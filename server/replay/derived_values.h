@@ -15,8 +15,14 @@
 #include "espalier/v1/replay.pb.h"
 #include "ops/graph/graph.h"
 #include "ops/probe/expression.h"
+#include "planner/lowering/probe_points.h"
 
 namespace espalier {
+
+// Returns the bound graph of a job before rewrites: `model` and `planned` are PreparedJob's model
+// and graph.
+absl::StatusOr<Graph> GraphBeforeRewrites(const OpRegistry& registry, const Graph& model,
+                                          const Graph& planned, int64_t batch_size);
 
 // Immutable. Values are those of the plan's programs within rounding.
 class DerivedValues {
@@ -24,29 +30,31 @@ class DerivedValues {
   // Whether the programs have what the target names, so that a replay can read it.
   using Readable = std::function<bool(const ProbeTarget& target)>;
 
-  // `original`: the bound model before rewrites (of PreparedJob.model), by whose names the probes
-  // ask for values. Takes the probes that name a value of it which is not readable; their other
-  // targets are, and none has a wildcard. What cannot be derived is in lacking(). InvalidArgument
-  // if sources() have more than 256 MiB in a step. `original` is copied.
-  static absl::StatusOr<DerivedValues> Make(const OpRegistry& registry, const Graph& original,
+  // Derives those of a replay's `probes` that have no wildcard and name a value of `original` (see
+  // GraphBeforeRewrites) that is not readable. InvalidArgument if their sources have more than 256
+  // MiB in a step.
+  static absl::StatusOr<DerivedValues> Make(const OpRegistry& registry, Graph original,
                                             const Readable& readable,
                                             const std::vector<ProbeExpression>& probes);
+  // The same where a replay reads what `points` has.
+  static absl::StatusOr<DerivedValues> Make(const OpRegistry& registry, Graph original,
+                                            const ProbePoints& points,
+                                            const std::vector<ProbeExpression>& probes);
 
-  // Probes to add to the replay's: tensors, in full, from which Answer computes.
-  const std::vector<ProbeExpression>& sources() const { return sources_; }
-  // As FoundProbes.lacking.
+  // Those of the probes that are derived. FindProbes is given the others, then sources().
+  std::vector<ProbeExpression> probes() const;
+  // Of the others that name a value that is not readable, with the reason; as FoundProbes.lacking.
   const std::vector<std::pair<std::string, absl::Status>>& lacking() const { return lacking_; }
-  // What is computed again from what, a sentence for each probe.
+  // Probes of tensors, in full, from which Complete computes.
+  const std::vector<ProbeExpression>& sources() const { return sources_; }
+  // What is computed again from what, a sentence for each of probes().
   const std::vector<std::string>& notes() const { return notes_; }
-  // Rows that Answer returns.
-  size_t size() const { return probes_.size(); }
 
-  // Returns the answers for a step from the rows of sources(), which are among `rows`. `training`:
-  // the step is one of training, not of an evaluation. Internal if a source is missing or of
-  // another shape.
-  absl::StatusOr<std::vector<v1::HistoryRow>> Answer(int64_t step,
-                                                     const std::vector<v1::HistoryRow>& rows,
-                                                     bool training) const;
+  // Takes the rows of a step, of the other probes and sources(), in this order. Returns them
+  // without those of sources(), and with the answers to probes(). `training`: the step is one of
+  // training, not of an evaluation. Internal if a source is missing or of another shape.
+  absl::StatusOr<std::vector<v1::HistoryRow>> Complete(std::vector<v1::HistoryRow> rows,
+                                                       int64_t step, bool training) const;
 
  private:
   struct Derived {
@@ -63,7 +71,7 @@ class DerivedValues {
                         Needs* needs) const;
 
   Graph graph_;
-  std::vector<Derived> probes_;
+  std::vector<Derived> derived_;
   std::map<ValueId, std::string> source_of_;  // value -> HistoryRow.name
   std::vector<ProbeExpression> sources_;
   std::vector<std::pair<std::string, absl::Status>> lacking_;

@@ -16,6 +16,7 @@
 #include "ops/graph/precision.h"
 #include "ops/probe/expression.h"
 #include "ops/rewrite/fuse.h"
+#include "server/replay/graph_fragments.h"
 #include "server/replay/probe_set.h"
 #include "server/replay/step_answers.h"
 #include "worker/executor/executor.h"
@@ -100,21 +101,6 @@ std::vector<v1::HistoryRow> Read(const Graph& graph, const std::vector<v1::Progr
   return rows;
 }
 
-DerivedValues::Readable ReadableIn(const ProbePoints& points) {
-  return [&points](const ProbeTarget& target) {
-    switch (target.kind) {
-      case ProbeTarget::kValue:
-        return points.Value(target.name).ok();
-      case ProbeTarget::kParam:
-        return points.Parameter(target.name).ok();
-      case ProbeTarget::kBatch:
-        return points.Batch(target.name).ok();
-      default:
-        return false;
-    }
-  };
-}
-
 std::vector<double> Numbers(const v1::ProbeValue& value) {
   if (value.has_scalar()) return {value.scalar()};
   std::vector<double> numbers;
@@ -148,16 +134,25 @@ void ExpectAsUnfused(const Graph& planned, double tolerance) {
     if (!points.Value(probe.targets[0].name).ok()) removed.push_back(probe);
   }
   ASSERT_EQ(removed.size(), RemovedLog().size()) << "rules no longer fuse them";
-  const auto derived = DerivedValues::Make(Registry(), original, ReadableIn(points), removed);
+  std::vector<ProbeExpression> asked = removed;
+  const std::vector<ProbeExpression> others = Probes({"act", "norm(loss)"});
+  asked.insert(asked.begin(), others.begin(), others.end());
+  const auto derived = DerivedValues::Make(Registry(), original, points, asked);
   ASSERT_TRUE(derived.ok()) << derived.status();
   EXPECT_THAT(derived->lacking(), ::testing::IsEmpty());
-  ASSERT_EQ(derived->size(), removed.size());
+  EXPECT_EQ(derived->probes(), removed);
   ASSERT_EQ(derived->notes().size(), removed.size());
   EXPECT_THAT(derived->notes()[0], HasSubstr("'product1' is computed again from "));
   for (const int64_t step : {0, 2}) {
-    const auto answers =
-        derived->Answer(step, Read(planned, programs, derived->sources(), step), true);
+    std::vector<ProbeExpression> read = others;
+    read.insert(read.end(), derived->sources().begin(), derived->sources().end());
+    auto answers = derived->Complete(Read(planned, programs, read, step), step, true);
     ASSERT_TRUE(answers.ok()) << answers.status();
+    ASSERT_GE(answers->size(), others.size());
+    EXPECT_EQ((*answers)[0].name(), "act");
+    EXPECT_TRUE((*answers)[0].value().has_tensor());
+    EXPECT_EQ((*answers)[1].name(), "loss");
+    answers->erase(answers->begin(), answers->begin() + 2);
     const auto expected = Read(original, ProgramsOf(original), removed, step);
     ASSERT_EQ(answers->size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -203,22 +198,119 @@ TEST(DerivedValues, AreComputedFromNarrowValues) {
 TEST(DerivedValues, WhatCannotBeComputedAgainIsListedWithTheReason) {
   const Graph original = SmallModel();
   const auto no_values = [](const ProbeTarget& target) {
-    return target.kind == ProbeTarget::kParam || target.name == "x";
+    return target.kind == ProbeTarget::kParam || target.name == "x" ||
+           (target.kind == ProbeTarget::kValue && target.name == "labels");
   };
-  const auto derived =
-      DerivedValues::Make(Registry(), original, no_values,
-                          Probes({"norm(product2)", "norm(nothing)", "norm(grad(product1))",
-                                  "norm(act)", "confusion(product1, batch(labels))"}));
+  const auto derived = DerivedValues::Make(
+      Registry(), original, no_values,
+      Probes({"norm(product2)", "loss", "norm(nothing)", "norm(grad(product1))", "norm(act)",
+              "norm(prod*)", "norm(param(fc1.weight))", "confusion(product1, batch(labels))"}));
   ASSERT_TRUE(derived.ok()) << derived.status();
-  ASSERT_EQ(derived->lacking().size(), 4u);
+  ASSERT_EQ(derived->lacking().size(), 3u);
   EXPECT_EQ(derived->lacking()[0].second.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(derived->lacking()[0].second.message()), HasSubstr("'drop'"));
-  EXPECT_THAT(std::string(derived->lacking()[1].second.message()), HasSubstr("'nothing'"));
-  EXPECT_THAT(std::string(derived->lacking()[2].second.message()), HasSubstr("grad(product1)"));
-  EXPECT_THAT(std::string(derived->lacking()[3].second.message()), HasSubstr("batch(labels)"));
-  EXPECT_EQ(derived->size(), 1u);  // norm(act)
-  const auto answers = derived->Answer(0, {}, true);
+  EXPECT_THAT(std::string(derived->lacking()[1].second.message()), HasSubstr("'loss'"));
+  EXPECT_THAT(std::string(derived->lacking()[2].second.message()), HasSubstr("batch(labels)"));
+  EXPECT_EQ(derived->probes(), Probes({"norm(act)"}));  // the others are for FindProbes
+  const auto answers = derived->Complete({}, 0, true);
   EXPECT_EQ(answers.status().code(), absl::StatusCode::kInternal) << "no source was read";
+}
+
+// Of graphs as they were submitted, whose batch is open.
+TEST(DerivedValues, TheGraphBeforeRewritesHasTheDimensionsOfThePlanned) {
+  GraphBuilder b(Registry(), "open");
+  const ValueId x = b.Input("x", DType::kF32, {-1, 12});
+  b.Output("loss", b.Op("reduce_mean", {x}, {{"keepdims", false}}, "loss"));
+  const auto model = b.Build();
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto bound = GraphBeforeRewrites(Registry(), *model, SmallModel(), kBatch);
+  ASSERT_TRUE(bound.ok()) << bound.status();
+  EXPECT_EQ(bound->value(bound->FindValue("x")).type.dims, (Dims{kBatch, 12}));
+}
+
+Graph Fragment(const std::string& input, const std::string& op, const std::string& output) {
+  GraphBuilder b(Registry(), output);
+  b.Output(output, b.Op(op, {b.Input(input, DType::kF32, {-1, 1})}, {}, op));
+  auto graph = b.Build();
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+TEST(GraphFragments, AreEvaluatedOfWhatProbesRead) {
+  const Graph model = SmallModel();
+  const std::vector<v1::Program> programs = ProgramsOf(model);
+  // The cosine of the angle between a gradient and its parameter, up to the norms.
+  GraphBuilder b(Registry(), "angle");
+  const ValueId product = b.Op("multiply",
+                               {b.Input("grad(fc2.weight)", DType::kF32, {-1, 1}),
+                                b.Input("param(fc2.weight)", DType::kF32, {-1, 1})},
+                               {}, "product");
+  b.Output("dot", b.Op("reduce_sum", {product}, {{"keepdims", false}}, "sum"));
+  auto angle = b.Build();
+  ASSERT_TRUE(angle.ok()) << angle.status();
+  const auto fragments =
+      GraphFragments::Make(Registry(), {*angle, Fragment("logits", "tanh", "squashed")});
+  ASSERT_TRUE(fragments.ok()) << fragments.status();
+  std::vector<ProbeExpression> read = Probes({"param(fc2.weight)", "logits"});
+  EXPECT_THAT(fragments->sources(), ::testing::SizeIs(3));
+  read.insert(read.end(), fragments->sources().begin(), fragments->sources().end());
+  const std::vector<v1::HistoryRow> all = Read(model, programs, read, 1);
+  const auto rows = fragments->Complete(all, 1);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  ASSERT_EQ(rows->size(), 4u);
+  EXPECT_EQ((*rows)[0].name(), "param(fc2.weight)") << "what was asked for stays";
+  EXPECT_EQ((*rows)[1].name(), "logits");
+  std::map<std::string, std::vector<double>> numbers;
+  for (const v1::HistoryRow& row : all) numbers[row.name()] = Numbers(row.value());
+  double dot = 0;
+  for (size_t i = 0; i < 64; ++i) {
+    dot += numbers.at("grad(fc2.weight)").at(i) * numbers.at("param(fc2.weight)").at(i);
+  }
+  EXPECT_EQ((*rows)[2].name(), "dot");
+  EXPECT_NEAR(Numbers((*rows)[2].value()).at(0), dot, 1e-5);
+  EXPECT_EQ((*rows)[3].name(), "squashed");
+  const std::vector<double> squashed = Numbers((*rows)[3].value());
+  ASSERT_EQ(squashed.size(), 8u * 4);
+  for (size_t i = 0; i < squashed.size(); ++i) {
+    EXPECT_NEAR(squashed[i], std::tanh(numbers.at("logits")[i]), 1e-6);
+  }
+}
+
+TEST(GraphFragments, AreRefusedWithWhatIsAccepted) {
+  const auto error = [](std::vector<Graph> fragments) {
+    const auto made = GraphFragments::Make(Registry(), std::move(fragments));
+    EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(made.status().message());
+  };
+  EXPECT_THAT(error({Fragment("norm(fc1)", "tanh", "a")}), HasSubstr("fragment 'a': 'norm(fc1)'"));
+  EXPECT_THAT(error({Fragment("fc*", "tanh", "a")}), HasSubstr("'fc*' is not one tensor"));
+  EXPECT_THAT(error({Fragment("fc1", "dropout", "a")}), HasSubstr("random"));
+  EXPECT_THAT(error({Fragment("x", "tanh", "a"), Fragment("y", "relu", "a")}),
+              HasSubstr("output 'a'"));
+  EXPECT_THAT(error({SmallModel()}), HasSubstr("param("));
+  // Types are known once the values are read.
+  const auto fragments = GraphFragments::Make(Registry(), {Fragment("labels", "tanh", "a")});
+  ASSERT_TRUE(fragments.ok()) << fragments.status();
+  v1::HistoryRow row;
+  row.set_name("labels");
+  row.set_reduction("full");
+  row.mutable_value()->mutable_tensor()->set_dtype(v1::I32);
+  row.mutable_value()->mutable_tensor()->add_dims(1);
+  row.mutable_value()->mutable_tensor()->set_data(std::string(4, '\0'));
+  const auto rows = fragments->Complete({row}, 0);
+  EXPECT_EQ(rows.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(rows.status().message()), HasSubstr("fragment 'a', step 0"));
+  // An operator that makes much of little.
+  GraphBuilder b(Registry(), "much");
+  b.Output("a", b.Op("expand", {b.Input("x", DType::kF32, {-1})},
+                     {{"shape", std::vector<int64_t>{1 << 20, 1 << 20}}}, "expand"));
+  const auto much = GraphFragments::Make(Registry(), {*b.Build()});
+  ASSERT_TRUE(much.ok()) << much.status();
+  row.set_name("x");
+  row.mutable_value()->mutable_tensor()->set_dtype(v1::F32);
+  const auto refused = much->Complete({row}, 0);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("bytes"));
 }
 
 }  // namespace

@@ -1,0 +1,21 @@
+// Rows that a replay reads not because it was asked for them, but to compute others.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "espalier/v1/replay.pb.h"
+#include "ops/probe/expression.h"
+
+namespace espalier {
+
+// Removes the rows of `sources`, probes of tensors in full, from the rows of a step, and returns
+// their tensors by HistoryRow.name. Of several rows of a source, the last is removed: the replay
+// may have been asked for it, too. Internal if there is none.
+absl::StatusOr<std::map<std::string, v1::TensorValue>> TakeSourceRows(
+    const std::vector<ProbeExpression>& sources, int64_t step, std::vector<v1::HistoryRow>* rows);
+
+}  // namespace espalier
