@@ -18,11 +18,12 @@ from espalier.version import __version__
 if TYPE_CHECKING:
     from espalier import aio, data, datasets, errors, generation, graph, ops, optimizers, plan, safetensors_io, training
     from espalier.client import Client, default_client, set_default_client
-    from espalier.errors import EspalierError, EspalierWarning, JobFailed
+    from espalier.errors import EspalierError, EspalierWarning, JobFailed, ReplayDiffers, ReplayFailed
     from espalier.graph import Graph
     from espalier.job import History, Job
     from espalier.local_cluster import local
     from espalier.plan import Plan
+    from espalier.replay import Replay
     from espalier.session import Session
     from espalier.training import TrainingResult, fit
 
@@ -35,6 +36,9 @@ __all__ = [
     "Job",
     "JobFailed",
     "Plan",
+    "Replay",
+    "ReplayDiffers",
+    "ReplayFailed",
     "Session",
     "TrainingResult",
     "__version__",
@@ -64,6 +68,9 @@ _NAMES = {
     "Job": "job",
     "JobFailed": "errors",
     "Plan": "plan",
+    "Replay": "replay",
+    "ReplayDiffers": "errors",
+    "ReplayFailed": "errors",
     "Session": "session",
     "TrainingResult": "training",
     "default_client": "client",

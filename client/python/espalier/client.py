@@ -24,6 +24,8 @@ from espalier.listing import ArtifactInfo, JobInfo, Listing, ServedInfo, page_re
 from espalier.notes import warn
 from espalier.plan import Plan
 from espalier.prediction import PredictionMethods
+from espalier.replay import AsyncReplay, Replay, ReplayMethods
+from espalier.replays import ReplayCalls
 from espalier.rpc import AsyncConnection, Connection, Settings, idempotency_key, make_settings, method
 from espalier.runs import RunDiff, RunInfo, run_diff
 from espalier.serving import serve_request
@@ -37,10 +39,11 @@ if TYPE_CHECKING:
     from espalier.graph import Graph
 
 J = TypeVar("J")
+R = TypeVar("R", bound=ReplayMethods)
 
 
-class ClientMethods(GenerationMethods, HistoryMethods, PredictionMethods, Generic[J]):
-    """What Client and AsyncClient have in common; `J` is their class of jobs."""
+class ClientMethods(GenerationMethods, HistoryMethods, PredictionMethods, ReplayCalls[R], Generic[J, R]):
+    """What Client and AsyncClient have in common; `J` is their class of jobs, `R` that of replays."""
 
     _connection: Any
     _settings: Settings
@@ -383,7 +386,7 @@ def _with_sources(error: errors.EspalierError, graph: Graph | None) -> errors.Es
     return error if graph is None else type(error)(graph.with_sources(str(error)))
 
 
-class Client(ClientMethods[Job], Blocking):
+class Client(ClientMethods[Job, Replay], Blocking):
     """A client of one coordinator. Thread-safe; usable in a child made by fork. Connects at the first call.
 
     Without arguments it finds coordinator, key and TLS as the command line does: ESPALIER_COORDINATOR, else the
@@ -407,6 +410,7 @@ class Client(ClientMethods[Job], Blocking):
         )
         self._connection = Connection(self._settings)
         self._make_job = functools.partial(Job, self._connection)
+        self._make_replay = functools.partial(Replay, self._connection)
 
     def _submit_quietly(self, spec: training_pb2.TrainingSpec, key: str, graph: Graph | None) -> Job:
         """As submit, for those who show the notes themselves."""
@@ -427,7 +431,7 @@ class Client(ClientMethods[Job], Blocking):
         self.close()
 
 
-class AsyncClient(ClientMethods[AsyncJob], Asynchronous):
+class AsyncClient(ClientMethods[AsyncJob, AsyncReplay], Asynchronous):
     """As Client, for asyncio: its methods are coroutines, its streams asynchronous iterators."""
 
     def __init__(
@@ -445,6 +449,7 @@ class AsyncClient(ClientMethods[AsyncJob], Asynchronous):
         )
         self._connection = AsyncConnection(self._settings)
         self._make_job = functools.partial(AsyncJob, self._connection)
+        self._make_replay = functools.partial(AsyncReplay, self._connection)
 
     def _blocking(self) -> Client:
         """A client with the same settings."""
@@ -452,6 +457,7 @@ class AsyncClient(ClientMethods[AsyncJob], Asynchronous):
         made._settings = self._settings
         made._connection = Connection(self._settings)
         made._make_job = functools.partial(Job, made._connection)
+        made._make_replay = functools.partial(Replay, made._connection)
         return made
 
     async def close(self) -> None:

@@ -70,6 +70,42 @@ class JobFailed(EspalierError):
         self.job_id = job_id
 
 
+class ReplayFailed(EspalierError):
+    """A replay has failed or was cancelled; `replay_id` names it."""
+
+    def __init__(self, replay_id: str, message: str):
+        super().__init__(message)
+        self.replay_id = replay_id
+
+
+class ReplayDiffers(ReplayFailed):
+    """A replayed loss is not the recorded one.
+
+    job_id and step say which, replayed and recorded are its values. node: the operator whose results differ first;
+    empty: not known. cause: what is known of the reason, a sentence.
+    """
+
+    def __init__(
+        self,
+        replay_id: str,
+        message: str,
+        *,
+        job_id: str,
+        step: int,
+        replayed: float,
+        recorded: float,
+        node: str,
+        cause: str,
+    ):
+        super().__init__(replay_id, message)
+        self.job_id = job_id
+        self.step = step
+        self.replayed = replayed
+        self.recorded = recorded
+        self.node = node
+        self.cause = cause
+
+
 @dataclass(frozen=True)
 class Unsupported:
     """An operator of a framework that has no counterpart here."""

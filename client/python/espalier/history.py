@@ -184,7 +184,7 @@ class History(Listing[HistoryInfo]):
         return np.array(steps, np.int64), np.array([found[step] for step in steps], np.float64)
 
 
-def _bounds(steps: StepsOf) -> tuple[int, int, int]:
+def step_bounds(steps: StepsOf) -> tuple[int, int, int]:
     """First step, end (0: none), and every how many."""
     if steps is None:
         return 0, 0, 1
@@ -207,7 +207,7 @@ def query_request(
     run: str, log: str | Sequence[str], steps: StepsOf, source: str | None
 ) -> replay_pb2.QueryHistoryRequest:
     """The request for the rows of a run. InvalidArgument for what cannot be meant."""
-    first, end, _ = _bounds(steps)
+    first, end, _ = step_bounds(steps)
     request = replay_pb2.QueryHistoryRequest(
         run=run, log=[log] if isinstance(log, str) else list(log), first_step=first, end_step=end
     )
@@ -216,6 +216,29 @@ def query_request(
             raise InvalidArgument(f"source={source!r}: accepted are {', '.join(_SOURCES)}{meant(source, _SOURCES)}")
         request.source = _SOURCES[source]
     return request
+
+
+def read_history(
+    settings: Settings, run: str, log: str | Sequence[str], steps: StepsOf, source: str | None
+) -> Steps[History]:
+    """The rows of a run; asks again while the coordinator is unavailable."""
+    request = query_request(run, log, steps, source)
+    first, _, every = step_bounds(steps)
+    give_up, pause = time.monotonic() + settings.retry_for, 0.1
+    while True:
+        rows: list[replay_pb2.HistoryRow] = []
+        replies = yield Open(method("Replay", "Query"), request)
+        try:
+            while (reply := (yield Read(replies))) is not None:
+                rows.extend(row for row in reply.rows if (row.step - first) % every == 0)
+            return History(HistoryInfo, map(HistoryInfo, rows))
+        except Lost as lost:
+            if time.monotonic() + pause > give_up:
+                raise lost.error from None
+        finally:
+            replies.cancel()
+        yield Sleep(pause)
+        pause = min(2 * pause, 2.0)
 
 
 class HistoryMethods:
@@ -239,23 +262,7 @@ class HistoryMethods:
         step, a range, or (first, end). source: "forward" (recorded) or "replay"; None: both. NotFound for an unknown
         run.
         """
-        request = query_request(run, log, steps, source)
-        first, _, every = _bounds(steps)
-        give_up, pause = time.monotonic() + self._settings.retry_for, 0.1
-        while True:
-            rows: list[replay_pb2.HistoryRow] = []
-            replies = yield Open(method("Replay", "Query"), request)
-            try:
-                while (reply := (yield Read(replies))) is not None:
-                    rows.extend(row for row in reply.rows if (row.step - first) % every == 0)
-                return History(HistoryInfo, map(HistoryInfo, rows))
-            except Lost as lost:
-                if time.monotonic() + pause > give_up:
-                    raise lost.error from None
-            finally:
-                replies.cancel()
-            yield Sleep(pause)
-            pause = min(2 * pause, 2.0)
+        return (yield from read_history(self._settings, run, log, steps, source))
 
 
 __all__ = ["Elements", "Histogram", "History", "HistoryInfo"]

@@ -7,11 +7,11 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from espalier import errors
 from espalier.counts import check_count, seconds_of
@@ -42,9 +42,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from espalier.graph import Graph
+    from espalier.history import History as Logged
+    from espalier.history import StepsOf
+    from espalier.replay import AsyncReplay, Replay, ReplayMethods
 
 logger = logging.getLogger("espalier")
 _NO_STEPS = 1 << 62  # of Watch's from_step: no reports
+R = TypeVar("R", bound="ReplayMethods")
 _OVER = (training_pb2.SUCCEEDED, training_pb2.FAILED, training_pb2.CANCELLED)
 
 
@@ -230,10 +234,13 @@ def going_on(record: training_pb2.Job) -> str:
     return f"go on with it, {where}: client.job('{record.id}').resume()"
 
 
-class JobMethods:
-    """What Job and AsyncJob have in common. `id` is the coordinator's name of the job."""
+class JobMethods(Generic[R]):
+    """What Job and AsyncJob have in common. `id` is the coordinator's name of the job, `R` the class of replays."""
 
     _connection: Any
+
+    def _make_replay(self, replay_id: str) -> R:
+        raise NotImplementedError
 
     def __init__(self, connection: Any, job_id: str, graph: Graph | None = None, notes: tuple[str, ...] = ()):
         self._connection = connection
@@ -435,12 +442,45 @@ class JobMethods:
             )
         return (yield from download_weights(record.output_model))
 
+    @operation
+    def replay(
+        self,
+        *,
+        log: str | Sequence[str] = (),
+        steps: StepsOf = None,
+        every: int = 1,
+        segment: tuple[int, int] | None = None,
+        workers: int | None = None,
+        any_plan: bool = False,
+        at: str | None = None,
+        evaluate: str | training_pb2.Dataset | None = None,
+    ) -> Steps[R]:
+        """As client.replay, of this job."""
+        from espalier.replays import replay_spec, start_replay
+
+        spec = replay_spec(self.id, log, steps, every, segment, workers, any_plan, at, evaluate)
+        return (yield from start_replay(self._connection, spec, self._make_replay))
+
+    @operation
+    def logged(
+        self, *, log: str | Sequence[str] = (), steps: StepsOf = None, source: str | None = None
+    ) -> Steps[Logged]:
+        """As client.history, of this job: what was recorded, and the answers to replays."""
+        from espalier.history import read_history
+
+        return (yield from read_history(self._connection.settings, self.id, log, steps, source))
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
 
-class Job(JobMethods, Blocking):
+class Job(JobMethods["Replay"], Blocking):
     """A training job."""
+
+    def _make_replay(self, replay_id: str) -> Replay:
+        from espalier.replay import Replay
+
+        return Replay(self._connection, replay_id)
 
     def push(self, data: Any, *, end: bool = True, columns: Mapping[str, str] | None = None) -> int:
         """Brings the examples of the next steps to a job of fit(stream=True); returns the number of batches it has.
@@ -459,5 +499,10 @@ class Job(JobMethods, Blocking):
         return drive_stream(self._connection, watch(self.id, self._connection.settings, position))
 
 
-class AsyncJob(JobMethods, Asynchronous):
+class AsyncJob(JobMethods["AsyncReplay"], Asynchronous):
     """A training job, for asyncio: methods are coroutines, and so are the properties (`await job.state`)."""
+
+    def _make_replay(self, replay_id: str) -> AsyncReplay:
+        from espalier.replay import AsyncReplay
+
+        return AsyncReplay(self._connection, replay_id)

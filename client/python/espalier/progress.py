@@ -129,7 +129,7 @@ class Printer:
     def _line(self, done: int, total: int, values: Mapping[str, float], epoch: str) -> str:
         head = f"{epoch}step {done:>{len(str(total))}}/{total} {100 * done // max(total, 1):3d}%"
         left = seconds(max(0.0, (total - done) * self._pace))
-        tail = f"  {values_text(values)}  {left} left"
+        tail = "".join(f"  {part}" for part in (values_text(values), f"{left} left") if part)
         width = shutil.get_terminal_size().columns if self._terminal else 100
         room = min(30, width - 1 - len(head) - len(tail) - 1)
         if not (self._terminal or self._is_notebook) or room < 5:

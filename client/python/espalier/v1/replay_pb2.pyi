@@ -114,18 +114,20 @@ class ReplayComparison(_message.Message):
     def __init__(self, bits: bool = ..., tolerance: _Optional[float] = ..., reason: _Optional[str] = ..., compared: _Optional[int] = ..., largest: _Optional[float] = ...) -> None: ...
 
 class ReplayDifference(_message.Message):
-    __slots__ = ["cause", "node", "recorded", "replayed", "step"]
+    __slots__ = ["cause", "job_id", "node", "recorded", "replayed", "step"]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     RECORDED_FIELD_NUMBER: _ClassVar[int]
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     cause: str
+    job_id: str
     node: str
     recorded: float
     replayed: float
     step: int
-    def __init__(self, step: _Optional[int] = ..., recorded: _Optional[float] = ..., replayed: _Optional[float] = ..., node: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., recorded: _Optional[float] = ..., replayed: _Optional[float] = ..., node: _Optional[str] = ..., cause: _Optional[str] = ..., job_id: _Optional[str] = ...) -> None: ...
 
 class ReplayEstimate(_message.Message):
     __slots__ = ["bytes", "lacking", "loading_seconds", "logged_steps", "notes", "rows", "seconds", "segments", "steps"]
@@ -251,6 +253,16 @@ class StartReplayRequest(_message.Message):
     idempotency_key: str
     spec: ReplaySpec
     def __init__(self, spec: _Optional[_Union[ReplaySpec, _Mapping]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+
+class StoredReplay(_message.Message):
+    __slots__ = ["info", "job_ids", "request_sha256"]
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_SHA256_FIELD_NUMBER: _ClassVar[int]
+    info: ReplayInfo
+    job_ids: _containers.RepeatedScalarFieldContainer[str]
+    request_sha256: str
+    def __init__(self, info: _Optional[_Union[ReplayInfo, _Mapping]] = ..., request_sha256: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WatchReplayRequest(_message.Message):
     __slots__ = ["replay_id", "with_rows"]

@@ -1,0 +1,365 @@
+"""Replays of recorded runs: how far they are, their answers, and whether the losses are the recorded ones."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from espalier import errors
+from espalier.history import History, HistoryInfo
+from espalier.notes import warn
+from espalier.plan import seconds
+from espalier.progress import Printer
+from espalier.rpc import ConnectionEnded, Settings, method
+from espalier.steps import (
+    Asynchronous,
+    Blocking,
+    Emit,
+    Lost,
+    Open,
+    Read,
+    Sleep,
+    Step,
+    Steps,
+    Unary,
+    consume,
+    operation,
+    stream,
+    value,
+)
+from espalier.v1 import replay_pb2
+
+logger = logging.getLogger("espalier")
+Answers: TypeAlias = "Generator[Step | Emit[HistoryInfo], Any, None]"
+Changed: TypeAlias = Callable[[replay_pb2.ReplayInfo], None]
+
+
+def replay_state(state: int) -> str:
+    """ "waiting", "running", "succeeded", "differs", ..."""
+    return replay_pb2.ReplayState.Name(state).lower().removeprefix("replay_")
+
+
+def replay_is_over(state: int) -> bool:
+    """Whether it does not go on."""
+    return state not in (replay_pb2.REPLAY_WAITING, replay_pb2.REPLAY_RUNNING)
+
+
+def steps_of(record: replay_pb2.ReplayInfo) -> tuple[int, int]:
+    """How many steps are trained again so far, and how many will be."""
+    done = total = 0
+    for segment in record.segments:
+        steps = segment.end_step - segment.checkpoint_step
+        done += steps if segment.state == replay_pb2.REPLAY_SUCCEEDED else segment.steps_done
+        total += steps
+    return done, total
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the losses of a replay were compared with the recorded ones, so far.
+
+    compared: losses; exact: of these, to the bit. Of the others: tolerance (relative) is what is accepted, largest the
+    largest difference that there was, and reasons say why their bits may differ. A loss that differs ends the replay.
+    """
+
+    compared: int
+    exact: int
+    tolerance: float
+    largest: float
+    reasons: tuple[str, ...]
+
+    @property
+    def bits(self) -> bool:
+        """Whether all losses were compared to the bit."""
+        return self.exact == self.compared
+
+    def __str__(self) -> str:
+        if not self.compared:
+            return "no loss was compared with the record"
+        parts = [f"{self.exact} to the bit"] if self.exact else []
+        if not self.bits:
+            parts.append(
+                f"{self.compared - self.exact} within a relative {self.tolerance:.2g} (largest difference "
+                f"{self.largest:.2g}), as {' and '.join(self.reasons)}"
+            )
+        return f"losses compared with the record: {', '.join(parts)}"
+
+
+def comparison_of(record: replay_pb2.ReplayInfo) -> Comparison:
+    """The comparisons of all segments."""
+    found = [segment.comparison for segment in record.segments if segment.comparison.compared]
+    others = [comparison for comparison in found if not comparison.bits]
+    return Comparison(
+        compared=sum(comparison.compared for comparison in found),
+        exact=sum(comparison.compared for comparison in found if comparison.bits),
+        tolerance=max((comparison.tolerance for comparison in others), default=0.0),
+        largest=max((comparison.largest for comparison in others), default=0.0),
+        reasons=tuple(dict.fromkeys(comparison.reason for comparison in others)),
+    )
+
+
+def failure_of(record: replay_pb2.ReplayInfo) -> errors.ReplayFailed | None:
+    """The exception for a replay that is over and has not succeeded; None for others."""
+    if record.state == replay_pb2.REPLAY_DIFFERS:
+        d = record.difference
+        where = f", first in {d.node}" if d.node else ""
+        return errors.ReplayDiffers(
+            record.id,
+            f"{record.id} differs from the recording of {d.job_id} at step {d.step}{where}: loss {d.replayed!r}, "
+            f"recorded {d.recorded!r}; {d.cause}",
+            job_id=d.job_id,
+            step=d.step,
+            replayed=d.replayed,
+            recorded=d.recorded,
+            node=d.node,
+            cause=d.cause,
+        )
+    if record.state == replay_pb2.REPLAY_FAILED:
+        return errors.ReplayFailed(record.id, f"{record.id} failed: {record.error}")
+    if record.state == replay_pb2.REPLAY_CANCELLED:
+        return errors.ReplayFailed(record.id, f"{record.id} was cancelled")
+    return None
+
+
+def watch(
+    replay_id: str,
+    settings: Settings,
+    changed: Changed,
+    *,
+    with_rows: bool = False,
+    end: float | None = None,
+    retry_for: float,
+) -> Answers:
+    """Emits with_rows the replay's answers, until it is over; `changed` gets its record, again after each change.
+
+    What `changed` raises ends it. A lost connection is resumed for up to retry_for seconds, and no answer comes twice.
+    DeadlineExceeded at `end` (of time.monotonic).
+    """
+    seen: set[tuple[str, str, str, int]] = set()  # answers: the coordinator sends all of them again
+    pause, give_up, over = 0.2, math.inf, False
+    while True:
+        replies = None
+        try:
+            left = None if end is None else max(0.001, end - time.monotonic())
+            request = replay_pb2.WatchReplayRequest(replay_id=replay_id, with_rows=with_rows)
+            replies = yield Open(method("Replay", "Watch"), request, left)
+            while (event := (yield Read(replies))) is not None:
+                pause, give_up = 0.2, math.inf
+                if event.HasField("row"):
+                    row = event.row
+                    key = (row.job_id, row.name, row.reduction, row.step)
+                    if key in seen:
+                        continue
+                    seen.add(key)
+                    yield Emit(HistoryInfo(row))
+                else:
+                    over = replay_is_over(event.replay.state)
+                    changed(event.replay)
+            return
+        except ConnectionEnded:
+            raise
+        except errors.DeadlineExceeded:
+            raise errors.DeadlineExceeded(f"{replay_id} is not over yet; it goes on") from None
+        # Cancelled: by the coordinator, because nothing was read for long.
+        except (Lost, errors.Unavailable, errors.Cancelled) as lost:
+            if over:
+                return
+            error = lost.error if isinstance(lost, Lost) else lost
+        finally:
+            if replies is not None:
+                replies.cancel()
+        if give_up == math.inf:
+            give_up = time.monotonic() + retry_for
+            logger.warning("connection to the coordinator at %s lost, trying for %g s", settings.address, retry_for)
+        if time.monotonic() + pause > give_up:
+            raise errors.Unavailable(
+                f"{error}. The replay is kept: start the coordinator again with the same data folder, and it goes on"
+            )
+        yield Sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+class _Enough(Exception):
+    """Ends a watch when what was wanted is there."""
+
+
+def _ignore(row: HistoryInfo) -> None:
+    """Where no answers are asked for."""
+
+
+class _Shown:
+    """What a replay's wait prints."""
+
+    def __init__(self, printer: Printer, noted: set[str]):
+        self._printer = printer
+        self._noted = noted
+        self._began: tuple[float, int] | None = None  # when the first steps were done, and how many
+
+    def take(self, record: replay_pb2.ReplayInfo) -> None:
+        for note in record.notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                self._printer.note(note)
+        done, total = steps_of(record)
+        if record.state == replay_pb2.REPLAY_WAITING or done == 0:
+            return
+        now = time.monotonic()
+        if self._began is None:
+            self._began = now, done
+        since, at_first = self._began
+        pace = (now - since) / (done - at_first) if done > at_first else 0.0
+        self._printer.step(done, total, pace, {}, "replayed ")
+
+    def finish(self, record: replay_pb2.ReplayInfo) -> None:
+        done, total = steps_of(record)
+        took = (record.finished_unix_ms - record.created_unix_ms) / 1000
+        self._printer.finish(
+            f"{record.id} {replay_state(record.state)} after {done} of {total} steps in {seconds(took)}, "
+            f"{record.rows} answers; {comparison_of(record)}"
+        )
+
+
+class ReplayMethods:
+    """What Replay and AsyncReplay have in common. `id` is the coordinator's name of the replay."""
+
+    _connection: Any
+
+    def __init__(self, connection: Any, replay_id: str):
+        self._connection = connection
+        self.id = replay_id
+        self._noted: set[str] = set()  # notes that were shown
+
+    def warn_of(self, record: replay_pb2.ReplayInfo) -> None:
+        """Shows the record's notes as warnings, each once."""
+        for note in record.notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                warn(note)
+
+    def _watch(self, changed: Changed, *, with_rows: bool = False, end: float | None = None) -> Answers:
+        settings = self._connection.settings
+        return watch(self.id, settings, changed, with_rows=with_rows, end=end, retry_for=settings.watch_retry_for)
+
+    def _get(self) -> Steps[replay_pb2.ReplayInfo]:
+        settings = self._connection.settings
+        found = replay_pb2.ReplayInfo()
+
+        def changed(record: replay_pb2.ReplayInfo) -> None:
+            found.CopyFrom(record)
+            raise _Enough
+
+        with contextlib.suppress(_Enough):
+            yield from consume(watch(self.id, settings, changed, retry_for=settings.retry_for), _ignore)
+        return found
+
+    @value
+    def record(self) -> Steps[replay_pb2.ReplayInfo]:
+        """The coordinator's record (docs/reference/grpc-api.md, ReplayInfo), as it is now."""
+        return (yield from self._get())
+
+    @value
+    def state(self) -> Steps[str]:
+        """ "waiting" (for workers), "running", "succeeded", "differs", "failed" or "cancelled"."""
+        return replay_state((yield from self._get()).state)
+
+    @value
+    def notes(self) -> Steps[list[str]]:
+        """What differs from what one may expect, one sentence each."""
+        return list((yield from self._get()).notes)
+
+    @value
+    def comparison(self) -> Steps[Comparison]:
+        """How its losses were compared with the recorded ones: to the bit, or within a tolerance, and why."""
+        return comparison_of((yield from self._get()))
+
+    @operation
+    def wait(self, timeout: float | None = None, *, verbose: int = 1) -> Steps[replay_pb2.ReplayInfo]:
+        """Waits until the replay is over and returns its record; verbose: as of espalier.fit.
+
+        ReplayDiffers, with the step and both values, if a loss is not the recorded one; ReplayFailed for other failures
+        and if it was cancelled. TimeoutError (DeadlineExceeded) if it goes on after `timeout` seconds.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        shown, last = _Shown(Printer(verbose), self._noted), replay_pb2.ReplayInfo()
+
+        def changed(record: replay_pb2.ReplayInfo) -> None:
+            last.CopyFrom(record)
+            shown.take(record)
+
+        yield from consume(self._watch(changed, end=end), _ignore)
+        shown.finish(last)
+        failure = failure_of(last)
+        if failure is not None:
+            raise failure
+        return last
+
+    @operation
+    def rows(self) -> Steps[History]:
+        """The answers that there are so far, by run, name and step: a table, as of client.history."""
+        rows: list[HistoryInfo] = []
+        known = 0  # as many as the coordinator had
+
+        def check() -> None:
+            if len(rows) >= known:
+                raise _Enough
+
+        def changed(record: replay_pb2.ReplayInfo) -> None:
+            nonlocal known
+            known = record.rows
+            check()
+
+        def take(row: HistoryInfo) -> None:
+            rows.append(row)
+            if known:
+                check()
+
+        with contextlib.suppress(_Enough):
+            yield from consume(self._watch(changed, with_rows=True), take)
+        rows.sort(key=lambda row: (row.experiment, row.version, row.name, row.reduction, row.step))
+        return History(HistoryInfo, rows)
+
+    @stream
+    def answers(self) -> Answers:
+        """The answers as they come, until the replay is over; then errors as `wait`. Iterating does the same."""
+        last = replay_pb2.ReplayInfo()
+
+        def changed(record: replay_pb2.ReplayInfo) -> None:
+            last.CopyFrom(record)
+            self.warn_of(record)
+
+        yield from self._watch(changed, with_rows=True)
+        failure = failure_of(last)
+        if failure is not None:
+            raise failure
+
+    @operation
+    def cancel(self) -> Steps[str]:
+        """Ends the replay, and returns its state; answers that there are stay. No effect if it is over."""
+        request = replay_pb2.CancelReplayRequest(replay_id=self.id)
+        reply = yield Unary(method("Replay", "Cancel"), request)
+        return replay_state(reply.replay.state)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+
+class Replay(ReplayMethods, Blocking):
+    """A replay of recorded runs. Iterating gives its answers as they come."""
+
+    def __iter__(self) -> Iterator[HistoryInfo]:
+        return self.answers()
+
+
+class AsyncReplay(ReplayMethods, Asynchronous):
+    """As Replay, for asyncio: methods are coroutines, and so are the properties (`await replay.state`)."""
+
+    def __aiter__(self) -> AsyncIterator[HistoryInfo]:
+        return self.answers()
+
+
+__all__ = ["AsyncReplay", "Comparison", "Replay"]

@@ -1,0 +1,319 @@
+"""client.replay: recorded steps trained again, their answers, and what is said when a loss is not the recorded one."""
+
+import asyncio
+import pickle
+import re
+import sqlite3
+import struct
+import warnings
+from concurrent import futures
+
+import grpc
+import numpy as np
+import pytest
+from pages import run
+from small import examples, graph, initial, loss_and_gradients
+
+import espalier
+from espalier import errors
+from espalier.aio import AsyncClient
+from espalier.client import Client
+from espalier.graph import Graph
+from espalier.replay import comparison_of
+from espalier.replays import replay_spec
+from espalier.training import fit
+from espalier.v1 import cluster_pb2, replay_pb2, training_pb2
+
+STEPS = 40
+NORM = "norm(grad(w1))"
+LOSS = "sparse_categorical_crossentropy.y"
+SETTINGS = {
+    "optimizer": "sgd",
+    "batch_size": 32,
+    "shuffle": False,
+    "record": "every:10",
+    "search": {"strategy": "single_device"},
+    "verbose": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def trained(daemon):
+    """A run "asked" of 40 steps, 8 of which are an epoch."""
+    return fit(graph(), examples(), steps=STEPS, name="asked", client=daemon, **SETTINGS)
+
+
+def keys(rows):
+    return sorted((row.step, row.label) for row in rows)
+
+
+def test_a_replay_answers_what_nobody_logged(daemon, trained):
+    replay = daemon.replay("asked", log=[NORM, "param(w2)"], steps=(0, 25))
+    record = replay.wait(verbose=0)
+    assert (replay.state, record.rows, replay.record) == ("succeeded", 50, record)
+    answers = replay.rows()
+    assert keys(answers) == [(step, label) for step in range(25) for label in (NORM, "param(w2)")]
+    assert {(row.run, row.source, row.replay_id) for row in answers} == {("asked@1", "replay", replay.id)}
+    data = examples()
+    _, _, gradients = loss_and_gradients(initial(), data["x"][:32], data["labels"][:32])
+    steps, norms = answers.curve(NORM)
+    assert list(steps) == list(range(25))
+    np.testing.assert_allclose(norms[0], np.linalg.norm(gradients["w1"]), rtol=1e-5)
+    first = next(row for row in answers if row.label == "param(w2)")
+    np.testing.assert_array_equal(first.value, initial()["w2"])
+    assert trained.job.logged(log=NORM, source="replay").curve(NORM)[1].tolist() == norms.tolist()
+
+
+def test_losses_are_compared_to_the_bit(daemon, trained):
+    replay = daemon.replay("asked", log=LOSS, steps=slice(10, 20))
+    compared = replay.wait(verbose=0) and replay.comparison
+    assert (compared.bits, compared.compared, compared.exact, compared.reasons) == (True, 10, 10, ())
+    assert str(compared) == "losses compared with the record: 10 to the bit"
+    _, losses = replay.rows().curve(LOSS)
+    np.testing.assert_allclose(losses, trained.history["loss"][10:20], rtol=1e-6)
+
+
+def test_answers_come_while_it_runs_and_each_once(daemon, trained):
+    replay = daemon.replay("asked", log=NORM)
+    came = list(replay)
+    assert keys(came) == [(step, NORM) for step in range(STEPS)]
+    assert replay.state == "succeeded"
+    assert [row.value for row in sorted(came, key=lambda row: row.step)] == [row.value for row in replay.rows()]
+    for row in replay:  # one that is over gives them, too, and may be left
+        assert row.label == NORM
+        break
+
+
+def test_parts_and_strides_choose_steps(daemon, trained):
+    def steps_of(**arguments):
+        replay = trained.job.replay(log=NORM, **arguments)
+        replay.wait(verbose=0)
+        return [row.step for row in replay.rows()]
+
+    assert steps_of(steps=range(3, 30, 9)) == [3, 12, 21]
+    assert steps_of(steps=(30, None), every=4, workers=1) == [30, 34, 38]
+    assert sorted(steps_of(segment=(1, 2)) + steps_of(segment=(2, 2))) == list(range(STEPS))
+    assert steps_of(steps=7) == [7]
+
+
+def test_an_estimate_says_what_a_replay_would_take(daemon, trained):
+    estimate = daemon.estimate_replay("asked", log=NORM, steps=(12, 20))
+    assert (estimate.steps, estimate.logged_steps, estimate.rows, estimate.segments) == (10, 8, 8, 1)
+    assert 0 < estimate.loading_seconds < estimate.seconds
+    assert estimate.bytes > 0
+    assert re.fullmatch(r"<ReplayEstimate: 10 steps in 1 segment, about .*s; 8 answers, about \d+ B>", repr(estimate))
+
+
+def test_names_that_a_run_lacks_are_said(daemon):
+    other = Graph("other")
+    x, labels = other.input("x", (None, 6)), other.input("labels", (None,), "int64")
+    logits = other.op("linear", [x, other.parameter("only", (3, 6)), other.parameter("bias", (3,))])
+    other.output("loss", other.op("sparse_categorical_crossentropy", [logits, labels]))
+    for name, trains in (("lacks-a", graph()), ("lacks-b", other)):
+        fit(trains, examples(), steps=3, name=name, client=daemon, **SETTINGS)
+    assert daemon.estimate_replay("lacks-*", log=NORM).lacking == {"lacks-b@1": (NORM,)}
+    assert f"; lacks-b@1 has no {NORM}>" in repr(daemon.estimate_replay("lacks-*", log=NORM))
+    with pytest.warns(espalier.EspalierWarning, match=re.escape(f"lacks-b@1 has no {NORM}")):
+        replay = daemon.replay("lacks-*", log=[NORM, "norm(grad(*))"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the waiting does not repeat it
+        replay.wait(verbose=0)
+    assert any("lacks-b@1" in note for note in replay.notes)
+    assert {row.run for row in replay.rows()} == {"lacks-a@1", "lacks-b@1"}
+
+
+def test_waiting_shows_how_far_it_is(daemon, trained, capsys):
+    replay = daemon.replay("asked", steps=(5, 15))
+    assert replay.wait().rows == 0  # only losses are compared
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("replayed step 15/15 100%")
+    over, compared = lines[-1].split("; ")
+    assert re.fullmatch(rf"{replay.id} succeeded after 15 of 15 steps in .*s, 0 answers", over)
+    assert compared == "losses compared with the record: 15 to the bit"
+
+
+def test_replays_are_a_table(daemon, trained):
+    replay = daemon.replay("asked@1", log=NORM, steps=(0, 10))
+    replay.wait(verbose=0)
+    newest = daemon.replays("asked")[0]
+    assert (newest.id, newest.run, newest.state, newest.log) == (replay.id, "asked@1", "succeeded", [NORM])
+    assert (newest.steps_done, newest.total_steps, newest.rows, newest.comparison.exact) == (10, 10, 10, 10)
+    assert len(newest.replay.rows()) == 10
+    head, first = str(daemon.replays()[:1]).splitlines()
+    assert head.split() == ["replay", "run", "state", "steps", "answers", "started"]
+    assert first.split()[:5] == [replay.id, "asked@1", "succeeded", "10/10", "10"]
+    assert daemon.replays("asked").dataframe()["id"][0] == replay.id
+
+
+def test_one_that_is_cancelled_says_so(daemon):
+    fit(graph(), examples(), steps=3000, name="long", client=daemon, **{**SETTINGS, "record": "every:1000"})
+    replay = daemon.replay("long", log=NORM)
+    with pytest.raises(TimeoutError, match=f"{replay.id} is not over yet; it goes on"):
+        replay.wait(0.01, verbose=0)
+    assert len(replay.rows()) < 3000  # so far
+    assert replay.cancel() == "cancelled"
+    for waits in (lambda: replay.wait(verbose=0), lambda: list(replay)):
+        with pytest.raises(errors.ReplayFailed, match=f"{replay.id} was cancelled") as failed:
+            waits()
+        assert failed.value.replay_id == replay.id
+    assert replay.cancel() == "cancelled"
+
+
+def test_a_loss_that_differs_is_named_with_its_step(tmp_path):
+    flags = ["--worker-threads=1", "--measure-seconds=0"]
+    with espalier.local(workers=1, data_dir=tmp_path, flags=flags) as client:
+        recorded = fit(graph(), examples(), steps=STEPS, name="changed", client=client, **SETTINGS).history["loss"][17]
+    with sqlite3.connect(tmp_path / "espalier.db") as store:
+        [(sequence, body)] = store.execute("SELECT sequence, body FROM log WHERE step = 17").fetchall()
+        loss = struct.pack("<d", recorded)
+        assert body.count(loss) == 1
+        other = struct.pack("<q", struct.unpack("<q", loss)[0] ^ 1)
+        store.execute("UPDATE log SET body = ? WHERE sequence = ?", (body.replace(loss, other), sequence))
+    store.close()
+    changed = struct.unpack("<d", other)[0]
+    with espalier.local(workers=1, data_dir=tmp_path, flags=flags) as client:
+        replay = client.replay("changed", log=NORM, steps=(12, 30))
+        with pytest.raises(errors.ReplayDiffers) as differs:
+            replay.wait(verbose=0)
+        with pytest.raises(espalier.ReplayFailed, match="differs from the recording"):
+            list(replay)
+        assert [row.step for row in replay.rows()] == list(range(12, 17))
+    error = differs.value
+    assert (error.replay_id, error.step, error.replayed, error.recorded) == (replay.id, 17, recorded, changed)
+    assert f"at step 17: loss {recorded!r}, recorded {changed!r}; {error.cause}" in str(error)
+    assert f"recording of {error.job_id} " in str(error)
+    assert "data, a checkpoint" in error.cause
+
+
+def test_what_cannot_be_asked_says_why(daemon, trained):
+    for arguments, says in (
+        ({"log": "nrm(w1)"}, "did you mean 'norm'"),
+        ({"steps": (5, 500)}, "0 to 39"),
+        ({"steps": (5, 5)}, "steps=(5, 5)"),
+        ({"steps": range(0, 10, 2), "every": 2}, "give one of them"),
+        ({"every": 0}, "every is 0"),
+        ({"workers": 0}, "workers is 0"),
+        ({"segment": (4, 3)}, "k is 4"),
+        ({"segment": "1/3"}, "(k, n)"),
+        ({"at": "checkpoint"}, "did you mean 'checkpoints'"),
+        ({"evaluate": "holdout"}, "at='checkpoints'"),
+        ({"at": "checkpoints", "evaluate": {"x": 1}}, "evaluate is a dict"),
+    ):
+        with pytest.raises(errors.InvalidArgument, match=re.escape(says)):
+            daemon.replay("asked", **arguments)
+    with pytest.raises(errors.NotFound, match="'w1'"):
+        daemon.estimate_replay("asked", log="norm(grad(w7))")
+    with pytest.raises(errors.NotFound):
+        daemon.replays("nowhere")
+
+
+def test_the_guide_runs(daemon, capsys, monkeypatch):
+    monkeypatch.setenv("ESPALIER_COORDINATOR", daemon.address)
+    fit(graph(), examples(), steps=30, name="lm", client=daemon, **SETTINGS)
+    names = run("record-and-replay.md", {}, marked=True)
+    assert list(names["steps"]) == [12, 14, 16, 18]
+    assert {row.step for row in names["came"]} == {12, 14, 16, 18}
+    assert "losses compared with the record: 9 to the bit" in capsys.readouterr().out
+
+
+def test_asyncio_has_it_too(daemon, trained):
+    async def ask():
+        async with AsyncClient(daemon.address) as client:
+            replay = await client.replay("asked", log=NORM, steps=(0, 10))
+            came = [row async for row in replay]
+            await replay.wait(verbose=0)
+            job = await client.job(trained.job.id)
+            again = await job.replay(log=NORM, steps=(0, 10))
+            await again.wait(verbose=0)
+            return came, await replay.comparison, await again.rows(), await client.replays("asked")
+
+    came, compared, again, listed = asyncio.run(ask())
+    assert keys(came) == keys(again) == [(step, NORM) for step in range(10)]
+    assert (compared.compared, compared.bits) == (10, True)
+    assert listed[0].id == again[0].replay_id
+
+
+def test_checkpoints_and_evaluations_are_asked_for_as_the_protocol_says():
+    def asked(**arguments):
+        given = {"log": (), "steps": None, "every": 1, "segment": None, "workers": None, "any_plan": False}
+        return replay_spec("lm", **{**given, "at": None, "evaluate": None, **arguments})
+
+    assert asked() == replay_pb2.ReplaySpec(run="lm", every=1)
+    assert asked(at="checkpoints", log="param(w)").at_checkpoints
+    held = asked(at="checkpoints", evaluate="holdout")
+    assert held.at_checkpoints
+    assert held.evaluate_holdout
+    assert not held.HasField("evaluate")
+    for given, uri in (("digits", "artifact:digits"), ("s3://bucket/data.npz", "s3://bucket/data.npz")):
+        evaluated = asked(at="checkpoints", evaluate=given).evaluate
+        assert (evaluated.uri, evaluated.format) == (uri, training_pb2.Dataset.NPZ)
+    text = training_pb2.Dataset(uri="artifact:book", format=training_pb2.Dataset.TEXT, sequence_length=32)
+    assert asked(at="checkpoints", evaluate=text).evaluate == text
+    many = asked(log=["loss", NORM], steps=(5, None), every=3, segment=(2, 4), workers=2, any_plan=True)
+    assert many == replay_pb2.ReplaySpec(
+        run="lm", log=["loss", NORM], first_step=5, every=3, segment=2, segments=4, max_workers=2, any_plan=True
+    )
+
+
+def test_a_comparison_says_how_close_losses_have_to_be():
+    record = replay_pb2.ReplayInfo()
+    assert str(comparison_of(record)) == "no loss was compared with the record"
+    record.segments.add().comparison.MergeFrom(replay_pb2.ReplayComparison(bits=True, tolerance=1e-5, compared=20))
+    for largest in (2e-8, 3e-8):
+        record.segments.add().comparison.MergeFrom(
+            replay_pb2.ReplayComparison(tolerance=1e-5, reason="it is another plan", compared=10, largest=largest)
+        )
+    found = comparison_of(record)
+    assert (found.bits, found.tolerance, found.largest, found.reasons) == (False, 1e-5, 3e-8, ("it is another plan",))
+    assert str(found) == (
+        "losses compared with the record: 20 to the bit, 20 within a relative 1e-05 (largest difference 3e-08), as it "
+        "is another plan"
+    )
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+class BreakingServer(grpc.GenericRpcHandler):
+    """Has one replay, whose first watch breaks off after seven answers, and the second after nine, in another order."""
+
+    def __init__(self):
+        self.watched = 0
+        self.server = grpc.server(futures.ThreadPoolExecutor(4), [self])
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+
+    def service(self, details):
+        if details.method.endswith("Cluster/Status"):
+            reply = cluster_pb2.ClusterStatusReply(grpc_address=self.address)
+            return grpc.unary_unary_rpc_method_handler(lambda request, context: reply.SerializeToString())
+        if details.method.endswith("Replay/Start"):
+            reply = replay_pb2.StartReplayReply(replay=replay_pb2.ReplayInfo(id="replay-1"))
+            return grpc.unary_unary_rpc_method_handler(lambda request, context: reply.SerializeToString())
+        watches = details.method.endswith("Replay/Watch")
+        return grpc.unary_stream_rpc_method_handler(self.watch) if watches else None
+
+    def watch(self, request, context):
+        self.watched += 1
+        steps = [list(range(7)), [*range(5, 9), *range(5)], list(range(12))][self.watched - 1]
+        record = replay_pb2.ReplayInfo(id="replay-1", state=replay_pb2.REPLAY_RUNNING, rows=12)
+        yield replay_pb2.ReplayEvent(replay=record).SerializeToString()
+        for step in steps:
+            row = replay_pb2.HistoryRow(job_id="job-1", step=step, name="grad(w1)", reduction="norm")
+            yield replay_pb2.ReplayEvent(row=row).SerializeToString()
+        if self.watched < 3:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "broken off")
+        record.state = replay_pb2.REPLAY_SUCCEEDED
+        yield replay_pb2.ReplayEvent(replay=record).SerializeToString()
+
+
+def test_a_broken_connection_loses_and_repeats_no_answer(caplog):
+    server = BreakingServer()
+    try:
+        with Client(server.address) as client:
+            replay = client.replay("lm")
+            came = [row.step for row in replay]
+            server.watched = 0
+            rows = [row.step for row in replay.rows()]
+    finally:
+        server.server.stop(None).wait()
+    assert came == rows == list(range(12))
+    assert f"connection to the coordinator at {server.address} lost" in caplog.text
