@@ -33,7 +33,8 @@ struct Gathered {
   std::vector<bool> filled;
   DType dtype = DType::kInvalid;
 
-  void Add(const TensorView& part) {
+  // `addend`: elements add up.
+  void Add(const TensorView& part, bool addend) {
     dtype = part.spec.dtype;
     const size_t element = SizeOf(dtype);
     const auto whole = static_cast<size_t>(NumElements(part.spec.global));
@@ -46,10 +47,19 @@ struct Gathered {
         index = index * static_cast<size_t>(part.spec.global[d]) +
                 static_cast<size_t>(part.spec.offset[d] + at[d]);
       }
-      ASSERT_FALSE(filled[index]) << "element " << index << " is read twice";
+      const char* from = static_cast<const char*>(part.data) + static_cast<size_t>(i) * element;
+      if (addend) {
+        ASSERT_EQ(dtype, DType::kF32);
+        float sum = 0, more = 0;
+        memcpy(&sum, &bytes[index * element], element);
+        memcpy(&more, from, element);
+        sum += more;
+        memcpy(&bytes[index * element], &sum, element);
+      } else {
+        ASSERT_FALSE(filled[index]) << "element " << index << " is read twice";
+        memcpy(&bytes[index * element], from, element);
+      }
       filled[index] = true;
-      memcpy(&bytes[index * element],
-             static_cast<const char*>(part.data) + static_cast<size_t>(i) * element, element);
       for (size_t d = at.size(); d-- > 0 && ++at[d] == part.spec.dims[d];) at[d] = 0;
     }
   }
@@ -108,18 +118,20 @@ Answers RunProbed(const Graph& graph, const std::vector<v1::Program>& programs, 
     for (int step = 0; step < kSteps; ++step) {
       std::vector<BufferRead> at;
       std::vector<std::string> names;
+      std::vector<bool> addends;
       for (const auto& [name, places] : probes) {
         for (const v1::ProbePoint& point : places[rank].points()) {
           if (point.instructions() > 0) {
             at.push_back({point.instructions(), point.buffer()});
             names.push_back(name);
+            addends.push_back(places[rank].adds_up());
           } else if (reads && step == kSteps - 1) {
             const TensorSpec& spec = executor.spec(point.buffer());
             std::vector<char> bytes(static_cast<size_t>(spec.bytes()));
             absl::Status s = executor.ReadBuffer(point.buffer(), bytes.data(), spec.bytes());
             if (!s.ok()) return s;
             absl::MutexLock lock(&mutex);
-            gathered[name].Add({bytes.data(), spec});
+            gathered[name].Add({bytes.data(), spec}, places[rank].adds_up());
           }
         }
       }
@@ -127,7 +139,7 @@ Answers RunProbed(const Graph& graph, const std::vector<v1::Program>& programs, 
         absl::Status s =
             executor.ReadDuringSteps(std::move(at), [&](int read, const TensorView& values) {
               absl::MutexLock lock(&mutex);
-              gathered[names[read]].Add(values);
+              gathered[names[read]].Add(values, addends[read]);
               return absl::OkStatus();
             });
         if (!s.ok()) return s;
@@ -226,7 +238,7 @@ TEST_P(PlanProbesTest, RandomPlacementsHandOutTheSingleDevicesTensors) {
     refused += probed.refused.size();
     answered += probed.tensors.size();
   }
-  // Only addends that no operator reads as a whole, such as the loss, and halos.
+  // Only addends that no operator reads as a whole, such as the loss's gradient, and halos.
   EXPECT_LT(refused, answered / 8) << answered;
 }
 

@@ -290,7 +290,31 @@ absl::StatusOr<ProbePoints::Places> ProbePoints::ChooseKept(const std::string& w
 
 absl::StatusOr<ProbePoints::Places> ProbePoints::Value(const std::string& name) const {
   if (!values_.contains(name)) return absl::NotFoundError(NoSuchTensor("value", name, values_));
-  return ChooseComputed(absl::StrCat("value(", name, ")"), name);
+  absl::StatusOr<Places> places = ChooseComputed(absl::StrCat("value(", name, ")"), name);
+  if (!absl::IsFailedPrecondition(places.status())) return places;
+  std::optional<Places> addends = ReportedAddends(name);
+  return addends.has_value() ? *std::move(addends) : places;
+}
+
+std::optional<ProbePoints::Places> ProbePoints::ReportedAddends(const std::string& value) const {
+  std::string report;  // a value may have several, of equal addends
+  Places places(ranks_.size());
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    const v1::Program& program = *ranks_[r].program;
+    for (int i = 0; i < program.instructions_size(); ++i) {
+      const v1::ReportInstruction& reported = program.instructions(i).report();
+      if (!program.instructions(i).has_report()) continue;
+      if (ranks_[r].tensors[static_cast<size_t>(reported.buffer())] != value) continue;
+      if (report.empty()) report = reported.name();
+      if (reported.name() != report) continue;
+      v1::ProbePoint* point = places[r].add_points();
+      point->set_buffer(reported.buffer());
+      point->set_instructions(i + 1);
+      places[r].set_adds_up(true);
+    }
+  }
+  if (report.empty()) return std::nullopt;
+  return places;
 }
 
 std::string ProbePoints::GradientTensor(const std::string& value) const {

@@ -2,6 +2,7 @@
 // it. Reading changes neither instructions nor memory, so a replayed step keeps its bits.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,8 +18,8 @@ namespace espalier {
 // The places of a graph's tensors in the training programs (or evaluation programs) of all ranks,
 // which were lowered from it and must outlive this. The methods return what each rank reads, by
 // rank: RankProbe without `probe` and `reduction`. Together, the ranks read every element of the
-// tensor once. NotFound if the programs have no such tensor; FailedPrecondition if no rank ever
-// holds whole values of it.
+// tensor once, or, with `adds_up`, every addend. NotFound if the programs have no such tensor;
+// FailedPrecondition if no rank ever holds whole values of it.
 class ProbePoints {
  public:
   using Places = std::vector<v1::RankProbe>;
@@ -73,6 +74,8 @@ class ProbePoints {
   // Chooses parts that hold every element once. `what`: for errors.
   absl::StatusOr<Places> Choose(const std::string& what, std::vector<Part> parts) const;
   absl::StatusOr<Places> ChooseComputed(const std::string& what, const std::string& tensor) const;
+  // Of a scalar of which each rank or micro-batch reports an addend, like the loss.
+  std::optional<Places> ReportedAddends(const std::string& value) const;
   // Of a buffer that is kept between steps, before the step.
   absl::StatusOr<Places> ChooseKept(const std::string& what, const std::string& tensor,
                                     v1::BufferKind kind) const;

@@ -87,7 +87,8 @@ absl::StatusOr<FoundProbes> FindProbes(const std::vector<ProbeExpression>& probe
   int number = 0;
   for (const ProbeExpression& probe : probes) {
     std::vector<ProbeExpression> named;
-    if (probe.targets.size() == 1 && probe.targets[0].has_wildcard()) {
+    const bool any = probe.targets.size() == 1 && probe.targets[0].has_wildcard();
+    if (any) {
       for (ProbeTarget& target : Expand(probe.targets[0], points)) {
         named.push_back({{std::move(target)}, probe.reduction});
       }
@@ -102,7 +103,9 @@ absl::StatusOr<FoundProbes> FindProbes(const std::vector<ProbeExpression>& probe
       absl::Status missing;
       for (const ProbeTarget& target : one.targets) {
         absl::StatusOr<ProbePoints::Places> of = PlacesOf(target, points);
-        if (absl::IsNotFound(of.status())) missing = of.status();
+        if (absl::IsNotFound(of.status()) || (any && absl::IsFailedPrecondition(of.status()))) {
+          missing = of.status();
+        }
         if (!of.ok() && missing.ok()) return of.status();
         if (of.ok()) places.push_back(*std::move(of));
       }

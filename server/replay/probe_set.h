@@ -25,11 +25,13 @@ struct NamedProbe {
 struct FoundProbes {
   std::vector<NamedProbe> probes;                   // in the order of the texts, then of names
   std::vector<std::vector<v1::RankProbe>> by_rank;  // what each rank reads
-  // Probes for which the programs have no name, with the reason.
+  // Probes for which the programs have no name, and matches of a wildcard that cannot be read, with
+  // the reason.
   std::vector<std::pair<std::string, absl::Status>> lacking;
 };
 
-// Finds the probes in programs of `ranks` ranks. Errors are those of ProbePoints except NotFound.
+// Finds the probes in programs of `ranks` ranks. Errors are those of ProbePoints except NotFound,
+// and FailedPrecondition of what a wildcard matches.
 absl::StatusOr<FoundProbes> FindProbes(const std::vector<ProbeExpression>& probes,
                                        const ProbePoints& points, size_t ranks);
 

@@ -118,6 +118,8 @@ const std::vector<std::string>& Log() {
       "update(fc1.bias)",
       "batch(x)",
       "confusion(fc2, batch(labels))",
+      "loss",
+      "mean(accuracy)",
   };
   return *log;
 }
