@@ -453,7 +453,7 @@ class JobMethods(Generic[R]):
         workers: int | None = None,
         any_plan: bool = False,
         at: str | None = None,
-        evaluate: str | training_pb2.Dataset | None = None,
+        evaluate: str | None = None,
     ) -> Steps[R]:
         """As client.replay, of this job."""
         from espalier.replays import replay_spec, start_replay

@@ -32,7 +32,7 @@ def replay_spec(
     workers: int | None,
     any_plan: bool,
     at: str | None,
-    evaluate: str | training_pb2.Dataset | None,
+    evaluate: str | None,
 ) -> replay_pb2.ReplaySpec:
     """The message for the arguments of client.replay. InvalidArgument for what cannot be meant."""
     first, end, stride = step_bounds(steps)
@@ -67,16 +67,14 @@ def replay_spec(
     return spec
 
 
-def _dataset(given: str | training_pb2.Dataset) -> training_pb2.Dataset:
-    if isinstance(given, training_pb2.Dataset):
-        return given
+def _dataset(given: str) -> training_pb2.Dataset:
+    """Without a format, which is that of the job's dataset."""
     if not isinstance(given, str) or not given:
         raise InvalidArgument(
-            f"evaluate is a {type(given).__name__}; accepted: 'holdout', the name of a dataset of client.upload, "
-            "'s3://...', or a Dataset message"
+            f"evaluate is {given!r}; accepted: 'holdout', the name of a dataset of client.upload, or 's3://...'"
         )
-    uri = given if given.startswith(("artifact:", "s3://")) else f"artifact:{given}"
-    return training_pb2.Dataset(uri=uri, format=training_pb2.Dataset.NPZ)
+    is_uri = given.startswith(("artifact:", "s3://", "/"))
+    return training_pb2.Dataset(uri=given if is_uri else f"artifact:{given}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -207,7 +205,7 @@ class ReplayCalls(Generic[R]):
         workers: int | None = None,
         any_plan: bool = False,
         at: str | None = None,
-        evaluate: str | training_pb2.Dataset | None = None,
+        evaluate: str | None = None,
     ) -> Steps[R]:
         """Trains steps of recorded runs again and logs what nobody logged then; compares every loss with the record.
 
@@ -238,7 +236,7 @@ class ReplayCalls(Generic[R]):
         workers: int | None = None,
         any_plan: bool = False,
         at: str | None = None,
-        evaluate: str | training_pb2.Dataset | None = None,
+        evaluate: str | None = None,
     ) -> Steps[ReplayEstimate]:
         """What `replay` with the same arguments would take, and names that runs lack. Errors as `replay`."""
         spec = replay_spec(run, log, steps, every, segment, workers, any_plan, at, evaluate)

@@ -197,7 +197,7 @@ def test_what_cannot_be_asked_says_why(daemon, trained):
         ({"segment": "1/3"}, "(k, n)"),
         ({"at": "checkpoint"}, "did you mean 'checkpoints'"),
         ({"evaluate": "holdout"}, "at='checkpoints'"),
-        ({"at": "checkpoints", "evaluate": {"x": 1}}, "evaluate is a dict"),
+        ({"at": "checkpoints", "evaluate": {"x": 1}}, "evaluate is {'x': 1}"),
     ):
         with pytest.raises(errors.InvalidArgument, match=re.escape(says)):
             daemon.replay("asked", **arguments)
@@ -245,10 +245,7 @@ def test_checkpoints_and_evaluations_are_asked_for_as_the_protocol_says():
     assert held.evaluate_holdout
     assert not held.HasField("evaluate")
     for given, uri in (("digits", "artifact:digits"), ("s3://bucket/data.npz", "s3://bucket/data.npz")):
-        evaluated = asked(at="checkpoints", evaluate=given).evaluate
-        assert (evaluated.uri, evaluated.format) == (uri, training_pb2.Dataset.NPZ)
-    text = training_pb2.Dataset(uri="artifact:book", format=training_pb2.Dataset.TEXT, sequence_length=32)
-    assert asked(at="checkpoints", evaluate=text).evaluate == text
+        assert asked(at="checkpoints", evaluate=given).evaluate == training_pb2.Dataset(uri=uri)
     many = asked(log=["loss", NORM], steps=(5, None), every=3, segment=(2, 4), workers=2, any_plan=True)
     assert many == replay_pb2.ReplaySpec(
         run="lm", log=["loss", NORM], first_step=5, every=3, segment=2, segments=4, max_workers=2, any_plan=True
