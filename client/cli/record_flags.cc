@@ -79,14 +79,16 @@ absl::Status FillRecord(const ParsedFlags& flags, v1::TrainingSpec* spec) {
   }
   for (const char* limit : {"record-bytes", "record-keep"}) {
     if (flags.Has(limit) && record.mode() == v1::RecordOptions::OFF) {
-      return UsageError(absl::StrCat("--", limit, " limits what --record=off does not keep; leave "
+      return UsageError(absl::StrCat("--", limit,
+                                     " limits what --record=off does not keep; leave "
                                      "one of them out"));
     }
   }
   if (every && flags.Has("checkpoint-every") &&
       flags.Int("checkpoint-every", 0) != record.every_steps()) {
-    return UsageError("--checkpoint-every and --record=every:N both say how often a checkpoint is "
-                      "written; give one of them");
+    return UsageError(
+        "--checkpoint-every and --record=every:N both say how often a checkpoint is "
+        "written; give one of them");
   }
   record.set_overhead(flags.Number("record-overhead", 0));
   if (flags.Has("record-bytes")) {

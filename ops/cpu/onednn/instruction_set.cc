@@ -45,6 +45,8 @@ std::string OtherInstructions() {
 
 }  // namespace
 
-std::string CpuInstructionSet() { return OneDnnInstructions() + " (oneDNN), " + OtherInstructions(); }
+std::string CpuInstructionSet() {
+  return OneDnnInstructions() + " (oneDNN), " + OtherInstructions();
+}
 
 }  // namespace espalier
