@@ -93,17 +93,17 @@ void Attempt::ScheduleStep(const v1::StepReport& step) {
 }
 
 void Attempt::ScheduleCost(const RankReportMerger::Checkpoint& checkpoint) {
-  spdlog::info("job id={} checkpoint step={} stall_seconds={:.5f} writer_cpu_seconds={:.5f}",
+  spdlog::info("job id={} checkpoint step={} stall_seconds={:.5f} write_seconds={:.5f}",
                task_.record.job.id(), checkpoint.steps_done, checkpoint.stall_seconds,
-               checkpoint.writer_cpu_seconds);
+               checkpoint.write_seconds);
   if (!schedule_.has_value()) return;
-  // Processors that compute the steps as well have less time for them.
+  // Processors that compute the steps as well have less time for them: that of the writing thread,
+  // and of what sends and records the checkpoint. The time until it is durable is more than both.
   const bool shares_processors =
       std::any_of(task_.members.begin(), task_.members.end(),
                   [](const Member& member) { return member.device.kind() == v1::Device::CPU; });
-  schedule_->Written(
-      checkpoint.steps_done,
-      checkpoint.stall_seconds + (shares_processors ? checkpoint.writer_cpu_seconds : 0));
+  schedule_->Written(checkpoint.steps_done,
+                     checkpoint.stall_seconds + (shares_processors ? checkpoint.write_seconds : 0));
 }
 
 void Attempt::RecordDigests(const std::function<bool()>& stopped) {

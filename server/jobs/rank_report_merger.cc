@@ -94,8 +94,7 @@ absl::StatusOr<std::optional<RankReportMerger::Checkpoint>> RankReportMerger::Ad
                                               other, " to ", part.directory()));
     }
     checkpoint.stall_seconds = std::max(checkpoint.stall_seconds, part.stall_seconds());
-    checkpoint.writer_cpu_seconds =
-        std::max(checkpoint.writer_cpu_seconds, part.writer_cpu_seconds());
+    checkpoint.write_seconds = std::max(checkpoint.write_seconds, part.write_seconds());
     if (checkpoint.not_written.empty()) checkpoint.not_written = part.not_written();
     // A rank without parameters saves no file.
     if (part.file().empty()) continue;

@@ -47,7 +47,7 @@ class RankReportMerger {
     std::string not_written;  // of a rank whose disk was full; empty: all shards are durable
     // As in CheckpointShard, of the rank that has the most.
     double stall_seconds = 0;
-    double writer_cpu_seconds = 0;
+    double write_seconds = 0;
   };
 
   // Returns the merged report once the last rank has finished the step. Returns InvalidArgument if

@@ -129,14 +129,14 @@ TEST(RankReportMerger, ACheckpointCostsWhatTheSlowestRankPays) {
   RankReportMerger merge(2, kRoot);
   v1::CheckpointShard first = Shard(10, "d", "a"), second = Shard(10, "d", "b");
   first.set_stall_seconds(0.5);
-  first.set_writer_cpu_seconds(1);
+  first.set_write_seconds(1);
   second.set_stall_seconds(0.25);
-  second.set_writer_cpu_seconds(3);
+  second.set_write_seconds(3);
   EXPECT_FALSE(merge.AddShard(0, first)->has_value());
   const auto complete = *merge.AddShard(1, second);
   ASSERT_TRUE(complete.has_value());
   EXPECT_DOUBLE_EQ(complete->stall_seconds, 0.5);
-  EXPECT_DOUBLE_EQ(complete->writer_cpu_seconds, 3);
+  EXPECT_DOUBLE_EQ(complete->write_seconds, 3);
 }
 
 TEST(RankReportMerger, AShardThatFoundNoRoomSkipsTheCheckpoint) {

@@ -10,6 +10,8 @@ namespace {
 
 constexpr double kDefaultOverhead = 1.0 / 15;
 constexpr double kPartWithinEpochs = 0.1;
+// Least distance of two: otherwise a replay mostly loads.
+constexpr double kLeastByRestore = 2;
 
 }  // namespace
 
@@ -29,7 +31,8 @@ double RecordSchedule::ExpectedSeconds() const {
 
 int64_t RecordSchedule::Due(double notice) const {
   if (asked_at_ >= 0 || trained_seconds_ <= 0) return 0;
-  if (trained_seconds_ - last_trained_seconds_ < options_.restore_seconds) return 0;
+  const double since = trained_seconds_ - last_trained_seconds_;
+  if (since < kLeastByRestore * options_.restore_seconds) return 0;
   const double overhead = options_.overhead > 0 ? options_.overhead : kDefaultOverhead;
   const double budget = trained_seconds_ * overhead;
   const double spent = spent_seconds_ + ExpectedSeconds();

@@ -1,6 +1,6 @@
 // When a recording takes another checkpoint, by FLOR's joint rule (VLDB 14(4), p. 682) on costs
 // that were measured: the checkpoints of a job, with the next one, take at most a part of the
-// training time, and none saves less of it than a replay needs to load.
+// training time, and two are at least twice as far apart as a replay needs to load.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "e2e"))
 from cluster import DATA, Cluster, read  # noqa: E402
 
-CHECKPOINT = re.compile(r"job id=(\S+) checkpoint step=(\d+) stall_seconds=([\d.]+) writer_cpu_seconds=([\d.]+)")
+CHECKPOINT = re.compile(r"job id=(\S+) checkpoint step=(\d+) stall_seconds=([\d.]+) write_seconds=([\d.]+)")
 
 
 def bible(folder):
@@ -48,7 +48,7 @@ def jobs_of(cluster, options):
 
 
 def train(cluster, flags, record):
-    """Seconds of the training, the job, and its checkpoints as (step, stall, processor seconds of the writer)."""
+    """Seconds of the training, the job, and its checkpoints as (step, stall, seconds until it was durable)."""
     job_id = cluster.train(*flags, f"--record={record}")
     job = {}
     while job.get("state", "").upper() not in ("SUCCEEDED", "FAILED", "CANCELLED"):
@@ -56,8 +56,8 @@ def train(cluster, flags, record):
         job = next(job for job in cluster.run("jobs", "--limit=1")["jobs"] if job["id"] == job_id)
     if job["state"].upper() != "SUCCEEDED":
         raise SystemExit(f"{job_id} is {job['state']}: {job.get('error')}")
-    checkpoints = [(int(step), float(stall), float(cpu))
-                   for found, step, stall, cpu in CHECKPOINT.findall(read(cluster.logs[0])) if found == job_id]
+    checkpoints = [(int(step), float(stall), float(write))
+                   for found, step, stall, write in CHECKPOINT.findall(read(cluster.logs[0])) if found == job_id]
     return (int(job["finished_unix_ms"]) - int(job["started_unix_ms"])) / 1000, job, checkpoints
 
 
@@ -94,15 +94,15 @@ def main():
                         job = job_now
                         counts.append(len(checkpoints))
                         stalls.extend(stall for _, stall, _ in checkpoints)
-                        writes.extend(cpu for _, _, cpu in checkpoints)
+                        writes.extend(write for _, _, write in checkpoints)
             off, adaptive = (statistics.median(seconds[record]) for record in ("off", "adaptive"))
             least = min(seconds["adaptive"]) / min(seconds["off"]) - 1
             size = int(job["recorded_bytes"]) // max(1, int(job["recorded_checkpoints"]))
             print(f"{name}: {off:.2f} s without, {adaptive:.2f} s with a recording of {statistics.median(counts):g} checkpoints: "
                   f"{(adaptive / off - 1) * 100:+.2f} %, of the fastest runs {least * 100:+.2f} %")
-            print(f"{name}: for a checkpoint of {size} bytes the steps wait {statistics.median(stalls) * 1e3:.2f} ms, and a thread of "
-                  f"each worker writes for {statistics.median(writes) * 1e3:.2f} ms of its processor; a copy of half of the bytes, "
-                  f"as each worker makes, takes {copy_seconds(size // 2) * 1e3:.2f} ms", flush=True)
+            print(f"{name}: for a checkpoint of {size} bytes the steps wait {statistics.median(stalls) * 1e3:.2f} ms, after "
+                  f"{statistics.median(writes) * 1e3:.2f} ms it is durable; a copy of half of the bytes, as each worker makes, takes "
+                  f"{copy_seconds(size // 2) * 1e3:.2f} ms", flush=True)
 
 
 if __name__ == "__main__":
