@@ -56,16 +56,12 @@ absl::StatusOr<v1::TrainingSpec> SpecToEvaluate(const v1::TrainingSpec& spec,
   return evaluated;
 }
 
-absl::StatusOr<std::unique_ptr<CheckpointEvaluations>> CheckpointEvaluations::Make(
-    const AttemptTools& tools, EvaluationTask task, CheckpointEvaluationObserver* observer) {
-  const PreparedJob& prepared = task.program->prepared();
-  const LoweredPlan& lowered = task.program->lowered();
-  if (!prepared.evaluates || lowered.evaluation.empty()) {
+absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const AttemptTools& tools,
+                                                      const ReplayProgram& program,
+                                                      const std::vector<ProbeExpression>& probes) {
+  const PreparedJob& prepared = program.prepared();
+  if (!prepared.evaluates || program.lowered().evaluation.empty()) {
     return absl::FailedPreconditionError("the job has no examples to evaluate");
-  }
-  if (task.members.size() != task.program->ranks()) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan is for ", task.program->ranks(),
-                                                   " workers, not ", task.members.size()));
   }
   if (prepared.validation_tokens != nullptr) {
     return absl::InvalidArgumentError(
@@ -73,16 +69,25 @@ absl::StatusOr<std::unique_ptr<CheckpointEvaluations>> CheckpointEvaluations::Ma
         "the columns of the job's dataset");
   }
   absl::StatusOr<Graph> graph = prepared.graph;
-  if (task.program->plan().rewrites_size() > 0) {
-    graph = RewrittenGraph(*tools.registry, prepared.graph, task.program->plan());
+  if (program.plan().rewrites_size() > 0) {
+    graph = RewrittenGraph(*tools.registry, prepared.graph, program.plan());
   }
   if (!graph.ok()) return graph.status();
   EvaluatedBatches batches;
   batches.size = prepared.batch_size;
   batches.examples = prepared.evaluation_examples;
   batches.count = (batches.examples + batches.size - 1) / batches.size;
-  absl::StatusOr<EvaluationProbes> probes =
-      FindEvaluationProbes(*tools.registry, *graph, lowered.evaluation, task.probes, batches);
+  return FindEvaluationProbes(*tools.registry, *graph, program.lowered().evaluation, probes,
+                              batches);
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointEvaluations>> CheckpointEvaluations::Make(
+    const AttemptTools& tools, EvaluationTask task, CheckpointEvaluationObserver* observer) {
+  if (task.members.size() != task.program->ranks()) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan is for ", task.program->ranks(),
+                                                   " workers, not ", task.members.size()));
+  }
+  absl::StatusOr<EvaluationProbes> probes = FindEvaluationProbes(tools, *task.program, task.probes);
   if (!probes.ok()) return probes.status();
   std::unique_ptr<CheckpointEvaluations> made(
       new CheckpointEvaluations(tools, std::move(task), observer));

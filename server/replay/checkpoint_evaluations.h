@@ -27,6 +27,13 @@ namespace espalier {
 absl::StatusOr<v1::TrainingSpec> SpecToEvaluate(const v1::TrainingSpec& spec,
                                                 const v1::ReplaySpec& replay);
 
+// Finds the probes in the evaluation of a program that is made of a spec of SpecToEvaluate, before
+// there are workers: lacking names and notes are for its estimate. FailedPrecondition if it
+// evaluates nothing; other errors as of the function for graphs (evaluation_answers.h).
+absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const AttemptTools& tools,
+                                                      const ReplayProgram& program,
+                                                      const std::vector<ProbeExpression>& probes);
+
 struct EvaluatedCheckpoint {
   int64_t steps_done = 0;
   std::string folder;  // in the checkpoint store; empty: the initial values, of 0 steps

@@ -431,6 +431,22 @@ TEST_F(CheckpointEvaluationsTest, EndWhenCancelledRefusedOrWithoutItsWorker) {
   EXPECT_EQ(collected.values.size(), 1u);
 }
 
+TEST_F(CheckpointEvaluationsTest, LackingNamesAreKnownBeforeThereAreWorkers) {
+  const auto program = ProgramOf(spec_, 1);
+  ASSERT_NE(program, nullptr);
+  const auto probes =
+      FindEvaluationProbes(tools_, *program, *ParseProbes({"norm(fc2)", "norm(fc9)"}));
+  ASSERT_TRUE(probes.ok()) << probes.status();
+  EXPECT_EQ(probes->found.probes.size(), 1u);
+  ASSERT_EQ(probes->found.lacking.size(), 1u);
+  EXPECT_EQ(probes->found.lacking[0].first, "norm(fc9)");
+  spec_.mutable_dataset()->clear_holdout_fraction();
+  const auto nothing = ProgramOf(spec_, 1);
+  ASSERT_NE(nothing, nullptr);
+  EXPECT_EQ(FindEvaluationProbes(tools_, *nothing, {}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(CheckpointEvaluationsTest, WhatCannotBeEvaluatedIsRefusedWithARemedy) {
   spec_.mutable_dataset()->clear_holdout_fraction();
   const auto none = SpecToEvaluate(spec_, v1::ReplaySpec());
