@@ -40,8 +40,8 @@ std::string WhyOtherBits(const v1::RecordedAttempt& recorded, const v1::Recorded
       return absl::StrCat(rank, Differ("device", then.device_model(), now.device_model()));
     }
     if (then.instruction_set() != now.instruction_set()) {
-      return absl::StrCat(rank, Differ("instruction set", then.instruction_set(),
-                                       now.instruction_set()));
+      return absl::StrCat(rank,
+                          Differ("instruction set", then.instruction_set(), now.instruction_set()));
     }
     if (then.threads() != now.threads()) {
       return absl::StrCat(

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/replay/plan_totals.h"
 #include "server/replay/probe_set.h"
 
 namespace espalier {
@@ -15,8 +16,6 @@ namespace {
 // Guesses, for estimates and for whether a checkpoint is worth loading.
 constexpr double kLoadBytesPerSecond = 500e6;
 constexpr double kLoadSeconds = 0.2;
-constexpr int64_t kRowBytes = 100;
-constexpr int64_t kElementBytes = 8;
 
 double LoadSeconds(const ReplayedRun& run) {
   int64_t bytes = 0;
@@ -24,37 +23,6 @@ double LoadSeconds(const ReplayedRun& run) {
     bytes = std::max(bytes, checkpoint.bytes());
   }
   return kLoadSeconds + static_cast<double>(bytes) / kLoadBytesPerSecond;
-}
-
-// Of one row.
-int64_t BytesOf(const NamedProbe& probe, const ReplayProgram& program) {
-  const Reduction& reduction = probe.probe.reduction;
-  switch (reduction.kind) {
-    case Reduction::kHistogram:
-      return kRowBytes + reduction.count * kElementBytes;
-    case Reduction::kSample:
-    case Reduction::kTopK:
-      return kRowBytes + 2 * reduction.count * kElementBytes;
-    case Reduction::kQuantiles:
-      return kRowBytes + 2 * static_cast<int64_t>(reduction.quantiles.size()) * kElementBytes;
-    case Reduction::kFull:
-      break;
-    default:
-      return kRowBytes;
-  }
-  int64_t bytes = kRowBytes;
-  for (size_t r = 0; r < program.ranks(); ++r) {
-    for (const v1::RankProbe& read : program.probes().by_rank[r]) {
-      if (read.probe() != probe.numbers[0]) continue;
-      for (const v1::ProbePoint& point : read.points()) {
-        const v1::TensorSpec& part = program.lowered().training[r].buffers(point.buffer()).spec();
-        int64_t elements = kElementBytes / 2;  // mostly F32
-        for (const int64_t size : part.dims()) elements *= size;
-        bytes += elements;
-      }
-    }
-  }
-  return bytes;
 }
 
 bool CannotBeReplayed(const absl::Status& status) {
@@ -83,6 +51,36 @@ absl::Status CheckReplaySpec(const v1::ReplaySpec& spec) {
 
 std::string ReplayedRun::name() const {
   return absl::StrCat(recording.experiment(), "@", recording.version());
+}
+
+v1::HistoryRow ReplayedRun::Row() const {
+  v1::HistoryRow row;
+  row.set_experiment(recording.experiment());
+  row.set_version(recording.version());
+  row.set_job_id(job_id);
+  return row;
+}
+
+size_t ReplayedRun::RanksAt(int64_t step) const {
+  const v1::Plan& plan = recording.attempts(static_cast<int>(AttemptAt(step))).plan();
+  return static_cast<size_t>(std::max(1, plan.devices_size()));
+}
+
+std::vector<int64_t> ReplayedRun::CheckpointsOf(const v1::ReplaySegment& segment,
+                                                int64_t every) const {
+  std::vector<int64_t> all = checkpoints(), chosen;
+  // A job that starts from a model's weights has its initial values there, not in the recording.
+  const bool weights = !spec.init_artifact().empty() || !spec.onnx_artifact().empty();
+  if (segment.kind() == v1::ReplaySegment::EVALUATION || (state_program != nullptr && !weights)) {
+    all.insert(all.begin(), 0);
+  }
+  for (const int64_t step : all) {
+    if (step >= segment.first_step() && step < segment.end_step() &&
+        (step - logged.first) % std::max<int64_t>(1, every) == 0) {
+      chosen.push_back(step);
+    }
+  }
+  return chosen;
 }
 
 size_t ReplayedRun::AttemptAt(int64_t step) const {
@@ -118,6 +116,15 @@ absl::StatusOr<std::vector<std::string>> ReplayPlanner::Find(const std::string& 
   return ids;
 }
 
+absl::Status CheckWorkers(const v1::ReplaySpec& spec, const ReplayedRun& run, size_t ranks) {
+  if (spec.max_workers() == 0 || static_cast<size_t>(spec.max_workers()) >= ranks) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("max_workers: ", run.name(), " was trained on ", ranks,
+                   " workers, which its plan needs: allow as many, or another plan (--any-plan)"));
+}
+
 int ReplayPlanner::MostWorkers(const v1::ReplaySpec& spec) const {
   const int idle = std::max(1, static_cast<int>(tools_.workers->Idle().size()));
   return spec.max_workers() > 0 ? std::min(idle, spec.max_workers()) : idle;
@@ -146,18 +153,20 @@ absl::StatusOr<ReplayedRun> ReplayPlanner::LoadRun(const v1::ReplaySpec& spec,
                      "uploaded dataset to replay steps"));
   }
   const int64_t done = run.recording.job().steps_done();
+  // The last checkpoint is after the last step.
+  const int64_t end = done + (spec.at_checkpoints() ? 1 : 0);
   if (done == 0 || run.recording.attempts().empty()) {
     return absl::FailedPreconditionError(absl::StrCat(run.name(), " has not trained any step yet"));
   }
-  if (std::max(spec.end_step(), spec.first_step() + 1) > done) {
-    const std::string end = spec.end_step() > 0 ? absl::StrCat(spec.end_step()) : "";
-    return absl::InvalidArgumentError(absl::StrCat("steps ", spec.first_step(), ":", end, ": ",
+  if (std::max(spec.end_step(), spec.first_step() + 1) > end) {
+    const std::string asked = spec.end_step() > 0 ? absl::StrCat(spec.end_step()) : "";
+    return absl::InvalidArgumentError(absl::StrCat("steps ", spec.first_step(), ":", asked, ": ",
                                                    run.name(), " has trained the steps 0 to ",
                                                    done - 1));
   }
-  run.logged = {spec.first_step(), spec.end_step() > 0 ? spec.end_step() : done,
+  run.logged = {spec.first_step(), spec.end_step() > 0 ? spec.end_step() : end,
                 std::max<int64_t>(1, spec.every())};
-  if (spec.segments() > 0) {
+  if (spec.segments() > 0 && !spec.at_checkpoints()) {
     absl::StatusOr<LoggedSteps> part = PartOfSteps(run.logged, spec.segment(), spec.segments());
     if (!part.ok()) return part.status();
     run.logged = *part;
@@ -166,29 +175,29 @@ absl::StatusOr<ReplayedRun> ReplayPlanner::LoadRun(const v1::ReplaySpec& spec,
 }
 
 absl::StatusOr<std::shared_ptr<const ReplayProgram>> ReplayPlanner::PlanFor(
-    const ReplayedRun& run, const std::vector<std::string>& log,
+    const v1::TrainingSpec& spec, const std::vector<std::string>& log,
     const std::vector<v1::Device>& devices) const {
   absl::StatusOr<std::vector<ProbeExpression>> probes = ParseProbes(log);
   if (!probes.ok()) return probes.status();
   absl::StatusOr<PreparedJob> prepared =
-      PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, run.spec);
+      PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
   if (!prepared.ok()) return prepared.status();
   CalibratedPlanner::Request request;
   request.graph = &prepared->graph;
-  request.batch_size = run.spec.batch_size();
+  request.batch_size = spec.batch_size();
   request.machine.devices = devices;
   request.machine.communication = tools_.planner->Communication(devices);
   request.machine.link = tools_.workers->MeasuredLink();
   if (request.machine.link.bandwidth() <= 0) request.machine.link = DefaultLink();
   request.optimizer = prepared->optimizer;
   // The memory limits of the job, but any placement.
-  *request.search.mutable_memory() = run.spec.search().memory();
+  *request.search.mutable_memory() = spec.search().memory();
   request.search.set_strategy(devices.size() == 1 ? v1::SearchOptions::SINGLE_DEVICE
                                                   : v1::SearchOptions::SEARCH);
   absl::StatusOr<v1::Plan> plan = tools_.planner->Make(request);
   if (!plan.ok()) return plan.status();
   absl::StatusOr<std::unique_ptr<ReplayProgram>> program =
-      ReplayProgram::Make(tools_, run.spec, *plan, *probes);
+      ReplayProgram::Make(tools_, spec, *plan, *probes);
   if (!program.ok()) return program.status();
   return std::shared_ptr<const ReplayProgram>(*std::move(program));
 }
@@ -220,7 +229,7 @@ absl::Status ReplayPlanner::AddPrograms(const v1::ReplaySpec& spec,
             absl::StrCat(run->name(), ": there is no worker to plan for; start one"));
       }
       absl::StatusOr<std::shared_ptr<const ReplayProgram>> other =
-          PlanFor(*run, log, {living[0].device});
+          PlanFor(run->spec, log, {living[0].device});
       if (!other.ok()) return other.status();
       program = *std::move(other);
       continue;
@@ -234,6 +243,47 @@ absl::Status ReplayPlanner::AddPrograms(const v1::ReplaySpec& spec,
   return absl::OkStatus();
 }
 
+absl::Status ReplayPlanner::AddTraining(const v1::ReplaySpec& spec, ReplayedRun* run,
+                                        PlanTotals* totals) const {
+  v1::ReplayEstimate& estimate = totals->estimate;
+  SegmentRequest request;
+  request.logged = run->logged;
+  request.checkpoints = run->checkpoints();
+  for (const v1::RecordedAttempt& attempt : run->recording.attempts()) {
+    request.attempts.push_back(attempt.first_step());
+  }
+  const size_t ranks = spec.any_plan() ? 1 : run->RanksAt(run->logged.first);
+  if (absl::Status s = CheckWorkers(spec, *run, ranks); !s.ok()) return s;
+  request.most_at_once = std::max(1, totals->most_workers / static_cast<int>(ranks));
+  request.step_seconds = run->recording.job().median_step_seconds();
+  request.load_seconds = LoadSeconds(*run);
+  const std::vector<SegmentCut> cuts = CutSegments(request);
+  std::vector<int64_t> begins;
+  for (const SegmentCut& cut : cuts) begins.push_back(cut.checkpoint);
+  if (absl::Status s = AddPrograms(spec, begins, run); !s.ok()) return s;
+  const ReplayProgram* program = nullptr;
+  for (const auto& one : run->programs) {
+    if (one != nullptr) program = one.get();
+  }
+  if (program == nullptr) return absl::OkStatus();  // this part of its steps is empty
+  totals->AddRows(*program, run->logged.count());
+  totals->AddNames(totals->probes, program->probes(), run->name());
+  for (const SegmentCut& cut : cuts) {
+    v1::ReplaySegment segment;
+    segment.set_job_id(run->job_id);
+    segment.set_checkpoint_step(cut.checkpoint);
+    segment.set_first_step(cut.logged.first);
+    segment.set_end_step(cut.logged.end);
+    estimate.set_steps(estimate.steps() + cut.steps());
+    totals->loading += request.load_seconds;
+    totals->AddSegment(
+        std::move(segment),
+        request.load_seconds + static_cast<double>(cut.steps()) * request.step_seconds, ranks);
+  }
+  estimate.set_logged_steps(estimate.logged_steps() + run->logged.count());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PlannedReplay> ReplayPlanner::Plan(const v1::ReplaySpec& spec,
                                                   const std::vector<std::string>& job_ids) const {
   if (absl::Status s = CheckReplaySpec(spec); !s.ok()) return s;
@@ -241,96 +291,39 @@ absl::StatusOr<PlannedReplay> ReplayPlanner::Plan(const v1::ReplaySpec& spec,
       ParseProbes({spec.log().begin(), spec.log().end()});
   if (!probes.ok()) return probes.status();
   PlannedReplay planned;
-  v1::ReplayEstimate& estimate = planned.estimate;
-  const int most_workers = MostWorkers(spec);
-  double all_seconds = 0, longest = 0, loading = 0;
-  std::map<std::string, std::string> lacking;  // why, by probe
-  std::set<std::string> asked, found;
-  for (const ProbeExpression& probe : *probes) asked.insert(ToString(probe));
+  PlanTotals totals;
+  totals.probes = *std::move(probes);
+  totals.most_workers = MostWorkers(spec);
   for (const std::string& job_id : job_ids) {
-    absl::StatusOr<ReplayedRun> loaded = LoadRun(spec, job_id);
+    absl::StatusOr<ReplayedRun> run = LoadRun(spec, job_id);
+    absl::Status status = run.status();
+    if (status.ok()) {
+      status = spec.at_checkpoints() ? AddCheckpoints(spec, &*run, &totals)
+                                     : AddTraining(spec, &*run, &totals);
+    }
     // Of many, those that can be replayed are.
-    if (job_ids.size() > 1 && CannotBeReplayed(loaded.status())) {
-      estimate.add_notes(std::string(loaded.status().message()));
+    if (job_ids.size() > 1 && CannotBeReplayed(status)) {
+      totals.estimate.add_notes(std::string(status.message()));
       continue;
     }
-    if (!loaded.ok()) return loaded.status();
-    ReplayedRun& run = planned.runs.emplace_back(*std::move(loaded));
-    SegmentRequest request;
-    request.logged = run.logged;
-    request.checkpoints = run.checkpoints();
-    for (const v1::RecordedAttempt& attempt : run.recording.attempts()) {
-      request.attempts.push_back(attempt.first_step());
-    }
-    const size_t ranks =
-        spec.any_plan()
-            ? 1
-            : static_cast<size_t>(std::max(
-                  1, run.recording.attempts(static_cast<int>(run.AttemptAt(run.logged.first)))
-                         .plan()
-                         .devices_size()));
-    if (spec.max_workers() > 0 && static_cast<size_t>(spec.max_workers()) < ranks) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "max_workers: ", run.name(), " was trained on ", ranks,
-          " workers, which its plan needs: allow as many, or another plan (--any-plan)"));
-    }
-    request.most_at_once = std::max(1, most_workers / static_cast<int>(ranks));
-    request.step_seconds = run.recording.job().median_step_seconds();
-    request.load_seconds = LoadSeconds(run);
-    const std::vector<SegmentCut> cuts = CutSegments(request);
-    std::vector<int64_t> begins;
-    for (const SegmentCut& cut : cuts) begins.push_back(cut.checkpoint);
-    if (absl::Status s = AddPrograms(spec, begins, &run); !s.ok()) return s;
-    const ReplayProgram* program = nullptr;
-    for (const auto& one : run.programs) {
-      if (one != nullptr) program = one.get();
-    }
-    if (program == nullptr) continue;  // this part of its steps is empty
-    for (const NamedProbe& probe : program->probes().probes) {
-      estimate.set_rows(estimate.rows() + run.logged.count());
-      estimate.set_bytes(estimate.bytes() + run.logged.count() * BytesOf(probe, *program));
-    }
-    v1::ReplayEstimate::Lacking names;
-    names.set_run(run.name());
-    for (const auto& [probe, why] : program->probes().lacking) {
-      names.add_log(probe);
-      lacking[probe] = std::string(why.message());
-    }
-    for (const ProbeExpression& probe : *probes) {
-      const std::string text = ToString(probe);
-      if (std::find(names.log().begin(), names.log().end(), text) == names.log().end()) {
-        found.insert(text);
-      }
-    }
-    if (!names.log().empty()) *estimate.add_lacking() = std::move(names);
-    for (const SegmentCut& cut : cuts) {
-      v1::ReplaySegment& segment = *estimate.add_segments();
-      segment.set_job_id(job_id);
-      segment.set_checkpoint_step(cut.checkpoint);
-      segment.set_first_step(cut.logged.first);
-      segment.set_end_step(cut.logged.end);
-      segment.set_state(v1::REPLAY_WAITING);
-      estimate.set_steps(estimate.steps() + cut.steps());
-      const double seconds =
-          request.load_seconds + static_cast<double>(cut.steps()) * request.step_seconds;
-      loading += request.load_seconds;
-      all_seconds += seconds * static_cast<double>(ranks);
-      longest = std::max(longest, seconds);
-    }
-    estimate.set_logged_steps(estimate.logged_steps() + run.logged.count());
+    if (!status.ok()) return status;
+    planned.runs.push_back(*std::move(run));
   }
+  v1::ReplayEstimate& estimate = totals.estimate;
   if (planned.runs.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("none of these runs can be replayed: ",
                                                       absl::StrJoin(estimate.notes(), "; ")));
   }
-  for (const auto& [probe, why] : lacking) {
-    // Of what a wildcard matches, some may be missing.
-    if (asked.contains(probe) && !found.contains(probe)) {
+  std::set<std::string> asked;  // of what a wildcard matches, some may be missing
+  for (const ProbeExpression& probe : totals.probes) asked.insert(ToString(probe));
+  for (const auto& [probe, why] : totals.lacking) {
+    if (asked.contains(probe) && !totals.known.contains(probe)) {
       return absl::NotFoundError(absl::StrCat("log: ", probe, ": ", why));
     }
   }
-  estimate.set_loading_seconds(loading / most_workers);
-  estimate.set_seconds(std::max(longest, all_seconds / most_workers));
+  estimate.set_loading_seconds(totals.loading / totals.most_workers);
+  estimate.set_seconds(std::max(totals.longest, totals.seconds / totals.most_workers));
+  planned.estimate = std::move(estimate);
   return planned;
 }
 

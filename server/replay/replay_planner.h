@@ -32,12 +32,28 @@ struct ReplayedRun {
   // By attempt of the recording, of those whose steps are trained; else null.
   std::vector<std::shared_ptr<const ReplayProgram>> programs;
 
+  // At checkpoints:
+  std::vector<ProbeExpression> state_probes, evaluation_probes;
+  // By the plan of the last attempt. Null: this version makes another graph of the model.
+  std::shared_ptr<const ReplayProgram> state_program;
+  // Of SpecToEvaluate, and the program made of it by that plan; null: nothing is evaluated, or, of
+  // the program, as for state_program.
+  std::shared_ptr<const v1::TrainingSpec> evaluated;
+  std::shared_ptr<const ReplayProgram> evaluation_program;
+
   // "NAME@3"
   std::string name() const;
+  // With the run's experiment, version and job.
+  v1::HistoryRow Row() const;
   // Of the recording's attempts, the one that trained this step. REQUIRES: there is one.
   size_t AttemptAt(int64_t step) const;
+  // Of the plan of that attempt.
+  size_t RanksAt(int64_t step) const;
   // Steps done at each checkpoint, ascending.
   std::vector<int64_t> checkpoints() const;
+  // Those of at_checkpoints within [first_step, end_step), ascending, with 0 if `segment` can read
+  // the initial values.
+  std::vector<int64_t> CheckpointsOf(const v1::ReplaySegment& segment, int64_t every) const;
   // Folder within the job's folder of the checkpoint store; empty: there is no such checkpoint.
   std::string FolderOf(int64_t checkpoint) const;
 };
@@ -46,6 +62,11 @@ struct PlannedReplay {
   std::vector<ReplayedRun> runs;
   v1::ReplayEstimate estimate;
 };
+
+struct PlanTotals;
+
+// InvalidArgument if the replay may not use as many workers as a plan has ranks.
+absl::Status CheckWorkers(const v1::ReplaySpec& spec, const ReplayedRun& run, size_t ranks);
 
 // Thread-safe.
 class ReplayPlanner {
@@ -64,18 +85,22 @@ class ReplayPlanner {
   absl::StatusOr<PlannedReplay> Plan(const v1::ReplaySpec& spec,
                                      const std::vector<std::string>& job_ids) const;
 
-  // Adds the programs of segments that begin at these checkpoints, where the run lacks them.
+  // Adds the programs of segments that train from these checkpoints on, where the run lacks them.
   absl::Status AddPrograms(const v1::ReplaySpec& spec, const std::vector<int64_t>& checkpoints,
                            ReplayedRun* run) const;
 
   // Programs by a plan that is made for these devices, whatever the recording's is. Measures
   // nothing. Errors as of ReplayProgram::Make and CalibratedPlanner::Make.
   absl::StatusOr<std::shared_ptr<const ReplayProgram>> PlanFor(
-      const ReplayedRun& run, const std::vector<std::string>& log,
+      const v1::TrainingSpec& spec, const std::vector<std::string>& log,
       const std::vector<v1::Device>& devices) const;
 
  private:
   absl::StatusOr<ReplayedRun> LoadRun(const v1::ReplaySpec& spec, const std::string& job_id) const;
+  // Add what a run has to do to the estimate.
+  absl::Status AddTraining(const v1::ReplaySpec& spec, ReplayedRun* run, PlanTotals* totals) const;
+  absl::Status AddCheckpoints(const v1::ReplaySpec& spec, ReplayedRun* run,
+                              PlanTotals* totals) const;
   // Workers that may work at once.
   int MostWorkers(const v1::ReplaySpec& spec) const;
 

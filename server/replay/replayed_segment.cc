@@ -1,7 +1,5 @@
 #include "server/replay/replayed_segment.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,9 +10,6 @@
 namespace espalier {
 namespace {
 
-// Rows wait so long, or until there are so many, to be stored together.
-constexpr absl::Duration kStoreEvery = absl::Seconds(1);
-constexpr size_t kStoreBytes = 4 << 20;
 constexpr absl::Duration kReportEvery = absl::Milliseconds(250);
 
 SegmentTask TaskOf(const ReplayedSegmentTask& task, const Clock& clock) {
@@ -39,11 +34,12 @@ bool IsHalf(const v1::TrainingSpec& spec) {
 }  // namespace
 
 ReplayedSegment::ReplayedSegment(const ReplayTools& tools, ReplayedSegmentTask task,
-                                 std::function<void(const SegmentProgress&)> on_progress)
+                                 OnProgress on_progress)
     : tools_(tools),
       task_(std::move(task)),
       on_progress_(std::move(on_progress)),
-      runner_(*tools.attempts, TaskOf(task_, *tools.clock), this) {}
+      runner_(*tools.attempts, TaskOf(task_, *tools.clock), this),
+      answers_(tools, task_.run->Row(), task_.replay_id, task_.number) {}
 
 absl::Status ReplayedSegment::Run() {
   absl::Status status = runner_.Run();
@@ -51,7 +47,7 @@ absl::Status ReplayedSegment::Run() {
     status = absl::AbortedError(absl::StrCat("the loss of step ", difference_->step(), " differs"));
   }
   // What comes before a difference, or before a worker was lost, is about the recorded run.
-  const absl::Status stored = StoreRows();
+  const absl::Status stored = answers_.Store(checked_);
   Report();
   return status.ok() ? stored : status;
 }
@@ -88,50 +84,21 @@ absl::Status ReplayedSegment::OnStep(const v1::StepReport& report) {
     }
   }
   checked_ = report.step();
-  if (absl::Now() >= store_at_) {
-    if (absl::Status s = StoreRows(); !s.ok()) return s;
+  if (answers_.IsDue()) {
+    if (absl::Status s = answers_.Store(checked_); !s.ok()) return s;
   }
   if (absl::Now() >= report_at_) Report();
   return absl::OkStatus();
 }
 
 absl::Status ReplayedSegment::OnRows(std::vector<v1::HistoryRow> rows) {
-  for (v1::HistoryRow& row : rows) {
-    row.set_experiment(task_.run->recording.experiment());
-    row.set_version(task_.run->recording.version());
-    row.set_job_id(task_.run->job_id);
-    row.set_source(v1::HistoryRow::REPLAY);
-    row.set_replay_id(task_.replay_id);
-    row.set_unix_ms(tools_.clock->NowUnixMillis());
-    rows_bytes_ += row.ByteSizeLong();
-    rows_.push_back(std::move(row));
-  }
-  if (store_at_ == absl::InfiniteFuture()) store_at_ = absl::Now() + kStoreEvery;
-  if (rows_bytes_ >= kStoreBytes) store_at_ = absl::InfinitePast();
-  return absl::OkStatus();
-}
-
-absl::Status ReplayedSegment::StoreRows() {
-  store_at_ = absl::InfiniteFuture();
-  rows_bytes_ = 0;
-  const auto unchecked = std::find_if(
-      rows_.begin(), rows_.end(), [&](const v1::HistoryRow& row) { return row.step() > checked_; });
-  if (unchecked == rows_.begin()) return absl::OkStatus();
-  const std::vector<v1::HistoryRow> rows(std::make_move_iterator(rows_.begin()),
-                                         std::make_move_iterator(unchecked));
-  rows_.erase(rows_.begin(), unchecked);
-  absl::Status status =
-      tools_.answers->Append(task_.run->job_id, task_.replay_id, task_.number, rows);
-  if (!status.ok()) {
-    return absl::Status(status.code(),
-                        absl::StrCat("answers cannot be stored: ", status.message()));
-  }
-  progress_.stored_rows += static_cast<int64_t>(rows.size());
+  answers_.Add(std::move(rows));
   return absl::OkStatus();
 }
 
 void ReplayedSegment::Report() {
   report_at_ = absl::Now() + kReportEvery;
+  progress_.stored_rows = answers_.stored_rows();
   if (check_.has_value()) progress_.comparison = check_->comparison();
   on_progress_(progress_);
 }

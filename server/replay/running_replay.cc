@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,9 @@
 #include "absl/time/clock.h"
 #include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/training_dataset.h"
+#include "server/replay/evaluation_segment.h"
+#include "server/replay/replayed_segment.h"
+#include "server/replay/state_segment.h"
 
 namespace espalier {
 namespace {
@@ -136,6 +140,7 @@ absl::Status RunningReplay::Prepare() {
       for (ReplayedRun& run : planned_->runs) {
         if (run.job_id == known.job_id()) segment.run = &run;
       }
+      segment.kind = known.kind();
       segment.cut = {known.checkpoint_step(),
                      {known.first_step(), known.end_step(), std::max<int64_t>(1, spec.every())}};
       if (known.state() == v1::REPLAY_SUCCEEDED) segment.phase = Phase::kOver;
@@ -150,8 +155,15 @@ absl::Status RunningReplay::Prepare() {
 }
 
 absl::Status RunningReplay::CheckData() {
+  bool reads_data = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    const v1::ReplaySpec& spec = info_.spec();
+    reads_data = !spec.at_checkpoints() || (spec.evaluate_holdout() && !spec.has_evaluate());
+  }
   for (const ReplayedRun& run : planned_->runs) {
     const v1::Recording& recording = run.recording;
+    if (!reads_data) continue;
     if (recording.dataset_sha256().empty()) {
       absl::MutexLock lock(&mutex_);
       Note(absl::StrCat(run.name(),
@@ -216,7 +228,10 @@ absl::Status RunningReplay::FindLeft(size_t number) {
     rows += read->rows_size();
     answered = std::max(answered, chunk.last_step);
   }
-  const SegmentCut left = LeftOf(whole, answered, UsableCheckpoints(*segment->run));
+  const std::vector<int64_t> usable = UsableCheckpoints(*segment->run);
+  const bool trains = segment->kind == v1::ReplaySegment::TRAINING;
+  const SegmentCut left = LeftOf(whole, answered, usable);
+  std::vector<int64_t> checkpoints;
   v1::ReplaySpec spec;
   {
     absl::MutexLock lock(&mutex_);
@@ -225,29 +240,45 @@ absl::Status RunningReplay::FindLeft(size_t number) {
     segment->cut = left;
     spec = info_.spec();
     v1::ReplaySegment& shown = *info_.mutable_segments(static_cast<int>(number));
-    if (segment->phase != Phase::kOver && left.logged.count() == 0) {
+    if (!trains) {
+      checkpoints = segment->run->CheckpointsOf(shown, spec.every());
+      std::erase_if(checkpoints, [&](int64_t steps) {
+        return steps <= answered ||
+               (steps > 0 && !std::binary_search(usable.begin(), usable.end(), steps));
+      });
+      segment->checkpoints = checkpoints;
+    }
+    const bool nothing = trains ? left.logged.count() == 0 : checkpoints.empty();
+    if (segment->phase != Phase::kOver && nothing) {
       segment->phase = Phase::kOver;
       shown.set_state(v1::REPLAY_SUCCEEDED);
     }
     SumRows();
   }
+  if (!trains) return absl::OkStatus();
   return tools_.planner->AddPrograms(spec, {left.checkpoint}, segment->run);
+}
+
+int64_t RunningReplay::FirstCheckpoint(const Segment& segment) {
+  if (segment.kind == v1::ReplaySegment::TRAINING) return segment.cut.checkpoint;
+  return segment.checkpoints.empty() ? 0 : segment.checkpoints.front();
 }
 
 absl::StatusOr<std::shared_ptr<const ReplayProgram>> RunningReplay::ProgramFor(
     const Segment& segment, size_t most, const std::vector<Member>& idle,
     std::vector<Member>* members) {
   const ReplayedRun& run = *segment.run;
+  const bool trains = segment.kind == v1::ReplaySegment::TRAINING;
   std::shared_ptr<const ReplayProgram> recorded =
-      run.programs[run.AttemptAt(segment.cut.checkpoint)];
-  *members = MatchWorkers(recorded->plan(), idle);
+      trains ? run.programs[run.AttemptAt(segment.cut.checkpoint)] : run.evaluation_program;
+  if (recorded != nullptr) *members = MatchWorkers(recorded->plan(), idle);
   if (members->size() > most) members->clear();
   bool any_plan = false;
   std::vector<std::string> log;
   {
     absl::MutexLock lock(&mutex_);
     any_plan = info_.spec().any_plan();
-    log.assign(info_.spec().log().begin(), info_.spec().log().end());
+    if (trains) log.assign(info_.spec().log().begin(), info_.spec().log().end());
   }
   if (!members->empty() || !any_plan) return recorded;
   // As few workers as the model fits on, so that as many segments as possible run at once.
@@ -255,7 +286,7 @@ absl::StatusOr<std::shared_ptr<const ReplayProgram>> RunningReplay::ProgramFor(
       absl::ResourceExhaustedError("no worker is idle");
   for (size_t count = 1; count <= std::min(most, idle.size()); count *= 2) {
     std::vector<v1::Device> devices;
-    std::string key = run.job_id;
+    std::string key = absl::StrCat(run.job_id, trains ? "" : " evaluation");
     for (size_t i = 0; i < count; ++i) {
       devices.push_back(idle[i].device);
       absl::StrAppend(&key, "\n", devices.back().model(), " ", devices.back().memory_bytes());
@@ -263,7 +294,7 @@ absl::StatusOr<std::shared_ptr<const ReplayProgram>> RunningReplay::ProgramFor(
     if (const auto known = other_plans_.find(key); known != other_plans_.end()) {
       program = known->second;
     } else {
-      program = tools_.planner->PlanFor(run, log, devices);
+      program = tools_.planner->PlanFor(trains ? run.spec : *run.evaluated, log, devices);
     }
     if (program.ok()) {
       other_plans_[key] = *program;
@@ -275,51 +306,80 @@ absl::StatusOr<std::shared_ptr<const ReplayProgram>> RunningReplay::ProgramFor(
   return program;
 }
 
+std::unique_ptr<SegmentWork> RunningReplay::MakeWork(size_t number,
+                                                     std::shared_ptr<const ReplayProgram> program,
+                                                     const std::vector<Member>& members) {
+  std::string replay_id;
+  Segment* segment = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    replay_id = info_.id();
+    segment = segments_[number].get();
+  }
+  auto on_progress = [this, segment, number](const SegmentProgress& progress) {
+    absl::MutexLock lock(&mutex_);
+    segment->progress = progress;
+    v1::ReplaySegment& shown = *info_.mutable_segments(static_cast<int>(number));
+    shown.set_steps_done(progress.steps_done);
+    if (segment->kind == v1::ReplaySegment::TRAINING) {
+      *shown.mutable_comparison() = progress.comparison;
+      shown.mutable_comparison()->set_compared(segment->compared + progress.comparison.compared());
+    }
+    SumRows();
+    publish_(info_, /*durable=*/false);
+  };
+  if (segment->kind == v1::ReplaySegment::TRAINING) {
+    ReplayedSegmentTask task;
+    task.replay_id = replay_id;
+    task.number = static_cast<int>(number);
+    task.run = segment->run;
+    task.program = std::move(program);
+    task.cut = segment->cut;
+    task.members = members;
+    return std::make_unique<ReplayedSegment>(tools_, std::move(task), std::move(on_progress));
+  }
+  CheckpointSegmentTask task;
+  task.replay_id = replay_id;
+  task.number = static_cast<int>(number);
+  task.run = segment->run;
+  task.checkpoints = segment->checkpoints;
+  if (segment->kind == v1::ReplaySegment::STATE) {
+    task.probes = segment->run->state_probes;
+    return std::make_unique<StateSegment>(tools_, std::move(task), std::move(program),
+                                          std::move(on_progress));
+  }
+  task.probes = segment->run->evaluation_probes;
+  return std::make_unique<EvaluationSegment>(tools_, std::move(task), segment->run->evaluated,
+                                             std::move(program), members, std::move(on_progress));
+}
+
 absl::StatusOr<std::string> RunningReplay::StartSegment(size_t number, size_t most,
                                                         std::vector<Member>* idle) {
   Segment* segment = nullptr;
-  std::string replay_id;
   {
     absl::MutexLock lock(&mutex_);
     segment = segments_[number].get();
-    replay_id = info_.id();
   }
   std::vector<Member> members;
-  absl::StatusOr<std::shared_ptr<const ReplayProgram>> program =
-      ProgramFor(*segment, most, *idle, &members);
-  if (absl::IsResourceExhausted(program.status())) {
-    return absl::StrCat("waits for workers: ", program.status().message());
-  }
-  if (!program.ok()) return Within(*segment->run, program.status());
-  if (members.empty()) {
-    return absl::StrCat("waits for idle workers like those of the recording, ",
-                        DescribeDevices((*program)->plan()),
-                        "; --any-plan replays on others, within a tolerance");
+  absl::StatusOr<std::shared_ptr<const ReplayProgram>> program = segment->run->state_program;
+  if (segment->kind != v1::ReplaySegment::STATE) {
+    program = ProgramFor(*segment, most, *idle, &members);
+    if (absl::IsResourceExhausted(program.status())) {
+      return absl::StrCat("waits for workers: ", program.status().message());
+    }
+    if (!program.ok()) return Within(*segment->run, program.status());
+    if (members.empty()) {
+      return absl::StrCat("waits for idle workers like those of the recording, ",
+                          DescribeDevices((*program)->plan()),
+                          "; --any-plan replays on others, within a tolerance");
+    }
   }
   std::erase_if(*idle, [&](const Member& member) {
     return std::any_of(members.begin(), members.end(), [&](const Member& taken) {
       return taken.lease.worker_id() == member.lease.worker_id();
     });
   });
-  ReplayedSegmentTask task;
-  task.replay_id = replay_id;
-  task.number = static_cast<int>(number);
-  task.run = segment->run;
-  task.program = *program;
-  task.cut = segment->cut;
-  task.members = members;
-  auto work = std::make_unique<ReplayedSegment>(
-      tools_, std::move(task), [this, segment, number](const SegmentProgress& progress) {
-        absl::MutexLock lock(&mutex_);
-        segment->progress = progress;
-        v1::ReplaySegment& shown = *info_.mutable_segments(static_cast<int>(number));
-        shown.set_steps_done(progress.steps_done);
-        *shown.mutable_comparison() = progress.comparison;
-        shown.mutable_comparison()->set_compared(segment->compared +
-                                                 progress.comparison.compared());
-        SumRows();
-        publish_(info_, /*durable=*/false);
-      });
+  std::unique_ptr<SegmentWork> work = MakeWork(number, *program, members);
   absl::MutexLock lock(&mutex_);
   segment->phase = Phase::kRunning;
   segment->ended = false;
@@ -336,7 +396,7 @@ absl::StatusOr<std::string> RunningReplay::StartSegment(size_t number, size_t mo
   info_.set_state(v1::REPLAY_RUNNING);
   v1::ReplaySegment& shown = *info_.mutable_segments(static_cast<int>(number));
   shown.set_state(v1::REPLAY_RUNNING);
-  shown.set_checkpoint_step(segment->cut.checkpoint);
+  shown.set_checkpoint_step(FirstCheckpoint(*segment));
   shown.clear_workers();
   for (const Member& member : members) shown.add_workers(member.lease.worker_id());
   publish_(info_, /*durable=*/true);
@@ -357,7 +417,6 @@ void RunningReplay::StartWhatCan() {
   }
   std::vector<Member> idle = tools_.attempts->workers->Idle();
   for (const size_t number : waiting) {
-    if (idle.empty() && in_use > 0) return;
     const size_t before = idle.size();
     const absl::StatusOr<std::string> missing =
         StartSegment(number, most > in_use ? most - in_use : 0, &idle);
@@ -379,20 +438,22 @@ absl::Status RunningReplay::ReplaceCheckpoint(size_t number, const absl::Status&
     absl::MutexLock lock(&mutex_);
     segment = segments_[number].get();
   }
-  const int64_t checkpoint = segment->cut.checkpoint;
+  const int64_t checkpoint = FirstCheckpoint(*segment);
   const std::string folder = segment->run->FolderOf(checkpoint);
   if (folder.empty() || !MeansDamage(failure)) return failure;
-  const absl::Status damage =
-      VerifyCheckpoint(*tools_.attempts->checkpoints,
-                       absl::StrCat(segment->run->job_id, "/", folder), checkpoint,
-                       [this] { return interrupted(); });
+  const absl::Status damage = VerifyCheckpoint(*tools_.attempts->checkpoints,
+                                               absl::StrCat(segment->run->job_id, "/", folder),
+                                               checkpoint, [this] { return interrupted(); });
   if (!MeansDamage(damage)) return failure;
   damaged_.insert({segment->run->job_id, checkpoint});
   if (absl::Status s = FindLeft(number); !s.ok()) return s;
+  const std::string instead =
+      segment->kind == v1::ReplaySegment::TRAINING
+          ? absl::StrCat("its steps are replayed from step ", segment->cut.checkpoint, " instead")
+          : "there are no answers from it";
   absl::MutexLock lock(&mutex_);
   Note(absl::StrCat(segment->run->name(), ": the checkpoint of step ", checkpoint,
-                    " is damaged: ", damage.message(), "; its steps are replayed from step ",
-                    segment->cut.checkpoint, " instead"));
+                    " is damaged: ", damage.message(), "; ", instead));
   return absl::OkStatus();
 }
 
@@ -403,7 +464,7 @@ absl::Status RunningReplay::TakeResult(size_t number) {
     segment = segments_[number].get();
   }
   if (segment->thread.joinable()) segment->thread.join();
-  const std::unique_ptr<ReplayedSegment> work = std::move(segment->work);
+  const std::unique_ptr<SegmentWork> work = std::move(segment->work);
   const absl::Status status = segment->status;
   bool progress = false;
   {
@@ -415,11 +476,12 @@ absl::Status RunningReplay::TakeResult(size_t number) {
     if (status.ok()) {
       segment->phase = Phase::kOver;
       shown.set_state(v1::REPLAY_SUCCEEDED);
-    } else if (work != nullptr && work->difference().has_value()) {
+    } else if (const auto differs = work == nullptr ? std::nullopt : work->difference();
+               differs.has_value()) {
       segment->phase = Phase::kOver;
       shown.set_state(v1::REPLAY_DIFFERS);
-      if (!info_.has_difference() || work->difference()->step() < info_.difference().step()) {
-        *info_.mutable_difference() = *work->difference();
+      if (!info_.has_difference() || differs->step() < info_.difference().step()) {
+        *info_.mutable_difference() = *differs;
         info_.mutable_difference()->set_job_id(segment->run->job_id);
       }
     } else {
@@ -439,15 +501,19 @@ absl::Status RunningReplay::TakeResult(size_t number) {
   if (absl::IsUnavailable(status)) {
     segment->failures = progress ? 1 : segment->failures + 1;
     if (segment->failures > kMostFailures) {
-      return Within(*segment->run, absl::Status(status.code(), absl::StrCat(status.message(),
-                                                                            ", after ", kMostFailures,
-                                                                            " other failures")));
+      return Within(*segment->run,
+                    absl::Status(status.code(), absl::StrCat(status.message(), ", after ",
+                                                             kMostFailures, " other failures")));
     }
     if (absl::Status s = FindLeft(number); !s.ok()) return s;
     absl::MutexLock lock(&mutex_);
     Note(absl::StrCat(segment->run->name(), ": ", status.message(), "; it goes on from step ",
-                      segment->cut.checkpoint));
+                      FirstCheckpoint(*segment)));
     return absl::OkStatus();
+  }
+  if (segment->kind != v1::ReplaySegment::TRAINING) {
+    // The first that is left is the one that could not be read.
+    if (absl::Status s = FindLeft(number); !s.ok()) return s;
   }
   return Within(*segment->run, ReplaceCheckpoint(number, status));
 }

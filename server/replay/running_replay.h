@@ -16,7 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "espalier/v1/replay.pb.h"
 #include "server/replay/replay_planner.h"
-#include "server/replay/replayed_segment.h"
+#include "server/replay/segment_work.h"
 
 namespace espalier {
 
@@ -49,16 +49,19 @@ class RunningReplay {
   struct Segment {
     Phase phase = Phase::kWaiting;
     ReplayedRun* run = nullptr;
-    SegmentCut cut;  // what is left of it
-    std::unique_ptr<ReplayedSegment> work;
+    v1::ReplaySegment::Kind kind = v1::ReplaySegment::TRAINING;
+    // What is left of it.
+    SegmentCut cut;                    // TRAINING
+    std::vector<int64_t> checkpoints;  // other kinds
+    std::unique_ptr<SegmentWork> work;
     std::thread thread;
     bool ended = false;  // of the thread
     absl::Status status;
     size_t workers = 0;
-    int failures = 0;           // in a row, without progress
-    int64_t rows = 0;           // of earlier tries
-    int64_t compared = 0;       // losses, of earlier tries
-    SegmentProgress progress;   // of this try
+    int failures = 0;          // in a row, without progress
+    int64_t rows = 0;          // of earlier tries
+    int64_t compared = 0;      // losses, of earlier tries
+    SegmentProgress progress;  // of this try
   };
 
   void Drive();
@@ -67,11 +70,16 @@ class RunningReplay {
   absl::Status CheckData();
   // Sets what is left of the segment, by what is stored.
   absl::Status FindLeft(size_t number);
+  // The checkpoint that a segment reads first.
+  static int64_t FirstCheckpoint(const Segment& segment);
   // Checkpoints of the run that are not known to be damaged.
   std::vector<int64_t> UsableCheckpoints(const ReplayedRun& run) const;
   void StartWhatCan();
   // Starts it on some of the idle workers, and removes them. Says what is missing otherwise.
   absl::StatusOr<std::string> StartSegment(size_t number, size_t most, std::vector<Member>* idle);
+  // For the segment that it has programs for, which are `program`; `members` are empty without.
+  std::unique_ptr<SegmentWork> MakeWork(size_t number, std::shared_ptr<const ReplayProgram> program,
+                                        const std::vector<Member>& members);
   // The programs for some of the idle workers, by rank, which `members` becomes.
   absl::StatusOr<std::shared_ptr<const ReplayProgram>> ProgramFor(const Segment& segment,
                                                                   size_t most,
@@ -79,7 +87,8 @@ class RunningReplay {
                                                                   std::vector<Member>* members);
   // After the segment's thread has ended.
   absl::Status TakeResult(size_t number);
-  // Goes on from an earlier checkpoint if this one is damaged or gone; otherwise returns `failure`.
+  // Goes on from an earlier checkpoint, or without this one, if it is damaged or gone; otherwise
+  // returns `failure`.
   absl::Status ReplaceCheckpoint(size_t number, const absl::Status& failure);
   void CancelNeedless() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(const std::string& note) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -70,7 +70,7 @@ class ReplayTest(unittest.TestCase):
         cls.cluster = ReplayCluster(workers=2)
         cls.addClassCleanup(cls.cluster.close)
         cls.job = cls.cluster.record("lm", "--max-devices=1")
-        cls.cluster.record("two", "--only-data-parallel")
+        cls.cluster.record("two", "--only-data-parallel", "--holdout=0.1")
         cls.cluster.record("none", "--record=off", steps=5)
 
     def test_a_part_of_a_run_is_replayed_with_its_bits(self):
@@ -84,7 +84,7 @@ class ReplayTest(unittest.TestCase):
         losses = named(rows, "loss", "full")
         self.assertEqual(sorted(losses), list(range(25, 40)))
         for step, loss in losses.items():
-            self.assertAlmostEqual(loss["values"][0], recorded[step], delta=1e-6 * recorded[step])
+            self.assertAlmostEqual(loss, recorded[step], delta=1e-6 * recorded[step])
         self.assertEqual(len(rows), 4 * 15)
 
     def test_workers_share_the_steps_and_every_answer_comes_once(self):
@@ -124,6 +124,9 @@ class ReplayTest(unittest.TestCase):
             (["--log=nrm(model.norm.weight)"], "norm"),
             (["--steps=50:70"], "0 to 59"),
             (["--segment=4/3"], "from 1 to 3"),
+            (["--at=checkpoints", "--log=grad(model.norm.weight)"], "without --at=checkpoints"),
+            (["--at=checkpoints", "--log=std(norm)"], "--evaluate"),
+            (["--at=checkpoints", "--evaluate=holdout", "--log=std(nrm)", "--log=norm(param(*))"], "norm"),
         ]:
             with self.subTest(flags), self.assertRaises(Failed) as failed:
                 self.cluster.replay("lm", *flags)
@@ -136,6 +139,26 @@ class ReplayTest(unittest.TestCase):
         with self.assertRaises(Failed) as failed:
             self.cluster.replay("none")
         self.assertIn("has no recording", failed.exception.err)
+
+    def test_checkpoints_answer_what_a_replay_answers_without_training(self):
+        for run in ("lm", "two"):
+            log = ["--log=norm(param(*))", "--log=mean(state(model.norm.weight, adam_v))"]
+            read, replay = self.cluster.replay(run, "--at=checkpoints", *log, "--steps=0:51")
+            self.assertEqual((replay["state"], {segment["kind"] for segment in replay["segments"]}), ("REPLAY_SUCCEEDED", {"STATE"}))
+            trained, _ = self.cluster.replay(run, *log, "--every=10", "--steps=0:51")
+            values = [{(row["step"], row["name"], row["reduction"]): row["value"] for row in rows} for rows in (read, trained)]
+            self.assertEqual(values[0], values[1])
+            self.assertEqual({row["step"] for row in read}, set(range(0, 60, 10)))
+
+    def test_evaluations_of_checkpoints_end_with_that_of_the_job(self):
+        rows, replay = self.cluster.replay("two", "--at=checkpoints", "--evaluate=holdout", "--log=std(norm)",
+                                           "--steps=30:61")
+        self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+        losses = {row["step"]: row["value"] for row in rows if row["name"] == "evaluation.loss"}
+        self.assertEqual(sorted(losses), [30, 40, 50, 60])
+        self.assertEqual(losses[60], self.cluster.job("two")[0]["evaluation"]["loss"])
+        self.assertGreater(losses[30], losses[60])
+        self.assertEqual(len([row for row in rows if row["reduction"] == "std"]), 4)
 
     def test_names_that_a_version_lacks_are_listed(self):
         small = [MODEL[0].replace("layers=2", "layers=1"), *MODEL[1:]]
@@ -212,6 +235,11 @@ class FaultTest(unittest.TestCase):
         self.assertIn("checkpoint of step 30", note)
         self.assertIn(os.path.basename(path), note)
         self.assertIn("from step 20", note)
+        # Nor does it answer by itself; the others do, also without any worker.
+        cluster.kill(cluster.workers[0])
+        rows, replay = cluster.replay("lm", "--at=checkpoints", "--log=norm(param(model.norm.weight))")
+        self.assertEqual([row["step"] for row in rows], [0, 10, 20, 40, 50, 60])
+        self.assertTrue(any("checkpoint of step 30 is damaged" in note for note in replay["notes"]), replay)
 
     def test_a_loss_that_differs_by_a_bit_stops_the_replay_at_its_step(self):
         cluster = self.cluster(workers=1)

@@ -2,22 +2,27 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/proto_json.h"
-#include "client/cli/replay_view.h"
+#include "client/cli/replay/replay_view.h"
 #include "client/cli/step_range_flag.h"
 #include "client/cli/time_text.h"
+#include "client/cli/transfer.h"
 #include "client/terminal/table.h"
 #include "client/terminal/text.h"
 
 namespace espalier {
 namespace {
 
-absl::StatusOr<v1::ReplaySpec> SpecOf(const Context& context, const std::string& run) {
+// The value of --evaluate that means the examples that a job kept apart.
+constexpr char kHoldout[] = "holdout";
+
+absl::StatusOr<v1::ReplaySpec> ReplaySpecOf(const Context& context, const std::string& run) {
   const ParsedFlags& flags = context.flags();
   v1::ReplaySpec spec;
   spec.set_run(run);
@@ -32,7 +37,8 @@ absl::StatusOr<v1::ReplaySpec> SpecOf(const Context& context, const std::string&
   if (flags.Has("segment")) {
     const std::vector<std::string> parts = absl::StrSplit(flags.Text("segment"), '/');
     int32_t part = 0, of = 0;
-    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &part) || !absl::SimpleAtoi(parts[1], &of)) {
+    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &part) ||
+        !absl::SimpleAtoi(parts[1], &of)) {
       return UsageError(absl::StrCat("--segment is \"", Printable(flags.Text("segment")),
                                      "\"; accepted: K/N, part K of N, from 1 on"));
     }
@@ -41,7 +47,31 @@ absl::StatusOr<v1::ReplaySpec> SpecOf(const Context& context, const std::string&
   }
   spec.set_max_workers(static_cast<int32_t>(flags.Int("workers", 0)));
   spec.set_any_plan(flags.Has("any-plan"));
+  if (flags.Has("at") && flags.Text("at") != "checkpoints") {
+    return UsageError(
+        absl::StrCat("--at is \"", Printable(flags.Text("at")), "\"; accepted: checkpoints"));
+  }
+  if (flags.Has("evaluate") && !flags.Has("at")) {
+    return UsageError("--evaluate is for checkpoints: add --at=checkpoints");
+  }
+  spec.set_at_checkpoints(flags.Has("at"));
+  spec.set_evaluate_holdout(flags.Text("evaluate") == kHoldout);
   return spec;
+}
+
+// A dataset to evaluate, after its upload.
+absl::Status FillEvaluated(Context& context, Client* client, v1::ReplaySpec* spec) {
+  const std::string given = context.flags().Text("evaluate");
+  if (given.empty() || given == kHoldout) return absl::OkStatus();
+  if (absl::StartsWith(given, "artifact:") || absl::StartsWith(given, "s3://")) {
+    spec->mutable_evaluate()->set_uri(given);
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<std::string> name =
+      UploadOnce(context, client)(SingleLocalFile(given), v1::Artifact::DATASET);
+  if (!name.ok()) return name.status();
+  spec->mutable_evaluate()->set_uri(absl::StrCat("artifact:", *name));
+  return absl::OkStatus();
 }
 
 absl::Status WatchOne(Context& context, Client* client, const std::string& id) {
@@ -52,15 +82,17 @@ absl::Status WatchOne(Context& context, Client* client, const std::string& id) {
       id, /*with_rows=*/true, [&](const v1::ReplayEvent& event) { return view.OnEvent(event); },
       &canceller);
   if (watch.interrupted()) {
-    return InterruptedError(absl::StrCat(id, " goes on without this command; espalier replay watch ",
+    return InterruptedError(absl::StrCat(id,
+                                         " goes on without this command; espalier replay watch ",
                                          id, " shows it, espalier replay cancel ", id, " ends it"));
   }
   return status.ok() ? view.Finish() : status;
 }
 
 absl::Status StartOne(Context& context, Client* client, const std::string& run) {
-  const absl::StatusOr<v1::ReplaySpec> spec = SpecOf(context, run);
+  absl::StatusOr<v1::ReplaySpec> spec = ReplaySpecOf(context, run);
   if (!spec.ok()) return spec.status();
+  if (absl::Status s = FillEvaluated(context, client, &*spec); !s.ok()) return s;
   const bool only_estimate = context.flags().Has("estimate");
   if (only_estimate || !context.json()) {
     const absl::StatusOr<v1::ReplayEstimate> estimate = client->EstimateReplay(*spec);
@@ -107,7 +139,7 @@ absl::Status ListAll(Context& context, Client* client, const std::string& run) {
   for (const v1::ReplayInfo& replay : *replays) {
     int64_t done = 0, total = 0;
     for (const v1::ReplaySegment& segment : replay.segments()) {
-      const int64_t steps = segment.end_step() - segment.checkpoint_step();
+      const int64_t steps = StepsOf(segment);
       done += segment.state() == v1::REPLAY_SUCCEEDED ? steps : segment.steps_done();
       total += steps;
     }
@@ -189,6 +221,11 @@ Command ReplayCommand() {
              {"any-plan", FlagType::kSwitch, "",
               "if workers like the recorded ones are not idle, use others, by a plan of their own; "
               "losses are then compared within a tolerance"},
+             {"at", FlagType::kText, "checkpoints",
+              "only at steps that have a checkpoint, without training: param(...), state(...), and "
+              "values of an evaluation"},
+             {"evaluate", FlagType::kText, "FILE",
+              "at checkpoints: evaluate these examples, or those that the job kept apart: holdout"},
              {"estimate", FlagType::kSwitch, "", "only say what it would take"},
              {"detach", FlagType::kSwitch, "", "start it, and do not wait"}};
   c.examples = {
@@ -197,6 +234,11 @@ Command ReplayCommand() {
       {"a histogram of activations, every 10th step",
        "espalier replay digits@3 --log='histogram(relu_1, 64)' --every=10"},
       {"check that a run repeats", "espalier replay lm@3"},
+      {"norms of weights at all checkpoints",
+       "espalier replay lm --at=checkpoints --log='norm(param(*))'"},
+      {"confusion matrices over time",
+       "espalier replay digits --at=checkpoints --evaluate=holdout "
+       "--log='confusion(logits, batch(labels))'"},
       {"say what it would take", "espalier replay 'lm*' --log='norm(grad(*))' --estimate"}};
   c.run = RunReplay;
   return c;

@@ -1,4 +1,4 @@
-#include "client/cli/replay_view.h"
+#include "client/cli/replay/replay_view.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,15 +20,16 @@
 namespace espalier {
 namespace {
 
-std::string Count(int64_t count, absl::string_view unit) {
+std::string Counted(int64_t count, absl::string_view unit) {
   return absl::StrCat(count, " ", unit, count == 1 ? "" : "s");
 }
 
+}  // namespace
+
 int64_t StepsOf(const v1::ReplaySegment& segment) {
+  if (segment.kind() != v1::ReplaySegment::TRAINING) return segment.checkpoints();
   return segment.end_step() - segment.checkpoint_step();
 }
-
-}  // namespace
 
 std::string ReplayStateName(v1::ReplayState state) {
   const std::string name = v1::ReplayState_Name(state);
@@ -41,11 +42,20 @@ std::string RenderEstimate(const v1::ReplayEstimate& estimate, const Terminal& t
     absl::StrAppend(&text, Printable(lacking.run()), " has no ",
                     Printable(absl::StrJoin(lacking.log(), ", ")), "\n");
   }
-  absl::StrAppend(&text, "replays ", Count(estimate.steps(), "step"), " in ",
-                  Count(estimate.segments_size(), "segment"), ", about ",
-                  FormatSeconds(estimate.seconds(), terminal.unicode), "; ",
-                  Count(estimate.rows(), "answer"), ", about ",
-                  FormatBytes(static_cast<double>(estimate.bytes())), "\n");
+  int64_t checkpoints = 0;
+  for (const v1::ReplaySegment& segment : estimate.segments()) {
+    checkpoints += segment.checkpoints();
+  }
+  absl::StrAppend(
+      &text, checkpoints > 0 ? "reads " : "replays ",
+      checkpoints > 0 ? Counted(checkpoints, "checkpoint") : Counted(estimate.steps(), "step"),
+      " in ", Counted(estimate.segments_size(), "segment"), ", about ",
+      FormatSeconds(estimate.seconds(), terminal.unicode));
+  if (estimate.rows() > 0) {
+    absl::StrAppend(&text, "; ", Counted(estimate.rows(), "answer"), ", about ",
+                    FormatBytes(static_cast<double>(estimate.bytes())));
+  }
+  absl::StrAppend(&text, "\n");
   for (const std::string& note : estimate.notes()) absl::StrAppend(&text, Printable(note), "\n");
   return text;
 }
@@ -106,7 +116,7 @@ void ReplayView::OnReplay(const v1::ReplayInfo& replay) {
   }
   if (replay.state() == v1::REPLAY_WAITING) return;
   Progress progress;
-  progress.unit = "step";
+  progress.unit = replay.spec().at_checkpoints() ? "checkpoint" : "step";
   size_t workers = 0;
   int64_t done = 0, total = 0;
   for (const v1::ReplaySegment& segment : replay.segments()) {
@@ -116,8 +126,8 @@ void ReplayView::OnReplay(const v1::ReplayInfo& replay) {
   }
   progress.done = static_cast<double>(done);
   progress.total = static_cast<double>(total);
-  progress.detail = absl::StrCat(Count(replay.rows(), "answer"), ", ",
-                                 Count(static_cast<int64_t>(workers), "worker"));
+  progress.detail = absl::StrCat(Counted(replay.rows(), "answer"), ", ",
+                                 Counted(static_cast<int64_t>(workers), "worker"));
   const double now = context_.env().seconds();
   if (done > 0 && began_ < 0) {
     began_ = now;
@@ -125,7 +135,7 @@ void ReplayView::OnReplay(const v1::ReplayInfo& replay) {
   }
   if (began_ >= 0 && done > began_steps_ && now > began_) {
     progress.rate = static_cast<double>(done - began_steps_) / (now - began_);
-    progress.rate_unit = "steps/s";
+    progress.rate_unit = absl::StrCat(progress.unit, "s/s");
     progress.seconds_left = static_cast<double>(total - done) / progress.rate;
   }
   printer_.Update(progress);

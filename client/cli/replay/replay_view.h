@@ -16,6 +16,9 @@ namespace espalier {
 // "waiting", "running", "succeeded", "differs" ...
 std::string ReplayStateName(v1::ReplayState state);
 
+// Steps that a segment trains, or checkpoints that it reads.
+int64_t StepsOf(const v1::ReplaySegment& segment);
+
 // What a replay would take: segments, time, size of the answers, and names that runs lack.
 std::string RenderEstimate(const v1::ReplayEstimate& estimate, const Terminal& terminal);
 
@@ -40,7 +43,7 @@ class ReplayView {
   SeriesCollector series_;
   v1::ReplayInfo replay_;
   int notes_shown_ = 0;
-  double began_ = -1;       // seconds, when the first step was replayed
+  double began_ = -1;  // seconds, when the first step was replayed
   int64_t began_steps_ = 0;
 };
 

@@ -1,0 +1,32 @@
+// What the runs of a replay take together, while it is planned.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "espalier/v1/replay.pb.h"
+#include "server/replay/probe_set.h"
+#include "server/replay/replay_program.h"
+
+namespace espalier {
+
+struct PlanTotals {
+  std::vector<ProbeExpression> probes;  // of the replay
+  int most_workers = 1;                 // that work at once
+  v1::ReplayEstimate estimate;
+  double seconds = 0, loading = 0;             // of all segments, of one worker
+  double longest = 0;                          // segment, in seconds
+  std::map<std::string, std::string> lacking;  // probes that some run lacks, with the reason
+  std::set<std::string> known;                 // those that some run has
+
+  // Adds the answers of so many steps to the probes of `program`.
+  void AddRows(const ReplayProgram& program, int64_t steps);
+  // Takes note of what a run has and lacks of the probes that were looked up.
+  void AddNames(const std::vector<ProbeExpression>& asked, const FoundProbes& found,
+                const std::string& run);
+  void AddSegment(v1::ReplaySegment segment, double of_segment, size_t ranks);
+};
+
+}  // namespace espalier

@@ -1,0 +1,73 @@
+#include "server/replay/state_segment.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/replay/state_tensors.h"
+
+namespace espalier {
+namespace {
+
+constexpr absl::Duration kStateReportEvery = absl::Milliseconds(250);
+
+}  // namespace
+
+StateSegment::StateSegment(const ReplayTools& tools, CheckpointSegmentTask task,
+                           std::shared_ptr<const ReplayProgram> program, OnProgress on_progress)
+    : tools_(tools),
+      task_(std::move(task)),
+      program_(std::move(program)),
+      on_progress_(std::move(on_progress)),
+      answers_(tools, task_.run->Row(), task_.replay_id, task_.number) {}
+
+absl::StatusOr<std::vector<v1::HistoryRow>> StateSegment::Read(int64_t checkpoint) {
+  const std::string folder = task_.run->FolderOf(checkpoint);
+  std::unique_ptr<StateTensors> tensors;
+  if (folder.empty()) {
+    tensors = std::make_unique<InitialTensors>(program_->lowered().training,
+                                               program_->prepared().initial_values);
+  } else {
+    absl::StatusOr<std::unique_ptr<CheckpointTensors>> opened =
+        CheckpointTensors::Open(*tools_.attempts->checkpoints,
+                                absl::StrCat(task_.run->job_id, "/", folder), checkpoint);
+    if (!opened.ok()) return opened.status();
+    tensors = *std::move(opened);
+  }
+  if (!reader_.has_value() && program_ != nullptr) {
+    reader_ = CheckpointAnswers::Make(program_->probes(), program_->lowered().training);
+  } else if (!reader_.has_value()) {
+    absl::StatusOr<CheckpointAnswers> made = CheckpointAnswers::Make(*tensors, task_.probes);
+    if (!made.ok()) return made.status();
+    reader_ = *std::move(made);
+  }
+  return reader_->Read(*tensors, checkpoint);
+}
+
+absl::Status StateSegment::Run() {
+  SegmentProgress progress;
+  absl::Time report_at = absl::InfinitePast();
+  absl::Status status;
+  int64_t read = -1;
+  for (const int64_t checkpoint : task_.checkpoints) {
+    if (cancelled_) status = absl::CancelledError("the replay was cancelled");
+    if (!status.ok()) break;
+    absl::StatusOr<std::vector<v1::HistoryRow>> rows = Read(checkpoint);
+    status = rows.status();
+    if (!status.ok()) break;
+    answers_.Add(*std::move(rows));
+    read = checkpoint;
+    ++progress.steps_done;
+    if (answers_.IsDue()) status = answers_.Store(read);
+    if (absl::Now() < report_at) continue;
+    report_at = absl::Now() + kStateReportEvery;
+    progress.stored_rows = answers_.stored_rows();
+    on_progress_(progress);
+  }
+  const absl::Status stored = answers_.Store(read);
+  progress.stored_rows = answers_.stored_rows();
+  on_progress_(progress);
+  return status.ok() ? stored : status;
+}
+
+}  // namespace espalier

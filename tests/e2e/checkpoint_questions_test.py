@@ -1,0 +1,120 @@
+"""Questions that a run's checkpoints answer without training: its parameters, and evaluations of them."""
+import glob
+import json
+import math
+import os
+import struct
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import DATA, Cluster, read  # noqa: E402
+
+MODEL = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "--sequence-length=32",
+         "-b", "16", "--lr=3e-3", "--seed=5", "--holdout=0.1", "--record=every:10"]
+STEPS = 40
+
+
+def parameters(path):
+    """Name -> elements, of a file of f32 tensors."""
+    with open(path, "rb") as file:
+        head = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    tensors = {}
+    for name, tensor in head.items():
+        if name != "__metadata__":
+            begin, end = tensor["data_offsets"]
+            tensors[name] = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+    return tensors
+
+
+class CheckpointQuestionsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(workers=2, lease=5)
+        cls.addClassCleanup(cls.cluster.close)
+        text = os.path.join(DATA, "genesis.txt")
+        cls.jobs = {name: cls.cluster.train(*MODEL, "-d", text, f"--steps={STEPS}", f"--name={name}", *flags)
+                    for name, flags in (("one", ["--max-devices=1"]), ("two", ["--only-data-parallel"]))}
+        for job in cls.jobs.values():
+            assert cls.cluster.wait_for_job(job)["state"].upper() == "SUCCEEDED"
+
+    def ask(self, run, *flags):
+        """(name, reduction) -> step -> value; and the replay."""
+        done = self.cluster.cli("replay", run, "--at=checkpoints", *flags, "--json", check=False)
+        answers, replay = {}, None
+        for line in map(json.loads, done.stdout.splitlines()):
+            if "step" in line:
+                answers.setdefault((line["name"], line["reduction"]), {})[line["step"]] = line["value"]
+            else:
+                replay = line.get("replay", replay)
+        return answers, replay
+
+    def test_parameters_are_those_of_the_trained_model(self):
+        for run in self.jobs:
+            answers, replay = self.ask(run, "--log=norm(param(*))", "--log=min(param(*))", "--log=max(state(*, *))")
+            self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+            folder = os.path.join(self.cluster.folder, "model-" + run)
+            self.cluster.cli("models", "download", self.cluster.job(self.jobs[run])[0]["output_model"], folder)
+            model = parameters(os.path.join(folder, "model.safetensors"))
+            self.assertGreater(len(model), 10)
+            for name, elements in model.items():
+                norms = answers[f"param({name})", "norm"]
+                self.assertEqual(sorted(norms), list(range(0, STEPS + 1, 10)))
+                norm = math.sqrt(math.fsum(x * x for x in elements))
+                self.assertAlmostEqual(norms[STEPS], norm, delta=1e-12 * norm)
+                self.assertEqual(answers[f"param({name})", "min"][STEPS], min(elements))
+                self.assertEqual(answers[f"state({name}, adam_v)", "max"][0], 0)
+                self.assertGreater(answers[f"state({name}, adam_v)", "max"][STEPS], 0)
+
+    def test_an_evaluation_is_that_of_the_job(self):
+        for run, job in self.jobs.items():
+            answers, replay = self.ask(run, "--evaluate=holdout", "--log=norm(param(model.norm.weight))")
+            self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+            losses = answers["evaluation.loss", ""]
+            self.assertEqual(sorted(losses), list(range(0, STEPS + 1, 10)))
+            self.assertEqual(losses[STEPS], self.cluster.job(job)[0]["evaluation"]["loss"])
+            self.assertLess(losses[STEPS], losses[10])
+            self.assertIn(("param(model.norm.weight)", "norm"), answers)
+
+    def test_confusion_matrices_count_every_example_once(self):
+        answers, replay = self.ask("one", "--evaluate=holdout", "--log=confusion(lm_head, batch(targets))",
+                                   "--log=histogram(lm_head, 4, -1e9, 1e9)")
+        self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+        examples = self.cluster.job(self.jobs["one"])[0]["evaluation_examples"]
+        self.assertNotEqual(examples % 16, 0, "the last batch has padding")
+        labels = examples * 32
+        for steps, matrix in answers["evaluation.lm_head, batch(targets)", "confusion"].items():
+            self.assertEqual(matrix["dims"], [256, 256])
+            self.assertEqual(sum(matrix["values"]), labels)
+            right = sum(matrix["values"][::257])
+            self.assertAlmostEqual(right / labels, answers["evaluation.accuracy", ""][steps], delta=1e-6)
+        for histogram in answers["evaluation.lm_head", "histogram(4, -1e+09, 1e+09)"].values():
+            self.assertEqual((sum(histogram["counts"]), histogram["outside"]), (256 * labels, 0))
+
+    def test_another_dataset_is_evaluated(self):
+        with tempfile.TemporaryDirectory() as folder:
+            other = os.path.join(folder, "other.txt")
+            with open(other, "w") as file:
+                file.write(read(os.path.join(DATA, "genesis.txt"))[:32 * 50 + 1].upper())
+            answers, replay = self.ask("one", f"--evaluate={other}")
+        self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+        own, _ = self.ask("one", "--evaluate=holdout")
+        self.assertGreater(answers["evaluation.loss", ""][STEPS], own["evaluation.loss", ""][STEPS])
+
+    def test_a_damaged_checkpoint_is_named(self):
+        job = self.cluster.train(*MODEL, "-d", os.path.join(DATA, "genesis.txt"), "--steps=20", "--name=damaged",
+                                 "--max-devices=1")
+        self.cluster.wait_for_job(job)
+        file, = glob.glob(f"{self.cluster.folder}/data/checkpoints/{job}/**/step-10-*/rank-0.safetensors", recursive=True)
+        with open(file, "r+b") as shard:
+            shard.seek(-3, os.SEEK_END)
+            shard.write(b"\x55")
+        _, replay = self.ask("damaged", "--log=norm(param(*))")
+        self.assertIn("step-10", json.dumps(replay))
+        self.assertIn("rank-0.safetensors", json.dumps(replay))
+
+
+if __name__ == "__main__":
+    unittest.main()
