@@ -91,7 +91,9 @@ class Printer:
         else:
             self.message(message.text)
 
-    def step(self, done: int, total: int, took: float, values: Mapping[str, float], epoch: str) -> None:
+    def step(
+        self, done: int, total: int, took: float, values: Mapping[str, float], epoch: str, unit: str = "step"
+    ) -> None:
         """After each step: how many are done, seconds that it took, its values."""
         if self.verbose != 1:
             return
@@ -100,7 +102,7 @@ class Printer:
         now = time.monotonic()
         if self._drawn_at == -math.inf and pause == _LOG_PAUSE:
             self._drawn_at = now
-        line = self._line(done, total, values, epoch)
+        line = self._line(done, total, values, f"{epoch}{unit}")
         self._pending = line
         if now - self._drawn_at >= pause or done == total:
             self._drawn_at = now
@@ -126,8 +128,8 @@ class Printer:
         """Before something else writes to the terminal."""
         self._clear()
 
-    def _line(self, done: int, total: int, values: Mapping[str, float], epoch: str) -> str:
-        head = f"{epoch}step {done:>{len(str(total))}}/{total} {100 * done // max(total, 1):3d}%"
+    def _line(self, done: int, total: int, values: Mapping[str, float], what: str) -> str:
+        head = f"{what} {done:>{len(str(total))}}/{total} {100 * done // max(total, 1):3d}%"
         left = seconds(max(0.0, (total - done) * self._pace))
         tail = "".join(f"  {part}" for part in (values_text(values), f"{left} left") if part)
         width = shutil.get_terminal_size().columns if self._terminal else 100

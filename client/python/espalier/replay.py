@@ -50,10 +50,11 @@ def replay_is_over(state: int) -> bool:
 
 
 def steps_of(record: replay_pb2.ReplayInfo) -> tuple[int, int]:
-    """How many steps are trained again so far, and how many will be."""
+    """How many steps are trained again so far, or checkpoints read, and how many will be."""
     done = total = 0
     for segment in record.segments:
-        steps = segment.end_step - segment.checkpoint_step
+        trained = segment.kind == replay_pb2.ReplaySegment.TRAINING
+        steps = segment.end_step - segment.checkpoint_step if trained else segment.checkpoints
         done += steps if segment.state == replay_pb2.REPLAY_SUCCEEDED else segment.steps_done
         total += steps
     return done, total
@@ -192,12 +193,17 @@ def _ignore(row: HistoryInfo) -> None:
     """Where no answers are asked for."""
 
 
+def _unit(record: replay_pb2.ReplayInfo) -> str:
+    return "checkpoint" if record.spec.at_checkpoints else "step"
+
+
 class _Shown:
     """What a replay's wait prints."""
 
     def __init__(self, printer: Printer, noted: set[str]):
         self._printer = printer
         self._noted = noted
+        self._done = 0  # that were shown
         self._began: tuple[float, int] | None = None  # when the first steps were done, and how many
 
     def take(self, record: replay_pb2.ReplayInfo) -> None:
@@ -206,21 +212,24 @@ class _Shown:
                 self._noted.add(note)
                 self._printer.note(note)
         done, total = steps_of(record)
-        if record.state == replay_pb2.REPLAY_WAITING or done == 0:
+        if record.state == replay_pb2.REPLAY_WAITING or done in (0, self._done):
             return
+        self._done = done
         now = time.monotonic()
         if self._began is None:
             self._began = now, done
         since, at_first = self._began
         pace = (now - since) / (done - at_first) if done > at_first else 0.0
-        self._printer.step(done, total, pace, {}, "replayed ")
+        verb = "read " if record.spec.at_checkpoints else "replayed "
+        self._printer.step(done, total, pace, {}, verb, _unit(record))
 
     def finish(self, record: replay_pb2.ReplayInfo) -> None:
         done, total = steps_of(record)
         took = (record.finished_unix_ms - record.created_unix_ms) / 1000
+        compared = "" if record.spec.at_checkpoints else f"; {comparison_of(record)}"
         self._printer.finish(
-            f"{record.id} {replay_state(record.state)} after {done} of {total} steps in {seconds(took)}, "
-            f"{record.rows} answers; {comparison_of(record)}"
+            f"{record.id} {replay_state(record.state)} after {done} of {total} {_unit(record)}s in {seconds(took)}, "
+            f"{record.rows} answers{compared}"
         )
 
 

@@ -81,13 +81,14 @@ def _dataset(given: str) -> training_pb2.Dataset:
 class ReplayEstimate:
     """What a replay would take.
 
-    steps: that are trained again, of which logged_steps are logged. seconds: with the workers that are idle now, of
-    which loading_seconds for checkpoints. rows, bytes: of the answers. segments: that may run at once. lacking: probes
-    of names that a run does not have, by run.
+    steps: that are trained again, of which logged_steps are logged; checkpoints: that are read instead. seconds: with
+    the workers that are idle now, of which loading_seconds for checkpoints. rows, bytes: of the answers. segments: that
+    may run at once. lacking: probes of names that a run does not have, by run.
     """
 
     steps: int
     logged_steps: int
+    checkpoints: int
     seconds: float
     loading_seconds: float
     rows: int
@@ -98,8 +99,9 @@ class ReplayEstimate:
 
     def __repr__(self) -> str:
         lacks = [f"; {run} has no {', '.join(names)}" for run, names in self.lacking.items()]
+        what = _count(self.checkpoints, "checkpoint") if self.checkpoints else _count(self.steps, "step")
         return (
-            f"<ReplayEstimate: {_count(self.steps, 'step')} in {_count(self.segments, 'segment')}, about "
+            f"<ReplayEstimate: {what} in {_count(self.segments, 'segment')}, about "
             f"{seconds(self.seconds)}; {_count(self.rows, 'answer')}, about {size(self.bytes)}{''.join(lacks)}>"
         )
 
@@ -112,6 +114,7 @@ def _estimate_of(found: replay_pb2.ReplayEstimate) -> ReplayEstimate:
     return ReplayEstimate(
         steps=found.steps,
         logged_steps=found.logged_steps,
+        checkpoints=sum(segment.checkpoints for segment in found.segments),
         seconds=found.seconds,
         loading_seconds=found.loading_seconds,
         rows=found.rows,

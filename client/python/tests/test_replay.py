@@ -314,3 +314,15 @@ def test_a_broken_connection_loses_and_repeats_no_answer(caplog):
         server.server.stop(None).wait()
     assert came == rows == list(range(12))
     assert f"connection to the coordinator at {server.address} lost" in caplog.text
+
+
+def test_checkpoints_are_read_without_training(daemon, trained, capsys):
+    estimate = daemon.estimate_replay("asked", log="norm(param(w1))", at="checkpoints")
+    assert (estimate.steps, estimate.checkpoints, estimate.rows) == (0, 5, 5)
+    assert repr(estimate).startswith("<ReplayEstimate: 5 checkpoints in 1 segment, ")
+    replay = daemon.replay("asked", log="norm(param(w1))", at="checkpoints")
+    replay.wait()
+    steps, norms = replay.rows().curve("norm(param(w1))")
+    assert list(steps) == [0, 10, 20, 30, 40]
+    np.testing.assert_allclose(norms[[0, -1]], [np.linalg.norm(w["w1"]) for w in (initial(), trained.weights())], 1e-6)
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{replay.id} succeeded after 5 of 5 checkpoints in ")

@@ -193,24 +193,33 @@ class ReplayInfo(_message.Message):
     def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[ReplaySpec, _Mapping]] = ..., state: _Optional[_Union[ReplayState, str]] = ..., error: _Optional[str] = ..., owner: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[ReplaySegment, _Mapping]]] = ..., difference: _Optional[_Union[ReplayDifference, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ...) -> None: ...
 
 class ReplaySegment(_message.Message):
-    __slots__ = ["checkpoint_step", "comparison", "end_step", "first_step", "job_id", "state", "steps_done", "workers"]
+    __slots__ = ["checkpoint_step", "checkpoints", "comparison", "end_step", "first_step", "job_id", "kind", "state", "steps_done", "workers"]
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
     COMPARISON_FIELD_NUMBER: _ClassVar[int]
     END_STEP_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION: ReplaySegment.Kind
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STATE: ReplaySegment.Kind
     STATE_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    TRAINING: ReplaySegment.Kind
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     checkpoint_step: int
+    checkpoints: int
     comparison: ReplayComparison
     end_step: int
     first_step: int
     job_id: str
+    kind: ReplaySegment.Kind
     state: ReplayState
     steps_done: int
     workers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., first_step: _Optional[int] = ..., end_step: _Optional[int] = ..., state: _Optional[_Union[ReplayState, str]] = ..., steps_done: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., comparison: _Optional[_Union[ReplayComparison, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., first_step: _Optional[int] = ..., end_step: _Optional[int] = ..., state: _Optional[_Union[ReplayState, str]] = ..., steps_done: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., comparison: _Optional[_Union[ReplayComparison, _Mapping]] = ..., kind: _Optional[_Union[ReplaySegment.Kind, str]] = ..., checkpoints: _Optional[int] = ...) -> None: ...
 
 class ReplaySpec(_message.Message):
     __slots__ = ["any_plan", "at_checkpoints", "end_step", "evaluate", "evaluate_holdout", "every", "first_step", "log", "max_workers", "run", "segment", "segments"]
