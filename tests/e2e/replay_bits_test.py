@@ -120,6 +120,31 @@ class BitsTest(unittest.TestCase):
                 with self.subTest(name):
                     self.check(cluster, name, jobs[name], workers)
 
+    def test_a_job_that_was_resumed_with_fewer_workers(self):
+        """Each attempt's steps are replayed by its plan, on as many workers."""
+        with Cluster(workers=2) as cluster:
+            job = cluster.train(*llama(PARALLEL, "--zero-stage=2", "-b", "64"), "--steps=400", "--record=every:50", "--seed=7", "--name=resumed")
+            cluster.wait_for_step(job, 60)
+            cluster.cli("jobs", "checkpoint", job)
+            cluster.cli("jobs", "cancel", job)
+            cluster.kill(cluster.workers[1])
+            cluster.wait(lambda: sum(worker["state"].upper() == "IDLE" for worker in cluster.run("status")["workers"]) == 1, 20,
+                         "the other worker is missed")
+            cluster.cli("jobs", "resume", job)
+            self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+            cluster.start_worker(1)
+            cluster.wait_for_workers(2)
+            attempts = cluster.run("runs", "get", "resumed")["attempts"]
+            self.assertEqual([len(attempt["plan"]["devices"]) for attempt in attempts], [2, 1])
+            border = attempts[1]["first_step"]
+            before = (border - 10) // 50 * 50
+            rows, replay = self.replay(cluster, "resumed", f"--steps={border - 10}:{border + 10}")
+            self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+            self.assertEqual([(segment["checkpoint_step"], segment["comparison"]["compared"], segment["comparison"]["bits"])
+                              for segment in replay["segments"]],
+                             [(before, border - before, True), (border, 10, True)])
+            self.assertEqual({key[0] for key in rows}, set(range(border - 10, border + 10)))
+
     def test_swaps_and_recomputation(self):
         with Cluster(workers=1, lease=10, worker_flags=[f"--memory-limit={2 << 20}"]) as cluster:
             for name, (flags, recomputes, tiles) in SMALL_MEMORY.items():
