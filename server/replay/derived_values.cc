@@ -5,7 +5,6 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/probe/reduce.h"
 #include "ops/tensor/half_conversion.h"
@@ -148,13 +147,14 @@ absl::StatusOr<DerivedValues> DerivedValues::Make(const OpRegistry& registry, Gr
             absl::NotFoundError(absl::StrCat("the programs do not have '", ToString(target), "'")));
       }
     }
+    if (missing.ok() && needs.sources.empty()) {
+      missing = absl::FailedPreconditionError("the same in each step: it is made of constants");
+    }
     if (!missing.ok()) {
       made.lacking_.emplace_back(ToString(probe), missing);
       continue;
     }
-    std::vector<std::string> names;
     for (const auto& [name, target] : needs.sources) {
-      names.push_back(absl::StrCat("'", name, "'"));
       if (!sources.insert(name).second) continue;
       made.sources_.push_back({{target}, Reduction{Reduction::kFull}});
       const ValueId value =
@@ -163,9 +163,9 @@ absl::StatusOr<DerivedValues> DerivedValues::Make(const OpRegistry& registry, Gr
       made.source_of_.emplace(value, name);
       bytes += graph.value(value).type.bytes();
     }
-    made.notes_.push_back(absl::StrCat("'", ToString(probe), "' is computed again from ",
-                                       absl::StrJoin(names, ", "),
-                                       ": the plan computes it within another operator"));
+    for (const ProbeTarget& target : probe.targets) {
+      if (!readable(target)) made.values_.insert(target.name);
+    }
     made.derived_.push_back({probe, std::move(needs.nodes)});
   }
   if (bytes > kMostSourceBytes) {
@@ -180,6 +180,11 @@ std::vector<ProbeExpression> DerivedValues::probes() const {
   std::vector<ProbeExpression> probes;
   for (const Derived& derived : derived_) probes.push_back(derived.probe);
   return probes;
+}
+
+int64_t DerivedValues::Elements(const ProbeExpression& probe) const {
+  const ValueId value = graph_.FindValue(probe.targets[0].name);
+  return value == kNoValue ? 0 : NumElements(graph_.value(value).type.dims);
 }
 
 absl::StatusOr<std::vector<v1::HistoryRow>> DerivedValues::Complete(

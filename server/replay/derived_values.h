@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,8 +48,10 @@ class DerivedValues {
   const std::vector<std::pair<std::string, absl::Status>>& lacking() const { return lacking_; }
   // Probes of tensors, in full, from which Complete computes.
   const std::vector<ProbeExpression>& sources() const { return sources_; }
-  // What is computed again from what, a sentence for each of probes().
-  const std::vector<std::string>& notes() const { return notes_; }
+  // Names of the values that probes() read and the programs do not have.
+  const std::set<std::string>& values() const { return values_; }
+  // Of what one of probes() reads, or 0 if that is not a value of the graph.
+  int64_t Elements(const ProbeExpression& probe) const;
 
   // Takes the rows of a step, of the other probes and sources(), in this order. Returns them
   // without those of sources(), and with the answers to probes(). `training`: the step is one of
@@ -75,7 +78,7 @@ class DerivedValues {
   std::map<ValueId, std::string> source_of_;  // value -> HistoryRow.name
   std::vector<ProbeExpression> sources_;
   std::vector<std::pair<std::string, absl::Status>> lacking_;
-  std::vector<std::string> notes_;
+  std::set<std::string> values_;
 };
 
 }  // namespace espalier

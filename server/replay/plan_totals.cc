@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
 namespace espalier {
 namespace {
 
 constexpr int64_t kRowBytes = 100;
 constexpr int64_t kElementBytes = 8;
+constexpr size_t kNamesInNote = 4;
 
-int64_t BytesOfRow(const NamedProbe& probe, const ReplayProgram& program) {
-  const Reduction& reduction = probe.probe.reduction;
+// `elements`: of the tensor, if the row has all of it.
+int64_t BytesOfRow(const Reduction& reduction, int64_t elements) {
   switch (reduction.kind) {
     case Reduction::kHistogram:
       return kRowBytes + reduction.count * kElementBytes;
@@ -20,32 +24,58 @@ int64_t BytesOfRow(const NamedProbe& probe, const ReplayProgram& program) {
     case Reduction::kQuantiles:
       return kRowBytes + 2 * static_cast<int64_t>(reduction.quantiles.size()) * kElementBytes;
     case Reduction::kFull:
-      break;
+      return kRowBytes + elements * kElementBytes / 2;  // mostly F32
     default:
       return kRowBytes;
   }
-  int64_t bytes = kRowBytes;
+}
+
+int64_t ElementsRead(const NamedProbe& probe, const ReplayProgram& program) {
+  int64_t elements = 0;
   for (size_t r = 0; r < program.ranks(); ++r) {
     for (const v1::RankProbe& read : program.probes().by_rank[r]) {
       if (read.probe() != probe.numbers[0]) continue;
       for (const v1::ProbePoint& point : read.points()) {
         const v1::TensorSpec& part = program.lowered().training[r].buffers(point.buffer()).spec();
-        int64_t elements = kElementBytes / 2;  // mostly F32
-        for (const int64_t size : part.dims()) elements *= size;
-        bytes += elements;
+        int64_t of_part = 1;
+        for (const int64_t size : part.dims()) of_part *= size;
+        elements += of_part;
       }
     }
   }
-  return bytes;
+  return elements;
 }
 
 }  // namespace
 
 void PlanTotals::AddRows(const ReplayProgram& program, int64_t steps) {
-  for (const NamedProbe& probe : program.probes().probes) {
+  const auto add = [&](const Reduction& reduction, int64_t elements) {
     estimate.set_rows(estimate.rows() + steps);
-    estimate.set_bytes(estimate.bytes() + steps * BytesOfRow(probe, program));
+    estimate.set_bytes(estimate.bytes() + steps * BytesOfRow(reduction, elements));
+  };
+  const std::vector<NamedProbe>& read = program.probes().probes;
+  const DerivedValues& derived = program.derived();
+  // The last are sources, which are no answers.
+  for (size_t i = 0; i + derived.sources().size() < read.size(); ++i) {
+    add(read[i].probe.reduction, ElementsRead(read[i], program));
   }
+  for (const ProbeExpression& probe : derived.probes()) {
+    add(probe.reduction, derived.Elements(probe));
+  }
+}
+
+void PlanTotals::AddDerived(const DerivedValues& derived, const std::string& run) {
+  if (derived.values().empty()) return;
+  std::vector<std::string> named;
+  for (const std::string& value : derived.values()) {
+    if (named.size() < kNamesInNote) named.push_back(absl::StrCat("'", value, "'"));
+  }
+  const size_t more = derived.values().size() - named.size();
+  estimate.add_notes(absl::StrCat(run, ": ", absl::StrJoin(named, ", "),
+                                  more == 0 ? "" : absl::StrCat(" and ", more, " more"),
+                                  derived.values().size() == 1 ? " is" : " are",
+                                  " computed again beside the program: rewrites removed ",
+                                  derived.values().size() == 1 ? "it" : "them", " from the plan"));
 }
 
 void PlanTotals::AddNames(const std::vector<ProbeExpression>& asked, const FoundProbes& found,

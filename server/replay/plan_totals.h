@@ -23,6 +23,8 @@ struct PlanTotals {
 
   // Adds the answers of so many steps to the probes of `program`.
   void AddRows(const ReplayProgram& program, int64_t steps);
+  // Notes which values of a run are computed again beside its programs.
+  void AddDerived(const DerivedValues& derived, const std::string& run);
   // Takes note of what a run has and lacks of the probes that were looked up.
   void AddNames(const std::vector<ProbeExpression>& asked, const FoundProbes& found,
                 const std::string& run);

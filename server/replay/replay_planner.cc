@@ -268,6 +268,7 @@ absl::Status ReplayPlanner::AddTraining(const v1::ReplaySpec& spec, ReplayedRun*
   if (program == nullptr) return absl::OkStatus();  // this part of its steps is empty
   totals->AddRows(*program, run->logged.count());
   totals->AddNames(totals->probes, program->probes(), run->name());
+  totals->AddDerived(program->derived(), run->name());
   for (const SegmentCut& cut : cuts) {
     v1::ReplaySegment segment;
     segment.set_job_id(run->job_id);

@@ -13,6 +13,7 @@
 #include "planner/planner.h"
 #include "server/jobs/attempt.h"
 #include "server/jobs/prepare_job.h"
+#include "server/replay/derived_values.h"
 #include "server/replay/probe_set.h"
 
 namespace espalier {
@@ -30,16 +31,24 @@ class ReplayProgram {
   const PreparedJob& prepared() const { return prepared_; }
   const v1::Plan& plan() const { return plan_; }
   const LoweredPlan& lowered() const { return lowered_; }
+  // What the ranks read: the probes that the programs have, then derived().sources().
   const FoundProbes& probes() const { return probes_; }
+  // Probes of what the programs do not have; Complete adds their answers to a step's.
+  const DerivedValues& derived() const { return derived_; }
   size_t ranks() const { return lowered_.training.size(); }
 
  private:
   ReplayProgram() = default;
 
+  // Sets probes_ and derived_.
+  absl::Status Find(const OpRegistry& registry, const ProbePoints& points,
+                    const std::vector<ProbeExpression>& probes);
+
   PreparedJob prepared_;
   v1::Plan plan_;
   LoweredPlan lowered_;
   FoundProbes probes_;
+  DerivedValues derived_;
 };
 
 }  // namespace espalier

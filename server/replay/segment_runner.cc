@@ -67,7 +67,11 @@ absl::Status SegmentRunner::RunSteps(int64_t first, int64_t end, bool logs,
     if (event.has_probes()) {
       absl::StatusOr<std::vector<v1::HistoryRow>> rows = answers.Add(rank, event.probes());
       if (!rows.ok()) return rows.status();
-      return rows->empty() ? absl::OkStatus() : observer_->OnRows(*std::move(rows));
+      if (rows->empty()) return absl::OkStatus();
+      rows = task_.program->derived().Complete(*std::move(rows), event.probes().step(),
+                                               /*training=*/true);
+      if (!rows.ok()) return rows.status();
+      return observer_->OnRows(*std::move(rows));
     }
     if (event.has_hashes()) observer_->OnHashes(rank, event.hashes());
     return absl::OkStatus();

@@ -1,5 +1,6 @@
 """Replays of recorded runs: on any number of workers, with the recorded bits, through faults, and of what was changed."""
 import json
+import math
 import os
 import shutil
 import signal
@@ -100,6 +101,37 @@ class ReplayTest(unittest.TestCase):
         rows, replay = self.cluster.replay("two", "--log=mean(grad(*))", "--steps=33:40", "--every=3")
         self.assertEqual((replay["state"], compared(replay), to_the_bit(replay)), ("REPLAY_SUCCEEDED", 10, True))
         self.assertEqual({row["step"] for row in rows}, {33, 36, 39})
+
+    def test_values_that_rewrites_removed_are_computed_again(self):
+        """Fusion made silu(gate) * up one operator: no program has the silu."""
+        _, _, messages = self.cluster.job(self.job)
+        self.assertTrue(any("fused: " in message and "swiglu" in message for message in messages), messages)
+        names = ["layers.1.silu", "layers.1.mlp.gate_proj", "layers.1.mlp.up_proj", "layers.1.multiply"]
+        kept = [*(f"--log={name}" for name in names[1:]), "--log=loss", "--steps=35:38"]
+        for run in ("lm", "two"):
+            rows, replay = self.cluster.replay(run, f"--log={names[0]}", "--log=norm(layers.*.silu)", *kept)
+            self.assertEqual((replay["state"], to_the_bit(replay)), ("REPLAY_SUCCEEDED", True), replay)
+            self.assertEqual(len(rows), 7 * 3)
+            self.assertIn(f"{run}@1: 'layers.0.silu', 'layers.1.silu' are computed again beside the program: rewrites removed "
+                          "them from the plan", replay["notes"])
+            answers = {name: named(rows, name, "full") for name in names}
+            norms = named(rows, names[0], "norm")
+            for step in range(35, 38):
+                silu, gate, up, product = (answers[name][step]["values"] for name in names)
+                self.assertEqual({key: answers[names[0]][step][key] for key in ("dtype", "dims")},
+                                 {"dtype": "f32", "dims": [16, 32, 128]})
+                self.assertGreater(max(map(abs, silu)), 0.1)
+                for s, g, u, p in zip(silu, gate, up, product, strict=True):
+                    self.assertAlmostEqual(s, g / (1 + math.exp(-g)), delta=1e-4)
+                    self.assertAlmostEqual(s * u, p, delta=1e-4)  # of the fused operator
+                self.assertAlmostEqual(norms[step], math.sqrt(sum(s * s for s in silu)), delta=1e-4 * norms[step])
+            # What the programs have keeps its bits.
+            alone, _ = self.cluster.replay(run, *kept)
+            for name in (*names[1:], "loss"):
+                self.assertEqual(named(rows, name, "full"), named(alone, name, "full"))
+            estimate = self.cluster.run("replay", run, "--estimate", f"--log={names[0]}", "--log=norm(layers.*.silu)", *kept)
+            self.assertEqual((estimate["rows"], estimate["lacking"]), (len(rows), []))
+            self.assertGreater(estimate["bytes"], 3 * 4 * 4 * 16 * 32 * 128)
 
     def test_parts_of_the_steps_make_up_all_of_them(self):
         steps = []
