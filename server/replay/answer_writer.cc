@@ -45,8 +45,7 @@ absl::Status AnswerWriter::Store(int64_t last_step) {
   const std::vector<v1::HistoryRow> rows(std::make_move_iterator(rows_.begin()),
                                          std::make_move_iterator(later));
   rows_.erase(rows_.begin(), later);
-  const absl::Status status =
-      tools_.answers->Append(run_.job_id(), replay_id_, segment_, rows);
+  const absl::Status status = tools_.answers->Append(run_.job_id(), replay_id_, segment_, rows);
   if (!status.ok()) {
     return absl::Status(status.code(),
                         absl::StrCat("answers cannot be stored: ", status.message()));

@@ -30,9 +30,9 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
     if (AnsweredByCheckpoint(probe)) {
       run->state_probes.push_back(probe);
     } else if (IsOfTraining(probe)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "log: ", ToString(probe),
-          ": gradients and updates are of steps, which are trained again without --at=checkpoints"));
+      return absl::InvalidArgumentError(absl::StrCat("log: ", ToString(probe),
+                                                     ": gradients and updates are of steps, which "
+                                                     "are trained again without --at=checkpoints"));
     } else if (!evaluates) {
       return absl::InvalidArgumentError(
           absl::StrCat("log: ", ToString(probe),
@@ -62,8 +62,8 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
     whole.set_end_step(run->logged.end);
     std::vector<int64_t> chosen = run->CheckpointsOf(whole, run->logged.every);
     if (spec.segments() > 0) {
-      const absl::StatusOr<LoggedSteps> part = PartOfSteps(
-          {0, static_cast<int64_t>(chosen.size()), 1}, spec.segment(), spec.segments());
+      const absl::StatusOr<LoggedSteps> part =
+          PartOfSteps({0, static_cast<int64_t>(chosen.size()), 1}, spec.segment(), spec.segments());
       if (!part.ok()) return part.status();
       chosen = {chosen.begin() + part->first, chosen.begin() + part->end};
     }

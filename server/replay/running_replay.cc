@@ -83,6 +83,7 @@ void RunningReplay::Start() {
 void RunningReplay::Cancel() {
   absl::MutexLock lock(&mutex_);
   cancelled_ = true;
+  if (locating_ != nullptr) locating_->Cancel();
   changed_.SignalAll();
 }
 
@@ -90,6 +91,7 @@ void RunningReplay::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
+    if (locating_ != nullptr) locating_->Cancel();
     changed_.SignalAll();
   }
   if (driver_.joinable()) driver_.join();
@@ -384,7 +386,7 @@ absl::StatusOr<std::string> RunningReplay::StartSegment(size_t number, size_t mo
   segment->phase = Phase::kRunning;
   segment->ended = false;
   segment->progress = {};
-  segment->workers = members.size();
+  segment->members = members;
   segment->work = std::move(work);
   segment->thread = std::thread([this, segment] {
     const absl::Status status = segment->work->Run();
@@ -411,7 +413,7 @@ void RunningReplay::StartWhatCan() {
     if (info_.has_difference()) return;
     for (size_t i = 0; i < segments_.size(); ++i) {
       if (segments_[i]->phase == Phase::kWaiting) waiting.push_back(i);
-      if (segments_[i]->phase == Phase::kRunning) in_use += segments_[i]->workers;
+      if (segments_[i]->phase == Phase::kRunning) in_use += segments_[i]->members.size();
     }
     if (info_.spec().max_workers() > 0) most = static_cast<size_t>(info_.spec().max_workers());
   }
@@ -565,6 +567,7 @@ void RunningReplay::Drive() {
     absl::MutexLock lock(&mutex_);
     changed_.WaitWithTimeout(&mutex_, kReplayTick);
   }
+  Locate();
   bool differs = false, cancelled = false;
   {
     absl::MutexLock lock(&mutex_);

@@ -15,7 +15,9 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "espalier/v1/replay.pb.h"
+#include "server/replay/hashed_run.h"
 #include "server/replay/replay_planner.h"
+#include "server/replay/segment_runner.h"
 #include "server/replay/segment_work.h"
 
 namespace espalier {
@@ -57,11 +59,11 @@ class RunningReplay {
     std::thread thread;
     bool ended = false;  // of the thread
     absl::Status status;
-    size_t workers = 0;
-    int failures = 0;          // in a row, without progress
-    int64_t rows = 0;          // of earlier tries
-    int64_t compared = 0;      // losses, of earlier tries
-    SegmentProgress progress;  // of this try
+    std::vector<Member> members;  // of this try
+    int failures = 0;             // in a row, without progress
+    int64_t rows = 0;             // of earlier tries
+    int64_t compared = 0;         // losses, of earlier tries
+    SegmentProgress progress;     // of this try
   };
 
   void Drive();
@@ -90,6 +92,12 @@ class RunningReplay {
   // Goes on from an earlier checkpoint, or without this one, if it is damaged or gone; otherwise
   // returns `failure`.
   absl::Status ReplaceCheckpoint(size_t number, const absl::Status& failure);
+  // Replays the steps before a difference twice, on other workers if there are any, to name the
+  // operator whose results differ, and adds to the difference's cause what that tells.
+  void Locate();
+  // Once of these.
+  absl::StatusOr<HashedRun> RunHashed(const Segment& segment, int number, int64_t step,
+                                      std::vector<Member> members);
   void CancelNeedless() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(const std::string& note) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SumRows() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -115,6 +123,7 @@ class RunningReplay {
   std::vector<std::unique_ptr<Segment>> segments_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  SegmentRunner* locating_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace espalier

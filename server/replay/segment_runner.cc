@@ -78,7 +78,7 @@ absl::Status SegmentRunner::RunSteps(int64_t first, int64_t end, bool logs,
   });
 }
 
-absl::Status SegmentRunner::Run(std::optional<int64_t> hash_step) {
+absl::Status SegmentRunner::Run(std::optional<int64_t> first_hashed) {
   const PreparedJob& prepared = task_.program->prepared();
   absl::StatusOr<std::unique_ptr<ReplayRanks>> ranks =
       ReplayRanks::Create(tools_, task_.name, task_.members, task_.attempt);
@@ -104,11 +104,18 @@ absl::Status SegmentRunner::Run(std::optional<int64_t> hash_step) {
   stored->Remove();
   if (!loaded.ok()) return loaded.status();
   if (absl::Status s = observer_->OnLoaded(*loaded); !s.ok()) return s;
-  if (!hash_step.has_value()) {
-    return RunSteps(task_.cut.checkpoint, task_.cut.logged.end, /*logs=*/true, std::nullopt);
+  const int64_t end = task_.cut.logged.end;
+  if (!first_hashed.has_value()) {
+    return RunSteps(task_.cut.checkpoint, end, /*logs=*/true, std::nullopt);
   }
-  absl::Status s = RunSteps(task_.cut.checkpoint, *hash_step, /*logs=*/false, std::nullopt);
-  return s.ok() ? RunSteps(*hash_step, *hash_step + 1, /*logs=*/false, hash_step) : s;
+  absl::Status s;
+  if (*first_hashed > task_.cut.checkpoint) {
+    s = RunSteps(task_.cut.checkpoint, *first_hashed, /*logs=*/false, std::nullopt);
+  }
+  for (int64_t step = *first_hashed; s.ok() && step < end; ++step) {
+    s = RunSteps(step, step + 1, /*logs=*/false, step);
+  }
+  return s;
 }
 
 }  // namespace espalier

@@ -50,8 +50,8 @@ class SegmentRunner {
   SegmentRunner(const AttemptTools& tools, SegmentTask task, SegmentObserver* observer);
 
   // Blocks. Aborted if a worker is no longer idle; errors of ReplayRanks and of the
-  // observer. With `hash_step`, also hashes that step, which then has no answers. Once.
-  absl::Status Run(std::optional<int64_t> hash_step = std::nullopt);
+  // observer. With `first_hashed`, the steps from that one on are hashed, and none is logged. Once.
+  absl::Status Run(std::optional<int64_t> first_hashed = std::nullopt);
   // Ends Run with Cancelled. Thread-safe; does not block.
   void Cancel();
 

@@ -28,9 +28,8 @@ absl::StatusOr<std::vector<v1::HistoryRow>> StateSegment::Read(int64_t checkpoin
     tensors = std::make_unique<InitialTensors>(program_->lowered().training,
                                                program_->prepared().initial_values);
   } else {
-    absl::StatusOr<std::unique_ptr<CheckpointTensors>> opened =
-        CheckpointTensors::Open(*tools_.attempts->checkpoints,
-                                absl::StrCat(task_.run->job_id, "/", folder), checkpoint);
+    absl::StatusOr<std::unique_ptr<CheckpointTensors>> opened = CheckpointTensors::Open(
+        *tools_.attempts->checkpoints, absl::StrCat(task_.run->job_id, "/", folder), checkpoint);
     if (!opened.ok()) return opened.status();
     tensors = *std::move(opened);
   }

@@ -9,9 +9,12 @@ import struct
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import DATA, Cluster, Failed  # noqa: E402
+from cluster import DATA, PROGRAMS, ROOT, Cluster, Failed  # noqa: E402
+
+PROGRAMS["faulty-worker"] = os.path.join(ROOT, "tests", "e2e", "faulty-worker")
 
 MODEL = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "--sequence-length=32",
          "-b", "16", "--lr=3e-3", "--seed=5"]
@@ -296,6 +299,27 @@ class FaultTest(unittest.TestCase):
         done = cluster.cli("replay", "lm", check=False)
         self.assertEqual(done.returncode, 1)
         self.assertIn("at step 37", done.stderr)
+
+    def test_a_wrong_kernel_is_found_with_its_step_operator_and_worker(self):
+        cluster = self.cluster(workers=1)
+        cluster.start_worker()
+        cluster.wait_for_workers(2)
+        cluster.kill(cluster.workers[0])
+        with mock.patch.dict(os.environ, {"ESPALIER_TEST_FAULT": "residual_rms_norm_grad 17"}):
+            cluster.workers[0] = cluster.spawn("faulty-worker", f"--coordinator={cluster.grpc}", "--name=faulty", "--threads=1",
+                                               f"--cache-dir={cluster.folder}/cache-faulty", *cluster.worker_flags)
+        cluster.wait(lambda: {w["name"] for w in cluster.run("status")["workers"] if w["state"].upper() == "IDLE"} == {"w1", "faulty"},
+                     20, "the faulty worker has joined")
+        # Each of the workers trains a half of the steps.
+        _, replay = cluster.replay("lm")
+        self.assertEqual(replay["state"], "REPLAY_DIFFERS", replay)
+        difference = replay["difference"]
+        # An ulp shows in the loss some steps later.
+        self.assertIn(difference["node_step"], (17, 30), difference)
+        self.assertGreaterEqual(difference["step"], difference["node_step"])
+        self.assertIn("norm", difference["node"])
+        self.assertIn("residual_rms_norm_grad", difference["cause"])
+        self.assertRegex(difference["cause"], r"worker w\d+ \(w1\) repeats the recording, worker w\d+ \(faulty\) does not")
 
     def test_other_workers_replay_by_another_plan_within_a_tolerance(self):
         cluster = self.enterContext(ReplayCluster(workers=2))
