@@ -230,7 +230,7 @@ Command ReplayCommand() {
              {"detach", FlagType::kSwitch, "", "start it, and do not wait"}};
   c.examples = {
       {"norms of gradients that nobody logged",
-       "espalier replay lm --log='norm(grad(layers.*.q_proj.weight))' --steps=400:500"},
+       "espalier replay lm --log='norm(grad(*q_proj.weight))' --steps=400:500"},
       {"a histogram of activations, every 10th step",
        "espalier replay digits@3 --log='histogram(relu_1, 64)' --every=10"},
       {"check that a run repeats", "espalier replay lm@3"},
