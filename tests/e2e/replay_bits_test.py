@@ -108,6 +108,10 @@ class BitsTest(unittest.TestCase):
         self.assertEqual((replay["state"], replay["segments"][0]["checkpoint_step"]), ("REPLAY_SUCCEEDED", 2 * EVERY), replay)
         self.assertEqual(again, {key: value for key, value in rows.items() if key[0] >= 2 * EVERY})
 
+    def wait_for_idle(self, cluster, count):
+        cluster.wait(lambda: sum(worker["state"].upper() == "IDLE" for worker in cluster.run("status")["workers"]) == count, 30,
+                     f"{count} workers are idle")
+
     def test_models_and_plans(self):
         with Cluster(workers=4, lease=10) as cluster:
             path = os.path.join(cluster.folder, "qwen3.json")
@@ -123,13 +127,13 @@ class BitsTest(unittest.TestCase):
     def test_a_job_that_was_resumed_with_fewer_workers(self):
         """Each attempt's steps are replayed by its plan, on as many workers."""
         with Cluster(workers=2) as cluster:
-            job = cluster.train(*llama(PARALLEL, "--zero-stage=2", "-b", "64"), "--steps=400", "--record=every:50", "--seed=7", "--name=resumed")
+            job = cluster.train(*llama(PARALLEL, "--zero-stage=2", "-b", "64"), "--steps=1000", "--record=every:50", "--seed=7", "--name=resumed")
             cluster.wait_for_step(job, 60)
             cluster.cli("jobs", "checkpoint", job)
             cluster.cli("jobs", "cancel", job)
+            self.wait_for_idle(cluster, 2)
             cluster.kill(cluster.workers[1])
-            cluster.wait(lambda: sum(worker["state"].upper() == "IDLE" for worker in cluster.run("status")["workers"]) == 1, 20,
-                         "the other worker is missed")
+            self.wait_for_idle(cluster, 1)
             cluster.cli("jobs", "resume", job)
             self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
             cluster.start_worker(1)
