@@ -9,12 +9,10 @@
 #include "espalier/v1/plan.pb.h"
 #include "espalier/v1/training.pb.h"
 #include "ops/probe/expression.h"
-#include "planner/lowering/probe_points.h"
 #include "planner/planner.h"
 #include "server/jobs/attempt.h"
 #include "server/jobs/prepare_job.h"
-#include "server/replay/derived_values.h"
-#include "server/replay/probe_set.h"
+#include "server/replay/program_probes.h"
 
 namespace espalier {
 
@@ -31,24 +29,18 @@ class ReplayProgram {
   const PreparedJob& prepared() const { return prepared_; }
   const v1::Plan& plan() const { return plan_; }
   const LoweredPlan& lowered() const { return lowered_; }
-  // What the ranks read: the probes that the programs have, then derived().sources().
-  const FoundProbes& probes() const { return probes_; }
-  // Probes of what the programs do not have; Complete adds their answers to a step's.
-  const DerivedValues& derived() const { return derived_; }
+  // See ProgramProbes.
+  const FoundProbes& probes() const { return probes_.read; }
+  const DerivedValues& derived() const { return probes_.derived; }
   size_t ranks() const { return lowered_.training.size(); }
 
  private:
   ReplayProgram() = default;
 
-  // Sets probes_ and derived_.
-  absl::Status Find(const OpRegistry& registry, const ProbePoints& points,
-                    const std::vector<ProbeExpression>& probes);
-
   PreparedJob prepared_;
   v1::Plan plan_;
   LoweredPlan lowered_;
-  FoundProbes probes_;
-  DerivedValues derived_;
+  ProgramProbes probes_;
 };
 
 }  // namespace espalier

@@ -18,6 +18,7 @@
 #include "ops/rewrite/fuse.h"
 #include "server/replay/graph_fragments.h"
 #include "server/replay/probe_set.h"
+#include "server/replay/program_probes.h"
 #include "server/replay/step_answers.h"
 #include "worker/executor/executor.h"
 #include "worker/plan_fixture.h"
@@ -214,6 +215,58 @@ TEST(DerivedValues, WhatCannotBeComputedAgainIsListedWithTheReason) {
   EXPECT_EQ(derived->probes(), Probes({"norm(act)"}));  // the others are for FindProbes
   const auto answers = derived->Complete({}, 0, true);
   EXPECT_EQ(answers.status().code(), absl::StatusCode::kInternal) << "no source was read";
+}
+
+std::map<std::string, absl::Status> Lacking(const ProgramProbes& probes) {
+  return {probes.read.lacking.begin(), probes.read.lacking.end()};
+}
+
+TEST(ProgramProbes, WildcardsMatchWhatTheProgramsDoNotHave) {
+  const auto fused = Fuse(Registry(), SmallModel());
+  ASSERT_TRUE(fused.ok()) << fused.status();
+  const std::vector<v1::Program> programs = ProgramsOf(*fused);
+  const ProbePoints points(*fused, programs);
+  int64_t batch = kBatch;
+  const auto find = [&](const std::vector<std::string>& log) {
+    return FindProgramProbes(Registry(), points, 1, Probes(log), [&] {
+      Graph original = SmallModel();
+      for (size_t v = 0; v < original.values().size(); ++v) {
+        Value& value = original.mutable_value(static_cast<ValueId>(v));
+        if (!value.type.dims.empty() && value.kind != ValueKind::kParameter) {
+          value.type.dims[0] = batch;
+        }
+      }
+      return absl::StatusOr<Graph>(original);
+    });
+  };
+  auto found = find({"norm(*)", "max(prod*)", "std(bn)", "mean(nothing*)"});
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_THAT(found->derived.values(), ::testing::IsSupersetOf({"bn", "product1", "product2"}));
+  EXPECT_THAT(found->derived.probes(),
+              ::testing::IsSupersetOf(
+                  Probes({"norm(product1)", "max(product1)", "max(product2)", "std(bn)"})));
+  const auto texts = [&found] {
+    std::set<std::string> read;
+    for (const NamedProbe& probe : found->read.probes) read.insert(ToString(probe.probe));
+    return read;
+  };
+  std::set<std::string> read = texts();
+  for (const ProbeExpression& source : found->derived.sources()) {
+    EXPECT_EQ(read.erase(ToString(source)), 1u) << ToString(source);
+  }
+  EXPECT_THAT(read, ::testing::IsSupersetOf({"norm(act)", "norm(loss)", "norm(logits)"}));
+  EXPECT_THAT(Lacking(*found), ::testing::ElementsAre(::testing::Key("mean(nothing*)")));
+  // What is too much to be computed again is lacking, unless it was asked for by name.
+  batch = int64_t{1} << 40;
+  found = find({"norm(*)", "max(prod*)"});
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_THAT(found->derived.values(), ::testing::IsEmpty());
+  EXPECT_EQ(texts(), read);
+  const std::map<std::string, absl::Status> lacking = Lacking(*found);
+  ASSERT_TRUE(lacking.contains("norm(bn)") && lacking.contains("max(prod*)"));
+  EXPECT_THAT(std::string(lacking.at("max(prod*)").message()), HasSubstr("ask for fewer"));
+  EXPECT_FALSE(lacking.contains("norm(*)"));
+  EXPECT_EQ(find({"norm(*)", "norm(bn)"}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 // Of graphs as they were submitted, whose batch is open.
