@@ -43,10 +43,9 @@ std::optional<DifferentResult> FirstDifferent(const HashedRun::Steps& a,
         const v1::InstructionHashes::Entry& entry = in_a.entries(i);
         if (entry.hash() == in_b->second.entries(i).hash()) continue;
         // Ranks run the same instructions at about the same places.
-        const bool before =
-            !first.has_value() ||
-            std::pair(IsReceived(entry), entry.instruction()) <
-                std::pair(IsReceived(first->entry), first->entry.instruction());
+        const bool before = !first.has_value() ||
+                            std::pair(IsReceived(entry), entry.instruction()) <
+                                std::pair(IsReceived(first->entry), first->entry.instruction());
         if (before) first = DifferentResult{step, rank, entry};
         break;
       }

@@ -158,14 +158,20 @@ absl::Status HistoryQuery::Query(const v1::QueryHistoryRequest& request, const C
   }
   const absl::StatusOr<std::vector<std::string>> jobs = planner_.Find(request.run(), caller);
   if (!jobs.ok()) return jobs.status();
-  bool goes_on = true;
+  std::vector<v1::HistoryRow> runs;
   for (const std::string& job : *jobs) {
     const absl::StatusOr<v1::Recording> facts = recordings_.LoadFacts(job);
     if (!facts.ok()) return facts.status();
-    v1::HistoryRow run;
+    v1::HistoryRow& run = runs.emplace_back();
     run.set_experiment(facts->experiment());
     run.set_version(facts->version());
     run.set_job_id(job);
+  }
+  std::stable_sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.experiment(), a.version()) < std::pair(b.experiment(), b.version());
+  });
+  bool goes_on = true;
+  for (const v1::HistoryRow& run : runs) {
     absl::Status status;
     if (!request.has_source() || request.source() == v1::HistoryRow::FORWARD) {
       status = SendRecorded(request, run, send, &goes_on);

@@ -33,16 +33,15 @@ bool Overlap(const std::vector<Member>& a, const std::vector<Member>& b) {
 // The idle workers, those in `members` first or last.
 std::vector<Member> Ordered(std::vector<Member> idle, const std::vector<Member>& members,
                             bool first) {
-  std::stable_partition(idle.begin(), idle.end(), [&](const Member& member) {
-    return Overlap({member}, members) == first;
-  });
+  std::stable_partition(idle.begin(), idle.end(),
+                        [&](const Member& member) { return Overlap({member}, members) == first; });
   return idle;
 }
 
 }  // namespace
 
-absl::StatusOr<HashedRun> RunningReplay::RunHashed(const Segment& segment, int number,
-                                                   int64_t step, std::vector<Member> members) {
+absl::StatusOr<HashedRun> RunningReplay::RunHashed(const Segment& segment, int number, int64_t step,
+                                                   std::vector<Member> members) {
   const ReplayedRun& run = *segment.run;
   const std::shared_ptr<const ReplayProgram>& program =
       run.programs[run.AttemptAt(segment.cut.checkpoint)];
@@ -124,8 +123,8 @@ void RunningReplay::Locate() {
                       ", which does not always compute the same");
     } else if (repeats(*second) != repeats(*first)) {
       absl::StrAppend(&told, "; worker ", NamesOf(repeats(*second) ? others : same),
-                      " repeats the recording, worker ",
-                      NamesOf(repeats(*second) ? same : others), " does not");
+                      " repeats the recording, worker ", NamesOf(repeats(*second) ? same : others),
+                      " does not");
     } else {
       absl::StrAppend(&told, " of workers ", NamesOf(same), " and ", NamesOf(others));
     }

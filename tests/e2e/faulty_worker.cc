@@ -1,6 +1,6 @@
-// For tests of replays: linked to espalier-worker's main, makes a worker whose kernel of one operator
-// is wrong in its last bit from a step on: ESPALIER_TEST_FAULT="linear 57". The linker's --wrap lets it
-// change the kernels that every worker registers.
+// For tests of replays: linked to espalier-worker's main, makes a worker whose kernel of one
+// operator is wrong in its last bit from a step on: ESPALIER_TEST_FAULT="linear 57". The linker's
+// --wrap lets it change the kernels that every worker registers.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

@@ -100,6 +100,8 @@ absl::Status StartOne(Context& context, Client* client, const std::string& run) 
     if (context.json()) {
       context.Document(ToJson(*estimate));
     } else {
+      // The replay itself has notes of what runs lack.
+      if (only_estimate) context.out() << RenderNotes(*estimate);
       context.out() << RenderEstimate(*estimate, context.terminal()) << std::flush;
     }
     if (only_estimate) return absl::OkStatus();

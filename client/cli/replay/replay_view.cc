@@ -36,12 +36,18 @@ std::string ReplayStateName(v1::ReplayState state) {
   return absl::AsciiStrToLower(absl::StripPrefix(name, "REPLAY_"));
 }
 
-std::string RenderEstimate(const v1::ReplayEstimate& estimate, const Terminal& terminal) {
+std::string RenderNotes(const v1::ReplayEstimate& estimate) {
   std::string text;
   for (const v1::ReplayEstimate::Lacking& lacking : estimate.lacking()) {
     absl::StrAppend(&text, Printable(lacking.run()), " has no ",
                     Printable(absl::StrJoin(lacking.log(), ", ")), "\n");
   }
+  for (const std::string& note : estimate.notes()) absl::StrAppend(&text, Printable(note), "\n");
+  return text;
+}
+
+std::string RenderEstimate(const v1::ReplayEstimate& estimate, const Terminal& terminal) {
+  std::string text;
   int64_t checkpoints = 0;
   for (const v1::ReplaySegment& segment : estimate.segments()) {
     checkpoints += segment.checkpoints();
@@ -56,7 +62,6 @@ std::string RenderEstimate(const v1::ReplayEstimate& estimate, const Terminal& t
                     FormatBytes(static_cast<double>(estimate.bytes())));
   }
   absl::StrAppend(&text, "\n");
-  for (const std::string& note : estimate.notes()) absl::StrAppend(&text, Printable(note), "\n");
   return text;
 }
 

@@ -19,7 +19,10 @@ std::string ReplayStateName(v1::ReplayState state);
 // Steps that a segment trains, or checkpoints that it reads.
 int64_t StepsOf(const v1::ReplaySegment& segment);
 
-// What a replay would take: segments, time, size of the answers, and names that runs lack.
+// Names that runs lack, and other notes, a line each.
+std::string RenderNotes(const v1::ReplayEstimate& estimate);
+
+// What a replay would take: segments, time, and size of the answers.
 std::string RenderEstimate(const v1::ReplayEstimate& estimate, const Terminal& terminal);
 
 // How the losses were compared with the record, a sentence per way.
