@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -26,17 +28,38 @@ int64_t EndOfLogged(const LoggedSteps& logged, int64_t end) {
   return logged.first + (end - 1 - logged.first) / logged.every * logged.every + 1;
 }
 
-// Cuts a segment at a checkpoint within it; nothing if no logged step is on one of the sides.
+// Whether there are logged steps on both sides of a checkpoint within the segment.
+bool CanCutAt(int64_t checkpoint, const SegmentCut& segment) {
+  return checkpoint > segment.checkpoint && checkpoint > segment.logged.first &&
+         LoggedFrom(segment.logged, checkpoint) < segment.logged.end;
+}
+
+// Cuts a segment in two, and returns the second; nothing unless CanCutAt.
 std::optional<SegmentCut> CutAt(int64_t checkpoint, SegmentCut* segment) {
+  if (!CanCutAt(checkpoint, *segment)) return std::nullopt;
   const int64_t next = LoggedFrom(segment->logged, checkpoint);
-  if (checkpoint <= segment->checkpoint || next >= segment->logged.end ||
-      checkpoint <= segment->logged.first) {
-    return std::nullopt;
-  }
   SegmentCut after{checkpoint, segment->logged};
   after.logged.first = next;
   segment->logged.end = EndOfLogged(segment->logged, checkpoint);
   return after;
+}
+
+// Cuts a segment into at most so many parts of about the same length, at some of the checkpoints.
+std::vector<SegmentCut> CutEvenly(const SegmentCut& segment, std::vector<int64_t> checkpoints,
+                                  size_t parts) {
+  std::vector<SegmentCut> cut = {segment};
+  for (size_t i = 1; i < parts && !checkpoints.empty(); ++i) {
+    const int64_t target = segment.checkpoint +
+                           segment.steps() * static_cast<int64_t>(i) / static_cast<int64_t>(parts);
+    const auto nearest = std::min_element(
+        checkpoints.begin(), checkpoints.end(),
+        [&](int64_t a, int64_t b) { return std::llabs(a - target) < std::llabs(b - target); });
+    if (const std::optional<SegmentCut> after = CutAt(*nearest, &cut.back()); after.has_value()) {
+      cut.push_back(*after);
+    }
+    checkpoints.erase(checkpoints.begin(), std::next(nearest));
+  }
+  return cut;
 }
 
 }  // namespace
@@ -84,32 +107,34 @@ std::vector<SegmentCut> CutSegments(const SegmentRequest& request) {
         newest && static_cast<double>(skipped) * request.step_seconds > request.load_seconds;
     if (attempt || (saves && skipped > 0)) cut(segments.size() - 1, checkpoint);
   }
-  std::vector<bool> whole_already(segments.size(), false);
-  while (static_cast<int>(segments.size()) < request.most_at_once) {
+  // Workers that are left take parts of the longest segments, as far as these have checkpoints.
+  const size_t most = static_cast<size_t>(std::max(1, request.most_at_once));
+  std::vector<size_t> parts(segments.size(), 1);
+  std::vector<std::vector<int64_t>> within(segments.size());
+  for (size_t i = 0; i < segments.size(); ++i) {
+    for (const int64_t checkpoint : request.checkpoints) {
+      if (CanCutAt(checkpoint, segments[i])) within[i].push_back(checkpoint);
+    }
+  }
+  for (size_t all = segments.size(); all < most; ++all) {
     std::optional<size_t> longest;
+    const auto part_steps = [&](size_t i) {
+      return static_cast<double>(segments[i].steps()) / static_cast<double>(parts[i]);
+    };
     for (size_t i = 0; i < segments.size(); ++i) {
-      if (whole_already[i]) continue;
-      if (!longest.has_value() || segments[i].steps() > segments[*longest].steps()) longest = i;
+      if (parts[i] > within[i].size()) continue;
+      if (!longest.has_value() || part_steps(i) > part_steps(*longest)) longest = i;
     }
     if (!longest.has_value()) break;
-    const SegmentCut& segment = segments[*longest];
-    const int64_t middle = (segment.checkpoint + segment.logged.end) / 2;
-    std::vector<int64_t> within;
-    for (const int64_t checkpoint : request.checkpoints) {
-      if (checkpoint > segment.logged.first && checkpoint < segment.logged.end) {
-        within.push_back(checkpoint);
-      }
-    }
-    const auto nearest = std::min_element(within.begin(), within.end(), [&](int64_t a, int64_t b) {
-      return std::llabs(a - middle) < std::llabs(b - middle);
-    });
-    if (nearest == within.end() || !cut(*longest, *nearest)) {
-      whole_already[*longest] = true;
-      continue;
-    }
-    whole_already.insert(whole_already.begin() + static_cast<int64_t>(*longest) + 1, false);
+    ++parts[*longest];
   }
-  return segments;
+  std::vector<SegmentCut> result;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    for (SegmentCut& part : CutEvenly(segments[i], within[i], parts[i])) {
+      result.push_back(std::move(part));
+    }
+  }
+  return result;
 }
 
 }  // namespace espalier

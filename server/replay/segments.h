@@ -43,8 +43,9 @@ struct SegmentRequest {
 };
 
 // Returns the segments in the order of steps. Each begins at the last checkpoint before its first
-// logged step. Steps between logged ones are skipped where a checkpoint makes that faster. As long
-// as fewer than most_at_once run, the longest is cut at the checkpoint nearest to its middle.
+// logged step. Steps between logged ones are skipped where a checkpoint makes that faster. If these
+// are fewer than most_at_once, the longest are cut at checkpoints into parts of about the same
+// length.
 std::vector<SegmentCut> CutSegments(const SegmentRequest& request);
 
 }  // namespace espalier

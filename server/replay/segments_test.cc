@@ -74,6 +74,12 @@ TEST(CutSegments, WorkersGetPartsOfAboutTheSameLength) {
   for (const SegmentCut& segment : segments) EXPECT_NEAR(segment.steps(), 25, 5);
 }
 
+TEST(CutSegments, ThreeWorkersGetAThirdEach) {
+  const SegmentRequest request{{0, 60, 1}, {10, 20, 30, 40, 50}, {0}, 3, 1, 1};
+  EXPECT_EQ(CutSegments(request),
+            (std::vector<SegmentCut>{{0, {0, 20, 1}}, {20, {20, 40, 1}}, {40, {40, 60, 1}}}));
+}
+
 TEST(CutSegments, WhateverIsCutEveryLoggedStepIsInOneSegmentThatBeginsAtACheckpoint) {
   std::mt19937 random(3);
   const auto draw = [&](int64_t low, int64_t high) {
