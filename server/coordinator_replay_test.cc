@@ -1,0 +1,237 @@
+// Replays on a coordinator: durable, shared out among idle workers, and through losses of workers and
+// restarts. Workers are fake: what they compute is in tests/e2e/replay_test.py.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "espalier/v1/replay.grpc.pb.h"
+#include "server/coordinator_fixture.h"
+
+namespace espalier {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Property;
+using ::testing::SizeIs;
+
+class ReplayTest : public CoordinatorFixture {
+ protected:
+  std::unique_ptr<v1::Replay::Stub> Stub() {
+    return v1::Replay::NewStub(
+        grpc::CreateChannel(coordinator_->grpc_address(), grpc::InsecureChannelCredentials()));
+  }
+  // A job of one rank that has trained kSteps steps, with a checkpoint after every tenth.
+  std::string Record(const std::string& name = "tiny") {
+    v1::SubmitRequest request = Recorded();
+    request.mutable_spec()->set_name(name);
+    request.mutable_spec()->mutable_search()->set_max_devices(1);
+    const std::string id = Submit(request);
+    EXPECT_EQ(WaitForEnd(id).job().state(), v1::SUCCEEDED);
+    return id;
+  }
+  static v1::StartReplayRequest Request(const std::string& run, const std::string& key = "") {
+    v1::StartReplayRequest request;
+    request.mutable_spec()->set_run(run);
+    request.set_idempotency_key(key);
+    return request;
+  }
+  grpc::Status Begin(const v1::StartReplayRequest& request, v1::ReplayInfo* replay) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    v1::StartReplayReply reply;
+    const grpc::Status status = Stub()->Start(&context, request, &reply);
+    *replay = reply.replay();
+    return status;
+  }
+  std::string Start(const v1::StartReplayRequest& request) {
+    v1::ReplayInfo replay;
+    const grpc::Status status = Begin(request, &replay);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return replay.id();
+  }
+  std::vector<v1::ReplayInfo> List(const std::string& run = "") {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    v1::ListReplaysRequest request;
+    request.set_run(run);
+    v1::ListReplaysReply reply;
+    const grpc::Status status = Stub()->List(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return {reply.replays().begin(), reply.replays().end()};
+  }
+  v1::ReplayInfo Get(const std::string& id) {
+    for (const v1::ReplayInfo& replay : List()) {
+      if (replay.id() == id) return replay;
+    }
+    ADD_FAILURE() << "there is no " << id;
+    return {};
+  }
+  v1::ReplayInfo WaitForReplay(const std::string& id) {
+    v1::ReplayInfo replay;
+    EXPECT_TRUE(Eventually([&] {
+      replay = Get(id);
+      return replay.state() != v1::REPLAY_WAITING && replay.state() != v1::REPLAY_RUNNING;
+    })) << replay.DebugString();
+    return replay;
+  }
+  void ExpectWhole(const v1::ReplayInfo& replay) {
+    EXPECT_EQ(replay.state(), v1::REPLAY_SUCCEEDED) << replay.DebugString();
+    for (const v1::ReplaySegment& segment : replay.segments()) {
+      EXPECT_EQ(segment.steps_done(), segment.end_step() - segment.checkpoint_step());
+      EXPECT_TRUE(segment.comparison().bits()) << segment.comparison().reason();
+      EXPECT_GE(segment.comparison().compared(), segment.end_step() - segment.first_step());
+    }
+    EXPECT_TRUE(Eventually([&] {
+      return coordinator_->workers().Idle().size() ==
+             static_cast<size_t>(coordinator_->workers().Live());
+    }));
+  }
+};
+
+TEST_F(ReplayTest, IdleWorkersShareTheStepsAndAreGivenBack) {
+  AddWorker();
+  AddWorker();
+  AddWorker();
+  Record();
+  const v1::ReplayInfo replay = WaitForReplay(Start(Request("tiny")));
+  ExpectWhole(replay);
+  ASSERT_THAT(replay.segments(), SizeIs(3));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(replay.segments(i).first_step(), 20 * i);
+}
+
+TEST_F(ReplayTest, ARepeatedStartIsTheSameReplay) {
+  AddWorker();
+  Record();
+  const std::string id = Start(Request("tiny", "key"));
+  EXPECT_EQ(Start(Request("tiny", "key")), id);
+  v1::ReplayInfo replay;
+  v1::StartReplayRequest other = Request("tiny", "key");
+  other.mutable_spec()->set_every(2);
+  const grpc::Status status = Begin(other, &replay);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+  ExpectWhole(WaitForReplay(id));
+  EXPECT_EQ(Start(Request("tiny", "key")), id) << "after it is over, too";
+  EXPECT_THAT(List(), SizeIs(1));
+}
+
+TEST_F(ReplayTest, ACancelledReplayGivesItsWorkersBack) {
+  FakeWorker& worker = AddWorker();
+  Record();
+  worker.Stall();
+  const std::string id = Start(Request("tiny"));
+  ASSERT_TRUE(Eventually([&] { return Get(id).state() == v1::REPLAY_RUNNING; }));
+  worker.Unstall();
+  grpc::ClientContext context;
+  v1::CancelReplayRequest request;
+  request.set_replay_id(id);
+  v1::CancelReplayReply reply;
+  ASSERT_TRUE(Stub()->Cancel(&context, request, &reply).ok());
+  // It may have come to its end before.
+  EXPECT_THAT(reply.replay().state(),
+              ::testing::AnyOf(v1::REPLAY_CANCELLED, v1::REPLAY_SUCCEEDED));
+  EXPECT_TRUE(Eventually([&] { return coordinator_->workers().Idle().size() == 1; }));
+  ExpectWhole(WaitForReplay(Start(Request("tiny"))));
+}
+
+TEST_F(ReplayTest, AKilledWorkerCostsAReplayOnlyTime) {
+  AddWorker();
+  AddWorker();
+  Record();
+  workers_[0]->Stall();
+  workers_[1]->Stall();
+  v1::StartReplayRequest request = Request("tiny");
+  request.mutable_spec()->set_max_workers(1);
+  const std::string id = Start(request);
+  ASSERT_TRUE(Eventually([&] { return !Get(id).segments(0).workers().empty(); }));
+  // Names of fake workers begin at 1, as ids do.
+  const std::string at_work = Get(id).segments(0).workers(0);
+  workers_[at_work == "w1" ? 0 : 1]->Kill();
+  workers_[at_work == "w1" ? 1 : 0]->Unstall();
+  const v1::ReplayInfo replay = WaitForReplay(id);
+  EXPECT_EQ(replay.state(), v1::REPLAY_SUCCEEDED) << replay.DebugString();
+  EXPECT_THAT(replay.notes(), Contains(HasSubstr("it goes on from step")));
+}
+
+TEST_F(ReplayTest, ARestartedCoordinatorGoesOn) {
+  FakeWorker& worker = AddWorker();
+  Record();
+  const std::string before = Start(Request("tiny"));
+  ExpectWhole(WaitForReplay(before));
+  worker.Stall();
+  const std::string id = Start(Request("tiny"));
+  ASSERT_TRUE(Eventually([&] { return Get(id).state() == v1::REPLAY_RUNNING; }));
+  const std::string address = coordinator_->grpc_address();
+  worker.Unstall();
+  coordinator_.reset();
+  StartCoordinator(address);
+  const v1::ReplayInfo replay = WaitForReplay(id);
+  EXPECT_EQ(replay.state(), v1::REPLAY_SUCCEEDED) << replay.DebugString();
+  EXPECT_EQ(Get(before).state(), v1::REPLAY_SUCCEEDED);
+}
+
+TEST_F(ReplayTest, ReplaysOfDeletedJobsAreForgotten) {
+  AddWorker();
+  const std::string job = Record();
+  const std::string kept = Record("other");
+  const std::string id = Start(Request("tiny")), stays = Start(Request("other"));
+  WaitForReplay(id);
+  WaitForReplay(stays);
+  EXPECT_THAT(List("tiny"), SizeIs(1));
+  grpc::ClientContext context;
+  v1::DeleteJobRequest request;
+  request.set_job_id(job);
+  v1::DeleteJobReply reply;
+  ASSERT_TRUE(training_->Delete(&context, request, &reply).ok());
+  const std::string address = coordinator_->grpc_address();
+  coordinator_.reset();
+  StartCoordinator(address);
+  EXPECT_THAT(List(), ::testing::ElementsAre(Property(&v1::ReplayInfo::id, stays)));
+}
+
+TEST_F(ReplayTest, AReplayWaitsForWorkersLikeTheRecordedOnesAndSaysSo) {
+  AddWorker();
+  AddWorker();
+  v1::SubmitRequest request = Recorded();
+  const std::string job = Submit(request);
+  ASSERT_EQ(WaitForEnd(job).job().state(), v1::SUCCEEDED);
+  workers_[1]->Kill();
+  ASSERT_TRUE(Eventually([&] { return coordinator_->workers().Live() == 1; }));
+  const std::string id = Start(Request(job));
+  ASSERT_TRUE(Eventually([&] { return Get(id).notes_size() > 0; }));
+  EXPECT_THAT(Get(id).notes(0), HasSubstr("--any-plan"));
+  EXPECT_EQ(Get(id).state(), v1::REPLAY_WAITING);
+  AddWorker();
+  ExpectWhole(WaitForReplay(id));
+}
+
+TEST_F(ReplayTest, WhatCannotBeReplayedIsRefusedAtOnce) {
+  AddWorker();
+  Record();
+  v1::SubmitRequest off = Submission();
+  off.mutable_spec()->set_name("off");
+  off.mutable_spec()->mutable_record()->set_mode(v1::RecordOptions::OFF);
+  WaitForEnd(Submit(off));
+  const auto refusal = [&](const std::string& run, auto change) {
+    v1::StartReplayRequest request = Request(run);
+    change(request.mutable_spec());
+    v1::ReplayInfo replay;
+    const grpc::Status status = Begin(request, &replay);
+    EXPECT_FALSE(status.ok());
+    return status;
+  };
+  const auto nothing = [](v1::ReplaySpec*) {};
+  EXPECT_EQ(refusal("tinny", nothing).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(refusal("off", nothing).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(refusal("tiny", [](v1::ReplaySpec* spec) { spec->set_end_step(61); }).error_message(),
+              HasSubstr("0 to 59"));
+  EXPECT_THAT(refusal("tiny", [](v1::ReplaySpec* spec) { spec->add_log("norm("); }).error_message(),
+              HasSubstr("log[0]"));
+  EXPECT_EQ(refusal("tiny", [](v1::ReplaySpec* spec) { spec->add_log("no.such"); }).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(List(), SizeIs(0));
+}
+
+}  // namespace
+}  // namespace espalier
