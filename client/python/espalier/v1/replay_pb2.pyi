@@ -114,20 +114,22 @@ class ReplayComparison(_message.Message):
     def __init__(self, bits: bool = ..., tolerance: _Optional[float] = ..., reason: _Optional[str] = ..., compared: _Optional[int] = ..., largest: _Optional[float] = ...) -> None: ...
 
 class ReplayDifference(_message.Message):
-    __slots__ = ["cause", "job_id", "node", "recorded", "replayed", "step"]
+    __slots__ = ["cause", "job_id", "node", "node_step", "recorded", "replayed", "step"]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    NODE_STEP_FIELD_NUMBER: _ClassVar[int]
     RECORDED_FIELD_NUMBER: _ClassVar[int]
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     cause: str
     job_id: str
     node: str
+    node_step: int
     recorded: float
     replayed: float
     step: int
-    def __init__(self, step: _Optional[int] = ..., recorded: _Optional[float] = ..., replayed: _Optional[float] = ..., node: _Optional[str] = ..., cause: _Optional[str] = ..., job_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., recorded: _Optional[float] = ..., replayed: _Optional[float] = ..., node: _Optional[str] = ..., cause: _Optional[str] = ..., job_id: _Optional[str] = ..., node_step: _Optional[int] = ...) -> None: ...
 
 class ReplayEstimate(_message.Message):
     __slots__ = ["bytes", "lacking", "loading_seconds", "logged_steps", "notes", "rows", "seconds", "segments", "steps"]

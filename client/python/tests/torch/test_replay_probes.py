@@ -82,7 +82,12 @@ def in_torch(module, optimizer, x, labels):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("model", "shape", "optimizer"),
-    [(Cnn, (1, 8, 8), adam), (Cnn, (1, 8, 8), momentum), (Transformer, (6, 16), adam), (Transformer, (6, 16), momentum)],
+    [
+        (Cnn, (1, 8, 8), adam),
+        (Cnn, (1, 8, 8), momentum),
+        (Transformer, (6, 16), adam),
+        (Transformer, (6, 16), momentum),
+    ],
 )
 def test_probes_are_what_torch_computes(daemon, model, shape, optimizer, workers):
     torch.manual_seed(0)
