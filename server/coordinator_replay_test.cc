@@ -1,5 +1,5 @@
-// Replays on a coordinator: durable, shared out among idle workers, and through losses of workers and
-// restarts. Workers are fake: what they compute is in tests/e2e/replay_test.py.
+// Replays on a coordinator: durable, shared out among idle workers, and through losses of workers
+// and restarts. Workers are fake: what they compute is in tests/e2e/replay_test.py.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -129,8 +129,7 @@ TEST_F(ReplayTest, ACancelledReplayGivesItsWorkersBack) {
   v1::CancelReplayReply reply;
   ASSERT_TRUE(Stub()->Cancel(&context, request, &reply).ok());
   // It may have come to its end before.
-  EXPECT_THAT(reply.replay().state(),
-              ::testing::AnyOf(v1::REPLAY_CANCELLED, v1::REPLAY_SUCCEEDED));
+  EXPECT_THAT(reply.replay().state(), ::testing::AnyOf(v1::REPLAY_CANCELLED, v1::REPLAY_SUCCEEDED));
   EXPECT_TRUE(Eventually([&] { return coordinator_->workers().Idle().size() == 1; }));
   ExpectWhole(WaitForReplay(Start(Request("tiny"))));
 }
