@@ -41,6 +41,30 @@ absl::StatusOr<Reply> Call(const Client::Impl& impl, Stub* stub,
   }
 }
 
+// Calls `watch` until it returns OK: again, for at most watch_retry_for, each time that the
+// coordinator is unavailable. It opens a stream, reads it to its end, and calls its argument
+// whenever something has come. `lost` is called once when a connection is lost, and returns whether
+// to go on.
+template <typename Watch, typename Lost>
+absl::Status KeepWatching(const Client::Impl& impl, const Watch& watch, const Lost& lost) {
+  Backoff pauses(absl::Milliseconds(200), absl::Seconds(2));
+  absl::Time give_up = absl::InfiniteFuture();
+  const auto alive = [&] {
+    give_up = absl::InfiniteFuture();
+    pauses.Reset();
+  };
+  while (true) {
+    const grpc::Status status = watch(alive);
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return impl.FromGrpc(status);
+    if (give_up == absl::InfiniteFuture()) {
+      give_up = absl::Now() + impl.options.watch_retry_for;
+      if (!lost()) return absl::OkStatus();
+    }
+    if (absl::Now() + pauses.next() > give_up) return impl.FromGrpc(status);
+    absl::SleepFor(pauses.Take());
+  }
+}
+
 // Gathers the pages of a list in one reply. `items` returns a reply's.
 template <typename Request, typename Page, typename Items>
 auto AllPages(Request request, int64_t limit, const Page& page, const Items& items)

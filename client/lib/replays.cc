@@ -43,19 +43,16 @@ absl::Status Client::WatchReplay(const std::string& replay_id, bool with_rows,
   v1::WatchReplayRequest request;
   request.set_replay_id(replay_id);
   request.set_with_rows(with_rows);
-  Backoff pauses(absl::Milliseconds(200), absl::Seconds(2));
-  absl::Time give_up = absl::InfiniteFuture();
   // All rows are sent again after a new connection.
   std::set<std::tuple<std::string, std::string, std::string, int64_t>> seen;
-  while (true) {
+  const auto watch = [&](const auto& alive) -> grpc::Status {
     grpc::ClientContext context;
     impl_->Prepare(&context, absl::InfiniteDuration());
     const CancellableCall call(canceller, &context);
     auto reader = impl_->replay->Watch(&context, request);
     v1::ReplayEvent next;
     while (reader->Read(&next)) {
-      give_up = absl::InfiniteFuture();
-      pauses.Reset();
+      alive();
       const v1::HistoryRow& row = next.row();
       if (next.has_row() &&
           !seen.emplace(row.job_id(), row.name(), row.reduction(), row.step()).second) {
@@ -64,17 +61,12 @@ absl::Status Client::WatchReplay(const std::string& replay_id, bool with_rows,
       if (!event(next)) {
         context.TryCancel();
         reader->Finish();
-        return absl::OkStatus();
+        return grpc::Status::OK;
       }
     }
-    const grpc::Status status = reader->Finish();
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return impl_->FromGrpc(status);
-    if (give_up == absl::InfiniteFuture()) {
-      give_up = absl::Now() + impl_->options.watch_retry_for;
-    }
-    if (absl::Now() + pauses.next() > give_up) return impl_->FromGrpc(status);
-    absl::SleepFor(pauses.Take());
-  }
+    return reader->Finish();
+  };
+  return KeepWatching(*impl_, watch, [] { return true; });
 }
 
 absl::StatusOr<v1::ReplayInfo> Client::CancelReplay(const std::string& replay_id) {

@@ -12,9 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "base/backoff.h"
 #include "base/sha256.h"
+#include "client/lib/call.h"
 #include "client/lib/client.h"
 #include "client/lib/client_impl.h"
 #include "proto/states.h"
@@ -159,11 +158,8 @@ CancellableCall::~CancellableCall() {
 
 absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
                            const std::function<bool(const v1::JobEvent&)>& event, bool follow) {
-  Backoff pauses(absl::Milliseconds(200), absl::Seconds(2));
-  absl::Time give_up = absl::InfiniteFuture();
-  bool over = false;
   int64_t validated = -1;  // the last validation seen came after this step
-  while (true) {
+  const auto watch = [&](const auto& alive) -> grpc::Status {
     grpc::ClientContext context;
     impl_->Prepare(&context, absl::InfiniteDuration());
     v1::WatchRequest request;
@@ -172,9 +168,9 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
     request.set_no_follow(!follow);
     auto reader = impl_->training->Watch(&context, request);
     v1::JobEvent next;
+    bool over = false;
     while (reader->Read(&next)) {
-      give_up = absl::InfiniteFuture();
-      pauses.Reset();
+      alive();
       if (next.has_step()) {
         from_step = std::max(from_step, next.step().step() + 1);
         validated = std::min(validated, next.step().step() - 1);  // it repeats steps
@@ -194,24 +190,20 @@ absl::Status Client::Watch(const std::string& job_id, int64_t from_step,
       if (!event(next)) {
         context.TryCancel();
         reader->Finish();
-        return absl::OkStatus();
+        return grpc::Status::OK;
       }
     }
     const grpc::Status status = reader->Finish();
-    if (status.ok() || over) return impl_->FromGrpc(over ? grpc::Status::OK : status);
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return impl_->FromGrpc(status);
-    if (give_up == absl::InfiniteFuture()) {
-      give_up = absl::Now() + impl_->options.watch_retry_for;
-      v1::JobEvent lost;
-      lost.mutable_message()->set_text(
-          absl::StrCat("connection to the coordinator at ", impl_->address, " lost, trying for ",
-                       absl::FormatDuration(impl_->options.watch_retry_for)));
-      lost.mutable_message()->set_level(v1::JobMessage::WARNING);
-      if (!event(lost)) return absl::OkStatus();
-    }
-    if (absl::Now() + pauses.next() > give_up) return impl_->FromGrpc(status);
-    absl::SleepFor(pauses.Take());
-  }
+    return over ? grpc::Status::OK : status;
+  };
+  return KeepWatching(*impl_, watch, [&] {
+    v1::JobEvent lost;
+    lost.mutable_message()->set_text(
+        absl::StrCat("connection to the coordinator at ", impl_->address, " lost, trying for ",
+                     absl::FormatDuration(impl_->options.watch_retry_for)));
+    lost.mutable_message()->set_level(v1::JobMessage::WARNING);
+    return event(lost);
+  });
 }
 
 absl::Status Client::Generate(const v1::GenerateRequest& request,
